@@ -1,4 +1,4 @@
-//! Packing of a context: a tar.gz whose bytes depend on names and contents alone. Pure.
+//! Packs a context: a tar.gz whose bytes depend only on names and contents. Pure.
 
 use std::io::{self, Write as _};
 
@@ -14,12 +14,12 @@ pub(crate) enum Item<'a> {
     Link { target: &'a str },
 }
 
-/// Fixed: another level is another digest.
+/// Fixed compression level: another level changes every digest.
 const LEVEL: Compression = Compression::new(6);
-/// `unknown` in the gzip header, so that the machine does not show.
+/// Value `unknown` in the gzip header, so that the bytes do not depend on the platform.
 const OPERATING_SYSTEM: u8 = 255;
 
-/// Packs entries, which must come sorted by path.
+/// Packs entries. They must be sorted by path.
 pub(crate) fn pack<'a>(entries: impl Iterator<Item = (&'a str, Item<'a>)>) -> io::Result<Vec<u8>> {
     let gzip = GzBuilder::new().mtime(0).operating_system(OPERATING_SYSTEM);
     let mut archive = Builder::new(gzip.write(Vec::new(), LEVEL));
@@ -76,7 +76,7 @@ mod tests {
         pack(entries).unwrap()
     }
 
-    /// Other bytes here mean that every image of every user is built again: change them only on purpose.
+    /// A change of these bytes rebuilds the images of all users. Change them only on purpose.
     #[test]
     fn the_bytes_are_the_same_everywhere_and_always() {
         let files = BTreeMap::from([

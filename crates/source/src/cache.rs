@@ -1,4 +1,4 @@
-//! One bare shallow repository per address and credentials, and what is read from it. Called by the controller.
+//! Git cache of the controller: one bare shallow repository per URL and credentials.
 
 mod collect;
 mod commits;
@@ -37,16 +37,16 @@ use crate::{
 };
 
 impl GitCache {
-    /// A cache below `root`, with default limits. One process per root: what an earlier one left of its calls
-    /// (credentials of a killed call too) is removed.
+    /// Opens a cache below `root` with default limits. Only one process may use a root. Files of the calls of an earlier process are
+    /// removed, including credentials of killed calls.
     ///
     /// # Errors
-    /// When the folder cannot be made, or its name holds more than letters, digits and `/._-`.
+    /// If the folder cannot be created, or if its path contains characters other than letters, digits and `/._-`.
     pub fn new(root: impl Into<PathBuf>) -> Result<Self, Error> {
         Self::with_options(root, CacheOptions::default())
     }
 
-    /// A cache below `root` with limits of its own.
+    /// Opens a cache below `root` with the given limits.
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -63,7 +63,7 @@ impl GitCache {
         })
     }
 
-    /// The same cache for the calls of `tenant`: tenants take turns.
+    /// Returns the same cache for calls of `tenant`. Concurrency limits are fair between tenants.
     #[must_use]
     pub fn of_tenant(&self, tenant: &str) -> Self {
         Self {
@@ -72,10 +72,10 @@ impl GitCache {
         }
     }
 
-    /// Asks the remote for the commit that `reference` is at now. A commit is what it is, and nobody is asked.
+    /// Returns the current commit of `reference` at the remote. For a commit, no request is sent.
     ///
     /// # Errors
-    /// As [`references`](Self::references), and what the remote does not have.
+    /// As [`references`](Self::references), and if the remote does not have the reference.
     pub async fn resolve(
         &self,
         url: &RepositoryUrl,
@@ -88,11 +88,10 @@ impl GitCache {
             .find(reference)
     }
 
-    /// Asks the remote once for the commits that `wanted` are at now (`git ls-remote`); not at all if all of them
-    /// are commits.
+    /// Requests the current commits of `wanted` with one `git ls-remote`. If all of them are commits, no request is sent.
     ///
     /// # Errors
-    /// What the remote refuses, and everything that can happen on the way.
+    /// If the remote refuses the request, or if git fails.
     pub async fn references(
         &self,
         url: &RepositoryUrl,
@@ -119,13 +118,13 @@ impl GitCache {
         Ok(Listing::new(url.remote(), listing))
     }
 
-    /// Fetches `revision` unless it is there, and packs what the module needs.
+    /// Fetches `revision` if necessary, and packs the files that the module needs.
     ///
-    /// Fetches into one repository queue. A cache that cannot be used is removed once. Submodules are fetched only from
-    /// repositories that `allows` accepts.
+    /// Fetches into one repository are serialised. An unusable repository in the cache is removed and fetched again, once. Submodules are
+    /// fetched only from repositories that `allows` accepts.
     ///
     /// # Errors
-    /// What the remote refuses, what is wrong in the module, and everything that can happen on the way.
+    /// If the remote refuses the request, if the module is invalid, or if git or the cache fails.
     pub async fn fetch_context(
         &self,
         url: &RepositoryUrl,
@@ -149,7 +148,8 @@ impl GitCache {
     /// Like [`fetch_context`](Self::fetch_context), but does not pack the same files a second time. Also returns the revision that was
     /// read.
     ///
-    /// A question waits for a fetch and then for its turn to read. At its turn, the `newest` revision is read if it is fetched already.
+    /// A call waits for a fetch and then for a permit to read. When it gets the permit, it reads the `newest` revision if that is already
+    /// fetched.
     pub async fn find_context(
         &self,
         url: &RepositoryUrl,
@@ -171,7 +171,7 @@ impl GitCache {
         (revision, found)
     }
 
-    /// Returns the context at `revision`. Sets `revision` to the `newest` one if that is fetched at the turn of the question.
+    /// Returns the context at `revision`. Sets `revision` to the `newest` one if that is fetched when the call gets its permit to read.
     async fn context(
         &self,
         question: &Question<'_>,
@@ -216,7 +216,7 @@ impl GitCache {
         self.commit(&folder, url, credentials, revision, KEPT).await
     }
 
-    /// Removes the repository of `commit`, unless that was done since `commit` was found.
+    /// Removes the repository of `commit`, unless another call has removed it since `commit` was returned.
     async fn clear(&self, commit: &Commit) -> Result<(), Error> {
         let repository = self.store.lock(&commit.repository).await;
         if self.commits.holds(commit) {
@@ -286,10 +286,10 @@ impl GitCache {
         })
     }
 
-    /// Removes repositories that were not used for `idle`, and tells how many.
+    /// Removes repositories that have not been used for `idle`. Returns their number.
     ///
     /// # Errors
-    /// When the cache's folder cannot be read.
+    /// If the folder of the cache cannot be read.
     pub fn sweep(&self, idle: Duration) -> Result<usize, Error> {
         self.store.sweep(idle)
     }

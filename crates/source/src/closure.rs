@@ -1,7 +1,7 @@
-//! Which files of a tree a module needs. Pure: the contents come from outside, in rounds.
+//! Computes the files of a tree that a module needs. Pure: the caller supplies the contents of files, in rounds.
 //!
-//! Every folder in the closure goes in with all below it, since a module may read any of it
-//! (`file("${path.module}/templates/x")`), except what an engine leaves behind (see `select`).
+//! Each folder of the closure is included completely, since a module may read any file in it (`file("${path.module}/templates/x")`). Files
+//! that an engine leaves behind are excluded (see `select`).
 
 mod select;
 
@@ -15,81 +15,81 @@ use crate::{
     tree::{Astray, Entry, Found, Kind, Steps, Tree},
 };
 
-/// Modules of a closure. Links that lead in circles would otherwise make them without end.
+/// Maximum number of modules. Cyclic links would otherwise produce an unlimited number.
 const MODULES: usize = 2_000;
-/// Configuration files that are read.
+/// Maximum number of configuration files that are read.
 const FILES: usize = 2_000;
 
-/// What to do about a path that leads into a submodule.
+/// Reason for a path that leads into a submodule.
 const IN_SUBMODULE: &str = "is in a submodule: set `gitRepo.submodules: true` to fetch it";
 
-/// A configuration file whose content is needed to go on.
+/// A configuration file whose content is required to continue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Wanted {
-    /// Path from the repository's root.
+    /// Path from the root of the repository.
     pub(crate) path: String,
-    /// Id of the content.
+    /// Object id of the content.
     pub(crate) object: String,
-    /// Folder of the module as its sources see it.
+    /// Folder to which sources in the file are relative.
     module: String,
 }
 
-/// The closure while it grows.
+/// Closure during its computation.
 ///
-/// A closure that exceeds its bounds, or has a file that cannot be followed, becomes the whole repository: nothing is refused for its
-/// syntax.
+/// A closure that exceeds its limits, or that has a file that cannot be followed, becomes the whole repository: the syntax of a file never
+/// causes an error.
 pub(crate) struct Closure {
     tree: Arc<Tree>,
     commit: String,
     root: String,
-    /// Modules seen, by the path their sources are relative to; the value is the folder it really is.
+    /// Modules by the path to which their sources are relative. The value is the folder after links are followed.
     modules: BTreeMap<String, String>,
-    /// Modules whose files were not asked for yet.
+    /// Modules whose files have not been requested.
     unread: Vec<String>,
-    /// Files and bytes of configuration read so far.
+    /// Number and size of the configuration files read so far.
     files: usize,
     bytes: u64,
-    /// Folders that go in with all below them.
+    /// Folders that are included completely.
     folders: BTreeSet<String>,
-    /// Links and files outside of those folders that go in.
+    /// Included links and files outside of those folders.
     singles: BTreeSet<String>,
-    /// Submodules that something leads into, where they are to be fetched.
+    /// Submodules that a path leads into, if submodules are fetched.
     entered: BTreeSet<String>,
     submodules: bool,
     backend: Option<String>,
-    /// Why the whole repository goes in.
+    /// Reason for which the whole repository is included.
     whole: Option<String>,
     steps: Steps,
 }
 
-/// Bounds of a selection.
+/// Limits of a selection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// Files and links.
+    /// Number of files and links.
     pub(crate) files: u64,
-    /// Bytes of the files.
+    /// Size of the files, in bytes.
     pub(crate) bytes: u64,
 }
 
-/// What goes in, and what is known of the root module.
+/// Files of a context, and facts about the root module.
 #[derive(Debug)]
 pub(crate) struct Selection {
     /// Files and links by path.
     pub(crate) entries: BTreeMap<String, Entry>,
-    /// Submodules below the folders. Where they are to be fetched: those that are missing still, and the rest says
-    /// nothing before they are there. Else they stay out, as in a clone without `--recurse-submodules`.
+    /// Submodules in the included folders. If submodules are fetched: those that are still missing; the other fields are incomplete until
+    /// none is missing. Otherwise they are excluded, as in a clone without `--recurse-submodules`.
     pub(crate) submodules: Vec<String>,
-    /// Type of the root module's `backend` block, or `cloud`.
+    /// Type of the `backend` block of the root module, or `cloud`.
     pub(crate) backend: Option<String>,
-    /// Why the whole repository goes in, if it does.
+    /// Reason for which the whole repository is included, if it is.
     pub(crate) whole: Option<String>,
 }
 
 impl Closure {
-    /// Bytes of configuration that are read.
+    /// Maximum size of the configuration that is read, in bytes.
     pub(crate) const BYTES: u64 = 8 << 20;
 
-    /// A closure with nothing in it. `submodules`: whether paths may lead into submodules.
+    /// Returns an empty closure. `submodules`: whether paths may lead into submodules.
     pub(crate) fn new(tree: Arc<Tree>, commit: &str, submodules: bool) -> Self {
         Self {
             tree,
@@ -109,7 +109,7 @@ impl Closure {
         }
     }
 
-    /// Starts at the module at `root`, with further paths that are wanted for reasons of their own.
+    /// Starts with the module at `root` and the additional paths in `include`.
     pub(crate) fn start(&mut self, root: &str, include: &[String]) -> Result<(), Error> {
         root.clone_into(&mut self.root);
         match self.enter(root)? {
@@ -122,7 +122,7 @@ impl Closure {
         include.iter().try_for_each(|path| self.add_include(path))
     }
 
-    /// Notes that a submodule is needed, or tells that it is not fetched.
+    /// Records a required submodule; fails with `refusal` if submodules are not fetched.
     fn enter_submodule(
         &mut self,
         path: String,
@@ -135,7 +135,7 @@ impl Closure {
         Ok(())
     }
 
-    /// The files to read next; none when the closure is complete.
+    /// Returns the files to read next; none if the closure is complete.
     pub(crate) fn wanted(&mut self) -> Vec<Wanted> {
         let mut wanted = Vec::new();
         for module in std::mem::take(&mut self.unread) {
@@ -165,7 +165,7 @@ impl Closure {
         wanted
     }
 
-    /// Takes the facts of a wanted file.
+    /// Adds the facts of a requested file.
     pub(crate) fn supply(&mut self, file: &Wanted, facts: &Facts) -> Result<(), Error> {
         if file.module == self.root && self.backend.is_none() {
             self.backend.clone_from(&facts.backend);
@@ -179,13 +179,13 @@ impl Closure {
             .try_for_each(|(source, call)| self.follow_call(file, source, call))
     }
 
-    /// Makes the closure the whole repository; what was found so far stays. The first reason is kept.
+    /// Extends the closure to the whole repository. Keeps earlier results and the first reason.
     fn take_whole(&mut self, place: &str, why: &str) {
         self.unread.clear();
         self.whole.get_or_insert_with(|| format!("{place}: {why}"));
     }
 
-    /// Where `path` leads; the links on the way go in.
+    /// Follows `path`, and includes the links on it.
     fn enter(&mut self, path: &str) -> Result<Found, Error> {
         match self.tree.follow(path, &self.steps) {
             Ok(followed) => {
@@ -229,7 +229,7 @@ impl Closure {
         Ok(())
     }
 
-    /// Object id and size of a file, or of the file that a link leads to.
+    /// Returns object id and size of a file, or of the target file of a link.
     fn content(&self, path: &str) -> Option<(String, u64)> {
         let entry = self.tree.get(path)?;
         let real = match entry.kind {

@@ -1,4 +1,4 @@
-//! What a run or a build gets of a repository. Pure.
+//! Contexts: the part of a repository that a run or a build gets. Pure.
 
 use std::fmt;
 
@@ -7,28 +7,28 @@ use sha2::{Digest, Sha256};
 
 use crate::{error::Error, reference::Revision, repopath, url::RepositoryUrl};
 
-/// Whether submodules may be fetched from a repository: allow-lists for repositories apply to them as well.
+/// Whether submodules may be fetched from a repository. Allow-lists for repositories apply to submodules as well.
 pub type Allows<'a> = &'a (dyn Fn(&RepositoryUrl) -> bool + Send + Sync);
 
-/// Returns the wanted revision. Called at the turn of the question: a newer revision takes the place of the earlier one in the queue.
+/// Returns the wanted revision. Called when a request gets its permit to read: a newer revision replaces the earlier one in the queue.
 pub type Newest<'a> = &'a (dyn Fn() -> Revision + Send + Sync);
 
-/// What of a repository goes into a context.
+/// Part of a repository that a context contains.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ContextSpec {
-    /// Folder of the module; below the address's own folder (`//subdir`) when both are given.
+    /// Folder of the module, relative to the folder of the URL (`//subdir`).
     pub path: Option<String>,
-    /// Files and folders, from the repository's root, that go in for reasons an HCL parser cannot see.
+    /// Additional files and folders, relative to the root of the repository, that the closure cannot detect.
     pub include: Vec<String>,
-    /// Whether submodules of git come with what lies around them.
+    /// Whether to fetch submodules of git.
     pub submodules: bool,
 }
 
 impl ContextSpec {
-    /// The module's folder in the repository, `""` for its root.
+    /// Returns the folder of the module in the repository; `""` for its root.
     ///
     /// # Errors
-    /// [`Error::InvalidPath`] when the path is absolute or holds `..`.
+    /// [`Error::InvalidPath`] if the path is absolute or contains `..`.
     pub fn module_path(&self, url: &RepositoryUrl) -> Result<String, Error> {
         let path = relative(self.path.as_deref().unwrap_or_default())?;
         let parts = [url.subdir().unwrap_or_default(), &path];
@@ -65,17 +65,17 @@ fn relative(path: &str) -> Result<String, Error> {
 pub struct ContextDigest(String);
 
 impl ContextDigest {
-    /// The digest of a context's bytes.
+    /// Returns the digest of the bytes of a context.
     pub fn of(bytes: &[u8]) -> Self {
         Self(format!("sha256:{}", hex::encode(Sha256::digest(bytes))))
     }
 
-    /// The text, with `sha256:`.
+    /// Returns the digest as text, with `sha256:`.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// The 64 hexadecimal digits.
+    /// Returns the 64 hexadecimal digits.
     pub fn hex(&self) -> &str {
         self.0.strip_prefix("sha256:").unwrap_or(&self.0)
     }
@@ -87,29 +87,28 @@ impl fmt::Display for ContextDigest {
     }
 }
 
-/// A deterministic tar.gz of what a module needs: same content, same bytes, whatever commit it came from.
+/// A deterministic tar.gz of the files that a module needs. The same content gives the same bytes, independent of the commit.
 ///
-/// Entries are sorted and keep their paths from the repository's root; times, owners and names of them are zero,
-/// modes are 0644 or 0755.
+/// Entries are sorted and keep their paths from the root of the repository. Times, owners and owner names are zero; modes are 0644 or 0755.
 #[derive(Clone, Debug)]
 pub struct Context {
     /// Digest of [`bytes`](Self::bytes).
     pub digest: ContextDigest,
-    /// Number of [`bytes`](Self::bytes).
+    /// Size of [`bytes`](Self::bytes).
     pub size: usize,
-    /// The tar.gz; `None` if the cache has packed the same files before.
+    /// Content of the tar.gz; `None` if the cache has packed the same files before.
     pub bytes: Option<Bytes>,
-    /// Folder of the root module inside the context, `""` for its root.
+    /// Folder of the root module in the context; `""` for its root.
     pub module_path: String,
-    /// Type of the root module's `backend` block, or `cloud`.
+    /// Type of the `backend` block of the root module, or `cloud`.
     pub module_backend: Option<String>,
     /// Committer date of the commit, in seconds since 1970. It is not part of the bytes.
     pub committed_at: i64,
-    /// Files and links in it.
+    /// Number of files and links.
     pub files: usize,
-    /// Bytes of the files before packing.
+    /// Size of the files before compression, in bytes.
     pub uncompressed: u64,
-    /// Submodules of git below the module's folders that were not asked for: they are not in the context.
+    /// Submodules in folders of the module that were not requested and are not in the context.
     pub submodules: Vec<String>,
 }
 

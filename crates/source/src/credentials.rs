@@ -1,34 +1,34 @@
-//! What a repository asks for before it answers. Pure.
+//! Credentials of git repositories. Pure.
 
 use sha2::{Digest, Sha256};
 
 use crate::secret::{SecretBytes, SecretString};
 
-/// Credentials for one repository. No `Debug`: see [`SecretBytes`].
+/// Credentials for one repository. Has no `Debug`: see [`SecretBytes`].
 #[derive(Clone, Default)]
 pub struct Credentials {
-    /// Private key for ssh, in any form OpenSSH reads, without passphrase.
+    /// Private ssh key without a passphrase, in any format that OpenSSH supports.
     pub ssh_key: Option<SecretBytes>,
-    /// Lines in the format of `known_hosts`. They replace the built-in ones
-    /// ([`BUILT_IN_KNOWN_HOSTS`](crate::BUILT_IN_KNOWN_HOSTS)).
+    /// Host keys in the format of `known_hosts`. They replace the built-in ones ([`BUILT_IN_KNOWN_HOSTS`](crate::BUILT_IN_KNOWN_HOSTS)).
     pub known_hosts: Option<String>,
-    /// User and password (or token) for https.
+    /// User name and password (or token) for HTTPS.
     pub https: Option<HttpsCredentials>,
-    /// PEM certificates to trust besides the usual ones.
+    /// PEM certificates to trust in addition to those of the system.
     pub ca_bundle: Option<String>,
 }
 
-/// User and password for https; hosts that want a token take it as the password.
+/// User name and password for HTTPS. A token is sent as the password.
 #[derive(Clone)]
 pub struct HttpsCredentials {
-    /// User name. Hosts that look only at the token accept any.
+    /// User name. Hosts that check only the token accept any.
     pub username: SecretString,
     /// Password or token.
     pub password: SecretString,
 }
 
 impl Credentials {
-    /// Salted digest over what grants access, so that two tenants share a cache only when they hold the same key.
+    /// Returns a salted digest of all fields that grant access, so that tenants share a cached repository only if they have the same
+    /// credentials.
     pub fn fingerprint(&self, salt: &[u8]) -> [u8; 32] {
         let mut hash = Sha256::new();
         feed(&mut hash, Some(salt));
@@ -46,7 +46,7 @@ impl Credentials {
     }
 }
 
-/// Feeds one optional field with its length, so that no two lists of fields hash alike by shifting bytes.
+/// Hashes an optional field with its length, so that different lists of fields never have the same input.
 fn feed(hash: &mut Sha256, field: Option<&[u8]>) {
     let length = field.map_or(u64::MAX, |bytes| bytes.len() as u64);
     hash.update(length.to_be_bytes());

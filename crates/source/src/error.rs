@@ -1,94 +1,94 @@
-//! Everything that can go wrong between an address and a context, told for people. Pure.
+//! Errors from the URL of a repository to its context. Pure.
 
 use std::{io, path::PathBuf, sync::Arc, time::Duration};
 
 pub use crate::git::GitFailure;
 use crate::reference::Reference;
 
-/// Why there is no revision or no context.
+/// Reasons for which there is no revision or no context.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The address cannot be read.
+    /// The URL is invalid.
     #[error("invalid git address `{url}`: {why}")]
     InvalidUrl {
-        /// The address without user and password.
+        /// URL without user and password.
         url: String,
-        /// What is wrong with it.
+        /// Reason for which the URL is invalid.
         why: String,
     },
-    /// Git would not accept the name of a branch, tag or commit.
+    /// Git does not accept the name of a branch, tag or commit.
     #[error("invalid git reference `{name}`: {why}")]
     InvalidReference {
-        /// The name, escaped.
+        /// Name, escaped.
         name: String,
-        /// What is wrong with it.
+        /// Reason for which the name is invalid.
         why: &'static str,
     },
-    /// A path in the resource cannot be one inside the repository.
+    /// A path in the resource cannot be a path in the repository.
     #[error("invalid path `{path}`: it {why}; give a folder inside the repository")]
     InvalidPath {
-        /// The path as given, escaped.
+        /// Path as given, escaped.
         path: String,
-        /// What is wrong with it.
+        /// Reason for which the path is invalid.
         why: String,
     },
-    /// The repository has nothing at the path.
+    /// The path does not exist in the repository.
     #[error("path `{path}` is not in the repository at commit {commit}")]
     PathNotFound {
-        /// Path from the repository's root.
+        /// Path from the root of the repository.
         path: String,
-        /// The commit that was looked at.
+        /// Commit in which the path was searched.
         commit: String,
     },
-    /// The repository has no such branch or tag.
+    /// The repository does not have the branch or tag.
     #[error("{reference} does not exist in {remote}{}", default.as_ref().map(|name| format!("; its default branch is {name}")).unwrap_or_default())]
     ReferenceNotFound {
-        /// The reference.
+        /// Missing reference.
         reference: Reference,
-        /// The repository.
+        /// URL of the repository.
         remote: String,
-        /// Its default branch, where the host tells it.
+        /// Default branch, if the host reports it.
         default: Option<String>,
     },
-    /// The repository has no commit that its `HEAD` leads to.
+    /// `HEAD` of the repository points to no commit.
     #[error("{remote} is empty, or its default branch does not exist: push a first commit")]
     RepositoryEmpty {
-        /// The repository.
+        /// URL of the repository.
         remote: String,
     },
-    /// A commit that was asked for by its id is not to be had.
+    /// A commit requested by id is not available.
     #[error(
         "commit {commit} is not to be had from {remote}: no branch and no tag holds it (any more), and the host does not hand it out by its id; name a commit of a branch, or push a branch or tag that keeps this one"
     )]
     CommitNotFound {
-        /// The commit.
+        /// Missing commit.
         commit: String,
-        /// The repository.
+        /// URL of the repository.
         remote: String,
     },
-    /// The reference moved on between being read and being fetched.
+    /// The reference moved between its resolution and the fetch.
     #[error("commit {commit} is no longer at {reference} of {remote}; it is looked up again")]
     CommitGone {
-        /// The commit.
+        /// Commit that was resolved.
         commit: String,
-        /// The reference.
+        /// Reference that moved.
         reference: String,
-        /// The repository.
+        /// URL of the repository.
         remote: String,
     },
-    /// ssh without a key.
+    /// The resource has no ssh key.
     #[error(
         "no ssh key for {remote}: name the Secret with a private key in `gitRepo.sshKeySecret`"
     )]
     SshKeyMissing {
-        /// The repository.
+        /// URL of the repository.
         remote: String,
     },
-    /// What should be a private key is none.
+    /// The private key is invalid.
     #[error("the ssh key cannot be used: {why}")]
     SshKeyInvalid {
-        /// What is wrong with it.
+        /// Reason for which the key is invalid.
         why: &'static str,
     },
     /// The private key has a passphrase.
@@ -96,134 +96,134 @@ pub enum Error {
         "the ssh key has a passphrase, and nobody is there to type it: make a deploy key without one (`ssh-keygen -t ed25519 -N ''`)"
     )]
     SshKeyEncrypted,
-    /// Git failed.
+    /// A git command failed.
     #[error("could not {action} {remote}: {failure}{}; {}", detail_of(detail), failure.advice(remote))]
     Git {
-        /// What git was to do.
+        /// Action, as a verb phrase.
         action: &'static str,
-        /// The repository.
+        /// URL of the repository.
         remote: String,
-        /// What kind of fault it was.
+        /// Category of the failure.
         failure: GitFailure,
-        /// Git's own last lines, without credentials.
+        /// Last lines of git's output, without credentials.
         detail: String,
     },
-    /// Git took too long; it and all its children were killed.
+    /// A git command exceeded its time limit and was killed with all its children.
     #[error("could not {action} {remote}: no end after {} s; it is tried again", after.as_secs())]
     Timeout {
-        /// What git was to do.
+        /// Action, as a verb phrase.
         action: &'static str,
-        /// The repository.
+        /// URL of the repository.
         remote: String,
-        /// The limit.
+        /// Timeout of the action.
         after: Duration,
     },
-    /// A local module's source climbs out of the repository.
+    /// The source of a local module leads out of the repository.
     #[error("{file}:{line}: module \"{module}\": source `{source_path}` leaves the repository")]
     PathLeavesRepository {
-        /// The file with the block.
+        /// File with the `module` block.
         file: String,
         /// Line of the block, from 1; 0 in JSON.
         line: usize,
         /// Name of the block.
         module: String,
-        /// The source as written.
+        /// Source as written.
         source_path: String,
     },
-    /// A local module's source is no folder of the repository.
+    /// The source of a local module is not a folder of the repository.
     #[error(
         "{file}:{line}: module \"{module}\": the repository has no folder `{source_path}`{why}"
     )]
     ModuleNotFound {
-        /// The file with the block.
+        /// File with the `module` block.
         file: String,
         /// Line of the block, from 1; 0 in JSON.
         line: usize,
         /// Name of the block.
         module: String,
-        /// The source as written.
+        /// Source as written.
         source_path: String,
-        /// More about it, with its own leading space.
+        /// Additional reason, with a leading space.
         why: &'static str,
     },
-    /// A symbolic link points out of what the module may see.
+    /// A symbolic link points outside of the files of the module.
     #[error("symbolic link `{link}` -> `{target}` {why}; put the file itself into the module")]
     SymlinkLeavesContext {
-        /// Path of the link from the repository's root.
+        /// Path of the link from the root of the repository.
         link: String,
-        /// Where it points, as written.
+        /// Target as written.
         target: String,
-        /// What is wrong with the target.
+        /// Reason for which the target is refused.
         why: &'static str,
     },
-    /// What the module needs is larger than allowed.
+    /// The files of the module exceed a limit.
     #[error(
         "the module needs {size} {unit}, more than the limit of {limit}; large files do not belong next to a module, or `gitRepo.path` names too much"
     )]
     ContextTooLarge {
-        /// How much it is.
+        /// Number of units.
         size: u64,
-        /// Of what: `bytes` or `files`.
+        /// Unit of `size` and `limit`: `bytes` or `files`.
         unit: &'static str,
-        /// How much is allowed.
+        /// Maximum number of units.
         limit: u64,
     },
-    /// The repository itself is larger than allowed.
+    /// The repository exceeds its size limit.
     #[error(
         "{remote} is larger than the limit of {limit} bytes for one fetch (at most `--git-cache-mib`)"
     )]
     RepositoryTooLarge {
-        /// The repository.
+        /// URL of the repository.
         remote: String,
-        /// How much is allowed.
+        /// Maximum number of bytes.
         limit: u64,
     },
-    /// The operator's cache is full of repositories that are fetched just now.
+    /// The cache is full of repositories that are being fetched.
     #[error(
         "the operator's git cache has no room: repositories that are fetched now have more than {limit} bytes together; it is tried again (`--git-cache-mib` allows more)"
     )]
     CacheFull {
-        /// How much is allowed.
+        /// Maximum number of bytes.
         limit: u64,
     },
-    /// A submodule of git cannot be fetched.
+    /// A submodule cannot be fetched.
     #[error("submodule `{path}` of {remote}: {why}")]
     Submodule {
-        /// Its path from the repository's root.
+        /// Path from the root of the repository.
         path: String,
-        /// The repository that it is in.
+        /// URL of the superproject.
         remote: String,
-        /// What is wrong with it.
+        /// Reason for which the submodule cannot be fetched.
         why: String,
     },
-    /// The operator's own cache cannot be used.
+    /// The cache cannot be used.
     #[error("could not {action} {}", path.display())]
     Cache {
-        /// What was tried.
+        /// Action, as a verb phrase.
         action: &'static str,
-        /// On what.
+        /// Object of the action.
         path: PathBuf,
-        /// Why it failed.
+        /// Error of the operating system.
         #[source]
         source: Arc<io::Error>,
     },
-    /// The root of the cache cannot be given to ssh.
+    /// The root of the cache is a path that cannot be passed to ssh.
     #[error("the cache folder `{}` holds characters other than letters, digits and `/._-`", path.display())]
     CacheRoot {
-        /// The folder.
+        /// Root of the cache.
         path: PathBuf,
     },
-    /// The git program cannot be started.
+    /// The program `git` cannot be started.
     #[error("could not start `git`: the operator's image must have git and ssh in PATH")]
     GitUnavailable {
-        /// Why it failed.
+        /// Error of the operating system.
         #[source]
         source: Arc<io::Error>,
     },
 }
 
 impl Error {
-    /// Stable word for conditions, events and metrics.
+    /// Returns the reason for conditions, events and metrics.
     pub fn reason(&self) -> &'static str {
         match self {
             Self::InvalidUrl { .. } => "InvalidGitUrl",
@@ -255,7 +255,7 @@ impl Error {
         }
     }
 
-    /// Whether it can pass by itself (the world's fault), so that it must not eat the resource's budget of retries.
+    /// Whether the failure is transient and does not use the retry budget (rule 10).
     pub fn is_transient(&self) -> bool {
         match self {
             Self::CommitGone { .. }

@@ -1,4 +1,4 @@
-//! Entrances for `fuzz/` to what is private.
+//! Entry points for `fuzz/` to private functions.
 
 use std::sync::Arc;
 
@@ -9,14 +9,15 @@ use crate::{
     tree::Tree,
 };
 
-/// A repository as `git ls-tree` lists it, around the file that is given.
+/// Output of `git ls-tree` for a repository around the given file.
 const AROUND: &str =
     "100644 blob b 1\tb/main.tf\x00120000 blob l 1\tlink\x00160000 commit s -\tsub\0";
 
-/// Reads `text` as the file `name` (`main.tf`, `a.tf.json`) of a module in the folder `a`, and follows what it calls.
+/// Reads `text` as the file `name` (`main.tf`, `a.tf.json`) of a module in folder `a`, and follows its module calls. Returns the number of
+/// entries of the closure.
 ///
 /// # Errors
-/// What is wrong with it.
+/// [`Error`] if the module is refused.
 pub fn closure(name: &str, text: &[u8]) -> Result<usize, Error> {
     let listing = format!("100644 blob a 1\ta/{name}\0{AROUND}");
     let mut tree = Tree::read(listing.as_bytes()).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The git command line as a child process: what it is called with, what its answers mean.
+//! The git command line as a child process: arguments, environment and classification of its output.
 
 pub(crate) mod access;
 mod classify;

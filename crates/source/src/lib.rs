@@ -1,9 +1,9 @@
 //! From a git reference to a deterministic context.
 //!
-//! One way through: [`RepositoryUrl`] and [`Reference`] are parsed at the edge, [`GitCache::resolve`] asks the
-//! remote for the commit, [`GitCache::find_context`] fetches it into a bare cache and packs what the module
-//! needs, unless it did so before. [`unpack`] is the other end, inside the build pod. The git command line does the transport, as a child
-//! process without a shell; what is taken from the tree (`closure`) and how it is packed (`archive`) is pure.
+//! [`RepositoryUrl`] and [`Reference`] validate input. [`GitCache::resolve`] requests the commit from the remote.
+//! [`GitCache::find_context`] fetches it into a bare repository and packs the files that the module needs, unless they were packed before.
+//! [`unpack`] unpacks a context in the build pod. The git command line transports data, as a child process without a shell. Selection
+//! (`closure`) and packing (`archive`) are pure.
 
 mod archive;
 mod cache;

@@ -1,4 +1,4 @@
-//! What a configuration file says about local modules and the backend. Pure.
+//! Local modules and backend of a configuration file. Pure.
 
 pub(crate) mod facts;
 mod hcl;
@@ -7,7 +7,7 @@ mod json;
 use self::facts::Facts;
 use crate::repopath;
 
-/// Whether the engine reads the file as configuration: `*.tf`, `*.tofu` and their JSON forms, no editor's leftovers.
+/// Whether the engine reads the file as configuration: `*.tf`, `*.tofu` and their JSON forms, without backup files of editors.
 pub(crate) fn is_configuration(path: &str) -> bool {
     let name = repopath::name(path);
     let ours = [".tf", ".tf.json", ".tofu", ".tofu.json"]
@@ -16,7 +16,7 @@ pub(crate) fn is_configuration(path: &str) -> bool {
     ours && !name.starts_with('.')
 }
 
-/// Reads one configuration file of any content, in linear time; its name says which syntax it has.
+/// Reads a configuration file with any content, in linear time. The name determines the syntax.
 pub(crate) fn read(path: &str, bytes: &[u8]) -> Facts {
     let mut facts = Facts::default();
     let Ok(text) = std::str::from_utf8(bytes) else {

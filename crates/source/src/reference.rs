@@ -1,19 +1,19 @@
-//! What of a repository is wanted, and the commit it is. Pure.
+//! References and commits of a repository. Pure.
 
 mod parse;
 
 use std::fmt;
 
-/// What of a repository is wanted.
+/// Reference to a commit of a repository.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Reference {
-    /// The repository's default branch, as its `HEAD` says.
+    /// Default branch: `HEAD` of the repository.
     Default,
-    /// The head of a branch.
+    /// Head of a branch.
     Branch(RefName),
-    /// What a tag points at, through annotated tags too.
+    /// Commit of a tag, also through annotated tags.
     Tag(RefName),
-    /// One commit, for ever.
+    /// A fixed commit.
     Commit(CommitId),
 }
 
@@ -28,12 +28,12 @@ impl fmt::Display for Reference {
     }
 }
 
-/// Name of a branch or tag by the rules of `git check-ref-format`, never starting with `-`.
+/// Name of a branch or tag according to `git check-ref-format`. Never starts with `-`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RefName(String);
 
 impl RefName {
-    /// The name without `refs/heads/` or `refs/tags/`.
+    /// Returns the name without `refs/heads/` or `refs/tags/`.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -50,7 +50,7 @@ impl fmt::Display for RefName {
 pub struct CommitId(String);
 
 impl CommitId {
-    /// The digits.
+    /// Returns the hexadecimal digits.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -62,18 +62,18 @@ impl fmt::Display for CommitId {
     }
 }
 
-/// A commit, and the reference that led to it.
+/// A commit, and the reference through which it was found.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Revision {
-    /// The commit.
+    /// Commit id.
     pub commit: CommitId,
-    /// Full name of the reference it was found at (`refs/heads/main`); fetched when the server refuses commit ids.
-    /// The commit itself when that was asked for.
+    /// Full name of the reference, such as `refs/heads/main`; fetched if the host refuses commit ids. The commit id if the commit was
+    /// requested by id.
     pub reference: String,
 }
 
 impl Revision {
-    /// A commit that nothing has to lead to.
+    /// Returns the revision of a commit without a reference.
     pub fn of_commit(commit: &CommitId) -> Self {
         Self {
             commit: commit.clone(),
@@ -81,12 +81,12 @@ impl Revision {
         }
     }
 
-    /// Whether the commit itself was asked for, and no reference leads to it.
+    /// Whether the commit was requested by id, without a reference.
     pub(crate) fn is_fixed(&self) -> bool {
         self.reference == self.commit.as_str()
     }
 
-    /// The branch's short name, when the reference is a branch.
+    /// Returns the short name of the branch, if the reference is a branch.
     pub fn branch(&self) -> Option<&str> {
         self.reference.strip_prefix("refs/heads/")
     }

@@ -1,6 +1,6 @@
-//! Paths inside a repository: `/` between names, no `.`, no `..`, `""` for the root. Pure.
+//! Paths in a repository: names separated by `/`, without `.` and `..`; `""` for the root. Pure.
 
-/// The path without empty parts and `.`; an error says what is wrong with it.
+/// Removes empty parts and `.`. The error is the reason for which the path is invalid.
 pub(crate) fn normalise(path: &str) -> Result<String, String> {
     let mut parts = Vec::new();
     for part in path.split('/') {
@@ -16,7 +16,8 @@ pub(crate) fn normalise(path: &str) -> Result<String, String> {
     Ok(parts.join("/"))
 }
 
-/// `relative` seen from the folder `base`, `..` taken literally; `None` when it climbs out of the repository.
+/// Resolves `relative` against the folder `base`. Each `..` removes one name, without regard to links. `None` if the path leaves the
+/// repository.
 pub(crate) fn join(base: &str, relative: &str) -> Option<String> {
     let mut parts: Vec<&str> = base.split('/').filter(|part| !part.is_empty()).collect();
     for part in relative.split('/') {
@@ -31,17 +32,17 @@ pub(crate) fn join(base: &str, relative: &str) -> Option<String> {
     Some(parts.join("/"))
 }
 
-/// The folder that holds `path`.
+/// Returns the folder of `path`.
 pub(crate) fn parent(path: &str) -> &str {
     path.rsplit_once('/').map_or("", |(folder, _)| folder)
 }
 
-/// Last part of `path`.
+/// Returns the last part of `path`.
 pub(crate) fn name(path: &str) -> &str {
     path.rsplit_once('/').map_or(path, |(_, name)| name)
 }
 
-/// Whether `path` is `folder` or lies below it.
+/// Whether `path` is `folder` or below it.
 #[cfg(test)]
 pub(crate) fn is_within(path: &str, folder: &str) -> bool {
     folder.is_empty()

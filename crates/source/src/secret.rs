@@ -1,32 +1,32 @@
-//! Values that must never be shown. Pure.
+//! Secret values. Pure.
 
-/// Bytes of a secret. Without `Debug`, `Display` and `Serialize`, so that no log line can hold them.
+/// Secret bytes. Has no `Debug`, `Display` or `Serialize`, so that it cannot be logged.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SecretBytes(Vec<u8>);
 
 impl SecretBytes {
-    /// Takes the bytes as they came from the Secret.
+    /// Wraps bytes from a Secret.
     pub fn new(bytes: impl Into<Vec<u8>>) -> Self {
         Self(bytes.into())
     }
 
-    /// The bytes, for the one place that needs them.
+    /// Returns the bytes, for the code that uses the secret.
     pub fn expose(&self) -> &[u8] {
         &self.0
     }
 }
 
-/// Text of a secret. Without `Debug`, `Display` and `Serialize`, so that no log line can hold it.
+/// Secret text. Has no `Debug`, `Display` or `Serialize`, so that it cannot be logged.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SecretString(String);
 
 impl SecretString {
-    /// Takes the text as it came from the Secret.
+    /// Wraps text from a Secret.
     pub fn new(text: impl Into<String>) -> Self {
         Self(text.into())
     }
 
-    /// The text, for the one place that needs it.
+    /// Returns the text, for the code that uses the secret.
     pub fn expose(&self) -> &str {
         &self.0
     }

@@ -1,4 +1,4 @@
-//! Reading of private keys as people paste them into Secrets. Pure.
+//! Normalises private ssh keys from Secrets. Pure.
 
 use base64::prelude::*;
 
@@ -6,10 +6,10 @@ use crate::{error::Error, secret::SecretBytes};
 
 const OPENSSH_MAGIC: &[u8] = b"openssh-key-v1\0";
 
-/// The key as OpenSSH wants it: LF only, nothing before the first line, one newline at the end.
+/// Returns the key in the form that OpenSSH requires: LF line endings, no text before the first line, one final newline.
 ///
 /// # Errors
-/// [`Error::SshKeyInvalid`] when it is no private key, [`Error::SshKeyEncrypted`] when it has a passphrase.
+/// [`Error::SshKeyInvalid`] if it is not a private key, [`Error::SshKeyEncrypted`] if it has a passphrase.
 pub(crate) fn normalise(key: &SecretBytes) -> Result<SecretBytes, Error> {
     let invalid = |why| Error::SshKeyInvalid { why };
     let text = std::str::from_utf8(key.expose()).map_err(|_| invalid("it is not text"))?;
@@ -44,7 +44,7 @@ fn is_encrypted(text: &str) -> bool {
         || openssh_cipher(text).is_some_and(|cipher| cipher != b"none")
 }
 
-/// Name of the cipher in OpenSSH's own format: magic, then a string with its length in four bytes.
+/// Returns the cipher name in OpenSSH's key format: the magic bytes, then a string with a length of four bytes.
 fn openssh_cipher(text: &str) -> Option<Vec<u8>> {
     let body: String = text
         .lines()

@@ -1,4 +1,4 @@
-//! The files of one commit, as `git ls-tree` lists them, and what paths mean among them. Pure.
+//! Files of a commit as listed by `git ls-tree`, and resolution of paths among them. Pure.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
@@ -6,62 +6,62 @@ use std::sync::OnceLock;
 
 use crate::{module, repopath};
 
-/// What an entry of a tree is.
+/// Type of a tree entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// A file; whether it may be executed.
+    /// A file, with its executable bit.
     File { executable: bool },
     /// A symbolic link.
     Link,
-    /// Another repository's commit.
+    /// Commit of another repository.
     Submodule,
 }
 
-/// One entry of a tree.
+/// An entry of a tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) kind: Kind,
-    /// Id of the content.
+    /// Object id of the content.
     pub(crate) object: String,
-    /// Bytes of the content.
+    /// Size of the content, in bytes.
     pub(crate) size: u64,
 }
 
-/// The entries of one commit by path. Paths that are not UTF-8 are kept with replacement characters.
+/// Entries of a commit by path. Paths that are not UTF-8 contain replacement characters.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tree {
     entries: BTreeMap<String, Entry>,
-    /// Where links point, by path.
+    /// Link targets by path.
     links: BTreeMap<String, String>,
-    /// Configuration files by folder, once they are asked for.
+    /// Configuration files by folder, computed on first use.
     configuration: OnceLock<BTreeMap<String, Vec<String>>>,
 }
 
-/// What a path turns out to be once every link on it is followed.
+/// Target of a path after all links are followed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
     /// A file at this path.
     File(String),
     /// A folder at this path.
     Folder(String),
-    /// Something inside, or the root of, the submodule at this path.
+    /// The submodule at this path, or a path in it.
     Submodule(String),
 }
 
-/// Why a path leads nowhere.
+/// Reasons for which a path has no target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Astray {
-    /// Nothing is there.
+    /// The path does not exist.
     Missing,
-    /// It climbs out of the repository, or starts at the machine's root.
+    /// The path leaves the repository, or a link on it is absolute.
     Outside,
-    /// Links that lead to each other.
+    /// The path passes too many links, as in a cycle.
     Loop,
     /// The [`Steps`] are used up.
     TooLong,
 }
 
-/// Bounds the work of following paths in a tree: names of folders and links that are passed, by their length.
+/// Limits the work of following paths in a tree: passed folders and links, by the length of their paths.
 pub(crate) struct Steps(Cell<u64>);
 
 impl Default for Steps {
@@ -71,10 +71,10 @@ impl Default for Steps {
 }
 
 impl Steps {
-    /// Bytes of a path that are one step.
+    /// Number of bytes of a path per step.
     const BYTES: u64 = 64;
 
-    /// Takes the steps of a path with `bytes`.
+    /// Consumes the steps of a path of `bytes` bytes.
     fn take(&self, bytes: usize) -> Result<(), Astray> {
         let steps = 1 + bytes as u64 / Self::BYTES;
         let left = self.0.get().checked_sub(steps).ok_or(Astray::TooLong)?;
@@ -83,7 +83,7 @@ impl Steps {
     }
 }
 
-/// A path followed to its end, and the links passed on the way.
+/// A followed path, and the links that it passed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Followed {
     pub(crate) found: Found,
@@ -91,7 +91,7 @@ pub(crate) struct Followed {
 }
 
 impl Tree {
-    /// Reads the output of `git ls-tree -r -l -z`. `None` when it is not of that form.
+    /// Parses the output of `git ls-tree -r -l -z`; `None` if the format differs.
     pub(crate) fn read(listing: &[u8]) -> Option<Self> {
         let lines = listing
             .split(|byte| *byte == 0)
@@ -103,34 +103,34 @@ impl Tree {
         })
     }
 
-    /// The entry at exactly this path.
+    /// Returns the entry at exactly this path.
     pub(crate) fn get(&self, path: &str) -> Option<&Entry> {
         self.entries.get(path)
     }
 
-    /// Number of entries.
+    /// Returns the number of entries.
     pub(crate) fn count(&self) -> usize {
         self.entries.len()
     }
 
-    /// Links whose target is not known yet: path, and the entry that holds it.
+    /// Returns links with an unknown target: path and entry.
     pub(crate) fn unread_links(&self) -> impl Iterator<Item = (&String, &Entry)> {
         self.entries
             .iter()
             .filter(|(path, entry)| entry.kind == Kind::Link && !self.links.contains_key(*path))
     }
 
-    /// Sets where a link points.
+    /// Sets the target of a link.
     pub(crate) fn set_link(&mut self, path: String, target: String) {
         self.links.insert(path, target);
     }
 
-    /// Where a link points, as written.
+    /// Returns the target of a link as written.
     pub(crate) fn link(&self, path: &str) -> Option<&str> {
         self.links.get(path).map(String::as_str)
     }
 
-    /// Configuration files of `folder`, without those of folders in it.
+    /// Returns the configuration files of `folder`, without subfolders.
     pub(crate) fn configuration(&self, folder: &str) -> &[String] {
         let by_folder = self.configuration.get_or_init(|| {
             let mut found = BTreeMap::<String, Vec<String>>::new();
@@ -147,7 +147,7 @@ impl Tree {
         by_folder.get(folder).map_or(&[], Vec::as_slice)
     }
 
-    /// Puts the files of a submodule's commit in the place of the submodule at `path`.
+    /// Replaces the submodule at `path` with the files of its commit.
     pub(crate) fn graft(&mut self, path: &str, submodule: Self) {
         self.configuration.take();
         self.entries.remove(path);
@@ -160,7 +160,7 @@ impl Tree {
             .extend(links.map(|(inner, target)| (below(inner), target)));
     }
 
-    /// Everything below `folder`.
+    /// Returns all entries below `folder`.
     pub(crate) fn below(&self, folder: &str) -> impl Iterator<Item = (&String, &Entry)> {
         let prefix = if folder.is_empty() {
             String::new()
@@ -178,7 +178,7 @@ impl Tree {
         path.is_empty() || self.below(path).next().is_some()
     }
 
-    /// Follows `path` from the root, through every link, as the kernel would.
+    /// Follows `path` from the root through every link, as the kernel does.
     pub(crate) fn follow(&self, path: &str, steps: &Steps) -> Result<Followed, Astray> {
         const LINKS: usize = 40;
         steps.take(path.len())?;
@@ -230,7 +230,7 @@ impl Tree {
     }
 }
 
-/// `<mode> <type> <object> <size>\t<path>`, the size padded with spaces and `-` for submodules.
+/// Parses `<mode> <type> <object> <size>\t<path>`. The size is padded with spaces, and `-` for submodules.
 fn read_line(line: &[u8]) -> Option<(String, Entry)> {
     let tab = line.iter().position(|byte| *byte == b'\t')?;
     let (head, path) = (
@@ -266,7 +266,7 @@ fn read_line(line: &[u8]) -> Option<(String, Entry)> {
 pub(crate) mod tests {
     use super::*;
 
-    /// A tree of files (content = object id), `path -> target` links and `path @` submodules.
+    /// Builds a tree of files (the object id is derived from the path), `path -> target` links and `path @` submodules.
     pub(crate) fn tree(lines: &[&str]) -> Tree {
         let mut tree = Tree::default();
         for line in lines {
@@ -365,7 +365,7 @@ pub(crate) mod tests {
     fn steps_along_paths_have_a_bound() {
         let tree = tree(&["a/main.tf"]);
         let steps = Steps::default();
-        // A step is 64 bytes; the path is taken once as a whole, and once as the name of a file.
+        // A step is 64 bytes. The path counts once as a whole, and once as the name of a file.
         let long = "x".repeat(64 << 20);
         assert_eq!(tree.follow(&long, &steps), Err(Astray::Missing));
         assert_eq!(tree.follow(&long, &steps), Err(Astray::TooLong));

@@ -1,5 +1,4 @@
-//! Concurrency limit that is fair between tenants: the tenant with the fewest permits is next, then the
-//! one served longest ago.
+//! Concurrency limit that is fair between tenants: the tenant with the fewest permits is next, then the one served longest ago.
 
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, VecDeque};
@@ -7,7 +6,7 @@ use std::sync::Arc;
 
 use tokio::sync::oneshot;
 
-/// Turns, of which there are so many at a time.
+/// A fixed number of permits.
 pub struct Turns {
     at_once: usize,
     state: Mutex<State>,
@@ -16,27 +15,27 @@ pub struct Turns {
 #[derive(Default)]
 struct State {
     taken: usize,
-    /// Number of arrivals of tenants and of turns that ended.
+    /// Number of arrivals of tenants and of released permits.
     events: u64,
     tenants: BTreeMap<Arc<str>, Tenant>,
 }
 
-/// One who has turns, or waits for them.
+/// A tenant with permits or waiting calls.
 #[derive(Default)]
 struct Tenant {
     taken: usize,
-    /// Number of the event at which its last turn ended; before that, of its arrival.
+    /// Number of the event at which its last permit was released; before that, of its arrival.
     last: u64,
     waiting: VecDeque<oneshot::Sender<Turn>>,
 }
 
-/// A turn; it is over when this is dropped.
+/// A permit, released on drop.
 pub struct Turn {
     of: Option<(Arc<Turns>, Arc<str>)>,
 }
 
 impl Turns {
-    /// `at_once` of them.
+    /// Returns a limit of `at_once` permits.
     pub fn new(at_once: usize) -> Arc<Self> {
         Arc::new(Self {
             at_once,
@@ -48,7 +47,7 @@ impl Turns {
         self.state.lock()
     }
 
-    /// Waits for a turn of `tenant`; `None` never comes.
+    /// Waits for a permit of `tenant`. Never returns `None`.
     pub async fn take(self: &Arc<Self>, tenant: &Arc<str>) -> Option<Turn> {
         let (turn, given) = oneshot::channel();
         {
@@ -78,7 +77,7 @@ impl Turns {
             };
             let refused = tenant.waiting.pop_front().map(|who| who.send(turn));
             if let Some(Err(mut turn)) = refused {
-                // Nobody waits for it any more, and nobody has it.
+                // The caller has stopped waiting, so the permit was not taken.
                 turn.of = None;
                 continue;
             }
@@ -126,7 +125,7 @@ mod tests {
 
     type Names = UnboundedSender<&'static str>;
 
-    /// One more of `tenant` takes a turn, tells so, and needs a second.
+    /// Starts a call of `tenant` that takes a permit, reports it and holds it for one second.
     fn comes(turns: &Arc<Turns>, tenant: &'static str, tells: &Names) -> JoinHandle<()> {
         let (turns, tells) = (turns.clone(), tells.clone());
         tokio::spawn(async move {

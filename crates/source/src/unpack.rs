@@ -1,4 +1,4 @@
-//! Unpacking of a context in the build pod. It came over the network: nothing it says may leave the folder.
+//! Unpacks a context in the build pod. The context is untrusted: no entry may leave the folder.
 
 use std::{
     fs::{self, OpenOptions, Permissions},
@@ -10,17 +10,17 @@ use std::{
 use flate2::read::GzDecoder;
 use tar::{Archive, Entry, EntryType};
 
-/// How much may be unpacked.
+/// Limits of an archive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnpackLimits {
-    /// Bytes of all files together.
+    /// Maximum size of all files, in bytes.
     pub bytes: u64,
-    /// Files, folders and links together.
+    /// Maximum number of files, folders and links.
     pub entries: u64,
 }
 
 impl Default for UnpackLimits {
-    /// 256 MiB in 50 000 entries: more than a context may hold when it is made.
+    /// 256 MiB in 50 000 entries: more than the limits for the creation of a context.
     fn default() -> Self {
         Self {
             bytes: 256 * 1024 * 1024,
@@ -29,42 +29,42 @@ impl Default for UnpackLimits {
     }
 }
 
-/// Why an archive was not unpacked. What was written before stays and must not be used.
+/// Reasons for which an archive was not unpacked. Files written before the failure stay and must not be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum UnpackError {
-    /// The archive is damaged, or no tar.gz.
+    /// The archive is damaged or is not a tar.gz.
     #[error("the context cannot be read as tar.gz")]
     Damaged(#[source] io::Error),
-    /// The archive tries something a context never holds.
+    /// The archive has an entry that contexts never have.
     #[error("the context holds `{entry}`, which {why}: it is refused")]
     Refused {
         /// Path of the entry, escaped.
         entry: String,
-        /// What is wrong with it.
+        /// Reason for which the entry is refused.
         why: &'static str,
     },
-    /// The archive holds more than allowed.
+    /// The archive exceeds a limit.
     #[error("the context holds more than {limit} {unit}")]
     TooLarge {
-        /// How much is allowed.
+        /// Maximum number of units.
         limit: u64,
-        /// Of what: `bytes` or `entries`.
+        /// Unit of the limit: `bytes` or `entries`.
         unit: &'static str,
     },
     /// The folder cannot be written.
     #[error("write {}", path.display())]
     Write {
-        /// Path on this machine.
+        /// Local path.
         path: PathBuf,
-        /// Why it failed.
+        /// Error of the operating system.
         #[source]
         source: io::Error,
     },
 }
 
 impl UnpackError {
-    /// Stable word for conditions, events and metrics.
+    /// Returns the reason for conditions, events and metrics.
     pub fn reason(&self) -> &'static str {
         match self {
             Self::Damaged(_) => "ContextDamaged",
@@ -77,16 +77,16 @@ impl UnpackError {
 
 /// Unpacks a tar.gz into `dest`, which must exist and should be empty. Blocking.
 ///
-/// Files, folders and relative symbolic links are all there is; links are made last and must end inside of `dest`,
-/// so that nothing can be written through one. Existing files are never overwritten.
+/// Permits only files, folders and relative symbolic links. Links are created last and must end inside of `dest`, so that nothing is
+/// written through a link. Existing files are never overwritten.
 ///
 /// # Errors
-/// [`UnpackError`]; `dest` then holds a part of the archive.
+/// [`UnpackError`]; `dest` then contains a part of the archive.
 pub fn unpack(reader: impl Read, dest: &Path, limits: &UnpackLimits) -> Result<(), UnpackError> {
     let dest = dest
         .canonicalize()
         .map_err(|source| write_error(dest, source))?;
-    // Headers count too: a long name is read into memory.
+    // Headers count as well, because a long name is read into memory.
     let most = limits
         .bytes
         .saturating_add(limits.entries.saturating_mul(4096))
@@ -110,7 +110,7 @@ struct Unpacking {
     limits: UnpackLimits,
     bytes: u64,
     entries: u64,
-    /// Links to be made at the end: path, target.
+    /// Links to create at the end: path, target.
     links: Vec<(PathBuf, PathBuf)>,
 }
 
@@ -141,7 +141,7 @@ impl Unpacking {
         }
     }
 
-    /// Makes a folder and those above it. No link exists yet below `dest`, unless `dest` was not empty.
+    /// Creates a folder and its parents. No link exists below `dest` at this time, unless `dest` was not empty.
     fn make_folder(&self, path: &Path) -> Result<(), UnpackError> {
         let mut here = self.dest.clone();
         for part in path.components() {
@@ -201,7 +201,7 @@ impl Unpacking {
         Ok(())
     }
 
-    /// Makes the links, then asks the kernel where each ends; one that ends outside takes all of them with it.
+    /// Creates the links and resolves each with the kernel. If one ends outside, all are removed.
     fn make_links(&self) -> Result<(), UnpackError> {
         let outcome = self
             .links
@@ -216,7 +216,7 @@ impl Unpacking {
             for (path, _) in &self.links {
                 let path = self.dest.join(path);
                 if path.is_symlink() {
-                    // It is the error that counts; what is left is not used.
+                    // The first error is returned. Remaining links are not used.
                     let _ = fs::remove_file(path);
                 }
             }
@@ -242,13 +242,13 @@ impl Unpacking {
     }
 }
 
-/// A folder that everybody may read, whatever the umask says.
+/// Creates a folder that all users can read, independent of the umask.
 fn create_folder(path: &Path) -> io::Result<()> {
     fs::create_dir(path)?;
     fs::set_permissions(path, Permissions::from_mode(0o755))
 }
 
-/// Only names: no root, no `.`, no `..`, and at least one.
+/// Permits only names: no root, no `.`, no `..`, and at least one name.
 fn check_path(path: &Path) -> Result<(), UnpackError> {
     let names = path
         .components()
@@ -259,7 +259,7 @@ fn check_path(path: &Path) -> Result<(), UnpackError> {
     Ok(())
 }
 
-/// Copies and tells which of the two sides failed.
+/// Copies, and distinguishes errors of reading and of writing.
 fn copy(from: &mut impl Read, to: &mut impl io::Write, path: &Path) -> Result<u64, UnpackError> {
     let mut chunk = vec![0; 64 * 1024];
     let mut total = 0;

@@ -1,25 +1,25 @@
-//! Addresses of git repositories, as people write them. Pure.
+//! URLs of git repositories. Pure.
 
 use std::fmt;
 
 use crate::{error::Error, repopath};
 
-/// Hosts on which a repository is always `owner/name`, so that whatever follows is a folder in it.
+/// Hosts on which a repository is always `owner/name`, so that the rest of the path is a folder.
 const TWO_PART_HOSTS: [&str; 2] = ["github.com", "bitbucket.org"];
 
-/// How git reaches the repository.
+/// Transport of git.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Scheme {
-    /// TLS.
+    /// HTTP over TLS.
     Https,
-    /// Plain http: for hosts inside the cluster.
+    /// Plain HTTP, for hosts in the cluster.
     Http,
     /// ssh, written as `ssh://` or as `user@host:path`.
     Ssh,
 }
 
 impl Scheme {
-    /// The name git knows the transport by.
+    /// Returns the scheme as in git.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Https => "https",
@@ -29,7 +29,7 @@ impl Scheme {
     }
 }
 
-/// A repository and, when the address names one, a folder in it. Holds no credentials.
+/// A repository, and a folder in it if the URL names one. Contains no credentials.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RepositoryUrl {
     scheme: Scheme,
@@ -39,13 +39,13 @@ pub struct RepositoryUrl {
 }
 
 impl RepositoryUrl {
-    /// Reads `https://…`, `http://…`, `ssh://[user@]host[:port]/path` and `user@host:path`.
+    /// Parses `https://…`, `http://…`, `ssh://[user@]host[:port]/path` and `user@host:path`.
     ///
-    /// Each may end in `//folder`. On github.com and bitbucket.org what follows `owner/name` is a folder too.
-    /// A user name in an http address is dropped: git asks for it only together with a password.
+    /// Each may end in `//folder`. On github.com and bitbucket.org, the path after `owner/name` is a folder too. A user name in an HTTP URL
+    /// is dropped, because git uses it only together with a password.
     ///
     /// # Errors
-    /// [`Error::InvalidUrl`] with what is wrong and, where it can be said, what to write instead.
+    /// [`Error::InvalidUrl`] with the reason and, if possible, the correct form.
     pub fn parse(text: &str) -> Result<Self, Error> {
         read(text).map_err(|why| Error::InvalidUrl {
             url: without_userinfo(text),
@@ -53,33 +53,32 @@ impl RepositoryUrl {
         })
     }
 
-    /// What git gets as the repository.
+    /// Returns the URL of the repository for git.
     pub fn remote(&self) -> &str {
         &self.remote
     }
 
-    /// The folder in the repository, without slashes at its ends.
+    /// Returns the folder in the repository, without leading and trailing slashes.
     pub fn subdir(&self) -> Option<&str> {
         self.subdir.as_deref()
     }
 
-    /// Host name in lower case, without port.
+    /// Returns the host name in lower case, without port.
     pub fn host(&self) -> &str {
         &self.host
     }
 
-    /// How git reaches the repository.
+    /// Returns the transport.
     pub fn scheme(&self) -> Scheme {
         self.scheme
     }
 
-    /// Whether both lead to one repository of a host, by whatever way: ssh or https, any port, with `.git` or without.
-    /// Hosts do not tell upper from lower case in names.
+    /// Whether both URLs refer to the same repository of a host, independent of transport, port and `.git`. Hosts ignore case in names.
     pub fn is_same_repository(&self, other: &Self) -> bool {
         self.host == other.host && self.path().eq_ignore_ascii_case(other.path())
     }
 
-    /// The repository's path on its host, without slashes at its ends and without `.git`.
+    /// Returns the path of the repository on its host, without leading and trailing slashes and without `.git`.
     fn path(&self) -> &str {
         let path = match self.remote.split_once("://") {
             Some((_, rest)) => rest.split_once('/'),
@@ -89,7 +88,7 @@ impl RepositoryUrl {
         path.strip_suffix(".git").unwrap_or(path)
     }
 
-    /// Equal for two addresses of one repository, whatever folder they name.
+    /// Returns the remote without `.git`: equal for URLs that differ only in the folder or in `.git`.
     pub fn cache_key(&self) -> &str {
         self.remote.strip_suffix(".git").unwrap_or(&self.remote)
     }
@@ -104,10 +103,10 @@ impl fmt::Display for RepositoryUrl {
     }
 }
 
-/// Parts of an address before the path is read.
+/// Parts of a URL with an unparsed path.
 struct Parts<'a> {
     scheme: Scheme,
-    /// What stands before the path in the remote, host in lower case.
+    /// Part of the remote before the path, with the host in lower case.
     prefix: String,
     host: String,
     path: &'a str,
@@ -201,7 +200,7 @@ fn scp_parts(text: &str) -> Result<Parts<'_>, String> {
     let (user, address) = authority.split_once('@').ok_or_else(|| FORMS.to_owned())?;
     let user = checked_user(user)?;
     let (host, _) = host_and_port(address)?;
-    // A leading slash is an absolute path on the host and part of the remote.
+    // A leading slash marks an absolute path on the host and is part of the remote.
     let (slash, path) = path
         .strip_prefix('/')
         .map_or(("", path), |path| ("/", path));
@@ -235,7 +234,7 @@ fn checked_user(user: &str) -> Result<&str, String> {
     Ok(user)
 }
 
-/// Host in lower case (an IPv6 address in its brackets) and the port with its colon, if any.
+/// Returns the host in lower case (an IPv6 address with brackets), and the port with its colon, if any.
 fn host_and_port(address: &str) -> Result<(String, String), String> {
     let bracketed = address
         .strip_prefix('[')
@@ -275,7 +274,7 @@ fn bare_host(host: &str) -> String {
     host.trim_matches(['[', ']']).to_owned()
 }
 
-/// The repository's path for git and the folder in it.
+/// Splits a path into that of the repository and the folder in it.
 fn split_path(host: &str, path: &str) -> Result<(String, Option<String>), String> {
     let (repository, folder) = path
         .split_once("//")
@@ -299,7 +298,7 @@ fn split_path(host: &str, path: &str) -> Result<(String, Option<String>), String
     ))
 }
 
-/// On hosts of `owner/name`, what follows the name.
+/// Splits off the folder after `owner/name`, on hosts with such paths.
 fn split_owner<'a>(host: &str, path: &'a str) -> Result<(&'a str, &'a str), String> {
     if !TWO_PART_HOSTS.contains(&host) {
         return Ok((path, ""));
@@ -320,7 +319,7 @@ fn split_owner<'a>(host: &str, path: &'a str) -> Result<(&'a str, &'a str), Stri
     Ok((path.get(..end).unwrap_or(path), folder))
 }
 
-/// The address for messages: whatever stands before an `@` in its host part is left out.
+/// Returns the URL for messages, without the part before `@` in its authority.
 fn without_userinfo(text: &str) -> String {
     let Some((scheme, rest)) = text.split_once("://") else {
         return text.to_owned();

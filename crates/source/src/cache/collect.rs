@@ -1,4 +1,4 @@
-//! One commit: its tree read, its closure found, its files taken out.
+//! Reads the tree of a commit, computes the closure of the module and reads its files.
 
 use std::collections::{BTreeSet, HashMap};
 use std::{io, path::Path, sync::Arc};
@@ -19,16 +19,16 @@ use crate::{
     url::RepositoryUrl,
 };
 
-/// Bytes of links of a whole tree; each is a path.
+/// Maximum size of all link targets of a tree, in bytes.
 const LINKS: u64 = 16 << 20;
 
-/// Bytes of a commit object.
+/// Maximum size of a commit object, in bytes.
 const COMMIT: u64 = 1 << 20;
 
 /// Contents by object id.
 pub(super) type Contents = HashMap<String, Vec<u8>>;
 
-/// Calls of git about one repository of the cache.
+/// Local git calls on one repository of the cache.
 pub(super) struct Call<'a> {
     pub(super) session: &'a Session,
     /// Folder of the repository.
@@ -37,11 +37,11 @@ pub(super) struct Call<'a> {
     pub(super) url: &'a RepositoryUrl,
 }
 
-/// What is wanted of a commit.
+/// Part of a commit to select.
 pub(super) struct WantedModule<'a> {
     /// Folder of the module.
     pub(super) path: &'a str,
-    /// Further files and folders.
+    /// Additional files and folders.
     pub(super) include: &'a [String],
     /// Whether submodules are fetched.
     pub(super) submodules: bool,
@@ -50,7 +50,7 @@ pub(super) struct WantedModule<'a> {
 }
 
 impl Call<'_> {
-    /// The files and the date of `commit`.
+    /// Returns the tree and the committer date of `commit`.
     pub(super) async fn snapshot(&self, commit: &CommitId) -> Result<Snapshot, Error> {
         let arguments = ["ls-tree", "-r", "-l", "-z", "--full-tree", commit.as_str()];
         let listing = self
@@ -77,7 +77,7 @@ impl Call<'_> {
         let commit = contents.get(commit.as_str());
         Ok(Snapshot {
             tree: Arc::new(tree),
-            // Some histories have commits with a damaged date.
+            // Some histories contain commits with an invalid date.
             committed_at: commit
                 .and_then(|commit| committed_at(commit))
                 .unwrap_or_default(),
@@ -134,7 +134,7 @@ impl Call<'_> {
         self.unblocked(move || closure.finish(limits)).await?
     }
 
-    /// Runs what needs a processor for long on a thread of its own.
+    /// Runs CPU-bound work on a blocking thread.
     pub(super) async fn unblocked<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
@@ -143,7 +143,7 @@ impl Call<'_> {
         done.map_err(|error| cache_error("read", self.repository, io::Error::other(error)))
     }
 
-    /// Contents of objects, each read once, `limit` bytes together at most.
+    /// Returns the contents of objects, at most `limit` bytes in total. Each object is read once.
     pub(super) async fn contents(
         &self,
         objects: impl Iterator<Item = &str>,
@@ -153,7 +153,7 @@ impl Call<'_> {
         if objects.is_empty() {
             return Ok(Contents::new());
         }
-        // Each content stands between a line of its own and a newline.
+        // Git adds a header line and a newline to each content.
         let most = limit.saturating_add(objects.len() as u64 * 128);
         let mut input = objects
             .iter()
@@ -184,7 +184,7 @@ impl Call<'_> {
             .await
     }
 
-    /// Git's answer is not of the documented form: the cache is damaged.
+    /// Returns the error for output of git in an unexpected format: the cache is damaged.
     pub(super) fn nonsense(&self) -> Error {
         Error::Git {
             action: "read the cache of",
@@ -195,9 +195,8 @@ impl Call<'_> {
     }
 }
 
-/// Reads the committer date of a commit object, in seconds since 1970: `committer NAME <ADDRESS> SECONDS ZONE`,
-/// before the first empty line. `None` if there is none.
-/// See <https://git-scm.com/book/en/v2/Git-Internals-Git-Objects#_git_commit_objects>.
+/// Reads the committer date of a commit object, in seconds since 1970: `committer NAME <ADDRESS> SECONDS ZONE`, before the first empty
+/// line. `None` if there is none. See <https://git-scm.com/book/en/v2/Git-Internals-Git-Objects#_git_commit_objects>.
 fn committed_at(commit: &[u8]) -> Option<i64> {
     let mut headers = commit
         .split(|byte| *byte == b'\n')
@@ -207,8 +206,8 @@ fn committed_at(commit: &[u8]) -> Option<i64> {
     std::str::from_utf8(seconds).ok()?.parse().ok()
 }
 
-/// Reads `<object> <type> <size>\n<content>\n`, again and again; `None` when an object is missing.
-/// See <https://git-scm.com/docs/git-cat-file#_batch_output>.
+/// Reads a sequence of `<object> <type> <size>\n<content>\n`; `None` if an object is missing. See
+/// <https://git-scm.com/docs/git-cat-file#_batch_output>.
 fn read_batch(mut output: &[u8]) -> Option<Contents> {
     let mut contents = Contents::new();
     while !output.is_empty() {

@@ -1,4 +1,4 @@
-//! Commits in the cache and their files: one tree per commit, shared by all modules that are read from it.
+//! Fetched commits and their trees. All modules of a commit share one tree.
 
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::{HashMap, VecDeque};
@@ -13,23 +13,23 @@ use crate::{
     tree::Tree,
 };
 
-/// Bytes of the listings whose trees are kept; a tree takes about twice as much.
+/// Maximum size of the listings whose trees are cached, in bytes. A tree takes about twice as much memory.
 const BYTES: usize = 32 << 20;
-/// Commits that are known to be fetched. All are forgotten when there are more: each then costs one call of git.
+/// Maximum number of commits recorded as fetched. If it is exceeded, all are forgotten; each then costs one call of git.
 const COMMITS: usize = 10_000;
 /// Retention of failed fetches, for callers that waited for them.
 const FAILURES: Duration = Duration::from_mins(10);
 
-/// The files of a commit.
+/// Files of a commit.
 pub(super) struct Snapshot {
     pub(super) tree: Arc<Tree>,
     /// Committer date of the commit, in seconds since 1970.
     pub(super) committed_at: i64,
-    /// Bytes of the listing.
+    /// Size of the listing, in bytes.
     pub(super) bytes: usize,
 }
 
-/// The tree of a commit while it is in memory. It is read by one caller at a time.
+/// Tree of a commit while it is in memory. One caller at a time reads it from git.
 type Files = Arc<tokio::sync::Mutex<Weak<Snapshot>>>;
 
 /// A commit that was fetched into a repository of the cache.
@@ -40,16 +40,16 @@ pub(super) struct Commit {
     files: Files,
 }
 
-/// All commits that were fetched.
+/// Fetched commits of all repositories.
 #[derive(Default)]
 pub(super) struct Commits(Mutex<Known>);
 
 #[derive(Default)]
 struct Known {
     fetched: HashMap<PathBuf, HashMap<CommitId, Files>>,
-    /// The last failure of each repository.
+    /// Last failure per repository.
     failed: HashMap<PathBuf, (CommitId, Instant, Error)>,
-    /// Trees that stay in memory, the oldest first.
+    /// Cached trees, the oldest first.
     kept: VecDeque<Arc<Snapshot>>,
 }
 
@@ -81,7 +81,7 @@ impl Commits {
         (*commit == revision.commit && *at >= asked).then(|| error.clone())
     }
 
-    /// Notes that `revision` was fetched into `repository`.
+    /// Records that `revision` was fetched into `repository`.
     pub(super) fn fetched(&self, repository: &Path, revision: &Revision) -> Commit {
         let mut known = self.known();
         known.failed.remove(repository);
@@ -97,7 +97,7 @@ impl Commits {
         }
     }
 
-    /// Notes that `revision` could not be fetched.
+    /// Records that `revision` could not be fetched.
     pub(super) fn failed(&self, repository: &Path, revision: &Revision, error: Error) {
         let mut known = self.known();
         let now = Instant::now();
@@ -108,13 +108,13 @@ impl Commits {
         known.failed.insert(repository.to_owned(), failure);
     }
 
-    /// Whether `commit` was not forgotten since it was returned.
+    /// Whether `commit` has not been forgotten since it was returned.
     pub(super) fn holds(&self, commit: &Commit) -> bool {
         let now = self.get(&commit.repository, &commit.revision);
         now.is_some_and(|now| Arc::ptr_eq(&now.files, &commit.files))
     }
 
-    /// Forgets the commits of a repository that is removed.
+    /// Forgets the commits of a removed repository.
     pub(super) fn forget(&self, repository: &Path) {
         self.known().fetched.remove(repository);
     }

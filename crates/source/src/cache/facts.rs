@@ -1,4 +1,4 @@
-//! Facts of configuration files by the id of their content: other commits and other modules hold the same files.
+//! Facts of configuration files by object id, because other commits and modules contain the same files.
 
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use crate::module::{self, facts::Facts};
 
-/// Bytes of all facts together. The cache is emptied when it exceeds them.
+/// Maximum size of all facts, in bytes. The cache is emptied when it is exceeded.
 const BYTES: usize = 16 << 20;
-/// Bytes of an entry besides its texts, about.
+/// Estimated size of an entry without its texts, in bytes.
 const ENTRY: usize = 256;
 
-/// Facts of files that were read before. Cheap to clone.
+/// Facts of files that were read before. Clones are cheap and share the facts.
 #[derive(Clone, Default)]
 pub(super) struct KnownFacts(Arc<Mutex<Known>>);
 
@@ -21,11 +21,11 @@ struct Known {
     bytes: usize,
 }
 
-/// Id of the content, and whether it is read as JSON.
+/// Object id of the content, and whether it is read as JSON.
 type Key = (String, bool);
 
 impl KnownFacts {
-    /// The facts of the file `path` with the content `object`, if it was read before.
+    /// Returns the facts of the file `path` with the content `object`, if it was read before.
     pub(super) fn get(&self, path: &str, object: &str) -> Option<Arc<Facts>> {
         let known = self.0.lock();
         known.facts.get(&key(path, object)).cloned()

@@ -1,4 +1,4 @@
-//! Bringing a commit into the cache.
+//! Fetches a commit into the cache.
 
 use std::time::Duration;
 
@@ -14,10 +14,10 @@ use crate::{
     reference::Revision,
 };
 
-/// Reference in the cache that the last fetched commit is kept at: the next fetch brings only what differs.
+/// Reference in the cache to the last fetched commit, so that the next fetch transfers only the difference.
 pub(super) const KEPT: &str = "refs/alustan/last";
 
-/// What git calls an infinite depth: <https://git-scm.com/docs/shallow>.
+/// Infinite depth in git: <https://git-scm.com/docs/shallow>.
 const WHOLE: &str = "--depth=2147483647";
 
 /// A fetch of one commit.
@@ -27,12 +27,12 @@ pub(super) struct Fetch<'a> {
     pub(super) store: &'a Store,
     pub(super) commits: &'a Commits,
     pub(super) revision: &'a Revision,
-    /// Reference in the cache that the commit is kept at.
+    /// Reference in the cache that keeps the commit.
     pub(super) kept: &'a str,
 }
 
 impl Fetch<'_> {
-    /// Fetches the commit if necessary. A repository that cannot be used is removed once.
+    /// Fetches the commit if necessary. An unusable repository is removed and fetched again, once.
     pub(super) async fn run(&self) -> Result<(), Error> {
         match self.bring().await {
             Err(error) if is_own_fault(&error) => {
@@ -96,8 +96,8 @@ impl Fetch<'_> {
             .is_ok()
     }
 
-    /// By commit id; where the host refuses that, by name, and then the name must still be at the commit. A commit
-    /// without a name is looked for among everything that has one.
+    /// Fetches by commit id. If the host refuses that, fetches the reference, which must still point to the commit. A commit without a
+    /// reference is searched in all branches and tags.
     async fn fetch(&self) -> Result<(), Error> {
         let revision = self.revision;
         match self.fetch_what(revision.commit.as_str()).await {
@@ -138,18 +138,18 @@ impl Fetch<'_> {
         }
     }
 
-    /// One commit without its history.
+    /// Fetches one commit without its history.
     async fn fetch_what(&self, what: &str) -> Result<(), Error> {
         let spec = format!("+{what}:{}", self.kept);
         self.fetch_specs(&["--depth=1"], &[&spec]).await
     }
 
-    /// All branches and tags with their history.
+    /// Fetches all branches and tags with their history.
     async fn fetch_everything(&self) -> Result<(), Error> {
         let specs = ["heads", "tags"].map(|kind| format!("+refs/{kind}/*:refs/alustan/{kind}/*"));
         let specs: Vec<&str> = specs.iter().map(String::as_str).collect();
         match self.fetch_specs(&[WHOLE, "--prune"], &specs).await {
-            // Where there is no branch and no tag, git fails; some versions without a word.
+            // Without branches and tags git fails, in some versions without a message.
             Err(Error::Git {
                 failure: GitFailure::ReferenceMissing,
                 ..
@@ -194,7 +194,7 @@ impl Fetch<'_> {
             fetched = fetch => fetched.map(drop),
             error = self.out_of_room(most) => Err(error),
         };
-        // It may have been faster than the look at its size.
+        // The fetch may have ended before the size was checked.
         match ended.and_then(|()| self.check_room(most)) {
             Err(error @ (Error::RepositoryTooLarge { .. } | Error::CacheFull { .. })) => {
                 self.clear().await?;
@@ -204,7 +204,7 @@ impl Fetch<'_> {
         }
     }
 
-    /// Ends when there are more bytes than there may be; the fetch is killed by being dropped.
+    /// Returns when the size exceeds its limits. Dropping the fetch then kills git.
     async fn out_of_room(&self, most: u64) -> Error {
         loop {
             if let Err(error) = self.check_room(most) {
@@ -214,7 +214,7 @@ impl Fetch<'_> {
         }
     }
 
-    /// Bounds of this repository, and of all together: those that were not used for longest go first.
+    /// Checks the limits of this repository and of the cache. The least recently used repositories are removed first.
     fn check_room(&self, most: u64) -> Result<(), Error> {
         if self.repository.size() > most.min(self.call.options.cache_bytes) {
             return Err(self.too_large());

@@ -1,4 +1,4 @@
-//! Contexts that were packed before, by what goes into them: the same files need not be packed again.
+//! Packed contexts by selection, so that the same files are not packed again.
 
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -8,18 +8,19 @@ use sha2::{Digest, Sha256};
 
 use crate::{closure::Selection, context::ContextDigest, tree::Kind};
 
-/// Contexts that are remembered. All are forgotten when there are more: each is then packed once again.
+/// Maximum number of remembered contexts. If it is exceeded, all are forgotten; each is then packed once again.
 const CONTEXTS: usize = 50_000;
 
 /// Digest and size of a packed context.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct KnownContext {
     pub(super) digest: ContextDigest,
-    /// Bytes of the tar.gz.
+    /// Size of the tar.gz, in bytes.
     pub(super) size: usize,
 }
 
-/// Digest of the paths, modes and object ids of a selection, and of the repository: objects of different repositories are not compared.
+/// Digest of the paths, modes and object ids of a selection, and of the repository, because objects of different repositories are not
+/// compared.
 #[derive(PartialEq, Eq, Hash, Clone)]
 pub(super) struct SelectionId([u8; 32]);
 
@@ -45,7 +46,7 @@ impl SelectionId {
     }
 }
 
-/// The contexts that were packed.
+/// Contexts that were packed before.
 #[derive(Default)]
 pub(super) struct KnownContexts(Mutex<HashMap<SelectionId, KnownContext>>);
 

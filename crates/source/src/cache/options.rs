@@ -7,23 +7,23 @@ use crate::git;
 /// Limits of a [`GitCache`](crate::GitCache).
 #[derive(Clone, Debug)]
 pub struct CacheOptions {
-    /// Time for one `ls-remote` [30 s].
+    /// Timeout for one `ls-remote` [30 s].
     pub resolve_timeout: Duration,
-    /// Time for one fetch [5 min].
+    /// Timeout for one fetch [5 min].
     pub fetch_timeout: Duration,
-    /// Time for one call of git that needs no network [1 min].
+    /// Timeout for one call of git without network access [1 min].
     pub local_timeout: Duration,
-    /// Bytes of a context's files before packing [64 MiB].
+    /// Maximum size of the files of a context before compression, in bytes [64 MiB].
     pub context_bytes: u64,
-    /// Files in a context [20 000].
+    /// Maximum number of files in a context [20 000].
     pub context_files: u64,
-    /// Bytes that one fetch may bring [2 GiB].
+    /// Maximum number of bytes transferred by one fetch [2 GiB].
     pub repository_bytes: u64,
-    /// Bytes of all repositories together; those that were not used for longest go first [3 GiB].
+    /// Maximum size of all repositories, in bytes; the least recently used are removed first [3 GiB].
     pub cache_bytes: u64,
-    /// Repositories that are asked or fetched at once, and modules that are read at once; others queue, tenant by tenant [8].
+    /// Maximum number of concurrent calls to remotes, and of modules read concurrently; the queue is fair between tenants [8].
     pub at_once: usize,
-    /// What git may know of the machine: search path, proxies, trusted certificates [those of this process].
+    /// Environment of git: search path, proxies, trusted certificates [those of this process].
     pub environment: BTreeMap<String, OsString>,
 }
 
@@ -43,5 +43,5 @@ impl Default for CacheOptions {
     }
 }
 
-/// Bytes that a list of references or of files may have.
+/// Maximum size of a list of references or files, in bytes.
 pub(super) const LISTING: u64 = 64 << 20;

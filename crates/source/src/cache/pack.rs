@@ -1,4 +1,4 @@
-//! From what was collected to the context's bytes.
+//! Packs the collected files into the bytes of a context.
 
 use std::{io, path::Path};
 

@@ -1,4 +1,4 @@
-//! What `git ls-remote --symref` answers. Pure.
+//! Output of `git ls-remote --symref`. Pure.
 
 use crate::{
     error::Error,
@@ -7,7 +7,7 @@ use crate::{
 
 const HEAD: &str = "HEAD";
 
-/// What a remote told of its references.
+/// References of a remote.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listing {
     remote: String,
@@ -22,17 +22,17 @@ impl Listing {
         }
     }
 
-    /// The commit that `reference`, one of those that were asked for, is at.
+    /// Returns the commit of `reference`, which must be one of the requested references.
     ///
     /// # Errors
-    /// [`Error::ReferenceNotFound`], and [`Error::RepositoryEmpty`] where there is none at all.
+    /// [`Error::ReferenceNotFound`], or [`Error::RepositoryEmpty`] if the remote has no `HEAD`.
     pub fn find(&self, reference: &Reference) -> Result<Revision, Error> {
         find(&self.text, reference).ok_or_else(|| not_found(&self.text, reference, &self.remote))
     }
 }
 
-/// The names to ask for: the reference, first what an annotated tag points at; and `HEAD`, which tells an
-/// empty repository from one that lacks the reference. None for a commit: the host has nothing to say about it.
+/// Returns the names to request: the reference, for a tag preceded by its peeled form, and `HEAD`, which distinguishes an empty repository
+/// from a missing reference. None for a commit, which needs no request.
 pub(super) fn names(reference: &Reference) -> Vec<String> {
     match reference {
         Reference::Default => vec![HEAD.to_owned()],
@@ -45,7 +45,7 @@ pub(super) fn names(reference: &Reference) -> Vec<String> {
     }
 }
 
-/// The revision in the answer. Names match whole: git answers with everything that ends like what was asked.
+/// Returns the revision in the listing. Names must match completely, because git lists every reference with a matching suffix.
 fn find(listing: &str, reference: &Reference) -> Option<Revision> {
     if let Reference::Commit(commit) = reference {
         return Some(Revision::of_commit(commit));
@@ -61,7 +61,7 @@ fn find(listing: &str, reference: &Reference) -> Option<Revision> {
     Some(Revision { commit, reference })
 }
 
-/// The default branch, or why the reference is not there.
+/// Returns the error for a missing reference, with the default branch if the remote reports it.
 fn not_found(listing: &str, reference: &Reference, remote: &str) -> Error {
     let remote = remote.to_owned();
     if id_of(listing, HEAD).is_none() {
@@ -86,14 +86,14 @@ fn id_of(listing: &str, name: &str) -> Option<CommitId> {
     lines(listing, name).find_map(|told| CommitId::parse(told).ok())
 }
 
-/// The branch behind HEAD, where the host tells it.
+/// Returns the branch of `HEAD`, if the host reports it.
 fn behind_head(listing: &str) -> Option<&str> {
     lines(listing, HEAD)
         .find_map(|told| told.strip_prefix("ref: "))
         .filter(|name| is_plain(name))
 }
 
-/// It becomes part of a refspec, so the host may not choose freely.
+/// The name becomes part of a refspec, so names from the host are validated.
 fn is_plain(name: &str) -> bool {
     let branch = name.strip_prefix("refs/heads/");
     branch.is_some_and(|branch| crate::reference::RefName::parse(branch).is_ok())

@@ -1,4 +1,4 @@
-//! Repositories of the cache: brings a commit into the repository that it is read from.
+//! Repositories of the cache. Fetches a commit into the repository from which it is read.
 
 use std::{path::Path, sync::Arc, time::Instant};
 
@@ -21,7 +21,7 @@ use crate::{
     url::RepositoryUrl,
 };
 
-/// The repositories that the operator has seen. Cheap to clone; every method may run many times at once.
+/// Cache of git repositories. Clones are cheap and share the cache. Methods may run concurrently.
 #[derive(Clone)]
 pub struct GitCache {
     pub(super) store: Arc<Store>,
@@ -31,12 +31,12 @@ pub struct GitCache {
     pub(super) options: Arc<CacheOptions>,
     /// Limits concurrent calls to remotes.
     pub(super) turns: Arc<Turns>,
-    /// Limits modules that are read from the cache and packed at once.
+    /// Limits modules that are read from the cache and packed concurrently.
     pub(super) reading: Arc<Turns>,
     pub(super) tenant: Arc<str>,
 }
 
-/// A question about a module.
+/// A request for a context.
 pub(super) struct Question<'a> {
     pub(super) url: &'a RepositoryUrl,
     pub(super) spec: &'a ContextSpec,
@@ -45,7 +45,7 @@ pub(super) struct Question<'a> {
 }
 
 impl GitCache {
-    /// Opens a session of git at `url`.
+    /// Opens a git session for `url`.
     pub(super) fn session(
         &self,
         url: &RepositoryUrl,

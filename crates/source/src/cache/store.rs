@@ -1,4 +1,4 @@
-//! The folders of the cache on disk, and who may use them now.
+//! Folders of the cache on disk, and their locks.
 
 use std::{
     collections::HashMap,
@@ -24,17 +24,17 @@ use crate::{
     url::RepositoryUrl,
 };
 
-/// Packs after which a repository is fetched anew: each fetch adds one and nothing else ever removes any.
+/// Maximum number of packs, after which a repository is fetched again. Each fetch adds a pack, and no pack is ever removed.
 const PACKS: usize = 50;
-/// File in a repository that tells by its time when it was last used.
+/// File in a repository whose modification time is that of the last use.
 const USED: &str = "alustan-used";
 
 /// Locks of a repository.
 #[derive(Clone, Default)]
 struct Lock {
-    /// Held by the one call that fetches.
+    /// Held by the call that fetches.
     fetch: Arc<AsyncMutex<()>>,
-    /// Shared by callers that read, exclusive to remove the files.
+    /// Shared by calls that read, exclusive to remove the files.
     files: Arc<RwLock<()>>,
 }
 
@@ -43,7 +43,7 @@ impl Lock {
         Arc::strong_count(&self.fetch) > 1 || Arc::strong_count(&self.files) > 1
     }
 
-    /// Both locks, unless the repository is in use.
+    /// Returns both locks, unless the repository is in use.
     fn try_all(&self) -> Option<(OwnedMutexGuard<()>, OwnedRwLockWriteGuard<()>)> {
         let fetch = self.fetch.clone().try_lock_owned().ok()?;
         let files = self.files.clone().try_write_owned().ok()?;
@@ -51,7 +51,7 @@ impl Lock {
     }
 }
 
-/// `<root>/calls`: private folders of calls; `<root>/repositories/<digest>`; `<root>/salt`.
+/// `<root>/calls`: private folders of calls. `<root>/repositories/<digest>`: repositories. `<root>/salt`: salt of the digests.
 pub(super) struct Store {
     calls: PathBuf,
     repositories: PathBuf,
@@ -66,7 +66,7 @@ pub(super) struct Repository {
     _fetch: OwnedMutexGuard<()>,
 }
 
-/// A repository whose files are not removed while this exists.
+/// Lock under which the files of a repository are not removed.
 pub(super) struct Reading {
     _files: OwnedRwLockReadGuard<()>,
 }
@@ -102,10 +102,10 @@ impl Store {
         &self.calls
     }
 
-    /// The folder of a repository.
+    /// Returns the folder of a repository.
     ///
-    /// Other credentials are another repository: what one tenant fetched must not be read by the next without asking
-    /// the host.
+    /// Other credentials give another folder: a tenant must not read content fetched by another tenant without authentication with the
+    /// host.
     pub(super) fn path(
         &self,
         url: &RepositoryUrl,
@@ -130,12 +130,12 @@ impl Store {
         }
     }
 
-    /// Keeps the files of the repository at `path`, and notes that it is used. Calls may read while another fetches.
+    /// Locks the files of the repository at `path` for reading, and records its use. Calls may read during a fetch.
     pub(super) async fn read(&self, path: &Path) -> Reading {
         let reading = Reading {
             _files: self.lock_of(path).files.read_owned().await,
         };
-        // A repository that is not there cannot be read either.
+        // A missing repository is reported when it is read.
         let _ =
             fs::File::open(path.join(USED)).and_then(|used| used.set_modified(SystemTime::now()));
         reading
@@ -147,8 +147,8 @@ impl Store {
         locks.entry(path.to_owned()).or_default().clone()
     }
 
-    /// Removes repositories until all have `limit` bytes together, the longest unused first; those in use stay.
-    /// Whether that was enough.
+    /// Removes the least recently used repositories until all together have at most `limit` bytes. Repositories in use stay. Returns
+    /// whether the limit is met.
     pub(super) fn make_room(&self, limit: u64) -> Result<bool, Error> {
         let read = |source| cache_error("read", &self.repositories, source);
         let mut found = Vec::new();
@@ -198,13 +198,13 @@ impl Repository {
         exists(&self.path)
     }
 
-    /// Removes the files, once no caller reads them.
+    /// Removes the files as soon as no call reads them.
     pub(super) async fn clear(&self) -> Result<(), Error> {
         let _alone = self.files.write().await;
         remove(&self.path)
     }
 
-    /// Notes that it is used, and removes what a killed git leaves: its locks and half-received packs.
+    /// Records the use, and removes locks and incomplete packs of a killed git.
     pub(super) fn tidy(&self) -> Result<(), Error> {
         let used = self.path.join(USED);
         fs::write(&used, "").map_err(|source| cache_error("write", &used, source))?;
@@ -222,7 +222,7 @@ impl Repository {
         Ok(())
     }
 
-    /// Whether so many packs have gathered that fetching anew is cheaper than keeping them.
+    /// Whether the repository has so many packs that a new fetch is cheaper.
     pub(super) fn is_worn(&self) -> bool {
         let packs = self.packs();
         packs
@@ -231,7 +231,7 @@ impl Repository {
             > PACKS
     }
 
-    /// Bytes of its packs, the one that arrives now included.
+    /// Returns the size of the packs in bytes, including a pack in transfer.
     pub(super) fn size(&self) -> u64 {
         size_of(&self.path)
     }
@@ -241,7 +241,7 @@ impl Repository {
     }
 }
 
-/// Whether there is a repository at `path`.
+/// Whether a repository exists at `path`.
 pub(super) fn exists(path: &Path) -> bool {
     path.join("HEAD").exists()
 }
@@ -263,7 +263,7 @@ fn packs_of(repository: &Path) -> impl Iterator<Item = (String, u64)> + use<> {
     })
 }
 
-/// Whether the cache itself is the likely culprit, so that starting afresh may help.
+/// Whether the failure is probably caused by the cache, so that a new fetch may succeed.
 pub(super) fn is_own_fault(error: &Error) -> bool {
     matches!(
         error,
@@ -296,7 +296,7 @@ fn remove(path: &Path) -> Result<(), Error> {
     }
 }
 
-/// Random bytes that make names of folders tell nothing about credentials.
+/// Returns random bytes, so that names of folders reveal nothing about credentials.
 fn salt(path: &Path) -> io::Result<Vec<u8>> {
     if let Ok(salt) = fs::read(path)
         && salt.len() == 32

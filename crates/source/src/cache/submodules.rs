@@ -1,7 +1,7 @@
-//! Submodules of git: their files take their place in the tree before it is looked at again.
+//! Submodules of git. Their files are grafted into the tree before the closure is computed again.
 //!
-//! Their commits are fetched into the cache of the repository that they are in, under the same limits: objects are
-//! named by their content, and who may read the one must be able to read the other anyway.
+//! Their commits are fetched into the cached repository of the superproject, under the same limits. Objects are named by their content, and
+//! a caller that may read the superproject must be able to read its submodules anyway.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,24 +24,24 @@ use crate::{
     url::RepositoryUrl,
 };
 
-/// More submodules than anybody has; those that hold each other would otherwise be fetched without end.
+/// Maximum number of submodules, so that submodules that contain each other are not fetched endlessly.
 const MANY: usize = 100;
 
-/// A submodule as `.gitmodules` has it.
+/// A submodule in `.gitmodules`.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Named {
     path: String,
     url: String,
 }
 
-/// A submodule whose files take its place.
+/// A fetched submodule and its path in the tree.
 struct Graft {
     path: String,
     url: RepositoryUrl,
     commit: Commit,
 }
 
-/// The files of a commit with those of its submodules.
+/// Files of a commit with those of its submodules.
 struct Grafted {
     tree: Arc<Tree>,
     /// Size of the list of all files, in bytes.
@@ -56,7 +56,7 @@ impl Grafted {
         }
     }
 
-    /// Puts the files of a submodule in its place, unless the list of all files would exceed [`LISTING`].
+    /// Adds the files of a submodule at `path`, unless the list of all files would exceed [`LISTING`].
     fn with(mut self, path: &str, submodule: &Snapshot) -> Result<Self, String> {
         let prefixes = submodule.tree.count().saturating_mul(path.len());
         self.bytes += submodule.bytes.saturating_add(prefixes) as u64;
@@ -70,7 +70,7 @@ impl Grafted {
     }
 }
 
-/// The files of a context, and the locks that they are read under.
+/// Files of a context, and the locks under which they are read.
 pub(super) struct Selected {
     pub(super) selection: Selection,
     pub(super) snapshot: Arc<Snapshot>,
@@ -79,7 +79,7 @@ pub(super) struct Selected {
 }
 
 impl GitCache {
-    /// Returns the files of the module with those of its submodules. Holds neither lock nor turn while a submodule is fetched.
+    /// Returns the files of the module with those of its submodules. Holds neither lock nor permit while a submodule is fetched.
     pub(super) async fn select(
         &self,
         call: &Call<'_>,
@@ -137,7 +137,7 @@ impl GitCache {
 }
 
 impl Call<'_> {
-    /// Returns the address and the commit of the submodule at `path` of `tree`.
+    /// Returns the URL and the commit of the submodule at `path` of `tree`.
     async fn submodule(
         &self,
         tree: &Tree,
@@ -166,7 +166,7 @@ impl Call<'_> {
         Ok((url, Revision::of_commit(&commit)))
     }
 
-    /// The address of the submodule at `path`, by the `.gitmodules` of the repository whose files are in `inside`.
+    /// Returns the URL of the submodule at `path`, from the `.gitmodules` of the repository whose files are in `inside`.
     async fn address(
         &self,
         tree: &Tree,
@@ -217,8 +217,8 @@ impl Call<'_> {
     }
 }
 
-/// A password is for the host that it was given for, and never for plain http where it came by TLS. ssh shows no key
-/// to a host that it does not know.
+/// Returns the credentials for a submodule. A password is sent only to its own host, and not over plain HTTP if it was configured for
+/// HTTPS. ssh offers no key to an unknown host.
 fn credentials_for(
     all: &Credentials,
     given_for: &RepositoryUrl,
@@ -231,7 +231,7 @@ fn credentials_for(
     credentials
 }
 
-/// Reads `submodule.<name>.<key>\n<value>\0`, again and again.
+/// Reads a sequence of `submodule.<name>.<key>\n<value>\0`.
 fn read_named(listing: &str) -> Vec<Named> {
     let mut found: Vec<Named> = Vec::new();
     let mut positions = HashMap::new();
@@ -261,7 +261,7 @@ fn read_named(listing: &str) -> Vec<Named> {
     found
 }
 
-/// An address that may be relative to that of the repository it is in, as `git submodule` reads it.
+/// Returns an absolute URL. A relative one refers to the URL of the superproject, as in `git submodule`.
 fn resolve(parent: &str, address: &str) -> Option<String> {
     if !address.starts_with("./") && !address.starts_with("../") {
         return Some(address.to_owned());
@@ -274,7 +274,7 @@ fn resolve(parent: &str, address: &str) -> Option<String> {
             rest = next;
         } else if let Some(next) = rest.strip_prefix("../") {
             let end = base.get(host..)?.rfind(['/', ':'])? + host;
-            // What stands before a colon is the host of `user@host:path`.
+            // The part before a colon is the host of `user@host:path`.
             let keep = if base.get(end..=end)? == ":" {
                 end + 1
             } else {
@@ -328,7 +328,7 @@ mod tests {
         assert_eq!(read_named(listing), [named]);
     }
 
-    /// Reading that is not linear does not end.
+    /// A non-linear implementation would not finish.
     #[test]
     fn many_names_in_gitmodules_are_read_in_linear_time() {
         let entries = |n: u32| format!("submodule.{n}.path\np{n}\0submodule.{n}.url\nu\0");
@@ -352,7 +352,7 @@ mod tests {
             refused.err().unwrap(),
             "the list of files with those of all submodules has more than 67108864 bytes"
         );
-        // The path of the submodule stands before each of its files.
+        // Each file of a submodule has the path of the submodule as its prefix.
         let files = snapshot(tree(&["a", "b"]), 0);
         let grafted = Grafted::new(&mebibytes(0));
         let path = "p".repeat(32 << 20);

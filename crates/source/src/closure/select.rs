@@ -1,4 +1,4 @@
-//! What of the closure's folders goes in, and what must not. Pure.
+//! Selects the files of the folders of a closure, and excludes files that do not belong into a context. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use crate::{
 };
 
 impl Closure {
-    /// Everything that goes in, once nothing is wanted any more.
+    /// Returns the selection. [`Closure::wanted`] must have returned no more files.
     pub(crate) fn finish(&self, limits: Limits) -> Result<Selection, Error> {
         let mut entries = BTreeMap::new();
         let mut submodules = BTreeSet::new();
@@ -30,7 +30,7 @@ impl Closure {
             }
         }
         check_limits(&entries, limits)?;
-        // Before they are there, links may lead into them.
+        // Links may lead into submodules that are still missing.
         if !self.submodules || submodules.is_empty() {
             self.check_links(&mut entries)?;
         }
@@ -42,7 +42,7 @@ impl Closure {
         })
     }
 
-    /// What may go in.
+    /// Returns the entries that may be included.
     fn candidates(&self) -> Box<dyn Iterator<Item = (&String, &Entry)> + '_> {
         if self.whole.is_some() {
             return Box::new(self.tree.below(""));
@@ -62,12 +62,12 @@ impl Closure {
         )
     }
 
-    /// Whether the module asks for it. Other files of a whole repository that cannot go in are left out.
+    /// Whether the module requires `path`. Other files of a whole repository that cannot be included are skipped.
     fn is_needed(&self, path: &str) -> bool {
         self.whole.is_none() || self.singles.contains(path) || self.is_inside(path)
     }
 
-    /// Whether `path` is one of the folders that go in, or below one.
+    /// Whether `path` is an included folder or below one.
     fn is_inside(&self, path: &str) -> bool {
         let mut path = path;
         loop {
@@ -97,7 +97,7 @@ impl Closure {
         Ok(())
     }
 
-    /// A link may go in when all it leads through and to goes in as well.
+    /// Checks that the target of a link and all links on the way to it are included.
     fn check_link(&self, link: &str, entries: &BTreeMap<String, Entry>) -> Result<(), Error> {
         let refuse = |why| Error::SymlinkLeavesContext {
             link: link.to_owned(),
@@ -146,14 +146,14 @@ fn check_limits(entries: &BTreeMap<String, Entry>, limits: Limits) -> Result<(),
     Ok(())
 }
 
-/// What an engine or git leaves behind and no module is made of: `.git`, `.terraform`, `*.tfstate*`.
+/// Whether an engine or git leaves the path behind: `.git`, `.terraform`, `*.tfstate*`. Modules do not consist of such files.
 fn is_left_out(path: &str) -> bool {
     let state = |part: &str| part.contains(".tfstate") && !module::is_configuration(part);
     path.split('/')
         .any(|part| part.eq_ignore_ascii_case(".git") || part == ".terraform" || state(part))
 }
 
-/// Trees come from the network: a name must not be able to leave a folder.
+/// Refuses names that leave a folder, because trees come from the network.
 fn check_name(path: &str) -> Result<(), Error> {
     if path.split('/').any(|part| ["", ".", ".."].contains(&part)) {
         return Err(invalid_path(path, "is no path that git makes"));

@@ -10,7 +10,7 @@ const LIMITS: Limits = Limits {
     bytes: 64 << 20,
 };
 
-/// Runs the closure over files whose content is given by path; others are empty.
+/// Computes the closure with file contents by path. All other files are empty.
 fn close(
     tree: &Tree,
     contents: &[(&str, &str)],
@@ -234,7 +234,7 @@ fn the_whole_repository_goes_in_when_there_are_too_many_modules() {
     };
     let why = whole(2_002).unwrap();
     assert!(why.ends_with(": more modules than are followed"), "{why}");
-    // With the root module and its two files.
+    // Including the root module and its two files.
     assert_eq!(whole(1_998), None);
 }
 
@@ -385,7 +385,7 @@ fn links_in_circles_do_not_make_modules_without_end() {
     assert_eq!(paths(&found), ["m/a", "m/b", "m/main.tf", "x"]);
 }
 
-/// Shapes that cost the square of their size when they are followed one by one. A test that is not linear does not end.
+/// Shapes with quadratic cost if they are followed one by one. A non-linear implementation would not finish.
 #[rstest]
 #[case::nested_modules((0..2_000).map(|depth| format!("{}main.tf", "a/".repeat(depth))).collect(), "./a")]
 #[case::links_over_links((0..20_000).map(|link| format!("l{link} -> {}main.tf", "./".repeat(1_000))).chain(["main.tf".to_owned()]).collect(), "./a")]

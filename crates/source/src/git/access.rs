@@ -1,4 +1,4 @@
-//! What git needs to reach private repositories when somebody else calls it: an engine that fetches modules.
+//! Access to private repositories for other callers of git: an engine that fetches modules.
 
 use std::{collections::BTreeMap, ffi::OsString, path::Path};
 
@@ -14,19 +14,19 @@ use crate::{
     url::{RepositoryUrl, Scheme},
 };
 
-/// Credentials in a private folder that goes with it, and the environment in which git finds them.
+/// Private folder with credentials, removed on drop, and the environment in which git finds them.
 pub struct GitAccess {
     _folder: TempDir,
     environment: BTreeMap<String, String>,
 }
 
 impl GitAccess {
-    /// Writes `credentials`, which were given for `url`, into a new folder in `root`. User and password are for that
-    /// host alone, by https (and by http where `url` is); the ssh key is for every host whose key is known.
-    /// `environment` is what git would run in otherwise: certificates that it names stay trusted.
+    /// Writes `credentials` of `url` into a new folder in `root`. User name and password are sent only to the host of `url`, over HTTPS,
+    /// and over HTTP if `url` uses it. The ssh key is offered to every host with a known key. `environment`: the environment of git;
+    /// certificates that it names stay trusted.
     ///
     /// # Errors
-    /// When the key cannot be used, or the folder cannot be written.
+    /// If the key is invalid, or if the folder cannot be written.
     pub fn open(
         root: &Path,
         url: &RepositoryUrl,
@@ -57,7 +57,7 @@ impl GitAccess {
                 ));
             }
             let file = write("credentials", lines.as_bytes())?;
-            // The first, empty one ends the list of helpers that somebody may have configured.
+            // The empty value resets the list of helpers from other configuration.
             let settings = ["", &format!("store --file={file}")].map(str::to_owned);
             found.insert("GIT_CONFIG_COUNT".to_owned(), settings.len().to_string());
             for (number, setting) in settings.into_iter().enumerate() {
@@ -82,13 +82,13 @@ impl GitAccess {
         })
     }
 
-    /// Variables for git, and for what calls it. None of them is secret.
+    /// Returns the variables for git and its callers. None of them is secret.
     pub fn environment(&self) -> &BTreeMap<String, String> {
         &self.environment
     }
 }
 
-/// Host and port for `scheme`, a port being part of it only where the address is of that scheme.
+/// Returns host and port for `scheme`. The port is included only if the URL has the same scheme.
 fn authority(url: &RepositoryUrl, scheme: Scheme) -> String {
     if url.scheme() == scheme {
         return url
@@ -105,7 +105,7 @@ fn authority(url: &RepositoryUrl, scheme: Scheme) -> String {
     }
 }
 
-/// Whether user and password that were given for one repository may be shown to the host of another.
+/// Whether user name and password of one repository may be sent to the host of another.
 pub(crate) fn is_for(given_for: &RepositoryUrl, url: &RepositoryUrl) -> bool {
     let schemes = url.scheme() == Scheme::Https || url.scheme() == given_for.scheme();
     schemes && authority(given_for, url.scheme()) == authority(url, url.scheme())

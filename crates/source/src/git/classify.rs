@@ -1,38 +1,38 @@
-//! What git's and ssh's words mean. Pure.
+//! Classification of the output of git and ssh. Pure.
 
 use std::fmt;
 
-/// Why git could not do its work, read from what it and ssh wrote.
+/// Category of a failed git command, from the output of git and ssh.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum GitFailure {
-    /// The key that the host shows is not the known one.
+    /// The key of the host differs from the known one.
     HostKeyMismatch,
     /// No key of the host is known.
     HostKeyUnknown,
     /// ssh cannot read the private key.
     SshKeyUnreadable,
-    /// The host refuses the credentials, or wants some.
+    /// The host requires credentials or rejects those given.
     Authentication,
-    /// The host has no such repository, or hides it.
+    /// The repository does not exist, or the host hides it.
     NotFound,
-    /// The host's certificate is not trusted.
+    /// The certificate of the host is not trusted.
     Tls,
-    /// The certificates to trust cannot be read.
+    /// The trusted certificates cannot be read.
     AuthorityUnreadable,
-    /// The host asks to slow down.
+    /// The rate limit of the host is exceeded.
     RateLimited,
-    /// The host cannot be reached, or the connection broke, or it has an error of its own.
+    /// The host is unreachable, the connection broke, or the host has an internal error.
     Unreachable,
-    /// The host does not hand out commits by id.
+    /// The host does not serve commits by id.
     CommitRefused,
-    /// The reference is not there.
+    /// The reference does not exist.
     ReferenceMissing,
-    /// Anything else.
+    /// Any other failure.
     Other,
 }
 
-/// Words and what they mean; the first match counts, so the specific come first.
+/// Patterns per category. The first match counts, so specific patterns come first.
 const WORDS: &[(GitFailure, &[&str])] = &[
     (
         GitFailure::HostKeyMismatch,
@@ -141,7 +141,7 @@ const WORDS: &[(GitFailure, &[&str])] = &[
 ];
 
 impl GitFailure {
-    /// Reads what git wrote to stderr (with `LC_ALL=C`).
+    /// Classifies the stderr of git (with `LC_ALL=C`).
     pub(crate) fn read(stderr: &str) -> Self {
         let text = stderr.to_lowercase();
         let meant = |words: &&[&str]| words.iter().any(|word| text.contains(word));
@@ -151,7 +151,7 @@ impl GitFailure {
             .map_or(Self::Other, |(failure, _)| *failure)
     }
 
-    /// Stable word for conditions, events and metrics.
+    /// Returns the reason for conditions, events and metrics.
     pub fn reason(self) -> &'static str {
         match self {
             Self::HostKeyMismatch => "HostKeyMismatch",
@@ -169,7 +169,7 @@ impl GitFailure {
         }
     }
 
-    /// Whether it can pass by itself.
+    /// Whether the failure is transient (rule 10).
     pub fn is_transient(self) -> bool {
         match self {
             Self::RateLimited | Self::Unreachable | Self::CommitRefused => true,
@@ -185,7 +185,7 @@ impl GitFailure {
         }
     }
 
-    /// What a person can do about it.
+    /// Returns the remedy for messages.
     pub(crate) fn advice(self, remote: &str) -> &'static str {
         let http = remote.starts_with("http");
         match self {
@@ -236,7 +236,7 @@ impl fmt::Display for GitFailure {
     }
 }
 
-/// The lines worth showing: the last few that say something, without ssh's frames of `@`.
+/// Returns the last meaningful lines of stderr, without the frames of `@` that ssh prints.
 pub(crate) fn last_lines(stderr: &str) -> String {
     const LINES: usize = 4;
     const BYTES: usize = 600;

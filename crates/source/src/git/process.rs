@@ -1,4 +1,4 @@
-//! One child process in a process group of its own, with bounds on time and output.
+//! Runs a child process in its own process group, with limits on time and output.
 
 use std::{
     io,
@@ -12,40 +12,40 @@ use tokio::{
     process::{Child, ChildStdin, Command},
 };
 
-/// How much of stderr is kept: its end, in bytes.
+/// Maximum size of the end of stderr that is kept, in bytes.
 const STDERR_KEPT: usize = 64 * 1024;
 
-/// What a child may use.
+/// Limits of a child process.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
-    /// Time until it and its children are killed.
+    /// Time after which the process group is killed.
     pub(crate) time: Duration,
-    /// Bytes on stdout.
+    /// Maximum size of stdout, in bytes.
     pub(crate) stdout: u64,
 }
 
-/// What a child left.
+/// Result of a child process that exited.
 pub(crate) struct Finished {
     pub(crate) status: ExitStatus,
     pub(crate) stdout: Vec<u8>,
-    /// The end of stderr, made UTF-8.
+    /// End of stderr, converted to UTF-8.
     pub(crate) stderr: String,
 }
 
-/// Why there is no end to speak of.
+/// Reasons for which a child process has no result.
 #[derive(Debug)]
 pub(crate) enum RunError {
     /// The program cannot be started.
     Spawn(io::Error),
-    /// Killed after the time given.
+    /// Killed after this time.
     Timeout(Duration),
-    /// Killed after more than this many bytes on stdout.
+    /// Killed after more than this number of bytes on stdout.
     TooMuchOutput(u64),
-    /// Its pipes or its end cannot be read.
+    /// Reading its pipes or its exit status failed.
     Pipe(io::Error),
 }
 
-/// Runs `command` to its end, `input` on stdin. Nothing of it survives this call, also when the call is dropped.
+/// Runs `command` with `input` on stdin until it exits. If the call fails or is dropped, the process group is killed.
 pub(crate) async fn run(
     mut command: Command,
     input: Vec<u8>,
@@ -107,7 +107,7 @@ async fn read_end(mut pipe: impl AsyncRead + Unpin) -> Result<String, RunError> 
     }
 }
 
-/// Writes stdin and closes it. A child that ends without reading all of it has its reasons on stderr.
+/// Writes stdin and closes it. A child that exits without reading all of it reports the reason on stderr.
 async fn feed(mut pipe: ChildStdin, input: Vec<u8>) -> Result<(), RunError> {
     match pipe.write_all(&input).await {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(RunError::Pipe(error)),
@@ -115,7 +115,7 @@ async fn feed(mut pipe: ChildStdin, input: Vec<u8>) -> Result<(), RunError> {
     }
 }
 
-/// Kills the child's process group when dropped: git's own children (ssh, git-remote-https, index-pack) too.
+/// Kills the process group of the child on drop, including children of git (ssh, git-remote-https, index-pack).
 struct Group(Option<Pid>);
 
 impl Group {
@@ -136,7 +136,7 @@ impl Group {
 impl Drop for Group {
     fn drop(&mut self) {
         if let Some(group) = self.0 {
-            // It may just have ended by itself.
+            // The group may have exited.
             let _ = kill_process_group(group, Signal::KILL);
         }
     }
@@ -239,7 +239,7 @@ mod tests {
         assert!(done.status.success());
     }
 
-    /// A killed grandchild is gone, or a zombie until the machine's init looks after it.
+    /// Waits until a killed grandchild is removed, or is a zombie that init has not reaped.
     async fn assert_ends(pid: i32) {
         for _ in 0..1000 {
             let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();

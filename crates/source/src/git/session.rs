@@ -1,4 +1,4 @@
-//! What one call of git may know: a private folder with the credentials, an environment made from nothing.
+//! Session of git calls: a private folder with the credentials, and a minimal environment.
 
 use std::{
     collections::BTreeMap,
@@ -24,7 +24,7 @@ use crate::{
     url::{RepositoryUrl, Scheme},
 };
 
-/// Variables that git and libcurl take proxies and certificates from; they belong to the operator and are passed on.
+/// Variables from the environment of the operator that are passed to git and libcurl: proxies and certificates.
 const PASSED_ON: [&str; 12] = [
     "PATH",
     "GIT_SSL_CAINFO",
@@ -40,14 +40,14 @@ const PASSED_ON: [&str; 12] = [
     "TZ",
 ];
 
-/// Where distributions keep the certificates that they trust.
+/// Locations of the certificates that distributions trust.
 const SYSTEM: [&str; 3] = [
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
     "/etc/ssl/cert.pem",
 ];
 
-/// Git's settings for every call.
+/// Settings for every git call.
 const SETTINGS: [&str; 12] = [
     "core.hooksPath=/dev/null",
     "core.fsmonitor=false",
@@ -63,25 +63,25 @@ const SETTINGS: [&str; 12] = [
     "protocol.file.allow=never",
 ];
 
-/// Seconds until a connection counts as failed.
+/// Timeout for a connection, in seconds.
 const CONNECT_SECONDS: u32 = 15;
 
-/// The folder and settings for the calls about one repository; gone when dropped.
+/// Folder and settings for calls on one repository. The folder is removed on drop.
 pub(crate) struct Session {
     folder: TempDir,
     remote: String,
     scheme: Scheme,
     settings: Vec<String>,
-    /// What is passed on of the operator's environment.
+    /// Variables from the environment of the operator.
     environment: BTreeMap<String, OsString>,
-    /// The usual certificates and those of the repository.
+    /// Bundle with the trusted certificates of the system and of the repository.
     ca_bundle: Option<PathBuf>,
-    /// Values that must not appear in messages.
+    /// Values to remove from messages.
     secrets: Vec<String>,
 }
 
 impl Session {
-    /// Writes the credentials that `url` can use into a folder that only this process may read.
+    /// Writes the credentials that `url` can use into a folder that only this user can read.
     pub(crate) fn open(
         root: &Path,
         url: &RepositoryUrl,
@@ -128,7 +128,7 @@ impl Session {
         }
         if let Some(https) = &credentials.https {
             let path = self.write("credentials", credential_line(url, https).as_bytes())?;
-            // Git's own helper answers only for the scheme and host of the line, also after a redirect.
+            // Git's helper answers only for the scheme and host of the line, also after a redirect.
             self.settings
                 .push(format!("credential.helper=store --file={}", path.display()));
             let password = https.password.expose();
@@ -144,7 +144,7 @@ impl Session {
         Ok(path)
     }
 
-    /// Runs `git --git-dir <repository> <arguments>`; an end other than 0 is an [`Error::Git`].
+    /// Runs `git --git-dir <repository> <arguments>`. An exit status other than 0 is an [`Error::Git`].
     pub(crate) async fn git(
         &self,
         repository: &Path,
@@ -167,7 +167,7 @@ impl Session {
         let mut command = Command::new("git");
         command.env_clear().current_dir(self.folder.path());
         command.envs(&self.environment);
-        // libcurl reads this one in lower case only; everything else in a cluster reads both.
+        // libcurl reads this variable only in lower case; other programs read both.
         if let Some(proxy) = self.environment.get("HTTP_PROXY")
             && !self.environment.contains_key("http_proxy")
         {
@@ -186,7 +186,7 @@ impl Session {
         command
             .env("HOME", self.folder.path())
             .env("GIT_SSH_COMMAND", ssh_command(self.folder.path()));
-        // The variable wins over the setting `http.sslCAInfo`, so it is the place to set it.
+        // The variable takes precedence over the setting `http.sslCAInfo`.
         let own = self.ca_bundle.as_ref().map(|path| path.as_os_str());
         if let Some(path) = own.or_else(|| named_bundle(&self.environment)) {
             command.env("GIT_SSL_CAINFO", path);
@@ -220,7 +220,7 @@ impl Session {
     fn git_error(&self, repository: &Path, action: &'static str, finished: &Finished) -> Error {
         let failure = GitFailure::read(&finished.stderr);
         let detail = self.redact(&last_lines(&finished.stderr));
-        // Paths of this machine tell nobody anything.
+        // Local paths are of no use in messages.
         let detail = detail.replace(&format!("{}/", repository.display()), "");
         Error::Git {
             action,
@@ -240,7 +240,7 @@ impl Session {
     }
 }
 
-/// What git may know of the machine that this process runs on.
+/// Returns the variables of this process that git may use.
 pub(crate) fn environment() -> BTreeMap<String, OsString> {
     PASSED_ON
         .iter()
@@ -248,8 +248,8 @@ pub(crate) fn environment() -> BTreeMap<String, OsString> {
         .collect()
 }
 
-/// Calls ssh with `key` and `known_hosts` in `folder`. No file of the machine's is read, no question asked, no key
-/// but ours offered. The folder's name needs no quotes: see [`Error::CacheRoot`].
+/// Returns the ssh command with `key` and `known_hosts` in `folder`. ssh reads no other configuration, never prompts and offers no other
+/// key. The path needs no quotes: see [`Error::CacheRoot`].
 pub(crate) fn ssh_command(folder: &Path) -> String {
     let folder = folder.display();
     format!(
@@ -261,7 +261,7 @@ pub(crate) fn ssh_command(folder: &Path) -> String {
     )
 }
 
-/// The bundle that an environment names.
+/// Returns the bundle that an environment names.
 fn named_bundle(environment: &BTreeMap<String, OsString>) -> Option<&OsStr> {
     let named = environment.get("GIT_SSL_CAINFO");
     named
@@ -269,8 +269,8 @@ fn named_bundle(environment: &BTreeMap<String, OsString>) -> Option<&OsStr> {
         .map(OsString::as_os_str)
 }
 
-/// The usual certificates and `bundle` besides: git reads one file, and a private authority must not take away the
-/// public ones.
+/// Returns `bundle` together with the certificates of the environment or the system: git reads only one file, and a private CA must not
+/// remove the public ones.
 pub(crate) fn trusted_with(environment: &BTreeMap<String, OsString>, bundle: &str) -> String {
     let usual = named_bundle(environment).into_iter();
     let usual = usual
@@ -280,7 +280,7 @@ pub(crate) fn trusted_with(environment: &BTreeMap<String, OsString>, bundle: &st
     format!("{}\n{}\n", usual.trim_end(), bundle.trim())
 }
 
-/// A new folder that only this user may enter.
+/// Creates a folder that only this user can access.
 pub(crate) fn private_folder(root: &Path) -> io::Result<TempDir> {
     let mut builder = tempfile::Builder::new();
     builder
@@ -289,7 +289,7 @@ pub(crate) fn private_folder(root: &Path) -> io::Result<TempDir> {
     builder.tempdir_in(root)
 }
 
-/// A new file that only this user may read.
+/// Creates a file that only this user can read.
 pub(crate) fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut file = OpenOptions::new()
         .write(true)
@@ -307,7 +307,7 @@ pub(crate) fn cache_error(action: &'static str, path: &Path, source: io::Error) 
     }
 }
 
-/// A line as `git credential-store` keeps it: <https://git-scm.com/docs/git-credential-store#_storage_format>.
+/// Returns a line in the format of `git credential-store`: <https://git-scm.com/docs/git-credential-store#_storage_format>.
 fn credential_line(url: &RepositoryUrl, https: &HttpsCredentials) -> String {
     let host = url.remote().split('/').nth(2).unwrap_or_default();
     line_for(url.scheme(), host, https)

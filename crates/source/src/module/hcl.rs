@@ -1,15 +1,15 @@
 //! Scans the native syntax for block headers and literal attributes.
 //!
-//! Follows the lexical grammar of the HCL specification (<https://github.com/hashicorp/hcl/blob/main/hclsyntax/spec.md>) in linear time
-//! and without a parse tree; expressions are skipped. Text outside of that grammar ends the scan and is not an error: whether the
-//! configuration is valid is for the engine to say.
+//! Follows the lexical grammar of the HCL specification (<https://github.com/hashicorp/hcl/blob/main/hclsyntax/spec.md>) in linear time and
+//! without a parse tree. Expressions are skipped. Text outside of that grammar ends the scan and is not an error: the engine validates the
+//! configuration.
 
 use super::facts::{COMPUTED, Facts};
 
-/// Nested blocks, brackets and templates. Real modules have fewer than 100.
+/// Maximum depth of blocks, and of brackets and templates. Real modules have fewer than 100 levels.
 const DEPTH: usize = 1_000;
 
-/// Reads facts up to the end of the text, or up to where the text becomes unclear.
+/// Reads facts to the end of the text, or to the first unclear part.
 pub(super) fn read(text: &str) -> Facts {
     let mut scanner = Scanner {
         text,
@@ -26,9 +26,9 @@ pub(super) fn read(text: &str) -> Facts {
     scanner.facts
 }
 
-/// A block that the scanner is in.
+/// An open block.
 enum Block<'t> {
-    /// A `module` block: its label, its line and its `source`.
+    /// A `module` block: label, line and `source`.
     Module {
         name: &'t str,
         line: usize,
@@ -50,7 +50,7 @@ enum Part<'t> {
     /// Ends with this byte.
     Bracket(u8),
     Quote,
-    /// Ends with a line that holds this word alone.
+    /// Ends with a line that contains only this word.
     Heredoc(&'t [u8]),
 }
 
@@ -152,7 +152,7 @@ impl<'t> Scanner<'t> {
                 match source {
                     Some(Source::Literal(source)) => self.facts.call(name, source, line),
                     Some(Source::Expression) => self.facts.unclear(line, COMPUTED),
-                    // An error for the engine to report.
+                    // The engine reports this error.
                     None => {}
                 }
                 Ok(())
@@ -198,7 +198,7 @@ impl<'t> Scanner<'t> {
         }
     }
 
-    /// Steps over a token outside of strings.
+    /// Skips a token outside of strings.
     fn token(&mut self, byte: u8, open: &mut Vec<Part<'t>>) -> Scanned {
         self.at += 1;
         match byte {
@@ -221,7 +221,7 @@ impl<'t> Scanner<'t> {
         Ok(())
     }
 
-    /// Reads a quoted string up to its end, or up to an interpolation in it.
+    /// Reads a quoted string to its end, or to an interpolation in it.
     fn quote(&mut self, open: &mut Vec<Part<'t>>) -> Scanned {
         while let Some(byte) = self.peek() {
             match byte {
@@ -242,7 +242,7 @@ impl<'t> Scanner<'t> {
         Err("a quoted string does not end in its line")
     }
 
-    /// Reads a heredoc up to the line before the newline that ends it, or up to an interpolation in it.
+    /// Reads a heredoc to the end of its closing line, without the newline, or to an interpolation in it.
     fn heredoc(&mut self, word: &[u8], open: &mut Vec<Part<'t>>) -> Scanned {
         while let Some(byte) = self.peek() {
             if self.at.checked_sub(1).and_then(|at| self.byte(at)) == Some(b'\n') {
@@ -262,7 +262,7 @@ impl<'t> Scanner<'t> {
         Err("a heredoc does not end")
     }
 
-    /// Steps over `byte` of a template; true after `${` and `%{`, which begin an interpolation or a directive.
+    /// Skips `byte` of a template. Returns true after `${` and `%{`, which begin an interpolation or a directive.
     fn enters_template(&mut self, byte: u8) -> bool {
         let (enters, length) = match (byte, self.byte(self.at + 1), self.byte(self.at + 2)) {
             (b'$' | b'%', Some(b'{'), _) => (true, 2),
@@ -273,7 +273,7 @@ impl<'t> Scanner<'t> {
         enters
     }
 
-    /// Reads a label in quotes. Labels have no interpolations.
+    /// Reads a quoted label. Labels have no interpolations.
     fn quoted(&mut self) -> Scanned<&'t str> {
         let start = self.at + 1;
         let mut open = vec![Part::Quote];
@@ -285,7 +285,7 @@ impl<'t> Scanner<'t> {
         Ok(self.text.get(start..self.at - 1).unwrap_or_default())
     }
 
-    /// Reads an identifier; empty when there is none.
+    /// Reads an identifier; empty if there is none.
     fn word(&mut self) -> &'t str {
         let start = self.at;
         while self.peek().is_some_and(is_word) {
@@ -294,7 +294,7 @@ impl<'t> Scanner<'t> {
         self.text.get(start..self.at).unwrap_or_default()
     }
 
-    /// Skips what may stand between attributes and blocks.
+    /// Skips blanks, newlines and comments between attributes and blocks.
     fn skip_blank_lines(&mut self) -> Scanned {
         loop {
             while self.peek().is_some_and(|byte| byte.is_ascii_whitespace()) {
@@ -306,7 +306,7 @@ impl<'t> Scanner<'t> {
         }
     }
 
-    /// Skips spaces and comments that end in their line.
+    /// Skips spaces, tabs and block comments.
     fn skip_spaces(&mut self) -> Scanned {
         loop {
             while matches!(self.peek(), Some(b' ' | b'\t')) {
@@ -319,7 +319,7 @@ impl<'t> Scanner<'t> {
         }
     }
 
-    /// Skips a comment; that of a line without its newline. False when there is none.
+    /// Skips a comment; a line comment without its newline. Returns false if there is none.
     fn skip_comment(&mut self) -> Scanned<bool> {
         let rest = self.rest();
         if rest.starts_with(b"#") || rest.starts_with(b"//") {
@@ -354,7 +354,7 @@ impl<'t> Scanner<'t> {
         self.line_of(self.at)
     }
 
-    /// Line of a position that is not before those asked for earlier, from 1.
+    /// Returns the line of a position, from 1. Positions must not decrease between calls.
     fn line_of(&mut self, at: usize) -> usize {
         let passed = self.text.get(self.counted..at).unwrap_or_default();
         self.line += passed.matches('\n').count();
@@ -367,7 +367,7 @@ fn is_word(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | 0x80..)
 }
 
-/// The word that ends the heredoc whose second `<` is at the start of `rest`, and the length of its first line.
+/// Returns the word that ends the heredoc whose second `<` is at the start of `rest`, and the length of its first line.
 fn heredoc_start(rest: &[u8]) -> Option<(&[u8], usize)> {
     let after = rest.strip_prefix(b"<")?;
     let after = after.strip_prefix(b"-").unwrap_or(after);
@@ -378,7 +378,7 @@ fn heredoc_start(rest: &[u8]) -> Option<(&[u8], usize)> {
     (length > 0).then_some((word, rest.len() - body.len()))
 }
 
-/// The text of a quoted string that has neither escapes nor interpolations.
+/// Returns the text of a quoted string without escapes and interpolations.
 fn literal(expression: &str) -> Option<&str> {
     let text = expression.strip_prefix('"')?.strip_suffix('"')?;
     let plain = !text.contains(['"', '\\']) && !text.contains("${") && !text.contains("%{");

@@ -1,6 +1,6 @@
 //! Scans the JSON syntax: <https://developer.hashicorp.com/terraform/language/syntax/json>.
 //!
-//! The text is read as a stream: what is neither of a module nor of a backend is skipped.
+//! Reads the text as a stream and skips everything except modules and backends.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess,
 
 use super::facts::{COMPUTED, Facts};
 
-/// Reads facts up to the end of the text, or up to where it is no longer JSON.
+/// Reads facts to the end of the text, or to the first syntax error.
 pub(super) fn read(text: &str) -> Facts {
     let mut facts = Facts::default();
     let mut reader = serde_json::Deserializer::from_str(text);
@@ -29,10 +29,10 @@ trait Properties {
     fn read<'de, M: MapAccess<'de>>(&mut self, name: &str, value: &mut M) -> Result<(), M::Error>;
 }
 
-/// Reads an object, or every object of a list: the syntax allows both at each level. Other values are skipped.
+/// Reads an object, or every object of a list: the syntax permits both at each level. Skips other values.
 struct Objects<P>(P);
 
-/// The whole file.
+/// Root object of a file.
 struct Root<'f>(&'f mut Facts);
 
 impl Properties for Root<'_> {

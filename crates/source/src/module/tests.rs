@@ -5,7 +5,7 @@ use super::*;
 use proptest::prelude::*;
 use rstest::rstest;
 
-/// Facts of a text that is clear.
+/// Returns the facts of a text without unclear parts.
 fn facts(path: &str, text: &str) -> Facts {
     let facts = read(path, text.as_bytes());
     assert_eq!(facts.unclear, None, "{text}");
@@ -16,7 +16,7 @@ fn sources(path: &str, text: &str) -> Vec<String> {
     facts(path, text).calls.into_keys().collect()
 }
 
-/// Line from which on a text is unclear, and why.
+/// Returns the line at which a text becomes unclear, and the reason.
 fn unclear(path: &str, text: &str) -> (usize, &'static str) {
     let unclear = read(path, text.as_bytes()).unclear;
     unclear.map_or((0, "clear"), |unclear| (unclear.line, unclear.why))
@@ -102,7 +102,7 @@ fn module_blocks_without_a_source_are_for_the_engine_to_refuse() {
     assert!(sources("x.tf.json", r#"{"module":{"a":{}}}"#).is_empty());
 }
 
-/// Every syntactic form around a module call that must be found behind it.
+/// Syntax before a module call that must still be found.
 #[rstest]
 #[case::comments("# module \"x\" {\n// }\n/* { \" */ a = 1 /* \n */ # \"\n")]
 #[case::comment_in_a_header("a /* { */ \"b\" /* c */ {\n}\n")]
@@ -139,7 +139,7 @@ fn module_calls_are_found_behind(#[case] before: impl AsRef<str>) {
     assert_eq!(facts.calls, BTreeMap::from([("./m".to_owned(), call)]));
 }
 
-/// The facts before the unclear part are kept.
+/// Facts before the unclear part are kept.
 #[rstest]
 #[case::open_bracket("resource \"a\" \"b\" {\n  x = [\n}\n", 5)]
 #[case::open_block("a {\n", 4)]
@@ -181,7 +181,7 @@ fn byte_order_marks_and_other_line_ends_are_read() {
     assert!(read("x.tf", &[0xff, 0xfe]).unclear.is_some());
 }
 
-/// 4 MiB of each shape. A test that is not linear does not end.
+/// Reads 4 MiB of each shape. A non-linear implementation would not finish.
 #[test]
 fn hostile_files_are_read_in_linear_time() {
     const SIZE: usize = 4 << 20;

@@ -1,41 +1,41 @@
-//! Parses the names of branches and tags, and the ids of commits. Pure.
+//! Parses names of branches and tags, and commit ids. Pure.
 
 use super::{CommitId, RefName, Reference};
 use crate::error::Error;
 
 impl Reference {
-    /// A branch by name, `None` being the default one.
+    /// Returns a branch by name; `None` is the default branch.
     ///
     /// # Errors
-    /// [`Error::InvalidReference`] when git would not accept the name.
+    /// [`Error::InvalidReference`] if git does not accept the name.
     pub fn branch(name: Option<&str>) -> Result<Self, Error> {
         name.map_or(Ok(Self::Default), |name| {
             RefName::parse(name).map(Self::Branch)
         })
     }
 
-    /// A tag by name.
+    /// Returns a tag by name.
     ///
     /// # Errors
-    /// [`Error::InvalidReference`] when git would not accept the name.
+    /// [`Error::InvalidReference`] if git does not accept the name.
     pub fn tag(name: &str) -> Result<Self, Error> {
         RefName::parse(name).map(Self::Tag)
     }
 
-    /// A commit by its full id.
+    /// Returns a commit by full id.
     ///
     /// # Errors
-    /// [`Error::InvalidReference`] when it is not 40 or 64 hexadecimal digits.
+    /// [`Error::InvalidReference`] unless the id has 40 or 64 hexadecimal digits.
     pub fn commit(id: &str) -> Result<Self, Error> {
         CommitId::parse(id).map(Self::Commit)
     }
 }
 
 impl RefName {
-    /// Checks the name.
+    /// Validates a name.
     ///
     /// # Errors
-    /// [`Error::InvalidReference`] when git would not accept the name.
+    /// [`Error::InvalidReference`] if git does not accept the name.
     pub fn parse(name: &str) -> Result<Self, Error> {
         match fault(name) {
             None => Ok(Self(name.to_owned())),
@@ -47,7 +47,7 @@ impl RefName {
     }
 }
 
-/// The first rule of <https://git-scm.com/docs/git-check-ref-format> (or our own on `-`) that a name breaks.
+/// Returns the first violated rule of <https://git-scm.com/docs/git-check-ref-format>, or of the additional rules for `-` and length.
 fn fault(name: &str) -> Option<&'static str> {
     let part_ends = |end: &str| name.split('/').any(|part| part.ends_with(end));
     let rules = [
@@ -82,10 +82,10 @@ fn fault(name: &str) -> Option<&'static str> {
 }
 
 impl CommitId {
-    /// Reads a full commit id.
+    /// Parses a full commit id.
     ///
     /// # Errors
-    /// [`Error::InvalidReference`] when it is not 40 or 64 hexadecimal digits.
+    /// [`Error::InvalidReference`] unless the id has 40 or 64 hexadecimal digits.
     pub fn parse(text: &str) -> Result<Self, Error> {
         let hex = text.bytes().all(|byte| byte.is_ascii_hexdigit());
         if hex && (text.len() == 40 || text.len() == 64) {

@@ -1,4 +1,4 @@
-//! Archives that no honest controller makes.
+//! Archives that a correct controller never creates.
 
 use super::*;
 use flate2::{Compression, write::GzEncoder};
@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use rstest::rstest;
 use std::io::Write as _;
 
-/// One raw entry: the name is put into the header as it is, which `tar::Builder` would refuse.
+/// A raw entry. The header contains the name unchanged, which `tar::Builder` refuses.
 struct Raw {
     kind: EntryType,
     name: &'static str,
@@ -55,7 +55,7 @@ fn archive(entries: &[Raw]) -> Vec<u8> {
     gzip.finish().unwrap()
 }
 
-/// Unpacks into `<temp>/in` and says what happened; nothing may ever appear outside of it.
+/// Unpacks into `<temp>/in` and returns the reason. Asserts that no file appears outside of it.
 fn attempt_with(entries: &[Raw], limits: UnpackLimits) -> (&'static str, tempfile::TempDir) {
     let temp = tempfile::tempdir().unwrap();
     let dest = temp.path().join("in");
@@ -225,7 +225,7 @@ fn inner_links_and_folders_are_made() {
     assert!(temp.path().join("in/empty").is_dir());
 }
 
-/// Everything in a folder but `in`, where archives are unpacked, and what lies beside it from the beginning.
+/// Returns all names in a folder except `in`, where archives are unpacked, and `secret`.
 fn outside(temp: &std::path::Path) -> Vec<String> {
     let entries = std::fs::read_dir(temp).unwrap();
     let names = entries.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned());

@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use rstest::rstest;
 
 #[rstest]
-// The seed's own forms.
+// Forms of the first API version.
 #[case(
     "git@github.com:example/terraform-repo/terraform",
     "git@github.com:example/terraform-repo",
@@ -20,7 +20,7 @@ use rstest::rstest;
 #[case("https://github.com/o/r.git", "https://github.com/o/r.git", "")]
 #[case("https://github.com/o/r/", "https://github.com/o/r", "")]
 #[case("git@github.com:/o/r/a", "git@github.com:/o/r", "a")]
-// Everywhere else the whole path is the repository.
+// On other hosts the whole path is the repository.
 #[case(
     "https://gitlab.com/group/sub/name",
     "https://gitlab.com/group/sub/name",
@@ -31,7 +31,7 @@ use rstest::rstest;
     "git@gitlab.com:group/sub/name.git",
     ""
 )]
-// go-getter's double slash.
+// Double slash of go-getter.
 #[case(
     "https://gitlab.com/g/n.git//modules/x",
     "https://gitlab.com/g/n.git",
@@ -41,7 +41,7 @@ use rstest::rstest;
 #[case("https://github.com/o/r//a/b/", "https://github.com/o/r", "a/b")]
 #[case("https://github.com/o/r/a//b", "https://github.com/o/r", "a/b")]
 #[case("https://h/r//", "https://h/r", "")]
-// Ports, users, case, addresses.
+// Ports, users, case, IP addresses.
 #[case(
     "ssh://git@Host.Example:2222/srv/r.git",
     "ssh://git@host.example:2222/srv/r.git",

@@ -1,4 +1,4 @@
-//! Git as an engine calls it for private modules: plain, in the environment of [`GitAccess`].
+//! Git as called by an engine for private modules: without options, in the environment of [`GitAccess`].
 
 use std::{collections::BTreeMap, path::Path, process::Output};
 
@@ -10,7 +10,7 @@ use crate::support::{HttpServer, Origin, Rules, SshServer};
 /// `me:hunter2`
 const ME: &str = "bWU6aHVudGVyMg==";
 
-/// Clones `module` with what was given for `repository`.
+/// Clones `module` with the credentials of `repository`.
 async fn clone(repository: &str, module: &str, credentials: &Credentials) -> Output {
     let folder = tempfile::tempdir().unwrap();
     let url = RepositoryUrl::parse(repository).unwrap();
@@ -54,7 +54,7 @@ async fn a_module_on_the_repositorys_own_host_is_cloned_with_its_password() {
     let credentials = server.credentials(Some("hunter2"));
     let cloned = clone(&server.url(), &server.url(), &credentials).await;
     assert!(cloned.status.success(), "{}", words(&cloned));
-    // Nobody else is shown it, and nobody is asked for one.
+    // Another host gets no credentials, and git does not prompt.
     let other = HttpServer::plain(origin.folder.path(), rules()).await;
     let refused = clone(&server.url(), &other.url(), &credentials).await;
     assert!(!refused.status.success() && other.seen.lock().unwrap().is_empty());

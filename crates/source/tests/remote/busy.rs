@@ -1,4 +1,4 @@
-//! Many modules of one repository, and one commit after another.
+//! Many modules of one repository, and a sequence of commits.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -62,7 +62,7 @@ impl CountingGit {
         TestCache::with(options)
     }
 
-    /// Calls of `subcommand` so far; `batch` are those of `cat-file` that read files.
+    /// Returns the number of calls of `subcommand` so far; `batch`: calls of `cat-file` that read files.
     fn calls(&self, subcommand: &str) -> usize {
         let calls = std::fs::read_to_string(self.folder.path().join("calls"));
         let calls = calls.unwrap_or_default();
@@ -95,7 +95,7 @@ fn module(number: usize) -> String {
     format!("modules/{number:04}")
 }
 
-/// `MODULES` modules, each of which uses one of `SHARED` others.
+/// Creates a repository with `modules` modules, each of which uses one of `SHARED` others.
 fn monorepo(modules: usize) -> Origin {
     let text = |number: usize| {
         let shared = number % SHARED;
@@ -121,10 +121,10 @@ async fn serve(folder: &Path) -> HttpServer {
     HttpServer::plain(folder, Rules::default()).await
 }
 
-/// The revision that is wanted, which a later commit replaces.
+/// Wanted revision, replaced by a later commit.
 type Head = Arc<Mutex<Revision>>;
 
-/// What was found of a module.
+/// Result for a module.
 #[derive(Debug)]
 struct Answer {
     number: usize,
@@ -151,7 +151,7 @@ async fn find(cache: GitCache, url: String, head: Head, number: usize) -> Result
     })
 }
 
-/// Asks about modules in their order.
+/// Requests contexts of modules in the given order.
 fn ask(
     cache: &TestCache,
     url: &str,
@@ -181,7 +181,7 @@ fn packed(answers: &[Answer]) -> Vec<usize> {
     packed.map(|answer| answer.number).collect()
 }
 
-/// What one commit costs: a fetch and a listing, and for each module that it changes two reads and a pack.
+/// Cost of a commit: a fetch and a listing, and for each changed module two reads and one pack.
 #[tokio::test(flavor = "multi_thread")]
 async fn commit_to_a_monorepo_packs_the_modules_that_it_changes() {
     let (origin, git) = (monorepo(MODULES), CountingGit::new());
@@ -193,7 +193,7 @@ async fn commit_to_a_monorepo_packs_the_modules_that_it_changes() {
     assert_eq!(packed(&before).len(), MODULES);
     assert_eq!((git.calls("fetch"), git.calls("ls-tree")), (1, 1));
     let mut batches = git.calls("batch");
-    // The commit, of each module its configuration and its files, and the shared ones once for each reader at most.
+    // Reads of the commit, of configuration and files of each module, and of the shared modules at most once per concurrent reader.
     assert!(batches <= 1 + 2 * MODULES + AT_ONCE * SHARED, "{batches}");
 
     for (commit, (file, changed)) in [
@@ -223,12 +223,12 @@ async fn commit_to_a_monorepo_packs_the_modules_that_it_changes() {
             (commits, commits)
         );
         let read = git.calls("batch") - batches;
-        // The commit, and of each module what is new of its configuration, and its files.
+        // Reads of the commit, and of changed configuration and of files of each module.
         assert!(read <= 1 + 2 * changed.len(), "{file}: {read}");
         batches += read;
         before = answers;
     }
-    // What is pushed again is packed again.
+    // A push of the same files packs them again.
     let context = cache.context(&url, &module(1), &none).await.unwrap();
     assert!(context.bytes.is_some() && context.digest == before[1].context.digest);
 }
@@ -257,13 +257,13 @@ async fn superseded_questions_keep_their_places() {
     let mut questions = told(ask(&cache, &url, &head, 0..ASKED));
     git.until("batch", 1).await;
 
-    // The first question has its turn when the next commit comes, and all others wait.
+    // The first request has its permit when the next commit arrives; all others wait.
     origin.commit(&[("modules/0001/main.tf", "# changed\n")]);
     let second = cache.resolve(&url, None, &none).await.unwrap();
     *head.lock().unwrap() = second.clone();
     questions.extend(told(ask(&cache, &url, &head, 0..1)));
     git.until("fetch", 2).await;
-    // Its turn is after that of the fetch.
+    // Waits for a permit after that of the fetch.
     cache.resolve(&url, None, &none).await.unwrap();
     drop(pause);
     for question in questions {
@@ -313,7 +313,7 @@ async fn failure_of_a_fetch_is_shared_by_all_that_wait_for_it() {
         assert_eq!(error.reason(), "RepositoryUnreachable", "{error}");
     }
     assert_eq!(git.calls("fetch"), 1);
-    // A later question does not share it.
+    // A later request does not share the failure.
     let later = ask(&cache, &url, &head, 0..1).pop().unwrap();
     later.await.unwrap().unwrap_err();
     assert_eq!(git.calls("fetch"), 2);

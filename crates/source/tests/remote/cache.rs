@@ -1,4 +1,4 @@
-//! The cache over time: many at once, killed half-way, damaged, worn.
+//! Git cache over time: concurrent calls, killed processes, damaged and worn repositories.
 
 use std::{fs, path::PathBuf, time::Duration};
 
@@ -10,7 +10,7 @@ async fn serve(origin: &Origin) -> HttpServer {
     HttpServer::plain(origin.folder.path(), Rules::default()).await
 }
 
-/// The one repository in the cache.
+/// Returns the path of the only repository in the cache.
 fn repository(cache: &TestCache) -> PathBuf {
     let mut entries = fs::read_dir(cache.root.path().join("repositories")).unwrap();
     let path = entries.next().unwrap().unwrap().path();
@@ -18,7 +18,7 @@ fn repository(cache: &TestCache) -> PathBuf {
     path
 }
 
-/// Text that does not pack well.
+/// Returns text that compresses badly.
 fn noise(words: u32) -> String {
     let words = (0..words).map(|n| n.wrapping_mul(2_654_435_761).to_string());
     words.collect()

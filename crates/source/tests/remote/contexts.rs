@@ -128,7 +128,7 @@ async fn the_whole_repository_is_the_context_of_a_module_that_cannot_be_followed
     assert_ne!(context.digest, next.digest, "every commit counts");
 }
 
-/// A push that must not delay others: each is read, or included whole, or refused for its size.
+/// A push must not delay other modules: each module is read, included as the whole repository, or refused for its size.
 #[tokio::test]
 async fn hostile_modules_are_read_in_bounded_time() {
     let (cache, none) = (TestCache::new(), Credentials::default());
@@ -196,7 +196,7 @@ async fn links_of_more_than_4096_bytes_point_at_nothing() {
     assert_eq!((longest.len(), longer.len()), (4_096, 4_097));
     for (target, reason) in [(longest, None), (longer, Some("SymlinkLeavesContext"))] {
         let origin = Origin::with(&[("main.tf", "")]);
-        // The kernel makes no link of this length.
+        // The kernel does not create links of this length.
         std::fs::write(origin.folder.path().join("target"), target).unwrap();
         let object = origin.git(&["-C", "work", "hash-object", "-w", "../target"]);
         let entry = format!("120000,{object},link");

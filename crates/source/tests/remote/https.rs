@@ -109,7 +109,7 @@ async fn authorities_add_up() {
         .environment
         .insert("GIT_SSL_CAINFO".to_owned(), usual.into_os_string());
     let cache = TestCache::with(options);
-    // What one repository trusts besides takes nothing away that the machine trusts.
+    // Certificates of a repository do not replace those of the system.
     for server in [&first, &second] {
         let credentials = second.credentials(None);
         cache

@@ -1,4 +1,4 @@
-//! Repositories of a size that hurts.
+//! Large repositories.
 
 use std::{
     fs,
@@ -22,7 +22,7 @@ fn bytes_in(path: &Path) -> u64 {
     entries.map(|entry| bytes_in(&entry.path())).sum()
 }
 
-/// Bytes that do not pack.
+/// Returns incompressible bytes.
 fn noise(bytes: usize) -> Vec<u8> {
     let mut noise = vec![0; bytes];
     fs::File::open("/dev/urandom")
@@ -32,9 +32,9 @@ fn noise(bytes: usize) -> Vec<u8> {
     noise
 }
 
-/// Commits to the branch `main` what `write` tells `git fast-import`; without a work tree.
+/// Commits the output of `write` to the branch `main` with `git fast-import`, without a work tree.
 fn import(origin: &Origin, write: impl FnOnce(&mut ChildStdin)) {
-    // Nobody tries to press what cannot be pressed.
+    // The content is incompressible, so compression is off.
     for setting in [["core.compression", "0"], ["core.bigFileThreshold", "1m"]] {
         origin.git(&[&["-C", "r.git", "config"], &setting[..]].concat());
     }
@@ -56,7 +56,7 @@ fn import(origin: &Origin, write: impl FnOnce(&mut ChildStdin)) {
     assert!(import.wait().unwrap().success());
 }
 
-/// Commits `count` files of `megabytes` each, and a module.
+/// Commits `count` files of `megabytes` MiB each, and a module.
 fn fill(origin: &Origin, count: u64, megabytes: usize) {
     import(origin, |pipe| {
         for number in 0..count {
@@ -80,8 +80,8 @@ async fn half_a_gigabyte_is_fetched_once_and_leaves_when_there_is_no_room() {
     fetched_once_within_bounds(10).await;
 }
 
-/// Fifty files of `megabytes` each with a module of four bytes beside them: fetched once by ssh, within bounds on disk, and gone when another
-/// repository needs the room.
+/// Fifty files of `megabytes` MiB each and a module of four bytes: fetched once over ssh, within limits on disk, and removed when another
+/// repository needs the space.
 async fn fetched_once_within_bounds(megabytes: usize) {
     let (server, origin) = (SshServer::start(), Origin::empty());
     let size = (megabytes as u64) << 20;
@@ -97,7 +97,7 @@ async fn fetched_once_within_bounds(megabytes: usize) {
     let used = bytes_in(cache.root.path());
     assert!((50 * size..52 * size).contains(&used), "{used}");
 
-    // A commit to the module brings next to nothing.
+    // A commit to the module transfers almost nothing.
     import(&origin, |pipe| {
         writeln!(
             pipe,
@@ -110,7 +110,7 @@ async fn fetched_once_within_bounds(megabytes: usize) {
     let again = bytes_in(cache.root.path());
     assert!(again < used + (1 << 20), "{used} became {again}");
 
-    // Something else needs the room.
+    // Another repository needs the space.
     let other = Origin::empty();
     fill(&other, 15, megabytes);
     let small = HttpServer::plain(other.folder.path(), Rules::default()).await;

@@ -1,5 +1,4 @@
-//! The crate against real git servers: sshd, and `git http-backend` behind https and http.
-//! Every server is started by the test that needs it and ends with it.
+//! Tests against real git servers: sshd, and `git http-backend` over HTTPS and HTTP. Each test starts its servers and stops them.
 #![expect(
     clippy::unwrap_used,
     clippy::expect_used,

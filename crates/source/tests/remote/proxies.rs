@@ -1,4 +1,4 @@
-//! The operator's proxies, as git uses them.
+//! Proxies of the operator, as used by git.
 
 use std::sync::{
     Arc,
@@ -13,7 +13,7 @@ use tokio::{
 
 use crate::support::{HttpServer, Origin, Rules, TestCache, names};
 
-/// A proxy that joins whom it is asked to (`CONNECT`), and counts.
+/// A proxy that supports `CONNECT` and counts connections.
 struct Proxy {
     address: String,
     joined: Arc<AtomicUsize>,
@@ -59,7 +59,7 @@ async fn join(stream: TcpStream, counter: &AtomicUsize) -> std::io::Result<()> {
     let mut server = TcpStream::connect(target.split(' ').next().unwrap()).await?;
     counter.fetch_add(1, Ordering::SeqCst);
     stream.write_all(b"HTTP/1.1 200 Joined\r\n\r\n").await?;
-    // Either side may hang up.
+    // Either side may close the connection.
     let _ = copy_bidirectional(&mut stream, &mut server).await;
     Ok(())
 }

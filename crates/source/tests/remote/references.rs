@@ -1,4 +1,4 @@
-//! Branches, tags and commits, and what people do to them.
+//! Branches, tags and commits, and changes of them.
 
 use alustan_source::{Credentials, Reference};
 
@@ -22,7 +22,7 @@ async fn tags_of_both_kinds_lead_to_their_commit() {
     let first = origin.git(&["-C", "work", "rev-parse", "HEAD"]);
     origin.git(&["-C", "work", "tag", "light"]);
     origin.git(&["-C", "work", "tag", "--annotate", "--message=m", "v1.0"]);
-    // A tag of a tag, and a branch of a tag's name.
+    // A tag of a tag, and a branch with the name of a tag.
     origin.git(&[
         "-C",
         "work",
@@ -109,7 +109,7 @@ async fn a_commit_of_the_past_is_had_from_every_kind_of_host() {
             assert_eq!(revision.commit.as_str(), id.as_str());
             assert_eq!(files(&context), main_tf(text), "old host: {old}");
         }
-        // The head is found after it, too.
+        // The head is found afterwards as well.
         let (_, context) = cache
             .context_at(&server.url(), &Reference::Default, &none)
             .await
@@ -145,7 +145,7 @@ async fn a_commit_that_no_branch_holds_is_had_while_the_host_hands_it_out() {
     );
 }
 
-/// A commit that `origin` does not have is missed, whatever git speaks there.
+/// Asserts that a missing commit is reported, with both protocol versions.
 async fn misses_a_commit(origin: &Origin, word: &str) {
     let commit = Reference::commit(&"a".repeat(40)).unwrap();
     for old in [false, true] {
@@ -251,7 +251,7 @@ async fn a_deleted_branch_is_told_with_the_one_that_is_left() {
             "its default branch is main",
         ],
     );
-    // What it was at can still be had.
+    // The previous commit is still available.
     cache
         .context_of(&server.url(), "", &revision, &none)
         .await

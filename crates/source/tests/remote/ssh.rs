@@ -9,7 +9,7 @@ fn told(error: &Error, reason: &str, transient: bool, words: &[&str]) {
     assert!(!text.contains("PRIVATE KEY"), "{text}");
 }
 
-/// Resolves the default branch and gives the error.
+/// Returns the error of resolving the default branch.
 async fn refusal(url: &str, credentials: &Credentials) -> Error {
     TestCache::new()
         .resolve(url, None, credentials)

@@ -1,4 +1,4 @@
-//! Submodules of git, where they are asked for.
+//! Submodules of git, if they are requested.
 
 use alustan_source::{Credentials, RepositoryUrl};
 
@@ -7,8 +7,7 @@ use crate::support::{HttpServer, Origin, Rules, TestCache, files, names, told};
 /// `me:hunter2`
 const ME: &str = "bWU6aHVudGVyMg==";
 
-/// `r.git` with `url` as the submodule at `modules`, which is `s.git` with `x/main.tf` and a submodule of its own,
-/// `deep`, which is `d.git`.
+/// Creates `r.git` with `url` as the submodule at `modules`. That is `s.git` with `x/main.tf` and the submodule `deep`, which is `d.git`.
 fn origin(url: &str) -> Origin {
     let origin = Origin::with(&[
         (
@@ -83,7 +82,7 @@ async fn local_modules_in_submodules_come_with_them_and_theirs() {
         .await
         .unwrap();
     assert_eq!(context.digest, again.digest);
-    // The module itself may be in one.
+    // The module may be in a submodule.
     let inside = cache
         .with_submodules(&server.url(), "modules/x", &credentials)
         .await
@@ -201,7 +200,7 @@ async fn more_than_100_submodules_are_refused() {
     let first = origin.commit(&[("main.tf", "")]);
     let push = |to: &str| origin.git(&["-C", "work", "push", "--quiet", "origin", to]);
     push("HEAD:refs/heads/first");
-    // Each is the repository itself.
+    // Each submodule is the repository itself.
     let section = |n: u32| format!("[submodule \"{n}\"]\n\tpath = s{n}\n\turl = ../r.git\n");
     let sections: String = (0..=100).map(section).collect();
     std::fs::write(origin.work().join(".gitmodules"), sections).unwrap();

@@ -12,7 +12,7 @@ fn with_key(key: &str) -> Credentials {
     }
 }
 
-/// The folder of `https://host/NAME`.
+/// Returns the folder of `https://host/NAME`.
 fn folder(store: &Store, name: &str) -> PathBuf {
     let url = RepositoryUrl::parse(&format!("https://host/{name}")).unwrap();
     store.path(&url, &Credentials::default(), &commit())

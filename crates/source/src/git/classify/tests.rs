@@ -1,4 +1,4 @@
-//! Words that a test cannot make a local server say; the rest is tested with real servers in `tests/`.
+//! Output that tests cannot produce with a local server. Other output is tested with real servers in `tests/`.
 
 use super::*;
 use rstest::rstest;

@@ -25,24 +25,24 @@ use tokio_rustls::{TlsAcceptor, server::TlsStream};
 
 const BACKEND: &str = "/usr/lib/git-core/git-http-backend";
 
-/// What the server does besides serving.
+/// Behaviour of the server.
 #[derive(Clone, Default)]
 pub(crate) struct Rules {
-    /// `Authorization` that is wanted: base64 of `user:password`.
+    /// Required `Authorization`: base64 of `user:password`.
     pub(crate) wants: Option<&'static str>,
-    /// Answers everything with this status.
+    /// Status of every response.
     pub(crate) status: Option<u16>,
-    /// Speaks the protocol's version 0, which hands out only what it advertises.
+    /// Uses version 0 of the protocol, which serves only advertised objects.
     pub(crate) old: bool,
-    /// Sends everything somewhere else.
+    /// Target of a redirect of every request.
     pub(crate) moved_to: Option<String>,
 }
 
 pub(crate) struct HttpServer {
     address: String,
-    /// Certificate of the server in PEM, when it speaks TLS.
+    /// PEM certificate of the server, if it uses TLS.
     pub(crate) ca: Option<String>,
-    /// Every `Authorization` that came in.
+    /// Every `Authorization` received.
     pub(crate) seen: Arc<Mutex<Vec<String>>>,
     task: tokio::task::JoinHandle<()>,
 }
@@ -86,7 +86,7 @@ impl HttpServer {
         format!("{}/r.git", self.address)
     }
 
-    /// Trusts the server; signs in where a password is given.
+    /// Returns credentials that trust the server, and sign in if a password is given.
     pub(crate) fn credentials(&self, password: Option<&str>) -> Credentials {
         let https = password.map(|password| HttpsCredentials {
             username: SecretString::new("me"),
@@ -235,7 +235,7 @@ fn cgi(output: &[u8]) -> Response<Body> {
 }
 
 fn acceptor() -> (TlsAcceptor, String) {
-    // Authorities of one name would be taken for one.
+    // CAs with the same name would be mistaken for each other.
     static NUMBER: AtomicUsize = AtomicUsize::new(0);
     let name = format!("test {}", NUMBER.fetch_add(1, Ordering::SeqCst));
     let mut parameters = rcgen::CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
@@ -268,7 +268,7 @@ impl axum::serve::Listener for TlsListener {
     async fn accept(&mut self) -> (Self::Io, Self::Addr) {
         loop {
             let (stream, address) = self.listener.accept().await.unwrap();
-            // A client that does not trust us hangs up.
+            // A client that does not trust the certificate closes the connection.
             if let Ok(stream) = self.acceptor.accept(stream).await {
                 return (stream, address);
             }

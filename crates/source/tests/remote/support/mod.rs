@@ -14,7 +14,7 @@ use tempfile::TempDir;
 pub(crate) use http::{HttpServer, Rules};
 pub(crate) use ssh::SshServer;
 
-/// A cache in a folder that goes with it.
+/// A cache in a folder that is removed on drop.
 pub(crate) struct TestCache {
     pub(crate) cache: GitCache,
     pub(crate) root: Arc<TempDir>,
@@ -46,7 +46,7 @@ impl TestCache {
             .await
     }
 
-    /// Where `reference` is, and the root module's context there.
+    /// Returns the revision of `reference`, and the context of the root module at it.
     pub(crate) async fn context_at(
         &self,
         url: &str,
@@ -59,7 +59,7 @@ impl TestCache {
         Ok((revision, context))
     }
 
-    /// The context of the default branch's head, with submodules.
+    /// Returns the context at the head of the default branch, with submodules.
     pub(crate) async fn with_submodules(
         &self,
         url: &str,
@@ -71,7 +71,7 @@ impl TestCache {
             .await
     }
 
-    /// The context of the default branch's head, with submodules of allowed repositories.
+    /// Returns the context at the head of the default branch, with submodules of allowed repositories.
     pub(crate) async fn with_allowed_submodules(
         &self,
         url: &str,
@@ -96,7 +96,7 @@ impl TestCache {
             .await
     }
 
-    /// The context of the default branch's head.
+    /// Returns the context at the head of the default branch.
     pub(crate) async fn context(
         &self,
         url: &str,
@@ -136,7 +136,7 @@ pub(crate) struct Origin {
 }
 
 impl Origin {
-    /// A repository on branch `main` whose first commit holds these files.
+    /// Creates a repository on branch `main` with these files in its first commit.
     pub(crate) fn with(files: &[(&str, &str)]) -> Self {
         let origin = Self::empty();
         origin.commit(files);
@@ -162,7 +162,7 @@ impl Origin {
         self.folder.path().join("work")
     }
 
-    /// Writes files, commits everything in the work tree and pushes; the id of the commit.
+    /// Writes files, commits all files of the work tree and pushes. Returns the commit id.
     pub(crate) fn commit(&self, files: &[(&str, &str)]) -> String {
         for (path, text) in files {
             let path = self.work().join(path);
@@ -182,7 +182,7 @@ impl Origin {
         self.git(&["-C", "work", "rev-parse", "HEAD"])
     }
 
-    /// Runs git beside the repository; its output.
+    /// Runs git beside the repository. Returns its output.
     pub(crate) fn git(&self, arguments: &[&str]) -> String {
         let mut git = Command::new("git");
         git.current_dir(self.folder.path())
@@ -201,7 +201,7 @@ impl Origin {
     }
 }
 
-/// Checks what an error says, and gives its text.
+/// Checks reason and text of an error. Returns the text.
 pub(crate) fn told(error: &Error, reason: &str, transient: bool, words: &[&str]) -> String {
     let text = error.to_string();
     assert_eq!(
@@ -215,7 +215,7 @@ pub(crate) fn told(error: &Error, reason: &str, transient: bool, words: &[&str])
     text
 }
 
-/// The files of a context, unpacked, with their text.
+/// Returns the files of a context with their text.
 pub(crate) fn files(context: &Context) -> Vec<(String, String)> {
     let folder = tempfile::tempdir().unwrap();
     unpack(

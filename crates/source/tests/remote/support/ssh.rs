@@ -1,4 +1,4 @@
-//! A real sshd on a port of its own.
+//! A real sshd on a free port.
 
 use std::{
     io::Write as _,
@@ -21,7 +21,7 @@ pub(crate) struct SshServer {
 }
 
 impl SshServer {
-    /// Starts sshd with one host key and one key that may come in.
+    /// Starts sshd with one host key and one authorized key.
     pub(crate) fn start() -> Self {
         assert!(
             Path::new(SSHD).exists(),
@@ -42,7 +42,7 @@ impl SshServer {
         );
         std::fs::write(path("config"), text).unwrap();
         if whoami() == "root" {
-            // Where sshd drops its rights; the package's service makes it.
+            // Folder in which sshd drops its privileges; normally created by the service of the package.
             std::fs::create_dir_all("/run/sshd").unwrap();
         }
         let child = Command::new(SSHD)
@@ -73,7 +73,7 @@ impl SshServer {
         }
     }
 
-    /// Address of a repository on this machine.
+    /// Returns the URL of a local repository.
     pub(crate) fn url(&self, repository: &Path) -> String {
         format!(
             "ssh://{}@127.0.0.1:{}{}",
@@ -87,17 +87,17 @@ impl SshServer {
         self.folder.path().join(name)
     }
 
-    /// The key that may come in.
+    /// Returns the authorized private key.
     pub(crate) fn key(&self) -> String {
         std::fs::read_to_string(self.path("client")).unwrap()
     }
 
-    /// The host's own line, as `ssh-keyscan` prints it.
+    /// Returns the line of the host as printed by `ssh-keyscan`.
     pub(crate) fn known_hosts(&self) -> String {
         self.known_hosts_with("host")
     }
 
-    /// The host's line with the public key of another file.
+    /// Returns the line of the host with the public key from another file.
     pub(crate) fn known_hosts_with(&self, key: &str) -> String {
         let public = std::fs::read_to_string(self.path(&format!("{key}.pub"))).unwrap();
         format!("[127.0.0.1]:{} {public}", self.port)
@@ -115,13 +115,13 @@ impl SshServer {
         }
     }
 
-    /// Another key pair beside the server's; its private half.
+    /// Creates another key pair in the folder of the server. Returns the private key.
     pub(crate) fn new_key(&self, name: &str, passphrase: &str) -> String {
         keygen(&self.path(name), passphrase);
         std::fs::read_to_string(self.path(name)).unwrap()
     }
 
-    /// Another key pair, made by `ssh-keygen` with these arguments, that may come in; its private half.
+    /// Creates another authorized key pair with `ssh-keygen` and these arguments. Returns the private key.
     pub(crate) fn new_guest(&self, name: &str, arguments: &[&str]) -> String {
         keygen_with(&self.path(name), arguments);
         let public = std::fs::read_to_string(self.path(&format!("{name}.pub"))).unwrap();
@@ -161,7 +161,7 @@ fn whoami() -> String {
     String::from_utf8(output.stdout).unwrap().trim().to_owned()
 }
 
-/// A port that was free a moment ago.
+/// Returns a port that was free at the time of the check.
 pub(crate) fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0")
         .unwrap()
