@@ -43,7 +43,7 @@ use crate::watch::mapping::LISTS;
 use crate::wiring::{Made, context};
 use crate::write_through_cache::WriteThroughCache;
 
-/// The operator with `client`, which has seen an empty cluster.
+/// Returns the context of an operator with `client` and stores for an empty cluster.
 fn operator(client: kube::Client, cache: &std::path::Path) -> Arc<Context> {
     let stores = Stores {
         jobs: reflector::store().0,
@@ -53,7 +53,7 @@ fn operator(client: kube::Client, cache: &std::path::Path) -> Arc<Context> {
     operator_with(client, cache, stores)
 }
 
-/// What the operator has seen of the cluster.
+/// Observed objects of the cluster.
 struct Stores {
     jobs: Store<Job>,
     pods: Store<Pod>,
@@ -143,7 +143,7 @@ async fn what_the_api_server_refuses_is_told() {
     );
 }
 
-/// Deleted, without run record and pin.
+/// Returns a deleted resource without run record and pin.
 fn destroyed(version: &str, status: &Value) -> Value {
     json!({
         "apiVersion": "alustan.io/v1alpha1", "kind": "Terraform",
@@ -160,7 +160,7 @@ fn destroyed(version: &str, status: &Value) -> Value {
     })
 }
 
-/// The same resource, not deleted.
+/// Returns the same resource without a deletion timestamp.
 fn living() -> Terraform {
     let mut tf: Terraform = serde_json::from_value(destroyed("7", &json!(null))).unwrap();
     tf.metadata.deletion_timestamp = None;
@@ -194,7 +194,7 @@ async fn earlier_status_of_a_destroyed_resource_is_not_believed() {
     assert_eq!(written, 1, "status PinLost of the latest version");
 }
 
-/// Until the record is bound, a reconcile reads the report of the earlier resource again.
+/// Until the record is bound, each reconcile reads the report of the previous resource again.
 #[tokio::test]
 async fn restore_binds_the_report_before_the_record_and_after_all_else() {
     let (client, asked) = fake_api::serve(|asked| {
@@ -330,7 +330,7 @@ async fn values_and_scripts_have_a_bound() {
     );
 }
 
-/// An unfinished Job with the labels of a run of the resource `name` with this uid.
+/// Returns an unfinished Job with the labels of a run of the resource `name` with this uid.
 fn unfinished_job(job: &str, name: &str, uid: &str) -> Job {
     let labels = labels::of(name, uid, Component::Run);
     let job = json!({"metadata": {"name": job, "namespace": "team", "labels": labels}});
@@ -363,7 +363,7 @@ async fn forged_jobs_hold_no_slots_after_a_restart() {
     assert_eq!(running(&cx), []);
 }
 
-/// The record of an open apply with number 2.
+/// Returns the record of an open apply with number 2.
 fn open_record() -> RecordSeen {
     let run = json!({
         "kind": "apply", "trigger": "created", "job": "web-apply-2", "image": "i@sha256:1", "tag": "t",
@@ -386,7 +386,7 @@ fn open_record() -> RecordSeen {
     }
 }
 
-/// The Secret with its outputs cannot be written while a quota is used up.
+/// While a quota is exhausted, the Secret with the outputs cannot be written.
 #[test]
 fn run_that_has_reported_holds_a_slot_only_with_its_pod() {
     let mut record = open_record();
@@ -490,7 +490,7 @@ async fn slot_is_released_if_the_steps_before_a_run_fail() {
     assert!(!cx.dispatcher.holds(&key));
 }
 
-/// The next reconcile gives up a run whose Job was denied.
+/// The next reconcile abandons a run with a denied Job.
 #[tokio::test]
 async fn denied_job_is_remembered_with_its_reason() {
     let cases = [
@@ -558,7 +558,7 @@ async fn resource_created_again_inherits_no_memory() {
     assert_eq!(memory.failed(&who), first);
 }
 
-/// A page of `count` `ConfigMap`s.
+/// Returns a page of `count` `ConfigMap`s.
 fn page(uri: &str, count: usize) -> Value {
     let number = |name: &str| {
         uri.split(['?', '&'])
@@ -572,8 +572,7 @@ fn page(uri: &str, count: usize) -> Value {
     json!({"metadata": {"continue": next}, "items": maps})
 }
 
-/// The result of the only test of objects that `resource` has, in a cluster with `count` `ConfigMap`s, and the lists that
-/// it needs.
+/// Runs the only object test of `resource` in a cluster with `count` `ConfigMap`s. Returns its result and the list requests that it sends.
 async fn tested(resource: &Value, count: usize) -> (Result<(), String>, Vec<String>) {
     let (client, asked) = fake_api::serve(move |asked| match &*asked.uri {
         "/api/v1" => {
