@@ -1,5 +1,5 @@
-//! The form of a context in a registry: an OCI artifact of one layer. Pure.
-//! See <https://github.com/opencontainers/image-spec/blob/main/manifest.md#guidelines-for-artifact-usage>.
+//! Format of a context in a registry: an OCI artifact with one layer. Pure. See
+//! <https://github.com/opencontainers/image-spec/blob/main/manifest.md#guidelines-for-artifact-usage>.
 
 use serde::Deserialize;
 use serde_json::json;
@@ -8,15 +8,15 @@ use crate::{error::Error, image::OCI_MANIFEST, reference::Digest};
 
 /// `artifactType` of a context.
 pub const ARTIFACT_TYPE: &str = "application/vnd.alustan.context.v1";
-/// Media type of its layer.
+/// Media type of the layer of a context.
 pub const LAYER_TYPE: &str = "application/vnd.alustan.context.v1.tar+gzip";
-/// Media type of the manifest.
+/// Media type of the manifest of a context.
 pub(crate) const MANIFEST_TYPE: &str = OCI_MANIFEST;
-/// The configuration of artifacts that have none.
+/// Config of an artifact without a config.
 pub(crate) const EMPTY: &[u8] = b"{}";
 const EMPTY_TYPE: &str = "application/vnd.oci.empty.v1+json";
 
-/// The tag of a context: `context-` and the first 16 digits of its digest.
+/// Returns the tag of a context: `context-` and the first 16 digits of its digest.
 pub fn context_tag(context: &Digest) -> String {
     let digits = context
         .as_str()
@@ -25,12 +25,12 @@ pub fn context_tag(context: &Digest) -> String {
     format!("context-{}", digits.get(..16).unwrap_or(digits))
 }
 
-/// The digest by which a context of `size` bytes is pulled, whichever registry it is in.
+/// Returns the manifest digest of a context of `size` bytes. It is the same in every registry.
 pub fn artifact_digest(context: &Digest, size: usize) -> Digest {
     Digest::of(&manifest(context, size))
 }
 
-/// The manifest's bytes: the same for the same context, for ever.
+/// Returns the bytes of the manifest. The same context always gives the same bytes.
 pub(crate) fn manifest(context: &Digest, size: usize) -> Vec<u8> {
     let manifest = json!({
         "artifactType": ARTIFACT_TYPE,
@@ -58,7 +58,7 @@ struct Layer {
     size: i64,
 }
 
-/// Reads the manifest of a context. Returns the digest of its only layer, which has at most `most` bytes.
+/// Reads the manifest of a context. Returns the digest of its only layer, of at most `most` bytes.
 ///
 /// # Errors
 /// [`Error::NotAContext`] about `subject`.

@@ -1,4 +1,4 @@
-//! Authentication at registries: <https://distribution.github.io/distribution/spec/auth/token/>.
+//! Authentication with registries: <https://distribution.github.io/distribution/spec/auth/token/>.
 
 use std::time::Duration;
 
@@ -12,14 +12,14 @@ use crate::{
     name::ImageName,
 };
 
-/// Life of a token that does not say how long it lives: <https://distribution.github.io/distribution/spec/auth/token/#token-response-fields>.
+/// Lifetime of a token without `expires_in`: <https://distribution.github.io/distribution/spec/auth/token/#token-response-fields>.
 const TOKEN_LIFE: Duration = Duration::from_mins(1);
-/// Longest time that an answer is trusted.
+/// Maximum lifetime of a grant.
 const LONGEST: Duration = Duration::from_mins(5);
-/// Bytes of a token's answer. A token must fit into a header, for which servers take 8 to 64 KiB.
+/// Maximum size of a token response, in bytes. A token must fit into a header, for which servers accept 8 to 64 KiB.
 const ANSWER: usize = 64 << 10;
 
-/// What is to be done in the repository.
+/// Operation on a repository.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Operation {
     Pull,
@@ -27,35 +27,34 @@ pub(crate) enum Operation {
     Delete,
 }
 
-/// `Authorization` of requests.
+/// `Authorization` header of requests.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) enum Authorization {
     None,
     /// User and password.
     Basic(String, String),
-    /// Token.
     Bearer(String),
 }
 
-/// What opens the repository, and for how long.
+/// Authorization for a repository, with its lifetime.
 pub(crate) struct Grant {
     pub(crate) authorization: Authorization,
     pub(crate) life: Duration,
 }
 
-/// A question for one repository.
+/// Sign-in to one repository.
 pub(crate) struct Question<'a> {
     pub(crate) http: &'a Client,
-    /// `https://host[:port]` or `http://…`.
+    /// URL of the registry: `https://host[:port]` or `http://…`.
     pub(crate) base: &'a str,
     pub(crate) name: &'a ImageName,
     pub(crate) operation: Operation,
-    /// Another repository of the registry that must be readable, to mount blobs from.
+    /// Another repository of the registry, to mount blobs from. The token must permit pulls from it.
     pub(crate) source: Option<&'a ImageName>,
     pub(crate) credential: Option<&'a Credential>,
 }
 
-/// A way in that the registry names.
+/// Authentication scheme that the registry requests.
 #[derive(Debug, PartialEq, Eq)]
 enum Challenge {
     Bearer {
@@ -67,7 +66,7 @@ enum Challenge {
 }
 
 impl Question<'_> {
-    /// Asks the registry what it wants, and gets a token where it wants one.
+    /// Requests the challenge of the registry, and a token if the registry requires one.
     pub(crate) async fn ask(&self) -> Result<Grant, Error> {
         if let Some(Credential::Bearer(token)) = self.credential {
             return Ok(Grant {
@@ -136,9 +135,9 @@ impl Question<'_> {
         let body = self.body(response).await?;
         if !status.is_success() {
             let failure = match status {
-                // What is wrong with credentials comes as 400 from some, and so do refresh tokens that have run out.
+                // Some token services return 400 for invalid credentials and expired refresh tokens.
                 StatusCode::BAD_REQUEST => Failure::Unauthorized,
-                // It is the service that is missing, not the image.
+                // The token service is missing, not the image.
                 StatusCode::NOT_FOUND => Failure::Other,
                 status => Failure::of_status(status.as_u16()),
             };
@@ -157,7 +156,7 @@ impl Question<'_> {
         let mut scopes = vec![format!("repository:{}:{actions}", self.name.repository())];
         let source = self.source.map(ImageName::repository);
         scopes.extend(source.map(|source| format!("repository:{source}:pull")));
-        // OAuth 2 allows one field `scope`, the older protocol wants one for each repository.
+        // OAuth 2 allows one field `scope`; the older protocol requires one per repository.
         let list = scopes.join(" ");
         let mut fields = match self.credential {
             Some(Credential::Identity(_)) => vec![("scope", list.as_str())],
@@ -219,7 +218,7 @@ impl Question<'_> {
     }
 }
 
-/// The way in that is taken: a token where one can be had.
+/// Returns the preferred challenge of a response: `Bearer`, then `Basic`.
 fn challenge(response: &Response) -> Challenge {
     let headers = response
         .headers()
@@ -273,7 +272,7 @@ fn read_token(body: &[u8]) -> Option<Grant> {
             .filter(|text: &&str| !text.is_empty())
     };
     let token = text("token").or_else(|| text("access_token"))?.to_owned();
-    // It becomes a header.
+    // The token becomes a header value.
     if token.bytes().any(|byte| !byte.is_ascii_graphic()) {
         return None;
     }

@@ -1,42 +1,41 @@
-//! What opens a registry. Pure.
+//! Registry credentials. Pure.
 
 use sha2::{Digest, Sha256};
 
-/// Credentials for one registry. No `Debug`, `Display` or `Serialize`, so that no log line can hold them.
+/// Credential for one registry. Has no `Debug`, `Display` or `Serialize`, so that it cannot be logged.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Credential {
-    /// User and password.
+    /// User name and password.
     Basic {
         /// User name.
         username: String,
         /// Password or access token.
         password: String,
     },
-    /// A refresh token that is changed for an access token (`identitytoken`).
+    /// Refresh token, exchanged for an access token (`identitytoken`).
     Identity(String),
-    /// An access token that is sent as it is (`registrytoken`).
+    /// Access token, sent unchanged (`registrytoken`).
     Bearer(String),
 }
 
-/// How a registry is to be reached in one call.
+/// Connection settings for one call to a registry.
 #[derive(Clone, Default)]
 pub struct Access {
-    /// Credentials, none for anonymous access.
+    /// Credential; `None` for anonymous access.
     pub credential: Option<Credential>,
-    /// Plain http instead of TLS.
+    /// Whether to use plain HTTP instead of TLS.
     pub insecure: bool,
-    /// The credential helper that knows the credentials, where there are none: a program, by its path, or
-    /// by its name on the `PATH`.
+    /// Credential helper to run if `credential` is `None`: a path, or a name on the `PATH`.
     pub helper: Option<String>,
 }
 
 impl Access {
-    /// Without credentials, over TLS.
+    /// Returns anonymous access over TLS.
     pub fn anonymous() -> Self {
         Self::default()
     }
 
-    /// With credentials, over TLS.
+    /// Returns access with `credential` over TLS.
     pub fn with(credential: Option<Credential>) -> Self {
         Self {
             credential,
@@ -46,7 +45,7 @@ impl Access {
 }
 
 impl Credential {
-    /// Digest that tells two credentials apart in memory.
+    /// Returns a digest that distinguishes credentials in memory.
     pub(crate) fn fingerprint(&self) -> [u8; 32] {
         let parts: [&str; 3] = match self {
             Self::Basic { username, password } => ["basic", username, password],

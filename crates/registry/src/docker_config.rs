@@ -1,4 +1,4 @@
-//! Credentials as docker and Kubernetes keep them. Pure.
+//! Credentials in the format of Docker and Kubernetes. Pure.
 
 use std::collections::BTreeMap;
 
@@ -11,24 +11,24 @@ use crate::{
     name::{DOCKER_HUB, ImageName, is_docker_hub},
 };
 
-/// The key that every tool looks for Docker Hub under.
+/// Key of Docker Hub that all clients support.
 const HUB_KEY: &str = "https://index.docker.io/v1/";
 
-/// Credentials by registry, read from `config.json` (`auths`) or the older `.dockercfg`. No `Debug`.
+/// Credentials by registry, from `config.json` (`auths`) or the older `.dockercfg`. Has no `Debug`.
 ///
-/// Keys are hosts, also with scheme, path or `*` in a label, as kubelet reads them:
-/// <https://kubernetes.io/docs/concepts/containers/images/#config-json>. The longest key that fits an image wins.
+/// Keys are hosts, optionally with a scheme, a path, or `*` in a label, as in the kubelet:
+/// <https://kubernetes.io/docs/concepts/containers/images/#config-json>. The longest matching key wins.
 #[derive(Clone)]
 pub struct DockerConfig {
     entries: BTreeMap<Key, Credential>,
-    /// Registries whose password only a program on another machine knows, and that program.
+    /// Credential helpers by registry: programs on the machine where the config was written.
     helpers: BTreeMap<Key, String>,
-    /// The program that knows the passwords of all others.
+    /// Credential helper for all other registries (`credsStore`).
     store: Option<String>,
     universal: bool,
 }
 
-/// Equal credentials, however they are written.
+/// Compares credentials, not their notation.
 impl PartialEq for DockerConfig {
     fn eq(&self, other: &Self) -> bool {
         self.entries == other.entries
@@ -37,7 +37,7 @@ impl PartialEq for DockerConfig {
 
 impl Eq for DockerConfig {}
 
-/// Host with port (labels may be `*`), and the path below which the key is good.
+/// Host with port (labels may be `*`), and the path prefix that the key covers.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Key {
     host: String,
@@ -45,10 +45,10 @@ struct Key {
 }
 
 impl DockerConfig {
-    /// Reads the value of a Secret's key.
+    /// Parses the value of a key of a Secret.
     ///
     /// # Errors
-    /// [`Error::InvalidCredentials`], which says what is wrong without repeating any of it.
+    /// [`Error::InvalidCredentials`]. The message repeats nothing of the Secret except names of registries and credential helpers.
     pub fn parse(bytes: &[u8]) -> Result<Self, Error> {
         let root: Value = serde_json::from_slice(bytes).map_err(|error| {
             refuse(format!(
@@ -98,16 +98,15 @@ impl DockerConfig {
         })
     }
 
-    /// Whether every program finds what is in it, as it is written: kaniko looks for Docker Hub under one
-    /// of its names only, and reads no `.dockercfg`.
+    /// Whether every client can use the config as written. kaniko accepts only one key for Docker Hub and does not read `.dockercfg`.
     pub fn is_universal(&self) -> bool {
         self.universal
     }
 
-    /// The credentials for a repository; `None` for anonymous access.
+    /// Returns the credential for a repository; `None` for anonymous access.
     ///
     /// # Errors
-    /// [`Error::InvalidCredentials`] when they are in a credential helper, a program on another machine.
+    /// [`Error::InvalidCredentials`] if only a credential helper has the credential: it is a program on another machine.
     pub fn open(&self, image: &ImageName) -> Result<Option<&Credential>, Error> {
         if let Some(found) = self.credentials_for(image) {
             return Ok(Some(found));
@@ -123,7 +122,7 @@ impl DockerConfig {
         }
     }
 
-    /// The credentials for a repository, those of the longest key that fits.
+    /// Returns the credential of the longest key that matches the repository.
     pub fn credentials_for(&self, image: &ImageName) -> Option<&Credential> {
         let fitting = self.entries.iter().filter(|(key, _)| key.fits(image));
         fitting
@@ -131,7 +130,7 @@ impl DockerConfig {
             .map(|(_, found)| found)
     }
 
-    /// The same as `.dockerconfigjson`: equal content, equal bytes. Secret!
+    /// Returns the config as `.dockerconfigjson`. Equal content gives equal bytes. The result is secret.
     pub fn to_dockerconfigjson(&self) -> Vec<u8> {
         let auths: Map<String, Value> = self
             .entries
@@ -148,7 +147,7 @@ impl Key {
         let text = text.split_once("://").map_or(text, |(_, rest)| rest);
         let (host, path) = text.split_once('/').unwrap_or((text, ""));
         let path = path.trim_matches('/');
-        // The API's version, not a path below which images live.
+        // An API version, not a path prefix of images.
         let path = if ["v1", "v2"].contains(&path) {
             ""
         } else {
@@ -182,7 +181,7 @@ impl Key {
     }
 }
 
-/// Label by label, `*` standing for any part of one.
+/// Compares label by label. Each `*` matches any part of a label.
 fn host_fits(pattern: &str, host: &str) -> bool {
     let (patterns, labels): (Vec<_>, Vec<_>) =
         (pattern.split('.').collect(), host.split('.').collect());
@@ -193,7 +192,7 @@ fn host_fits(pattern: &str, host: &str) -> bool {
             .all(|(pattern, label)| label_fits(pattern, label))
 }
 
-/// The parts between the stars, each taken as early as it can be: no pattern takes long.
+/// Takes each part between two `*` at its first occurrence. Without backtracking, matching takes linear time.
 fn label_fits(pattern: &str, label: &str) -> bool {
     let Some((start, rest)) = pattern.split_once('*') else {
         return pattern == label;
@@ -230,7 +229,7 @@ fn asks_for(program: &str) -> String {
     )
 }
 
-/// An entry's credentials; `None` for the empty entries that docker leaves behind after a logout.
+/// Reads the credential of an entry; `None` for the empty entries that docker leaves after a logout.
 fn read_entry(key: &str, entry: &Value) -> Result<Option<Credential>, Error> {
     let named = |why: &str| refuse(format!("the entry of `{}` {why}", key.escape_debug()));
     let entry = entry.as_object().ok_or_else(|| named("is no object"))?;

@@ -1,76 +1,76 @@
-//! Everything that can go wrong with a registry, told for people. Pure.
+//! Errors of names, credentials and registries. Pure.
 
 use std::{fmt, path::PathBuf, time::Duration};
 
 use serde::Deserialize;
 
-/// Why a name, credentials or a registry cannot be used.
+/// Error of a name, a credential or a registry.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A name, tag or digest is none.
+    /// A name, tag or digest is invalid.
     #[error("`{name}` is no image name: {why}")]
     InvalidImageName {
-        /// The text, escaped.
+        /// Text, escaped.
         name: String,
-        /// What is wrong with it.
+        /// Reason for which the text is invalid.
         why: String,
     },
-    /// A Secret's credentials cannot be read.
+    /// The credentials of a Secret are invalid.
     #[error("the registry credentials cannot be read: {why}")]
     InvalidCredentials {
-        /// What is wrong; repeats nothing of the Secret but names of registries.
+        /// Reason. Repeats nothing of the Secret except names of registries and credential helpers.
         why: String,
     },
-    /// A credential helper gave no credentials.
+    /// A credential helper returned no credentials.
     #[error(
         "the credential helper `{program}` gave no credentials for {registry}: {why}; {}",
         advice_of_helper(*missing)
     )]
     Helper {
-        /// The program.
+        /// Path or name of the program.
         program: String,
-        /// Whose credentials were asked for.
+        /// Registry whose credentials were requested.
         registry: String,
-        /// Its own words.
+        /// Message of the program or of the operating system.
         why: String,
-        /// Whether there is no such program.
+        /// Whether the program does not exist.
         missing: bool,
     },
-    /// The client cannot be made.
+    /// The HTTP clients cannot be created.
     #[error("no registry can be reached: {why}")]
     Setup {
-        /// What is missing.
+        /// Missing or invalid prerequisite.
         why: String,
     },
-    /// The registry did not do it.
+    /// A request to a registry failed.
     #[error("could not {action} {subject}: {failure}{}; {}", detail_of(detail), failure.advice())]
     Request {
-        /// What was tried.
+        /// Action, as a verb phrase.
         action: &'static str,
-        /// On what.
+        /// Object of the action.
         subject: String,
-        /// What kind of fault it was.
+        /// Category of the failure.
         failure: Failure,
-        /// The registry's own words.
+        /// Message of the registry.
         detail: String,
     },
-    /// The registry took too long.
+    /// A registry did not respond in time.
     #[error("could not {action} {subject}: no answer within {} s; it is tried again", after.as_secs())]
     Timeout {
-        /// What was tried.
+        /// Action, as a verb phrase.
         action: &'static str,
-        /// On what.
+        /// Object of the action.
         subject: String,
-        /// The limit.
+        /// Timeout of the action.
         after: Duration,
     },
-    /// What was pulled is no context.
+    /// The pulled artifact is not a context.
     #[error("{subject} is no context: {why}")]
     NotAContext {
-        /// The artifact.
+        /// Reference of the artifact.
         subject: String,
-        /// What is wrong with it.
+        /// Reason for which it is not a context.
         why: String,
     },
     /// The registry does not have a base image, or a part of it.
@@ -90,7 +90,7 @@ pub enum Error {
     InvalidBaseImage {
         /// Reference of the base image.
         subject: String,
-        /// Why its content cannot be used.
+        /// Reason for which its content cannot be used.
         why: String,
     },
     /// A layer file cannot be read.
@@ -98,39 +98,39 @@ pub enum Error {
     LayerFile {
         /// Path of the file.
         file: PathBuf,
-        /// Error of the operating system, or what differs from the description of the layer.
+        /// Error of the operating system, or the difference from the description of the layer.
         why: String,
     },
 }
 
-/// What kind of fault a registry's answer is.
+/// Category of a failed request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Failure {
-    /// It wants credentials, or other ones.
+    /// The registry requires credentials or rejects those of the request.
     Unauthorized,
-    /// The credentials are good but not for this.
+    /// The credentials do not permit the operation.
     Forbidden,
-    /// It has no such image or repository.
+    /// The image or repository does not exist.
     NotFound,
-    /// It asks to slow down.
+    /// The rate limit is exceeded.
     RateLimited,
-    /// It cannot be reached, or the connection broke, or it has an error of its own.
+    /// The registry is unreachable, the connection broke, or the registry has an internal error.
     Unreachable,
-    /// It does not do this at all.
+    /// The registry does not support the operation.
     Unsupported,
-    /// Its certificate is not trusted, or it does not speak TLS.
+    /// The certificate is not trusted, or the registry does not support TLS.
     Tls,
     /// The registry does not know the upload session. A new session can be started.
     UploadLost,
     /// The registry does not know a blob of a pushed manifest.
     BlobMissing,
-    /// Anything else.
+    /// Any other failure.
     Other,
 }
 
 impl Error {
-    /// Stable word for conditions, events and metrics.
+    /// Returns the reason for conditions, events and metrics.
     pub fn reason(&self) -> &'static str {
         match self {
             Self::InvalidImageName { .. } => "InvalidImageName",
@@ -147,7 +147,7 @@ impl Error {
         }
     }
 
-    /// Whether it can pass by itself (the world's fault), so that it must not eat the resource's budget of retries.
+    /// Whether the failure is transient and does not use the retry budget (rule 10).
     pub fn is_transient(&self) -> bool {
         match self {
             Self::InvalidImageName { .. }
@@ -182,7 +182,7 @@ impl Error {
         )
     }
 
-    /// Whether another name could do where this one was refused.
+    /// Whether the registry may have refused the tag, so that a push by digest can succeed.
     pub(crate) fn may_be_the_tag(&self) -> bool {
         matches!(
             self,
@@ -224,7 +224,7 @@ fn advice_of_helper(missing: bool) -> &'static str {
 }
 
 impl Failure {
-    /// Stable word for conditions, events and metrics.
+    /// Returns the reason for conditions, events and metrics.
     pub fn reason(self) -> &'static str {
         match self {
             Self::Unauthorized => "RegistryUnauthorized",
@@ -238,7 +238,7 @@ impl Failure {
         }
     }
 
-    /// Whether it can pass by itself.
+    /// Whether the failure is transient (rule 10).
     pub fn is_transient(self) -> bool {
         match self {
             Self::RateLimited | Self::Unreachable | Self::UploadLost => true,
@@ -271,7 +271,7 @@ impl Failure {
         }
     }
 
-    /// Reads a status of HTTP.
+    /// Maps an HTTP status to a failure.
     pub(crate) fn of_status(status: u16) -> Self {
         match status {
             401 => Self::Unauthorized,
@@ -301,7 +301,7 @@ impl Failure {
     }
 }
 
-/// Body of an error: <https://github.com/opencontainers/distribution-spec/blob/main/spec.md#error-codes>.
+/// Body of an error response: <https://github.com/opencontainers/distribution-spec/blob/main/spec.md#error-codes>.
 #[derive(Deserialize)]
 struct Envelope {
     errors: Vec<Fault>,
@@ -334,8 +334,8 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Failure and the registry's words, from an answer that is not a success. The status decides; an error code only
-/// refines 404 and statuses without a meaning of their own, such as 400.
+/// Returns failure and message of an unsuccessful response. The status decides; an error code only refines 404 and unspecific statuses,
+/// such as 400.
 pub(crate) fn read_answer(status: u16, body: &[u8]) -> (Failure, String) {
     let envelope = read_envelope(body);
     let failure = match (Failure::of_status(status), &envelope) {
@@ -359,7 +359,7 @@ pub(crate) fn read_answer(status: u16, body: &[u8]) -> (Failure, String) {
     (failure, detail)
 }
 
-/// Reads the answer to an upload like [`read_answer`], but recognises a lost upload session.
+/// Reads the response to an upload like [`read_answer`], but recognises a lost upload session.
 pub(crate) fn read_upload_answer(status: u16, body: &[u8]) -> (Failure, String) {
     let (failure, detail) = read_answer(status, body);
     let is_code = read_envelope(body).is_some_and(|envelope| has_code(&envelope, &UPLOAD_LOST));
@@ -378,7 +378,7 @@ pub(crate) fn read_upload_answer(status: u16, body: &[u8]) -> (Failure, String) 
     )
 }
 
-/// Error codes of a lost upload session. Registries that keep a part of the content answer with a wrong digest.
+/// Error codes of a lost upload session. Registries that kept only a part of the content report a wrong digest.
 const UPLOAD_LOST: [&str; 3] = [
     "BLOB_UPLOAD_UNKNOWN",
     "BLOB_UPLOAD_INVALID",
@@ -398,7 +398,7 @@ fn has_code(envelope: &Envelope, codes: &[&str]) -> bool {
         .any(|error| codes.contains(&&*error.code))
 }
 
-/// Words of rustls, in lower case.
+/// Substrings of rustls errors, in lower case.
 const TLS_WORDS: [&str; 5] = [
     "certificate",
     "handshake",
@@ -407,7 +407,7 @@ const TLS_WORDS: [&str; 5] = [
     "tls",
 ];
 
-/// What broke below HTTP. Addresses are left out: they may hold tokens in their queries.
+/// Returns failure and message of an error below HTTP. URLs are omitted, because their queries may contain tokens.
 pub(crate) fn read_request(error: &reqwest::Error) -> (Failure, String) {
     let mut texts = Vec::new();
     let mut source = std::error::Error::source(error);
@@ -436,7 +436,7 @@ fn words(envelope: &Envelope) -> String {
     short(&texts.join("; "))
 }
 
-/// One line of at most 300 bytes.
+/// Returns `text` as one line of at most 300 bytes.
 pub(crate) fn short(text: &str) -> String {
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
     let end = line

@@ -1,5 +1,5 @@
-//! Credential helpers: programs that know how to sign in, such as those of the clouds.
-//! See <https://github.com/docker/docker-credential-helpers#development>.
+//! Credential helpers: programs that provide registry credentials, for example of cloud providers. See
+//! <https://github.com/docker/docker-credential-helpers#development>.
 
 use std::process::Stdio;
 
@@ -14,12 +14,12 @@ use crate::{
     error::{Error, short},
 };
 
-/// Bytes of an answer.
+/// Maximum size of each output of a helper, in bytes.
 const ANSWER: u64 = 1 << 20;
-/// The user name of what is a refresh token.
+/// User name that marks the secret as a refresh token.
 const TOKEN: &str = "<token>";
 
-/// Asks `program` for the credentials of `registry`. Nothing of an answer that is no error is ever told.
+/// Requests the credential of `registry` from `program`. Only the output of a failed program appears in messages.
 pub(crate) async fn ask(program: &str, registry: &str) -> Result<Credential, Error> {
     let failed = |why: String| Error::Helper {
         program: program.to_owned(),
@@ -29,7 +29,7 @@ pub(crate) async fn ask(program: &str, registry: &str) -> Result<Credential, Err
     };
     let mut child = Command::new(program)
         .arg("get")
-        // That of ECR would want a home that it can write to.
+        // The cache of the ECR helper would require a writable home directory.
         .env("AWS_ECR_DISABLE_CACHE", "true")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -50,7 +50,7 @@ pub(crate) async fn ask(program: &str, registry: &str) -> Result<Credential, Err
         .await
         .map_err(|error| failed(error.to_string()))?;
     if !ended.success() {
-        // What went wrong comes on either.
+        // Helpers report errors on stdout or stderr.
         let why = [said, complaints].concat();
         return Err(failed(short(&String::from_utf8_lossy(&why))));
     }
@@ -60,7 +60,7 @@ pub(crate) async fn ask(program: &str, registry: &str) -> Result<Credential, Err
 async fn converse(child: &mut Child, registry: &str) -> std::io::Result<(Vec<u8>, Vec<u8>)> {
     let (mut said, mut complaints) = (Vec::new(), Vec::new());
     if let Some(mut input) = child.stdin.take() {
-        // One that asks nothing may have ended.
+        // A helper that does not read its input may have exited.
         let _ = input.write_all(registry.as_bytes()).await;
     }
     if let (Some(output), Some(errors)) = (child.stdout.take(), child.stderr.take()) {

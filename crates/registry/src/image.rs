@@ -450,8 +450,7 @@ impl ConfigFile {
         Ok(())
     }
 
-    /// Entries are matched with layers by position, so that entries after a base without history would describe
-    /// the wrong layers.
+    /// Clients match history entries with layers by position. After a base without history, new entries would describe the wrong layers.
     fn append_history(&mut self, empty_base: bool, layers: &[Layer], settings: &ImageConfig) {
         let has_history = self
             .history

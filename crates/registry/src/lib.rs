@@ -1,9 +1,8 @@
 //! References, credentials and context artifacts in OCI registries.
 //!
-//! [`ImageName`], [`ImageRef`] and [`Digest`] are read at the edge, [`DockerConfig`] reads the credentials of a
-//! Secret, [`Registry`] asks and pushes. The controller pushes contexts and looks for images; the build pod pulls contexts and
-//! can append layers to a base image.
-//! No crypto provider is installed here: the program does that first of all in `main`.
+//! [`ImageName`], [`ImageRef`] and [`Digest`] validate input. [`DockerConfig`] reads the credentials of a Secret. [`Registry`] sends
+//! requests. The controller pushes contexts and requests image digests. The build pod pulls contexts and can append layers to a base image.
+//! The program must install a crypto provider in `main`; this crate installs none.
 
 mod artifact;
 mod auth;

@@ -4,18 +4,18 @@ use std::fmt;
 
 use crate::error::Error;
 
-/// The registry of names without one.
+/// Registry of names without a registry.
 pub(crate) const DOCKER_HUB: &str = "docker.io";
-/// Where it is reached.
+/// API host of Docker Hub.
 pub(crate) const HUB_HOST: &str = "index.docker.io";
-/// Other names of that registry.
+/// Aliases of Docker Hub.
 const DOCKER_HUB_ALIASES: [&str; 3] = [HUB_HOST, "registry-1.docker.io", "registry.hub.docker.com"];
-/// Bytes of a repository's name: <https://distribution.github.io/distribution/spec/api/#overview>.
+/// Maximum length of a repository name, in bytes: <https://distribution.github.io/distribution/spec/api/#overview>.
 const LONGEST: usize = 255;
 
 /// A repository in a registry, without tag and digest: `host[:port]/path`.
 ///
-/// Short forms mean what they mean to docker: `alpine` is `docker.io/library/alpine`.
+/// Short forms are expanded as in docker: `alpine` is `docker.io/library/alpine`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ImageName {
     registry: String,
@@ -23,20 +23,20 @@ pub struct ImageName {
 }
 
 impl ImageName {
-    /// Reads a repository's name.
+    /// Parses the name of a repository.
     ///
     /// # Errors
-    /// [`Error::InvalidImageName`] with what is wrong.
+    /// [`Error::InvalidImageName`] with the reason.
     pub fn parse(text: &str) -> Result<Self, Error> {
         read(text).map_err(|why| invalid(text, why))
     }
 
-    /// Host and port, `docker.io` for Docker Hub.
+    /// Returns host and port; `docker.io` for Docker Hub.
     pub fn registry(&self) -> &str {
         &self.registry
     }
 
-    /// Path in the registry, with `library/` for Docker Hub's own images.
+    /// Returns the path in the registry, with `library/` for official images of Docker Hub.
     pub fn repository(&self) -> &str {
         &self.repository
     }
@@ -72,7 +72,7 @@ fn read(text: &str) -> Result<ImageName, String> {
     split(text)
 }
 
-/// What no reference may hold; shared with references that have a tag.
+/// Refuses text that is invalid in every reference, with or without tag and digest.
 pub(crate) fn refuse_odd_text(text: &str) -> Result<(), String> {
     if text.is_empty() {
         return Err("it is empty".into());
@@ -86,7 +86,7 @@ pub(crate) fn refuse_odd_text(text: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Splits host and path as docker does, and checks both.
+/// Splits host and path as docker does, and validates both.
 pub(crate) fn split(text: &str) -> Result<ImageName, String> {
     let (registry, path) = match text.split_once('/') {
         Some((first, path)) if is_registry(first) => (first, path),
@@ -111,7 +111,7 @@ pub(crate) fn split(text: &str) -> Result<ImageName, String> {
     })
 }
 
-/// The first part is a host when it has a dot or a port, or is `localhost`.
+/// Whether the first part of a name is a host: it contains a dot or a port, or is `localhost`.
 fn is_registry(first: &str) -> bool {
     first == "localhost" || first.contains(['.', ':'])
 }

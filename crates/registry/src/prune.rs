@@ -1,7 +1,7 @@
-//! Which images of a repository may go. Pure.
+//! Selection of the images of a repository to delete. Pure.
 //!
-//! Only tags that the operator's own naming makes are looked at, and of those only images that say themselves
-//! that they were built for this namespace. What a tag of somebody else points at as well stays.
+//! Candidates have a tag in the form of runner image tags and a label with the uid of the namespace. An image with another remaining tag is
+//! kept.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -11,53 +11,53 @@ use serde_json::Value;
 
 use crate::reference::Digest;
 
-/// Builders that make the same image of the same content give it no time, or the first one there is: then nobody
-/// knows how old it is. 2000-01-01.
+/// Earliest plausible creation time: 2000-01-01. Reproducible builders set no creation time or the epoch. The age of such an image is
+/// unknown, so it is kept.
 const FIRST: i64 = 946_684_800;
-/// Maximum size of the uid of a namespace, in bytes. Kubernetes makes UUIDs.
+/// Maximum length of a namespace uid, in bytes. Kubernetes generates UUIDs.
 const UID: usize = 64;
 
-/// A tag and what it points at.
+/// A tag and its manifest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// The tag.
+    /// Tag, without the repository.
     pub tag: String,
-    /// What it points at.
+    /// Digest of the manifest.
     pub digest: Digest,
-    /// What the image says of itself, if it is a runner image.
+    /// Metadata of the image, if it is a runner image.
     pub ours: Option<Ours>,
 }
 
-/// What a runner image says of itself.
+/// Metadata of a runner image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ours {
-    /// The uid of the namespace that it was built for.
+    /// Uid of the namespace for which the image was built.
     pub namespace: String,
-    /// The context that it was built from, as an artifact.
+    /// Manifest digest of the context from which the image was built.
     pub context: Option<Digest>,
-    /// Creation time in the image config: of the build, or of the commit where builder kind Append built it.
+    /// Creation time in the image config: that of the build, or that of the commit with builder kind `Append`.
     pub created: Timestamp,
 }
 
-/// Which images may go.
+/// Retention policy for images.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// How many of the newest stay.
+    /// Number of newest images to keep.
     pub keep: usize,
-    /// How old one must be.
+    /// Minimum age of an image to delete.
     pub older_than: Duration,
 }
 
-/// What resources need.
+/// Images and contexts that resources use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Used {
-    /// Images and contexts.
+    /// Digests of images and contexts.
     pub digests: BTreeSet<Digest>,
-    /// Images that are looked for by their tag.
+    /// Tags of images that are referenced by tag.
     pub tags: BTreeSet<String>,
 }
 
-/// The manifests that may go: images of the namespace with the uid `namespace`, each before its context.
+/// Returns the manifests to delete: images of the namespace with uid `namespace`, then their contexts.
 pub fn choose(
     found: &[Found],
     namespace: &str,
@@ -82,7 +82,7 @@ pub fn choose(
         .filter(|(found, ours)| too_old(ours.created) && !used.tags.contains(&found.tag))
         .map(|(found, _)| found.tag.as_str())
         .collect();
-    // A digest goes with all of its tags.
+    // Deleting a manifest removes all of its tags.
     let (going, staying): (Vec<&Found>, Vec<&Found>) = found
         .iter()
         .partition(|found| going.contains(found.tag.as_str()));
@@ -104,18 +104,18 @@ pub fn choose(
         .collect()
 }
 
-/// Whether a tag has the form of those of runner images.
+/// Whether a tag has the form of a runner image tag: 40 lower-case hex digits.
 pub fn is_image_tag(tag: &str) -> bool {
     is_hex(tag, 40)
 }
 
-/// Whether a tag has the form of those of contexts.
+/// Whether a tag has the form of a context tag: `context-` and 16 lower-case hex digits.
 pub(crate) fn is_context_tag(tag: &str) -> bool {
     tag.strip_prefix("context-")
         .is_some_and(|digits| is_hex(digits, 16))
 }
 
-/// Whether a tag has the form of those of the builder's layers.
+/// Whether a tag has the form of a layer tag of the builder cache: 64 lower-case hex digits.
 pub(crate) fn is_cache_tag(tag: &str) -> bool {
     is_hex(tag, 64)
 }
@@ -125,7 +125,7 @@ fn is_hex(text: &str, length: usize) -> bool {
     text.len() == length && text.bytes().all(digit)
 }
 
-/// What the configuration of an image says of it.
+/// Reads the metadata of a runner image from its config; `None` if the config is not that of a runner image.
 pub(crate) fn read_config(config: &[u8]) -> Option<Ours> {
     let config: Value = serde_json::from_slice(config).ok()?;
     let labels = config.pointer("/config/Labels")?;

@@ -1,4 +1,4 @@
-//! Images by tag and digest. Pure.
+//! Image references by tag and digest. Pure.
 
 use std::fmt;
 
@@ -7,15 +7,15 @@ use crate::{
     name::{self, ImageName, invalid},
 };
 
-/// An algorithm and its value: `sha256:…` or `sha512:…`.
+/// Algorithm and value of a digest: `sha256:…` or `sha512:…`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Digest(String);
 
 impl Digest {
-    /// Reads a digest.
+    /// Parses a digest.
     ///
     /// # Errors
-    /// [`Error::InvalidImageName`] when it is not `sha256:` and 64, or `sha512:` and 128, digits in lower case.
+    /// [`Error::InvalidImageName`] unless the digest is `sha256:` with 64, or `sha512:` with 128, lower-case hex digits.
     pub fn parse(text: &str) -> Result<Self, Error> {
         let digits = match text.split_once(':') {
             Some(("sha256", digits)) if digits.len() == 64 => digits,
@@ -34,14 +34,14 @@ impl Digest {
         ))
     }
 
-    /// The sha256 of these bytes.
+    /// Returns the SHA-256 digest of `bytes`.
     pub fn of(bytes: &[u8]) -> Self {
         let mut hasher = Hasher::sha256();
         hasher.update(bytes);
         hasher.finish()
     }
 
-    /// The text with its algorithm.
+    /// Returns the digest as text, with its algorithm.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -115,7 +115,7 @@ pub(crate) fn is_tag(text: &str) -> bool {
     fits && text.chars().all(plain)
 }
 
-/// An image: a repository, and a tag or a digest or both. The digest decides where there is one.
+/// Image reference: a repository with a tag, a digest or both. The digest takes precedence.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ImageRef {
     name: ImageName,
@@ -124,10 +124,10 @@ pub struct ImageRef {
 }
 
 impl ImageRef {
-    /// Reads `name[:tag][@digest]`; with neither, the tag is `latest`, as to docker.
+    /// Parses `name[:tag][@digest]`. Without both, the tag is `latest`, as in docker.
     ///
     /// # Errors
-    /// [`Error::InvalidImageName`] with what is wrong.
+    /// [`Error::InvalidImageName`] with the reason.
     pub fn parse(text: &str) -> Result<Self, Error> {
         let refuse = |why: String| invalid(text, why);
         name::refuse_odd_text(text).map_err(refuse)?;
@@ -158,10 +158,10 @@ impl ImageRef {
         }
     }
 
-    /// An image by tag.
+    /// Returns an image reference by tag.
     ///
     /// # Errors
-    /// [`Error::InvalidImageName`] when the tag is not of `[A-Za-z0-9_][A-Za-z0-9._-]{0,127}`.
+    /// [`Error::InvalidImageName`] unless the tag matches `[A-Za-z0-9_][A-Za-z0-9._-]{0,127}`.
     pub fn tagged(name: ImageName, tag: &str) -> Result<Self, Error> {
         if is_tag(tag) {
             return Ok(Self {
@@ -176,7 +176,7 @@ impl ImageRef {
         ))
     }
 
-    /// An image by digest.
+    /// Returns an image reference by digest.
     pub fn by_digest(name: ImageName, digest: Digest) -> Self {
         Self {
             name,
@@ -185,17 +185,17 @@ impl ImageRef {
         }
     }
 
-    /// The repository.
+    /// Returns the repository.
     pub fn name(&self) -> &ImageName {
         &self.name
     }
 
-    /// The tag, if there is one.
+    /// Returns the tag, if any.
     pub fn tag(&self) -> Option<&str> {
         self.tag.as_deref()
     }
 
-    /// The digest, if there is one.
+    /// Returns the digest, if any.
     pub fn digest(&self) -> Option<&Digest> {
         self.digest.as_ref()
     }

@@ -1,4 +1,4 @@
-//! Questions to registries, and contexts to and from them. Called by the controller and by build pods.
+//! Client of OCI registries, for the controller and for build pods.
 
 mod append;
 mod blobs;
@@ -31,20 +31,20 @@ use crate::{
 use calls::Call;
 use inner::Inner;
 
-/// How long it may take to look through a repository.
+/// Timeout for the inventory of a repository.
 const PATIENCE: Duration = Duration::from_mins(10);
 
-/// The way to every registry. Cheap to clone; every method may run many times at once.
+/// Client for all registries. Clones are cheap and share sessions. Methods may run concurrently.
 #[derive(Clone)]
 pub struct Registry {
     inner: Arc<Inner>,
 }
 
 impl Registry {
-    /// Makes the clients. The program must have installed a crypto provider for rustls before.
+    /// Creates the HTTP clients. The program must have installed a crypto provider for rustls.
     ///
     /// # Errors
-    /// [`Error::Setup`] without a crypto provider, without any trusted certificate, or with one that cannot be read.
+    /// [`Error::Setup`] without a crypto provider, without trusted certificates, or if a CA certificate is invalid.
     pub fn new(options: Options) -> Result<Self, Error> {
         let certificates = setup::certificates(&options)?;
         let http = setup::tokens(&options, &certificates)?;
@@ -61,10 +61,10 @@ impl Registry {
         })
     }
 
-    /// The digest that the registry has for an image now, `None` when it has none (a `HEAD` of the manifest).
+    /// Returns the current digest of an image; `None` if the image does not exist. Sends a `HEAD` request for the manifest.
     ///
     /// # Errors
-    /// When the registry cannot be asked; an image that is not there is no error.
+    /// If the request fails. A missing image is not an error.
     pub async fn digest_of(
         &self,
         image: &ImageRef,
@@ -89,10 +89,10 @@ impl Registry {
         }
     }
 
-    /// Pushes a context unless it is there, and tells the digest of its manifest, by which it is pulled.
+    /// Pushes a context unless it exists. Returns the digest of its manifest, by which it is pulled.
     ///
     /// # Errors
-    /// When the bytes are not those of the digest, and when the registry does not take them.
+    /// If `bytes` do not match `context`, or if the registry refuses the push.
     pub async fn push_context(
         &self,
         repository: &ImageName,
@@ -119,10 +119,10 @@ impl Registry {
         call.within(self.inner.options.transfer_timeout, push).await
     }
 
-    /// Pulls a context by the digest of its manifest. Digests of manifest and content are checked.
+    /// Pulls a context by the digest of its manifest. Verifies the digests of manifest and content.
     ///
     /// # Errors
-    /// When the registry does not have it, or what it has is no context.
+    /// If the registry does not have the manifest, or if the content is not a context.
     pub async fn pull_context(
         &self,
         repository: &ImageName,
@@ -143,10 +143,10 @@ impl Registry {
         .await
     }
 
-    /// What is in a repository, as far as pruning must know it.
+    /// Returns the tags and images of a repository that are relevant for pruning.
     ///
     /// # Errors
-    /// When the registry cannot be asked, or does not list its tags.
+    /// If a request fails, or if the registry does not list tags.
     pub async fn inventory(
         &self,
         repository: &ImageName,
@@ -162,10 +162,10 @@ impl Registry {
         call.in_time(PATIENCE, call.inventory()).await
     }
 
-    /// Removes a manifest, and with it all tags that point at it. One that is gone is removed.
+    /// Deletes a manifest with all of its tags. A missing manifest is not an error.
     ///
     /// # Errors
-    /// [`Failure::Unsupported`] from a registry that removes nothing.
+    /// [`Failure::Unsupported`] if the registry does not support deletion.
     pub async fn delete(
         &self,
         repository: &ImageName,

@@ -1,4 +1,4 @@
-//! Opened repositories, each with the credentials of one tenant, kept until their token expires.
+//! Sessions: opened repositories, each with the credentials of one tenant, kept until their token expires.
 
 use std::{collections::HashMap, sync::Arc, time::Instant};
 
@@ -11,10 +11,10 @@ use crate::{
     registry::raw::Raw,
 };
 
-/// More sessions than that are forgotten rather than kept.
+/// Maximum number of sessions. When it is reached, all sessions are discarded.
 const MOST: usize = 256;
 
-/// What a session is good for. Credentials are part of it: nobody speaks with another's token.
+/// Key of a session. It includes the credentials, so that a tenant never uses the token of another tenant.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub(crate) struct SessionKey {
     name: ImageName,

@@ -68,7 +68,7 @@ fn docker_hub_is_known_by_all_its_names(#[case] key: &str) {
     );
 }
 
-/// A comparison that takes back what a star stands for does not end.
+/// Matching with backtracking would not finish.
 #[test]
 fn hosts_of_many_stars_are_compared_in_linear_time() {
     const STARS: usize = 100_000;
@@ -249,7 +249,7 @@ proptest! {
         let config = json!({"auths": {key: {"username": "u", "password": "p"}}}).to_string();
         let config = DockerConfig::parse(config.as_bytes()).ok().unwrap();
         let found = |image: &str| config.credentials_for(&ImageName::parse(image).unwrap()).is_some();
-        // `v1` and `v2` at the end are versions of the API.
+        // A path `v1` or `v2` is an API version.
         prop_assume!(!["v1", "v2"].contains(&prefix.join("/").as_str()));
         let (image, other) = (format!("{host}/{path}"), format!("other-{host}/{path}"));
         prop_assert!(found(&image));

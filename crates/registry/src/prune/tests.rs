@@ -22,7 +22,7 @@ fn digest(text: &str) -> Digest {
     Digest::of(text.as_bytes())
 }
 
-/// An image of the namespace `mine`, from a context of its own.
+/// Returns an image of namespace `mine`, with a separate context.
 fn image(number: u64, days: i64) -> Found {
     Found {
         tag: tag(number),
@@ -188,7 +188,7 @@ proptest! {
                 ours.namespace = if whose == 0 { "theirs".to_owned() } else { "mine".to_owned() };
                 ours.context = Some(digest(&format!("context {content}")));
             });
-            // Two tags of one image.
+            // Two tags refer to one image.
             one.digest = digest(&format!("image {}", number / 2));
             found.insert(one.tag.clone(), one);
         }

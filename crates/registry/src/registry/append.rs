@@ -22,7 +22,7 @@ use crate::{
     reference::{Digest, ImageRef},
 };
 
-/// Maximum time to append layers, a copy of the base image included.
+/// Maximum time to append layers, including a copy of the base image.
 const APPEND_TIME: Duration = Duration::from_mins(30);
 /// Maximum size of a manifest, in bytes: <https://github.com/opencontainers/distribution-spec/blob/main/spec.md#pushing-manifests>.
 const MANIFEST_SIZE: usize = 4 << 20;
@@ -36,20 +36,18 @@ const RETRIES: usize = 3;
 const MAX_DELAY: Duration = Duration::from_secs(10);
 
 impl Registry {
-    /// Appends `layers` to the image `base` (by digest), pushes the result as `target` (by tag) and returns the digest
-    /// of its manifest. An existing tag is not replaced: its digest is returned. The tag is read first and again directly
-    /// before the manifest is pushed. Only registries with immutable tags guarantee that a tag created after that is
-    /// not replaced.
+    /// Appends `layers` to the image `base` (by digest), pushes the result as `target` (by tag) and returns the digest of its manifest. An
+    /// existing tag is not replaced: its digest is returned. The tag is read first and again directly before the manifest is pushed. Only
+    /// registries with immutable tags guarantee that a tag created after that is not replaced.
     ///
-    /// Layers of the base image are mounted from its repository where registry and credentials allow it, otherwise
-    /// copied. From an index, the image for the platform in `config` is used. The same input gives the same digest.
-    /// Memory use does not depend on the size of the layers.
+    /// Layers of the base image are mounted from its repository if registry and credentials permit it, otherwise copied. From an index, the
+    /// image for the platform in `config` is used. The same input gives the same digest. Memory use does not depend on the size of the
+    /// layers.
     ///
     /// # Errors
     /// - [`Error::InvalidImageName`] if `base` has no digest or `target` has no tag.
     /// - [`Error::BaseImageNotFound`] if the registry does not have the base image, or a part of it.
-    /// - [`Error::InvalidBaseImage`] if layers cannot be appended to the base image, or if its content does not match
-    ///   its digests.
+    /// - [`Error::InvalidBaseImage`] if layers cannot be appended to the base image, or if its content does not match its digests.
     /// - [`Error::LayerFile`] if a layer cannot be read.
     /// - [`Error::Request`] and [`Error::Timeout`] if a registry fails. Transient failures have been retried.
     pub async fn append(
@@ -121,7 +119,7 @@ struct Append<'a> {
     config: &'a ImageConfig,
 }
 
-/// Whether the registry is asked for a blob before it is pushed.
+/// Whether to check for an existing blob before the push.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Push {
     IfMissing,
@@ -285,7 +283,7 @@ impl Append<'_> {
         self.target.upload(upload_url, blob, content).await
     }
 
-    /// Mounts a blob of the base repository. A failed mount is no error, since the blob can be copied.
+    /// Mounts a blob of the base repository. A failed mount is not an error, because the blob can be copied.
     async fn mount(&self, digest: &Digest) -> Mount {
         self.try_mount(digest).await.unwrap_or_else(|error| {
             debug!(%digest, %error, "cannot mount a layer, copying it");
@@ -328,7 +326,7 @@ impl Append<'_> {
             .await
         {
             Ok(digest) => Ok(digest),
-            // Registries with immutable tags have several answers for a tag that was created concurrently.
+            // Registries with immutable tags respond differently to a tag that was created concurrently.
             Err(error) if error.may_be_the_tag() => match self.existing().await {
                 Ok(Some(existing)) => Ok(existing),
                 _ => Err(error),

@@ -32,7 +32,7 @@ const BLOB_TYPE: &str = "application/octet-stream";
 /// A repository, opened with a token that is replaced before it expires.
 pub(super) struct Repository<'a> {
     pub(super) call: Call<'a>,
-    /// Another repository of the registry, which the token opens for pull.
+    /// Another repository of the registry, from which the token permits pulls.
     source: Option<&'a ImageName>,
     raw: Mutex<Option<Arc<Raw>>>,
 }
@@ -60,11 +60,11 @@ impl Content {
     }
 }
 
-/// Answer to a request to mount a blob.
+/// Response to a mount request.
 pub(super) enum Mount {
     /// The repository has the blob.
     Done,
-    /// The blob must be uploaded, to this address if there is one.
+    /// The blob must be uploaded, to this URL if the registry has started an upload.
     Refused(Option<Url>),
 }
 
@@ -77,7 +77,7 @@ impl<'a> Repository<'a> {
         }
     }
 
-    /// The repository that `raw` has opened.
+    /// Returns the repository opened by `raw`.
     pub(super) fn opened(call: Call<'a>, raw: Arc<Raw>) -> Self {
         Self {
             call,
@@ -86,7 +86,7 @@ impl<'a> Repository<'a> {
         }
     }
 
-    /// Makes the next request ask for a new token.
+    /// Discards the token. The next request obtains a new one.
     pub(super) async fn forget_token(&self) {
         *self.raw.lock().await = None;
     }
@@ -101,7 +101,7 @@ impl<'a> Repository<'a> {
         Ok(raw)
     }
 
-    /// Opens the repository. Without this, the first request does.
+    /// Opens the repository; otherwise, the first request opens it.
     pub(super) async fn sign_in(&self) -> Result<(), Error> {
         self.raw().await.map(drop)
     }
@@ -147,7 +147,7 @@ impl<'a> Repository<'a> {
         .await
     }
 
-    /// Asks the registry to take a blob from the repository `from`.
+    /// Requests a mount of a blob from the repository `from`.
     pub(super) async fn mount(&self, digest: &Digest, from: &ImageName) -> Result<Mount, Error> {
         let query = [("mount", digest.as_str()), ("from", from.repository())];
         let response = self.post_upload(&query).await?;
@@ -175,9 +175,8 @@ impl<'a> Repository<'a> {
         upload_url(&response).map_err(|why| self.call.refused(Failure::Other, why.to_owned()))
     }
 
-    /// Uploads a blob in one request, to `upload_url` if the registry has started an upload. Fails if no byte is sent
-    /// within `Options::timeout`, or if the registry does not answer within `Options::transfer_timeout` after the last
-    /// byte.
+    /// Uploads a blob in one request, to `upload_url` if the registry has started an upload. Fails if no byte is sent within
+    /// `Options::timeout`, or if the registry does not respond within `Options::transfer_timeout` after the last byte.
     pub(super) async fn upload(
         &self,
         upload_url: Option<Url>,
@@ -212,7 +211,7 @@ impl<'a> Repository<'a> {
         }
     }
 
-    /// Verifies that an upload is complete. Only status 201 says so by itself.
+    /// Verifies that an upload is complete. Only status 201 is sufficient proof.
     async fn stored(&self, digest: &Digest, status: StatusCode) -> Result<(), Error> {
         if status == StatusCode::CREATED || self.has_blob(digest).await? {
             return Ok(());
@@ -328,7 +327,7 @@ struct Download {
     /// `None` after the last piece.
     hasher: Option<Hasher>,
     digest: Digest,
-    /// Bytes still to come.
+    /// Remaining bytes.
     left: u64,
     held: Option<Bytes>,
     action: &'static str,
@@ -380,7 +379,7 @@ impl Download {
 struct Progress {
     size: u64,
     sent: AtomicU64,
-    /// Why the content could not be read.
+    /// Error of reading the content.
     fault: parking_lot::Mutex<Option<Error>>,
 }
 
@@ -396,7 +395,7 @@ impl Progress {
         }
     }
 
-    /// Returns a request body that notes its progress and faults here.
+    /// Returns a request body that records its progress and its error in `self`.
     fn body(
         self: &Arc<Self>,
         content: impl Stream<Item = Result<Bytes, Error>> + Send + 'static,

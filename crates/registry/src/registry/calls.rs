@@ -1,4 +1,4 @@
-//! One call: signed in, bounded in time, tried once more when a kept session was refused.
+//! Calls to a registry: signed in, with a timeout, repeated once if a kept session is refused.
 
 use std::{
     future::Future,
@@ -16,11 +16,11 @@ use crate::{
     session::SessionKey,
 };
 
-/// A call on one repository.
+/// A call to one repository.
 #[derive(Clone)]
 pub(super) struct Call<'a> {
     pub(super) inner: &'a Inner,
-    /// What is tried, and on what: for messages.
+    /// Action and object of the call, for messages.
     pub(super) action: &'static str,
     pub(super) subject: String,
     pub(super) name: &'a ImageName,
@@ -29,7 +29,7 @@ pub(super) struct Call<'a> {
 }
 
 impl Call<'_> {
-    /// Runs the work in the time given; when a session from an earlier call is refused, once more with a new one.
+    /// Runs `work` within `time`. Repeats it once with a new session if a kept session is refused.
     pub(super) async fn within<T, F>(
         &self,
         time: Duration,
@@ -41,7 +41,7 @@ impl Call<'_> {
         self.in_time(time, self.twice(work)).await
     }
 
-    /// Does the work in the time given.
+    /// Runs `work` within `time`.
     pub(super) async fn in_time<T>(
         &self,
         time: Duration,
@@ -80,7 +80,7 @@ impl Call<'_> {
         Ok(raw)
     }
 
-    /// Signs in. The token opens `source` for pull as well.
+    /// Signs in. The token also permits pulls from `source`.
     pub(super) async fn raw(&self, source: Option<&ImageName>) -> Result<Raw, Error> {
         let (host, grant) = self.grant(source).await?;
         Ok(Raw {
@@ -93,7 +93,7 @@ impl Call<'_> {
         })
     }
 
-    /// The host that is spoken to, and what opens the repository there, and `source` for pull.
+    /// Returns the host of the registry and the grant for the repository, which also permits pulls from `source`.
     async fn grant(&self, source: Option<&ImageName>) -> Result<(String, Grant), Error> {
         let host = self.host();
         let helped = match (&self.access.credential, &self.access.helper) {

@@ -1,4 +1,4 @@
-//! Digests of images; pushes and pulls of contexts.
+//! Digests of images; push and pull of contexts.
 
 use std::sync::Arc;
 
@@ -45,7 +45,7 @@ impl Call<'_> {
             .ok_or_else(|| self.refused(Failure::Other, "its digest is invalid".to_owned()))
     }
 
-    /// Computes the digest of a manifest while it is read, so that no manifest is held in memory.
+    /// Computes the digest of a manifest while reading it, so that the manifest is not kept in memory.
     async fn digest_of_manifest(&self, request: RequestBuilder) -> Result<Digest, Error> {
         let mut response = self.open(request).await?;
         let mut hasher = Hasher::sha256();
@@ -113,7 +113,7 @@ impl Call<'_> {
         Ok(content.into())
     }
 
-    /// Verifies the digest of what the registry sent.
+    /// Verifies the digest of content from the registry.
     fn check(&self, content: &[u8], digest: &Digest) -> Result<(), Error> {
         if Digest::of(content) == *digest {
             return Ok(());
@@ -125,7 +125,7 @@ impl Call<'_> {
     }
 }
 
-/// Digest, tag or `latest`.
+/// Returns the digest, the tag or `latest`.
 fn reference(image: &ImageRef) -> &str {
     let digest = image.digest().map(Digest::as_str);
     digest.or_else(|| image.tag()).unwrap_or("latest")

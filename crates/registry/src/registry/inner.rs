@@ -1,12 +1,11 @@
-//! Options, HTTP clients and sessions, which all clones of the client of registries share.
+//! Options, HTTP clients and sessions, shared by all clones of the registry client.
 
 use super::options::Options;
 use crate::session::Sessions;
 
-/// Options, clients and sessions.
 pub(super) struct Inner {
     pub(super) options: Options,
-    /// For tokens.
+    /// Requests tokens.
     pub(super) http: reqwest::Client,
     /// Reads manifests and blobs.
     pub(super) reads: reqwest::Client,

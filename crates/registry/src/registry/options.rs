@@ -1,21 +1,21 @@
-//! Options of the client of registries.
+//! Options of the registry client.
 
 use std::time::Duration;
 
-/// How registries are reached.
+/// Connection settings for all registries.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// `host[:port]` of registries that speak plain http. All others must speak TLS with a certificate that is trusted.
+    /// Registries with plain HTTP, as `host[:port]`. All others must support TLS with a trusted certificate.
     pub insecure_hosts: Vec<String>,
-    /// PEM certificates, one or many in each, that are trusted besides the system's.
+    /// PEM bundles with certificates to trust in addition to those of the system.
     pub ca_pem: Vec<String>,
-    /// Time for a connection [10 s].
+    /// Timeout for a connection [10 s].
     pub connect_timeout: Duration,
-    /// Time for a question, signing in included [30 s].
+    /// Timeout for a request, including sign-in [30 s].
     pub timeout: Duration,
-    /// Time for a push or pull of a context, signing in included [5 min].
+    /// Timeout for a push or pull of a context, including sign-in [5 min].
     pub transfer_timeout: Duration,
-    /// Bytes of a context that is pulled [256 MiB].
+    /// Maximum size of a pulled context, in bytes [256 MiB].
     pub context_bytes: usize,
     /// Delay before the first retry of a request of [`Registry::append`](crate::Registry::append); doubles with each retry [500 ms].
     pub retry_delay: Duration,

@@ -1,4 +1,4 @@
-//! An opened repository: builds requests with its credentials.
+//! Requests to an opened repository.
 
 use std::time::Instant;
 
@@ -6,25 +6,25 @@ use reqwest::{Client, Method, RequestBuilder, Url};
 
 use crate::{auth::Authorization, name::is_docker_hub};
 
-/// An opened repository.
+/// A repository with the authorization of a session.
 pub(crate) struct Raw {
     pub(super) reads: Client,
     pub(super) writes: Client,
     pub(super) base: String,
     pub(super) repository: String,
     pub(super) authorization: Authorization,
-    /// When the token should be replaced.
+    /// Time from which a new token is requested.
     pub(crate) end: Instant,
 }
 
 impl Raw {
-    /// A request for what is at `path` of the repository.
+    /// Builds a request for `path` of the repository.
     pub(super) fn request(&self, method: Method, path: &str) -> RequestBuilder {
         let url = format!("{}/v2/{}/{path}", self.base, self.repository);
         self.authorize(self.client(&method).request(method, url))
     }
 
-    /// Builds a request for an address that the registry gave. Only the registry itself gets the credentials.
+    /// Builds a request for a URL from the registry. Credentials are sent only to the registry.
     pub(super) fn request_to(&self, method: Method, url: Url) -> RequestBuilder {
         let is_own = is_of_registry(&self.base, &url);
         let request = self.client(&method).request(method, url);
@@ -57,7 +57,7 @@ pub(super) fn is_of_registry(base: &str, url: &Url) -> bool {
     Url::parse(base).is_ok_and(|base| is_same_registry(&base, url))
 }
 
-/// Whether both addresses have the same scheme, host and port. Docker Hub has several hosts.
+/// Whether both URLs have the same scheme, host and port. All hosts of Docker Hub are equivalent.
 fn is_same_registry(base: &Url, url: &Url) -> bool {
     let is_hub = |url: &Url| {
         let host = url.host_str().is_some_and(is_docker_hub);

@@ -1,4 +1,4 @@
-//! Requests to one repository, with bounded answers; tags, labels of images and deletions for pruning.
+//! Requests to one repository, with bounded responses; tags, image labels and deletions for pruning.
 
 use std::collections::BTreeSet;
 
@@ -16,28 +16,27 @@ use crate::{
     reference::{Digest, is_tag},
 };
 
-/// Maximum size of a list of tags or of the config of an image, in bytes.
+/// Maximum size of a tag list or an image config, in bytes.
 const ANSWER: usize = 8 << 20;
 /// Maximum size of a manifest, in bytes:
 /// <https://github.com/opencontainers/distribution-spec/blob/main/spec.md#pushing-manifests>.
 pub(super) const MANIFEST: usize = 4 << 20;
-/// Number of bytes that are read of the body of an error, of which a message shows 300. The number of concurrent requests
-/// has no limit.
+/// Maximum number of bytes read of an error body; a message shows 300. The number of concurrent requests has no limit.
 const ERROR: usize = 64 << 10;
-/// Tags of one page.
+/// Number of tags per page.
 const PAGE: usize = 500;
 /// Maximum number of tags of a repository that is pruned.
 const TAGS: usize = 100_000;
-/// The forms of manifests that registries keep.
+/// Accepted media types of manifests.
 pub(super) const MANIFESTS: [&str; 4] = [OCI_MANIFEST, DOCKER_MANIFEST, OCI_INDEX, DOCKER_LIST];
 
 impl Call<'_> {
-    /// Sends a request and reads at most [`ANSWER`] bytes of the answer, which must be a success.
+    /// Sends a request and reads at most [`ANSWER`] bytes of the response, which must be a success.
     pub(super) async fn send(&self, request: RequestBuilder) -> Result<Answer, Error> {
         self.send_bounded(request, ANSWER).await
     }
 
-    /// Sends a request and reads at most `limit` bytes of the answer, which must be a success.
+    /// Sends a request and reads at most `limit` bytes of the response, which must be a success.
     pub(super) async fn send_bounded(
         &self,
         request: RequestBuilder,
@@ -51,7 +50,7 @@ impl Call<'_> {
         })
     }
 
-    /// Sends a request and returns the answer with its body unread. The answer must be a success.
+    /// Sends a request and returns the response with its body unread. The response must be a success.
     pub(super) async fn open(&self, request: RequestBuilder) -> Result<Response, Error> {
         self.open_with(request, error::read_answer).await
     }
@@ -75,7 +74,7 @@ impl Call<'_> {
             let detail = format!("status {status}, a redirect that is not followed");
             return Err(self.refused(Failure::Other, detail));
         }
-        // Text of hosts that the registry refers to, in redirects and upload addresses, stays out of messages.
+        // Text of hosts that the registry refers to, in redirects and upload URLs, never appears in messages.
         let body = if is_of_registry(&self.registry_url(), response.url()) {
             self.begin_body(&mut response, ERROR).await?
         } else {
@@ -93,7 +92,7 @@ impl Call<'_> {
         Ok(body)
     }
 
-    /// Reads the body up to its end, or until it has more than `limit` bytes.
+    /// Reads the body to its end, or until it exceeds `limit` bytes.
     async fn begin_body(&self, response: &mut Response, limit: usize) -> Result<Vec<u8>, Error> {
         let mut body = Vec::new();
         let take = |chunk: &[u8]| body.extend_from_slice(chunk);
@@ -101,7 +100,7 @@ impl Call<'_> {
         Ok(body)
     }
 
-    /// Passes the body to `take` in chunks, up to its end or until it has more than `limit` bytes. Returns the number of bytes.
+    /// Passes the body to `take` in chunks, to its end or until it exceeds `limit` bytes. Returns the number of bytes.
     pub(super) async fn begin_chunks(
         &self,
         response: &mut Response,
@@ -128,7 +127,7 @@ impl Call<'_> {
         )
     }
 
-    /// What is there, as far as pruning must know it.
+    /// Returns the tags of the repository with their images, except contexts and layers of the builder cache.
     pub(super) async fn inventory(&self) -> Result<Vec<Found>, Error> {
         let raw = self.raw(None).await?;
         let mut found = Vec::new();
@@ -142,7 +141,7 @@ impl Call<'_> {
         Ok(found)
     }
 
-    /// All tags. Some registries know no pages and send all at once, again and again.
+    /// Returns all tags. Registries without pagination return the complete list in each response.
     async fn tags(&self, raw: &Raw) -> Result<BTreeSet<String>, Error> {
         let mut tags = BTreeSet::new();
         let mut last: Option<String> = None;
@@ -175,7 +174,7 @@ impl Call<'_> {
         }
     }
 
-    /// The manifest of `tag`, unless somebody was faster and removed it.
+    /// Returns the manifest of `tag`; `None` if the tag was deleted concurrently.
     async fn found(&self, raw: &Raw, tag: String) -> Result<Option<Found>, Error> {
         let request = raw.request(Method::GET, &format!("manifests/{tag}"));
         let request = request.header(header::ACCEPT, MANIFESTS.join(", "));
@@ -215,7 +214,7 @@ impl Call<'_> {
     }
 }
 
-/// A good answer.
+/// A successful response.
 pub(super) struct Answer {
     pub(super) headers: header::HeaderMap,
     pub(super) body: Vec<u8>,

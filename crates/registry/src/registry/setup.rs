@@ -1,4 +1,4 @@
-//! Clients and what they trust.
+//! HTTP clients and trusted certificates.
 
 use reqwest::{
     StatusCode, Url,
@@ -10,7 +10,7 @@ use crate::error::Error;
 
 const END: &str = "-----END CERTIFICATE-----";
 
-/// The certificates of all bundles, one by one.
+/// Returns the certificates of all bundles, one PEM block each.
 pub(super) fn certificates(options: &Options) -> Result<Vec<Vec<u8>>, Error> {
     let mut certificates = Vec::new();
     for bundle in &options.ca_pem {
@@ -75,23 +75,23 @@ fn http(
         .map_err(|_| setup("a CA certificate cannot be used"))
 }
 
-/// Decides about a redirect from one URL to another with a status.
+/// Decides whether to follow a redirect from one URL to another with a status.
 type Rule = fn(&Url, &Url, StatusCode) -> bool;
 
-/// What is sent goes to the host that it is for: to another one only without a body (307 and 308 keep it;
-/// the header with the password is left out by reqwest), and never in the clear after TLS.
+/// Permits a redirect of a token request within the same origin. To another origin, it must not keep the body (307 and 308 do) and not
+/// leave TLS. reqwest removes the header with the password.
 fn elsewhere(from: &Url, to: &Url, status: StatusCode) -> bool {
     from.origin() == to.origin() || !leaves_tls(from, to) && !keeps_request(status)
 }
 
-/// Registries redirect reads of blobs to their storage, with any status. Credentials are not sent there: reqwest
-/// removes them when host, port or scheme change.
+/// Permits redirects of reads with any status, because registries redirect blobs to their storage. reqwest removes credentials if host,
+/// port or scheme change.
 fn to_storage(from: &Url, to: &Url, _: StatusCode) -> bool {
     !leaves_tls(from, to)
 }
 
-/// Allows a redirect of a write only within the same origin, and only if it keeps method and body: the answer to
-/// another request does not tell whether the registry has stored the content.
+/// Permits a redirect of a write only within the same origin, and only if it keeps method and body: the response to another request does
+/// not prove that the registry has stored the content.
 fn within_the_registry(from: &Url, to: &Url, status: StatusCode) -> bool {
     from.origin() == to.origin() && keeps_request(status)
 }
@@ -100,7 +100,7 @@ fn leaves_tls(from: &Url, to: &Url) -> bool {
     from.scheme() == "https" && to.scheme() != "https"
 }
 
-/// Whether method and body stay the same for every method.
+/// Whether a redirect with `status` keeps method and body of every request.
 fn keeps_request(status: StatusCode) -> bool {
     matches!(
         status,
@@ -108,7 +108,7 @@ fn keeps_request(status: StatusCode) -> bool {
     )
 }
 
-/// Follows a bounded number of redirects that `rule` allows.
+/// Follows at most [`REDIRECTS`] redirects that `rule` permits.
 fn follow_if(attempt: Attempt<'_>, rule: Rule) -> Action {
     let is_allowed = attempt
         .previous()
@@ -121,7 +121,7 @@ fn follow_if(attempt: Attempt<'_>, rule: Rule) -> Action {
     }
 }
 
-/// How many redirects are followed.
+/// Maximum number of redirects.
 const REDIRECTS: usize = 5;
 
 const USER_AGENT: &str = concat!("alustan/", env!("CARGO_PKG_VERSION"));

@@ -1,4 +1,4 @@
-//! Layers appended to base images.
+//! Appending layers to base images.
 
 use std::{
     collections::BTreeMap,
@@ -22,12 +22,12 @@ use crate::support::{
 const PROVIDERS: &[u8] = &[b'p'; 300_000];
 const MODULE: &[u8] = b"the module";
 const BASE: [&[u8]; 2] = [b"base 1", b"base 2"];
-/// The header of [`USER`] and [`PASSWORD`].
+/// `Authorization` header of [`USER`] and [`PASSWORD`].
 const BASIC: &str = "Basic bWU6aHVudGVyMg==";
 const UPLOADS: &str = "/v2/team/app/blobs/uploads/";
 const BLOB_UNKNOWN: &str = r#"{"errors":[{"code":"MANIFEST_BLOB_UNKNOWN","message":"gone"}]}"#;
 
-/// Layers in files.
+/// Layers, stored in files.
 struct Layers {
     folder: TempDir,
     layers: Vec<Layer>,
@@ -61,7 +61,7 @@ fn config() -> ImageConfig {
     }
 }
 
-/// A client that retries at once.
+/// Returns a client with a retry delay of 1 ms.
 fn eager() -> Registry {
     client(Options {
         retry_delay: Duration::from_millis(1),
@@ -101,12 +101,12 @@ async fn append_by(
     is_send(append).await
 }
 
-/// Callers may spawn the future.
+/// Requires a `Send` future, so that callers can spawn it.
 fn is_send<T: Send>(future: T) -> T {
     future
 }
 
-/// A fake registry with the base image.
+/// Starts a fake registry with the base image.
 async fn with_base(
     faults: impl Fn(&Seen, usize) -> Option<Fault> + Send + Sync + 'static,
 ) -> (FakeRegistry, ImageRef) {
@@ -115,7 +115,7 @@ async fn with_base(
     (server, base)
 }
 
-/// The pushed image has all layers, each with its content.
+/// Asserts that the pushed image has all layers, each with its content.
 fn is_complete(server: &FakeRegistry, digest: &Digest) {
     let manifest = server.manifest("team/app", "new").expect("no tag");
     let bytes = manifest.to_string();
@@ -143,7 +143,7 @@ fn is_manifest_put(seen: &Seen) -> bool {
     seen.method == "PUT" && seen.path.contains("/manifests/")
 }
 
-/// Returns the digest that every registry gives to the image.
+/// Returns the digest of the image, which is the same in every registry.
 async fn predicted() -> Digest {
     let (server, base) = with_base(|_, _| None).await;
     append(&base, &server).await.unwrap()

@@ -1,4 +1,4 @@
-//! Contexts to and from a real registry.
+//! Push and pull of contexts with a real registry.
 
 use std::fs;
 
@@ -218,7 +218,7 @@ async fn credentials_open_a_private_registry_with_tls() {
     }
 }
 
-/// A registry whose answers to reads of `path` never end; it does not answer `HEAD`.
+/// Starts a registry with endless responses to reads of `path`. It does not support `HEAD`.
 async fn endless(path: &'static str) -> FakeRegistry {
     FakeRegistry::start("", move |seen, _| {
         let is_read = seen.path.contains(path);

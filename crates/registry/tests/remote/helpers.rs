@@ -1,4 +1,4 @@
-//! The contract with credential helpers, of which a fake one stands for all.
+//! Contract with credential helpers, tested with a fake helper.
 
 use std::{fs, os::unix::fs::PermissionsExt};
 
@@ -8,13 +8,13 @@ use tempfile::TempDir;
 
 use crate::support::{DockerRegistry, Fake, PASSWORD, Setting, USER, ask, client, name, tag, told};
 
-/// A program that speaks as credential helpers do, and keeps what it was asked.
+/// A credential helper that records its input.
 struct FakeHelper {
     folder: TempDir,
 }
 
 impl FakeHelper {
-    /// One that says `answer` and ends with `code`.
+    /// Creates a helper that prints `answer` and exits with `code`.
     fn saying(answer: &str, code: u8) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().display();
@@ -23,7 +23,7 @@ impl FakeHelper {
         );
         fs::write(folder.path().join("answer"), answer).unwrap();
         let program = folder.path().join("fake-credential-helper");
-        // A file that another thread's child still holds open for writing cannot be run.
+        // A file that a child of another thread still holds open for writing cannot be executed.
         fs::write(folder.path().join("new"), text).unwrap();
         std::process::Command::new("cp")
             .arg(folder.path().join("new"))

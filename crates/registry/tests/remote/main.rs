@@ -1,5 +1,5 @@
-//! The crate against a real `docker-registry`, and against small servers that say what a real one seldom does.
-//! Every server is started by the test that needs it and ends with it.
+//! Tests against a real `docker-registry`, and against fake servers for responses that a real registry rarely sends. Each test starts its
+//! servers and stops them.
 #![expect(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -1,4 +1,4 @@
-//! Looking through repositories, and removing what is in them.
+//! Inventory of repositories and deletion of manifests.
 
 use alustan_registry::{
     Access, Digest, Error, Failure, Found, ImageName, Options, Registry, context_tag,
@@ -133,13 +133,13 @@ async fn a_registry_that_removes_nothing_is_told() {
     assert_eq!(Failure::Unsupported.reason(), error.reason());
 }
 
-/// The images of the repository that `server` has.
+/// Returns the inventory of the repository on `server`.
 async fn inventory(server: &Fake) -> Result<Vec<Found>, Error> {
     let client = client(Options::default());
     client.inventory(&name(&server.host), &plain(None)).await
 }
 
-/// Nothing in the repository is ours, and two questions tell so.
+/// Asserts that the inventory is empty after two list requests.
 async fn is_listed_in_two_questions(server: &Fake) {
     assert_eq!(inventory(server).await.unwrap(), []);
     assert_eq!(server.seen("/v2/team/x/tags/list").len(), 2);
@@ -203,7 +203,7 @@ async fn a_registry_that_knows_no_pages_is_asked_no_more_than_twice() {
 
 #[tokio::test]
 async fn tags_without_end_are_an_error() {
-    // Each page follows the one before.
+    // Each page continues the previous one.
     let server = Fake::start(|_, seen| match seen.path.as_str() {
         "/v2/team/x/tags/list" => {
             let last = seen.fields.split("last=context-").nth(1);
@@ -265,7 +265,7 @@ async fn manifests_larger_than_4_mib_are_not_read_for_pruning() {
     );
 }
 
-/// A registry in which a tag is for ever.
+/// Starts a registry with immutable tags.
 async fn immutable(taken_by: &'static str) -> Fake {
     Fake::start(move |_, seen| {
         let tagged = seen.path.starts_with("/v2/team/x/manifests/context-");

@@ -1,4 +1,4 @@
-//! Questions to a real registry, and to none.
+//! Digest requests to a real registry and to an unreachable one.
 
 use std::time::{Duration, Instant};
 

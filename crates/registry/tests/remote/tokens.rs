@@ -1,4 +1,4 @@
-//! Token services, and answers that a healthy registry does not give.
+//! Token services, and responses of faulty registries.
 
 use std::{
     io::{Read as _, Write as _},
@@ -18,7 +18,7 @@ fn bearer(host: &str) -> String {
     format!("Bearer realm=\"http://{host}/token\",service=\"s\"")
 }
 
-/// A registry that wants a token; `token` is what its service answers.
+/// Response of a registry that requires a token. `token`: response of its token service.
 fn with_tokens(host: &str, seen: &Seen, token: (u16, &str)) -> (u16, Option<String>, String) {
     match seen.path.as_str() {
         "/token" => (token.0, None, token.1.to_owned()),
@@ -95,7 +95,7 @@ async fn a_token_that_ran_out_is_asked_for_again() {
                 format!("{{\"token\":\"t{n}\",\"expires_in\":300}}"),
             )
         }
-        // The first token is good once.
+        // The first token is valid for two requests.
         "/v2/team/x/manifests/x"
             if seen.authorization == "Bearer t0" && USED.fetch_add(1, Ordering::SeqCst) < 2 =>
         {
@@ -147,7 +147,7 @@ async fn more_than_64_kib_of_a_token_service_are_refused() {
     }
 }
 
-/// A registry with TLS that gives one answer. Returns its host and its certificate in PEM.
+/// Starts a TLS registry that sends one response. Returns its host and its PEM certificate.
 fn with_tls(answer: String) -> (String, String) {
     let made = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).unwrap();
     let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
@@ -210,7 +210,7 @@ async fn a_token_service_sends_nobodys_credentials_on_to_another() {
     }
 }
 
-/// Whoever names a registry names the address of its token service, too: what stands there is not shown to them.
+/// The registry determines the address of its token service, so the response of the token service must not appear in messages.
 #[tokio::test]
 async fn what_a_token_service_says_is_told_to_nobody() {
     for status in [200, 401, 403, 404, 500] {

@@ -1,4 +1,4 @@
-//! A real registry on a port of its own.
+//! A real registry on a free port.
 
 use std::{
     fs,
@@ -12,15 +12,15 @@ use tempfile::TempDir;
 
 pub(crate) const USER: &str = "me";
 pub(crate) const PASSWORD: &str = "hunter2";
-/// bcrypt of the password.
+/// bcrypt hash of the password.
 const HTPASSWD: &str = "me:$2b$05$abcdefghijklmnopqrstuuoXuKqgZXLiJqzfmMXDDhSFPIvxV7t8.\n";
 
-/// How the registry is to be.
+/// Settings of the registry.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Setting {
     pub(crate) htpasswd: bool,
     pub(crate) tls: bool,
-    /// Whether anything can be deleted.
+    /// Whether deletion is enabled.
     pub(crate) delete: bool,
 }
 
@@ -28,7 +28,7 @@ pub(crate) struct DockerRegistry {
     child: Child,
     folder: TempDir,
     port: u16,
-    /// Certificate in PEM, when it speaks TLS.
+    /// PEM certificate, if the registry uses TLS.
     pub(crate) ca: Option<String>,
 }
 
@@ -92,18 +92,18 @@ impl DockerRegistry {
         }
     }
 
-    /// `127.0.0.1:port`.
+    /// Returns `127.0.0.1:port`.
     pub(crate) fn host(&self) -> String {
         format!("127.0.0.1:{}", self.port)
     }
 
-    /// Requests of this method so far.
+    /// Returns the number of requests with this method so far.
     pub(crate) fn requests(&self, method: &str) -> usize {
         let log = fs::read_to_string(self.folder.path().join("log")).unwrap();
         log.matches(&format!("\"{method} ")).count()
     }
 
-    /// The file that holds a blob.
+    /// Returns the path of the file with a blob.
     pub(crate) fn blob(&self, digest: &str) -> PathBuf {
         let digits = digest.strip_prefix("sha256:").unwrap();
         let blobs = self
@@ -124,7 +124,7 @@ impl Drop for DockerRegistry {
     }
 }
 
-/// A port that was free a moment ago.
+/// Returns a port that was free at the time of the check.
 pub(crate) fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0")
         .unwrap()

@@ -1,4 +1,4 @@
-//! A server that answers like registries and token services in odd moods.
+//! A server with faulty responses of registries and token services.
 
 use std::sync::{Arc, Mutex};
 
@@ -10,7 +10,7 @@ use axum::{
 };
 use tokio::net::TcpListener;
 
-/// A request that came in.
+/// A received request.
 #[derive(Clone, Debug)]
 pub(crate) struct Seen {
     pub(crate) method: String,
@@ -18,14 +18,14 @@ pub(crate) struct Seen {
     /// Query or form.
     pub(crate) fields: String,
     pub(crate) authorization: String,
-    /// Size of the body.
+    /// Size of the body, in bytes.
     pub(crate) bytes: usize,
 }
 
-/// What it answers to a request: status, `WWW-Authenticate`, body.
+/// Status, `WWW-Authenticate` and body of a response.
 type Answer = (u16, Option<String>, String);
 
-/// How it comes to its answers, from its own host and the request.
+/// Computes the response from the host of the server and the request.
 type Mood = dyn Fn(&str, &Seen) -> Answer + Send + Sync;
 
 pub(crate) struct Fake {
@@ -41,7 +41,7 @@ struct Behaviour {
 }
 
 impl Fake {
-    /// Starts it; `answer` gets its own host and the request.
+    /// Starts the server. `answer` computes the response from the host of the server and the request.
     pub(crate) async fn start(
         answer: impl Fn(&str, &Seen) -> Answer + Send + Sync + 'static,
     ) -> Self {
@@ -60,7 +60,7 @@ impl Fake {
         Self { host, seen, task }
     }
 
-    /// Requests so far whose path is this.
+    /// Returns the requests so far with this path.
     pub(crate) fn seen(&self, path: &str) -> Vec<Seen> {
         self.seen
             .lock()

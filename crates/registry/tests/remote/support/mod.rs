@@ -10,14 +10,14 @@ pub(crate) use docker::{DockerRegistry, PASSWORD, Setting, USER, free_port};
 pub(crate) use fake::{Fake, Seen};
 pub(crate) use registry::{FakeRegistry, Fault, OCI_INDEX, OCI_LAYER};
 
-/// A client that trusts what it is told; the crypto provider is the program's business, so the test's.
+/// Creates a client. The program installs the crypto provider, which is the test here.
 pub(crate) fn client(options: Options) -> Registry {
-    // Another test of this process may have been first.
+    // Another test of this process may have installed it.
     let _ = rustls::crypto::ring::default_provider().install_default();
     Registry::new(options).unwrap()
 }
 
-/// The tests' servers speak plain http.
+/// Returns access over plain HTTP, which all test servers use.
 pub(crate) fn plain(credential: impl Into<Option<Credential>>) -> Access {
     Access {
         credential: credential.into(),

@@ -1,4 +1,4 @@
-//! A registry in memory that keeps blobs and manifests, and that misbehaves as a test wants.
+//! An in-memory registry with blobs and manifests, and with faults injected by tests.
 
 use std::{
     collections::BTreeMap,
@@ -24,7 +24,7 @@ pub(crate) const OCI_INDEX: &str = "application/vnd.oci.image.index.v1+json";
 const OCI_CONFIG: &str = "application/vnd.oci.image.config.v1+json";
 pub(crate) const OCI_LAYER: &str = "application/vnd.oci.image.layer.v1.tar+gzip";
 
-/// What the fake does instead of an honest answer.
+/// Fault instead of a correct response.
 pub(crate) enum Fault {
     Status(u16),
     /// Status, headers, body.
@@ -35,7 +35,7 @@ pub(crate) enum Fault {
     Stuck(u16, usize),
     /// Reads the first piece of the request and closes the connection.
     Break,
-    /// Closes the connection in the middle of the answer.
+    /// Closes the connection in the middle of the response.
     Cut(Vec<u8>),
     /// Never answers.
     Hang,
@@ -52,7 +52,7 @@ struct Repository {
 
 struct Inner {
     host: String,
-    /// `Basic …` or the scheme `Bearer`, empty for anonymous access.
+    /// Accepted header: `Basic …`, or `Bearer` for any token. Empty for anonymous access.
     authorization: String,
     repositories: Mutex<BTreeMap<String, Repository>>,
     seen: Mutex<Vec<Seen>>,
@@ -66,13 +66,13 @@ pub(crate) struct FakeRegistry {
 }
 
 impl FakeRegistry {
-    /// Starts an honest registry without credentials.
+    /// Starts a registry without faults and credentials.
     pub(crate) async fn honest() -> Self {
         Self::start("", |_, _| None).await
     }
 
-    /// Starts a registry that misbehaves if `faults` says so; its second argument is the number of equal requests
-    /// before. `authorization` is the accepted header, or `Bearer` for any token.
+    /// Starts a registry with the faults that `faults` returns. Its second argument is the number of equal requests before.
+    /// `authorization`: the accepted header, or `Bearer` for any token.
     pub(crate) async fn start(
         authorization: &str,
         faults: impl Fn(&Seen, usize) -> Option<Fault> + Send + Sync + 'static,
@@ -101,7 +101,7 @@ impl FakeRegistry {
         digest
     }
 
-    /// Stores content under any digest.
+    /// Stores content under a digest that need not match.
     pub(crate) fn set_blob(&self, repository: &str, digest: &Digest, content: &[u8]) {
         let mut repositories = self.inner.repositories();
         let blobs = &mut repositories.entry(repository.into()).or_default().blobs;
@@ -171,12 +171,12 @@ impl FakeRegistry {
         Some(serde_json::from_slice(bytes).unwrap())
     }
 
-    /// Requests so far.
+    /// Returns all requests so far.
     pub(crate) fn seen(&self) -> Vec<Seen> {
         self.inner.seen.lock().unwrap().clone()
     }
 
-    /// Requests so far with this method whose path and query contain `part`.
+    /// Returns the requests so far with this method whose path and query contain `part`.
     pub(crate) fn requests(&self, method: &str, part: &str) -> Vec<Seen> {
         let matches = |seen: &Seen| {
             seen.method == method && format!("{}?{}", seen.path, seen.fields).contains(part)
@@ -196,7 +196,7 @@ impl Inner {
         self.repositories.lock().unwrap()
     }
 
-    /// Keeps a request; returns its position and the number of equal requests before.
+    /// Records a request. Returns its position and the number of equal requests before.
     fn note(&self, seen: &Seen) -> (usize, usize) {
         let mut all = self.seen.lock().unwrap();
         let same = |other: &&Seen| (&other.method, &other.path) == (&seen.method, &seen.path);
