@@ -1,11 +1,12 @@
 //! The overlays, with the cluster's own registry and git server.
 
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use alustan_api::Terraform;
 use alustan_tests::{Cluster, Scene, scene_without_operator};
-use kube::api::{Api, DeleteParams};
-use serde_json::json;
+use kube::api::{Api, DeleteParams, Patch, PatchParams};
+use serde_json::{Value, json};
 
 use crate::approval::{approve, pending};
 
@@ -72,6 +73,22 @@ async fn installed(scene: &Scene, kind: &str, path: &str) -> String {
     scene.cluster.run("kubectl", &get).await
 }
 
+/// Waits until a policy refuses `resource`: the API server enforces new policies and parameters after a second or so.
+async fn in_force(scene: &Scene, resource: &Value) {
+    let api: Api<Terraform> = scene.api();
+    let name = resource["metadata"]["name"].as_str().unwrap();
+    let parameters = PatchParams::apply("e2e").dry_run();
+    let tries = async || {
+        let tried = api.patch(name, &parameters, &Patch::Apply(resource)).await;
+        !matches!(tried, Err(kube::Error::Api(_)))
+    };
+    let end = Instant::now() + Duration::from_secs(30);
+    while tries().await {
+        assert!(Instant::now() < end, "no policy refuses {name}");
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+}
+
 /// Tests that run alone: see `scene_alone`.
 mod alone {
     use super::*;
@@ -95,6 +112,7 @@ mod alone {
             );
             let mut web = scene.resource("web");
             let refused = |said: Result<(), kube::Error>| said.unwrap_err().to_string();
+            in_force(&scene, &web).await;
             let said = refused(scene.try_apply(&web).await);
             assert!(
                 said.contains("spec.approval.destroy must be Manual"),
@@ -121,6 +139,7 @@ mod alone {
             assert!(image.contains("/controller@sha256:"), "{image}");
             let mut asks = scene.resource_of("asks", "web");
             asks["spec"]["approval"] = json!({"destroy": "Manual"});
+            in_force(&scene, &asks).await;
             let said = refused(scene.try_apply(&asks).await);
             assert!(said.contains("spec.approval.mode must be Manual"), "{said}");
             asks["spec"]["approval"] = json!({"mode": "Manual", "destroy": "Manual"});
