@@ -74,7 +74,7 @@ impl Places {
         served: &Served,
         now: Timestamp,
     ) -> Vec<Key> {
-        let mut free = self.all.saturating_sub(running.len());
+        let mut free = self.all.saturating_sub(running.slots(self.per_namespace));
         let mut admitted = Vec::new();
         if free == 0 {
             return admitted;
@@ -155,6 +155,15 @@ impl Running {
     /// Number of runs.
     pub fn len(&self) -> usize {
         self.classes.len()
+    }
+
+    /// Number of slots that the runs hold. Runs beyond the limit of their namespace hold none: after a restart, tenants may have forged
+    /// them.
+    fn slots(&self, per_namespace: usize) -> usize {
+        self.load
+            .values()
+            .map(|load| *load.min(&per_namespace))
+            .sum()
     }
 
     /// Whether there is no run.
@@ -429,14 +438,14 @@ mod tests {
         let mut left = queue.to_vec();
         let (mut going, mut drift, mut served) = (running.to_vec(), drift, served.clone());
         let mut admitted = Vec::new();
-        while going.len() < places.all {
+        while slots(places, &going) < places.all {
             left.retain(|waiting| waiting.class != Class::Drift || drift < places.drift);
             let Some(next) = first_of(&left, &going, &served, now) else {
                 break;
             };
             let load = load_of(&going, &next.key.namespace);
             let kept = if load == 0 { 0 } else { places.reserved };
-            if places.all - going.len() <= kept || load >= places.per_namespace {
+            if places.all - slots(places, &going) <= kept || load >= places.per_namespace {
                 left.retain(|waiting| waiting.key.namespace != next.key.namespace);
                 continue;
             }
@@ -555,6 +564,12 @@ mod tests {
         keys.iter().filter(|key| key.namespace == namespace).count()
     }
 
+    fn slots(places: Places, keys: &[Key]) -> usize {
+        let namespaces: BTreeSet<_> = keys.iter().map(|key| &key.namespace).collect();
+        let loads = namespaces.into_iter().map(|it| load_of(keys, it));
+        loads.map(|load| load.min(places.per_namespace)).sum()
+    }
+
     #[rstest::rstest]
     #[case::half(50, 0, 25)]
     #[case::half_of_an_odd_number(3, 0, 2)]
@@ -615,6 +630,23 @@ mod tests {
         assert_eq!(admit(&queue[2..], &running), after);
     }
 
+    #[test]
+    fn runs_beyond_the_limit_of_their_namespace_take_no_slots_of_others() {
+        let places = Places::new(10, 0);
+        let forged: Vec<_> = (0..200).map(|i| key("1", &format!("f{i}"))).collect();
+        let queue = [
+            waiting("1", "own", Class::Change, 0),
+            waiting("2", "other", Class::Change, 1),
+        ];
+        let admitted = places.admit(
+            &queue_of(&queue),
+            &running_of(&forged),
+            &Served::new(),
+            at(2),
+        );
+        assert_eq!(admitted, [key("2", "other")]);
+    }
+
     proptest! {
         #[test]
         fn admitted_runs_keep_to_the_limits_and_leave_no_slot_unused(
@@ -633,7 +665,7 @@ mod tests {
             prop_assert_eq!(&admitted, &one_by_one);
             let mut then = running.clone();
             then.extend(admitted.iter().cloned());
-            prop_assert!(admitted.is_empty() || then.len() <= places.all);
+            prop_assert!(admitted.is_empty() || slots(places, &then) <= places.all);
             let drift = |it: &&Waiting| it.class == Class::Drift;
             let new = queue.iter().filter(|it| admitted.contains(&it.key)).filter(drift).count();
             let share = looks + new;
@@ -643,7 +675,7 @@ mod tests {
                 let load = load_of(&then, namespace);
                 let grew = load > load_of(&running, namespace);
                 prop_assert!(!grew || load <= places.per_namespace);
-                let free = places.all.saturating_sub(then.len());
+                let free = places.all.saturating_sub(slots(places, &then));
                 let idle = load == 0 && free > 0;
                 let room = free > places.reserved && load < places.per_namespace;
                 let has_share = *class != Class::Drift || share < places.drift;
