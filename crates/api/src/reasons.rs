@@ -202,6 +202,7 @@ pub const ALL: &[&str] = &[
     "SymlinkLeavesContext",
     "TagNotFound",
     "TimedOut",
+    "TooManyDependencies",
     "Unknown",
     "Unschedulable",
     "VariableUndeclared",

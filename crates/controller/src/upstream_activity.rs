@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use alustan_api::Terraform;
+use alustan_core::dependency_graph::DependencyGraph;
 use alustan_core::observed::Key;
 use alustan_core::upstream_changes::{self, Doing, Look};
 use parking_lot::{Mutex, MutexGuard};
@@ -42,11 +43,11 @@ impl UpstreamActivity {
     pub(crate) fn changing(
         &self,
         tf: &Terraform,
-        all: &BTreeMap<Key, &Terraform>,
+        graph: &mut DependencyGraph<'_>,
         version: impl Fn(&Terraform) -> Option<String>,
     ) -> Option<Key> {
         let mut known = self.known();
-        let changing = upstream_changes::changing(tf, all, &known.looks, version);
+        let changing = upstream_changes::changing(tf, graph, &known.looks, version);
         match &changing {
             Some(of) => known.waiting.insert(Key::of(tf), of.clone()),
             None => known.waiting.remove(&Key::of(tf)),

@@ -1,6 +1,7 @@
 //! Dependency graph of the resources (rules 13, 14 and 17).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 
 use alustan_api::report::{Failure, FailureClass};
 use alustan_api::{OutputsRef, Terraform, TerraformStatus};
@@ -15,6 +16,11 @@ pub const NOT_READY: &str = "DependencyNotReady";
 /// Reason of a resource that waits for a resource that does not exist.
 pub(crate) const NOT_FOUND: &str = "DependencyNotFound";
 
+/// Maximum number of label comparisons to resolve the selectors of one graph: about 20 ms.
+const COMPARISONS: usize = 200_000;
+/// Maximum number of labels and values in one selector.
+const SELECTOR_TERMS: usize = 50;
+
 /// A reference to a resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Named {
@@ -22,6 +28,8 @@ pub struct Named {
     pub field: String,
     /// The referenced resource.
     pub key: Key,
+    /// Whether a change of its outputs starts a run.
+    pub trigger: bool,
 }
 
 /// Returns the references of `tf` by name, also to resources that do not exist.
@@ -31,11 +39,13 @@ pub fn named(tf: &Terraform) -> Vec<Named> {
     let depends = tf.spec.depends_on.iter().enumerate().map(|(i, of)| Named {
         field: format!("spec.dependsOn[{i}]"),
         key: Key::new(there(&of.namespace), &of.name),
+        trigger: false,
     });
     let taken = outputs_refs(tf).filter_map(|(i, of)| {
         Some(Named {
             field: format!("spec.variablesFrom[{i}].terraformRef"),
             key: Key::new(there(&of.namespace), of.name.as_ref()?),
+            trigger: of.trigger,
         })
     });
     depends.chain(taken).collect()
@@ -58,10 +68,13 @@ pub fn selected<'a>(
     all: impl IntoIterator<Item = &'a Terraform>,
 ) -> Result<Vec<&'a Terraform>, String> {
     let selector = selector(of.selector.as_ref())?;
-    let namespace = of.namespace.clone().or_else(|| tf.namespace());
+    let here = &tf.metadata.namespace;
+    let namespace = of.namespace.as_ref().or(here.as_ref());
+    let is_own =
+        |it: &Terraform| it.metadata.name == tf.metadata.name && it.metadata.namespace == *here;
     let mut selected: Vec<_> = all
         .into_iter()
-        .filter(|it| it.namespace() == namespace && Key::of(it) != Key::of(tf))
+        .filter(|it| it.metadata.namespace.as_ref() == namespace && !is_own(it))
         .filter(|it| it.metadata.deletion_timestamp.is_none() && selector.matches(it.labels()))
         .collect();
     selected.sort_by_key(|it| it.name_any());
@@ -71,101 +84,287 @@ pub fn selected<'a>(
 /// Parses a label selector of the API.
 ///
 /// # Errors
-/// The selector is invalid.
+/// The selector is invalid, or has more than 50 labels and values.
 pub fn selector(selector: Option<&LabelSelector>) -> Result<Selector, String> {
+    let terms = selector.map_or(0, terms);
+    if terms > SELECTOR_TERMS {
+        return Err(format!(
+            "selector: it has {terms} labels and values; at most {SELECTOR_TERMS} are possible"
+        ));
+    }
     let selector = selector.cloned().unwrap_or_default();
     Selector::try_from(selector).map_err(|error| format!("selector: {error}"))
 }
 
-/// Returns the resources whose outputs `tf` takes with `trigger: true`.
-pub(crate) fn sources(tf: &Terraform, all: &BTreeMap<Key, &Terraform>) -> BTreeSet<Key> {
-    let here = tf.namespace().unwrap_or_default();
-    let triggers = outputs_refs(tf).filter(|(_, of)| of.trigger);
-    let keys = triggers.flat_map(|(_, of)| match &of.name {
-        Some(name) => vec![Key::new(of.namespace.as_ref().unwrap_or(&here), name)],
-        None => selected(tf, of, all.values().copied())
-            .unwrap_or_default()
-            .into_iter()
-            .map(Key::of)
-            .collect(),
-    });
-    keys.collect()
+/// Returns the number of labels and values in `selector`.
+fn terms(selector: &LabelSelector) -> usize {
+    let labels = selector.match_labels.as_ref().map_or(0, BTreeMap::len);
+    let expressions = selector.match_expressions.iter().flatten();
+    let values = expressions.map(|it| 1 + it.values.as_ref().map_or(0, Vec::len));
+    labels + values.sum::<usize>()
 }
 
-/// Returns the references of `tf` by name, and the resources among `all` that it selects.
-pub(crate) fn taken(tf: &Terraform, all: &BTreeMap<Key, &Terraform>) -> Vec<Named> {
-    let by_selector = outputs_refs(tf).flat_map(|(i, of)| {
-        let of = Some(of).filter(|of| of.selector.is_some());
-        let selected = of.and_then(|of| selected(tf, of, all.values().copied()).ok());
-        selected
-            .unwrap_or_default()
-            .into_iter()
-            .map(move |it| Named {
+/// The resources and their references. The references of a resource are resolved once, when they are first needed.
+pub struct DependencyGraph<'a> {
+    resources: BTreeMap<Key, &'a Terraform>,
+    references: BTreeMap<Key, Arc<[Named]>>,
+    /// Remaining label comparisons.
+    comparisons: usize,
+}
+
+/// The references reach too many resources to compare their labels.
+#[derive(Debug)]
+struct TooMany;
+
+impl<'a> DependencyGraph<'a> {
+    /// Builds the graph of `resources`. Resolves no reference yet.
+    pub fn new(resources: impl IntoIterator<Item = &'a Terraform>) -> Self {
+        let resources = resources.into_iter().map(|it| (Key::of(it), it));
+        Self {
+            resources: resources.collect(),
+            references: BTreeMap::new(),
+            comparisons: COMPARISONS,
+        }
+    }
+
+    /// Returns a resource.
+    pub fn get(&self, key: &Key) -> Option<&'a Terraform> {
+        self.resources.get(key).copied()
+    }
+
+    /// Returns the resources in `namespace`, sorted by name.
+    pub fn in_namespace(&self, namespace: &str) -> impl Iterator<Item = &'a Terraform> {
+        let all = self.resources.range(Key::new(namespace, "")..);
+        let there = all.take_while(move |(key, _)| key.namespace == namespace);
+        there.map(|(_, tf)| *tf)
+    }
+
+    /// Returns the references of `tf` by name, and the resources that it selects: one entry per resource.
+    fn resolve(&mut self, tf: &Terraform) -> Result<Arc<[Named]>, TooMany> {
+        let own = Key::of(tf);
+        if let Some(known) = self.references.get(&own) {
+            return Ok(Arc::clone(known));
+        }
+        let mut found = named(tf);
+        for (i, of) in outputs_refs(tf).filter(|(_, of)| of.selector.is_some()) {
+            let namespace = of.namespace.as_ref().unwrap_or(&own.namespace);
+            let cost = self.in_namespace(namespace).count() * of.selector.as_ref().map_or(0, terms);
+            self.comparisons = self.comparisons.checked_sub(cost).ok_or(TooMany)?;
+            let selected = selected(tf, of, self.in_namespace(namespace)).unwrap_or_default();
+            found.extend(selected.into_iter().map(|it| Named {
                 field: format!("spec.variablesFrom[{i}].terraformRef"),
                 key: Key::of(it),
-            })
-    });
-    let mut taken = named(tf);
-    taken.extend(by_selector);
-    taken
-}
-
-/// Returns the dependencies of `tf` with their readiness, without duplicates.
-pub fn dependencies<'a>(
-    tf: &Terraform,
-    all: impl IntoIterator<Item = &'a Terraform>,
-) -> Vec<DependencySeen> {
-    if tf.spec.depends_on.is_empty() && tf.spec.variables_from.is_empty() {
-        return Vec::new();
-    }
-    let here = tf.namespace().unwrap_or_default();
-    let all: BTreeMap<Key, &Terraform> = all.into_iter().map(|it| (Key::of(it), it)).collect();
-    let mut seen = BTreeSet::new();
-    let mut named = taken(tf, &all);
-    named.retain(|it| seen.insert(it.key.clone()));
-    let dependency = |it: Named| DependencySeen {
-        standing: standing_in(&it.key, &all, &here),
-        name: it.key.seen_from(&here),
-        field: it.field,
-    };
-    named.into_iter().map(dependency).collect()
-}
-
-/// Readiness of resource `key`, for messages in namespace `here`. For a resource that waits for others, the message names the root cause.
-fn standing_in(key: &Key, all: &BTreeMap<Key, &Terraform>, here: &str) -> Standing {
-    let Some(tf) = all.get(key) else {
-        return Standing::Missing;
-    };
-    match standing(tf) {
-        Standing::NotReady { reason, .. } if reason == NOT_READY => {
-            let message = cause(tf, all).map_or_else(
-                || "it has just waited for another".to_owned(),
-                |(key, why)| format!("it waits for {}: {why}", key.seen_from(here)),
-            );
-            Standing::NotReady { reason, message }
+                trigger: of.trigger,
+            }));
         }
-        other => other,
-    }
-}
-
-/// Returns the resource that `tf` ultimately waits for, and the reason why that is not ready.
-fn cause(tf: &Terraform, all: &BTreeMap<Key, &Terraform>) -> Option<(Key, String)> {
-    let mut known = BTreeSet::from([Key::of(tf)]);
-    let mut next = taken(tf, all);
-    while let Some(Named { key, .. }) = next.pop() {
-        if !known.insert(key.clone()) {
-            continue;
+        let triggers = found.iter().filter(|it| it.trigger);
+        let triggers: BTreeSet<Key> = triggers.map(|it| it.key.clone()).collect();
+        let mut seen = BTreeSet::new();
+        found.retain(|it| seen.insert(it.key.clone()));
+        for reference in &mut found {
+            reference.trigger = triggers.contains(&reference.key);
         }
-        let Some(it) = all.get(&key) else {
-            return Some((key, NOT_FOUND.to_owned()));
+        let references = Arc::from(found);
+        self.references.insert(own, Arc::clone(&references));
+        Ok(references)
+    }
+
+    /// Returns the resources that `tf` references or selects. None if there are too many, which [`Self::check`] refuses.
+    pub fn references(&mut self, tf: &Terraform) -> Arc<[Named]> {
+        self.resolve(tf).unwrap_or_default()
+    }
+
+    /// Returns the resources whose outputs `tf` takes with `trigger: true`.
+    pub(crate) fn sources(&mut self, tf: &Terraform) -> BTreeSet<Key> {
+        let references = self.references(tf);
+        let sources = references.iter().filter(|it| it.trigger);
+        sources.map(|it| it.key.clone()).collect()
+    }
+
+    /// Returns the dependencies of `tf` with their readiness, without duplicates.
+    pub fn dependencies(&mut self, tf: &Terraform) -> Vec<DependencySeen> {
+        let here = tf.namespace().unwrap_or_default();
+        let causes = self.causes(tf);
+        let references = self.references(tf);
+        let dependency = |it: &Named| DependencySeen {
+            standing: self.standing_of(&it.key, &causes, &here),
+            name: it.key.seen_from(&here),
+            field: it.field.clone(),
         };
-        match standing(it) {
-            Standing::NotReady { reason, .. } if reason == NOT_READY => next.extend(taken(it, all)),
-            Standing::NotReady { reason, .. } => return Some((key, reason)),
-            Standing::Ready | Standing::Missing => {}
+        references.iter().map(dependency).collect()
+    }
+
+    /// Readiness of resource `key`, for messages in namespace `here`. For a resource that waits for others, the message names the root
+    /// cause.
+    fn standing_of(
+        &self,
+        key: &Key,
+        causes: &BTreeMap<Key, (Key, String)>,
+        here: &str,
+    ) -> Standing {
+        let Some(tf) = self.get(key) else {
+            return Standing::Missing;
+        };
+        match standing(tf) {
+            Standing::NotReady { reason, .. } if reason == NOT_READY => {
+                let message = causes.get(key).map_or_else(
+                    || "it has just waited for another".to_owned(),
+                    |(key, why)| format!("it waits for {}: {why}", key.seen_from(here)),
+                );
+                Standing::NotReady { reason, message }
+            }
+            other => other,
         }
     }
-    None
+
+    /// Returns, for each waiting resource that `tf` depends on, the nearest resource that it ultimately waits for, and why that is not
+    /// ready.
+    fn causes(&mut self, tf: &Terraform) -> BTreeMap<Key, (Key, String)> {
+        let mut waiting = BTreeMap::from([(Key::of(tf), Vec::new())]);
+        let mut next = vec![tf];
+        let mut roots = VecDeque::new();
+        while let Some(at) = next.pop() {
+            for Named { key, .. } in &*self.references(at) {
+                if let Some(dependents) = waiting.get_mut(key) {
+                    dependents.push(Key::of(at));
+                    continue;
+                }
+                waiting.insert(key.clone(), vec![Key::of(at)]);
+                let why = match self.get(key).map(|it| (it, standing(it))) {
+                    None => NOT_FOUND.to_owned(),
+                    Some((it, Standing::NotReady { reason, .. })) if reason == NOT_READY => {
+                        next.push(it);
+                        continue;
+                    }
+                    Some((_, Standing::NotReady { reason, .. })) => reason,
+                    Some(_) => continue,
+                };
+                roots.push_back((key.clone(), (key.clone(), why)));
+            }
+        }
+        let mut causes = BTreeMap::new();
+        while let Some((key, cause)) = roots.pop_front() {
+            for dependent in waiting.remove(&key).unwrap_or_default() {
+                roots.push_back((dependent, cause.clone()));
+            }
+            causes.entry(key).or_insert(cause);
+        }
+        causes
+    }
+
+    /// Returns the resources that reference `of` by name and must be destroyed first. Excluded are resources that only select `of`, since
+    /// they continue without it, resources on a cycle with `of`, since `of` would wait forever, and other namespaces unless
+    /// `cross_namespace`.
+    pub fn dependents(&mut self, of: &Terraform, cross_namespace: bool) -> Vec<Key> {
+        let own = Key::of(of);
+        let names_it = |it: &Terraform| named(it).iter().any(|named| named.key == own);
+        let others = self.resources.iter().filter(|(key, _)| **key != own);
+        let dependents = others
+            .filter(|(key, _)| cross_namespace || key.namespace == own.namespace)
+            .filter(|(_, it)| names_it(it))
+            .map(|(key, _)| key.clone());
+        let mut dependents: Vec<_> = dependents.collect();
+        if !dependents.is_empty() {
+            let reachable = self.reachable(of);
+            dependents.retain(|key| !reachable.contains(key));
+        }
+        dependents
+    }
+
+    /// Returns the resources that `of` depends on, directly or transitively.
+    fn reachable(&mut self, of: &Terraform) -> BTreeSet<Key> {
+        let mut reachable = BTreeSet::new();
+        let mut next = vec![of];
+        while let Some(at) = next.pop() {
+            for Named { key, .. } in &*self.references(at) {
+                if reachable.insert(key.clone()) {
+                    next.extend(self.get(key));
+                }
+            }
+        }
+        reachable
+    }
+
+    /// Validates the references of `tf`. After it, the references of all resources that `tf` depends on are resolved.
+    ///
+    /// # Errors
+    /// An invalid selector, a dependency cycle, selectors that lead to too many resources, or a reference to another namespace without
+    /// `cross_namespace`; the message names the field.
+    pub fn check(&mut self, tf: &Terraform, cross_namespace: bool) -> Result<(), Failure> {
+        if !cross_namespace && let Some((field, namespace)) = beyond(tf) {
+            return Err(wrong(
+                "CrossNamespaceReference",
+                format!(
+                    "{field}.namespace: {namespace} is another namespace; the operator reads there only \
+                     with its flag --allow-cross-namespace-refs"
+                ),
+            ));
+        }
+        for (i, of) in outputs_refs(tf) {
+            selector(of.selector.as_ref()).map_err(|error| {
+                let field = format!("spec.variablesFrom[{i}].terraformRef");
+                wrong("InvalidSelector", format!("{field}.{error}"))
+            })?;
+        }
+        let cycle = self.cycle(tf).map_err(|TooMany| {
+            wrong(
+                "TooManyDependencies",
+                format!(
+                    "spec.variablesFrom: it takes more than {COMPARISONS} comparisons of labels to find all \
+                     resources that this one depends on; use name instead of selector, also in the resources that it depends on"
+                ),
+            )
+        })?;
+        let Some((field, path)) = cycle else {
+            return Ok(());
+        };
+        let here = tf.namespace().unwrap_or_default();
+        let path: Vec<_> = path.iter().map(|it| it.seen_from(&here)).collect();
+        Err(wrong(
+            "DependencyCycle",
+            format!(
+                "{field}: it depends on itself: {}; take out one of these references",
+                path.join(" -> ")
+            ),
+        ))
+    }
+
+    /// Returns the shortest path from `tf` along references back to `tf`, including both ends, and the field of its first reference.
+    fn cycle(&mut self, tf: &Terraform) -> Result<Option<(String, Vec<Key>)>, TooMany> {
+        let own = Key::of(tf);
+        let mut came_from: BTreeMap<Key, (Key, String)> = BTreeMap::new();
+        let mut next = VecDeque::from([tf]);
+        while let Some(at) = next.pop_front() {
+            for Named { key, field, .. } in &*self.resolve(at)? {
+                if came_from.contains_key(key) {
+                    continue;
+                }
+                came_from.insert(key.clone(), (Key::of(at), field.clone()));
+                if *key == own {
+                    return Ok(Some(back_to(&own, &came_from)));
+                }
+                next.extend(self.get(key));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// Returns the path from `own` back to `own`, and the field of its first reference. `came_from` has the previous resource and the field of
+/// each.
+fn back_to(own: &Key, came_from: &BTreeMap<Key, (Key, String)>) -> (String, Vec<Key>) {
+    let mut path = VecDeque::from([own.clone()]);
+    let mut at = own;
+    let mut first = String::new();
+    while let Some((before, field)) = came_from.get(at) {
+        path.push_front(before.clone());
+        first.clone_from(field);
+        if before == own {
+            break;
+        }
+        at = before;
+    }
+    (first, path.into())
 }
 
 /// Readiness of `tf` for its dependents.
@@ -194,24 +393,6 @@ pub(crate) fn standing_with(tf: &Terraform, status: Option<&TerraformStatus>) ->
     }
 }
 
-/// Returns the resources among `all` that reference `of` by name and must be destroyed first. Excluded are resources that only select
-/// `of`, since they continue without it, resources on a cycle with `of`, since `of` would wait forever, and other namespaces unless
-/// `cross_namespace`.
-pub fn dependents<'a>(
-    of: &Terraform,
-    all: impl IntoIterator<Item = &'a Terraform>,
-    cross_namespace: bool,
-) -> Vec<Key> {
-    let all: BTreeMap<Key, &Terraform> = all.into_iter().map(|it| (Key::of(it), it)).collect();
-    let of = Key::of(of);
-    all.iter()
-        .filter(|(key, _)| cross_namespace || key.namespace == of.namespace)
-        .filter(|(key, it)| **key != of && named(it).iter().any(|named| named.key == of))
-        .filter(|(key, _)| path(&of, key, &all).is_none())
-        .map(|(key, _)| key.clone())
-        .collect()
-}
-
 /// Returns the resources among `all` that reference or select `of`. They are reconciled when `of` changes.
 pub fn followers<'a>(of: &Terraform, all: impl IntoIterator<Item = &'a Terraform>) -> Vec<Key> {
     let key = Key::of(of);
@@ -223,57 +404,6 @@ pub fn followers<'a>(of: &Terraform, all: impl IntoIterator<Item = &'a Terraform
     };
     let others = all.into_iter().filter(|it| Key::of(it) != key);
     others.filter(|it| follows(it)).map(Key::of).collect()
-}
-
-/// Validates the references of `tf`.
-///
-/// # Errors
-/// An invalid selector, a dependency cycle, or a reference to another namespace without `cross_namespace`; the message names the field.
-pub fn check<'a>(
-    tf: &Terraform,
-    all: impl IntoIterator<Item = &'a Terraform>,
-    cross_namespace: bool,
-) -> Result<(), Failure> {
-    if !cross_namespace && let Some((field, namespace)) = beyond(tf) {
-        return Err(wrong(
-            "CrossNamespaceReference",
-            format!(
-                "{field}.namespace: {namespace} is another namespace; the operator reads there only \
-                 with its flag --allow-cross-namespace-refs"
-            ),
-        ));
-    }
-    for (i, of) in outputs_refs(tf) {
-        selector(of.selector.as_ref()).map_err(|error| {
-            let field = format!("spec.variablesFrom[{i}].terraformRef");
-            wrong("InvalidSelector", format!("{field}.{error}"))
-        })?;
-    }
-    if tf.spec.depends_on.is_empty() && tf.spec.variables_from.is_empty() {
-        return Ok(());
-    }
-    let all: BTreeMap<Key, &Terraform> = all.into_iter().map(|it| (Key::of(it), it)).collect();
-    let named = taken(tf, &all);
-    let (own, here) = (Key::of(tf), tf.namespace().unwrap_or_default());
-    for Named { field, key } in named {
-        let way = if key == own {
-            Some(vec![key])
-        } else {
-            path(&key, &own, &all)
-        };
-        if let Some(way) = way {
-            let path = std::iter::once(&own).chain(&way);
-            let path: Vec<_> = path.map(|it| it.seen_from(&here)).collect();
-            return Err(wrong(
-                "DependencyCycle",
-                format!(
-                    "{field}: it depends on itself: {}; take out one of these references",
-                    path.join(" -> ")
-                ),
-            ));
-        }
-    }
-    Ok(())
 }
 
 fn wrong(reason: &str, message: String) -> Failure {
@@ -319,26 +449,4 @@ fn indexed<'a, T>(
 ) -> impl Iterator<Item = (String, &'a Option<String>)> {
     let all = all.iter().enumerate();
     all.map(move |(i, it)| (format!("spec.{list}[{i}]"), namespace(it)))
-}
-
-/// Returns the shortest path from `from` to `to` along references, including both ends.
-fn path(from: &Key, to: &Key, all: &BTreeMap<Key, &Terraform>) -> Option<Vec<Key>> {
-    let mut came_from: BTreeMap<Key, Option<Key>> = BTreeMap::from([(from.clone(), None)]);
-    let mut next = std::collections::VecDeque::from([from.clone()]);
-    while let Some(at) = next.pop_front() {
-        if at == *to {
-            let back = std::iter::successors(Some(at), |it| came_from.get(it).cloned().flatten());
-            let mut way: Vec<_> = back.collect();
-            way.reverse();
-            return Some(way);
-        }
-        let tf = all.get(&at);
-        for Named { key, .. } in tf.map(|tf| taken(tf, all)).unwrap_or_default() {
-            if !came_from.contains_key(&key) {
-                came_from.insert(key.clone(), Some(at.clone()));
-                next.push_back(key);
-            }
-        }
-    }
-    None
 }

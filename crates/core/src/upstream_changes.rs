@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use alustan_api::{Terraform, TerraformStatus};
 
-use crate::dependency_graph::{sources, standing_with, taken};
+use crate::dependency_graph::{DependencyGraph, standing_with};
 use crate::observed::{Answer, DependencySeen, Key, Seen, Standing};
 
 /// Result of the last reconcile of a resource.
@@ -62,12 +62,12 @@ fn are_ready(dependencies: &[DependencySeen]) -> bool {
 /// Returns the versions of the outputs that `tf` takes, by resource. `version` returns the version of the outputs of one resource.
 pub fn versions(
     tf: &Terraform,
-    all: &BTreeMap<Key, &Terraform>,
+    graph: &mut DependencyGraph<'_>,
     version: impl Fn(&Terraform) -> Option<String>,
 ) -> BTreeMap<Key, String> {
-    let sources = sources(tf, all).into_iter();
+    let sources = graph.sources(tf).into_iter();
     let versions = sources.filter_map(|key| {
-        let version = version(all.get(&key)?)?;
+        let version = version(graph.get(&key)?)?;
         Some((key, version))
     });
     versions.collect()
@@ -77,33 +77,34 @@ pub fn versions(
 /// inputs: its outputs may change soon. Failed, suspended and deleted resources delay no run.
 pub fn changing(
     tf: &Terraform,
-    all: &BTreeMap<Key, &Terraform>,
+    graph: &mut DependencyGraph<'_>,
     looks: &BTreeMap<Key, Look>,
     version: impl Fn(&Terraform) -> Option<String>,
 ) -> Option<Key> {
     let mut known = BTreeSet::from([Key::of(tf)]);
-    let mut next = VecDeque::from_iter(sources(tf, all));
+    let mut next = VecDeque::from_iter(graph.sources(tf));
     while let Some(key) = next.pop_front() {
-        let Some(it) = all.get(&key).filter(|_| known.insert(key.clone())) else {
+        let Some(it) = graph.get(&key).filter(|_| known.insert(key.clone())) else {
             continue;
         };
         let Some(look) = looks.get(&key) else {
             return Some(key);
         };
-        if look.doing == Doing::Works || look.versions != versions(it, all, &version) {
+        if look.doing == Doing::Works || look.versions != versions(it, graph, &version) {
             return Some(key);
         }
         if look.doing == Doing::Waits {
-            let depends_on: Vec<_> = taken(it, all).into_iter().map(|named| named.key).collect();
-            let ready =
-                |key| all.contains_key(key) && looks.get(key).is_none_or(|look: &Look| look.ready);
+            let depends_on = graph.references(it);
+            let ready = |key| {
+                graph.get(key).is_some() && looks.get(key).is_none_or(|look: &Look| look.ready)
+            };
             // Its dependencies are ready, but its last reconcile is older.
-            if depends_on.iter().all(ready) {
+            if depends_on.iter().all(|it| ready(&it.key)) {
                 return Some(key);
             }
-            next.extend(depends_on);
+            next.extend(depends_on.iter().map(|it| it.key.clone()));
         } else {
-            next.extend(sources(it, all));
+            next.extend(graph.sources(it));
         }
     }
     None

@@ -7,7 +7,7 @@ mod variables;
 use std::collections::HashSet;
 
 use alustan_api::report::Failure;
-use alustan_core::dependency_graph;
+use alustan_core::dependency_graph::DependencyGraph;
 use alustan_core::observed::StackSeen;
 use kube::ResourceExt;
 use tokio::time::Instant;
@@ -15,7 +15,6 @@ use tokio::time::Instant;
 use super::session::Observer;
 use crate::error::Error;
 use crate::observe::dependencies::evaluation::{EXPRESSIONS, Stack};
-pub(crate) use crate::observe::dependencies::variables::LARGEST_VALUES;
 use crate::resource::readable;
 
 /// Observes the dependencies of the resource of the `session`. If its references are refused, no object is read, and the second value is
@@ -23,24 +22,23 @@ use crate::resource::readable;
 pub(super) async fn see(session: &Observer<'_>) -> Result<(StackSeen, Option<Failure>), Error> {
     let tf = session.tf;
     let resources = session.cx.resources.state();
-    let all: Vec<_> = readable(&resources).collect();
     let deleted = tf.metadata.deletion_timestamp.is_some();
     let cross_namespace = session.cx.settings.cross_namespace_refs;
     let here = tf.namespace().unwrap_or_default();
     let mut stack = Stack {
         session,
-        all,
+        graph: DependencyGraph::new(readable(&resources)),
         used: HashSet::new(),
+        outputs_read: 0,
         evaluates_until: Instant::now() + EXPRESSIONS,
     };
     let dependents = if deleted {
-        dependency_graph::dependents(tf, stack.all.iter().copied(), cross_namespace)
+        stack.graph.dependents(tf, cross_namespace)
     } else {
         Vec::new()
     };
     let dependents = dependents.iter().map(|key| key.seen_from(&here)).collect();
-    let checked = dependency_graph::check(tf, stack.all.iter().copied(), cross_namespace);
-    if let Err(refused) = checked {
+    if let Err(refused) = stack.graph.check(tf, cross_namespace) {
         session.cx.objects.keep(session.who, &HashSet::new());
         let seen = StackSeen {
             dependents,
@@ -48,6 +46,7 @@ pub(super) async fn see(session: &Observer<'_>) -> Result<(StackSeen, Option<Fai
         };
         return Ok((seen, Some(refused)));
     }
+    stack.complete_sources().await?;
     // Read before the values: the next reconcile observes a later change.
     let (versions, changing) = stack.upstream();
     let variables = stack.variables().await?;
@@ -62,7 +61,7 @@ pub(super) async fn see(session: &Observer<'_>) -> Result<(StackSeen, Option<Fai
     } else {
         let checks = &tf.spec.health_checks;
         StackSeen {
-            dependencies: dependency_graph::dependencies(tf, stack.all.iter().copied()),
+            dependencies: stack.graph.dependencies(tf),
             versions,
             changing,
             variables,

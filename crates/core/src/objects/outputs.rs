@@ -101,26 +101,52 @@ fn keys(outputs: &Outputs, which: impl Fn(&Output) -> bool) -> String {
     keys.join(",")
 }
 
-/// Parses the outputs in a Secret built by [`secret`].
-pub fn read(secret: &Secret) -> Outputs {
-    let listed = |annotation: &str| -> BTreeSet<&str> {
-        let list = secret.annotations().get(annotation);
-        list.into_iter().flat_map(|list| list.split(',')).collect()
-    };
-    let (json, sensitive) = (
-        listed(labels::JSON_OUTPUTS),
-        listed(labels::SENSITIVE_OUTPUTS),
-    );
-    let data = secret.data.iter().flatten();
-    data.map(|(key, bytes)| {
-        let text = || Value::String(String::from_utf8_lossy(&bytes.0).into_owned());
-        let value = if json.contains(key.as_str()) {
-            serde_json::from_slice(&bytes.0).unwrap_or_else(|_| text())
+/// The outputs in a Secret built by [`secret`]. A value is parsed when it is needed.
+pub struct Stored<'a> {
+    secret: &'a Secret,
+    json: BTreeSet<&'a str>,
+    sensitive: BTreeSet<&'a str>,
+}
+
+impl<'a> Stored<'a> {
+    /// Reads which outputs of `secret` are JSON and which are sensitive.
+    pub fn in_secret(secret: &'a Secret) -> Self {
+        let listed = |annotation: &str| -> BTreeSet<&str> {
+            let list = secret.annotations().get(annotation);
+            list.into_iter().flat_map(|list| list.split(',')).collect()
+        };
+        Self {
+            secret,
+            json: listed(labels::JSON_OUTPUTS),
+            sensitive: listed(labels::SENSITIVE_OUTPUTS),
+        }
+    }
+
+    /// Returns the names of the outputs.
+    pub fn names(&self) -> impl Iterator<Item = &'a str> {
+        let data = self.secret.data.iter().flatten();
+        data.map(|(name, _)| name.as_str())
+    }
+
+    /// Parses the output `name`.
+    pub fn get(&self, name: &str) -> Option<Output> {
+        let bytes = &self.secret.data.as_ref()?.get(name)?.0;
+        let text = || Value::String(String::from_utf8_lossy(bytes).into_owned());
+        let value = if self.json.contains(name) {
+            serde_json::from_slice(bytes).unwrap_or_else(|_| text())
         } else {
             text()
         };
-        let sensitive = sensitive.contains(key.as_str());
-        (key.clone(), Output { value, sensitive })
-    })
-    .collect::<BTreeMap<_, _>>()
+        let sensitive = self.sensitive.contains(name);
+        Some(Output { value, sensitive })
+    }
+}
+
+/// Parses all outputs in a Secret built by [`secret`].
+pub fn read(secret: &Secret) -> Outputs {
+    let stored = Stored::in_secret(secret);
+    let outputs = stored.names();
+    outputs
+        .filter_map(|name| Some((name.to_owned(), stored.get(name)?)))
+        .collect()
 }

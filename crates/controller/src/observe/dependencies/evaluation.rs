@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use alustan_api::Terraform;
 use alustan_api::report::{Failure, FailureClass};
+use alustan_core::dependency_graph::DependencyGraph;
 use alustan_core::objects::outputs;
 use alustan_core::observed::Key;
 use alustan_core::upstream_changes;
@@ -16,7 +17,8 @@ use kube::api::DynamicObject;
 use serde_json::Value;
 use tokio::time::{Instant, timeout_at};
 
-use crate::error::Found;
+use crate::context::Context;
+use crate::error::{Error, Found};
 use crate::observe::inputs::waits;
 use crate::observe::session::Observer;
 use crate::resource::is_made_for;
@@ -29,40 +31,47 @@ pub(crate) const EXPRESSIONS: Duration = Duration::from_mins(3);
 /// Dependencies of one resource in one reconcile.
 pub(crate) struct Stack<'a> {
     pub(super) session: &'a Observer<'a>,
-    /// All readable resources.
-    pub(super) all: Vec<&'a Terraform>,
+    /// The readable resources.
+    pub(super) graph: DependencyGraph<'a>,
     pub(super) used: HashSet<Which>,
+    /// Size of the outputs Secrets that were read, in bytes.
+    pub(super) outputs_read: usize,
     pub(super) evaluates_until: Instant,
 }
 
 impl Stack<'_> {
     /// Returns the versions of the outputs that the resource takes, and the name of a source whose outputs may change soon.
-    pub(super) fn upstream(&self) -> (BTreeMap<Key, String>, Option<String>) {
+    pub(super) fn upstream(&mut self) -> (BTreeMap<Key, String>, Option<String>) {
         let Observer { cx, tf, .. } = *self.session;
         if tf.spec.variables_from.is_empty() {
             return Default::default();
         }
-        let all = self.all.iter().map(|it| (Key::of(it), *it)).collect();
         let version = |it: &Terraform| {
-            let outputs = self.outputs_secret(it)?;
+            let outputs = outputs_secret(cx, it)?;
             Some(format!(
                 "{:?} {:?}",
                 outputs.uid(),
                 outputs.resource_version()
             ))
         };
-        let changing = cx.looks.changing(tf, &all, version);
+        let graph = &mut self.graph;
+        let changing = cx.looks.changing(tf, graph, version);
         let here = tf.namespace().unwrap_or_default();
         let changing = changing.map(|key| key.seen_from(&here));
-        (upstream_changes::versions(tf, &all, version), changing)
+        (upstream_changes::versions(tf, graph, version), changing)
     }
 
-    /// Returns the outputs Secret of `tf`.
-    pub(super) fn outputs_secret(&self, tf: &Terraform) -> Option<Arc<Secret>> {
-        let namespace = tf.namespace().unwrap_or_default();
-        let secrets = &self.session.cx.mirrors.secrets;
-        let secret = secrets.get(&namespace, &outputs::name(tf));
-        secret.filter(|secret| is_made_for(tf, &**secret))
+    /// Reads the outputs Secrets of the sources that the watch cache has left out.
+    pub(super) async fn complete_sources(&mut self) -> Result<(), Error> {
+        let Observer { cx, tf, .. } = *self.session;
+        for reference in &*self.graph.references(tf) {
+            if let Some(source) = self.graph.get(&reference.key) {
+                let namespace = &reference.key.namespace;
+                let name = outputs::name(source);
+                cx.mirrors.secret(&cx.client, namespace, &name).await?;
+            }
+        }
+        Ok(())
     }
 
     pub(super) async fn find(&mut self, field: &str, which: &Which, query: Query) -> Found<Page> {
@@ -127,4 +136,11 @@ pub(crate) fn wrong(reason: &str, message: String) -> Failure {
         reason: reason.to_owned(),
         message,
     }
+}
+
+/// Returns the outputs Secret of `tf`.
+pub(super) fn outputs_secret(cx: &Context, tf: &Terraform) -> Option<Arc<Secret>> {
+    let namespace = tf.namespace().unwrap_or_default();
+    let secret = cx.mirrors.secrets.get(&namespace, &outputs::name(tf));
+    secret.filter(|secret| is_made_for(tf, &**secret))
 }

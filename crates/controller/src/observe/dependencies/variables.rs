@@ -3,23 +3,25 @@
 use std::collections::BTreeMap;
 
 use alustan_api::report::Failure;
-use alustan_api::run::{Output, Outputs};
+use alustan_api::run::Output;
 use alustan_api::{KeysRef, OutputsRef, ValuesRef, VariablesFrom};
 use alustan_core::dependency_graph;
-use alustan_core::objects::outputs;
+use alustan_core::objects::outputs::Stored;
 use alustan_core::observed::{FoundInput, FoundValue, Key, VariablesSeen};
 use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::ResourceExt;
 use serde_json::Value;
 
 use crate::error::{Error, Found};
-use crate::observe::dependencies::evaluation::{Stack, wrong};
+use crate::observe::dependencies::evaluation::{Stack, outputs_secret, wrong};
 use crate::observe::inputs::{Reader, waits};
 use crate::watch::dynamic::{Of, Query, Which};
+use crate::watch::trim::LARGEST_VALUES;
 
-/// Maximum size of values from other objects, in bytes of JSON. The run record holds them twice, and a Secret holds 1 MiB.
-pub(crate) const LARGEST_VALUES: usize = 256 * 1024;
+/// Maximum size of the outputs Secrets that one reconcile reads, in bytes.
+const LARGEST_OUTPUTS: usize = 64 << 20;
 
 impl Stack<'_> {
     pub(super) async fn variables(&mut self) -> Result<VariablesSeen, Error> {
@@ -107,28 +109,20 @@ impl Stack<'_> {
         Ok(chosen(&reader, field, "ConfigMap", keys, &texts))
     }
 
-    fn outputs(&self, field: &str, of: &OutputsRef) -> Result<FoundInput, Failure> {
+    /// Returns outputs of one resource, or a list of outputs of the selected resources.
+    fn outputs(&mut self, field: &str, of: &OutputsRef) -> Result<FoundInput, Failure> {
         let tf = self.session.tf;
         let here = tf.namespace().unwrap_or_default();
-        let trigger = of.trigger;
+        let namespace = of.namespace.as_ref().unwrap_or(&here);
         if let Some(name) = &of.name {
-            let namespace = of.namespace.clone().unwrap_or_else(|| here.clone());
             let key = Key::new(namespace, name);
-            let (of_it, from) = self.outputs_of(field, &key)?;
-            let values = of.outputs.iter().map(|(variable, output)| {
-                let value = output_of(field, &of_it, &from, output)?;
-                Ok((
-                    variable.clone(),
-                    found(value.value.clone(), value.sensitive),
-                ))
-            });
             return Ok(FoundInput {
-                of: format!("Terraform {of_it}"),
-                values: values.collect::<Result<_, _>>()?,
-                trigger,
+                of: format!("Terraform {}", key.seen_from(&here)),
+                values: self.outputs_of(field, &key, of)?,
+                trigger: of.trigger,
             });
         }
-        let selected = dependency_graph::selected(tf, of, self.all.iter().copied());
+        let selected = dependency_graph::selected(tf, of, self.graph.in_namespace(namespace));
         let selected =
             selected.map_err(|error| wrong("InvalidSelector", format!("{field}.{error}")))?;
         if selected.is_empty() {
@@ -137,46 +131,68 @@ impl Stack<'_> {
             );
             return Err(waits("DependencyNotFound", message));
         }
-        let all = selected
-            .iter()
-            .map(|it| self.outputs_of(field, &Key::of(it)));
-        let all: Vec<_> = all.collect::<Result<_, _>>()?;
-        let mut values = BTreeMap::new();
-        for (variable, output) in &of.outputs {
-            let each = all
-                .iter()
-                .map(|(name, from)| output_of(field, name, from, output));
-            let each: Vec<_> = each.collect::<Result<_, _>>()?;
-            let secret = each.iter().any(|output| output.sensitive);
-            let list = each
-                .into_iter()
-                .map(|output| output.value.clone())
-                .collect();
-            values.insert(variable.clone(), found(list, secret));
+        let described = of.selector.as_ref().map(described).unwrap_or_default();
+        let described = format!("Terraform with {described}");
+        let mut lists: BTreeMap<String, (Vec<Value>, bool)> = BTreeMap::new();
+        let mut size = 0;
+        for each in selected {
+            for (variable, FoundValue { value, secret }) in
+                self.outputs_of(field, &Key::of(each), of)?
+            {
+                size += value.to_string().len();
+                let (list, is_secret) = lists.entry(variable).or_default();
+                list.push(value);
+                *is_secret |= secret;
+            }
+            if size > LARGEST_VALUES {
+                return Err(too_large(field, &described, size));
+            }
         }
-        let selector = of.selector.as_ref().map(described).unwrap_or_default();
+        let values = lists.into_iter().map(|(variable, (list, secret))| {
+            let value = found(Value::Array(list), secret);
+            (variable, value)
+        });
         Ok(FoundInput {
-            of: format!("Terraform with {selector}"),
-            values,
-            trigger,
+            of: described,
+            values: values.collect(),
+            trigger: of.trigger,
         })
     }
 
-    /// Returns the outputs of a resource, and its name.
-    fn outputs_of(&self, field: &str, key: &Key) -> Result<(String, Outputs), Failure> {
+    /// Returns the outputs of the resource `key` that `of` takes, by variable.
+    fn outputs_of(
+        &mut self,
+        field: &str,
+        key: &Key,
+        of: &OutputsRef,
+    ) -> Result<BTreeMap<String, FoundValue>, Failure> {
         let here = self.session.tf.namespace().unwrap_or_default();
         let name = key.seen_from(&here);
-        let tf = self.all.iter().find(|it| Key::of(it) == *key).ok_or_else(|| {
+        let tf = self.graph.get(key).ok_or_else(|| {
             let message = format!("{field}: there is no Terraform resource {name}; once there is, this goes on by itself");
             waits("DependencyNotFound", message)
         })?;
-        let secret = self.outputs_secret(tf).ok_or_else(|| {
+        let secret = outputs_secret(self.session.cx, tf).ok_or_else(|| {
             let message = format!(
                 "{field}: Terraform {name} has no outputs yet; once it has, this goes on by itself"
             );
             waits("OutputNotFound", message)
         })?;
-        Ok((name, outputs::read(&secret)))
+        self.outputs_read += size_of_outputs(&secret);
+        if self.outputs_read > LARGEST_OUTPUTS {
+            let message = format!(
+                "{field}: the outputs Secrets up to the one of Terraform {name} have more than {} MiB: select fewer \
+                 resources, or publish fewer outputs with spec.outputs.keys",
+                LARGEST_OUTPUTS >> 20
+            );
+            return Err(wrong("InputTooLarge", message));
+        }
+        let stored = Stored::in_secret(&secret);
+        let values = of.outputs.iter().map(|(variable, output)| {
+            let output = output_of(field, &name, &stored, output)?;
+            Ok((variable.clone(), found(output.value, output.sensitive)))
+        });
+        values.collect()
     }
 
     async fn values(&mut self, field: &str, of: &ValuesRef) -> Found<FoundInput> {
@@ -246,14 +262,14 @@ fn found(value: Value, secret: bool) -> FoundValue {
     FoundValue { value, secret }
 }
 
-fn output_of<'a>(
+fn output_of(
     field: &str,
     name: &str,
-    from: &'a Outputs,
+    stored: &Stored<'_>,
     output: &str,
-) -> Result<&'a Output, Failure> {
-    from.get(output).ok_or_else(|| {
-        let there: Vec<_> = from.keys().map(String::as_str).collect();
+) -> Result<Output, Failure> {
+    stored.get(output).ok_or_else(|| {
+        let there: Vec<_> = stored.names().collect();
         let there = if there.is_empty() { "none".to_owned() } else { there.join(", ") };
         let message = format!(
             "{field}.outputs: Terraform {name} has no output {output}, or it is null (it has: {there}); once \
@@ -261,6 +277,13 @@ fn output_of<'a>(
         );
         waits("OutputNotFound", message)
     })
+}
+
+/// Returns the size of the values and annotations of an outputs Secret, in bytes.
+fn size_of_outputs(secret: &Secret) -> usize {
+    let values = secret.data.iter().flatten().map(|(_, it)| it.0.len());
+    let annotations = secret.annotations().values().map(String::len);
+    values.chain(annotations).sum()
 }
 
 fn described(selector: &LabelSelector) -> String {

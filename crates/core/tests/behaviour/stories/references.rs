@@ -2,11 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use alustan_api::report::Failure;
 use alustan_api::{Terraform, TerraformStatus};
 use alustan_core::dependency_graph::{
-    NOT_READY, check, dependencies, dependents, followers, named, selected, standing,
+    DependencyGraph, NOT_READY, followers, named, selected, standing,
 };
-use alustan_core::observed::{Key, Standing};
+use alustan_core::observed::{DependencySeen, Key, Standing};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::ResourceExt;
 use proptest::prelude::*;
@@ -14,6 +15,29 @@ use rstest::rstest;
 use serde_json::json;
 
 use crate::fixtures::{Edit as _, at, terraform};
+
+fn check<'a>(
+    tf: &Terraform,
+    all: impl IntoIterator<Item = &'a Terraform>,
+    cross_namespace: bool,
+) -> Result<(), Failure> {
+    DependencyGraph::new(all).check(tf, cross_namespace)
+}
+
+fn dependencies<'a>(
+    tf: &Terraform,
+    all: impl IntoIterator<Item = &'a Terraform>,
+) -> Vec<DependencySeen> {
+    DependencyGraph::new(all).dependencies(tf)
+}
+
+fn dependents<'a>(
+    of: &Terraform,
+    all: impl IntoIterator<Item = &'a Terraform>,
+    cross_namespace: bool,
+) -> Vec<Key> {
+    DependencyGraph::new(all).dependents(of, cross_namespace)
+}
 
 /// Edges from each resource to its dependencies.
 pub(super) type Graph = BTreeMap<usize, BTreeSet<usize>>;
@@ -312,4 +336,110 @@ fn a_cycle_through_a_selector_is_told() {
         let refused = check(tf, [&web, &cluster], false).unwrap_err();
         assert!(refused.message.contains(path), "{}", refused.message);
     }
+}
+
+/// Returns `count` resources with `entries` selectors each. Each selector selects all of them.
+fn hostile(count: usize, entries: usize) -> Vec<Terraform> {
+    let selects = json!({ "terraformRef": {
+        "selector": { "matchLabels": { "role": "cluster" } }, "outputs": { "ips": "ip" },
+    } });
+    let resource = |i| labelled(&name(i)).with("/variablesFrom", json!(vec![&selects; entries]));
+    (0..count).map(resource).collect()
+}
+
+#[test]
+fn selectors_that_lead_to_too_many_resources_are_refused() {
+    // The first resource selects those on no cycle: all of them must be resolved to know it.
+    let mut all = hostile(300, 50);
+    for tf in &mut all[1..] {
+        tf.metadata
+            .labels
+            .get_or_insert_default()
+            .insert("tier".into(), "low".into());
+        for from in &mut tf.spec.variables_from {
+            let selector = from
+                .terraform_ref
+                .as_mut()
+                .unwrap()
+                .selector
+                .as_mut()
+                .unwrap();
+            selector.match_labels = Some([("tier".to_owned(), "low".to_owned())].into());
+        }
+    }
+    all[0].metadata.labels = None;
+    let (first, rest) = all.split_first_mut().unwrap();
+    let mut all: Vec<_> = rest.iter().collect();
+    all.push(first);
+    let mut graph = DependencyGraph::new(all);
+    let refused = graph.check(first, false).unwrap_err();
+    assert_eq!(refused.reason, "TooManyDependencies");
+    assert!(
+        refused.message.starts_with("spec.variablesFrom: "),
+        "{}",
+        refused.message
+    );
+    assert_eq!(graph.dependents(first, false), []);
+}
+
+#[test]
+fn a_hundred_resources_that_select_the_same_hundred_are_possible() {
+    let mut all = hostile(200, 1);
+    for tf in &mut all[..100] {
+        tf.metadata.labels = None;
+    }
+    for tf in &mut all[100..] {
+        tf.spec.variables_from.clear();
+    }
+    for tf in &all {
+        assert_eq!(check(tf, &all, false), Ok(()));
+    }
+    assert_eq!(dependencies(&all[0], &all).len(), 100);
+}
+
+#[test]
+fn a_selector_with_too_many_values_is_refused() {
+    let values: Vec<_> = (0..50).map(|i| format!("v{i}")).collect();
+    let expression = json!({ "key": "role", "operator": "In", "values": values });
+    let tf = takes(&json!({ "selector": { "matchExpressions": [expression] } }));
+    let refused = check(&tf, [&tf], false).unwrap_err();
+    assert_eq!(refused.reason, "InvalidSelector");
+    assert_eq!(
+        refused.message,
+        "spec.variablesFrom[0].terraformRef.selector: it has 51 labels and values; at most 50 are possible"
+    );
+}
+
+#[test]
+fn a_trigger_counts_when_another_reference_to_the_resource_has_none() {
+    let entry = |trigger| json!({ "terraformRef": { "name": "network", "outputs": { "a": "a" }, "trigger": trigger } });
+    let tf = terraform()
+        .with("/dependsOn", json!([{ "name": "network" }]))
+        .with("/variablesFrom", json!([entry(false), entry(true)]));
+    let network = terraform().named("network");
+    let mut graph = DependencyGraph::new([&tf, &network]);
+    let of = alustan_core::upstream_changes::versions(&tf, &mut graph, |_| Some("1".to_owned()));
+    assert_eq!(of.into_keys().collect::<Vec<_>>(), [Key::of(&network)]);
+    assert_eq!(graph.dependencies(&tf)[0].field, "spec.dependsOn[0]");
+}
+
+#[test]
+fn the_cause_is_told_on_a_cycle_too() {
+    let graph = Graph::from([
+        (0, [].into()),
+        (1, [0, 2].into()),
+        (2, [1].into()),
+        (3, [2].into()),
+    ]);
+    let mut all = resources(&graph);
+    for (tf, reason) in all
+        .iter_mut()
+        .zip(["ApplyFailed", NOT_READY, NOT_READY, NOT_READY])
+    {
+        is(tf, "False", reason);
+    }
+    let Standing::NotReady { message, .. } = &dependencies(&all[3], &all)[0].standing else {
+        panic!("it waits");
+    };
+    assert_eq!(message, "it waits for r0: ApplyFailed");
 }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use alustan_api::Terraform;
+use alustan_core::dependency_graph::DependencyGraph;
 use alustan_core::observed::{DependencySeen, Key, Seen, Standing};
 use alustan_core::upstream_changes::{Doing, Look, changing, versions};
 use proptest::prelude::*;
@@ -82,8 +83,8 @@ impl Stack {
         stack
     }
 
-    fn all(&self) -> BTreeMap<Key, &Terraform> {
-        self.resources.iter().map(|it| (Key::of(it), it)).collect()
+    fn graph(&self) -> DependencyGraph<'_> {
+        DependencyGraph::new(&self.resources)
     }
 
     fn version(&self, of: &Terraform) -> String {
@@ -91,16 +92,18 @@ impl Stack {
     }
 
     fn versions(&self, of: &Key) -> BTreeMap<Key, String> {
-        let all = self.all();
-        versions(all[of], &all, |it| Some(self.version(it)))
+        let mut graph = self.graph();
+        let of = graph.get(of).unwrap();
+        versions(of, &mut graph, |it| Some(self.version(it)))
     }
 
     /// Reconciles `of`: starts a run, waits, or does nothing.
     fn look(&mut self, of: &Key) {
         let versions = self.versions(of);
         let held = {
-            let all = self.all();
-            changing(all[of], &all, &self.looks, |it| Some(self.version(it))).is_some()
+            let mut graph = self.graph();
+            let of = graph.get(of).unwrap();
+            changing(of, &mut graph, &self.looks, |it| Some(self.version(it))).is_some()
         };
         let blocked = versions.keys().any(|from| !self.nodes[from].shown);
         let node = self.nodes.get_mut(of).unwrap();
