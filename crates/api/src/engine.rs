@@ -103,11 +103,16 @@ impl Engine {
     }
 }
 
-/// Whether `text` is a full version: three numbers of at most 9 digits, and optionally `-` and a pre-release.
+/// Whether `text` is a full version: three numbers of at most 9 digits, and optionally `-` and a pre-release of at most 64 letters, digits,
+/// `.` and `-`.
 pub fn is_version(text: &str) -> bool {
     let (numbers, before) = split(text);
     let parts: Vec<_> = numbers.split('.').collect();
-    parts.len() == 3 && parts.iter().all(|it| is_number(it)) && before != Some("")
+    let is_pre_release = |text: &str| {
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b".-".contains(&byte);
+        (1..=64).contains(&text.len()) && text.bytes().all(plain)
+    };
+    parts.len() == 3 && parts.iter().all(|it| is_number(it)) && before.is_none_or(is_pre_release)
 }
 
 fn is_number(text: &str) -> bool {
@@ -213,6 +218,7 @@ mod tests {
             ("v1.11.4", false),
             ("1.11.x", false),
             ("1.11.4-", false),
+            ("1.11.4-'; reboot; '", false),
             ("", false),
         ] {
             assert_eq!(is_version(text), answer, "{text}");

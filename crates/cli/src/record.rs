@@ -1,5 +1,6 @@
 //! Run record, as changed by users: the lock of a managed state. Every write is a compare-and-swap.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -187,10 +188,16 @@ pub(crate) fn busy(key: &Key, record: &RunRecord) -> Result<(), Error> {
             "the state of {key} is locked: {}; if nobody is at it any more: kubectl alustan unlock \
              {name} {} -n {namespace}",
             tell(lock),
-            lock.id
+            quoted(&lock.id)
         ))),
         None => Ok(()),
     }
+}
+
+/// Quotes `text` for a command.
+pub(crate) fn quoted(text: &str) -> Cow<'_, str> {
+    // A NUL cannot be quoted, nor is it in any id.
+    shlex::try_quote(text).unwrap_or(Cow::Borrowed("''"))
 }
 
 /// Describes a lock.
@@ -220,6 +227,16 @@ mod tests {
             lock: locked.then_some(lock),
             ..RunRecord::default()
         }
+    }
+
+    #[test]
+    fn an_id_of_others_is_one_word_of_a_command() {
+        for id in ["a b", "x'; reboot; '", "$(reboot)", ""] {
+            let command = format!("unlock web {} -n team", quoted(id));
+            let words = ["unlock", "web", id, "-n", "team"].map(str::to_owned);
+            assert_eq!(shlex::split(&command).unwrap(), words);
+        }
+        assert_eq!(quoted("a\0b"), "''");
     }
 
     #[rstest]

@@ -8,7 +8,7 @@ use clap::Args;
 use crate::cluster::Cluster;
 use crate::error::Error;
 use crate::print;
-use crate::record::{Record, Update, tell};
+use crate::record::{Record, Update, quoted, tell};
 
 /// Release the lock of a managed state. For other states, print how the engine releases it.
 #[derive(Debug, Args)]
@@ -62,10 +62,11 @@ fn elsewhere(tf: &Terraform, lock: &str) -> String {
     format!(
         "the state of {} is not kept by the operator ({}), so the engine releases its lock: once \
          its holder is certainly gone, in a checkout of {}, folder {path}, with the credentials of \
-         the backend: terraform init && terraform force-unlock {lock} (tofu likewise)",
+         the backend: terraform init && terraform force-unlock {} (tofu likewise)",
         Key::of(tf),
         address.unwrap_or("its place is not known yet"),
-        repository.url
+        repository.url,
+        quoted(lock)
     )
 }
 

@@ -95,12 +95,11 @@ pub(crate) fn logs_in(namespace: &str, job: &str) -> String {
 
 /// Returns the kubectl command that merges `change` into the spec.
 pub(crate) fn patch(tf: &Terraform, change: &Value) -> String {
-    format!(
-        "kubectl patch tf {} -n {} --type merge -p '{}'",
-        tf.name_any(),
-        tf.namespace().unwrap_or_default(),
-        json!({ "spec": change }),
-    )
+    let change = json!({ "spec": change }).to_string();
+    // JSON has no NUL, which is all that cannot be quoted.
+    let change = shlex::try_quote(&change).unwrap_or_default();
+    let (name, namespace) = (tf.name_any(), tf.namespace().unwrap_or_default());
+    format!("kubectl patch tf {name} -n {namespace} --type merge -p {change}")
 }
 
 /// Returns the drift of the last check that found any.
@@ -252,3 +251,24 @@ pub(crate) fn unknown(tf: &Terraform, situation: Summary) -> Summary {
 
 /// Reason of a resource that was destroyed.
 pub(crate) const DESTROYED: &str = "Destroyed";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_is_one_word_of_the_command() {
+        let tf: Terraform = serde_json::from_value(json!({
+            "metadata": { "name": "web", "namespace": "team" },
+            "spec": {
+                "gitRepo": { "url": "https://git.test/a" },
+                "containerRegistry": { "imageName": "registry.test/a" },
+            },
+        }))
+        .unwrap();
+        let change = json!({ "engine": { "version": "9.9.9-'; reboot; '\"$(reboot)" } });
+        let words = shlex::split(&patch(&tf, &change)).unwrap();
+        let given: Value = serde_json::from_str(words.last().unwrap()).unwrap();
+        assert_eq!((words.len(), given), (10, json!({ "spec": change })));
+    }
+}

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use alustan_api::engine::{Engine, EngineName};
 use alustan_api::report::{
     ChangeSet, Failure, FailureClass, PlanAsks, ResourceChange, RunReport, RunResult, StepTimes,
     Undeclared, UnsavedPlace,
@@ -34,6 +35,7 @@ fn text() -> BoxedStrategy<String> {
         Just("neighbour".to_owned()),
         Just("web-run".to_owned()),
         Just("ApplyFailed".to_owned()),
+        Just("9.9.9-'; reboot; '".to_owned()),
         Just("\u{1F600}".repeat(50_000)),
     ]
     .boxed()
@@ -216,7 +218,10 @@ fn report() -> BoxedStrategy<RunReport> {
                 recovered,
                 state_address,
                 moved_from: Some(other.clone()),
-                engine: None,
+                engine: Some(Engine {
+                    name: EngineName::Terraform,
+                    version: other.clone(),
+                }),
                 undeclared: vec![
                     Undeclared {
                         name: other.clone(),
@@ -398,6 +403,7 @@ fn check_report(told: &RunReport, run: &RunSpec, now: Timestamp) {
     assert!(places.map(String::len).all(|size| size <= ADDRESS));
     let mut lineages = report.lineage.iter();
     assert!(lineages.all(|lineage| lineage.len() <= WORD));
+    assert!(report.engine.iter().all(|it| it.version.len() <= WORD));
     assert!(report.undeclared.len() <= 20);
     assert!(report.undeclared.iter().all(|it| it.name.len() <= 128));
     assert!(report.started_at >= run.started_at);
