@@ -9,6 +9,7 @@ mod options;
 mod pack;
 mod refs;
 mod repositories;
+mod size;
 mod store;
 mod submodules;
 
@@ -24,6 +25,7 @@ use self::options::LISTING;
 pub use self::refs::Listing;
 pub use self::repositories::GitCache;
 use self::repositories::Question;
+use self::size::{Limits, Size};
 use self::store::Store;
 use self::submodules::Selected;
 use crate::{
@@ -32,7 +34,7 @@ use crate::{
     error::Error,
     git::Bounds,
     reference::{Reference, Revision},
-    turns::{Turn, Turns},
+    turns::Turn,
     url::RepositoryUrl,
 };
 
@@ -56,8 +58,8 @@ impl GitCache {
             commits: Arc::default(),
             facts: KnownFacts::default(),
             known: Arc::default(),
-            turns: Turns::new(options.at_once),
-            reading: Turns::new(options.at_once),
+            remotes: Limits::new(options.at_once),
+            reading: Limits::new(options.at_once),
             options: Arc::new(options),
             tenant: Arc::default(),
         })
@@ -102,11 +104,12 @@ impl GitCache {
         if names.is_empty() {
             return Ok(Listing::new(url.remote(), String::new()));
         }
-        let _turn = self.turns.take(&self.tenant).await;
+        let _turn = self.remotes.take(Size::Small, &self.tenant).await;
         let session = self.session(url, credentials)?;
         let bounds = Bounds {
             time: self.options.resolve_timeout,
             stdout: LISTING,
+            memory: Size::Small.process(),
         };
         let mut arguments = vec!["ls-remote", "--symref", "--", url.remote()];
         arguments.extend(names.iter().map(String::as_str));
@@ -186,7 +189,7 @@ impl GitCache {
             allows: question.allows,
         };
         let commit = self.fetched(question, revision).await?;
-        let turn = self.reading.take(&self.tenant).await;
+        let turn = self.reading.take(Size::Small, &self.tenant).await;
         let newer = newest();
         let newer = self.commits.get(&self.folder(question, &newer), &newer);
         let commit = newer.unwrap_or(commit);
@@ -196,7 +199,7 @@ impl GitCache {
                 tracing::warn!(%error, remote = question.url.remote(), "git cache made anew");
                 self.clear(&commit).await?;
                 let commit = self.fetched(question, revision).await?;
-                let turn = self.reading.take(&self.tenant).await;
+                let turn = self.reading.take(Size::Small, &self.tenant).await;
                 self.read(question, &wanted, &commit, turn, known).await
             }
             other => other,
@@ -240,13 +243,38 @@ impl GitCache {
             repository: &commit.repository,
             options: &self.options,
             url: question.url,
+            size: Size::Small,
         };
+        match self
+            .read_with(&call, question, wanted, commit, turn, known)
+            .await
+        {
+            Err(error) if call.size.is_too_small(&error) => {
+                let size = Size::Large;
+                let turn = self.reading.take(size, &self.tenant).await;
+                let call = Call { size, ..call };
+                self.read_with(&call, question, wanted, commit, turn, known)
+                    .await
+            }
+            other => other,
+        }
+    }
+
+    async fn read_with(
+        &self,
+        call: &Call<'_>,
+        question: &Question<'_>,
+        wanted: &WantedModule<'_>,
+        commit: &Commit,
+        turn: Option<Turn>,
+        known: &KnownContexts,
+    ) -> Result<Context, Error> {
         let Selected {
             selection,
             snapshot,
             files,
             turn: _turn,
-        } = self.select(&call, question, wanted, commit, turn).await?;
+        } = self.select(call, question, wanted, commit, turn).await?;
         if let Some(why) = &selection.whole {
             tracing::info!(
                 remote = question.url.remote(),
@@ -263,7 +291,8 @@ impl GitCache {
         } else {
             let objects = selection.entries.values();
             let objects = objects.map(|entry| entry.object.as_str());
-            let contents = call.contents(objects, self.options.context_bytes).await?;
+            let most = call.size.content(self.options.context_bytes);
+            let contents = call.contents(objects, most).await?;
             drop(files);
             let (selection, bytes) = pack::pack(selection, contents).await?;
             let packed = KnownContext {

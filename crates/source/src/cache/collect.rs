@@ -1,13 +1,9 @@
 //! Reads the tree of a commit, computes the closure of the module and reads its files.
 
 use std::collections::{BTreeSet, HashMap};
-use std::{io, path::Path, sync::Arc};
+use std::{io, ops::Range, path::Path, sync::Arc};
 
-use super::{
-    commits::Snapshot,
-    facts::KnownFacts,
-    options::{CacheOptions, LISTING},
-};
+use super::{commits::Snapshot, facts::KnownFacts, options::CacheOptions, size::Size};
 use crate::{
     closure::{Closure, Limits, Selection, Wanted},
     context::Allows,
@@ -25,8 +21,21 @@ const LINKS: u64 = 16 << 20;
 /// Maximum size of a commit object, in bytes.
 const COMMIT: u64 = 1 << 20;
 
-/// Contents by object id.
-pub(super) type Contents = HashMap<String, Vec<u8>>;
+/// Contents of objects.
+#[derive(Default)]
+pub(super) struct Contents {
+    /// Output of git.
+    output: Vec<u8>,
+    /// Places of the contents in the output, by object id.
+    places: HashMap<String, Range<usize>>,
+}
+
+impl Contents {
+    /// Returns the content of an object.
+    pub(super) fn get(&self, object: &str) -> Option<&[u8]> {
+        self.output.get(self.places.get(object)?.clone())
+    }
+}
 
 /// Local git calls on one repository of the cache.
 pub(super) struct Call<'a> {
@@ -35,6 +44,7 @@ pub(super) struct Call<'a> {
     pub(super) repository: &'a Path,
     pub(super) options: &'a CacheOptions,
     pub(super) url: &'a RepositoryUrl,
+    pub(super) size: Size,
 }
 
 /// Part of a commit to select.
@@ -53,9 +63,13 @@ impl Call<'_> {
     /// Returns the tree and the committer date of `commit`.
     pub(super) async fn snapshot(&self, commit: &CommitId) -> Result<Snapshot, Error> {
         let arguments = ["ls-tree", "-r", "-l", "-z", "--full-tree", commit.as_str()];
-        let listing = self
-            .local("list the files of", &arguments, Vec::new(), LISTING)
-            .await?;
+        let listing = self.local(
+            "list the files of",
+            &arguments,
+            Vec::new(),
+            self.size.listing(),
+        );
+        let listing = listing.await?;
         let bytes = listing.len();
         let tree = self.unblocked(move || Tree::read(&listing)).await?;
         let mut tree = tree.ok_or_else(|| self.nonsense())?;
@@ -78,9 +92,7 @@ impl Call<'_> {
         Ok(Snapshot {
             tree: Arc::new(tree),
             // Some histories contain commits with an invalid date.
-            committed_at: commit
-                .and_then(|commit| committed_at(commit))
-                .unwrap_or_default(),
+            committed_at: commit.and_then(committed_at).unwrap_or_default(),
             bytes,
         })
     }
@@ -114,7 +126,8 @@ impl Call<'_> {
             let known: Vec<(Option<Arc<Facts>>, Wanted)> = known.collect();
             let unread = known.iter().filter(|(facts, _)| facts.is_none());
             let unread = unread.map(|(_, file)| file.object.as_str());
-            let contents = self.contents(unread, Closure::BYTES).await?;
+            let most = self.size.content(Closure::BYTES);
+            let contents = self.contents(unread, most).await?;
             let (facts, nonsense) = (facts.clone(), self.nonsense());
             let supply = move || {
                 for (known, file) in &known {
@@ -151,7 +164,7 @@ impl Call<'_> {
     ) -> Result<Contents, Error> {
         let objects: BTreeSet<&str> = objects.collect();
         if objects.is_empty() {
-            return Ok(Contents::new());
+            return Ok(Contents::default());
         }
         // Git adds a header line and a newline to each content.
         let most = limit.saturating_add(objects.len() as u64 * 128);
@@ -165,7 +178,7 @@ impl Call<'_> {
         let output = self
             .local("read files of", &["cat-file", "--batch"], input, most)
             .await?;
-        read_batch(&output).ok_or_else(|| self.nonsense())
+        read_batch(output).ok_or_else(|| self.nonsense())
     }
 
     pub(super) async fn local(
@@ -178,6 +191,7 @@ impl Call<'_> {
         let bounds = Bounds {
             time: self.options.local_timeout,
             stdout,
+            memory: self.size.process(),
         };
         self.session
             .git(self.repository, action, arguments, input, bounds)
@@ -208,22 +222,25 @@ fn committed_at(commit: &[u8]) -> Option<i64> {
 
 /// Reads a sequence of `<object> <type> <size>\n<content>\n`; `None` if an object is missing. See
 /// <https://git-scm.com/docs/git-cat-file#_batch_output>.
-fn read_batch(mut output: &[u8]) -> Option<Contents> {
-    let mut contents = Contents::new();
-    while !output.is_empty() {
-        let end = output.iter().position(|byte| *byte == b'\n')?;
-        let head = std::str::from_utf8(output.get(..end)?).ok()?;
+fn read_batch(output: Vec<u8>) -> Option<Contents> {
+    let mut places = HashMap::new();
+    let mut at = 0;
+    while at < output.len() {
+        let rest = output.get(at..)?;
+        let end = rest.iter().position(|byte| *byte == b'\n')?;
+        let head = std::str::from_utf8(rest.get(..end)?).ok()?;
         let mut words = head.split(' ');
         let (object, _, size) = (
             words.next()?,
             words.next()?,
             words.next()?.parse::<usize>().ok()?,
         );
-        let content = output.get(end + 1..)?.get(..size)?;
-        contents.insert(object.to_owned(), content.to_vec());
-        output = output.get(end + 1 + size + 1..)?;
+        let start = at + end + 1;
+        let end = start.checked_add(size).filter(|end| *end < output.len())?;
+        places.insert(object.to_owned(), start..end);
+        at = end + 1;
     }
-    Some(contents)
+    Some(Contents { output, places })
 }
 
 #[cfg(test)]
@@ -234,12 +251,12 @@ mod tests {
 
     #[test]
     fn batches_are_read() {
-        let contents = read_batch(b"aa blob 3\na\nb\nbb blob 0\n\n").unwrap();
+        let contents = read_batch(b"aa blob 3\na\nb\nbb blob 0\n\n".to_vec()).unwrap();
         assert_eq!(contents.get("aa").unwrap(), b"a\nb");
         assert_eq!(contents.get("bb").unwrap(), b"");
-        assert!(read_batch(b"aa missing\n").is_none());
-        assert!(read_batch(b"aa blob 9\nx\n").is_none());
-        assert!(read_batch(b"aa blob 1\nx").is_none());
+        assert!(read_batch(b"aa missing\n".to_vec()).is_none());
+        assert!(read_batch(b"aa blob 9\nx\n".to_vec()).is_none());
+        assert!(read_batch(b"aa blob 1\nx".to_vec()).is_none());
     }
 
     #[rstest]

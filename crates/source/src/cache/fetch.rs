@@ -178,6 +178,7 @@ impl Fetch<'_> {
         let bounds = Bounds {
             time: self.call.options.fetch_timeout,
             stdout: LISTING,
+            memory: self.call.size.process(),
         };
         let fetch = self.call.session.git(
             self.repository.path(),

@@ -9,15 +9,15 @@ use super::{
     fetch::Fetch,
     known::KnownContexts,
     options::CacheOptions,
+    size::{Limits, Size},
     store::{self, Store},
 };
 use crate::{
     context::{Allows, ContextSpec},
     credentials::Credentials,
     error::Error,
-    git::Session,
+    git::{GitFailure, Session},
     reference::Revision,
-    turns::Turns,
     url::RepositoryUrl,
 };
 
@@ -29,10 +29,10 @@ pub struct GitCache {
     pub(super) facts: KnownFacts,
     pub(super) known: Arc<KnownContexts>,
     pub(super) options: Arc<CacheOptions>,
-    /// Limits concurrent calls to remotes.
-    pub(super) turns: Arc<Turns>,
+    /// Limits concurrent calls to remotes. A fetch that needs more memory than others counts as large.
+    pub(super) remotes: Arc<Limits>,
     /// Limits modules that are read from the cache and packed concurrently.
-    pub(super) reading: Arc<Turns>,
+    pub(super) reading: Arc<Limits>,
     pub(super) tenant: Arc<str>,
 }
 
@@ -84,22 +84,33 @@ impl GitCache {
         if let Some(error) = self.commits.failure(folder, revision, asked) {
             return Err(error);
         }
-        let _turn = self.turns.take(&self.tenant).await;
         let session = self.session(url, credentials)?;
-        let fetch = Fetch {
-            call: Call {
-                session: &session,
-                repository: folder,
-                options: &self.options,
-                url,
-            },
-            repository: &repository,
-            store: &self.store,
-            commits: &self.commits,
-            revision,
-            kept,
+        let fetch = async |size| {
+            let _turn = self.remotes.take(size, &self.tenant).await;
+            let fetch = Fetch {
+                call: Call {
+                    session: &session,
+                    repository: folder,
+                    options: &self.options,
+                    url,
+                    size,
+                },
+                repository: &repository,
+                store: &self.store,
+                commits: &self.commits,
+                revision,
+                kept,
+            };
+            fetch.run().await
         };
-        match fetch.run().await {
+        let fetched = match fetch(Size::Small).await {
+            Err(Error::Git {
+                failure: GitFailure::OutOfMemory,
+                ..
+            }) => fetch(Size::Large).await,
+            other => other,
+        };
+        match fetched {
             Ok(()) => Ok(self.commits.fetched(folder, revision)),
             Err(error) => {
                 self.commits.failed(folder, revision, error.clone());

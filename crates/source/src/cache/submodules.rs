@@ -126,7 +126,7 @@ impl GitCache {
                 url,
                 commit: fetched,
             });
-            turn = self.reading.take(&self.tenant).await;
+            turn = self.reading.take(call.size, &self.tenant).await;
         }
     }
 

@@ -28,6 +28,8 @@ pub enum GitFailure {
     CommitRefused,
     /// The reference does not exist.
     ReferenceMissing,
+    /// A file of the repository needs more memory than git may use.
+    OutOfMemory,
     /// Any other failure.
     Other,
 }
@@ -52,6 +54,14 @@ const WORDS: &[(GitFailure, &[&str])] = &[
             "invalid format",
             "error in libcrypto",
             "unprotected private key",
+        ],
+    ),
+    (
+        GitFailure::OutOfMemory,
+        &[
+            "out of memory",
+            "cannot allocate memory",
+            "unable to create thread",
         ],
     ),
     (
@@ -165,6 +175,7 @@ impl GitFailure {
             Self::Unreachable => "RepositoryUnreachable",
             Self::CommitRefused => "RevisionMoved",
             Self::ReferenceMissing => "BranchNotFound",
+            Self::OutOfMemory => "RepositoryTooLarge",
             Self::Other => "GitFailed",
         }
     }
@@ -181,6 +192,7 @@ impl GitFailure {
             | Self::Tls
             | Self::AuthorityUnreadable
             | Self::ReferenceMissing
+            | Self::OutOfMemory
             | Self::Other => false,
         }
     }
@@ -212,6 +224,9 @@ impl GitFailure {
             Self::RateLimited | Self::Unreachable => "it is tried again",
             Self::CommitRefused => "the reference is looked up again",
             Self::ReferenceMissing => "check `gitRepo.branch` or `gitRepo.tag`",
+            Self::OutOfMemory => {
+                "keep large files that change out of the repository: git stores them as differences, and needs a multiple of their size"
+            }
             Self::Other => "see git's own words",
         }
     }
@@ -230,6 +245,7 @@ impl fmt::Display for GitFailure {
             Self::RateLimited => "the host asks to slow down",
             Self::Unreachable => "the host cannot be reached",
             Self::CommitRefused => "the host does not hand out the commit",
+            Self::OutOfMemory => "a file needs more memory than git may use",
             Self::ReferenceMissing => "the reference is not there",
             Self::Other => "git failed",
         })

@@ -22,6 +22,8 @@ pub(crate) struct Bounds {
     pub(crate) time: Duration,
     /// Maximum size of stdout, in bytes.
     pub(crate) stdout: u64,
+    /// Maximum size of the data of each process, in bytes.
+    pub(crate) memory: u64,
 }
 
 /// Result of a child process that exited.
@@ -45,6 +47,19 @@ pub(crate) enum RunError {
     Pipe(io::Error),
 }
 
+/// Sets the limit of the first argument, in KiB, and becomes the program of the others. Children inherit the limit.
+const LIMITED: &str = "ulimit -d \"$0\" && exec \"$@\"";
+
+/// Exit status of a shell that does not find the program.
+const NOT_FOUND: i32 = 127;
+
+/// Returns a command for `program` in which each process has at most `memory` bytes of data.
+pub(crate) fn limited(program: &str, memory: u64) -> Command {
+    let mut command = Command::new("/bin/sh");
+    command.args(["-c", LIMITED, &(memory >> 10).to_string(), program]);
+    command
+}
+
 /// Runs `command` with `input` on stdin until it exits. If the call fails or is dropped, the process group is killed.
 pub(crate) async fn run(
     mut command: Command,
@@ -61,6 +76,10 @@ pub(crate) async fn run(
     let end = tokio::time::timeout(bounds.time, finish(&mut child, input, bounds.stdout));
     let finished = end.await.map_err(|_| RunError::Timeout(bounds.time))??;
     group.disarm();
+    if finished.status.code() == Some(NOT_FOUND) {
+        let error = io::Error::new(io::ErrorKind::NotFound, finished.stderr);
+        return Err(RunError::Spawn(error));
+    }
     Ok(finished)
 }
 
@@ -156,6 +175,7 @@ mod tests {
     const BOUNDS: Bounds = Bounds {
         time: Duration::from_secs(20),
         stdout: 1000,
+        memory: 64 << 20,
     };
 
     #[tokio::test]
@@ -228,6 +248,29 @@ mod tests {
             "i=0; while [ $i -lt 20000 ]; do echo 0123456789 >&2; i=$((i+1)); done; echo last >&2";
         let done = run(shell(script), Vec::new(), BOUNDS).await.ok().unwrap();
         assert!(done.stderr.len() <= STDERR_KEPT && done.stderr.ends_with("last\n"));
+    }
+
+    #[tokio::test]
+    async fn a_child_of_a_limited_program_has_no_more_memory() {
+        let takes = |bytes: u64| {
+            let script = format!("head -c {bytes} /dev/zero | tail -n 1 | wc -c");
+            let mut command = limited("sh", BOUNDS.memory);
+            command.args(["-c", &script]);
+            run(command, Vec::new(), BOUNDS)
+        };
+        let stdout = |done: Finished| String::from_utf8(done.stdout).unwrap();
+        let small = takes(1 << 20).await.ok().unwrap();
+        assert_eq!(stdout(small).trim(), (1 << 20).to_string());
+        let large = takes(256 << 20).await.ok().unwrap();
+        assert_ne!(stdout(large).trim(), (256 << 20).to_string());
+    }
+
+    #[tokio::test]
+    async fn a_program_that_does_not_exist_is_not_run() {
+        let done = run(limited("no-such-git", BOUNDS.memory), Vec::new(), BOUNDS).await;
+        assert!(
+            matches!(done, Err(RunError::Spawn(error)) if error.kind() == io::ErrorKind::NotFound)
+        );
     }
 
     #[tokio::test]

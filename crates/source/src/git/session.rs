@@ -48,10 +48,13 @@ const SYSTEM: [&str; 3] = [
 ];
 
 /// Settings for every git call.
-const SETTINGS: [&str; 12] = [
+const SETTINGS: [&str; 15] = [
     "core.hooksPath=/dev/null",
     "core.fsmonitor=false",
     "core.askPass=",
+    // Larger files are not held in memory.
+    "core.bigFileThreshold=1m",
+    "core.deltaBaseCacheLimit=8m",
     "credential.helper=",
     "fetch.recurseSubmodules=false",
     "gc.auto=0",
@@ -59,6 +62,7 @@ const SETTINGS: [&str; 12] = [
     "http.lowSpeedLimit=1",
     "http.lowSpeedTime=60",
     "maintenance.auto=false",
+    "pack.threads=1",
     "protocol.ext.allow=never",
     "protocol.file.allow=never",
 ];
@@ -153,7 +157,7 @@ impl Session {
         input: Vec<u8>,
         bounds: Bounds,
     ) -> Result<Vec<u8>, Error> {
-        let command = self.command(repository, arguments);
+        let command = self.command(repository, arguments, bounds.memory);
         let finished = process::run(command, input, bounds).await;
         let finished = finished.map_err(|error| self.run_error(action, error))?;
         if finished.status.success() {
@@ -163,8 +167,8 @@ impl Session {
         }
     }
 
-    fn command(&self, repository: &Path, arguments: &[&str]) -> Command {
-        let mut command = Command::new("git");
+    fn command(&self, repository: &Path, arguments: &[&str], memory: u64) -> Command {
+        let mut command = process::limited("git", memory);
         command.env_clear().current_dir(self.folder.path());
         command.envs(&self.environment);
         // libcurl reads this variable only in lower case; other programs read both.

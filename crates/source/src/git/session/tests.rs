@@ -30,7 +30,11 @@ fn the_environment_is_made_from_nothing_and_holds_no_secret() {
         .unwrap();
     let command = format!(
         "{:?}",
-        session.command(Path::new("/r"), &["ls-remote", "--", url.remote()])
+        session.command(
+            Path::new("/r"),
+            &["ls-remote", "--", url.remote()],
+            64 << 20
+        )
     );
     assert!(
         command.contains("GIT_CONFIG_GLOBAL") && command.contains("GIT_ALLOW_PROTOCOL=\"https\"")
@@ -49,7 +53,13 @@ fn proxies_of_the_operator_reach_git_in_the_case_that_it_reads() {
             .map(|(name, value)| ((*name).to_owned(), OsString::from(value)))
             .collect();
         let session = Session::open(root.path(), &url, &Credentials::default(), &environment);
-        format!("{:?}", session.ok().unwrap().command(Path::new("/r"), &[]))
+        format!(
+            "{:?}",
+            session
+                .ok()
+                .unwrap()
+                .command(Path::new("/r"), &[], 64 << 20)
+        )
     };
     let upper = command(&[("HTTP_PROXY", "http://up:1"), ("NO_PROXY", "host")]);
     assert!(
