@@ -23,6 +23,10 @@ use crate::resource::Ref;
 /// Maximum number of objects that a selector selects.
 pub(crate) const MOST: u32 = 100;
 
+/// Maximum number of watches for the resources of one namespace: each takes a connection. Other objects are read every minute while a
+/// resource waits for them, and with each reconcile.
+const WATCHES: usize = 100;
+
 /// Maximum number of whole objects in memory for one resource: an object has up to 1.5 MiB.
 const PAGE: u32 = 10;
 
@@ -267,6 +271,11 @@ impl Objects {
             watch.users.insert(who.clone());
             return;
         }
+        let has_user = |watch: &&Watch| watch.users.iter().any(|it| it.namespace == who.namespace);
+        if watches.values().filter(has_user).count() >= WATCHES {
+            debug!(?which, "the namespace has enough watches");
+            return;
+        }
         let api: Api<PartialObjectMeta<DynamicObject>> = self.api(which, resource, scope);
         let task = tokio::spawn(listen(
             api,
@@ -345,5 +354,40 @@ fn forbidden(field: &str, which: &Which, resource: &ApiResource) -> Failure {
             resource.group,
             resource.plural,
         ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::ConfigMap;
+    use tokio::sync::mpsc;
+
+    use super::*;
+    use crate::fake_api;
+
+    #[tokio::test]
+    async fn resources_of_one_namespace_have_a_limited_number_of_watches() {
+        let (client, _) = fake_api::serve(|_| fake_api::not_found()).await;
+        let objects = Objects::new(client, mpsc::unbounded_channel().0);
+        let kind = ApiResource::erase::<ConfigMap>(&());
+        let watch = |namespace: &str, i: usize| {
+            let which = Which {
+                api_version: "v1".to_owned(),
+                kind: "ConfigMap".to_owned(),
+                namespace: namespace.to_owned(),
+                of: Of::Name(format!("m{i}")),
+            };
+            let who = Ref::new(&format!("r{}", i / 20)).within(namespace);
+            objects.watch(&which, &who, &kind, &Scope::Namespaced);
+        };
+        for i in 0..2 * WATCHES {
+            watch("team", i);
+        }
+        assert_eq!(objects.watches().len(), WATCHES);
+        watch("other", 0);
+        assert_eq!(objects.watches().len(), WATCHES + 1);
+        objects.keep(&Ref::new("r0").within("team"), &HashSet::new());
+        watch("team", 2 * WATCHES);
+        assert_eq!(objects.watches().len(), WATCHES + 1 - 20 + 1);
     }
 }
