@@ -54,8 +54,7 @@ use crate::write_through_cache::WriteThroughCache;
 use inputs::Inputs;
 use record::Kept;
 
-pub(crate) use crate::observe::dependencies::LARGEST_VALUES;
-pub(crate) use record::{LARGEST_PROGRESS, LARGEST_REPORT, pin};
+pub(crate) use record::pin;
 
 impl<'a> Observer<'a> {
     /// Creates the observer of one reconcile of `tf`.

@@ -20,6 +20,7 @@ use tracing::{info, warn};
 
 use crate::call::call;
 use crate::error::Error;
+use crate::watch::trim::is_left_out;
 use crate::write_through_cache::WriteThroughCache;
 
 /// Size of a signing key, in bytes.
@@ -109,6 +110,10 @@ impl Signer {
         }
     }
 
+    fn is_unsigned(&self, secret: &Secret) -> bool {
+        uid(secret).is_some_and(|uid| self.first_forged(uid, secret).is_some())
+    }
+
     fn first_forged(&self, uid: &str, secret: &Secret) -> Option<&'static str> {
         let data = secret.data.as_ref()?;
         if data.contains_key(key::UNSIGNED_HISTORY) {
@@ -146,9 +151,7 @@ impl Signer {
         client: &Client,
         secrets: &WriteThroughCache<Secret>,
     ) -> Result<(), Error> {
-        let unsigned = secrets.filter(|secret| {
-            uid(secret).is_some_and(|uid| self.first_forged(uid, secret).is_some())
-        });
+        let unsigned = secrets.filter(|secret| is_left_out(secret) || self.is_unsigned(secret));
         let count = unsigned.len();
         let mut results = stream::iter(unsigned)
             .map(|secret| self.sign_one(client, Secret::clone(&secret)))
@@ -172,6 +175,12 @@ impl Signer {
         let name = secret.name_any();
         let api: Api<Secret> =
             Api::namespaced(client.clone(), &secret.namespace().unwrap_or_default());
+        if is_left_out(&secret) {
+            match call("read a run record", api.get_opt(&name)).await? {
+                Some(found) if self.is_unsigned(&found) => secret = found,
+                _ => return Ok(()),
+            }
+        }
         for _ in 0..ATTEMPTS {
             let Some(uid) = uid(&secret) else {
                 return Ok(());

@@ -5,13 +5,16 @@ pub(crate) mod dependents;
 pub(crate) mod dynamic;
 pub(crate) mod joined;
 pub(crate) mod mapping;
+pub(crate) mod trim;
 
 use std::fmt::Debug;
 use std::hash::Hash;
 
+use alustan_api::labels::{self, Component};
 use alustan_core::decide::approval::sets_approval;
-use futures::stream::Stream;
+use futures::stream::{self, Stream};
 use futures::{StreamExt, TryStreamExt, future};
+use k8s_openapi::api::core::v1::Secret;
 use kube::api::Api;
 use kube::core::{DeserializeGuard, NamespaceResourceScope};
 use kube::runtime::reflector::{self, ObjectRef, Store};
@@ -26,9 +29,9 @@ use crate::resource::{Guarded, Ref};
 use crate::watch::dependents::Followers;
 use crate::watch::joined::Events;
 use crate::watch::joined::joined;
-use crate::watch::mapping::is_watched;
 use crate::watch::mapping::to_ref;
 use crate::watch::mapping::wake_all;
+use crate::watch::mapping::{MIRRORED, is_watched};
 
 /// Objects per page of a list. An object takes up to 1.5 MiB, and its JSON several times that while it is read.
 const PAGE: u32 = 50;
@@ -42,6 +45,8 @@ pub(crate) struct Watches {
     wake: mpsc::UnboundedSender<Ref>,
     /// Number of watches that have completed their first list.
     lists: watch::Sender<usize>,
+    /// Whether the watch of the resources has completed its first list.
+    has_resources: watch::Receiver<bool>,
 }
 
 impl Watches {
@@ -55,12 +60,14 @@ impl Watches {
         lists: watch::Sender<usize>,
     ) -> (Self, impl Stream<Item = Events<Guarded>> + Send + use<>) {
         let (resources, writer) = reflector::store();
+        let (listed, has_resources) = watch::channel(false);
         let watches = Self {
             client,
             namespaces,
             resources,
             wake: wake.clone(),
             lists: lists.clone(),
+            has_resources,
         };
         let news = predicates::generation
             .combine(predicates::finalizers)
@@ -73,6 +80,9 @@ impl Watches {
             .reflect(writer)
             .inspect_ok(counted(lists))
             .inspect_ok(move |event| {
+                if matches!(event, watcher::Event::InitDone) {
+                    listed.send_replace(true);
+                }
                 // The receiver lives as long as the controller.
                 let wake = |who: Ref| drop(wake.send(who));
                 if let watcher::Event::Delete(gone) = event {
@@ -125,14 +135,14 @@ impl Watches {
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
         K: DeserializeOwned + Clone + Debug + Send + 'static,
-        T: Fn(&mut K) + Copy + Send + 'static,
+        T: Fn(&mut K) + Clone + Send + 'static,
     {
         let (resources, wake) = (self.resources(), self.wake.clone());
         let mut known = Vec::new();
         let mut first = true;
         let watch = |api: Api<K>| {
             let events = watcher(api, wanted.clone().page_size(PAGE)).default_backoff();
-            events.modify(trim).boxed()
+            events.modify(trim.clone()).boxed()
         };
         joined(self.apis().into_iter().map(watch).collect())
             .filter(|event| {
@@ -159,13 +169,42 @@ impl Watches {
             .touched_objects()
     }
 
+    /// Returns a cache of the Secrets that each reconcile reads, see [`trim::secret`], and the events that fill it. Begins when the
+    /// resources are known.
+    pub(crate) fn secrets(
+        &self,
+    ) -> (
+        Store<Secret>,
+        impl Stream<Item = Events<Secret>> + Send + use<>,
+    ) {
+        let wanted = format!(
+            "{}={},{} in ({})",
+            labels::MANAGED_BY,
+            labels::MANAGER,
+            labels::COMPONENT,
+            MIRRORED.map(Component::as_str).join(",")
+        );
+        let wanted = watcher::Config::default().labels(&wanted);
+        let resources = self.resources();
+        let trim = move |secret: &mut Secret| trim::secret(secret, &resources);
+        let (store, events) = self.mirrored(&wanted, trim);
+        let mut has_resources = self.has_resources.clone();
+        let begin = async move {
+            // Fails only if the watch of the resources has ended.
+            let _ = has_resources.wait_for(|listed| *listed).await;
+            events
+        };
+        (store, stream::once(begin).flatten())
+    }
+
     /// Returns a cache of the objects that `wanted` selects, without the fields that `trim` removes, and the events that fill it.
-    pub(crate) fn mirrored<K>(
+    pub(crate) fn mirrored<K, T>(
         &self,
         wanted: &watcher::Config,
-        trim: fn(&mut K),
-    ) -> (Store<K>, impl Stream<Item = Events<K>> + Send + use<K>)
+        trim: T,
+    ) -> (Store<K>, impl Stream<Item = Events<K>> + Send + use<K, T>)
     where
+        T: Fn(&mut K) + Clone + Send + 'static,
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
         K: DeserializeOwned + Clone + Debug + Send + Sync + 'static,
         ObjectRef<K>: Hash + Eq,

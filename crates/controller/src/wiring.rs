@@ -4,8 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use alustan_api::labels::{self, Component};
-use alustan_api::names;
-use alustan_api::run::key;
 use alustan_core::dependency_graph::followers;
 use alustan_core::lease::{self, Identity};
 use alustan_core::queue::Places;
@@ -15,7 +13,7 @@ use anyhow::{Context as _, Result, bail};
 use futures::StreamExt;
 use futures::stream::{self, Stream};
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod, Secret};
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use k8s_openapi::jiff::Timestamp;
 use kube::api::PartialObjectMeta;
 use kube::client::ClientBuilder;
@@ -39,7 +37,6 @@ use crate::metrics::{Asked, Counting, Metrics};
 use crate::mirrors::Mirrors;
 use crate::notify::{self, Notifier};
 use crate::observe::jobs::JOB_NAME;
-use crate::observe::{LARGEST_PROGRESS, LARGEST_REPORT, LARGEST_VALUES};
 use crate::push_events::follow;
 use crate::queue::{Dispatcher, REFRESH};
 use crate::reconcile::{forget, reconcile, retry};
@@ -57,9 +54,9 @@ use crate::watch::allow_lists::AllowLists;
 use crate::watch::dynamic::Objects;
 use crate::watch::joined::Events;
 use crate::watch::mapping::LISTS;
-use crate::watch::mapping::MIRRORED;
 use crate::watch::mapping::owner;
-use crate::watch::mapping::{is_lent, is_watched, to_ref, wake_all};
+use crate::watch::mapping::{is_watched, to_ref, wake_all};
+use crate::watch::trim;
 use crate::write_through_cache::WriteThroughCache;
 
 /// Debounce time of watch events. Short, because users wait for the reconcile.
@@ -287,21 +284,13 @@ async fn control(
     let (health, wake) = (made.health.clone(), made.wake.clone());
     let ours =
         watcher::Config::default().labels(&format!("{}={}", labels::MANAGED_BY, labels::MANAGER));
-    let memory_secrets = format!(
-        "{}={},{} in ({})",
-        labels::MANAGED_BY,
-        labels::MANAGER,
-        labels::COMPONENT,
-        MIRRORED.map(Component::as_str).join(",")
-    );
-    let memory_secrets = watcher::Config::default().labels(&memory_secrets);
     let resources = watches.resources();
     let builds = watches.including(config.build_namespace.as_ref());
-    let (secrets, secret_events) = builds.mirrored::<Secret>(&memory_secrets, lean);
-    let (config_maps, map_events) = watches.mirrored::<PartialObjectMeta<ConfigMap>>(&ours, |_| {});
-    let (claims, claim_events) = watches.mirrored::<PersistentVolumeClaim>(&ours, |_| {});
-    let (jobs, job_events) = builds.mirrored::<Job>(&ours, |_| {});
-    let (pods, pod_events) = builds.mirrored::<Pod>(&ours, |_| {});
+    let (secrets, secret_events) = builds.secrets();
+    let (config_maps, map_events) = watches.mirrored(&ours, trim::config_map);
+    let (claims, claim_events) = watches.mirrored(&ours, trim::claim);
+    let (jobs, job_events) = builds.mirrored(&ours, trim::job);
+    let (pods, pod_events) = builds.mirrored(&ours, trim::pod);
     let mirrors = Mirrors {
         secrets: WriteThroughCache::new(secrets),
         config_maps: WriteThroughCache::new(config_maps),
@@ -522,61 +511,6 @@ pub(crate) fn context(
     })
 }
 
-/// Removes Secret data that no reconcile reads. Oversized outputs are truncated to one byte above the limit, so they stay invalid.
-fn lean(secret: &mut Secret) {
-    if is_lent(secret) || !has_own_name(secret) {
-        secret.data = None;
-    }
-    let component = secret.labels().get(labels::COMPONENT).map(String::as_str);
-    let is_report = component == Some(Component::Report.as_str());
-    let is_outputs = component == Some(Component::Outputs.as_str());
-    if let Some(data) = &mut secret.data {
-        data.retain(|name, content| {
-            if is_report && name == key::LEFTOVER {
-                // Reconciles only check that the entry exists.
-                content.0 = Vec::new();
-                true
-            } else if is_report {
-                is_read(name, content.0.len())
-            } else {
-                key::log_of(name).is_none()
-            }
-        });
-        if is_outputs {
-            for content in data.values_mut() {
-                content.0.truncate(LARGEST_VALUES + 1);
-                content.0.shrink_to_fit();
-            }
-        }
-    }
-}
-
-/// Whether reconciles read an entry of a run report with this size, in bytes.
-fn is_read(name: &str, size: usize) -> bool {
-    match name {
-        key::PROGRESS => size <= LARGEST_PROGRESS,
-        key::REPORT => size <= LARGEST_REPORT,
-        key::OUTPUTS => true,
-        _ => false,
-    }
-}
-
-/// Whether a Secret has the name that its labels require. Otherwise a tenant could fill the memory with Secrets of no resource.
-fn has_own_name(secret: &Secret) -> bool {
-    let labels = secret.labels();
-    let Some(of) = labels.get(labels::NAME) else {
-        return false;
-    };
-    let component = labels.get(labels::COMPONENT).map(String::as_str);
-    let expected = [
-        (Component::Record, names::record(of)),
-        (Component::Report, names::report(of)),
-        (Component::Pin, names::pin(of)),
-    ];
-    let mut known = expected.into_iter();
-    known.all(|(kind, name)| component != Some(kind.as_str()) || name == secret.name_any())
-}
-
 /// Resources to reconcile after an event of a Job: its owner, and all that wait for the same build.
 fn whom(cx: &Context, object: &impl Resource, job: &str) -> Vec<Ref> {
     let namespace = object.namespace().unwrap_or_default();
@@ -663,64 +597,4 @@ fn names_config_map(spec: &alustan_api::TerraformSpec, name: &str) -> bool {
     .flatten()
     .filter_map(|script| script.config_map_ref.as_ref())
     .any(|reference| reference.name == name)
-}
-
-#[cfg(test)]
-mod tests {
-    use k8s_openapi::ByteString;
-    use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-
-    use super::*;
-
-    /// Names and sizes of the entries that the watch cache keeps of a Secret of the resource `web`; `sizes` are those of the Secret.
-    fn mirrored(component: Component, name: &str, sizes: &[(&str, usize)]) -> Vec<(String, usize)> {
-        let data = sizes
-            .iter()
-            .map(|(entry, size)| ((*entry).to_owned(), ByteString(vec![b'x'; *size])));
-        let mut secret = Secret {
-            metadata: ObjectMeta {
-                name: Some(name.to_owned()),
-                labels: Some(labels::of("web", "u", component)),
-                ..ObjectMeta::default()
-            },
-            data: Some(data.collect()),
-            ..Secret::default()
-        };
-        lean(&mut secret);
-        let data = secret.data.unwrap_or_default();
-        data.into_iter()
-            .map(|(entry, content)| (entry, content.0.len()))
-            .collect()
-    }
-
-    #[test]
-    fn mirror_has_no_entries_of_a_report_that_are_not_read() {
-        let report = |sizes: &[(&str, usize)]| mirrored(Component::Report, "web-report", sizes);
-        let read = [
-            (key::PROGRESS, LARGEST_PROGRESS),
-            (key::REPORT, LARGEST_REPORT),
-        ];
-        let kept = read.map(|(entry, size)| (entry.to_owned(), size));
-        assert_eq!(report(&read), kept);
-        let too_large = read.map(|(entry, size)| (entry, size + 1));
-        assert!(report(&too_large).is_empty());
-        assert!(report(&[("of-a-module", 1 << 20)]).is_empty());
-        let unsaved = report(&[(key::LEFTOVER, 1 << 10)]);
-        assert_eq!(unsaved, [(key::LEFTOVER.to_owned(), 0)]);
-    }
-
-    #[test]
-    fn mirror_cuts_outputs_that_are_too_large_for_a_variable() {
-        let sizes = [("large", 1 << 20), ("small", LARGEST_VALUES)];
-        let kept = [("large", LARGEST_VALUES + 1), ("small", LARGEST_VALUES)];
-        let kept = kept.map(|(entry, size)| (entry.to_owned(), size));
-        assert_eq!(mirrored(Component::Outputs, "shared", &sizes), kept);
-    }
-
-    #[test]
-    fn mirror_has_no_data_of_a_record_with_a_foreign_name() {
-        let record = |name| mirrored(Component::Record, name, &[(key::RECORD, 1 << 20)]);
-        assert_eq!(record("web-run").len(), 1);
-        assert!(record("anything").is_empty());
-    }
 }

@@ -21,11 +21,7 @@ use crate::call::call;
 use crate::context::Context;
 use crate::error::Error;
 use crate::resource::is_made_for;
-
-/// Maximum size of a report that is read, in bytes of JSON. Runners truncate theirs to a fraction.
-pub(crate) const LARGEST_REPORT: usize = 256 << 10;
-/// Maximum size of progress that is read, in bytes of JSON.
-pub(crate) const LARGEST_PROGRESS: usize = 128 << 10;
+use crate::watch::trim::{LARGEST_PROGRESS, LARGEST_REPORT};
 
 /// Run record and pin of a resource.
 pub(super) struct Kept {
@@ -56,11 +52,11 @@ pub(super) async fn kept(cx: &Context, tf: &Terraform) -> Result<Kept, Error> {
         names::pin(&name),
     );
     let deleting = tf.metadata.deletion_timestamp.is_some();
-    let mirrored = |name: &str| cx.mirrors.secrets.get(&namespace, name);
+    let known = |name| Box::pin(cx.mirrors.secret(&cx.client, &namespace, name));
     let mut all = Found {
-        record: mirrored(&record),
-        report: mirrored(&report),
-        pin: mirrored(&pin),
+        record: known(&record).await?,
+        report: known(&report).await?,
+        pin: known(&pin).await?,
     };
     let is_ours = |secret: &Arc<Secret>| is_made_for(tf, &**secret);
     let is_left = |secret: &Arc<Secret>| deleting && secret.labels().contains_key(labels::ORPHANED);
@@ -68,14 +64,11 @@ pub(super) async fn kept(cx: &Context, tf: &Terraform) -> Result<Kept, Error> {
     let is_other = all.record.as_ref().is_some_and(other);
     if is_other || (all.record.is_none() && deleting) {
         let api: Api<Secret> = Api::namespaced(cx.client.clone(), &namespace);
+        let read = async |what, name| Box::pin(call(what, api.get_opt(name))).await;
         all = Found {
-            record: call("read the run record", api.get_opt(&record))
-                .await?
-                .map(Arc::new),
-            report: call("read the run report", api.get_opt(&report))
-                .await?
-                .map(Arc::new),
-            pin: call("read the pin", api.get_opt(&pin)).await?.map(Arc::new),
+            record: read("read the run record", &record).await?.map(Arc::new),
+            report: read("read the run report", &report).await?.map(Arc::new),
+            pin: read("read the pin", &pin).await?.map(Arc::new),
         };
     }
     let left_behind = left_behind(cx, tf, &all);

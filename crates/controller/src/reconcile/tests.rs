@@ -435,7 +435,9 @@ async fn unreadable_record_holds_a_slot_only_while_a_job_or_pod_runs() {
     let cx = operator_with(client, folder.path(), stores);
     let labels = |component| labels::of("web", "u", component);
     let record = json!({
-        "metadata": {"name": "web-run", "namespace": "team", "labels": labels(Component::Record)},
+        "metadata": {
+            "name": "web-run", "namespace": "team", "resourceVersion": "1", "labels": labels(Component::Record),
+        },
     });
     let record: Secret = serde_json::from_value(record).unwrap();
     cx.mirrors.secrets.wrote(record);

@@ -3,10 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use alustan_api::labels::{COMPONENT, Component};
 use alustan_api::report::{Failure, FailureClass};
 use alustan_api::run::key;
-use alustan_api::{Prune, Terraform};
+use alustan_api::{Prune, Terraform, names};
 use alustan_core::digest as hash;
 use alustan_core::model::image::ImagePlan;
 use alustan_core::objects::secrets;
@@ -16,6 +15,7 @@ use alustan_registry::{Access, Digest, DockerConfig, ImageName, Policy, Registry
 use alustan_source::Turns;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::jiff::Timestamp;
+use kube::runtime::reflector::Store;
 use kube::{Resource, ResourceExt};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -30,6 +30,8 @@ use crate::remote::failure::registry;
 use crate::remote::polled_cache::Ask;
 use crate::remote::queries::{access, identity, image_name};
 use crate::report::events::publish;
+use crate::resource::Guarded;
+use crate::watch::trim::is_left_out;
 
 /// Interval of prunings of a repository, in seconds. A new image also causes one.
 const EVERY: i64 = 86_400;
@@ -88,6 +90,8 @@ impl Observer<'_> {
         let work = Work {
             registry: cx.registry.clone(),
             mirrors: cx.mirrors.clone(),
+            resources: cx.resources.clone(),
+            home: tf.namespace().unwrap_or_default(),
             memory: cx.memory.clone(),
             leader: cx.leader.clone(),
             turns: cx.prunings.clone(),
@@ -153,6 +157,9 @@ struct Work {
     name: ImageName,
     access: Access,
     mirrors: Arc<Mirrors>,
+    resources: Store<Guarded>,
+    /// Namespace of the resource. Only images of this namespace are removed.
+    home: String,
     memory: Arc<Memory>,
     leader: Leader,
     turns: Arc<Turns>,
@@ -203,23 +210,28 @@ impl Work {
 
     /// Returns images and contexts that resources use now.
     fn needed(&self) -> Result<Used, Failure> {
-        let kept = self.mirrors.secrets.filter(|secret| {
-            let component = secret.labels().get(COMPONENT).map(String::as_str);
-            [Component::Pin, Component::Record]
-                .map(Component::as_str)
-                .map(Some)
-                .contains(&component)
-        });
-        used(&kept, &self.memory)
+        let mut kept = Vec::new();
+        for resource in self.resources.state() {
+            let namespace = resource.namespace().unwrap_or_default();
+            let name = resource.name_any();
+            let names = [names::pin(&name), names::record(&name)];
+            kept.extend(
+                names
+                    .iter()
+                    .filter_map(|name| self.mirrors.secrets.get(&namespace, name)),
+            );
+        }
+        used(&kept, &self.home, &self.memory)
     }
 }
 
 /// Returns images and contexts that any resource in any namespace uses: planned ones, pinned ones, and those of the last run. A
-/// Secret that cannot be read may use any image. The age of an image is that of its commit, even before its first run.
+/// Secret in namespace `home` that cannot be read may use any image of that namespace. The age of an image is that of its commit, even
+/// before its first run.
 ///
 /// # Errors
-/// If a Secret cannot be read.
-fn used(kept: &[Arc<Secret>], memory: &Memory) -> Result<Used, Failure> {
+/// If a Secret in namespace `home` cannot be read.
+fn used(kept: &[Arc<Secret>], home: &str, memory: &Memory) -> Result<Used, Failure> {
     let contexts = memory.artifacts();
     let contexts = contexts
         .iter()
@@ -229,19 +241,32 @@ fn used(kept: &[Arc<Secret>], memory: &Memory) -> Result<Used, Failure> {
         tags: memory.planned().into_iter().collect(),
     };
     for secret in kept {
-        let data = secret.data.iter().flatten();
-        for (name, value) in data {
-            let needs = match name.as_str() {
-                secrets::PIN => Some(read::<Needs>(secret, &value.0)?),
-                key::RECORD => read::<Ran>(secret, &value.0)?.run,
-                _ => None,
-            };
-            if let Some(needs) = needs {
-                needs.add_to(&mut used);
+        match needs(secret) {
+            Ok(all) => all.into_iter().for_each(|needs| needs.add_to(&mut used)),
+            Err(failure) if secret.metadata.namespace.as_deref() == Some(home) => {
+                return Err(failure);
             }
+            // Of other namespaces nothing is removed.
+            Err(_) => {}
         }
     }
     Ok(used)
+}
+
+/// Returns the images in a pin or a run record.
+fn needs(secret: &Secret) -> Result<Vec<Needs>, Failure> {
+    if is_left_out(secret) {
+        return Err(unreadable(secret));
+    }
+    let mut all = Vec::new();
+    for (name, value) in secret.data.iter().flatten() {
+        match name.as_str() {
+            secrets::PIN => all.push(read::<Needs>(secret, &value.0)?),
+            key::RECORD => all.extend(read::<Ran>(secret, &value.0)?.run),
+            _ => {}
+        }
+    }
+    Ok(all)
 }
 
 /// Images in a pin or in a run. Other fields are ignored, because another version may have written them.
@@ -277,7 +302,11 @@ fn digest_of(image: &str) -> Option<Digest> {
 }
 
 fn read<T: DeserializeOwned>(secret: &Secret, bytes: &[u8]) -> Result<T, Failure> {
-    serde_json::from_slice(bytes).map_err(|_| Failure {
+    serde_json::from_slice(bytes).map_err(|_| unreadable(secret))
+}
+
+fn unreadable(secret: &Secret) -> Failure {
+    Failure {
         class: FailureClass::Transient,
         reason: "PruneSkipped".to_owned(),
         message: format!(
@@ -286,7 +315,7 @@ fn read<T: DeserializeOwned>(secret: &Secret, bytes: &[u8]) -> Result<T, Failure
             secret.name_any(),
             secret.namespace().unwrap_or_default()
         ),
-    })
+    }
 }
 
 /// Returns the number of the current day of the resource. Days of different resources begin at different times.
@@ -305,6 +334,7 @@ mod tests {
     use axum::extract::Path;
     use axum::routing::get;
     use k8s_openapi::ByteString;
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
     use kube::runtime::reflector::{self, ObjectRef};
     use serde_json::{Value, json};
     use tokio::net::TcpListener;
@@ -335,6 +365,8 @@ mod tests {
                 pods: WriteThroughCache::new(reflector::store().0),
                 listed: watch::channel(0).1,
             }),
+            resources: reflector::store().0,
+            home: "team".to_owned(),
             memory: Arc::default(),
             leader: Leader::leading(),
             turns: turns.clone(),
@@ -427,6 +459,11 @@ mod tests {
 
     fn kept(name: &str, value: &Value) -> Arc<Secret> {
         Arc::new(Secret {
+            metadata: ObjectMeta {
+                namespace: Some("team".to_owned()),
+                resource_version: Some("1".to_owned()),
+                ..ObjectMeta::default()
+            },
             data: Some([(name.to_owned(), ByteString(value.to_string().into_bytes()))].into()),
             ..Secret::default()
         })
@@ -451,7 +488,7 @@ mod tests {
         let memory = Memory::default();
         memory.set_planned(&ObjectRef::new("planned"), "planned");
         memory.set_planned(&ObjectRef::new("of-another"), "planned-for-another");
-        let used = used(&all, &memory).unwrap();
+        let used = used(&all, "team", &memory).unwrap();
         let names = ["now", "before", "last"];
         let digests = names
             .into_iter()
@@ -471,9 +508,19 @@ mod tests {
     #[test]
     fn what_cannot_be_read_may_need_anything() {
         for (name, value) in [(secrets::PIN, json!({})), (key::RECORD, json!({"run": {}}))] {
-            let failure = used(&[kept(name, &value)], &Memory::default()).unwrap_err();
+            let kept = [kept(name, &value)];
+            let failure = used(&kept, "team", &Memory::default()).unwrap_err();
             assert_eq!(failure.reason, "PruneSkipped");
+            assert!(used(&kept, "other", &Memory::default()).is_ok());
         }
+        let left_out = Secret {
+            metadata: ObjectMeta {
+                namespace: Some("team".to_owned()),
+                ..ObjectMeta::default()
+            },
+            ..Secret::default()
+        };
+        assert!(used(&[Arc::new(left_out)], "team", &Memory::default()).is_err());
     }
 
     #[test]

@@ -1,0 +1,328 @@
+//! Removes what no reconcile reads from the objects of the watch caches. Tenants create objects with any labels, names and content.
+
+use alustan_api::labels::{self, Component};
+use alustan_api::names;
+use alustan_api::run::key;
+use alustan_core::objects::outputs;
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::{
+    ConfigMap, Container, PersistentVolumeClaim, Pod, PodSpec, Secret, Volume,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::api::PartialObjectMeta;
+use kube::runtime::reflector::Store;
+use kube::{Resource as _, ResourceExt};
+
+use crate::resource::{Guarded, Ref};
+use crate::watch::mapping::is_lent;
+
+/// Maximum size of a report that is read, in bytes of JSON. Runners truncate theirs to a fraction.
+pub(crate) const LARGEST_REPORT: usize = 256 << 10;
+/// Maximum size of progress that is read, in bytes of JSON.
+pub(crate) const LARGEST_PROGRESS: usize = 128 << 10;
+/// Maximum size of values from other objects, in bytes of JSON. The run record holds them twice, and a Secret holds 1 MiB.
+pub(crate) const LARGEST_VALUES: usize = 256 * 1024;
+
+/// Prefixes of labels that are read: those of the operator, the common ones, and those of the Job controller.
+const LABELS: [&str; 3] = ["alustan.io/", "app.kubernetes.io/", "batch.kubernetes.io/"];
+/// Maximum number of owners that are kept.
+const OWNERS: usize = 10;
+/// Maximum length of the name of an owner, in bytes: <https://kubernetes.io/docs/concepts/overview/working-with-objects/names>.
+const NAME: usize = 253;
+/// Maximum number of volumes of a Job that are kept.
+const VOLUMES: usize = 30;
+
+/// Trims metadata.
+pub(crate) fn metadata(meta: &mut ObjectMeta) {
+    meta.annotations = None;
+    meta.finalizers = None;
+    meta.generate_name = None;
+    if let Some(labels) = &mut meta.labels {
+        labels.retain(|name, _| LABELS.iter().any(|prefix| name.starts_with(prefix)));
+    }
+    if let Some(owners) = &mut meta.owner_references {
+        owners.retain(|owner| owner.name.len() <= NAME);
+        owners.truncate(OWNERS);
+    }
+}
+
+/// Trims a Job: of its pods, the claims of the volumes and the arguments of the containers are read.
+pub(crate) fn job(job: &mut Job) {
+    let annotations = job.metadata.annotations.take();
+    metadata(&mut job.metadata);
+    let inputs = annotations.and_then(|mut all| all.remove_entry(labels::INPUTS));
+    let inputs = inputs.filter(|(_, digest)| digest.len() <= NAME);
+    job.metadata.annotations = inputs.map(|entry| [entry].into());
+    let Some(spec) = &mut job.spec else {
+        return;
+    };
+    spec.selector = None;
+    spec.template.metadata = None;
+    spec.template.spec = spec.template.spec.take().map(|pod| {
+        let claimed = pod.volumes.into_iter().flatten().filter_map(|volume| {
+            Some(Volume {
+                persistent_volume_claim: Some(volume.persistent_volume_claim?),
+                ..Volume::default()
+            })
+        });
+        let builds = |it: &Container| it.args.as_deref() == Some(&["build".to_owned()]);
+        let builder = pod.containers.iter().find(|it| builds(it));
+        PodSpec {
+            volumes: Some(claimed.take(VOLUMES).collect()),
+            containers: builder
+                .map(|it| {
+                    vec![Container {
+                        args: it.args.clone(),
+                        ..Container::default()
+                    }]
+                })
+                .unwrap_or_default(),
+            ..PodSpec::default()
+        }
+    });
+}
+
+/// Trims a `ConfigMap`.
+pub(crate) fn config_map(map: &mut PartialObjectMeta<ConfigMap>) {
+    metadata(&mut map.metadata);
+}
+
+/// Trims a pod: its status is read.
+pub(crate) fn pod(pod: &mut Pod) {
+    metadata(&mut pod.metadata);
+    pod.spec = None;
+}
+
+/// Trims a claim: its phase is read.
+pub(crate) fn claim(claim: &mut PersistentVolumeClaim) {
+    metadata(&mut claim.metadata);
+    claim.spec = None;
+}
+
+/// Trims a Secret. Without the resource that it is labelled for, or with another name than it requires, it is left out: see
+/// [`is_left_out`].
+pub(crate) fn secret(secret: &mut Secret, resources: &Store<Guarded>) {
+    if is_lent(secret) {
+        metadata(&mut secret.metadata);
+        secret.data = None;
+        return;
+    }
+    if !has_resource(secret, resources) {
+        metadata(&mut secret.metadata);
+        secret.data = None;
+        secret.metadata.resource_version = None;
+        return;
+    }
+    let component = secret.labels().get(labels::COMPONENT).map(String::as_str);
+    let is_report = component == Some(Component::Report.as_str());
+    let is_outputs = component == Some(Component::Outputs.as_str());
+    let Some(data) = &mut secret.data else {
+        return;
+    };
+    data.retain(|name, content| {
+        if is_report && name == key::LEFTOVER {
+            // Reconciles only check that the entry exists.
+            content.0 = Vec::new();
+            true
+        } else if is_report {
+            is_read(name, content.0.len())
+        } else {
+            key::log_of(name).is_none()
+        }
+    });
+    if is_outputs {
+        // Outputs that are too large stay invalid.
+        for content in data.values_mut() {
+            content.0.truncate(LARGEST_VALUES + 1);
+            content.0.shrink_to_fit();
+        }
+    }
+}
+
+/// Whether the watch cache has no content of this Secret, since the resource was not known when the Secret was seen. It may exist
+/// meanwhile. A reconcile then reads the Secret from the API server.
+pub(crate) fn is_left_out(secret: &Secret) -> bool {
+    secret.metadata.resource_version.is_none()
+}
+
+/// Whether the resource exists that a Secret is labelled for, and the Secret has the uid and the name that it requires.
+fn has_resource(secret: &Secret, resources: &Store<Guarded>) -> bool {
+    let labels = secret.labels();
+    let (Some(of), Some(namespace)) = (labels.get(labels::NAME), secret.namespace()) else {
+        return false;
+    };
+    let Some(resource) = resources.get(&Ref::new(of).within(&namespace)) else {
+        return false;
+    };
+    if labels.get(labels::UID) != resource.meta().uid.as_ref() {
+        return false;
+    }
+    let component = labels.get(labels::COMPONENT).map(String::as_str);
+    let expected = [
+        (Component::Record, names::record(of)),
+        (Component::Report, names::report(of)),
+        (Component::Pin, names::pin(of)),
+    ];
+    let known = expected
+        .into_iter()
+        .find(|(kind, _)| component == Some(kind.as_str()));
+    let name = match (known, &resource.0) {
+        (Some((_, name)), _) => name,
+        (None, Ok(tf)) => outputs::name(tf),
+        (None, Err(_)) => return false,
+    };
+    name == secret.name_any()
+}
+
+/// Whether reconciles read an entry of a run report with this size, in bytes.
+fn is_read(name: &str, size: usize) -> bool {
+    match name {
+        key::PROGRESS => size <= LARGEST_PROGRESS,
+        key::REPORT => size <= LARGEST_REPORT,
+        key::OUTPUTS => true,
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::ByteString;
+    use kube::core::DeserializeGuard;
+    use kube::runtime::{reflector, watcher};
+    use serde_json::json;
+
+    use super::*;
+
+    /// The resource `web` in namespace `team`, whose outputs are in the Secret `shared`.
+    fn resources() -> Store<Guarded> {
+        let (resources, mut writer) = reflector::store();
+        let tf = serde_json::from_value(json!({
+            "metadata": {"name": "web", "namespace": "team", "uid": "u"},
+            "spec": {
+                "gitRepo": {"url": "https://git.test/a"}, "containerRegistry": {"imageName": "registry.test/a"},
+                "outputs": {"secretName": "shared"},
+            },
+        }));
+        let tf = DeserializeGuard(Ok(tf.unwrap()));
+        writer.apply_watcher_event(&watcher::Event::Apply(tf));
+        resources
+    }
+
+    /// Returns a Secret as the watch cache keeps it. `of`: name and uid of its resource. `sizes`: those of its entries.
+    fn kept(of: (&str, &str), component: Component, name: &str, sizes: &[(&str, usize)]) -> Secret {
+        let data = sizes
+            .iter()
+            .map(|(entry, size)| ((*entry).to_owned(), ByteString(vec![b'x'; *size])));
+        let mut secret = Secret {
+            metadata: ObjectMeta {
+                name: Some(name.to_owned()),
+                namespace: Some("team".to_owned()),
+                resource_version: Some("1".to_owned()),
+                labels: Some(labels::of(of.0, of.1, component)),
+                annotations: Some([(labels::RESTORE_TO.to_owned(), "x".to_owned())].into()),
+                ..ObjectMeta::default()
+            },
+            data: Some(data.collect()),
+            ..Secret::default()
+        };
+        super::secret(&mut secret, &resources());
+        secret
+    }
+
+    const WEB: (&str, &str) = ("web", "u");
+
+    /// Names and sizes of the entries of a Secret.
+    fn sizes(secret: Secret) -> Vec<(String, usize)> {
+        let data = secret.data.into_iter().flatten();
+        data.map(|(entry, content)| (entry, content.0.len()))
+            .collect()
+    }
+
+    #[test]
+    fn entries_of_a_report_that_are_not_read_are_removed() {
+        let report =
+            |entries: &[(&str, usize)]| sizes(kept(WEB, Component::Report, "web-report", entries));
+        let read = [
+            (key::PROGRESS, LARGEST_PROGRESS),
+            (key::REPORT, LARGEST_REPORT),
+        ];
+        let expected = read.map(|(entry, size)| (entry.to_owned(), size));
+        assert_eq!(report(&read), expected);
+        let too_large = read.map(|(entry, size)| (entry, size + 1));
+        assert!(report(&too_large).is_empty());
+        assert!(report(&[("of-a-module", 1 << 20)]).is_empty());
+        let unsaved = report(&[(key::LEFTOVER, 1 << 10)]);
+        assert_eq!(unsaved, [(key::LEFTOVER.to_owned(), 0)]);
+    }
+
+    #[test]
+    fn outputs_that_are_too_large_for_a_variable_are_cut() {
+        let entries = [("large", 1 << 20), ("small", LARGEST_VALUES)];
+        let expected = [("large", LARGEST_VALUES + 1), ("small", LARGEST_VALUES)];
+        let expected = expected.map(|(entry, size)| (entry.to_owned(), size));
+        assert_eq!(
+            sizes(kept(WEB, Component::Outputs, "shared", &entries)),
+            expected
+        );
+    }
+
+    #[test]
+    fn secrets_of_no_resource_are_left_out() {
+        let entry = [(key::RECORD, 1 << 20)];
+        let record = kept(WEB, Component::Record, "web-run", &entry);
+        assert!(!is_left_out(&record) && record.metadata.annotations.is_some());
+        for (of, component, name) in [
+            (("web", "u1"), Component::Record, "web-run"),
+            (("other", "u"), Component::Record, "other-run"),
+            (WEB, Component::Record, "anything"),
+            (WEB, Component::Pin, "web-run"),
+            (WEB, Component::Outputs, "anything"),
+        ] {
+            let secret = kept(of, component, name, &entry);
+            assert!(is_left_out(&secret), "{name} of {of:?}");
+            assert_eq!((secret.data, secret.metadata.annotations), (None, None));
+        }
+    }
+
+    #[test]
+    fn jobs_and_pods_keep_what_is_read() {
+        let long = "x".repeat(100_000);
+        let labels = json!({labels::NAME: "web", "x": "y"});
+        let owner =
+            |name: &str| json!({"apiVersion": "v1", "kind": "Job", "name": name, "uid": "u"});
+        let metadata = json!({
+            "name": "web-apply-1", "labels": labels, "finalizers": ["x/y"],
+            "annotations": {labels::INPUTS: "digest", "x": long},
+            "ownerReferences": [owner(&long), owner("web")],
+        });
+        let claim = json!({"name": "cache", "persistentVolumeClaim": {"claimName": "web-cache"}});
+        let containers = json!([
+            {"name": "a", "args": ["build"], "image": long}, {"name": "b", "args": [long]},
+        ]);
+        let spec = json!({
+            "containers": containers, "volumes": [claim, {"name": "e", "emptyDir": {}}],
+        });
+        let status = json!({"phase": "Running"});
+        let mut pod: Pod =
+            serde_json::from_value(json!({"metadata": metadata, "spec": spec, "status": status}))
+                .unwrap();
+        super::pod(&mut pod);
+        let meta = json!({
+            "name": "web-apply-1", "labels": {labels::NAME: "web"}, "ownerReferences": [owner("web")],
+        });
+        let expected =
+            json!({"apiVersion": "v1", "kind": "Pod", "metadata": meta, "status": status});
+        assert_eq!(serde_json::to_value(pod).unwrap(), expected);
+        let spec = json!({"template": {"metadata": metadata, "spec": spec}});
+        let mut job: Job =
+            serde_json::from_value(json!({"metadata": metadata, "spec": spec})).unwrap();
+        super::job(&mut job);
+        let mut meta = meta;
+        meta["annotations"] = json!({labels::INPUTS: "digest"});
+        let job = serde_json::to_value(job).unwrap();
+        assert_eq!(job["metadata"], meta);
+        let claims = json!([{"name": "", "persistentVolumeClaim": {"claimName": "web-cache"}}]);
+        let spec = json!({"containers": [{"name": "", "args": ["build"]}], "volumes": claims});
+        assert_eq!(job["spec"], json!({"template": {"spec": spec}}));
+    }
+}
