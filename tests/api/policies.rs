@@ -543,8 +543,10 @@ impl Module {
 
 #[tokio::test]
 async fn a_module_writes_the_data_of_its_own_report_and_nothing_else() {
+    // A dot is a character like any other, not one of a regular expression.
+    const NAME: &str = "web.prod";
     let space = Space::new().await;
-    let stored = space.apply(&resource("web")).await.unwrap();
+    let stored = space.apply(&resource(NAME)).await.unwrap();
     let tf: Terraform = serde_json::from_value(stored).unwrap();
     let make = PostParams::default();
     for secret in [
@@ -552,8 +554,8 @@ async fn a_module_writes_the_data_of_its_own_report_and_nothing_else() {
         secrets::report(&tf, &RunProgress::default()),
         Secret {
             metadata: ObjectMeta {
-                name: Some(names::state("web")),
-                labels: Some(labels::of("web", &tf.uid().unwrap(), Component::State)),
+                name: Some(names::state(NAME)),
+                labels: Some(labels::of(NAME, &tf.uid().unwrap(), Component::State)),
                 ..ObjectMeta::default()
             },
             ..Secret::default()
@@ -561,7 +563,7 @@ async fn a_module_writes_the_data_of_its_own_report_and_nothing_else() {
     ] {
         space.api().create(&make, &secret).await.unwrap();
     }
-    let inputs = run_inputs("web");
+    let inputs = run_inputs(NAME);
     space
         .api()
         .create(&make, &rbac::account(&tf))
@@ -575,20 +577,20 @@ async fn a_module_writes_the_data_of_its_own_report_and_nothing_else() {
     let binding = rbac::binding(&tf, &inputs);
     space.api().create(&make, &binding).await.unwrap();
 
-    let (record, report) = (names::record("web"), names::report("web"));
-    let module = Module::of(&space, "web-apply-12-abcde").await;
+    let (record, report) = (names::record(NAME), names::report(NAME));
+    let module = Module::of(&space, "web.prod-apply-12-abcde").await;
     let data = json!({"data": {key::PROGRESS: "e30="}});
     until("the rights of the run", async || {
         let written = module.patch(&report, data.clone()).await;
         written.map(drop).map_err(|error| error.to_string())
     })
     .await;
-    let state = names::state("web");
+    let state = names::state(NAME);
     module.patch(&state, data.clone()).await.unwrap();
     // Both pods have the same account, like resources that share one. Before the policy is enforced, writes may pass;
     // they do not affect the rest of the test.
-    let neighbour = Module::of(&space, "another-apply-1-abcde").await;
-    let why = "pod another-apply-1-abcde runs nothing of Terraform web";
+    let neighbour = Module::of(&space, "web-prod-apply-1-abcde").await;
+    let why = "pod web-prod-apply-1-abcde runs nothing of Terraform web.prod";
     neighbour.is_refused(&report, data.clone(), why).await;
     neighbour.is_refused(&state, data, why).await;
 
