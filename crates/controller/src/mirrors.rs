@@ -51,11 +51,63 @@ impl Mirrors {
         Ok(read.map(Arc::new))
     }
 
-    /// Drops the own writes of run record, pin, outputs and cache claim of the deleted resource `name`.
+    /// Drops the own writes of run record, run report, pin, outputs and cache claim of the deleted resource `name`.
     pub(crate) fn forget(&self, namespace: &str, name: &str) {
-        for secret in [names::record(name), names::pin(name), names::outputs(name)] {
-            self.secrets.forget(namespace, &secret);
+        let secrets = [names::record, names::report, names::pin, names::outputs];
+        for secret in secrets {
+            self.secrets.forget(namespace, &secret(name));
         }
         self.claims.forget(namespace, &names::cache(name));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::runtime::{reflector, watcher};
+    use serde_json::{Value, json};
+    use tokio::sync::watch;
+
+    use super::*;
+    use crate::fake_api;
+
+    fn secret(version: &Value, data: &Value) -> Value {
+        json!({
+            "apiVersion": "v1", "kind": "Secret", "data": data,
+            "metadata": {"name": "web-run", "namespace": "team", "resourceVersion": version},
+        })
+    }
+
+    #[tokio::test]
+    async fn a_secret_that_was_left_out_is_read_once() {
+        let data = json!({"record": "e30="});
+        let answer = secret(&json!("7"), &data);
+        let (client, asked) = fake_api::serve(move |_| (200, answer.clone())).await;
+        let (secrets, mut writer) = reflector::store();
+        let mirrors = Mirrors {
+            secrets: WriteThroughCache::new(secrets),
+            config_maps: WriteThroughCache::new(reflector::store().0),
+            claims: WriteThroughCache::new(reflector::store().0),
+            jobs: WriteThroughCache::new(reflector::store().0),
+            pods: WriteThroughCache::new(reflector::store().0),
+            listed: watch::channel(0).1,
+        };
+        let mut apply = |version: &Value, data: &Value| {
+            let event = serde_json::from_value(secret(version, data)).unwrap();
+            writer.apply_watcher_event(&watcher::Event::Apply(event));
+        };
+        let read = async || {
+            let found = mirrors.secret(&client, "team", "web-run").await.unwrap();
+            found.and_then(|secret| secret.metadata.resource_version.clone())
+        };
+        assert_eq!(read().await, None);
+        assert!(asked.lock().is_empty());
+        apply(&Value::Null, &Value::Null);
+        for _ in 0..2 {
+            assert_eq!(read().await.as_deref(), Some("7"));
+            assert_eq!(asked.lock().len(), 1);
+        }
+        apply(&json!("8"), &data);
+        assert_eq!(read().await.as_deref(), Some("8"));
+        assert_eq!(asked.lock().len(), 1);
     }
 }
