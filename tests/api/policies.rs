@@ -496,15 +496,15 @@ async fn what_was_there_before_the_lists_can_still_be_let_go() {
     api.patch("web", &edit, &Patch::Merge(&open)).await.unwrap();
 }
 
-/// Client with the rights of a pod that runs the module of `web`.
+/// Client with the rights of a pod that runs the module of a resource.
 struct Module {
     secrets: Api<Secret>,
 }
 
 impl Module {
-    /// Returns a client with the token of the pod `name`.
-    async fn of(space: &Space, name: &str) -> Self {
-        let account = names::runner("web");
+    /// Returns a client with the token of the pod `name` and the ServiceAccount of the resource `of`.
+    async fn of(space: &Space, of: &str, name: &str) -> Self {
+        let account = names::runner(of);
         let pod = json!({
             "metadata": {"name": name},
             "spec": {"serviceAccountName": account, "containers": [{"name": "run", "image": "a"}]},
@@ -578,7 +578,7 @@ async fn a_module_writes_the_data_of_its_own_report_and_nothing_else() {
     space.api().create(&make, &binding).await.unwrap();
 
     let (record, report) = (names::record(NAME), names::report(NAME));
-    let module = Module::of(&space, "web.prod-apply-12-abcde").await;
+    let module = Module::of(&space, NAME, "web.prod-apply-12-abcde").await;
     let data = json!({"data": {key::PROGRESS: "e30="}});
     until("the rights of the run", async || {
         let written = module.patch(&report, data.clone()).await;
@@ -589,7 +589,7 @@ async fn a_module_writes_the_data_of_its_own_report_and_nothing_else() {
     module.patch(&state, data.clone()).await.unwrap();
     // Both pods have the same account, like resources that share one. Before the policy is enforced, writes may pass;
     // they do not affect the rest of the test.
-    let neighbour = Module::of(&space, "web-prod-apply-1-abcde").await;
+    let neighbour = Module::of(&space, NAME, "web-prod-apply-1-abcde").await;
     let why = "pod web-prod-apply-1-abcde runs nothing of Terraform web.prod";
     neighbour.is_refused(&report, data.clone(), why).await;
     neighbour.is_refused(&state, data, why).await;
