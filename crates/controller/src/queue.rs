@@ -74,10 +74,9 @@ impl Dispatcher {
     pub(crate) fn begin(&self, running: impl FnOnce() -> Vec<Key>) {
         let mut state = self.state();
         if !std::mem::replace(&mut state.begun, true) {
-            let running = running().into_iter();
-            state
-                .running
-                .extend(running.map(|key| (key, Class::Change)));
+            for key in running() {
+                state.running.expect(key);
+            }
         }
     }
 
