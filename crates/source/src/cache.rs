@@ -59,7 +59,7 @@ impl GitCache {
             facts: KnownFacts::default(),
             known: Arc::default(),
             remotes: Limits::new(options.at_once),
-            reading: Limits::new(options.at_once),
+            reading: Limits::new(options.at_once.div_ceil(2)),
             options: Arc::new(options),
             tenant: Arc::default(),
         })

@@ -26,14 +26,14 @@ const COMMIT: u64 = 1 << 20;
 pub(super) struct Contents {
     /// Output of git.
     output: Vec<u8>,
-    /// Places of the contents in the output, by object id.
-    places: HashMap<String, Range<usize>>,
+    /// Ranges of the contents in the output, by object id.
+    ranges: HashMap<String, Range<usize>>,
 }
 
 impl Contents {
     /// Returns the content of an object.
     pub(super) fn get(&self, object: &str) -> Option<&[u8]> {
-        self.output.get(self.places.get(object)?.clone())
+        self.output.get(self.ranges.get(object)?.clone())
     }
 }
 
@@ -223,7 +223,7 @@ fn committed_at(commit: &[u8]) -> Option<i64> {
 /// Reads a sequence of `<object> <type> <size>\n<content>\n`; `None` if an object is missing. See
 /// <https://git-scm.com/docs/git-cat-file#_batch_output>.
 fn read_batch(output: Vec<u8>) -> Option<Contents> {
-    let mut places = HashMap::new();
+    let mut ranges = HashMap::new();
     let mut at = 0;
     while at < output.len() {
         let rest = output.get(at..)?;
@@ -237,10 +237,10 @@ fn read_batch(output: Vec<u8>) -> Option<Contents> {
         );
         let start = at + end + 1;
         let end = start.checked_add(size).filter(|end| *end < output.len())?;
-        places.insert(object.to_owned(), start..end);
+        ranges.insert(object.to_owned(), start..end);
         at = end + 1;
     }
-    Some(Contents { output, places })
+    Some(Contents { output, ranges })
 }
 
 #[cfg(test)]

@@ -21,8 +21,8 @@ pub struct CacheOptions {
     pub repository_bytes: u64,
     /// Maximum size of all repositories, in bytes; the least recently used are removed first [3 GiB].
     pub cache_bytes: u64,
-    /// Maximum number of concurrent calls to remotes, and of modules read concurrently; the queue is fair between tenants [8]. In
-    /// addition, one fetch may use more memory, and one module of more than 4 MiB is read.
+    /// Maximum number of concurrent calls to remotes; the queue is fair between tenants [8]. One more fetch may use more memory. Half as
+    /// many modules are read concurrently, and one more of more than 4 MiB.
     pub at_once: usize,
     /// Environment of git: search path, proxies, trusted certificates [those of this process].
     pub environment: BTreeMap<String, OsString>,

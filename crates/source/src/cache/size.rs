@@ -1,4 +1,4 @@
-//! Sizes of work. Small work runs concurrently, large work one at a time, so that the memory of all of it has a bound.
+//! Sizes of work. Small work runs concurrently and large work one at a time, to bound total memory.
 
 use std::sync::Arc;
 
@@ -8,6 +8,9 @@ use crate::{
     git::GitFailure,
     turns::{Turn, Turns},
 };
+
+/// Maximum number of bytes that git prints when a small module is read: 4 MiB of content, and a line for each of 20,000 objects.
+const SMALL_READ: u64 = 8 << 20;
 
 /// Size of a fetch, or of a module that is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,8 +24,8 @@ impl Size {
     /// files to disk while it reads them. Large files that are stored as differences take a multiple of their size.
     pub(super) fn process(self) -> u64 {
         match self {
-            Self::Small => 64 << 20,
-            Self::Large => 384 << 20,
+            Self::Small => 48 << 20,
+            Self::Large => 256 << 20,
         }
     }
 
@@ -42,17 +45,15 @@ impl Size {
         }
     }
 
-    /// Whether work of this size that failed with `error` may succeed as large work.
+    /// Whether reading with this size that failed with `error` may succeed as large work.
     pub(super) fn is_too_small(self, error: &Error) -> bool {
-        let too_large = matches!(
-            error,
-            Error::RepositoryTooLarge { .. }
-                | Error::Git {
-                    failure: GitFailure::OutOfMemory,
-                    ..
-                }
-        );
-        self == Self::Small && too_large
+        let is_beyond = match error {
+            // The limit of a fetch is larger.
+            Error::RepositoryTooLarge { limit, .. } => *limit <= SMALL_READ,
+            Error::Git { failure, .. } => *failure == GitFailure::OutOfMemory,
+            _ => false,
+        };
+        self == Self::Small && is_beyond
     }
 }
 

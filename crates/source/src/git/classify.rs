@@ -34,6 +34,13 @@ pub enum GitFailure {
     Other,
 }
 
+/// Patterns of a git process that reached its limit of memory.
+const OUT_OF_MEMORY: [&str; 3] = [
+    "out of memory, ",
+    "flate: out of memory",
+    "mmap failed: cannot allocate memory",
+];
+
 /// Patterns per category. The first match counts, so specific patterns come first.
 const WORDS: &[(GitFailure, &[&str])] = &[
     (
@@ -54,14 +61,6 @@ const WORDS: &[(GitFailure, &[&str])] = &[
             "invalid format",
             "error in libcrypto",
             "unprotected private key",
-        ],
-    ),
-    (
-        GitFailure::OutOfMemory,
-        &[
-            "out of memory",
-            "cannot allocate memory",
-            "unable to create thread",
         ],
     ),
     (
@@ -154,6 +153,11 @@ impl GitFailure {
     /// Classifies the stderr of git (with `LC_ALL=C`).
     pub(crate) fn read(stderr: &str) -> Self {
         let text = stderr.to_lowercase();
+        // Lines of the host do not tell of the memory of this machine.
+        let mut own_lines = text.lines().filter(|line| !line.starts_with("remote: "));
+        if own_lines.any(|line| OUT_OF_MEMORY.iter().any(|words| line.contains(words))) {
+            return Self::OutOfMemory;
+        }
         let meant = |words: &&[&str]| words.iter().any(|word| text.contains(word));
         WORDS
             .iter()
