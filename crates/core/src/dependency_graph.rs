@@ -7,12 +7,14 @@ use alustan_api::report::{Failure, FailureClass};
 use alustan_api::{OutputsRef, Terraform, TerraformStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::ResourceExt;
-use kube::core::{Selector, SelectorExt};
+use kube::core::Selector;
 
 use crate::observed::{DependencySeen, Key, Standing};
 
 /// Reason of a resource that waits for a resource that is not ready.
 pub const NOT_READY: &str = "DependencyNotReady";
+/// Reason of a reference to another namespace that the operator does not allow.
+pub const CROSS_NAMESPACE: &str = "CrossNamespaceReference";
 /// Reason of a resource that waits for a resource that does not exist.
 pub(crate) const NOT_FOUND: &str = "DependencyNotFound";
 
@@ -67,18 +69,45 @@ pub fn selected<'a>(
     of: &OutputsRef,
     all: impl IntoIterator<Item = &'a Terraform>,
 ) -> Result<Vec<&'a Terraform>, String> {
-    let selector = selector(of.selector.as_ref())?;
-    let here = &tf.metadata.namespace;
-    let namespace = of.namespace.as_ref().or(here.as_ref());
-    let is_own =
-        |it: &Terraform| it.metadata.name == tf.metadata.name && it.metadata.namespace == *here;
-    let mut selected: Vec<_> = all
-        .into_iter()
-        .filter(|it| it.metadata.namespace.as_ref() == namespace && !is_own(it))
-        .filter(|it| it.metadata.deletion_timestamp.is_none() && selector.matches(it.labels()))
-        .collect();
+    selector(of.selector.as_ref())?;
+    let all = all.into_iter();
+    let mut selected: Vec<_> = all.filter(|it| selects(tf, of, it)).collect();
     selected.sort_by_key(|it| it.name_any());
     Ok(selected)
+}
+
+/// Whether the selector of `of`, an entry of `tf`, matches `it`. Reads the selector in place: each event of a resource is compared with all
+/// selectors.
+fn selects(tf: &Terraform, of: &OutputsRef, it: &Terraform) -> bool {
+    let (own, other) = (&tf.metadata, &it.metadata);
+    let is_own = other.name == own.name && other.namespace == own.namespace;
+    let namespace = of.namespace.as_ref().or(own.namespace.as_ref());
+    let Some(selector) = of.selector.as_ref() else {
+        return false;
+    };
+    other.namespace.as_ref() == namespace
+        && !is_own
+        && other.deletion_timestamp.is_none()
+        && matches(selector, it.labels())
+}
+
+/// Whether `selector` matches `labels`. An invalid one matches nothing:
+/// <https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#label-selectors>.
+fn matches(selector: &LabelSelector, labels: &BTreeMap<String, String>) -> bool {
+    let mut equal = selector.match_labels.iter().flatten();
+    let mut expressions = selector.match_expressions.iter().flatten();
+    equal.all(|(key, value)| labels.get(key) == Some(value))
+        && expressions.all(|it| {
+            let label = labels.get(&it.key);
+            let mut values = it.values.iter().flatten();
+            match it.operator.as_str() {
+                "In" => label.is_some_and(|label| values.any(|value| value == label)),
+                "NotIn" => label.is_none_or(|label| !values.any(|value| value == label)),
+                "Exists" => label.is_some(),
+                "DoesNotExist" => label.is_none(),
+                _ => false,
+            }
+        })
 }
 
 /// Parses a label selector of the API.
@@ -148,7 +177,8 @@ impl<'a> DependencyGraph<'a> {
         let mut found = named(tf);
         for (i, of) in outputs_refs(tf).filter(|(_, of)| of.selector.is_some()) {
             let namespace = of.namespace.as_ref().unwrap_or(&own.namespace);
-            let cost = self.in_namespace(namespace).count() * of.selector.as_ref().map_or(0, terms);
+            let terms = of.selector.as_ref().map_or(0, terms);
+            let cost = self.in_namespace(namespace).count() * terms.max(1);
             self.comparisons = self.comparisons.checked_sub(cost).ok_or(TooMany)?;
             let selected = selected(tf, of, self.in_namespace(namespace)).unwrap_or_default();
             found.extend(selected.into_iter().map(|it| Named {
@@ -257,11 +287,10 @@ impl<'a> DependencyGraph<'a> {
     /// `cross_namespace`.
     pub fn dependents(&mut self, of: &Terraform, cross_namespace: bool) -> Vec<Key> {
         let own = Key::of(of);
-        let names_it = |it: &Terraform| named(it).iter().any(|named| named.key == own);
         let others = self.resources.iter().filter(|(key, _)| **key != own);
         let dependents = others
             .filter(|(key, _)| cross_namespace || key.namespace == own.namespace)
-            .filter(|(_, it)| names_it(it))
+            .filter(|(_, it)| names_it(it, of))
             .map(|(key, _)| key.clone());
         let mut dependents: Vec<_> = dependents.collect();
         if !dependents.is_empty() {
@@ -293,7 +322,7 @@ impl<'a> DependencyGraph<'a> {
     pub fn check(&mut self, tf: &Terraform, cross_namespace: bool) -> Result<(), Failure> {
         if !cross_namespace && let Some((field, namespace)) = beyond(tf) {
             return Err(wrong(
-                "CrossNamespaceReference",
+                CROSS_NAMESPACE,
                 format!(
                     "{field}.namespace: {namespace} is another namespace; the operator reads there only \
                      with its flag --allow-cross-namespace-refs"
@@ -306,14 +335,15 @@ impl<'a> DependencyGraph<'a> {
                 wrong("InvalidSelector", format!("{field}.{error}"))
             })?;
         }
-        let cycle = self.cycle(tf).map_err(|TooMany| {
-            wrong(
-                "TooManyDependencies",
-                format!(
-                    "spec.variablesFrom: it takes more than {COMPARISONS} comparisons of labels to find all \
-                     resources that this one depends on; use name instead of selector, also in the resources that it depends on"
-                ),
-            )
+        let cycle = self.cycle(tf).map_err(|TooMany| Failure {
+            // Other resources may have caused it.
+            class: FailureClass::Transient,
+            reason: "TooManyDependencies".to_owned(),
+            message: format!(
+                "spec.variablesFrom: it takes more than {COMPARISONS} comparisons of labels to find all \
+                 resources that this one depends on; use name instead of selector, also in the resources \
+                 that it depends on"
+            ),
         })?;
         let Some((field, path)) = cycle else {
             return Ok(());
@@ -395,15 +425,29 @@ pub(crate) fn standing_with(tf: &Terraform, status: Option<&TerraformStatus>) ->
 
 /// Returns the resources among `all` that reference or select `of`. They are reconciled when `of` changes.
 pub fn followers<'a>(of: &Terraform, all: impl IntoIterator<Item = &'a Terraform>) -> Vec<Key> {
-    let key = Key::of(of);
-    let follows = |it: &Terraform| {
-        let selects = |(_, entry): (usize, &OutputsRef)| {
-            entry.selector.is_some() && selected(it, entry, [of]).is_ok_and(|it| !it.is_empty())
-        };
-        named(it).iter().any(|named| named.key == key) || outputs_refs(it).any(selects)
+    let others = all
+        .into_iter()
+        .filter(|it| names_it(it, of) || selects_it(it, of));
+    others
+        .map(Key::of)
+        .filter(|it| *it != Key::of(of))
+        .collect()
+}
+
+fn selects_it(tf: &Terraform, it: &Terraform) -> bool {
+    outputs_refs(tf).any(|(_, of)| selects(tf, of, it))
+}
+
+/// Whether `tf` references `it` by name.
+fn names_it(tf: &Terraform, it: &Terraform) -> bool {
+    let is_it = |name: &String, namespace: &Option<String>| {
+        let namespace = namespace.as_ref().or(tf.metadata.namespace.as_ref());
+        Some(name) == it.metadata.name.as_ref() && namespace == it.metadata.namespace.as_ref()
     };
-    let others = all.into_iter().filter(|it| Key::of(it) != key);
-    others.filter(|it| follows(it)).map(Key::of).collect()
+    let mut depends_on = tf.spec.depends_on.iter();
+    let mut outputs = outputs_refs(tf).filter_map(|(_, of)| Some((of.name.as_ref()?, of)));
+    depends_on.any(|of| is_it(&of.name, &of.namespace))
+        || outputs.any(|(name, of)| is_it(name, &of.namespace))
 }
 
 fn wrong(reason: &str, message: String) -> Failure {
