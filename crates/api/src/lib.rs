@@ -9,6 +9,7 @@
 pub mod architecture;
 pub mod conditions;
 pub mod engine;
+pub mod json_size;
 pub mod labels;
 pub mod names;
 pub mod notification;

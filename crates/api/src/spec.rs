@@ -6,7 +6,7 @@ use std::time::Duration as StdDuration;
 use kube::core::Duration;
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
 use crate::architecture::Architecture;
@@ -58,6 +58,7 @@ pub struct TerraformSpec {
     /// Values of variables of the module, by name. Any JSON value is allowed. Example: `region: us-east-1` or `zones: [a, b]`. A `TF_VAR_`
     /// prefix of a key is stripped. Scripts get each value as environment variable `TF_VAR_name`. Scripts also get it as `name` if that is
     /// a shell identifier that does not change how programs run. Do not put secrets here: users who can read the resource can read them.
+    /// The whole resource may have at most 10,000 values, counted in its JSON.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub variables: BTreeMap<String, Anything>,
 
@@ -164,10 +165,35 @@ pub struct TerraformSpec {
     pub cache: CacheSpec,
 }
 
-/// Any JSON value.
-#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
-#[serde(transparent)]
-pub struct Anything(pub Value);
+/// Any JSON value, as text: see [`crate::json_size`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Anything(Box<str>);
+
+impl Anything {
+    /// Parses the value.
+    pub fn value(&self) -> Value {
+        // Only values are written as text.
+        serde_json::from_str(&self.0).unwrap_or_default()
+    }
+}
+
+impl From<Value> for Anything {
+    fn from(value: Value) -> Self {
+        Self(value.to_string().into())
+    }
+}
+
+impl Serialize for Anything {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.value().serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Anything {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Value::deserialize(deserializer).map(Self::from)
+    }
+}
 
 impl JsonSchema for Anything {
     fn schema_name() -> std::borrow::Cow<'static, str> {

@@ -118,7 +118,7 @@ impl Invalid {
 pub(crate) fn config(backend: &dyn Backend, spec: &BackendSpec, owner: Owner<'_>) -> Config {
     let mut config = backend.config(spec, owner);
     let own = spec.config.iter();
-    config.extend(own.map(|(name, value)| (name.clone(), value.0.clone())));
+    config.extend(own.map(|(name, value)| (name.clone(), value.value())));
     config
 }
 

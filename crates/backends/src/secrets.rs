@@ -56,7 +56,7 @@ pub(crate) fn validate(backend: &dyn Backend, spec: &BackendSpec) -> Result<(), 
             let why = format!("is what spec.backend.{field} is for: set that");
             return Err(Invalid::new(path, why));
         }
-        refuse_secrets(&path, name, &value.0)?;
+        refuse_secrets(&path, name, &value.value())?;
     }
     Ok(())
 }

@@ -196,7 +196,7 @@ pub(crate) fn busy(key: &Key, record: &RunRecord) -> Result<(), Error> {
 
 /// Quotes `text` for a command.
 pub(crate) fn quoted(text: &str) -> Cow<'_, str> {
-    // A NUL cannot be quoted, nor is it in any id.
+    // Only a NUL cannot be quoted. Ids contain none.
     shlex::try_quote(text).unwrap_or(Cow::Borrowed("''"))
 }
 

@@ -378,7 +378,7 @@ impl<'a> StepExecutor<'a> {
     /// Returns the unsaved state that a runner of an earlier operator left in the run record.
     fn reported_before(&self) -> BTreeMap<String, ByteString> {
         let name = alustan_api::names::record(&self.tf.name_any());
-        let record = self.cx.mirrors.secrets.get(&self.namespace(), &name);
+        let record = self.cx.mirrors.known_secret(&self.namespace(), &name);
         let data = record
             .and_then(|record| record.data.clone())
             .unwrap_or_default();

@@ -1,15 +1,18 @@
 //! Caches of the watched objects.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use alustan_api::names;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod, Secret};
-use kube::Client;
 use kube::api::{Api, PartialObjectMeta};
+use kube::{Client, ResourceExt};
+use parking_lot::Mutex;
 
 use crate::call::call;
 use crate::error::Error;
+use crate::resource::Ref;
 use crate::watch::trim::is_left_out;
 use crate::write_through_cache::WriteThroughCache;
 
@@ -23,11 +26,26 @@ pub(crate) struct Mirrors {
     pub(crate) claims: WriteThroughCache<PersistentVolumeClaim>,
     pub(crate) jobs: WriteThroughCache<Job>,
     pub(crate) pods: WriteThroughCache<Pod>,
+    /// Secrets that the watch cache has left out, as reconciles read them.
+    pub(crate) read: Mutex<HashMap<Ref, Arc<Secret>>>,
     /// Number of watches that have completed their first list.
     pub(crate) listed: tokio::sync::watch::Receiver<usize>,
 }
 
 impl Mirrors {
+    /// Returns a Secret of an existing resource as far as it is known. A Secret that the watch cache has left out has no content, see
+    /// [`is_left_out`].
+    pub(crate) fn known_secret(&self, namespace: &str, name: &str) -> Option<Arc<Secret>> {
+        let known = self.secrets.get(namespace, name)?;
+        if !is_left_out(&known) {
+            return Some(known);
+        }
+        let read = self.read.lock();
+        let read = read.get(&Ref::new(name).within(namespace));
+        let read = read.filter(|read| read.resource_version() == known.resource_version());
+        Some(read.cloned().unwrap_or(known))
+    }
+
     /// Returns a Secret of an existing resource. One that the watch cache has left out is read from the API server.
     ///
     /// # Errors
@@ -38,24 +56,31 @@ impl Mirrors {
         namespace: &str,
         name: &str,
     ) -> Result<Option<Arc<Secret>>, Error> {
-        let known = self.secrets.get(namespace, name);
+        let known = self.known_secret(namespace, name);
         if !known.as_deref().is_some_and(is_left_out) {
             return Ok(known);
         }
         let api: Api<Secret> = Api::namespaced(client.clone(), namespace);
         let what = format!("read Secret {name}");
-        let read = Box::pin(call(&what, api.get_opt(name))).await?;
+        let read = Box::pin(call(&what, api.get_opt(name)))
+            .await?
+            .map(Arc::new);
         if let Some(secret) = &read {
-            self.secrets.wrote(secret.clone());
+            let key = Ref::new(name).within(namespace);
+            self.read.lock().insert(key, secret.clone());
         }
-        Ok(read.map(Arc::new))
+        Ok(read)
     }
 
     /// Drops the own writes of run record, run report, pin, outputs and cache claim of the deleted resource `name`.
     pub(crate) fn forget(&self, namespace: &str, name: &str) {
         let secrets = [names::record, names::report, names::pin, names::outputs];
         for secret in secrets {
-            self.secrets.forget(namespace, &secret(name));
+            let secret = secret(name);
+            self.secrets.forget(namespace, &secret);
+            self.read
+                .lock()
+                .remove(&Ref::new(&secret).within(namespace));
         }
         self.claims.forget(namespace, &names::cache(name));
     }
@@ -64,24 +89,26 @@ impl Mirrors {
 #[cfg(test)]
 mod tests {
     use kube::runtime::{reflector, watcher};
-    use serde_json::{Value, json};
+    use serde_json::json;
     use tokio::sync::watch;
 
     use super::*;
     use crate::fake_api;
+    use crate::watch::trim::leave_out;
 
-    fn secret(version: &Value, data: &Value) -> Value {
-        json!({
-            "apiVersion": "v1", "kind": "Secret", "data": data,
+    fn secret(version: &str) -> Secret {
+        let secret = json!({
+            "apiVersion": "v1", "kind": "Secret", "data": {"record": "e30="},
             "metadata": {"name": "web-run", "namespace": "team", "resourceVersion": version},
-        })
+        });
+        serde_json::from_value(secret).unwrap()
     }
 
     #[tokio::test]
-    async fn a_secret_that_was_left_out_is_read_once() {
-        let data = json!({"record": "e30="});
-        let answer = secret(&json!("7"), &data);
-        let (client, asked) = fake_api::serve(move |_| (200, answer.clone())).await;
+    async fn each_version_of_a_secret_that_was_left_out_is_read_once() {
+        let (version, mut versions) = watch::channel("7");
+        let answer = move |_: &_| (200, json!(secret(&versions.borrow_and_update())));
+        let (client, asked) = fake_api::serve(answer).await;
         let (secrets, mut writer) = reflector::store();
         let mirrors = Mirrors {
             secrets: WriteThroughCache::new(secrets),
@@ -89,25 +116,27 @@ mod tests {
             claims: WriteThroughCache::new(reflector::store().0),
             jobs: WriteThroughCache::new(reflector::store().0),
             pods: WriteThroughCache::new(reflector::store().0),
+            read: Mutex::default(),
             listed: watch::channel(0).1,
-        };
-        let mut apply = |version: &Value, data: &Value| {
-            let event = serde_json::from_value(secret(version, data)).unwrap();
-            writer.apply_watcher_event(&watcher::Event::Apply(event));
         };
         let read = async || {
             let found = mirrors.secret(&client, "team", "web-run").await.unwrap();
-            found.and_then(|secret| secret.metadata.resource_version.clone())
+            found.map(|secret| (secret.resource_version(), secret.data.is_some()))
         };
+        let whole = |version: &str| Some((Some(version.to_owned()), true));
         assert_eq!(read().await, None);
-        assert!(asked.lock().is_empty());
-        apply(&Value::Null, &Value::Null);
-        for _ in 0..2 {
-            assert_eq!(read().await.as_deref(), Some("7"));
-            assert_eq!(asked.lock().len(), 1);
+        for (times, next) in [(1, "7"), (2, "8")] {
+            version.send_replace(next);
+            let mut left_out = secret(next);
+            leave_out(&mut left_out);
+            writer.apply_watcher_event(&watcher::Event::Apply(left_out));
+            for _ in 0..2 {
+                assert_eq!(read().await, whole(next));
+                assert_eq!(asked.lock().len(), times);
+            }
         }
-        apply(&json!("8"), &data);
-        assert_eq!(read().await.as_deref(), Some("8"));
-        assert_eq!(asked.lock().len(), 1);
+        writer.apply_watcher_event(&watcher::Event::Apply(secret("9")));
+        assert_eq!(read().await, whole("9"));
+        assert_eq!(asked.lock().len(), 2);
     }
 }

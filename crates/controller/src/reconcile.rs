@@ -41,6 +41,8 @@ use crate::watch::mapping::{LISTS, owner};
 const SOONEST: Duration = Duration::from_secs(1);
 /// Resync interval without events: a watch does not guarantee that every event arrives.
 const RESYNC: Duration = Duration::from_hours(1);
+/// Interval of reconciles of a resource that refers to objects without a watch.
+const UNWATCHED: Duration = Duration::from_mins(1);
 
 /// Minimum retry delay after a quota or limit refused an object: it stays exhausted for a while.
 const GENTLE: Duration = Duration::from_secs(10);
@@ -155,10 +157,15 @@ async fn unmeasured(object: &Guarded, who: Ref, cx: &Arc<Context>) -> Result<Loo
     }
     let now = Timestamp::now();
     let decision = decide(&tf, &seen, &cx.settings, now);
-    let wait = decision.requeue_at.map_or(RESYNC, |at| {
+    let latest = if seen.stack.unwatched {
+        UNWATCHED
+    } else {
+        RESYNC
+    };
+    let wait = decision.requeue_at.map_or(latest, |at| {
         Duration::try_from(at.duration_since(now))
             .unwrap_or_default()
-            .clamp(SOONEST, RESYNC)
+            .clamp(SOONEST, latest)
     });
     // A free slot does not wake metacontroller, so the next runs are polled.
     let is_far = cx.driver == Driver::Metacontroller && cx.dispatcher.is_far(&key(&who), now);

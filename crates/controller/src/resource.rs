@@ -1,17 +1,111 @@
 //! `Terraform` resources as the watch delivers them, and references to them.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
-use alustan_api::{Terraform, labels};
+use alustan_api::{Terraform, json_size, labels};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
-use kube::core::DeserializeGuard;
+use kube::core::error_boundary::InvalidObject;
+use kube::core::{PartialObjectMeta, Resource};
 use kube::runtime::reflector::ObjectRef;
+use serde::{Deserialize, Deserializer, de};
+use serde_json::value::RawValue;
 
-/// Resource that may be unreadable: such a resource does not stop the watch of the others.
-pub(crate) type Guarded = DeserializeGuard<Terraform>;
+/// Resource that may be unreadable: such a resource does not stop the watch of the others. Like `DeserializeGuard` of kube, which holds a
+/// parsed copy of the whole object meanwhile.
+#[derive(Clone, Debug)]
+pub(crate) struct Guarded(pub(crate) Result<Terraform, InvalidObject>);
 
 /// Name and namespace of a resource.
 pub(crate) type Ref = ObjectRef<Guarded>;
+
+impl<'de> Deserialize<'de> for Guarded {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text: Box<RawValue> = Deserialize::deserialize(deserializer)?;
+        let why = match parse(text.get()) {
+            Ok(tf) => return Ok(Self(Ok(tf))),
+            Err(why) => why,
+        };
+        let known: PartialObjectMeta<Terraform> =
+            serde_json::from_str(text.get()).map_err(de::Error::custom)?;
+        Ok(Self(Err(InvalidObject {
+            error: why,
+            metadata: known.metadata,
+        })))
+    }
+}
+
+/// Parses a resource. Fails if it has more than [`json_size::VALUES`] values without those of `metadata.managedFields`, which repeat the
+/// names of its fields.
+fn parse(text: &str) -> Result<Terraform, String> {
+    let values = json_size::values(text.as_bytes());
+    if values > json_size::VALUES {
+        let managed = managed_values(text).unwrap_or_default();
+        let values = values.saturating_sub(managed);
+        if values > json_size::VALUES {
+            return Err(format!(
+                "the resource has {values} values, and the operator reads at most {}: pass large values as text or \
+                 as files of the module",
+                json_size::VALUES
+            ));
+        }
+    }
+    serde_json::from_str(text).map_err(|error| error.to_string())
+}
+
+/// Returns the number of values in `metadata.managedFields`.
+fn managed_values(text: &str) -> Option<usize> {
+    #[derive(Deserialize)]
+    struct Object<'a> {
+        #[serde(borrow)]
+        metadata: Metadata<'a>,
+    }
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Metadata<'a> {
+        #[serde(borrow)]
+        managed_fields: Option<&'a RawValue>,
+    }
+    let object: Object<'_> = serde_json::from_str(text).ok()?;
+    let managed = object.metadata.managed_fields?;
+    Some(json_size::values(managed.get().as_bytes()))
+}
+
+impl Resource for Guarded {
+    type DynamicType = ();
+    type Scope = <Terraform as Resource>::Scope;
+
+    fn kind(dynamic: &()) -> Cow<'_, str> {
+        Terraform::kind(dynamic)
+    }
+
+    fn group(dynamic: &()) -> Cow<'_, str> {
+        Terraform::group(dynamic)
+    }
+
+    fn version(dynamic: &()) -> Cow<'_, str> {
+        Terraform::version(dynamic)
+    }
+
+    fn plural(dynamic: &()) -> Cow<'_, str> {
+        Terraform::plural(dynamic)
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        match &self.0 {
+            Ok(tf) => tf.meta(),
+            Err(invalid) => &invalid.metadata,
+        }
+    }
+
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        match &mut self.0 {
+            Ok(tf) => tf.meta_mut(),
+            Err(invalid) => &mut invalid.metadata,
+        }
+    }
+}
 
 /// Returns the readable resources of `all`.
 pub(crate) fn readable(all: &[Arc<Guarded>]) -> impl Iterator<Item = &Terraform> {
@@ -23,4 +117,61 @@ pub(crate) fn readable(all: &[Arc<Guarded>]) -> impl Iterator<Item = &Terraform>
 pub(crate) fn is_made_for(tf: &Terraform, object: &impl ResourceExt) -> bool {
     object.labels().get(labels::UID) == tf.metadata.uid.as_ref()
         && object.namespace() == tf.namespace()
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::core::watch::WatchEvent;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn resource(variables: &Value, managed_fields: &Value) -> Value {
+        json!({
+            "apiVersion": "alustan.io/v1alpha1", "kind": "Terraform",
+            "metadata": {"name": "web", "namespace": "team", "managedFields": managed_fields},
+            "spec": {
+                "gitRepo": {"url": "https://git.test/a"}, "containerRegistry": {"imageName": "registry.test/a"},
+                "variables": variables,
+            },
+        })
+    }
+
+    /// Returns the resource in a watch event, as the API server sends it.
+    fn watched(object: &Value) -> Guarded {
+        let event = format!(r#"{{"type":"ADDED","object":{object}}}"#);
+        match serde_json::from_str(&event).unwrap() {
+            WatchEvent::Added(found) => found,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_resource_with_too_many_values_is_unreadable() {
+        let many = vec![json!({"": 0}); json_size::VALUES];
+        let found = watched(&resource(&json!({"a": many}), &json!([])));
+        assert_eq!(found.meta().name.as_deref(), Some("web"));
+        let why = found.0.unwrap_err().error;
+        assert!(why.starts_with("the resource has 20"), "{why}");
+    }
+
+    #[test]
+    fn managed_fields_do_not_count() {
+        let fields: Value = (0..json_size::VALUES)
+            .map(|i| (format!("f:{i}"), json!({})))
+            .collect();
+        let managed = json!([{"manager": "kubectl", "operation": "Apply", "fieldsV1": fields}]);
+        let found = watched(&resource(&json!({"a": [1.5, null]}), &managed));
+        let tf = found.0.unwrap();
+        assert_eq!(tf.spec.variables["a"].value(), json!([1.5, null]));
+    }
+
+    #[test]
+    fn an_invalid_resource_has_its_metadata() {
+        let mut invalid = resource(&json!({}), &json!([]));
+        invalid["spec"]["suspend"] = json!("yes");
+        let found = watched(&invalid);
+        assert_eq!(found.meta().name.as_deref(), Some("web"));
+        assert!(found.0.unwrap_err().error.contains("invalid type"));
+    }
 }

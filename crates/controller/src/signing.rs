@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use alustan_api::labels::{self, Component};
+use alustan_api::names;
 use alustan_api::run::key;
 use alustan_core::signature::{self, SIGNED};
 use anyhow::{Context as _, Result, bail};
@@ -151,7 +152,9 @@ impl Signer {
         client: &Client,
         secrets: &WriteThroughCache<Secret>,
     ) -> Result<(), Error> {
-        let unsigned = secrets.filter(|secret| is_left_out(secret) || self.is_unsigned(secret));
+        let unsigned = secrets.filter(|secret| {
+            has_own_name(secret) && (is_left_out(secret) || self.is_unsigned(secret))
+        });
         let count = unsigned.len();
         let mut results = stream::iter(unsigned)
             .map(|secret| self.sign_one(client, Secret::clone(&secret)))
@@ -229,6 +232,13 @@ impl Signer {
         }));
         changes
     }
+}
+
+/// Whether a run record or a pin has the name of one. A signature under another name could be copied.
+fn has_own_name(secret: &Secret) -> bool {
+    let of = secret.labels().get(labels::NAME);
+    let own = of.map(|of| [names::record(of), names::pin(of)]);
+    own.is_some_and(|own| own.contains(&secret.name_any()))
 }
 
 /// Returns the uid of the resource of a run record or pin.

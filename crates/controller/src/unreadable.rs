@@ -1,16 +1,20 @@
 //! Resources whose spec or status does not match the schema. While such a resource exists, an event reports it. Once it is deleted,
 //! its metadata and its pin suffice (rule 13).
 
-use alustan_api::Terraform;
+use std::collections::BTreeMap;
+
 use alustan_api::report::{Failure, FailureClass};
+use alustan_api::{Terraform, json_size};
 use alustan_core::decide::deletion::parse_leniently;
 use alustan_core::status::events::Event;
-use kube::Client;
-use kube::api::{Api, ApiResource, DynamicObject, ObjectMeta};
+use kube::api::{Api, ApiResource, DynamicObject, GetParams, ObjectMeta, Request};
 use kube::core::error_boundary::InvalidObject;
-use serde_json::{Value, json};
+use kube::{Client, Resource as _};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::{Map, Value, json};
 
-use crate::call::call;
+use crate::call::{StatusKind, call, is};
 use crate::context::Context;
 use crate::error::Error;
 use crate::observe::pin;
@@ -59,16 +63,75 @@ pub(crate) fn unread(client: &Client, namespace: &str) -> Api<DynamicObject> {
     Api::namespaced_with(client.clone(), namespace, &kind)
 }
 
+/// A resource as the API server has it.
+#[derive(Deserialize)]
+struct Stored {
+    metadata: ObjectMeta,
+    #[serde(default)]
+    spec: BTreeMap<String, Box<RawValue>>,
+    status: Option<Box<RawValue>>,
+}
+
+impl Stored {
+    /// Parses the fields with at most [`json_size::VALUES`] values.
+    fn fields(&self) -> Value {
+        let spec = self.spec.iter();
+        let spec: Map<_, _> = spec
+            .filter_map(|(field, text)| Some((field.clone(), parsed(text)?)))
+            .collect();
+        json!({"spec": spec, "status": self.status.as_deref().and_then(parsed)})
+    }
+}
+
+fn parsed(text: &RawValue) -> Option<Value> {
+    if json_size::values(text.get().as_bytes()) > json_size::VALUES {
+        return None;
+    }
+    serde_json::from_str(text.get()).ok()
+}
+
 /// Reads metadata and fields of the resource with the `known` metadata from the API server. If the resource no longer exists, its
 /// metadata has no finalizers.
 async fn stored(cx: &Context, known: &ObjectMeta) -> Result<(ObjectMeta, Value), Error> {
-    let api = unread(&cx.client, known.namespace.as_deref().unwrap_or_default());
+    let path = Terraform::url_path(&(), known.namespace.as_deref());
     let name = known.name.as_deref().unwrap_or_default();
-    let found = call("read the resource", api.get_opt(name)).await?;
+    let request = Request::new(path).get(name, &GetParams::default());
+    let read = async {
+        let request = request.map_err(kube::Error::BuildRequest)?;
+        match cx.client.request::<Stored>(request).await {
+            Err(error) if is(&error, StatusKind::NotFound) => Ok(None),
+            found => found.map(Some),
+        }
+    };
+    let found = call("read the resource", read).await?;
     let found = found.filter(|found| found.metadata.uid == known.uid);
     let gone = || ObjectMeta {
         finalizers: None,
         ..known.clone()
     };
-    Ok(found.map_or_else(|| (gone(), json!({})), |found| (found.metadata, found.data)))
+    Ok(match found {
+        None => (gone(), json!({})),
+        Some(found) => {
+            let fields = found.fields();
+            (found.metadata, fields)
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_with_too_many_values_are_not_parsed() {
+        let many = vec![json!({"": 0}); json_size::VALUES];
+        let text = json!({
+            "metadata": {"name": "web"}, "spec": {"suspend": true, "variables": {"a": many}},
+        });
+        let stored: Stored = serde_json::from_str(&text.to_string()).unwrap();
+        assert_eq!(
+            stored.fields(),
+            json!({"spec": {"suspend": true}, "status": null})
+        );
+    }
 }

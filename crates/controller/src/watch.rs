@@ -9,6 +9,7 @@ pub(crate) mod trim;
 
 use std::fmt::Debug;
 use std::hash::Hash;
+use std::sync::Arc;
 
 use alustan_api::labels::{self, Component};
 use alustan_core::decide::approval::sets_approval;
@@ -16,12 +17,12 @@ use futures::stream::{self, Stream};
 use futures::{StreamExt, TryStreamExt, future};
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::Api;
-use kube::core::{DeserializeGuard, NamespaceResourceScope};
+use kube::core::NamespaceResourceScope;
 use kube::runtime::reflector::{self, ObjectRef, Store};
 use kube::runtime::{Predicate, PredicateConfig, WatchStreamExt, predicates, watcher};
 use kube::{Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{broadcast, mpsc, watch};
 use tracing::{debug, warn};
 
 use crate::error::with_causes;
@@ -36,6 +37,9 @@ use crate::watch::mapping::{MIRRORED, is_watched};
 /// Objects per page of a list. An object takes up to 1.5 MiB, and its JSON several times that while it is read.
 const PAGE: u32 = 50;
 
+/// Maximum number of deleted resources whose Secrets remain to be left out. Further ones are left out with the next list.
+const DELETED: usize = 1_000;
+
 /// Watches in some namespaces, or in all.
 #[derive(Clone)]
 pub(crate) struct Watches {
@@ -47,6 +51,8 @@ pub(crate) struct Watches {
     lists: watch::Sender<usize>,
     /// Whether the watch of the resources has completed its first list.
     has_resources: watch::Receiver<bool>,
+    /// Resources that were deleted.
+    deleted: broadcast::Sender<Arc<Guarded>>,
 }
 
 impl Watches {
@@ -61,6 +67,7 @@ impl Watches {
     ) -> (Self, impl Stream<Item = Events<Guarded>> + Send + use<>) {
         let (resources, writer) = reflector::store();
         let (listed, has_resources) = watch::channel(false);
+        let deleted = broadcast::Sender::new(DELETED);
         let watches = Self {
             client,
             namespaces,
@@ -68,6 +75,7 @@ impl Watches {
             wake: wake.clone(),
             lists: lists.clone(),
             has_resources,
+            deleted: deleted.clone(),
         };
         let news = predicates::generation
             .combine(predicates::finalizers)
@@ -87,6 +95,8 @@ impl Watches {
                 let wake = |who: Ref| drop(wake.send(who));
                 if let watcher::Event::Delete(gone) = event {
                     wake(ObjectRef::from_obj(gone));
+                    // Without a receiver there is no cache of Secrets.
+                    let _ = deleted.send(Arc::new(gone.clone()));
                 }
                 let concerned = concerned(&followers, event, &all);
                 concerned.into_iter().for_each(wake);
@@ -186,13 +196,22 @@ impl Watches {
         );
         let wanted = watcher::Config::default().labels(&wanted);
         let resources = self.resources();
-        let trim = move |secret: &mut Secret| trim::secret(secret, &resources);
-        let (store, events) = self.mirrored(&wanted, trim);
+        let trim = move |secret: &mut Secret| {
+            secret.managed_fields_mut().clear();
+            trim::secret(secret, &resources);
+        };
+        let (store, writer) = reflector::store();
+        let without = without_resources(self.deleted.subscribe(), store.clone());
+        let watched = self.watched(&wanted, trim);
+        let lists = self.lists.clone();
         let mut has_resources = self.has_resources.clone();
         let begin = async move {
             // Fails only if the watch of the resources has ended.
             let _ = has_resources.wait_for(|listed| *listed).await;
-            events
+            stream::select(watched, without)
+                .reflect(writer)
+                .inspect_ok(counted(lists))
+                .touched_objects()
         };
         (store, stream::once(begin).flatten())
     }
@@ -220,6 +239,34 @@ impl Watches {
             .touched_objects();
         (store, events)
     }
+}
+
+/// Returns the Secrets in `secrets` of each resource in `deleted`, without their content.
+fn without_resources(
+    deleted: broadcast::Receiver<Arc<Guarded>>,
+    secrets: Store<Secret>,
+) -> impl Stream<Item = Events<watcher::Event<Secret>>> + Send {
+    let deleted = stream::unfold(deleted, |mut deleted| async move {
+        loop {
+            match deleted.recv().await {
+                Ok(resource) => return Some((resource, deleted)),
+                Err(broadcast::error::RecvError::Lagged(_)) => {}
+                Err(broadcast::error::RecvError::Closed) => return None,
+            }
+        }
+    });
+    deleted.flat_map(move |resource| {
+        let namespace = resource.namespace().unwrap_or_default();
+        let known = trim::names(&resource)
+            .into_iter()
+            .filter_map(|name| secrets.get(&ObjectRef::new(&name).within(&namespace)));
+        let left_out = known.map(|secret| {
+            let mut secret = Secret::clone(&secret);
+            trim::leave_out(&mut secret);
+            Ok(watcher::Event::Apply(secret))
+        });
+        stream::iter(left_out.collect::<Vec<_>>())
+    })
 }
 
 /// Counts the first complete list. (A `Store` notifies one waiter only.)
@@ -254,8 +301,8 @@ fn concerned(
     all: &Store<Guarded>,
 ) -> Vec<Ref> {
     let keys = match event {
-        watcher::Event::Apply(DeserializeGuard(Ok(tf))) => followers.changed(tf, || all.state()),
-        watcher::Event::Delete(DeserializeGuard(Ok(tf))) => followers.gone(tf, &all.state()),
+        watcher::Event::Apply(Guarded(Ok(tf))) => followers.changed(tf, || all.state()),
+        watcher::Event::Delete(Guarded(Ok(tf))) => followers.gone(tf, &all.state()),
         watcher::Event::Init => {
             followers.forget();
             return Vec::new();
@@ -263,4 +310,42 @@ fn concerned(
         _ => return Vec::new(),
     };
     keys.iter().map(to_ref).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn secrets_of_a_deleted_resource_are_left_out() {
+        let (secrets, mut writer) = reflector::store();
+        for name in ["web-run", "web-outputs", "another-run"] {
+            let secret =
+                json!({"metadata": {"name": name, "namespace": "team"}, "data": {"a": "YQ=="}});
+            let secret = serde_json::from_value(secret).unwrap();
+            writer.apply_watcher_event(&watcher::Event::Apply(secret));
+        }
+        let tf = json!({
+            "metadata": {"name": "web", "namespace": "team"},
+            "spec": {
+                "gitRepo": {"url": "https://git.test/a"}, "containerRegistry": {"imageName": "registry.test/a"},
+            },
+        });
+        let deleted = broadcast::Sender::new(1);
+        let events = without_resources(deleted.subscribe(), secrets);
+        let tf = Guarded(Ok(serde_json::from_value(tf).unwrap()));
+        deleted.send(Arc::new(tf)).unwrap();
+        drop(deleted);
+        let events: Vec<_> = events.try_collect().await.unwrap();
+        let left_out = events.iter().map(|event| match event {
+            watcher::Event::Apply(secret) => {
+                assert!(trim::is_left_out(secret) && secret.data.is_none());
+                secret.name_any()
+            }
+            other => panic!("{other:?}"),
+        });
+        assert_eq!(left_out.collect::<Vec<_>>(), ["web-run", "web-outputs"]);
+    }
 }

@@ -20,6 +20,7 @@ use kube::client::ClientBuilder;
 use kube::runtime::reflector::{ObjectRef, Store};
 use kube::runtime::{Controller, controller, watcher};
 use kube::{Client, Resource, ResourceExt};
+use parking_lot::Mutex;
 use ring::rand::{SecureRandom, SystemRandom};
 use tokio::sync::{mpsc, oneshot, watch};
 use tracing::{debug, info, warn};
@@ -36,7 +37,6 @@ use crate::leader::{Election, Fence, Leader};
 use crate::metrics::{Asked, Counting, Metrics};
 use crate::mirrors::Mirrors;
 use crate::notify::{self, Notifier};
-use crate::observe::jobs::JOB_NAME;
 use crate::push_events::follow;
 use crate::queue::{Dispatcher, REFRESH};
 use crate::reconcile::{forget, reconcile, retry};
@@ -56,7 +56,7 @@ use crate::watch::joined::Events;
 use crate::watch::mapping::LISTS;
 use crate::watch::mapping::owner;
 use crate::watch::mapping::{is_watched, to_ref, wake_all};
-use crate::watch::trim;
+use crate::watch::trim::{self, JOB_NAME};
 use crate::write_through_cache::WriteThroughCache;
 
 /// Debounce time of watch events. Short, because users wait for the reconcile.
@@ -297,6 +297,7 @@ async fn control(
         claims: WriteThroughCache::new(claims),
         jobs: WriteThroughCache::new(jobs),
         pods: WriteThroughCache::new(pods),
+        read: Mutex::default(),
         listed,
     };
     let cx = Arc::new(context(made, config, mirrors, resources.clone())?);

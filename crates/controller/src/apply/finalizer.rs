@@ -1,7 +1,7 @@
 //! Removal of the finalizer.
 
 use alustan_api::{FINALIZER, Terraform};
-use kube::api::{DynamicObject, Patch, PatchParams};
+use kube::api::{DynamicObject, PartialObjectMeta, Patch, PatchParams};
 use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
 
@@ -51,10 +51,11 @@ async fn patched(
     client: &Client,
     tf: &Terraform,
     patch: &Patch<Value>,
-) -> Result<DynamicObject, Error> {
+) -> Result<PartialObjectMeta<DynamicObject>, Error> {
     let api = unread(client, &tf.namespace().unwrap_or_default());
     let (name, parameters) = (tf.name_any(), PatchParams::default());
-    call("remove the finalizer", api.patch(&name, &parameters, patch)).await
+    let patched = api.patch_metadata(&name, &parameters, patch);
+    call("remove the finalizer", patched).await
 }
 
 #[cfg(test)]

@@ -78,7 +78,6 @@ mod tests {
 
     use axum::body::{Body, to_bytes};
     use axum::http::Request;
-    use kube::core::DeserializeGuard;
     use kube::runtime::{reflector, watcher};
     use serde_json::{Value, json};
     use tokio::sync::mpsc;
@@ -107,7 +106,7 @@ mod tests {
                 "conditions": [condition("Ready", "False"), condition("Stalled", "True")],
             },
         }));
-        DeserializeGuard(Ok(tf.unwrap()))
+        Guarded(Ok(tf.unwrap()))
     }
 
     async fn scraped(measured: &Measured) -> String {

@@ -1,4 +1,3 @@
-use kube::core::DeserializeGuard;
 use kube::runtime::reflector;
 use kube::runtime::reflector::store::Writer;
 use kube::runtime::watcher;
@@ -9,6 +8,7 @@ use tokio::time::{sleep, timeout};
 
 use super::*;
 use crate::fake_api::{self, Log};
+use crate::resource::Guarded;
 
 struct Scene {
     notifier: Arc<Notifier>,
@@ -81,7 +81,7 @@ impl Scene {
     /// Changes the receivers of the resource to `places`.
     fn with(&mut self, places: &Value) -> Terraform {
         let tf = web(places);
-        let event = watcher::Event::Apply(DeserializeGuard(Ok(tf.clone())));
+        let event = watcher::Event::Apply(Guarded(Ok(tf.clone())));
         self.resources.apply_watcher_event(&event);
         tf
     }

@@ -7,7 +7,7 @@ mod variables;
 use std::collections::HashSet;
 
 use alustan_api::report::Failure;
-use alustan_core::dependency_graph::DependencyGraph;
+use alustan_core::dependency_graph::{CROSS_NAMESPACE, DependencyGraph};
 use alustan_core::observed::StackSeen;
 use kube::ResourceExt;
 use tokio::time::Instant;
@@ -39,12 +39,19 @@ pub(super) async fn see(session: &Observer<'_>) -> Result<(StackSeen, Option<Fai
     };
     let dependents = dependents.iter().map(|key| key.seen_from(&here)).collect();
     if let Err(refused) = stack.graph.check(tf, cross_namespace) {
-        session.cx.objects.keep(session.who, &HashSet::new());
+        // A destroy does not need the references, but waits for objects.
+        let reads = deleted && refused.reason != CROSS_NAMESPACE;
+        let waits_for = if reads {
+            &*tf.spec.destroy_wait_for
+        } else {
+            &[]
+        };
         let seen = StackSeen {
             dependents,
+            destroy_wait_for: stack.gone(waits_for).await?,
             ..StackSeen::default()
         };
-        return Ok((seen, Some(refused)));
+        return Ok((stack.watched(seen), Some(refused)));
     }
     stack.complete_sources().await?;
     // Read before the values: the next reconcile observes a later change.
@@ -70,6 +77,5 @@ pub(super) async fn see(session: &Observer<'_>) -> Result<(StackSeen, Option<Fai
             ..StackSeen::default()
         }
     };
-    session.cx.objects.keep(session.who, &stack.used);
-    Ok((seen, None))
+    Ok((stack.watched(seen), None))
 }

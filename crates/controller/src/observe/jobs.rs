@@ -29,19 +29,13 @@ use crate::context::Context;
 use crate::error::Error;
 use crate::resource::is_made_for;
 use crate::watch::mapping::{is_lent, is_lent_to};
-
-/// Label with the Job uid, set on pods by the Job controller
-/// (<https://kubernetes.io/docs/reference/labels-annotations-taints/#batchkubernetesio-controller-uid>).
-const CONTROLLER_UID: &str = "batch.kubernetes.io/controller-uid";
+use crate::watch::trim::{CONTROLLER_UID, JOB_NAME};
 
 /// Age of a Job without a pod after which its events are read. Shorter than the delay until status reports a missing pod.
 const LATE: SignedDuration = SignedDuration::from_secs(10);
 
 /// Maximum number of events of a Job that are read.
 const EVENTS: u32 = 100;
-
-/// Label of pods with the name of their Job.
-pub(crate) const JOB_NAME: &str = "batch.kubernetes.io/job-name";
 
 /// Returns the Job `name` of the current run, if it was made for `tf`. `claimed`: a pod has claimed the run, so a Job and pods missing from
 /// the watch caches are read from the API server before the run counts as lost.

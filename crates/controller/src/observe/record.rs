@@ -5,7 +5,7 @@ use std::sync::Arc;
 use alustan_api::labels::{self, Component};
 use alustan_api::report::RunReport;
 use alustan_api::run::{History, Outputs, Pin, RunRecord, RunSpec, key};
-use alustan_api::{Terraform, names};
+use alustan_api::{Terraform, json_size, names};
 use alustan_core::model::facts::leaves_everything;
 use alustan_core::model::orphans;
 use alustan_core::model::progress::{self, has_own_report};
@@ -251,7 +251,8 @@ struct Reported {
 impl Reported {
     fn read(secret: &Secret) -> Self {
         let report = data(secret, key::REPORT).filter(|bytes| bytes.len() <= LARGEST_REPORT);
-        let outputs = data(secret, key::OUTPUTS);
+        let outputs = data(secret, key::OUTPUTS)
+            .filter(|bytes| json_size::values(bytes) <= json_size::VALUES);
         Self {
             report: report.and_then(|bytes| serde_json::from_slice(bytes).ok()),
             outputs: outputs.and_then(|bytes| serde_json::from_slice(bytes).ok()),

@@ -16,7 +16,6 @@ use clap::Parser as _;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Pod, Secret};
 use k8s_openapi::jiff::Timestamp;
-use kube::core::DeserializeGuard;
 use kube::runtime::controller::Action;
 use kube::runtime::reflector::{self, Store};
 use kube::runtime::watcher::Event;
@@ -93,6 +92,7 @@ fn operator_with(
         claims: WriteThroughCache::new(reflector::store().0),
         jobs: WriteThroughCache::new(jobs),
         pods: WriteThroughCache::new(pods),
+        read: parking_lot::Mutex::default(),
         listed: watch::channel(LISTS).1,
     };
     Arc::new(context(made, &config, mirrors, resources).unwrap())
@@ -134,7 +134,7 @@ async fn what_the_api_server_refuses_is_told() {
     let folder = tempfile::tempdir().unwrap();
     let cx = operator(client, folder.path());
     let tf: Terraform = serde_json::from_value(resource).unwrap();
-    let object = DeserializeGuard(Ok(tf));
+    let object = Guarded(Ok(tf));
     assert!(look(&object, &cx).await.is_err());
     let data = told(&place).await["data"].clone();
     assert_eq!(
@@ -184,7 +184,7 @@ async fn earlier_status_of_a_destroyed_resource_is_not_believed() {
     let cx = operator(client, folder.path());
     let look_at = async |version: &str| {
         let tf: Terraform = serde_json::from_value(destroyed(version, &applied)).unwrap();
-        let failed = look(&DeserializeGuard(Ok(tf)), &cx).await.is_err();
+        let failed = look(&Guarded(Ok(tf)), &cx).await.is_err();
         let mut asked = std::mem::take(&mut *asked.lock());
         asked.retain(|asked| asked.method == "PATCH" && asked.uri.contains("/status"));
         (failed, asked.len())
@@ -251,7 +251,7 @@ async fn conflicts_back_off_and_a_missing_resource_is_forgotten() {
     let folder = tempfile::tempdir().unwrap();
     let cx = operator(client, folder.path());
     let tf: Terraform = serde_json::from_value(destroyed("7", &json!(null))).unwrap();
-    let object = Arc::new(DeserializeGuard(Ok(tf)));
+    let object = Arc::new(Guarded(Ok(tf)));
     let mut waits = Vec::new();
     for _ in 0..12 {
         let error = look(&object, &cx).await.err().unwrap();
@@ -344,7 +344,7 @@ async fn forged_jobs_hold_no_slots_after_a_restart() {
     let (jobs, mut job_writer) = reflector::store();
     let (resources, mut resource_writer) = reflector::store();
     let tf: Terraform = serde_json::from_value(destroyed("7", &json!(null))).unwrap();
-    resource_writer.apply_watcher_event(&Event::Apply(DeserializeGuard(Ok(tf))));
+    resource_writer.apply_watcher_event(&Event::Apply(Guarded(Ok(tf))));
     for job in [
         unfinished_job("web-apply-1", "web", "u"),
         unfinished_job("of-an-earlier-resource", "web", "u1"),
@@ -425,7 +425,7 @@ async fn unreadable_record_holds_a_slot_only_while_a_job_or_pod_runs() {
     let (pods, mut pod_writer) = reflector::store();
     let (resources, mut resource_writer) = reflector::store();
     let tf = living();
-    let object = DeserializeGuard(Ok(tf));
+    let object = Guarded(Ok(tf));
     resource_writer.apply_watcher_event(&Event::Apply(object.clone()));
     let stores = Stores {
         jobs,
@@ -537,7 +537,7 @@ async fn resource_created_again_inherits_no_memory() {
     let look_at = async |uid: &str| {
         let mut tf = living();
         tf.metadata.uid = Some(uid.to_owned());
-        assert!(look(&DeserializeGuard(Ok(tf)), &cx).await.is_err());
+        assert!(look(&Guarded(Ok(tf)), &cx).await.is_err());
     };
     let who = Ref::new("web").within("team");
     look_at("u").await;
@@ -637,6 +637,21 @@ async fn destroy_reads_the_metadata_of_100_objects_and_names_5() {
         let foreign = "managed-by%21%3Dalustan&limit=100";
         assert!(lists[0].ends_with(foreign), "{lists:?}");
     }
+}
+
+/// The references of a deleted resource may be refused because of other resources.
+#[tokio::test]
+async fn destroy_waits_for_objects_also_if_references_are_refused() {
+    let mut resource = destroyed("7", &json!(null));
+    resource["spec"]["destroyWaitFor"] = json!([{"apiVersion": "v1", "kind": "ConfigMap"}]);
+    resource["spec"]["dependsOn"] = json!([{"name": "web"}]);
+    let (result, lists) = tested(&resource, 1).await;
+    let message = result.unwrap_err();
+    assert!(
+        message.ends_with("ConfigMap map-0 (not deleted yet)"),
+        "{message}"
+    );
+    assert_eq!(lists.len(), 1, "{lists:?}");
 }
 
 #[tokio::test]

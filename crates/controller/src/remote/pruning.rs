@@ -218,7 +218,7 @@ impl Work {
             kept.extend(
                 names
                     .iter()
-                    .filter_map(|name| self.mirrors.secrets.get(&namespace, name)),
+                    .filter_map(|name| self.mirrors.known_secret(&namespace, name)),
             );
         }
         used(&kept, &self.home, &self.memory)
@@ -310,10 +310,9 @@ fn unreadable(secret: &Secret) -> Failure {
         class: FailureClass::Transient,
         reason: "PruneSkipped".to_owned(),
         message: format!(
-            "{FIELD}: nothing is removed, since nobody can tell what is needed: Secret {} in namespace {} cannot \
-             be read",
-            secret.name_any(),
-            secret.namespace().unwrap_or_default()
+            "{FIELD}: nothing is removed in namespace {}, because Secret {} cannot be read; restore or delete it",
+            secret.namespace().unwrap_or_default(),
+            secret.name_any()
         ),
     }
 }
@@ -341,6 +340,7 @@ mod tests {
     use tokio::sync::watch;
 
     use super::*;
+    use crate::watch::trim::leave_out;
     use crate::write_through_cache::WriteThroughCache;
 
     /// Returns the pruning of a repository. Each request to its registry may take two hours.
@@ -363,6 +363,7 @@ mod tests {
                 claims: WriteThroughCache::new(reflector::store().0),
                 jobs: WriteThroughCache::new(reflector::store().0),
                 pods: WriteThroughCache::new(reflector::store().0),
+                read: parking_lot::Mutex::default(),
                 listed: watch::channel(0).1,
             }),
             resources: reflector::store().0,
@@ -513,13 +514,8 @@ mod tests {
             assert_eq!(failure.reason, "PruneSkipped");
             assert!(used(&kept, "other", &Memory::default()).is_ok());
         }
-        let left_out = Secret {
-            metadata: ObjectMeta {
-                namespace: Some("team".to_owned()),
-                ..ObjectMeta::default()
-            },
-            ..Secret::default()
-        };
+        let mut left_out = Secret::clone(&kept(secrets::PIN, &json!({})));
+        leave_out(&mut left_out);
         assert!(used(&[Arc::new(left_out)], "team", &Memory::default()).is_err());
     }
 

@@ -23,8 +23,8 @@ use crate::resource::Ref;
 /// Maximum number of objects that a selector selects.
 pub(crate) const MOST: u32 = 100;
 
-/// Maximum number of watches for the resources of one namespace: each takes a connection. Other objects are read every minute while a
-/// resource waits for them, and with each reconcile.
+/// Maximum number of watches for the resources of one namespace: each takes a connection. Resources that refer to further objects are
+/// reconciled every minute.
 const WATCHES: usize = 100;
 
 /// Maximum number of whole objects in memory for one resource: an object has up to 1.5 MiB.
@@ -198,14 +198,16 @@ impl Objects {
         }
     }
 
-    /// Unsubscribes `who` from objects that are not in `used`; a watch without subscribers ends.
-    pub(crate) fn keep(&self, who: &Ref, used: &HashSet<Which>) {
-        self.watches().retain(|which, watch| {
+    /// Unsubscribes `who` from objects that are not in `used`; a watch without subscribers ends. Returns whether all of `used` are watched.
+    pub(crate) fn keep(&self, who: &Ref, used: &HashSet<Which>) -> bool {
+        let mut watches = self.watches();
+        watches.retain(|which, watch| {
             if !used.contains(which) {
                 watch.users.remove(who);
             }
             !watch.users.is_empty()
         });
+        used.iter().all(|which| watches.contains_key(which))
     }
 
     fn watches(&self) -> MutexGuard<'_, HashMap<Which, Watch>> {
@@ -365,20 +367,25 @@ mod tests {
     use super::*;
     use crate::fake_api;
 
+    fn which(namespace: &str, i: usize) -> Which {
+        Which {
+            api_version: "v1".to_owned(),
+            kind: "ConfigMap".to_owned(),
+            namespace: namespace.to_owned(),
+            of: Of::Name(format!("m{i}")),
+        }
+    }
+
     #[tokio::test]
     async fn resources_of_one_namespace_have_a_limited_number_of_watches() {
         let (client, _) = fake_api::serve(|_| fake_api::not_found()).await;
         let objects = Objects::new(client, mpsc::unbounded_channel().0);
         let kind = ApiResource::erase::<ConfigMap>(&());
+        // Each resource refers to 20 objects.
+        let who = |namespace: &str, i: usize| Ref::new(&format!("r{}", i / 20)).within(namespace);
         let watch = |namespace: &str, i: usize| {
-            let which = Which {
-                api_version: "v1".to_owned(),
-                kind: "ConfigMap".to_owned(),
-                namespace: namespace.to_owned(),
-                of: Of::Name(format!("m{i}")),
-            };
-            let who = Ref::new(&format!("r{}", i / 20)).within(namespace);
-            objects.watch(&which, &who, &kind, &Scope::Namespaced);
+            let who = who(namespace, i);
+            objects.watch(&which(namespace, i), &who, &kind, &Scope::Namespaced);
         };
         for i in 0..2 * WATCHES {
             watch("team", i);
@@ -386,8 +393,11 @@ mod tests {
         assert_eq!(objects.watches().len(), WATCHES);
         watch("other", 0);
         assert_eq!(objects.watches().len(), WATCHES + 1);
-        objects.keep(&Ref::new("r0").within("team"), &HashSet::new());
-        watch("team", 2 * WATCHES);
-        assert_eq!(objects.watches().len(), WATCHES + 1 - 20 + 1);
+        let keep = |i: usize| objects.keep(&who("team", i), &HashSet::from([which("team", i)]));
+        assert!(!keep(WATCHES), "it is not watched");
+        assert!(keep(0));
+        assert_eq!(objects.watches().len(), WATCHES + 1 - 19);
+        watch("team", WATCHES);
+        assert!(keep(WATCHES), "there is room again");
     }
 }

@@ -23,11 +23,37 @@ pub(crate) const LARGEST_PROGRESS: usize = 128 << 10;
 /// Maximum size of values from other objects, in bytes of JSON. The run record holds them twice, and a Secret holds 1 MiB.
 pub(crate) const LARGEST_VALUES: usize = 256 * 1024;
 
-/// Prefixes of labels that are read: those of the operator, the common ones, and those of the Job controller.
-const LABELS: [&str; 3] = ["alustan.io/", "app.kubernetes.io/", "batch.kubernetes.io/"];
+/// Labels that are read.
+const LABELS: [&str; 10] = [
+    labels::MANAGED_BY,
+    labels::COMPONENT,
+    labels::NAME,
+    labels::NAMESPACE,
+    labels::UID,
+    labels::IMAGE_TAG,
+    labels::CHANGES,
+    labels::ORPHANED,
+    JOB_NAME,
+    CONTROLLER_UID,
+];
+/// Annotations of Secrets that are read.
+const ANNOTATIONS: [&str; 3] = [
+    labels::RESTORE_TO,
+    labels::JSON_OUTPUTS,
+    labels::SENSITIVE_OUTPUTS,
+];
+/// Annotation in the watch cache of a Secret that is left out.
+const LEFT_OUT: &str = "alustan.io/left-out";
+
+/// Label of pods with the name of their Job.
+pub(crate) const JOB_NAME: &str = "batch.kubernetes.io/job-name";
+/// Label of pods with the uid of their Job
+/// (<https://kubernetes.io/docs/reference/labels-annotations-taints/#batchkubernetesio-controller-uid>).
+pub(crate) const CONTROLLER_UID: &str = "batch.kubernetes.io/controller-uid";
+
 /// Maximum number of owners that are kept.
 const OWNERS: usize = 10;
-/// Maximum length of the name of an owner, in bytes: <https://kubernetes.io/docs/concepts/overview/working-with-objects/names>.
+/// Maximum length of a name, in bytes: <https://kubernetes.io/docs/concepts/overview/working-with-objects/names>.
 const NAME: usize = 253;
 /// Maximum number of volumes of a Job that are kept.
 const VOLUMES: usize = 30;
@@ -38,10 +64,13 @@ pub(crate) fn metadata(meta: &mut ObjectMeta) {
     meta.finalizers = None;
     meta.generate_name = None;
     if let Some(labels) = &mut meta.labels {
-        labels.retain(|name, _| LABELS.iter().any(|prefix| name.starts_with(prefix)));
+        labels.retain(|name, _| LABELS.contains(&name.as_str()));
     }
     if let Some(owners) = &mut meta.owner_references {
-        owners.retain(|owner| owner.name.len() <= NAME);
+        owners.retain(|owner| {
+            let texts = [&owner.name, &owner.uid, &owner.kind, &owner.api_version];
+            texts.iter().all(|text| text.len() <= NAME)
+        });
         owners.truncate(OWNERS);
     }
 }
@@ -102,17 +131,21 @@ pub(crate) fn claim(claim: &mut PersistentVolumeClaim) {
 /// Trims a Secret. Without the resource that it is labelled for, or with another name than it requires, it is left out: see
 /// [`is_left_out`].
 pub(crate) fn secret(secret: &mut Secret, resources: &Store<Guarded>) {
+    let annotations = secret.metadata.annotations.take();
+    metadata(&mut secret.metadata);
+    secret.type_ = None;
     if is_lent(secret) {
-        metadata(&mut secret.metadata);
         secret.data = None;
         return;
     }
     if !has_resource(secret, resources) {
-        metadata(&mut secret.metadata);
-        secret.data = None;
-        secret.metadata.resource_version = None;
+        leave_out(secret);
         return;
     }
+    secret.metadata.annotations = annotations.map(|mut annotations| {
+        annotations.retain(|name, _| ANNOTATIONS.contains(&name.as_str()));
+        annotations
+    });
     let component = secret.labels().get(labels::COMPONENT).map(String::as_str);
     let is_report = component == Some(Component::Report.as_str());
     let is_outputs = component == Some(Component::Outputs.as_str());
@@ -139,10 +172,24 @@ pub(crate) fn secret(secret: &mut Secret, resources: &Store<Guarded>) {
     }
 }
 
-/// Whether the watch cache has no content of this Secret, since the resource was not known when the Secret was seen. It may exist
-/// meanwhile. A reconcile then reads the Secret from the API server.
+/// Removes the content of a Secret.
+pub(crate) fn leave_out(secret: &mut Secret) {
+    secret.data = None;
+    secret.metadata.annotations = Some([(LEFT_OUT.to_owned(), String::new())].into());
+}
+
+/// Whether the watch cache has no content of this Secret, since the resource was not known when the Secret was seen. The resource may have
+/// been created since. A reconcile then reads the Secret from the API server.
 pub(crate) fn is_left_out(secret: &Secret) -> bool {
-    secret.metadata.resource_version.is_none()
+    secret.annotations().contains_key(LEFT_OUT)
+}
+
+/// Returns the names of the Secrets of a resource in the watch cache.
+pub(crate) fn names(resource: &Guarded) -> Vec<String> {
+    let name = resource.name_any();
+    let outputs = resource.0.as_ref().ok().map(outputs::name);
+    let others = [names::record, names::report, names::pin].map(|of| of(&name));
+    others.into_iter().chain(outputs).collect()
 }
 
 /// Whether the resource exists that a Secret is labelled for, and the Secret has the uid and the name that it requires.
@@ -187,7 +234,6 @@ fn is_read(name: &str, size: usize) -> bool {
 #[cfg(test)]
 mod tests {
     use k8s_openapi::ByteString;
-    use kube::core::DeserializeGuard;
     use kube::runtime::{reflector, watcher};
     use serde_json::json;
 
@@ -203,7 +249,7 @@ mod tests {
                 "outputs": {"secretName": "shared"},
             },
         }));
-        let tf = DeserializeGuard(Ok(tf.unwrap()));
+        let tf = Guarded(Ok(tf.unwrap()));
         writer.apply_watcher_event(&watcher::Event::Apply(tf));
         resources
     }
@@ -219,7 +265,7 @@ mod tests {
                 namespace: Some("team".to_owned()),
                 resource_version: Some("1".to_owned()),
                 labels: Some(labels::of(of.0, of.1, component)),
-                annotations: Some([(labels::RESTORE_TO.to_owned(), "x".to_owned())].into()),
+                annotations: Some([labels::RESTORE_TO, LEFT_OUT].map(text).into()),
                 ..ObjectMeta::default()
             },
             data: Some(data.collect()),
@@ -227,6 +273,10 @@ mod tests {
         };
         super::secret(&mut secret, &resources());
         secret
+    }
+
+    fn text(name: &str) -> (String, String) {
+        (name.to_owned(), "x".to_owned())
     }
 
     const WEB: (&str, &str) = ("web", "u");
@@ -270,7 +320,9 @@ mod tests {
     fn secrets_of_no_resource_are_left_out() {
         let entry = [(key::RECORD, 1 << 20)];
         let record = kept(WEB, Component::Record, "web-run", &entry);
-        assert!(!is_left_out(&record) && record.metadata.annotations.is_some());
+        let annotations = record.metadata.annotations.clone().unwrap();
+        assert_eq!(annotations, [labels::RESTORE_TO].map(text).into());
+        assert_eq!(record.metadata.resource_version.as_deref(), Some("1"));
         for (of, component, name) in [
             (("web", "u1"), Component::Record, "web-run"),
             (("other", "u"), Component::Record, "other-run"),
@@ -280,20 +332,26 @@ mod tests {
         ] {
             let secret = kept(of, component, name, &entry);
             assert!(is_left_out(&secret), "{name} of {of:?}");
-            assert_eq!((secret.data, secret.metadata.annotations), (None, None));
+            assert_eq!(
+                (secret.data, secret.metadata.annotations.unwrap().len()),
+                (None, 1)
+            );
         }
     }
 
     #[test]
     fn jobs_and_pods_keep_what_is_read() {
         let long = "x".repeat(100_000);
-        let labels = json!({labels::NAME: "web", "x": "y"});
+        let labels = json!({labels::NAME: "web", "alustan.io/x": "y"});
         let owner =
             |name: &str| json!({"apiVersion": "v1", "kind": "Job", "name": name, "uid": "u"});
         let metadata = json!({
             "name": "web-apply-1", "labels": labels, "finalizers": ["x/y"],
             "annotations": {labels::INPUTS: "digest", "x": long},
-            "ownerReferences": [owner(&long), owner("web")],
+            "ownerReferences": [
+                owner(&long), owner("web"),
+                {"apiVersion": "v1", "kind": "Job", "name": "web", "uid": long},
+            ],
         });
         let claim = json!({"name": "cache", "persistentVolumeClaim": {"claimName": "web-cache"}});
         let containers = json!([

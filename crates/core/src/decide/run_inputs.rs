@@ -128,7 +128,7 @@ pub fn managed_state(name: &str, slots: u32) -> ManagedState {
 /// Returns the variables in `spec.variables`, without prefix `TF_VAR_`.
 pub fn variables(tf: &Terraform) -> BTreeMap<String, Value> {
     let own = tf.spec.variables.iter();
-    own.map(|(name, value)| (plain(name).to_owned(), value.0.clone()))
+    own.map(|(name, value)| (plain(name).to_owned(), value.value()))
         .collect()
 }
 

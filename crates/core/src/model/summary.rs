@@ -96,7 +96,7 @@ pub(crate) fn logs_in(namespace: &str, job: &str) -> String {
 /// Returns the kubectl command that merges `change` into the spec.
 pub(crate) fn patch(tf: &Terraform, change: &Value) -> String {
     let change = json!({ "spec": change }).to_string();
-    // JSON has no NUL, which is all that cannot be quoted.
+    // Fails only for NUL, which JSON escapes.
     let change = shlex::try_quote(&change).unwrap_or_default();
     let (name, namespace) = (tf.name_any(), tf.namespace().unwrap_or_default());
     format!("kubectl patch tf {name} -n {namespace} --type merge -p {change}")

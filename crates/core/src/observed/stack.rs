@@ -28,6 +28,8 @@ pub struct StackSeen {
     pub destroy_wait_for: Vec<TestSeen>,
     /// Tests of `spec.healthChecks`.
     pub health_checks: Vec<TestSeen>,
+    /// Whether an object that it refers to is not watched.
+    pub unwatched: bool,
 }
 
 /// Values of `spec.variablesFrom`.

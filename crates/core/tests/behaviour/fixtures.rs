@@ -90,7 +90,7 @@ impl Edit for Terraform {
 
     fn with_variable(mut self, name: &str, value: impl Into<Value>) -> Self {
         let variables = &mut self.spec.variables;
-        variables.insert(name.to_owned(), Anything(value.into()));
+        variables.insert(name.to_owned(), Anything::from(value.into()));
         self
     }
 

@@ -3,6 +3,7 @@
 use std::fs;
 use std::time::Instant;
 
+use alustan_api::json_size;
 use alustan_api::run::Outputs;
 
 use super::outcome::Ended;
@@ -26,7 +27,17 @@ impl Session {
             })?,
             Err(_) => self.engine_outputs().await?,
         };
-        let size = to_json(&found).len();
+        let text = to_json(&found);
+        let values = json_size::values(&text);
+        if values > json_size::VALUES {
+            let text = format!(
+                "the outputs have {values} values; at most {} are possible. The state is saved; encode large \
+                 outputs as text with jsonencode",
+                json_size::VALUES
+            );
+            return Err(user("OutputsTooLarge", text).into());
+        }
+        let size = text.len();
         if size > outputs::LARGEST {
             let sizes = found.iter().map(|(name, it)| (to_json(it).len(), name));
             let largest = sizes.max().map_or_else(String::new, |(size, name)| {

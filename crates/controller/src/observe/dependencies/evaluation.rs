@@ -8,7 +8,7 @@ use alustan_api::Terraform;
 use alustan_api::report::{Failure, FailureClass};
 use alustan_core::dependency_graph::DependencyGraph;
 use alustan_core::objects::outputs;
-use alustan_core::observed::Key;
+use alustan_core::observed::{Key, StackSeen};
 use alustan_core::upstream_changes;
 use alustan_expressions::Nothing;
 use k8s_openapi::api::core::v1::Secret;
@@ -23,6 +23,7 @@ use crate::observe::inputs::waits;
 use crate::observe::session::Observer;
 use crate::resource::is_made_for;
 use crate::watch::dynamic::{Page, Query, Which};
+use crate::watch::trim::is_left_out;
 
 /// Maximum time to evaluate all expressions of one reconcile, including the wait for child processes. Must be below
 /// `HUNG`.
@@ -59,6 +60,15 @@ impl Stack<'_> {
         let here = tf.namespace().unwrap_or_default();
         let changing = changing.map(|key| key.seen_from(&here));
         (upstream_changes::versions(tf, graph, version), changing)
+    }
+
+    /// Ends the watches that are no longer used, and notes in `seen` whether all objects are watched.
+    pub(super) fn watched(&self, seen: StackSeen) -> StackSeen {
+        let Observer { cx, who, .. } = *self.session;
+        StackSeen {
+            unwatched: !cx.objects.keep(who, &self.used),
+            ..seen
+        }
     }
 
     /// Reads the outputs Secrets of the sources that the watch cache has left out.
@@ -141,6 +151,6 @@ pub(crate) fn wrong(reason: &str, message: String) -> Failure {
 /// Returns the outputs Secret of `tf`.
 pub(super) fn outputs_secret(cx: &Context, tf: &Terraform) -> Option<Arc<Secret>> {
     let namespace = tf.namespace().unwrap_or_default();
-    let secret = cx.mirrors.secrets.get(&namespace, &outputs::name(tf));
-    secret.filter(|secret| is_made_for(tf, &**secret))
+    let secret = cx.mirrors.known_secret(&namespace, &outputs::name(tf));
+    secret.filter(|secret| is_made_for(tf, &**secret) && !is_left_out(secret))
 }

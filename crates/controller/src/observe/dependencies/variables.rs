@@ -181,8 +181,8 @@ impl Stack<'_> {
         self.outputs_read += size_of_outputs(&secret);
         if self.outputs_read > LARGEST_OUTPUTS {
             let message = format!(
-                "{field}: the outputs Secrets up to the one of Terraform {name} have more than {} MiB: select fewer \
-                 resources, or publish fewer outputs with spec.outputs.keys",
+                "{field}: the outputs Secrets of the selected resources exceed {} MiB (at Terraform {name}): \
+                 select fewer resources, or publish fewer outputs with spec.outputs.keys",
                 LARGEST_OUTPUTS >> 20
             );
             return Err(wrong("InputTooLarge", message));

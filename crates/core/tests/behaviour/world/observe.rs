@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use alustan_api::report::{Failure, FailureClass};
 use alustan_api::run::{PinnedImage, ScriptTexts};
-use alustan_api::{BackendSpec, Script, names};
+use alustan_api::{Anything, BackendSpec, Script, names};
 use alustan_core::decide::deletion::docker_config;
 use alustan_core::decide::{allow_lists, state_conflict};
 use alustan_core::model::admission;
@@ -461,7 +461,7 @@ impl World {
             size: spec
                 .variables
                 .get("size")
-                .map(|size| size.0.clone())
+                .map(Anything::value)
                 .unwrap_or_default(),
             cloud,
             image: spec.container_registry.image_name.clone(),

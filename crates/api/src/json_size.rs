@@ -1,0 +1,42 @@
+//! Size of JSON in memory. A parsed value takes up to 700 bytes, so 1 MiB of `[{"":0},{"":0},…]` takes 130 MiB.
+
+/// Maximum number of values in JSON that others write and that is parsed whole: 7 MiB in memory, without the texts.
+pub const VALUES: usize = 10_000;
+
+/// Counts the values in JSON text: one more than its commas and opening brackets. Text that is not JSON has a number as well.
+pub fn values(text: &[u8]) -> usize {
+    let mut count = 1;
+    let mut in_text = false;
+    let mut escaped = false;
+    for byte in text {
+        if escaped {
+            escaped = false;
+        } else if in_text {
+            escaped = *byte == b'\\';
+            in_text = *byte != b'"';
+        } else {
+            in_text = *byte == b'"';
+            count += usize::from(matches!(byte, b',' | b'{' | b'['));
+        }
+    }
+    count
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_counted_outside_of_texts() {
+        for (text, count) in [
+            ("", 1),
+            ("1", 1),
+            ("[]", 2),
+            ("[1,2]", 3),
+            (r#"{"a":[{"b":1}]}"#, 4),
+            (r#"{"a,[\"{":"\\","b":0}"#, 3),
+        ] {
+            assert_eq!(values(text.as_bytes()), count, "{text}");
+        }
+    }
+}
