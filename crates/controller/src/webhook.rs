@@ -17,6 +17,12 @@ pub(crate) const SIGNATURE: &str = "webhook-signature";
 /// Maximum clock skew between sender and receiver.
 pub(crate) const TOLERANCE: SignedDuration = SignedDuration::from_mins(5);
 
+/// Maximum number of signatures in [`SIGNATURE`]. A sender that rotates its secret sends two.
+const MAX_SIGNATURES: usize = 8;
+
+/// Size of an HMAC-SHA256, in bytes.
+const TAG_SIZE: usize = 32;
+
 /// Secret shared by sender and receiver. Does not implement `Debug`.
 #[derive(Clone)]
 pub(crate) struct Secret {
@@ -48,11 +54,12 @@ impl Secret {
 
     /// Returns the value of [`SIGNATURE`] for `body`, sent as `id` at `timestamp` (Unix time in seconds).
     pub(crate) fn sign(&self, id: &str, timestamp: i64, body: &[u8]) -> String {
-        let tag = hmac::sign(&key(&self.bytes), &signed(id, timestamp, body));
+        let tag = tag(&key(&self.bytes), id, timestamp, body);
         format!("v1,{}", STANDARD.encode(tag))
     }
 
-    /// Returns whether one of `signatures` is valid for `body`, sent as `id` at `timestamp`. Runs in constant time.
+    /// Returns whether one of `signatures` is valid for `body`, sent as `id` at `timestamp`. More than [`MAX_SIGNATURES`] are not
+    /// valid. Computes one HMAC of `body`, whatever their number, and compares in constant time.
     pub(crate) fn has_signed(
         &self,
         signatures: &str,
@@ -60,12 +67,18 @@ impl Secret {
         timestamp: i64,
         body: &[u8],
     ) -> bool {
-        let signed = signed(id, timestamp, body);
-        let mut tags = signatures
-            .split(' ')
-            .filter_map(|one| STANDARD.decode(one.strip_prefix("v1,")?).ok());
+        if signatures.split(' ').nth(MAX_SIGNATURES).is_some() {
+            return false;
+        }
+        let received: Vec<Vec<u8>> = signatures.split(' ').filter_map(read_tag).collect();
+        if received.is_empty() {
+            return false;
+        }
         let key = key(&self.bytes);
-        tags.any(|tag| hmac::verify(&key, &signed, &tag).is_ok())
+        let expected = tag(&key, id, timestamp, body);
+        received
+            .iter()
+            .any(|received| is_equal(&key, received, expected.as_ref()))
     }
 
     /// Returns whether `tag` is the HMAC-SHA256 of `body` with the secret as it is written. Runs in constant time.
@@ -75,9 +88,7 @@ impl Secret {
 
     /// Returns whether `token` is the secret as it is written. Runs in constant time.
     pub(crate) fn is(&self, token: &[u8]) -> bool {
-        let key = key(&self.text);
-        let own = hmac::sign(&key, &self.text);
-        hmac::verify(&key, token, own.as_ref()).is_ok()
+        is_equal(&key(&self.text), token, &self.text)
     }
 }
 
@@ -91,8 +102,24 @@ pub(crate) fn is_recent(timestamp: i64, now: Timestamp) -> bool {
     signed.is_ok_and(|signed| now.duration_since(signed).abs() <= TOLERANCE)
 }
 
-fn signed(id: &str, timestamp: i64, body: &[u8]) -> Vec<u8> {
-    [format!("{id}.{timestamp}.").as_bytes(), body].concat()
+/// Returns the HMAC of `body`, sent as `id` at `timestamp`.
+fn tag(key: &hmac::Key, id: &str, timestamp: i64, body: &[u8]) -> hmac::Tag {
+    let mut context = hmac::Context::with_key(key);
+    context.update(format!("{id}.{timestamp}.").as_bytes());
+    context.update(body);
+    context.sign()
+}
+
+/// Reads the HMAC in an entry of [`SIGNATURE`]; `None` for other versions and other sizes.
+fn read_tag(entry: &str) -> Option<Vec<u8>> {
+    let tag = STANDARD.decode(entry.strip_prefix("v1,")?).ok()?;
+    (tag.len() == TAG_SIZE).then_some(tag)
+}
+
+/// Returns whether `received` is `expected`. Compares HMACs of both, in constant time.
+fn is_equal(key: &hmac::Key, received: &[u8], expected: &[u8]) -> bool {
+    let expected = hmac::sign(key, expected);
+    hmac::verify(key, received, expected.as_ref()).is_ok()
 }
 
 #[cfg(test)]
@@ -126,6 +153,30 @@ mod tests {
         assert!(!ours.has_signed(SIGNED, ID, AT + 1, BODY));
         assert!(!ours.has_signed(SIGNED, ID, AT, b"{}"));
         assert!(!ours.has_signed("", ID, AT, BODY));
+    }
+
+    #[test]
+    fn message_with_more_than_8_signatures_is_refused() {
+        let ours = secret(SECRET);
+        let other = format!("v1,{} ", STANDARD.encode([0_u8; TAG_SIZE]));
+        let after = |others: usize| format!("{}{SIGNED}", other.repeat(others));
+        assert!(ours.has_signed(&after(7), ID, AT, BODY));
+        for others in [8, 100_000] {
+            assert!(!ours.has_signed(&after(others), ID, AT, BODY));
+        }
+    }
+
+    #[test]
+    fn signatures_of_other_than_32_bytes_do_not_count() {
+        let ours = secret(SECRET);
+        let tag = STANDARD.decode(&SIGNED[3..]).unwrap();
+        let longer = [tag.as_slice(), &[0]].concat();
+        for bytes in [longer.as_slice(), &tag[..31], &[]] {
+            let signature = format!("v1,{}", STANDARD.encode(bytes));
+            assert!(!ours.has_signed(&signature, ID, AT, BODY));
+            let beside = format!("{signature} {SIGNED}");
+            assert!(ours.has_signed(&beside, ID, AT, BODY));
+        }
     }
 
     #[test]
