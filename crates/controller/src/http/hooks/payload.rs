@@ -2,7 +2,7 @@
 
 use alustan_source::{Reference, RepositoryUrl};
 use serde::Deserialize;
-use serde_json::Value;
+use serde::de::DeserializeOwned;
 
 /// Maximum size of an address and of the name of a reference, in bytes.
 const LONGEST: usize = 2048;
@@ -107,16 +107,14 @@ struct GenericPush {
     reference: Option<String>,
 }
 
-/// Parses the push in `body`.
+/// Parses the push in `body`. Skips fields that are not read, so that their content takes no memory.
 ///
 /// # Errors
 /// The cause, for the administrator of the sender.
 pub(crate) fn read(sender: Sender, body: &[u8]) -> Result<Push, String> {
-    let value: Value =
-        serde_json::from_slice(body).map_err(|error| format!("the body is no JSON: {error}"))?;
     let (addresses, reference, default) = match sender {
         Sender::Github => {
-            let push: GithubPush = shaped(value, "a push event of GitHub")?;
+            let push: GithubPush = shaped(body, "a push event of GitHub")?;
             let GithubRepository {
                 clone_url,
                 ssh_url,
@@ -125,7 +123,7 @@ pub(crate) fn read(sender: Sender, body: &[u8]) -> Result<Push, String> {
             ([clone_url, ssh_url], Some(push.reference), default_branch)
         }
         Sender::Gitlab => {
-            let push: GitlabPush = shaped(value, "a push event of GitLab")?;
+            let push: GitlabPush = shaped(body, "a push event of GitLab")?;
             let GitlabProject {
                 git_http_url,
                 git_ssh_url,
@@ -139,7 +137,7 @@ pub(crate) fn read(sender: Sender, body: &[u8]) -> Result<Push, String> {
         }
         Sender::Generic => {
             let push: GenericPush = shaped(
-                value,
+                body,
                 r#"of the form {"repository": "https://…", "ref": "refs/heads/main"}"#,
             )?;
             ([Some(push.repository), None], push.reference, None)
@@ -167,13 +165,19 @@ pub(crate) fn read(sender: Sender, body: &[u8]) -> Result<Push, String> {
     })
 }
 
-fn shaped<T: serde::de::DeserializeOwned>(value: Value, what: &str) -> Result<T, String> {
-    serde_json::from_value(value).map_err(|error| format!("the body is not {what}: {error}"))
+fn shaped<T: DeserializeOwned>(body: &[u8], what: &str) -> Result<T, String> {
+    serde_json::from_slice(body).map_err(|error| {
+        if error.is_data() {
+            format!("the body is not {what}: {error}")
+        } else {
+            format!("the body is no JSON: {error}")
+        }
+    })
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
 
@@ -276,6 +280,27 @@ mod tests {
         );
         let here = repository("ssh://git@gitlab.test:2222/a/b/c");
         assert!(push.concerns(&here, &Reference::Default));
+    }
+
+    #[test]
+    fn fields_of_a_push_that_are_not_read_are_skipped() {
+        let many = r#"{"":0},"#.repeat(15_000);
+        // A parser that keeps the content refuses it at 128 levels.
+        let deep = format!("{}{}", "[".repeat(1_000), "]".repeat(1_000));
+        let other = format!("[{many}{deep}]");
+        for (sender, object, url) in [
+            (Sender::Github, "repository", "clone_url"),
+            (Sender::Gitlab, "project", "git_http_url"),
+        ] {
+            let fields = format!(r#""x":{other},"{url}":"https://a.test/b""#);
+            let body = format!(r#"{{"x":{other},"ref":"main","{object}":{{{fields}}}}}"#);
+            let push = read(sender, body.as_bytes()).unwrap();
+            assert_eq!(push.repositories, [repository("https://a.test/b")]);
+            assert_eq!(push.reference.as_deref(), Some("main"));
+        }
+        let generic = format!(r#"{{"repository":"https://a.test/b","x":{other}}}"#);
+        let error = read(Sender::Generic, generic.as_bytes()).unwrap_err();
+        assert!(error.contains("unknown field `x`"), "{error}");
     }
 
     #[test]
