@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use http_auth::{ChallengeRef, parse_challenges};
 use reqwest::{Client, RequestBuilder, Response, StatusCode, header::WWW_AUTHENTICATE};
-use serde_json::Value;
+use serde::Deserialize;
 
 use crate::{
     credential::Credential,
@@ -263,23 +263,36 @@ fn read_challenge(challenge: &ChallengeRef<'_>) -> Challenge {
     }
 }
 
+/// Token in the response of a token service. Some services return both fields.
+#[derive(Deserialize)]
+struct Token {
+    token: Option<String>,
+    access_token: Option<String>,
+}
+
+/// Lifetime in the response of a token service, in seconds.
+#[derive(Deserialize)]
+struct Life {
+    expires_in: u64,
+}
+
 fn read_token(body: &[u8]) -> Option<Grant> {
-    let answer: Value = serde_json::from_slice(body).ok()?;
-    let text = |name| {
-        answer
-            .get(name)
-            .and_then(Value::as_str)
-            .filter(|text: &&str| !text.is_empty())
-    };
-    let token = text("token").or_else(|| text("access_token"))?.to_owned();
+    let Token {
+        token,
+        access_token,
+    } = serde_json::from_slice(body).ok()?;
+    let token = [token, access_token]
+        .into_iter()
+        .flatten()
+        .find(|token| !token.is_empty())?;
     // The token becomes a header value.
     if token.bytes().any(|byte| !byte.is_ascii_graphic()) {
         return None;
     }
-    let life = answer
-        .get("expires_in")
-        .and_then(Value::as_u64)
-        .map_or(TOKEN_LIFE, Duration::from_secs);
+    // A lifetime of another type does not make the token invalid.
+    let life = serde_json::from_slice(body).map_or(TOKEN_LIFE, |life: Life| {
+        Duration::from_secs(life.expires_in)
+    });
     Some(Grant {
         authorization: Authorization::Bearer(token),
         life: life.mul_f32(0.75).min(LONGEST),

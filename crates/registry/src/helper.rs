@@ -3,7 +3,7 @@
 
 use std::process::Stdio;
 
-use serde_json::Value;
+use serde::Deserialize;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     process::{Child, Command},
@@ -73,10 +73,19 @@ async fn converse(child: &mut Child, registry: &str) -> std::io::Result<(Vec<u8>
     Ok((said, complaints))
 }
 
+/// Fields of the output of a helper that are read.
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Answer {
+    username: String,
+    secret: String,
+}
+
 fn read(answer: &[u8]) -> Option<Credential> {
-    let answer: Value = serde_json::from_slice(answer).ok()?;
-    let text = |name| Some(answer.get(name)?.as_str()?.to_owned());
-    let (username, password) = (text("Username")?, text("Secret")?);
+    let Answer {
+        username,
+        secret: password,
+    } = serde_json::from_slice(answer).ok()?;
     if password.is_empty() {
         return None;
     }

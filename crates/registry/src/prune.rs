@@ -3,11 +3,14 @@
 //! Candidates have a tag in the form of runner image tags and a label with the uid of the namespace. An image with another remaining tag is
 //! kept.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{collections::BTreeSet, fmt, time::Duration};
 
 use alustan_api::labels::image::{CONTEXT, NAMESPACE};
 use k8s_openapi::jiff::Timestamp;
-use serde_json::Value;
+use serde::{
+    Deserialize, Deserializer,
+    de::{IgnoredAny, MapAccess, Visitor},
+};
 
 use crate::reference::Digest;
 
@@ -125,17 +128,63 @@ fn is_hex(text: &str, length: usize) -> bool {
     text.len() == length && text.bytes().all(digit)
 }
 
+/// Fields of an image config that are read.
+#[derive(Deserialize)]
+struct ImageConfig {
+    created: String,
+    config: ContainerConfig,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct ContainerConfig {
+    labels: Labels,
+}
+
+/// Labels of a runner image.
+#[derive(Default)]
+struct Labels {
+    namespace: Option<String>,
+    context: Option<String>,
+}
+
+impl<'de> Deserialize<'de> for Labels {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(LabelsVisitor)
+    }
+}
+
+struct LabelsVisitor;
+
+impl<'de> Visitor<'de> for LabelsVisitor {
+    type Value = Labels;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("labels")
+    }
+
+    fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Labels, M::Error> {
+        let mut labels = Labels::default();
+        while let Some(key) = map.next_key::<String>()? {
+            match key.as_str() {
+                NAMESPACE => labels.namespace = map.next_value()?,
+                CONTEXT => labels.context = map.next_value()?,
+                _ => map.next_value::<IgnoredAny>().map(drop)?,
+            }
+        }
+        Ok(labels)
+    }
+}
+
 /// Reads the metadata of a runner image from its config; `None` if the config is not that of a runner image.
 pub(crate) fn read_config(config: &[u8]) -> Option<Ours> {
-    let config: Value = serde_json::from_slice(config).ok()?;
-    let labels = config.pointer("/config/Labels")?;
-    let context = labels.get(CONTEXT).and_then(Value::as_str);
-    let context = context.and_then(|context| context.rsplit('@').next());
-    let namespace = labels.get(NAMESPACE)?.as_str()?;
+    let ImageConfig { created, config } = serde_json::from_slice(config).ok()?;
+    let Labels { namespace, context } = config.labels;
+    let context = context.as_deref().and_then(|it| it.rsplit('@').next());
     Some(Ours {
-        namespace: (namespace.len() <= UID).then(|| namespace.to_owned())?,
+        namespace: namespace.filter(|uid| uid.len() <= UID)?,
         context: context.and_then(|digest| Digest::parse(digest).ok()),
-        created: config.get("created")?.as_str()?.parse().ok()?,
+        created: created.parse().ok()?,
     })
 }
 

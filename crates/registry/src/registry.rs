@@ -9,6 +9,7 @@ mod options;
 pub(crate) mod raw;
 mod requests;
 mod setup;
+mod tags;
 
 pub use options::Options;
 

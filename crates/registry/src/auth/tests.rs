@@ -21,6 +21,10 @@ fn tokens_are_read_and_trusted_for_less_than_they_live() {
     assert_eq!(life(r#"{"token":"t","expires_in":200}"#), Some(150));
     assert_eq!(life(r#"{"access_token":"t"}"#), Some(45));
     assert_eq!(life(r#"{"token":"t","expires_in":86400}"#), Some(300));
+    for other in ["\"200\"", "-1", "1.5", "null", "[]"] {
+        let body = format!(r#"{{"token":"","access_token":"t","expires_in":{other}}}"#);
+        assert_eq!(life(&body), Some(45), "{body}");
+    }
     for body in [
         "",
         "{}",
@@ -31,4 +35,15 @@ fn tokens_are_read_and_trusted_for_less_than_they_live() {
     ] {
         assert_eq!(life(body), None, "{body}");
     }
+}
+
+#[test]
+fn fields_of_a_token_response_that_are_not_read_are_skipped() {
+    // A parser that keeps the content refuses it at 128 levels.
+    let deep = format!("{}{}", "[".repeat(1_000), "]".repeat(1_000));
+    let other = format!("[{}{deep}]", r#"{"":0},"#.repeat(8_000));
+    let body = format!(r#"{{"x":{other},"token":"t","expires_in":200}}"#);
+    assert!(body.len() < ANSWER, "{}", body.len());
+    let life = read_token(body.as_bytes()).map(|grant| grant.life.as_secs());
+    assert_eq!(life, Some(150));
 }

@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use rstest::rstest;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::*;
 
@@ -172,6 +172,22 @@ fn an_image_says_whose_it_is() {
         None
     );
     assert_eq!(read_config(b"["), None);
+}
+
+#[test]
+fn fields_of_a_config_that_are_not_read_are_skipped() {
+    // A parser that keeps the content refuses it at 128 levels.
+    let deep = format!("{}{}", "[".repeat(1_000), "]".repeat(1_000));
+    let other = format!("[{}{deep}]", r#"{"":0},"#.repeat(15_000));
+    let labels = format!(r#"{{"x":{other},"io.alustan.namespace":"uid"}}"#);
+    let container = format!(r#"{{"Env":{other},"Labels":{labels}}}"#);
+    let created = "2026-01-01T00:00:00Z";
+    let config = format!(r#"{{"history":{other},"created":"{created}","config":{container}}}"#);
+    let ours = read_config(config.as_bytes()).unwrap();
+    assert_eq!(
+        (ours.namespace.as_str(), ours.created.to_string().as_str()),
+        ("uid", created)
+    );
 }
 
 proptest! {

@@ -3,17 +3,18 @@
 use std::collections::BTreeSet;
 
 use reqwest::{Method, RequestBuilder, Response, header};
-use serde_json::Value;
+use serde::Deserialize;
 
 use super::{
     calls::Call,
     raw::{Raw, is_of_registry},
+    tags::{TAGS, TagList},
 };
 use crate::{
     error::{self, Error, Failure},
     image::{DOCKER_LIST, DOCKER_MANIFEST, OCI_INDEX, OCI_MANIFEST},
     prune::{Found, Ours, is_cache_tag, is_context_tag, is_image_tag, read_config},
-    reference::{Digest, is_tag},
+    reference::Digest,
 };
 
 /// Maximum size of a tag list or an image config, in bytes.
@@ -25,8 +26,6 @@ pub(super) const MANIFEST: usize = 4 << 20;
 const ERROR: usize = 64 << 10;
 /// Number of tags per page.
 const PAGE: usize = 500;
-/// Maximum number of tags of a repository that is pruned.
-const TAGS: usize = 100_000;
 /// Accepted media types of manifests.
 pub(super) const MANIFESTS: [&str; 4] = [OCI_MANIFEST, DOCKER_MANIFEST, OCI_INDEX, DOCKER_LIST];
 
@@ -154,17 +153,14 @@ impl Call<'_> {
                 Err(error) if error.is_not_found() => return Ok(tags),
                 other => other?,
             };
-            let body: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
-            let page = body.get("tags").and_then(Value::as_array);
-            let page = page.into_iter().flatten().filter_map(Value::as_str);
-            let page: Vec<&str> = page.collect();
-            let more = answer.headers.contains_key(header::LINK) || page.len() >= PAGE;
+            let list: TagList =
+                serde_json::from_slice(&answer.body).map_err(|error| self.invalid_tags(&error))?;
+            let page = list.tags.unwrap_or_default();
+            let more = answer.headers.contains_key(header::LINK) || page.size >= PAGE;
             let before = tags.len();
-            let valid = page.into_iter().filter(|tag| is_tag(tag));
-            let valid: Vec<String> = valid.map(str::to_owned).collect();
-            last = valid.last().cloned();
-            tags.extend(valid);
-            if tags.len() > TAGS {
+            last = page.valid.last().cloned();
+            tags.extend(page.valid);
+            if page.size > TAGS || tags.len() > TAGS {
                 let detail = format!("it lists more than {TAGS} tags");
                 return Err(self.refused(Failure::Other, detail));
             }
@@ -172,6 +168,14 @@ impl Call<'_> {
                 return Ok(tags);
             }
         }
+    }
+
+    /// Returns the error of a list of tags that cannot be read. An incomplete list could cause the deletion of an image that another tag
+    /// refers to. The message omits the text of the response, which may be that of a host that the registry redirects to.
+    fn invalid_tags(&self, error: &serde_json::Error) -> Error {
+        let (line, column) = (error.line(), error.column());
+        let detail = format!("its list of tags is invalid (line {line}, column {column})");
+        self.refused(Failure::Other, detail)
     }
 
     /// Returns the manifest of `tag`; `None` if the tag was deleted concurrently.
@@ -192,9 +196,7 @@ impl Call<'_> {
     }
 
     async fn ours(&self, raw: &Raw, manifest: &[u8]) -> Result<Option<Ours>, Error> {
-        let manifest: Value = serde_json::from_slice(manifest).unwrap_or_default();
-        let config = manifest.pointer("/config/digest").and_then(Value::as_str);
-        let Some(config) = config.and_then(|digest| Digest::parse(digest).ok()) else {
+        let Some(config) = config_digest(manifest) else {
             return Ok(None);
         };
         let request = raw.request(Method::GET, &format!("blobs/{config}"));
@@ -212,6 +214,23 @@ impl Call<'_> {
             other => other.map(drop),
         }
     }
+}
+
+/// Fields of an image manifest that are read.
+#[derive(Deserialize)]
+struct ImageManifest {
+    config: ConfigDescriptor,
+}
+
+#[derive(Deserialize)]
+struct ConfigDescriptor {
+    digest: String,
+}
+
+/// Returns the digest of the config in a manifest; `None` if the manifest is not that of an image.
+fn config_digest(manifest: &[u8]) -> Option<Digest> {
+    let manifest: ImageManifest = serde_json::from_slice(manifest).ok()?;
+    Digest::parse(&manifest.config.digest).ok()
 }
 
 /// A successful response.

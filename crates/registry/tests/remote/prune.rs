@@ -248,6 +248,77 @@ async fn tags_that_are_no_tags_are_not_asked_for() {
 }
 
 #[tokio::test]
+async fn page_of_more_than_100000_tags_is_an_error() {
+    let others = r#","""#.repeat(100_000);
+    let list = format!(r#"{{"tags":["v1"{others}]}}"#);
+    let server = Fake::start(move |_, seen| match seen.path.as_str() {
+        "/v2/team/x/tags/list" => (200, None, list.clone()),
+        _ => (200, None, "{}".to_owned()),
+    })
+    .await;
+    let listed = inventory(&server).await;
+    told(
+        &listed.unwrap_err(),
+        "RegistryError",
+        false,
+        &["it lists more than 100000 tags"],
+    );
+    assert_eq!(server.seen("/v2/team/x/tags/list").len(), 1);
+}
+
+#[tokio::test]
+async fn invalid_list_of_tags_is_an_error() {
+    for list in [
+        "",
+        "[]",
+        "<html>",
+        r#"{"tags":["v1""#,
+        r#"{"tags":["v1",2]}"#,
+        r#"{"tags":"hunter2"}"#,
+    ] {
+        let server = Fake::start(move |_, seen| match seen.path.as_str() {
+            "/v2/team/x/tags/list" => (200, None, list.to_owned()),
+            _ => (200, None, "{}".to_owned()),
+        })
+        .await;
+        let listed = inventory(&server).await;
+        told(
+            &listed.unwrap_err(),
+            "RegistryError",
+            false,
+            &["its list of tags is invalid (line"],
+        );
+    }
+}
+
+#[tokio::test]
+async fn fields_of_answers_that_are_not_read_are_skipped() {
+    // A parser that keeps the content refuses it at 128 levels.
+    let deep = format!("{}{}", "[".repeat(1_000), "]".repeat(1_000));
+    let other = format!("[{}{deep}]", r#"{"":0},"#.repeat(15_000));
+    let (tag, digest) = ("a".repeat(40), Digest::of(b"config"));
+    let list = format!(r#"{{"x":{other},"tags":["{tag}"]}}"#);
+    let manifest = format!(r#"{{"layers":{other},"config":{{"x":{other},"digest":"{digest}"}}}}"#);
+    let labels = format!(r#"{{"x":{other},"io.alustan.namespace":"uid"}}"#);
+    let created = "2020-01-02T03:04:05Z";
+    let config = format!(r#"{{"created":"{created}","config":{{"Labels":{labels}}}}}"#);
+    let server = Fake::start(move |_, seen| {
+        let body = match seen.path.strip_prefix("/v2/team/x/") {
+            Some("tags/list") => list.clone(),
+            Some(path) if path.starts_with("manifests/") => manifest.clone(),
+            Some(path) if path.starts_with("blobs/") => config.clone(),
+            _ => "{}".to_owned(),
+        };
+        (200, None, body)
+    })
+    .await;
+    let found = inventory(&server).await.unwrap();
+    assert_eq!(found.len(), 1);
+    let ours = by_tag(&found, &tag).ours.as_ref().unwrap();
+    assert_eq!(ours.namespace, "uid");
+}
+
+#[tokio::test]
 async fn manifests_larger_than_4_mib_are_not_read_for_pruning() {
     let manifest = " ".repeat((4 << 20) + 1);
     let server = Fake::start(move |_, seen| match seen.path.as_str() {
