@@ -24,10 +24,13 @@ use crate::{
 
 /// Maximum time to append layers, including a copy of the base image.
 const APPEND_TIME: Duration = Duration::from_mins(30);
-/// Maximum size of a manifest, in bytes: <https://github.com/opencontainers/distribution-spec/blob/main/spec.md#pushing-manifests>.
-const MANIFEST_SIZE: usize = 4 << 20;
-/// Maximum size of a config, in bytes.
-const CONFIG_SIZE: usize = 8 << 20;
+/// Maximum size of a manifest of the base image, in bytes: 8 KiB for each of 127 layers. Descriptors of layers are kept as JSON values,
+/// because the new manifest repeats them. In the worst case (`{"":0}`), a value takes 133 bytes of memory per byte. Three copies exist
+/// while the manifest is composed, which takes 400 MiB.
+const MANIFEST_SIZE: usize = 1 << 20;
+/// Maximum size of the config of the base image, in bytes. Fields that are not changed are kept as JSON values. While they are read, they
+/// take 200 MiB of memory in the worst case. Together with the manifest, this fits into the limit of the container: 1 GiB.
+const CONFIG_SIZE: usize = 1 << 20;
 /// Number of blobs that are transferred concurrently.
 const CONCURRENCY: usize = 3;
 /// Number of retries of a request after transient failures.

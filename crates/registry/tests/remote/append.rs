@@ -709,6 +709,28 @@ async fn answer_without_end_is_an_error(#[case] path: &'static str) {
 }
 
 #[tokio::test]
+async fn base_manifest_larger_than_1_mib_is_refused() {
+    let server = FakeRegistry::honest().await;
+    let manifest = json!({"schemaVersion": 2, "x": "x".repeat(1 << 20)});
+    let base = server.add_manifest("team/base", &manifest);
+    let error = append(&base, &server).await.unwrap_err();
+    told(&error, "RegistryError", false, &["larger than 1048576"]);
+    is_not_pushed(&server);
+}
+
+#[tokio::test]
+async fn base_config_larger_than_1_mib_is_refused() {
+    let (server, base) = with_base(|_, _| None).await;
+    let manifest = server.manifest("team/base", base.digest().unwrap().as_str());
+    let config = Digest::parse(manifest.unwrap()["config"]["digest"].as_str().unwrap()).unwrap();
+    let content = " ".repeat((1 << 20) + 1);
+    server.set_blob("team/base", &config, content.as_bytes());
+    let error = append(&base, &server).await.unwrap_err();
+    told(&error, "RegistryError", false, &["larger than 1048576"]);
+    is_not_pushed(&server);
+}
+
+#[tokio::test]
 async fn missing_base_is_an_error() {
     let server = FakeRegistry::honest().await;
     let base = ImageRef::by_digest(server.name("team/base"), Digest::of(b"none"));
