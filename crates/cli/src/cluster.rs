@@ -15,6 +15,7 @@ use kube::{Api, Client, Config, Resource, ResourceExt};
 use serde_json::Value;
 
 use crate::error::Error;
+use crate::print;
 
 /// Timeout of one call to the API server.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -167,10 +168,10 @@ fn readable(resource: DeserializeGuard<Terraform>) -> Option<Terraform> {
     match resource.0 {
         Ok(tf) => Some(tf),
         Err(invalid) => {
-            eprintln!(
+            print::note(&format!(
                 "Terraform {key} is left out: it cannot be read: {}",
                 invalid.error
-            );
+            ));
             None
         }
     }

@@ -25,7 +25,7 @@ async fn main() -> ExitCode {
         // The reader closed the pipe because it needs no more output.
         Err(error) if error.is_closed_pipe() => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {}", error.chain());
+            print::note(&format!("error: {}", error.chain()));
             ExitCode::FAILURE
         }
     }

@@ -38,7 +38,7 @@ impl Selection {
     ) -> Result<(), Error> {
         let selected = self.selected(cluster).await?;
         if selected.is_empty() {
-            eprintln!("{}", self.nobody(cluster));
+            print::note(&self.nobody(cluster));
         }
         let mut failed = 0;
         for tf in &selected {
@@ -46,7 +46,7 @@ impl Selection {
                 Ok(()) => print::line(&format!("{} {done}", Key::of(tf)))?,
                 Err(error) => {
                     failed += 1;
-                    eprintln!("error: {}", error.chain());
+                    print::note(&format!("error: {}", error.chain()));
                 }
             }
         }

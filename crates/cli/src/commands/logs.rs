@@ -20,7 +20,7 @@ use kube::api::{ListParams, LogParams};
 use crate::cluster::{Cluster, call};
 use crate::condition::situation;
 use crate::error::Error;
-use crate::print;
+use crate::print::{self, Parts};
 use crate::record::Record;
 
 /// Label with the name of a pod's Job
@@ -56,9 +56,9 @@ impl Logs {
                 let logs = Record::of(cluster, &tf).reported().await;
                 return match self.kept(cluster, &tf, &logs).await {
                     Some((run, log)) => {
-                        eprintln!(
+                        print::note(&format!(
                             "run {run} has no pod any more; this is the end of its log, kept because it failed:"
-                        );
+                        ));
                         print::bytes(&log)
                     }
                     None => Err(Error::Refused(why + &others(logs.keys()))),
@@ -76,12 +76,13 @@ impl Logs {
         let log = call(&what, api.log_stream(&pod, &parameters)).await?;
         let mut log = std::pin::pin!(log);
         let mut buffer = vec![0; 64 * 1024];
+        let mut parts = Parts::default();
         loop {
             let read = log.read(&mut buffer).await;
             let read = read.map_err(|error| Error::Refused(format!("cannot {what}: {error}")))?;
             match buffer.get(..read) {
-                None | Some([]) => return Ok(()),
-                Some(bytes) => print::bytes(bytes)?,
+                None | Some([]) => return parts.end(),
+                Some(bytes) => parts.add(bytes)?,
             }
         }
     }
@@ -185,7 +186,7 @@ impl Logs {
                 )));
             }
             if waits != told {
-                eprintln!("{waits}; waiting");
+                print::note(&format!("{waits}; waiting"));
                 told = waits;
             }
             tokio::time::sleep(PAUSE).await;

@@ -30,10 +30,10 @@ impl Plan {
         let found = call(&what, cluster.api::<Secret>().get_opt(&secret)).await?;
         match found.and_then(|found| text(&found, &pending)) {
             Some(text) => print::line(text.trim_end())?,
-            None => eprintln!(
+            None => print::note(&format!(
                 "the text of plan {} is not kept: see `kubectl alustan logs {} -n {}`",
                 pending.id, self.name, cluster.namespace
-            ),
+            )),
         }
         let Key { namespace, name } = Key::of(&tf);
         let Pending { id, summary } = pending;

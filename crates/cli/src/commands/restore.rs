@@ -55,13 +55,13 @@ impl Restore {
             open_run,
         } = rebound(&own, &told(&record).await);
         if let Some(number) = open_run {
-            eprintln!("{}", open(&key, number));
+            print::note(&open(&key, number));
         }
         if record.has_unsaved_state().await? {
-            eprintln!(
+            print::note(&format!(
                 "Secret {} holds a state that a run could not save; the next run saves it first",
                 names::report(&key.name)
-            );
+            ));
         }
         mark(cluster, &tf, &found).await?;
         wait(cluster, &tf, &key).await?;

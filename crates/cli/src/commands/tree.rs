@@ -39,7 +39,7 @@ impl Tree {
             } else {
                 format!("namespace {here}")
             };
-            eprintln!("there is no Terraform resource in {place}");
+            print::note(&format!("there is no Terraform resource in {place}"));
         }
         print::bytes(graph.render(here).as_bytes())
     }
@@ -73,7 +73,7 @@ async fn with_others(
         match cluster.resources(Some(&next)).await {
             Ok(others) => found.extend(others),
             Err(error) => {
-                eprintln!("{}", error.chain());
+                print::note(&error.chain());
                 hidden.insert(next.clone());
             }
         }

@@ -281,7 +281,7 @@ impl Progress {
     /// Redraws the line. The terminal truncates it instead of wrapping it: only a single line can be overwritten.
     fn draw(&self) {
         if self.live {
-            let (elapsed, last) = (self.elapsed(), &self.last);
+            let (elapsed, last) = (self.elapsed(), print::visible(&self.last));
             let mut out = std::io::stdout().lock();
             let _ = write!(out, "\r\x1b[2K\x1b[?7l{elapsed}  {last}\x1b[?7h");
             let _ = out.flush();
@@ -290,7 +290,9 @@ impl Progress {
 
     fn trouble(&self, error: &watcher::Error) {
         self.end();
-        eprintln!("the resource cannot be watched, trying again: {error}");
+        print::note(&format!(
+            "the resource cannot be watched, trying again: {error}"
+        ));
     }
 
     /// Ends the line, so that later output starts on a new line.

@@ -30,7 +30,7 @@ impl Pull {
         if let Some(state) = store.get().await {
             return print::bytes(&state);
         }
-        eprintln!("{} has no state", record.key);
+        print::note(&format!("{} has no state", record.key));
         Ok(())
     }
 }

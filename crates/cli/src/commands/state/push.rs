@@ -203,17 +203,17 @@ fn give_back(record: &mut RunRecord, lock: &StateLock, slots: Option<u32>) -> Up
 fn report(key: &Key, before: &RunRecord, after: &RunRecord, head: &StateHead) {
     let Key { namespace, name } = key;
     if after.number != before.number {
-        eprintln!(
+        print::note(&format!(
             "run {} started during the push and may use the previous state; to see its log: kubectl alustan logs {name} -n \
              {namespace}",
             after.number
-        );
+        ));
     }
     if is_foreign(&before.lineage, head) {
-        eprintln!(
+        print::note(&format!(
             "it is of another lineage than what {key} made: the next run says StateNotOurs until \
              spec.backend.adopt is true"
-        );
+        ));
     }
 }
 

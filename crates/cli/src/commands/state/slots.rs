@@ -16,6 +16,7 @@ use kube::{Api, ResourceExt};
 
 use crate::cluster::{FIELD_MANAGER, call};
 use crate::error::Error;
+use crate::print;
 use crate::record::Record;
 
 /// Opens the state of the resource of `record`, with `slots` and the identifier `writer` for writes.
@@ -143,14 +144,14 @@ impl MoreSlots for Maker {
         match self.slots(wanted).await {
             Ok(slots) => slots,
             Err(error) => {
-                eprintln!("{}", error.chain());
+                print::note(&error.chain());
                 Vec::new()
             }
         }
     }
 
     fn giving_up_previous(&self) {
-        eprintln!("too few Secrets: the previous version of the state is given up");
+        print::note("too few Secrets: the previous version of the state is given up");
     }
 }
 
