@@ -20,7 +20,7 @@ mod memory;
 mod read;
 mod write;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,7 +36,7 @@ use crate::secrets::{Secrets, Snapshot};
 
 use layout::sha256_hex;
 use memory::{Memory, Slot, Tried};
-use read::{PATIENCE, join, parse_pointer, read_pointer, read_slot};
+use read::{PATIENCE, join, parse_pointer, read_pointer, read_slot, read_slots};
 
 pub use error::StateError;
 pub use layout::{CHUNK, DATA, LARGEST, POINTER, Pointer, Version};
@@ -92,10 +92,9 @@ impl StateStore {
         let found = read_pointer(&*secrets, &pointer).await?;
         let parsed = parse_pointer(&pointer, &found)?;
         let slots = with_used(&parsed, &pointer, slots, &*more).await;
-        let used: BTreeSet<&String> = parsed.current.iter().flat_map(|it| &it.slots).collect();
-        let others = used.into_iter().filter(|slot| **slot != pointer);
-        let read = try_join_all(others.map(|slot| read_slot(&*secrets, slot))).await?;
-        let mut snapshots: BTreeMap<_, _> = read.into_iter().flatten().collect();
+        let used = parsed.current.iter().flat_map(|it| &it.slots);
+        let others: Vec<String> = used.filter(|slot| **slot != pointer).cloned().collect();
+        let mut snapshots = read_slots(&*secrets, &others).await?;
         snapshots.insert(pointer.clone(), found.clone());
         let state = match &parsed.current {
             None => None,

@@ -27,7 +27,7 @@ pub enum StateError {
         /// Says whether the previous version is intact and how to restore it.
         advice: String,
     },
-    /// The stored state is damaged, or the pointer names too many Secrets.
+    /// The stored state is damaged, or the pointer names too many Secrets or a Secret twice.
     #[error("{0}")]
     Corrupt(String),
     /// Another writer moved the pointer since it was read.

@@ -15,6 +15,8 @@ pub(super) const WRITER: &str = "writer";
 pub const CHUNK: usize = 900 * 1024;
 /// Maximum size of a state, in bytes.
 pub const LARGEST: usize = 256 << 20;
+/// Maximum size of a packed state, in bytes. Gzip adds less than 1 MiB to a state that it cannot compress.
+pub(super) const PACKED: usize = LARGEST + (1 << 20);
 /// Maximum number of slots of one version.
 pub(super) const SLOTS: usize = 1024;
 

@@ -1,20 +1,24 @@
 //! Reads a version of the state. Distinguishes missing slots from damaged ones.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
 use std::time::Duration;
 
 use flate2::read::GzDecoder;
+use futures::future::try_join_all;
 
 use super::error::StateError;
-use super::layout::{DATA, LARGEST, POINTER, Pointer, SLOTS, Version, sha256_hex};
+use super::layout::{DATA, LARGEST, PACKED, POINTER, Pointer, SLOTS, Version, sha256_hex};
 use crate::retry::{Patience, pause_between_tries};
 use crate::secrets::{Secrets, Snapshot, StoreError};
 
 /// Maximum duration of the retries of a read or write.
 pub(super) const PATIENCE: Duration = Duration::from_mins(2);
+/// Number of slots that are read concurrently.
+const CONCURRENT_READS: usize = 64;
 
-/// Parses the pointer. A module has the permissions of its run, so a forged pointer may name any number of Secrets.
+/// Parses the pointer. A module has the permissions of its run, so a forged pointer may name any Secrets, any number
+/// of times.
 pub(super) fn parse_pointer(name: &str, snapshot: &Snapshot) -> Result<Pointer, StateError> {
     let bytes = snapshot.data.get(POINTER).map(Vec::as_slice);
     let Some(bytes) = bytes.filter(|bytes| !bytes.is_empty()) else {
@@ -22,15 +26,28 @@ pub(super) fn parse_pointer(name: &str, snapshot: &Snapshot) -> Result<Pointer, 
     };
     let pointer: Pointer = serde_json::from_slice(bytes)
         .map_err(|source| StateError::Pointer(name.to_owned(), source))?;
-    let versions = pointer.current.iter().chain(&pointer.previous);
-    if let Some(version) = versions.into_iter().find(|it| it.slots.len() > SLOTS) {
-        return Err(StateError::Corrupt(format!(
-            "secret {name} names {} secrets for version {} of the state, more than {SLOTS}",
-            version.slots.len(),
-            version.version
-        )));
+    for version in pointer.current.iter().chain(&pointer.previous) {
+        check_slots(name, version)?;
     }
     Ok(pointer)
+}
+
+/// Checks that the pointer `name` gives `version` at most [`SLOTS`] slots, each of them once.
+fn check_slots(name: &str, version: &Version) -> Result<(), StateError> {
+    let (slots, number) = (&version.slots, version.version);
+    if slots.len() > SLOTS {
+        return Err(StateError::Corrupt(format!(
+            "secret {name} names {} secrets for version {number} of the state, more than {SLOTS}",
+            slots.len()
+        )));
+    }
+    let mut seen = BTreeSet::new();
+    match slots.iter().find(|slot| !seen.insert(*slot)) {
+        None => Ok(()),
+        Some(slot) => Err(StateError::Corrupt(format!(
+            "secret {name} names secret {slot} twice for version {number} of the state"
+        ))),
+    }
 }
 
 pub(super) async fn read_pointer(
@@ -53,6 +70,26 @@ pub(super) async fn read_slot(
         Err(StoreError::Missing(_)) => Ok(None),
         other => Ok(Some((name.to_owned(), other?))),
     }
+}
+
+/// Reads `slots` in order; skips missing ones. Stops at more than [`PACKED`] bytes: [`join`] refuses such a version.
+pub(super) async fn read_slots(
+    secrets: &dyn Secrets,
+    slots: &[String],
+) -> Result<BTreeMap<String, Snapshot>, StateError> {
+    let mut found = BTreeMap::new();
+    let mut size = 0;
+    for batch in slots.chunks(CONCURRENT_READS) {
+        let read = try_join_all(batch.iter().map(|slot| read_slot(secrets, slot))).await?;
+        for (name, snapshot) in read.into_iter().flatten() {
+            size += snapshot.data.values().map(Vec::len).sum::<usize>();
+            found.insert(name, snapshot);
+        }
+        if size > PACKED {
+            break;
+        }
+    }
+    Ok(found)
 }
 
 /// Reads a Secret. Retries transient failures for at most `patience`.
@@ -137,6 +174,10 @@ async fn unpack(
                 .and_then(|(_, mut snapshot)| snapshot.data.remove(DATA)),
         };
         match found {
+            Some(chunk) if packed.len() + chunk.len() > PACKED => {
+                let why = format!("its slots have more than {PACKED} bytes");
+                return Ok(Err(Fault::Damaged(why)));
+            }
             Some(chunk) if !chunk.is_empty() => packed.extend(chunk),
             Some(_) | None => return Ok(Err(Fault::Gone(slot.clone()))),
         }

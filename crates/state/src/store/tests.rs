@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::layout::SLOTS;
 use super::*;
 use crate::fake::{FakeSecrets, Fault};
+use crate::secrets::{Changes, StoreError};
 use rstest::rstest;
 use sha2::{Digest, Sha256};
 
@@ -31,6 +32,36 @@ impl MoreSlots for Given {
     }
 
     fn giving_up_previous(&self) {}
+}
+
+/// Secrets of a forged state: each slot has 1 MiB. Counts the reads.
+struct Forged {
+    pointer: Vec<u8>,
+    reads: AtomicUsize,
+}
+
+#[async_trait]
+impl Secrets for Forged {
+    async fn read(&self, name: &str) -> Result<Snapshot, StoreError> {
+        self.reads.fetch_add(1, Ordering::Relaxed);
+        let (key, value) = match name {
+            "state" => (POINTER, self.pointer.clone()),
+            _ => (DATA, vec![0; 1 << 20]),
+        };
+        Ok(Snapshot {
+            version: "1".to_owned(),
+            data: [(key.to_owned(), value)].into(),
+        })
+    }
+
+    async fn swap(
+        &self,
+        name: &str,
+        _version: &str,
+        _changes: Changes,
+    ) -> Result<String, StoreError> {
+        Err(StoreError::Conflict(name.to_owned()))
+    }
 }
 
 fn names(count: usize) -> Vec<String> {
@@ -450,6 +481,56 @@ async fn a_pointer_to_more_secrets_than_a_state_has_is_refused() {
         "{error}"
     );
     assert_eq!(secrets.reads(), ["state"]);
+}
+
+#[rstest]
+#[case::current(true)]
+#[case::previous(false)]
+#[tokio::test]
+async fn pointer_that_names_a_slot_twice_is_refused(#[case] is_current: bool) {
+    let secrets = cluster(2);
+    let slots = ["slot-0", "slot-1", "slot-0"].map(str::to_owned).to_vec();
+    let version = Some(version_of(b"{}", sha256_hex(b"{}"), slots, None));
+    let pointer = if is_current {
+        Pointer {
+            current: version,
+            ..Pointer::default()
+        }
+    } else {
+        Pointer {
+            previous: version,
+            ..Pointer::default()
+        }
+    };
+    secrets.put("state", [(POINTER, crate::secrets::to_json(&pointer))]);
+    let error = open_with(&secrets, 2, 2).await.err().unwrap().to_string();
+    assert!(
+        error.contains("names secret slot-0 twice for version 1"),
+        "{error}"
+    );
+    assert_eq!(secrets.reads(), ["state"]);
+}
+
+#[tokio::test]
+async fn slots_are_read_up_to_the_size_of_the_largest_state() {
+    let version = version_of(b"{}", sha256_hex(b"{}"), names(SLOTS), None);
+    let pointer = Pointer {
+        current: Some(version),
+        ..Pointer::default()
+    };
+    let secrets = Arc::new(Forged {
+        pointer: crate::secrets::to_json(&pointer),
+        reads: AtomicUsize::new(0),
+    });
+    let more = Arc::new(Given(Vec::new()));
+    let opened = StateStore::open(secrets.clone(), "state".into(), names(1), more, writer()).await;
+    let error = opened.err().unwrap().to_string();
+    assert!(
+        error.contains("its slots have more than 269484032 bytes"),
+        "{error}"
+    );
+    // The pointer, and five batches of 64 slots.
+    assert_eq!(secrets.reads.load(Ordering::Relaxed), 321);
 }
 
 #[tokio::test]
