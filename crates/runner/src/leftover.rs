@@ -14,6 +14,7 @@ use crate::record::{RESERVE, Record, RecordError, Update};
 use crate::retry::Patience;
 use crate::seal::Seal;
 use crate::secrets::{self, Changes};
+use crate::state_store;
 use crate::tail;
 
 /// File that the engine writes if it cannot save the state.
@@ -42,8 +43,28 @@ impl Unkept {
     }
 }
 
+/// Why an unsaved state in the report cannot be opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unopened {
+    /// The content is damaged, or sealed with another key.
+    #[error("it is damaged or sealed with another key")]
+    Damaged,
+    /// The state exceeds [`state_store::LARGEST`].
+    #[error("it has more than {} bytes", state_store::LARGEST)]
+    TooLarge,
+}
+
 /// Compresses a state and seals it for the report.
+///
+/// # Errors
+/// The state exceeds [`state_store::LARGEST`], or the key cannot be used.
 pub fn seal(state: &[u8], key: &[u8]) -> io::Result<Vec<u8>> {
+    if state.len() > state_store::LARGEST {
+        return Err(io::Error::other(format!(
+            "the state has more than {} bytes",
+            state_store::LARGEST
+        )));
+    }
     let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
     encoder.write_all(state)?;
     let packed = encoder.finish()?;
@@ -52,14 +73,23 @@ pub fn seal(state: &[u8], key: &[u8]) -> io::Result<Vec<u8>> {
         .ok_or_else(unsealed)
 }
 
-/// Opens a state that [`seal`] sealed with the same `key`. Returns `None` for anything else.
-pub fn open(sealed: &[u8], key: &[u8]) -> Option<Vec<u8>> {
-    let packed = Seal::new(key, "leftover")?.open(sealed)?;
+/// Opens a state that [`seal`] sealed with the same `key`. A module can read the key and write the report, so the content
+/// may be of any size.
+///
+/// # Errors
+/// [`Unopened`] for anything else.
+pub fn open(sealed: &[u8], key: &[u8]) -> Result<Vec<u8>, Unopened> {
+    let seal = Seal::new(key, "leftover").ok_or(Unopened::Damaged)?;
+    let packed = seal.open(sealed).ok_or(Unopened::Damaged)?;
     let mut state = Vec::new();
     GzDecoder::new(packed.as_slice())
+        .take(state_store::LARGEST as u64 + 1)
         .read_to_end(&mut state)
-        .ok()?;
-    Some(state)
+        .map_err(|_| Unopened::Damaged)?;
+    if state.len() > state_store::LARGEST {
+        return Err(Unopened::TooLarge);
+    }
+    Ok(state)
 }
 
 /// Writes a sealed state into the report and replaces an earlier one. Removes kept logs if they need the room.
@@ -196,7 +226,7 @@ mod tests {
 
     fn kept(secrets: &FakeSecrets) -> Option<Vec<u8>> {
         let data = secrets.get("web-report")?.data;
-        open(data.get(key::LEFTOVER)?, b"key")
+        open(data.get(key::LEFTOVER)?, b"key").ok()
     }
 
     fn patience() -> Patience {
@@ -260,9 +290,28 @@ mod tests {
         let state = b"state".repeat(100_000);
         let sealed = seal(&state, b"key").unwrap();
         assert!(sealed.len() < 10_000);
-        assert_eq!(open(&sealed, b"other"), None);
-        assert_eq!(open(b"anything", b"key"), None);
+        assert_eq!(open(&sealed, b"other"), Err(Unopened::Damaged));
+        assert_eq!(open(b"anything", b"key"), Err(Unopened::Damaged));
         assert_eq!(open(&sealed, b"key").unwrap(), state);
+    }
+
+    #[test]
+    fn small_leftover_of_a_large_state_is_cut_early() {
+        let mut packed = GzEncoder::new(Vec::new(), Compression::fast());
+        let zeros = vec![0; 1 << 20];
+        for _ in 0..=state_store::LARGEST >> 20 {
+            packed.write_all(&zeros).unwrap();
+        }
+        let seal_of_module = Seal::new(b"key", "leftover").unwrap();
+        let sealed = seal_of_module.seal(packed.finish().unwrap()).unwrap();
+        let error = open(&sealed, b"key").unwrap_err();
+        assert_eq!(error.to_string(), "it has more than 268435456 bytes");
+    }
+
+    #[test]
+    fn state_that_cannot_be_opened_again_is_not_sealed() {
+        let error = seal(&vec![0; state_store::LARGEST + 1], b"key").unwrap_err();
+        assert_eq!(error.to_string(), "the state has more than 268435456 bytes");
     }
 
     #[test]

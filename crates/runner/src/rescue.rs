@@ -147,14 +147,14 @@ impl Session {
             Place::Report => {
                 let sealed = self.leftover.as_ref()?;
                 let opened = leftover::open(sealed, &self.key);
-                if opened.is_none() {
+                if let Err(why) = &opened {
                     let secret = self.record.identity().report();
                     crate::say!(
-                        "{} of Secret {secret} cannot be opened and is left alone",
+                        "{} of Secret {secret} cannot be opened and is left alone: {why}",
                         key::LEFTOVER
                     );
                 }
-                opened
+                opened.ok()
             }
             Place::Cache => leftover::take(&self.layout.cache, &self.key),
         }
