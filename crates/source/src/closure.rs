@@ -67,6 +67,8 @@ pub(crate) struct Closure {
 pub(crate) struct Limits {
     /// Number of files and links.
     pub(crate) files: u64,
+    /// Number of folders with files or links.
+    pub(crate) folders: u64,
     /// Size of the files, in bytes.
     pub(crate) bytes: u64,
 }

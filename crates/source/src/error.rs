@@ -163,10 +163,22 @@ pub enum Error {
     ContextTooLarge {
         /// Number of units.
         size: u64,
-        /// Unit of `size` and `limit`: `bytes` or `files`.
+        /// Unit of `size` and `limit`: `bytes`, `files` or `folders`.
         unit: &'static str,
         /// Maximum number of units.
         limit: u64,
+    },
+    /// A path of the module exceeds the limit.
+    #[error(
+        "the path of a file of the module has {size} bytes, more than the limit of {limit}: `{beginning}…`; shorten the names of its folders, or narrow `gitRepo.path`"
+    )]
+    PathTooLong {
+        /// Beginning of the path from the root of the repository, escaped.
+        beginning: String,
+        /// Size of the path, in bytes.
+        size: usize,
+        /// Maximum size, in bytes.
+        limit: usize,
     },
     /// The repository exceeds its size limit.
     #[error(
@@ -246,7 +258,7 @@ impl Error {
             Self::PathLeavesRepository { .. } => "PathLeavesRepository",
             Self::ModuleNotFound { .. } => "ModuleNotFound",
             Self::SymlinkLeavesContext { .. } => "SymlinkLeavesContext",
-            Self::ContextTooLarge { .. } => "ContextTooLarge",
+            Self::ContextTooLarge { .. } | Self::PathTooLong { .. } => "ContextTooLarge",
             Self::RepositoryTooLarge { .. } => "RepositoryTooLarge",
             Self::CacheFull { .. } => "GitCacheFull",
             Self::Submodule { .. } => "SubmoduleUnusable",
@@ -279,6 +291,7 @@ impl Error {
             | Self::ModuleNotFound { .. }
             | Self::SymlinkLeavesContext { .. }
             | Self::ContextTooLarge { .. }
+            | Self::PathTooLong { .. }
             | Self::RepositoryTooLarge { .. }
             | Self::Submodule { .. } => false,
         }

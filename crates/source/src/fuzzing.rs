@@ -29,6 +29,7 @@ pub fn closure(name: &str, text: &[u8]) -> Result<usize, Error> {
         if wanted.is_empty() {
             let limits = Limits {
                 files: 100,
+                folders: 100,
                 bytes: 100,
             };
             return Ok(closure.finish(limits)?.entries.len());

@@ -10,17 +10,20 @@ use std::{
 use flate2::read::GzDecoder;
 use tar::{Archive, Entry, EntryType};
 
+/// Maximum size of a path in a context, in bytes.
+pub(crate) const LONGEST_PATH: usize = 1024;
+
 /// Limits of an archive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnpackLimits {
     /// Maximum size of all files, in bytes.
     pub bytes: u64,
-    /// Maximum number of files, folders and links.
+    /// Maximum number of entries and of folders that are created for them, in total.
     pub entries: u64,
 }
 
 impl Default for UnpackLimits {
-    /// 256 MiB in 50 000 entries: more than the limits for the creation of a context.
+    /// 256 MiB in 50 000 entries: at least the limits for the creation of a context.
     fn default() -> Self {
         Self {
             bytes: 256 * 1024 * 1024,
@@ -39,7 +42,7 @@ pub enum UnpackError {
     /// The archive has an entry that contexts never have.
     #[error("the context holds `{entry}`, which {why}: it is refused")]
     Refused {
-        /// Path of the entry, escaped.
+        /// Path of the entry, at most 1 024 characters, escaped.
         entry: String,
         /// Reason for which the entry is refused.
         why: &'static str,
@@ -141,15 +144,19 @@ impl Unpacking {
         }
     }
 
-    /// Creates a folder and its parents. No link exists below `dest` at this time, unless `dest` was not empty.
-    fn make_folder(&self, path: &Path) -> Result<(), UnpackError> {
+    /// Creates a folder and its parents; each one that is created counts as an entry. No link exists below `dest` at this time, unless
+    /// `dest` was not empty.
+    fn make_folder(&mut self, path: &Path) -> Result<(), UnpackError> {
         let mut here = self.dest.clone();
         for part in path.components() {
             here.push(part);
             match fs::symlink_metadata(&here) {
                 Ok(found) if found.is_dir() => {}
                 Ok(_) => return Err(refused(path, "goes through something that is no folder")),
-                Err(_) => create_folder(&here).map_err(|source| write_error(&here, source))?,
+                Err(_) => {
+                    self.count_entry()?;
+                    create_folder(&here).map_err(|source| write_error(&here, source))?;
+                }
             }
         }
         Ok(())
@@ -202,18 +209,15 @@ impl Unpacking {
     }
 
     /// Creates the links and resolves each with the kernel. If one ends outside, all are removed.
-    fn make_links(&self) -> Result<(), UnpackError> {
-        let outcome = self
-            .links
+    fn make_links(&mut self) -> Result<(), UnpackError> {
+        let links = std::mem::take(&mut self.links);
+        let made = links
             .iter()
             .try_for_each(|(path, target)| self.make_link(path, target));
-        let outcome = outcome.and_then(|()| {
-            self.links
-                .iter()
-                .try_for_each(|(path, _)| self.check_link(path))
-        });
+        let outcome =
+            made.and_then(|()| links.iter().try_for_each(|(path, _)| self.check_link(path)));
         if outcome.is_err() {
-            for (path, _) in &self.links {
+            for (path, _) in &links {
                 let path = self.dest.join(path);
                 if path.is_symlink() {
                     // The first error is returned. Remaining links are not used.
@@ -224,7 +228,7 @@ impl Unpacking {
         outcome
     }
 
-    fn make_link(&self, path: &Path, target: &Path) -> Result<(), UnpackError> {
+    fn make_link(&mut self, path: &Path, target: &Path) -> Result<(), UnpackError> {
         self.make_folder(path.parent().unwrap_or_else(|| Path::new("")))?;
         let place = self.dest.join(path);
         symlink(target, &place).map_err(|source| match source.kind() {
@@ -248,8 +252,11 @@ fn create_folder(path: &Path) -> io::Result<()> {
     fs::set_permissions(path, Permissions::from_mode(0o755))
 }
 
-/// Permits only names: no root, no `.`, no `..`, and at least one name.
+/// Permits only names: no root, no `.`, no `..`, and at least one name. Permits at most [`LONGEST_PATH`] bytes.
 fn check_path(path: &Path) -> Result<(), UnpackError> {
+    if path.as_os_str().len() > LONGEST_PATH {
+        return Err(refused(path, "has a path of more than 1024 bytes"));
+    }
     let names = path
         .components()
         .all(|part| matches!(part, Component::Normal(_)));
@@ -275,8 +282,10 @@ fn copy(from: &mut impl Read, to: &mut impl io::Write, path: &Path) -> Result<u6
 }
 
 fn refused(path: &Path, why: &'static str) -> UnpackError {
+    let path = path.display().to_string();
+    let beginning: String = path.chars().take(LONGEST_PATH).collect();
     UnpackError::Refused {
-        entry: path.display().to_string().escape_debug().to_string(),
+        entry: beginning.escape_debug().to_string(),
         why,
     }
 }

@@ -110,6 +110,7 @@ impl Call<'_> {
         let (tree, submodules) = (tree.clone(), wanted.submodules);
         let limits = Limits {
             files: self.options.context_files,
+            folders: self.options.context_folders,
             bytes: self.options.context_bytes,
         };
         let started = move || {

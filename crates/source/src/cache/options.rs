@@ -17,6 +17,8 @@ pub struct CacheOptions {
     pub context_bytes: u64,
     /// Maximum number of files in a context [20 000].
     pub context_files: u64,
+    /// Maximum number of folders in a context [30 000]. With the files: at most the entries of [`UnpackLimits`](crate::UnpackLimits).
+    pub context_folders: u64,
     /// Maximum number of bytes transferred by one fetch [2 GiB].
     pub repository_bytes: u64,
     /// Maximum size of all repositories, in bytes; the least recently used are removed first [3 GiB].
@@ -36,6 +38,7 @@ impl Default for CacheOptions {
             local_timeout: Duration::from_mins(1),
             context_bytes: 64 << 20,
             context_files: 20_000,
+            context_folders: 30_000,
             repository_bytes: 2 << 30,
             cache_bytes: 3 << 30,
             at_once: 8,
@@ -46,3 +49,16 @@ impl Default for CacheOptions {
 
 /// Maximum size of a list of references or files, in bytes.
 pub(super) const LISTING: u64 = 64 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::UnpackLimits;
+
+    #[test]
+    fn largest_context_that_is_packed_is_unpacked() {
+        let (packed, unpacked) = (CacheOptions::default(), UnpackLimits::default());
+        assert!(packed.context_files + packed.context_folders <= unpacked.entries);
+        assert!(packed.context_bytes <= unpacked.bytes);
+    }
+}

@@ -7,7 +7,11 @@ use crate::{
     error::Error,
     module, repopath,
     tree::{Astray, Entry, Found, Kind},
+    unpack::LONGEST_PATH,
 };
+
+/// Number of characters of a path in a message that it is too long.
+const SHOWN: usize = 100;
 
 impl Closure {
     /// Returns the selection. [`Closure::wanted`] must have returned no more files.
@@ -138,12 +142,28 @@ fn check_limits(entries: &BTreeMap<String, Entry>, limits: Limits) -> Result<(),
     for (size, unit, limit) in [
         (bytes, "bytes", limits.bytes),
         (files, "files", limits.files),
+        (folders(entries), "folders", limits.folders),
     ] {
         if size > limit {
             return Err(Error::ContextTooLarge { size, unit, limit });
         }
     }
     Ok(())
+}
+
+/// Returns the number of folders that contain `entries`. The entries of a folder follow each other, so a folder is new if the path before
+/// is not below it.
+fn folders(entries: &BTreeMap<String, Entry>) -> u64 {
+    let mut before = "";
+    let mut count = 0;
+    for path in entries.keys() {
+        let pairs = path.bytes().zip(before.bytes());
+        let shared = pairs.take_while(|(byte, other)| byte == other).count();
+        let separators = path.bytes().skip(shared).filter(|byte| *byte == b'/');
+        count += separators.count() as u64;
+        before = path;
+    }
+    count
 }
 
 /// Whether an engine or git leaves the path behind: `.git`, `.terraform`, `*.tfstate*`. Modules do not consist of such files.
@@ -153,8 +173,16 @@ fn is_left_out(path: &str) -> bool {
         .any(|part| part.eq_ignore_ascii_case(".git") || part == ".terraform" || state(part))
 }
 
-/// Refuses names that leave a folder, because trees come from the network.
+/// Refuses names that leave a folder, because trees come from the network, and paths that cannot be unpacked.
 fn check_name(path: &str) -> Result<(), Error> {
+    if path.len() > LONGEST_PATH {
+        let beginning: String = path.chars().take(SHOWN).collect();
+        return Err(Error::PathTooLong {
+            beginning: beginning.escape_debug().to_string(),
+            size: path.len(),
+            limit: LONGEST_PATH,
+        });
+    }
     if path.split('/').any(|part| ["", ".", ".."].contains(&part)) {
         return Err(invalid_path(path, "is no path that git makes"));
     }

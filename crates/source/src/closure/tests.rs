@@ -7,6 +7,7 @@ use std::collections::HashMap;
 
 const LIMITS: Limits = Limits {
     files: 20_000,
+    folders: 30_000,
     bytes: 64 << 20,
 };
 
@@ -375,6 +376,48 @@ fn names_that_git_does_not_make_are_refused() {
         let tree = tree(&["main.tf", name]);
         assert_eq!(reason(close(&tree, &[], "", &[])), "InvalidPath", "{name}");
     }
+}
+
+#[test]
+fn paths_too_long_to_be_unpacked_are_refused() {
+    let long = "a/".repeat(2_000) + "x";
+    let with_it = tree(&["main.tf", &long]);
+    let error = close(&with_it, &[], "", &[]).unwrap_err();
+    assert_eq!(error.reason(), "ContextTooLarge");
+    let wanted = "has 4001 bytes, more than the limit of 1024: `a/a/";
+    let told = error.to_string();
+    assert!(told.contains(wanted) && told.len() < 400, "{told}");
+    let (longest, longer) = ("a".repeat(1_024), "a".repeat(1_025));
+    assert_eq!(
+        reason(close(&tree(&["main.tf", &longest]), &[], "", &[])),
+        "ok"
+    );
+    assert_eq!(
+        reason(close(&tree(&["main.tf", &longer]), &[], "", &[])),
+        "ContextTooLarge"
+    );
+    // The module does not need the file: it is left out of a whole repository.
+    let beside = tree(&["m/bad.tf", &long]);
+    let found = close(&beside, &[("m/bad.tf", "[")], "m", &[]).unwrap();
+    assert_eq!(paths(&found), ["m/bad.tf"]);
+}
+
+/// Ten files share 51 folders each: 16,000 files, and 81,600 folders.
+#[test]
+fn folders_of_a_context_have_a_bound() {
+    let path = |file: usize| format!("{}/{}x{file}", file / 10, "a/".repeat(50));
+    let of = |files: usize| {
+        let paths: Vec<String> = (0..files).map(path).collect();
+        let paths: Vec<&str> = paths.iter().map(String::as_str).collect();
+        close(&tree(&paths), &[], "", &[])
+    };
+    let error = of(16_000).unwrap_err();
+    assert_eq!(error.reason(), "ContextTooLarge");
+    let wanted = "needs 81600 folders, more than the limit of 30000";
+    assert!(error.to_string().contains(wanted), "{error}");
+    // 588 groups have 29,988 folders.
+    assert_eq!(reason(of(5_880)), "ok");
+    assert_eq!(reason(of(5_881)), "ContextTooLarge");
 }
 
 #[test]

@@ -1,9 +1,11 @@
 //! Archives that a correct controller never creates.
 
 use super::*;
+use crate::archive::{Item, pack};
 use flate2::{Compression, write::GzEncoder};
 use proptest::prelude::*;
 use rstest::rstest;
+use std::collections::BTreeSet;
 use std::io::Write as _;
 
 /// A raw entry. The header contains the name unchanged, which `tar::Builder` refuses.
@@ -178,6 +180,82 @@ fn limits_hold() {
         attempt_with(&[file("a"), file("b"), file("c")], limits).0,
         "ContextTooLarge"
     );
+}
+
+/// Packs an empty file at each path.
+fn files_at(paths: &BTreeSet<String>) -> Vec<u8> {
+    let file = Item::File {
+        executable: false,
+        content: b"",
+    };
+    pack(paths.iter().map(|path| (path.as_str(), file))).unwrap()
+}
+
+/// Counts the folders below `folder`.
+fn folders(folder: &Path) -> usize {
+    let mut unread = vec![folder.to_owned()];
+    let mut count = 0;
+    while let Some(folder) = unread.pop() {
+        let paths = fs::read_dir(folder)
+            .unwrap()
+            .map(|entry| entry.unwrap().path());
+        let inner: Vec<PathBuf> = paths.filter(|path| path.is_dir()).collect();
+        count += inner.len();
+        unread.extend(inner);
+    }
+    count
+}
+
+#[test]
+fn parent_folders_count_as_entries() {
+    let limits = UnpackLimits {
+        bytes: 100,
+        entries: 3,
+    };
+    assert_eq!(attempt_with(&[file("a/b/c")], limits).0, "ok");
+    assert_eq!(
+        attempt_with(&[file("a/b/c/d")], limits).0,
+        "ContextTooLarge"
+    );
+    assert_eq!(
+        attempt_with(&[file("a"), link("b/c/l", "../../a")], limits).0,
+        "ContextTooLarge"
+    );
+}
+
+/// Ten files share 51 folders each: 16,000 entries, and 81,600 folders.
+#[test]
+fn files_in_many_deep_folders_are_refused_early() {
+    let path = |file: usize| format!("{}/{}x{file}", file / 10, "a/".repeat(50));
+    let archive = files_at(&(0..16_000).map(path).collect());
+    let limits = UnpackLimits {
+        entries: 2_000,
+        ..UnpackLimits::default()
+    };
+    let temp = tempfile::tempdir().unwrap();
+    let error = unpack(archive.as_slice(), temp.path(), &limits).unwrap_err();
+    assert_eq!(error.reason(), "ContextTooLarge");
+    let made = folders(temp.path());
+    assert!(made < 2_000, "{made}");
+}
+
+#[test]
+fn paths_of_more_than_1024_bytes_are_refused() {
+    let deep = format!("{}/", "b".repeat(199)).repeat(5);
+    for (path, reason) in [
+        ("a/".repeat(2_000) + "x", "ContextRefused"),
+        (format!("{deep}{}", "x".repeat(25)), "ContextRefused"),
+        (format!("{deep}{}", "x".repeat(24)), "ok"),
+    ] {
+        let temp = tempfile::tempdir().unwrap();
+        let archive = files_at(&BTreeSet::from([path]));
+        let outcome = unpack(archive.as_slice(), temp.path(), &UnpackLimits::default());
+        let error = outcome.err();
+        assert_eq!(error.as_ref().map_or("ok", UnpackError::reason), reason);
+        let made = if error.is_none() { 5 } else { 0 };
+        assert_eq!(folders(temp.path()), made, "{error:?}");
+        assert!(error.is_none_or(|error| error.to_string().len() < 1_200));
+    }
 }
 
 #[test]
