@@ -89,11 +89,17 @@ pub(crate) fn field(name: &str, path: &str) -> EnvVar {
     }
 }
 
+/// Maximum size of an `emptyDir` volume. Kubelet evicts a pod that exceeds it, before it evicts other pods of a full node.
+const SCRATCH: &str = "20Gi";
+
 /// Returns an `emptyDir` volume.
 pub(crate) fn scratch(name: &str) -> Volume {
     Volume {
         name: name.to_owned(),
-        empty_dir: Some(EmptyDirVolumeSource::default()),
+        empty_dir: Some(EmptyDirVolumeSource {
+            size_limit: Some(Quantity(SCRATCH.to_owned())),
+            ..EmptyDirVolumeSource::default()
+        }),
         ..Volume::default()
     }
 }

@@ -153,9 +153,9 @@ impl Call<'_> {
                 Err(error) if error.is_not_found() => return Ok(tags),
                 other => other?,
             };
-            let list: TagList =
+            let TagList { tags: page } =
                 serde_json::from_slice(&answer.body).map_err(|error| self.invalid_tags(&error))?;
-            let page = list.tags.unwrap_or_default();
+            let page = page.unwrap_or_default();
             let more = answer.headers.contains_key(header::LINK) || page.size >= PAGE;
             let before = tags.len();
             last = page.valid.last().cloned();
