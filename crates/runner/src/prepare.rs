@@ -61,14 +61,20 @@ pub async fn build(layout: &Layout, vars: &Vars, commands: Commands) -> ExitCode
     ended(layout, &commands.redactor, built)
 }
 
-/// Returns `commands` that mask the secret values of the environment and the credentials of the repository.
+/// Returns `commands` that mask the secret values of the container.
 fn redacting(vars: &Vars, commands: Commands) -> Commands {
-    let git = git::Credentials::read(vars);
-    let secrets = of_environment(vars, &BTreeSet::new()).into_iter();
     Commands {
-        redactor: Redactor::new(secrets.chain(git.secrets())),
+        redactor: redactor(vars),
         ..commands
     }
+}
+
+/// Returns a redactor of the secret values of the environment, of the credentials of the repository and of the docker configuration. The
+/// registry client does not reveal the output of a successful credential helper.
+fn redactor(vars: &Vars) -> Redactor {
+    let secrets = of_environment(vars, &BTreeSet::new()).into_iter();
+    let git = git::Credentials::read(vars).secrets();
+    Redactor::new(secrets.chain(git).chain(registry_access::secrets(vars)))
 }
 
 fn ended(layout: &Layout, redactor: &Redactor, result: Result<(), Failure>) -> ExitCode {
@@ -282,4 +288,26 @@ fn mark(directory: &Path, kind: &str, engine: &Engine) -> io::Result<()> {
         engine: engine.name().to_owned(),
     };
     fs::write(directory.join(backend::MARKER), to_json(&prepared))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_of_environment_git_and_docker_are_masked() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().display().to_string();
+        fs::write(folder.path().join("password"), "swordfish").unwrap();
+        let config = r#"{"auths": {"a.test": {"identitytoken": "identity-token-1"}}}"#;
+        fs::write(folder.path().join("config.json"), config).unwrap();
+        let vars = Vars::from([
+            ("ALUSTAN_GIT_CREDENTIALS".to_owned(), path.clone()),
+            ("DOCKER_CONFIG".to_owned(), path),
+            ("HTTPS_PROXY".to_owned(), "http://me:hidden@proxy:1".into()),
+        ]);
+        for secret in ["swordfish", "identity-token-1", "hidden"] {
+            assert_eq!(redactor(&vars).text(secret), "(redacted)");
+        }
+    }
 }

@@ -5,6 +5,9 @@ use std::path::Path;
 
 use alustan_api::report::{Failure, FailureClass};
 use alustan_registry::{Access, DockerConfig, ImageRef, Options, Registry};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD_NO_PAD;
+use serde_json::Value;
 
 use crate::certificates;
 use crate::failure::{chain, failure};
@@ -31,9 +34,7 @@ pub(super) fn registry(vars: &Vars) -> Result<Registry, Failure> {
 pub(super) fn access(image: &ImageRef, own: &str, vars: &Vars) -> Result<Access, Failure> {
     let same = image.name().registry() == own;
     let helper = vars.get("ALUSTAN_CREDENTIAL_HELPER").filter(|_| same);
-    let file = Path::new(vars.get("DOCKER_CONFIG").map_or("", String::as_str)).join("config.json");
-    let config = fs::read(file)
-        .ok()
+    let config = configuration(vars)
         .map(|bytes| DockerConfig::parse(&bytes))
         .transpose()
         .map_err(|error| of_registry(&error))?;
@@ -47,6 +48,45 @@ pub(super) fn access(image: &ImageRef, own: &str, vars: &Vars) -> Result<Access,
         helper: helper.cloned(),
         ..Access::default()
     })
+}
+
+/// Reads the docker configuration that is mounted in the container.
+fn configuration(vars: &Vars) -> Option<Vec<u8>> {
+    let folder = Path::new(vars.get("DOCKER_CONFIG")?);
+    fs::read(folder.join("config.json")).ok()
+}
+
+/// Returns the secret values of all entries of the mounted docker configuration, in either format.
+pub(super) fn secrets(vars: &Vars) -> Vec<String> {
+    let root = configuration(vars).and_then(|bytes| serde_json::from_slice::<Value>(&bytes).ok());
+    root.as_ref().map(of_value).unwrap_or_default()
+}
+
+fn of_value(value: &Value) -> Vec<String> {
+    let Value::Object(fields) = value else {
+        return Vec::new();
+    };
+    fields
+        .iter()
+        .flat_map(|(name, value)| match (name.as_str(), value) {
+            ("auth", Value::String(auth)) => of_auth(auth),
+            ("password" | "identitytoken" | "registrytoken", Value::String(secret)) => {
+                vec![secret.clone()]
+            }
+            _ => of_value(value),
+        })
+        .collect()
+}
+
+/// Returns `auth` as written, decoded as `user:password`, and the password. Docker pads old entries with zero bytes.
+fn of_auth(auth: &str) -> Vec<String> {
+    let plain: String = auth.split_whitespace().collect();
+    let bytes = STANDARD_NO_PAD.decode(plain.trim_end_matches('=')).ok();
+    let text = bytes.map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+    let user = text.as_deref().map(|text| text.trim_end_matches('\0'));
+    let password = user.and_then(|user| Some(user.split_once(':')?.1));
+    let forms = [Some(auth), user, password];
+    forms.into_iter().flatten().map(str::to_owned).collect()
 }
 
 /// Converts an error of a registry to a failure. The user must resolve only invalid credentials and names. Any other response may differ on
@@ -65,4 +105,52 @@ pub(super) fn of_registry(error: &alustan_registry::Error) -> Failure {
         _ => FailureClass::Module,
     };
     failure(class, error.reason(), chain(error))
+}
+
+#[cfg(test)]
+mod tests {
+    use base64::engine::general_purpose::STANDARD;
+    use rstest::rstest;
+    use serde_json::json;
+
+    use super::*;
+    use crate::redact::Redactor;
+
+    /// Returns `text` as printed in a container with the docker configuration `config`.
+    fn printed(config: &str, text: &str) -> String {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("config.json"), config).unwrap();
+        let path = folder.path().display().to_string();
+        let vars = Vars::from([("DOCKER_CONFIG".to_owned(), path)]);
+        Redactor::new(secrets(&vars)).text(text)
+    }
+
+    #[rstest]
+    #[case::raw(&STANDARD.encode("me:hunter22"))]
+    #[case::decoded("me:hunter22")]
+    #[case::password_of_auth("hunter22")]
+    #[case::password("swordfish")]
+    #[case::identity("identity-token-1")]
+    #[case::bearer("registry-token-1")]
+    fn secrets_of_a_docker_configuration_are_masked(#[case] secret: &str) {
+        let auths = json!({
+            "a.test": {"auth": STANDARD.encode("me:hunter22")},
+            "b.test": {"username": "somebody", "password": "swordfish"},
+            "c.test": {"identitytoken": "identity-token-1", "registrytoken": "registry-token-1"},
+        });
+        let said = format!("as somebody: {secret} is refused");
+        for config in [json!({"auths": auths}), auths] {
+            let printed = printed(&config.to_string(), &said);
+            assert_eq!(printed, "as somebody: (redacted) is refused");
+        }
+    }
+
+    #[rstest]
+    #[case::no_json("{")]
+    #[case::no_object("[]")]
+    #[case::no_base64(r#"{"auths": {"a.test": {"auth": "%"}}}"#)]
+    fn unreadable_docker_configuration_has_no_secrets(#[case] config: &str) {
+        assert_eq!(printed(config, "nothing is secret"), "nothing is secret");
+        assert!(secrets(&Vars::new()).is_empty());
+    }
 }
