@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 
 use alustan_api::run::{
-    ApprovalInputs, BackendInputs, History, ManagedState, Output, Outputs, PROTOCOL, Pin,
-    PinnedImage, RunInputs, RunKind, RunProgress, RunRecord, RunSpec, ScriptTexts, TimeLimits,
-    Trigger,
+    ApprovalInputs, BUILD_PROTOCOL, BackendInputs, History, ManagedState, Output, Outputs,
+    PROTOCOL, Pin, PinnedImage, RunInputs, RunKind, RunProgress, RunRecord, RunSpec, ScriptTexts,
+    TimeLimits, Trigger,
 };
 use alustan_api::{Architecture, BuilderKind, FIELD_MANAGER, Terraform, labels, names};
 use alustan_core::model::image;
@@ -162,6 +162,7 @@ fn jobs(tf: &Terraform) -> Vec<Job> {
             asked: None,
             engine: None,
             protocol: PROTOCOL,
+            build_protocol: Some(BUILD_PROTOCOL),
         };
         let image = image::plan(
             tf,
@@ -380,7 +381,7 @@ async fn pods_are_admitted_where_only_restricted_ones_are_but_for_the_builder() 
                         "{name} in {level}: {said}"
                     );
                     assert!(said.contains("\"build\""), "{said}");
-                    for container in ["prepare", "inject"] {
+                    for container in ["pull", "prepare", "inject"] {
                         assert!(!said.contains(container), "{name}: {said}");
                     }
                 }

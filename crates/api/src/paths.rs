@@ -18,9 +18,9 @@ pub const WORK: &str = "/work";
 pub const BUILD: &str = "/kaniko-ctx";
 /// Folder in a pod for programs from the operator's image that the base image may lack.
 pub const INJECT: &str = "/alustan-inject";
-/// Docker configuration in the container that prepares the module.
+/// Docker configuration in the containers of the runner that pull the context and push the image.
 pub const DOCKER_CONFIG: &str = "/alustan-docker";
-/// Credentials of the repository in the container that prepares the module, for modules that it fetches.
+/// Credentials of the repository in the container of `init`, for modules that it fetches.
 pub const GIT: &str = "/alustan-git";
 /// Projected tokens for external audiences in run pods (`spec.runner.tokens`).
 pub const TOKENS: &str = "/var/run/secrets/alustan.io/tokens";

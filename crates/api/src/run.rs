@@ -28,6 +28,10 @@ pub use crate::state_lock::StateLock;
 /// only if the protocol changes.
 pub const PROTOCOL: u32 = 5;
 
+/// Version of the protocol between controller and runner in build pods. Version 2: the steps `pull`, `prepare` and `build`. It is not part of
+/// the image tag: the build pod uses the runner of the operator if that of the base image has another version.
+pub const BUILD_PROTOCOL: u32 = 2;
+
 /// Maximum number of state slots, for states of up to 1 GiB.
 pub const MAX_SLOTS: u32 = 1024;
 
@@ -786,6 +790,9 @@ pub struct PinnedImage {
     /// [`PROTOCOL`] of the operator that resolved the image.
     #[serde(default)]
     pub protocol: u32,
+    /// [`BUILD_PROTOCOL`] of the operator that resolved the image; `None` for version 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub build_protocol: Option<u32>,
 }
 
 /// Pin: everything that destroy needs, written before the first apply starts.

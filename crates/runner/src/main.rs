@@ -9,7 +9,7 @@ use alustan_api::run::PROTOCOL;
 use alustan_runner::bootstrap::bootstrap;
 use alustan_runner::command::Commands;
 use alustan_runner::layout::{Layout, Vars, process_vars};
-use alustan_runner::prepare::{build, prepare};
+use alustan_runner::prepare::{build, prepare, pull};
 use alustan_runner::processes::Processes;
 use alustan_runner::record::Identity;
 use alustan_runner::redact::Redactor;
@@ -33,9 +33,11 @@ struct Arguments {
 enum Command {
     /// Claims the run that the environment names, and executes it.
     Run,
-    /// Prepares the context of a build.
+    /// Pulls the context of a build.
+    Pull,
+    /// Prepares the pulled context: executes `init` and collects the providers.
     Prepare,
-    /// Prepares the context of a build, appends it to the base image and pushes the result.
+    /// Appends the prepared context to the base image and pushes the result.
     Build,
     /// Creates the bucket and the lock table of a state, with the credentials of the environment.
     #[command(hide = true)]
@@ -62,8 +64,9 @@ fn main() -> ExitCode {
     };
     let done = match arguments.command {
         Command::Run => runtime.block_on(start_run()),
+        Command::Pull => Ok(runtime.block_on(start_pull())),
         Command::Prepare => runtime.block_on(start_prepare()),
-        Command::Build => runtime.block_on(start_build()),
+        Command::Build => Ok(runtime.block_on(start_build())),
         Command::Bootstrap { place, only_table } => {
             runtime.block_on(start_bootstrap(&place, only_table))
         }
@@ -110,16 +113,20 @@ async fn start_run() -> Done {
     .await)
 }
 
+async fn start_pull() -> ExitCode {
+    let vars = process_vars();
+    pull(&Layout::from_vars(&vars), &vars).await
+}
+
 async fn start_prepare() -> Done {
     let vars = process_vars();
     let commands = commands(&vars)?;
     Ok(prepare(&Layout::from_vars(&vars), &vars, commands).await)
 }
 
-async fn start_build() -> Done {
+async fn start_build() -> ExitCode {
     let vars = process_vars();
-    let commands = commands(&vars)?;
-    Ok(build(&Layout::from_vars(&vars), &vars, commands).await)
+    build(&Layout::from_vars(&vars), &vars).await
 }
 
 async fn start_bootstrap(place: &str, only_table: bool) -> Done {

@@ -1,10 +1,13 @@
 //! Runner part of a build: from the context artifact to the folders that become layers of the runner image, and with builder kind Append to
 //! the image itself.
 //!
-//! Runs unprivileged in the base image. Git credentials never reach the builder or a layer (rule 2). All files are the same for the same
-//! inputs, so that an unchanged layer is not pushed again.
+//! Runs unprivileged in the base image, in one container per step: [`pull`] and [`build`] have the credentials of the registry and execute
+//! nothing of the repository; [`prepare`] executes `init`, which evaluates the module and may execute programs, and has the credentials of
+//! the repository. Credentials of the repository never reach the builder or a layer (rule 2). All files are the same for the same inputs, so
+//! that an unchanged layer is not pushed again.
 
 mod append;
+mod context;
 mod dockerfile;
 mod empty_state;
 mod finish;
@@ -14,7 +17,8 @@ mod providers;
 mod registry_access;
 mod request;
 
-pub use request::Request;
+pub use context::unpack_context;
+pub use request::{ContextRequest, ModuleRequest};
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -25,13 +29,11 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use alustan_api::report::{Failure, PrepareReport};
-use alustan_registry::ImageRef;
-use alustan_source::{UnpackLimits, unpack};
 
 use crate::backend::{self, Prepared};
 use crate::command::{Commands, Ending, Show, Task};
 use crate::engine::{self, Engine, Mirror, NO_COLOR, cli_config};
-use crate::failure::{Step, chain, classify, module, user, world};
+use crate::failure::{Step, classify, user, world};
 use crate::layout::{Layout, Vars};
 use crate::record::to_json;
 use crate::redact::Redactor;
@@ -41,32 +43,31 @@ use crate::workspace::module_directory;
 use crate::{cache, certificates};
 
 use place::{Place, unwritten};
-use registry_access::{access, of_registry, registry};
 
 /// Time limit of an engine command, including downloads of providers and modules.
 const PATIENCE: Duration = Duration::from_mins(30);
 
-/// Prepares the context for a builder. Writes a failure to the termination message.
+/// Pulls the context, and writes the files for the builder that must not depend on the module. Writes a failure to the termination message.
+pub async fn pull(layout: &Layout, vars: &Vars) -> ExitCode {
+    let pulled = try_pull(layout, vars).await;
+    ended(layout, &redactor(vars), pulled)
+}
+
+/// Prepares the pulled context for a builder. Writes a failure to the termination message.
 pub async fn prepare(layout: &Layout, vars: &Vars, commands: Commands) -> ExitCode {
-    let commands = redacting(vars, commands);
+    let commands = Commands {
+        redactor: redactor(vars),
+        ..commands
+    };
     let prepared = try_prepare(layout, vars, &commands).await;
     ended(layout, &commands.redactor, prepared)
 }
 
-/// Prepares the context, appends it to the base image and pushes the result. The termination message contains the digest of the image, or
-/// the failure.
-pub async fn build(layout: &Layout, vars: &Vars, commands: Commands) -> ExitCode {
-    let commands = redacting(vars, commands);
-    let built = try_build(layout, vars, &commands).await;
-    ended(layout, &commands.redactor, built)
-}
-
-/// Returns `commands` that mask the secret values of the container.
-fn redacting(vars: &Vars, commands: Commands) -> Commands {
-    Commands {
-        redactor: redactor(vars),
-        ..commands
-    }
+/// Appends the prepared context to the base image and pushes the result. The termination message contains the digest of the image, or the
+/// failure.
+pub async fn build(layout: &Layout, vars: &Vars) -> ExitCode {
+    let built = try_build(layout, vars).await;
+    ended(layout, &redactor(vars), built)
 }
 
 /// Returns a redactor of the secret values of the environment, of the credentials of the repository and of the docker configuration. The
@@ -91,52 +92,32 @@ fn ended(layout: &Layout, redactor: &Redactor, result: Result<(), Failure>) -> E
     }
 }
 
-async fn try_prepare(layout: &Layout, vars: &Vars, commands: &Commands) -> Result<(), Failure> {
-    let request = Request::from_vars(vars)?;
-    let bytes = pull(&request, vars).await?;
-    prepare_context(layout, vars, commands, &request, &bytes).await
+async fn try_pull(layout: &Layout, vars: &Vars) -> Result<(), Failure> {
+    let request = ContextRequest::from_vars(vars)?;
+    let bytes = context::pull(&request, vars).await?;
+    unpack_context(layout, vars, &request, &bytes)
 }
 
-async fn try_build(layout: &Layout, vars: &Vars, commands: &Commands) -> Result<(), Failure> {
+async fn try_prepare(layout: &Layout, vars: &Vars, commands: &Commands) -> Result<(), Failure> {
+    prepare_context(layout, vars, commands, &ModuleRequest::from_vars(vars)).await
+}
+
+async fn try_build(layout: &Layout, vars: &Vars) -> Result<(), Failure> {
     let image = append::Image::from_vars(vars)?;
-    try_prepare(layout, vars, commands).await?;
     let digest = image.push(layout, vars).await?;
     // Informational; the operator reads the digest from the registry.
     let _ = fs::write(&layout.termination_log, digest.as_str());
     Ok(())
 }
 
-async fn pull(request: &Request, vars: &Vars) -> Result<impl AsRef<[u8]> + use<>, Failure> {
-    crate::say!("pulling the context {}", request.context);
-    let image = ImageRef::parse(&request.context).map_err(|error| of_registry(&error))?;
-    let digest = image.digest().cloned().ok_or_else(|| {
-        module(
-            "PrepareFailed",
-            format!("{} is not named by its digest", request.context),
-        )
-    })?;
-    registry(vars)?
-        .pull_context(
-            image.name(),
-            &digest,
-            &access(&image, image.name().registry(), vars)?,
-        )
-        .await
-        .map_err(|error| of_registry(&error))
-}
-
-/// Prepares the folders for the builder from the bytes of the context.
+/// Prepares the folders for the builder from the unpacked context.
 pub async fn prepare_context(
     layout: &Layout,
     vars: &Vars,
     commands: &Commands,
-    request: &Request,
-    context: &impl AsRef<[u8]>,
+    request: &ModuleRequest,
 ) -> Result<(), Failure> {
     let place = Place::new(layout);
-    place.make().map_err(unwritten)?;
-    unpack(context.as_ref(), &place.module, &UnpackLimits::default())
-        .map_err(|error| module(error.reason(), chain(&error)))?;
     let directory = module_directory(&place.module, &request.path)
         .filter(|it| it.is_dir())
         .ok_or_else(|| {
@@ -145,13 +126,7 @@ pub async fn prepare_context(
                 format!("the context has no folder {:?}", request.path),
             )
         })?;
-    let before = request.before.as_deref();
-    let before = before.map(|path| dockerfile::read(&place.module, path));
-    let dockerfile = match before.transpose()? {
-        Some(before) => format!("{}\n{}", before.trim_end(), request.dockerfile),
-        None => request.dockerfile.clone(),
-    };
-    let mut environment = environment(layout, vars, &place).map_err(unwritten)?;
+    let mut environment = environment(layout, vars).map_err(unwritten)?;
     let access = git::Credentials::read(vars).open(&environment)?;
     environment.extend(access.iter().flat_map(|it| it.environment().clone()));
     initialise(layout, commands, environment, request, &directory).await?;
@@ -163,20 +138,18 @@ pub async fn prepare_context(
         at_run_time: layout.providers.clone(),
     };
     providers.gather().map_err(unwritten)?;
-    finish::finish(&place, request, &dockerfile, vars, &directory).map_err(unwritten)
+    finish::finish(&place, &directory).map_err(unwritten)
 }
 
-fn environment(layout: &Layout, vars: &Vars, place: &Place) -> io::Result<Vars> {
-    let mut layout = layout.clone();
-    layout.work.clone_from(&place.root);
+fn environment(layout: &Layout, vars: &Vars) -> io::Result<Vars> {
+    fs::create_dir_all(&layout.work)?;
     let mirrors = [Mirror::read(&layout.base_providers)];
     fs::write(layout.cli_config(), cli_config(&mirrors))?;
-    let mut environment = crate::engine::environment(vars, &layout);
+    let mut environment = crate::engine::environment(vars, layout);
     environment.extend(certificates::write_bundle(
         vars,
-        &place.root.join("trusted.crt"),
+        &layout.work.join("trusted.crt"),
     )?);
-    environment.remove("ALUSTAN_DOCKERFILE");
     environment.remove(certificates::BUNDLE);
     environment.remove(git::BUNDLE);
     Ok(environment)
@@ -186,7 +159,7 @@ async fn initialise(
     layout: &Layout,
     commands: &Commands,
     mut environment: Vars,
-    request: &Request,
+    request: &ModuleRequest,
     directory: &Path,
 ) -> Result<(), Failure> {
     let search_path = environment

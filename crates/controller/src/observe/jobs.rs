@@ -9,6 +9,7 @@ use alustan_api::run::RunKind;
 use alustan_api::{Terraform, names};
 use alustan_core::model::{admission, progress};
 use alustan_core::objects::build_job::BUILD_CONTAINER;
+use alustan_core::objects::prepare::{PREPARE_CONTAINER, PULL_CONTAINER};
 use alustan_core::objects::run_job::ENGINE_CONTAINER;
 use alustan_core::observed::{
     BuildSeen, BuildState, IMAGE_PULL, JobSeen, LentSeen, OwnJob, UNSCHEDULABLE, Waiting,
@@ -242,7 +243,7 @@ pub(super) fn build(cx: &Context, namespace: &str, name: &str) -> Option<Build> 
     pods.retain(|pod| pod.labels().get(CONTROLLER_UID) == Some(&uid));
     let pod = pods.first();
     let built = pod.and_then(|pod| terminated(pod, BUILD_CONTAINER));
-    let prepared = pod.and_then(|pod| terminated(pod, "prepare").filter(|end| end.exit_code != 0));
+    let prepared = pod.and_then(|pod| failed_to_prepare(pod));
     let mut log_of = None;
     let state = match (built, prepared) {
         (Some(end), _) if end.exit_code == 0 => BuildState::Done(ended_at(end)),
@@ -456,6 +457,14 @@ fn terminated<'a>(pod: &'a Pod, container: &str) -> Option<&'a ContainerStateTer
         .as_ref()
 }
 
+/// Returns the end of the init container that failed, if the runner executes it.
+fn failed_to_prepare(pod: &Pod) -> Option<&ContainerStateTerminated> {
+    [PULL_CONTAINER, PREPARE_CONTAINER]
+        .into_iter()
+        .filter_map(|container| terminated(pod, container))
+        .find(|end| end.exit_code != 0)
+}
+
 /// Returns why a pod does not start. `ContainerCreating` is normal, and kubelet alternates between two reasons for an image that it
 /// cannot pull.
 fn stuck(pod: &Pod) -> Option<Waiting> {
@@ -607,6 +616,29 @@ mod tests {
             let pod = pod(containers.clone(), init_containers);
             assert_eq!((alive(&pod), lingers(&pod)), wanted, "{containers}");
         }
+    }
+
+    #[test]
+    fn failure_of_either_init_container_ends_a_build() {
+        let ended = |container: &str, exit_code: i32| {
+            let failure = json!({"class": "User", "reason": "PathNotFound", "message": container});
+            let message = json!({"failure": failure}).to_string();
+            json!({
+                "name": container, "image": "", "imageID": "", "ready": false, "restartCount": 0,
+                "state": {"terminated": {"exitCode": exit_code, "message": message}},
+            })
+        };
+        let told = |statuses: Value| {
+            let pod = json!({"metadata": {}, "status": {"initContainerStatuses": statuses}});
+            let pod: Pod = serde_json::from_value(pod).unwrap();
+            failed_to_prepare(&pod).map(|end| prepare_failure(end).message)
+        };
+        assert_eq!(told(json!([ended("inject", 1)])), None);
+        assert_eq!(told(json!([ended("pull", 1)])), Some("pull".to_owned()));
+        let second = json!([ended("pull", 0), ended("prepare", 1)]);
+        assert_eq!(told(second), Some("prepare".to_owned()));
+        let none = json!([ended("pull", 0), ended("prepare", 0)]);
+        assert_eq!(told(none), None);
     }
 
     #[test]

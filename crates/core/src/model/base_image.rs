@@ -1,7 +1,7 @@
 //! Selection of the base image, and thereby of the engine: from the resource or from the catalogue of the operator.
 
 use alustan_api::report::{Failure, FailureClass};
-use alustan_api::run::{PROTOCOL, PinnedImage};
+use alustan_api::run::{BUILD_PROTOCOL, PROTOCOL, PinnedImage};
 use alustan_api::{Engine, EngineSpec, Terraform, engine};
 
 use crate::settings::{EngineImage, Settings};
@@ -26,6 +26,7 @@ impl Wanted {
             asked: self.asked,
             engine: self.engine,
             protocol: PROTOCOL,
+            build_protocol: Some(BUILD_PROTOCOL),
         }
     }
 
@@ -134,4 +135,9 @@ pub(crate) fn may_lack_runner(base: &PinnedImage, settings: &Settings) -> bool {
     let is_foreign =
         base.asked.is_none() && base.reference != settings.base_image && base.engine.is_none();
     is_foreign || base.protocol != PROTOCOL
+}
+
+/// Whether `base` may lack a runner that executes the steps of this operator's build pods. If so, the pod uses the runner of the operator.
+pub(crate) fn may_lack_build_steps(base: &PinnedImage, settings: &Settings) -> bool {
+    may_lack_runner(base, settings) || base.build_protocol != Some(BUILD_PROTOCOL)
 }

@@ -27,6 +27,8 @@ pub struct ImagePlan {
     pub architecture: Architecture,
     /// Whether the build adds the runner, because the base image may lack it (rule 4).
     pub inject: bool,
+    /// Whether the build pod uses the runner of the operator, because that of the base image may not have the same steps.
+    pub inject_into_pod: bool,
     /// Type of the backend that the image is initialised for, so that runs need no `init`.
     pub backend: Option<&'static str>,
     /// Text of the generated Dockerfile, which only copies files (rule 2).
@@ -94,6 +96,7 @@ pub fn plan(
 ) -> ImagePlan {
     let before = tf.spec.container_registry.dockerfile.clone();
     let inject = before.is_some() || base_image::may_lack_runner(base, settings);
+    let inject_into_pod = inject || base_image::may_lack_build_steps(base, settings);
     let from = before.is_none().then_some(base.resolved.as_str());
     let dockerfile = dockerfile(from, inject);
     let managed = alustan_backends::is_managed(tf.spec.backend.as_ref(), source.backend.as_deref());
@@ -118,6 +121,7 @@ pub fn plan(
         base: base.resolved.clone(),
         architecture,
         inject,
+        inject_into_pod,
         backend,
         dockerfile,
         before,

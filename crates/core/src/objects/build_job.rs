@@ -67,7 +67,7 @@ pub fn job(tf: &Terraform, build: &Build<'_>, settings: &Settings) -> Job {
             template: PodTemplateSpec {
                 metadata: Some(ObjectMeta {
                     labels: Some(pod_labels(tf, &metadata)),
-                    annotations: Some(pod::without_sidecars().collect()),
+                    annotations: Some(pod_annotations()),
                     ..ObjectMeta::default()
                 }),
                 spec: Some(pod_spec(tf, build, settings)),
@@ -90,6 +90,13 @@ fn pod_labels(tf: &Terraform, job: &ObjectMeta) -> BTreeMap<String, String> {
     labels
 }
 
+/// Annotations of the build pod: no sidecars, and no token of a cloud in the container of `init`.
+fn pod_annotations() -> BTreeMap<String, String> {
+    let skipped =
+        pod::WITHOUT_IDENTITY.map(|name| (name.to_owned(), prepare::PREPARE_CONTAINER.to_owned()));
+    pod::without_sidecars().chain(skipped).collect()
+}
+
 fn pod_spec(tf: &Terraform, build: &Build<'_>, settings: &Settings) -> PodSpec {
     let kind = settings.builder_of(tf);
     let prepare = Prepare {
@@ -98,7 +105,8 @@ fn pod_spec(tf: &Terraform, build: &Build<'_>, settings: &Settings) -> PodSpec {
         path: build.path,
         dockerfile: &build.image.dockerfile,
         backend: build.image.backend.unwrap_or_default(),
-        inject: build.image.inject,
+        inject: build.image.inject_into_pod,
+        layer: build.image.inject,
         docker: build.docker.is_some(),
         before: build.image.before.as_deref(),
         lent: build.lent,
@@ -116,17 +124,9 @@ fn pod_spec(tf: &Terraform, build: &Build<'_>, settings: &Settings) -> PodSpec {
             .docker
             .map(|(name, key)| prepare::docker_config(name, key)),
     );
-    let (init, container) = match kind {
-        BuilderKind::Kaniko => (
-            prepare::containers(tf, &prepare, settings),
-            builder(tf, build, settings),
-        ),
-        BuilderKind::Append => (
-            prepare::inject(tf, &prepare, settings)
-                .into_iter()
-                .collect(),
-            append(tf, build, &prepare, settings),
-        ),
+    let container = match kind {
+        BuilderKind::Kaniko => builder(tf, build, settings),
+        BuilderKind::Append => append(tf, build, &prepare, settings),
     };
     let root = kind == BuilderKind::Kaniko;
     PodSpec {
@@ -139,7 +139,7 @@ fn pod_spec(tf: &Terraform, build: &Build<'_>, settings: &Settings) -> PodSpec {
                 name: name.to_owned(),
             }]
         }),
-        init_containers: Some(init).filter(|init| !init.is_empty()),
+        init_containers: Some(prepare::containers(tf, &prepare, settings)),
         node_selector: Some(pod::nodes_of(build.image.architecture)),
         restart_policy: Some("Never".to_owned()),
         security_context: Some(pod::pod_security()),
@@ -150,7 +150,7 @@ fn pod_spec(tf: &Terraform, build: &Build<'_>, settings: &Settings) -> PodSpec {
     }
 }
 
-/// Container that prepares the context, appends it to the base image and pushes the result. Runs without root.
+/// Container that appends the prepared context to the base image and pushes the result. Runs without root.
 fn append(
     tf: &Terraform,
     build: &Build<'_>,
@@ -158,18 +158,17 @@ fn append(
     settings: &Settings,
 ) -> Container {
     let target = format!("{}:{}", repository(tf), build.image.tag);
-    let image = [
+    let image = vec![
+        pod::env("ALUSTAN_CONTEXT", build.artifact),
         pod::env("ALUSTAN_IMAGE", target),
         pod::env("ALUSTAN_BASE", canonical(&build.image.base)),
         pod::env("ALUSTAN_NAMESPACE_UID", build.namespace_uid),
         pod::env("ALUSTAN_CREATED", build.created.to_string()),
     ];
-    let prepare = prepare::container(tf, prepare, settings);
     Container {
         name: BUILD_CONTAINER.to_owned(),
         args: Some(vec!["build".to_owned()]),
-        env: Some(prepare.env.iter().flatten().cloned().chain(image).collect()),
-        ..prepare
+        ..prepare::with_registry(tf, prepare, settings, image)
     }
 }
 

@@ -13,6 +13,14 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 /// <https://azure.github.io/azure-workload-identity/docs/topics/service-account-labels-and-annotations.html>.
 pub(crate) const AZURE_IDENTITY: (&str, &str) = ("azure.workload.identity/use", "true");
 
+/// Annotations of Azure and EKS with the containers of a pod that get no token of a cloud. Azure separates names by semicolons, EKS by
+/// commas: <https://azure.github.io/azure-workload-identity/docs/topics/service-account-labels-and-annotations.html>,
+/// <https://github.com/aws/amazon-eks-pod-identity-webhook#pod-annotations>.
+pub(crate) const WITHOUT_IDENTITY: [&str; 2] = [
+    "azure.workload.identity/skip-containers",
+    "eks.amazonaws.com/skip-containers",
+];
+
 /// Labels and annotations that disable the injection of sidecars: Istio, Linkerd, Kuma, Consul, Vault, OpenTelemetry and
 /// Datadog. A sidecar does not terminate with the run, and `prepare` would start before the network of a mesh does.
 const WITHOUT_SIDECARS: [(&str, &str); 7] = [

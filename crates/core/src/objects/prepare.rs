@@ -1,4 +1,7 @@
 //! Init containers that unpack a context and install its providers: in builds, and in runs without an image.
+//!
+//! `init` evaluates the module, which can read files and execute programs. So the container of `init` has neither the credentials of the
+//! registry nor a volume that can change what a container with these credentials executes.
 
 use alustan_api::paths;
 use k8s_openapi::api::core::v1::{
@@ -18,6 +21,13 @@ pub(crate) const VOLUME: &str = "build";
 pub(crate) const DOCKER: &str = "docker";
 const INJECT: &str = "inject";
 const GIT: &str = "git";
+/// Scratch volume of the containers with the credentials of the registry. Programs there read configuration from it (`HOME=/tmp`).
+const REGISTRY_TMP: &str = "tmp-registry";
+
+/// Name of the init container that pulls the context.
+pub const PULL_CONTAINER: &str = "pull";
+/// Name of the init container that executes `init`.
+pub const PREPARE_CONTAINER: &str = "prepare";
 
 /// Inputs of the preparation.
 #[derive(Clone, Copy, Debug)]
@@ -32,8 +42,10 @@ pub(crate) struct Prepare<'a> {
     pub(crate) dockerfile: &'a str,
     /// Type of the backend to initialise the module for; empty for none.
     pub(crate) backend: &'a str,
-    /// Whether the base image may lack the runner.
+    /// Whether the base image may lack the runner, or has another one than the pod needs.
     pub(crate) inject: bool,
+    /// Whether the image gets the runner as a layer.
+    pub(crate) layer: bool,
     /// Whether the pod has a volume with a docker configuration.
     pub(crate) docker: bool,
     /// Path in the context of the user Dockerfile that precedes `dockerfile`.
@@ -54,15 +66,19 @@ pub(crate) fn containers(
     settings: &Settings,
 ) -> Vec<Container> {
     let injected = inject(tf, prepare, settings);
-    let prepared = container(tf, prepare, settings);
-    injected.into_iter().chain([prepared]).collect()
+    let prepared = [pull(tf, prepare, settings), init(tf, prepare, settings)];
+    injected.into_iter().chain(prepared).collect()
 }
 
-/// Returns the volumes of these containers except the cache and `/tmp`.
+/// Returns the volumes of these containers except the cache and `/tmp` of `init`.
 pub(crate) fn volumes(tf: &Terraform, prepare: &Prepare<'_>) -> Vec<Volume> {
     let injected = (!injected(tf, prepare).is_empty()).then(|| pod::scratch(INJECT));
-    let volumes = [pod::scratch(VOLUME)].into_iter().chain(injected);
-    volumes.chain(git_credentials(tf, prepare.lent)).collect()
+    [VOLUME, REGISTRY_TMP]
+        .map(pod::scratch)
+        .into_iter()
+        .chain(injected)
+        .chain(git_credentials(tf, prepare.lent))
+        .collect()
 }
 
 /// Files with the credentials of a repository for HTTPS.
@@ -143,9 +159,13 @@ pub(crate) fn docker_config(name: &str, key: &str) -> Volume {
 
 /// Returns the read-only mount of the docker configuration.
 pub(crate) fn docker_mount(path: &str) -> VolumeMount {
+    read_only(pod::mount(DOCKER, path))
+}
+
+fn read_only(mount: VolumeMount) -> VolumeMount {
     VolumeMount {
         read_only: Some(true),
-        ..pod::mount(DOCKER, path)
+        ..mount
     }
 }
 
@@ -158,17 +178,13 @@ pub(crate) fn runner(inject: bool) -> String {
     }
 }
 
-/// Returns the mount of the injected programs.
+/// Returns the read-only mount of the injected programs.
 pub(crate) fn inject_mount() -> VolumeMount {
-    pod::mount(INJECT, paths::INJECT)
+    read_only(pod::mount(INJECT, paths::INJECT))
 }
 
 /// Init container that copies programs from the image of the operator; `None` if the base image has all of them.
-pub(crate) fn inject(
-    tf: &Terraform,
-    prepare: &Prepare<'_>,
-    settings: &Settings,
-) -> Option<Container> {
+fn inject(tf: &Terraform, prepare: &Prepare<'_>, settings: &Settings) -> Option<Container> {
     let programs = injected(tf, prepare);
     if programs.is_empty() {
         return None;
@@ -182,38 +198,50 @@ pub(crate) fn inject(
         command: Some(command),
         resources: Some(pod::resources("10m", "16Mi", "64Mi")),
         security_context: Some(pod::restricted()),
-        volume_mounts: Some(vec![inject_mount()]),
+        volume_mounts: Some(vec![pod::mount(INJECT, paths::INJECT)]),
         ..Container::default()
     })
 }
 
-/// Init container that unpacks the context and installs providers and modules. Uses the base image.
-pub(crate) fn container(tf: &Terraform, prepare: &Prepare<'_>, settings: &Settings) -> Container {
-    let mut mounts = vec![
-        pod::mount("cache", paths::CACHE),
-        pod::mount(VOLUME, paths::BUILD),
-        pod::mount("tmp", "/tmp"),
-    ];
+/// Init container that pulls the context, unpacks it and writes the files for the builder.
+fn pull(tf: &Terraform, prepare: &Prepare<'_>, settings: &Settings) -> Container {
     let mut env = vec![
         pod::env("ALUSTAN_CONTEXT", prepare.artifact),
-        pod::env("ALUSTAN_MODULE_PATH", prepare.path),
         pod::env("ALUSTAN_DOCKERFILE", prepare.dockerfile),
-        pod::env("ALUSTAN_BACKEND_KIND", prepare.backend),
-        pod::env(
-            "ALUSTAN_INSECURE_REGISTRIES",
-            insecure(tf, settings).join(","),
-        ),
-        pod::env("DOCKER_CONFIG", paths::DOCKER_CONFIG),
     ];
-    env.extend(environment(settings));
-    if !injected(tf, prepare).is_empty() {
-        mounts.push(inject_mount());
-    }
-    if prepare.inject {
+    if prepare.layer {
         env.push(pod::env("ALUSTAN_INJECT", "true"));
     }
     if let Some(path) = prepare.before {
         env.push(pod::env("ALUSTAN_DOCKERFILE_BEFORE", path));
+    }
+    Container {
+        name: PULL_CONTAINER.to_owned(),
+        args: Some(vec!["pull".to_owned()]),
+        ..with_registry(tf, prepare, settings, env)
+    }
+}
+
+/// Returns a container of the base image with `env` and the credentials of the registry, without name and arguments. It must execute
+/// nothing of the repository.
+pub(crate) fn with_registry(
+    tf: &Terraform,
+    prepare: &Prepare<'_>,
+    settings: &Settings,
+    mut env: Vec<EnvVar>,
+) -> Container {
+    let mut mounts = vec![
+        pod::mount(VOLUME, paths::BUILD),
+        pod::mount(REGISTRY_TMP, "/tmp"),
+    ];
+    env.push(pod::env(
+        "ALUSTAN_INSECURE_REGISTRIES",
+        insecure(tf, settings).join(","),
+    ));
+    env.push(pod::env("DOCKER_CONFIG", paths::DOCKER_CONFIG));
+    env.extend(environment(settings));
+    if !injected(tf, prepare).is_empty() {
+        mounts.push(inject_mount());
     }
     if let Some(helper) = helper(tf) {
         let program = format!("{}/{helper}", paths::INJECT);
@@ -222,27 +250,57 @@ pub(crate) fn container(tf: &Terraform, prepare: &Prepare<'_>, settings: &Settin
     if prepare.docker {
         mounts.push(docker_mount(paths::DOCKER_CONFIG));
     }
+    Container {
+        env: Some(env),
+        volume_mounts: Some(mounts),
+        ..in_base(prepare)
+    }
+}
+
+/// Init container that executes `init`, which installs providers and modules. Of the build volume, it mounts only the folders that
+/// become layers: it can change neither the Dockerfile nor replace these folders by links.
+fn init(tf: &Terraform, prepare: &Prepare<'_>, settings: &Settings) -> Container {
+    let layer = |layer: paths::Layer| VolumeMount {
+        sub_path: Some(format!("src/{}", layer.source)),
+        ..pod::mount(VOLUME, &format!("{}/src/{}", paths::BUILD, layer.source))
+    };
+    let mut mounts = vec![pod::mount("cache", paths::CACHE)];
+    mounts.extend(paths::LAYERS.map(layer));
+    mounts.push(pod::mount("tmp", "/tmp"));
+    let mut env = vec![
+        pod::env("ALUSTAN_MODULE_PATH", prepare.path),
+        pod::env("ALUSTAN_BACKEND_KIND", prepare.backend),
+        pod::env("ALUSTAN_WORK_DIR", "/tmp"),
+    ];
+    env.extend(environment(settings));
+    if prepare.inject {
+        mounts.push(inject_mount());
+    }
     let repo = &tf.spec.git_repo;
     let authority = repo.ca_bundle.as_deref();
     env.extend(authority.map(|text| pod::env("ALUSTAN_GIT_CA_BUNDLE", text)));
     if repo.has_credentials() {
-        mounts.push(VolumeMount {
-            read_only: Some(true),
-            ..pod::mount(GIT, paths::GIT)
-        });
+        mounts.push(read_only(pod::mount(GIT, paths::GIT)));
         env.push(pod::env("ALUSTAN_GIT_CREDENTIALS", paths::GIT));
         env.push(pod::env("ALUSTAN_GIT_URL", &repo.url));
     }
     Container {
-        name: "prepare".to_owned(),
+        name: PREPARE_CONTAINER.to_owned(),
+        args: Some(vec!["prepare".to_owned()]),
+        env: Some(env),
+        volume_mounts: Some(mounts),
+        ..in_base(prepare)
+    }
+}
+
+/// Returns a container that executes the runner in the base image.
+fn in_base(prepare: &Prepare<'_>) -> Container {
+    Container {
         image: Some(prepare.base.to_owned()),
         image_pull_policy: Some("IfNotPresent".to_owned()),
         command: Some(vec![runner(prepare.inject)]),
-        args: Some(vec!["prepare".to_owned()]),
-        env: Some(env),
         resources: Some(pod::resources("100m", "128Mi", "1Gi")),
         security_context: Some(pod::restricted()),
-        volume_mounts: Some(mounts),
         ..Container::default()
     }
 }

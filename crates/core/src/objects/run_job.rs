@@ -186,6 +186,7 @@ fn prepare<'a>(parts: &Parts<'a>) -> Option<Prepare<'a>> {
             dockerfile: "",
             backend: "",
             inject: true,
+            layer: false,
             docker: parts.docker.is_some(),
             before: None,
             lent: None,

@@ -1,6 +1,7 @@
 //! Builder kind Append: pushes the prepared folders as layers on top of the base image. Needs neither a builder nor root.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::iter;
 use std::path::Path;
 
@@ -74,8 +75,14 @@ impl Image {
 /// Writes the layers of `place`.
 fn layers(place: &Place) -> Result<Vec<Layer>, Failure> {
     let layer = |kind: &paths::Layer| {
+        let folder = place.source(kind);
+        // A link could lead to the credentials of this container.
+        if !fs::symlink_metadata(&folder).is_ok_and(|found| found.is_dir()) {
+            let message = format!("{} is no folder", folder.display());
+            return Err(module("PrepareFailed", message));
+        }
         let content = Content {
-            folder: &place.source(kind),
+            folder: &folder,
             target: Path::new(kind.target),
             made_from: Path::new(MADE),
             owner: kind.owner.unsigned_abs(),
@@ -92,7 +99,7 @@ fn layers(place: &Place) -> Result<Vec<Layer>, Failure> {
     };
     iter::once(&RUNNER_LAYER)
         .chain(&LAYERS)
-        .filter(|kind| place.source(kind).is_dir())
+        .filter(|kind| fs::symlink_metadata(place.source(kind)).is_ok())
         .map(layer)
         .collect()
 }
@@ -108,5 +115,30 @@ fn refused(error: LayerError) -> Failure {
             "FileUnsupported",
             format!("the module cannot be put into an image: {error}"),
         ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn link_in_place_of_the_module_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut layout = Layout::from_vars(&Vars::new());
+        layout.build = folder.path().join("build");
+        let place = Place::new(&layout);
+        place.make().unwrap();
+        assert_eq!(layers(&place).unwrap().len(), 2);
+        fs::remove_dir(&place.module).unwrap();
+        symlink(folder.path(), &place.module).unwrap();
+        let failure = layers(&place).unwrap_err();
+        assert!(
+            failure.message.contains("src/module"),
+            "{}",
+            failure.message
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! Last step of a preparation: the same inputs must produce the same files.
+//! Last part of a step: the same inputs must produce the same files.
 
 use std::fs;
 use std::io;
@@ -10,23 +10,19 @@ use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, utimensat};
 use serde_json::Value;
 
 use super::place::Place;
-use super::request::Request;
+use super::request::ContextRequest;
 use crate::certificates;
 use crate::layer::TIME;
 use crate::layout::Vars;
 
-/// Writes the other files for the builder, and removes nondeterministic content.
-pub(super) fn finish(
+/// Writes the runner, the CA certificates and the Dockerfile for the builder. They are outside the folders that the container of `init`
+/// mounts: the module could otherwise have the builder execute its own Dockerfile.
+pub(super) fn write_builder_files(
     place: &Place,
-    request: &Request,
+    request: &ContextRequest,
     dockerfile: &str,
     vars: &Vars,
-    directory: &Path,
 ) -> io::Result<()> {
-    let data = directory.join(".terraform");
-    remove_histories(&data.join("modules"))?;
-    sort_modules(&data.join("modules/modules.json"))?;
-    forget_lineage(&data.join("terraform.tfstate"))?;
     if request.inject {
         let programs = place.source(&RUNNER_LAYER);
         fs::create_dir_all(&programs)?;
@@ -37,6 +33,16 @@ pub(super) fn finish(
     }
     level(&place.root.join("src"))?;
     fs::write(place.root.join("Dockerfile"), dockerfile)
+}
+
+/// Removes nondeterministic content of the prepared folders.
+pub(super) fn finish(place: &Place, directory: &Path) -> io::Result<()> {
+    let data = directory.join(".terraform");
+    remove_histories(&data.join("modules"))?;
+    sort_modules(&data.join("modules/modules.json"))?;
+    forget_lineage(&data.join("terraform.tfstate"))?;
+    level(&place.module)?;
+    level(&place.providers)
 }
 
 /// Removes the git history of remote modules. Runs do not need it.

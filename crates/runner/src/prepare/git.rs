@@ -1,7 +1,7 @@
 //! Credentials of the repository, for modules that the engine fetches by git.
 //!
-//! They are files of a Secret that only this container mounts. The files for git are in `/tmp`, which the builder does not share. They are
-//! removed before anything is copied.
+//! They are files of a Secret that only the container of `init` mounts. The files for git are in `/tmp`, which no other container of a build
+//! shares. They are removed before anything is copied.
 
 use std::collections::BTreeMap;
 use std::fs;

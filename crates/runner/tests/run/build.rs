@@ -1,4 +1,4 @@
-//! `alustan-runner build`, with a real engine and a real registry.
+//! The steps of a build (`alustan-runner pull`, `prepare`, `build`), with a real engine and a real registry.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -21,6 +21,8 @@ use tempfile::TempDir;
 const MODULE: &str =
     "resource \"terraform_data\" \"a\" { input = file(\"${path.module}/run.sh\") }\n";
 const RUNNER: &str = env!("CARGO_BIN_EXE_alustan-runner");
+/// Script that executes the steps of a build with the program `$0`.
+const STEPS: &str = r#""$0" pull && "$0" prepare && exec "$0" build"#;
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 
 /// Registry on loopback with a base image, and the folder of a build.
@@ -44,7 +46,7 @@ struct Built {
     /// Termination message.
     message: String,
     stderr: String,
-    /// Peak resident memory of the runner, without its children, in KiB.
+    /// Peak resident memory of the last step, without its children, in KiB.
     peak: u64,
 }
 
@@ -187,7 +189,9 @@ impl Place {
 
     /// Pushes the files of `module` as a context, as the operator does, and builds it as `team/web:tag`.
     fn build(&self, module: &Path, tag: &str, environment: &[(&str, &str)]) -> Built {
-        self.build_by(Command::new(RUNNER), module, tag, environment)
+        let mut steps = Command::new("sh");
+        steps.args(["-c", STEPS, RUNNER]);
+        self.build_by(steps, module, tag, environment)
     }
 
     /// Builds as [`Self::build`], with a scratch space of `kib` KiB.
@@ -195,15 +199,20 @@ impl Place {
         let folder = self.path(&format!("build-{tag}"));
         fs::create_dir_all(&folder).unwrap();
         let mount = format!("mount -t tmpfs -o size={kib}k tmpfs {}", folder.display());
-        let mut runner = Command::new("unshare");
-        runner.args(["--mount", "sh", "-c", &format!("{mount} && exec \"$@\"")]);
-        runner.args(["sh", RUNNER]);
-        self.build_by(runner, module, tag, &[])
+        let mut steps = Command::new("unshare");
+        steps.args([
+            "--mount",
+            "sh",
+            "-c",
+            &format!("{mount} && {STEPS}"),
+            RUNNER,
+        ]);
+        self.build_by(steps, module, tag, &[])
     }
 
     fn build_by(
         &self,
-        mut runner: Command,
+        mut steps: Command,
         module: &Path,
         tag: &str,
         environment: &[(&str, &str)],
@@ -220,8 +229,7 @@ impl Place {
         for folder in ["cache", "home"] {
             fs::create_dir_all(self.path(folder)).unwrap();
         }
-        let mut runner = runner
-            .arg("build")
+        let mut runner = steps
             .env("ALUSTAN_CONTEXT", format!("{repository}@{context}"))
             .env("ALUSTAN_DOCKERFILE", "")
             .env("ALUSTAN_BACKEND_KIND", "http")
@@ -231,6 +239,7 @@ impl Place {
             .env("ALUSTAN_CREATED", "2026-01-01T00:00:00Z")
             .env("ALUSTAN_INSECURE_REGISTRIES", &self.host)
             .env("ALUSTAN_BUILD_DIR", &build)
+            .env("ALUSTAN_WORK_DIR", self.path(&format!("work-{tag}")))
             .env("ALUSTAN_CACHE_DIR", self.path("cache"))
             .env("ALUSTAN_BASE_PROVIDERS_DIR", self.path("plugins"))
             .env("ALUSTAN_TERMINATION_LOG", &log)

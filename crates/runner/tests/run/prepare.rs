@@ -10,7 +10,7 @@ use alustan_api::report::{Failure, FailureClass, PrepareReport, RunResult};
 use alustan_api::run::RunKind;
 use alustan_runner::command::Commands;
 use alustan_runner::layout::{Layout, Vars, process_vars};
-use alustan_runner::prepare::{Request, prepare_context};
+use alustan_runner::prepare::{ContextRequest, ModuleRequest, prepare_context, unpack_context};
 use alustan_runner::processes::Processes;
 use alustan_runner::redact::Redactor;
 use alustan_runner::secret_values::of_environment;
@@ -37,14 +37,19 @@ fn context(files: &[(&str, &str)]) -> Vec<u8> {
     archive.into_inner().unwrap().finish().unwrap()
 }
 
-fn request(path: &str, backend: Option<&str>) -> Request {
-    Request {
+fn pulled() -> ContextRequest {
+    ContextRequest {
         context: String::new(),
-        path: path.into(),
         dockerfile: "FROM base\n".into(),
         before: None,
-        backend: backend.map(Into::into),
         inject: false,
+    }
+}
+
+fn request(path: &str, backend: Option<&str>) -> ModuleRequest {
+    ModuleRequest {
+        path: path.into(),
+        backend: backend.map(Into::into),
     }
 }
 
@@ -52,12 +57,26 @@ fn request(path: &str, backend: Option<&str>) -> Request {
 fn layout(world: &World, build: &str) -> Layout {
     let mut layout = Layout::from_vars(&Vars::new());
     layout.build = world.path(build);
+    layout.work = world.path(&format!("{build}.work"));
     layout.cache = world.path("cache");
     layout.base_providers = world.path("base");
     layout
 }
 
-fn prepare_in(layout: &Layout, request: &Request, files: &[(&str, &str)]) -> Result<(), Failure> {
+fn prepare_in(
+    layout: &Layout,
+    request: &ModuleRequest,
+    files: &[(&str, &str)],
+) -> Result<(), Failure> {
+    prepare_pulled(layout, &pulled(), request, files)
+}
+
+fn prepare_pulled(
+    layout: &Layout,
+    pulled: &ContextRequest,
+    request: &ModuleRequest,
+    files: &[(&str, &str)],
+) -> Result<(), Failure> {
     let mut vars = process_vars();
     vars.remove("TF_CLI_CONFIG_FILE");
     vars.insert("HOME".into(), layout.build.display().to_string());
@@ -74,13 +93,8 @@ fn prepare_in(layout: &Layout, request: &Request, files: &[(&str, &str)]) -> Res
         redactor: Redactor::default(),
         tail: Tail::default(),
     };
-    runtime().block_on(prepare_context(
-        layout,
-        &vars,
-        &commands,
-        request,
-        &context(files),
-    ))
+    unpack_context(layout, &vars, pulled, &context(files))?;
+    runtime().block_on(prepare_context(layout, &vars, &commands, request))
 }
 
 fn runtime() -> tokio::runtime::Runtime {
@@ -112,12 +126,12 @@ fn a_dockerfile_of_the_repository_comes_before_ours() {
     let prepared = |from: &str| {
         let world = World::new("");
         let layout = layout(&world, "build");
-        let mut request = request("web", Some("http"));
-        request.dockerfile = "COPY module/ /alustan/module/\n".into();
-        request.before = Some("docker/Dockerfile".into());
+        let mut pulled = pulled();
+        pulled.dockerfile = "COPY module/ /alustan/module/\n".into();
+        pulled.before = Some("docker/Dockerfile".into());
         let theirs = format!("ARG ALUSTAN_BASE\nFROM {from}\nRUN true");
         let files = [("web/main.tf", PLAIN), ("docker/Dockerfile", &theirs)];
-        prepare_in(&layout, &request, &files)?;
+        prepare_pulled(&layout, &pulled, &request("web", Some("http")), &files)?;
         Ok(fs::read_to_string(layout.build.join("Dockerfile")).unwrap())
     };
     assert_eq!(
@@ -311,11 +325,24 @@ fn what_is_wrong_with_a_module_is_told_with_its_reason() {
 }
 
 #[test]
+fn files_for_the_builder_are_written_before_init() {
+    let world = World::new("");
+    let layout = layout(&world, "build");
+    let vars = Vars::from([("ALUSTAN_CA_BUNDLE".to_owned(), "PEM".to_owned())]);
+    unpack_context(&layout, &vars, &pulled(), &context(&[("main.tf", PLAIN)])).unwrap();
+    let read = |name: &str| fs::read_to_string(layout.build.join(name)).unwrap();
+    assert_eq!(read("Dockerfile"), "FROM base\n");
+    assert_eq!(read("ca.crt"), "PEM");
+    assert_eq!(read("src/module/main.tf"), PLAIN);
+    assert!(layout.build.join("src/providers").is_dir());
+}
+
+#[test]
 fn a_failure_stands_in_the_termination_message() {
     let world = World::new("");
     let log = world.path("log");
     let done = Command::new(env!("CARGO_BIN_EXE_alustan-runner"))
-        .arg("prepare")
+        .arg("pull")
         .env("ALUSTAN_CONTEXT", "127.0.0.1:1/team/web@sha256:0000000000000000000000000000000000000000000000000000000000000000")
         .env("ALUSTAN_DOCKERFILE", "FROM base")
         .env("ALUSTAN_INSECURE_REGISTRIES", "127.0.0.1:1")
@@ -354,13 +381,14 @@ fn the_password_of_a_proxy_is_not_printed_when_a_module_is_prepared() {
         redactor: Redactor::new(of_environment(&vars, &BTreeSet::new())),
         tail: Tail::default(),
     };
+    let layout = layout(&world, "build");
+    unpack_context(&layout, &vars, &pulled(), &context(&[("main.tf", PLAIN)])).unwrap();
     let failure = runtime()
         .block_on(prepare_context(
-            &layout(&world, "build"),
+            &layout,
             &vars,
             &commands,
             &request("", None),
-            &context(&[("main.tf", PLAIN)]),
         ))
         .unwrap_err();
     assert!(
@@ -378,7 +406,7 @@ fn a_proxy_that_cannot_be_reached_is_told_without_its_password() {
     let log = world.path("log");
     let digest = "0".repeat(64);
     let done = Command::new(env!("CARGO_BIN_EXE_alustan-runner"))
-        .arg("prepare")
+        .arg("pull")
         .env(
             "ALUSTAN_CONTEXT",
             format!("registry.test/team/web@sha256:{digest}"),

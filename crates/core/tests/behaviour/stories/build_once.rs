@@ -1,6 +1,6 @@
 //! Rules 1 and 2: one build per content.
 
-use alustan_api::run::{PROTOCOL, PinnedImage};
+use alustan_api::run::{BUILD_PROTOCOL, PROTOCOL, PinnedImage};
 use alustan_api::{Architecture, State, Terraform, names};
 use alustan_core::decide::run_inputs::config;
 use alustan_core::model::image::{ImagePlan, plan};
@@ -30,6 +30,7 @@ fn base() -> PinnedImage {
         asked: None,
         engine: None,
         protocol: PROTOCOL,
+        build_protocol: Some(BUILD_PROTOCOL),
     }
 }
 
@@ -58,6 +59,7 @@ fn usual() -> ImagePlan {
 #[case::another_kind_of_builder(
     terraform().with("/containerRegistry/builder", serde_json::json!({ "kind": "Append" })), source(), base())]
 #[case::another_commit_date(terraform(), SourceSeen { committed_at: crate::fixtures::at(9), ..source() }, base())]
+#[case::a_runner_with_other_steps(terraform(), source(), PinnedImage { build_protocol: None, ..base() })]
 fn the_tag_stays_with(
     #[case] tf: Terraform,
     #[case] source: SourceSeen,
@@ -97,6 +99,17 @@ fn the_tag_belongs_to_one_namespace() {
         &settings(),
     );
     assert_ne!(other.tag, usual().tag);
+}
+
+#[test]
+fn runner_with_other_steps_is_replaced_in_the_pod_alone() {
+    let older = PinnedImage {
+        build_protocol: None,
+        ..base()
+    };
+    let image = image(&terraform(), &source(), &older);
+    assert!(image.inject_into_pod && !image.inject);
+    assert!(!usual().inject_into_pod);
 }
 
 #[test]

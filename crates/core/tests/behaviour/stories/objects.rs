@@ -5,7 +5,7 @@ use alustan_core::objects::secrets;
 use alustan_core::step::{Decision, Object, Step};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{PodSpec, Secret};
+use k8s_openapi::api::core::v1::{PodSpec, Secret, VolumeMount};
 use kube::ResourceExt;
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -174,19 +174,17 @@ fn operator_default_builds_what_names_no_builder() {
         let mut world = World::with(tf);
         world.settings.builder = BuilderKind::Append;
         let pod = pod(Made::by(world).job("build"));
-        (
-            pod.containers[0].args == Some(vec!["build".to_owned()]),
-            pod.init_containers,
-        )
+        pod.containers[0].args == Some(vec!["build".to_owned()])
     };
-    assert_eq!(built_by(terraform()), (true, None));
+    assert!(built_by(terraform()));
     let kaniko = json!({ "kind": "Kaniko" });
     let image = json!({ "image": "registry.test/builder:1" });
     let cache = json!({ "cacheRepository": "registry.test/layers" });
     let lifetime = json!({ "cacheLifetime": "48h" });
     for builder in [kaniko, image, cache, lifetime] {
-        let (appends, init) = built_by(terraform().with("/containerRegistry/builder", builder));
-        assert!(!appends && init.is_some());
+        assert!(!built_by(
+            terraform().with("/containerRegistry/builder", builder)
+        ));
     }
 }
 
@@ -390,8 +388,13 @@ fn credentials_of_the_repository_are_seen_by_the_one_who_prepares_alone() {
             .all(|it| it["secret"]["optional"] == true)
     );
     let sees = |container: &Value| container["volumeMounts"].to_string().contains("\"git\"");
-    assert!(sees(&build["initContainers"][0]) && !sees(&build["containers"][0]));
-    let environment = build["initContainers"][0]["env"].to_string();
+    let [pull, prepare] = [0_usize, 1].map(|at| &build["initContainers"][at]);
+    assert_eq!(
+        (&pull["name"], &prepare["name"]),
+        (&json!("pull"), &json!("prepare"))
+    );
+    assert!(sees(prepare) && !sees(pull) && !sees(&build["containers"][0]));
+    let environment = prepare["env"].to_string();
     for name in [
         "ALUSTAN_GIT_CREDENTIALS",
         "ALUSTAN_GIT_URL",
@@ -406,4 +409,38 @@ fn credentials_of_the_repository_are_seen_by_the_one_who_prepares_alone() {
     );
     let none = serde_json::to_string(&pod(Made::of(terraform()).job("build"))).unwrap();
     assert!(!none.contains("ALUSTAN_GIT"), "{none}");
+}
+
+/// Returns the names of the volumes that `container` of `pod` mounts, with `:ro` if it cannot write to them.
+fn mounted(pod: &PodSpec, container: &str) -> Vec<String> {
+    let mut all = pod.init_containers.iter().flatten().chain(&pod.containers);
+    let found = all.find(|one| one.name == container).unwrap();
+    let name = |mount: &VolumeMount| {
+        let path = mount.sub_path.as_ref().map(|path| format!("/{path}"));
+        let access = mount.read_only.map(|_| ":ro").unwrap_or_default();
+        format!("{}{}{access}", mount.name, path.unwrap_or_default())
+    };
+    let mounts = found.volume_mounts.iter().flatten();
+    mounts.map(name).collect()
+}
+
+#[rstest]
+#[case::kaniko(json!({ "kind": "Kaniko" }), &["build", "docker:ro"])]
+#[case::append(json!({ "kind": "Append" }), &["build", "tmp-registry", "inject:ro", "docker:ro"])]
+fn init_shares_only_layers_with_containers_of_the_registry(
+    #[case] builder: Value,
+    #[case] wanted: &[&str],
+) {
+    let tf = terraform()
+        .with("/containerRegistry/baseImage", "elsewhere.test/base:1")
+        .with("/gitRepo/credentialsSecret", json!({"name": "login"}))
+        .with("/containerRegistry/builder", builder);
+    let pod = pod(Made::of(tf).job("build"));
+    assert_eq!(mounted(&pod, "inject"), ["inject"]);
+    let pull = ["build", "tmp-registry", "inject:ro", "docker:ro"];
+    assert_eq!(mounted(&pod, "pull"), pull);
+    let layers = ["build/src/providers", "build/src/module"];
+    let prepare = ["cache", layers[0], layers[1], "tmp", "inject:ro", "git:ro"];
+    assert_eq!(mounted(&pod, "prepare"), prepare);
+    assert_eq!(mounted(&pod, "build"), wanted);
 }

@@ -40,8 +40,9 @@ fn arguments(job: &Job) -> Vec<String> {
     container(job, "build").unwrap().args.unwrap()
 }
 
+/// Value of a variable of the container that pulls the context.
 fn environment(job: &Job, name: &str) -> Option<String> {
-    let variables = container(job, "prepare").unwrap().env.unwrap();
+    let variables = container(job, "pull").unwrap().env.unwrap();
     let found = variables.into_iter().find(|one| one.name == name)?;
     found.value
 }
@@ -193,6 +194,23 @@ fn a_cloud_lets_the_build_pod_in_by_its_account(
         .get("azure.workload.identity/use")
         .map(String::as_str);
     assert_eq!(found, label);
+}
+
+#[rstest]
+#[case::kaniko("Kaniko")]
+#[case::append("Append")]
+fn init_gets_no_identity_of_a_cloud_and_no_helper(#[case] kind: &str) {
+    let tf = terraform()
+        .with("/containerRegistry/provider", "aws")
+        .with("/containerRegistry/builder", json!({ "kind": kind }));
+    let job = build(tf);
+    let prepare = serde_json::to_value(container(&job, "prepare").unwrap()).unwrap();
+    assert!(!prepare.to_string().contains("alustan-inject"), "{prepare}");
+    let metadata = job.spec.unwrap().template.metadata.unwrap();
+    let annotations = metadata.annotations.unwrap();
+    for cloud in ["azure.workload.identity", "eks.amazonaws.com"] {
+        assert_eq!(annotations[&format!("{cloud}/skip-containers")], "prepare");
+    }
 }
 
 #[test]

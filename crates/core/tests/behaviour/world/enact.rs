@@ -486,8 +486,8 @@ fn tells(status: &alustan_api::TerraformStatus, reason: &str) -> bool {
 /// Returns the context that the pod unpacks before the run.
 fn unpacks(pod: &PodSpec) -> Option<String> {
     let mut init = pod.init_containers.iter().flatten();
-    let prepare = init.find(|container| container.name == "prepare")?;
-    let mut env = prepare.env.iter().flatten();
+    let pull = init.find(|container| container.name == "pull")?;
+    let mut env = pull.env.iter().flatten();
     env.find(|env| env.name == "ALUSTAN_CONTEXT")?.value.clone()
 }
 

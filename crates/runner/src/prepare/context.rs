@@ -1,0 +1,57 @@
+//! First step of a build: pulls the context, and writes the files for the builder that must not depend on the module. Executes nothing of
+//! the repository, because its container has the credentials of the registry.
+
+use alustan_api::report::Failure;
+use alustan_registry::ImageRef;
+use alustan_source::{UnpackLimits, unpack};
+
+use super::dockerfile;
+use super::finish::write_builder_files;
+use super::place::{Place, unwritten};
+use super::registry_access::{access, of_registry, registry};
+use super::request::ContextRequest;
+use crate::failure::{chain, module};
+use crate::layout::{Layout, Vars};
+
+/// Pulls the context by its digest.
+pub(super) async fn pull(
+    request: &ContextRequest,
+    vars: &Vars,
+) -> Result<impl AsRef<[u8]> + use<>, Failure> {
+    crate::say!("pulling the context {}", request.context);
+    let image = ImageRef::parse(&request.context).map_err(|error| of_registry(&error))?;
+    let digest = image.digest().cloned().ok_or_else(|| {
+        module(
+            "PrepareFailed",
+            format!("{} is not named by its digest", request.context),
+        )
+    })?;
+    registry(vars)?
+        .pull_context(
+            image.name(),
+            &digest,
+            &access(&image, image.name().registry(), vars)?,
+        )
+        .await
+        .map_err(|error| of_registry(&error))
+}
+
+/// Unpacks `context`, and writes the Dockerfile and the other files for the builder.
+pub fn unpack_context(
+    layout: &Layout,
+    vars: &Vars,
+    request: &ContextRequest,
+    context: &impl AsRef<[u8]>,
+) -> Result<(), Failure> {
+    let place = Place::new(layout);
+    place.make().map_err(unwritten)?;
+    unpack(context.as_ref(), &place.module, &UnpackLimits::default())
+        .map_err(|error| module(error.reason(), chain(&error)))?;
+    let before = request.before.as_deref();
+    let before = before.map(|path| dockerfile::read(&place.module, path));
+    let dockerfile = match before.transpose()? {
+        Some(before) => format!("{}\n{}", before.trim_end(), request.dockerfile),
+        None => request.dockerfile.clone(),
+    };
+    write_builder_files(&place, request, &dockerfile, vars).map_err(unwritten)
+}
