@@ -12,6 +12,7 @@ mod dockerfile;
 mod empty_state;
 mod finish;
 mod git;
+mod leak;
 mod place;
 mod providers;
 mod registry_access;
@@ -127,7 +128,8 @@ pub async fn prepare_context(
             )
         })?;
     let mut environment = environment(layout, vars).map_err(unwritten)?;
-    let access = git::Credentials::read(vars).open(&environment)?;
+    let credentials = git::Credentials::read(vars);
+    let access = credentials.open(&environment)?;
     environment.extend(access.iter().flat_map(|it| it.environment().clone()));
     initialise(layout, commands, environment, request, &directory).await?;
     drop(access);
@@ -138,7 +140,9 @@ pub async fn prepare_context(
         at_run_time: layout.providers.clone(),
     };
     providers.gather().map_err(unwritten)?;
-    finish::finish(&place, &directory).map_err(unwritten)
+    finish::finish(&place, &directory).map_err(unwritten)?;
+    let data = directory.join(".terraform");
+    leak::check(&credentials.marks(), [&data, &place.providers])
 }
 
 fn environment(layout: &Layout, vars: &Vars) -> io::Result<Vars> {

@@ -17,6 +17,8 @@ use crate::layout::Vars;
 pub(super) const BUNDLE: &str = "ALUSTAN_GIT_CA_BUNDLE";
 /// Placeholder for the URL of a repository without credentials.
 const NOBODY: &str = "https://localhost/none";
+/// Minimum length of a text that a file contains only if the credentials were copied into it, in bytes.
+const SHORTEST_MARK: usize = 12;
 
 /// Available credentials. Without `Debug`, because they are secret.
 pub(super) struct Credentials {
@@ -55,6 +57,19 @@ impl Credentials {
         let password = self.found.https.as_ref();
         let password = password.map(|https| https.password.expose().to_owned());
         key.into_iter().chain(password).collect()
+    }
+
+    /// Returns texts that a file contains only if the credentials were copied into it: a long password, and the longest line of the key.
+    pub(super) fn marks(&self) -> Vec<String> {
+        self.secrets()
+            .iter()
+            .filter_map(|secret| {
+                let lines = secret.lines().filter(|line| !line.starts_with("-----"));
+                lines.max_by_key(|line| line.len())
+            })
+            .map(|line| line.trim().to_owned())
+            .filter(|line| line.len() >= SHORTEST_MARK)
+            .collect()
     }
 
     /// Provides the credentials to git, which runs in `environment`. Returns `None` if there are none.
@@ -124,6 +139,20 @@ mod tests {
             fs::read_to_string(store).unwrap(),
             "https://git:hunter22@host\n"
         );
+    }
+
+    #[test]
+    fn long_passwords_and_lines_of_keys_are_marks() {
+        let marks = |key: &str, password: &str| {
+            let folder = tempfile::tempdir().unwrap();
+            let files = [("ssh-key", key), ("password", password)];
+            Credentials::read(&vars(folder.path(), &files)).marks()
+        };
+        let key = "-----BEGIN PRIVATE KEY-----\nMIIEvQIBADAN\nBg==\n-----END PRIVATE KEY-----\n";
+        let wanted = ["MIIEvQIBADAN", "glpat-0123456789"];
+        assert_eq!(marks(key, "glpat-0123456789\n"), wanted);
+        let empty = "-----BEGIN PRIVATE KEY-----\n-----END PRIVATE KEY-----\n";
+        assert!(marks(empty, "hunter22").is_empty());
     }
 
     #[test]

@@ -1,0 +1,103 @@
+//! Refuses a module into which `init` copied the credentials of the repository: they would become content of the image (rule 2).
+//!
+//! A module source can name the files of the credentials. The check finds copies, also escaped or in base64. It finds no other encoding.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use alustan_api::report::Failure;
+
+use crate::failure::{user, world};
+use crate::redact::Redactor;
+
+/// Maximum size of a searched file, in bytes.
+const LARGEST: u64 = 1 << 20;
+
+/// Checks that no file below `folders` contains one of `marks`.
+pub(super) fn check(marks: &[String], folders: [&Path; 2]) -> Result<(), Failure> {
+    if marks.is_empty() {
+        return Ok(());
+    }
+    let marks = Redactor::new(marks);
+    for folder in folders.into_iter().filter(|folder| folder.is_dir()) {
+        if let Some(file) = find(folder, &marks).map_err(|error| unread(&error))? {
+            let message = format!(
+                "init copied the credentials of spec.gitRepo into {}: remove the module source that reads their files",
+                file.display()
+            );
+            return Err(user("ModuleInvalid", message));
+        }
+    }
+    Ok(())
+}
+
+fn unread(error: &io::Error) -> Failure {
+    let message = format!("the prepared module could not be read: {error}");
+    world("PrepareFailed", message)
+}
+
+/// Returns the first file below `folder` that contains one of `marks`. Follows no links.
+fn find(folder: &Path, marks: &Redactor) -> io::Result<Option<PathBuf>> {
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        let found = fs::symlink_metadata(&path)?;
+        let file = if found.is_dir() {
+            find(&path, marks)?
+        } else if found.is_file() && found.len() <= LARGEST && contains(&path, marks)? {
+            Some(path)
+        } else {
+            None
+        };
+        if file.is_some() {
+            return Ok(file);
+        }
+    }
+    Ok(None)
+}
+
+fn contains(file: &Path, marks: &Redactor) -> io::Result<bool> {
+    let bytes = fs::read(file)?;
+    let text = String::from_utf8_lossy(&bytes);
+    Ok(marks.text(&text) != text)
+}
+
+#[cfg(test)]
+mod tests {
+    use base64::Engine as _;
+    use base64::engine::general_purpose::STANDARD;
+    use rstest::rstest;
+
+    use super::*;
+
+    const TOKEN: &str = "glpat/0123456789";
+
+    /// Checks a module with the file `content`.
+    fn checked(content: &str) -> Result<(), Failure> {
+        let folder = tempfile::tempdir().unwrap();
+        let module = folder.path().join("modules/x");
+        fs::create_dir_all(&module).unwrap();
+        fs::write(module.join("file"), content).unwrap();
+        let absent = folder.path().join("absent");
+        check(&[TOKEN.to_owned()], [folder.path(), &absent])
+    }
+
+    #[rstest]
+    #[case::as_it_is("password = glpat/0123456789\n")]
+    #[case::in_an_address(r#"{"Source": "http://a.test/glpat%2F0123456789"}"#)]
+    #[case::in_base64(&STANDARD.encode(format!("git:{TOKEN}")))]
+    fn copied_credentials_are_refused(#[case] content: &str) {
+        let failure = checked(content).unwrap_err();
+        assert_eq!(failure.reason, "ModuleInvalid");
+        assert!(failure.message.contains("modules/x/file"));
+        assert!(!failure.message.contains(TOKEN));
+    }
+
+    #[test]
+    fn other_files_are_accepted() {
+        assert_eq!(checked("output \"a\" {}\n"), Ok(()));
+        let large = format!("{}{TOKEN}", " ".repeat(1 << 20));
+        assert_eq!(checked(&large), Ok(()));
+        assert_eq!(check(&[], [Path::new("/"), Path::new("/")]), Ok(()));
+    }
+}
