@@ -22,7 +22,7 @@ pub(crate) const WITHOUT_IDENTITY: [&str; 2] = [
 ];
 
 /// Labels and annotations that disable the injection of sidecars: Istio, Linkerd, Kuma, Consul, Vault, OpenTelemetry and
-/// Datadog. A sidecar does not terminate with the run, and `prepare` would start before the network of a mesh does.
+/// Datadog. A sidecar does not terminate with the run, and init containers would start before the network of a mesh does.
 const WITHOUT_SIDECARS: [(&str, &str); 7] = [
     ("admission.datadoghq.com/enabled", "false"),
     ("consul.hashicorp.com/connect-inject", "false"),
