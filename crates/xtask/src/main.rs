@@ -133,16 +133,16 @@ mod tests {
 
     /// Words in the code that have the form of a reason but are not reasons.
     const NO_REASONS: &str = "\
-        After Age Anything Applying Auto Before Bound BucketAlreadyOwnedByYou Cancelled \
-        Changes Complete ConfigMap ContainerCreating Created DeadlineExceeded \
-        DependenciesReady DisruptionTarget Dockerfile Done Error False IfNotPresent ImageReady \
-        Key LockID Lost Manual Message Modules Namespace Never Normal NotImplemented OOMKilled \
-        OnRootMismatch Opaque Operation OwnBackend PartialEq PascalCase Pending \
+        After Age Anything Applying Auto Before Bound BucketAlreadyOwnedByYou Cancelled Changes \
+        Complete ConfigMap ContainerCreating Created DeadlineExceeded DependenciesReady \
+        DisruptionTarget Dockerfile DoesNotExist Done Error Exists False IfNotPresent ImageReady \
+        Key LockID Lost Manual Message Modules Namespace Never Normal NotImplemented NotIn \
+        OOMKilled OnRootMismatch Opaque Operation OwnBackend PartialEq PascalCase Pending \
         PersistentVolumeClaim Plan Planning PodDisruptionBudget PodInitializing PodScheduled \
-        ReadWriteOnce Ready Reason Reconciling ResourceInUseException \
-        ResourceNotFoundException Revision Role RoleBinding Run RuntimeDefault Secret \
-        ServiceAccount SourceReady Stalled State Succeeded Success Terraform TerraformStatus \
-        True Unreadable Username Warning Who Why World";
+        ReadWriteOnce Ready Reason Reconciling ResourceInUseException ResourceNotFoundException \
+        Revision Role RoleBinding Run RuntimeDefault Secret ServiceAccount SourceReady Stalled \
+        State Succeeded Success Terraform TerraformStatus True Unreadable Username Warning Who \
+        Why World";
 
     /// Crates whose string literals reach conditions, events and reports.
     const SAID_BY: [&str; 10] = [
