@@ -59,7 +59,7 @@ async fn builds_and_runs_share_a_volume_once_something_is_applied() {
                 .flat_map(|spec| spec.volumes.iter().flatten());
             let mut claims = volumes.filter_map(|it| it.persistent_volume_claim.as_ref());
             assert!(claims.any(|claim| claim.claim_name == "web-cache"), "{job}");
-            let log = scene.pod_log(&pod.name_any(), "build").await;
+            let log = scene.pod_log(&pod.name_any(), "prepare").await;
             let shared = "from the shared cache directory";
             assert_eq!(log.contains(shared), run == 3, "{log}");
             tags.push(tag);

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use alustan_api::json_size;
 use base64::prelude::*;
 use serde_json::{Map, Value, json};
 
@@ -50,6 +51,13 @@ impl DockerConfig {
     /// # Errors
     /// [`Error::InvalidCredentials`]. The message repeats nothing of the Secret except names of registries and credential helpers.
     pub fn parse(bytes: &[u8]) -> Result<Self, Error> {
+        let values = json_size::values(bytes);
+        if values > json_size::VALUES {
+            return Err(refuse(format!(
+                "it has {values} values, and at most {} are read",
+                json_size::VALUES
+            )));
+        }
         let root: Value = serde_json::from_slice(bytes).map_err(|error| {
             refuse(format!(
                 "it is no JSON (line {}, column {})",

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use alustan_api::labels::{self, Component};
 use alustan_api::run::{Output, Outputs, PublishedOutputs};
-use alustan_api::{Terraform, names};
+use alustan_api::{Terraform, json_size, names};
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
@@ -132,7 +132,8 @@ impl<'a> Stored<'a> {
     pub fn get(&self, name: &str) -> Option<Output> {
         let bytes = &self.secret.data.as_ref()?.get(name)?.0;
         let text = || Value::String(String::from_utf8_lossy(bytes).into_owned());
-        let value = if self.json.contains(name) {
+        let is_small = json_size::values(bytes) <= json_size::VALUES;
+        let value = if self.json.contains(name) && is_small {
             serde_json::from_slice(bytes).unwrap_or_else(|_| text())
         } else {
             text()

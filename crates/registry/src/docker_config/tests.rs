@@ -264,3 +264,12 @@ proptest! {
         prop_assert!(config == again);
     }
 }
+
+#[test]
+fn a_config_with_too_many_values_is_refused() {
+    let many = vec![json!({"": 0}); json_size::VALUES];
+    let config = json!({"auths": {"h.example": {"auth": AUTH}}, "x": many});
+    let refused = DockerConfig::parse(config.to_string().as_bytes());
+    let error = refused.err().unwrap().to_string();
+    assert!(error.contains("values, and at most 10000 are read"), "{error}");
+}
