@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Sources every part, and what up and down share.
+# Sources all parts. Defines the functions that up and down share.
 
 # shellcheck source=hack/cluster/parts/names.sh
 . "$ROOT/hack/cluster/parts/names.sh"
@@ -33,7 +33,7 @@
 COMPONENTS=(local-path coredns kubelet proxy scheduler controller-manager apiserver etcd containerd nginx fcgiwrap sshd registry
   private-registry)
 
-# One up or down at a time.
+# Allows one cluster-up or cluster-down at a time.
 lock() {
   mkdir -p "$CACHE"
   exec 9>"$CACHE/.cluster.lock"

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Ends all pods: what runs in our cgroup, then the shims that serve our containerd.
+# Kills all pods: the processes in the cgroup of the cluster, then the shims of its containerd.
 
 containers_kill() {
   local dir pid left deadline=$((SECONDS + 10))
@@ -19,7 +19,7 @@ containers_kill() {
   shims_kill
 }
 
-# A shim names its containerd's socket in its arguments, its own socket in the bundle's file `address`.
+# The arguments of a shim contain the socket of its containerd. The file `address` in the bundle contains the socket of the shim.
 shims_kill() {
   local pid address
   for address in "$DEV"/containerd/state/io.containerd.runtime.v2.task/k8s.io/*/address; do
@@ -30,7 +30,7 @@ shims_kill() {
   done
 }
 
-# A cgroup can be removed once its last process has ended, which takes a killed shim a moment.
+# A cgroup can be removed once its last process has ended. A killed shim ends after a moment.
 cgroup_remove() {
   local dir deadline=$((SECONDS + 2))
   for dir in $(cgroup_dirs) $(parts_cgroup); do

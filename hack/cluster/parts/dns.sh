@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# CoreDNS on the node's address, behind Service kube-system/kube-dns; what it does not know does not exist.
+# CoreDNS at the address of the node, behind Service kube-system/kube-dns. Unknown names get NXDOMAIN.
 
 dns_start() {
   local names="${DEV_HOSTS[*]} ${GIT_HOSTS[*]:1} ${DOCKER_HOSTS[*]} amazonaws.com"

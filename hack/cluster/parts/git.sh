@@ -25,7 +25,7 @@ PidFile none
 MaxStartups 200
 ForceCommand $dir/shell $DEV
 E
-  # sshd wants an account `git` and a folder /run/sshd: it gets both in a mount namespace of its own.
+  # sshd needs an account `git` and a folder /run/sshd. It gets both in a separate mount namespace.
   { getent passwd | grep -v '^git:'; echo "git:*:$GIT_UID:$GIT_UID::$DEV/git:/bin/sh"; } >"$dir/passwd"
   # shellcheck disable=SC2016 # expanded by the inner shell
   start sshd unshare --mount --propagation private sh -c '
@@ -39,7 +39,7 @@ E
     sh -c 'umask 0; exec fcgiwrap -c 8 -s "unix:$1"' sh "$DEV/run/git/fcgi.sock"
 }
 
-# git_keys DIR: the key that may fetch and push, the server's keys, and a known_hosts that names them.
+# git_keys DIR: creates a key that may fetch and push, the host keys, and a known_hosts file with the host keys.
 git_keys() {
   local host
   ssh-keygen -q -t ed25519 -N '' -C alustan-dev -f "$1/id_ed25519"

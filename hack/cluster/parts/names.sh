@@ -11,11 +11,11 @@ API_SERVICE_IP=10.96.0.1
 DNS_SERVICE_IP=10.96.0.10
 NODE=node1
 CGROUP=$NETNS
-GIT_UID=65533 # owns the repositories; git over ssh and https runs as it
+GIT_UID=65533 # owner of the repositories, and user of git over ssh and https
 TOOLS_IMAGE=localhost/alustan-dev/tools:1
 KUBECONFIG_ADMIN=$DEV/kubeconfig
 
-# Hosts of the node that pods, node and tests use. Names below *.amazonaws.com all lead to the AWS stand-in.
+# Host names of the node, for pods, node and tests. All names below *.amazonaws.com lead to moto.
 DEV_HOSTS=(registry.alustan.test private-registry.alustan.test git.alustan.test)
 GIT_HOSTS=(git.alustan.test github.com gitlab.com bitbucket.org)
 DOCKER_HOSTS=(docker.io registry-1.docker.io index.docker.io)

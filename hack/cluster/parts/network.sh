@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# The cluster's own network namespace: no rule, bridge or sysctl of the host's network is touched.
+# Network namespace of the cluster. Rules, bridges and sysctls of the host network are not changed.
 
 network_up() {
   local setting pods_out="-s $POD_CIDR -o eth0 -j MASQUERADE"
@@ -18,7 +18,7 @@ network_up() {
     nsenter --net="/run/netns/$NETNS" sysctl -qw "$setting=1" ||
       die "cannot set $setting in the namespace: load the kernel module br_netfilter (modprobe br_netfilter)"
   done
-  # Pods reach the host, which knows no way back to them.
+  # Masquerades traffic of pods, because the host has no route to them.
   nsenter --net="/run/netns/$NETNS" sh -c "iptables -t nat -C POSTROUTING $pods_out 2>/dev/null || iptables -t nat -A POSTROUTING $pods_out"
   printf 'nameserver %s\n' "$NODE_IP" >"$DEV/resolv.conf"
   printf '%s\n' "$NODE_IP ${DEV_HOSTS[*]} ${GIT_HOSTS[*]:1} ${DOCKER_HOSTS[*]} s3.us-east-1.amazonaws.com dynamodb.us-east-1.amazonaws.com sts.us-east-1.amazonaws.com" >"$DEV/hosts"
@@ -28,7 +28,7 @@ network_down() {
   [ -e "$DEV/run/network" ] || return 0
   ip link del "$HOST_LINK" 2>/dev/null || true
   [ ! -e "/run/netns/$NETNS" ] || ip netns del "$NETNS"
-  # `ip netns add` mounts this folder on itself; the last one out takes it along.
+  # `ip netns add` mounts this folder on itself. The folder is removed after the last namespace.
   if [ -z "$(ls -A /run/netns 2>/dev/null)" ]; then { umount /run/netns && rmdir /run/netns; } 2>/dev/null || true; fi
   rm -f "$DEV/run/network"
 }

@@ -1,10 +1,10 @@
 # shellcheck shell=bash
 # kubelet and kube-proxy.
 
-# kubelet sets these for the whole machine; cluster-down puts back what stood before.
+# kubelet sets these for the whole machine. cluster-down restores the previous values.
 KUBELET_SYSCTLS=(vm.overcommit_memory vm.panic_on_oom kernel.panic kernel.panic_on_oops kernel.keys.root_maxkeys kernel.keys.root_maxbytes)
 
-# cgroup_dirs: the folder of our cgroup in each hierarchy.
+# cgroup_dirs: prints the folder of the cluster's cgroup in each hierarchy.
 cgroup_dirs() {
   awk -v name="$CGROUP" '$3 == "cgroup" || $3 == "cgroup2" { print $2 "/" name }' /proc/mounts
 }
@@ -17,7 +17,7 @@ cgroup_up() {
       cat "$dir/../cpuset.cpus" >"$dir/cpuset.cpus"
       cat "$dir/../cpuset.mems" >"$dir/cpuset.mems"
     fi
-    if [ "$dir" = "/sys/fs/cgroup/$CGROUP" ]; then # cgroup v2 alone: it hands controllers down level by level
+    if [ "$dir" = "/sys/fs/cgroup/$CGROUP" ]; then # only cgroup v2: controllers are delegated level by level
       echo "+cpu +cpuset +memory +pids" | tee "$dir/../cgroup.subtree_control" >"$dir/cgroup.subtree_control" ||
         die "cannot delegate cgroup controllers below $dir: run in a virtual machine or a container with a private cgroup namespace"
     fi
@@ -48,7 +48,7 @@ cgroupRoot: /$CGROUP
 enforceNodeAllocatable: []
 failCgroupV1: false
 failSwapOn: false
-# The disk is shared with everything else on this machine: no image is collected and no pod evicted before it is full.
+# The disk is shared with the rest of the machine: images are collected and pods evicted only when it is full.
 imageGCHighThresholdPercent: 100
 evictionHard: {imagefs.available: "1%", nodefs.available: "1%"}
 E
@@ -64,7 +64,7 @@ node_wait() {
   wait_for controller-manager 20 "default service account" kubectl get serviceaccount default
 }
 
-# What kubelet and containerd leave outside $DEV; folders only where nobody else uses them.
+# Removes the files of kubelet and containerd outside of $DEV, and their folders if no other program uses them.
 node_clean() {
   local link
   [ ! -s "$DEV/run/sysctls" ] || sysctl -q -p "$DEV/run/sysctls" >/dev/null 2>&1 || true

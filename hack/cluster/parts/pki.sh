@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# One CA per cluster: API server, kubelet, clients, and https of registry and git. Pods find it in ConfigMap kube-root-ca.crt.
+# One CA per cluster: API server, kubelet, clients, and https of registry and git. Pods have it in ConfigMap kube-root-ca.crt.
 
 # certificate NAME SUBJECT [SAN]
 certificate() {
@@ -9,7 +9,7 @@ certificate() {
       -extfile <(echo "extendedKeyUsage=serverAuth,clientAuth"; [ -z "$san" ] || echo "subjectAltName=$san") 2>/dev/null
 }
 
-# kubeconfig NAME FILE: with everything embedded, so that it can be copied.
+# kubeconfig NAME FILE: writes a kubeconfig with embedded certificates, so that it can be copied.
 kubeconfig() {
   cat >"$2" <<E
 apiVersion: v1

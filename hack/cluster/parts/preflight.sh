@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# What must hold before anything is started; each failure is one line that says what to do.
+# Checks of the machine before anything is started. A failure is one line with the remedy.
 
 PROGRAMS=(etcd containerd containerd-shim-runc-v2 runc docker-registry nginx fcgiwrap sshd ip iptables conntrack nsenter
   unshare setpriv openssl git busybox ctr)
@@ -9,9 +9,9 @@ preflight() {
   need_root "make cluster-up"
   export PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
   [ "$(df --output=avail -k "$(dirname "$DEV")" | tail -n 1)" -gt 2000000 ] ||
-    die "less than 2 GB are free in $(dirname "$DEV"): free some, or set ALUSTAN_DEV_DIR to a folder on another disk"
+    die "less than 2 GB are free in $(dirname "$DEV"): free disk space, or set ALUSTAN_DEV_DIR to a folder on another disk"
   unshare --net --mount true 2>/dev/null ||
-    die "this machine forbids namespaces to root (CAP_SYS_ADMIN, CAP_NET_ADMIN): run in a virtual machine or a privileged container"
+    die "root may not create namespaces on this machine (CAP_SYS_ADMIN, CAP_NET_ADMIN): run in a virtual machine or a privileged container"
   for program in "${PROGRAMS[@]}"; do
     command -v "$program" >/dev/null || die "$program is not on PATH: run make setup"
   done
@@ -22,23 +22,23 @@ preflight() {
     die "no cgroups are mounted at /sys/fs/cgroup: mount them (systemd does) and try again"
 }
 
-# The namespace and the addresses are ours, or free.
+# Checks that the network namespace and the addresses belong to this cluster or are unused.
 preflight_network() {
   local link
   if [ -e "/run/netns/$NETNS" ] && [ ! -e "$DEV/run/network" ]; then
-    die "the network namespace $NETNS exists and is not of $DEV: run make cluster-down with the ALUSTAN_DEV_DIR that made it, or ip netns del $NETNS"
+    die "the network namespace $NETNS exists and does not belong to $DEV: run make cluster-down with the ALUSTAN_DEV_DIR that created it, or ip netns del $NETNS"
   fi
   link=$(ip -o -4 addr show to "$HOST_IP/30" | awk '{ print $2 }' | grep -vx "$HOST_LINK" | head -n 1) || true
   [ -z "$link" ] || die "$HOST_IP/30 is in use by interface $link: remove that address, the dev cluster needs it"
 }
 
-# port_free NAME PORT...: a port of a component that is not up must be free in the namespace.
+# port_free NAME PORT...: fails if a port of a component that does not run is in use in the namespace.
 port_free() {
   local name=$1 port
   shift
   is_up "$name" && return
   for port; do
     [ -z "$(nsenter --net="/run/netns/$NETNS" ss -Hltn "sport = :$port")" ] ||
-      die "port $port of $name is in use in the namespace $NETNS (ip netns pids $NETNS lists who): stop that process and try again"
+      die "port $port of $name is in use in the namespace $NETNS (ip netns pids $NETNS lists the processes): stop that process and try again"
   done
 }

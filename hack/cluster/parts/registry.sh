@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Two registries on loopback; web.sh puts names, ports, TLS and access logs in front of them.
+# Two registries on loopback. nginx (web.sh) adds names, ports, TLS and access logs.
 
 registry_start() { # NAME PORT [AUTH]
   port_free "$1" "$2"

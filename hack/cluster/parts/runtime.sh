@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# containerd, the pod network, and the one image that the node itself needs.
+# containerd, the pod network, and the image that the node itself needs.
 
 runtime_start() {
   local dir=$DEV/containerd
@@ -9,8 +9,8 @@ runtime_start() {
   {"type": "bridge", "bridge": "cni0", "isGateway": true, "hairpinMode": true,
    "ipam": {"type": "host-local", "dataDir": "$DEV/cni/addresses", "ranges": [[{"subnet": "$POD_CIDR"}]], "routes": [{"dst": "0.0.0.0/0"}]}}]}
 E
-  # restrict_oom_score_adj: where root lacks CAP_SYS_RESOURCE, a pod's negative score would end runc.
-  # The opt plugin is off since it creates /opt/containerd.
+  # restrict_oom_score_adj: if root lacks CAP_SYS_RESOURCE, runc fails for a pod with a negative score.
+  # The opt plugin is disabled because it creates /opt/containerd.
   cat >"$dir/config.toml" <<E
 version = 2
 root = "$dir/root"
@@ -34,7 +34,7 @@ E
   start containerd containerd -c "$dir/config.toml"
 }
 
-# registry_host NAME URL: containerd uses the host's resolver, so the cluster's names are given by address.
+# registry_host NAME URL: configures a registry by address, because containerd uses the resolver of the host.
 registry_host() {
   mkdir -p "$DEV/containerd/certs.d/$1"
   printf 'server = "%s"\nca = "%s"\n[host]\n' "$2" "$DEV/ca.crt" >"$DEV/containerd/certs.d/$1/hosts.toml"
@@ -42,7 +42,7 @@ registry_host() {
 
 node_ctr() { ctr -a "$DEV/containerd/containerd.sock" -n k8s.io "$@"; }
 
-# The image of pod sandboxes and of the volume helper: busybox. Written by hand, so that no registry is needed.
+# The image of pod sandboxes and of the volume helper: busybox. Assembled locally, without a registry.
 runtime_image() {
   local dir=$DEV/tools-image diff name
   wait_for containerd 20 "containerd socket" node_ctr version

@@ -1,12 +1,12 @@
 # shellcheck shell=bash
-# nginx in front of registries (5000 http, 443 https), git over https (443) and the AWS stand-in (443, hack/cluster/aws-up).
+# nginx in front of registries (5000 http, 443 https), git over https (443) and moto (443, hack/cluster/aws-up).
 # Access logs are JSON lines with the bytes received: registry-access.jsonl, private-registry-access.jsonl, git-access.jsonl.
 
 web_start() {
   local dir=$DEV/nginx
   port_free nginx 443 5000
   mkdir -p "$dir"
-  install -m 644 "$ROOT/hack/cluster/config/htpasswd" "$dir/htpasswd" # workers may not be able to enter the checkout
+  install -m 644 "$ROOT/hack/cluster/config/htpasswd" "$dir/htpasswd" # workers may have no access to the checkout
   cat >"$dir/nginx.conf" <<E
 daemon off;
 pid $dir/pid;
