@@ -2,7 +2,7 @@
 {{ default .Chart.Name .Values.nameOverride | trunc 40 | trimSuffix "-" }}
 {{- end }}
 
-{{- /* What names begin with: `alustan`, where the release has that in its name, too. */ -}}
+{{- /* Prefix of object names: the name of the release, followed by the name of the chart unless it contains it. */ -}}
 {{- define "alustan.fullname" -}}
 {{- $name := include "alustan.name" . -}}
 {{- if .Values.fullnameOverride -}}
@@ -14,7 +14,7 @@
 {{- end }}
 {{- end }}
 
-{{- /* Deployment, Service, Roles. */ -}}
+{{- /* Name of the Deployment, the Service and the Roles. */ -}}
 {{- define "alustan.controller" -}}
 {{ include "alustan.fullname" . }}-controller
 {{- end }}
@@ -23,14 +23,14 @@
 {{ .Values.serviceAccount.name | default (include "alustan.controller" .) }}
 {{- end }}
 
-{{- /* Of a pod of the operator. */ -}}
+{{- /* Labels that select the pods of the operator. */ -}}
 {{- define "alustan.selector" -}}
 app.kubernetes.io/name: {{ include "alustan.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/component: controller
 {{- end }}
 
-{{- /* Of every object. */ -}}
+{{- /* Labels of all objects. */ -}}
 {{- define "alustan.labels" -}}
 app.kubernetes.io/name: {{ include "alustan.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
@@ -46,8 +46,8 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end }}
 
 {{- /*
-The text of a file that kustomize has, too (deploy/, brought here by `cargo xtask gen`), about this release: its namespace,
-its ServiceAccount, its names.
+Text of a file that is shared with kustomize (copied from deploy/ by `cargo xtask gen`), with the namespace, the ServiceAccount and the
+names of this release.
 */ -}}
 {{- define "alustan.file" -}}
 {{- $text := .context.Files.Get .file | replace "alustan-system:alustan-controller" "%ACCOUNT%" -}}
@@ -57,7 +57,7 @@ its ServiceAccount, its names.
 {{- replace "%NAMESPACE%" .context.Release.Namespace $text -}}
 {{- end }}
 
-{{- /* The objects of such a file, with the release's labels. Its policies hold where it watches. */ -}}
+{{- /* Objects of such a file, with the labels of the release. Policies apply to the watched namespaces. */ -}}
 {{- define "alustan.objects" -}}
 {{- $labels := include "alustan.labels" .context | fromYaml -}}
 {{- range splitList "\n---\n" (include "alustan.file" .) }}
