@@ -1,7 +1,7 @@
 //! Dependency graph of the resources (rules 13, 14 and 17).
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use alustan_api::report::{Failure, FailureClass};
 use alustan_api::{OutputsRef, Terraform, TerraformStatus};
@@ -135,7 +135,9 @@ fn terms(selector: &LabelSelector) -> usize {
 
 /// The resources and their references. The references of a resource are resolved once, when they are first needed.
 pub struct DependencyGraph<'a> {
-    resources: BTreeMap<Key, &'a Terraform>,
+    all: Vec<&'a Terraform>,
+    /// The same resources by key, made when it is first needed: most resources have no references.
+    by_key: OnceLock<BTreeMap<Key, &'a Terraform>>,
     references: BTreeMap<Key, Arc<[Named]>>,
     /// Remaining label comparisons.
     comparisons: usize,
@@ -148,22 +150,27 @@ struct TooMany;
 impl<'a> DependencyGraph<'a> {
     /// Builds the graph of `resources`. Resolves no reference yet.
     pub fn new(resources: impl IntoIterator<Item = &'a Terraform>) -> Self {
-        let resources = resources.into_iter().map(|it| (Key::of(it), it));
         Self {
-            resources: resources.collect(),
+            all: resources.into_iter().collect(),
+            by_key: OnceLock::new(),
             references: BTreeMap::new(),
             comparisons: COMPARISONS,
         }
     }
 
+    fn by_key(&self) -> &BTreeMap<Key, &'a Terraform> {
+        self.by_key
+            .get_or_init(|| self.all.iter().map(|it| (Key::of(it), *it)).collect())
+    }
+
     /// Returns a resource.
     pub fn get(&self, key: &Key) -> Option<&'a Terraform> {
-        self.resources.get(key).copied()
+        self.by_key().get(key).copied()
     }
 
     /// Returns the resources in `namespace`, sorted by name.
     pub fn in_namespace(&self, namespace: &str) -> impl Iterator<Item = &'a Terraform> {
-        let all = self.resources.range(Key::new(namespace, "")..);
+        let all = self.by_key().range(Key::new(namespace, "")..);
         let there = all.take_while(move |(key, _)| key.namespace == namespace);
         there.map(|(_, tf)| *tf)
     }
@@ -287,12 +294,12 @@ impl<'a> DependencyGraph<'a> {
     /// `cross_namespace`.
     pub fn dependents(&mut self, of: &Terraform, cross_namespace: bool) -> Vec<Key> {
         let own = Key::of(of);
-        let others = self.resources.iter().filter(|(key, _)| **key != own);
-        let dependents = others
-            .filter(|(key, _)| cross_namespace || key.namespace == own.namespace)
-            .filter(|(_, it)| names_it(it, of))
-            .map(|(key, _)| key.clone());
-        let mut dependents: Vec<_> = dependents.collect();
+        let naming = self.all.iter().filter(|it| names_it(it, of));
+        let naming = naming.map(|it| Key::of(it)).filter(|it| *it != own);
+        let mut dependents: Vec<_> = naming
+            .filter(|it| cross_namespace || it.namespace == own.namespace)
+            .collect();
+        dependents.sort();
         if !dependents.is_empty() {
             let reachable = self.reachable(of);
             dependents.retain(|key| !reachable.contains(key));

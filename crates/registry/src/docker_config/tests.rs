@@ -271,5 +271,8 @@ fn a_config_with_too_many_values_is_refused() {
     let config = json!({"auths": {"h.example": {"auth": AUTH}}, "x": many});
     let refused = DockerConfig::parse(config.to_string().as_bytes());
     let error = refused.err().unwrap().to_string();
-    assert!(error.contains("values, and at most 10000 are read"), "{error}");
+    assert!(
+        error.contains("values, and at most 10000 are read"),
+        "{error}"
+    );
 }
