@@ -25,7 +25,7 @@ use self::options::LISTING;
 pub use self::refs::Listing;
 pub use self::repositories::GitCache;
 use self::repositories::Question;
-use self::size::{Limits, Size};
+use self::size::{Limits, Size, is_too_large};
 use self::store::Store;
 use self::submodules::Selected;
 use crate::{
@@ -238,23 +238,21 @@ impl GitCache {
         known: &KnownContexts,
     ) -> Result<Context, Error> {
         let session = self.session(question.url, question.credentials)?;
-        let call = Call {
-            session: &session,
-            repository: &commit.repository,
-            options: &self.options,
-            url: question.url,
-            size: Size::Small,
+        let read = async |size, turn| {
+            let call = Call {
+                session: &session,
+                repository: &commit.repository,
+                options: &self.options,
+                url: question.url,
+                size,
+            };
+            self.read_with(&call, question, wanted, commit, turn, known)
+                .await
         };
-        match self
-            .read_with(&call, question, wanted, commit, turn, known)
-            .await
-        {
-            Err(error) if call.size.is_too_small(&error) => {
-                let size = Size::Large;
-                let turn = self.reading.take(size, &self.tenant).await;
-                let call = Call { size, ..call };
-                self.read_with(&call, question, wanted, commit, turn, known)
-                    .await
+        match read(Size::Small, turn).await {
+            Err(error) if is_too_large(&error) => {
+                let turn = self.reading.take(Size::Large, &self.tenant).await;
+                read(Size::Large, turn).await
             }
             other => other,
         }

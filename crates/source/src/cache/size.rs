@@ -44,16 +44,15 @@ impl Size {
             Self::Large => most,
         }
     }
+}
 
-    /// Whether reading with this size that failed with `error` may succeed as large work.
-    pub(super) fn is_too_small(self, error: &Error) -> bool {
-        let is_beyond = match error {
-            // The limit of a fetch is larger.
-            Error::RepositoryTooLarge { limit, .. } => *limit <= SMALL_READ,
-            Error::Git { failure, .. } => *failure == GitFailure::OutOfMemory,
-            _ => false,
-        };
-        self == Self::Small && is_beyond
+/// Whether reading as small work that failed with `error` may succeed as large work.
+pub(super) fn is_too_large(error: &Error) -> bool {
+    match error {
+        // The limit of a fetch is larger.
+        Error::RepositoryTooLarge { limit, .. } => *limit <= SMALL_READ,
+        Error::Git { failure, .. } => *failure == GitFailure::OutOfMemory,
+        _ => false,
     }
 }
 

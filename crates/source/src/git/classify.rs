@@ -153,7 +153,7 @@ impl GitFailure {
     /// Classifies the stderr of git (with `LC_ALL=C`).
     pub(crate) fn read(stderr: &str) -> Self {
         let text = stderr.to_lowercase();
-        // Lines of the host do not tell of the memory of this machine.
+        // Lines from the host do not concern the memory of this machine.
         let mut own_lines = text.lines().filter(|line| !line.starts_with("remote: "));
         if own_lines.any(|line| OUT_OF_MEMORY.iter().any(|words| line.contains(words))) {
             return Self::OutOfMemory;
