@@ -247,22 +247,23 @@ async fn tags_that_are_no_tags_are_not_asked_for() {
     assert_eq!(listed.unwrap(), []);
 }
 
-#[tokio::test]
-async fn page_of_more_than_100000_tags_is_an_error() {
-    let others = r#","""#.repeat(100_000);
-    let list = format!(r#"{{"tags":["v1"{others}]}}"#);
+/// Checks that the inventory of a registry with this list of tags fails with `words`. Returns the registry.
+async fn is_refused(list: String, words: &str) -> Fake {
     let server = Fake::start(move |_, seen| match seen.path.as_str() {
         "/v2/team/x/tags/list" => (200, None, list.clone()),
         _ => (200, None, "{}".to_owned()),
     })
     .await;
     let listed = inventory(&server).await;
-    told(
-        &listed.unwrap_err(),
-        "RegistryError",
-        false,
-        &["it lists more than 100000 tags"],
-    );
+    told(&listed.unwrap_err(), "RegistryError", false, &[words]);
+    server
+}
+
+#[tokio::test]
+async fn page_of_more_than_100000_tags_is_an_error() {
+    let others = r#","""#.repeat(100_000);
+    let list = format!(r#"{{"tags":["v1"{others}]}}"#);
+    let server = is_refused(list, "it lists more than 100000 tags").await;
     assert_eq!(server.seen("/v2/team/x/tags/list").len(), 1);
 }
 
@@ -276,18 +277,7 @@ async fn invalid_list_of_tags_is_an_error() {
         r#"{"tags":["v1",2]}"#,
         r#"{"tags":"hunter2"}"#,
     ] {
-        let server = Fake::start(move |_, seen| match seen.path.as_str() {
-            "/v2/team/x/tags/list" => (200, None, list.to_owned()),
-            _ => (200, None, "{}".to_owned()),
-        })
-        .await;
-        let listed = inventory(&server).await;
-        told(
-            &listed.unwrap_err(),
-            "RegistryError",
-            false,
-            &["its list of tags is invalid (line"],
-        );
+        is_refused(list.to_owned(), "its list of tags is invalid (line").await;
     }
 }
 
