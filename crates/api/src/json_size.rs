@@ -3,6 +3,11 @@
 /// Maximum number of values in JSON that others write and that is parsed whole: 7 MiB in memory, without the texts.
 pub const VALUES: usize = 10_000;
 
+/// Whether JSON text has at most [`VALUES`] values.
+pub fn is_small(text: &[u8]) -> bool {
+    values(text) <= VALUES
+}
+
 /// Counts the values in JSON text: one more than its commas and opening brackets. Text that is not JSON has a number as well.
 pub fn values(text: &[u8]) -> usize {
     let mut count = 1;

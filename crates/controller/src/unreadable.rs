@@ -84,10 +84,8 @@ impl Stored {
 }
 
 fn parsed(text: &RawValue) -> Option<Value> {
-    if json_size::values(text.get().as_bytes()) > json_size::VALUES {
-        return None;
-    }
-    serde_json::from_str(text.get()).ok()
+    let text = Some(text.get()).filter(|text| json_size::is_small(text.as_bytes()));
+    serde_json::from_str(text?).ok()
 }
 
 /// Reads metadata and fields of the resource with the `known` metadata from the API server. If the resource no longer exists, its

@@ -251,8 +251,7 @@ struct Reported {
 impl Reported {
     fn read(secret: &Secret) -> Self {
         let report = data(secret, key::REPORT).filter(|bytes| bytes.len() <= LARGEST_REPORT);
-        let outputs = data(secret, key::OUTPUTS)
-            .filter(|bytes| json_size::values(bytes) <= json_size::VALUES);
+        let outputs = data(secret, key::OUTPUTS).filter(|bytes| json_size::is_small(bytes));
         Self {
             report: report.and_then(|bytes| serde_json::from_slice(bytes).ok()),
             outputs: outputs.and_then(|bytes| serde_json::from_slice(bytes).ok()),

@@ -132,8 +132,7 @@ impl<'a> Stored<'a> {
     pub fn get(&self, name: &str) -> Option<Output> {
         let bytes = &self.secret.data.as_ref()?.get(name)?.0;
         let text = || Value::String(String::from_utf8_lossy(bytes).into_owned());
-        let is_small = json_size::values(bytes) <= json_size::VALUES;
-        let value = if self.json.contains(name) && is_small {
+        let value = if self.json.contains(name) && json_size::is_small(bytes) {
             serde_json::from_slice(bytes).unwrap_or_else(|_| text())
         } else {
             text()
