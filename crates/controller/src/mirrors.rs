@@ -87,6 +87,23 @@ impl Mirrors {
 }
 
 #[cfg(test)]
+impl Mirrors {
+    /// Caches without objects.
+    pub(crate) fn empty() -> Self {
+        use kube::runtime::reflector::store;
+        Self {
+            secrets: WriteThroughCache::new(store().0),
+            config_maps: WriteThroughCache::new(store().0),
+            claims: WriteThroughCache::new(store().0),
+            jobs: WriteThroughCache::new(store().0),
+            pods: WriteThroughCache::new(store().0),
+            read: Mutex::default(),
+            listed: tokio::sync::watch::channel(0).1,
+        }
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use kube::runtime::{reflector, watcher};
     use serde_json::json;
@@ -112,12 +129,7 @@ mod tests {
         let (secrets, mut writer) = reflector::store();
         let mirrors = Mirrors {
             secrets: WriteThroughCache::new(secrets),
-            config_maps: WriteThroughCache::new(reflector::store().0),
-            claims: WriteThroughCache::new(reflector::store().0),
-            jobs: WriteThroughCache::new(reflector::store().0),
-            pods: WriteThroughCache::new(reflector::store().0),
-            read: Mutex::default(),
-            listed: watch::channel(0).1,
+            ..Mirrors::empty()
         };
         let read = async || {
             let found = mirrors.secret(&client, "team", "web-run").await.unwrap();

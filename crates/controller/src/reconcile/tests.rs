@@ -87,13 +87,10 @@ fn operator_with(
         dispatcher: Arc::new(Dispatcher::new(Places::new(1, 0), wake)),
     };
     let mirrors = Mirrors {
-        secrets: WriteThroughCache::new(reflector::store().0),
-        config_maps: WriteThroughCache::new(reflector::store().0),
-        claims: WriteThroughCache::new(reflector::store().0),
         jobs: WriteThroughCache::new(jobs),
         pods: WriteThroughCache::new(pods),
-        read: parking_lot::Mutex::default(),
         listed: watch::channel(LISTS).1,
+        ..Mirrors::empty()
     };
     Arc::new(context(made, &config, mirrors, resources).unwrap())
 }

@@ -342,7 +342,6 @@ mod tests {
 
     use super::*;
     use crate::watch::trim::leave_out;
-    use crate::write_through_cache::WriteThroughCache;
 
     /// Returns the pruning of a repository. Each request to its registry may take two hours.
     fn work(host: SocketAddr, name: &str, turns: &Arc<Turns>) -> Work {
@@ -358,15 +357,7 @@ mod tests {
                 insecure: true,
                 ..Access::default()
             },
-            mirrors: Arc::new(Mirrors {
-                secrets: WriteThroughCache::new(reflector::store().0),
-                config_maps: WriteThroughCache::new(reflector::store().0),
-                claims: WriteThroughCache::new(reflector::store().0),
-                jobs: WriteThroughCache::new(reflector::store().0),
-                pods: WriteThroughCache::new(reflector::store().0),
-                read: parking_lot::Mutex::default(),
-                listed: watch::channel(0).1,
-            }),
+            mirrors: Arc::new(Mirrors::empty()),
             resources: reflector::store().0,
             home: "team".to_owned(),
             memory: Arc::default(),
