@@ -12,8 +12,8 @@ use kube::runtime::reflector::ObjectRef;
 use serde::{Deserialize, Deserializer, de};
 use serde_json::value::RawValue;
 
-/// Resource that may be unreadable: such a resource does not stop the watch of the others. Like `DeserializeGuard` of kube, which holds a
-/// parsed copy of the whole object meanwhile.
+/// Resource that may be unreadable: such a resource does not stop the watch of the others. `DeserializeGuard` of kube does the same, but
+/// parses the whole object first, whatever its size.
 #[derive(Clone, Debug)]
 pub(crate) struct Guarded(pub(crate) Result<Terraform, InvalidObject>);
 

@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use alustan_api::labels::{self, Component};
-use alustan_api::names;
 use alustan_api::run::key;
 use alustan_core::signature::{self, SIGNED};
 use anyhow::{Context as _, Result, bail};
@@ -21,7 +20,7 @@ use tracing::{info, warn};
 
 use crate::call::call;
 use crate::error::Error;
-use crate::watch::trim::is_left_out;
+use crate::watch::trim::{is_left_out, own_name};
 use crate::write_through_cache::WriteThroughCache;
 
 /// Size of a signing key, in bytes.
@@ -152,8 +151,11 @@ impl Signer {
         client: &Client,
         secrets: &WriteThroughCache<Secret>,
     ) -> Result<(), Error> {
+        // A signature under another name could be copied.
         let unsigned = secrets.filter(|secret| {
-            has_own_name(secret) && (is_left_out(secret) || self.is_unsigned(secret))
+            uid(secret).is_some()
+                && own_name(secret).is_some_and(|name| name == secret.name_any())
+                && (is_left_out(secret) || self.is_unsigned(secret))
         });
         let count = unsigned.len();
         let mut results = stream::iter(unsigned)
@@ -232,13 +234,6 @@ impl Signer {
         }));
         changes
     }
-}
-
-/// Whether a run record or a pin has the name of one. A signature under another name could be copied.
-fn has_own_name(secret: &Secret) -> bool {
-    let of = secret.labels().get(labels::NAME);
-    let own = of.map(|of| [names::record(of), names::pin(of)]);
-    own.is_some_and(|own| own.contains(&secret.name_any()))
 }
 
 /// Returns the uid of the resource of a run record or pin.

@@ -18,6 +18,7 @@ use futures::{StreamExt, TryStreamExt, future};
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::Api;
 use kube::core::NamespaceResourceScope;
+use kube::runtime::reflector::store::Writer;
 use kube::runtime::reflector::{self, ObjectRef, Store};
 use kube::runtime::{Predicate, PredicateConfig, WatchStreamExt, predicates, watcher};
 use kube::{Client, Resource, ResourceExt};
@@ -196,48 +197,50 @@ impl Watches {
         );
         let wanted = watcher::Config::default().labels(&wanted);
         let resources = self.resources();
-        let trim = move |secret: &mut Secret| {
-            secret.managed_fields_mut().clear();
-            trim::secret(secret, &resources);
-        };
+        let trim = move |secret: &mut Secret| trim::secret(secret, &resources);
+        let watched = self.watched(&wanted, trim);
         let (store, writer) = reflector::store();
         let without = without_resources(self.deleted.subscribe(), store.clone());
-        let watched = self.watched(&wanted, trim);
-        let lists = self.lists.clone();
+        let filled = self.filled(writer, stream::select(watched, without));
         let mut has_resources = self.has_resources.clone();
         let begin = async move {
             // Fails only if the watch of the resources has ended.
             let _ = has_resources.wait_for(|listed| *listed).await;
-            stream::select(watched, without)
-                .reflect(writer)
-                .inspect_ok(counted(lists))
-                .touched_objects()
+            filled
         };
         (store, stream::once(begin).flatten())
     }
 
     /// Returns a cache of the objects that `wanted` selects, without the fields that `trim` removes, and the events that fill it.
-    pub(crate) fn mirrored<K, T>(
+    pub(crate) fn mirrored<K>(
         &self,
         wanted: &watcher::Config,
-        trim: T,
-    ) -> (Store<K>, impl Stream<Item = Events<K>> + Send + use<K, T>)
+        trim: fn(&mut K),
+    ) -> (Store<K>, impl Stream<Item = Events<K>> + Send + use<K>)
     where
-        T: Fn(&mut K) + Clone + Send + 'static,
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
         K: DeserializeOwned + Clone + Debug + Send + Sync + 'static,
         ObjectRef<K>: Hash + Eq,
     {
         let (store, writer) = reflector::store();
-        let events = self
-            .watched(wanted, move |object: &mut K| {
-                object.managed_fields_mut().clear();
-                trim(object);
-            })
+        (store, self.filled(writer, self.watched(wanted, trim)))
+    }
+
+    /// Fills a cache with `events`. Returns the created, changed and deleted objects.
+    fn filled<K, E>(
+        &self,
+        writer: Writer<K>,
+        events: E,
+    ) -> impl Stream<Item = Events<K>> + Send + use<K, E>
+    where
+        E: Stream<Item = Events<watcher::Event<K>>> + Send,
+        K: Resource<DynamicType = ()> + Clone + Send + Sync + 'static,
+        ObjectRef<K>: Hash + Eq,
+    {
+        events
             .reflect(writer)
             .inspect_ok(counted(self.lists.clone()))
-            .touched_objects();
-        (store, events)
+            .touched_objects()
     }
 }
 

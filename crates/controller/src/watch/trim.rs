@@ -59,7 +59,8 @@ const NAME: usize = 253;
 const VOLUMES: usize = 30;
 
 /// Trims metadata.
-pub(crate) fn metadata(meta: &mut ObjectMeta) {
+fn metadata(meta: &mut ObjectMeta) {
+    meta.managed_fields = None;
     meta.annotations = None;
     meta.finalizers = None;
     meta.generate_name = None;
@@ -204,21 +205,21 @@ fn has_resource(secret: &Secret, resources: &Store<Guarded>) -> bool {
     if labels.get(labels::UID) != resource.meta().uid.as_ref() {
         return false;
     }
-    let component = labels.get(labels::COMPONENT).map(String::as_str);
-    let expected = [
+    let name = own_name(secret).or_else(|| resource.0.as_ref().ok().map(outputs::name));
+    name.is_some_and(|name| name == secret.name_any())
+}
+
+/// Returns the name that a run record, a run report or a pin must have by its labels. `None` for other Secrets.
+pub(crate) fn own_name(secret: &Secret) -> Option<String> {
+    let labels = secret.labels();
+    let (of, component) = (labels.get(labels::NAME)?, labels.get(labels::COMPONENT)?);
+    let named = [
         (Component::Record, names::record(of)),
         (Component::Report, names::report(of)),
         (Component::Pin, names::pin(of)),
     ];
-    let known = expected
-        .into_iter()
-        .find(|(kind, _)| component == Some(kind.as_str()));
-    let name = match (known, &resource.0) {
-        (Some((_, name)), _) => name,
-        (None, Ok(tf)) => outputs::name(tf),
-        (None, Err(_)) => return false,
-    };
-    name == secret.name_any()
+    let mut named = named.into_iter();
+    named.find_map(|(kind, name)| (kind.as_str() == component).then_some(name))
 }
 
 /// Whether reconciles read an entry of a run report with this size, in bytes.
