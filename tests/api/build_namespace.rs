@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::process::{Child, Command};
+use std::sync::Arc;
 
 use alustan_api::labels::{self, COMPONENT, Component};
 use alustan_api::{FINALIZER, Terraform};
@@ -22,7 +23,7 @@ use crate::space::{Space, resource, with};
 const BUILDS: &str = "builds";
 
 struct Operator {
-    server: &'static Server,
+    server: Arc<Server>,
     outside: Outside,
     leash: Option<Child>,
 }
@@ -39,8 +40,8 @@ impl Operator {
             .await
             .unwrap();
         let mut operator = Self {
-            server,
             outside: Outside::start(server.folder()).await,
+            server,
             leash: None,
         };
         operator.start();
@@ -78,7 +79,7 @@ impl Operator {
 
     /// Creates a tenant with a registry Secret for `user`, and a resource `web`.
     async fn tenant(&self, user: &str) -> Space {
-        let space = Space::of(self.server, json!({})).await;
+        let space = Space::of(&self.server, json!({})).await;
         let login =
             json!({"auths": {&self.outside.address: {"username": user, "password": "short"}}});
         let secret: Secret = serde_json::from_value(json!({
@@ -260,7 +261,7 @@ async fn a_tenant_cannot_have_anything_lent_or_taken_by_labels() {
     let operator = Operator::new().await;
     let (tenant, thief) = (
         operator.tenant("tenant").await,
-        Space::of(operator.server, json!({})).await,
+        Space::of(&operator.server, json!({})).await,
     );
     let (job, lent) = operator.build(&tenant).await;
     let labels: BTreeMap<_, _> = lent.labels().clone();

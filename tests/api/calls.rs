@@ -3,6 +3,7 @@
 //! `crates/runner/tests/run/calls.rs`.
 
 use std::process::{Child, Command};
+use std::sync::Arc;
 
 use alustan_api::run::{Claim, Output, Outputs, RunKind, RunPhase, RunProgress, key};
 use alustan_api::{State, Terraform, names};
@@ -80,7 +81,7 @@ const NEXT: &[&str] = &[
 ];
 
 struct Operator {
-    server: &'static Server,
+    server: Arc<Server>,
     outside: Outside,
     port: u16,
     _leash: Child,
@@ -390,7 +391,7 @@ fn assert_requests(what: &str, space: &Space, requests: &[String], expected: &[&
 #[tokio::test]
 async fn applies_send_a_fixed_sequence_of_requests() {
     let operator = Operator::new().await;
-    let space = Space::of(operator.server, json!({})).await;
+    let space = Space::of(&operator.server, json!({})).await;
     let web = create(&operator, &space).await;
     let run = |number: i64| Run {
         operator: &operator,
@@ -416,7 +417,7 @@ async fn applies_send_a_fixed_sequence_of_requests() {
 #[tokio::test]
 async fn object_of_somebody_else_is_left_alone() {
     let operator = Operator::new().await;
-    let space = Space::of(operator.server, json!({})).await;
+    let space = Space::of(&operator.server, json!({})).await;
     let theirs: ServiceAccount =
         serde_json::from_value(json!({"metadata": {"name": "web-runner"}})).unwrap();
     let accounts = space.api::<ServiceAccount>();

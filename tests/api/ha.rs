@@ -36,7 +36,7 @@ struct Replica {
 
 /// Objects shared by the replicas of a test.
 struct Pair {
-    server: &'static Server,
+    server: Arc<Server>,
 }
 
 impl Pair {
@@ -59,7 +59,7 @@ impl Pair {
     }
 
     async fn space(&self) -> Space {
-        Space::of(self.server, json!({})).await
+        Space::of(&self.server, json!({})).await
     }
 
     /// Starts a replica; `signal` ends it later.

@@ -46,7 +46,7 @@ async fn explain_tells_what_fields_are_for() {
             vec!["ENUM: Pending Building Planning AwaitingApproval Applying"],
         ),
     ] {
-        let text = explain(server, field).await;
+        let text = explain(&server, field).await;
         let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
         for word in words {
             assert!(text.contains(word), "{field}: `{word}` is not in:\n{text}");

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::process::{Child, Command};
+use std::sync::Arc;
 
 use alustan_api::Terraform;
 use alustan_tests::rights::{Call, calls};
@@ -21,7 +22,7 @@ const SYSTEM: &str = "narrow-system";
 const LEASE: &str = "narrow";
 
 struct Narrow {
-    server: &'static Server,
+    server: Arc<Server>,
     account: &'static str,
     /// Watched namespaces.
     spaces: [Space; 2],
@@ -31,7 +32,7 @@ struct Narrow {
 
 /// Objects shared by the tests. Clients are not shared: they are bound to the runtime of one test.
 struct Shared {
-    server: &'static Server,
+    server: Arc<Server>,
     account: String,
     watched: [String; 2],
     other: String,
@@ -40,13 +41,16 @@ struct Shared {
 
 /// An installation with Roles only, in a separate namespace.
 struct Installed {
-    server: &'static Server,
+    server: Arc<Server>,
     system: &'static str,
 }
 
 impl Installed {
-    fn begin(server: &'static Server, system: &'static str) -> Self {
-        let installed = Self { server, system };
+    fn begin(server: &Arc<Server>, system: &'static str) -> Self {
+        let installed = Self {
+            server: server.clone(),
+            system,
+        };
         server.kubectl(&["create", "namespace", system]).unwrap();
         let base = std::fs::read_to_string(root().join("deploy/kustomize/base/rbac.yaml")).unwrap();
         let own = base
@@ -80,7 +84,7 @@ impl Installed {
 
     /// Returns the operator of these namespaces.
     fn operator(&self, namespaces: &[&str]) -> Command {
-        let mut operator = operator(self.server).unwrap();
+        let mut operator = operator(&self.server).unwrap();
         operator
             .args(["--listen", "127.0.0.1:0", "--lease", LEASE])
             .arg(format!("--watch-namespaces={}", namespaces.join(",")))
@@ -95,9 +99,9 @@ impl Installed {
 impl Shared {
     async fn start() -> Self {
         let server = Server::of_its_own().await;
-        let space = async || Space::of(server, json!({})).await;
+        let space = async || Space::of(&server, json!({})).await;
         let (spaces, other) = ([space().await, space().await], space().await);
-        let installed = Installed::begin(server, SYSTEM);
+        let installed = Installed::begin(&server, SYSTEM);
         for space in &spaces {
             installed.admit(&space.namespace);
             space.applied("applied").await;
@@ -122,15 +126,15 @@ impl Narrow {
     async fn shared() -> Self {
         static SHARED: OnceCell<Shared> = OnceCell::const_new();
         let shared = SHARED.get_or_init(Shared::start).await;
-        let server = shared.server;
+        let server = &shared.server;
         let space = async |namespace: &String| Space {
-            server,
+            server: server.clone(),
             client: server.client().await,
             namespace: namespace.clone(),
         };
         let [one, two] = &shared.watched;
         Self {
-            server,
+            server: server.clone(),
             account: &shared.account,
             spaces: [space(one).await, space(two).await],
             other: space(&shared.other).await,
@@ -282,11 +286,11 @@ async fn nobody_acts_before_all_may_be_seen_and_one_that_no_longer_may_holds_up_
     const HALVED: &str = "halved-system";
     let server = Narrow::shared().await.server;
     let spaces = [
-        Space::of(server, json!({})).await,
-        Space::of(server, json!({})).await,
+        Space::of(&server, json!({})).await,
+        Space::of(&server, json!({})).await,
     ];
     let [one, other] = &spaces;
-    let installed = Installed::begin(server, HALVED);
+    let installed = Installed::begin(&server, HALVED);
     installed.admit(&one.namespace);
     for space in &spaces {
         space.apply(&resource("web")).await.unwrap();

@@ -352,7 +352,7 @@ async fn pods_are_admitted_where_only_restricted_ones_are_but_for_the_builder() 
     let server = Server::shared().await;
     let enforce = "pod-security.kubernetes.io/enforce";
     for level in ["restricted", "baseline"] {
-        let space = Space::of(server, json!({enforce: level})).await;
+        let space = Space::of(&server, json!({enforce: level})).await;
         let tf = stored(&space, "web").await;
         for name in ["default", "pusher", &names::runner("web")] {
             let account: ServiceAccount =

@@ -6,6 +6,7 @@ mod outputs;
 mod repositories;
 
 use std::process::Child;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use alustan_api::labels::{self, Component};
@@ -33,7 +34,7 @@ const UNKNOWN: &str = "unknown";
 const PINNED: &str = "pinned";
 
 struct Operator {
-    server: Server,
+    server: Arc<Server>,
     _leash: Child,
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::process::Child;
+use std::sync::Arc;
 
 use alustan_api::labels::{self, Component};
 use alustan_api::run::{History, Lineage, RunRecord, key};
@@ -21,15 +22,15 @@ use crate::space::{Space, resource};
 const BEFORE: &str = "7a2d6c1e-0000-4000-8000-000000000000";
 
 /// Returns a server with an operator, shared by these tests.
-async fn server() -> &'static Server {
-    static SHARED: OnceCell<(&'static Server, Child)> = OnceCell::const_new();
+async fn server() -> Arc<Server> {
+    static SHARED: OnceCell<(Arc<Server>, Child)> = OnceCell::const_new();
     let (server, _leash) = SHARED.get_or_init(start).await;
-    server
+    server.clone()
 }
 
-async fn start() -> (&'static Server, Child) {
+async fn start() -> (Arc<Server>, Child) {
     let server = Server::of_its_own().await;
-    let mut program = operator(server).unwrap();
+    let mut program = operator(&server).unwrap();
     program.args(["--listen", "127.0.0.1:0"]);
     let leash = leashed(&mut program, &server.folder().join("operator.log"));
     (server, leash)
@@ -154,7 +155,7 @@ fn of(object: &impl ResourceExt) -> String {
 
 #[tokio::test]
 async fn restore_binds_records_and_state_to_a_new_uid() {
-    let space = Space::of(server().await, json!({})).await;
+    let space = Space::of(&server().await, json!({})).await;
     restore_backup(&space, BEFORE).await;
     let mut web = resource("web");
     web["metadata"]["annotations"] = json!({KEPT: BEFORE});
@@ -228,7 +229,7 @@ async fn restore_binds_records_and_state_to_a_new_uid() {
 
 #[tokio::test]
 async fn restore_continues_after_a_crash_that_left_the_report_bound() {
-    let space = Space::of(server().await, json!({})).await;
+    let space = Space::of(&server().await, json!({})).await;
     restore_backup(&space, BEFORE).await;
     space.apply(&resource("web")).await.unwrap();
     reason(&space, "RestoreRequired").await;
@@ -249,8 +250,8 @@ async fn restore_continues_after_a_crash_that_left_the_report_bound() {
 
 #[tokio::test]
 async fn restore_of_a_living_resource_waits_until_that_is_gone() {
-    let old = Space::of(server().await, json!({})).await;
-    let new = Space::of(server().await, json!({})).await;
+    let old = Space::of(&server().await, json!({})).await;
+    let new = Space::of(&server().await, json!({})).await;
     old.apply(&resource("web")).await.unwrap();
     let resources: Api<Terraform> = old.api();
     let uid = resources.get("web").await.unwrap().uid().unwrap();
@@ -298,7 +299,7 @@ async fn delete(space: &Space) {
 
 #[tokio::test]
 async fn pushed_state_outlives_a_resource_that_applied_nothing() {
-    let space = Space::of(server().await, json!({})).await;
+    let space = Space::of(&server().await, json!({})).await;
     space.apply(&resource("web")).await.unwrap();
     reason(&space, "RepositoryUnreachable").await;
     let tf = space.api::<Terraform>().get("web").await.unwrap();
@@ -315,7 +316,7 @@ async fn pushed_state_outlives_a_resource_that_applied_nothing() {
 
 #[tokio::test]
 async fn restored_resource_waits_for_its_secrets() {
-    let space = Space::of(server().await, json!({})).await;
+    let space = Space::of(&server().await, json!({})).await;
     let mut web = resource("web");
     web["metadata"]["annotations"] = json!({KEPT: BEFORE});
     space.apply(&web).await.unwrap();
@@ -337,7 +338,7 @@ async fn restored_resource_waits_for_its_secrets() {
 
 #[tokio::test]
 async fn record_of_a_new_resource_is_replaced_by_that_of_a_backup() {
-    let space = Space::of(server().await, json!({})).await;
+    let space = Space::of(&server().await, json!({})).await;
     space.apply(&resource("web")).await.unwrap();
     reason(&space, "RepositoryUnreachable").await;
     restore_backup(&space, BEFORE).await;

@@ -200,7 +200,7 @@ async fn every_call_of_the_operator_is_allowed_and_others_are_refused() {
     for (wanted, table) in [(true, &NEEDED[..]), (false, &REFUSED[..])] {
         for (group, resource, verbs) in table {
             for verb in *verbs {
-                let allowed = allowed(server, group, resource, verb).await;
+                let allowed = allowed(&server, group, resource, verb).await;
                 assert_eq!(allowed, wanted, "{verb} {resource} of {group:?}");
             }
         }
@@ -222,7 +222,7 @@ async fn of_all_leases_the_operator_has_its_own() {
         (("kube-system", Some("alustan")), "update", false),
     ] {
         let group = "coordination.k8s.io";
-        let allowed = allowed_in(server, place, group, "leases", verb).await;
+        let allowed = allowed_in(&server, place, group, "leases", verb).await;
         assert_eq!(allowed, wanted, "{verb} {place:?}");
     }
 }

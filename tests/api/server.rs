@@ -5,8 +5,11 @@ mod certificates;
 
 use std::fs;
 use std::net::TcpListener;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 use alustan_api::Terraform;
@@ -32,16 +35,16 @@ pub(crate) struct Server {
     folder: PathBuf,
     kubectl: PathBuf,
     kubeconfig: Value,
-    /// Leashes of etcd and kube-apiserver: their inputs close with this program.
+    /// Leashes of etcd and kube-apiserver, which end when this value is dropped.
     _leashes: [Child; 2],
 }
 
 impl Server {
     /// Returns the server shared by tests of schema, ownership and rights. No operator runs against it.
-    pub(crate) async fn shared() -> &'static Self {
-        static SHARED: OnceCell<Result<Server, String>> = OnceCell::const_new();
+    pub(crate) async fn shared() -> Arc<Self> {
+        static SHARED: OnceCell<Result<Arc<Server>, String>> = OnceCell::const_new();
         match SHARED.get_or_init(Self::start).await {
-            Ok(server) => server,
+            Ok(server) => server.clone(),
             Err(problem) => panic!("{problem}"),
         }
     }
@@ -50,7 +53,7 @@ impl Server {
     ///
     /// # Errors
     /// One line with the missing prerequisite and its remedy.
-    pub(crate) async fn start() -> Result<Self, String> {
+    pub(crate) async fn start() -> Result<Arc<Self>, String> {
         // Fails if another test of this process has installed it.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let assets = assets()?;
@@ -75,16 +78,16 @@ impl Server {
         fs::write(server.kubeconfig_file(), server.kubeconfig.to_string()).unwrap();
         server.wait_until_ready().await?;
         server.install().await;
-        Ok(server)
+        Ok(Arc::new(server))
     }
 
-    /// Starts a server for one test. It runs as long as the test program.
+    /// Starts a server for one test. It ends with the test.
     ///
     /// # Panics
     /// The server does not start.
-    pub(crate) async fn of_its_own() -> &'static Self {
+    pub(crate) async fn of_its_own() -> Arc<Self> {
         match Self::start().await {
-            Ok(server) => Box::leak(Box::new(server)),
+            Ok(server) => server,
             Err(problem) => panic!("{problem}"),
         }
     }
@@ -304,10 +307,20 @@ fn assets() -> Result<PathBuf, String> {
     Ok(folder)
 }
 
+/// Returns unused ports, each once. They are below the ephemeral ports: no connection takes one before its server listens.
 pub(crate) fn free_ports<const N: usize>() -> [u16; N] {
-    // Holds all listeners until the last port is known, so that the ports differ.
-    let listeners = [(); N].map(|()| TcpListener::bind(("127.0.0.1", 0)).unwrap());
-    listeners.map(|listener| listener.local_addr().unwrap().port())
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    const PORTS: Range<u16> = 10_000..30_000;
+    // Concurrent test programs start at different ports.
+    let first = u16::try_from(std::process::id() % 20_000).unwrap();
+    let mut candidates = std::iter::repeat_with(|| {
+        let offset = NEXT.fetch_add(1, Ordering::Relaxed).wrapping_add(first);
+        PORTS.start + offset % (PORTS.end - PORTS.start)
+    });
+    let mut unused = candidates
+        .by_ref()
+        .filter(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok());
+    [(); N].map(|()| unused.next().unwrap())
 }
 
 /// Starts etcd without fsync: its data does not outlive the tests.

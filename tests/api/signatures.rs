@@ -50,11 +50,11 @@ async fn wait(space: &Space, is_forged: bool) {
 #[tokio::test]
 async fn changed_record_is_refused_and_a_new_key_signs_existing_ones() {
     let server = Server::of_its_own().await;
-    let space = Space::of(server, json!({})).await;
+    let space = Space::of(&server, json!({})).await;
     let secrets = space.api::<Secret>();
     let system: Api<Secret> = Api::namespaced(space.client.clone(), "alustan-system");
     space.apply(&resource("web")).await.unwrap();
-    let leash = start(server);
+    let leash = start(&server);
     let record = names::record("web");
     let found = until("a record", async || {
         let found = secrets.get_opt(&record).await.unwrap();
@@ -81,7 +81,7 @@ async fn changed_record_is_refused_and_a_new_key_signs_existing_ones() {
         .delete("alustan-signing-key", &DeleteParams::default())
         .await
         .unwrap();
-    let leash = start(server);
+    let leash = start(&server);
     until("the record to be signed", async || {
         let data = secrets.get(&record).await.unwrap().data.unwrap();
         let is_signed = data.contains_key(&key::signature(key::HISTORY))

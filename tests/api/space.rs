@@ -1,5 +1,6 @@
 //! Namespace of one test.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use alustan_api::Terraform;
@@ -13,7 +14,7 @@ use crate::server::Server;
 
 /// A namespace of a server.
 pub(crate) struct Space {
-    pub(crate) server: &'static Server,
+    pub(crate) server: Arc<Server>,
     pub(crate) client: Client,
     pub(crate) namespace: String,
 }
@@ -21,11 +22,11 @@ pub(crate) struct Space {
 impl Space {
     /// Creates a namespace of the shared server.
     pub(crate) async fn new() -> Self {
-        Self::of(Server::shared().await, json!({})).await
+        Self::of(&Server::shared().await, json!({})).await
     }
 
     /// Creates a namespace of `server` with `labels`.
-    pub(crate) async fn of(server: &'static Server, labels: Value) -> Self {
+    pub(crate) async fn of(server: &Arc<Server>, labels: Value) -> Self {
         static COUNT: AtomicUsize = AtomicUsize::new(1);
         let namespace = format!("space-{}", COUNT.fetch_add(1, Ordering::Relaxed));
         let client = server.client().await;
@@ -36,7 +37,7 @@ impl Space {
             .await
             .unwrap();
         Self {
-            server,
+            server: server.clone(),
             client,
             namespace,
         }

@@ -4,6 +4,7 @@
 mod program;
 
 use std::process::Child;
+use std::sync::Arc;
 use std::time::Duration;
 
 use alustan_api::{FINALIZER, State, Terraform};
@@ -20,7 +21,7 @@ use crate::space::{Space, resource, with};
 const TOKEN: &str = "the-token-of-this-test";
 
 struct Operator {
-    server: Server,
+    server: Arc<Server>,
     url: String,
     _leash: Child,
 }

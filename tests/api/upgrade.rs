@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::process::{Child, Command};
+use std::sync::Arc;
 
 use alustan_api::labels::{IMAGE_TAG, NAME};
 use alustan_api::run::key;
@@ -24,7 +25,7 @@ const MANY: usize = 50;
 const SLOTS: usize = 8;
 
 struct Operator {
-    server: &'static Server,
+    server: Arc<Server>,
     outside: Outside,
     leash: Option<Child>,
 }
@@ -33,8 +34,8 @@ impl Operator {
     async fn new() -> Self {
         let server = Server::of_its_own().await;
         Self {
-            server,
             outside: Outside::start(server.folder()).await,
+            server,
             leash: None,
         }
     }
@@ -188,7 +189,7 @@ async fn kinds(space: &Space) -> BTreeMap<String, Vec<String>> {
 #[tokio::test]
 async fn base_image_upgrade_applies_nothing_and_respects_slots() {
     let mut operator = Operator::new().await;
-    let space = Space::of(operator.server, json!({})).await;
+    let space = Space::of(&operator.server, json!({})).await;
     let names: Vec<_> = (0..MANY).map(|number| format!("web-{number}")).collect();
     for name in &names {
         space.apply(&operator.resource(name)).await.unwrap();

@@ -1,6 +1,7 @@
 //! Startup and shutdown of the operator: leader election, watches, caches, controller and HTTP server.
 
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 use alustan_api::labels::{self, Component};
@@ -22,6 +23,7 @@ use kube::runtime::{Controller, controller, watcher};
 use kube::{Client, Resource, ResourceExt};
 use parking_lot::Mutex;
 use ring::rand::{SecureRandom, SystemRandom};
+use tokio::runtime;
 use tokio::sync::{mpsc, oneshot, watch};
 use tracing::{debug, info, warn};
 
@@ -77,8 +79,12 @@ pub(crate) async fn run(config: Config) -> Result<()> {
     let metrics = Metrics::new();
     let leader = Leader::new(identity(&config)?);
     let (lists, listed) = watch::channel(0);
-    let election = election(&config, &leader, &metrics, listed.clone()).await;
-    let election = election.context("connect to the API server")?;
+    let election = election(
+        config.clone(),
+        leader.clone(),
+        metrics.clone(),
+        listed.clone(),
+    );
     let client = connect(&metrics, &leader)
         .await
         .context("connect to the API server")?;
@@ -146,31 +152,42 @@ pub(crate) async fn run(config: Config) -> Result<()> {
     }
 }
 
-/// Takes part in the `election` until `work` ends, then releases the Lease.
+/// Takes part in the `election` until `work` ends, then releases the Lease. The election has a separate thread: reconciles that occupy all
+/// workers of the runtime must not delay a renewal of the Lease.
 ///
 /// # Errors
 /// If another replica takes the Lease: the process exits at once, because its in-memory state may be stale.
-async fn leading(mut election: Election, work: impl Future<Output = Result<()>>) -> Result<()> {
+async fn leading(
+    election: impl Future<Output = Result<Election>> + Send + 'static,
+    work: impl Future<Output = Result<()>>,
+) -> Result<()> {
     let (resign, resigned) = oneshot::channel::<()>();
-    let mut part = tokio::spawn(async move {
-        let over = tokio::select! {
-            by = election.run() => Some(by),
-            _ = resigned => None,
-        };
-        if over.is_none() {
-            election.resign().await;
+    let (end, mut ended) = oneshot::channel::<Result<Option<String>>>();
+    let runtime = runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let part = async move {
+        let mut election = election.await.context("connect to the API server")?;
+        tokio::select! {
+            by = election.run() => Ok(by),
+            _ = resigned => {
+                election.resign().await;
+                Ok(None)
+            }
         }
-        over
-    });
+    };
+    thread::Builder::new()
+        .name("election".to_owned())
+        .spawn(move || end.send(runtime.block_on(part)))?;
     tokio::select! {
-        over = &mut part => {
-            let by = over.context("the election ended")?.flatten();
+        over = &mut ended => {
+            let by = over.context("the election ended")??;
             let by = by.as_deref().map_or("nobody", lease::pod);
             bail!("this replica led, and its Lease was taken from it ({by} has it now): it starts anew");
         }
         done = work => {
             drop(resign);
-            part.await.context("release the Lease")?;
+            ended.await.context("release the Lease")??;
             done
         }
     }
@@ -188,16 +205,16 @@ fn identity(config: &Config) -> Result<Identity> {
 /// Creates the participation of this replica in the election. A separate client without retries keeps other calls from delaying Lease
 /// calls, and sends no Lease call late.
 async fn election(
-    config: &Config,
-    leader: &Leader,
-    metrics: &Arc<Metrics>,
+    config: Config,
+    leader: Leader,
+    metrics: Arc<Metrics>,
     listed: watch::Receiver<usize>,
 ) -> Result<Election> {
     let mut api = kube::Config::infer().await?;
     api.default_retry = false;
     Ok(Election::new(
-        leader.clone(),
-        unfenced(api, metrics)?,
+        leader,
+        unfenced(api, &metrics)?,
         &config.lease,
         config.address(),
         listed,

@@ -10,6 +10,8 @@ use futures::FutureExt;
 use futures::future::{BoxFuture, Shared};
 use parking_lot::Mutex;
 
+use crate::remote::failure;
+
 /// Time during which queries to the same repository are collected.
 const GATHER: Duration = Duration::from_millis(50);
 
@@ -24,9 +26,16 @@ pub(crate) struct Remote {
     pub(crate) tenant: String,
 }
 
+/// Requests a set of references from a repository.
+type Request = Box<
+    dyn Fn(Remote, BTreeSet<Reference>) -> BoxFuture<'static, Result<Listing, Failure>>
+        + Send
+        + Sync,
+>;
+
 /// Queries that are being collected.
 pub(crate) struct References {
-    git: Arc<GitCache>,
+    request: Request,
     gathering: Mutex<HashMap<String, Gathering>>,
 }
 
@@ -38,8 +47,20 @@ struct Gathering {
 impl References {
     /// Creates an empty collection. `git` sends the requests.
     pub(crate) fn new(git: Arc<GitCache>) -> Arc<Self> {
+        Self::with(Box::new(move |remote, wanted| {
+            let git = git.of_tenant(&remote.tenant);
+            let listing = async move {
+                git.references(&remote.url, &wanted, &remote.credentials)
+                    .await
+                    .map_err(|error| failure::source(&error))
+            };
+            listing.boxed()
+        }))
+    }
+
+    fn with(request: Request) -> Arc<Self> {
         Arc::new(Self {
-            git,
+            request,
             gathering: Mutex::default(),
         })
     }
@@ -74,11 +95,47 @@ impl References {
             let mut all = self.gathering.lock();
             all.remove(&remote.identity)
         };
-        let wanted = gathered.map(|it| it.wanted).unwrap_or_default();
-        self.git
-            .of_tenant(&remote.tenant)
-            .references(&remote.url, &wanted, &remote.credentials)
-            .await
-            .map_err(|error| crate::remote::failure::source(&error))
+        let wanted = gathered.map(|gathered| gathered.wanted).unwrap_or_default();
+        (self.request)(remote, wanted).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alustan_api::report::FailureClass;
+    use futures::future::join_all;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn concurrent_queries_share_one_request() {
+        let requests = Arc::new(Mutex::new(Vec::new()));
+        let references = References::with({
+            let requests = requests.clone();
+            Box::new(move |_, wanted| {
+                requests.lock().push(wanted.len());
+                let failure = Failure {
+                    class: FailureClass::User,
+                    reason: "BranchNotFound".to_owned(),
+                    message: String::new(),
+                };
+                async { Err(failure) }.boxed()
+            })
+        });
+        let remote = |host: &str| Remote {
+            url: RepositoryUrl::parse(&format!("https://{host}/team/infra")).unwrap(),
+            credentials: Credentials::default(),
+            identity: host.to_owned(),
+            tenant: "team".to_owned(),
+        };
+        let names = ["main", "next", "main"].map(|name| Reference::branch(name).unwrap());
+        let one = remote("one.example");
+        let queries = names.iter().map(|name| references.list(&one, name));
+        join_all(queries).await;
+        assert_eq!(*requests.lock(), [2]);
+        let other = remote("other.example");
+        let queries = [&one, &other].map(|remote| references.list(remote, &names[0]));
+        join_all(queries).await;
+        assert_eq!(*requests.lock(), [2, 1, 1]);
     }
 }
