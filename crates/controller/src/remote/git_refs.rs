@@ -128,7 +128,7 @@ mod tests {
             identity: host.to_owned(),
             tenant: "team".to_owned(),
         };
-        let names = ["main", "next", "main"].map(|name| Reference::branch(name).unwrap());
+        let names = ["main", "next", "main"].map(|name| Reference::branch(Some(name)).unwrap());
         let one = remote("one.example");
         let queries = names.iter().map(|name| references.list(&one, name));
         join_all(queries).await;
