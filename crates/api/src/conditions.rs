@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_transition_time_moves_only_with_the_status() {
+    fn transition_time_changes_only_with_status() {
         let at = |second| Timestamp::from_second(second).unwrap();
         let first = merge(
             &[],

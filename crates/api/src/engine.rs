@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn fewer_numbers_mean_every_release_that_begins_with_them() {
+    fn partial_version_matches_every_release_with_its_prefix() {
         let wanted = [
             ("1.12", "1.12.6", true),
             ("1", "1.12.6", true),
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_versions_are_told_from_others() {
+    fn only_complete_versions_are_recognised() {
         for (text, answer) in [
             ("1.11.4", true),
             ("1.12.0-rc1", true),
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn another_engine_and_an_older_version_are_switches() {
+    fn other_engine_or_older_version_is_a_switch() {
         let (terraform, tofu) = (EngineName::Terraform, EngineName::Opentofu);
         let at = engine(terraform, "1.11.4");
         for (next, wanted) in [

@@ -32,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_are_counted_outside_of_texts() {
+    fn json_values_are_counted_outside_strings() {
         for (text, count) in [
             ("", 1),
             ("1", 1),

@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn job_names_of_the_longest_resource_are_label_values() {
+    fn job_name_of_longest_resource_fits_a_label_value() {
         let name = "n".repeat(MAX_NAME);
         let plain = run_job(&name, RunKind::Destroy, 9_999);
         assert_eq!(plain, format!("{name}-destroy-9999"));
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_name_makes_room_for_a_large_number() {
+    fn long_resource_name_is_shortened_for_large_run_number() {
         let (one, other) = ("n".repeat(MAX_NAME), "n".repeat(MAX_NAME - 1) + "m");
         let name = run_job(&one, RunKind::Destroy, 10_000);
         assert!(

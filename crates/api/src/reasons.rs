@@ -230,7 +230,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reason_that_nobody_knows_is_another_one() {
+    fn unknown_reason_is_reported_as_other() {
         assert_eq!(bounded("StateLost"), "StateLost");
         assert_eq!(bounded("SomethingOfKubelet"), OTHER);
         assert!(ALL.is_sorted());
