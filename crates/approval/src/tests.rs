@@ -85,7 +85,7 @@ fn matches(when: &str) -> bool {
 #[case("{'a': plan.destroy}.a == [1, 2][0]", true)]
 #[case("true", true)]
 #[case(" false\n", false)]
-fn a_rule_sees_the_numbers_and_every_resource(#[case] when: &str, #[case] wanted: bool) {
+fn rule_reads_change_counts_and_all_resources(#[case] when: &str, #[case] wanted: bool) {
     assert_eq!(matches(when), wanted, "{when}");
 }
 
@@ -114,7 +114,7 @@ fn a_rule_sees_the_numbers_and_every_resource(#[case] when: &str, #[case] wanted
     "plan.resources.all(a, plan.resources.all(b, plan.resources.all(c, true)))",
     "loops are nested more than 2 deep"
 )]
-fn a_rule_that_judges_no_plan_is_told_with_its_place(#[case] when: &str, #[case] wanted: &str) {
+fn invalid_rule_is_refused_with_its_index(#[case] when: &str, #[case] wanted: &str) {
     let bad = check(&[ask("true"), ask(when)]).unwrap_err();
     assert_eq!(bad.index, 1);
     let text = bad.to_string();
@@ -134,7 +134,7 @@ fn a_rule_that_judges_no_plan_is_told_with_its_place(#[case] when: &str, #[case]
 #[case("1 / (plan.change) > 0")]
 #[case("plan.resources.exists(r, r.address.matches('('))")]
 #[case("plan.destroy >")]
-fn a_rule_that_cannot_be_judged_counts_as_matching(#[case] when: &str) {
+fn rule_with_evaluation_error_counts_as_matching(#[case] when: &str) {
     let matched = judge(&[rule(when, RuleAction::Deny)], &plan());
     let why = matched[0].unclear.clone().unwrap();
     assert!(!why.is_empty() && why.chars().count() <= LONGEST_REASON);
@@ -146,7 +146,7 @@ fn a_rule_that_cannot_be_judged_counts_as_matching(#[case] when: &str) {
 }
 
 #[test]
-fn rules_keep_their_places_and_those_that_do_not_match_are_left_out() {
+fn only_matching_rules_are_returned_with_their_index() {
     let rules = [
         ask("plan.destroy > 5"),
         rule("plan.destroy > 0", RuleAction::Deny),
@@ -162,7 +162,7 @@ fn rules_keep_their_places_and_those_that_do_not_match_are_left_out() {
 }
 
 #[test]
-fn every_change_counts_however_many_there_are() {
+fn rule_reads_all_changes_of_a_large_plan() {
     let mut plan = Plan::default();
     for _ in 0..2_000 {
         plan.resources.push(resource("", "null_resource", "create"));
@@ -204,7 +204,7 @@ fn rule_has_1000_bytes_at_most() {
 #[case("plan.resources.exists(r, ".repeat(40))]
 #[case(format!("{}true{}", "[1].all(r,".repeat(80), ")".repeat(80)))]
 #[case(format!("{}true{}", "[1,1].all(r,".repeat(70), ")".repeat(70)))]
-fn no_rule_is_too_deep(#[case] when: String) {
+fn deeply_nested_rule_causes_no_stack_overflow(#[case] when: String) {
     let rules = [ask(&when)];
     let good = check(&rules).is_ok();
     let judged = judge(&rules, &plan());
@@ -283,7 +283,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
 
     #[test]
-    fn no_text_brings_a_judge_down(when in prop_oneof![soup(), any::<String>()]) {
+    fn arbitrary_text_as_rule_causes_no_panic(when in prop_oneof![soup(), any::<String>()]) {
         let rules = [ask(&when)];
         let bad = check(&rules).err();
         let matched = judge(&rules, &plan());
@@ -295,7 +295,7 @@ proptest! {
 
     /// Numbers are compared by value.
     #[test]
-    fn numbers_are_compared_as_numbers(
+    fn change_counts_are_compared_as_integers(
         destroy in 0_i64..50, limit in 0_i64..50, then in prop_oneof![Just(RuleAction::Ask), Just(RuleAction::Deny)]
     ) {
         let plan = Plan { destroy, ..Plan::default() };
