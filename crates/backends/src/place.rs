@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_moves_where_its_place_changes() {
+    fn state_migrates_when_its_location_changes() {
         let table = [
             ("nowhere", s3("a"), s3("a"), Move::No),
             ("to another key", s3("a"), s3("b"), Move::Yes),
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_has_a_name_for_people() {
+    fn state_location_has_a_display_name() {
         assert_eq!(place(&s3("a/b")), "s3://b/a/b");
         assert_eq!(place(&managed()), "Secret web-state");
         assert_eq!(place(&own(None)), "the module's own backend");

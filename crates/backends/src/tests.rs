@@ -28,7 +28,7 @@ fn resolve(spec: Option<&BackendSpec>, module: Option<&str>) -> Result<BackendIn
 }
 
 #[test]
-fn without_a_word_the_state_is_managed() {
+fn missing_backend_spec_selects_managed_backend() {
     let inputs = resolve(None, None).unwrap();
     assert_eq!(inputs.kind.as_deref(), Some("http"));
     assert!(inputs.write_block);
@@ -37,7 +37,7 @@ fn without_a_word_the_state_is_managed() {
 }
 
 #[test]
-fn the_modules_own_backend_is_left_alone() {
+fn backend_block_of_the_module_is_kept() {
     let inputs = resolve(None, Some("gcs")).unwrap();
     assert_eq!(
         (inputs.kind, inputs.write_block, inputs.managed),
@@ -47,7 +47,7 @@ fn the_modules_own_backend_is_left_alone() {
 }
 
 #[test]
-fn a_backend_without_a_provider_is_as_good_as_none() {
+fn backend_without_provider_equals_missing_backend() {
     let spec = spec(json!({ "adopt": true }));
     for module in [None, Some("gcs"), Some("s3"), Some("local")] {
         let (given, none) = (resolve(Some(&spec), module), resolve(None, module));
@@ -57,7 +57,7 @@ fn a_backend_without_a_provider_is_as_good_as_none() {
 }
 
 #[test]
-fn a_file_beside_the_module_is_no_place_for_a_state() {
+fn local_backend_of_the_module_alone_is_refused() {
     let error = resolve(None, Some("local")).err().unwrap();
     assert_eq!((error.reason(), &error), ("InvalidBackend", &Error::Lost));
     let local = spec(json!({ "provider": "local" }));
@@ -125,7 +125,7 @@ fn a_file_beside_the_module_is_no_place_for_a_state() {
     json!({"bucket": "b", "key": "k"}),
     "oss://b/k"
 )]
-fn each_provider_is_a_backend_of_the_engine(
+fn each_provider_maps_to_an_engine_backend(
     #[case] fields: Value,
     #[case] kind: &str,
     #[case] config: Value,
@@ -172,7 +172,7 @@ fn each_provider_is_a_backend_of_the_engine(
     "does not go with bootstrap"
 )]
 #[case::in_a_url(json!({"provider": "generic", "type": "consul", "config": {"address": "http://u:p@h"}}), "config.address", "secretRef")]
-fn what_cannot_be_is_refused_with_its_field(
+fn invalid_backend_is_refused_with_its_field(
     #[case] fields: Value,
     #[case] field: &str,
     #[case] why: &str,
@@ -190,7 +190,7 @@ fn what_cannot_be_is_refused_with_its_field(
 #[rstest]
 #[case(json!({"provider": "aws", "s3": "b"}), "key", "spec.backend.key")]
 #[case(json!({"provider": "pg", "config": {"table_name": "t"}}), "table_name", "spec.backend.config.table_name")]
-fn what_the_resource_says_is_not_said_otherwise_by_the_secret(
+fn secret_key_of_a_spec_field_is_refused(
     #[case] fields: Value,
     #[case] key: &str,
     #[case] field: &str,
@@ -211,7 +211,7 @@ fn what_the_resource_says_is_not_said_otherwise_by_the_secret(
 #[case::a_database_by_both("pg", json!({"conn_str": "dbname=d", "schema_name": "s"}), &[("PGHOST", "h")], "pg://h/d/s")]
 #[case::a_database_of_the_environment("pg", json!({"schema_name": "s"}), &[("PGHOST", "h"), ("PGDATABASE", "d")], "pg://h/d/s")]
 #[case::what_nobody_knows("remote", json!({"organization": "o"}), &[], "remote://")]
-fn a_place_has_its_server(
+fn state_address_includes_the_server(
     #[case] kind: &str,
     #[case] config: Value,
     #[case] environment: &[(&str, &str)],
@@ -224,7 +224,7 @@ fn a_place_has_its_server(
 }
 
 #[test]
-fn what_only_sounds_like_a_secret_may_be_said() {
+fn config_key_that_only_resembles_a_secret_is_accepted() {
     let config = json!({
         "skip_credentials_validation": true, "shared_credentials_files": ["/x"], "kms_key_id": "k", "kms_encryption_key": "projects/p/k",
         "assume_role_with_web_identity": {"web_identity_token_file": "/t"}, "endpoint_url": "https://h",
@@ -234,7 +234,7 @@ fn what_only_sounds_like_a_secret_may_be_said() {
 }
 
 #[test]
-fn a_secret_is_environment_or_part_of_the_block() {
+fn secret_data_sets_environment_or_backend_config() {
     let data = ["AWS_ACCESS_KEY_ID", "conn_str", "https_proxy", "no-name"];
     let data = data.map(|name| (name.to_owned(), "x".to_owned())).into();
     let inputs = inputs(None, None, OWNER, data, &managed_secrets()).unwrap();
@@ -247,7 +247,7 @@ fn a_secret_is_environment_or_part_of_the_block() {
 }
 
 #[test]
-fn a_database_has_its_state_where_its_url_says() {
+fn pg_state_address_comes_from_the_connection_string() {
     let spec = spec(json!({"provider": "pg"}));
     let url = "postgres://user:hidden@db:5432/states?sslmode=require".to_owned();
     for name in ["conn_str", "PG_CONN_STR"] {
@@ -268,12 +268,12 @@ fn a_database_has_its_state_where_its_url_says() {
 #[case::a_path_in_some_consul("consul://x", false)]
 #[case::secrets_of_its_own("secret://team/web-state", false)]
 #[case::nothing("", false)]
-fn not_every_address_is_the_same_for_everybody(#[case] address: &str, #[case] shared: bool) {
+fn only_addresses_valid_in_every_pod_are_shared(#[case] address: &str, #[case] shared: bool) {
     assert_eq!(is_shared(address), shared);
 }
 
 #[test]
-fn only_a_bucket_that_is_asked_for_is_made() {
+fn bucket_is_created_only_with_bootstrap() {
     assert_eq!(resolve(Some(&spec(seed())), None).unwrap().bootstrap, None);
     let mut asked = seed();
     asked["bootstrap"] = json!(true);
@@ -288,7 +288,7 @@ fn only_a_bucket_that_is_asked_for_is_made() {
 }
 
 #[test]
-fn only_the_local_backend_is_on_the_volume() {
+fn only_local_backend_keeps_state_on_the_cache_volume() {
     assert!(is_on_the_volume(
         "local:///var/lib/alustan/state/terraform.tfstate"
     ));
