@@ -70,7 +70,7 @@ mod tests {
     use rstest::rstest;
 
     #[test]
-    fn the_command_line_is_sound() {
+    fn command_line_definition_is_valid() {
         Arguments::command().debug_assert();
     }
 
@@ -87,7 +87,7 @@ mod tests {
     #[case("state push web")]
     #[case("restore")]
     #[case("unlock web")]
-    fn what_cannot_be_meant_is_refused(#[case] line: &str) {
+    fn invalid_arguments_are_refused(#[case] line: &str) {
         let words = std::iter::once("kubectl-alustan").chain(line.split(' '));
         let error = Arguments::try_parse_from(words).unwrap_err();
         assert_eq!(error.exit_code(), 2, "{error}");
@@ -105,7 +105,7 @@ mod tests {
     #[case("restore web -n team")]
     #[case("state pull web -n team")]
     #[case("state push web file.tfstate --force")]
-    fn what_is_meant_is_understood(#[case] line: &str) {
+    fn valid_arguments_are_accepted(#[case] line: &str) {
         let words = std::iter::once("kubectl-alustan").chain(line.split(' '));
         Arguments::try_parse_from(words).unwrap();
     }

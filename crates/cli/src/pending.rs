@@ -88,7 +88,7 @@ mod tests {
     #[rstest]
     #[case::applied(plan(false))]
     #[case::never_asked(json!(null))]
-    fn where_none_waits_it_is_told_what_goes_on(#[case] plan: serde_json::Value) {
+    fn missing_pending_plan_is_reported_with_the_state(#[case] plan: serde_json::Value) {
         let error = pending(&with_plan(&plan)).unwrap_err().to_string();
         assert_eq!(
             error,
@@ -100,7 +100,7 @@ mod tests {
     #[case(None, true)]
     #[case(Some("0123"), true)]
     #[case(Some("4567"), false)]
-    fn only_the_plan_that_waits_is_approved(#[case] given: Option<&str>, #[case] good: bool) {
+    fn only_the_pending_plan_is_approved(#[case] given: Option<&str>, #[case] good: bool) {
         let tf = with_plan(&plan(true));
         let pending = pending(&tf).unwrap();
         assert_eq!(check(&tf, &pending, given).is_ok(), good);

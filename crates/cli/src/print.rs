@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn all_control_characters_but_two_are_replaced() {
+    fn control_characters_except_tab_and_newline_are_replaced() {
         let kept: String = ('\0'..='\u{9f}').filter(|c| c.is_control()).collect();
         let shown = visible(&kept);
         let kept: Vec<char> = shown.chars().filter(|c| c.is_control()).collect();

@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_of_others_is_one_word_of_a_command() {
+    fn lock_id_is_quoted_as_one_shell_word() {
         for id in ["a b", "x'; reboot; '", "$(reboot)", ""] {
             let command = format!("unlock web {} -n team", quoted(id));
             let words = ["unlock", "web", id, "-n", "team"].map(str::to_owned);
@@ -251,7 +251,7 @@ mod tests {
         Some("run 3 of team/web goes on (Reported)")
     )]
     #[case::locked(record(3, RunPhase::Recorded, true), Some("unlock web l-1 -n team"))]
-    fn a_state_is_touched_only_when_nobody_is_at_it(
+    fn state_command_is_refused_while_a_run_or_lock_exists(
         #[case] record: RunRecord,
         #[case] wanted: Option<&str>,
     ) {
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_newer_operator_keeps_in_the_record_stays() {
+    fn unknown_fields_of_the_record_are_preserved() {
         let stored = br#"{"number": 3, "phase": "Recorded", "newer": {"a": 1}}"#;
         let secret = Snapshot {
             version: "1".into(),

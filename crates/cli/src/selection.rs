@@ -123,12 +123,15 @@ mod tests {
     #[case::its_own(Some("PlanFailed"), true)]
     #[case::of_another_condition(Some("Drifted"), false)]
     #[case::a_part_of_it(Some("Plan"), false)]
-    fn the_reason_is_that_of_ready(#[case] wanted: Option<&str>, #[case] selected: bool) {
+    fn resources_are_selected_by_reason_of_ready_condition(
+        #[case] wanted: Option<&str>,
+        #[case] selected: bool,
+    ) {
         assert_eq!(has_reason(&stalled(), wanted), selected);
     }
 
     #[test]
-    fn one_that_nobody_has_looked_at_has_no_reason() {
+    fn resource_without_status_matches_no_reason() {
         let fresh = Terraform {
             status: None,
             ..stalled()

@@ -244,7 +244,7 @@ mod tests {
         &["a:", "b: a, c", "c: b"],
         "a\n└── b\n    └── c\n        └── b (see above)"
     )]
-    fn whoever_depends_on_nothing_is_a_root(#[case] lines: &[&str], #[case] wanted: &str) {
+    fn resources_without_dependencies_are_roots(#[case] lines: &[&str], #[case] wanted: &str) {
         assert_eq!(
             names(&Graph::of(&resources(lines), &BTreeSet::new())),
             wanted
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_named_and_not_there_is_missing_or_hidden() {
+    fn absent_dependency_is_shown_as_missing_or_hidden() {
         let all = resources(&["a: gone, infra/b"]);
         let tree = Graph::of(&all, &BTreeSet::from(["infra".to_owned()])).render("team");
         let wanted = "\
@@ -266,7 +266,7 @@ gone      missing
     }
 
     #[test]
-    fn outputs_are_taken_by_name_and_by_selector() {
+    fn output_references_by_name_and_selector_are_edges() {
         let none = json!({});
         let by_name =
             json!({"variablesFrom": [{"terraformRef": {"name": "net", "outputs": {"a": "b"}}}]});
@@ -288,7 +288,7 @@ gone      missing
     #[rstest]
     #[case::with_what_depends_on_it(true, "a\n└── b\n    └── c")]
     #[case::without(false, "a\n└── b")]
-    fn a_part_has_the_whole_way_up(#[case] below: bool, #[case] wanted: &str) {
+    fn partial_tree_includes_all_ancestors(#[case] below: bool, #[case] wanted: &str) {
         let all = resources(&["a:", "b: a", "c: b", "x: a", "y:"]);
         let graph = Graph::of(&all, &BTreeSet::new());
         let part = graph.around([Key::new("team", "b")], below);
@@ -296,7 +296,7 @@ gone      missing
     }
 
     #[test]
-    fn one_that_nobody_has_looked_at_is_pending() {
+    fn resource_without_status_is_pending() {
         let mut all = resources(&["a:"]);
         all[0].status = None;
         let tree = Graph::of(&all, &BTreeSet::new()).render("team");

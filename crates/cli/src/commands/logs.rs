@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_in_a_report_is_unpacked_up_to_its_bound() {
+    fn log_in_report_is_decompressed_up_to_1_mib() {
         let mut packed = GzEncoder::new(Vec::new(), Compression::fast());
         packed.write_all(&vec![b'x'; 2 << 20]).unwrap();
         let log = unpacked(&packed.finish().unwrap()).unwrap();
@@ -336,7 +336,7 @@ mod tests {
     #[case(8, Some("web-plan-8"))]
     #[case(9, Some("web-apply-9"))]
     #[case(1, None)]
-    fn a_run_is_found_by_its_number(#[case] run: i64, #[case] wanted: Option<&str>) {
+    fn job_is_found_by_run_number(#[case] run: i64, #[case] wanted: Option<&str>) {
         assert_eq!(job_of("web", run, &jobs()).as_deref(), wanted);
     }
 
@@ -346,7 +346,10 @@ mod tests {
     #[case::pulling(json!({"containerStatuses": [status(&json!({"waiting": {"reason": "ImagePullBackOff"}}))]}), Err("ImagePullBackOff"))]
     #[case::running(json!({"containerStatuses": [status(&json!({"running": {}}))]}), Ok("terraform"))]
     #[case::ended(json!({"containerStatuses": [status(&json!({"terminated": {"exitCode": 1}}))]}), Ok("terraform"))]
-    fn a_pod_that_has_started_can_be_read(#[case] seen: Value, #[case] wanted: Result<&str, &str>) {
+    fn logs_are_read_once_the_container_has_started(
+        #[case] seen: Value,
+        #[case] wanted: Result<&str, &str>,
+    ) {
         let pod: Pod = serde_json::from_value(json!({"status": seen})).unwrap();
         let wanted = match wanted {
             Ok(container) => Start::Done(container.to_owned()),

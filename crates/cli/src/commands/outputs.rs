@@ -164,7 +164,7 @@ mod tests {
         Some(Form::Json),
         r#"{"hostname": "a.test", "ports": [80], "token": "t0p"}"#
     )]
-    fn sensitive_values_are_shown_only_when_asked_for(
+    fn sensitive_outputs_are_hidden_without_show_flag(
         #[case] show: bool,
         #[case] form: Option<Form>,
         #[case] wanted: &str,

@@ -61,7 +61,7 @@ mod tests {
     #[rstest]
     #[case::it("MDEyMw==", Some("text"))]
     #[case::the_one_before("NDU2Nw==", None)]
-    fn the_text_is_that_of_the_plan(#[case] id: &str, #[case] wanted: Option<&str>) {
+    fn plan_text_of_another_plan_is_not_shown(#[case] id: &str, #[case] wanted: Option<&str>) {
         let secret = json!({"data": {"id": id, "plan.txt": "dGV4dA=="}});
         let secret: Secret = serde_json::from_value(secret).unwrap();
         let plan = Pending {

@@ -82,7 +82,7 @@ mod tests {
     #[case::another(Some("l-2"), false, false)]
     #[case::none(None, false, false)]
     #[case::none_any_more(None, true, true)]
-    fn only_the_lock_that_was_meant_is_released(
+    fn only_the_lock_with_the_given_id_is_released(
         #[case] held: Option<&str>,
         #[case] tried: bool,
         #[case] good: bool,

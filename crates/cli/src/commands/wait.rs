@@ -324,7 +324,7 @@ mod tests {
     #[case("10", None)]
     #[case("-1m", None)]
     #[case("soon", None)]
-    fn a_duration_is_written_as_in_kubernetes(#[case] text: &str, #[case] seconds: Option<u64>) {
+    fn duration_uses_kubernetes_syntax(#[case] text: &str, #[case] seconds: Option<u64>) {
         let wanted = seconds.map(Duration::from_secs);
         assert_eq!(duration(text).ok(), wanted);
     }
@@ -356,7 +356,7 @@ mod tests {
     #[case("Ready", "False", 2, Verdict::NotYet)]
     #[case("Stalled", "True", 2, Verdict::Stalled("team/web is stalled: why".into()))]
     #[case::before_the_spec_was_mended("Stalled", "True", 1, Verdict::NotYet)]
-    fn the_verdict_is_about_the_present_spec(
+    fn conditions_of_an_old_generation_are_ignored(
         #[case] kind: &str,
         #[case] status: &str,
         #[case] generation: i64,
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_being_deleted_is_not_waited_for() {
+    fn wait_fails_for_a_resource_being_deleted() {
         let mut tf = with_condition("Ready", "True", 2);
         tf.metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH));
         let verdict = Verdict::of(&tf, &Wanted::default());
@@ -383,7 +383,7 @@ mod tests {
     #[case::observed(None, Some(2), true)]
     #[case::not_observed(None, Some(3), false)]
     #[case::one_of_both(Some("abcdef1"), Some(3), false)]
-    fn conditions_from_before_what_is_wanted_are_no_result(
+    fn conditions_before_the_wanted_revision_are_ignored(
         #[case] revision: Option<&str>,
         #[case] generation: Option<i64>,
         #[case] reached: bool,
@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_stalled_at_first_is_given_an_interval() {
+    fn wait_tolerates_initial_stall_for_one_interval() {
         let tf = with_condition("Stalled", "True", 2);
         let stalled = || Verdict::Stalled("why".to_owned());
         let mut patience = Patience::default();
@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_tells_what_goes_on() {
+    fn progress_line_has_state_reason_run_and_message() {
         let mut tf = with_condition("Ready", "False", 2);
         tf.status.as_mut().unwrap().message = "why:\n  because\n".to_owned();
         assert_eq!(describe(&tf), "Failed  R  run 3  why: because");

@@ -68,7 +68,7 @@ mod tests {
     #[case::older(head("l", 2, 1), false, Some("newer: 3"))]
     #[case::of_another_lineage(head("m", 4, 1), false, Some("lineage is m"))]
     #[case::newer_and_empty(head("l", 4, 0), false, None)]
-    fn a_state_takes_the_place_of_an_older_one(
+    fn only_a_newer_state_replaces_the_current_one(
         #[case] new: StateHead,
         #[case] same: bool,
         #[case] wanted: Option<&str>,
@@ -84,7 +84,7 @@ mod tests {
     #[rstest]
     #[case::of_another_lineage(head("l", 9, 0))]
     #[case::none(head("", 0, 0))]
-    fn any_state_takes_the_place_of_an_empty_one(#[case] old: StateHead) {
+    fn any_state_replaces_an_empty_one(#[case] old: StateHead) {
         assert_eq!(check(&head("m", 1, 1), &old, false), Ok(()));
     }
 

@@ -248,7 +248,7 @@ mod tests {
     #[case::held_by_others(RunPhase::Recorded, Some("others"), false, false)]
     #[case::a_run_goes_on(RunPhase::Applying, None, false, false)]
     #[case::a_state_to_save(RunPhase::Recorded, None, true, false)]
-    fn the_lock_is_taken_where_nobody_is_at_the_state(
+    fn lock_is_taken_only_if_the_state_is_not_in_use(
         #[case] phase: RunPhase,
         #[case] held: Option<&str>,
         #[case] is_unsaved: bool,
@@ -269,7 +269,7 @@ mod tests {
     #[case::nothing(None, false, 4)]
     #[case::a_state(Some(0), true, 4)]
     #[case::a_large_state(Some(9), true, 9)]
-    fn the_lock_is_given_back_and_the_state_noted(
+    fn release_clears_the_lock_and_records_the_state(
         #[case] slots: Option<u32>,
         #[case] made: bool,
         #[case] wanted: u32,
