@@ -165,7 +165,7 @@ mod tests {
     use crate::OBJECT;
 
     #[test]
-    fn an_expression_is_not_bad_because_we_have_no_thread_for_it() {
+    fn failed_thread_start_does_not_make_expression_invalid() {
         let checked = check_on(usize::MAX / 4, "object.spec.replicas > 0", OBJECT);
         assert!(matches!(checked, Err(Nothing::Unknown(_))));
     }

@@ -37,7 +37,7 @@ fn values_keep_their_types(#[case] expression: &str, #[case] wanted: Value) {
 #[case("object.status.gone")]
 #[case("object.gone.status")]
 #[case("object.status.loadBalancer.ingress[1].hostname")]
-fn what_is_not_there_is_missing(#[case] expression: &str) {
+fn absent_field_is_reported_as_missing(#[case] expression: &str) {
     let nothing = evaluate(expression, OBJECT, &ingress()).unwrap_err();
     assert!(matches!(nothing, Nothing::Missing(_)), "{nothing:?}");
 }
@@ -51,7 +51,7 @@ fn what_is_not_there_is_missing(#[case] expression: &str) {
     "object.spec.rules.all(a, object.spec.rules.all(b, true))",
     "loops are nested more than 1 deep"
 )]
-fn what_can_never_be_is_invalid(#[case] expression: &str, #[case] wanted: &str) {
+fn expression_with_a_permanent_error_is_invalid(#[case] expression: &str, #[case] wanted: &str) {
     let nothing = evaluate(expression, OBJECT, &ingress()).unwrap_err();
     assert!(matches!(&nothing, Nothing::Invalid(_)), "{nothing:?}");
     assert!(nothing.to_string().contains(wanted), "{nothing}");
@@ -62,7 +62,7 @@ fn what_can_never_be_is_invalid(#[case] expression: &str, #[case] wanted: &str) 
 #[case("1")]
 #[case("object")]
 #[case("[object.status.ready]")]
-fn a_test_must_be_true_or_false(#[case] expression: &str) {
+fn non_boolean_expression_fails_the_check(#[case] expression: &str) {
     let wrong = check(expression, OBJECT).unwrap_err();
     let wanted = "it must be true or false, such as `object.status.ready == true`";
     assert_eq!(wrong.to_string(), wanted);
@@ -70,7 +70,7 @@ fn a_test_must_be_true_or_false(#[case] expression: &str) {
 }
 
 #[test]
-fn neither_an_expression_nor_what_it_gives_is_without_an_end() {
+fn expression_and_result_sizes_are_limited() {
     let long = format!("object.spec.replicas{}", " + 1".repeat(400));
     let wrong = evaluate(&long, OBJECT, &ingress()).unwrap_err();
     assert_eq!(wrong.to_string(), "it is longer than 1000 characters");
@@ -85,7 +85,7 @@ fn neither_an_expression_nor_what_it_gives_is_without_an_end() {
 }
 
 #[test]
-fn no_failure_tells_a_value() {
+fn error_message_contains_no_value() {
     let secret = json!({"data": {"password": "correct horse"}, "n": [1]});
     for expression in [
         "object.data.password + 1",
@@ -99,7 +99,7 @@ fn no_failure_tells_a_value() {
 }
 
 #[test]
-fn an_expression_that_takes_too_long_is_given_up() {
+fn slow_expression_is_aborted() {
     let many = json!({"items": (0..20_000).collect::<Vec<_>>()});
     let slow = "size(object.items.filter(i, !(i in object.items)))";
     assert_eq!(evaluate(slow, OBJECT, &many), Err(Nothing::TooSlow));
