@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn manifests_never_change() {
+    fn context_manifest_has_a_fixed_digest() {
         let context = Digest::of(b"context");
         let bytes = manifest(&context, 7);
         assert_eq!(
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_context_is_told() {
+    fn manifest_of_another_artifact_is_refused() {
         let text = String::from_utf8(manifest(&Digest::of(b"x"), 7)).unwrap();
         assert!(
             read(text.as_bytes(), 6)

@@ -227,7 +227,7 @@ mod tests {
     #[case("host:5000/x:A_1.b-c", "host:5000/x:A_1.b-c")]
     #[case(&format!("host:5000/x@{D}"), &format!("host:5000/x@{D}"))]
     #[case(&format!("a/x:1@{D}"), &format!("docker.io/a/x:1@{D}"))]
-    fn references(#[case] text: &str, #[case] canonical: &str) {
+    fn valid_image_references_are_parsed(#[case] text: &str, #[case] canonical: &str) {
         let image = ImageRef::parse(text).unwrap();
         assert_eq!(image.to_string(), canonical);
         assert_eq!(ImageRef::parse(canonical).unwrap(), image);
@@ -243,7 +243,7 @@ mod tests {
     #[case("host:5000")]
     #[case("x:1:2")]
     #[case(":1")]
-    fn refusals(#[case] text: &str) {
+    fn invalid_image_references_are_refused(#[case] text: &str) {
         if text == "host:5000" {
             assert_eq!(
                 ImageRef::parse(text).unwrap().tag(),
@@ -297,7 +297,7 @@ mod tests {
         }
 
         #[test]
-        fn what_has_the_form_of_an_image_is_one(
+        fn well_formed_image_reference_is_accepted(
             host in "([a-z0-9]{1,5}(\\.[a-z0-9]{1,3}){1,2}|localhost)(:[1-9][0-9]{0,3})?/",
             path in "[a-z0-9]{1,4}((\\.|_|__|-{1,3})[a-z0-9]{1,4}){0,2}(/[a-z0-9]{1,5}){0,3}",
             tag in proptest::option::of("[A-Za-z0-9_][A-Za-z0-9._-]{0,127}"),

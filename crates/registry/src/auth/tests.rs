@@ -16,7 +16,7 @@ fn challenges_are_read() {
 }
 
 #[test]
-fn tokens_are_read_and_trusted_for_less_than_they_live() {
+fn token_is_cached_for_less_than_its_lifetime() {
     let life = |body: &str| read_token(body.as_bytes()).map(|grant| grant.life.as_secs());
     assert_eq!(life(r#"{"token":"t","expires_in":200}"#), Some(150));
     assert_eq!(life(r#"{"access_token":"t"}"#), Some(45));
@@ -38,7 +38,7 @@ fn tokens_are_read_and_trusted_for_less_than_they_live() {
 }
 
 #[test]
-fn fields_of_a_token_response_that_are_not_read_are_skipped() {
+fn unknown_fields_of_a_token_response_are_skipped() {
     // A parser that keeps the content refuses it at 128 levels.
     let deep = format!("{}{}", "[".repeat(1_000), "]".repeat(1_000));
     let other = format!("[{}{deep}]", r#"{"":0},"#.repeat(8_000));

@@ -41,7 +41,10 @@ fn user(config: &str, image: &str) -> Option<String> {
 #[case::other_port(&format!(r#"{{"auths":{{"h.example:5000":{{"auth":"{AUTH}"}}}}}}"#), None)]
 #[case::path(&format!(r#"{{"auths":{{"h.example/team":{{"auth":"{AUTH}"}}}}}}"#), Some("me:hunter2"))]
 #[case::other_path(&format!(r#"{{"auths":{{"h.example/tea":{{"auth":"{AUTH}"}}}}}}"#), None)]
-fn shapes(#[case] config: &str, #[case] expected: Option<&str>) {
+fn credentials_are_found_in_every_config_form(
+    #[case] config: &str,
+    #[case] expected: Option<&str>,
+) {
     assert_eq!(user(config, "h.example/team/x").as_deref(), expected);
 }
 
@@ -50,7 +53,7 @@ fn shapes(#[case] config: &str, #[case] expected: Option<&str>) {
 #[case("index.docker.io")]
 #[case("docker.io")]
 #[case("https://registry-1.docker.io/v2/")]
-fn docker_hub_is_known_by_all_its_names(#[case] key: &str) {
+fn docker_hub_credentials_match_all_its_host_names(#[case] key: &str) {
     let config = format!(r#"{{"auths":{{"{key}":{{"auth":"{AUTH}"}}}}}}"#);
     assert_eq!(user(&config, "alpine").as_deref(), Some("me:hunter2"));
     assert_eq!(
@@ -70,7 +73,7 @@ fn docker_hub_is_known_by_all_its_names(#[case] key: &str) {
 
 /// Matching with backtracking would not finish.
 #[test]
-fn hosts_of_many_stars_are_compared_in_linear_time() {
+fn host_pattern_with_many_wildcards_matches_in_linear_time() {
     const STARS: usize = 100_000;
     let pattern = format!("{}.example", "a*".repeat(STARS));
     for (letters, fits) in [(STARS, true), (2 * STARS, true), (STARS - 1, false)] {
@@ -125,7 +128,7 @@ fn the_longest_key_wins() {
     r#"{"auths":{"h":{"auth":"YTpi"}},"credHelpers":"hunter2"}"#,
     "`credHelpers`"
 )]
-fn what_cannot_be_read_is_told_without_repeating_it(#[case] config: &str, #[case] why: &str) {
+fn invalid_config_is_refused_without_quoting_it(#[case] config: &str, #[case] why: &str) {
     let error = DockerConfig::parse(config.as_bytes()).err().unwrap();
     assert_eq!(
         (error.reason(), error.is_transient()),
@@ -152,7 +155,7 @@ fn what_cannot_be_read_is_told_without_repeating_it(#[case] config: &str, #[case
     r#"{"auths":{"a.example":{"auth":"dTpw"}},"credHelpers":{"c.example":"pass"}}"#,
     None
 )]
-fn a_registry_whose_password_is_elsewhere_is_told(
+fn registry_that_needs_a_credential_helper_is_refused(
     #[case] config: &str,
     #[case] helper: Option<&str>,
 ) {
@@ -181,7 +184,7 @@ fn a_registry_whose_password_is_elsewhere_is_told(
     false
 )]
 #[case::nor_this_form(r#"{"h.example":{"auth":"dTpw"}}"#, false)]
-fn what_not_every_program_reads_is_written_anew(#[case] config: &str, #[case] universal: bool) {
+fn config_in_a_nonstandard_form_is_normalised(#[case] config: &str, #[case] universal: bool) {
     let config = read(config);
     assert_eq!(config.is_universal(), universal);
     let again = DockerConfig::parse(&config.to_dockerconfigjson())
@@ -191,7 +194,7 @@ fn what_not_every_program_reads_is_written_anew(#[case] config: &str, #[case] un
 }
 
 #[test]
-fn the_derived_secret_reads_back_and_never_flaps() {
+fn derived_secret_is_deterministic_and_reads_back() {
     let a = r#"{"auths":{"b.example":{"username":"u","password":"p"},"a.example":{"auth":"dTpw"}},"HttpHeaders":{}}"#;
     let b =
         r#"{"a.example":{"username":"u","password":"p"},"https://b.example/v2/":{"auth":"dTpw"}}"#;
@@ -217,7 +220,7 @@ proptest! {
     }
 
     #[test]
-    fn any_object_is_read_or_refused_without_its_secrets(
+    fn arbitrary_config_is_refused_without_quoting_secrets(
         key in "(https?://)?[a-z0-9.*:-]{0,12}(/[a-z0-9/]{0,8})?",
         field in "auth|username|password|identitytoken|registrytoken|email",
         legacy in any::<bool>(),
@@ -238,7 +241,7 @@ proptest! {
     }
 
     #[test]
-    fn whoever_is_named_alone_is_found(
+    fn credentials_apply_only_to_the_named_registry(
         host in "[a-z][a-z0-9]{0,5}(\\.[a-z]{1,4}){1,2}(:[1-9][0-9]{0,3})?",
         path in "[a-z0-9]{1,5}(/[a-z0-9]{1,5}){0,2}",
         depth in 0_usize..3,
@@ -257,7 +260,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_written_reads_back(user in "[a-z]{1,5}", password in "\\PC{1,12}", host in "[a-z]{1,5}\\.[a-z]{1,5}") {
+    fn written_config_reads_back(user in "[a-z]{1,5}", password in "\\PC{1,12}", host in "[a-z]{1,5}\\.[a-z]{1,5}") {
         let config = json!({"auths": {host.clone(): {"username": user, "password": password}}}).to_string();
         let config = DockerConfig::parse(config.as_bytes()).ok().unwrap();
         let again = DockerConfig::parse(&config.to_dockerconfigjson()).ok().unwrap();

@@ -9,7 +9,11 @@ use rstest::rstest;
 #[case(500, "RegistryUnreachable", true)]
 #[case(503, "RegistryUnreachable", true)]
 #[case(400, "RegistryError", false)]
-fn statuses(#[case] status: u16, #[case] reason: &str, #[case] transient: bool) {
+fn status_code_determines_reason(
+    #[case] status: u16,
+    #[case] reason: &str,
+    #[case] transient: bool,
+) {
     let (failure, _) = read_answer(status, b"m");
     assert_eq!(
         (failure.reason(), failure.is_transient()),
@@ -23,7 +27,7 @@ fn statuses(#[case] status: u16, #[case] reason: &str, #[case] transient: bool) 
 #[case("TOOMANYREQUESTS", "RegistryRateLimited")]
 #[case("NAME_UNKNOWN", "ImageNotFound")]
 #[case("SOMETHING", "RegistryError")]
-fn envelopes(#[case] code: &str, #[case] reason: &str) {
+fn error_code_determines_reason(#[case] code: &str, #[case] reason: &str) {
     let text = format!(r#"{{"errors":[{{"code":"{code}","message":"why"}}]}}"#);
     let (failure, detail) = read_answer(400, text.as_bytes());
     assert_eq!((failure.reason(), detail.as_str()), (reason, "why"));
@@ -72,7 +76,7 @@ fn lost_upload_session_is_recognised(
 }
 
 #[test]
-fn long_answers_are_cut_on_a_character() {
+fn long_responses_are_truncated_at_a_character_boundary() {
     assert!(short(&"ü".repeat(1000)).len() <= 300);
     assert_eq!(short(" a\n b "), "a b");
 }

@@ -347,7 +347,7 @@ proptest! {
     }
 
     #[test]
-    fn any_json_is_composed_twice_alike_or_refused(
+    fn composition_of_any_json_is_deterministic_or_refused(
         manifest in altered(oci_json(1), MANIFEST_FIELDS),
         config in altered(config_json(1), CONFIG_FIELDS),
     ) {

@@ -20,7 +20,11 @@ use rstest::rstest;
     "123.dkr.ecr.eu-west-1.amazonaws.com",
     "team/x_y__z--w.v"
 )]
-fn names(#[case] text: &str, #[case] registry: &str, #[case] repository: &str) {
+fn valid_image_names_are_parsed(
+    #[case] text: &str,
+    #[case] registry: &str,
+    #[case] repository: &str,
+) {
     let name = ImageName::parse(text).unwrap();
     assert_eq!((name.registry(), name.repository()), (registry, repository));
     assert_eq!(ImageName::parse(&name.to_string()).unwrap(), name);
@@ -53,7 +57,7 @@ fn names(#[case] text: &str, #[case] registry: &str, #[case] repository: &str) {
 #[case("host:99999/a", "no port")]
 #[case("[::g]:5000/a", "no IPv6")]
 #[case("a\nb", "white space")]
-fn refusals(#[case] text: &str, #[case] why: &str) {
+fn invalid_image_names_are_refused(#[case] text: &str, #[case] why: &str) {
     let error = ImageName::parse(text).unwrap_err();
     assert_eq!(
         (error.reason(), error.is_transient()),

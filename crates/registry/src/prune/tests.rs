@@ -76,7 +76,7 @@ fn five() -> Vec<Found> {
 #[case::the_newest_stay(2, &[3, 4, 5])]
 #[case::more_may_stay_than_there_are(9, &[])]
 #[case::none_stay_by_count(0, &[1, 2, 3, 4, 5])]
-fn by_count(#[case] keep: usize, #[case] expected: &[u64]) {
+fn newest_images_are_kept_by_count(#[case] keep: usize, #[case] expected: &[u64]) {
     let mut found = five();
     found.reverse();
     let mut chosen = chosen(&found, &Used::default(), keep);
@@ -95,12 +95,12 @@ fn by_count(#[case] keep: usize, #[case] expected: &[u64]) {
 #[case::without_a_word(Found { ours: None, ..image(1, 30) }, false)]
 #[case::under_a_name_of_somebody(Found { tag: "v1".to_owned(), ..image(1, 30) }, false)]
 #[case::under_a_longer_name(Found { tag: format!("{}0", tag(1)), ..image(1, 30) }, false)]
-fn one(#[case] image: Found, #[case] expected: bool) {
+fn only_old_images_of_the_namespace_are_pruned(#[case] image: Found, #[case] expected: bool) {
     assert_eq!(!chosen(&[image], &Used::default(), 0).is_empty(), expected);
 }
 
 #[test]
-fn what_is_needed_stays_with_its_context() {
+fn used_image_is_kept_with_its_context() {
     let by_tag = Used {
         tags: [tag(4)].into(),
         ..Used::default()
@@ -120,7 +120,7 @@ fn what_is_needed_stays_with_its_context() {
 }
 
 #[test]
-fn what_another_tag_points_at_stays() {
+fn image_with_another_tag_is_kept() {
     let mut found = five();
     found.push(foreign("release", "image 5"));
     found.push(foreign(&tag(99), "image 4"));
@@ -128,7 +128,7 @@ fn what_another_tag_points_at_stays() {
 }
 
 #[test]
-fn a_context_stays_as_long_as_any_image_of_it() {
+fn context_is_kept_while_an_image_refers_to_it() {
     let shared = |ours: &mut Ours| ours.context = Some(digest("context 5"));
     let mut found = five();
     found.push(with(image(6, 90), |ours| {
@@ -144,12 +144,12 @@ fn a_context_stays_as_long_as_any_image_of_it() {
 #[case("0123456789ABCDEF0123456789abcdef01234567", false)]
 #[case("context-0123456789abcdef", false)]
 #[case("latest", false)]
-fn tags(#[case] tag: &str, #[case] expected: bool) {
+fn only_lowercase_hex_tags_are_image_tags(#[case] tag: &str, #[case] expected: bool) {
     assert_eq!(is_image_tag(tag), expected);
 }
 
 #[test]
-fn an_image_says_whose_it_is() {
+fn owner_is_read_from_image_labels() {
     let context = digest("c");
     let labels = json!({
         "io.alustan.namespace": "uid", "io.alustan.context": format!("h:5/x@{context}"), "other": "x",
@@ -175,7 +175,7 @@ fn an_image_says_whose_it_is() {
 }
 
 #[test]
-fn fields_of_a_config_that_are_not_read_are_skipped() {
+fn unknown_fields_of_an_image_config_are_skipped() {
     // A parser that keeps the content refuses it at 128 levels.
     let deep = format!("{}{}", "[".repeat(1_000), "]".repeat(1_000));
     let other = format!("[{}{deep}]", r#"{"":0},"#.repeat(15_000));
@@ -192,7 +192,7 @@ fn fields_of_a_config_that_are_not_read_are_skipped() {
 
 proptest! {
     #[test]
-    fn nothing_goes_that_anybody_needs(
+    fn pruning_never_removes_images_in_use(
         images in proptest::collection::vec((0_u64..12, 0_i64..40, 0_u8..3, 0_u64..4), 0..30),
         names in proptest::collection::vec((0_u64..4, 0_u64..12), 0..4),
         used in proptest::collection::btree_set(0_u64..12, 0..6),

@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn bundles_are_split() {
+    fn ca_bundles_are_split_into_certificates() {
         let one = format!("# c\n-----BEGIN CERTIFICATE-----\nAA==\n{END}\n");
         let options = |ca_pem| Options {
             ca_pem,

@@ -177,7 +177,7 @@ async fn same_input_gives_the_same_digest_in_any_registry() {
 }
 
 #[tokio::test]
-async fn mount_answered_with_an_upload_is_uploaded_there() {
+async fn upload_session_from_a_mount_response_is_used() {
     let (server, base) = with_base(|seen, _| {
         let place = vec![("Location", "mounted/7?x=y".to_owned())];
         let is_mount = seen.fields.contains("mount=");
@@ -223,7 +223,7 @@ async fn refused_mount_token_is_replaced_before_layers_are_copied() {
 }
 
 #[tokio::test]
-async fn refused_token_scope_is_asked_for_once_and_copied() {
+async fn refused_mount_scope_is_requested_once_then_copied() {
     let server = FakeRegistry::start("Bearer", |seen, _| {
         let both = seen.path == "/token" && seen.fields.contains("base%3Apull");
         let both = both && seen.fields.contains("app%3Apull%2Cpush");
@@ -261,7 +261,7 @@ async fn mount_uses_a_token_for_both_repositories() {
 }
 
 #[tokio::test]
-async fn refresh_token_is_changed_for_both_repositories() {
+async fn refresh_token_is_exchanged_for_both_repositories() {
     let server = FakeRegistry::start("Bearer", |_, _| None).await;
     let base = server.add_image("team/base", "amd64", &BASE);
     let access = plain(Credential::Identity("refresh-me".into()));
@@ -386,7 +386,7 @@ async fn refused_manifest_without_a_tag_is_an_error() {
 }
 
 #[tokio::test]
-async fn another_digest_than_the_predicted_one_is_an_error() {
+async fn unexpected_manifest_digest_is_an_error() {
     let wrong = Digest::of(b"wrong").to_string();
     let (server, base) = with_base(move |seen, _| {
         let is_put = seen.method == "PUT" && seen.path.contains("/manifests/");
@@ -404,7 +404,7 @@ async fn another_digest_than_the_predicted_one_is_an_error() {
 #[case(202)]
 #[case(204)]
 #[tokio::test]
-async fn manifest_that_is_only_accepted_is_an_error(#[case] status: u16) {
+async fn manifest_accepted_without_digest_is_an_error(#[case] status: u16) {
     let (server, base) =
         with_base(move |seen, _| is_manifest_put(seen).then_some(Fault::Status(status))).await;
     let error = append(&base, &server).await.unwrap_err();
@@ -604,7 +604,7 @@ async fn failed_upload_is_retried(#[case] fault: fn() -> Fault) {
 }
 
 #[tokio::test]
-async fn upload_without_an_answer_is_retried() {
+async fn upload_without_a_response_is_retried() {
     let (server, base) =
         with_base(|seen, before| (is_put(seen) && before < 2).then_some(Fault::Hang)).await;
     let client = client(Options {
@@ -697,7 +697,7 @@ async fn base_manifest_with_other_content_is_refused() {
 #[case("/v2/team/base/manifests/")]
 #[case("/v2/team/base/blobs/")]
 #[tokio::test]
-async fn answer_without_end_is_an_error(#[case] path: &'static str) {
+async fn endless_response_is_an_error(#[case] path: &'static str) {
     let (server, base) = with_base(move |seen, _| {
         let is_read = seen.method == "GET" && seen.path.starts_with(path);
         is_read.then_some(Fault::Endless)
@@ -913,7 +913,7 @@ async fn blob_is_redirected_five_times_at_most() {
 }
 
 #[tokio::test]
-async fn text_of_a_host_redirected_to_is_not_repeated() {
+async fn response_of_a_redirect_target_is_not_quoted() {
     let inside = FakeRegistry::start("", |_, _| {
         Some(Fault::Answer(403, Vec::new(), "inside".into()))
     })
@@ -930,7 +930,7 @@ async fn text_of_a_host_redirected_to_is_not_repeated() {
 }
 
 #[tokio::test]
-async fn text_of_another_upload_host_is_not_repeated() {
+async fn response_of_another_upload_host_is_not_quoted() {
     let inside = FakeRegistry::start("", |_, _| {
         Some(Fault::Answer(403, Vec::new(), "inside".into()))
     })

@@ -18,7 +18,7 @@ use crate::support::{
 const CONTEXT: &[u8] = b"the bytes of a context";
 
 #[tokio::test]
-async fn a_context_goes_there_and_back() {
+async fn context_is_pushed_and_pulled_unchanged() {
     let (server, client) = (
         DockerRegistry::start(Setting::default()),
         client(Options::default()),
@@ -62,7 +62,7 @@ async fn a_context_goes_there_and_back() {
 }
 
 #[tokio::test]
-async fn what_is_there_is_not_pushed_again() {
+async fn existing_context_is_not_pushed_again() {
     let (server, client) = (
         DockerRegistry::start(Setting::default()),
         client(Options::default()),
@@ -85,7 +85,7 @@ async fn what_is_there_is_not_pushed_again() {
 }
 
 #[tokio::test]
-async fn a_tag_that_points_elsewhere_is_set_right() {
+async fn tag_of_another_manifest_is_corrected() {
     let (server, client) = (
         DockerRegistry::start(Setting::default()),
         client(Options::default()),
@@ -112,7 +112,7 @@ async fn a_tag_that_points_elsewhere_is_set_right() {
 }
 
 #[tokio::test]
-async fn a_large_context_goes_there_and_back() {
+async fn large_context_is_pushed_and_pulled_unchanged() {
     let (server, client) = (
         DockerRegistry::start(Setting::default()),
         client(Options::default()),
@@ -146,7 +146,7 @@ async fn bytes_of_another_digest_are_not_pushed() {
 }
 
 #[tokio::test]
-async fn what_is_no_context_or_not_there_is_told() {
+async fn pull_of_missing_or_other_artifact_is_an_error() {
     let (server, client) = (
         DockerRegistry::start(Setting::default()),
         client(Options::default()),
@@ -171,7 +171,7 @@ async fn what_is_no_context_or_not_there_is_told() {
 }
 
 #[tokio::test]
-async fn damage_in_the_registry_is_noticed() {
+async fn damaged_context_in_the_registry_is_detected() {
     let (server, client) = (
         DockerRegistry::start(Setting::default()),
         client(Options::default()),
@@ -232,7 +232,7 @@ async fn endless(path: &'static str) -> FakeRegistry {
 }
 
 #[tokio::test]
-async fn a_digest_is_not_looked_for_in_an_answer_without_end() {
+async fn endless_manifest_response_is_refused() {
     let server = endless("/manifests/").await;
     let client = client(Options::default());
     let image = tag(&server.host, "image");
@@ -244,7 +244,7 @@ async fn a_digest_is_not_looked_for_in_an_answer_without_end() {
 #[case("/manifests/")]
 #[case("/blobs/")]
 #[tokio::test]
-async fn a_context_without_end_is_not_pulled(#[case] path: &'static str) {
+async fn endless_context_is_not_pulled(#[case] path: &'static str) {
     let server = endless(path).await;
     let repository = server.name("team/x");
     let layer = server.add_blob("team/x", CONTEXT);

@@ -70,7 +70,7 @@ fn private() -> DockerRegistry {
 }
 
 #[tokio::test]
-async fn a_helper_opens_a_registry_for_questions_and_for_pushes() {
+async fn credential_helper_authenticates_pulls_and_pushes() {
     let (server, helper) = (private(), FakeHelper::saying(&answer(USER, PASSWORD), 0));
     let (client, name, bytes) = (client(Options::default()), name(&server.host()), &b"x"[..]);
     let digest = Digest::of(bytes);
@@ -97,7 +97,7 @@ async fn a_helper_opens_a_registry_for_questions_and_for_pushes() {
 }
 
 #[tokio::test]
-async fn what_the_helper_calls_a_token_is_changed_for_one() {
+async fn refresh_token_of_credential_helper_is_exchanged() {
     let server = Fake::start(|host, seen| match seen.path.as_str() {
         "/token" => (200, None, r#"{"access_token":"good"}"#.to_owned()),
         _ if seen.authorization == "Bearer good" => (404, None, String::new()),
@@ -118,7 +118,7 @@ async fn what_the_helper_calls_a_token_is_changed_for_one() {
 }
 
 #[tokio::test]
-async fn a_secret_of_the_user_comes_before_the_helper() {
+async fn user_secret_takes_precedence_over_credential_helper() {
     let (server, helper) = (private(), FakeHelper::saying("", 1));
     let access = Access {
         credential: Some(Credential::Basic {
@@ -141,7 +141,7 @@ async fn a_secret_of_the_user_comes_before_the_helper() {
 )]
 #[case::nothing("", 0, "no `Username` and `Secret`")]
 #[tokio::test]
-async fn a_helper_that_gives_nothing_is_told(
+async fn credential_helper_without_credentials_is_an_error(
     #[case] says: &str,
     #[case] code: u8,
     #[case] word: &str,
@@ -158,7 +158,7 @@ async fn a_helper_that_gives_nothing_is_told(
 }
 
 #[tokio::test]
-async fn a_helper_that_is_not_there_is_told() {
+async fn missing_credential_helper_is_an_error() {
     let access = Access {
         helper: Some("no-such-credential-helper".to_owned()),
         insecure: true,

@@ -59,7 +59,7 @@ fn by_tag<'a>(found: &'a [Found], tag: &str) -> &'a Found {
 }
 
 #[tokio::test]
-async fn images_say_whose_they_are_and_the_rest_is_seen_too() {
+async fn inventory_lists_owned_images_and_other_tags() {
     let (server, client, name, access) = registry();
     assert_eq!(
         client.inventory(&name, &access).await.unwrap(),
@@ -98,7 +98,7 @@ async fn images_say_whose_they_are_and_the_rest_is_seen_too() {
 }
 
 #[tokio::test]
-async fn what_is_removed_is_gone_with_its_tag() {
+async fn deleted_manifest_is_removed_with_its_tag() {
     let (server, client, name, access) = registry();
     let context = Digest::of(b"x");
     let manifest = client
@@ -113,7 +113,7 @@ async fn what_is_removed_is_gone_with_its_tag() {
 }
 
 #[tokio::test]
-async fn a_registry_that_removes_nothing_is_told() {
+async fn registry_without_deletion_support_is_an_error() {
     let server = DockerRegistry::start(Setting::default());
     let (client, name) = (client(Options::default()), name(&server.host()));
     let manifest = client
@@ -146,7 +146,7 @@ async fn is_listed_in_two_questions(server: &Fake) {
 }
 
 #[tokio::test]
-async fn lists_come_page_by_page() {
+async fn tag_list_is_read_in_pages() {
     let server = Fake::start(|_, seen| {
         let page = |from: usize| -> Vec<String> {
             (from..(from + 500).min(700))
@@ -191,7 +191,7 @@ async fn next_page_begins_after_the_last_valid_tag() {
 }
 
 #[tokio::test]
-async fn a_registry_that_knows_no_pages_is_asked_no_more_than_twice() {
+async fn registry_without_pagination_is_queried_twice_at_most() {
     let tags: Vec<String> = (0..600)
         .rev()
         .map(|number| format!("context-{number:016x}"))
@@ -202,7 +202,7 @@ async fn a_registry_that_knows_no_pages_is_asked_no_more_than_twice() {
 }
 
 #[tokio::test]
-async fn tags_without_end_are_an_error() {
+async fn endless_tag_list_is_an_error() {
     // Each page continues the previous one.
     let server = Fake::start(|_, seen| match seen.path.as_str() {
         "/v2/team/x/tags/list" => {
@@ -227,7 +227,7 @@ async fn tags_without_end_are_an_error() {
 }
 
 #[tokio::test]
-async fn tags_that_are_no_tags_are_not_asked_for() {
+async fn manifests_of_invalid_tags_are_not_requested() {
     let server = Fake::start(|_, seen| match seen.path.as_str() {
         "/v2/" => (200, None, "{}".to_owned()),
         "/v2/team/x/tags/list" => {
@@ -282,7 +282,7 @@ async fn invalid_list_of_tags_is_an_error() {
 }
 
 #[tokio::test]
-async fn fields_of_answers_that_are_not_read_are_skipped() {
+async fn unknown_fields_of_registry_responses_are_skipped() {
     // A parser that keeps the content refuses it at 128 levels.
     let deep = format!("{}{}", "[".repeat(1_000), "]".repeat(1_000));
     let other = format!("[{}{deep}]", r#"{"":0},"#.repeat(15_000));
@@ -343,7 +343,7 @@ async fn immutable(taken_by: &'static str) -> Fake {
 }
 
 #[tokio::test]
-async fn a_context_whose_tag_is_taken_for_ever_is_pushed_without_a_tag() {
+async fn context_is_pushed_by_digest_if_its_tag_is_immutable() {
     for taken_by in ["", r#"{"schemaVersion":2,"other":true}"#] {
         let server = immutable(taken_by).await;
         let (client, name) = (client(Options::default()), name(&server.host));
@@ -357,7 +357,7 @@ async fn a_context_whose_tag_is_taken_for_ever_is_pushed_without_a_tag() {
 }
 
 #[tokio::test]
-async fn a_registry_that_takes_nothing_says_so_in_its_first_words() {
+async fn failed_context_push_reports_the_first_error() {
     let server = Fake::start(|_, seen| match seen.method.as_str() {
         "PUT" if seen.path.contains("sha256") => (500, None, String::new()),
         "PUT" => (

@@ -10,7 +10,7 @@ use crate::support::{
 };
 
 #[tokio::test]
-async fn an_image_that_is_not_there_is_no_error() {
+async fn missing_image_is_not_an_error() {
     let server = DockerRegistry::start(Setting::default());
     assert_eq!(ask(&server.host(), &plain(None)).await.unwrap(), None);
     let hosts = Options {
@@ -28,7 +28,7 @@ async fn an_image_that_is_not_there_is_no_error() {
 }
 
 #[tokio::test]
-async fn wrong_and_missing_credentials_are_told() {
+async fn wrong_or_missing_credentials_are_unauthorized() {
     let server = DockerRegistry::start(Setting {
         htpasswd: true,
         ..Setting::default()
@@ -70,7 +70,7 @@ async fn wrong_and_missing_credentials_are_told() {
 }
 
 #[tokio::test]
-async fn nobody_speaks_with_anothers_credentials() {
+async fn authentication_is_not_shared_between_credentials() {
     let server = DockerRegistry::start(Setting {
         htpasswd: true,
         ..Setting::default()
@@ -94,7 +94,7 @@ async fn nobody_speaks_with_anothers_credentials() {
 }
 
 #[tokio::test]
-async fn registries_that_are_not_there_are_the_worlds_fault() {
+async fn unreachable_registry_is_a_transient_failure() {
     let closed = format!("127.0.0.1:{}", free_port());
     for access in [plain(None), Access::anonymous()] {
         told(
@@ -116,7 +116,7 @@ async fn registries_that_are_not_there_are_the_worlds_fault() {
 }
 
 #[tokio::test]
-async fn certificates_and_their_absence_are_told() {
+async fn untrusted_certificate_and_plain_http_are_tls_errors() {
     let server = DockerRegistry::start(Setting {
         tls: true,
         ..Setting::default()
@@ -138,7 +138,7 @@ async fn certificates_and_their_absence_are_told() {
 }
 
 #[tokio::test]
-async fn a_registry_that_never_answers_is_given_up_on() {
+async fn silent_registry_times_out() {
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let host = silent.local_addr().unwrap().to_string();
     let client = client(Options {

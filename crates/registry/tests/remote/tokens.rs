@@ -31,7 +31,7 @@ fn with_tokens(host: &str, seen: &Seen, token: (u16, &str)) -> (u16, Option<Stri
 const GOOD: (u16, &str) = (200, r#"{"token":"good","expires_in":300}"#);
 
 #[tokio::test]
-async fn a_token_is_asked_for_with_the_password_and_kept() {
+async fn token_is_requested_with_password_and_cached() {
     let server = Fake::start(|host, seen| with_tokens(host, seen, GOOD)).await;
     let (client, image) = (client(Options::default()), tag(&server.host, "x"));
     let access = plain(basic(USER, PASSWORD));
@@ -51,7 +51,7 @@ async fn a_token_is_asked_for_with_the_password_and_kept() {
 }
 
 #[tokio::test]
-async fn a_refresh_token_is_changed_for_an_access_token() {
+async fn refresh_token_is_exchanged_for_an_access_token() {
     let server =
         Fake::start(|host, seen| with_tokens(host, seen, (200, r#"{"access_token":"good"}"#)))
             .await;
@@ -68,7 +68,7 @@ async fn a_refresh_token_is_changed_for_an_access_token() {
 }
 
 #[tokio::test]
-async fn an_access_token_is_sent_as_it_is() {
+async fn access_token_is_sent_unchanged() {
     let server = Fake::start(|host, seen| with_tokens(host, seen, (500, ""))).await;
     assert_eq!(
         ask(
@@ -83,7 +83,7 @@ async fn an_access_token_is_sent_as_it_is() {
 }
 
 #[tokio::test]
-async fn a_token_that_ran_out_is_asked_for_again() {
+async fn expired_token_is_requested_again() {
     static ASKED: AtomicUsize = AtomicUsize::new(0);
     static USED: AtomicUsize = AtomicUsize::new(0);
     let server = Fake::start(|host, seen| match seen.path.as_str() {
@@ -113,7 +113,7 @@ async fn a_token_that_ran_out_is_asked_for_again() {
 }
 
 #[tokio::test]
-async fn what_token_services_refuse_is_told() {
+async fn refusal_of_a_token_service_is_classified() {
     for (status, reason, transient) in [
         (401, "RegistryUnauthorized", false),
         (400, "RegistryUnauthorized", false),
@@ -134,7 +134,7 @@ async fn what_token_services_refuse_is_told() {
 }
 
 #[tokio::test]
-async fn more_than_64_kib_of_a_token_service_are_refused() {
+async fn token_response_larger_than_64_kib_is_refused() {
     for (spaces, accepted) in [(60 << 10, true), (64 << 10, false)] {
         let answer = format!("{}{}", " ".repeat(spaces), GOOD.1);
         let server =
@@ -188,7 +188,7 @@ async fn token_service_without_tls_gets_no_credentials() {
 }
 
 #[tokio::test]
-async fn a_token_service_sends_nobodys_credentials_on_to_another() {
+async fn token_service_redirect_forwards_no_credentials() {
     let other = Fake::start(|_, _| (200, None, GOOD.1.to_owned())).await;
     let place = format!("http://{}/elsewhere", other.host);
     for (status, followed) in [(302, true), (307, false), (308, false)] {
@@ -212,7 +212,7 @@ async fn a_token_service_sends_nobodys_credentials_on_to_another() {
 
 /// The registry determines the address of its token service, so the response of the token service must not appear in messages.
 #[tokio::test]
-async fn what_a_token_service_says_is_told_to_nobody() {
+async fn token_service_response_is_not_quoted_in_errors() {
     for status in [200, 401, 403, 404, 500] {
         let server = Fake::start(move |host, seen| {
             with_tokens(host, seen, (status, r#"{"Token":"inside"}"#))
@@ -224,7 +224,7 @@ async fn what_a_token_service_says_is_told_to_nobody() {
 }
 
 #[tokio::test]
-async fn what_registries_refuse_is_told() {
+async fn refusal_of_a_registry_is_classified() {
     let envelope = |code| format!(r#"{{"errors":[{{"code":"{code}","message":"why"}}]}}"#);
     for (status, body, reason, transient) in [
         (403, envelope("DENIED"), "RegistryForbidden", false),
@@ -249,7 +249,7 @@ async fn what_registries_refuse_is_told() {
 }
 
 #[tokio::test]
-async fn what_is_no_registry_is_told() {
+async fn server_without_registry_api_is_an_error() {
     for (status, challenge, reason) in [
         (404, None, "RegistryError"),
         (401, None, "RegistryError"),
