@@ -220,7 +220,11 @@ mod tests {
     #[case("main.tf.json", r#"{"terraform":[{"backend":{"s3":{}}}]}"#, true)]
     #[case("main.tf.json", r#"{"terraform":{"required_version":"1"}}"#, false)]
     #[case(BLOCK_FILE, r#"{"terraform":{"backend":{"http":{}}}}"#, false)]
-    fn a_block_of_the_module_is_found(#[case] name: &str, #[case] text: &str, #[case] own: bool) {
+    fn backend_block_of_the_module_is_detected(
+        #[case] name: &str,
+        #[case] text: &str,
+        #[case] own: bool,
+    ) {
         let directory = tempfile::tempdir().unwrap();
         fs::write(directory.path().join(name), text).unwrap();
         assert_eq!(has_own_block(directory.path()), own);
@@ -265,7 +269,7 @@ mod tests {
         "No valid credential sources found",
         "spec.backend.secretRef"
     )]
-    fn a_failure_of_the_backend_says_what_to_do(
+    fn backend_failure_message_contains_advice(
         #[case] bootstrap: bool,
         #[case] reason: &str,
         #[case] message: &str,
@@ -279,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn the_address_names_the_place_and_no_secret() {
+    fn state_address_contains_no_secret() {
         let directory = tempfile::tempdir().unwrap();
         fs::create_dir(directory.path().join(".terraform")).unwrap();
         let resolved = json!({"backend": {"type": "s3", "config":

@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_at_a_time_uses_the_plugin_cache() {
+    fn plugin_cache_lock_is_exclusive() {
         let directory = tempfile::tempdir().unwrap();
         let first = Lock::try_take(directory.path());
         assert!(first.is_some());

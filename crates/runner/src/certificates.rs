@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_operators_certificates_are_added_to_those_of_the_image() {
+    fn operator_certificates_extend_those_of_the_image() {
         let directory = tempfile::tempdir().unwrap();
         let (system, file) = (
             directory.path().join("system"),

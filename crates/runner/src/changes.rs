@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_are_counted_and_the_dangerous_ones_named_first() {
+    fn changes_are_counted_and_destructive_ones_listed_first() {
         let set = set(&[
             planned("b.new", &["create"], "1"),
             planned("a.same", &["no-op"], "1"),
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn the_digest_depends_on_values_but_not_on_order_or_noise() {
+    fn change_set_digest_depends_on_values_not_on_order() {
         let (a, b) = (
             planned("a.a", &["create"], "1"),
             planned("a.b", &["create"], "1"),
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn many_changes_are_cut_but_all_are_counted() {
+    fn long_change_list_is_truncated_but_fully_counted() {
         let many: Vec<Value> = (0..50)
             .map(|n| planned(&format!("a.a[{n}]"), &["create"], "secret"))
             .collect();
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_see_all_changes_with_what_they_are_of() {
+    fn approval_rules_receive_all_changes_with_their_type() {
         let mut change = planned("module.db.aws_db_instance.main[0]", &["delete"], "secret");
         change["type"] = json!("aws_db_instance");
         change["name"] = json!("main");
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn a_diff_that_comes_back_with_other_values_has_the_same_shape() {
+    fn recurring_diff_with_other_values_has_the_same_shape() {
         let at = |before: &str, after: &str| {
             set(&[update(
                 &json!({"at": before, "name": "n"}),
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn the_shape_tells_what_changes_where() {
+    fn shape_depends_on_address_action_and_attributes() {
         let known = json!({"a": 1, "b": 1, "c": {"d": 1}});
         let shape = |after: &Value, unknown: &Value| set(&[update(&known, after, unknown)]).shape;
         let shapes = [
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn outputs_that_change_are_part_of_both_digests() {
+    fn changed_outputs_affect_digest_and_shape() {
         let of = |outputs: Value| summed_up(&[], &outputs).set;
         let at =
             |value: &str| json!({"at": {"actions": ["update"], "before": "0", "after": value}});
@@ -390,7 +390,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_plan_is_summed_up_or_refused(
+        fn any_plan_is_summarised_or_refused(
             before in any_json(), after in any_json(), unknown in any_json(), outputs in any_json(),
             actions in proptest::collection::vec("(create|delete|update|read|no-op|forget|x)", 0..3),
         ) {

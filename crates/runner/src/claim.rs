@@ -202,7 +202,7 @@ mod tests {
     #[case::other_number(progress(8, RunPhase::Starting, None, false), Some("which is 8"))]
     #[case::cancelled(progress(7, RunPhase::Starting, None, true), Some("is cancelled"))]
     #[case::reported(progress(7, RunPhase::Reported, None, false), Some("phase Reported"))]
-    fn only_an_unclaimed_current_run_is_taken(
+    fn only_an_unclaimed_current_run_is_claimed(
         #[case] progress: RunProgress,
         #[case] refusal: Option<&str>,
     ) {

@@ -190,7 +190,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_fetched_that_a_mirror_has() {
+    fn providers_of_a_mirror_are_not_downloaded() {
         let directory = tempfile::tempdir().unwrap();
         let base = directory.path().join("base");
         fs::create_dir_all(base.join("registry.terraform.io/hashicorp/null/3.2.0/linux_amd64"))
@@ -219,7 +219,7 @@ provider_installation {{
     }
 
     #[test]
-    fn the_container_may_want_certificates_between_engine_and_providers() {
+    fn container_may_enable_tls_between_engine_and_providers() {
         let layout = Layout::from_vars(&Vars::new());
         let ours = environment(&Vars::new(), &layout);
         assert_eq!(ours[PLAIN_SOCKETS], "1");
@@ -240,7 +240,7 @@ provider_installation {{
     }
 
     #[test]
-    fn opentofu_is_known_behind_the_name_of_terraform() {
+    fn opentofu_is_detected_behind_a_terraform_symlink() {
         let directory = tempfile::tempdir().unwrap();
         fs::write(directory.path().join("tofu"), "").unwrap();
         std::os::unix::fs::symlink("tofu", directory.path().join("terraform")).unwrap();

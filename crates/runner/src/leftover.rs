@@ -238,7 +238,7 @@ mod tests {
     #[case(Some(Fault::Lost))]
     #[case(Some(Fault::AnswerLost))]
     #[tokio::test(start_paused = true)]
-    async fn the_report_keeps_a_state_until_it_is_removed(#[case] fault: Option<Fault>) {
+    async fn report_keeps_unsaved_state_until_it_is_removed(#[case] fault: Option<Fault>) {
         let secrets = cluster(0);
         if let Some(fault) = fault {
             secrets.fail(0, fault);
@@ -267,7 +267,10 @@ mod tests {
     #[case::too_large(LARGEST + 1, 0)]
     #[case::too_little_room(LARGEST, 300 * 1024)]
     #[tokio::test]
-    async fn what_does_not_fit_is_not_written(#[case] size: usize, #[case] outputs: usize) {
+    async fn unsaved_state_without_room_is_not_written(
+        #[case] size: usize,
+        #[case] outputs: usize,
+    ) {
         let secrets = cluster(outputs);
         let (record, sealed) = (record(&secrets, "uid"), vec![0; size]);
         let error = put(&record, &sealed, patience()).await.unwrap_err();
@@ -276,7 +279,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_report_of_another_pod_is_left_alone() {
+    async fn report_of_another_pod_is_not_changed() {
         let secrets = cluster(0);
         let record = record(&secrets, "other");
         let error = put(&record, b"sealed", patience()).await.unwrap_err();
@@ -286,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sealed_state_is_small_and_unreadable_to_others() {
+    fn sealed_state_is_compressed_and_encrypted() {
         let state = b"state".repeat(100_000);
         let sealed = seal(&state, b"key").unwrap();
         assert!(sealed.len() < 10_000);
@@ -296,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn small_leftover_of_a_large_state_is_cut_early() {
+    fn decompression_of_unsaved_state_is_limited() {
         let mut packed = GzEncoder::new(Vec::new(), Compression::fast());
         let zeros = vec![0; 1 << 20];
         for _ in 0..=state_store::LARGEST >> 20 {
@@ -309,13 +312,13 @@ mod tests {
     }
 
     #[test]
-    fn state_that_cannot_be_opened_again_is_not_sealed() {
+    fn state_larger_than_the_limit_is_not_sealed() {
         let error = seal(&vec![0; state_store::LARGEST + 1], b"key").unwrap_err();
         assert_eq!(error.to_string(), "the state has more than 268435456 bytes");
     }
 
     #[test]
-    fn a_state_on_the_cache_is_found_by_the_next_run_and_unreadable_to_others() {
+    fn next_run_reads_encrypted_unsaved_state_from_cache() {
         let directory = tempfile::tempdir().unwrap();
         let cache = directory.path();
         assert_eq!(take(cache, b"key"), None);

@@ -131,7 +131,7 @@ mod tests {
     #[case::ours_that_is_gone(of("l"), false, head(None, 0), Owner::Nobody)]
     #[case::in_the_place_of_ours(of("l"), true, head(Some("m"), 1), Owner::Others)]
     #[case::a_new_one_in_its_place(of("l"), true, head(Some("m"), 0), Owner::Nobody)]
-    fn the_lineage_tells_whose_a_state_is(
+    fn lineage_determines_the_owner_of_a_state(
         #[case] known: Lineage,
         #[case] proven: bool,
         #[case] state: StateHead,
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_serial_is_changed_and_nothing_else() {
+    fn only_the_serial_of_a_state_is_replaced() {
         let state = |serial: &str| {
             format!(
                 "{{\n  \"version\": 4,\n  \"serial\": {serial},\n  \"lineage\": \"l\",\n  \"outputs\": \
@@ -206,7 +206,7 @@ mod tests {
     )]
     #[case::it_is_nowhere(of("l"), at(None, 0, 0), at(None, 0, 0), Transfer::Lost)]
     #[case::another_empty_one(of("l"), at(Some("m"), 3, 0), at(None, 0, 0), Transfer::Lost)]
-    fn a_state_is_copied_where_it_is_ours_and_nothing_is_in_the_way(
+    fn only_an_owned_state_is_copied_to_a_free_address(
         #[case] known: Lineage,
         #[case] old: StateHead,
         #[case] new: StateHead,

@@ -110,12 +110,12 @@ provider "registry.terraform.io/hashicorp/null" {
     }
 
     #[test]
-    fn a_provider_from_elsewhere_keeps_them_all() {
+    fn provider_outside_the_image_keeps_its_checksums() {
         assert_eq!(lock_file_of("cache"), LOCKED);
     }
 
     #[test]
-    fn a_module_without_providers_has_nothing_to_forget() {
+    fn module_without_lock_file_is_unchanged() {
         let root = tempfile::tempdir().unwrap();
         let layout = Layout::from_vars(&Vars::new());
         trust_image(root.path(), &layout).unwrap();

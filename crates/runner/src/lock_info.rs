@@ -105,7 +105,7 @@ mod tests {
     #[case::in_a_frame(FRAMED.to_owned())]
     #[case::without_it(tidy(FRAMED))]
     #[case::behind_the_words_of_a_wrapper(WRAPPED.to_owned())]
-    fn a_lock_is_read_from_what_the_engine_says(#[case] said: String) {
+    fn lock_info_is_parsed_from_engine_output(#[case] said: String) {
         let lock = read(&said).unwrap();
         assert_eq!(lock.id, "3d93d31b-0f0c-0d2b-bd8c-e7e2d8a5a2b1");
         assert_eq!(lock.operation, "OperationTypeApply");
@@ -119,12 +119,12 @@ mod tests {
     #[case("Lock Info:\n  Who: me@here\n")]
     #[case("Lock Info:\n  ID:        \n  Who:       me@here\n")]
     #[case("")]
-    fn a_lock_without_an_id_is_none(#[case] said: &str) {
+    fn lock_info_without_an_id_is_ignored(#[case] said: &str) {
         assert_eq!(read(said), None);
     }
 
     #[test]
-    fn a_pod_sees_itself_on_a_host_of_its_name() {
+    fn lock_host_name_is_derived_from_the_pod_name() {
         assert_eq!(host_of_pod("web-apply-6-abcde"), "web-apply-6-abcde");
         let long = format!("{}-.{}", "n".repeat(61), "x".repeat(20));
         assert_eq!(host_of_pod(&long), "n".repeat(61));
@@ -138,7 +138,7 @@ mod tests {
     #[case("-force", false)]
     #[case("a b", false)]
     #[case("", false)]
-    fn an_id_is_no_option(#[case] id: &str, #[case] good: bool) {
+    fn invalid_lock_id_is_not_passed_to_force_unlock(#[case] id: &str, #[case] good: bool) {
         let arguments = ["force-unlock", "-force", id].map(OsString::from);
         let expected = good.then(|| arguments.to_vec());
         assert_eq!(release(id), expected);

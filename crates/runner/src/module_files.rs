@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_the_engine_reads_is_read() {
+    fn only_configuration_files_of_the_engine_are_read() {
         let directory = tempfile::tempdir().unwrap();
         for name in ["a.tf", "b.c.tf", "d.tofu", "e.txt", "tf", "f.tf.bak"] {
             fs::write(directory.path().join(name), "").unwrap();

@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_two_plans_are_kept_and_unreadable_without_the_key() {
+    fn last_two_plans_are_kept_encrypted() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("plan");
         fs::write(&file, "a plan with a secret").unwrap();
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_volume_is_an_error_and_nothing_is_made() {
+    fn missing_cache_volume_is_an_error_and_not_created() {
         let directory = tempfile::tempdir().unwrap();
         let cache = directory.path().join("absent");
         fs::write(directory.path().join("plan"), "x").unwrap();

@@ -57,7 +57,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn whatever_differs_makes_another_id() {
+    fn plan_id_differs_for_every_changed_input() {
         let (none, some) = (
             BTreeMap::new(),
             BTreeMap::from([("size".to_owned(), json!(1))]),

@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_plan_takes_the_place_of_the_one_before() {
+    async fn new_plan_text_replaces_the_previous_one() {
         let secrets = FakeSecrets::new();
         secrets.put("web-plan", [(TEXT, b"old".to_vec())]);
         secrets.fail(0, Fault::Lost);
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_plan_that_is_too_long_ends_with_a_word_about_it() {
+    async fn long_plan_text_ends_with_a_truncation_notice() {
         let secrets = FakeSecrets::new();
         secrets.put("web-plan", []);
         let long = "é".repeat(LARGEST);
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn without_the_secret_it_is_not_written() {
+    async fn plan_text_is_not_published_without_its_secret() {
         let missing = publish(&FakeSecrets::new(), "web-plan", "0123", "new").await;
         assert!(matches!(missing, Err(StoreError::Missing(_))));
     }

@@ -218,12 +218,12 @@ mod tests {
     #[case("terraform-provider-aws_v5.0.0_x5", false)]
     #[case("terragrunt", false)]
     #[case("bash", false)]
-    fn engines_are_known_by_their_program(#[case] name: &str, #[case] engine: bool) {
+    fn engine_processes_are_detected_by_program_name(#[case] name: &str, #[case] engine: bool) {
         assert_eq!(is_engine_name(name), engine);
     }
 
     #[test]
-    fn the_name_of_a_process_may_hold_anything() {
+    fn process_name_may_contain_spaces_and_parentheses() {
         let stat = "42 (a) Z 1) b) S 7 42 42 0 -1 1 2 3 4 5 6 7 8 9 20 0 1 0 12345 1000";
         let wanted = Process {
             pid: 42,

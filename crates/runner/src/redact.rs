@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn overlapping_values_leave_no_rest() {
+    fn overlapping_values_are_masked_completely() {
         let redactor = Redactor::new(["abcd", "cdef", "abcdefgh"]);
         assert_eq!(
             redactor.text("xabcdefx abcdefghx"),
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_in_base64_is_masked_wherever_it_begins() {
+    fn value_in_base64_is_masked_at_any_offset() {
         let redactor = Redactor::new(["correct horse", "short"]);
         for before in ["", "u", "u:", "user:"] {
             let encoded = STANDARD.encode(format!("{before}correct horse and more"));
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_begin_a_secret_is_given_back_at_once() {
+    fn output_that_cannot_begin_a_secret_is_not_buffered() {
         let redactor = Redactor::new(["secret"]);
         let mut stream = redactor.stream();
         assert_eq!(stream.push(b"Enter a value: se"), b"Enter a value: ");
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn short_values_are_left_alone() {
+    fn short_values_are_not_masked() {
         assert_eq!(Redactor::new(["no", ""]).text("no news"), "no news");
     }
 

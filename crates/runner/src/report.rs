@@ -189,7 +189,7 @@ mod tests {
     #[case::outputs_that_need_its_room(Some(700), 600, true)]
     #[case::outputs_beside_it(Some(300), 600, false)]
     #[case::no_outputs(None, 1100, false)]
-    fn an_old_leftover_gives_way_to_outputs_only(
+    fn old_unsaved_state_is_dropped_only_for_outputs(
         #[case] outputs: Option<usize>,
         #[case] leftover: usize,
         #[case] gone: bool,
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn the_copy_for_people_fits_into_a_termination_message() {
+    fn report_copy_fits_into_a_termination_message() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("log");
         let resource = ResourceChange {

@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_script_runs_by_its_first_line_or_by_bash() {
+    fn script_runs_with_its_shebang_or_bash() {
         let work = tempfile::tempdir().unwrap();
         let file = work.path().join("script-plan");
         let own = write_script(work.path(), "plan", "#!/bin/sh\nexit 2\n").unwrap();

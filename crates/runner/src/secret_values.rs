@@ -186,7 +186,7 @@ mod tests {
     #[case("DB_PASSWORD", "long-enough", false, "as (redacted)")]
     #[case("DB_PASSWORD_FILE", "long-enough", false, "as long-enough")]
     #[case("DB_PASSWORD_FILE", "long-enough", true, "as (redacted)")]
-    fn a_value_from_a_secret_is_masked_whatever_its_name(
+    fn value_from_a_secret_is_masked_regardless_of_name(
         #[case] name: &str,
         #[case] value: &str,
         #[case] from_secret: bool,
@@ -225,7 +225,7 @@ mod tests {
     )]
     #[case("ADDRESS", "me:word@host", "me:word@host")]
     #[case("BROKEN", "http://u:%zz%4@h", "http://(redacted)@h")]
-    fn users_of_urls_are_masked_where_they_are_more_than_a_name(
+    fn url_credentials_are_masked_except_plain_user_names(
         #[case] name: &str,
         #[case] value: &str,
         #[case] wanted: &str,

@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_what_was_printed_is_kept() {
+    fn end_of_the_run_output_is_kept() {
         let tail = Tail::default();
         assert_eq!(tail.packed(), None);
         tail.push(b"first");
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn it_begins_with_a_whole_line_and_has_no_colours() {
+    fn kept_log_starts_at_a_line_and_has_no_colours() {
         let tail = Tail::default();
         tail.push(&vec![b'a'; LONGEST]);
         tail.push("\u{1b}[31mé\u{1b}[0m\nlast".as_bytes());
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_takes_no_room_from_a_state() {
+    fn log_never_displaces_an_unsaved_state() {
         let found = snapshot(&[(key::LEFTOVER, 700 * 1024), ("log-9", 60 * 1024)]);
         let mut changes = Changes::new();
         keep(&found, &mut changes, 12, vec![1; 300 * 1024]);

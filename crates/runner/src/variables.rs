@@ -401,7 +401,7 @@ mod tests {
     #[case::unknown_with_scripts(&["owner"], true, &[])]
     #[case::typing_error_with_scripts(&["replica"], true, &["replica (did you mean replicas?)"])]
     #[case::declared(&["region", "replicas"], false, &[])]
-    fn undeclared_variables_are_named_with_similar_ones(
+    fn undeclared_variables_are_reported_with_suggestions(
         #[case] own: &[&str],
         #[case] scripts: bool,
         #[case] wanted: &[&str],
@@ -505,14 +505,14 @@ mod tests {
     }
 
     #[test]
-    fn what_no_environment_holds_is_left_to_the_file() {
+    fn values_that_do_not_fit_the_environment_are_omitted() {
         let given = values(json!({"long": "x".repeat(200_000), "zero": "a\u{0}b", "fine": "x"}));
         let names: Vec<String> = environment(&given).into_keys().collect();
         assert_eq!(names, ["TF_VAR_fine", "fine"]);
     }
 
     #[test]
-    fn what_is_given_in_the_place_of_secrets_is_what_a_container_may_have() {
+    fn given_environment_excludes_runner_and_invalid_variables() {
         let all = [
             ("AWS_SECRET_ACCESS_KEY", "s"),
             ("tls.crt", "t"),
@@ -528,7 +528,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prefix_is_stripped_and_a_plain_name_wins() {
+    fn tf_var_prefix_is_stripped_and_plain_name_wins() {
         let given = values(json!({"TF_VAR_a": 1, "TF_VAR_b": 2, "b": 3}));
         assert_eq!(normalise(&given), values(json!({"a": 1, "b": 3})));
     }
@@ -564,20 +564,20 @@ mod tests {
     #[case("GLIBC_TUNABLES", false)]
     #[case("KUBECONFIG", true)]
     #[case("AWS_CONFIG_FILE", true)]
-    fn only_harmless_identifiers_stand_bare(#[case] name: &str, #[case] bare: bool) {
+    fn only_harmless_names_are_exported_without_prefix(#[case] name: &str, #[case] bare: bool) {
         assert_eq!(may_stand_bare(name), bare);
     }
 
     #[rstest]
     #[case::json(r#"{"user": "app", "keys": ["hush-1", 4711]}"#)]
     #[case::hcl(r#"{ user = "app", keys = ["hush-1", 4711] }"#)]
-    fn a_text_that_holds_others_is_as_secret_as_they_are(#[case] text: &str) {
+    fn values_inside_a_secret_string_are_secret_too(#[case] text: &str) {
         let texts = texts(&values(json!({ "db": text })), |_| true);
         assert_eq!(texts, [text, "app", "hush-1", "4711"]);
     }
 
     #[test]
-    fn texts_are_found_at_any_depth() {
+    fn secret_strings_are_found_at_any_depth() {
         let given = values(json!({"s": {"a": ["one", {"b": "two"}], "n": 12345}, "t": "three"}));
         assert_eq!(
             texts(&given, |name| name == "s"),

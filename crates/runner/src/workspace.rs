@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_copy_is_writable_and_keeps_links_and_programs() {
+    fn module_copy_is_writable_and_keeps_links_and_modes() {
         let directory = tempfile::tempdir().unwrap();
         let (from, to) = (directory.path().join("from"), directory.path().join("to"));
         fs::create_dir_all(from.join("sub")).unwrap();
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn the_module_stays_inside_its_context() {
+    fn module_path_outside_the_context_is_refused() {
         let root = Path::new("/m");
         assert_eq!(module_directory(root, ""), Some("/m".into()));
         assert_eq!(module_directory(root, "./a/b/"), Some("/m/a/b".into()));

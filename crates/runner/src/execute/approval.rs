@@ -329,7 +329,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn rules_that_are_not_judged_in_time_count_as_matching() {
+    async fn rules_that_exceed_the_time_limit_count_as_matching() {
         let digits = "[0,1,2,3,4,5,6,7,8,9]";
         let rule = |when: &str| ApprovalRule {
             when: when.into(),

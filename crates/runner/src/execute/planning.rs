@@ -199,7 +199,7 @@ mod tests {
     )]
     #[case::unknown("Changes to Outputs:\n", true)]
     #[case::nothing("", true)]
-    fn removals_are_told_by_the_summary(#[case] printed: &str, #[case] expected: bool) {
+    fn removals_are_detected_from_the_plan_summary(#[case] printed: &str, #[case] expected: bool) {
         assert_eq!(may_remove(printed), expected);
     }
 }

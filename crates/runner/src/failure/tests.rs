@@ -234,7 +234,7 @@ Error: Unsupported Terraform Core version
     FailureClass::Module,
     "ScriptFailed"
 )]
-fn the_engines_words_are_understood(
+fn engine_output_determines_failure_class_and_reason(
     #[case] step: Step,
     #[case] said: &str,
     #[case] class: FailureClass,
@@ -250,7 +250,7 @@ fn the_engines_words_are_understood(
 }
 
 #[test]
-fn the_text_is_free_of_colours_and_frames() {
+fn failure_message_has_no_colours_or_frames() {
     let message = classify(Step::Init, 1, SYNTAX).message;
     assert!(message.starts_with("init ended with exit code 1: Error: Terraform encountered"));
     assert!(
@@ -263,7 +263,7 @@ fn the_text_is_free_of_colours_and_frames() {
 }
 
 #[test]
-fn a_script_that_does_not_exist_or_run_is_the_users_to_mend() {
+fn script_with_missing_command_is_a_user_failure() {
     let failure = classify(
         Step::Script("plan"),
         127,
@@ -277,7 +277,7 @@ fn a_script_that_does_not_exist_or_run_is_the_users_to_mend() {
 }
 
 #[test]
-fn a_long_text_keeps_its_beginning_and_its_end() {
+fn long_message_keeps_its_beginning_and_end() {
     let long = format!("Error: first\n{}\nlast", "ü".repeat(9000));
     let message = classify(Step::Apply, 1, &long).message;
     assert_eq!(message.chars().count(), MAX_TEXT);
@@ -289,7 +289,7 @@ fn a_long_text_keeps_its_beginning_and_its_end() {
 #[case("{\"a\": {\"value\": 1, \"sensitive\": \"hunter2\"}}")]
 #[case("hunter2")]
 #[case("{\"hunter2\"")]
-fn a_place_in_json_says_nothing_of_its_content(#[case] json: &str) {
+fn json_error_position_contains_no_content(#[case] json: &str) {
     let error = crate::outputs::from_json(json.as_bytes()).err().unwrap();
     let place = place_in_json(&error);
     assert!(
@@ -299,7 +299,7 @@ fn a_place_in_json_says_nothing_of_its_content(#[case] json: &str) {
 }
 
 #[test]
-fn a_module_that_cannot_be_fetched_says_where_credentials_come_from() {
+fn failed_module_download_names_the_credentials_field() {
     let said = |why: &str| {
         format!(
             "\nError: Failed to download module\n\n  on main.tf line 1:\n\nCould not download module \"a\" (main.tf:1) source code from\n\

@@ -190,7 +190,7 @@ mod tests {
     #[case::nothing("FROM scratch")]
     #[case::continued("FROM \\\n  # why\n  ${ALUSTAN_BASE}")]
     #[case::a_mount(&format!("FROM $ALUSTAN_BASE\nRUN --mount=type=bind,from={PINNED},target=/x true"))]
-    fn accepted(#[case] text: &str) {
+    fn valid_dockerfile_is_accepted(#[case] text: &str) {
         check(text).unwrap();
     }
 
@@ -241,13 +241,13 @@ mod tests {
         "FROM scratch\nCOPY ${X:-<}<END /x\nFROM scratch AS alpine\nEND\nFROM alpine",
         "here-documents"
     )]
-    fn refused(#[case] text: &str, #[case] why: &str) {
+    fn unpinned_or_unsupported_dockerfile_is_refused(#[case] text: &str, #[case] why: &str) {
         let error = check(text).unwrap_err();
         assert!(error.contains(why), "{error}");
     }
 
     #[test]
-    fn it_is_read_from_the_repository_alone() {
+    fn dockerfile_outside_the_repository_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let repository = folder.path().join("repository");
         fs::create_dir_all(repository.join("docker")).unwrap();
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_256_kib_are_refused() {
+    fn dockerfile_larger_than_256_kib_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let read_bytes = |bytes: usize| {
             let start = "FROM scratch\n#";
@@ -296,7 +296,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_it_says_an_image_by_tag_is_refused(
+        fn base_image_by_tag_is_always_refused(
             before in "(#[a-z ]{0,8}\n|ARG [A-Z]{1,4}=[a-z]{0,4}\n|\n){0,4}",
             gap in "( |\t|\\\\\n){1,3}",
             image in "[a-z]{1,8}(:[a-z0-9.]{1,6})?",
@@ -309,7 +309,7 @@ mod tests {
         }
 
         #[test]
-        fn any_text_is_judged(text in "\\PC{0,60}") {
+        fn arbitrary_dockerfile_causes_no_panic(text in "\\PC{0,60}") {
             let _ = check(&text);
         }
     }

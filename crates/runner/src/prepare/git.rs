@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_secrets_have_reaches_git_and_is_known_to_be_secret() {
+    fn git_credentials_reach_git_and_are_listed_as_secret() {
         let folder = tempfile::tempdir().unwrap();
         let key = "-----BEGIN PRIVATE KEY-----\nAA==\n-----END PRIVATE KEY-----";
         let files = [
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn long_passwords_and_lines_of_keys_are_marks() {
+    fn long_passwords_and_key_lines_are_leak_markers() {
         let marks = |key: &str, password: &str| {
             let folder = tempfile::tempdir().unwrap();
             let files = [("ssh-key", key), ("password", password)];
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_set_where_there_is_nothing() {
+    fn missing_git_credentials_set_no_environment() {
         let folder = tempfile::tempdir().unwrap();
         assert!(
             Credentials::read(&Vars::new())
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_cannot_be_used_is_told() {
+    fn invalid_ssh_key_is_a_user_failure() {
         let folder = tempfile::tempdir().unwrap();
         let vars = vars(folder.path(), &[("ssh-key", "hunter22")]);
         let failure = Credentials::read(&vars).open(&Vars::new()).err().unwrap();

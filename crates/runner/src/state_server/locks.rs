@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn lock_of_another_holder_stays_in_the_way() {
+    async fn lock_of_another_holder_blocks_the_engine() {
         let (secrets, locks) = run(Some("push"));
         assert_eq!(locks.lock(lock("first")).await.unwrap(), Some(lock("push")));
         assert_eq!(recorded(&secrets).as_deref(), Some("push"));

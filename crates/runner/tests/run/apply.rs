@@ -67,7 +67,7 @@ fn a_module_is_applied_once_and_then_has_no_changes() {
 }
 
 #[test]
-fn a_look_for_drift_reports_and_changes_nothing() {
+fn drift_check_reports_changes_and_applies_nothing() {
     let mut world = world();
     world.run(RunKind::Apply).expect(RunResult::Done);
     world.run(RunKind::Drift).expect(RunResult::NoChanges);
@@ -97,7 +97,7 @@ fn a_look_for_drift_reports_and_changes_nothing() {
 }
 
 #[test]
-fn a_diff_that_never_ends_has_one_shape_and_a_digest_each_time() {
+fn recurring_diff_keeps_its_shape_and_changes_its_digest() {
     let mut world = World::new(
         "resource \"terraform_data\" \"now\" { input = uuid() }\n\
          resource \"terraform_data\" \"a\" { input = \"constant\" }\n",
@@ -119,7 +119,7 @@ fn a_diff_that_never_ends_has_one_shape_and_a_digest_each_time() {
 }
 
 #[test]
-fn a_failing_apply_keeps_what_was_made_and_is_mended_without_making_it_twice() {
+fn retry_after_failed_apply_creates_no_object_twice() {
     let mut world = World::new("");
     let module = |command: &str| {
         format!(
@@ -150,7 +150,7 @@ fn a_failing_apply_keeps_what_was_made_and_is_mended_without_making_it_twice() {
 }
 
 #[test]
-fn the_end_of_what_a_failed_run_printed_is_kept_without_its_secrets() {
+fn end_of_a_failed_runs_log_is_kept_redacted() {
     let module = |end: &str| {
         format!(
             r#"
@@ -180,7 +180,7 @@ fn the_end_of_what_a_failed_run_printed_is_kept_without_its_secrets() {
 }
 
 #[test]
-fn a_run_tells_how_long_its_steps_took() {
+fn report_contains_the_duration_of_each_step() {
     let mut world = world();
     let ran = world.run(RunKind::Apply);
     let took = ran.expect(RunResult::Done).took;
@@ -190,7 +190,7 @@ fn a_run_tells_how_long_its_steps_took() {
 }
 
 #[test]
-fn a_module_with_a_syntax_error_is_the_users_to_mend() {
+fn module_with_a_syntax_error_is_a_user_failure() {
     let mut world = World::new("resource \"terraform_data\" \"a\" { input = \n");
     let message = world
         .run(RunKind::Apply)
@@ -201,7 +201,7 @@ fn a_module_with_a_syntax_error_is_the_users_to_mend() {
 }
 
 #[test]
-fn a_module_with_an_undeclared_variable_is_the_users_to_mend() {
+fn reference_to_an_undeclared_variable_is_a_user_failure() {
     let module = "locals { a = 1 }\n\noutput \"a\" { value = var.nowhere }\n";
     let mut world = World::new(module);
     let message = world
@@ -216,7 +216,7 @@ fn a_module_with_an_undeclared_variable_is_the_users_to_mend() {
 }
 
 #[test]
-fn values_of_every_type_reach_the_module_over_its_own_tfvars() {
+fn values_of_every_type_override_tfvars_of_the_module() {
     let mut world = World::new(
         r#"
         variable "text" {}
@@ -254,7 +254,7 @@ fn values_of_every_type_reach_the_module_over_its_own_tfvars() {
 }
 
 #[test]
-fn a_value_of_another_type_is_an_error_that_names_its_field() {
+fn value_of_wrong_type_is_refused_with_its_field() {
     let mut world = World::new("variable \"size\" { type = number }\n");
     world.inputs.variables = [("size".to_owned(), json!("x"))].into();
     world.inputs.own_variables = ["size".to_owned()].into();
@@ -325,7 +325,7 @@ fn known_secrets_are_not_printed() {
 }
 
 #[test]
-fn a_value_that_only_the_module_calls_secret_is_in_no_report() {
+fn value_marked_sensitive_by_the_module_is_redacted() {
     let mut world = World::new(
         r#"
         variable "password" { sensitive = true }
@@ -356,7 +356,7 @@ fn a_value_that_only_the_module_calls_secret_is_in_no_report() {
 }
 
 #[test]
-fn what_comes_from_secrets_or_stands_in_a_proxys_url_is_not_printed() {
+fn environment_secrets_and_proxy_password_are_not_printed() {
     let mut world = World::new(
         r#"
         resource "terraform_data" "a" {
@@ -396,7 +396,7 @@ fn what_comes_from_secrets_or_stands_in_a_proxys_url_is_not_printed() {
 }
 
 #[test]
-fn a_backend_block_is_configured_by_a_file_and_resolved() {
+fn module_backend_block_gets_its_config_from_a_file() {
     let mut world = World::with_local_backend("output \"x\" { value = 1 }\n");
     let state = world.path("local.tfstate");
     let ran = world.run(RunKind::Apply);
@@ -434,7 +434,7 @@ fn plans_are_kept_encrypted() {
 }
 
 #[test]
-fn outputs_that_fit_into_no_secret_are_refused_after_the_state_is_saved() {
+fn too_large_outputs_fail_after_the_state_is_saved() {
     let mut world = World::new(
         r#"
         resource "terraform_data" "a" { input = "x" }
@@ -450,7 +450,7 @@ fn outputs_that_fit_into_no_secret_are_refused_after_the_state_is_saved() {
 }
 
 #[test]
-fn the_module_may_be_in_a_folder_and_use_another() {
+fn module_in_a_folder_may_call_another_folder() {
     let mut world = World::new("");
     world.write_module(
         "stacks/web/main.tf",

@@ -78,7 +78,7 @@ fn approved(world: &mut World) -> RunReport {
 }
 
 #[test]
-fn a_plan_waits_for_a_person_and_that_very_plan_is_applied() {
+fn plan_waits_for_approval_and_is_applied_unchanged() {
     let mut world = manual();
     set_name(&mut world, "first");
     let ran = world.run(RunKind::Plan);
@@ -115,7 +115,7 @@ fn a_plan_waits_for_a_person_and_that_very_plan_is_applied() {
 }
 
 #[test]
-fn an_approval_is_good_once() {
+fn approval_is_valid_for_one_apply() {
     let mut world = manual();
     let broken = counter(&world).replace("echo applied", "exit 3; echo applied");
     world.write_module("main.tf", &broken);
@@ -147,7 +147,7 @@ fn approval_from_before_a_restore_applies_nothing() {
 }
 
 #[test]
-fn a_plan_that_is_lost_is_made_again_and_applied_if_it_is_the_same() {
+fn lost_plan_is_recreated_and_applied_if_unchanged() {
     for stored in [None, Some("no plan")] {
         let mut world = manual();
         let report = approved(&mut world);
@@ -172,7 +172,7 @@ fn a_plan_that_is_lost_is_made_again_and_applied_if_it_is_the_same() {
 type Edit = fn(&mut World);
 
 #[test]
-fn nothing_is_applied_but_what_was_approved() {
+fn only_the_approved_plan_is_applied() {
     let edits: [(&str, Edit); 4] = [
         ("a value", |world| set_name(world, "other")),
         ("a commit of the module", |world| {
@@ -226,7 +226,7 @@ fn without_an_approval_nothing_is_applied() {
 }
 
 #[test]
-fn a_rule_asks_about_the_plans_that_it_is_about() {
+fn matching_rule_requires_approval() {
     let mut world = world();
     world.inputs.approval.rules = vec![
         rule("plan.destroy > 0", RuleAction::Ask),
@@ -252,7 +252,7 @@ fn a_rule_asks_about_the_plans_that_it_is_about() {
 }
 
 #[test]
-fn a_rule_that_cannot_be_judged_asks() {
+fn rule_with_evaluation_error_requires_approval() {
     let mut world = world();
     world.inputs.approval.rules = vec![rule("plan.resources[5].nope", RuleAction::Ask)];
     let ran = world.run(RunKind::Apply);
@@ -265,7 +265,7 @@ fn a_rule_that_cannot_be_judged_asks() {
 }
 
 #[test]
-fn a_rule_that_takes_its_time_does_not_keep_a_pod_that_has_to_end() {
+fn slow_rule_does_not_delay_pod_termination() {
     let mut world = world();
     let digits = "[0,1,2,3,4,5,6,7,8,9]";
     let when = (0..12).fold("true".to_owned(), |inner, _| {
@@ -286,7 +286,7 @@ fn a_rule_that_takes_its_time_does_not_keep_a_pod_that_has_to_end() {
 }
 
 #[test]
-fn a_rule_denies_a_plan_whoever_approves_it() {
+fn deny_rule_overrides_an_approval() {
     let mut world = manual();
     world.inputs.approval.manual = false;
     set_name(&mut world, "first");
@@ -319,7 +319,7 @@ fn a_rule_denies_a_plan_whoever_approves_it() {
 }
 
 #[test]
-fn a_destroy_waits_for_a_person_too() {
+fn destroy_waits_for_approval() {
     let mut world = manual();
     world.inputs.approval.manual = false;
     world.run(RunKind::Apply).expect(RunResult::Done);
@@ -349,7 +349,7 @@ fn a_destroy_waits_for_a_person_too() {
 }
 
 #[test]
-fn a_destroy_that_began_needs_another_approval() {
+fn failed_destroy_needs_another_approval() {
     let mut world = manual();
     world.inputs.approval.manual = false;
     let stuck = counter(&world).replace("echo destroyed", "exit 3; echo destroyed");
@@ -366,7 +366,7 @@ fn a_destroy_that_began_needs_another_approval() {
 }
 
 #[test]
-fn scripts_make_and_apply_the_plan_that_was_approved() {
+fn scripts_apply_only_the_approved_plan_file() {
     let mut world = manual();
     world.inputs.scripts.plan = Some(
         "terraform plan -out=$ALUSTAN_PLAN_FILE -detailed-exitcode && code=0 || code=$?; exit $code".into(),
@@ -408,7 +408,7 @@ fn scripts_make_and_apply_the_plan_that_was_approved() {
 }
 
 #[test]
-fn the_plan_that_people_read_has_no_secrets_and_a_missing_one_only_says_so() {
+fn plan_text_is_redacted_and_its_secret_is_optional() {
     let mut world = manual();
     world.write_module(
         "main.tf",
@@ -433,7 +433,7 @@ fn the_plan_that_people_read_has_no_secrets_and_a_missing_one_only_says_so() {
 }
 
 #[test]
-fn nobody_pays_for_approvals_that_nobody_wants() {
+fn run_without_approval_calls_no_extra_engine_commands() {
     let mut world = world();
     world.watch_engine();
     world.run(RunKind::Apply).expect(RunResult::Done);

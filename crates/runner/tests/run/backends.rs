@@ -69,7 +69,7 @@ fn run(spec: Value, secret: &[(&str, &str)]) -> (World, Ran) {
     &[("conn_str", "postgres://user:aGlkZGVu@127.0.0.1:1/states?sslmode=disable")],
     "127.0.0.1:1"
 )]
-fn what_is_rendered_is_accepted(
+fn rendered_backend_config_is_accepted_by_the_engine(
     #[case] spec: Value,
     #[case] secret: &[(&str, &str)],
     #[case] call: &str,
@@ -91,7 +91,7 @@ fn what_is_rendered_is_accepted(
 
 /// The engine itself reports the arguments that it does not know.
 #[test]
-fn what_the_engine_does_not_know_is_refused() {
+fn unknown_backend_argument_is_refused_by_the_engine() {
     let (_, ran) = run(
         json!({"provider": "gcp", "gcs": "b", "config": {"nonsense": 1}}),
         &[],

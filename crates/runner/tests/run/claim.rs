@@ -32,7 +32,7 @@ fn a_second_pod_leaves_a_claimed_run_untouched() {
 }
 
 #[test]
-fn a_run_of_another_number_is_left_alone() {
+fn run_with_another_number_is_not_claimed() {
     let mut world = World::new("");
     world.start(RunKind::Drift);
     let before = world.secrets.get(REPORT);
@@ -47,7 +47,7 @@ fn a_run_of_another_number_is_left_alone() {
 }
 
 #[test]
-fn run_whose_inputs_were_changed_is_left_alone() {
+fn run_with_changed_inputs_is_not_claimed() {
     let mut world = World::new("");
     world.start(RunKind::Drift);
     let before = world.secrets.get(REPORT);
@@ -61,7 +61,7 @@ fn run_whose_inputs_were_changed_is_left_alone() {
 }
 
 #[test]
-fn a_run_that_is_cancelled_before_it_applies_changes_nothing() {
+fn run_cancelled_before_apply_changes_nothing() {
     let mut world = World::new("resource \"terraform_data\" \"a\" {}\n");
     let gate = world.gate("gate");
     world.inputs.scripts.plan = Some(format!(
@@ -81,7 +81,7 @@ fn a_run_that_is_cancelled_before_it_applies_changes_nothing() {
 }
 
 #[test]
-fn a_run_that_is_cancelled_after_it_applies_goes_on() {
+fn run_cancelled_during_apply_completes() {
     let mut world = World::new("");
     let gate = world.gate("gate");
     world.write_module("main.tf", &format!(
@@ -99,7 +99,7 @@ fn a_run_that_is_cancelled_after_it_applies_goes_on() {
 }
 
 #[test]
-fn lost_writes_and_answers_of_the_api_server_do_not_matter() {
+fn run_succeeds_despite_lost_api_writes_and_responses() {
     for fault in [Fault::Lost, Fault::AnswerLost] {
         let mut world = World::new("resource \"terraform_data\" \"a\" {}\n");
         // One failure each for claim, apply, slot, pointer and report.

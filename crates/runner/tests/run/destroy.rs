@@ -4,7 +4,7 @@ use alustan_api::run::RunKind;
 use crate::world::World;
 
 #[test]
-fn everything_is_destroyed() {
+fn destroy_removes_all_objects() {
     let mut world = World::new("");
     world.write_module("main.tf", &format!(
         "resource \"terraform_data\" \"a\" {{\n  input = \"{0}\"\n  provisioner \"local-exec\" {{\n    when = destroy\n    command = \"echo gone >> ${{self.output}}\"\n  }}\n}}\n",
@@ -19,7 +19,7 @@ fn everything_is_destroyed() {
 }
 
 #[test]
-fn nothing_is_destroyed_where_there_is_no_state() {
+fn destroy_without_state_succeeds() {
     let mut world = World::new("resource \"terraform_data\" \"a\" {}\n");
     let ran = world.run(RunKind::Destroy);
     ran.expect(RunResult::Done);
@@ -31,7 +31,7 @@ fn nothing_is_destroyed_where_there_is_no_state() {
 }
 
 #[test]
-fn an_empty_state_of_a_backend_is_success() {
+fn destroy_of_an_empty_state_succeeds() {
     let mut world = World::with_local_backend("resource \"terraform_data\" \"a\" {}\n");
     let ran = world.run(RunKind::Destroy);
     ran.expect(RunResult::Done);
@@ -44,7 +44,7 @@ fn an_empty_state_of_a_backend_is_success() {
 }
 
 #[test]
-fn the_number_of_the_last_apply_outlives_a_destroy() {
+fn number_of_last_apply_is_kept_after_destroy() {
     let mut world = World::new("resource \"terraform_data\" \"a\" {}\n");
     world.run(RunKind::Drift).expect(RunResult::Changes);
     assert_eq!(world.record().attempted, 0, "a look is no apply");
@@ -57,7 +57,7 @@ fn the_number_of_the_last_apply_outlives_a_destroy() {
 }
 
 #[test]
-fn environment_of_a_secret_that_is_gone_comes_with_the_run_and_is_not_printed() {
+fn destroy_uses_and_redacts_environment_of_deleted_secret() {
     let mut world = World::new("");
     world.inputs.scripts.destroy =
         Some("echo as $USER_OF_DB on $PLACE; terraform destroy -auto-approve".into());

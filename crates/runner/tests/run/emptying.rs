@@ -69,7 +69,7 @@ fn init_script_may_write_the_configuration() {
 }
 
 #[test]
-fn plan_that_removes_every_object_asks_whatever_it_creates() {
+fn plan_that_removes_every_object_needs_approval() {
     let mut world = applied();
     world.write_module("main.tf", &module(&["c"]));
     let ran = world.run(RunKind::Apply);
@@ -83,7 +83,7 @@ fn plan_that_removes_every_object_asks_whatever_it_creates() {
 }
 
 #[test]
-fn plan_that_forgets_every_object_asks() {
+fn plan_that_forgets_every_object_needs_approval() {
     let mut world = applied();
     let removed = |name: &str| {
         format!(
@@ -107,7 +107,7 @@ fn plan_that_keeps_an_object_is_applied() {
 }
 
 #[test]
-fn plan_that_removes_every_object_is_applied_where_it_is_allowed() {
+fn plan_that_removes_every_object_is_applied_if_allowed() {
     let mut world = applied();
     world.inputs.approval.emptying = false;
     world.write_module("main.tf", "");
@@ -115,7 +115,7 @@ fn plan_that_removes_every_object_is_applied_where_it_is_allowed() {
 }
 
 #[test]
-fn script_plan_that_cannot_be_read_asks_once_something_was_applied() {
+fn unreadable_script_plan_needs_approval_after_an_apply() {
     let mut world = World::new("");
     world.inputs.approval.emptying = true;
     world.inputs.scripts.plan = Some("echo own format > $ALUSTAN_PLAN_FILE; exit 2".into());

@@ -24,7 +24,7 @@ fn prepared_by(engine: &Engine) -> World {
 }
 
 #[test]
-fn an_older_or_another_engine_is_refused_until_it_is_allowed() {
+fn older_or_other_engine_is_refused_until_allowed() {
     let (terraform, tofu) = (EngineName::Terraform, EngineName::Opentofu);
     let here = engine(terraform, "1.11.4");
     for before in [engine(tofu, "1.6.0"), engine(terraform, "1.11.5")] {
@@ -49,7 +49,7 @@ fn an_older_or_another_engine_is_refused_until_it_is_allowed() {
 }
 
 #[test]
-fn the_same_or_a_newer_engine_needs_no_leave() {
+fn same_or_newer_engine_is_accepted() {
     let here = engine(EngineName::Terraform, "1.11.4");
     for before in ["1.11.4", "1.9.8"] {
         let mut world = prepared_by(&here);

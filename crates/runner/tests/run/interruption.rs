@@ -68,7 +68,7 @@ fn an_engine_behind_a_shell_gets_one_sigint_and_saves_its_state() {
 }
 
 #[test]
-fn a_run_that_is_stopped_before_it_applies_changes_nothing() {
+fn run_stopped_before_apply_changes_nothing() {
     let mut world = World::new("");
     let gate = world.gate("gate");
     world.inputs.scripts.plan = Some(format!("cat {}; exit 2", gate.path().display()));
@@ -84,7 +84,7 @@ fn a_run_that_is_stopped_before_it_applies_changes_nothing() {
 }
 
 #[test]
-fn a_run_that_is_cancelled_and_stopped_is_a_cancelled_one() {
+fn run_cancelled_and_stopped_is_reported_as_cancelled() {
     let mut world = World::new("");
     let gate = world.gate("gate");
     world.inputs.scripts.plan = Some(format!("cat {}; exit 2", gate.path().display()));
@@ -98,7 +98,7 @@ fn a_run_that_is_cancelled_and_stopped_is_a_cancelled_one() {
 }
 
 #[test]
-fn the_time_limit_interrupts_an_apply_and_its_state_is_saved() {
+fn apply_timeout_interrupts_the_engine_and_saves_state() {
     let mut world = World::new("");
     let gate = world.gate("gate");
     world.write_module("main.tf", &module(&world, &gate));

@@ -88,7 +88,7 @@ fn noise() -> String {
 }
 
 #[test]
-fn a_run_without_a_cache_volume_leaves_its_state_in_the_report() {
+fn unsaved_state_without_cache_volume_is_in_the_report() {
     let mut unsaved = Unsaved::new(&state(7, "lost", "of value"));
     let (message, place) = unsaved.fail();
     assert_eq!(place, Some(UnsavedPlace::Report));
@@ -126,7 +126,7 @@ fn a_run_without_a_cache_volume_leaves_its_state_in_the_report() {
 }
 
 #[test]
-fn a_pushed_state_is_forgotten_in_the_record_and_on_the_cache_volume() {
+fn pushed_state_is_removed_from_report_and_cache_volume() {
     let mut unsaved = Unsaved::new(&state(7, "lost", "of value")).with_kept_cache();
     let (message, place) = unsaved.fail();
     assert_eq!(place, Some(UnsavedPlace::Report));
@@ -138,7 +138,7 @@ fn a_pushed_state_is_forgotten_in_the_record_and_on_the_cache_volume() {
 }
 
 #[test]
-fn a_state_that_is_too_large_for_the_report_is_kept_on_a_cache_volume_that_stays() {
+fn unsaved_state_too_large_for_the_report_is_in_the_cache() {
     let mut unsaved = Unsaved::new(&state(7, "lost", &noise())).with_kept_cache();
     let (message, place) = unsaved.fail();
     assert_eq!(place, Some(UnsavedPlace::CacheVolume));
@@ -153,7 +153,7 @@ fn a_state_that_is_too_large_for_the_report_is_kept_on_a_cache_volume_that_stays
 }
 
 #[test]
-fn a_state_that_nothing_takes_is_called_lost() {
+fn unsaved_state_without_room_is_reported_as_lost() {
     let mut unsaved = Unsaved::new(&state(7, "lost", &noise()));
     let (message, place) = unsaved.fail();
     assert_eq!(place, None);
@@ -171,7 +171,7 @@ fn a_state_that_nothing_takes_is_called_lost() {
 }
 
 #[test]
-fn a_state_that_can_be_pushed_after_all_is_not_kept() {
+fn errored_state_that_can_be_pushed_is_not_kept() {
     let mut unsaved = Unsaved::new(&state(7, "lost", "x")).with_kept_cache();
     let script = unsaved.world.inputs.scripts.apply.take().unwrap();
     let script = script.replace("touch", "true");
@@ -183,7 +183,7 @@ fn a_state_that_can_be_pushed_after_all_is_not_kept() {
 }
 
 #[test]
-fn a_state_older_than_the_stored_one_is_put_aside() {
+fn older_unsaved_state_is_renamed_and_not_pushed() {
     let old = state(7, "same", "old");
     let mut unsaved = Unsaved::new("").with_kept_cache();
     std::fs::create_dir_all(unsaved.place.join("sub")).unwrap();
@@ -197,7 +197,7 @@ fn a_state_older_than_the_stored_one_is_put_aside() {
 }
 
 #[test]
-fn an_older_state_stays_in_the_report_of_a_resource_without_a_volume() {
+fn older_unsaved_state_without_volume_stays_in_report() {
     let mut unsaved = Unsaved::new("");
     std::fs::create_dir_all(unsaved.place.join("sub")).unwrap();
     std::fs::write(unsaved.place.join("sub/x"), state(8, "same", "new")).unwrap();
@@ -216,7 +216,7 @@ fn an_older_state_stays_in_the_report_of_a_resource_without_a_volume() {
 }
 
 #[test]
-fn the_managed_state_takes_what_was_left_in_the_report() {
+fn unsaved_state_is_pushed_to_the_managed_backend() {
     let mut world = World::new("output \"x\" { value = \"first\" }\n");
     world.run(RunKind::Apply).expect(RunResult::Done);
     let lineage = world.pointer().current.unwrap().lineage.unwrap();

@@ -31,7 +31,7 @@ fn lock(bucket: &Bucket, host: &str) {
 }
 
 #[test]
-fn the_lock_of_a_dead_pod_of_ours_is_released() {
+fn lock_of_an_ended_pod_of_the_resource_is_released() {
     let bucket = Bucket::serve();
     let mut world = world(&bucket);
     world.run(RunKind::Apply).expect(RunResult::Done);
@@ -73,7 +73,7 @@ fn the_lock_of_an_earlier_engine_of_this_pod_is_released() {
 }
 
 #[test]
-fn any_other_lock_is_shown_and_respected() {
+fn lock_of_another_holder_is_reported_and_kept() {
     let bucket = Bucket::serve();
     let mut world = world(&bucket);
     world.earlier_pods = vec!["web-apply-1-abcde".into()];
@@ -94,7 +94,7 @@ fn any_other_lock_is_shown_and_respected() {
 }
 
 #[test]
-fn a_lock_in_the_way_of_a_script_is_released_as_well() {
+fn lock_that_blocks_a_script_is_released() {
     let bucket = Bucket::serve();
     let mut world = world(&bucket);
     world.inputs.scripts.apply =
@@ -113,7 +113,7 @@ fn a_lock_in_the_way_of_a_script_is_released_as_well() {
 }
 
 #[test]
-fn a_lock_that_cannot_be_released_stays_in_the_way() {
+fn lock_that_cannot_be_released_is_reported() {
     let bucket = Bucket::serve();
     let mut world = world(&bucket);
     world.inputs.scripts.init = Some("true".into());
@@ -129,7 +129,7 @@ fn a_lock_that_cannot_be_released_stays_in_the_way() {
 }
 
 #[test]
-fn the_lock_of_a_managed_state_is_told_in_the_report() {
+fn lock_of_a_managed_state_is_in_the_report() {
     let mut world = World::new("resource \"terraform_data\" \"a\" {}\n");
     world.start(RunKind::Apply);
     let lock = world.lock_by("somebody@elsewhere");
@@ -138,7 +138,7 @@ fn the_lock_of_a_managed_state_is_told_in_the_report() {
 }
 
 #[test]
-fn an_approval_outlives_a_lock_that_stood_in_its_way() {
+fn approval_stays_valid_after_a_blocking_lock() {
     let bucket = Bucket::serve();
     let mut world = world(&bucket);
     world.inputs.approval.manual = true;
@@ -166,7 +166,7 @@ fn an_approval_outlives_a_lock_that_stood_in_its_way() {
 }
 
 #[test]
-fn a_plan_that_was_stale_when_it_was_to_be_applied_changed_nothing() {
+fn stale_plan_does_not_count_as_an_apply() {
     let mut world = World::with_local_backend("resource \"terraform_data\" \"a\" {}\n");
     world.run(RunKind::Apply).expect(RunResult::Done);
     world.write_module("main.tf", "resource \"terraform_data\" \"b\" {}\n");
@@ -182,7 +182,7 @@ fn a_plan_that_was_stale_when_it_was_to_be_applied_changed_nothing() {
 }
 
 #[test]
-fn a_lock_in_the_way_of_what_a_module_runs_does_not_undo_what_was_done_before() {
+fn lock_error_in_a_provisioner_keeps_the_apply_recorded() {
     let mut world = World::new(
         "resource \"terraform_data\" \"a\" {\n  provisioner \"local-exec\" {\n    \
          command = \"echo 'Error: Error acquiring the state lock' >&2; exit 1\"\n  }\n}\n",

@@ -59,7 +59,7 @@ fn moves(world: &mut World, next: &BackendInputs) {
 }
 
 #[test]
-fn a_state_is_copied_with_its_lineage_and_stays_where_it_was() {
+fn migration_copies_the_state_and_keeps_the_original() {
     let bucket = Bucket::serve();
     let shape = World::new("");
     let pairs = [
@@ -103,7 +103,7 @@ fn a_state_is_copied_with_its_lineage_and_stays_where_it_was() {
 }
 
 #[test]
-fn without_leave_nothing_is_made_where_the_state_is_not() {
+fn backend_change_without_migrate_is_refused() {
     let bucket = Bucket::serve();
     let mut world = World::new(MODULE);
     world.inputs.backend = s3(&bucket, "a");
@@ -135,7 +135,7 @@ fn without_leave_nothing_is_made_where_the_state_is_not() {
 /// A run that ends between the copy and the first change has moved nothing: both addresses have the same state, and the record names the
 /// old one.
 #[test]
-fn a_run_that_ends_after_the_copy_leaves_the_old_place_in_force() {
+fn run_that_ends_after_the_copy_keeps_the_old_address() {
     let bucket = Bucket::serve();
     let half_way = || {
         let mut world = World::new(MODULE);
@@ -178,7 +178,7 @@ fn a_run_that_ends_after_the_copy_leaves_the_old_place_in_force() {
 }
 
 #[test]
-fn a_copy_that_fails_changes_nothing() {
+fn failed_migration_changes_nothing() {
     let bucket = Bucket::serve();
     let mut world = World::new(MODULE);
     world.run(RunKind::Apply).expect(RunResult::Done);
@@ -191,7 +191,7 @@ fn a_copy_that_fails_changes_nothing() {
 }
 
 #[test]
-fn a_plan_for_people_is_made_of_the_copied_state() {
+fn plan_for_approval_uses_the_copied_state() {
     let bucket = Bucket::serve();
     let mut world = World::new(MODULE);
     world.run(RunKind::Apply).expect(RunResult::Done);
@@ -214,7 +214,7 @@ fn a_plan_for_people_is_made_of_the_copied_state() {
 }
 
 #[test]
-fn another_state_at_the_new_place_is_left_alone() {
+fn other_state_at_the_new_address_is_not_changed() {
     let bucket = Bucket::serve();
     let mut world = World::new(MODULE);
     world.run(RunKind::Apply).expect(RunResult::Done);
@@ -232,7 +232,7 @@ fn another_state_at_the_new_place_is_left_alone() {
 }
 
 #[test]
-fn a_state_that_is_at_neither_place_is_lost_and_not_new() {
+fn state_missing_at_both_addresses_is_reported_as_lost() {
     let bucket = Bucket::serve();
     let mut world = World::new(MODULE);
     world.inputs.backend = s3(&bucket, "a");
@@ -270,7 +270,7 @@ fn made(server: &Bucket, bucket: &str) -> BackendInputs {
 }
 
 #[test]
-fn a_place_is_made_for_a_state_that_comes_and_not_anew_for_one_that_was_there() {
+fn bucket_is_bootstrapped_once_and_on_migration() {
     let server = Bucket::serve();
     let mut world = World::new(MODULE);
     world.inputs.backend = made(&server, "store");
@@ -294,7 +294,7 @@ fn a_place_is_made_for_a_state_that_comes_and_not_anew_for_one_that_was_there() 
 
 /// An unsaved state belongs to the old address, which stays in force until objects change.
 #[test]
-fn a_state_that_is_not_saved_yet_does_not_move() {
+fn unsaved_state_prevents_migration() {
     let bucket = Bucket::serve();
     let mut world = World::new(MODULE);
     world.inputs.backend = s3(&bucket, "a");
@@ -318,7 +318,7 @@ fn a_state_that_is_not_saved_yet_does_not_move() {
 }
 
 #[test]
-fn who_works_on_the_old_place_is_waited_for() {
+fn lock_at_the_old_address_delays_migration() {
     let bucket = Bucket::serve();
     let mut world = World::new(MODULE);
     world.inputs.backend = s3(&bucket, "a");
@@ -338,7 +338,7 @@ fn who_works_on_the_old_place_is_waited_for() {
 
 /// The backend block of the module is recorded while it is in use.
 #[test]
-fn a_state_moves_out_of_a_backend_of_the_module_itself() {
+fn state_migrates_from_the_backend_of_the_module() {
     let mut world = World::new("");
     let module = |world: &World, name: &str| {
         let path = world.path(name).display().to_string();
@@ -381,7 +381,7 @@ fn a_state_moves_out_of_a_backend_of_the_module_itself() {
 }
 
 #[test]
-fn the_credentials_of_the_old_place_are_not_printed_and_not_used_at_the_new_one() {
+fn credentials_of_the_old_backend_are_not_used_or_printed() {
     let mut world = World::new(MODULE);
     world.run(RunKind::Apply).expect(RunResult::Done);
     let new = local(&world, "b");

@@ -34,7 +34,7 @@ fn occupied(mut world: World) -> World {
 }
 
 #[test]
-fn a_state_of_somebody_else_is_left_alone() {
+fn state_of_another_owner_is_not_changed() {
     for world in worlds() {
         let mut world = occupied(world);
         let lineage = lineage_of(&world);
@@ -75,7 +75,7 @@ fn a_state_of_somebody_else_is_left_alone() {
 }
 
 #[test]
-fn a_state_is_taken_over_once_a_person_has_seen_the_plan() {
+fn state_is_adopted_after_its_first_plan_is_approved() {
     for world in worlds() {
         let mut world = occupied(world);
         let lineage = lineage_of(&world);
@@ -104,7 +104,7 @@ fn a_state_is_taken_over_once_a_person_has_seen_the_plan() {
 }
 
 #[test]
-fn a_state_that_needs_no_changes_is_taken_over_at_once() {
+fn state_without_changes_is_adopted_without_approval() {
     for world in worlds() {
         let mut world = occupied(world);
         world.inputs.adopt = true;
@@ -116,7 +116,7 @@ fn a_state_that_needs_no_changes_is_taken_over_at_once() {
 }
 
 #[test]
-fn what_our_first_run_made_is_ours_and_is_asked_for_once() {
+fn state_created_by_the_first_run_belongs_to_the_resource() {
     let mut world = World::with_local_backend(MODULE);
     world.watch_engine();
     let ran = world.run(RunKind::Apply);
@@ -148,7 +148,7 @@ fn what_our_first_run_made_is_ours_and_is_asked_for_once() {
 }
 
 #[test]
-fn another_state_in_the_place_of_ours_is_noticed() {
+fn replaced_managed_state_is_refused() {
     let mut world = World::new(MODULE);
     let report = world.run(RunKind::Apply).report.unwrap();
     assert_eq!(report.lineage, Some(lineage_of(&world)));
@@ -173,7 +173,7 @@ fn another_state_in_the_place_of_ours_is_noticed() {
 }
 
 #[test]
-fn another_state_in_the_place_of_ours_elsewhere_is_noticed() {
+fn replaced_state_in_other_backends_is_refused() {
     let bucket = Bucket::serve();
     let mut in_s3 = World::new(MODULE);
     in_s3.inputs.backend.kind = Some("s3".into());
@@ -209,7 +209,7 @@ fn another_state_in_the_place_of_ours_elsewhere_is_noticed() {
 }
 
 #[test]
-fn a_state_that_comes_after_an_apply_that_made_none_is_not_ours() {
+fn state_that_appears_after_a_failed_apply_is_refused() {
     for mut world in worlds() {
         world.before_engine("apply", "exit 1");
         let ran = world.run(RunKind::Apply);
@@ -229,7 +229,7 @@ fn a_state_that_comes_after_an_apply_that_made_none_is_not_ours() {
 }
 
 #[test]
-fn after_a_lost_record_a_state_is_ours_where_an_apply_is_proven() {
+fn state_is_owned_after_record_loss_if_an_apply_is_proven() {
     let lose = |world: &World| {
         let record = RunRecord {
             attempted: 1,
@@ -257,7 +257,7 @@ fn after_a_lost_record_a_state_is_ours_where_an_apply_is_proven() {
 }
 
 #[test]
-fn an_attempt_alone_makes_no_state_ours() {
+fn attempted_apply_alone_does_not_prove_ownership() {
     for world in worlds() {
         let mut world = occupied(world);
         world.start(RunKind::Apply);
@@ -270,7 +270,7 @@ fn an_attempt_alone_makes_no_state_ours() {
 }
 
 #[test]
-fn a_state_that_only_scripts_can_reach_is_theirs_to_look_after() {
+fn ownership_of_a_script_only_state_is_not_checked() {
     let mut world = World::new("");
     world.inputs.backend.managed = None;
     world.inputs.backend.kind = None;

@@ -122,7 +122,7 @@ fn a_prepared_module_runs_without_init_and_at_any_path() {
 }
 
 #[test]
-fn a_dockerfile_of_the_repository_comes_before_ours() {
+fn dockerfile_of_the_repository_precedes_generated_one() {
     let prepared = |from: &str| {
         let world = World::new("");
         let layout = layout(&world, "build");
@@ -160,7 +160,7 @@ fn a_module_prepared_for_one_backend_runs_with_another() {
 }
 
 #[test]
-fn a_module_with_a_backend_of_its_own_is_prepared_without_it() {
+fn backend_block_of_the_module_is_ignored_by_prepare() {
     let world = World::new("");
     let own = "terraform {\n  backend \"s3\" {\n    bucket = \"b\"\n  }\n}\n";
     for kind in [None, Some("http")] {
@@ -279,7 +279,7 @@ fn describe(path: &Path, name: &str, tree: &mut Vec<String>) {
 }
 
 #[test]
-fn what_is_wrong_with_a_module_is_told_with_its_reason() {
+fn invalid_module_is_reported_with_its_reason() {
     let world = World::new("");
     fs::write(
         world.path("outside.tfrc"),
@@ -338,7 +338,7 @@ fn files_for_the_builder_are_written_before_init() {
 }
 
 #[test]
-fn a_failure_stands_in_the_termination_message() {
+fn pull_failure_is_in_the_termination_message() {
     let world = World::new("");
     let log = world.path("log");
     let done = Command::new(env!("CARGO_BIN_EXE_alustan-runner"))
@@ -361,7 +361,7 @@ fn a_failure_stands_in_the_termination_message() {
 }
 
 #[test]
-fn the_password_of_a_proxy_is_not_printed_when_a_module_is_prepared() {
+fn prepare_does_not_print_the_proxy_password() {
     let world = World::new("");
     let complains = "#!/bin/sh\necho \"Error: proxy $HTTPS_PROXY refused\" >&2\nexit 1\n";
     world.program("terraform", complains);
@@ -401,7 +401,7 @@ fn the_password_of_a_proxy_is_not_printed_when_a_module_is_prepared() {
 }
 
 #[test]
-fn a_proxy_that_cannot_be_reached_is_told_without_its_password() {
+fn unreachable_proxy_is_reported_without_its_password() {
     let world = World::new("");
     let log = world.path("log");
     let digest = "0".repeat(64);

@@ -11,7 +11,7 @@ const MODULE: &str = r#"
 "#;
 
 #[test]
-fn scripts_take_the_place_of_the_engines_commands() {
+fn scripts_replace_the_engine_commands() {
     let mut world = World::new(MODULE);
     world.inputs.variables.insert("name".into(), json!("x"));
     world.inputs.scripts.init = Some("#!/bin/sh\necho own init; terraform init\n".into());
@@ -43,7 +43,7 @@ fn an_apply_script_alone_applies_without_a_plan() {
 }
 
 #[test]
-fn a_script_may_initialise_again_with_the_backends_configuration() {
+fn script_may_run_init_with_the_backend_config() {
     let mut world = World::with_local_backend(MODULE);
     world.inputs.scripts.apply = Some("terraform init\nterraform apply -auto-approve".into());
     world.run(RunKind::Apply).expect(RunResult::Done);
@@ -51,7 +51,7 @@ fn a_script_may_initialise_again_with_the_backends_configuration() {
 }
 
 #[test]
-fn a_script_may_say_what_the_outputs_are() {
+fn script_may_provide_the_outputs() {
     let mut world = World::new("");
     world.inputs.scripts.apply = Some(
         r#"echo '{"a":{"value":[1],"type":"x","sensitive":true}}' > $ALUSTAN_OUTPUTS_FILE"#.into(),
@@ -62,7 +62,7 @@ fn a_script_may_say_what_the_outputs_are() {
 }
 
 #[test]
-fn outputs_that_are_none_are_told_by_their_place_and_never_quoted() {
+fn invalid_outputs_are_reported_by_position_and_not_quoted() {
     let mut world = World::new("");
     for (content, place) in [
         (r#""hunter2""#, "unexpected value at line 1, column 9"),
@@ -85,7 +85,7 @@ fn outputs_that_are_none_are_told_by_their_place_and_never_quoted() {
 }
 
 #[test]
-fn a_script_that_fails_says_so_with_its_exit_code() {
+fn failed_script_is_reported_with_its_exit_code() {
     let mut world = World::new("");
     world.inputs.scripts.apply = Some("echo before; false; echo never".into());
     let ran = world.run(RunKind::Apply);

@@ -4,7 +4,7 @@ use alustan_api::run::{RunKind, RunPhase};
 use crate::world::{World, until};
 
 #[test]
-fn a_lock_of_somebody_else_is_shown_and_respected() {
+fn managed_state_lock_of_another_holder_fails_the_run() {
     let mut world = World::new("resource \"terraform_data\" \"a\" {}\n");
     world.start(RunKind::Apply);
     let lock = world.lock_by("somebody@elsewhere");
@@ -16,7 +16,7 @@ fn a_lock_of_somebody_else_is_shown_and_respected() {
 }
 
 #[test]
-fn an_engine_whose_state_was_moved_by_another_does_not_overwrite_it() {
+fn engine_does_not_overwrite_a_concurrently_changed_state() {
     let mut world = World::new("resource \"terraform_data\" \"a\" {}\n");
     let gate = world.gate("gate");
     world.inputs.scripts.apply = Some(format!(
@@ -66,7 +66,7 @@ fn large(size: usize) -> World {
 }
 
 #[test]
-fn a_module_that_makes_nothing_has_no_state() {
+fn module_without_objects_has_no_state() {
     let mut world = World::new("");
     for kind in [RunKind::Apply, RunKind::Drift, RunKind::Apply] {
         world.run(kind).expect(RunResult::NoChanges);
@@ -80,7 +80,7 @@ fn a_module_that_makes_nothing_has_no_state() {
 }
 
 #[test]
-fn a_state_of_a_mebibyte_fits_into_the_slots_that_every_resource_has() {
+fn state_of_1_mib_fits_into_the_default_slots() {
     let mut world = large(1024 * 1024);
     world.run(RunKind::Apply).expect(RunResult::Done);
     let version = world.pointer().current.unwrap();
@@ -93,7 +93,7 @@ fn a_state_of_a_mebibyte_fits_into_the_slots_that_every_resource_has() {
 }
 
 #[test]
-fn a_state_of_thirty_megabytes_gets_the_slots_that_it_asks_for() {
+fn state_of_30_mb_receives_the_requested_slots() {
     let mut world = large(30_000_000);
     world.start(RunKind::Apply);
     let pod = world.pod();
@@ -112,7 +112,7 @@ fn a_state_of_thirty_megabytes_gets_the_slots_that_it_asks_for() {
 }
 
 #[test]
-fn a_person_goes_back_to_the_previous_version_of_the_state() {
+fn previous_state_version_can_be_restored_manually() {
     let mut world = World::new("resource \"terraform_data\" \"a\" { input = \"one\" }\n");
     world.run(RunKind::Apply).expect(RunResult::Done);
     world.write_module(
@@ -175,7 +175,7 @@ const WAY_OUT: &str = "save the Secrets of the resource, since they may hold an 
     alustan.io/terraform=web,app.kubernetes.io/component=state`), and create it again";
 
 #[test]
-fn a_lost_state_is_not_an_empty_one() {
+fn lost_state_is_not_treated_as_empty() {
     let mut world = World::new("resource \"terraform_data\" \"a\" {}\n");
     world.run(RunKind::Apply).expect(RunResult::Done);
     world.secrets.remove("web-state");
@@ -191,7 +191,7 @@ fn a_lost_state_is_not_an_empty_one() {
 }
 
 #[test]
-fn a_lost_state_that_is_put_back_is_that_of_the_resource() {
+fn restored_state_belongs_to_the_resource() {
     let mut world = World::new("resource \"terraform_data\" \"a\" {}\n");
     world.run(RunKind::Apply).expect(RunResult::Done);
     let state = world.secrets.get("web-state").unwrap().data;
@@ -208,7 +208,7 @@ fn a_lost_state_that_is_put_back_is_that_of_the_resource() {
 }
 
 #[test]
-fn a_lost_part_of_the_state_is_a_lost_state() {
+fn state_with_a_missing_slot_is_lost() {
     let mut world = World::new("resource \"terraform_data\" \"a\" {}\n");
     world.run(RunKind::Apply).expect(RunResult::Done);
     // The first version is in the Secret of the pointer.
