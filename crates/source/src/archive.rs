@@ -78,7 +78,7 @@ mod tests {
 
     /// A change of these bytes rebuilds the images of all users. Change them only on purpose.
     #[test]
-    fn the_bytes_are_the_same_everywhere_and_always() {
+    fn archive_bytes_are_reproducible() {
         let files = BTreeMap::from([
             (
                 "a/main.tf".to_owned(),
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn long_names_and_targets_come_back() {
+    fn long_names_and_link_targets_are_preserved() {
         let folder = tempfile::tempdir().unwrap();
         let long = format!("{}/x", vec!["a".repeat(100); 5].join("/"));
         let entries = [
@@ -134,7 +134,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_packed_comes_back(
+        fn packed_files_are_unpacked_unchanged(
             files in proptest::collection::btree_map("[a-z]{1,8}(/[a-z ü.]{1,8}x){0,3}", (any::<bool>(), proptest::collection::vec(any::<u8>(), 0..64)), 0..8),
         ) {
             let clash = files.keys().any(|a| files.keys().any(|b| b.starts_with(&format!("{a}/"))));

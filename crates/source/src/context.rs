@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn the_folder_of_the_address_comes_first() {
+    fn folder_in_the_url_precedes_the_path() {
         assert_eq!(path("https://h/r//a", Some("b/./c/")).unwrap(), "a/b/c");
         assert_eq!(path("https://h/r", Some("b")).unwrap(), "b");
         assert_eq!(path("https://h/r//a", None).unwrap(), "a");

@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn joining_stops_at_the_root() {
+    fn join_above_the_root_is_refused() {
         assert_eq!(join("a/b", "../c").unwrap(), "a/c");
         assert_eq!(join("a", "..").unwrap(), "");
         assert_eq!(join("a", "../.."), None);
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn within_is_by_whole_names() {
+    fn is_within_compares_whole_path_components() {
         assert!(is_within("a/b", "a") && is_within("a", "a") && is_within("x", ""));
         assert!(!is_within("ab", "a"));
     }

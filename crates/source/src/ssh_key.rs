@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn line_ends_of_other_systems_and_a_missing_newline_are_mended() {
+    fn line_endings_and_missing_newline_are_normalised() {
         let key = openssh("none");
         let pasted = format!("\u{feff}\r\n{}", key.replace('\n', "\r\n"));
         let read = normalise(&SecretBytes::new(pasted)).ok().unwrap();
@@ -93,7 +93,7 @@ mod tests {
     #[case::pem(
         "-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\n\nAA==\n-----END RSA PRIVATE KEY-----"
     )]
-    fn a_passphrase_is_named(#[case] key: &str) {
+    fn key_with_a_passphrase_is_refused(#[case] key: &str) {
         assert_eq!(reason(key), "SshKeyEncrypted");
     }
 
@@ -104,7 +104,7 @@ mod tests {
     #[case("PuTTY-User-Key-File-3: ssh-ed25519")]
     #[case("-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----")]
     #[case("hunter2")]
-    fn what_is_no_private_key_is_refused(#[case] key: &str) {
+    fn text_without_a_private_key_is_refused(#[case] key: &str) {
         assert_eq!(reason(key), "SshKeyInvalid");
     }
 }

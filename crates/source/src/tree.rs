@@ -289,7 +289,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn listings_are_read() {
+    fn ls_tree_listing_is_parsed() {
         let listing = b"100644 blob aa       5\tmain.tf\x00100755 blob bb 12\ta/run.sh\x00120000 blob cc 3\ta/l\x00160000 commit dd       -\tsub\x00";
         let tree = Tree::read(listing).unwrap();
         assert_eq!(tree.get("main.tf").unwrap().size, 5);
@@ -304,7 +304,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_submodule_gives_way_to_its_files() {
+    fn submodule_is_replaced_by_its_files() {
         let mut whole = tree(&["a/main.tf", "a/sub @", "z"]);
         whole.graft("a/sub", tree(&["x/main.tf", "l -> x"]));
         let found = |path| {
@@ -321,7 +321,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn below_is_by_whole_names() {
+    fn below_compares_whole_path_components() {
         let tree = tree(&["a/x", "a/y/z", "ab/x", "a.b"]);
         let below = |folder| {
             tree.below(folder)
@@ -362,7 +362,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn steps_along_paths_have_a_bound() {
+    fn steps_along_a_path_are_limited() {
         let tree = tree(&["a/main.tf"]);
         let steps = Steps::default();
         // A step is 64 bytes. The path counts once as a whole, and once as the name of a file.
@@ -375,7 +375,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn links_out_of_the_repository_and_loops_lead_astray() {
+    fn links_out_of_the_repository_and_loops_are_refused() {
         let tree = tree(&[
             "a/out -> ../../x",
             "abs -> /etc/passwd",

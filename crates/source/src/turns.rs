@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_of_a_thousand_goes_before_another_tenants_call_at_most() {
+    async fn call_waits_for_at_most_one_call_of_a_busy_tenant() {
         for at_once in [1, 2, 8] {
             let turns = Turns::new(at_once);
             let (tells, mut names) = unbounded_channel();
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn tenants_take_turns_and_each_in_the_order_of_its_own() {
+    async fn permits_alternate_between_tenants_in_call_order() {
         let turns = Turns::new(1);
         let (tells, mut names) = unbounded_channel();
         for tenant in ["a", "a", "a", "b", "b", "c"] {
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn tenants_that_return_at_once_delay_another_by_one_turn_each() {
+    async fn repeating_tenants_delay_another_by_one_turn_each() {
         let turns = Turns::new(1);
         let (tells, mut names) = unbounded_channel();
         let returns = |tenant: &'static str| {
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_goes_away_takes_no_turn_with_it() {
+    async fn cancelled_call_releases_its_turn() {
         let turns = Turns::new(1);
         let (tells, mut names) = unbounded_channel();
         let first = comes(&turns, "a", &tells);

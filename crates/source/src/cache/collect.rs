@@ -251,7 +251,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn batches_are_read() {
+    fn cat_file_batches_are_parsed() {
         let contents = read_batch(b"aa blob 3\na\nb\nbb blob 0\n\n".to_vec()).unwrap();
         assert_eq!(contents.get("aa").unwrap(), b"a\nb");
         assert_eq!(contents.get("bb").unwrap(), b"");

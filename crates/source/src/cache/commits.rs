@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn failure_counts_for_callers_that_waited_for_it() {
+    fn fetch_failure_is_shared_only_with_waiting_callers() {
         let commits = Commits::default();
         let repository = Path::new("/r");
         let asked = Instant::now();

@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn every_difference_makes_another_id() {
+    fn selection_id_differs_for_every_difference() {
         let ids = [
             id("r", &[("a", false, "1")]),
             id("s", &[("a", false, "1")]),
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn contexts_have_a_bound() {
+    fn number_of_known_contexts_is_limited() {
         let known = KnownContexts::default();
         let context = KnownContext {
             digest: ContextDigest::of(b"x"),

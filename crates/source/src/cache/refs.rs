@@ -108,7 +108,7 @@ mod tests {
     const B: &str = "bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb";
 
     #[test]
-    fn the_default_branch_is_named() {
+    fn default_branch_is_resolved_by_name() {
         let listing = format!("ref: refs/heads/trunk\tHEAD\n{A}\tHEAD\n{B}\trefs/remotes/x/HEAD\n");
         let revision = find(&listing, &Reference::Default).unwrap();
         assert_eq!(
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn branches_match_whole() {
+    fn branch_is_matched_by_its_full_name() {
         let branch = Reference::branch(Some("main")).unwrap();
         let listing = format!("{B}\trefs/remotes/x/refs/heads/main\n{A}\trefs/heads/main\n");
         assert_eq!(find(&listing, &branch).unwrap().commit.as_str(), A);
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn tags_lead_to_the_commit_behind_them() {
+    fn tags_resolve_to_the_peeled_commit() {
         let tag = Reference::tag("v1").unwrap();
         let listing = format!("{A}\tHEAD\n{B}\trefs/tags/v1\n{A}\trefs/tags/v1^{{}}\n");
         let found = find(&listing, &tag).unwrap();
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_commit_needs_no_answer() {
+    fn commit_reference_needs_no_listing() {
         let commit = Reference::commit(A).unwrap();
         assert!(names(&commit).is_empty());
         let found = find("", &commit).unwrap();
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_told_apart_from_an_empty_repository() {
+    fn missing_branch_differs_from_an_empty_repository() {
         let branch = Reference::branch(Some("nope")).unwrap();
         let why = |listing: &str, reference| not_found(listing, reference, "r").to_string();
         let listing = format!("ref: refs/heads/trunk\tHEAD\n{A}\tHEAD\n");
@@ -200,7 +200,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_answer_is_read_or_refused(listing in "\\PC{0,80}") {
+        fn any_reference_listing_is_read_or_refused(listing in "\\PC{0,80}") {
             let _ = find(&listing, &Reference::Default);
         }
     }

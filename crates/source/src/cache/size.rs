@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn large_work_is_done_one_at_a_time_beside_small_work() {
+    async fn only_one_large_task_runs_beside_small_ones() {
         let limits = Limits::new(2);
         let tenant = Arc::from("team");
         let take = |size| timeout(Duration::ZERO, limits.take(size, &tenant));

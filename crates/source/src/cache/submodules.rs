@@ -310,7 +310,7 @@ mod tests {
     #[case("git@h:o/r.git", "../../p/s.git", Some("git@h:p/s.git"))]
     #[case("git@h:o/r.git", "../../../s.git", None)]
     #[case("https://h/r", "../../s", None)]
-    fn relative_addresses(
+    fn relative_submodule_urls_are_resolved(
         #[case] parent: &str,
         #[case] address: &str,
         #[case] whole: Option<&str>,
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn what_gitmodules_says_is_read() {
+    fn gitmodules_file_is_parsed() {
         let listing = "submodule.a.b.path\nmodules/x\0submodule.a.b.url\n../x.git\0submodule.c.url\ny\0core.bare\n1\0";
         let named = Named {
             path: "modules/x".to_owned(),
@@ -367,7 +367,7 @@ mod tests {
     #[case("https://h/o/r", "http://h/o/s", false)]
     #[case("https://h/o/r", "https://h:8443/o/s", false)]
     #[case("git@h:o/r", "https://h/o/s", true)]
-    fn a_password_is_for_the_host_that_it_was_given_for(
+    fn submodule_gets_password_only_on_the_same_host(
         #[case] of: &str,
         #[case] submodule: &str,
         #[case] given: bool,

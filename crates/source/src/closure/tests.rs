@@ -60,7 +60,7 @@ fn reason(result: Result<Selection, Error>) -> &'static str {
 }
 
 #[test]
-fn local_modules_are_followed_and_strangers_stay_out() {
+fn only_called_local_modules_are_included() {
     let tree = tree(&[
         "app/main.tf",
         "app/templates/x.tpl",
@@ -90,7 +90,7 @@ fn local_modules_are_followed_and_strangers_stay_out() {
 }
 
 #[test]
-fn modules_that_call_each_other_end() {
+fn module_cycle_terminates() {
     let tree = tree(&["a/main.tf", "b/main.tf"]);
     let (b, a) = (call("../b"), call("../a"));
     let found = close(&tree, &[("a/main.tf", &b), ("b/main.tf", &a)], "a", &[]).unwrap();
@@ -98,7 +98,7 @@ fn modules_that_call_each_other_end() {
 }
 
 #[test]
-fn what_engines_leave_behind_stays_out() {
+fn engine_artifacts_are_excluded() {
     let tree = tree(&[
         "main.tf",
         "terraform.tfstate",
@@ -130,7 +130,7 @@ fn includes_add_files_and_folders() {
 }
 
 #[test]
-fn the_root_module_tells_its_backend_and_others_do_not() {
+fn only_the_backend_of_the_root_module_is_read() {
     let tree = tree(&["m/a.tf", "m/b.tf", "n/main.tf"]);
     let (n, s3, gcs) = (
         call("../n"),
@@ -150,7 +150,7 @@ fn the_root_module_tells_its_backend_and_others_do_not() {
 }
 
 #[test]
-fn sources_that_lead_nowhere_name_file_and_block() {
+fn unresolved_module_source_is_reported_with_its_block() {
     let tree = tree(&["a/b/main.tf", "a/file", "sub @"]);
     let with =
         |source: &str| close(&tree, &[("a/b/main.tf", &call(source))], "a/b", &[]).unwrap_err();
@@ -177,10 +177,7 @@ fn sources_that_lead_nowhere_name_file_and_block() {
     "\nmodule \"x\" {\n  source = var.x\n}\n",
     "m/bad.tf:2: the module's source is not a literal"
 )]
-fn the_whole_repository_goes_in_when_a_file_cannot_be_followed(
-    #[case] text: &str,
-    #[case] why: &str,
-) {
+fn unparsable_file_includes_the_whole_repository(#[case] text: &str, #[case] why: &str) {
     let tree = tree(&[
         "m/main.tf",
         "m/bad.tf",
@@ -200,7 +197,7 @@ fn the_whole_repository_goes_in_when_a_file_cannot_be_followed(
 }
 
 #[test]
-fn what_the_module_itself_lacks_is_refused_in_a_whole_repository_too() {
+fn escaping_symlink_is_refused_in_a_whole_repository() {
     let out = tree(&["m/bad.tf", "m/out -> ../../x"]);
     assert_eq!(
         reason(close(&out, &[("m/bad.tf", "[")], "m", &[])),
@@ -209,7 +206,7 @@ fn what_the_module_itself_lacks_is_refused_in_a_whole_repository_too() {
 }
 
 #[test]
-fn the_whole_repository_goes_in_when_there_is_too_much_configuration() {
+fn too_many_files_include_the_whole_repository() {
     let files: Vec<String> = (0..=FILES).map(|file| format!("m/{file:04}.tf")).collect();
     let mut files: Vec<&str> = files.iter().map(String::as_str).collect();
     files.push("x");
@@ -222,7 +219,7 @@ fn the_whole_repository_goes_in_when_there_is_too_much_configuration() {
 }
 
 #[test]
-fn the_whole_repository_goes_in_when_there_are_too_many_modules() {
+fn too_many_modules_include_the_whole_repository() {
     let whole = |modules: usize| {
         let folders: Vec<String> = (0..modules).map(|n| format!("l/{n}/main.tf")).collect();
         let mut files: Vec<&str> = folders.iter().map(String::as_str).collect();
@@ -240,7 +237,7 @@ fn the_whole_repository_goes_in_when_there_are_too_many_modules() {
 }
 
 #[test]
-fn the_whole_repository_goes_in_beyond_8_mib_of_configuration() {
+fn over_8_mib_configuration_includes_whole_repository() {
     let whole = |bytes: u64| {
         let listing = format!("100644 blob a {bytes}\tm/a.tf\x00100644 blob b 1\tm/b.tf\x00");
         let tree = Tree::read(listing.as_bytes()).unwrap();
@@ -252,7 +249,7 @@ fn the_whole_repository_goes_in_beyond_8_mib_of_configuration() {
 }
 
 #[test]
-fn a_bad_file_that_the_module_does_not_use_is_no_matter() {
+fn invalid_file_of_an_uncalled_module_is_ignored() {
     let tree = tree(&["m/main.tf", "m/sub/bad.tf", "n/bad.tf"]);
     let bad = [("m/sub/bad.tf", "{"), ("n/bad.tf", "{")];
     assert_eq!(
@@ -262,7 +259,7 @@ fn a_bad_file_that_the_module_does_not_use_is_no_matter() {
 }
 
 #[test]
-fn the_path_of_the_module_is_checked() {
+fn invalid_module_path_is_refused() {
     let tree = tree(&[
         "m/main.tf",
         "sub @",
@@ -286,7 +283,7 @@ fn the_path_of_the_module_is_checked() {
 }
 
 #[test]
-fn links_inside_the_closure_go_in() {
+fn links_inside_the_closure_are_included() {
     let tree = tree(&[
         "m/main.tf",
         "m/l.tf -> main.tf",
@@ -304,7 +301,7 @@ fn links_inside_the_closure_go_in() {
 }
 
 #[test]
-fn a_linked_module_folder_goes_in_with_its_link() {
+fn linked_module_folder_is_included_with_its_link() {
     let tree = tree(&[
         "app/main.tf",
         "app/mod -> ../lib/real",
@@ -325,7 +322,7 @@ fn a_linked_module_folder_goes_in_with_its_link() {
 }
 
 #[test]
-fn links_that_leave_the_closure_are_named() {
+fn links_that_leave_the_closure_are_refused() {
     for (target, why) in [
         ("/etc/passwd", "leads out of the repository"),
         ("../../x", "leads out of the repository"),
@@ -354,7 +351,7 @@ fn links_that_leave_the_closure_are_named() {
 }
 
 #[test]
-fn submodules_below_the_module_stay_out_and_are_told() {
+fn submodules_below_the_module_are_excluded_and_listed() {
     let tree = tree(&["m/main.tf", "m/vendor @"]);
     let found = close(&tree, &[], "m", &[]).unwrap();
     assert_eq!(
@@ -364,7 +361,7 @@ fn submodules_below_the_module_stay_out_and_are_told() {
 }
 
 #[test]
-fn names_that_git_does_not_make_are_refused() {
+fn paths_that_git_never_creates_are_refused() {
     for name in [
         "../x",
         "a/../../x",
@@ -404,7 +401,7 @@ fn paths_too_long_to_be_unpacked_are_refused() {
 
 /// Ten files share 51 folders each: 16,000 files, and 81,600 folders.
 #[test]
-fn folders_of_a_context_have_a_bound() {
+fn number_of_context_folders_is_limited() {
     let path = |file: usize| format!("{}/{}x{file}", file / 10, "a/".repeat(50));
     let of = |files: usize| {
         let paths: Vec<String> = (0..files).map(path).collect();
@@ -421,7 +418,7 @@ fn folders_of_a_context_have_a_bound() {
 }
 
 #[test]
-fn links_in_circles_do_not_make_modules_without_end() {
+fn link_cycle_does_not_create_endless_modules() {
     let tree = tree(&["m/main.tf", "m/a -> .", "m/b -> .", "x"]);
     let source = format!("{}{}", call("./a"), call("./b"));
     let found = close(&tree, &[("m/main.tf", &source)], "m", &[]).unwrap();
@@ -441,7 +438,7 @@ fn hostile_trees_are_followed_in_linear_time(#[case] files: Vec<String>, #[case]
 }
 
 #[test]
-fn submodules_that_are_fetched_are_asked_for_where_something_leads_into_them() {
+fn submodules_are_requested_only_if_a_path_leads_into_them() {
     let tree = tree(&["app/main.tf", "app/sub @", "lib @", "shared @", "other @"]);
     let source = call("../lib/a");
     let contents = [("app/main.tf", source.as_str())];
@@ -475,7 +472,7 @@ proptest! {
     }
 
     #[test]
-    fn what_goes_in_never_leaves_the_folders_asked_for(
+    fn closure_has_the_module_and_only_repository_files(
         files in proptest::collection::btree_set("(a|b|c)(/(a|b|c|main)){0,2}\\.tf", 1..12),
         sources in proptest::collection::vec("(\\.|\\.\\.)(/(a|b|c|\\.\\.)){0,3}", 0..4),
         root in "(|a|b|a/b)",

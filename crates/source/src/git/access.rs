@@ -139,7 +139,7 @@ mod tests {
         "http://host:80/r",
         "https://me:hunter2@host\nhttp://me:hunter2@host:80\n"
     )]
-    fn a_password_is_for_the_host_of_the_repository(#[case] url: &str, #[case] lines: &str) {
+    fn password_is_limited_to_the_host_of_the_repository(#[case] url: &str, #[case] lines: &str) {
         let root = tempfile::tempdir().unwrap();
         let url = RepositoryUrl::parse(url).unwrap();
         let access = GitAccess::open(root.path(), &url, &credentials(), &BTreeMap::new())
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_given_is_not_set() {
+    fn missing_credentials_set_no_environment() {
         let root = tempfile::tempdir().unwrap();
         let url = RepositoryUrl::parse("https://host/r").unwrap();
         let access = GitAccess::open(root.path(), &url, &Credentials::default(), &BTreeMap::new());

@@ -179,7 +179,7 @@ mod tests {
     };
 
     #[tokio::test]
-    async fn output_status_and_input_pass() {
+    async fn command_passes_input_output_and_status() {
         let done = run(shell("cat; echo why >&2; exit 3"), b"in".to_vec(), BOUNDS)
             .await
             .ok()
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_grandchild_that_holds_the_pipe_dies_with_the_group() {
+    async fn grandchild_that_holds_the_pipe_is_killed() {
         let started = Instant::now();
         let bounds = Bounds {
             time: Duration::from_millis(300),
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn dropping_the_call_kills_the_group() {
+    async fn dropped_call_kills_the_process_group() {
         let folder = tempfile::tempdir().unwrap();
         let mark = folder.path().join("pid");
         let script = format!(
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn endless_errors_keep_their_end_only() {
+    async fn endless_stderr_keeps_only_its_end() {
         let script =
             "i=0; while [ $i -lt 20000 ]; do echo 0123456789 >&2; i=$((i+1)); done; echo last >&2";
         let done = run(shell(script), Vec::new(), BOUNDS).await.ok().unwrap();
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_child_of_a_limited_program_has_no_more_memory() {
+    async fn memory_limit_applies_to_child_processes() {
         let takes = |bytes: u64| {
             let script = format!("head -c {bytes} /dev/zero | tail -n 1 | wc -c");
             let mut command = limited("sh", BOUNDS.memory);
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_program_that_does_not_exist_is_not_run() {
+    async fn missing_program_is_a_spawn_error() {
         let done = run(limited("no-such-git", BOUNDS.memory), Vec::new(), BOUNDS).await;
         assert!(
             matches!(done, Err(RunError::Spawn(error)) if error.kind() == io::ErrorKind::NotFound)
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn input_that_is_not_read_is_no_fault() {
+    async fn unread_input_is_not_an_error() {
         let done = run(shell("exit 0"), vec![0; 1 << 20], BOUNDS)
             .await
             .ok()

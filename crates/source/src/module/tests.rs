@@ -57,12 +57,12 @@ fn local_calls_are_found_with_their_line() {
 )]
 #[case("x.tofu.json", r#"{"terraform":{"cloud":{}}}"#, Some("cloud"))]
 #[case("x.tf.json", "[]", None)]
-fn the_backend_is_told(#[case] path: &str, #[case] text: &str, #[case] backend: Option<&str>) {
+fn backend_type_is_detected(#[case] path: &str, #[case] text: &str, #[case] backend: Option<&str>) {
     assert_eq!(facts(path, text).backend.as_deref(), backend);
 }
 
 #[test]
-fn json_calls_are_found_in_every_shape() {
+fn module_calls_in_json_are_found_in_every_form() {
     assert_eq!(
         sources(
             "x.tf.json",
@@ -88,16 +88,12 @@ fn json_calls_are_found_in_every_shape() {
 #[case::escape("x.tf", r#"module "a" { source = "./\u0061" }"#, 1)]
 #[case::heredoc("x.tf", "module \"a\" {\n  source = <<E\n./a\nE\n}", 1)]
 #[case::json("x.tf.json", r#"{"module":{"a":{"source":"./${var.x}"}}}"#, 1)]
-fn sources_that_are_no_literals_are_unclear(
-    #[case] path: &str,
-    #[case] text: &str,
-    #[case] line: usize,
-) {
+fn computed_module_source_is_unclear(#[case] path: &str, #[case] text: &str, #[case] line: usize) {
     assert_eq!(unclear(path, text), (line, COMPUTED));
 }
 
 #[test]
-fn module_blocks_without_a_source_are_for_the_engine_to_refuse() {
+fn module_block_without_a_source_is_ignored() {
     assert!(sources("x.tf", "module \"a\" {}").is_empty());
     assert!(sources("x.tf.json", r#"{"module":{"a":{}}}"#).is_empty());
 }
@@ -125,7 +121,7 @@ fn module_blocks_without_a_source_are_for_the_engine_to_refuse() {
 #[case::division("a = b / c / d\n")]
 #[case::identifiers("é-b_1 \"é\" { ü = \"ö\" }\n")]
 #[case::carriage_returns("a = <<E\r\n}\r\nE\r\nb {\r\n}\r\n")]
-fn module_calls_are_found_behind(#[case] before: impl AsRef<str>) {
+fn module_call_is_found_after_other_syntax(#[case] before: impl AsRef<str>) {
     let text = format!(
         "{}module \"m\" {{\n  source = \"./m\"\n}}\n",
         before.as_ref()
@@ -152,7 +148,7 @@ fn module_calls_are_found_behind(#[case] before: impl AsRef<str>) {
 #[case::no_block("a \"b\"\n{\n}", 3)]
 #[case::interpolation_in_a_label("a \"${b}\" {}", 3)]
 #[case::other_characters("= 1", 3)]
-fn text_outside_of_the_grammar_is_unclear(#[case] rest: &str, #[case] line: usize) {
+fn syntax_error_is_unclear_at_its_line(#[case] rest: &str, #[case] line: usize) {
     let text = format!("module \"m\" {{ source = \"./m\" }}\nterraform {{ cloud {{}} }}\n{rest}");
     let facts = read("x.tf", text.as_bytes());
     assert_eq!(facts.unclear.map(|unclear| unclear.line), Some(line));
@@ -165,12 +161,12 @@ fn text_outside_of_the_grammar_is_unclear(#[case] rest: &str, #[case] line: usiz
 #[case("", 1)]
 #[case(r#"{"module":{"a":{"source":1}}}"#, 1)]
 #[case("{} x", 1)]
-fn what_is_no_json_is_unclear(#[case] text: &str, #[case] line: usize) {
+fn invalid_json_is_unclear_at_its_line(#[case] text: &str, #[case] line: usize) {
     assert_eq!(unclear("x.tf.json", text).0, line);
 }
 
 #[test]
-fn byte_order_marks_and_other_line_ends_are_read() {
+fn byte_order_mark_and_crlf_are_accepted() {
     assert_eq!(
         sources(
             "x.tf",
@@ -255,7 +251,7 @@ fn facts_of_one_file_have_bounds() {
 }
 
 #[test]
-fn configuration_is_told_by_name() {
+fn configuration_files_are_detected_by_name() {
     for name in [
         "main.tf",
         "a/b/main.tf.json",

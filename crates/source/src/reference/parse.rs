@@ -109,7 +109,7 @@ mod tests {
     #[case("v1.2")]
     #[case("ünïcode")]
     #[case("a@b")]
-    fn names_that_git_accepts(#[case] name: &str) {
+    fn valid_reference_names_are_accepted(#[case] name: &str) {
         assert_eq!(RefName::parse(name).unwrap().as_str(), name);
     }
 
@@ -137,7 +137,7 @@ mod tests {
     #[case("@")]
     #[case("a@{1}")]
     #[case("a\nb")]
-    fn names_that_git_refuses(#[case] name: &str) {
+    fn invalid_reference_names_are_refused(#[case] name: &str) {
         assert_eq!(
             RefName::parse(name).unwrap_err().reason(),
             "InvalidReference"
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn commits_are_full_ids() {
+    fn abbreviated_commit_ids_are_refused() {
         assert!(CommitId::parse(&"a1".repeat(20)).is_ok());
         assert!(CommitId::parse(&"A1".repeat(32)).is_ok());
         for text in [

@@ -94,7 +94,7 @@ fn attempt(entries: &[Raw]) -> &'static str {
 #[case::link_to_nothing(link("x", "y"))]
 #[case::link_to_itself(link("x", "x"))]
 #[case::link_without_target(link("x", ""))]
-fn one_bad_entry_is_refused(#[case] entry: Raw) {
+fn unsafe_entry_is_refused(#[case] entry: Raw) {
     assert_eq!(attempt(&[entry]), "ContextRefused");
 }
 
@@ -112,7 +112,7 @@ fn nothing_is_written_through_a_link() {
 }
 
 #[test]
-fn links_that_only_together_lead_out_are_refused() {
+fn links_that_escape_in_combination_are_refused() {
     // `a/b/up` ends at the top, so `a/b/up/../secret` is outside although its text stays inside.
     let entries = [
         file("a/b/f"),
@@ -128,7 +128,7 @@ fn links_that_only_together_lead_out_are_refused() {
 }
 
 #[test]
-fn a_link_in_a_folder_that_was_not_empty_is_not_followed() {
+fn existing_link_in_the_target_folder_is_not_followed() {
     let temp = tempfile::tempdir().unwrap();
     let dest = temp.path().join("in");
     fs::create_dir(&dest).unwrap();
@@ -162,7 +162,7 @@ fn special_bits_are_dropped() {
 }
 
 #[test]
-fn limits_hold() {
+fn limits_on_bytes_and_entries_apply() {
     let limits = UnpackLimits {
         bytes: 7,
         entries: 2,
@@ -259,7 +259,7 @@ fn paths_of_more_than_1024_bytes_are_refused() {
 }
 
 #[test]
-fn a_small_archive_of_much_is_cut_early() {
+fn decompression_bomb_is_refused_early() {
     let mut bomb = file("x");
     bomb.content = vec![0; 8 << 20];
     let limits = UnpackLimits {
@@ -274,7 +274,7 @@ fn a_small_archive_of_much_is_cut_early() {
 }
 
 #[test]
-fn a_size_that_is_not_there_is_damage() {
+fn truncated_entry_is_reported_as_damaged() {
     let mut lie = file("x");
     lie.size = Some(1 << 40);
     assert_eq!(attempt(&[lie]), "ContextDamaged");
@@ -284,7 +284,7 @@ fn a_size_that_is_not_there_is_damage() {
 }
 
 #[test]
-fn inner_links_and_folders_are_made() {
+fn inner_links_and_folders_are_created() {
     let folder = Raw {
         kind: EntryType::Directory,
         content: Vec::new(),
@@ -332,7 +332,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
 
     #[test]
-    fn whatever_an_archive_says_nothing_appears_outside(
+    fn no_archive_writes_outside_the_target_folder(
         entries in proptest::collection::vec((0..NAMES.len(), 0..TARGETS.len(), 0..5_u8), 0..8),
     ) {
         let entries: Vec<Raw> = entries

@@ -56,7 +56,11 @@ use rstest::rstest;
     ""
 )]
 #[case("ssh://git@[::1]:22/r", "ssh://git@[::1]:22/r", "")]
-fn addresses(#[case] text: &str, #[case] remote: &str, #[case] subdir: &str) {
+fn valid_repository_urls_are_parsed(
+    #[case] text: &str,
+    #[case] remote: &str,
+    #[case] subdir: &str,
+) {
     let url = RepositoryUrl::parse(text).unwrap();
     assert_eq!(
         (url.remote(), url.subdir().unwrap_or_default()),
@@ -107,7 +111,7 @@ fn addresses(#[case] text: &str, #[case] remote: &str, #[case] subdir: &str) {
 #[case("git@github.com:-x", "owner/name")]
 #[case("git@host:-x", "names no repository")]
 #[case("git@host:", "names no repository")]
-fn refusals(#[case] text: &str, #[case] why: &str) {
+fn invalid_repository_urls_are_refused(#[case] text: &str, #[case] why: &str) {
     let error = RepositoryUrl::parse(text).unwrap_err();
     assert_eq!(
         (error.reason(), error.is_transient()),
@@ -117,7 +121,7 @@ fn refusals(#[case] text: &str, #[case] why: &str) {
 }
 
 #[test]
-fn a_password_in_the_address_is_not_repeated_in_the_message() {
+fn password_in_the_url_is_not_quoted_in_the_error() {
     for text in [
         "https://me:hunter2@host/r",
         "ssh://git:hunter2@host/r",
@@ -140,7 +144,7 @@ fn one_repository_has_one_cache_key() {
 }
 
 #[test]
-fn host_and_scheme_are_told() {
+fn host_and_scheme_are_parsed() {
     let url = RepositoryUrl::parse("git@GitHub.com:o/r").unwrap();
     assert_eq!((url.host(), url.scheme()), ("github.com", Scheme::Ssh));
     let url = RepositoryUrl::parse("ssh://git@[::1]:22/r").unwrap();
@@ -149,7 +153,7 @@ fn host_and_scheme_are_told() {
 
 proptest! {
     #[test]
-    fn any_text_is_read_or_refused_and_never_becomes_an_option(text in "\\PC{0,60}") {
+    fn any_url_is_refused_or_never_becomes_a_git_option(text in "\\PC{0,60}") {
         if let Ok(url) = RepositoryUrl::parse(&text) {
             prop_assert!(!url.remote().starts_with('-'));
             prop_assert!(!url.host().starts_with('-'));
@@ -159,7 +163,7 @@ proptest! {
     }
 
     #[test]
-    fn near_misses_are_read_or_refused(
+    fn nearly_valid_urls_are_read_or_refused(
         scheme in "(https|http|ssh|file|ext)://", user in "([a-z-]{1,5}(:[a-z]{1,3})?@)?",
         host in "(github.com|[a-z.-]{1,8})", port in "(:[0-9]{1,6})?", path in "[a-z./-]{0,20}",
     ) {
@@ -172,7 +176,7 @@ proptest! {
 }
 
 #[test]
-fn one_repository_is_known_by_many_addresses() {
+fn url_forms_of_one_repository_are_equal() {
     let here = RepositoryUrl::parse("https://git.test:8443/Team/infra.git").unwrap();
     let is_here = |other| here.is_same_repository(&RepositoryUrl::parse(other).unwrap());
     for same in [

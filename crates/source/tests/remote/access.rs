@@ -44,7 +44,7 @@ fn words(output: &Output) -> String {
 }
 
 #[tokio::test]
-async fn a_module_on_the_repositorys_own_host_is_cloned_with_its_password() {
+async fn module_on_the_same_host_is_cloned_with_the_password() {
     let origin = origin();
     let rules = || Rules {
         wants: Some(ME),
@@ -68,7 +68,7 @@ async fn a_module_on_the_repositorys_own_host_is_cloned_with_its_password() {
 }
 
 #[tokio::test]
-async fn a_module_is_cloned_with_the_key_from_a_host_that_is_known() {
+async fn module_is_cloned_with_the_key_from_a_known_host() {
     let (server, origin) = (SshServer::start(), origin());
     let url = server.url(&origin.folder.path().join("r.git"));
     for repository in [url.as_str(), "https://elsewhere.test/o/r"] {

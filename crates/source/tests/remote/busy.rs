@@ -234,7 +234,7 @@ async fn commit_to_a_monorepo_packs_the_modules_that_it_changes() {
 }
 
 #[tokio::test]
-async fn superseded_questions_keep_their_places() {
+async fn superseded_requests_keep_their_queue_position() {
     const ASKED: usize = 40;
     let (origin, git) = (monorepo(ASKED), CountingGit::new());
     let (server, cache) = (serve(origin.folder.path()).await, git.cache(1));
@@ -300,7 +300,7 @@ async fn modules_are_read_while_another_commit_is_fetched() {
 }
 
 #[tokio::test]
-async fn failure_of_a_fetch_is_shared_by_all_that_wait_for_it() {
+async fn fetch_failure_is_shared_by_all_waiting_callers() {
     let (origin, git) = (monorepo(2), CountingGit::new());
     let (server, cache) = (serve(origin.folder.path()).await, git.cache(AT_ONCE));
     let (url, none) = (server.url(), Credentials::default());

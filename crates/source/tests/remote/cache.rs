@@ -39,7 +39,7 @@ fn packs(cache: &TestCache) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn many_calls_at_once_share_one_repository() {
+async fn concurrent_calls_share_one_repository() {
     let origin = Origin::with(&[("main.tf", "# x\n")]);
     let (server, cache) = (serve(&origin).await, TestCache::new());
     let none = Credentials::default();
@@ -69,7 +69,7 @@ async fn many_calls_at_once_share_one_repository() {
 }
 
 #[tokio::test]
-async fn a_commit_that_is_there_needs_no_network() {
+async fn cached_commit_needs_no_network() {
     let origin = Origin::with(&[("main.tf", "# x\n")]);
     let (server, cache, none) = (
         serve(&origin).await,
@@ -85,7 +85,7 @@ async fn a_commit_that_is_there_needs_no_network() {
 }
 
 #[tokio::test]
-async fn a_second_commit_brings_only_what_differs() {
+async fn second_commit_fetches_only_the_difference() {
     let noise = noise(200_000);
     let origin = Origin::with(&[("big", &noise), ("main.tf", "# 1\n")]);
     let (server, cache, none) = (
@@ -112,7 +112,7 @@ async fn a_second_commit_brings_only_what_differs() {
 }
 
 #[tokio::test]
-async fn what_a_killed_git_leaves_is_no_obstacle() {
+async fn files_of_a_killed_git_do_not_block_fetches() {
     let origin = Origin::with(&[("main.tf", "# 1\n")]);
     let (server, cache, none) = (
         serve(&origin).await,
@@ -135,7 +135,7 @@ async fn what_a_killed_git_leaves_is_no_obstacle() {
 }
 
 #[tokio::test]
-async fn a_damaged_cache_is_made_anew() {
+async fn damaged_repository_is_recreated() {
     let origin = Origin::with(&[("main.tf", "# 1\n")]);
     let (server, cache, none) = (
         serve(&origin).await,
@@ -162,7 +162,7 @@ async fn a_damaged_cache_is_made_anew() {
 }
 
 #[tokio::test]
-async fn a_worn_repository_is_fetched_anew() {
+async fn repository_with_many_packs_is_fetched_again() {
     let origin = Origin::with(&[("main.tf", "")]);
     let (server, cache, none) = (
         serve(&origin).await,
@@ -183,7 +183,7 @@ async fn a_worn_repository_is_fetched_anew() {
 }
 
 #[tokio::test]
-async fn a_repository_that_is_too_large_is_cut_off() {
+async fn repository_above_the_size_limit_is_refused() {
     let noise = noise(100_000);
     let origin = Origin::with(&[("big", &noise)]);
     let server = serve(&origin).await;

@@ -39,7 +39,7 @@ async fn the_same_content_has_the_same_digest_at_every_commit() {
 }
 
 #[tokio::test]
-async fn contents_modes_and_links_come_through() {
+async fn contents_modes_and_links_are_preserved() {
     let (cache, none) = (TestCache::new(), Credentials::default());
     let origin = Origin::with(&[
         ("m/main.tf", "# ü\r\n"),
@@ -67,7 +67,7 @@ async fn contents_modes_and_links_come_through() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_in_the_repository_is_told() {
+async fn invalid_module_or_path_is_reported_with_its_reason() {
     let (cache, none) = (TestCache::new(), Credentials::default());
     let origin = Origin::with(&[
         ("up/main.tf", "module \"x\" {\n  source = \"../../x\"\n}\n"),
@@ -106,7 +106,7 @@ async fn what_is_wrong_in_the_repository_is_told() {
 }
 
 #[tokio::test]
-async fn the_whole_repository_is_the_context_of_a_module_that_cannot_be_followed() {
+async fn unparsable_module_uses_the_whole_repository() {
     let (cache, none) = (TestCache::new(), Credentials::default());
     let origin = Origin::with(&[
         ("m/main.tf", "resource \"a\" \"b\" {\n  x = [\n}\n"),
@@ -167,7 +167,7 @@ async fn hostile_modules_are_read_in_bounded_time() {
 }
 
 #[tokio::test]
-async fn submodules_stay_out() {
+async fn submodules_are_excluded() {
     let (cache, none) = (TestCache::new(), Credentials::default());
     let origin = Origin::with(&[("main.tf", "")]);
     let id = "a".repeat(40);
@@ -190,7 +190,7 @@ async fn submodules_stay_out() {
 }
 
 #[tokio::test]
-async fn links_of_more_than_4096_bytes_point_at_nothing() {
+async fn link_target_of_more_than_4096_bytes_is_refused() {
     let longest = format!("{}/main.tf", "./".repeat(2_044));
     let longer = format!("{}main.tf", "./".repeat(2_045));
     assert_eq!((longest.len(), longer.len()), (4_096, 4_097));
@@ -212,7 +212,7 @@ async fn links_of_more_than_4096_bytes_point_at_nothing() {
 }
 
 #[tokio::test]
-async fn limits_of_contexts_hold() {
+async fn context_size_and_file_limits_apply() {
     let origin = Origin::with(&[("main.tf", ""), ("big", &"x".repeat(10_000))]);
     let server = serve(&origin).await;
     let none = Credentials::default();
@@ -242,7 +242,7 @@ async fn limits_of_contexts_hold() {
 }
 
 #[tokio::test]
-async fn branches_and_folders_of_the_address_are_used() {
+async fn branch_and_url_folder_are_used() {
     let (cache, none) = (TestCache::new(), Credentials::default());
     let origin = Origin::with(&[("a/b/main.tf", "# main\n")]);
     origin.git(&["-C", "work", "checkout", "--quiet", "-b", "feature/x"]);

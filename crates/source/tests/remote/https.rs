@@ -30,7 +30,7 @@ fn origin() -> Origin {
 }
 
 #[tokio::test]
-async fn a_private_repository_is_read_with_password_and_authority() {
+async fn private_repository_is_read_with_password_and_ca() {
     let (origin, cache) = (origin(), TestCache::new());
     let server = HttpServer::tls(
         origin.folder.path(),
@@ -51,7 +51,7 @@ async fn a_private_repository_is_read_with_password_and_authority() {
 }
 
 #[tokio::test]
-async fn wrong_and_missing_passwords_are_told() {
+async fn wrong_or_missing_password_is_reported() {
     let origin = origin();
     let server = HttpServer::tls(
         origin.folder.path(),
@@ -73,7 +73,7 @@ async fn wrong_and_missing_passwords_are_told() {
 }
 
 #[tokio::test]
-async fn a_certificate_of_an_unknown_authority_is_told() {
+async fn certificate_of_an_unknown_ca_is_refused() {
     let origin = origin();
     let server = HttpServer::tls(origin.folder.path(), Rules::default()).await;
     told(
@@ -95,7 +95,7 @@ async fn a_certificate_of_an_unknown_authority_is_told() {
 }
 
 #[tokio::test]
-async fn authorities_add_up() {
+async fn repository_ca_is_added_to_the_system_ca() {
     let origin = origin();
     let (first, second) = (
         HttpServer::tls(origin.folder.path(), Rules::default()).await,
@@ -125,7 +125,7 @@ async fn authorities_add_up() {
 }
 
 #[tokio::test]
-async fn answers_of_hosts_in_trouble_are_told_apart() {
+async fn http_status_determines_the_reason() {
     let origin = origin();
     for (status, reason, transient) in [
         (503, "RepositoryUnreachable", true),
@@ -160,7 +160,7 @@ async fn answers_of_hosts_in_trouble_are_told_apart() {
 }
 
 #[tokio::test]
-async fn hosts_that_are_not_there_are_the_worlds_fault() {
+async fn unreachable_host_is_a_transient_failure() {
     let port = std::net::TcpListener::bind("127.0.0.1:0")
         .unwrap()
         .local_addr()
@@ -182,7 +182,7 @@ async fn hosts_that_are_not_there_are_the_worlds_fault() {
 }
 
 #[tokio::test]
-async fn a_host_that_never_answers_is_given_up_on() {
+async fn silent_host_times_out() {
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let root = tempfile::tempdir().unwrap();
     let options = CacheOptions {
@@ -201,7 +201,7 @@ async fn a_host_that_never_answers_is_given_up_on() {
 }
 
 #[tokio::test]
-async fn a_password_does_not_follow_to_another_host() {
+async fn password_does_not_follow_a_redirect_to_another_host() {
     let origin = origin();
     let other = HttpServer::plain(
         origin.folder.path(),
@@ -243,7 +243,7 @@ async fn tls_does_not_fall_back_to_plain_http() {
 }
 
 #[tokio::test]
-async fn a_host_that_refuses_commit_ids_is_asked_by_name() {
+async fn host_without_commit_fetch_is_queried_by_reference() {
     let (origin, cache, none) = (origin(), TestCache::new(), Credentials::default());
     let server = HttpServer::plain(
         origin.folder.path(),
@@ -274,7 +274,7 @@ async fn a_host_that_refuses_commit_ids_is_asked_by_name() {
 }
 
 #[tokio::test]
-async fn a_commit_that_is_gone_is_looked_up_again() {
+async fn missing_commit_is_reported_as_moved_revision() {
     let (origin, cache, none) = (origin(), TestCache::new(), Credentials::default());
     let server = HttpServer::plain(origin.folder.path(), Rules::default()).await;
     let mut revision = cache.resolve(&server.url(), None, &none).await.unwrap();

@@ -70,13 +70,13 @@ fn fill(origin: &Origin, count: u64, megabytes: usize) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn large_repository_is_fetched_once_and_leaves_when_there_is_no_room() {
+async fn large_repository_is_fetched_once_and_evicted() {
     fetched_once_within_bounds(2).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "writes two gigabytes: make full runs it"]
-async fn half_a_gigabyte_is_fetched_once_and_leaves_when_there_is_no_room() {
+async fn repository_of_500_mib_is_fetched_once_and_evicted() {
     fetched_once_within_bounds(10).await;
 }
 
@@ -121,7 +121,7 @@ async fn fetched_once_within_bounds(megabytes: usize) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_repository_that_does_not_fit_is_told_and_leaves_nothing() {
+async fn repository_larger_than_the_cache_leaves_no_files() {
     let origin = Origin::empty();
     fill(&origin, 4, 2);
     let server = HttpServer::plain(origin.folder.path(), Rules::default()).await;
@@ -188,7 +188,7 @@ async fn memory_of_git_is_bounded_and_large_files_are_fetched() {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "compares files of 200 MiB: make full runs it"]
-async fn a_repository_that_needs_too_much_memory_is_told() {
+async fn repository_that_needs_too_much_memory_is_refused() {
     let origin = Origin::empty();
     differing(&origin, 200);
     let server = HttpServer::plain(origin.folder.path(), Rules::default()).await;
@@ -202,7 +202,7 @@ async fn a_repository_that_needs_too_much_memory_is_told() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_module_of_several_megabytes_is_read_beside_a_small_one() {
+async fn large_module_is_read_concurrently_with_a_small_one() {
     let origin = Origin::empty();
     fill(&origin, 3, 2);
     let server = HttpServer::plain(origin.folder.path(), Rules::default()).await;

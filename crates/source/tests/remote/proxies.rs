@@ -85,7 +85,7 @@ fn options(variables: &[(&str, &str)]) -> CacheOptions {
 }
 
 #[tokio::test]
-async fn repositories_are_reached_through_the_proxy_but_for_those_that_need_none() {
+async fn repositories_use_the_proxy_unless_no_proxy_matches() {
     let origin = Origin::with(&[("main.tf", "")]);
     let server = HttpServer::tls(origin.folder.path(), Rules::default()).await;
     let (proxy, credentials) = (Proxy::start().await, server.credentials(None));
@@ -108,7 +108,7 @@ async fn repositories_are_reached_through_the_proxy_but_for_those_that_need_none
 }
 
 #[tokio::test]
-async fn a_proxy_that_is_not_there_is_the_worlds_fault() {
+async fn unreachable_proxy_is_a_transient_failure() {
     let origin = Origin::with(&[("main.tf", "")]);
     let server = HttpServer::tls(origin.folder.path(), Rules::default()).await;
     let port = TcpListener::bind("127.0.0.1:0")

@@ -17,7 +17,7 @@ fn main_tf(text: &str) -> Vec<(String, String)> {
 }
 
 #[tokio::test]
-async fn tags_of_both_kinds_lead_to_their_commit() {
+async fn light_and_annotated_tags_resolve_to_their_commit() {
     let origin = Origin::with(&[("main.tf", "# 1\n")]);
     let first = origin.git(&["-C", "work", "rev-parse", "HEAD"]);
     origin.git(&["-C", "work", "tag", "light"]);
@@ -59,7 +59,7 @@ async fn tags_of_both_kinds_lead_to_their_commit() {
 }
 
 #[tokio::test]
-async fn a_tag_that_moves_is_followed_and_one_that_is_not_there_is_told() {
+async fn moved_tag_is_followed_and_missing_tag_is_reported() {
     let origin = Origin::with(&[("main.tf", "# 1\n")]);
     origin.git(&["-C", "work", "tag", "latest"]);
     origin.git(&["-C", "work", "push", "--quiet", "origin", "--tags"]);
@@ -92,7 +92,7 @@ async fn a_tag_that_moves_is_followed_and_one_that_is_not_there_is_told() {
 }
 
 #[tokio::test]
-async fn a_commit_of_the_past_is_had_from_every_kind_of_host() {
+async fn past_commit_is_fetched_from_every_kind_of_host() {
     let origin = Origin::with(&[("main.tf", "# 1\n")]);
     let first = origin.git(&["-C", "work", "rev-parse", "HEAD"]);
     let second = origin.commit(&[("main.tf", "# 2\n")]);
@@ -119,7 +119,7 @@ async fn a_commit_of_the_past_is_had_from_every_kind_of_host() {
 }
 
 #[tokio::test]
-async fn a_commit_that_no_branch_holds_is_had_while_the_host_hands_it_out() {
+async fn unreachable_commit_is_fetched_if_the_host_serves_it() {
     let origin = Origin::with(&[("main.tf", "# 1\n")]);
     let dropped = origin.commit(&[("main.tf", "# dropped\n")]);
     origin.git(&["-C", "work", "reset", "--quiet", "--hard", "HEAD^"]);
@@ -159,20 +159,20 @@ async fn misses_a_commit(origin: &Origin, word: &str) {
 }
 
 #[tokio::test]
-async fn a_commit_that_never_was_is_told() {
+async fn unknown_commit_is_reported() {
     let origin = Origin::with(&[("main.tf", "")]);
     misses_a_commit(&origin, "aaaaaaaa").await;
 }
 
 #[tokio::test]
-async fn a_commit_of_a_repository_without_branches_is_told() {
+async fn commit_in_a_repository_without_branches_is_reported() {
     let origin = Origin::with(&[("main.tf", "")]);
     origin.git(&["-C", "r.git", "update-ref", "-d", "refs/heads/main"]);
     misses_a_commit(&origin, "no branch and no tag").await;
 }
 
 #[tokio::test]
-async fn a_part_of_a_commit_id_is_refused_with_what_to_write() {
+async fn abbreviated_commit_id_is_refused_with_advice() {
     let error = Reference::commit("c0ffee1").unwrap_err();
     told(
         &error,
@@ -220,7 +220,7 @@ async fn a_rewritten_branch_is_followed() {
 }
 
 #[tokio::test]
-async fn a_deleted_branch_is_told_with_the_one_that_is_left() {
+async fn deleted_branch_is_reported_with_the_default_branch() {
     let origin = Origin::with(&[("main.tf", "")]);
     origin.git(&[
         "-C",
@@ -259,7 +259,7 @@ async fn a_deleted_branch_is_told_with_the_one_that_is_left() {
 }
 
 #[tokio::test]
-async fn an_empty_repository_is_waited_for() {
+async fn empty_repository_is_used_after_its_first_commit() {
     let origin = Origin::empty();
     let (server, cache, none) = (
         serve(&origin, false).await,

@@ -47,7 +47,7 @@ async fn a_repository_is_read_with_key_and_known_host() {
 }
 
 #[tokio::test]
-async fn keys_as_people_paste_them_work() {
+async fn keys_with_other_line_endings_are_accepted() {
     let server = SshServer::start();
     let origin = Origin::with(&[("main.tf", "")]);
     let url = server.url(&origin.folder.path().join("r.git"));
@@ -74,7 +74,7 @@ async fn keys_as_people_paste_them_work() {
 }
 
 #[tokio::test]
-async fn every_kind_of_key_works_and_a_passphrase_is_named_in_each() {
+async fn every_key_type_works_and_its_passphrase_is_detected() {
     let server = SshServer::start();
     let origin = Origin::with(&[("main.tf", "")]);
     let url = server.url(&origin.folder.path().join("r.git"));
@@ -105,7 +105,7 @@ async fn every_kind_of_key_works_and_a_passphrase_is_named_in_each() {
 }
 
 #[tokio::test]
-async fn bad_keys_are_told_apart() {
+async fn unusable_keys_have_distinct_reasons() {
     let server = SshServer::start();
     let origin = Origin::with(&[("main.tf", "")]);
     let url = server.url(&origin.folder.path().join("r.git"));
@@ -144,7 +144,7 @@ async fn bad_keys_are_told_apart() {
 }
 
 #[tokio::test]
-async fn hosts_that_are_not_who_they_should_be_are_told_apart() {
+async fn unknown_and_changed_host_keys_are_refused() {
     let server = SshServer::start();
     let origin = Origin::with(&[("main.tf", "")]);
     let url = server.url(&origin.folder.path().join("r.git"));
@@ -172,7 +172,7 @@ async fn hosts_that_are_not_who_they_should_be_are_told_apart() {
 }
 
 #[tokio::test]
-async fn repositories_and_branches_that_are_not_there_are_told() {
+async fn missing_repositories_and_branches_are_reported() {
     let server = SshServer::start();
     let origin = Origin::with(&[("main.tf", "")]);
     let url = server.url(&origin.folder.path().join("nothing.git"));
@@ -207,7 +207,7 @@ async fn repositories_and_branches_that_are_not_there_are_told() {
 }
 
 #[tokio::test]
-async fn hosts_that_are_not_there_are_the_worlds_fault() {
+async fn unreachable_host_is_a_transient_failure() {
     let server = SshServer::start();
     let credentials = Credentials {
         ssh_key: Some(SecretBytes::new(server.key())),

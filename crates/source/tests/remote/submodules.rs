@@ -60,7 +60,7 @@ fn rules(wants: Option<&'static str>) -> Rules {
 }
 
 #[tokio::test]
-async fn local_modules_in_submodules_come_with_them_and_theirs() {
+async fn local_modules_in_nested_submodules_are_included() {
     let origin = origin("../s.git");
     let server = HttpServer::plain(origin.folder.path(), rules(Some(ME))).await;
     let credentials = server.credentials(Some("hunter2"));
@@ -94,7 +94,7 @@ async fn local_modules_in_submodules_come_with_them_and_theirs() {
 }
 
 #[tokio::test]
-async fn submodules_of_other_repositories_than_the_allowed_ones_are_refused() {
+async fn submodules_of_disallowed_repositories_are_refused() {
     let origin = origin("../s.git");
     let server = HttpServer::plain(origin.folder.path(), rules(None)).await;
     let (cache, none) = (TestCache::new(), Credentials::default());
@@ -115,7 +115,7 @@ async fn submodules_of_other_repositories_than_the_allowed_ones_are_refused() {
 }
 
 #[tokio::test]
-async fn who_does_not_need_them_does_not_fetch_them() {
+async fn unused_submodules_are_not_fetched() {
     let origin = origin("https://no-such-host.invalid/s.git");
     let server = HttpServer::plain(origin.folder.path(), rules(None)).await;
     let (cache, none) = (TestCache::new(), Credentials::default());
@@ -138,7 +138,7 @@ async fn who_does_not_need_them_does_not_fetch_them() {
 }
 
 #[tokio::test]
-async fn a_password_is_not_shown_to_the_host_of_a_submodule() {
+async fn password_is_not_sent_to_another_submodule_host() {
     let stranger = Origin::with(&[("x/main.tf", "")]);
     let other = HttpServer::plain(stranger.folder.path(), rules(Some(ME))).await;
     let origin = origin(&other.url());
@@ -153,7 +153,7 @@ async fn a_password_is_not_shown_to_the_host_of_a_submodule() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_with_one_is_told() {
+async fn invalid_submodule_is_reported_with_its_cause() {
     let none = Credentials::default();
     for (url, word) in [
         ("file:///etc", "scheme `file`"),

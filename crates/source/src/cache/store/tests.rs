@@ -52,7 +52,7 @@ async fn fetches_into_one_repository_queue_and_reads_do_not() {
 }
 
 #[tokio::test]
-async fn what_was_not_used_for_longest_makes_room_and_what_is_in_use_stays() {
+async fn least_recently_used_idle_repository_is_evicted() {
     let root = tempfile::tempdir().unwrap();
     let store = Store::open(root.path().to_owned()).ok().unwrap();
     let fill = async |name: &str, age: u64| {
@@ -78,7 +78,7 @@ async fn what_was_not_used_for_longest_makes_room_and_what_is_in_use_stays() {
 }
 
 #[tokio::test]
-async fn only_idle_repositories_that_nobody_uses_are_swept() {
+async fn only_idle_unused_repositories_are_swept() {
     let root = tempfile::tempdir().unwrap();
     let store = Store::open(root.path().to_owned()).ok().unwrap();
     let path = folder(&store, "a");
@@ -109,7 +109,7 @@ async fn files_are_removed_after_the_last_read() {
 }
 
 #[test]
-fn a_restart_removes_what_a_killed_call_left() {
+fn restart_removes_files_of_killed_calls() {
     let root = tempfile::tempdir().unwrap();
     let store = Store::open(root.path().to_owned()).ok().unwrap();
     fs::create_dir(store.calls.join("call-x")).unwrap();
@@ -119,7 +119,7 @@ fn a_restart_removes_what_a_killed_call_left() {
 }
 
 #[test]
-fn a_root_that_a_shell_would_misread_is_refused() {
+fn cache_path_with_shell_metacharacters_is_refused() {
     for root in ["/tmp/a b", "/tmp/a'b", "/tmp/$x", "/tmp/a;b"] {
         assert_eq!(
             Store::open(root.into()).err().unwrap().reason(),

@@ -98,12 +98,12 @@ use rstest::rstest;
     "RevisionMoved"
 )]
 #[case("fatal: something new", "GitFailed")]
-fn words(#[case] stderr: &str, #[case] reason: &str) {
+fn git_output_determines_the_reason(#[case] stderr: &str, #[case] reason: &str) {
     assert_eq!(GitFailure::read(stderr).reason(), reason);
 }
 
 #[test]
-fn the_last_lines_that_say_something_are_shown() {
+fn last_informative_lines_of_git_are_shown() {
     let stderr = "@@@@@@@\n@ WARNING: X @\n@@@@@@\nfirst\n\nERROR: Repository not found.\n\
                   fatal: Could not read from remote repository.\n\nPlease make sure you have the correct access rights\n\
                   and the repository exists.\n";

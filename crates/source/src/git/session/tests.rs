@@ -2,7 +2,7 @@ use super::*;
 use crate::secret::{SecretBytes, SecretString};
 
 #[test]
-fn odd_passwords_survive_the_credential_file() {
+fn special_characters_in_passwords_are_encoded() {
     let url = RepositoryUrl::parse("https://host:8443/o/r").unwrap();
     let https = HttpsCredentials {
         username: SecretString::new("me@corp"),
@@ -15,7 +15,7 @@ fn odd_passwords_survive_the_credential_file() {
 }
 
 #[test]
-fn the_environment_is_made_from_nothing_and_holds_no_secret() {
+fn git_environment_is_isolated_and_has_no_secret() {
     let root = tempfile::tempdir().unwrap();
     let url = RepositoryUrl::parse("https://host/r").unwrap();
     let credentials = Credentials {
@@ -44,7 +44,7 @@ fn the_environment_is_made_from_nothing_and_holds_no_secret() {
 }
 
 #[test]
-fn proxies_of_the_operator_reach_git_in_the_case_that_it_reads() {
+fn proxy_variables_are_passed_to_git_in_lower_case() {
     let root = tempfile::tempdir().unwrap();
     let url = RepositoryUrl::parse("http://host/r").unwrap();
     let command = |environment: &[(&str, &str)]| {
@@ -74,7 +74,7 @@ fn proxies_of_the_operator_reach_git_in_the_case_that_it_reads() {
 }
 
 #[test]
-fn a_private_authority_is_trusted_besides_the_usual_ones() {
+fn private_ca_is_added_to_the_system_bundle() {
     let root = tempfile::tempdir().unwrap();
     let usual = root.path().join("usual");
     std::fs::write(&usual, "USUAL\n").unwrap();
@@ -86,7 +86,7 @@ fn a_private_authority_is_trusted_besides_the_usual_ones() {
 }
 
 #[test]
-fn the_key_is_a_private_file_that_goes_with_the_session() {
+fn ssh_key_file_is_private_and_removed_with_the_session() {
     let root = tempfile::tempdir().unwrap();
     let url = RepositoryUrl::parse("git@host:r").unwrap();
     let key = "-----BEGIN PRIVATE KEY-----\nAA==\n-----END PRIVATE KEY-----";
@@ -106,7 +106,7 @@ fn the_key_is_a_private_file_that_goes_with_the_session() {
 }
 
 #[test]
-fn ssh_without_a_key_is_refused_before_anything_is_called() {
+fn ssh_url_without_a_key_is_refused() {
     let root = tempfile::tempdir().unwrap();
     let url = RepositoryUrl::parse("git@host:r").unwrap();
     let error = Session::open(root.path(), &url, &Credentials::default(), &environment())
