@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_state_is_read_as_the_engine_prints_it() {
+    fn state_head_is_parsed_from_engine_output() {
         let full = br#"{"version": 4, "serial": 7, "lineage": "l", "outputs": {"a": {"value": 1}},
             "resources": [{"type": "x", "instances": [{"attributes": {"k": [1, {}]}}]}]}"#;
         let read = |text: &[u8]| StateHead::read(text).unwrap();

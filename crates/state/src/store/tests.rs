@@ -124,7 +124,7 @@ fn pointer(secrets: &FakeSecrets) -> Pointer {
 }
 
 #[tokio::test]
-async fn the_state_is_read_back_and_the_version_before_is_kept() {
+async fn state_reads_back_and_previous_version_is_kept() {
     let secrets = cluster(3);
     let store = open(&secrets).await;
     assert_eq!(store.get().await, None);
@@ -186,7 +186,7 @@ async fn state_without_slots_is_replaced_in_the_secret_of_the_pointer() {
 }
 
 #[tokio::test]
-async fn state_without_slots_asks_for_them_when_it_grows() {
+async fn growing_state_without_slots_requests_slots() {
     let secrets = cluster(12);
     let store = open_with(&secrets, 0, 12).await.unwrap();
     for serial in 1..=3 {
@@ -227,7 +227,7 @@ async fn slots_are_read_when_they_are_needed() {
 }
 
 #[tokio::test]
-async fn more_slots_are_asked_for_when_a_state_grows() {
+async fn growing_state_requests_more_slots() {
     let secrets = cluster(12);
     let store = open_with(&secrets, 3, 12).await.unwrap();
     for serial in 1..=3 {
@@ -247,7 +247,7 @@ async fn more_slots_are_asked_for_when_a_state_grows() {
 }
 
 #[tokio::test]
-async fn slots_that_the_pointer_names_are_asked_for_before_they_are_read() {
+async fn slots_named_by_the_pointer_are_requested_before_reads() {
     let secrets = cluster(12);
     let store = open_with(&secrets, 12, 12).await.unwrap();
     store.put(state(1, 400)).await.unwrap();
@@ -269,7 +269,7 @@ async fn slots_that_the_pointer_names_are_asked_for_before_they_are_read() {
 }
 
 #[tokio::test]
-async fn the_previous_version_is_given_up_before_its_slots_are_written() {
+async fn previous_version_is_dropped_before_its_slots_are_reused() {
     let secrets = cluster(1);
     let store = open_with(&secrets, 1, 1).await.unwrap();
     for serial in 1..=4 {
@@ -282,7 +282,7 @@ async fn the_previous_version_is_given_up_before_its_slots_are_written() {
 }
 
 #[tokio::test]
-async fn a_state_without_room_is_refused_and_the_old_one_stays() {
+async fn state_without_room_is_refused_and_the_old_one_kept() {
     let secrets = cluster(3);
     let store = open(&secrets).await;
     store.put(state(1, 10)).await.unwrap();
@@ -292,7 +292,7 @@ async fn a_state_without_room_is_refused_and_the_old_one_stays() {
 }
 
 #[tokio::test]
-async fn a_state_of_more_than_a_mebibyte_is_kept_in_chunks() {
+async fn state_larger_than_1_mib_is_stored_in_chunks() {
     let secrets = cluster(12);
     let more = Arc::new(Given(names(12)));
     let open = || {
@@ -321,7 +321,7 @@ async fn a_state_of_more_than_a_mebibyte_is_kept_in_chunks() {
 #[case::pointer_alone(0, &[10, 20, 30, 40])]
 #[case::chunks(9, &[150, 10, 400, 300, 10])]
 #[tokio::test]
-async fn a_crash_between_any_two_writes_leaves_the_old_or_the_new_state(
+async fn crash_between_writes_leaves_the_old_or_new_state(
     #[case] slots: usize,
     #[case] sizes: &[usize],
 ) {
@@ -358,7 +358,7 @@ async fn a_crash_between_any_two_writes_leaves_the_old_or_the_new_state(
 
 #[rstest]
 #[tokio::test(start_paused = true)]
-async fn a_lost_write_or_answer_is_made_good(
+async fn lost_write_or_response_is_retried(
     #[values(Fault::Lost, Fault::AnswerLost)] fault: Fault,
     #[values(0, 3)] slots: usize,
 ) {
@@ -397,7 +397,7 @@ async fn a_second_writer_fails_and_destroys_nothing(#[case] versions: u64) {
 
 /// The first writer moved the pointer before the second one did, and saves repeatedly.
 #[tokio::test]
-async fn a_writer_that_was_replaced_fails_each_time_and_destroys_nothing() {
+async fn replaced_writer_fails_each_time_and_destroys_nothing() {
     let secrets = cluster(3);
     let first = open(&secrets).await;
     first.put(state(1, 10)).await.unwrap();
@@ -410,7 +410,7 @@ async fn a_writer_that_was_replaced_fails_each_time_and_destroys_nothing() {
 }
 
 #[tokio::test]
-async fn a_writer_that_has_begun_keeps_earlier_ones_out() {
+async fn writer_that_has_begun_invalidates_earlier_writers() {
     let secrets = cluster(3);
     open(&secrets).await.put(state(1, 10)).await.unwrap();
     let first = open(&secrets).await;
@@ -425,7 +425,7 @@ async fn a_writer_that_has_begun_keeps_earlier_ones_out() {
 }
 
 #[tokio::test]
-async fn a_damaged_state_is_an_error_that_tells_the_way_back() {
+async fn damaged_state_error_names_the_intact_version() {
     let secrets = cluster(3);
     let store = open(&secrets).await;
     store.put(state(1, 10)).await.unwrap();
@@ -443,7 +443,7 @@ async fn a_damaged_state_is_an_error_that_tells_the_way_back() {
 }
 
 #[tokio::test]
-async fn a_small_version_of_a_large_state_is_cut_early() {
+async fn decompression_of_a_state_version_is_limited() {
     let secrets = cluster(1);
     let mut packed = GzEncoder::new(Vec::new(), Compression::fast());
     let zeros = vec![0; 1 << 20];
@@ -466,7 +466,7 @@ async fn a_small_version_of_a_large_state_is_cut_early() {
 }
 
 #[tokio::test]
-async fn a_pointer_to_more_secrets_than_a_state_has_is_refused() {
+async fn pointer_to_more_slots_than_the_limit_is_refused() {
     let secrets = cluster(1);
     let version = version_of(b"{}", sha256_hex(b"{}"), names(SLOTS + 1), None);
     let pointer = Pointer {
@@ -534,7 +534,7 @@ async fn slots_are_read_up_to_the_size_of_the_largest_state() {
 }
 
 #[tokio::test]
-async fn a_deleted_state_is_gone_but_kept_as_the_previous_one() {
+async fn deleted_state_is_kept_as_the_previous_version() {
     let secrets = cluster(3);
     let store = open(&secrets).await;
     store.put(state(1, 10)).await.unwrap();
@@ -544,7 +544,7 @@ async fn a_deleted_state_is_gone_but_kept_as_the_previous_one() {
 }
 
 #[tokio::test]
-async fn a_pointer_that_is_gone_is_a_loss_and_an_empty_one_is_no_state() {
+async fn missing_pointer_is_a_loss_and_empty_pointer_is_not() {
     let secrets = Arc::new(FakeSecrets::new());
     for slot in names(3) {
         secrets.put(&slot, []);
@@ -563,7 +563,7 @@ async fn a_pointer_that_is_gone_is_a_loss_and_an_empty_one_is_no_state() {
 #[case::empty(&["slot-0", "slot-1"], true)]
 #[case::missing(&["slot-0"], false)]
 #[tokio::test]
-async fn a_slot_of_the_current_version_without_its_chunk_is_a_loss(
+async fn current_version_with_a_missing_chunk_is_lost(
     #[case] slots: &[&str],
     #[case] previous_intact: bool,
 ) {
@@ -594,7 +594,7 @@ async fn a_slot_of_the_current_version_without_its_chunk_is_a_loss(
 }
 
 #[tokio::test]
-async fn a_missing_slot_that_no_version_names_is_not_used() {
+async fn missing_slot_without_a_version_is_not_used() {
     let secrets = FakeSecrets::new();
     for name in ["state", "slot-0", "slot-2"] {
         secrets.put(name, []);

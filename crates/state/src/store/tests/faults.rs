@@ -32,9 +32,7 @@ async fn with_one_version(secrets: &Arc<FakeSecrets>) -> StateStore {
 #[case::it_arrives_when_the_next_chunk_is_written(Fault::Late(2))]
 #[case::it_arrives_at_last(Fault::Late(9))]
 #[tokio::test]
-async fn a_save_after_a_pointer_without_an_answer_leaves_the_stored_version_whole(
-    #[case] fault: Fault,
-) {
+async fn save_after_lost_pointer_response_keeps_stored_version(#[case] fault: Fault) {
     let secrets = cluster(3);
     let store = with_one_version(&secrets).await;
     secrets.fail(2, fault);
@@ -56,7 +54,7 @@ async fn a_save_after_a_pointer_without_an_answer_leaves_the_stored_version_whol
 #[case::it_arrives_before_the_next_write(Fault::Late(1))]
 #[case::it_arrives_at_last(Fault::Late(9))]
 #[tokio::test]
-async fn a_slot_whose_chunk_had_no_answer_is_written_again(#[case] fault: Fault) {
+async fn slot_without_a_write_response_is_written_again(#[case] fault: Fault) {
     let secrets = cluster(3);
     let store = with_one_version(&secrets).await;
     secrets.fail(1, fault);
@@ -70,7 +68,7 @@ async fn a_slot_whose_chunk_had_no_answer_is_written_again(#[case] fault: Fault)
 }
 
 #[tokio::test]
-async fn a_slot_that_another_run_named_is_not_written_though_we_sent_what_it_holds() {
+async fn slot_named_by_another_run_is_not_overwritten() {
     let secrets = cluster(3);
     let store = with_one_version(&secrets).await;
     secrets.fail(1, Fault::AnswerLost);
@@ -83,7 +81,7 @@ async fn a_slot_that_another_run_named_is_not_written_though_we_sent_what_it_hol
 }
 
 #[tokio::test]
-async fn a_pointer_that_another_run_moved_stays_although_ours_had_no_answer() {
+async fn pointer_moved_by_another_run_is_not_overwritten() {
     let secrets = cluster(3);
     let store = with_one_version(&secrets).await;
     secrets.fail(2, Fault::Lost);
@@ -99,7 +97,7 @@ async fn a_pointer_that_another_run_moved_stays_although_ours_had_no_answer() {
 }
 
 #[tokio::test]
-async fn a_pointer_secret_of_a_new_version_with_the_old_pointer_is_moved() {
+async fn new_resource_version_with_the_old_pointer_is_accepted() {
     let secrets = cluster(3);
     let store = with_one_version(&secrets).await;
     let touch = || {
@@ -121,7 +119,7 @@ async fn a_pointer_secret_of_a_new_version_with_the_old_pointer_is_moved() {
 #[case::it_arrived(Fault::AnswerLost)]
 #[case::it_is_lost(Fault::Lost)]
 #[tokio::test]
-async fn what_is_not_certain_is_not_given_to_the_engine(#[case] fault: Fault) {
+async fn uncertain_state_is_not_returned_to_the_engine(#[case] fault: Fault) {
     let secrets = cluster(3);
     let store = with_one_version(&secrets).await;
     secrets.fail(2, fault);
@@ -161,7 +159,7 @@ async fn a_slot_is_not_overwritten_between_its_chunk_and_the_pointer(#[case] lat
 #[case::it_arrives_before_the_next_pointer(3)]
 #[case::it_arrives_at_last(9)]
 #[tokio::test]
-async fn a_pointer_that_arrives_late_does_not_name_the_chunk_of_the_next_run(#[case] later: usize) {
+async fn late_pointer_write_does_not_name_the_next_runs_chunk(#[case] later: usize) {
     let secrets = cluster(3);
     with_one_version(&secrets).await;
     let first = impatient(&secrets, 3).await;
@@ -177,7 +175,7 @@ async fn a_pointer_that_arrives_late_does_not_name_the_chunk_of_the_next_run(#[c
 
 /// A chunk that is already in its slot is written again: otherwise an earlier write could still be applied.
 #[tokio::test]
-async fn a_chunk_that_arrives_late_does_not_replace_the_same_content_of_the_next_run() {
+async fn late_chunk_write_does_not_replace_the_next_runs_chunk() {
     let secrets = cluster(3);
     let store = open(&secrets).await;
     for serial in 1..=4 {
@@ -196,7 +194,7 @@ async fn a_chunk_that_arrives_late_does_not_replace_the_same_content_of_the_next
 
 /// A cancelled save is equivalent to a save without a response.
 #[tokio::test]
-async fn a_save_that_is_broken_off_leaves_nothing_uncertain_behind() {
+async fn cancelled_save_leaves_no_uncertain_state() {
     for at in 1..3 {
         let secrets = cluster(3);
         let mut store = with_one_version(&secrets).await;
