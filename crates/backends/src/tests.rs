@@ -81,7 +81,7 @@ fn local_backend_of_the_module_alone_is_refused() {
     }),
     "s3://b/k"
 )]
-#[case::not_amazon(
+#[case::s3_compatible(
     json!({
         "provider": "aws", "s3": "b", "region": "r", "key": "k", "endpoint": "https://minio:9000/",
         "config": {"encrypt": false, "workspace_key_prefix": "w"},
@@ -150,28 +150,28 @@ fn each_provider_maps_to_an_engine_backend(
 }
 
 #[rstest]
-#[case::twice(json!({"provider": "aws", "s3": "b", "config": {"bucket": "c"}}), "config.bucket", "set that")]
-#[case::no_provider(json!({"config": {"a": 1}}), "config", "name one")]
-#[case::of_the_volume(json!({"provider": "local", "config": {"path": "/x"}}), "config", "other than managed and local")]
-#[case::elsewhere(json!({"provider": "generic", "type": "s3"}), "type", "say provider: aws")]
+#[case::argument_set_twice(json!({"provider": "aws", "s3": "b", "config": {"bucket": "c"}}), "config.bucket", "set that")]
+#[case::missing_provider(json!({"config": {"a": 1}}), "config", "name one")]
+#[case::path_of_local(json!({"provider": "local", "config": {"path": "/x"}}), "config", "other than managed and local")]
+#[case::generic_s3(json!({"provider": "generic", "type": "s3"}), "type", "say provider: aws")]
 #[case::no_lock(json!({"provider": "aws", "s3": "b", "lockFile": false}), "lockFile", "two runs")]
 #[case::long(json!({"provider": "pg", "schemaName": "é".repeat(32)}), "schemaName", "63 bytes")]
-#[case::no_argument(json!({"provider": "gcp", "gcs": "b", "config": {"a-b": 1}}), "config.a-b", "lower case")]
-#[case::a_password(json!({"provider": "generic", "type": "x", "config": {"password": "p"}}), "config.password", "secretRef")]
-#[case::a_key(json!({"provider": "aws", "s3": "b", "config": {"secret_key": "k"}}), "config.secret_key", "secretRef")]
-#[case::within(
+#[case::invalid_argument_name(json!({"provider": "gcp", "gcs": "b", "config": {"a-b": 1}}), "config.a-b", "lower case")]
+#[case::password(json!({"provider": "generic", "type": "x", "config": {"password": "p"}}), "config.password", "secretRef")]
+#[case::secret_key(json!({"provider": "aws", "s3": "b", "config": {"secret_key": "k"}}), "config.secret_key", "secretRef")]
+#[case::nested_secret(
     json!({"provider": "azure", "config": {"a": [{"client_secret": "k"}]}}),
     "config.a.client_secret",
     "secretRef"
 )]
-#[case::a_certificates_key(json!({"provider": "kubernetes", "config": {"client_key": "k"}}), "config.client_key", "secretRef")]
-#[case::another_server(json!({"provider": "aws", "s3": "b", "config": {"endpoints": {"s3": "https://h"}}}), "config.endpoints", "spec.backend.endpoint")]
-#[case::made_by_another(
+#[case::client_key(json!({"provider": "kubernetes", "config": {"client_key": "k"}}), "config.client_key", "secretRef")]
+#[case::endpoints(json!({"provider": "aws", "s3": "b", "config": {"endpoints": {"s3": "https://h"}}}), "config.endpoints", "spec.backend.endpoint")]
+#[case::bootstrap_with_assume_role(
     json!({"provider": "aws", "s3": "b", "bootstrap": true, "config": {"assume_role": {"role_arn": "r"}}}),
     "config.assume_role",
     "does not go with bootstrap"
 )]
-#[case::in_a_url(json!({"provider": "generic", "type": "consul", "config": {"address": "http://u:p@h"}}), "config.address", "secretRef")]
+#[case::password_in_url(json!({"provider": "generic", "type": "consul", "config": {"address": "http://u:p@h"}}), "config.address", "secretRef")]
 fn invalid_backend_is_refused_with_its_field(
     #[case] fields: Value,
     #[case] field: &str,
@@ -203,14 +203,14 @@ fn secret_key_of_a_spec_field_is_refused(
 }
 
 #[rstest]
-#[case::another_server_of_s3("s3", json!({"bucket": "b", "key": "k"}), &[("AWS_ENDPOINT_URL_S3", "http://h:1")], "s3://h:1/b/k")]
-#[case::another_cloud_storage("gcs", json!({"bucket": "b", "storage_custom_endpoint": "https://h/v1/b"}), &[], "gcs://h/b")]
-#[case::another_cluster("kubernetes", json!({"secret_suffix": "s", "host": "https://h"}), &[], "kubernetes://h/default/s")]
-#[case::another_consul("consul", json!({"path": "p", "address": "h:1"}), &[], "consul://h:1/p")]
-#[case::a_database_by_pairs("pg", json!({"conn_str": "user=u password='p' host=h port=1 dbname=d", "schema_name": "s"}), &[], "pg://h:1/d/s")]
-#[case::a_database_by_both("pg", json!({"conn_str": "dbname=d", "schema_name": "s"}), &[("PGHOST", "h")], "pg://h/d/s")]
-#[case::a_database_of_the_environment("pg", json!({"schema_name": "s"}), &[("PGHOST", "h"), ("PGDATABASE", "d")], "pg://h/d/s")]
-#[case::what_nobody_knows("remote", json!({"organization": "o"}), &[], "remote://")]
+#[case::s3_endpoint("s3", json!({"bucket": "b", "key": "k"}), &[("AWS_ENDPOINT_URL_S3", "http://h:1")], "s3://h:1/b/k")]
+#[case::gcs_endpoint("gcs", json!({"bucket": "b", "storage_custom_endpoint": "https://h/v1/b"}), &[], "gcs://h/b")]
+#[case::kubernetes_host("kubernetes", json!({"secret_suffix": "s", "host": "https://h"}), &[], "kubernetes://h/default/s")]
+#[case::consul_address("consul", json!({"path": "p", "address": "h:1"}), &[], "consul://h:1/p")]
+#[case::pg_key_value_pairs("pg", json!({"conn_str": "user=u password='p' host=h port=1 dbname=d", "schema_name": "s"}), &[], "pg://h:1/d/s")]
+#[case::pg_database_and_host_variable("pg", json!({"conn_str": "dbname=d", "schema_name": "s"}), &[("PGHOST", "h")], "pg://h/d/s")]
+#[case::pg_environment("pg", json!({"schema_name": "s"}), &[("PGHOST", "h"), ("PGDATABASE", "d")], "pg://h/d/s")]
+#[case::unknown_location("remote", json!({"organization": "o"}), &[], "remote://")]
 fn state_address_includes_the_server(
     #[case] kind: &str,
     #[case] config: Value,
@@ -259,15 +259,15 @@ fn pg_state_address_comes_from_the_connection_string() {
 }
 
 #[rstest]
-#[case::a_bucket("s3://b/k", true)]
-#[case::a_database("pg://db/states/team_web", true)]
-#[case::some_database("pg://", false)]
-#[case::a_server("http://h/x", true)]
-#[case::a_server_in_the_pod("http://localhost:8080/x", false)]
-#[case::a_volume("local:///var/lib/alustan/state/terraform.tfstate", false)]
-#[case::a_path_in_some_consul("consul://x", false)]
-#[case::secrets_of_its_own("secret://team/web-state", false)]
-#[case::nothing("", false)]
+#[case::bucket("s3://b/k", true)]
+#[case::database("pg://db/states/team_web", true)]
+#[case::database_without_host("pg://", false)]
+#[case::server("http://h/x", true)]
+#[case::loopback_server("http://localhost:8080/x", false)]
+#[case::local_volume("local:///var/lib/alustan/state/terraform.tfstate", false)]
+#[case::consul_without_host("consul://x", false)]
+#[case::managed_secret("secret://team/web-state", false)]
+#[case::empty("", false)]
 fn only_addresses_valid_in_every_pod_are_shared(#[case] address: &str, #[case] shared: bool) {
     assert_eq!(is_shared(address), shared);
 }
