@@ -87,7 +87,7 @@ mod tests {
 
     #[rstest]
     #[case::applied(plan(false))]
-    #[case::never_asked(json!(null))]
+    #[case::without_plan(json!(null))]
     fn missing_pending_plan_is_reported_with_the_state(#[case] plan: serde_json::Value) {
         let error = pending(&with_plan(&plan)).unwrap_err().to_string();
         assert_eq!(

@@ -241,7 +241,7 @@ mod tests {
 
     #[rstest]
     #[case::no_run_yet(record(0, RunPhase::Starting, false), None)]
-    #[case::all_over(record(3, RunPhase::Recorded, false), None)]
+    #[case::recorded(record(3, RunPhase::Recorded, false), None)]
     #[case::starting(
         record(3, RunPhase::Starting, false),
         Some("run 3 of team/web goes on (Starting)")

@@ -120,9 +120,9 @@ mod tests {
 
     #[rstest]
     #[case::any(None, true)]
-    #[case::its_own(Some("PlanFailed"), true)]
-    #[case::of_another_condition(Some("Drifted"), false)]
-    #[case::a_part_of_it(Some("Plan"), false)]
+    #[case::reason_of_ready(Some("PlanFailed"), true)]
+    #[case::reason_of_other_condition(Some("Drifted"), false)]
+    #[case::part_of_reason(Some("Plan"), false)]
     fn resources_are_selected_by_reason_of_ready_condition(
         #[case] wanted: Option<&str>,
         #[case] selected: bool,

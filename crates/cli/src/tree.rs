@@ -231,16 +231,16 @@ mod tests {
     }
 
     #[rstest]
-    #[case::nothing(&[], "")]
-    #[case::each_alone(&["b:", "a:"], "a\nb")]
-    #[case::a_chain(&["a:", "b: a", "c: b"], "a\n└── b\n    └── c")]
-    #[case::a_diamond(
+    #[case::empty(&[], "")]
+    #[case::independent(&["b:", "a:"], "a\nb")]
+    #[case::chain(&["a:", "b: a", "c: b"], "a\n└── b\n    └── c")]
+    #[case::diamond(
         &["a:", "b: a", "c: a", "d: b, c", "e: d"],
         "a\n├── b\n│   └── d\n│       └── e\n└── c\n    └── d (see above)"
     )]
-    #[case::a_cycle(&["a: c", "b: a", "c: b"], "a\n└── b\n    └── c\n        └── a (see above)")]
-    #[case::itself(&["a: a"], "a\n└── a (see above)")]
-    #[case::a_cycle_below_a_root(
+    #[case::cycle(&["a: c", "b: a", "c: b"], "a\n└── b\n    └── c\n        └── a (see above)")]
+    #[case::self_reference(&["a: a"], "a\n└── a (see above)")]
+    #[case::cycle_below_root(
         &["a:", "b: a, c", "c: b"],
         "a\n└── b\n    └── c\n        └── b (see above)"
     )]
@@ -286,8 +286,8 @@ gone      missing
     }
 
     #[rstest]
-    #[case::with_what_depends_on_it(true, "a\n└── b\n    └── c")]
-    #[case::without(false, "a\n└── b")]
+    #[case::with_dependents(true, "a\n└── b\n    └── c")]
+    #[case::without_dependents(false, "a\n└── b")]
     fn partial_tree_includes_all_ancestors(#[case] below: bool, #[case] wanted: &str) {
         let all = resources(&["a:", "b: a", "c: b", "x: a", "y:"]);
         let graph = Graph::of(&all, &BTreeSet::new());

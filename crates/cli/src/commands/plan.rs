@@ -59,8 +59,8 @@ mod tests {
     use serde_json::json;
 
     #[rstest]
-    #[case::it("MDEyMw==", Some("text"))]
-    #[case::the_one_before("NDU2Nw==", None)]
+    #[case::same_plan("MDEyMw==", Some("text"))]
+    #[case::earlier_plan("NDU2Nw==", None)]
     fn plan_text_of_another_plan_is_not_shown(#[case] id: &str, #[case] wanted: Option<&str>) {
         let secret = json!({"data": {"id": id, "plan.txt": "dGV4dA=="}});
         let secret: Secret = serde_json::from_value(secret).unwrap();

@@ -78,10 +78,10 @@ mod tests {
     use rstest::rstest;
 
     #[rstest]
-    #[case::its_lock(Some("l-1"), false, true)]
-    #[case::another(Some("l-2"), false, false)]
-    #[case::none(None, false, false)]
-    #[case::none_any_more(None, true, true)]
+    #[case::same_id(Some("l-1"), false, true)]
+    #[case::other_id(Some("l-2"), false, false)]
+    #[case::no_lock(None, false, false)]
+    #[case::released_by_earlier_attempt(None, true, true)]
     fn only_the_lock_with_the_given_id_is_released(
         #[case] held: Option<&str>,
         #[case] tried: bool,

@@ -352,10 +352,10 @@ mod tests {
 
     #[rstest]
     #[case("Ready", "True", 2, Verdict::Ready)]
-    #[case::of_the_spec_before("Ready", "True", 1, Verdict::NotYet)]
+    #[case::ready_at_old_generation("Ready", "True", 1, Verdict::NotYet)]
     #[case("Ready", "False", 2, Verdict::NotYet)]
     #[case("Stalled", "True", 2, Verdict::Stalled("team/web is stalled: why".into()))]
-    #[case::before_the_spec_was_mended("Stalled", "True", 1, Verdict::NotYet)]
+    #[case::stalled_at_old_generation("Stalled", "True", 1, Verdict::NotYet)]
     fn conditions_of_an_old_generation_are_ignored(
         #[case] kind: &str,
         #[case] status: &str,

@@ -63,8 +63,8 @@ mod tests {
 
     #[rstest]
     #[case::newer(head("l", 4, 1), false, None)]
-    #[case::the_same(head("l", 3, 1), true, None)]
-    #[case::as_new_and_another(head("l", 3, 1), false, Some("as that of the present"))]
+    #[case::identical(head("l", 3, 1), true, None)]
+    #[case::same_serial_other_content(head("l", 3, 1), false, Some("as that of the present"))]
     #[case::older(head("l", 2, 1), false, Some("newer: 3"))]
     #[case::of_another_lineage(head("m", 4, 1), false, Some("lineage is m"))]
     #[case::newer_and_empty(head("l", 4, 0), false, None)]

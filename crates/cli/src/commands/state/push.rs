@@ -244,10 +244,10 @@ mod tests {
 
     #[rstest]
     #[case::free(RunPhase::Recorded, None, false, true)]
-    #[case::held_by_us(RunPhase::Recorded, Some("ours"), false, true)]
+    #[case::held_by_caller(RunPhase::Recorded, Some("ours"), false, true)]
     #[case::held_by_others(RunPhase::Recorded, Some("others"), false, false)]
-    #[case::a_run_goes_on(RunPhase::Applying, None, false, false)]
-    #[case::a_state_to_save(RunPhase::Recorded, None, true, false)]
+    #[case::active_run(RunPhase::Applying, None, false, false)]
+    #[case::unsaved_state(RunPhase::Recorded, None, true, false)]
     fn lock_is_taken_only_if_the_state_is_not_in_use(
         #[case] phase: RunPhase,
         #[case] held: Option<&str>,
@@ -266,9 +266,9 @@ mod tests {
     }
 
     #[rstest]
-    #[case::nothing(None, false, 4)]
-    #[case::a_state(Some(0), true, 4)]
-    #[case::a_large_state(Some(9), true, 9)]
+    #[case::no_state(None, false, 4)]
+    #[case::state(Some(0), true, 4)]
+    #[case::large_state(Some(9), true, 9)]
     fn release_clears_the_lock_and_records_the_state(
         #[case] slots: Option<u32>,
         #[case] made: bool,
