@@ -139,19 +139,19 @@ fn invalid_config_is_refused_without_quoting_it(#[case] config: &str, #[case] wh
 }
 
 #[rstest]
-#[case::named(
+#[case::helper_of_registry(
     r#"{"auths":{"a.example":{"auth":"dTpw"}},"credHelpers":{"b.example":"pass"}}"#,
     Some("pass")
 )]
-#[case::all_others(
+#[case::default_helper(
     r#"{"auths":{"a.example":{"auth":"dTpw"}, "b.example": {}},"credsStore":"desktop"}"#,
     Some("desktop")
 )]
-#[case::the_password_is_there(
+#[case::with_password(
     r#"{"auths":{"b.example":{"auth":"dTpw"}},"credHelpers":{"b.example":"pass"}}"#,
     None
 )]
-#[case::another_registrys(
+#[case::helper_of_other_registry(
     r#"{"auths":{"a.example":{"auth":"dTpw"}},"credHelpers":{"c.example":"pass"}}"#,
     None
 )]
@@ -178,12 +178,12 @@ fn registry_that_needs_a_credential_helper_is_refused(
 #[rstest]
 #[case(r#"{"auths":{"h.example":{"auth":"dTpw"}}}"#, true)]
 #[case(r#"{"auths":{"https://index.docker.io/v1/":{"auth":"dTpw"}}}"#, true)]
-#[case::kaniko_does_not_know_this_name(r#"{"auths":{"docker.io":{"auth":"dTpw"}}}"#, false)]
-#[case::nor_this(
+#[case::docker_io(r#"{"auths":{"docker.io":{"auth":"dTpw"}}}"#, false)]
+#[case::registry_1_docker_io(
     r#"{"auths":{"https://registry-1.docker.io/v2/":{"auth":"dTpw"}}}"#,
     false
 )]
-#[case::nor_this_form(r#"{"h.example":{"auth":"dTpw"}}"#, false)]
+#[case::dockercfg_form(r#"{"h.example":{"auth":"dTpw"}}"#, false)]
 fn config_in_a_nonstandard_form_is_normalised(#[case] config: &str, #[case] universal: bool) {
     let config = read(config);
     assert_eq!(config.is_universal(), universal);

@@ -73,9 +73,9 @@ fn five() -> Vec<Found> {
 }
 
 #[rstest]
-#[case::the_newest_stay(2, &[3, 4, 5])]
-#[case::more_may_stay_than_there_are(9, &[])]
-#[case::none_stay_by_count(0, &[1, 2, 3, 4, 5])]
+#[case::newest_two(2, &[3, 4, 5])]
+#[case::limit_above_count(9, &[])]
+#[case::limit_of_zero(0, &[1, 2, 3, 4, 5])]
 fn newest_images_are_kept_by_count(#[case] keep: usize, #[case] expected: &[u64]) {
     let mut found = five();
     found.reverse();
@@ -90,11 +90,11 @@ fn newest_images_are_kept_by_count(#[case] keep: usize, #[case] expected: &[u64]
 #[case::young(image(1, 6), false)]
 #[case::old(image(1, 7), true)]
 #[case::from_the_future(image(1, -30), false)]
-#[case::of_no_age(with(image(1, 0), |ours| ours.created = Timestamp::from_second(0).unwrap()), false)]
+#[case::created_at_epoch(with(image(1, 0), |ours| ours.created = Timestamp::from_second(0).unwrap()), false)]
 #[case::of_another_namespace(with(image(1, 30), |ours| ours.namespace = "theirs".to_owned()), false)]
-#[case::without_a_word(Found { ours: None, ..image(1, 30) }, false)]
-#[case::under_a_name_of_somebody(Found { tag: "v1".to_owned(), ..image(1, 30) }, false)]
-#[case::under_a_longer_name(Found { tag: format!("{}0", tag(1)), ..image(1, 30) }, false)]
+#[case::without_labels(Found { ours: None, ..image(1, 30) }, false)]
+#[case::user_tag(Found { tag: "v1".to_owned(), ..image(1, 30) }, false)]
+#[case::longer_tag(Found { tag: format!("{}0", tag(1)), ..image(1, 30) }, false)]
 fn only_old_images_of_the_namespace_are_pruned(#[case] image: Found, #[case] expected: bool) {
     assert_eq!(!chosen(&[image], &Used::default(), 0).is_empty(), expected);
 }

@@ -132,14 +132,14 @@ async fn user_secret_takes_precedence_over_credential_helper() {
 }
 
 #[rstest]
-#[case::it_has_none("credentials not found in native keychain", 1, "credentials not found")]
+#[case::no_credentials("credentials not found in native keychain", 1, "credentials not found")]
 #[case::no_json("hunter2", 0, "no `Username` and `Secret`")]
 #[case::no_secret(
     r#"{"Username":"hunter2","Secret":""}"#,
     0,
     "no `Username` and `Secret`"
 )]
-#[case::nothing("", 0, "no `Username` and `Secret`")]
+#[case::no_output("", 0, "no `Username` and `Secret`")]
 #[tokio::test]
 async fn credential_helper_without_credentials_is_an_error(
     #[case] says: &str,
