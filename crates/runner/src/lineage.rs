@@ -108,29 +108,24 @@ mod tests {
     }
 
     #[rstest]
-    #[case::nothing_yet(Lineage::Unknown, false, head(None, 0), Owner::Nobody)]
-    #[case::somebodys(Lineage::Unknown, false, head(Some("l"), 1), Owner::Others)]
-    #[case::somebodys_that_was_emptied(Lineage::Unknown, false, head(Some("l"), 0), Owner::Nobody)]
-    #[case::somebodys_whatever_was_applied(
+    #[case::no_state(Lineage::Unknown, false, head(None, 0), Owner::Nobody)]
+    #[case::state_of_other_owner(Lineage::Unknown, false, head(Some("l"), 1), Owner::Others)]
+    #[case::empty_state_of_other_owner(Lineage::Unknown, false, head(Some("l"), 0), Owner::Nobody)]
+    #[case::state_of_other_owner_after_proven_apply(
         Lineage::Unknown,
         true,
         head(Some("l"), 1),
         Owner::Others
     )]
-    #[case::after_a_lost_record(Lineage::Lost, false, head(Some("l"), 1), Owner::Others)]
-    #[case::nothing_after_a_lost_record(Lineage::Lost, false, head(None, 0), Owner::Nobody)]
-    #[case::after_a_lost_record_and_a_proven_apply(
-        Lineage::Lost,
-        true,
-        head(Some("l"), 1),
-        Owner::Us
-    )]
-    #[case::made_by_our_first_run(Lineage::New, false, head(Some("l"), 1), Owner::Us)]
-    #[case::ours(of("l"), false, head(Some("l"), 1), Owner::Us)]
-    #[case::ours_that_was_emptied(of("l"), false, head(Some("l"), 0), Owner::Nobody)]
-    #[case::ours_that_is_gone(of("l"), false, head(None, 0), Owner::Nobody)]
-    #[case::in_the_place_of_ours(of("l"), true, head(Some("m"), 1), Owner::Others)]
-    #[case::a_new_one_in_its_place(of("l"), true, head(Some("m"), 0), Owner::Nobody)]
+    #[case::lost_record(Lineage::Lost, false, head(Some("l"), 1), Owner::Others)]
+    #[case::no_state_after_lost_record(Lineage::Lost, false, head(None, 0), Owner::Nobody)]
+    #[case::lost_record_with_proven_apply(Lineage::Lost, true, head(Some("l"), 1), Owner::Us)]
+    #[case::created_by_first_run(Lineage::New, false, head(Some("l"), 1), Owner::Us)]
+    #[case::same_lineage(of("l"), false, head(Some("l"), 1), Owner::Us)]
+    #[case::same_lineage_and_empty(of("l"), false, head(Some("l"), 0), Owner::Nobody)]
+    #[case::missing_state(of("l"), false, head(None, 0), Owner::Nobody)]
+    #[case::other_lineage(of("l"), true, head(Some("m"), 1), Owner::Others)]
+    #[case::other_lineage_and_empty(of("l"), true, head(Some("m"), 0), Owner::Nobody)]
     fn lineage_determines_the_owner_of_a_state(
         #[case] known: Lineage,
         #[case] proven: bool,
@@ -167,45 +162,45 @@ mod tests {
     }
 
     #[rstest]
-    #[case::ours(of("l"), at(Some("l"), 3, 1), at(None, 0, 0), Transfer::Copy)]
-    #[case::ours_that_was_emptied(of("l"), at(Some("l"), 3, 0), at(None, 0, 0), Transfer::Copy)]
-    #[case::what_our_first_run_made(
+    #[case::same_lineage(of("l"), at(Some("l"), 3, 1), at(None, 0, 0), Transfer::Copy)]
+    #[case::same_lineage_and_empty(of("l"), at(Some("l"), 3, 0), at(None, 0, 0), Transfer::Copy)]
+    #[case::created_by_the_first_run(
         Lineage::New,
         at(Some("l"), 3, 1),
         at(None, 0, 0),
         Transfer::Copy
     )]
-    #[case::nothing_was_made(Lineage::New, at(None, 0, 0), at(None, 0, 0), Transfer::Nothing)]
+    #[case::no_state(Lineage::New, at(None, 0, 0), at(None, 0, 0), Transfer::Nothing)]
     #[case::copied_before(of("l"), at(Some("l"), 3, 1), at(Some("l"), 3, 1), Transfer::Done)]
-    #[case::changed_since_at_the_new_place(
+    #[case::changed_at_new_address(
         of("l"),
         at(Some("l"), 3, 1),
         at(Some("l"), 5, 1),
         Transfer::Done
     )]
-    #[case::changed_since_at_the_old_place(
+    #[case::changed_at_old_address(
         of("l"),
         at(Some("l"), 5, 1),
         at(Some("l"), 3, 1),
         Transfer::Copy
     )]
     #[case::moved_by_hand(of("l"), at(None, 0, 0), at(Some("l"), 3, 1), Transfer::Done)]
-    #[case::there_is_another(of("l"), at(Some("l"), 3, 1), at(Some("m"), 3, 1), Transfer::Occupied)]
-    #[case::one_that_was_emptied_is_there(
+    #[case::occupied(of("l"), at(Some("l"), 3, 1), at(Some("m"), 3, 1), Transfer::Occupied)]
+    #[case::empty_state_at_new_address(
         of("l"),
         at(Some("l"), 3, 1),
         at(Some("m"), 3, 0),
         Transfer::Copy
     )]
-    #[case::the_old_one_is_another(of("l"), at(Some("m"), 3, 1), at(None, 0, 0), Transfer::NotOurs)]
-    #[case::nobody_knows_whose(
+    #[case::other_old_lineage(of("l"), at(Some("m"), 3, 1), at(None, 0, 0), Transfer::NotOurs)]
+    #[case::unknown_owner(
         Lineage::Unknown,
         at(Some("m"), 3, 1),
         at(None, 0, 0),
         Transfer::NotOurs
     )]
-    #[case::it_is_nowhere(of("l"), at(None, 0, 0), at(None, 0, 0), Transfer::Lost)]
-    #[case::another_empty_one(of("l"), at(Some("m"), 3, 0), at(None, 0, 0), Transfer::Lost)]
+    #[case::missing_at_both_addresses(of("l"), at(None, 0, 0), at(None, 0, 0), Transfer::Lost)]
+    #[case::empty_other_lineage(of("l"), at(Some("m"), 3, 0), at(None, 0, 0), Transfer::Lost)]
     fn only_an_owned_state_is_copied_to_a_free_address(
         #[case] known: Lineage,
         #[case] old: StateHead,

@@ -102,9 +102,9 @@ mod tests {
 ";
 
     #[rstest]
-    #[case::in_a_frame(FRAMED.to_owned())]
-    #[case::without_it(tidy(FRAMED))]
-    #[case::behind_the_words_of_a_wrapper(WRAPPED.to_owned())]
+    #[case::framed(FRAMED.to_owned())]
+    #[case::unframed(tidy(FRAMED))]
+    #[case::prefixed_by_wrapper(WRAPPED.to_owned())]
     fn lock_info_is_parsed_from_engine_output(#[case] said: String) {
         let lock = read(&said).unwrap();
         assert_eq!(lock.id, "3d93d31b-0f0c-0d2b-bd8c-e7e2d8a5a2b1");

@@ -186,8 +186,8 @@ mod tests {
     use rstest::rstest;
 
     #[rstest]
-    #[case::outputs_that_need_its_room(Some(700), 600, true)]
-    #[case::outputs_beside_it(Some(300), 600, false)]
+    #[case::outputs_without_room(Some(700), 600, true)]
+    #[case::outputs_with_room(Some(300), 600, false)]
     #[case::no_outputs(None, 1100, false)]
     fn old_unsaved_state_is_dropped_only_for_outputs(
         #[case] outputs: Option<usize>,

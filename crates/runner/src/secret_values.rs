@@ -199,10 +199,10 @@ mod tests {
     }
 
     #[rstest]
-    #[case::as_it_is("http://me:p%40ssword@proxy:3128", "http://(redacted)@proxy:3128")]
+    #[case::in_url("http://me:p%40ssword@proxy:3128", "http://(redacted)@proxy:3128")]
     #[case::password("refused: p%40ssword", "refused: (redacted)")]
     #[case::decoded("refused: p@ssword", "refused: (redacted)")]
-    #[case::sent("Basic bWU6cEBzc3dvcmQ=", "Basic (redacted)")]
+    #[case::basic_authorization("Basic bWU6cEBzc3dvcmQ=", "Basic (redacted)")]
     #[case::user("me at proxy:3128", "me at proxy:3128")]
     fn the_password_of_a_proxy_is_masked_in_every_form(#[case] text: &str, #[case] wanted: &str) {
         for value in [

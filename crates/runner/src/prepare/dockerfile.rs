@@ -181,11 +181,11 @@ mod tests {
         "h/x@sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 
     #[rstest]
-    #[case::the_base("ARG ALUSTAN_BASE\nFROM ${ALUSTAN_BASE}\nRUN apt-get install jq\n")]
-    #[case::shorter("arg ALUSTAN_BASE\nfrom $ALUSTAN_BASE AS runner")]
+    #[case::base_argument("ARG ALUSTAN_BASE\nFROM ${ALUSTAN_BASE}\nRUN apt-get install jq\n")]
+    #[case::lower_case("arg ALUSTAN_BASE\nfrom $ALUSTAN_BASE AS runner")]
     #[case::by_digest(&format!("FROM {PINNED}"))]
     #[case::for_a_platform(&format!("FROM --platform=linux/amd64 {PINNED} AS a"))]
-    #[case::a_stage_before(&format!("FROM {PINNED} AS Tools\nFROM ${{ALUSTAN_BASE}}\nCOPY --from=tools /x /x\nCOPY --from=0 /y /y"))]
+    #[case::earlier_stage(&format!("FROM {PINNED} AS Tools\nFROM ${{ALUSTAN_BASE}}\nCOPY --from=tools /x /x\nCOPY --from=0 /y /y"))]
     #[case::from_a_stage(&format!("FROM {PINNED} AS a\nFROM a"))]
     #[case::nothing("FROM scratch")]
     #[case::continued("FROM \\\n  # why\n  ${ALUSTAN_BASE}")]
@@ -203,7 +203,7 @@ mod tests {
         "ARG X\nFROM ${X}@sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef",
         "digest"
     )]
-    #[case::a_word_in_two("FR\\\nOM alpine", "FROM alpine")]
+    #[case::split_keyword("FR\\\nOM alpine", "FROM alpine")]
     #[case::behind_spaces("  \\  \n  FROM alpine", "FROM alpine")]
     #[case::a_stage_that_comes_later("FROM b\nFROM scratch AS b", "FROM b")]
     #[case::a_copy("FROM scratch\nCOPY --from=alpine:3 /x /x", "alpine:3")]
@@ -216,7 +216,7 @@ mod tests {
     #[case::unfinished("FROM scratch \\", "backslash")]
     #[case::another_escape("# escape=`\nFROM scratch", "escape")]
     #[case::on_build("FROM scratch\nONBUILD RUN true", "ONBUILD")]
-    #[case::half_a_from("FROM", "without an image")]
+    #[case::from_without_image("FROM", "without an image")]
     #[case::a_short_digest("FROM x@sha256:00", "digest")]
     #[case::two_backslashes("LABEL a=b\\\\\nFROM alpine:3\nFROM scratch", "two backslashes")]
     #[case::two_and_spaces("LABEL a=b\\\\ \t\nFROM alpine:3\nFROM scratch", "two backslashes")]
@@ -224,7 +224,7 @@ mod tests {
         "LABEL a=b\\\u{c}\nFROM alpine:3\nFROM scratch",
         "white space other than spaces or tabs"
     )]
-    #[case::a_space_that_does_not_break(
+    #[case::no_break_space(
         "LABEL a=b\\\u{a0}\nFROM alpine:3\nFROM scratch",
         "white space other than spaces or tabs"
     )]

@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[rstest]
-    #[case::as_it_is("password = glpat/0123456789\n")]
+    #[case::plain("password = glpat/0123456789\n")]
     #[case::in_an_address(r#"{"Source": "http://a.test/glpat%2F0123456789"}"#)]
     #[case::in_base64(&STANDARD.encode(format!("git:{TOKEN}")))]
     fn copied_credentials_are_refused(#[case] content: &str) {

@@ -57,7 +57,7 @@ fn run(spec: Value, secret: &[(&str, &str)]) -> (World, Ran) {
     &[("access_token", "aGlkZGVu")],
     "http://127.0.0.1:1/v1/kv/states/web"
 )]
-#[case::not_amazon(
+#[case::s3_compatible(
     json!({
         "provider": "aws", "s3": "states", "region": "any", "endpoint": "http://127.0.0.1:1",
     }),
