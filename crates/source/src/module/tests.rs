@@ -139,7 +139,7 @@ fn module_call_is_found_after_other_syntax(#[case] before: impl AsRef<str>) {
 #[rstest]
 #[case::open_bracket("resource \"a\" \"b\" {\n  x = [\n}\n", 5)]
 #[case::open_block("a {\n", 4)]
-#[case::end_of_no_block("}", 3)]
+#[case::end_without_block("}", 3)]
 #[case::newline_in_a_string("a = \"b\n\"", 3)]
 #[case::open_heredoc("a = <<E\nb", 4)]
 #[case::open_comment("/* a", 3)]
