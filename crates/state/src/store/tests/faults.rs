@@ -26,11 +26,11 @@ async fn with_one_version(secrets: &Arc<FakeSecrets>) -> StateStore {
 }
 
 #[rstest]
-#[case::it_arrived(Fault::AnswerLost)]
-#[case::it_is_lost(Fault::Lost)]
-#[case::it_arrives_before_the_next_write(Fault::Late(1))]
-#[case::it_arrives_when_the_next_chunk_is_written(Fault::Late(2))]
-#[case::it_arrives_at_last(Fault::Late(9))]
+#[case::applied_without_response(Fault::AnswerLost)]
+#[case::lost(Fault::Lost)]
+#[case::applied_before_next_write(Fault::Late(1))]
+#[case::applied_with_next_chunk(Fault::Late(2))]
+#[case::applied_last(Fault::Late(9))]
 #[tokio::test]
 async fn save_after_lost_pointer_response_keeps_stored_version(#[case] fault: Fault) {
     let secrets = cluster(3);
@@ -49,10 +49,10 @@ async fn save_after_lost_pointer_response_keeps_stored_version(#[case] fault: Fa
 }
 
 #[rstest]
-#[case::it_arrived(Fault::AnswerLost)]
-#[case::it_is_lost(Fault::Lost)]
-#[case::it_arrives_before_the_next_write(Fault::Late(1))]
-#[case::it_arrives_at_last(Fault::Late(9))]
+#[case::applied_without_response(Fault::AnswerLost)]
+#[case::lost(Fault::Lost)]
+#[case::applied_before_next_write(Fault::Late(1))]
+#[case::applied_last(Fault::Late(9))]
 #[tokio::test]
 async fn slot_without_a_write_response_is_written_again(#[case] fault: Fault) {
     let secrets = cluster(3);
@@ -116,8 +116,8 @@ async fn new_resource_version_with_the_old_pointer_is_accepted() {
 }
 
 #[rstest]
-#[case::it_arrived(Fault::AnswerLost)]
-#[case::it_is_lost(Fault::Lost)]
+#[case::applied_without_response(Fault::AnswerLost)]
+#[case::lost(Fault::Lost)]
 #[tokio::test]
 async fn uncertain_state_is_not_returned_to_the_engine(#[case] fault: Fault) {
     let secrets = cluster(3);
@@ -134,9 +134,9 @@ async fn uncertain_state_is_not_returned_to_the_engine(#[case] fault: Fault) {
 
 /// A run considered dead continues: both writers opened the same version.
 #[rstest]
-#[case::it_arrives_before_the_next_write(1)]
-#[case::it_arrives_later(2)]
-#[case::it_arrives_at_last(9)]
+#[case::applied_before_next_write(1)]
+#[case::applied_two_writes_later(2)]
+#[case::applied_last(9)]
 #[tokio::test]
 async fn a_slot_is_not_overwritten_between_its_chunk_and_the_pointer(#[case] later: usize) {
     let secrets = cluster(3);
@@ -154,10 +154,10 @@ async fn a_slot_is_not_overwritten_between_its_chunk_and_the_pointer(#[case] lat
 
 /// A run considered dead cannot move the pointer to the chunk of the next run.
 #[rstest]
-#[case::it_arrives_before_the_next_signs(1)]
-#[case::it_arrives_before_the_next_chunk(2)]
-#[case::it_arrives_before_the_next_pointer(3)]
-#[case::it_arrives_at_last(9)]
+#[case::applied_before_next_signature(1)]
+#[case::applied_before_next_chunk(2)]
+#[case::applied_before_next_pointer(3)]
+#[case::applied_last(9)]
 #[tokio::test]
 async fn late_pointer_write_does_not_name_the_next_runs_chunk(#[case] later: usize) {
     let secrets = cluster(3);
