@@ -16,7 +16,7 @@ use tempfile::TempDir;
 
 use crate::support::{
     DockerRegistry, FakeRegistry, Fault, OCI_INDEX, OCI_LAYER, PASSWORD, Seen, Setting, USER,
-    basic, client, plain, told,
+    assert_failure, basic, client, plain,
 };
 
 const PROVIDERS: &[u8] = &[b'p'; 300_000];
@@ -382,7 +382,7 @@ async fn refused_manifest_without_a_tag_is_an_error() {
     })
     .await;
     let error = append(&base, &server).await.unwrap_err();
-    told(&error, "RegistryError", false, &["push the image", "412"]);
+    assert_failure(&error, "RegistryError", false, &["push the image", "412"]);
 }
 
 #[tokio::test]
@@ -396,7 +396,7 @@ async fn unexpected_manifest_digest_is_an_error() {
     .await;
     let error = append(&base, &server).await.unwrap_err();
     let wrong = Digest::of(b"wrong").to_string();
-    told(&error, "RegistryError", false, &[&wrong]);
+    assert_failure(&error, "RegistryError", false, &[&wrong]);
 }
 
 #[rstest]
@@ -408,7 +408,7 @@ async fn manifest_accepted_without_digest_is_an_error(#[case] status: u16) {
     let (server, base) =
         with_base(move |seen, _| is_manifest_put(seen).then_some(Fault::Status(status))).await;
     let error = append(&base, &server).await.unwrap_err();
-    told(&error, "RegistryError", false, &[&status.to_string()]);
+    assert_failure(&error, "RegistryError", false, &[&status.to_string()]);
 }
 
 #[rstest]
@@ -446,7 +446,7 @@ async fn manifest_put_without_a_digest_is_verified(#[case] is_lost: bool) {
     .await;
     let result = append(&base, &server).await;
     if is_lost {
-        told(
+        assert_failure(
             &result.unwrap_err(),
             "RegistryError",
             false,
@@ -477,7 +477,7 @@ async fn redirect_of_a_write_to_another_host_is_not_followed(
     })
     .await;
     let error = append(&base, &server).await.unwrap_err();
-    told(&error, "RegistryError", false, &["redirect"]);
+    assert_failure(&error, "RegistryError", false, &["redirect"]);
     assert!(other.seen().is_empty(), "{:?}", other.seen());
 }
 
@@ -490,7 +490,7 @@ async fn redirect_of_an_upload_is_an_error() {
     })
     .await;
     let error = append(&base, &server).await.unwrap_err();
-    told(&error, "RegistryError", false, &["redirect"]);
+    assert_failure(&error, "RegistryError", false, &["redirect"]);
     is_not_pushed(&server);
 }
 
@@ -507,7 +507,7 @@ async fn redirect_of_a_deletion_to_another_host_is_not_followed() {
         .delete(base.name(), base.digest().unwrap(), &plain(None))
         .await
         .unwrap_err();
-    told(&error, "RegistryError", false, &["redirect"]);
+    assert_failure(&error, "RegistryError", false, &["redirect"]);
     assert!(other.seen().is_empty());
 }
 
@@ -529,7 +529,7 @@ async fn redirect_of_a_write_in_the_registry_keeps_the_method(
     if is_followed {
         is_complete(&server, &result.unwrap());
     } else {
-        told(&result.unwrap_err(), "RegistryError", false, &["redirect"]);
+        assert_failure(&result.unwrap_err(), "RegistryError", false, &["redirect"]);
     }
 }
 
@@ -558,7 +558,7 @@ async fn lost_upload_session_is_replaced(#[case] status: u16, #[case] code: &str
 async fn upload_session_that_is_always_lost_is_an_error() {
     let (server, base) = with_base(|seen, _| is_put(seen).then_some(Fault::Status(404))).await;
     let error = append(&base, &server).await.unwrap_err();
-    told(&error, "RegistryError", true, &["upload session"]);
+    assert_failure(&error, "RegistryError", true, &["upload session"]);
     assert!(server.requests("PUT", UPLOADS).len() <= 2 * 4);
     is_not_pushed(&server);
 }
@@ -587,7 +587,7 @@ async fn manifest_with_a_blob_that_stays_unknown_is_an_error() {
     })
     .await;
     let error = append(&base, &server).await.unwrap_err();
-    told(&error, "RegistryError", false, &["a blob that was pushed"]);
+    assert_failure(&error, "RegistryError", false, &["a blob that was pushed"]);
     assert_eq!(server.requests("PUT", "/manifests/").len(), 2);
 }
 
@@ -620,7 +620,7 @@ async fn upload_without_a_response_is_retried() {
 async fn upload_that_fails_every_time_is_an_error() {
     let (server, base) = with_base(|seen, _| is_put(seen).then_some(Fault::Status(503))).await;
     let error = append(&base, &server).await.unwrap_err();
-    told(
+    assert_failure(
         &error,
         "RegistryUnreachable",
         true,
@@ -636,7 +636,7 @@ async fn refused_upload_is_not_retried() {
     })
     .await;
     let error = append(&base, &server).await.unwrap_err();
-    told(&error, "RegistryForbidden", false, &["push the image"]);
+    assert_failure(&error, "RegistryForbidden", false, &["push the image"]);
     assert!(server.requests("POST", "").len() <= 2 * 2);
 }
 
@@ -666,7 +666,7 @@ async fn base_layer_with_other_content_is_not_pushed(#[case] content: &[u8]) {
     other.set_blob("team/base", &layer, content);
     let error = append(&base, &server).await.unwrap_err();
     let words = ["does not match", layer.as_str(), &base.to_string()];
-    told(&error, "BaseImageUnsupported", false, &words);
+    assert_failure(&error, "BaseImageUnsupported", false, &words);
     is_not_pushed(&server);
     assert!(server.blob("team/app", layer.as_str()).is_none());
 }
@@ -678,7 +678,7 @@ async fn base_config_with_other_content_is_refused() {
     let config = Digest::parse(manifest.unwrap()["config"]["digest"].as_str().unwrap()).unwrap();
     server.set_blob("team/base", &config, b"{}");
     let error = append(&base, &server).await.unwrap_err();
-    told(&error, "BaseImageUnsupported", false, &[config.as_str()]);
+    assert_failure(&error, "BaseImageUnsupported", false, &[config.as_str()]);
     is_not_pushed(&server);
 }
 
@@ -690,7 +690,7 @@ async fn base_manifest_with_other_content_is_refused() {
     })
     .await;
     let error = append(&base, &server).await.unwrap_err();
-    told(&error, "BaseImageUnsupported", false, &["does not match"]);
+    assert_failure(&error, "BaseImageUnsupported", false, &["does not match"]);
 }
 
 #[rstest]
@@ -704,7 +704,7 @@ async fn endless_response_is_an_error(#[case] path: &'static str) {
     })
     .await;
     let error = append(&base, &server).await.unwrap_err();
-    told(&error, "RegistryError", false, &["larger than"]);
+    assert_failure(&error, "RegistryError", false, &["larger than"]);
     is_not_pushed(&server);
 }
 
@@ -714,7 +714,7 @@ async fn base_manifest_larger_than_1_mib_is_refused() {
     let manifest = json!({"schemaVersion": 2, "x": "x".repeat(1 << 20)});
     let base = server.add_manifest("team/base", &manifest);
     let error = append(&base, &server).await.unwrap_err();
-    told(&error, "RegistryError", false, &["larger than 1048576"]);
+    assert_failure(&error, "RegistryError", false, &["larger than 1048576"]);
     is_not_pushed(&server);
 }
 
@@ -726,7 +726,7 @@ async fn base_config_larger_than_1_mib_is_refused() {
     let content = " ".repeat((1 << 20) + 1);
     server.set_blob("team/base", &config, content.as_bytes());
     let error = append(&base, &server).await.unwrap_err();
-    told(&error, "RegistryError", false, &["larger than 1048576"]);
+    assert_failure(&error, "RegistryError", false, &["larger than 1048576"]);
     is_not_pushed(&server);
 }
 
@@ -735,7 +735,7 @@ async fn missing_base_is_an_error() {
     let server = FakeRegistry::honest().await;
     let base = ImageRef::by_digest(server.name("team/base"), Digest::of(b"none"));
     let error = append(&base, &server).await.unwrap_err();
-    told(
+    assert_failure(
         &error,
         "BaseImageNotFound",
         false,
@@ -757,7 +757,7 @@ async fn missing_base_layer_is_a_missing_base() {
     let server = FakeRegistry::honest().await;
     let base = other.add_image("team/base", "amd64", &BASE);
     let error = append(&base, &server).await.unwrap_err();
-    told(&error, "BaseImageNotFound", false, &[&base.to_string()]);
+    assert_failure(&error, "BaseImageNotFound", false, &[&base.to_string()]);
     is_not_pushed(&server);
 }
 
@@ -778,16 +778,16 @@ async fn index_gives_the_image_of_the_platform() {
     let only_arm = index(&[entry(&arm64, "arm64")]);
     let nested = index(&[entry(&base, "amd64")]);
     let error = append(&only_arm, &server).await.unwrap_err();
-    told(
+    assert_failure(
         &error,
         "BaseImageUnsupported",
         false,
         &["linux/amd64", "linux/arm64"],
     );
     let error = append(&nested, &server).await.unwrap_err();
-    told(&error, "BaseImageUnsupported", false, &["another index"]);
+    assert_failure(&error, "BaseImageUnsupported", false, &["another index"]);
     let error = append(&arm64, &server).await.unwrap_err();
-    told(&error, "BaseImageUnsupported", false, &["arm64", "amd64"]);
+    assert_failure(&error, "BaseImageUnsupported", false, &["arm64", "amd64"]);
     let digest = append(&base, &server).await.unwrap();
     is_complete(&server, &digest);
 }
@@ -825,7 +825,7 @@ async fn wrong_credentials_are_unauthorized(
     let server = FakeRegistry::start(BASIC, |_, _| None).await;
     let base = server.add_image("team/base", "amd64", &BASE);
     let error = append_with(&base, &plain(read), &server, &plain(push)).await;
-    told(&error.unwrap_err(), "RegistryUnauthorized", false, &[word]);
+    assert_failure(&error.unwrap_err(), "RegistryUnauthorized", false, &[word]);
     is_not_pushed(&server);
 }
 
@@ -846,7 +846,7 @@ async fn refused_token_is_replaced_once() {
     let server = server.await;
     let base = server.add_image("team/base", "amd64", &BASE);
     let error = append(&base, &server).await.unwrap_err();
-    told(&error, "RegistryUnauthorized", false, &["push the image"]);
+    assert_failure(&error, "RegistryUnauthorized", false, &["push the image"]);
 }
 
 #[tokio::test]
@@ -866,7 +866,7 @@ async fn upload_to_another_host_has_no_credentials() {
     let access = plain(basic(USER, PASSWORD));
     let refused = append_with(&base, &access, &server, &access).await;
     let words = ["a blob that was pushed"];
-    told(&refused.unwrap_err(), "RegistryError", false, &words);
+    assert_failure(&refused.unwrap_err(), "RegistryError", false, &words);
     let seen = storage.seen();
     assert_eq!(seen.len(), 2 * 3, "two layers and the config, twice");
     assert!(
@@ -908,7 +908,7 @@ async fn blob_is_redirected_five_times_at_most() {
     .await;
     let error = append(&base, &server).await.unwrap_err();
     let words = ["a redirect that is not followed"];
-    told(&error, "RegistryError", false, &words);
+    assert_failure(&error, "RegistryError", false, &words);
     assert_eq!(server.requests("GET", "/v2/team/base/blobs/").len(), 6);
 }
 
@@ -925,7 +925,7 @@ async fn response_of_a_redirect_target_is_not_quoted() {
     })
     .await;
     let error = append(&base, &server).await.unwrap_err();
-    told(&error, "RegistryForbidden", false, &["403"]);
+    assert_failure(&error, "RegistryForbidden", false, &["403"]);
     assert!(!format!("{error} {error:?}").contains("inside"));
 }
 
@@ -943,7 +943,7 @@ async fn response_of_another_upload_host_is_not_quoted() {
     })
     .await;
     let error = append(&base, &server).await.unwrap_err();
-    told(&error, "RegistryForbidden", false, &["403"]);
+    assert_failure(&error, "RegistryForbidden", false, &["403"]);
     assert!(!format!("{error} {error:?}").contains("inside"));
     assert!(!inside.requests("PUT", "").is_empty());
 }
@@ -964,7 +964,7 @@ async fn unreadable_layer_is_an_error() {
     let client = eager();
     for (layers, word) in [(shorter, "10 bytes, not 9"), (missing, "missing")] {
         let pushed = client.append(&base, &access, &image, &access, &layers, &config);
-        told(&pushed.await.unwrap_err(), "PrepareFailed", false, &[word]);
+        assert_failure(&pushed.await.unwrap_err(), "PrepareFailed", false, &[word]);
     }
     is_not_pushed(&server);
     assert_eq!(server.blobs("team/app"), before);
@@ -979,7 +979,7 @@ async fn references_without_digest_or_tag_are_refused() {
     let client = eager();
     for (base, image) in [(&image, &image), (&base, &base)] {
         let pushed = client.append(base, &access, image, &access, &[], &config);
-        told(&pushed.await.unwrap_err(), "InvalidImageName", false, &[]);
+        assert_failure(&pushed.await.unwrap_err(), "InvalidImageName", false, &[]);
     }
     assert!(server.seen().is_empty());
 }

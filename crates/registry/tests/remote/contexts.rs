@@ -11,8 +11,8 @@ use serde_json::json;
 
 use crate::prune::push;
 use crate::support::{
-    DockerRegistry, FakeRegistry, Fault, PASSWORD, Setting, USER, basic, client, name, plain, tag,
-    told,
+    DockerRegistry, FakeRegistry, Fault, PASSWORD, Setting, USER, assert_failure, basic, client,
+    name, plain, tag,
 };
 
 const CONTEXT: &[u8] = b"the bytes of a context";
@@ -142,7 +142,7 @@ async fn bytes_of_another_digest_are_not_pushed() {
         .push_context(&name("127.0.0.1:1"), &context, CONTEXT.into(), &plain(None))
         .await
         .unwrap_err();
-    told(&error, "ContextDamaged", false, &["not those of sha256:"]);
+    assert_failure(&error, "ContextDamaged", false, &["not those of sha256:"]);
 }
 
 #[tokio::test]
@@ -156,7 +156,7 @@ async fn pull_of_missing_or_other_artifact_is_an_error() {
         .pull_context(&name, &Digest::of(b"nothing"), &access)
         .await
         .unwrap_err();
-    told(
+    assert_failure(
         &error,
         "ImageNotFound",
         false,
@@ -167,7 +167,7 @@ async fn pull_of_missing_or_other_artifact_is_an_error() {
         .pull_context(&name, &image, &access)
         .await
         .unwrap_err();
-    told(&error, "ContextDamaged", false, &["artifact type"]);
+    assert_failure(&error, "ContextDamaged", false, &["artifact type"]);
 }
 
 #[tokio::test]
@@ -186,7 +186,7 @@ async fn damaged_context_in_the_registry_is_detected() {
         .pull_context(&name, &manifest, &access)
         .await
         .unwrap_err();
-    told(&error, "ContextDamaged", false, &["does not match sha256:"]);
+    assert_failure(&error, "ContextDamaged", false, &["does not match sha256:"]);
 }
 
 #[tokio::test]
@@ -237,7 +237,7 @@ async fn endless_manifest_response_is_refused() {
     let client = client(Options::default());
     let image = tag(&server.host, "image");
     let error = client.digest_of(&image, &plain(None)).await.unwrap_err();
-    told(&error, "RegistryError", false, &["larger than"]);
+    assert_failure(&error, "RegistryError", false, &["larger than"]);
 }
 
 #[rstest]
@@ -261,5 +261,5 @@ async fn endless_context_is_not_pulled(#[case] path: &'static str) {
     let access = plain(None);
     let pulled = client.pull_context(&repository, image.digest().unwrap(), &access);
     let error = pulled.await.unwrap_err();
-    told(&error, "RegistryError", false, &["larger than"]);
+    assert_failure(&error, "RegistryError", false, &["larger than"]);
 }

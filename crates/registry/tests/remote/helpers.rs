@@ -6,7 +6,9 @@ use alustan_registry::{Access, Credential, Digest, Error, Options, context_tag};
 use rstest::rstest;
 use tempfile::TempDir;
 
-use crate::support::{DockerRegistry, Fake, PASSWORD, Setting, USER, ask, client, name, tag, told};
+use crate::support::{
+    DockerRegistry, Fake, PASSWORD, Setting, USER, ask, assert_failure, client, name, tag,
+};
 
 /// A credential helper that records its input.
 struct FakeHelper {
@@ -154,7 +156,7 @@ async fn credential_helper_without_credentials_is_an_error(
         &server.host(),
         "ServiceAccount",
     ];
-    told(&error, "CredentialHelperFailed", false, &words);
+    assert_failure(&error, "CredentialHelperFailed", false, &words);
 }
 
 #[tokio::test]
@@ -166,5 +168,5 @@ async fn missing_credential_helper_is_an_error() {
     };
     let error: Error = ask(&private().host(), &access).await.unwrap_err();
     let words = ["no-such-credential-helper", "image of the operator"];
-    told(&error, "CredentialHelperMissing", false, &words);
+    assert_failure(&error, "CredentialHelperMissing", false, &words);
 }

@@ -6,7 +6,7 @@ use alustan_registry::{
 use reqwest::{Client, StatusCode};
 use serde_json::json;
 
-use crate::support::{DockerRegistry, Fake, Setting, client, name, plain, tag, told};
+use crate::support::{DockerRegistry, Fake, Setting, assert_failure, client, name, plain, tag};
 
 const IMAGE: &str = "application/vnd.oci.image.manifest.v1+json";
 
@@ -124,7 +124,7 @@ async fn registry_without_deletion_support_is_an_error() {
         .delete(&name, &manifest, &plain(None))
         .await
         .unwrap_err();
-    told(
+    assert_failure(
         &error,
         "RegistryUnsupported",
         false,
@@ -217,7 +217,7 @@ async fn endless_tag_list_is_an_error() {
     })
     .await;
     let listed = inventory(&server).await;
-    told(
+    assert_failure(
         &listed.unwrap_err(),
         "RegistryError",
         false,
@@ -255,7 +255,7 @@ async fn is_refused(list: String, words: &str) -> Fake {
     })
     .await;
     let listed = inventory(&server).await;
-    told(&listed.unwrap_err(), "RegistryError", false, &[words]);
+    assert_failure(&listed.unwrap_err(), "RegistryError", false, &[words]);
     server
 }
 
@@ -318,7 +318,7 @@ async fn manifests_larger_than_4_mib_are_not_read_for_pruning() {
     })
     .await;
     let listed = inventory(&server).await;
-    told(
+    assert_failure(
         &listed.unwrap_err(),
         "RegistryError",
         false,
@@ -372,7 +372,7 @@ async fn failed_context_push_reports_the_first_error() {
     let (client, name) = (client(Options::default()), name(&server.host));
     let (digest, access) = (Digest::of(b"x"), plain(None));
     let pushed = client.push_context(&name, &digest, b"x"[..].into(), &access);
-    told(
+    assert_failure(
         &pushed.await.unwrap_err(),
         "RegistryError",
         false,

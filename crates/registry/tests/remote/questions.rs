@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use alustan_registry::{Access, Digest, Options};
 
 use crate::support::{
-    DockerRegistry, FakeRegistry, Fault, PASSWORD, Setting, USER, ask, basic, client, free_port,
-    name, plain, tag, told,
+    DockerRegistry, FakeRegistry, Fault, PASSWORD, Setting, USER, ask, assert_failure, basic,
+    client, free_port, name, plain, tag,
 };
 
 #[tokio::test]
@@ -44,7 +44,7 @@ async fn wrong_or_missing_credentials_are_unauthorized() {
         None,
     ] {
         let error = ask(&host, &plain(credential)).await.unwrap_err();
-        told(
+        assert_failure(
             &error,
             "RegistryUnauthorized",
             false,
@@ -61,7 +61,7 @@ async fn wrong_or_missing_credentials_are_unauthorized() {
             &plain(basic(USER, "wrong")),
         )
         .await;
-    told(
+    assert_failure(
         &error.unwrap_err(),
         "RegistryUnauthorized",
         false,
@@ -85,7 +85,7 @@ async fn authentication_is_not_shared_between_credentials() {
             .digest_of(&image, &plain(credential))
             .await
             .unwrap_err();
-        told(&error, "RegistryUnauthorized", false, &[]);
+        assert_failure(&error, "RegistryUnauthorized", false, &[]);
     }
     client
         .digest_of(&image, &plain(basic(USER, PASSWORD)))
@@ -97,7 +97,7 @@ async fn authentication_is_not_shared_between_credentials() {
 async fn unreachable_registry_is_a_transient_failure() {
     let closed = format!("127.0.0.1:{}", free_port());
     for access in [plain(None), Access::anonymous()] {
-        told(
+        assert_failure(
             &ask(&closed, &access).await.unwrap_err(),
             "RegistryUnreachable",
             true,
@@ -107,7 +107,7 @@ async fn unreachable_registry_is_a_transient_failure() {
     let error = ask("no-such-host.invalid", &Access::anonymous())
         .await
         .unwrap_err();
-    told(
+    assert_failure(
         &error,
         "RegistryUnreachable",
         true,
@@ -122,19 +122,19 @@ async fn untrusted_certificate_and_plain_http_are_tls_errors() {
         ..Setting::default()
     });
     let error = ask(&server.host(), &Access::anonymous()).await.unwrap_err();
-    told(&error, "RegistryTls", false, &["authority"]);
+    assert_failure(&error, "RegistryTls", false, &["authority"]);
     let plain_server = DockerRegistry::start(Setting::default());
     let error = ask(&plain_server.host(), &Access::anonymous())
         .await
         .unwrap_err();
-    told(
+    assert_failure(
         &error,
         "RegistryTls",
         false,
         &["containerRegistry.insecure"],
     );
     let error = ask(&server.host(), &plain(None)).await.unwrap_err();
-    told(&error, "RegistryError", false, &["400"]);
+    assert_failure(&error, "RegistryError", false, &["400"]);
 }
 
 #[tokio::test]
@@ -150,7 +150,7 @@ async fn silent_registry_times_out() {
         .digest_of(&tag(&host, "x"), &plain(None))
         .await
         .unwrap_err();
-    told(&error, "RegistryUnreachable", true, &["no answer within"]);
+    assert_failure(&error, "RegistryUnreachable", true, &["no answer within"]);
     assert!(started.elapsed() < Duration::from_secs(10));
 }
 
@@ -170,5 +170,5 @@ async fn no_more_than_64_kib_of_an_error_is_read() {
         .digest_of(&tag(&server.host, "x"), &plain(None))
         .await
         .unwrap_err();
-    told(&error, "RegistryUnreachable", true, &["status 503"]);
+    assert_failure(&error, "RegistryUnreachable", true, &["status 503"]);
 }

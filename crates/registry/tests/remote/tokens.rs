@@ -12,7 +12,7 @@ use std::{
 use alustan_registry::{Access, Credential, Error, Options};
 use rustls::{ServerConfig, ServerConnection, StreamOwned, pki_types::PrivateKeyDer};
 
-use crate::support::{Fake, PASSWORD, Seen, USER, ask, basic, client, plain, tag, told};
+use crate::support::{Fake, PASSWORD, Seen, USER, ask, assert_failure, basic, client, plain, tag};
 
 fn bearer(host: &str) -> String {
     format!("Bearer realm=\"http://{host}/token\",service=\"s\"")
@@ -129,7 +129,7 @@ async fn refusal_of_a_token_service_is_classified() {
         let error = ask(&server.host, &plain(basic(USER, PASSWORD)))
             .await
             .unwrap_err();
-        told(&error, reason, transient, &["token service", &server.host]);
+        assert_failure(&error, reason, transient, &["token service", &server.host]);
     }
 }
 
@@ -142,7 +142,7 @@ async fn token_response_larger_than_64_kib_is_refused() {
         let asked = ask(&server.host, &plain(None)).await;
         assert_eq!(asked.is_ok(), accepted, "{asked:?}");
         if let Err(error) = asked {
-            told(&error, "RegistryError", false, &["answers without end"]);
+            assert_failure(&error, "RegistryError", false, &["answers without end"]);
         }
     }
 }
@@ -183,7 +183,7 @@ async fn token_service_without_tls_gets_no_credentials() {
     });
     let access = Access::with(Some(basic(USER, PASSWORD)));
     let asked = client.digest_of(&tag(&host, "x"), &access).await;
-    told(&asked.unwrap_err(), "RegistryError", false, &["plain http"]);
+    assert_failure(&asked.unwrap_err(), "RegistryError", false, &["plain http"]);
     assert!(tokens.seen("/token").is_empty());
 }
 
@@ -244,7 +244,7 @@ async fn refusal_of_a_registry_is_classified() {
             _ => (status, None, body.clone()),
         })
         .await;
-        told(&refused(&server).await, reason, transient, &[&server.host]);
+        assert_failure(&refused(&server).await, reason, transient, &[&server.host]);
     }
 }
 

@@ -10,7 +10,7 @@ pub(crate) use docker::{DockerRegistry, PASSWORD, Setting, USER, free_port};
 pub(crate) use fake::{Fake, Seen};
 pub(crate) use registry::{FakeRegistry, Fault, OCI_INDEX, OCI_LAYER};
 
-/// Creates a client. The program installs the crypto provider, which is the test here.
+/// Creates a client. Installs the crypto provider, as a program that uses the crate must.
 pub(crate) fn client(options: Options) -> Registry {
     // Another test of this process may have installed it.
     let _ = rustls::crypto::ring::default_provider().install_default();
@@ -47,7 +47,7 @@ pub(crate) async fn ask(host: &str, access: &Access) -> Result<Option<Digest>, E
         .await
 }
 
-pub(crate) fn told(error: &Error, reason: &str, transient: bool, words: &[&str]) {
+pub(crate) fn assert_failure(error: &Error, reason: &str, transient: bool, words: &[&str]) {
     let text = error.to_string();
     assert_eq!(
         (error.reason(), error.is_transient()),
