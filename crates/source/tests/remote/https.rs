@@ -10,8 +10,8 @@ use crate::support::{self, HttpServer, Origin, Rules, TestCache, names};
 const ME: &str = "bWU6cEBzcy93OnJk";
 const PASSWORD: &str = "p@ss/w:rd";
 
-fn told(error: &Error, reason: &str, transient: bool, words: &[&str]) {
-    let text = support::told(error, reason, transient, words);
+fn assert_failure(error: &Error, reason: &str, transient: bool, words: &[&str]) {
+    let text = support::assert_failure(error, reason, transient, words);
     assert!(
         !text.contains(PASSWORD) && !text.contains("hunter2"),
         "{text}"
@@ -63,7 +63,7 @@ async fn wrong_or_missing_password_is_reported() {
     .await;
     for password in [Some("hunter2"), None] {
         let error = refusal(&server.url(), &server.credentials(password)).await;
-        told(
+        assert_failure(
             &error,
             "GitAuthenticationFailed",
             false,
@@ -76,7 +76,7 @@ async fn wrong_or_missing_password_is_reported() {
 async fn certificate_of_an_unknown_ca_is_refused() {
     let origin = origin();
     let server = HttpServer::tls(origin.folder.path(), Rules::default()).await;
-    told(
+    assert_failure(
         &refusal(&server.url(), &Credentials::default()).await,
         "GitTlsFailed",
         false,
@@ -86,7 +86,7 @@ async fn certificate_of_an_unknown_ca_is_refused() {
         ca_bundle: Some("nonsense".into()),
         ..Credentials::default()
     };
-    told(
+    assert_failure(
         &refusal(&server.url(), &broken).await,
         "GitTlsFailed",
         false,
@@ -121,7 +121,7 @@ async fn repository_ca_is_added_to_the_system_ca() {
         .resolve(&second.url(), None, &Credentials::default())
         .await
         .unwrap_err();
-    told(&error, "GitTlsFailed", false, &["gitRepo.caBundle"]);
+    assert_failure(&error, "GitTlsFailed", false, &["gitRepo.caBundle"]);
 }
 
 #[tokio::test]
@@ -142,7 +142,7 @@ async fn http_status_determines_the_reason() {
             },
         )
         .await;
-        told(
+        assert_failure(
             &refusal(&server.url(), &Credentials::default()).await,
             reason,
             transient,
@@ -151,7 +151,7 @@ async fn http_status_determines_the_reason() {
     }
     let server = HttpServer::plain(origin.folder.path(), Rules::default()).await;
     let url = server.url().replace("r.git", "nothing.git");
-    told(
+    assert_failure(
         &refusal(&url, &Credentials::default()).await,
         "RepositoryNotFound",
         false,
@@ -167,13 +167,13 @@ async fn unreachable_host_is_a_transient_failure() {
         .unwrap()
         .port();
     let none = Credentials::default();
-    told(
+    assert_failure(
         &refusal(&format!("https://127.0.0.1:{port}/r"), &none).await,
         "RepositoryUnreachable",
         true,
         &[],
     );
-    told(
+    assert_failure(
         &refusal("https://no-such-host.invalid/r", &none).await,
         "RepositoryUnreachable",
         true,
@@ -196,7 +196,7 @@ async fn silent_host_times_out() {
         .resolve(&url, &Reference::Default, &Credentials::default())
         .await
         .unwrap_err();
-    told(&error, "GitTimeout", true, &["no end after"]);
+    assert_failure(&error, "GitTimeout", true, &["no end after"]);
     assert!(started.elapsed() < Duration::from_secs(10));
 }
 
@@ -221,7 +221,7 @@ async fn password_does_not_follow_a_redirect_to_another_host() {
     )
     .await;
     let error = refusal(&server.url(), &server.credentials(Some(PASSWORD))).await;
-    told(&error, "GitAuthenticationFailed", false, &[]);
+    assert_failure(&error, "GitAuthenticationFailed", false, &[]);
     assert!(other.seen.lock().unwrap().is_empty());
 }
 
@@ -265,7 +265,7 @@ async fn host_without_commit_fetch_is_queried_by_reference() {
         .context_of(&server.url(), "", &stale, &none)
         .await
         .unwrap_err();
-    told(&error, "RevisionMoved", true, &["looked up again"]);
+    assert_failure(&error, "RevisionMoved", true, &["looked up again"]);
     let revision = fresh.resolve(&server.url(), None, &none).await.unwrap();
     fresh
         .context_of(&server.url(), "", &revision, &none)
@@ -283,5 +283,5 @@ async fn missing_commit_is_reported_as_moved_revision() {
         .context_of(&server.url(), "", &revision, &none)
         .await
         .unwrap_err();
-    told(&error, "RevisionMoved", true, &["aaaaaaaa"]);
+    assert_failure(&error, "RevisionMoved", true, &["aaaaaaaa"]);
 }

@@ -9,7 +9,7 @@ use std::{
 
 use alustan_source::{CacheOptions, Credentials};
 
-use crate::support::{HttpServer, Origin, Rules, SshServer, TestCache, names, told};
+use crate::support::{HttpServer, Origin, Rules, SshServer, TestCache, assert_failure, names};
 
 fn bytes_in(path: &Path) -> u64 {
     let Ok(found) = fs::symlink_metadata(path) else {
@@ -198,7 +198,7 @@ async fn repository_that_needs_too_much_memory_is_refused() {
         .await
         .unwrap_err();
     let words = ["a file needs more memory than git may use"];
-    told(&error, "RepositoryTooLarge", false, &words);
+    assert_failure(&error, "RepositoryTooLarge", false, &words);
 }
 
 #[tokio::test(flavor = "multi_thread")]

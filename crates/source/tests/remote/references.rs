@@ -2,7 +2,7 @@
 
 use alustan_source::{Credentials, Reference};
 
-use crate::support::{HttpServer, Origin, Rules, TestCache, files, told};
+use crate::support::{HttpServer, Origin, Rules, TestCache, assert_failure, files};
 
 async fn serve(origin: &Origin, old: bool) -> HttpServer {
     let rules = Rules {
@@ -83,7 +83,7 @@ async fn moved_tag_is_followed_and_missing_tag_is_reported() {
         .context_at(&server.url(), &gone, &none)
         .await
         .unwrap_err();
-    told(
+    assert_failure(
         &error,
         "TagNotFound",
         false,
@@ -137,7 +137,7 @@ async fn unreachable_commit_is_fetched_if_the_host_serves_it() {
         .context_at(&old.url(), &commit, &none)
         .await
         .unwrap_err();
-    told(
+    assert_failure(
         &error,
         "CommitNotFound",
         false,
@@ -154,7 +154,7 @@ async fn misses_a_commit(origin: &Origin, word: &str) {
             .context_at(&server.url(), &commit, &Credentials::default())
             .await
             .unwrap_err();
-        told(&error, "CommitNotFound", false, &[word]);
+        assert_failure(&error, "CommitNotFound", false, &[word]);
     }
 }
 
@@ -174,7 +174,7 @@ async fn commit_in_a_repository_without_branches_is_reported() {
 #[tokio::test]
 async fn abbreviated_commit_id_is_refused_with_advice() {
     let error = Reference::commit("c0ffee1").unwrap_err();
-    told(
+    assert_failure(
         &error,
         "InvalidReference",
         false,
@@ -242,7 +242,7 @@ async fn deleted_branch_is_reported_with_the_default_branch() {
         .resolve(&server.url(), feature, &none)
         .await
         .unwrap_err();
-    told(
+    assert_failure(
         &error,
         "BranchNotFound",
         false,
@@ -271,7 +271,7 @@ async fn empty_repository_is_used_after_its_first_commit() {
             .resolve(&server.url(), branch, &none)
             .await
             .unwrap_err();
-        told(&error, "RepositoryEmpty", false, &["push a first commit"]);
+        assert_failure(&error, "RepositoryEmpty", false, &["push a first commit"]);
     }
     origin.commit(&[("main.tf", "# 1\n")]);
     let context = cache.context(&server.url(), "", &none).await.unwrap();

@@ -4,8 +4,8 @@ use alustan_source::{Credentials, Error, SecretBytes};
 
 use crate::support::{self, Origin, SshServer, TestCache, names};
 
-fn told(error: &Error, reason: &str, transient: bool, words: &[&str]) {
-    let text = support::told(error, reason, transient, words);
+fn assert_failure(error: &Error, reason: &str, transient: bool, words: &[&str]) {
+    let text = support::assert_failure(error, reason, transient, words);
     assert!(!text.contains("PRIVATE KEY"), "{text}");
 }
 
@@ -95,7 +95,7 @@ async fn every_key_type_works_and_its_passphrase_is_detected() {
             &format!("{name}-locked"),
             &[arguments, &["-N", "hunter2"]].concat(),
         );
-        told(
+        assert_failure(
             &refusal(&url, &server.credentials_with(&locked)).await,
             "SshKeyEncrypted",
             false,
@@ -111,7 +111,7 @@ async fn unusable_keys_have_distinct_reasons() {
     let url = server.url(&origin.folder.path().join("r.git"));
     let with = |key: &str| server.credentials_with(key);
     let other = server.new_key("other", "");
-    told(
+    assert_failure(
         &refusal(&url, &with(&other)).await,
         "GitAuthenticationFailed",
         false,
@@ -122,20 +122,20 @@ async fn unusable_keys_have_distinct_reasons() {
         ],
     );
     let locked = server.new_key("locked", "hunter2");
-    told(
+    assert_failure(
         &refusal(&url, &with(&locked)).await,
         "SshKeyEncrypted",
         false,
         &["passphrase"],
     );
     let broken = "-----BEGIN OPENSSH PRIVATE KEY-----\nAAAA\n-----END OPENSSH PRIVATE KEY-----";
-    told(
+    assert_failure(
         &refusal(&url, &with(broken)).await,
         "SshKeyInvalid",
         false,
         &["OpenSSH private key"],
     );
-    told(
+    assert_failure(
         &refusal(&url, &Credentials::default()).await,
         "SshKeyMissing",
         false,
@@ -152,7 +152,7 @@ async fn unknown_and_changed_host_keys_are_refused() {
         known_hosts: None,
         ..server.credentials()
     };
-    told(
+    assert_failure(
         &refusal(&url, &unknown).await,
         "HostKeyUnknown",
         false,
@@ -163,7 +163,7 @@ async fn unknown_and_changed_host_keys_are_refused() {
         known_hosts: Some(server.known_hosts_with("other")),
         ..server.credentials()
     };
-    told(
+    assert_failure(
         &refusal(&url, &mismatch).await,
         "HostKeyMismatch",
         false,
@@ -176,7 +176,7 @@ async fn missing_repositories_and_branches_are_reported() {
     let server = SshServer::start();
     let origin = Origin::with(&[("main.tf", "")]);
     let url = server.url(&origin.folder.path().join("nothing.git"));
-    told(
+    assert_failure(
         &refusal(&url, &server.credentials()).await,
         "RepositoryNotFound",
         false,
@@ -187,7 +187,7 @@ async fn missing_repositories_and_branches_are_reported() {
         .resolve(&url, Some("nope"), &server.credentials())
         .await
         .unwrap_err();
-    told(
+    assert_failure(
         &error,
         "BranchNotFound",
         false,
@@ -198,7 +198,7 @@ async fn missing_repositories_and_branches_are_reported() {
     );
     let empty = Origin::empty();
     let url = server.url(&empty.folder.path().join("r.git"));
-    told(
+    assert_failure(
         &refusal(&url, &server.credentials()).await,
         "RepositoryEmpty",
         false,
@@ -219,13 +219,13 @@ async fn unreachable_host_is_a_transient_failure() {
         .local_addr()
         .unwrap()
         .port();
-    told(
+    assert_failure(
         &refusal(&format!("ssh://git@127.0.0.1:{port}/r"), &credentials).await,
         "RepositoryUnreachable",
         true,
         &["refused"],
     );
-    told(
+    assert_failure(
         &refusal("git@no-such-host.invalid:r", &credentials).await,
         "RepositoryUnreachable",
         true,

@@ -2,7 +2,7 @@
 
 use alustan_source::{Credentials, RepositoryUrl};
 
-use crate::support::{HttpServer, Origin, Rules, TestCache, files, names, told};
+use crate::support::{HttpServer, Origin, Rules, TestCache, assert_failure, files, names};
 
 /// `me:hunter2`
 const ME: &str = "bWU6aHVudGVyMg==";
@@ -218,7 +218,7 @@ async fn more_than_100_submodules_are_refused() {
         .with_submodules(&server.url(), "", &Credentials::default())
         .await
         .unwrap_err();
-    told(
+    assert_failure(
         &error,
         "SubmoduleUnusable",
         false,

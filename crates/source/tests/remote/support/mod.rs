@@ -201,8 +201,13 @@ impl Origin {
     }
 }
 
-/// Checks reason and text of an error. Returns the text.
-pub(crate) fn told(error: &Error, reason: &str, transient: bool, words: &[&str]) -> String {
+/// Asserts reason, class and text of an error. Returns the text.
+pub(crate) fn assert_failure(
+    error: &Error,
+    reason: &str,
+    transient: bool,
+    words: &[&str],
+) -> String {
     let text = error.to_string();
     assert_eq!(
         (error.reason(), error.is_transient()),
