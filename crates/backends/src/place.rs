@@ -49,7 +49,7 @@ mod tests {
     use alustan_api::run::ManagedState;
     use serde_json::{Value, json};
 
-    fn told(kind: &str, config: &Value) -> BackendInputs {
+    fn backend_inputs(kind: &str, config: &Value) -> BackendInputs {
         BackendInputs {
             kind: Some(kind.to_owned()),
             write_block: true,
@@ -62,7 +62,7 @@ mod tests {
     }
 
     fn s3(key: &str) -> BackendInputs {
-        told(
+        backend_inputs(
             "s3",
             &json!({"bucket": "b", "key": key, "region": "us-east-1"}),
         )
@@ -74,7 +74,7 @@ mod tests {
                 pointer: "web-state".to_owned(),
                 slots: Vec::new(),
             }),
-            ..told("http", &json!({}))
+            ..backend_inputs("http", &json!({}))
         }
     }
 
@@ -94,7 +94,7 @@ mod tests {
             (
                 "to another lock",
                 s3("a"),
-                told(
+                backend_inputs(
                     "s3",
                     &json!({"bucket": "b", "key": "a", "dynamodb_table": "t"}),
                 ),
@@ -103,13 +103,13 @@ mod tests {
             (
                 "to another kind",
                 s3("a"),
-                told("gcs", &json!({"bucket": "b", "prefix": "a"})),
+                backend_inputs("gcs", &json!({"bucket": "b", "prefix": "a"})),
                 Move::Yes,
             ),
             (
                 "to another server",
-                told("http", &json!({"address": "a"})),
-                told("http", &json!({"address": "b"})),
+                backend_inputs("http", &json!({"address": "a"})),
+                backend_inputs("http", &json!({"address": "b"})),
                 Move::Yes,
             ),
             ("into Secrets", s3("a"), managed(), Move::Yes),
