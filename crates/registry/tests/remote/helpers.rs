@@ -17,7 +17,7 @@ struct FakeHelper {
 
 impl FakeHelper {
     /// Creates a helper that prints `answer` and exits with `code`.
-    fn saying(answer: &str, code: u8) -> Self {
+    fn printing(answer: &str, code: u8) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().display();
         let text = format!(
@@ -50,9 +50,9 @@ impl FakeHelper {
         }
     }
 
-    fn asked(&self) -> Vec<String> {
-        let asked = fs::read_to_string(self.folder.path().join("asked"));
-        asked
+    fn requests(&self) -> Vec<String> {
+        let requests = fs::read_to_string(self.folder.path().join("asked"));
+        requests
             .unwrap_or_default()
             .lines()
             .map(str::to_owned)
@@ -73,7 +73,7 @@ fn private() -> DockerRegistry {
 
 #[tokio::test]
 async fn credential_helper_authenticates_pulls_and_pushes() {
-    let (server, helper) = (private(), FakeHelper::saying(&answer(USER, PASSWORD), 0));
+    let (server, helper) = (private(), FakeHelper::printing(&answer(USER, PASSWORD), 0));
     let (client, name, bytes) = (client(Options::default()), name(&server.host()), &b"x"[..]);
     let digest = Digest::of(bytes);
     client
@@ -92,7 +92,7 @@ async fn credential_helper_authenticates_pulls_and_pushes() {
     }
     let once_each = vec![server.host(); 2];
     assert_eq!(
-        helper.asked(),
+        helper.requests(),
         once_each,
         "to push and to pull, by the registry's host"
     );
@@ -110,7 +110,7 @@ async fn refresh_token_of_credential_helper_is_exchanged() {
         ),
     })
     .await;
-    let helper = FakeHelper::saying(&answer("<token>", "refresh-me"), 0);
+    let helper = FakeHelper::printing(&answer("<token>", "refresh-me"), 0);
     assert_eq!(ask(&server.host, &helper.access()).await.unwrap(), None);
     let asked = server.seen("/token");
     assert!(
@@ -121,7 +121,7 @@ async fn refresh_token_of_credential_helper_is_exchanged() {
 
 #[tokio::test]
 async fn user_secret_takes_precedence_over_credential_helper() {
-    let (server, helper) = (private(), FakeHelper::saying("", 1));
+    let (server, helper) = (private(), FakeHelper::printing("", 1));
     let access = Access {
         credential: Some(Credential::Basic {
             username: USER.to_owned(),
@@ -130,7 +130,7 @@ async fn user_secret_takes_precedence_over_credential_helper() {
         ..helper.access()
     };
     assert_eq!(ask(&server.host(), &access).await.unwrap(), None);
-    assert!(helper.asked().is_empty());
+    assert!(helper.requests().is_empty());
 }
 
 #[rstest]
@@ -144,11 +144,11 @@ async fn user_secret_takes_precedence_over_credential_helper() {
 #[case::no_output("", 0, "no `Username` and `Secret`")]
 #[tokio::test]
 async fn credential_helper_without_credentials_is_an_error(
-    #[case] says: &str,
+    #[case] printed: &str,
     #[case] code: u8,
     #[case] word: &str,
 ) {
-    let (server, helper) = (private(), FakeHelper::saying(says, code));
+    let (server, helper) = (private(), FakeHelper::printing(printed, code));
     let error = ask(&server.host(), &helper.access()).await.unwrap_err();
     let words = [
         word,

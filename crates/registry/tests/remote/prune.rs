@@ -140,7 +140,7 @@ async fn inventory(server: &Fake) -> Result<Vec<Found>, Error> {
 }
 
 /// Asserts that the inventory is empty after two list requests.
-async fn is_listed_in_two_questions(server: &Fake) {
+async fn assert_empty_after_two_requests(server: &Fake) {
     assert_eq!(inventory(server).await.unwrap(), []);
     assert_eq!(server.seen("/v2/team/x/tags/list").len(), 2);
 }
@@ -168,7 +168,7 @@ async fn tag_list_is_read_in_pages() {
         }
     })
     .await;
-    is_listed_in_two_questions(&server).await;
+    assert_empty_after_two_requests(&server).await;
 }
 
 #[tokio::test]
@@ -185,7 +185,7 @@ async fn next_page_begins_after_the_last_valid_tag() {
         _ => (200, None, "{}".to_owned()),
     })
     .await;
-    is_listed_in_two_questions(&server).await;
+    assert_empty_after_two_requests(&server).await;
     let asked = server.seen("/v2/team/x/tags/list");
     assert_eq!(asked[1].fields, format!("n=500&last=context-{:016x}", 498));
 }
@@ -198,7 +198,7 @@ async fn registry_without_pagination_is_queried_twice_at_most() {
         .collect();
     let list = json!({"name": "x", "tags": tags}).to_string();
     let server = Fake::start(move |_, _| (200, None, list.clone())).await;
-    is_listed_in_two_questions(&server).await;
+    assert_empty_after_two_requests(&server).await;
 }
 
 #[tokio::test]
