@@ -62,7 +62,7 @@ fn plan_text(world: &World, key: &str) -> String {
 
 /// Returns the id of the plan that waits for approval, of a run that applied nothing.
 #[track_caller]
-fn waits(ran: &Ran) -> String {
+fn expect_pending(ran: &Ran) -> String {
     let asks = ran.expect(RunResult::Changes).asks.clone().unwrap();
     assert!(asks.id.len() == 16 && asks.id.chars().all(|c| c.is_ascii_hexdigit()));
     asks.id
@@ -71,7 +71,7 @@ fn waits(ran: &Ran) -> String {
 /// Makes a plan and approves it.
 fn approved(world: &mut World) -> RunReport {
     let ran = world.run(RunKind::Plan);
-    waits(&ran);
+    expect_pending(&ran);
     let report = ran.report.unwrap();
     world.approve(&report);
     report
@@ -82,7 +82,7 @@ fn plan_waits_for_approval_and_is_applied_unchanged() {
     let mut world = manual();
     set_name(&mut world, "first");
     let ran = world.run(RunKind::Plan);
-    let id = waits(&ran);
+    let id = expect_pending(&ran);
     let report = ran.report.unwrap();
     assert_eq!(report.changes.as_ref().unwrap().add, 1);
     assert_eq!(report.asks.as_ref().unwrap().because, Vec::<String>::new());
@@ -126,7 +126,7 @@ fn approval_is_valid_for_one_apply() {
         .expect_failure(FailureClass::Module, "ApplyFailed");
     world.write_module("main.tf", &counter(&world));
     let ran = world.run(RunKind::Apply);
-    assert_ne!(waits(&ran), first.asks.unwrap().id);
+    assert_ne!(expect_pending(&ran), first.asks.unwrap().id);
     assert_eq!(world.read("count"), "");
     assert!(ran.stderr.contains("nothing is applied"), "{}", ran.logs());
     world.approve(&ran.report.unwrap());
@@ -140,7 +140,7 @@ fn approval_from_before_a_restore_applies_nothing() {
     let before = approved(&mut world).asks.unwrap();
     world.inputs.approval.restored = Some(Timestamp::now());
     let ran = world.run(RunKind::Apply);
-    assert_ne!(waits(&ran), before.id);
+    assert_ne!(expect_pending(&ran), before.id);
     assert!(ran.stderr.contains("nothing is applied"), "{}", ran.logs());
     world.approve(&ran.report.unwrap());
     world.run(RunKind::Apply).expect(RunResult::Done);
@@ -181,7 +181,7 @@ fn only_the_approved_plan_is_applied() {
         ("the state", |world| {
             let lineage = world.pointer().current.unwrap().lineage.unwrap();
             let state = json!({"version": 4, "serial": 90, "lineage": lineage, "outputs": {}, "resources": []});
-            world.leave(&state.to_string());
+            world.keep_unsaved(&state.to_string());
         }),
         ("the module and no word of it", |world| {
             std::fs::remove_dir_all(world.path("cache/plans")).unwrap();
@@ -202,7 +202,7 @@ fn only_the_approved_plan_is_applied() {
         let first = approved(&mut world);
         edit(&mut world);
         let ran = world.run(RunKind::Apply);
-        let id = waits(&ran);
+        let id = expect_pending(&ran);
         assert_ne!(id, first.asks.unwrap().id, "{what}");
         assert_eq!(world.read("count"), "applied\n", "{what}: {}", ran.logs());
         let report = ran.report.unwrap();
@@ -216,8 +216,8 @@ fn only_the_approved_plan_is_applied() {
 #[test]
 fn without_an_approval_nothing_is_applied() {
     let mut world = manual();
-    let first = waits(&world.run(RunKind::Apply));
-    let second = waits(&world.run(RunKind::Apply));
+    let first = expect_pending(&world.run(RunKind::Apply));
+    let second = expect_pending(&world.run(RunKind::Apply));
     assert_eq!(first, second, "the same plan has two ids");
     assert_eq!(world.read("count"), "");
     let record = world.record();
@@ -239,7 +239,7 @@ fn matching_rule_requires_approval() {
     world.run(RunKind::Apply).expect(RunResult::Done);
     set_name(&mut world, "second");
     let ran = world.run(RunKind::Apply);
-    waits(&ran);
+    expect_pending(&ran);
     let report = ran.report.unwrap();
     assert_eq!(
         report.asks.as_ref().unwrap().because,
@@ -256,7 +256,7 @@ fn rule_with_evaluation_error_requires_approval() {
     let mut world = world();
     world.inputs.approval.rules = vec![rule("plan.resources[5].nope", RuleAction::Ask)];
     let ran = world.run(RunKind::Apply);
-    waits(&ran);
+    expect_pending(&ran);
     let because = &ran.report.unwrap().asks.unwrap().because[0];
     assert!(
         because.starts_with("spec.approval.rules[0] could not be judged and counts as matching"),
@@ -326,10 +326,10 @@ fn destroy_waits_for_approval() {
     world.inputs.approval.manual = true;
     world.inputs.approval.destroy = true;
     let unapproved = world.run(RunKind::Destroy);
-    let id = waits(&unapproved);
+    let id = expect_pending(&unapproved);
     assert_eq!(world.read("count"), "applied\n");
     let ran = world.run(RunKind::Plan);
-    assert_eq!(waits(&ran), id, "one plan has two ids");
+    assert_eq!(expect_pending(&ran), id, "one plan has two ids");
     let report = ran.report.unwrap();
     let changes = report.changes.clone().unwrap();
     assert_eq!((changes.add, changes.destroy), (0, 1));
@@ -361,7 +361,7 @@ fn failed_destroy_needs_another_approval() {
     world
         .run(RunKind::Destroy)
         .expect_failure(FailureClass::Module, "DestroyFailed");
-    let again = waits(&world.run(RunKind::Destroy));
+    let again = expect_pending(&world.run(RunKind::Destroy));
     assert_ne!(again, first.asks.unwrap().id);
 }
 
@@ -419,7 +419,7 @@ fn plan_text_is_redacted_and_its_secret_is_optional() {
         .inputs
         .variables
         .insert("token".into(), json!("hunter22-long"));
-    waits(&world.run(RunKind::Plan));
+    expect_pending(&world.run(RunKind::Plan));
     let shown = plan_text(&world, "plan.txt");
     assert!(
         shown.contains("(redacted)") && !shown.contains("hunter22-long"),
@@ -427,7 +427,7 @@ fn plan_text_is_redacted_and_its_secret_is_optional() {
     );
     world.secrets.remove("web-plan");
     let ran = world.run(RunKind::Plan);
-    waits(&ran);
+    expect_pending(&ran);
     let said = "the plan is not in Secret web-plan: secret web-plan does not exist";
     assert!(ran.stderr.contains(said), "{}", ran.logs());
 }

@@ -28,7 +28,7 @@ fn applied() -> World {
     world
 }
 
-fn because(ran: &Ran) -> String {
+fn reasons(ran: &Ran) -> String {
     let report = ran.expect(RunResult::Changes);
     report.asks.as_ref().unwrap().because.join("; ")
 }
@@ -74,7 +74,7 @@ fn plan_that_removes_every_object_needs_approval() {
     world.write_module("main.tf", &module(&["c"]));
     let ran = world.run(RunKind::Apply);
     assert!(
-        because(&ran).contains("spec.approval.emptying"),
+        reasons(&ran).contains("spec.approval.emptying"),
         "{}",
         ran.logs()
     );
@@ -93,7 +93,7 @@ fn plan_that_forgets_every_object_needs_approval() {
     world.write_module("main.tf", &(removed("a") + &removed("b")));
     let ran = world.run(RunKind::Apply);
     assert!(
-        because(&ran).contains("spec.approval.emptying"),
+        reasons(&ran).contains("spec.approval.emptying"),
         "{}",
         ran.logs()
     );
@@ -124,7 +124,7 @@ fn unreadable_script_plan_needs_approval_after_an_apply() {
     world.run(RunKind::Apply).expect(RunResult::Done);
     let ran = world.run(RunKind::Apply);
     assert!(
-        because(&ran).contains("scripts.plan cannot be read"),
+        reasons(&ran).contains("scripts.plan cannot be read"),
         "{}",
         ran.logs()
     );

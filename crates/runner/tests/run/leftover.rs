@@ -61,7 +61,7 @@ impl Unsaved {
     }
 
     /// Runs a drift check after the path is free.
-    fn look(&mut self) -> Ran {
+    fn check_drift(&mut self) -> Ran {
         if self.place.is_file() {
             std::fs::remove_file(&self.place).unwrap();
         }
@@ -116,12 +116,12 @@ fn unsaved_state_without_cache_volume_is_in_the_report() {
 
     // The scratch volume of a new pod is empty.
     std::fs::remove_dir_all(unsaved.world.path("cache")).unwrap();
-    let ran = unsaved.look();
+    let ran = unsaved.check_drift();
     assert!(ran.stderr.contains(PUSHING), "{}", ran.logs());
     assert!(ran.report.as_ref().unwrap().recovered);
     assert_eq!(unsaved.saved()["outputs"]["x"]["value"], "of value");
     assert_eq!(unsaved.world.leftover(), None);
-    let ran = unsaved.look();
+    let ran = unsaved.check_drift();
     assert!(!ran.stderr.contains(PUSHING), "{}", ran.logs());
 }
 
@@ -132,7 +132,7 @@ fn pushed_state_is_removed_from_report_and_cache_volume() {
     assert_eq!(place, Some(UnsavedPlace::Report));
     assert!(message.contains("kept in Secret web-report"), "{message}");
     assert!(unsaved.world.leftover().is_some() && unsaved.world.path(SEALED).is_file());
-    unsaved.look();
+    unsaved.check_drift();
     assert_eq!(unsaved.saved()["lineage"], "lost");
     assert!(unsaved.world.leftover().is_none() && !unsaved.world.path(SEALED).exists());
 }
@@ -147,7 +147,7 @@ fn unsaved_state_too_large_for_the_report_is_in_the_cache() {
         "{message}"
     );
     assert_eq!(unsaved.world.leftover(), None);
-    unsaved.look();
+    unsaved.check_drift();
     assert_eq!(unsaved.saved()["lineage"], "lost");
     assert!(!unsaved.world.path(SEALED).exists());
 }
@@ -166,7 +166,7 @@ fn unsaved_state_without_room_is_reported_as_lost() {
     }
     assert!(!message.contains("is kept"), "{message}");
     assert!(unsaved.world.leftover().is_none() && !unsaved.world.path(SEALED).exists());
-    let ran = unsaved.look();
+    let ran = unsaved.check_drift();
     assert!(!ran.stderr.contains(PUSHING), "{}", ran.logs());
 }
 
@@ -188,8 +188,8 @@ fn older_unsaved_state_is_renamed_and_not_pushed() {
     let mut unsaved = Unsaved::new("").with_kept_cache();
     std::fs::create_dir_all(unsaved.place.join("sub")).unwrap();
     std::fs::write(unsaved.place.join("sub/x"), state(8, "same", "new")).unwrap();
-    unsaved.world.leave(&old);
-    unsaved.look();
+    unsaved.world.keep_unsaved(&old);
+    unsaved.check_drift();
     assert_eq!(unsaved.saved()["outputs"]["x"]["value"], "new");
     assert_eq!(unsaved.world.leftover(), None);
     let aside = unsaved.world.path("cache/errored.tfstate.1.old");
@@ -201,8 +201,8 @@ fn older_unsaved_state_without_volume_stays_in_report() {
     let mut unsaved = Unsaved::new("");
     std::fs::create_dir_all(unsaved.place.join("sub")).unwrap();
     std::fs::write(unsaved.place.join("sub/x"), state(8, "same", "new")).unwrap();
-    unsaved.world.leave(&state(7, "same", "old"));
-    let ran = unsaved.look();
+    unsaved.world.keep_unsaved(&state(7, "same", "old"));
+    let ran = unsaved.check_drift();
     assert!(
         ran.stderr
             .contains("the old one stays in Secret web-report"),
@@ -220,7 +220,7 @@ fn unsaved_state_is_pushed_to_the_managed_backend() {
     let mut world = World::new("output \"x\" { value = \"first\" }\n");
     world.run(RunKind::Apply).expect(RunResult::Done);
     let lineage = world.pointer().current.unwrap().lineage.unwrap();
-    world.leave(&state(7, &lineage, "of value"));
+    world.keep_unsaved(&state(7, &lineage, "of value"));
     let ran = world.run(RunKind::Drift);
     ran.expect(RunResult::Changes);
     assert!(ran.stderr.contains(PUSHING), "{}", ran.logs());

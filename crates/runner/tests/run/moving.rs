@@ -16,7 +16,7 @@ fn managed() -> BackendInputs {
     World::new(MODULE).inputs.backend
 }
 
-fn told(kind: &str, config: Value) -> BackendInputs {
+fn backend_of(kind: &str, config: Value) -> BackendInputs {
     BackendInputs {
         kind: Some(kind.into()),
         managed: None,
@@ -27,13 +27,13 @@ fn told(kind: &str, config: Value) -> BackendInputs {
 
 fn local(world: &World, name: &str) -> BackendInputs {
     let path = world.path(name).display().to_string();
-    told("local", json!({ "path": path }))
+    backend_of("local", json!({ "path": path }))
 }
 
 fn s3(bucket: &Bucket, key: &str) -> BackendInputs {
     let mut config = bucket.config();
     config.insert("key".into(), key.into());
-    told("s3", serde_json::to_value(config).unwrap())
+    backend_of("s3", serde_json::to_value(config).unwrap())
 }
 
 /// Returns the complete state in `backend`.
@@ -53,7 +53,7 @@ fn state(world: &World, bucket: &Bucket, backend: &BackendInputs) -> Option<Valu
 }
 
 /// Changes the backend of the resource to `next`, and allows the migration.
-fn moves(world: &mut World, next: &BackendInputs) {
+fn migrate_to(world: &mut World, next: &BackendInputs) {
     world.inputs.migrate = Some(world.inputs.backend.clone());
     world.inputs.backend = next.clone();
 }
@@ -73,7 +73,7 @@ fn migration_copies_the_state_and_keeps_the_original() {
         world.inputs.backend = from.clone();
         let first = world.run(RunKind::Apply).expect(RunResult::Done).clone();
         let before = state(&world, &bucket, &from).unwrap();
-        moves(&mut world, &to);
+        migrate_to(&mut world, &to);
         let ran = world.run(RunKind::Apply);
         let report = ran.expect(RunResult::NoChanges);
         assert_eq!(report.lineage, first.lineage);
@@ -141,7 +141,7 @@ fn run_that_ends_after_the_copy_keeps_the_old_address() {
         let mut world = World::new(MODULE);
         world.run(RunKind::Apply).expect(RunResult::Done);
         bucket.remove("a");
-        moves(&mut world, &s3(&bucket, "a"));
+        migrate_to(&mut world, &s3(&bucket, "a"));
         world.before_engine("plan", "exit 1");
         let ran = world.run(RunKind::Apply);
         ran.expect_failure(FailureClass::Module, "PlanFailed");
@@ -168,7 +168,7 @@ fn run_that_ends_after_the_copy_keeps_the_old_address() {
     let new = std::mem::replace(&mut world.inputs.backend, old);
     world.write_module("main.tf", CHANGED);
     world.run(RunKind::Apply).expect(RunResult::Done);
-    moves(&mut world, &new);
+    migrate_to(&mut world, &new);
     world.run(RunKind::Apply).expect(RunResult::NoChanges);
 
     // The resource is destroyed, with the backend of the pin.
@@ -182,7 +182,7 @@ fn failed_migration_changes_nothing() {
     let bucket = Bucket::serve();
     let mut world = World::new(MODULE);
     world.run(RunKind::Apply).expect(RunResult::Done);
-    moves(&mut world, &s3(&bucket, "a"));
+    migrate_to(&mut world, &s3(&bucket, "a"));
     world.before_engine("state", "if [ $2 = push ]; then exit 1; fi");
     let ran = world.run(RunKind::Apply);
     ran.expect_failure(FailureClass::Module, "MigrationFailed");
@@ -195,7 +195,7 @@ fn plan_for_approval_uses_the_copied_state() {
     let bucket = Bucket::serve();
     let mut world = World::new(MODULE);
     world.run(RunKind::Apply).expect(RunResult::Done);
-    moves(&mut world, &s3(&bucket, "a"));
+    migrate_to(&mut world, &s3(&bucket, "a"));
     world.write_module("main.tf", CHANGED);
     world.inputs.approval.manual = true;
     let report = world.run(RunKind::Plan).expect(RunResult::Changes).clone();
@@ -221,7 +221,7 @@ fn other_state_at_the_new_address_is_not_changed() {
     let other = json!({"version": 4, "serial": 9, "lineage": "of-others",
         "outputs": {"x": {"value": 1, "type": "number"}}, "resources": []});
     bucket.put("a", &other);
-    moves(&mut world, &s3(&bucket, "a"));
+    migrate_to(&mut world, &s3(&bucket, "a"));
     let ran = world.run(RunKind::Apply);
     let message = ran.expect_failure(FailureClass::User, "StateNotOurs");
     let way = format!("secret://team/web-state to {}", bucket.place("a"));
@@ -238,7 +238,7 @@ fn state_missing_at_both_addresses_is_reported_as_lost() {
     world.inputs.backend = s3(&bucket, "a");
     world.run(RunKind::Apply).expect(RunResult::Done);
     bucket.remove("a");
-    moves(&mut world, &s3(&bucket, "b"));
+    migrate_to(&mut world, &s3(&bucket, "b"));
     let ran = world.run(RunKind::Apply);
     let message = ran.expect_failure(FailureClass::User, "StateLost");
     assert!(
@@ -249,7 +249,7 @@ fn state_missing_at_both_addresses_is_reported_as_lost() {
 }
 
 /// Backend in `bucket`, which is created if it is missing.
-fn made(server: &Bucket, bucket: &str) -> BackendInputs {
+fn with_bootstrap(server: &Bucket, bucket: &str) -> BackendInputs {
     let mut backend = s3(server, "a");
     backend.config.insert("bucket".into(), bucket.into());
     let credentials = [
@@ -273,14 +273,14 @@ fn made(server: &Bucket, bucket: &str) -> BackendInputs {
 fn bucket_is_bootstrapped_once_and_on_migration() {
     let server = Bucket::serve();
     let mut world = World::new(MODULE);
-    world.inputs.backend = made(&server, "store");
+    world.inputs.backend = with_bootstrap(&server, "store");
     world.run(RunKind::Apply).expect(RunResult::Done);
-    assert_eq!(server.looked_for(), 1, "is it there?");
+    assert_eq!(server.head_requests(), 1, "the bucket is checked once");
     world.run(RunKind::Apply).expect(RunResult::NoChanges);
-    assert_eq!(server.looked_for(), 1, "it was there");
+    assert_eq!(server.head_requests(), 1, "it is not checked again");
 
     // This server has one bucket and creates no other.
-    moves(&mut world, &made(&server, "elsewhere"));
+    migrate_to(&mut world, &with_bootstrap(&server, "elsewhere"));
     let ran = world.run(RunKind::Apply);
     let report = ran.report.as_ref().unwrap();
     let failure = report.failure.as_ref().unwrap();
@@ -301,8 +301,8 @@ fn unsaved_state_prevents_migration() {
     world.run(RunKind::Apply).expect(RunResult::Done);
     let mut unsaved = bucket.get("a").unwrap();
     unsaved["serial"] = json!(9);
-    world.leave(&unsaved.to_string());
-    moves(&mut world, &s3(&bucket, "b"));
+    world.keep_unsaved(&unsaved.to_string());
+    migrate_to(&mut world, &s3(&bucket, "b"));
     let ran = world.run(RunKind::Apply);
     let message = ran.expect_failure(FailureClass::User, "MigrationFailed");
     assert!(message.contains(&bucket.place("a")), "{message}");
@@ -312,7 +312,7 @@ fn unsaved_state_prevents_migration() {
     world.inputs.migrate = None;
     world.run(RunKind::Apply).expect(RunResult::NoChanges);
     assert!(bucket.get("a").unwrap()["serial"].as_u64() >= Some(9));
-    moves(&mut world, &s3(&bucket, "b"));
+    migrate_to(&mut world, &s3(&bucket, "b"));
     world.run(RunKind::Apply).expect(RunResult::NoChanges);
     assert!(bucket.has("b"));
 }
@@ -327,7 +327,7 @@ fn lock_at_the_old_address_delays_migration() {
         "Info": "", "Who": "ann@laptop", "Version": "1.11.4", "Path": "store/a",
         "Created": "2026-11-20T08:15:00.5Z"});
     bucket.put("a.tflock", &lock);
-    moves(&mut world, &s3(&bucket, "b"));
+    migrate_to(&mut world, &s3(&bucket, "b"));
     let ran = world.run(RunKind::Apply);
     let message = ran.expect_failure(FailureClass::Transient, "StateLocked");
     assert!(message.contains("ann@laptop"), "{message}");
@@ -356,7 +356,7 @@ fn state_migrates_from_the_backend_of_the_module() {
     world.write_module("main.tf", &module(&world, "b"));
     let ran = world.run(RunKind::Apply);
     ran.expect_failure(FailureClass::User, "BackendChanged");
-    moves(&mut world, &own);
+    migrate_to(&mut world, &own);
     let moved = world
         .run(RunKind::Apply)
         .expect(RunResult::NoChanges)
@@ -367,7 +367,7 @@ fn state_migrates_from_the_backend_of_the_module() {
     );
     // Second migration, to the managed backend.
     world.write_module("main.tf", MODULE);
-    moves(&mut world, &managed);
+    migrate_to(&mut world, &managed);
     let moved = world
         .run(RunKind::Apply)
         .expect(RunResult::NoChanges)
@@ -385,7 +385,7 @@ fn credentials_of_the_old_backend_are_not_used_or_printed() {
     let mut world = World::new(MODULE);
     world.run(RunKind::Apply).expect(RunResult::Done);
     let new = local(&world, "b");
-    moves(&mut world, &new);
+    migrate_to(&mut world, &new);
     let old = world.inputs.migrate.as_mut().unwrap();
     old.environment = [("OLD_TOKEN".to_owned(), "not-for-others".to_owned())].into();
     world.before_engine("plan", "echo token=$OLD_TOKEN; echo not-for-others");

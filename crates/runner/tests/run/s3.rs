@@ -24,15 +24,15 @@ type Objects = Arc<Mutex<BTreeMap<String, Vec<u8>>>>;
 pub(crate) struct Bucket {
     address: SocketAddr,
     objects: Objects,
-    looks: Arc<AtomicUsize>,
+    head_requests: Arc<AtomicUsize>,
 }
 
 impl Bucket {
     /// Serves an empty bucket for the duration of the test.
     pub(crate) fn serve() -> Self {
         let objects = Objects::default();
-        let looks = Arc::new(AtomicUsize::new(0));
-        let counted = looks.clone();
+        let head_requests = Arc::new(AtomicUsize::new(0));
+        let counted = head_requests.clone();
         let bucket = move |method: Method| {
             counted.fetch_add(usize::from(method == Method::HEAD), Ordering::Relaxed);
             std::future::ready(EMPTY)
@@ -46,7 +46,7 @@ impl Bucket {
         Self {
             address,
             objects,
-            looks,
+            head_requests,
         }
     }
 
@@ -69,8 +69,8 @@ impl Bucket {
     }
 
     /// Returns the number of requests that checked for the bucket.
-    pub(crate) fn looked_for(&self) -> usize {
-        self.looks.load(Ordering::Relaxed)
+    pub(crate) fn head_requests(&self) -> usize {
+        self.head_requests.load(Ordering::Relaxed)
     }
 
     /// Returns the address of the state with this key.

@@ -297,7 +297,7 @@ impl World {
     }
 
     /// Keeps `state` in the report, as a run does.
-    pub(crate) fn leave(&self, state: &str) {
+    pub(crate) fn keep_unsaved(&self, state: &str) {
         let sealed = alustan_runner::leftover::seal(state.as_bytes(), KEY).unwrap();
         let progress = to_json(&progress(&self.record()));
         self.secrets
@@ -363,9 +363,9 @@ impl World {
     /// Returns the record with the progress in the report, merged as by the controller.
     pub(crate) fn record(&self) -> RunRecord {
         let own: RunRecord = self.data_of(RECORD, key::RECORD).unwrap_or_default();
-        let told: Option<RunProgress> = self.data(key::PROGRESS);
-        match told.filter(|told| told.number == own.number) {
-            Some(told) => believed(own, told),
+        let reported: Option<RunProgress> = self.data(key::PROGRESS);
+        match reported.filter(|reported| reported.number == own.number) {
+            Some(reported) => merged(own, reported),
             None => own,
         }
     }
@@ -469,20 +469,20 @@ fn progress(record: &RunRecord) -> RunProgress {
 }
 
 /// Merges the progress into the record, as the controller does.
-fn believed(own: RunRecord, told: RunProgress) -> RunRecord {
+fn merged(own: RunRecord, reported: RunProgress) -> RunRecord {
     let applies = own.run.as_ref().map(|run| run.kind) == Some(RunKind::Apply);
     let (begun, attempted) = (own.begun_before, own.attempted_before);
     RunRecord {
-        phase: told.phase,
-        claimed_by: told.claimed_by,
-        cancel: told.cancel,
-        lock: told.lock,
-        slots_wanted: told.slots_wanted,
-        lineage: told.lineage,
-        state_address: told.state_address,
-        own_backend: told.own_backend,
-        begun: if told.began { own.number } else { begun },
-        attempted: if told.began && applies {
+        phase: reported.phase,
+        claimed_by: reported.claimed_by,
+        cancel: reported.cancel,
+        lock: reported.lock,
+        slots_wanted: reported.slots_wanted,
+        lineage: reported.lineage,
+        state_address: reported.state_address,
+        own_backend: reported.own_backend,
+        begun: if reported.began { own.number } else { begun },
+        attempted: if reported.began && applies {
             own.number
         } else {
             attempted
