@@ -126,16 +126,16 @@ mod tests {
     type Names = UnboundedSender<&'static str>;
 
     /// Starts a call of `tenant` that takes a permit, reports it and holds it for one second.
-    fn comes(turns: &Arc<Turns>, tenant: &'static str, tells: &Names) -> JoinHandle<()> {
-        let (turns, tells) = (turns.clone(), tells.clone());
+    fn start_call(turns: &Arc<Turns>, tenant: &'static str, sender: &Names) -> JoinHandle<()> {
+        let (turns, sender) = (turns.clone(), sender.clone());
         tokio::spawn(async move {
             let _turn = turns.take(&Arc::from(tenant)).await;
-            tells.send(tenant).unwrap();
+            sender.send(tenant).unwrap();
             sleep(Duration::from_secs(1)).await;
         })
     }
 
-    async fn told(names: &mut UnboundedReceiver<&'static str>, number: usize) -> String {
+    async fn received(names: &mut UnboundedReceiver<&'static str>, number: usize) -> String {
         let mut all = String::new();
         for _ in 0..number {
             all.push_str(names.recv().await.unwrap());
@@ -147,14 +147,14 @@ mod tests {
     async fn call_waits_for_at_most_one_call_of_a_busy_tenant() {
         for at_once in [1, 2, 8] {
             let turns = Turns::new(at_once);
-            let (tells, mut names) = unbounded_channel();
+            let (sender, mut names) = unbounded_channel();
             for _ in 0..1_000 {
-                comes(&turns, "g", &tells);
+                start_call(&turns, "g", &sender);
             }
-            told(&mut names, at_once).await;
-            comes(&turns, "m", &tells);
+            received(&mut names, at_once).await;
+            start_call(&turns, "m", &sender);
             sleep(Duration::from_millis(1)).await;
-            let next = told(&mut names, 2).await;
+            let next = received(&mut names, 2).await;
             assert!(next.contains('m'), "{next}");
         }
     }
@@ -162,12 +162,12 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn permits_alternate_between_tenants_in_call_order() {
         let turns = Turns::new(1);
-        let (tells, mut names) = unbounded_channel();
+        let (sender, mut names) = unbounded_channel();
         for tenant in ["a", "a", "a", "b", "b", "c"] {
-            comes(&turns, tenant, &tells);
+            start_call(&turns, tenant, &sender);
             sleep(Duration::from_millis(1)).await;
         }
-        assert_eq!(told(&mut names, 6).await, "abcaba");
+        assert_eq!(received(&mut names, 6).await, "abcaba");
         sleep(Duration::from_secs(2)).await;
         let state = turns.state();
         assert!(state.taken == 0 && state.tenants.is_empty());
@@ -176,19 +176,19 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn repeating_tenants_delay_another_by_one_turn_each() {
         let turns = Turns::new(1);
-        let (tells, mut names) = unbounded_channel();
+        let (sender, mut names) = unbounded_channel();
         let returns = |tenant: &'static str| {
-            let (turns, tells) = (turns.clone(), tells.clone());
+            let (turns, sender) = (turns.clone(), sender.clone());
             tokio::spawn(async move {
                 loop {
-                    comes(&turns, tenant, &tells).await.unwrap();
+                    start_call(&turns, tenant, &sender).await.unwrap();
                 }
             })
         };
         for tenant in ["a", "b", "z"] {
             returns(tenant);
         }
-        let order = told(&mut names, 12).await;
+        let order = received(&mut names, 12).await;
         let order: Vec<_> = order.chars().collect();
         for turns in order.windows(3) {
             assert!(turns.contains(&'z'), "{order:?}");
@@ -198,14 +198,14 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn cancelled_call_releases_its_turn() {
         let turns = Turns::new(1);
-        let (tells, mut names) = unbounded_channel();
-        let first = comes(&turns, "a", &tells);
-        told(&mut names, 1).await;
-        let second = comes(&turns, "b", &tells);
-        comes(&turns, "c", &tells);
+        let (sender, mut names) = unbounded_channel();
+        let first = start_call(&turns, "a", &sender);
+        received(&mut names, 1).await;
+        let second = start_call(&turns, "b", &sender);
+        start_call(&turns, "c", &sender);
         sleep(Duration::from_millis(1)).await;
         second.abort();
         first.abort();
-        assert_eq!(told(&mut names, 1).await, "c");
+        assert_eq!(received(&mut names, 1).await, "c");
     }
 }

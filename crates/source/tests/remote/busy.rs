@@ -132,7 +132,7 @@ struct Answer {
     context: Context,
 }
 
-type Question = JoinHandle<Result<Answer, Error>>;
+type Request = JoinHandle<Result<Answer, Error>>;
 
 async fn find(cache: GitCache, url: String, head: Head, number: usize) -> Result<Answer, Error> {
     let spec = ContextSpec {
@@ -152,12 +152,12 @@ async fn find(cache: GitCache, url: String, head: Head, number: usize) -> Result
 }
 
 /// Requests contexts of modules in the given order.
-fn ask(
+fn request_all(
     cache: &TestCache,
     url: &str,
     head: &Head,
     numbers: impl Iterator<Item = usize>,
-) -> Vec<Question> {
+) -> Vec<Request> {
     numbers
         .map(|number| {
             let (cache, url, head) = (cache.cache.clone(), url.to_owned(), head.clone());
@@ -166,10 +166,10 @@ fn ask(
         .collect()
 }
 
-async fn all(questions: Vec<Question>) -> Vec<Answer> {
+async fn all(requests: Vec<Request>) -> Vec<Answer> {
     let mut answers = Vec::new();
-    for question in questions {
-        answers.push(question.await.unwrap().unwrap());
+    for request in requests {
+        answers.push(request.await.unwrap().unwrap());
     }
     answers
 }
@@ -189,7 +189,7 @@ async fn commit_to_a_monorepo_packs_the_modules_that_it_changes() {
     let (url, none) = (server.url(), Credentials::default());
     let head = cache.resolve(&url, None, &none).await.unwrap();
     let head = Arc::new(Mutex::new(head));
-    let mut before = all(ask(&cache, &url, &head, 0..MODULES)).await;
+    let mut before = all(request_all(&cache, &url, &head, 0..MODULES)).await;
     assert_eq!(packed(&before).len(), MODULES);
     assert_eq!((git.calls("fetch"), git.calls("ls-tree")), (1, 1));
     let mut batches = git.calls("batch");
@@ -208,7 +208,7 @@ async fn commit_to_a_monorepo_packs_the_modules_that_it_changes() {
         let revision = cache.resolve(&url, None, &none).await.unwrap();
         assert_eq!(revision.commit.as_str(), pushed);
         *head.lock().unwrap() = revision.clone();
-        let answers = all(ask(&cache, &url, &head, 0..MODULES)).await;
+        let answers = all(request_all(&cache, &url, &head, 0..MODULES)).await;
         assert_eq!(packed(&answers), changed, "{file}");
         assert!(answers.iter().all(|answer| answer.revision == revision));
         for (old, new) in before.iter().zip(&answers) {
@@ -243,31 +243,31 @@ async fn superseded_requests_keep_their_queue_position() {
     let head = Arc::new(Mutex::new(first.clone()));
     let pause = git.hold("batch");
     let answers = Arc::<Mutex<Vec<(usize, Revision)>>>::default();
-    let told = |questions: Vec<Question>| {
-        let tell = |question: Question| {
+    let recorded = |requests: Vec<Request>| {
+        let record = |request: Request| {
             let answers = answers.clone();
             tokio::spawn(async move {
-                let answer = question.await.unwrap().unwrap();
-                let told = (answer.number, answer.revision);
-                answers.lock().unwrap().push(told);
+                let answer = request.await.unwrap().unwrap();
+                let entry = (answer.number, answer.revision);
+                answers.lock().unwrap().push(entry);
             })
         };
-        questions.into_iter().map(tell).collect::<Vec<_>>()
+        requests.into_iter().map(record).collect::<Vec<_>>()
     };
-    let mut questions = told(ask(&cache, &url, &head, 0..ASKED));
+    let mut requests = recorded(request_all(&cache, &url, &head, 0..ASKED));
     git.until("batch", 1).await;
 
     // The first request has its permit when the next commit arrives; all others wait.
     origin.commit(&[("modules/0001/main.tf", "# changed\n")]);
     let second = cache.resolve(&url, None, &none).await.unwrap();
     *head.lock().unwrap() = second.clone();
-    questions.extend(told(ask(&cache, &url, &head, 0..1)));
+    requests.extend(recorded(request_all(&cache, &url, &head, 0..1)));
     git.until("fetch", 2).await;
     // Waits for a permit after that of the fetch.
     cache.resolve(&url, None, &none).await.unwrap();
     drop(pause);
-    for question in questions {
-        question.await.unwrap();
+    for request in requests {
+        request.await.unwrap();
     }
     let answers = answers.lock().unwrap().clone();
     let order: Vec<usize> = answers.iter().map(|(number, _)| *number).collect();
@@ -285,15 +285,15 @@ async fn modules_are_read_while_another_commit_is_fetched() {
     let (url, none) = (server.url(), Credentials::default());
     let first = cache.resolve(&url, None, &none).await.unwrap();
     let head = Arc::new(Mutex::new(first.clone()));
-    all(ask(&cache, &url, &head, 0..1)).await;
+    all(request_all(&cache, &url, &head, 0..1)).await;
     origin.commit(&[("README", "2")]);
     let second = cache.resolve(&url, None, &none).await.unwrap();
     let pause = git.hold("fetch");
-    let later = ask(&cache, &url, &Arc::new(Mutex::new(second.clone())), 0..4);
+    let later = request_all(&cache, &url, &Arc::new(Mutex::new(second.clone())), 0..4);
     git.until("fetch", 2).await;
-    let answers = all(ask(&cache, &url, &head, 0..4)).await;
+    let answers = all(request_all(&cache, &url, &head, 0..4)).await;
     assert!(answers.iter().all(|answer| answer.revision == first));
-    assert!(later.iter().all(|question| !question.is_finished()));
+    assert!(later.iter().all(|request| !request.is_finished()));
     drop(pause);
     let answers = all(later).await;
     assert!(answers.iter().all(|answer| answer.revision == second));
@@ -307,14 +307,14 @@ async fn fetch_failure_is_shared_by_all_waiting_callers() {
     let head = cache.resolve(&url, None, &none).await.unwrap();
     let head = Arc::new(Mutex::new(head));
     drop(server);
-    let questions = ask(&cache, &url, &head, std::iter::repeat_n(0, 50));
-    for question in questions {
-        let error = question.await.unwrap().unwrap_err();
+    let requests = request_all(&cache, &url, &head, std::iter::repeat_n(0, 50));
+    for request in requests {
+        let error = request.await.unwrap().unwrap_err();
         assert_eq!(error.reason(), "RepositoryUnreachable", "{error}");
     }
     assert_eq!(git.calls("fetch"), 1);
     // A later request does not share the failure.
-    let later = ask(&cache, &url, &head, 0..1).pop().unwrap();
+    let later = request_all(&cache, &url, &head, 0..1).pop().unwrap();
     later.await.unwrap().unwrap_err();
     assert_eq!(git.calls("fetch"), 2);
 }
