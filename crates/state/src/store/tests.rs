@@ -9,14 +9,14 @@ use crate::secrets::{Changes, StoreError};
 use rstest::rstest;
 use sha2::{Digest, Sha256};
 
-struct Given(Vec<String>);
+struct FixedSlots(Vec<String>);
 
 /// Records the requested numbers of slots.
 #[derive(Default)]
-struct Asked(parking_lot::Mutex<Vec<usize>>);
+struct RecordedSlots(parking_lot::Mutex<Vec<usize>>);
 
 #[async_trait]
-impl MoreSlots for Asked {
+impl MoreSlots for RecordedSlots {
     async fn more_slots(&self, wanted: usize) -> Vec<String> {
         self.0.lock().push(wanted);
         names(wanted)
@@ -26,7 +26,7 @@ impl MoreSlots for Asked {
 }
 
 #[async_trait]
-impl MoreSlots for Given {
+impl MoreSlots for FixedSlots {
     async fn more_slots(&self, _wanted: usize) -> Vec<String> {
         self.0.clone()
     }
@@ -82,7 +82,7 @@ async fn open_with(
     slots: usize,
     more: usize,
 ) -> Result<StateStore, StateError> {
-    let more = Arc::new(Given(names(more)));
+    let more = Arc::new(FixedSlots(names(more)));
     StateStore::open_with_chunk(
         secrets.clone(),
         "state".into(),
@@ -252,20 +252,20 @@ async fn slots_named_by_the_pointer_are_requested_before_reads() {
     let store = open_with(&secrets, 12, 12).await.unwrap();
     store.put(state(1, 400)).await.unwrap();
     let used = pointer(&secrets).current.unwrap().slots.len() - 1;
-    let asked = Arc::new(Asked::default());
+    let requested = Arc::new(RecordedSlots::default());
     let (place, chunk) = ("state".to_owned(), 128);
     let reopened = StateStore::open_with_chunk(
         secrets.clone(),
         place,
         names(1),
-        asked.clone(),
+        requested.clone(),
         writer(),
         chunk,
     );
     let found = reopened.await.unwrap().get().await;
     assert_eq!(*found.unwrap(), state(1, 400));
     assert!(used > 1, "{used}");
-    assert_eq!(*asked.0.lock(), [used]);
+    assert_eq!(*requested.0.lock(), [used]);
 }
 
 #[tokio::test]
@@ -294,7 +294,7 @@ async fn state_without_room_is_refused_and_the_old_one_kept() {
 #[tokio::test]
 async fn state_larger_than_1_mib_is_stored_in_chunks() {
     let secrets = cluster(12);
-    let more = Arc::new(Given(names(12)));
+    let more = Arc::new(FixedSlots(names(12)));
     let open = || {
         StateStore::open(
             secrets.clone(),
@@ -522,7 +522,7 @@ async fn slots_are_read_up_to_the_size_of_the_largest_state() {
         pointer: crate::secrets::to_json(&pointer),
         reads: AtomicUsize::new(0),
     });
-    let more = Arc::new(Given(Vec::new()));
+    let more = Arc::new(FixedSlots(Vec::new()));
     let opened = StateStore::open(secrets.clone(), "state".into(), names(1), more, writer()).await;
     let error = opened.err().unwrap().to_string();
     assert!(

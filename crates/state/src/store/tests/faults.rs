@@ -5,7 +5,7 @@ use super::*;
 use crate::secrets::to_json;
 
 /// Opens a store without retries: a lost response fails at once instead of after minutes.
-async fn impatient(secrets: &Arc<FakeSecrets>, slots: usize) -> StateStore {
+async fn open_without_retries(secrets: &Arc<FakeSecrets>, slots: usize) -> StateStore {
     let mut store = open_with(secrets, slots, slots).await.unwrap();
     store.patience = Duration::ZERO;
     store
@@ -20,7 +20,7 @@ async fn stored(secrets: &Arc<FakeSecrets>, slots: usize) -> Option<Vec<u8>> {
 /// Opens a store with one version, stored with the pointer by write number 0. The next two versions use separate
 /// slots.
 async fn with_one_version(secrets: &Arc<FakeSecrets>) -> StateStore {
-    let store = impatient(secrets, 3).await;
+    let store = open_without_retries(secrets, 3).await;
     store.put(state(1, 10)).await.unwrap();
     store
 }
@@ -141,7 +141,7 @@ async fn uncertain_state_is_not_returned_to_the_engine(#[case] fault: Fault) {
 async fn a_slot_is_not_overwritten_between_its_chunk_and_the_pointer(#[case] later: usize) {
     let secrets = cluster(3);
     with_one_version(&secrets).await;
-    let first = impatient(&secrets, 3).await;
+    let first = open_without_retries(&secrets, 3).await;
     let second = open_with(&secrets, 3, 3).await.unwrap();
     // The writes of a save: signature, chunk, pointer.
     secrets.fail(3, Fault::Late(later));
@@ -162,7 +162,7 @@ async fn a_slot_is_not_overwritten_between_its_chunk_and_the_pointer(#[case] lat
 async fn late_pointer_write_does_not_name_the_next_runs_chunk(#[case] later: usize) {
     let secrets = cluster(3);
     with_one_version(&secrets).await;
-    let first = impatient(&secrets, 3).await;
+    let first = open_without_retries(&secrets, 3).await;
     secrets.fail(3, Fault::Late(later));
     first.put(state(3, 10)).await.unwrap_err();
     let next = open_with(&secrets, 3, 3).await.unwrap();
@@ -181,7 +181,7 @@ async fn late_chunk_write_does_not_replace_the_next_runs_chunk() {
     for serial in 1..=4 {
         store.put(state(serial, 10)).await.unwrap();
     }
-    let first = impatient(&secrets, 3).await;
+    let first = open_without_retries(&secrets, 3).await;
     let signature = secrets.writes().len();
     secrets.fail(signature + 1, Fault::Late(99));
     first.put(state(5, 10)).await.unwrap_err();
@@ -212,7 +212,7 @@ async fn cancelled_save_leaves_no_uncertain_state() {
 /// Change of the state: its new number of digits, or `None` for deletion.
 type Change = Option<usize>;
 
-async fn make(store: &StateStore, wanted: Option<&Vec<u8>>) -> Result<(), StateError> {
+async fn apply_change(store: &StateStore, wanted: Option<&Vec<u8>>) -> Result<(), StateError> {
     match wanted {
         Some(state) => store.put(state.clone()).await,
         None => store.delete().await,
@@ -227,12 +227,12 @@ async fn survive(slots: usize, changes: &[Change], faults: &[(usize, Fault)], aw
         secrets.fail(*at, *fault);
     }
     secrets.go_away_after(faults.first().filter(|_| away).map(|(at, _)| *at));
-    let store = impatient(&secrets, slots).await;
+    let store = open_without_retries(&secrets, slots).await;
     let mut before = None;
     for (serial, size) in (1..).zip(changes) {
         let wanted = size.map(|size| state(serial, size));
         let mut tries = 0;
-        while let Err(error) = make(&store, wanted.as_ref()).await {
+        while let Err(error) = apply_change(&store, wanted.as_ref()).await {
             tries += 1;
             assert!(tries <= faults.len(), "{faults:?}: {error}");
             secrets.go_away_after(None);
