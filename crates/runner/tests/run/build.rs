@@ -431,7 +431,7 @@ fn full_disk_is_transient_and_leaves_no_image() {
 }
 
 #[test]
-fn credential_helper_is_not_asked_about_another_registry() {
+fn credential_helper_is_not_called_for_another_registry() {
     let mut place = Place::new();
     let elsewhere = Place::new();
     let module = place.module("module");

@@ -136,7 +136,7 @@ fn unreadable_script_plan_needs_approval_after_an_apply() {
 }
 
 #[test]
-fn apply_script_is_refused_once_configuration_is_gone() {
+fn apply_script_is_refused_after_configuration_removal() {
     let mut world = applied();
     world.inputs.scripts.apply = Some("terraform apply -auto-approve".into());
     world.run(RunKind::Apply).expect(RunResult::Done);
