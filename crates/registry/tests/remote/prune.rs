@@ -82,7 +82,7 @@ async fn inventory_lists_owned_images_and_other_tags() {
     assert_eq!(
         tags,
         [ours.as_str(), other.as_str(), "v1"],
-        "contexts and layers are no tags of people"
+        "contexts and layers are not listed"
     );
     assert_eq!(by_tag(&found, &ours).digest, digest);
     let said = by_tag(&found, &ours).ours.clone().unwrap();

@@ -47,7 +47,7 @@ fn destroy_of_an_empty_state_succeeds() {
 fn number_of_last_apply_is_kept_after_destroy() {
     let mut world = World::new("resource \"terraform_data\" \"a\" {}\n");
     world.run(RunKind::Drift).expect(RunResult::Changes);
-    assert_eq!(world.record().attempted, 0, "a look is no apply");
+    assert_eq!(world.record().attempted, 0, "a drift check is no apply");
     world.run(RunKind::Apply).expect(RunResult::Done);
     world.run(RunKind::Apply).expect(RunResult::NoChanges);
     assert_eq!(world.record().attempted, 2, "the last one changed nothing");
