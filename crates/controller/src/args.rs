@@ -372,7 +372,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_engine_has_a_name_a_version_and_an_image() {
+    fn engine_flag_requires_name_version_and_image() {
         let read = engine_image("opentofu:1.12.6=registry.test:5000/opentofu:1.12.6").unwrap();
         assert_eq!(read.engine.to_string(), "opentofu 1.12.6");
         assert_eq!(read.image, "registry.test:5000/opentofu:1.12.6");
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn certificates_that_no_pod_takes_are_refused() {
+    fn ca_file_over_the_size_limit_is_refused() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let flag = format!("--ca-file={}", file.path().display());
         let flags = ["alustan", "--base-image=a", "--operator-image=b", &flag];
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn namespaces_are_named_one_by_one_or_in_one_list() {
+    fn watch_namespaces_accepts_repeated_flags_and_lists() {
         let parsed = |more: &[&str]| {
             let least = ["alustan", "--base-image", "a", "--operator-image", "b"];
             Config::try_parse_from(least.iter().chain(more))
@@ -431,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn metacontroller_must_be_able_to_prove_who_it_is() {
+    fn metacontroller_driver_requires_authentication() {
         let parsed = |more: &[&str]| {
             let least = ["alustan", "--base-image", "a", "--operator-image", "b"];
             Config::try_parse_from(least.iter().chain(more))
@@ -457,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn an_engine_is_given_once() {
+    fn duplicate_engine_version_is_detected() {
         let engine = |text| engine_image(text).unwrap();
         let one = engine("terraform:1.11.4=a.test/x:1");
         let other = engine("terraform:1.11.5=a.test/x:1");

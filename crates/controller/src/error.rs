@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_told_to_remove_what_may_hold_a_state() {
+    fn messages_never_advise_to_remove_objects_with_state() {
         for error in [
             Error::RecordInTheWay("web-run".to_owned()),
             taken("Secret", "web-state"),

@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_end_of_the_process_is_told() {
+    async fn exit_of_the_child_process_determines_the_result() {
         let read = "cat >/dev/null;";
         assert_eq!(
             shell(&format!(r#"{read} echo '{{"Ok":[1]}}'"#)).await,
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_process_that_does_not_end_is_given_up() {
+    async fn child_process_that_does_not_end_times_out() {
         assert_eq!(shell("exec sleep 60").await, Err(Nothing::TooSlow));
     }
 

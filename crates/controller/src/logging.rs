@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_level_follows_its_file_and_comes_back_when_that_goes() {
+    fn log_level_follows_its_file_and_resets_on_removal() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("level");
         let seen: Arc<Mutex<Vec<String>>> = Arc::default();

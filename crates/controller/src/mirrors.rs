@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn each_version_of_a_secret_that_was_left_out_is_read_once() {
+    async fn secret_cached_without_data_is_read_once_per_version() {
         let (version, mut versions) = watch::channel("7");
         let answer = move |_: &_| (200, json!(secret(&versions.borrow_and_update())));
         let (client, asked) = fake_api::serve(answer).await;

@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_that_gets_free_goes_to_the_next_in_the_queue() {
+    fn free_slot_goes_to_the_next_run_in_the_queue() {
         let now = Timestamp::from_second(1_000).unwrap();
         let (wake, mut woken) = mpsc::unbounded_channel();
         let dispatcher = Dispatcher::new(Places::new(1, 0), wake);
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_queued_runs_as_there_are_slots_are_near() {
+    fn queued_run_is_far_beyond_the_number_of_slots() {
         let now = Timestamp::from_second(1_000).unwrap();
         let (wake, _woken) = mpsc::unbounded_channel();
         let dispatcher = Dispatcher::new(Places::new(1, 0), wake);
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_from_before_a_restart_keep_their_places() {
+    fn runs_from_before_a_restart_keep_their_slots() {
         let now = Timestamp::from_second(1_000).unwrap();
         let (wake, _woken) = mpsc::unbounded_channel();
         let dispatcher = Dispatcher::new(Places::new(1, 0), wake);
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn build_for_a_drift_check_counts_as_one() {
+    fn build_for_a_drift_check_counts_as_a_drift_check() {
         let now = Timestamp::from_second(1_000).unwrap();
         let (wake, _woken) = mpsc::unbounded_channel();
         let dispatcher = Dispatcher::new(Places::new(2, 2), wake);
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn who_no_longer_wants_to_run_leaves_the_queue() {
+    fn resource_without_pending_run_leaves_the_queue() {
         let now = Timestamp::from_second(1_000).unwrap();
         let (wake, _woken) = mpsc::unbounded_channel();
         let dispatcher = Dispatcher::new(Places::new(1, 0), wake);
@@ -452,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn resource_without_a_run_wakes_nobody() {
+    fn resource_without_a_run_wakes_no_other() {
         let now = Timestamp::from_second(1_000).unwrap();
         let (wake, mut woken) = mpsc::unbounded_channel();
         let dispatcher = Dispatcher::new(Places::new(1, 0), wake);
@@ -471,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_cannot_be_looked_at_keeps_nobody_waiting() {
+    fn failed_reconcile_does_not_block_the_queue() {
         let now = Timestamp::from_second(1_000).unwrap();
         let (wake, mut woken) = mpsc::unbounded_channel();
         let dispatcher = Dispatcher::new(Places::new(1, 0), wake);
@@ -489,7 +489,7 @@ mod tests {
     }
 
     #[test]
-    fn namespaces_take_turns_though_there_is_one_place_alone() {
+    fn namespaces_alternate_on_a_single_slot() {
         let (wake, _woken) = mpsc::unbounded_channel();
         let dispatcher = Dispatcher::new(Places::new(1, 0), wake);
         let of = |namespace: &str, name: &str| Key::new(namespace, name);

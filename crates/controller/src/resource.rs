@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn managed_fields_do_not_count() {
+    fn managed_fields_do_not_count_as_values() {
         let fields: Value = (0..json_size::VALUES)
             .map(|i| (format!("f:{i}"), json!({})))
             .collect();
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn an_invalid_resource_has_its_metadata() {
+    fn invalid_resource_keeps_its_metadata() {
         let mut invalid = resource(&json!({}), &json!([]));
         invalid["spec"]["suspend"] = json!("yes");
         let found = watched(&invalid);

@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn signed_record_is_believed() {
+    fn signed_record_is_accepted() {
         assert!(!is_refused(&signed()));
         let without_inputs = with(|data| {
             data.remove(key::INPUTS);
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn changed_decisions_are_refused() {
+    fn changed_signed_field_is_refused() {
         for path in ["/number", "/run/image"] {
             let mut forged = record();
             *forged.pointer_mut(path).unwrap() = json!(4);
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn released_lock_is_believed() {
+    fn record_with_released_lock_is_accepted() {
         let mut unlocked = record();
         unlocked["lock"] = Value::Null;
         let unlocked = with(|data| drop(data.insert(key::RECORD.to_owned(), entry(&unlocked))));

@@ -322,7 +322,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn secrets_of_a_deleted_resource_are_left_out() {
+    async fn secrets_of_a_deleted_resource_are_cached_without_data() {
         let (secrets, mut writer) = reflector::store();
         for name in ["web-run", "web-outputs", "another-run"] {
             let secret =

@@ -138,14 +138,14 @@ mod tests {
     }
 
     #[test]
-    fn signatures_are_those_of_the_specification() {
+    fn signature_matches_the_example_of_the_specification() {
         assert_eq!(secret(SECRET).sign(ID, AT, BODY), SIGNED);
         let several = format!("v1a,x v1,AAAA {SIGNED}");
         assert!(secret(SECRET).has_signed(&several, ID, AT, BODY));
     }
 
     #[test]
-    fn nothing_else_is_accepted() {
+    fn signature_of_other_key_id_time_or_body_is_refused() {
         let other = secret("whsec_AAAA");
         assert!(!other.has_signed(SIGNED, ID, AT, BODY));
         let ours = secret(SECRET);
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_secret_is_refused_and_not_taken_for_another() {
+    fn invalid_secret_is_refused_with_the_cause() {
         for (text, why) in [
             (" \n", "empty"),
             ("whsec_", "empty"),
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn git_servers_that_know_no_prefix_take_the_secret_as_it_is_written() {
+    fn git_server_signature_uses_the_secret_with_its_prefix() {
         let ours = secret(SECRET);
         let tag = hmac::sign(&key(SECRET.as_bytes()), BODY);
         assert!(ours.has_tagged(tag.as_ref(), BODY) && ours.is(SECRET.as_bytes()));

@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn our_own_write_counts_until_the_watch_has_brought_it() {
+    fn own_write_is_returned_until_the_watch_delivers_it() {
         let (store, mut writer) = reflector::store::<Secret>();
         let mirror = WriteThroughCache::new(store);
         let get = || {
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_removed_right_after_our_write_is_gone_at_once() {
+    fn object_deleted_after_own_write_is_absent_at_once() {
         let (store, mut writer) = reflector::store::<Secret>();
         let mirror = WriteThroughCache::new(store);
         mirror.wrote(secret("7"));

@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_field_that_the_api_server_does_not_take_goes_with_the_finalizer() {
+    async fn finalizer_is_removed_from_a_resource_with_an_invalid_spec() {
         let (client, asked) = fake_api::serve(invalid).await;
         let tf = deleted();
         remove(&client, &tf).await.unwrap();

@@ -102,14 +102,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_mark_goes_with_the_last_pin_and_state_and_comes_back_with_the_next() {
+    async fn holds_state_label_is_removed_with_the_last_pin_or_state() {
         assert_eq!(marks([0, 0]).await, [Value::Null]);
         assert_eq!(marks([1, 1]).await, [] as [Value; 0]);
         assert_eq!(marks([0, 1]).await, [Value::Null, json!("true")]);
     }
 
     #[tokio::test]
-    async fn a_state_without_a_pin_keeps_the_mark() {
+    async fn state_without_a_pin_keeps_the_holds_state_label() {
         let (client, asked) = fake_api::serve(|asked| {
             let all = asked.uri.contains("pin") && asked.uri.contains("state");
             let state = json!({"metadata": {"name": "web-state"}});
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn orphaned_state_without_a_pin_keeps_the_mark() {
+    async fn orphaned_state_keeps_the_holds_state_label() {
         for kind in ["/secrets?", "/persistentvolumeclaims?"] {
             let (client, asked) = fake_api::serve(move |asked| {
                 let holds = asked.uri.contains(kind) && asked.uri.contains("orphaned");
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_namespace_that_is_gone_is_not_made_again() {
+    async fn deleted_namespace_is_not_created_again() {
         let (client, asked) = fake_api::serve(|_| not_found()).await;
         mark(&client, "team").await.unwrap();
         assert_eq!(asked.lock()[0].kind, "application/merge-patch+json");

@@ -282,7 +282,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_api_server_adds_changes_nothing() {
+    fn fields_added_by_the_api_server_cause_no_apply() {
         let wanted = json!({"metadata": {"labels": {"a": "b"}}, "rules": [{"verbs": ["get"]}]});
         let mut found = wanted.clone();
         found["metadata"]["uid"] = json!("u");

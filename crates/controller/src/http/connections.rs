@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_request_that_was_begun_is_answered_before_the_server_ends() {
+    async fn shutdown_waits_for_requests_in_progress() {
         let server = Server::new();
         let mut caller = server.call(REQUEST).await;
         sleep(WORK / 2).await;

@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_operator_whose_watches_list_nothing_says_so_and_that_it_looked_at_nothing() {
+    async fn scrape_reports_ready_0_until_the_caches_are_filled() {
         let (resources, mut writer) = reflector::store();
         writer.apply_watcher_event(&watcher::Event::Apply(resource("web", "StateLost")));
         let measured = measured(resources, Leader::leading());
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_that_fails_again_and_again_counts_once_and_as_long_as_it_is_there() {
+    async fn failing_resource_counts_once_until_success_or_deletion() {
         let (resources, mut writer) = reflector::store();
         let web = resource("web", "Rejected");
         writer.apply_watcher_event(&watcher::Event::Apply(web.clone()));
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_stands_by_counts_nothing_that_another_counts() {
+    async fn standby_replica_counts_no_resources() {
         let (resources, mut writer) = reflector::store();
         writer.apply_watcher_event(&watcher::Event::Apply(resource("web", "StateLost")));
         let text = scraped(&measured(resources, Leader::following(None))).await;

@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_loop_that_waits_for_events_is_alive_and_one_that_does_not_turn_is_not() {
+    async fn livez_fails_if_the_event_loop_hangs() {
         let health = alive();
         for _ in 0..30 {
             tokio::time::advance(Duration::from_secs(10)).await;
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_look_that_hangs_is_told_although_the_loop_turns_and_others_end() {
+    async fn livez_fails_if_one_reconcile_hangs() {
         let health = alive();
         let hanging = health.look(&Ref::new("web").within("team"));
         for _ in 0..59 {
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn it_is_ready_once_the_caches_are_warm_whoever_leads() {
+    async fn readyz_succeeds_on_each_replica_once_caches_are_filled() {
         let leads = Leader::leading();
         let stands_by = Leader::following(None);
         for (leader, role) in [
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_cannot_read_the_lease_is_no_replica_to_count_on() {
+    async fn readyz_fails_until_the_lease_is_read() {
         let health = Health::new(Leader::new(Identity::new(None, "test")));
         health.set_ready();
         let told = "not ok: the Lease is being read\n".to_owned();
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_version_tells_what_runs() {
+    async fn version_endpoint_returns_version_protocol_and_crd() {
         let (code, text) = ask(&alive(), "/version").await;
         assert_eq!(code, 200);
         let mut told: Value = serde_json::from_str(&text).unwrap();

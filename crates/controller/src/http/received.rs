@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_is_held_has_a_bound_and_is_given_back() {
+    async fn body_buffers_are_bounded_and_released() {
         let budget = Budget::of(10);
         let first = budget.receive(Body::from("12345678"), 8).await;
         let refused = budget.receive(Body::from("123"), 8).await;
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn no_more_than_64_mib_are_held_by_default() {
+    async fn at_most_64_mib_of_bodies_are_buffered_by_default() {
         let budget = Budget::default();
         let all = budget
             .receive(Body::from(vec![0_u8; 64 << 20]), usize::MAX)
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_sends_slowly_holds_what_arrived_and_not_for_long() {
+    async fn slow_body_reserves_only_received_bytes_and_times_out() {
         let budget = Budget::of(10);
         let begun = stream::iter([Ok::<_, std::io::Error>("12")]);
         let slow = Body::from_stream(begun.chain(stream::pending()));

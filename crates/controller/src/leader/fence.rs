@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_write_passes_while_the_clock_says_so_and_reads_always() {
+    async fn writes_need_a_recently_renewed_lease_and_reads_do_not() {
         let leader = Leader::leading();
         let writes = [Method::POST, Method::PUT, Method::PATCH, Method::DELETE];
         for method in writes.clone() {
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_stands_by_writes_nothing() {
+    async fn standby_replica_writes_nothing() {
         let follower = Leader::following(None);
         assert_eq!(
             call(&follower, Method::PATCH, 0).await,
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_write_that_takes_too_long_is_given_up_before_another_leads() {
+    async fn slow_write_is_aborted_before_another_replica_leads() {
         let leader = Leader::leading();
         let began = Instant::now();
         advance(Duration::from_secs(9)).await;
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_slow_write_of_one_that_goes_on_leading_is_waited_for() {
+    async fn slow_write_completes_while_the_lease_is_renewed() {
         let leader = Leader::leading();
         let renewed = leader.clone();
         tokio::spawn(async move {

@@ -82,7 +82,7 @@ mod tests {
     use crate::fake_api;
 
     #[tokio::test]
-    async fn each_call_counts_with_its_code() {
+    async fn api_requests_are_counted_by_status_code() {
         let (address, _log) = fake_api::address(|_| fake_api::not_found()).await;
         let metrics = Metrics::new();
         let mut config = Config::new(address.parse().unwrap());

@@ -68,7 +68,7 @@ fn text(metrics: &Metrics) -> String {
 }
 
 #[test]
-fn what_is_scraped_is_what_the_table_says() {
+fn scraped_metrics_match_the_metrics_table() {
     let text = text(&sampled());
     let types: BTreeMap<&str, &str> = text
         .lines()
@@ -112,7 +112,7 @@ fn what_is_scraped_is_what_the_table_says() {
 }
 
 #[test]
-fn numbers_are_those_that_were_told() {
+fn samples_have_the_recorded_values() {
     let text = text(&sampled());
     for line in [
         "alustan_reconciles_total{result=\"conflict\"} 1",
@@ -146,7 +146,7 @@ fn numbers_are_those_that_were_told() {
 }
 
 #[test]
-fn what_is_over_is_no_longer_scraped() {
+fn gauges_of_past_reasons_are_removed() {
     let metrics = sampled();
     assert!(text(&metrics).contains("StateLost"));
     let later = metrics.text(&Now::default()).unwrap();
@@ -156,7 +156,7 @@ fn what_is_over_is_no_longer_scraped() {
 }
 
 #[test]
-fn what_has_not_happened_yet_counts_from_zero() {
+fn counters_start_at_zero() {
     let metrics = Metrics::new();
     let nobody: Weak<Asking> = Weak::new();
     metrics.will_ask(Asked::Git("fetch"), nobody.clone());
@@ -182,7 +182,7 @@ impl Unanswered for Asking {
 }
 
 #[test]
-fn who_has_several_questions_that_nobody_answers_counts_once() {
+fn resource_with_several_failed_queries_counts_once() {
     let metrics = Metrics::new();
     let (one, other) = (Arc::new(Asking(&["a", "b"])), Arc::new(Asking(&["b", "c"])));
     let (registry, gone) = (Arc::new(Asking(&["a"])), Arc::new(Asking(&["d"])));
@@ -207,7 +207,7 @@ fn who_has_several_questions_that_nobody_answers_counts_once() {
 }
 
 #[test]
-fn a_build_counts_once_however_many_wait_for_it() {
+fn build_seen_by_several_resources_counts_once() {
     let metrics = Metrics::new();
     let now = Timestamp::now();
     let build = |uid: &str, ended: Timestamp| BuildSeen {

@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_are_read_with_what_they_want_to_know() {
+    fn receivers_are_parsed_with_their_events() {
         let text =
             r#"[{"url": "https://a.test/x", "events": ["Failed"]}, {"url": "http://b.test"}]"#;
         let places = Place::read(text).unwrap();
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_place_is_told_without_its_address() {
+    fn error_of_an_invalid_receiver_hides_its_address() {
         for text in [
             "",
             "{}",
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_is_followed_and_need_not_be_there() {
+    fn receivers_file_is_reread_and_optional() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("places.json");
         let places = Places::new(Some(file.clone()));

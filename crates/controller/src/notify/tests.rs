@@ -132,7 +132,7 @@ async fn came(log: &Log) {
 }
 
 #[tokio::test]
-async fn each_thing_is_told_once_and_the_record_is_to_remember_it() {
+async fn each_event_is_sent_once_and_requeues_the_resource() {
     let mut scene = scene().await;
     let (places, log) = place(200).await;
     let tf = scene.with(&places);
@@ -149,7 +149,7 @@ async fn each_thing_is_told_once_and_the_record_is_to_remember_it() {
 }
 
 #[tokio::test]
-async fn what_another_process_left_in_the_record_is_sent() {
+async fn notice_left_by_another_process_is_sent() {
     let mut scene = scene().await;
     let (places, log) = place(200).await;
     let tf = scene.with(&places);
@@ -169,7 +169,7 @@ async fn what_another_process_left_in_the_record_is_sent() {
 }
 
 #[tokio::test]
-async fn a_corrected_address_gets_the_message_and_a_removed_one_is_not_tried_again() {
+async fn message_goes_to_corrected_address_and_not_to_removed_one() {
     let mut scene = scene().await;
     let ((wrong, refused), (right, taken)) = (place(503).await, place(200).await);
     let tf = scene.with(&wrong);
@@ -204,7 +204,7 @@ async fn sends_on(elsewhere: &str) -> Value {
 }
 
 #[tokio::test]
-async fn an_address_leads_to_no_other_and_what_it_answers_is_told_to_nobody() {
+async fn redirect_is_not_followed_and_its_body_not_reported() {
     let mut scene = scene().await;
     let (elsewhere, log) = place(200).await;
     let places = sends_on(elsewhere[0]["url"].as_str().unwrap()).await;
@@ -216,7 +216,7 @@ async fn an_address_leads_to_no_other_and_what_it_answers_is_told_to_nobody() {
 }
 
 #[tokio::test]
-async fn path_and_query_of_an_address_are_not_told() {
+async fn warning_hides_path_and_query_of_an_address() {
     let mut scene = scene().await;
     let (refuses, _log) = fake_api::address(|_| (503, json!({}))).await;
     let origins = [&*refuses, "http://127.0.0.1:1"];
@@ -231,7 +231,7 @@ async fn path_and_query_of_an_address_are_not_told() {
 }
 
 #[tokio::test]
-async fn it_is_signed_when_its_turn_comes() {
+async fn message_is_signed_at_the_time_of_delivery() {
     let mut scene = scene().await;
     let (mut places, log) = place(200).await;
     places[0]["secretRef"] = json!({"name": "key"});
@@ -258,7 +258,7 @@ async fn it_is_signed_when_its_turn_comes() {
 }
 
 #[tokio::test]
-async fn those_who_wait_for_a_slow_place_keep_nobody_else_waiting() {
+async fn slow_receiver_does_not_delay_others() {
     let queues = Queues::default();
     let taken = join_all((0..AT_ONCE).map(|_| queues.take("team"))).await;
     let soon = Duration::from_millis(50);
@@ -272,7 +272,7 @@ async fn those_who_wait_for_a_slow_place_keep_nobody_else_waiting() {
 }
 
 #[test]
-fn nothing_is_sent_unsigned_that_was_meant_to_be_signed() {
+fn message_with_unusable_secret_is_not_sent_unsigned() {
     let secret = json!({"name": "key"});
     let own = |place: &Value| serde_json::from_value::<Notification>(place.clone()).unwrap();
     let with_url = own(&json!({"url": "https://a.test", "secretRef": secret}));

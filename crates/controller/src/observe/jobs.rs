@@ -678,7 +678,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_pod_of_a_job_that_is_gone_is_asked_for_before_its_run_is_lost() {
+    async fn run_of_a_deleted_job_is_alive_while_its_pod_runs() {
         let living = &[("uid-of-web", "Failed"), ("uid-of-web", "Running")];
         let (lives, uri) = lives_with(living).await;
         assert!(lives);

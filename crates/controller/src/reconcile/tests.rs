@@ -106,7 +106,7 @@ async fn told(place: &Log) -> Value {
 }
 
 #[tokio::test]
-async fn what_the_api_server_refuses_is_told() {
+async fn write_refused_by_the_api_server_is_notified() {
     let (address, place) = fake_api::address(|_| (200, json!({}))).await;
     let resource = json!({
         "apiVersion": "alustan.io/v1alpha1", "kind": "Terraform",
@@ -165,7 +165,7 @@ fn living() -> Terraform {
 }
 
 #[tokio::test]
-async fn earlier_status_of_a_destroyed_resource_is_not_believed() {
+async fn outdated_status_of_a_deleted_resource_is_not_used() {
     let applied = json!({"revision": "c0ffee", "configHash": "h", "time": "2026-01-01T00:00:00Z"});
     let applied = json!({"state": "Destroying", "message": "", "lastApplied": applied});
     let (client, asked) = fake_api::serve(|asked| match (&*asked.method, &*asked.uri) {
@@ -193,7 +193,7 @@ async fn earlier_status_of_a_destroyed_resource_is_not_believed() {
 
 /// Until the record is bound, each reconcile reads the report of the previous resource again.
 #[tokio::test]
-async fn restore_binds_the_report_before_the_record_and_after_all_else() {
+async fn restore_binds_the_report_second_to_last_and_the_record_last() {
     let (client, asked) = fake_api::serve(|asked| {
         let name = if asked.uri.contains("component%3Dreport") {
             "web-report"
@@ -268,7 +268,7 @@ async fn conflicts_back_off_and_a_missing_resource_is_forgotten() {
 }
 
 #[tokio::test]
-async fn values_and_scripts_have_a_bound() {
+async fn input_values_and_scripts_have_a_size_limit() {
     let seen = async |bytes: usize, spec: Value| {
         let (client, _) = fake_api::serve(move |asked| {
             if asked.uri.ends_with("/configmaps/big") {
@@ -652,7 +652,7 @@ async fn destroy_waits_for_objects_also_if_references_are_refused() {
 }
 
 #[tokio::test]
-async fn fetch_of_a_context_again_takes_no_turn_of_pushes() {
+async fn refetch_of_a_context_does_not_block_pushes() {
     let registry = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let host = registry.local_addr().unwrap();
     let (client, _) = fake_api::serve(|_| fake_api::not_found()).await;

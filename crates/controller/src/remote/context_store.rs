@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn old_contexts_go_and_the_oldest_of_too_many() {
+    fn old_contexts_and_the_oldest_over_the_limit_are_deleted() {
         let folder = tempfile::tempdir().unwrap();
         let mut contexts = Contexts::open(folder.path().to_owned()).unwrap();
         contexts.limit = 250;

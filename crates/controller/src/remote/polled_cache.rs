@@ -430,7 +430,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_question_of_many_is_asked_once_and_wakes_all() {
+    async fn shared_query_is_sent_once_and_wakes_all_subscribers() {
         let (wake, mut woken) = mpsc::unbounded_channel();
         let lookups = PolledCache::new(wake, Metrics::new(), Asked::Api);
         let asked = Arc::new(AtomicUsize::new(0));
@@ -451,7 +451,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_failure_is_told_and_asked_again_until_it_passes() {
+    async fn transient_failure_is_returned_and_retried() {
         let (wake, mut woken) = mpsc::unbounded_channel();
         let lookups = PolledCache::new(wake, Metrics::new(), Asked::Api);
         let asked = Arc::new(AtomicUsize::new(0));
@@ -470,7 +470,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_gets_no_answer_is_told_until_one_comes() {
+    async fn unanswered_lists_subscribers_of_failing_queries() {
         let (wake, mut woken) = mpsc::unbounded_channel();
         let lookups = PolledCache::new(wake, Metrics::new(), Asked::Api);
         let asked = Arc::new(AtomicUsize::new(0));
@@ -501,7 +501,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_shorter_interval_counts_at_once_and_the_shortest_for_all() {
+    async fn shortest_interval_of_all_subscribers_applies_at_once() {
         let (wake, mut woken) = mpsc::unbounded_channel();
         let lookups = PolledCache::new(wake, Metrics::new(), Asked::Api);
         let asked = Arc::new(AtomicUsize::new(0));
@@ -522,7 +522,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_question_is_asked_at_once_for_who_cannot_wait() {
+    async fn ask_now_sends_queries_of_the_given_resources_at_once() {
         let (wake, mut woken) = mpsc::unbounded_channel();
         let lookups = PolledCache::new(wake, Metrics::new(), Asked::Api);
         let hour = Some(Every::new(Duration::from_hours(1), "q"));
@@ -538,7 +538,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn newer_argument_keeps_the_place_of_the_one_before() {
+    async fn newer_argument_keeps_the_queue_position_of_the_query() {
         let (wake, mut woken) = mpsc::unbounded_channel();
         let lookups = PolledCache::new(wake, Metrics::new(), Asked::Api);
         let turns = Arc::new(tokio::sync::Semaphore::new(0));
@@ -594,7 +594,7 @@ mod tests {
     }
 
     #[test]
-    fn questions_about_one_thing_fall_due_together() {
+    fn polls_of_one_repository_coincide() {
         let every = |minutes| Every::new(Duration::from_mins(minutes), "a repository");
         let first = every(5).wait(Duration::ZERO);
         for seconds in [1, 7, 40, 200, 299, 3000] {
@@ -611,7 +611,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_question_that_nobody_has_any_more_is_not_asked_again() {
+    async fn query_without_subscribers_is_not_polled() {
         let (wake, mut woken) = mpsc::unbounded_channel();
         let lookups = PolledCache::new(wake, Metrics::new(), Asked::Api);
         let asked = Arc::new(AtomicUsize::new(0));

@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn repositories_are_looked_through_in_turns() {
+    async fn repositories_are_pruned_one_at_a_time() {
         let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let host = server.local_addr().unwrap();
         let turns = Turns::new(1);
@@ -463,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_pinned_and_what_ran_is_needed() {
+    fn images_of_pins_and_runs_are_in_use() {
         let pin = |name: &str| {
             json!({
                 "number": 1, "image": image(name), "tag": format!("tag-{name}"),
@@ -499,7 +499,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_may_need_anything() {
+    fn unreadable_secret_prevents_pruning() {
         for (name, value) in [(secrets::PIN, json!({})), (key::RECORD, json!({"run": {}}))] {
             let kept = [kept(name, &value)];
             let failure = used(&kept, "team", &Memory::default()).unwrap_err();
@@ -512,7 +512,7 @@ mod tests {
     }
 
     #[test]
-    fn each_resource_has_its_own_day() {
+    fn pruning_runs_once_a_day_at_an_offset_per_resource() {
         let tf: Terraform = serde_json::from_value(json!({
             "apiVersion": "alustan.io/v1alpha1", "kind": "Terraform", "metadata": {"name": "a", "uid": "u"},
             "spec": {"gitRepo": {"url": "https://h/r"}, "containerRegistry": {"imageName": "h/x"}},

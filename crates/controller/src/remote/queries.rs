@@ -513,7 +513,7 @@ mod tests {
     use crate::fake_api;
 
     #[test]
-    fn date_of_a_commit_that_is_no_time_is_1970() {
+    fn invalid_commit_date_becomes_1970() {
         let folder = tempfile::tempdir().unwrap();
         let contexts = Contexts::open(folder.path().to_owned()).unwrap();
         let revision = Revision::of_commit(&CommitId::parse(&"a".repeat(40)).unwrap());
@@ -554,7 +554,7 @@ mod tests {
     }
 
     #[test]
-    fn line_of_a_log_in_a_message_has_a_bound() {
+    fn log_line_in_a_message_has_a_size_limit() {
         let failure = Failure {
             class: FailureClass::Module,
             reason: "BuildFailed".to_owned(),

@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_files_say_counts_and_what_cannot_be_read_changes_nothing() {
+    fn changed_allow_list_is_loaded_and_unreadable_one_ignored() {
         let folder = tempfile::tempdir().unwrap();
         let mounted = folder.path().join("mounted");
         let lists = AllowLists::open(Some(mounted.clone())).unwrap();

@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn several_lists_are_one_and_what_happens_meanwhile_comes_after_it() {
+    fn events_during_initial_lists_follow_the_joined_list() {
         let mut parts = Parts::new(2);
         assert_eq!(parts.told(), ["init"]);
         parts.list(1, &["b", "c"]);
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_that_fails_half_way_tells_nothing_twice() {
+    fn incomplete_list_emits_no_objects() {
         let mut parts = Parts::new(2);
         parts.say(1, Ok(Event::Init));
         parts.say(1, Ok(Event::InitApply(object("o"))));
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_lists_anew_comes_as_changes_and_the_others_go_on() {
+    fn relist_of_one_watch_becomes_changes_and_delays_no_other() {
         let mut parts = Parts::new(2);
         parts.list(0, &["a", "b", "c"]);
         parts.list(1, &["d"]);
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_lists_anew_before_another_has_listed_comes_in_its_turn() {
+    fn relist_during_initial_lists_follows_the_joined_list() {
         let mut parts = Parts::new(2);
         parts.list(0, &["a", "b", "c"]);
         parts.say(0, Ok(Event::Delete(object("a"))));
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_fails_keeps_the_first_list_from_being_whole_and_nobody_from_going_on() {
+    fn failed_watch_delays_only_the_initial_list() {
         let mut parts = Parts::new(2);
         parts.list(0, &["a"]);
         assert_eq!(parts.told(), ["init", "has a"]);
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn one_namespace_is_its_own_watch() {
+    fn single_namespace_watch_is_passed_through() {
         let mut parts = Parts::new(1);
         parts.list(0, &["a"]);
         assert_eq!(parts.told(), ["init", "has a", "done"]);

@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_of_no_resource_are_left_out() {
+    fn secrets_of_no_resource_are_cached_without_data() {
         let entry = [(key::RECORD, 1 << 20)];
         let record = kept(WEB, Component::Record, "web-run", &entry);
         let annotations = record.metadata.annotations.clone().unwrap();
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn jobs_and_pods_keep_what_is_read() {
+    fn jobs_and_pods_keep_only_fields_that_are_read() {
         let long = "x".repeat(100_000);
         let labels = json!({labels::NAME: "web", "alustan.io/x": "y"});
         let owner =

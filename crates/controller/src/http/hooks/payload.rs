@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_repository_is_found_however_a_resource_writes_it() {
+    fn push_matches_all_url_forms_of_a_repository() {
         let push = github("refs/heads/main");
         let main = Reference::branch(Some("main")).unwrap();
         for url in [
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn only_who_follows_the_reference_is_concerned() {
+    fn push_affects_only_resources_of_its_reference() {
         let here = repository("https://github.com/team/infra");
         let branch = |name| Reference::branch(Some(name)).unwrap();
         let tag = Reference::tag("v1").unwrap();
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn gitlab_tells_of_a_project() {
+    fn gitlab_push_names_its_repository_in_project() {
         let push = push(
             Sender::Gitlab,
             &json!({
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_told() {
+    fn invalid_push_is_refused_with_the_cause() {
         let named = |bytes: usize| {
             let url = "https://a.test/b/";
             let url = format!("{url}{}", "c".repeat(bytes - url.len()));

@@ -88,7 +88,7 @@ fn now() -> i64 {
 }
 
 #[tokio::test]
-async fn a_push_is_taken_once_and_its_sender_learns_whom_it_concerns() {
+async fn push_is_accepted_once_and_counts_affected_resources() {
     let endpoint = Endpoint::new();
     let (status, told) = endpoint.github(SECRET, "push", PUSH).await;
     assert_eq!((status, &told["resources"]), (202, &json!(3)));
@@ -99,7 +99,7 @@ async fn a_push_is_taken_once_and_its_sender_learns_whom_it_concerns() {
 }
 
 #[tokio::test]
-async fn what_is_not_signed_with_a_secret_is_refused() {
+async fn push_without_valid_signature_is_refused() {
     let endpoint = Endpoint::new();
     let unsigned: &[(&str, &str)] = &[];
     for (path, headers) in [
@@ -123,7 +123,7 @@ async fn what_is_not_signed_with_a_secret_is_refused() {
 }
 
 #[tokio::test]
-async fn a_secret_may_follow_another_without_a_restart() {
+async fn webhook_secrets_are_reread_without_restart() {
     let endpoint = Endpoint::new();
     assert_eq!(endpoint.github(b"next", "push", PUSH).await.0, 401);
     std::fs::write(endpoint.folder.path().join("next"), "next\n").unwrap();
@@ -136,7 +136,7 @@ async fn a_secret_may_follow_another_without_a_restart() {
 }
 
 #[tokio::test]
-async fn gitlab_sends_a_token_or_signs() {
+async fn gitlab_push_is_accepted_with_token_or_signature() {
     let body = r#"{"ref":"refs/heads/main","project":{"git_ssh_url":"git@git.test:a/b.git"}}"#;
     let endpoint = Endpoint::new();
     let headers = [
@@ -151,7 +151,7 @@ async fn gitlab_sends_a_token_or_signs() {
 }
 
 #[tokio::test]
-async fn an_old_message_does_not_count_and_a_new_one_once() {
+async fn expired_message_is_refused_and_replay_is_ignored() {
     let endpoint = Endpoint::new();
     let at = now();
     assert_eq!(
@@ -177,7 +177,7 @@ async fn an_old_message_does_not_count_and_a_new_one_once() {
 }
 
 #[tokio::test]
-async fn other_events_are_no_pushes_and_odd_bodies_are_told() {
+async fn other_events_are_ignored_and_invalid_bodies_refused() {
     let endpoint = Endpoint::new();
     let (status, told) = endpoint.github(SECRET, "ping", r#"{"zen":"x"}"#).await;
     assert_eq!((status, &told["ignored"]), (200, &json!("ping is no push")));
@@ -200,7 +200,7 @@ fn endless() -> Body {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_sends_slowly_is_not_waited_for_and_keeps_nobody_out() {
+async fn slow_requests_time_out_and_do_not_block_a_push() {
     let endpoint = Endpoint::new();
     let slow = (0..100).map(|_| {
         let request = Request::post("/hooks/github").body(endless()).unwrap();
@@ -215,7 +215,7 @@ async fn whoever_sends_slowly_is_not_waited_for_and_keeps_nobody_out() {
 }
 
 #[tokio::test]
-async fn a_form_is_told_what_to_send() {
+async fn form_encoded_push_is_refused() {
     let endpoint = Endpoint::new();
     let key = ring::hmac::Key::new(ring::hmac::HMAC_SHA256, SECRET);
     let tag = hex::encode(ring::hmac::sign(&key, b"payload=%7B%7D"));
@@ -230,7 +230,7 @@ async fn a_form_is_told_what_to_send() {
 }
 
 #[tokio::test]
-async fn what_is_remembered_has_a_bound() {
+async fn remembered_messages_are_bounded() {
     let hooks = Hooks::new(None, mpsc::channel(1).0, Leader::leading()).unwrap();
     for number in 0..=MEMORY {
         hooks.remember(number.to_be_bytes().to_vec());
@@ -252,7 +252,7 @@ async fn a_message_is_forgotten_after_ten_minutes() {
 }
 
 #[tokio::test]
-async fn without_secrets_nothing_is_taken() {
+async fn push_is_refused_if_no_secrets_are_configured() {
     let _ = rustls::crypto::ring::default_provider().install_default();
     let hooks = Hooks::new(None, mpsc::channel(1).0, Leader::leading()).unwrap();
     let request = Request::post("/hooks/github").body(Body::empty()).unwrap();
@@ -261,7 +261,7 @@ async fn without_secrets_nothing_is_taken() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn before_the_controller_is_up_a_push_is_sent_again() {
+async fn push_is_not_delivered_before_the_controller_starts() {
     let (pushes, receiver) = mpsc::channel::<Pushed>(1);
     let _ = rustls::crypto::ring::default_provider().install_default();
     let hooks = Hooks::new(None, pushes, Leader::leading()).unwrap();
@@ -287,7 +287,7 @@ async fn stands_by_for(leader: Router) -> Endpoint {
 }
 
 #[tokio::test]
-async fn a_replica_that_stands_by_hands_a_push_on_to_the_one_that_leads() {
+async fn standby_replica_forwards_push_to_the_leader() {
     let (leads, stands_by) = two_replicas().await;
     let (status, told) = stands_by.github(SECRET, "push", PUSH).await;
     assert_eq!((status, &told["resources"]), (202, &json!(3)));
@@ -305,7 +305,7 @@ async fn a_replica_that_stands_by_hands_a_push_on_to_the_one_that_leads() {
 }
 
 #[tokio::test]
-async fn a_push_that_reaches_nobody_who_leads_is_told_so() {
+async fn push_without_reachable_leader_returns_not_leader() {
     let nowhere = "127.0.0.1:1".parse().unwrap();
     for (leader, why) in [
         (Leader::following(None), "no replica of the operator leads"),
@@ -318,7 +318,7 @@ async fn a_push_that_reaches_nobody_who_leads_is_told_so() {
 }
 
 #[tokio::test]
-async fn a_push_that_is_handed_on_follows_no_redirect() {
+async fn forwarded_push_follows_no_redirect() {
     let (elsewhere, asked) = fake_api::address(|_| (202, json!({}))).await;
     let redirect = move || {
         let to = [(LOCATION, elsewhere.clone())];
@@ -331,7 +331,7 @@ async fn a_push_that_is_handed_on_follows_no_redirect() {
 }
 
 #[tokio::test]
-async fn an_answer_of_the_leader_without_end_is_not_read() {
+async fn endless_response_of_the_leader_is_not_read() {
     let endless = || async {
         let chunk = || Ok::<_, std::io::Error>(vec![b' '; 4096]);
         Body::from_stream(futures::stream::repeat_with(chunk))
@@ -344,7 +344,7 @@ async fn an_answer_of_the_leader_without_end_is_not_read() {
 }
 
 #[tokio::test]
-async fn a_push_is_handed_on_once() {
+async fn push_is_forwarded_only_once() {
     let (_leads, stands_by) = two_replicas().await;
     let headers = [("x-gitlab-token", "a secret"), (BY_REPLICA, "once")];
     let (status, told) = stands_by.post("/hooks/gitlab", &headers, GITLAB).await;

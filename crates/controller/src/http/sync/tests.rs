@@ -88,7 +88,7 @@ async fn both_versions_of_the_hook_get_the_same_answer() {
 }
 
 #[tokio::test]
-async fn an_answer_that_is_known_is_not_sent_again() {
+async fn unchanged_response_returns_not_modified() {
     let (door, asked) = door(Ok(ready()));
     let (_, headers, _) = call(&door, post_of(V2)).await;
     let tag = headers[ETAG].to_str().unwrap().to_owned();
@@ -101,7 +101,7 @@ async fn an_answer_that_is_known_is_not_sent_again() {
 }
 
 #[tokio::test]
-async fn who_has_no_token_learns_nothing() {
+async fn sync_without_valid_token_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
     let (door, asked) = door(Ok(ready()));
@@ -154,7 +154,7 @@ async fn who_has_no_token_learns_nothing() {
 }
 
 #[tokio::test]
-async fn what_is_no_call_of_a_hook_is_refused_with_a_reason() {
+async fn invalid_sync_request_is_refused_with_a_reason() {
     let (door, asked) = door(Ok(ready()));
     let text = with(post_of(V2), CONTENT_TYPE, "text/plain");
     assert_eq!(
@@ -179,7 +179,7 @@ async fn what_is_no_call_of_a_hook_is_refused_with_a_reason() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_that_never_arrives_is_given_up() {
+async fn incomplete_sync_request_times_out() {
     let (door, _) = door(Ok(ready()));
     let stuck = Body::from_stream(futures::stream::pending::<Result<Vec<u8>, std::io::Error>>());
     assert_eq!(
@@ -189,7 +189,7 @@ async fn a_request_that_never_arrives_is_given_up() {
 }
 
 #[tokio::test]
-async fn the_native_driver_says_that_it_is_not_to_be_asked() {
+async fn native_driver_refuses_sync_requests() {
     let (door, asked) = door(Ok(ready()));
     let door = Door {
         driver: Driver::Native,
@@ -203,7 +203,7 @@ async fn the_native_driver_says_that_it_is_not_to_be_asked() {
 }
 
 #[tokio::test]
-async fn who_is_to_ask_again_is_told_when() {
+async fn response_429_has_retry_after_in_seconds() {
     let (door, _) = door(Err(Refusal::new(
         429,
         "NotReady",
@@ -222,7 +222,7 @@ async fn who_is_to_ask_again_is_told_when() {
 }
 
 #[tokio::test]
-async fn an_operator_that_has_not_listed_everything_looks_at_nothing() {
+async fn sync_is_refused_before_listing_and_in_other_namespaces() {
     let syncs = Arc::new(Syncs::new(Vec::new()));
     let door = Door::new(Driver::Metacontroller, None, syncs);
     assert_eq!(
@@ -245,7 +245,7 @@ async fn an_operator_that_has_not_listed_everything_looks_at_nothing() {
 const RECORDED: &str = include_str!("recorded.jsonl");
 
 #[tokio::test]
-async fn what_metacontroller_was_recorded_to_say_is_answered_as_it_was_then() {
+async fn recorded_metacontroller_requests_get_recorded_responses() {
     let mut lines = RECORDED.lines().map(|line| {
         let line: Value = serde_json::from_str(line).unwrap();
         line
@@ -283,7 +283,7 @@ async fn what_metacontroller_was_recorded_to_say_is_answered_as_it_was_then() {
 
 proptest! {
     #[test]
-    fn any_body_gets_an_answer_or_a_refusal(body in prop::collection::vec(any::<u8>(), 0..256)) {
+    fn random_body_is_refused_with_json(body in prop::collection::vec(any::<u8>(), 0..256)) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         let (door, _) = door(Ok(ready()));
         let (status, _, body) = runtime.block_on(call(&door, post_of(body)));
@@ -292,7 +292,7 @@ proptest! {
     }
 
     #[test]
-    fn any_header_lets_in_nobody(value in "(Bearer |bearer )?[ -~]{0,40}") {
+    fn random_authorization_header_is_refused(value in "(Bearer |bearer )?[ -~]{0,40}") {
         let tokens = [Secret::read(b"a-token-that-nobody-guesses\n").unwrap()];
         let mut headers = HeaderMap::new();
         headers.insert(AUTHORIZATION, value.parse().unwrap());
@@ -301,7 +301,7 @@ proptest! {
 }
 
 #[tokio::test]
-async fn a_replica_that_stands_by_sends_the_caller_to_another() {
+async fn standby_replica_closes_the_connection_of_the_caller() {
     let refusal = |reason| Refusal::new(429, reason, "ask again");
     for (reason, closes) in [("NotLeader", true), ("Busy", false)] {
         let (door, _) = door(Err(refusal(reason)));

@@ -73,7 +73,7 @@ fn presenting(client: ClientBuilder, by: &Authority) -> ClientBuilder {
 }
 
 #[tokio::test]
-async fn who_trusts_the_operator_reaches_it_where_a_token_is_the_proof() {
+async fn client_that_trusts_the_server_certificate_connects() {
     let (server, stranger) = (authority(), authority());
     let (_folder, flags) = folder(&server, None);
     let url = served(&flags).await;
@@ -82,7 +82,7 @@ async fn who_trusts_the_operator_reaches_it_where_a_token_is_the_proof() {
 }
 
 #[tokio::test]
-async fn only_those_with_a_certificate_of_the_right_authority_are_let_in() {
+async fn only_client_certificates_of_the_client_ca_are_accepted() {
     let (server, clients, stranger) = (authority(), authority(), authority());
     let (_folder, flags) = folder(&server, Some(&clients));
     let url = served(&flags).await;
@@ -95,7 +95,7 @@ async fn only_those_with_a_certificate_of_the_right_authority_are_let_in() {
 }
 
 #[tokio::test]
-async fn a_caller_that_says_nothing_holds_up_nobody() {
+async fn silent_connection_does_not_block_others() {
     let server = authority();
     let (_folder, flags) = folder(&server, None);
     let url = served(&flags).await;
@@ -118,7 +118,7 @@ async fn tls_handshake_times_out() {
 }
 
 #[test]
-fn certificates_that_are_changed_count_and_broken_ones_do_not() {
+fn changed_certificate_is_loaded_and_broken_one_ignored() {
     let (server, other) = (authority(), authority());
     let (folder, flags) = folder(&server, None);
     let identity = Identity::of(&flags).unwrap();
@@ -143,7 +143,7 @@ fn certificates_that_are_changed_count_and_broken_ones_do_not() {
 }
 
 #[test]
-fn what_cannot_be_read_is_told_with_its_flag() {
+fn unreadable_certificate_is_reported_with_its_flag() {
     let server = authority();
     let (folder, flags) = folder(&server, Some(&server));
     let problem = |flags: &SyncFlags| with_causes(&*Identity::of(flags).err().unwrap());

@@ -115,7 +115,7 @@ impl Replica {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_leads_and_another_stands_by_until_the_first_is_dead() {
+async fn standby_leads_only_after_the_leader_dies() {
     let api = Api::default();
     let first = api.replica("a", Some("10.0.0.1:8080"));
     assert_eq!(first.leads().await, 0);
@@ -142,7 +142,7 @@ async fn one_leads_and_another_stands_by_until_the_first_is_dead() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_has_not_listed_everything_leaves_the_lease_to_others() {
+async fn replica_without_complete_lists_does_not_lead() {
     let api = Api::default();
     let (lists, listed) = watch::channel(LISTS - 1);
     let leader = Leader::new(Identity::new(Some("cold".to_owned()), "1"));
@@ -164,7 +164,7 @@ async fn who_has_not_listed_everything_leaves_the_lease_to_others() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_that_is_given_back_is_taken_within_two_seconds() {
+async fn resigned_lease_is_acquired_within_two_seconds() {
     let api = Api::default();
     let leader = Leader::new(Identity::new(Some("a".to_owned()), "1"));
     let listed = watch::channel(LISTS).1;
@@ -187,7 +187,7 @@ async fn a_lease_that_is_given_back_is_taken_within_two_seconds() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_cannot_renew_writes_nothing_and_goes_on_if_nobody_took_over() {
+async fn leader_that_cannot_renew_stops_writes_and_can_lead_again() {
     let api = Api::default();
     let only = api.replica("a", None);
     only.leads().await;
@@ -202,7 +202,7 @@ async fn who_cannot_renew_writes_nothing_and_goes_on_if_nobody_took_over() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_finds_another_in_its_place_ends() {
+async fn leader_exits_if_the_lease_has_another_holder() {
     let api = Api::default();
     let first = api.replica("a", None);
     first.leads().await;
@@ -217,7 +217,7 @@ async fn who_finds_another_in_its_place_ends() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_others_wrote_on_the_lease_stays() {
+async fn annotations_of_others_on_the_lease_are_kept() {
     let api = Api::default();
     let lease = json!({
         "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
@@ -233,7 +233,7 @@ async fn what_others_wrote_on_the_lease_stays() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_with_the_largest_number_of_transitions_is_taken() {
+async fn lease_with_maximum_transitions_is_acquired() {
     let api = Api::default();
     let lease = json!({
         "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
@@ -248,7 +248,7 @@ async fn a_lease_with_the_largest_number_of_transitions_is_taken() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_that_cannot_be_read_is_told() {
+async fn unreadable_lease_is_reported() {
     let api = Api::default();
     api.is_down(true);
     let only = api.replica("a", None);
