@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_may_be_given_that_has_no_meaning() {
+    fn schema_allows_only_known_keys_and_values() {
         let keys = keys(&read(&format!("{CHART}/values.yaml"))).unwrap();
         let schema = schema(&keys).unwrap();
         assert_eq!(schema["additionalProperties"], false);
@@ -346,7 +346,7 @@ mod tests {
     const SETTLED: [&str; 2] = ["ALUSTAN_CACHE_DIR", "ALUSTAN_LISTEN"];
 
     #[test]
-    fn the_chart_reaches_every_flag_of_the_operator() {
+    fn chart_sets_every_flag_of_the_operator() {
         let flags = read("crates/controller/src/args.rs");
         let flags: BTreeSet<&str> = flags
             .split("env = \"")

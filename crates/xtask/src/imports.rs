@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn circle_of_two_files_is_found() {
+    fn cycle_of_two_files_is_found() {
         let found = circle(&[
             ("lib.rs", "mod a; mod b;"),
             ("a.rs", "use crate::b::B; pub(crate) struct A;"),
@@ -436,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn one_direction_is_no_circle() {
+    fn one_way_import_is_no_cycle() {
         let files = [
             ("lib.rs", "mod a; mod b; fn f() { a::g(); b::h() }"),
             ("a.rs", "use crate::b; pub(crate) fn g() { b::h() }"),
@@ -458,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn parent_and_child_are_two_files() {
+    fn parent_and_child_modules_form_a_cycle() {
         let found = circle(&[
             ("main.rs", "mod a;"),
             ("a.rs", "mod c; pub(super) struct A; fn f() { c::g() }"),
@@ -471,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn macros_count_and_tests_and_inline_modules_do_not() {
+    fn macros_count_as_imports_unlike_tests_and_inline_modules() {
         let a = "mod inner { use super::A; fn f(_: A) {} } pub(crate) struct A;";
         let tests = "#[cfg(test)] mod tests { use crate::b::B; } #[cfg(test)] use crate::b::B;";
         let b = "pub(crate) struct B; fn f() { println!(\"{}\", crate::a::A) }";

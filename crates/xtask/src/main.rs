@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn dashboard_alerts_and_docs_use_metrics_that_there_are() {
+    fn dashboard_alerts_and_docs_use_existing_metrics() {
         let folder = root().join("deploy/monitoring");
         let mut used = Vec::new();
         for file in [
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn alerts_go_by_reasons_that_there_are_and_by_none_that_a_person_wants() {
+    fn alerts_use_existing_reasons_and_exclude_intended_ones() {
         let alerts = std::fs::read_to_string(root().join(ALERTS)).unwrap();
         let mut excluded = 0;
         for part in alerts.split("{reason").skip(1) {
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn every_alert_and_every_reason_has_an_entry_that_says_what_to_do() {
+    fn every_alert_and_reason_has_a_troubleshooting_entry() {
         let docs = std::fs::read_to_string(root().join("docs/troubleshooting.md")).unwrap();
         let has = |id: &str| docs.contains(&format!("<a id=\"{}\"></a>", id.to_lowercase()));
         for reason in alustan_api::reasons::ALL {
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn every_test_that_the_table_of_faults_names_exists() {
+    fn every_test_in_the_table_of_faults_exists() {
         let docs = std::fs::read_to_string(root().join("docs/development/fault-tests.md")).unwrap();
         let (_, table) = docs.split_once("| fault |").unwrap();
         let code = all_code();
@@ -446,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn every_line_of_the_threat_model_is_shown_by_a_test_that_exists() {
+    fn every_row_of_security_tests_names_existing_tests() {
         let docs = std::fs::read_to_string(root().join(SECURITY_TESTS)).unwrap();
         let code = all_code();
         let rows = docs.lines().filter(|line| line.starts_with('|'));
@@ -540,7 +540,7 @@ mod tests {
     }
 
     #[test]
-    fn links_between_documents_lead_somewhere() {
+    fn links_between_documents_have_existing_targets() {
         let mut found = Vec::new();
         documents(&root().canonicalize().unwrap(), &mut found);
         assert!(found.len() > 30, "{found:?}");
@@ -625,7 +625,7 @@ mod tests {
 
     /// Actions are pinned by commit: a tag can be moved after its review, a commit cannot.
     #[test]
-    fn workflows_use_actions_by_their_commits() {
+    fn workflows_pin_actions_by_commit() {
         let folder = root().join(".github/workflows");
         let mut count = 0;
         for entry in std::fs::read_dir(folder).unwrap() {

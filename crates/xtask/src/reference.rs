@@ -183,7 +183,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_field_has_its_path_and_those_in_lists_and_maps_too() {
+    fn fields_are_listed_with_path_type_and_description() {
         let schema = json!({"required": ["list"], "properties": {
             "list": {"type": "array", "description": "All\nof | them.", "items": {"type": "object", "properties": {
                 "mode": {"type": "string", "enum": ["A", "B"]},

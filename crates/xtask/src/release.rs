@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tag_is_good_for_the_version_of_packages_and_chart() {
+    fn tag_must_match_the_version_of_packages_and_chart() {
         let chart = format!("version: {VERSION}\nappVersion: {VERSION}\n");
         let tag = format!("v{VERSION}");
         assert!(agree(&tag, &chart).is_ok());

@@ -70,7 +70,7 @@ mod tests {
     const RELEASED: &str = "# Changelog\n\n## [Unreleased]\n\n## [1.2.0] - 2026-02-03\n\n### Added\n\n- A.\n\n## [1.1.0] - 2026-01-01\n\n- B.\n";
 
     #[test]
-    fn a_release_has_a_section_with_a_date_and_leaves_nothing_unreleased() {
+    fn release_requires_a_dated_section_and_no_unreleased_entries() {
         assert_eq!(
             of_release(RELEASED, "1.2.0").unwrap(),
             "### Added\n\n- A.\n"
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn before_a_release_its_notes_are_what_is_unreleased() {
+    fn notes_before_a_release_are_the_unreleased_section() {
         let changelog = RELEASED.replace("[Unreleased]\n", "[Unreleased]\n\n- C.\n");
         assert_eq!(of_next(&changelog, "1.3.0").unwrap(), "- C.\n");
         assert_eq!(of_next(RELEASED, "1.1.0").unwrap(), "- B.\n");

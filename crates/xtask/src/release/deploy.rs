@@ -155,7 +155,7 @@ mod tests {
 
     /// Uses the files of this checkout: fails if a digest moves to another file.
     #[test]
-    fn all_places_with_tags_or_zeros_get_the_digests() {
+    fn all_image_references_get_the_digests() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         let folder = tempfile::tempdir().unwrap();
         let images = Images::from([
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn without_terraform_images_are_built_from_opentofu() {
+    fn opentofu_is_the_base_image_without_terraform() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         let folder = tempfile::tempdir().unwrap();
         let mut images = Images::from([("opentofu".to_owned(), image('b', Some("1.12.6")))]);

@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_of_all_architectures_names_each_of_them_by_digest() {
+    fn multi_architecture_image_lists_each_digest() {
         let folder = tempfile::tempdir().unwrap();
         let of = |path: &str, manifest: &str, engine| {
             layout(&folder.path().join(path), manifest, engine)
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn engines_of_two_versions_are_not_one_image() {
+    fn merge_refuses_different_engine_versions() {
         let folder = tempfile::tempdir().unwrap();
         layout(&folder.path().join("amd64/opentofu"), "{}", Some("1.12.6"));
         layout(&folder.path().join("arm64/opentofu"), "{ }", Some("1.12.5"));
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn without_images_there_is_no_release() {
+    fn merge_fails_without_images() {
         let folder = tempfile::tempdir().unwrap();
         assert!(merge(folder.path()).is_err());
     }

@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn krew_knows_each_archive_and_its_checksum() {
+    fn krew_manifest_lists_each_archive_with_its_checksum() {
         let name = format!("kubectl-alustan_v{VERSION}_linux_arm64.tar.gz");
         let sums = BTreeMap::from([
             (name.clone(), "ab".repeat(32)),
