@@ -168,7 +168,7 @@ impl Operator {
 }
 
 #[tokio::test]
-async fn a_build_elsewhere_is_lent_credentials_which_are_taken_back_in_every_case() {
+async fn build_elsewhere_gets_a_secret_that_is_deleted_in_every_case() {
     let mut operator = Operator::new().await;
     let (one, other) = (operator.tenant("one").await, operator.tenant("other").await);
 
@@ -257,7 +257,7 @@ async fn a_build_elsewhere_is_lent_credentials_which_are_taken_back_in_every_cas
 
 /// Labels that a tenant can set in its namespace are not trusted.
 #[tokio::test]
-async fn a_tenant_cannot_have_anything_lent_or_taken_by_labels() {
+async fn labels_in_a_tenant_namespace_create_and_delete_nothing() {
     let operator = Operator::new().await;
     let (tenant, thief) = (
         operator.tenant("tenant").await,

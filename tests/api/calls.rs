@@ -415,7 +415,7 @@ async fn applies_send_a_fixed_sequence_of_requests() {
 }
 
 #[tokio::test]
-async fn object_of_somebody_else_is_left_alone() {
+async fn foreign_object_of_the_same_name_is_not_changed() {
     let operator = Operator::new().await;
     let space = Space::of(&operator.server, json!({})).await;
     let theirs: ServiceAccount =

@@ -138,7 +138,7 @@ async fn create_account(space: &Space) {
 }
 
 #[tokio::test]
-async fn kubectl_finds_it_as_a_plugin() {
+async fn kubectl_runs_alustan_as_a_plugin() {
     let space = Space::new().await;
     apply(
         &space,
@@ -163,7 +163,7 @@ async fn kubectl_finds_it_as_a_plugin() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_done_is_told_with_the_place_and_a_way_on() {
+async fn error_names_the_missing_object_and_the_remedy() {
     let space = Space::new().await;
     let why = run(&space, "approve web").await.refused();
     let wanted = format!(
@@ -180,7 +180,7 @@ async fn what_cannot_be_done_is_told_with_the_place_and_a_way_on() {
 }
 
 #[tokio::test]
-async fn somebody_without_rights_is_told_what_is_missing() {
+async fn error_for_a_user_without_rights_names_resource_and_user() {
     let space = Space::new().await;
     apply(&space, &resource("web"), awaiting("0123")).await;
     let mut command = command(&space, "suspend web");
@@ -194,7 +194,7 @@ async fn somebody_without_rights_is_told_what_is_missing() {
 }
 
 #[tokio::test]
-async fn the_tree_shows_who_depends_on_whom() {
+async fn tree_shows_dependencies() {
     let (space, infra) = (Space::new().await, Space::new().await);
     let other = json!({"name": "network", "namespace": infra.namespace});
     apply(
@@ -276,7 +276,7 @@ async fn a_plan_is_shown_and_approved_by_its_id() {
 }
 
 #[tokio::test]
-async fn where_no_plan_waits_there_is_nothing_to_approve() {
+async fn approve_is_refused_without_a_pending_plan() {
     let space = Space::new().await;
     apply(
         &space,
@@ -298,7 +298,7 @@ async fn where_no_plan_waits_there_is_nothing_to_approve() {
 }
 
 #[tokio::test]
-async fn those_with_a_reason_are_reconciled_and_nobody_else() {
+async fn reconcile_selects_resources_by_reason() {
     let space = Space::new().await;
     for (name, reason) in [("a", "PlanFailed"), ("b", "Applied"), ("c", "PlanFailed")] {
         apply(&space, &resource(name), status("Stalled", "False", reason)).await;
@@ -363,7 +363,7 @@ async fn resources_are_suspended_and_resumed() {
 }
 
 #[tokio::test]
-async fn outputs_are_named_and_shown_only_when_asked_for() {
+async fn sensitive_outputs_are_shown_only_on_request() {
     let space = Space::new().await;
     apply(
         &space,
@@ -407,7 +407,7 @@ async fn outputs_are_named_and_shown_only_when_asked_for() {
 }
 
 #[tokio::test]
-async fn one_waits_until_a_resource_is_ready_or_stalled() {
+async fn wait_ends_when_a_resource_is_ready_or_stalled() {
     let space = Space::new().await;
     apply(
         &space,

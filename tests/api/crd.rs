@@ -38,7 +38,7 @@ fn text<'a>(field: &'a Value, name: &str) -> &'a str {
 }
 
 #[test]
-fn every_field_is_explained() {
+fn every_field_has_a_description() {
     let bare: Vec<_> = all_fields()
         .into_iter()
         .filter(|(_, field)| text(field, "description").len() < 5)
@@ -48,7 +48,7 @@ fn every_field_is_explained() {
 }
 
 #[test]
-fn a_field_with_a_default_says_so() {
+fn description_names_the_default_of_a_field() {
     let silent: Vec<_> = all_fields()
         .into_iter()
         .filter(|(path, field)| {
@@ -63,7 +63,7 @@ fn a_field_with_a_default_says_so() {
 
 /// The API server warns about unknown formats.
 #[test]
-fn no_number_is_unsigned() {
+fn no_field_has_an_unsigned_format() {
     let odd: Vec<_> = all_fields()
         .into_iter()
         .filter(|(_, field)| text(field, "format").starts_with("uint"))

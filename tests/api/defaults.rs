@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::space::{Space, resource, with};
 
 #[tokio::test]
-async fn the_least_resource_is_filled_in() {
+async fn minimal_resource_gets_all_defaults() {
     let space = Space::new().await;
     let stored = space.apply(&resource("web")).await.unwrap();
     let hour = "3600s";
@@ -31,7 +31,7 @@ async fn the_least_resource_is_filled_in() {
 }
 
 #[tokio::test]
-async fn what_a_user_gives_stands_beside_the_defaults() {
+async fn given_values_are_kept_beside_defaults() {
     let space = Space::new().await;
     let web = with(resource("web"), "/retry/limit", Some(json!(2)));
     let web = with(web, "/cache/enabled", Some(json!(false)));
@@ -47,7 +47,7 @@ async fn what_a_user_gives_stands_beside_the_defaults() {
 }
 
 #[tokio::test]
-async fn defaults_of_the_server_are_those_of_the_program() {
+async fn defaults_of_crd_and_program_are_equal() {
     let space = Space::new().await;
     let written = resource("web");
     let stored = space.apply(&written).await.unwrap();
@@ -57,7 +57,7 @@ async fn defaults_of_the_server_are_those_of_the_program() {
 }
 
 #[tokio::test]
-async fn variables_of_any_kind_are_kept() {
+async fn variables_of_any_type_are_kept() {
     let space = Space::new().await;
     let variables = json!({
         "text": "value", "empty": "", "number": 3, "fraction": 1.5, "negative": -1,
@@ -74,7 +74,7 @@ async fn variables_of_any_kind_are_kept() {
 
 /// Templates render `null` for a missing value.
 #[tokio::test]
-async fn null_is_the_same_as_nothing() {
+async fn null_equals_an_absent_field() {
     let space = Space::new().await;
     for field in [
         "/backend",
@@ -121,7 +121,7 @@ async fn null_is_the_same_as_nothing() {
 }
 
 #[tokio::test]
-async fn an_unknown_field_is_refused_by_strict_validation_and_else_dropped_with_a_warning() {
+async fn unknown_field_is_refused_if_strict_and_otherwise_pruned() {
     let space = Space::new().await;
     let web = with(resource("web"), "/gitRepo/brunch", Some(json!("main")));
     let refused = space.apply(&web).await.unwrap_err();

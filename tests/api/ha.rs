@@ -213,7 +213,7 @@ async fn all_run(space: &Space) {
 }
 
 #[tokio::test]
-async fn ha_another_replica_takes_over_from_a_killed_one_and_nothing_is_done_twice() {
+async fn ha_standby_replaces_a_killed_leader_without_duplicate_runs() {
     let pair = Pair::new().await;
     let space = pair.space().await;
     let names: Vec<String> = (0..MANY).map(|number| format!("web{number}")).collect();
@@ -282,7 +282,7 @@ async fn ha_another_replica_takes_over_from_a_killed_one_and_nothing_is_done_twi
 }
 
 #[tokio::test]
-async fn ha_a_replica_that_is_told_to_end_hands_over_at_once() {
+async fn ha_terminating_leader_releases_its_lease() {
     let pair = Pair::new().await;
     let mut first = pair.start("a", "TERM", &[]);
     first.is("this replica leads").await;
@@ -307,7 +307,7 @@ async fn ha_a_replica_that_is_told_to_end_hands_over_at_once() {
 }
 
 #[tokio::test]
-async fn ha_the_next_process_of_a_pod_goes_on_without_a_wait() {
+async fn ha_restarted_leader_leads_again_before_lease_expiry() {
     let pair = Pair::new().await;
     let mut first = pair.start("a", "KILL", &[]);
     first.is("this replica leads").await;
@@ -323,7 +323,7 @@ async fn ha_the_next_process_of_a_pod_goes_on_without_a_wait() {
 }
 
 #[tokio::test]
-async fn ha_a_replica_whose_lease_is_taken_ends_and_writes_nothing_more() {
+async fn ha_leader_that_loses_its_lease_exits_and_writes_nothing() {
     let pair = Pair::new().await;
     let space = pair.space().await;
     space.applied("web").await;
@@ -348,7 +348,7 @@ async fn ha_a_replica_whose_lease_is_taken_ends_and_writes_nothing_more() {
 }
 
 #[tokio::test]
-async fn ha_a_push_is_heard_whichever_replica_it_reaches() {
+async fn ha_push_to_any_replica_reaches_the_leader() {
     let pair = Pair::new().await;
     let space = pair.space().await;
     space.applied("web").await;

@@ -12,7 +12,7 @@ async fn explain(server: &Server, field: &str) -> String {
 }
 
 #[tokio::test]
-async fn explain_tells_what_fields_are_for() {
+async fn explain_describes_fields() {
     let server = Server::shared().await;
     for (field, words) in [
         (
@@ -62,7 +62,7 @@ fn words(line: &str) -> Vec<&str> {
 }
 
 #[tokio::test]
-async fn get_shows_a_row_of_what_matters() {
+async fn get_prints_the_columns_of_a_resource() {
     let space = Space::new().await;
     space.apply(&resource("web")).await.unwrap();
     let get = |arguments: &[&str]| {

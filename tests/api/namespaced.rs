@@ -186,7 +186,7 @@ async fn reason(space: &Space, name: &str, wanted: &str) -> String {
 }
 
 #[tokio::test]
-async fn an_operator_of_some_namespaces_works_with_roles_in_them_alone() {
+async fn namespaced_operator_needs_only_roles_in_its_namespaces() {
     let narrow = Narrow::shared().await;
     for space in narrow.spaces.iter().chain([&narrow.other]) {
         space.apply(&resource("web")).await.unwrap();
@@ -234,7 +234,7 @@ async fn destroys(space: &Space) {
 }
 
 #[tokio::test]
-async fn what_admission_let_by_is_refused_by_the_operator() {
+async fn operator_refuses_disallowed_builders_and_accounts() {
     let narrow = Narrow::shared().await;
     let [space, _] = &narrow.spaces;
     let builder = "/containerRegistry/builder/image";
@@ -282,7 +282,7 @@ async fn what_admission_let_by_is_refused_by_the_operator() {
 }
 
 #[tokio::test]
-async fn nobody_acts_before_all_may_be_seen_and_one_that_no_longer_may_holds_up_nobody() {
+async fn operator_waits_for_all_watches_and_survives_a_lost_one() {
     const HALVED: &str = "halved-system";
     let server = Narrow::shared().await.server;
     let spaces = [

@@ -260,7 +260,7 @@ where
 
 /// Acts as the operator's account, so its role must include all rights of the runner's role.
 #[tokio::test]
-async fn the_operator_may_make_all_that_it_makes() {
+async fn operator_may_create_all_its_objects() {
     let space = Space::new().await;
     for name in ["w", "web-2", "web.prod", &"n".repeat(names::MAX_NAME)] {
         let tf = stored(&space, name).await;
@@ -320,7 +320,7 @@ async fn the_operator_may_make_all_that_it_makes() {
 
 /// Applying the empty Secret again keeps the data of the runner.
 #[tokio::test]
-async fn the_state_is_not_touched_by_the_one_who_labels_it() {
+async fn apply_of_a_state_slot_keeps_its_data() {
     let space = Space::new().await;
     let tf = stored(&space, "web").await;
     let slot = secrets::slots(&tf, &state("web")).next().unwrap();
@@ -348,7 +348,7 @@ fn pod_of(job: &Job, name: &str) -> Pod {
 }
 
 #[tokio::test]
-async fn pods_are_admitted_where_only_restricted_ones_are_but_for_the_builder() {
+async fn all_pods_except_builds_meet_podsecurity_restricted() {
     let server = Server::shared().await;
     let enforce = "pod-security.kubernetes.io/enforce";
     for level in ["restricted", "baseline"] {

@@ -183,7 +183,7 @@ async fn events(space: &Space, name: &str) -> Vec<(String, String)> {
 }
 
 #[tokio::test]
-async fn a_repository_that_does_not_answer_is_named_in_a_condition_and_an_event() {
+async fn unreachable_repository_is_reported_in_condition_and_event() {
     let operator = Operator::shared().await;
     let space = operator.space().await;
     space.apply(&resource("web")).await.unwrap();
@@ -222,7 +222,7 @@ async fn a_repository_that_does_not_answer_is_named_in_a_condition_and_an_event(
 }
 
 #[tokio::test]
-async fn both_samples_get_a_clear_answer() {
+async fn both_samples_report_their_invalid_image_name() {
     let operator = Operator::shared().await;
     let file = operator.server.folder().join("sample.yaml");
     let kubectl = |arguments: &[&str]| operator.server.kubectl(arguments).unwrap();
@@ -250,7 +250,7 @@ async fn both_samples_get_a_clear_answer() {
 }
 
 #[tokio::test]
-async fn what_never_ran_goes_at_once_and_leaves_nothing() {
+async fn deletion_of_a_resource_without_runs_leaves_nothing() {
     let operator = Operator::shared().await;
     let space = operator.space().await;
     let mut web = resource("web");
@@ -287,7 +287,7 @@ async fn what_never_ran_goes_at_once_and_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn fields_of_a_status_that_metacontroller_left_behind_go_with_the_next_one() {
+async fn status_fields_left_by_metacontroller_are_removed() {
     let operator = Operator::shared().await;
     let space = operator.space().await;
     let web = with(resource("web"), "/gitRepo/url", Some(json!("ftp://a/b")));
@@ -322,7 +322,7 @@ async fn fields_of_a_status_that_metacontroller_left_behind_go_with_the_next_one
 
 /// 200 resources are idle; one more cannot be read.
 #[tokio::test]
-async fn idle_resources_cause_no_write_and_an_unreadable_one_stops_nobody() {
+async fn idle_resources_cause_no_write_beside_an_unreadable_one() {
     const MANY: usize = 200;
     let operator = Operator::shared().await;
     let space = operator.space().await;
@@ -435,7 +435,7 @@ async fn an_unreadable_resource_is_destroyed_by_its_pin_alone() {
 }
 
 #[tokio::test]
-async fn an_unreadable_resource_of_which_nothing_is_known_says_so_until_it_is_mended() {
+async fn unreadable_resource_without_record_is_kept_until_fixed() {
     let operator = Operator::shared().await;
     let api = unread(operator.server.client().await);
     api.delete(UNKNOWN, &DeleteParams::foreground())
@@ -466,7 +466,7 @@ async fn an_unreadable_resource_of_which_nothing_is_known_says_so_until_it_is_me
 }
 
 #[tokio::test]
-async fn the_mark_of_a_namespace_goes_with_the_last_that_was_applied_in_it() {
+async fn namespace_label_is_removed_with_the_last_pin() {
     let operator = Operator::shared().await;
     let space = operator.space().await;
     let namespaces: Api<Namespace> = Api::all(space.client.clone());
@@ -527,7 +527,7 @@ async fn settle(operator: &Operator, namespace: &str) {
 
 /// Requires a flag. Without it see `inputs_of_every_kind_are_waited_for_keep_their_types_and_cause_one_run`.
 #[tokio::test]
-async fn another_namespace_is_looked_into_where_the_operator_may_and_changes_there_are_heard() {
+async fn cross_namespace_dependencies_are_read_and_watched() {
     let operator = Operator::shared().await;
     let (space, other) = (operator.space().await, operator.space().await);
     let depends = json!([{"name": "network", "namespace": other.namespace}]);

@@ -57,7 +57,7 @@ fn status_of(error: kube::Error) -> u16 {
 }
 
 #[tokio::test]
-async fn spec_and_status_are_written_apart() {
+async fn spec_and_status_are_written_separately() {
     let space = Space::new().await;
     let mut web = resource("web");
     web["status"] = json!({"state": "Success", "message": "I say so"});
@@ -91,7 +91,7 @@ async fn spec_and_status_are_written_apart() {
 }
 
 #[tokio::test]
-async fn a_status_leaves_the_fields_of_others_alone() {
+async fn status_apply_keeps_conditions_of_other_managers() {
     let space = Space::new().await;
     let uid = space.apply(&resource("web")).await.unwrap()["metadata"]["uid"].take();
     let foreign = json!({"conditions": [condition("example.com/Audited")]});
@@ -129,7 +129,7 @@ async fn a_status_leaves_the_fields_of_others_alone() {
 }
 
 #[tokio::test]
-async fn finalizers_come_and_go_beside_those_of_others() {
+async fn finalizers_of_other_managers_are_kept() {
     let space = Space::new().await;
     let mut web = resource("web");
     web["metadata"]["finalizers"] = json!(["example.com/mine"]);
@@ -153,7 +153,7 @@ async fn finalizers_come_and_go_beside_those_of_others() {
 }
 
 #[tokio::test]
-async fn a_deleted_resource_goes_with_its_last_finalizer() {
+async fn deleted_resource_is_removed_with_its_last_finalizer() {
     let space = Space::new().await;
     let uid = space.apply(&resource("web")).await.unwrap()["metadata"]["uid"].take();
     finalizers(&space, &uid, &[FINALIZER]).await.unwrap();
@@ -175,7 +175,7 @@ async fn a_deleted_resource_goes_with_its_last_finalizer() {
 }
 
 #[tokio::test]
-async fn a_resource_that_is_gone_is_not_made_again() {
+async fn deleted_resource_is_not_created_again() {
     let space = Space::new().await;
     let uid = space.apply(&resource("web")).await.unwrap()["metadata"]["uid"].take();
     let raw = space.raw();
@@ -225,7 +225,7 @@ fn version(secret: &Secret) -> String {
 }
 
 #[tokio::test]
-async fn of_two_swaps_of_the_record_one_wins() {
+async fn one_of_two_concurrent_record_swaps_succeeds() {
     let space = Space::new().await;
     let stored = space.apply(&resource("web")).await.unwrap();
     let tf: Terraform = serde_json::from_value(stored).unwrap();
@@ -271,7 +271,7 @@ async fn of_two_swaps_of_the_record_one_wins() {
 /// Unchanged outputs cause no write. Removed outputs, labels and annotations are deleted. Labels of other clients
 /// stay.
 #[tokio::test]
-async fn outputs_are_written_where_they_changed_and_nothing_else_of_their_objects() {
+async fn apply_of_outputs_changes_only_outputs_and_own_metadata() {
     let space = Space::new().await;
     let wanted = json!({"labels": {"example.com/team": "infra"}});
     let web = with(resource("web"), "/outputs", Some(wanted));

@@ -36,7 +36,7 @@ fn trial() -> DeleteParams {
 }
 
 #[tokio::test]
-async fn a_protected_resource_is_not_deleted_before_a_person_says_so() {
+async fn protected_resource_is_not_deleted_until_unprotected() {
     let space = Space::new().await;
     let protected = with(resource("web"), "/deletionProtection", Some(json!(true)));
     space.apply(&protected).await.unwrap();
@@ -60,7 +60,7 @@ async fn a_protected_resource_is_not_deleted_before_a_person_says_so() {
 }
 
 #[tokio::test]
-async fn a_namespace_that_holds_state_is_not_deleted_before_a_person_says_so() {
+async fn namespace_with_state_is_not_deleted_until_unlabelled() {
     let space = Space::new().await;
     let api: Api<Namespace> = Api::all(space.client.clone());
     let name = space.namespace.as_str();
@@ -88,7 +88,7 @@ async fn a_namespace_that_holds_state_is_not_deleted_before_a_person_says_so() {
 }
 
 #[tokio::test]
-async fn the_operator_sets_one_label_of_a_namespace_and_nothing_else() {
+async fn operator_may_change_only_one_label_of_a_namespace() {
     let space = Space::new().await;
     let operator: Api<Namespace> = Api::all(space.server.client_as(OPERATOR).await);
     let name = space.namespace.as_str();
@@ -121,7 +121,7 @@ async fn the_operator_sets_one_label_of_a_namespace_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn the_engines_own_backend_for_secrets_is_allowed_with_a_warning() {
+async fn kubernetes_backend_is_allowed_with_a_warning() {
     let space = Space::new().await;
     let folder = tempfile::tempdir().unwrap();
     let create = |backend: Value| {
@@ -170,7 +170,7 @@ fn bind(space: &Space, user: &str, kind: &str, role: &str) -> Value {
 }
 
 #[tokio::test]
-async fn who_may_change_a_resource_may_not_thereby_approve_its_plans() {
+async fn right_to_edit_a_resource_does_not_allow_approval() {
     let space = Space::new().await;
     space.apply(&resource("web")).await.unwrap();
     let may_edit = json!({
@@ -307,7 +307,7 @@ async fn approver_has_the_name_of_the_user_of_the_request() {
 
 /// Server-side apply does not remove `by` of another field manager.
 #[tokio::test]
-async fn applied_plan_beside_the_name_of_another_approver_names_the_remedy() {
+async fn refused_approval_beside_another_approver_names_the_remedy() {
     let space = Space::new().await;
     let [alice, bob] = approvers(&space).await;
     space.apply(&resource("web")).await.unwrap();
@@ -345,7 +345,7 @@ async fn applied_plan_beside_the_name_of_another_approver_names_the_remedy() {
 }
 
 #[tokio::test]
-async fn the_operator_mends_the_approval_of_a_deleted_resource_alone() {
+async fn operator_may_change_approval_only_of_a_deleted_resource() {
     let space = Space::new().await;
     let mut tf = resource("web");
     tf["metadata"]["finalizers"] = json!(["tests.alustan.io/hold"]);
@@ -402,7 +402,7 @@ async fn until_refused(space: &Space, tf: &Value) -> String {
 const TABLE: &str = include_str!("../tables/allowed.json");
 
 #[tokio::test]
-async fn resources_use_what_the_lists_name_and_nothing_else() {
+async fn allow_lists_restrict_resources_to_listed_values() {
     let space = Space::new().await;
     let table: Value = serde_json::from_str(&TABLE.replace("NAMESPACE", &space.namespace)).unwrap();
     limit(&space, table["lists"].clone()).await;
@@ -433,7 +433,7 @@ async fn resources_use_what_the_lists_name_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn an_empty_list_allows_nothing_and_a_missing_one_everything() {
+async fn empty_allow_list_denies_all_and_missing_one_allows_all() {
     let space = Space::new().await;
     let lists =
         json!({"builders": "", "serviceAccounts": "", "approval": "Manual", "destroy": "Manual"});
@@ -468,7 +468,7 @@ async fn an_empty_list_allows_nothing_and_a_missing_one_everything() {
 }
 
 #[tokio::test]
-async fn what_was_there_before_the_lists_can_still_be_let_go() {
+async fn existing_resource_outside_the_lists_can_be_deleted() {
     let space = Space::new().await;
     let mut tf = resource("web");
     tf["metadata"]["finalizers"] = json!(["tests.alustan.io/hold"]);
@@ -542,7 +542,7 @@ impl Module {
 }
 
 #[tokio::test]
-async fn a_module_writes_the_data_of_its_own_report_and_nothing_else() {
+async fn run_may_write_only_the_data_of_its_report_and_state() {
     // A dot is a character like any other, not one of a regular expression.
     const NAME: &str = "web.prod";
     let space = Space::new().await;

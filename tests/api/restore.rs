@@ -249,7 +249,7 @@ async fn restore_continues_after_a_crash_that_left_the_report_bound() {
 }
 
 #[tokio::test]
-async fn restore_of_a_living_resource_waits_until_that_is_gone() {
+async fn restore_waits_until_the_original_resource_is_deleted() {
     let old = Space::of(&server().await, json!({})).await;
     let new = Space::of(&server().await, json!({})).await;
     old.apply(&resource("web")).await.unwrap();

@@ -208,7 +208,7 @@ async fn every_call_of_the_operator_is_allowed_and_others_are_refused() {
 }
 
 #[tokio::test]
-async fn of_all_leases_the_operator_has_its_own() {
+async fn operator_may_use_only_its_own_lease() {
     let server = Server::shared().await;
     let system = "alustan-system";
     for (place, verb, wanted) in [
@@ -229,7 +229,7 @@ async fn of_all_leases_the_operator_has_its_own() {
 
 /// The role grants only rights in the table.
 #[tokio::test]
-async fn the_role_is_not_wider_than_the_calls() {
+async fn role_grants_only_needed_rights() {
     let server = Server::shared().await;
     let api: Api<ClusterRole> = Api::all(server.client().await);
     let role = api.get("alustan-controller").await.unwrap();
@@ -267,7 +267,7 @@ where
 }
 
 #[tokio::test]
-async fn the_operator_cannot_grant_what_it_has_not() {
+async fn operator_cannot_grant_rights_that_it_lacks() {
     let space = Space::new().await;
     let rule = |group: &str, resource: &str, verb: &str| json!({"rules": [{"apiGroups": [group], "resources": [resource], "verbs": [verb]}]});
     for (group, resource, verb) in [
@@ -304,7 +304,7 @@ async fn the_operator_cannot_grant_what_it_has_not() {
 
 /// A controller of Kubernetes aggregates the rights for `objectRef` and similar fields.
 #[tokio::test]
-async fn the_manifests_apply_again_after_something_was_granted() {
+async fn manifests_apply_again_after_aggregation_of_rights() {
     let server = Server::shared().await;
     let name = "alustan-controller-objects";
     let sum = json!({

@@ -71,7 +71,7 @@ async fn a_script_is_inline_or_from_a_config_map() {
 }
 
 #[tokio::test]
-async fn what_is_approved_must_be_a_plan() {
+async fn approval_with_scripts_requires_a_plan_script() {
     let space = Space::new().await;
     let script = json!({"inline": "true"});
     let with_scripts = |approval: &Value, scripts: Value| {
@@ -102,7 +102,7 @@ async fn what_is_approved_must_be_a_plan() {
 }
 
 #[tokio::test]
-async fn an_approval_has_sensible_values() {
+async fn approval_plan_and_rules_are_validated() {
     let space = Space::new().await;
     refuses(
         &space,
@@ -119,7 +119,7 @@ async fn an_approval_has_sensible_values() {
 }
 
 #[tokio::test]
-async fn an_engine_has_a_name_and_a_version() {
+async fn engine_name_and_version_are_validated() {
     let space = Space::new().await;
     let good = [
         json!({}),
@@ -140,7 +140,7 @@ async fn an_engine_has_a_name_and_a_version() {
 }
 
 #[tokio::test]
-async fn a_backend_has_the_fields_of_its_provider() {
+async fn backend_requires_the_fields_of_its_provider() {
     let space = Space::new().await;
     let good = [
         json!({"provider": "managed"}),
@@ -206,7 +206,7 @@ async fn a_backend_has_the_fields_of_its_provider() {
 }
 
 #[tokio::test]
-async fn every_backend_has_its_own_fields() {
+async fn backend_refuses_fields_of_other_providers() {
     let space = Space::new().await;
     let address = "https://states.example.com/web";
     let good = [
@@ -291,7 +291,7 @@ async fn every_backend_has_its_own_fields() {
 }
 
 #[tokio::test]
-async fn durations_are_sensible() {
+async fn durations_have_a_format_and_bounds() {
     let space = Space::new().await;
     let fields = [
         "/gitRepo/interval",
@@ -330,7 +330,7 @@ async fn durations_are_sensible() {
 }
 
 #[tokio::test]
-async fn retries_are_counted_from_one_to_a_hundred() {
+async fn retry_limit_is_between_1_and_100() {
     let space = Space::new().await;
     accepts(&space, "/retry/limit", &[json!(1), json!(100)]).await;
     let bad = [json!(0), json!(101), json!(-1)];
@@ -345,7 +345,7 @@ async fn retries_are_counted_from_one_to_a_hundred() {
 }
 
 #[tokio::test]
-async fn a_volume_has_a_size() {
+async fn cache_size_is_a_positive_quantity() {
     let space = Space::new().await;
     let good = ["5Gi", "500M", "0.5Gi", "1e9", "1"];
     accepts(&space, "/cache/size", &good.map(Value::from)).await;
@@ -360,7 +360,7 @@ async fn a_volume_has_a_size() {
 }
 
 #[tokio::test]
-async fn modes_are_those_that_exist() {
+async fn unknown_drift_detection_mode_is_refused() {
     let space = Space::new().await;
     let good = ["Correct", "Report", "Ignore"];
     accepts(&space, "/driftDetection/mode", &good.map(Value::from)).await;
@@ -369,7 +369,7 @@ async fn modes_are_those_that_exist() {
 }
 
 #[tokio::test]
-async fn what_a_resource_cannot_do_without_is_required() {
+async fn resource_without_a_required_field_is_refused() {
     let space = Space::new().await;
     for field in [
         "/gitRepo",
@@ -408,7 +408,7 @@ async fn a_dockerfile_is_a_path_in_the_repository() {
 }
 
 #[tokio::test]
-async fn what_is_pruned_has_a_count_and_an_age() {
+async fn prune_count_and_age_have_bounds() {
     let space = Space::new().await;
     let good = [
         json!({}),
@@ -430,7 +430,7 @@ async fn what_is_pruned_has_a_count_and_an_age() {
 }
 
 #[tokio::test]
-async fn a_registry_is_of_a_provider_that_exists() {
+async fn unknown_registry_provider_is_refused() {
     let space = Space::new().await;
     let field = "/containerRegistry/provider";
     let good = ["generic", "aws", "gcp", "azure"];
@@ -449,7 +449,7 @@ async fn a_registry_is_of_a_provider_that_exists() {
 }
 
 #[tokio::test]
-async fn a_run_has_an_account_and_tokens_by_name() {
+async fn runner_account_and_tokens_have_valid_names() {
     let space = Space::new().await;
     let field = "/runner/serviceAccountName";
     accepts(&space, field, &[json!("cloud"), json!("cloud.prod")]).await;
@@ -483,7 +483,7 @@ async fn a_run_has_an_account_and_tokens_by_name() {
 }
 
 #[tokio::test]
-async fn a_builder_is_named_or_only_told_what_to_keep() {
+async fn builder_fields_match_the_builder_kind() {
     let space = Space::new().await;
     let good = [
         json!({}),
@@ -518,7 +518,7 @@ async fn a_builder_is_named_or_only_told_what_to_keep() {
 
 /// The registry validates the name of an image; the operator reports the error.
 #[tokio::test]
-async fn a_name_of_an_image_is_any_text() {
+async fn image_name_is_any_text() {
     let space = Space::new().await;
     let name = "docker.io/alustan/terrform (image name to be built and push by the controller)";
     accepts(&space, "/containerRegistry/imageName", &[json!(name)]).await;
@@ -526,7 +526,7 @@ async fn a_name_of_an_image_is_any_text() {
 
 /// The names become part of API paths and of volumes of pods.
 #[tokio::test]
-async fn names_of_objects_are_names() {
+async fn invalid_object_names_are_refused() {
     let space = Space::new().await;
     let bad = [
         "",
@@ -586,7 +586,7 @@ async fn names_of_objects_are_names() {
 
 /// Outputs in the Secret of the run record would replace the record.
 #[tokio::test]
-async fn outputs_do_not_take_the_place_of_the_operators_own_secrets() {
+async fn outputs_cannot_replace_secrets_of_the_operator() {
     let space = Space::new().await;
     let field = "/outputs/secretName";
     let good = ["web-outputs", "web-run-2", "run", "web-stateful", "prerun"];
@@ -610,7 +610,7 @@ fn entry(key: &str, value: &str) -> Value {
 }
 
 #[tokio::test]
-async fn outputs_have_keys_labels_and_annotations_that_kubernetes_takes_and_that_are_not_ours() {
+async fn invalid_or_reserved_output_metadata_is_refused() {
     let space = Space::new().await;
     let long = "k".repeat(254);
     let good = ["server", "ca.crt", "A_b-1", &long[1..]].map(|key| entry(key, "endpoint"));
@@ -649,7 +649,7 @@ async fn outputs_have_keys_labels_and_annotations_that_kubernetes_takes_and_that
 }
 
 #[tokio::test]
-async fn a_name_leaves_room_for_those_of_jobs() {
+async fn resource_name_has_at_most_50_characters() {
     let space = Space::new().await;
     let (longest, longer) = ("n".repeat(50), "n".repeat(51));
     for name in ["a", "web-2", "web.prod", &longest] {
@@ -663,7 +663,7 @@ async fn a_name_leaves_room_for_those_of_jobs() {
 }
 
 #[tokio::test]
-async fn values_come_from_one_place_each() {
+async fn variables_from_entry_has_exactly_one_source() {
     let space = Space::new().await;
     let keys = json!({"name": "db"});
     let outputs = json!({"name": "network", "outputs": {"id": "vpc_id"}});
@@ -696,7 +696,7 @@ async fn values_come_from_one_place_each() {
 }
 
 #[tokio::test]
-async fn one_resource_or_a_selector() {
+async fn reference_has_either_name_or_selector() {
     let space = Space::new().await;
     let outputs = json!({"ips": "ip"});
     let selector = json!({"matchLabels": {"role": "cluster"}});
@@ -755,7 +755,7 @@ async fn one_resource_or_a_selector() {
 }
 
 #[tokio::test]
-async fn notifications_have_a_bound() {
+async fn notifications_are_limited_in_count_and_size() {
     let space = Space::new().await;
     let address = |size: usize| format!("https://a.test/{}", "x".repeat(size - 15));
     let places = |count: usize, size: usize| json!(vec![json!({"url": address(size)}); count]);
@@ -766,7 +766,7 @@ async fn notifications_have_a_bound() {
 }
 
 #[tokio::test]
-async fn a_repository_is_followed_at_one_place() {
+async fn git_repo_reference_and_ca_bundle_are_validated() {
     let space = Space::new().await;
     let place = |fields: Value| {
         let mut repo = json!({"url": "https://127.0.0.1:1/team/infra"});

@@ -35,7 +35,7 @@ fn terraform(text: &str) -> Value {
 }
 
 #[tokio::test]
-async fn kubectl_applies_them_as_they_are() {
+async fn kubectl_applies_the_samples_unchanged() {
     let server = Server::shared().await;
     for (name, text) in [("inline", INLINE), ("configmap", CONFIG_MAP)] {
         let file = server.folder().join(format!("sample-{name}.yaml"));
@@ -58,7 +58,7 @@ async fn kubectl_applies_them_as_they_are() {
 }
 
 #[tokio::test]
-async fn every_field_of_them_is_kept_and_read() {
+async fn every_field_of_the_samples_is_kept_and_parsed() {
     let space = Space::new().await;
     for text in [INLINE, CONFIG_MAP] {
         let mut sample = terraform(text);

@@ -122,7 +122,7 @@ async fn goes(space: &Space, name: &str) {
 }
 
 #[tokio::test]
-async fn metacontroller_writes_what_the_operator_says_and_the_operator_does_the_rest() {
+async fn metacontroller_writes_the_status_and_operator_all_else() {
     let operator = Operator::shared().await;
     let space = operator.space().await;
     let metacontroller = operator.stand_in(&space, Hooks::V2);
@@ -156,7 +156,7 @@ async fn metacontroller_writes_what_the_operator_says_and_the_operator_does_the_
 }
 
 #[tokio::test]
-async fn one_at_rest_is_answered_with_nothing_and_causes_no_write() {
+async fn idle_resource_gets_not_modified_and_causes_no_write() {
     let operator = Operator::shared().await;
     let space = operator.space().await;
     let metacontroller = operator.stand_in(&space, Hooks::V2);
@@ -197,7 +197,7 @@ async fn one_at_rest_is_answered_with_nothing_and_causes_no_write() {
 }
 
 #[tokio::test]
-async fn the_finalize_hook_of_version_1_lets_go_when_nothing_is_left() {
+async fn finalize_hook_v1_finalizes_once_nothing_is_left() {
     let operator = Operator::shared().await;
     let space = operator.space().await;
     let hooks = Hooks {
@@ -219,7 +219,7 @@ async fn the_finalize_hook_of_version_1_lets_go_when_nothing_is_left() {
 }
 
 #[tokio::test]
-async fn one_that_leaves_the_selector_is_let_go_and_not_destroyed() {
+async fn resource_outside_the_selector_is_released_not_destroyed() {
     let operator = Operator::shared().await;
     let space = operator.space().await;
     let hooks = Hooks {
@@ -245,7 +245,7 @@ async fn one_that_leaves_the_selector_is_let_go_and_not_destroyed() {
 }
 
 #[tokio::test]
-async fn one_that_is_not_in_the_cluster_is_not_run_and_a_false_spec_counts_for_nothing() {
+async fn forged_hook_request_runs_nothing_and_changes_no_spec() {
     let operator = Operator::shared().await;
     let space = operator.space().await;
     let metacontroller = operator.stand_in(&space, Hooks::V2);
@@ -290,7 +290,7 @@ async fn one_that_is_not_in_the_cluster_is_not_run_and_a_false_spec_counts_for_n
 }
 
 #[tokio::test]
-async fn the_manifests_are_taken_as_they_are_and_declare_no_children() {
+async fn metacontroller_manifests_apply_and_declare_no_children() {
     let server = Server::shared().await;
     let manifests = server.kubectl(&["kustomize", "deploy/metacontroller"]);
     let all: Vec<Value> = serde_saphyr::from_multiple(&manifests.unwrap()).unwrap();

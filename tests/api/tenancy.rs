@@ -113,7 +113,7 @@ async fn quota(space: &Space, jobs: &str) {
 }
 
 #[tokio::test]
-async fn tenancy_a_job_that_a_quota_refuses_is_told_and_made_once_there_is_room() {
+async fn tenancy_job_refused_by_quota_is_reported_and_retried() {
     let mut operator = Operator::none().await;
     let (full, other) = (operator.space().await, operator.space().await);
     for space in [&full, &other] {
@@ -153,7 +153,7 @@ fn count(made: usize) -> String {
 }
 
 #[tokio::test]
-async fn tenancy_a_pod_that_is_refused_is_told_in_the_words_of_whoever_refuses_it() {
+async fn tenancy_refused_pod_is_reported_with_the_original_message() {
     let mut operator = Operator::none().await;
     let space = operator.space().await;
     space.applied("web").await;
@@ -189,7 +189,7 @@ async fn tenancy_a_pod_that_is_refused_is_told_in_the_words_of_whoever_refuses_i
 
 /// Objects are named after their resource: `web-2-run` is not an object of `web`.
 #[tokio::test]
-async fn deletion_leaves_a_resource_whose_name_begins_alike() {
+async fn deletion_keeps_a_resource_with_the_same_name_prefix() {
     let mut operator = Operator::none().await;
     let space = operator.space().await;
     for name in ["web", "web-2"] {
@@ -218,7 +218,7 @@ async fn deletion_leaves_a_resource_whose_name_begins_alike() {
 }
 
 #[tokio::test]
-async fn tenancy_hundreds_of_one_delay_another_by_one_run_at_most() {
+async fn tenancy_hundreds_of_runs_delay_another_tenant_by_one_run() {
     let mut operator = Operator::none().await;
     let greedy = operator.space().await;
     let modest = operator.space().await;

@@ -17,7 +17,7 @@ use super::{Told, apply, command, create_account, run, status};
 use crate::space::{Space, resource};
 
 #[tokio::test]
-async fn logs_of_a_run_that_is_not_there_are_explained() {
+async fn error_for_missing_logs_names_run_and_failure() {
     let space = Space::new().await;
     let mut stalled = status("Stalled", "False", "PlanFailed");
     apply(&space, &resource("web"), stalled.clone()).await;
@@ -72,7 +72,7 @@ async fn logs_of_a_failed_run_outlive_its_job() {
 }
 
 #[tokio::test]
-async fn logs_are_those_of_the_last_run_and_followed_once_its_pod_has_started() {
+async fn logs_follow_the_last_run_once_its_pod_has_started() {
     let space = Space::new().await;
     apply(
         &space,

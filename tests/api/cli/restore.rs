@@ -31,7 +31,7 @@ async fn is_marked(space: &Space) -> bool {
 }
 
 #[tokio::test]
-async fn restore_without_secrets_says_what_is_missing() {
+async fn restore_without_secrets_names_the_missing_object() {
     let space = Space::new().await;
     let told = run(&space, "restore web").await.refused();
     assert!(
@@ -45,7 +45,7 @@ async fn restore_without_secrets_says_what_is_missing() {
 }
 
 #[tokio::test]
-async fn restore_of_a_record_of_its_own_changes_nothing() {
+async fn restore_of_the_current_record_changes_nothing() {
     let space = Space::new().await;
     space.apply(&resource("web")).await.unwrap();
     let uid = get(&space, "web").await.uid().unwrap();

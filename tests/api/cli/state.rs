@@ -91,7 +91,7 @@ fn noise(mut seed: u64, size: usize) -> String {
 }
 
 #[tokio::test]
-async fn a_state_is_pushed_and_pulled_and_the_one_before_is_kept() {
+async fn state_is_pushed_and_pulled_and_the_previous_one_kept() {
     let space = at_rest().await;
     let none = run(&space, "state pull web").await;
     assert!(none.err.contains("web has no state"), "{none:?}");
@@ -145,7 +145,7 @@ async fn a_state_is_pushed_and_pulled_and_the_one_before_is_kept() {
 }
 
 #[tokio::test]
-async fn a_large_state_gets_more_secrets_which_the_next_run_knows_of() {
+async fn large_state_adds_slots_and_records_their_number() {
     let space = at_rest().await;
     let mut last = String::new();
     for serial in 1..=2 {
@@ -195,7 +195,7 @@ async fn state_push_is_refused_while_a_run_has_unsaved_state() {
 }
 
 #[tokio::test]
-async fn state_of_an_earlier_resource_is_not_pushed_over() {
+async fn state_of_an_earlier_resource_is_not_overwritten() {
     let space = at_rest().await;
     let labels = json!({"metadata": {"labels": {UID: "of-an-earlier-one"}}});
     let labels = Patch::Merge(&labels);
@@ -216,7 +216,7 @@ async fn state_of_an_earlier_resource_is_not_pushed_over() {
 }
 
 #[tokio::test]
-async fn a_state_that_somebody_is_at_is_left_alone() {
+async fn state_push_is_refused_during_a_run_or_while_locked() {
     let space = at_rest().await;
     let (file, _) = state(&space, "l", 1, "a");
     let push = format!("state push web {file} --force");
@@ -239,7 +239,7 @@ async fn a_state_that_somebody_is_at_is_left_alone() {
 }
 
 #[tokio::test]
-async fn a_lost_state_is_begun_anew_only_by_force() {
+async fn lost_state_is_replaced_only_with_force() {
     let space = at_rest().await;
     let (file, text) = state(&space, "l", 4, "a");
     let secrets = space.api::<Secret>();
@@ -262,7 +262,7 @@ async fn a_lost_state_is_begun_anew_only_by_force() {
 }
 
 #[tokio::test]
-async fn what_is_no_state_is_not_pushed() {
+async fn file_without_a_state_is_not_pushed() {
     let space = at_rest().await;
     let file = space
         .server
@@ -277,7 +277,7 @@ async fn what_is_no_state_is_not_pushed() {
 }
 
 #[tokio::test]
-async fn a_lock_is_released_when_nobody_can_hold_it() {
+async fn unlock_is_refused_while_a_pod_of_a_run_exists() {
     let space = at_rest().await;
     let why = run(&space, "unlock web l-1").await.refused();
     assert!(why.contains("is not locked\n"), "{why}");
@@ -323,7 +323,7 @@ async fn create_pod(space: &Space) {
 }
 
 #[tokio::test]
-async fn a_state_elsewhere_is_for_the_engine() {
+async fn state_commands_for_other_backends_name_the_engine_command() {
     let space = Space::new().await;
     let backend = json!({"provider": "aws", "s3": "store", "region": "us-east-1"});
     let web = with(resource("web"), "/backend", Some(backend));

@@ -143,7 +143,7 @@ async fn run_of(space: &Space, number: i64, web: &Value) -> RunStatus {
 }
 
 #[tokio::test]
-async fn outputs_go_to_objects_of_ours_and_leave_none_behind() {
+async fn outputs_use_only_own_objects_and_deletion_removes_them() {
     let operator = Operator::shared().await;
     let space = operator.space().await;
     let maps = space.api::<ConfigMap>();
@@ -188,7 +188,7 @@ async fn outputs_go_to_objects_of_ours_and_leave_none_behind() {
 }
 
 #[tokio::test]
-async fn outputs_never_replace_a_secret_of_somebody_else() {
+async fn outputs_never_replace_a_foreign_secret() {
     let operator = Operator::shared().await;
     let space = operator.space().await;
     let secrets = space.api::<Secret>();

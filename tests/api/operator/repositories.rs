@@ -217,7 +217,7 @@ async fn hostile_repositories_delay_no_other() {
 
 /// 100 resources follow two branches and a tag of one repository, each with a different folder.
 #[tokio::test]
-async fn a_repository_is_asked_once_an_interval_however_many_resources_follow_it() {
+async fn resources_of_one_repository_share_one_request_per_interval() {
     let operator = Operator::shared().await;
     let (space, server) = (operator.space().await, CountingServer::start().await);
     let url = format!("{}/team/infra", server.address);
@@ -256,7 +256,7 @@ async fn a_repository_is_asked_once_an_interval_however_many_resources_follow_it
 
 /// The counting server also plays the registry; its responses are invalid there.
 #[tokio::test]
-async fn suspended_resource_asks_neither_repository_nor_registry() {
+async fn suspended_resource_queries_neither_git_nor_registry() {
     let operator = Operator::shared().await;
     let space = operator.space().await;
     let (git, registry) = (CountingServer::start().await, CountingServer::start().await);
@@ -314,7 +314,7 @@ async fn suspended_resource_asks_neither_repository_nor_registry() {
 }
 
 #[tokio::test]
-async fn first_run_after_a_suspension_has_the_commit_pushed_meanwhile() {
+async fn first_run_after_a_suspension_has_the_newest_commit() {
     let operator = Operator::shared().await;
     let (space, folder) = (operator.space().await, tempfile::tempdir().unwrap());
     let outside = Outside::start(folder.path()).await;

@@ -4,7 +4,7 @@
 //! ```sh
 //! git clone --depth 1 --branch v4.17.2 https://github.com/metacontroller/metacontroller && cd metacontroller
 //! CGO_ENABLED=0 go build -o metacontroller ./pkg/cmd/metacontroller
-//! ALUSTAN_METACONTROLLER=$PWD make api T=the_program_itself
+//! ALUSTAN_METACONTROLLER=$PWD make api T=metacontroller_program
 //! ```
 //!
 //! With `ALUSTAN_RECORD=FILE` it writes the exchanges for `crates/controller/src/http/sync/recorded.jsonl`, which
@@ -288,7 +288,7 @@ async fn changes_the_token(operator: &'static Operator, recorder: &Recorder, con
 
 #[tokio::test]
 #[ignore = "needs the metacontroller program: see the top of tests/api/sync/program.rs"]
-async fn the_program_itself_drives_the_operator_by_both_versions_with_and_without_finalize() {
+async fn metacontroller_program_drives_both_hook_versions() {
     let folder = checkout();
     // A separate operator: the program calls for every resource of the server.
     let operator: &Operator = Box::leak(Box::new(Operator::start().await.unwrap()));
