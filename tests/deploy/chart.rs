@@ -74,7 +74,7 @@ const MATRIX: [(&str, &str); 15] = [
 ];
 
 #[test]
-fn helm_finds_no_fault_with_any_of_the_values() {
+fn helm_lint_passes_with_all_values() {
     for (name, values) in MATRIX {
         let values = file(values);
         let lint = [
@@ -91,7 +91,7 @@ fn helm_finds_no_fault_with_any_of_the_values() {
 
 /// Validates all rendered manifests and the examples against the schemas of Kubernetes and of the CRD.
 #[test]
-fn kubernetes_knows_every_field_of_what_is_rendered() {
+fn rendered_manifests_conform_to_the_schemas() {
     let folder = tempfile::tempdir().unwrap();
     let mut kinds = BTreeSet::new();
     let mut add = |name: &str, text: &str| {
@@ -121,7 +121,7 @@ fn kubernetes_knows_every_field_of_what_is_rendered() {
 }
 
 #[test]
-fn a_field_that_kubernetes_or_the_crd_does_not_know_is_found() {
+fn unknown_field_in_a_manifest_is_detected() {
     let deployment = json!({
         "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "a"},
         "spec": {"selector": {}, "template": {"spec": {"containers": [{"name": "a", "imagePullPolicies": "Always"}]}}},
@@ -163,7 +163,7 @@ fn examples() -> Vec<(String, String)> {
 }
 
 #[test]
-fn what_has_no_meaning_is_refused_with_its_name() {
+fn invalid_value_is_refused_with_its_name() {
     for (values, said) in [
         ("replica: 2", "replica"),
         ("log: {format: xml}", "format"),
@@ -187,7 +187,7 @@ fn what_has_no_meaning_is_refused_with_its_name() {
 }
 
 #[test]
-fn two_releases_share_nothing_but_the_crd() {
+fn two_releases_share_only_the_crd() {
     let usual = objects(&usual(""));
     let team = helm(
         "team",
@@ -213,7 +213,7 @@ fn of<'a>(all: &'a [(Id, Value)], kind: &str) -> Vec<&'a (Id, Value)> {
 }
 
 #[test]
-fn with_namespaces_to_watch_the_operator_has_no_rights_elsewhere() {
+fn watch_namespaces_limit_the_rights_of_the_operator() {
     let all: Vec<_> = objects(&usual("watchNamespaces: [team, other]"))
         .into_iter()
         .collect();
@@ -247,7 +247,7 @@ fn with_namespaces_to_watch_the_operator_has_no_rights_elsewhere() {
 }
 
 #[test]
-fn policies_hold_where_the_operator_watches() {
+fn policies_apply_to_watched_namespaces_only() {
     let selector = |values: &str| {
         let all: Vec<_> = objects(&usual(values)).into_iter().collect();
         let bindings = of(&all, "ValidatingAdmissionPolicyBinding");
@@ -269,7 +269,7 @@ fn policies_hold_where_the_operator_watches() {
 }
 
 #[test]
-fn each_release_has_a_lease_of_its_own() {
+fn each_release_has_a_separate_lease() {
     for (release, lease) in [("alustan", "alustan"), ("team", "team-alustan")] {
         let all = objects(&helm(release, "alustan-system", "watchNamespaces: [team]").unwrap());
         let all: Vec<_> = all.into_iter().collect();
@@ -283,7 +283,7 @@ fn each_release_has_a_lease_of_its_own() {
 }
 
 #[test]
-fn what_people_would_lose_is_not_the_releases() {
+fn uninstall_keeps_the_crd_and_user_data() {
     for (name, values) in MATRIX {
         for (id, object) in objects(&usual(values)) {
             let kept = object["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep";
@@ -302,7 +302,7 @@ fn what_people_would_lose_is_not_the_releases() {
 
 /// The operator pod meets PodSecurity *restricted* and has a read-only root file system.
 #[test]
-fn the_operators_pod_is_restricted_whatever_the_values() {
+fn operator_pod_is_restricted_with_all_values() {
     for (name, values) in MATRIX {
         let all: Vec<_> = objects(&usual(values)).into_iter().collect();
         let deployments = of(&all, "Deployment");

@@ -8,7 +8,7 @@ use crate::rendered::{kustomize, objects, usual};
 const METADATA: &str = "169.254.169.254/32";
 
 #[test]
-fn nobody_reaches_the_credentials_of_a_node() {
+fn network_policies_block_the_metadata_endpoint() {
     let chart =
         "networkPolicy: {enabled: true, namespaces: [team, builds]}\nbuilder: {namespace: builds}";
     for (name, rendered, expected) in [

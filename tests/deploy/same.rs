@@ -103,12 +103,12 @@ fn values(name: &str) -> String {
 }
 
 #[test]
-fn a_release_without_values_is_the_base() {
+fn release_without_values_equals_the_base() {
     compare(&kustomize("deploy/kustomize/base"), &usual(""));
 }
 
 #[test]
-fn each_overlay_has_values_that_come_to_the_same() {
+fn each_overlay_equals_a_release_with_its_values() {
     let mut seen = 0;
     for entry in std::fs::read_dir(root().join("deploy/kustomize/overlays")).unwrap() {
         let name = entry.unwrap().file_name().into_string().unwrap();
@@ -121,7 +121,7 @@ fn each_overlay_has_values_that_come_to_the_same() {
 }
 
 #[test]
-fn metacontroller_is_the_same_with_and_without_tls() {
+fn metacontroller_equals_the_overlay_with_and_without_tls() {
     let plain = "metacontroller: {enabled: true}";
     compare(&kustomize("deploy/metacontroller"), &usual(plain));
     let folder = tempfile::tempdir().unwrap();
@@ -139,7 +139,7 @@ fn metacontroller_is_the_same_with_and_without_tls() {
 }
 
 #[test]
-fn a_namespace_of_builds_is_the_same() {
+fn build_namespace_equals_the_overlay() {
     let folder = tempfile::tempdir().unwrap();
     let deploy = from(folder.path(), &root().join("deploy/kustomize"));
     let of = |part: &str| format!("{deploy}/components/{part}");
@@ -157,7 +157,7 @@ fn a_namespace_of_builds_is_the_same() {
 }
 
 #[test]
-fn monitoring_is_the_same() {
+fn monitoring_equals_the_overlay() {
     let base = kustomize("deploy/kustomize/base");
     let monitoring = kustomize("deploy/monitoring");
     let values = "monitoring: {podMonitor: {enabled: true}, prometheusRule: {enabled: true}, dashboard: {enabled: true}}";
@@ -165,7 +165,7 @@ fn monitoring_is_the_same() {
 }
 
 #[test]
-fn a_namespace_with_resources_is_closed_in_the_same_way() {
+fn network_policy_of_a_namespace_equals_the_overlay() {
     let helm = usual("networkPolicy: {enabled: true, namespaces: [team]}");
     let of_team = |(id, _): &(Id, Value)| id.namespace == "team";
     let helm: Vec<_> = objects(&helm).into_iter().filter(of_team).collect();
@@ -179,7 +179,7 @@ fn a_namespace_with_resources_is_closed_in_the_same_way() {
 
 /// The rights in each watched namespace come from a separate kustomization, because kustomize has no loops.
 #[test]
-fn an_operator_of_some_namespaces_is_the_same() {
+fn namespaced_operator_equals_the_overlay() {
     let folder = tempfile::tempdir().unwrap();
     let deploy = from(folder.path(), &root().join("deploy/kustomize"));
     let write = |name: &str, text: String| {

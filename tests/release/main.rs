@@ -65,7 +65,7 @@ fn package() -> String {
 }
 
 #[test]
-fn all_that_a_release_has_is_there_and_has_a_checksum() {
+fn release_contains_all_files_with_checksums() {
     let mut expected = BTreeSet::from(
         [
             "images.json",
@@ -102,7 +102,7 @@ fn all_that_a_release_has_is_there_and_has_a_checksum() {
 }
 
 #[test]
-fn every_blob_of_an_image_is_what_its_digest_says_and_nothing_is_missing() {
+fn image_blobs_are_complete_and_match_their_digests() {
     for (name, digest) in images() {
         let layout = dist().join("images").join(&name);
         let blobs = layout.join("blobs/sha256");
@@ -202,7 +202,7 @@ fn the_overlay_prod_has_the_digests_and_can_be_applied() {
 }
 
 #[test]
-fn kubernetes_knows_every_field_of_what_is_installed() {
+fn installed_manifests_conform_to_the_schemas() {
     let values = rendered::file(
         "replicas: 2\nnetworkPolicy: {enabled: true}\nallowed: {approval: Manual}\npodDisruptionBudget: {enabled: true}\n",
     );
@@ -242,7 +242,7 @@ fn purls(name: &str) -> Vec<String> {
 }
 
 #[test]
-fn an_sbom_has_the_crates_the_debian_packages_and_what_the_engine_is_made_of() {
+fn sbom_lists_crates_debian_packages_and_engine_modules() {
     for architecture in architectures() {
         for name in images().keys() {
             let purls = purls(&format!("sbom/{name}_linux_{architecture}.cdx.json"));
@@ -273,7 +273,7 @@ fn an_sbom_has_the_crates_the_debian_packages_and_what_the_engine_is_made_of() {
 }
 
 #[test]
-fn krew_installs_the_archives_that_are_there() {
+fn krew_manifest_names_existing_archives() {
     let manifest: Value = serde_saphyr::from_str(&text("krew.yaml")).unwrap();
     assert_eq!(manifest["spec"]["version"], format!("v{VERSION}"));
     let platforms = manifest["spec"]["platforms"].as_array().unwrap();
@@ -293,7 +293,7 @@ fn krew_installs_the_archives_that_are_there() {
 }
 
 #[test]
-fn the_provenance_names_the_commit_and_everything_that_came_of_it() {
+fn provenance_names_the_commit_and_all_artifacts() {
     let statement = json_of("provenance.intoto.json");
     assert_eq!(statement["predicateType"], "https://slsa.dev/provenance/v1");
     let source = &statement["predicate"]["buildDefinition"]["resolvedDependencies"][0];

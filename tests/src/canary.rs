@@ -179,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn canaries_are_found_in_every_shape_and_nothing_else_is() {
+    fn canaries_are_found_in_every_encoding_and_nothing_else() {
         let mut canaries = Canaries::default();
         let odd = canaries.odd("odd");
         canaries.known("key", "AB+/cd/ef+ghijklmnop");
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_secret_in_a_value_is_known() {
+    fn secret_parts_of_a_value_are_extracted() {
         for (value, expected) in [
             (
                 "a password of some length",

@@ -282,7 +282,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_call_tells_what_it_needed_and_which_role_had_it() {
+    fn audit_event_yields_right_and_granting_role() {
         let reason =
             r#"RBAC: allowed by ClusterRoleBinding "b" of ClusterRole "r" to ServiceAccount "a/b""#;
         let event = json!({
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_granted_is_used_and_what_is_used_is_granted() {
+    fn compare_reports_unused_and_missing_rights() {
         let rights = |all: &[[&str; 3]]| all.iter().copied().map(right).collect();
         let roles = Roles {
             controller: rights(&[["", "pods", "list"], ["", "secrets", "patch"], RARE[0]]),
