@@ -525,7 +525,7 @@ async fn settle(operator: &Operator, namespace: &str) {
     }
 }
 
-/// Requires a flag. Without it see `inputs_of_every_kind_are_waited_for_keep_their_types_and_cause_one_run`.
+/// Requires a flag. Without it see `inputs_are_awaited_keep_their_types_and_start_one_run`.
 #[tokio::test]
 async fn cross_namespace_dependencies_are_read_and_watched() {
     let operator = Operator::shared().await;

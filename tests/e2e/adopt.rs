@@ -5,7 +5,7 @@ use kube::api::DeleteParams;
 use serde_json::json;
 
 #[tokio::test]
-async fn adopt_local_state_is_pushed_before_the_first_run_and_nothing_is_made_twice() {
+async fn adopt_local_state_pushed_before_first_run_recreates_nothing() {
     scene("adopt-local", |scene| async move {
         let counter = Counter::start().await;
         scene

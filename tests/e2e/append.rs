@@ -102,7 +102,7 @@ async fn builds_and_applies_through(scene: &Scene, fault: Fault) {
 }
 
 #[tokio::test]
-async fn append_makes_kanikos_files_in_a_restricted_namespace() {
+async fn append_image_equals_kanikos_in_a_restricted_namespace() {
     scene("same", |scene| async move {
         let module = |folder: &std::path::Path| {
             std::fs::create_dir(folder.join("bin")).unwrap();
@@ -153,7 +153,7 @@ async fn append_copies_base_layers_that_cannot_be_mounted() {
 }
 
 #[tokio::test]
-async fn append_finishes_after_uploads_were_cut_off() {
+async fn append_build_succeeds_after_interrupted_uploads() {
     scene("cut", |scene| async move {
         // The uploads fail more often than one build retries them: the operator starts another build.
         let left = Arc::new(AtomicUsize::new(12));

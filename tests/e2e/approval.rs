@@ -43,7 +43,7 @@ pub(crate) async fn approve(scene: &Scene, name: &str, id: &str) {
 }
 
 #[tokio::test]
-async fn approval_by_a_person_is_waited_for_and_told_and_good_once() {
+async fn approval_of_a_plan_is_required_and_valid_once() {
     scene("approval", |scene| async move {
         let counter = Counter::start().await;
         let module = |text: &str| {

@@ -60,7 +60,7 @@ async fn recorded(scene: &Scene, name: &str) -> (String, String) {
 }
 
 #[tokio::test]
-async fn attack_of_a_module_on_the_secrets_of_its_runs_reaches_nobody_else() {
+async fn attack_on_run_secrets_affects_no_other_resource() {
     scene("attack", |scene| async move {
         let quiet = "resource \"terraform_data\" \"a\" {}";
         scene.commit("quiet", &[("main.tf", quiet)]).await;

@@ -142,7 +142,7 @@ async fn is_destroyed(scene: &Scene) {
 }
 
 #[tokio::test]
-async fn backend_aws() {
+async fn backend_aws_waits_for_the_lock_and_corrects_drift() {
     scene("aws", |scene| async move {
         module(&scene).await;
         let (bucket, key) = (scene.namespace.clone(), "web.tfstate");
@@ -166,7 +166,7 @@ async fn backend_aws() {
 
 /// `bootstrap` creates a missing bucket and table and does not change existing ones.
 #[tokio::test]
-async fn backend_aws_is_made_where_it_is_wanted() {
+async fn backend_aws_bucket_is_created_only_with_bootstrap() {
     scene("boot", |scene| async move {
         module(&scene).await;
         let there = format!("{}-there", scene.namespace);
@@ -214,7 +214,7 @@ async fn backend_aws_is_made_where_it_is_wanted() {
 }
 
 #[tokio::test]
-async fn backend_gcp() {
+async fn backend_gcp_waits_for_the_lock_and_corrects_drift() {
     scene("gcp", |scene| async move {
         module(&scene).await;
         let bucket = scene.namespace.clone();
@@ -239,7 +239,7 @@ async fn backend_gcp() {
 }
 
 #[tokio::test]
-async fn backend_pg() {
+async fn backend_pg_waits_for_the_lock_and_corrects_drift() {
     scene("pg", |scene| async move {
         module(&scene).await;
         let url = scene.pg().await;
@@ -265,7 +265,7 @@ async fn backend_pg() {
 }
 
 #[tokio::test]
-async fn backend_kubernetes() {
+async fn backend_kubernetes_waits_for_the_lock_and_corrects_drift() {
     scene("kube", |scene| async move {
         module(&scene).await;
         scene
@@ -308,7 +308,7 @@ async fn backend_kubernetes() {
 }
 
 #[tokio::test]
-async fn backend_http() {
+async fn backend_http_waits_for_the_lock_and_corrects_drift() {
     // Shorter than the minimum length of a value in the search after all tests: the script below contains it in plain text.
     const PASSWORD: &str = "x3marker-8k";
     scene("http", |scene| async move {
@@ -345,7 +345,7 @@ async fn backend_http() {
 }
 
 #[tokio::test]
-async fn backend_local() {
+async fn backend_local_waits_for_the_lock_and_corrects_drift() {
     scene("local", |scene| async move {
         module(&scene).await;
         let backend = json!({"provider": "local"});
@@ -372,7 +372,7 @@ async fn backend_local() {
 }
 
 #[tokio::test]
-async fn backend_local_is_not_made_anew_once_its_volume_is_lost() {
+async fn backend_local_is_not_recreated_after_loss_of_its_volume() {
     scene("lost", |scene| async move {
         module(&scene).await;
         let mut web = resource(&scene, "web", &json!({"provider": "local"}));

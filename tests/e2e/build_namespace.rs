@@ -37,7 +37,7 @@ mod own_operators {
 
     /// Uses a private registry. One operator crashes before it creates the build Secret, another one before it deletes it.
     #[tokio::test]
-    async fn build_elsewhere_lets_a_namespace_that_enforces_restricted_build_and_apply() {
+    async fn build_elsewhere_works_for_a_restricted_namespace() {
         scene_with_own_operators("elsewhere", |scene| async move {
         let builds = format!("{}-builds", scene.namespace);
         scene.create_namespace(&builds, "baseline").await;

@@ -15,7 +15,7 @@ resource "time_static" "now" {}
 "#;
 
 #[tokio::test]
-async fn builds_and_runs_share_a_volume_once_something_is_applied() {
+async fn builds_and_runs_share_a_volume_after_the_first_apply() {
     scene("cache", |scene| async move {
         scene.commit("web", &[("main.tf", MODULE)]).await;
         scene.apply(&scene.resource("web")).await;
@@ -69,7 +69,7 @@ async fn builds_and_runs_share_a_volume_once_something_is_applied() {
 }
 
 #[tokio::test]
-async fn interrupt_by_a_full_volume_or_a_lost_one_costs_time_and_nothing_else() {
+async fn interrupt_by_a_full_or_lost_volume_fails_no_run() {
     scene("disk", |scene| async move {
         let disk = scene.disk(1024).await;
         let module = |text: &str| format!("{MODULE}\noutput \"text\" {{ value = \"{text}\" }}");

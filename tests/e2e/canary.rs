@@ -124,7 +124,7 @@ fn middle(key: &str) -> String {
 }
 
 #[tokio::test]
-async fn canary_of_every_input_is_nowhere_else_after_a_whole_life() {
+async fn canary_of_each_input_appears_only_in_expected_secrets() {
     scene("canary", |scene| async move {
         let mut canaries = Canaries::default();
         let sweep = Sweep::begin(&scene.cluster, &scene.namespace).await;
@@ -264,7 +264,7 @@ async fn canary_of_every_input_is_nowhere_else_after_a_whole_life() {
 }
 
 #[tokio::test]
-async fn canary_of_what_is_refused_is_not_in_the_refusal() {
+async fn canary_of_invalid_input_appears_only_in_expected_secrets() {
     scene("canary-no", |scene| async move {
         let mut canaries = Canaries::default();
         let sweep = Sweep::begin(&scene.cluster, &scene.namespace).await;

@@ -19,7 +19,7 @@ output "value" { value = module.y.value }
 "#;
 
 #[tokio::test]
-async fn only_a_commit_to_the_module_or_what_it_uses_counts() {
+async fn only_commits_to_used_files_start_a_run() {
     scene("commits", |scene| async move {
         let mut files = vec![
             ("stacks/web/main.tf", STACK),

@@ -252,7 +252,7 @@ mod own_operators {
     use super::*;
 
     #[tokio::test]
-    async fn crash_before_and_after_each_step_and_nothing_is_done_twice() {
+    async fn crash_before_or_after_any_step_repeats_nothing() {
         scene_with_own_operators("crash", |scene| async move {
             let lanes = (0..LANES).map(|number| {
                 scene.beside(format!("lane{number}"), async move |scene| {

@@ -17,7 +17,7 @@ async fn state(scene: &Scene, name: &str) -> (String, Value) {
 }
 
 #[tokio::test]
-async fn what_was_never_applied_goes_at_once() {
+async fn unapplied_resource_is_removed_without_a_run() {
     scene("never", |scene| async move {
         scene.commit("web", &[("main.tf", "")]).await;
         // Resources without a commit, with a build that cannot start, and deleted directly after creation.
@@ -64,7 +64,7 @@ async fn a_run_that_cannot_start_is_cancelled_by_deletion() {
 }
 
 #[tokio::test]
-async fn a_run_that_plans_is_cancelled_by_deletion_and_one_that_applies_is_waited_for() {
+async fn deletion_cancels_a_plan_and_waits_for_an_apply() {
     scene("cancel", |scene| async move {
         let counter = Counter::start().await;
         counter.hold("/planning");
@@ -108,7 +108,7 @@ const LOCKED: &str = "echo 'the gate is locked' >&2\nexit 3\n";
 const OPEN: &str = "terraform destroy -auto-approve\n";
 
 #[tokio::test]
-async fn a_destroy_script_that_fails_is_tried_again_and_once_more_when_it_is_mended() {
+async fn failed_destroy_is_retried_up_to_limit_and_once_fixed() {
     scene("mended", |scene| async move {
         let counter = Counter::start().await;
         scene
@@ -162,7 +162,7 @@ async fn a_destroy_script_that_fails_is_tried_again_and_once_more_when_it_is_men
 }
 
 #[tokio::test]
-async fn an_abandoned_resource_goes_and_leaves_its_objects_and_its_state() {
+async fn abandoned_resource_leaves_its_objects_and_state() {
     scene("abandon", |scene| async move {
         scene.provider_credentials("credentials").await;
         scene
@@ -230,7 +230,7 @@ async fn a_namespace_that_is_deleted_does_not_hang() {
 }
 
 #[tokio::test]
-async fn delete_is_refused_where_it_is_protected_and_leaves_everything_where_it_is_to() {
+async fn delete_is_refused_if_protected_and_orphans_if_requested() {
     scene("kept", |scene| async move {
         let counter = Counter::start().await;
         scene

@@ -41,7 +41,7 @@ pub(crate) async fn text(scene: &Scene, name: &str) -> Option<String> {
 }
 
 #[tokio::test]
-async fn drift_is_corrected_reported_or_ignored_as_the_resource_says() {
+async fn drift_is_corrected_reported_or_ignored_as_configured() {
     scene("drift", |scene| async move {
         scene.provider_credentials("credentials").await;
         scene.commit("greeting", &[("main.tf", MODULE)]).await;

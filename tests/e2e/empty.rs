@@ -6,7 +6,7 @@ use crate::approval::{approve, pending};
 
 /// The image is built from the emptied folder. Only a cluster shows that neither build nor run treats it as a module without objects.
 #[tokio::test]
-async fn empty_folder_destroys_nothing_and_empty_module_asks() {
+async fn empty_folder_destroys_nothing_empty_module_needs_approval() {
     scene("empty", |scene| async move {
         let counter = Counter::start().await;
         let module = counter.life("a");

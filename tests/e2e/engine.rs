@@ -126,7 +126,7 @@ mod alone {
     use super::*;
 
     #[tokio::test]
-    async fn engine_works_offline_since_everything_is_in_the_image() {
+    async fn engine_runs_offline_with_all_content_in_the_image() {
         scene_alone("offline", |scene| async move {
             let part =
                 "variable \"value\" {}\noutput \"value\" { value = \"from afar: ${var.value}\" }\n";

@@ -48,7 +48,7 @@ async fn trigger(scene: &Scene, name: &str, number: i64) -> String {
 }
 
 #[tokio::test]
-async fn examples_the_cluster_is_made_first_and_what_runs_on_it_goes_first() {
+async fn examples_cluster_is_created_before_and_destroyed_after_apps() {
     scene("apps", |scene| async move {
         twin(&scene, "cluster-then-apps").await;
         scene.ready("apps").await;
@@ -119,7 +119,7 @@ impl Controller {
 }
 
 #[tokio::test]
-async fn examples_data_goes_to_the_workload_and_back_and_what_is_beneath_goes_last() {
+async fn examples_data_passes_both_ways_between_module_and_workload() {
     scene("both", |scene| async move {
         let controller = Controller(scene.api());
         twin(&scene, "pass-data-both-ways").await;
@@ -172,7 +172,7 @@ async fn examples_data_goes_to_the_workload_and_back_and_what_is_beneath_goes_la
 }
 
 #[tokio::test]
-async fn examples_a_replaced_server_of_k3s_runs_dns_and_a_new_token_runs_its_workers() {
+async fn examples_k3s_changes_run_only_the_affected_dependents() {
     scene("k3s", |scene| async move {
         twin(&scene, "k3s-stack").await;
         let others = ["alpha-workers", "bravo-workers", "bravo-control-plane"];
@@ -232,7 +232,7 @@ async fn examples_a_replaced_server_of_k3s_runs_dns_and_a_new_token_runs_its_wor
 }
 
 #[tokio::test]
-async fn examples_terragrunt_from_a_base_image_makes_an_ingress_and_waits_for_its_controller() {
+async fn examples_terragrunt_ingress_waits_for_its_controller() {
     scene("grunt", |scene| async move {
         let controller = Controller(scene.api());
         twin(&scene, "eks-alb-terragrunt").await;

@@ -26,7 +26,7 @@ async fn version(scene: &Scene, name: &str) -> String {
 }
 
 #[tokio::test]
-async fn git_tags_are_followed_and_commits_stay() {
+async fn git_tag_is_followed_and_commit_is_pinned() {
     scene("git-tag", |scene| async move {
         let first = scene.commit("web", &[("main.tf", OLD)]).await;
         let annotated = ["tag", "--annotate", "--message=one", "v1", first.as_str()];
@@ -81,7 +81,7 @@ async fn git_tags_are_followed_and_commits_stay() {
 }
 
 #[tokio::test]
-async fn git_ssh_keys_of_every_kind_open_a_repository_and_a_passphrase_is_told() {
+async fn git_ssh_keys_of_all_types_work_without_a_passphrase() {
     scene("git-keys", |scene| async move {
         scene.commit("web", &[("main.tf", OLD)]).await;
         let known = scene.ssh_file("known_hosts");
@@ -175,7 +175,7 @@ async fn git_credentials_reach_private_modules_and_not_the_image() {
 }
 
 #[tokio::test]
-async fn git_submodules_come_where_they_are_asked_for() {
+async fn git_submodules_are_fetched_only_if_enabled() {
     scene("git-submodule", |scene| async move {
         let value = "output \"value\" { value = \"from a submodule\" }";
         let shared = scene.commit("shared", &[("x/main.tf", value)]).await;
@@ -224,7 +224,7 @@ async fn git_submodules_come_where_they_are_asked_for() {
 }
 
 #[tokio::test]
-async fn git_rewritten_and_deleted_branches_and_empty_repositories() {
+async fn git_rewritten_branch_is_applied_and_missing_one_reported() {
     scene("git-branches", |scene| async move {
         // Empty repository.
         scene.commit("web", &[("main.tf", OLD)]).await;

@@ -84,7 +84,7 @@ mod alone {
     use super::*;
 
     #[tokio::test]
-    async fn ha_two_installed_replicas_tell_who_acts_and_hear_every_push() {
+    async fn ha_two_replicas_report_the_leader_and_accept_every_push() {
         scene_alone("replicas", |scene| async move {
             scene.cluster.scale_operator(2).await;
             let lease = (SYSTEM, "alustan");
@@ -149,7 +149,7 @@ mod alone {
     /// Replaces CRD, rights and Deployment of an earlier version. Runs and builds in progress continue: nothing is lost, and nothing is
     /// done twice.
     #[tokio::test]
-    async fn ha_an_upgrade_goes_on_with_what_an_earlier_operator_began() {
+    async fn ha_upgrade_continues_runs_and_builds_of_an_earlier_operator() {
         scene_without_operator("upgrade", async |scene| {
             scene.cluster.run("hack/earlier", &["install"]).await;
             let base = own_base(&scene).await;

@@ -70,7 +70,7 @@ mod alone {
     use super::*;
 
     #[tokio::test]
-    async fn helm_installs_from_a_registry_upgrades_the_crd_and_leaves_what_people_have() {
+    async fn helm_upgrades_the_crd_and_uninstall_keeps_resources() {
         scene_without_operator("helm", async |scene| {
         let folder = tempfile::tempdir().unwrap();
         earlier(folder.path());

@@ -100,7 +100,7 @@ fn service(scene: &Scene, ip: &str) -> Value {
 }
 
 #[tokio::test]
-async fn inputs_of_every_kind_are_waited_for_keep_their_types_and_cause_one_run() {
+async fn inputs_are_awaited_keep_their_types_and_start_one_run() {
     scene("inputs", |scene| async move {
         scene.commit("network", &[("main.tf", NETWORK)]).await;
         scene.commit("web", &[("main.tf", WEB)]).await;

@@ -162,7 +162,7 @@ fn bucket(gate: &Gate, name: &str) -> String {
 }
 
 #[tokio::test]
-async fn interrupt_of_the_way_to_the_state_loses_nothing_of_it() {
+async fn interrupt_of_the_backend_during_apply_loses_no_state() {
     scene("rescue", |scene| async move {
         let counter = Counter::start().await;
         scene.aws(&scene.namespace, "locks").await;
@@ -216,7 +216,7 @@ mod alone {
     use super::*;
 
     #[tokio::test]
-    async fn interrupt_of_the_node_does_not_reach_an_apply() {
+    async fn interrupt_of_the_node_does_not_end_an_apply() {
         scene_alone("node", |scene| async move {
             let counter = Counter::start().await;
             scene.commit("web", &[("main.tf", &module(&counter))]).await;

@@ -94,7 +94,7 @@ mod alone {
     use super::*;
 
     #[tokio::test]
-    async fn kustomize_overlays_install_operators_that_work_and_refuse_what_they_say() {
+    async fn kustomize_overlays_install_a_working_operator_and_policies() {
         scene_without_operator("kustomize", async |scene| {
             let module = "resource \"terraform_data\" \"a\" {}\n";
             scene.commit("web", &[("main.tf", module)]).await;

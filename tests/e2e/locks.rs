@@ -18,7 +18,7 @@ fn in_bucket(scene: &Scene, name: &str, repository: &str, key: &str) -> Value {
 }
 
 #[tokio::test]
-async fn lock_of_somebody_else_is_waited_for_and_that_of_a_dead_pod_released() {
+async fn lock_of_a_dead_pod_is_released_and_any_other_awaited() {
     scene("lock", |scene| async move {
         let counter = Counter::start().await;
         bucket(&scene).await;

@@ -6,7 +6,7 @@ use kube::api::DeleteParams;
 use serde_json::json;
 
 #[tokio::test]
-async fn an_image_that_is_gone_is_told_and_what_changes_does_not_wait_for_it() {
+async fn missing_image_is_reported_and_a_change_replaces_the_run() {
     scene("gone", |scene| async move {
         let counter = Counter::start().await;
         let text = counter.module();
@@ -46,7 +46,7 @@ async fn an_image_that_is_gone_is_told_and_what_changes_does_not_wait_for_it() {
 }
 
 #[tokio::test]
-async fn no_run_begins_beside_one_whose_record_is_gone() {
+async fn no_run_starts_beside_a_run_whose_record_is_lost() {
     scene("record", |scene| async move {
         let counter = Counter::start().await;
         counter.hold("/made");

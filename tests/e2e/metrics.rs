@@ -31,7 +31,7 @@ fn value(text: &str, sample: &str) -> f64 {
 }
 
 #[tokio::test]
-async fn metrics_count_what_happens_and_name_nobody() {
+async fn metrics_count_runs_and_name_no_resource() {
     scene("metrics", |scene| async move {
         let done = "alustan_runs_total{kind=\"apply\",result=\"Done\"}";
         let planned = "alustan_step_duration_seconds_count{step=\"plan\"}";

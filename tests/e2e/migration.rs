@@ -61,7 +61,7 @@ async fn managed(scene: &Scene) -> Value {
 }
 
 #[tokio::test]
-async fn backend_adopt_takes_over_what_was_applied_by_hand() {
+async fn backend_adopt_takes_over_a_state_applied_by_hand() {
     scene("adopt", |scene| async move {
         let counter = Counter::start().await;
         bucket(&scene).await;
@@ -96,7 +96,7 @@ async fn backend_adopt_takes_over_what_was_applied_by_hand() {
 }
 
 #[tokio::test]
-async fn backend_adopt_asks_nobody_where_there_is_nothing_to_do() {
+async fn backend_adopt_without_changes_needs_no_approval() {
     scene("adopted", |scene| async move {
         let counter = Counter::start().await;
         bucket(&scene).await;
@@ -117,7 +117,7 @@ async fn backend_adopt_asks_nobody_where_there_is_nothing_to_do() {
 }
 
 #[tokio::test]
-async fn backend_migrate_copies_the_state_into_a_bucket_and_on() {
+async fn backend_migrate_copies_state_to_a_bucket_and_back() {
     scene("migrate", |scene| async move {
         let counter = Counter::start().await;
         bucket(&scene).await;
@@ -181,7 +181,7 @@ async fn backend_migrate_copies_the_state_into_a_bucket_and_on() {
 
 /// The runner is killed between the copy and the first change. Then the resource is deleted.
 #[tokio::test]
-async fn backend_migrate_that_is_cut_short_leaves_the_old_place_to_destroy() {
+async fn backend_migrate_killed_midway_destroys_from_the_old_state() {
     scene("cutshort", |scene| async move {
         let counter = Counter::start().await;
         bucket(&scene).await;

@@ -28,13 +28,13 @@ fn node(scene: &Scene, name: &str, on: &[String]) -> Value {
 }
 
 #[tokio::test]
-async fn order_of_a_stack_is_kept_level_by_level_and_back() {
+async fn order_of_a_stack_follows_dependencies_in_both_directions() {
     stack_of(3, 2).await;
 }
 
 #[tokio::test]
 #[ignore = "takes two minutes, and core's `a_stack_comes_up_level_by_level` and `what_is_deleted_goes_in_reverse_and_all_of_it` show the same for any stack"]
-async fn order_of_a_stack_of_fifty_is_kept_level_by_level_and_back() {
+async fn order_of_a_stack_of_fifty_follows_dependencies() {
     stack_of(5, 10).await;
 }
 
@@ -102,7 +102,7 @@ async fn stack_of(levels: usize, width: usize) {
 }
 
 #[tokio::test]
-async fn order_a_change_runs_only_what_is_downstream_and_a_failure_blocks_it_by_name() {
+async fn order_a_change_runs_dependents_and_a_failure_blocks_them() {
     scene("order", |scene| async move {
         let counter = Counter::start().await;
         scene
@@ -162,7 +162,7 @@ async fn order_a_change_runs_only_what_is_downstream_and_a_failure_blocks_it_by_
 }
 
 #[tokio::test]
-async fn order_a_change_that_comes_on_two_ways_is_applied_once() {
+async fn order_a_change_on_two_paths_is_applied_once() {
     scene("diamond", |scene| async move {
         let counter = Counter::start().await;
         scene
@@ -203,7 +203,7 @@ async fn order_a_change_that_comes_on_two_ways_is_applied_once() {
 }
 
 #[tokio::test]
-async fn order_of_destruction_names_who_goes_first_and_a_cycle_is_told_with_its_path() {
+async fn order_of_destruction_and_dependency_cycles_are_reported() {
     scene("reverse", |scene| async move {
         let counter = Counter::start().await;
         scene

@@ -23,7 +23,7 @@ async fn left(scene: &Scene) -> String {
 }
 
 #[tokio::test]
-async fn orphan_state_is_taken_over_by_the_next_resource_of_the_name_and_nothing_is_made_twice() {
+async fn orphan_state_is_adopted_by_the_next_resource_of_the_name() {
     scene("orphan", |scene| async move {
         let counter = Counter::start().await;
         scene

@@ -26,7 +26,7 @@ mod alone {
     use super::*;
 
     #[tokio::test]
-    async fn retry_outlasts_git_and_the_registry_without_a_loss_of_budget() {
+    async fn retry_during_git_and_registry_outage_uses_no_budget() {
         scene_alone("outage", |scene| async move {
             let counter = Counter::start().await;
             for name in ["rests", "runs", "comes"] {
@@ -85,7 +85,7 @@ mod alone {
     }
 
     #[tokio::test]
-    async fn retry_outlasts_the_api_server_and_nothing_is_lost_or_done_twice() {
+    async fn retry_during_api_server_outage_loses_and_repeats_nothing() {
         scene_alone("api", |scene| async move {
             let counter = Counter::start().await;
             scene.commit("web", &[("main.tf", &counter.module())]).await;

@@ -27,7 +27,7 @@ fn is_over(number: i64) -> impl Fn(&Terraform) -> bool {
 }
 
 #[tokio::test]
-async fn outputs_are_handed_on_as_chosen_and_another_choice_touches_nothing_else() {
+async fn outputs_follow_their_configuration_without_an_apply() {
     Box::pin(scene("outputs-chosen", |scene| async move {
         let counter = Counter::start().await;
         scene.commit("web", &[("main.tf", &module(&counter))]).await;

@@ -13,7 +13,7 @@ use crate::approval::approve;
 const TOKEN: &str = "/var/run/secrets/alustan.io/tokens/cloud";
 
 #[tokio::test]
-async fn rbac_a_run_has_the_identity_of_an_account_that_its_owner_lends() {
+async fn rbac_run_uses_only_a_service_account_that_allows_runs() {
     scene("lent", |scene| async move {
         let module = format!(
             "locals {{\n  part    = split(\".\", file(\"{TOKEN}\"))[1]\n  missing = (4 - length(local.part) % 4) % 4\n  \
@@ -64,7 +64,7 @@ mod alone {
 
     /// Causes the situations in which the operator needs the rights of its roles.
     #[tokio::test]
-    async fn rbac_the_operator_uses_the_rights_that_it_has() {
+    async fn rbac_operator_uses_all_its_rights() {
         scene_alone("rights", |scene| async move {
             // The operator creates its Lease.
             scene.cluster.scale_operator(0).await;

@@ -8,7 +8,7 @@ const PRIVATE: &str = "private-registry.alustan.test";
 /// Each fault is reported for the Secret that causes it. The registry's Secret has the usual type, without the key that `secretRef`
 /// names.
 #[tokio::test]
-async fn credentials_of_repository_and_registry_are_read_again_once_corrected() {
+async fn corrected_credentials_of_git_and_registry_are_reread() {
     scene("login", |scene| async move {
         let repository = format!("private/{}", scene.namespace);
         scene
@@ -54,7 +54,7 @@ async fn credentials_of_repository_and_registry_are_read_again_once_corrected() 
 }
 
 #[tokio::test]
-async fn a_registry_on_docker_hub_is_opened_by_the_oldest_kind_of_secret() {
+async fn docker_hub_accepts_credentials_in_a_dockercfg_secret() {
     scene("hub", |scene| async move {
         scene.commit("web", &[("main.tf", "")]).await;
         let config = scene.docker_config("https://index.docker.io/v1/", "alustan", "alustan-test");
@@ -97,7 +97,7 @@ async fn a_registry_on_docker_hub_is_opened_by_the_oldest_kind_of_secret() {
 }
 
 #[tokio::test]
-async fn a_registry_without_tls_is_used_by_explicit_choice_and_one_whose_tags_are_for_ever_too() {
+async fn registry_without_tls_needs_insecure_and_reuses_its_images() {
     scene("plain", |scene| async move {
         let registry = RegistryFront::start(&scene.cluster, Fault::Immutable("context-")).await;
         scene
@@ -132,7 +132,7 @@ async fn a_registry_without_tls_is_used_by_explicit_choice_and_one_whose_tags_ar
 }
 
 #[tokio::test]
-async fn a_registry_is_pruned_of_what_nobody_needs_and_of_nothing_else() {
+async fn prune_removes_only_old_images_that_are_not_in_use() {
     scene("prune", |scene| async move {
         // Unique content: prune keeps a context that another test uses as well.
         let namespace = &scene.namespace;
@@ -186,7 +186,7 @@ mod own_operators {
     use super::*;
 
     #[tokio::test]
-    async fn dockerfile_of_the_repository_makes_the_image_of_a_registry() {
+    async fn dockerfile_of_the_repository_builds_the_runner_image() {
         scene_with_own_operators("dockerfile", |scene| async move {
         let tool = "#!/bin/sh\necho \"{\\\"said\\\": \\\"hello from the tool\\\"}\"\n";
         let dockerfile =

@@ -139,7 +139,7 @@ async fn head(scene: &Scene, name: &str) -> (String, i64) {
 }
 
 #[tokio::test]
-async fn restore_in_the_same_namespace_after_loss_makes_nothing_twice() {
+async fn restore_into_the_same_namespace_recreates_nothing() {
     scene("restore-same", |scene| async move {
         let counter = Counter::start().await;
         scene.commit("web", &[("main.tf", &counter.module())]).await;
@@ -207,7 +207,7 @@ async fn restore_in_the_same_namespace_after_loss_makes_nothing_twice() {
 }
 
 #[tokio::test]
-async fn restore_with_new_uids_asks_before_changes() {
+async fn restore_with_new_uids_needs_approval_of_changes() {
     scene("restore-uids", |scene| async move {
         let counter = Counter::start().await;
         scene
@@ -274,7 +274,7 @@ mod own_operators {
 
     /// Operators of two clusters. Each has its own signing key and watches only its own namespace.
     #[tokio::test]
-    async fn restore_in_another_cluster_by_the_commands_of_the_page() {
+    async fn restore_into_another_cluster_follows_the_documentation() {
         scene_with_own_operators("restore-from", |old| async move {
             let _operator = Operators::of(&old).await.start(None);
             let counter = Counter::start().await;

@@ -6,7 +6,7 @@ use alustan_tests::{Counter, scene};
 const NAME: &str = "a-name-of-fifty-characters-for-the-job-and-its-pod";
 
 #[tokio::test]
-async fn a_killed_controller_loses_nothing_and_applies_nothing_twice() {
+async fn apply_runs_once_after_controller_crash() {
     scene("killed", |scene| async move {
         let counter = Counter::start().await;
         counter.hold("/made");

@@ -5,7 +5,7 @@ use kube::api::DeleteParams;
 use serde_json::json;
 
 #[tokio::test]
-async fn the_seeds_inline_scripts_apply_and_destroy() {
+async fn inline_scripts_apply_and_destroy() {
     scene("inline", |scene| async move {
         let counter = Counter::start().await;
         let destroyed = format!(
@@ -36,7 +36,7 @@ async fn the_seeds_inline_scripts_apply_and_destroy() {
 }
 
 #[tokio::test]
-async fn a_script_from_a_config_map_is_run_again_when_its_text_changes() {
+async fn changed_script_of_a_config_map_is_run_again() {
     scene("map", |scene| async move {
         let counter = Counter::start().await;
         let text = |path: &str| {

@@ -63,7 +63,7 @@ mod own_operators {
     use super::*;
 
     #[tokio::test]
-    async fn sync_drivers_change_while_a_run_goes_on_and_nothing_is_done_twice() {
+    async fn sync_driver_switch_during_a_run_repeats_nothing() {
         scene_with_own_operators("sync-drivers", async |scene: Arc<Scene>| {
             let counter = Counter::start().await;
             commit(&scene, &counter).await;

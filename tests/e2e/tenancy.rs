@@ -33,7 +33,7 @@ async fn started(scene: &Scene) -> Vec<Timestamp> {
 }
 
 #[tokio::test]
-async fn tenancy_what_quotas_and_limits_refuse_is_told_and_goes_on_once_there_is_room() {
+async fn tenancy_quota_refusal_is_reported_and_run_is_retried() {
     scene("quota", |scene| async move {
         let hard = async |what: &str| {
             let quota = json!({
@@ -109,7 +109,7 @@ mod alone {
 
     #[tokio::test]
     #[ignore = "takes three minutes, and the API tier shows the same without pods; `make full` runs it"]
-    async fn tenancy_a_thousand_of_one_delay_the_apply_of_another_by_one_run_at_most() {
+    async fn tenancy_a_thousand_runs_delay_another_tenant_by_one_run() {
         scene_alone("thousand", |greedy| async move {
             greedy.cluster.scale_operator(0).await;
             let operators = Operators::of(&greedy).await.everywhere();

@@ -17,7 +17,7 @@ fn on_config_map(name: &str, cel: &str) -> Value {
 
 /// `waitFor` delays the run, a health check delays Ready, and an Ingress with another controller's finalizer delays destroy.
 #[tokio::test]
-async fn objects_of_any_kind_hold_back_run_ready_and_destroy() {
+async fn objects_of_any_kind_delay_run_ready_and_destroy() {
     scene("waits", |scene| async move {
         let counter = Counter::start().await;
         grant(&scene, "networking.k8s.io/ingresses").await;
