@@ -182,7 +182,7 @@ impl Replica {
     }
 
     /// Returns the response of the replica to a push to `repository`.
-    async fn hears(&self, repository: &str) -> (u16, Value) {
+    async fn send_push(&self, repository: &str) -> (u16, Value) {
         let push = json!({
             "ref": "refs/heads/main",
             "project": {"git_http_url": repository, "default_branch": "main"},
@@ -359,21 +359,21 @@ async fn ha_push_to_any_replica_reaches_the_leader() {
     let repository = "https://127.0.0.1:1/team/infra";
     // The leader knows that the resource follows the repository after the first reconcile.
     until("the leader to know who follows", async || {
-        let (code, told) = first.hears(repository).await;
+        let (code, told) = first.send_push(repository).await;
         let known = (code, &told["resources"]) == (202, &json!(1));
         known.then_some(()).ok_or_else(|| told.to_string())
     })
     .await;
-    let (code, told) = second.hears(repository).await;
+    let (code, told) = second.send_push(repository).await;
     assert_eq!((code, &told["resources"]), (202, &json!(1)), "{told}");
     first.ended().await;
-    let (code, told) = second.hears(repository).await;
+    let (code, told) = second.send_push(repository).await;
     assert_eq!(
         (code, &told["reason"]),
         (503, &json!("NotLeader")),
         "{told}"
     );
     second.is("this replica leads").await;
-    let (code, _) = second.hears(repository).await;
+    let (code, _) = second.send_push(repository).await;
     assert_eq!(code, 202);
 }

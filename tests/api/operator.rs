@@ -398,7 +398,7 @@ fn unread(client: kube::Client) -> Api<DynamicObject> {
 }
 
 /// Waits until the operator removes its finalizer. The garbage collector's finalizer stays: this server has none.
-async fn until_let_go(api: &Api<DynamicObject>, name: &str) {
+async fn until_released(api: &Api<DynamicObject>, name: &str) {
     until("the operator to let go", async || {
         let left = api.get_opt(name).await.unwrap();
         match left.filter(|left| left.finalizers().contains(&FINALIZER.to_owned())) {
@@ -429,7 +429,7 @@ async fn an_unreadable_resource_is_destroyed_by_its_pin_alone() {
     .await;
     let name = names::record(PINNED);
     reports(&secrets, PINNED, 2).await.unwrap();
-    until_let_go(&api, PINNED).await;
+    until_released(&api, PINNED).await;
     assert!(secrets.get_opt(&name).await.unwrap().is_none());
     operator.keeps_to_its_role();
 }
@@ -461,7 +461,7 @@ async fn unreadable_resource_without_record_is_kept_until_fixed() {
     api.patch(UNKNOWN, &PatchParams::default(), &Patch::Merge(&mended))
         .await
         .unwrap();
-    until_let_go(&api, UNKNOWN).await;
+    until_released(&api, UNKNOWN).await;
     operator.keeps_to_its_role();
 }
 

@@ -109,7 +109,7 @@ fn finalizers(tf: &Terraform) -> Vec<&str> {
     tf.finalizers().iter().map(String::as_str).collect()
 }
 
-async fn goes(space: &Space, name: &str) {
+async fn is_deleted(space: &Space, name: &str) {
     let api = space.api::<Terraform>();
     until("the resource to go", async || {
         let found = api.get_opt(name).await.unwrap();
@@ -146,7 +146,7 @@ async fn metacontroller_writes_the_status_and_operator_all_else() {
     })
     .await;
     api.delete("web", &DeleteParams::default()).await.unwrap();
-    goes(&space, "web").await;
+    is_deleted(&space, "web").await;
     for call in metacontroller.calls() {
         assert!(matches!(call.status, 200 | 304 | 429), "{call:?}");
         assert!(call.took < Duration::from_secs(8), "{:?}", call.took);
@@ -212,7 +212,7 @@ async fn finalize_hook_v1_finalizes_once_nothing_is_left() {
     both.sort_unstable();
     assert_eq!(both, [metacontroller::FINALIZER, FINALIZER]);
     api.delete("web", &DeleteParams::default()).await.unwrap();
-    goes(&space, "web").await;
+    is_deleted(&space, "web").await;
     let last = metacontroller.calls().pop().unwrap();
     assert_eq!(last.request["finalizing"], true);
     assert_eq!(last.answer["finalized"], true);

@@ -68,7 +68,7 @@ async fn ready(space: &Space, name: &str) -> (String, String) {
 }
 
 /// Waits until condition `Ready` has `reason`. Returns its message.
-async fn told(space: &Space, name: &str, reason: &str) -> String {
+async fn wait_for_reason(space: &Space, name: &str, reason: &str) -> String {
     until(&format!("{name} to tell {reason}"), async || {
         let (found, message) = ready(space, name).await;
         if found == reason {
@@ -126,7 +126,7 @@ async fn tenancy_job_refused_by_quota_is_reported_and_retried() {
         api.delete("web", &DeleteParams::default()).await.unwrap();
     };
     destroy(&full).await;
-    let message = told(&full, "web", "QuotaRefused").await;
+    let message = wait_for_reason(&full, "web", "QuotaRefused").await;
     for part in [
         "exceeded quota: small",
         "count/jobs.batch=1",
@@ -177,7 +177,7 @@ async fn tenancy_refused_pod_is_reported_with_the_original_message() {
     let event: Event = serde_json::from_value(event).unwrap();
     let events = space.api::<Event>();
     events.create(&PostParams::default(), &event).await.unwrap();
-    let message = told(&space, "web", "LimitRangeRefused").await;
+    let message = wait_for_reason(&space, "web", "LimitRangeRefused").await;
     assert!(
         message.contains("maximum memory usage per Container is 64Mi"),
         "{message}"
@@ -246,7 +246,7 @@ async fn tenancy_hundreds_of_runs_delay_another_tenant_by_one_run() {
     })
     .await;
     modest.raw().delete("modest", &now).await.unwrap();
-    told(&modest, "modest", "Queued").await;
+    wait_for_reason(&modest, "modest", "Queued").await;
     // The runs end one after the other, until a run of the other tenant starts.
     let mut done = Vec::new();
     for _ in 0..3 {

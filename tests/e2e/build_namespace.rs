@@ -22,7 +22,7 @@ where
 }
 
 /// Waits until the build namespace contains no Secret of the operator.
-async fn all_taken_back(scene: &Scene, namespace: &str) {
+async fn no_secrets_left(scene: &Scene, namespace: &str) {
     scene
         .until("everything to be taken back", async || {
             let lent = names::<Secret>(scene, namespace).await;
@@ -72,7 +72,7 @@ mod own_operators {
         assert_eq!(names::<Secret>(&scene, &builds).await, job);
         let operator = operators.start(None);
         scene.ready("web").await;
-        all_taken_back(&scene, &builds).await;
+        no_secrets_left(&scene, &builds).await;
         assert_eq!(names::<Job>(&scene, &builds).await, job);
         assert!(
             scene.jobs("build").await.is_empty(),
@@ -86,7 +86,7 @@ mod own_operators {
         let changed = [("main.tf", "output \"v\" { value = 2 }\n")];
         scene.commit("web", &changed).await;
         scene.ready_after_run("web", 2).await;
-        all_taken_back(&scene, &builds).await;
+        no_secrets_left(&scene, &builds).await;
         assert_eq!(names::<Job>(&scene, &builds).await.len(), 2);
 
         // A build failure is reported on the resource.
@@ -102,7 +102,7 @@ mod own_operators {
             )
             .await;
         println!("{}", said.status.unwrap().message);
-        all_taken_back(&scene, &builds).await;
+        no_secrets_left(&scene, &builds).await;
 
         scene.delete("web", &DeleteParams::background()).await;
         scene.nothing_left().await;

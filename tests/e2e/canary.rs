@@ -93,7 +93,7 @@ struct Guests {
 }
 
 impl Guests {
-    fn let_in(scene: &Scene, lines: [(&str, String); 2]) -> Self {
+    fn authorize(scene: &Scene, lines: [(&str, String); 2]) -> Self {
         let files = lines.map(|(file, line)| {
             let file = scene.cluster.folder.join(file);
             let text = std::fs::read_to_string(&file).unwrap();
@@ -142,7 +142,7 @@ async fn canary_of_each_input_appears_only_in_expected_secrets() {
         let hashed = scene.cluster.run("openssl", &["passwd", "-apr1", &https]).await;
         let (ssh, public) = scene.new_ssh_key().await;
         canaries.known("ssh", &middle(&ssh));
-        let _guests = Guests::let_in(&scene, [
+        let _guests = Guests::authorize(&scene, [
             ("nginx/htpasswd", format!("canary:{}", hashed.trim())),
             ("ssh/authorized_keys", public.trim().to_owned()),
         ]);
@@ -227,7 +227,7 @@ async fn canary_of_each_input_appears_only_in_expected_secrets() {
             .kubectl(&["annotate", "secret", "alustan-hooks", "-n", "alustan-system", "--overwrite", &now])
             .await;
         let told = json!({"repository": http["spec"]["gitRepo"]["url"], "ref": "refs/heads/main"});
-        assert_eq!(server.tells(&told).await, json!({"resources": 1}));
+        assert_eq!(server.report(&told).await, json!({"resources": 1}));
 
         for name in ["web", "small"] {
             scene.delete(name, &DeleteParams::foreground()).await;

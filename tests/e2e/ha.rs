@@ -123,7 +123,7 @@ mod alone {
             let server = scene.git_server().await;
             // Each report uses a separate connection, so that both replicas receive some.
             for _ in 0..12 {
-                assert_eq!(server.tells(&push).await, json!({"resources": 1}));
+                assert_eq!(server.report(&push).await, json!({"resources": 1}));
             }
             scene.ready_at("web", &second).await;
 
@@ -138,7 +138,7 @@ mod alone {
             assert!(told.elapsed() < Duration::from_secs(10));
             scene
                 .until("a push to be heard", async || {
-                    let heard = server.tells(&push).await;
+                    let heard = server.report(&push).await;
                     (heard == json!({"resources": 1})).then_some(())
                 })
                 .await;

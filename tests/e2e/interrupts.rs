@@ -205,7 +205,7 @@ async fn interrupt_of_the_backend_during_apply_loses_no_state() {
     .await;
 }
 
-fn told(tf: &Terraform) -> Vec<&str> {
+fn run_results(tf: &Terraform) -> Vec<&str> {
     assert_eq!(condition(tf, "Ready").unwrap().status, "True");
     let runs = &tf.status.as_ref().unwrap().runs;
     runs.iter().map(|run| run.result.as_str()).collect()
@@ -286,7 +286,7 @@ mod alone {
             let tf = scene.ready("web").await;
             let count = |path: &str| counter.count(path);
             assert_eq!((count("/web/first"), count("/web/second")), (1, 1));
-            assert_eq!(told(&tf), ["Done"]);
+            assert_eq!(run_results(&tf), ["Done"]);
         })
         .await;
     }

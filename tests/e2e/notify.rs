@@ -40,7 +40,7 @@ fn events(inbox: &Inbox) -> Vec<String> {
         .collect()
 }
 
-async fn heard(scene: &Scene, inbox: &Inbox, expected: &[&str]) {
+async fn wait_for_events(scene: &Scene, inbox: &Inbox, expected: &[&str]) {
     let what = format!("{expected:?} to be told");
     scene
         .until(&what, async || (events(inbox) == expected).then_some(()))
@@ -96,7 +96,7 @@ async fn notifications_are_signed_and_repeated_until_accepted() {
             {"url": url, "secretRef": {"name": "wrong"}},
         ]);
         scene.apply(&web).await;
-        heard(&scene, &inbox, &["Succeeded"]).await;
+        wait_for_events(&scene, &inbox, &["Succeeded"]).await;
         assert_eq!(inbox.messages().len(), 3, "two tries were refused");
         scene.event("web", "NotificationFailed").await;
         scene
@@ -115,7 +115,7 @@ async fn notifications_are_signed_and_repeated_until_accepted() {
         web["spec"]["notifications"] = json!([{"secretRef": {"name": "inbox"}}]);
         scene.apply(&web).await;
         scene.delete("web", &DeleteParams::foreground()).await;
-        heard(&scene, &inbox, &["Succeeded", "Destroyed"]).await;
+        wait_for_events(&scene, &inbox, &["Succeeded", "Destroyed"]).await;
         assert_eq!(slack.messages().len(), 1);
         for message in inbox.messages() {
             is_signed(&scene, &message).await;

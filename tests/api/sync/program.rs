@@ -27,7 +27,7 @@ use k8s_openapi::api::core::v1::Event;
 use kube::api::{DeleteParams, ListParams};
 use serde_json::{Value, json};
 
-use super::{Operator, TOKEN, finalizers, goes, is_stalled, stalled, wait};
+use super::{Operator, TOKEN, finalizers, is_deleted, is_stalled, stalled, wait};
 use crate::server::{free_ports, leashed, until};
 use crate::space::with;
 
@@ -53,7 +53,7 @@ impl Recorder {
             http: reqwest::Client::new(),
             lines: Arc::default(),
         };
-        let app = Router::new().route("/sync", post(Self::hand_on));
+        let app = Router::new().route("/sync", post(Self::forward));
         let app = app.with_state(recorder.clone());
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let here = format!("http://{}/sync", listener.local_addr().unwrap());
@@ -61,7 +61,7 @@ impl Recorder {
         (recorder, here)
     }
 
-    async fn hand_on(State(recorder): State<Self>, headers: HeaderMap, body: Bytes) -> Response {
+    async fn forward(State(recorder): State<Self>, headers: HeaderMap, body: Bytes) -> Response {
         let request: Value = serde_json::from_slice(&body).unwrap();
         let mut sent = recorder.http.post(&recorder.url).body(body);
         for name in ["content-type", "authorization", "if-none-match"] {
@@ -187,7 +187,7 @@ fn secret() -> Value {
     })
 }
 
-async fn lives_and_goes(operator: &'static Operator, recorder: &Recorder, wanted: &[&str]) {
+async fn create_and_delete(operator: &'static Operator, recorder: &Recorder, wanted: &[&str]) {
     let (space, from) = (operator.space().await, recorder.lines().len());
     let api = space.api::<Terraform>();
     space.apply(&stalled("web")).await.unwrap();
@@ -215,7 +215,7 @@ async fn lives_and_goes(operator: &'static Operator, recorder: &Recorder, wanted
     .await;
     assert_eq!(operator.wrote(&space.namespace, Some("status")), 0);
     api.delete("web", &DeleteParams::default()).await.unwrap();
-    goes(&space, "web").await;
+    is_deleted(&space, "web").await;
 }
 
 /// Sets `resyncPeriodSeconds: 1` and checks that metacontroller calls every second.
@@ -245,7 +245,7 @@ async fn is_called_every_second(
     let codes: Vec<_> = at_rest.map(|line| line["code"].as_u64()).collect();
     assert!(codes.contains(&Some(304)), "{codes:?}");
     api.delete("web", &DeleteParams::default()).await.unwrap();
-    goes(&space, "web").await;
+    is_deleted(&space, "web").await;
 }
 
 /// Rotates the token as described in `docs/metacontroller.md`. Calls with a token that the operator does not know yet
@@ -282,7 +282,7 @@ async fn changes_the_token(operator: &'static Operator, recorder: &Recorder, con
         .wait("an answer", from, |line| line["code"] != 401)
         .await;
     api.delete("web", &DeleteParams::default()).await.unwrap();
-    goes(&space, "web").await;
+    is_deleted(&space, "web").await;
     std::fs::write(tokens.join("token"), TOKEN).unwrap();
 }
 
@@ -314,7 +314,7 @@ async fn metacontroller_program_drives_both_hook_versions() {
 
     for version in ["v1", "v2"] {
         apply(operator, &controller(&here, version, false));
-        lives_and_goes(operator, &recorder, &[FINALIZER]).await;
+        create_and_delete(operator, &recorder, &[FINALIZER]).await;
     }
     is_called_every_second(operator, &recorder, controller(&here, "v2", false)).await;
     changes_the_token(operator, &recorder, &controller(&here, "v2", false)).await;
@@ -328,7 +328,7 @@ async fn metacontroller_program_drives_both_hook_versions() {
     let both = [alustan_tests::metacontroller::FINALIZER, FINALIZER];
     for version in ["v1", "v2"] {
         apply(operator, &controller(&here, version, true));
-        lives_and_goes(operator, &recorder, &both).await;
+        create_and_delete(operator, &recorder, &both).await;
     }
 
     let lines = recorder.lines();

@@ -299,7 +299,7 @@ impl<'a> Bench<'a> {
                 }
                 start.elapsed()
             };
-            let (_, made) = tokio::join!(server.tells(&push), made);
+            let (_, made) = tokio::join!(server.report(&push), made);
             times.push(made);
             let run = i64::try_from(n).unwrap() + 1;
             self.scene.ready_after_run("told", run).await;

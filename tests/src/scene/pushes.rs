@@ -105,7 +105,7 @@ impl GitServer<'_> {
     }
 
     /// Reports `push`. Returns the operator's response.
-    pub async fn tells(&self, push: &Value) -> Value {
+    pub async fn report(&self, push: &Value) -> Value {
         let arguments = [
             format!("HOST={}", self.host),
             format!("SECRET={}", self.secret),

@@ -61,7 +61,7 @@ fn web(places: &Value) -> Terraform {
     .unwrap()
 }
 
-fn who() -> Ref {
+fn web_ref() -> Ref {
     Ref::new("web").within("team")
 }
 
@@ -89,12 +89,12 @@ impl Scene {
     /// Waits until no message is due. Returns the number of delivered messages.
     async fn settled(&mut self) -> usize {
         let wait = async {
-            while !self.notifier.notices(&who(), None).due.is_empty() {
+            while !self.notifier.notices(&web_ref(), None).due.is_empty() {
                 sleep(Duration::from_millis(20)).await;
             }
         };
         timeout(Duration::from_secs(10), wait).await.unwrap();
-        let told = self.notifier.notices(&who(), None).told;
+        let told = self.notifier.notices(&web_ref(), None).told;
         told.values().map(Vec::len).sum()
     }
 
@@ -117,12 +117,12 @@ impl Scene {
     }
 }
 
-async fn place(status: u16) -> (Value, Log) {
+async fn receiver(status: u16) -> (Value, Log) {
     let (url, log) = fake_api::address(move |_| (status, json!({}))).await;
     (json!([{"url": url}]), log)
 }
 
-async fn came(log: &Log) {
+async fn wait_for_request(log: &Log) {
     let wait = async {
         while log.lock().is_empty() {
             sleep(Duration::from_millis(20)).await;
@@ -134,10 +134,10 @@ async fn came(log: &Log) {
 #[tokio::test]
 async fn each_event_is_sent_once_and_requeues_the_resource() {
     let mut scene = scene().await;
-    let (places, log) = place(200).await;
+    let (places, log) = receiver(200).await;
     let tf = scene.with(&places);
     for reason in ["a", "b", "a", "b", "a"] {
-        scene.notifier.tell(&who(), &tf, &failed(reason));
+        scene.notifier.tell(&web_ref(), &tf, &failed(reason));
         scene.settled().await;
     }
     assert_eq!(log.lock().len(), 2);
@@ -151,7 +151,7 @@ async fn each_event_is_sent_once_and_requeues_the_resource() {
 #[tokio::test]
 async fn notice_left_by_another_process_is_sent() {
     let mut scene = scene().await;
-    let (places, log) = place(200).await;
+    let (places, log) = receiver(200).await;
     let tf = scene.with(&places);
     let mut left = Notices::default();
     left.due.push(Notice {
@@ -160,10 +160,10 @@ async fn notice_left_by_another_process_is_sent() {
         since: Timestamp::now(),
         message: json!({"id": "left"}),
     });
-    scene.notifier.notices(&who(), Some(&left));
+    scene.notifier.notices(&web_ref(), Some(&left));
     scene
         .notifier
-        .tell(&who(), &tf, &TerraformStatus::default());
+        .tell(&web_ref(), &tf, &TerraformStatus::default());
     assert_eq!(scene.settled().await, 1);
     assert_eq!(log.lock()[0].body, left.due[0].message);
 }
@@ -171,24 +171,24 @@ async fn notice_left_by_another_process_is_sent() {
 #[tokio::test]
 async fn message_goes_to_corrected_address_and_not_to_removed_one() {
     let mut scene = scene().await;
-    let ((wrong, refused), (right, taken)) = (place(503).await, place(200).await);
+    let ((wrong, refused), (right, taken)) = (receiver(503).await, receiver(200).await);
     let tf = scene.with(&wrong);
-    scene.notifier.tell(&who(), &tf, &failed("a"));
-    came(&refused).await;
+    scene.notifier.tell(&web_ref(), &tf, &failed("a"));
+    wait_for_request(&refused).await;
     scene.with(&right);
     assert_eq!(scene.settled().await, 1);
     assert_eq!((refused.lock().len(), taken.lock().len()), (1, 1));
     assert_eq!(scene.warnings(), 1);
 
     scene.with(&wrong);
-    scene.notifier.tell(&who(), &tf, &failed("b"));
+    scene.notifier.tell(&web_ref(), &tf, &failed("b"));
     scene.with(&json!([]));
     assert_eq!(scene.settled().await, 2);
     assert!(refused.lock().len() <= 2);
 }
 
 /// Starts a receiver that redirects to `elsewhere`, with a response body.
-async fn sends_on(elsewhere: &str) -> Value {
+async fn redirect_to(elsewhere: &str) -> Value {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/", listener.local_addr().unwrap());
     let answer = format!(
@@ -206,10 +206,10 @@ async fn sends_on(elsewhere: &str) -> Value {
 #[tokio::test]
 async fn redirect_is_not_followed_and_its_body_not_reported() {
     let mut scene = scene().await;
-    let (elsewhere, log) = place(200).await;
-    let places = sends_on(elsewhere[0]["url"].as_str().unwrap()).await;
+    let (elsewhere, log) = receiver(200).await;
+    let places = redirect_to(elsewhere[0]["url"].as_str().unwrap()).await;
     let tf = scene.with(&places);
-    scene.notifier.tell(&who(), &tf, &failed("a"));
+    scene.notifier.tell(&web_ref(), &tf, &failed("a"));
     let said = scene.warned(1).await;
     assert!(log.lock().is_empty(), "redirects are not followed");
     assert!(said.contains("307") && !said.contains("inside!"), "{said}");
@@ -222,7 +222,7 @@ async fn warning_hides_path_and_query_of_an_address() {
     let origins = [&*refuses, "http://127.0.0.1:1"];
     let places = origins.map(|origin| json!({"url": format!("{origin}/s3cret?token=s3cret")}));
     let tf = scene.with(&json!(places));
-    scene.notifier.tell(&who(), &tf, &failed("a"));
+    scene.notifier.tell(&web_ref(), &tf, &failed("a"));
     let said = scene.warned(origins.len()).await;
     for origin in origins {
         assert!(said.contains(origin), "{said}");
@@ -233,12 +233,12 @@ async fn warning_hides_path_and_query_of_an_address() {
 #[tokio::test]
 async fn message_is_signed_at_the_time_of_delivery() {
     let mut scene = scene().await;
-    let (mut places, log) = place(200).await;
+    let (mut places, log) = receiver(200).await;
     places[0]["secretRef"] = json!({"name": "key"});
     let tf = scene.with(&places);
     let turns = join_all((0..AT_ONCE).map(|_| scene.notifier.queues.take("team"))).await;
     let began = Timestamp::now();
-    scene.notifier.tell(&who(), &tf, &failed("a"));
+    scene.notifier.tell(&web_ref(), &tf, &failed("a"));
     sleep(Duration::from_millis(1_200)).await;
     assert!(log.lock().is_empty());
     drop(turns);

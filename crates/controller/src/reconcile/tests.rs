@@ -95,7 +95,7 @@ fn operator_with(
     Arc::new(context(made, &config, mirrors, resources).unwrap())
 }
 
-async fn told(place: &Log) -> Value {
+async fn notified(place: &Log) -> Value {
     for _ in 0..100 {
         if let Some(first) = place.lock().first() {
             return first.body.clone();
@@ -133,7 +133,7 @@ async fn write_refused_by_the_api_server_is_notified() {
     let tf: Terraform = serde_json::from_value(resource).unwrap();
     let object = Guarded(Ok(tf));
     assert!(look(&object, &cx).await.is_err());
-    let data = told(&place).await["data"].clone();
+    let data = notified(&place).await["data"].clone();
     assert_eq!(
         (&data["event"], &data["reason"]),
         (&json!("Failed"), &json!("Forbidden"))

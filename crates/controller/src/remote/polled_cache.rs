@@ -412,7 +412,7 @@ mod tests {
 
     use super::*;
 
-    fn who(name: &str) -> Ref {
+    fn subscriber(name: &str) -> Ref {
         Ref::new(name).within("ns")
     }
 
@@ -436,7 +436,7 @@ mod tests {
         let asked = Arc::new(AtomicUsize::new(0));
         for name in ["a", "b", "c"] {
             assert_eq!(
-                lookups.get("q", &who(name), None, counting(&asked, 0)),
+                lookups.get("q", &subscriber(name), None, counting(&asked, 0)),
                 Answer::Pending
             );
         }
@@ -444,7 +444,7 @@ mod tests {
             woken.recv().await.unwrap();
         }
         assert_eq!(
-            lookups.get("q", &who("a"), None, counting(&asked, 0)),
+            lookups.get("q", &subscriber("a"), None, counting(&asked, 0)),
             Answer::Known(0)
         );
         assert_eq!(asked.load(Ordering::SeqCst), 1);
@@ -456,17 +456,17 @@ mod tests {
         let lookups = PolledCache::new(wake, Metrics::new(), Asked::Api);
         let asked = Arc::new(AtomicUsize::new(0));
         let ask = || counting(&asked, 2);
-        lookups.get("q", &who("a"), None, ask());
-        assert!(lookups.is_asking(&who("a")) && !lookups.is_asking(&who("b")));
+        lookups.get("q", &subscriber("a"), None, ask());
+        assert!(lookups.is_asking(&subscriber("a")) && !lookups.is_asking(&subscriber("b")));
         woken.recv().await.unwrap();
-        assert!(!lookups.is_asking(&who("a")));
+        assert!(!lookups.is_asking(&subscriber("a")));
         assert!(matches!(
-            lookups.peek("q", &who("a")),
+            lookups.peek("q", &subscriber("a")),
             Some(Answer::Failed { last: None, .. })
         ));
         // The second failure requeues no resource.
         woken.recv().await.unwrap();
-        assert_eq!(lookups.peek("q", &who("a")), Some(Answer::Known(2)));
+        assert_eq!(lookups.peek("q", &subscriber("a")), Some(Answer::Known(2)));
     }
 
     #[tokio::test(start_paused = true)]
@@ -475,15 +475,15 @@ mod tests {
         let lookups = PolledCache::new(wake, Metrics::new(), Asked::Api);
         let asked = Arc::new(AtomicUsize::new(0));
         for name in ["a", "b"] {
-            lookups.get("q", &who(name), None, counting(&asked, 1));
+            lookups.get("q", &subscriber(name), None, counting(&asked, 1));
         }
-        lookups.get("p", &who("c"), None, counting(&Arc::default(), 0));
+        lookups.get("p", &subscriber("c"), None, counting(&Arc::default(), 0));
         for _ in 0..3 {
             woken.recv().await.unwrap();
         }
         let mut unanswered = lookups.unanswered();
         unanswered.sort_by(|one, other| one.name.cmp(&other.name));
-        assert_eq!(unanswered, [who("a"), who("b")]);
+        assert_eq!(unanswered, [subscriber("a"), subscriber("b")]);
         woken.recv().await.unwrap();
         assert_eq!(lookups.unanswered(), []);
         // A permanent failure does not count as unanswered.
@@ -495,8 +495,8 @@ mod tests {
             };
             Box::pin(async move { Err(failure) })
         });
-        lookups.get("r", &who("d"), None, ask);
-        while woken.recv().await != Some(who("d")) {}
+        lookups.get("r", &subscriber("d"), None, ask);
+        while woken.recv().await != Some(subscriber("d")) {}
         assert_eq!(lookups.unanswered(), []);
     }
 
@@ -507,7 +507,7 @@ mod tests {
         let asked = Arc::new(AtomicUsize::new(0));
         let get = |name, minutes| {
             let every = Some(Every::new(Duration::from_mins(minutes), "q"));
-            lookups.get("q", &who(name), every, counting(&asked, 0))
+            lookups.get("q", &subscriber(name), every, counting(&asked, 0))
         };
         get("a", 600);
         woken.recv().await.unwrap();
@@ -516,7 +516,7 @@ mod tests {
         get("b", 10);
         tokio::time::sleep(Duration::from_mins(7)).await;
         assert_eq!(asked.load(Ordering::SeqCst), 2);
-        lookups.keep(&who("b"), &HashSet::new());
+        lookups.keep(&subscriber("b"), &HashSet::new());
         tokio::time::sleep(Duration::from_hours(1)).await;
         assert_eq!(asked.load(Ordering::SeqCst), 2);
     }
@@ -527,12 +527,12 @@ mod tests {
         let lookups = PolledCache::new(wake, Metrics::new(), Asked::Api);
         let hour = Some(Every::new(Duration::from_hours(1), "q"));
         let (mine, other) = (Arc::default(), Arc::default());
-        lookups.get("q", &who("a"), hour, counting(&mine, 0));
-        lookups.get("p", &who("b"), hour, counting(&other, 0));
+        lookups.get("q", &subscriber("a"), hour, counting(&mine, 0));
+        lookups.get("p", &subscriber("b"), hour, counting(&other, 0));
         woken.recv().await.unwrap();
         woken.recv().await.unwrap();
-        lookups.ask_now(&HashSet::from([who("a"), who("c")]));
-        assert_eq!(woken.recv().await, Some(who("a")));
+        lookups.ask_now(&HashSet::from([subscriber("a"), subscriber("c")]));
+        assert_eq!(woken.recv().await, Some(subscriber("a")));
         let asked = |count: &AtomicUsize| count.load(Ordering::SeqCst);
         assert_eq!((asked(&mine), asked(&other)), (2, 1));
     }
@@ -564,7 +564,7 @@ mod tests {
                     (about, answer)
                 })
             });
-            lookups.get_about("q", about, &who("a"), None, ask)
+            lookups.get_about("q", about, &subscriber("a"), None, ask)
         };
         assert_eq!(get(2), Answer::Pending);
         tokio::task::yield_now().await;
@@ -572,7 +572,7 @@ mod tests {
         turns.add_permits(1);
         woken.recv().await.unwrap();
         assert_eq!(get(4), Answer::Known(4));
-        assert!(!lookups.is_asking(&who("a")));
+        assert!(!lookups.is_asking(&subscriber("a")));
         assert_eq!(
             begun.load(Ordering::SeqCst),
             1,
@@ -580,11 +580,11 @@ mod tests {
         );
         // The answer for the older argument is returned until the next answer.
         assert_eq!(get(5), Answer::Known(4));
-        assert!(lookups.is_asking(&who("a")));
+        assert!(lookups.is_asking(&subscriber("a")));
         turns.add_permits(1);
         woken.recv().await.unwrap();
         assert!(matches!(get(5), Answer::Failed { last: None, .. }));
-        assert!(!lookups.is_asking(&who("a")));
+        assert!(!lookups.is_asking(&subscriber("a")));
         // A failure for an older argument is discarded.
         assert_eq!(get(6), Answer::Pending);
         turns.add_permits(1);
@@ -616,11 +616,11 @@ mod tests {
         let lookups = PolledCache::new(wake, Metrics::new(), Asked::Api);
         let asked = Arc::new(AtomicUsize::new(0));
         let minute = Some(Every::new(Duration::from_mins(1), "q"));
-        lookups.get("q", &who("a"), minute, counting(&asked, 0));
+        lookups.get("q", &subscriber("a"), minute, counting(&asked, 0));
         woken.recv().await.unwrap();
-        lookups.keep(&who("a"), &HashSet::new());
+        lookups.keep(&subscriber("a"), &HashSet::new());
         tokio::time::sleep(Duration::from_mins(10)).await;
         assert_eq!(asked.load(Ordering::SeqCst), 1);
-        assert_eq!(lookups.peek("q", &who("a")), None);
+        assert_eq!(lookups.peek("q", &subscriber("a")), None);
     }
 }

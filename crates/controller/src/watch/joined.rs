@@ -183,20 +183,20 @@ mod tests {
             Self { senders, watch }
         }
 
-        fn say(&self, part: usize, event: Events<Event<ConfigMap>>) {
+        fn send(&self, part: usize, event: Events<Event<ConfigMap>>) {
             self.senders[part].unbounded_send(event).unwrap();
         }
 
         fn list(&self, part: usize, objects: &[&str]) {
-            self.say(part, Ok(Event::Init));
+            self.send(part, Ok(Event::Init));
             for it in objects {
-                self.say(part, Ok(Event::InitApply(object(it))));
+                self.send(part, Ok(Event::InitApply(object(it))));
             }
-            self.say(part, Ok(Event::InitDone));
+            self.send(part, Ok(Event::InitDone));
         }
 
         /// Returns pending events as text; events of the same kind in a row are sorted.
-        fn told(&mut self) -> Vec<String> {
+        fn events(&mut self) -> Vec<String> {
             let mut watch = pin!(&mut self.watch);
             let mut told = Vec::new();
             while let Some(Some(event)) = futures::FutureExt::now_or_never(watch.next()) {
@@ -219,26 +219,26 @@ mod tests {
     #[test]
     fn events_during_initial_lists_follow_the_joined_list() {
         let mut parts = Parts::new(2);
-        assert_eq!(parts.told(), ["init"]);
+        assert_eq!(parts.events(), ["init"]);
         parts.list(1, &["b", "c"]);
-        parts.say(1, Ok(Event::Delete(object("b"))));
-        assert_eq!(parts.told(), ["has b", "has c"]);
+        parts.send(1, Ok(Event::Delete(object("b"))));
+        assert_eq!(parts.events(), ["has b", "has c"]);
         parts.list(0, &["a"]);
-        assert_eq!(parts.told(), ["has a", "done", "delete b"]);
-        parts.say(0, Ok(Event::Apply(object("a2"))));
-        parts.say(1, Ok(Event::Apply(object("c2"))));
-        assert_eq!(parts.told(), ["apply a2", "apply c2"]);
+        assert_eq!(parts.events(), ["has a", "done", "delete b"]);
+        parts.send(0, Ok(Event::Apply(object("a2"))));
+        parts.send(1, Ok(Event::Apply(object("c2"))));
+        assert_eq!(parts.events(), ["apply a2", "apply c2"]);
     }
 
     #[test]
     fn incomplete_list_emits_no_objects() {
         let mut parts = Parts::new(2);
-        parts.say(1, Ok(Event::Init));
-        parts.say(1, Ok(Event::InitApply(object("o"))));
-        parts.say(1, Err(Error::NoResourceVersion));
+        parts.send(1, Ok(Event::Init));
+        parts.send(1, Ok(Event::InitApply(object("o"))));
+        parts.send(1, Err(Error::NoResourceVersion));
         parts.list(1, &["n"]);
         parts.list(0, &[]);
-        assert_eq!(parts.told(), ["init", "error", "has n", "done"]);
+        assert_eq!(parts.events(), ["init", "error", "has n", "done"]);
     }
 
     #[test]
@@ -246,29 +246,29 @@ mod tests {
         let mut parts = Parts::new(2);
         parts.list(0, &["a", "b", "c"]);
         parts.list(1, &["d"]);
-        parts.told();
-        parts.say(0, Ok(Event::Apply(object("c2"))));
-        parts.say(0, Ok(Event::Init));
-        parts.say(0, Ok(Event::InitApply(object("a"))));
-        parts.say(1, Ok(Event::Apply(object("d2"))));
-        assert_eq!(parts.told(), ["apply c2", "apply d2"]);
-        parts.say(0, Ok(Event::InitApply(object("c3"))));
-        parts.say(0, Ok(Event::InitApply(object("e"))));
-        parts.say(0, Ok(Event::InitDone));
-        assert_eq!(parts.told(), ["apply c3", "apply e", "delete b"]);
+        parts.events();
+        parts.send(0, Ok(Event::Apply(object("c2"))));
+        parts.send(0, Ok(Event::Init));
+        parts.send(0, Ok(Event::InitApply(object("a"))));
+        parts.send(1, Ok(Event::Apply(object("d2"))));
+        assert_eq!(parts.events(), ["apply c2", "apply d2"]);
+        parts.send(0, Ok(Event::InitApply(object("c3"))));
+        parts.send(0, Ok(Event::InitApply(object("e"))));
+        parts.send(0, Ok(Event::InitDone));
+        assert_eq!(parts.events(), ["apply c3", "apply e", "delete b"]);
     }
 
     #[test]
     fn relist_during_initial_lists_follows_the_joined_list() {
         let mut parts = Parts::new(2);
         parts.list(0, &["a", "b", "c"]);
-        parts.say(0, Ok(Event::Delete(object("a"))));
-        parts.say(0, Ok(Event::Apply(object("b2"))));
+        parts.send(0, Ok(Event::Delete(object("a"))));
+        parts.send(0, Ok(Event::Apply(object("b2"))));
         parts.list(0, &["a3", "b4"]);
-        assert_eq!(parts.told(), ["init", "has a", "has b", "has c"]);
+        assert_eq!(parts.events(), ["init", "has a", "has b", "has c"]);
         parts.list(1, &[]);
         let changes = ["delete a", "apply a3", "apply b2", "apply b4", "delete c"];
-        let told = parts.told();
+        let told = parts.events();
         assert_eq!(
             (told[0].as_str(), &told[1..]),
             ("done", &changes.map(str::to_owned)[..])
@@ -279,24 +279,24 @@ mod tests {
     fn failed_watch_delays_only_the_initial_list() {
         let mut parts = Parts::new(2);
         parts.list(0, &["a"]);
-        assert_eq!(parts.told(), ["init", "has a"]);
-        parts.say(1, Err(Error::NoResourceVersion));
-        assert_eq!(parts.told(), ["error"]);
+        assert_eq!(parts.events(), ["init", "has a"]);
+        parts.send(1, Err(Error::NoResourceVersion));
+        assert_eq!(parts.events(), ["error"]);
         parts.list(1, &["b"]);
-        assert_eq!(parts.told(), ["has b", "done"]);
-        parts.say(1, Ok(Event::Init));
-        parts.say(1, Err(Error::NoResourceVersion));
-        assert_eq!(parts.told(), ["error"]);
-        parts.say(0, Ok(Event::Apply(object("a2"))));
-        assert_eq!(parts.told(), ["apply a2"]);
+        assert_eq!(parts.events(), ["has b", "done"]);
+        parts.send(1, Ok(Event::Init));
+        parts.send(1, Err(Error::NoResourceVersion));
+        assert_eq!(parts.events(), ["error"]);
+        parts.send(0, Ok(Event::Apply(object("a2"))));
+        assert_eq!(parts.events(), ["apply a2"]);
     }
 
     #[test]
     fn single_namespace_watch_is_passed_through() {
         let mut parts = Parts::new(1);
         parts.list(0, &["a"]);
-        assert_eq!(parts.told(), ["init", "has a", "done"]);
+        assert_eq!(parts.events(), ["init", "has a", "done"]);
         parts.list(0, &["a2"]);
-        assert_eq!(parts.told(), ["init", "has a2", "done"]);
+        assert_eq!(parts.events(), ["init", "has a2", "done"]);
     }
 }

@@ -274,12 +274,12 @@ async fn push_is_not_delivered_before_the_controller_starts() {
 /// Returns an endpoint that leads, served on loopback, and a standby endpoint.
 async fn two_replicas() -> (Endpoint, Endpoint) {
     let leads = Endpoint::new();
-    let stands_by = stands_by_for(leads.router.clone()).await;
+    let stands_by = standby_of(leads.router.clone()).await;
     (leads, stands_by)
 }
 
 /// Returns a standby endpoint whose leader responds like `leader`.
-async fn stands_by_for(leader: Router) -> Endpoint {
+async fn standby_of(leader: Router) -> Endpoint {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     tokio::spawn(async move { axum::serve(listener, leader).await });
@@ -324,7 +324,7 @@ async fn forwarded_push_follows_no_redirect() {
         let to = [(LOCATION, elsewhere.clone())];
         async move { (StatusCode::TEMPORARY_REDIRECT, to, "{}") }
     };
-    let stands_by = stands_by_for(Router::new().fallback(redirect)).await;
+    let stands_by = standby_of(Router::new().fallback(redirect)).await;
     let (status, _) = stands_by.github(SECRET, "push", PUSH).await;
     assert_eq!(status, 307);
     assert!(asked.lock().is_empty());
@@ -336,7 +336,7 @@ async fn endless_response_of_the_leader_is_not_read() {
         let chunk = || Ok::<_, std::io::Error>(vec![b' '; 4096]);
         Body::from_stream(futures::stream::repeat_with(chunk))
     };
-    let stands_by = stands_by_for(Router::new().fallback(endless)).await;
+    let stands_by = standby_of(Router::new().fallback(endless)).await;
     let (status, told) = stands_by.github(SECRET, "push", PUSH).await;
     assert_eq!((status, &told["reason"]), (503, &json!(NOT_LEADER)));
     let message = told["message"].as_str().unwrap();
