@@ -43,7 +43,7 @@ async fn refuses_resource(space: &Space, resource: &Value, field: &str, message:
 async fn a_script_is_inline_or_from_a_config_map() {
     let space = Space::new().await;
     let reference = json!({"name": "scripts", "key": "run.sh"});
-    let message = "exactly one of inline and configMapRef must be given";
+    let message = "exactly one of inline and configMapRef must be set";
     for script in ["init", "plan", "apply", "destroy"] {
         let field = format!("/scripts/{script}");
         let good = [
@@ -84,11 +84,11 @@ async fn approval_with_scripts_requires_a_plan_script() {
     for (approval, message) in [
         (
             &manual,
-            "approval.mode Manual with scripts.apply needs scripts.plan",
+            "approval.mode Manual with scripts.apply requires scripts.plan",
         ),
         (
             &rules,
-            "approval.rules with scripts.apply need scripts.plan",
+            "approval.rules with scripts.apply require scripts.plan",
         ),
     ] {
         let blind = with_scripts(approval, json!({"apply": script}));
@@ -97,7 +97,7 @@ async fn approval_with_scripts_requires_a_plan_script() {
         accepts_resource(&space, &both, "a plan and what applies it").await;
     }
     let destroy = with_scripts(&json!({"destroy": "Manual"}), json!({"destroy": script}));
-    let message = "nobody can tell beforehand what a script destroys";
+    let message = "approval.destroy Manual cannot be combined with scripts.destroy";
     refuses_resource(&space, &destroy, "", message).await;
 }
 
@@ -132,7 +132,7 @@ async fn engine_name_and_version_are_validated() {
     accepts(&space, "/engine", &good).await;
     let name = "supported values: \"terraform\", \"opentofu\"";
     refuses(&space, "/engine/name", name, &[json!("tofu"), json!("")]).await;
-    let version = "must be a version such as 1.12.6, or its first numbers, such as 1.12";
+    let version = "must be a version such as 1.12.6, or a version prefix such as 1.12";
     let bad = [
         "", "v1.12.6", "1.12.", "~> 1.12", "1.12.x", "1.12.6.1", "1.12-rc1", "latest",
     ];
@@ -159,24 +159,24 @@ async fn backend_requires_the_fields_of_its_provider() {
     for (backend, message) in [
         (
             json!({"provider": "aws", "region": "us-east-1"}),
-            "provider aws needs s3: the name of the bucket",
+            "provider aws requires s3: the name of the bucket",
         ),
         (
             json!({"provider": "aws", "s3": "", "region": "us-east-1"}),
-            "provider aws needs s3: the name of the bucket",
+            "provider aws requires s3: the name of the bucket",
         ),
         (
             json!({"provider": "aws", "s3": "store"}),
-            "provider aws needs region, for example us-east-1",
+            "provider aws requires region, for example us-east-1",
         ),
         (
             json!({"provider": "aws", "s3": "store", "region": ""}),
-            "provider aws needs region, for example us-east-1",
+            "provider aws requires region, for example us-east-1",
         ),
     ] {
         refuses(&space, "/backend", message, &[backend]).await;
     }
-    let message = "s3, dynamoDB, lockFile, region, endpoint and bootstrap belong to provider aws";
+    let message = "s3, dynamoDB, lockFile, region, endpoint and bootstrap require provider aws";
     let bad = [
         json!({"provider": "managed", "s3": "store"}),
         json!({"provider": "managed", "dynamoDB": "locks"}),
@@ -187,7 +187,7 @@ async fn backend_requires_the_fields_of_its_provider() {
         json!({"lockFile": true}),
     ];
     refuses(&space, "/backend", message, &bad).await;
-    let message = "secretRef belongs to a provider, other than managed and local";
+    let message = "secretRef requires a provider other than managed and local";
     let bad = [
         json!({"provider": "managed", "secretRef": {"name": "aws"}}),
         json!({"provider": "local", "secretRef": {"name": "x"}}),
@@ -224,26 +224,26 @@ async fn backend_refuses_fields_of_other_providers() {
     ];
     accepts(&space, "/backend", &good).await;
     for (backend, message) in [
-        (json!({"provider": "gcp"}), "provider gcp needs gcs"),
+        (json!({"provider": "gcp"}), "provider gcp requires gcs"),
         (
             json!({"provider": "pg", "prefix": "p"}),
-            "gcs and prefix belong to provider gcp",
+            "gcs and prefix require provider gcp",
         ),
         (
             json!({"provider": "azure", "container": "c"}),
-            "provider azure needs storageAccount",
+            "provider azure requires storageAccount",
         ),
         (
             json!({"container": "c"}),
-            "storageAccount, container and resourceGroup belong",
+            "storageAccount, container and resourceGroup require",
         ),
         (
             json!({"provider": "gcp", "gcs": "b", "key": "k"}),
-            "key belongs to providers aws and azure",
+            "key requires provider aws or azure",
         ),
         (
             json!({"provider": "pg", "secretSuffix": "x"}),
-            "secretSuffix belongs to provider kubernetes",
+            "secretSuffix requires provider kubernetes",
         ),
         (
             json!({"provider": "kubernetes", "secretSuffix": "web-1"}),
@@ -251,28 +251,31 @@ async fn backend_refuses_fields_of_other_providers() {
         ),
         (
             json!({"provider": "http", "schemaName": "x"}),
-            "schemaName belongs to provider pg",
+            "schemaName requires provider pg",
         ),
-        (json!({"provider": "http"}), "provider http needs address"),
+        (
+            json!({"provider": "http"}),
+            "provider http requires address",
+        ),
         (
             json!({"provider": "http", "address": "https://u:p@h/x"}),
-            "credentials go into the Secret",
+            "store credentials in the Secret",
         ),
         (
             json!({"address": address}),
-            "address, lockAddress and unlockAddress belong to provider http",
+            "address, lockAddress and unlockAddress require provider http",
         ),
         (
             json!({"provider": "generic"}),
-            "provider generic needs type",
+            "provider generic requires type",
         ),
         (
             json!({"provider": "aws", "s3": "b", "region": "r", "type": "s3"}),
-            "provider generic needs type",
+            "provider generic requires type",
         ),
         (
             json!({"provider": "generic", "type": "Oss"}),
-            "the type of a backend as the engine names it",
+            "must be a backend type of the engine",
         ),
     ] {
         refuses(&space, "/backend", message, &[backend]).await;
@@ -285,7 +288,7 @@ async fn backend_refuses_fields_of_other_providers() {
     let without = with(local, "/cache", Some(json!({"enabled": false})));
     let refused = space.apply(&without).await.unwrap_err();
     assert!(
-        refused.contains("provider local needs cache.enabled"),
+        refused.contains("provider local requires cache.enabled"),
         "{refused}"
     );
 }
@@ -463,7 +466,7 @@ async fn runner_account_and_tokens_have_valid_names() {
         token("azure", "api://AzureADTokenExchange"),
     );
     accepts(&space, field, &[json!([]), json!([aws, azure])]).await;
-    let message = "must be of small letters, digits and '-'";
+    let message = "must consist of lowercase letters, digits and '-'";
     let wrong = ["../aws", "", "AWS", "a.b"].map(|name| json!([token(name, "x")]));
     refuses(&space, field, message, &wrong).await;
     refuses(
@@ -494,7 +497,7 @@ async fn builder_fields_match_the_builder_kind() {
         json!({"kind": "Append"}),
     ];
     accepts(&space, "/containerRegistry/builder", &good).await;
-    let message = "image, cacheRepository and cacheLifetime are for kind Kaniko";
+    let message = "image, cacheRepository and cacheLifetime require kind Kaniko";
     let bad = ["image", "cacheRepository", "cacheLifetime"]
         .map(|field| json!({"kind": "Append", field: "48h"}));
     refuses(&space, "/containerRegistry/builder", message, &bad).await;
@@ -616,7 +619,7 @@ async fn invalid_or_reserved_output_metadata_is_refused() {
     let good = ["server", "ca.crt", "A_b-1", &long[1..]].map(|key| entry(key, "endpoint"));
     accepts(&space, "/outputs/keys", &good).await;
     let bad = ["a b", "a/b", "", &long].map(|key| entry(key, "endpoint"));
-    let message = "must have keys of a Secret or ConfigMap";
+    let message = "each key must be a key of a Secret or ConfigMap";
     refuses(&space, "/outputs/keys", message, &bad).await;
 
     let good = [
@@ -631,20 +634,20 @@ async fn invalid_or_reserved_output_metadata_is_refused() {
         labels::UID,
         "alustan.io/mine",
     ];
-    let message = "which are the operator's own";
+    let message = "reserved for the operator";
     let bad = ours.map(|key| entry(key, "me"));
     refuses(&space, "/outputs/labels", message, &bad).await;
     let bad = [entry("a b", "x"), entry("a/b/c", "x"), entry("team", "a b")];
-    let message = "must be labels as Kubernetes takes them";
+    let message = "must be valid Kubernetes labels";
     refuses(&space, "/outputs/labels", message, &bad).await;
 
     let good = [entry("example.com/vpc-id", "vpc_id"), entry("vpc", "vpc")];
     accepts(&space, "/outputs/annotations", &good).await;
     let bad = [entry(labels::JSON_OUTPUTS, "vpc_id")];
-    let message = "which are the operator's own";
+    let message = "reserved for the operator";
     refuses(&space, "/outputs/annotations", message, &bad).await;
     let bad = [entry("a b", "vpc_id"), entry("a/b/c", "vpc_id")];
-    let message = "must have names of annotations";
+    let message = "each key must be a valid annotation name";
     refuses(&space, "/outputs/annotations", message, &bad).await;
 }
 
@@ -676,8 +679,7 @@ async fn variables_from_entry_has_exactly_one_source() {
         json!([{"secretRef": {"name": "db", "keys": {"a": "b"}, "optional": true, "trigger": false}}]),
     ];
     accepts(&space, "/variablesFrom", &good).await;
-    let message =
-        "exactly one of secretRef, configMapRef, terraformRef and objectRef must be given";
+    let message = "exactly one of secretRef, configMapRef, terraformRef and objectRef must be set";
     let bad = [
         json!([{}]),
         json!([{"secretRef": keys, "configMapRef": keys}]),
@@ -689,7 +691,7 @@ async fn variables_from_entry_has_exactly_one_source() {
     refuses(
         &space,
         "/variablesFrom",
-        "Secrets are read with secretRef",
+        "use secretRef to read Secrets",
         &bad,
     )
     .await;
@@ -713,7 +715,7 @@ async fn reference_has_either_name_or_selector() {
         from(json!({"selector": selector})),
     ];
     accepts(&space, "/variablesFrom", &good).await;
-    let message = "exactly one of name and selector must be given";
+    let message = "exactly one of name and selector must be set";
     let bad = [from(json!({})), from(both.clone())];
     refuses(&space, "/variablesFrom", message, &bad).await;
 
@@ -745,7 +747,7 @@ async fn reference_has_either_name_or_selector() {
         objects(json!({"selector": selector})),
     ];
     accepts(&space, "/destroyWaitFor", &good).await;
-    let message = "at most one of name and selector may be given";
+    let message = "at most one of name and selector may be set";
     refuses(&space, "/destroyWaitFor", message, &[objects(both)]).await;
     let names = [
         json!([{"name": "A_b"}]),
@@ -789,14 +791,14 @@ async fn git_repo_reference_and_ca_bundle_are_validated() {
         json!({"branch": "main", "commit": commit}),
         json!({"tag": "v1", "commit": commit}),
     ];
-    let message = "at most one of branch, tag and commit may be given";
+    let message = "at most one of branch, tag and commit may be set";
     refuses(&space, "/gitRepo", message, &bad.map(place)).await;
     let bad = ["", "c0ffee1", &commit[1..], "HEAD", &"g".repeat(40)].map(Value::from);
     refuses(&space, "/gitRepo/commit", "must be a full commit id", &bad).await;
     refuses(&space, "/gitRepo/tag", "must not be empty", &[json!("")]).await;
     let pem = "-----BEGIN CERTIFICATE-----";
     accepts(&space, "/gitRepo/caBundle", &[json!(pem)]).await;
-    let message = "must hold certificates in PEM";
+    let message = "must contain certificates in PEM format";
     refuses(&space, "/gitRepo/caBundle", message, &[json!("aGVsbG8=")]).await;
     let long = format!("{pem}{}", "x".repeat(65536));
     refuses(&space, "/gitRepo/caBundle", "65536", &[json!(long)]).await;

@@ -13,13 +13,13 @@ use crate::references::NameRef;
 /// the same `id`.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = Rule::new("has(self.url) || has(self.secretRef)").message("url or secretRef must be given: where is it sent?"))]
+#[x_kube(validation = Rule::new("has(self.url) || has(self.secretRef)").message("url or secretRef must be set"))]
 pub struct Notification {
     /// URL of the receiver. Example: `https://events.example.com/terraform`. If the URL is a secret, use the key `url` of the Secret in
     /// `secretRef`: it takes precedence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 2048))]
-    #[x_kube(validation = Rule::new("self.matches('^https?://[^/ ]+')").message("must be an address such as https://events.example.com/terraform"))]
+    #[x_kube(validation = Rule::new("self.matches('^https?://[^/ ]+')").message("must be a URL such as https://events.example.com/terraform"))]
     pub url: Option<String>,
 
     /// Secret in the namespace of the resource. The key `secret` (`whsec_` and base64) signs each message, as specified in

@@ -22,10 +22,10 @@ const AGE_HELP: &str = "must be a duration from 1h to 8760h, such as 168h";
 const DURATION_HELP: &str = "must be a duration from 1s to 8760h, such as 30s, 5m or 1h";
 
 const VERSION: &str = r"self.matches('^[0-9]{1,9}(\\.[0-9]{1,9}){0,2}$') || self.matches('^([0-9]{1,9}\\.){2}[0-9]{1,9}-[0-9A-Za-z.-]+$')";
-const VERSION_HELP: &str = "must be a version such as 1.12.6, or its first numbers, such as 1.12";
+const VERSION_HELP: &str = "must be a version such as 1.12.6, or a version prefix such as 1.12";
 
 const COMMIT: &str = "self.matches('^([0-9a-fA-F]{40}|[0-9a-fA-F]{64})$')";
-const COMMIT_HELP: &str = "must be a full commit id, all 40 (or 64) hexadecimal digits as `git rev-parse` prints them: hosts do not find a commit by a part of it";
+const COMMIT_HELP: &str = "must be a full commit id of 40 or 64 hexadecimal digits, as printed by `git rev-parse`: git servers do not resolve abbreviated ids";
 
 /// Desired state of a `Terraform` resource.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
@@ -38,22 +38,22 @@ const COMMIT_HELP: &str = "must be a full commit id, all 40 (or 64) hexadecimal 
     shortname = "tf",
     category = "alustan",
     derive = "PartialEq",
-    doc = "A Terraform (or OpenTofu) module from a git repository. The operator builds an immutable runner image for it in the cluster, applies it in Jobs, and destroys what it made when the resource is deleted.",
-    validation = Rule::new("self.metadata.name.size() <= 50").message("metadata.name: at most 50 characters, so that the names of its Jobs fit into a label"),
-    printcolumn(name = "State", type_ = "string", json_path = ".status.state", description = "What goes on"),
+    doc = "A Terraform (or OpenTofu) module from a git repository. The operator builds an immutable runner image for it in the cluster, applies it in Jobs, and destroys the created objects when the resource is deleted.",
+    validation = Rule::new("self.metadata.name.size() <= 50").message("metadata.name: at most 50 characters, because names of Jobs are also label values"),
+    printcolumn(name = "State", type_ = "string", json_path = ".status.state", description = "State of the resource"),
     printcolumn(name = "Ready", type_ = "string", json_path = ".status.conditions[?(@.type=='Ready')].status", description = "Whether the configuration is applied"),
-    printcolumn(name = "Reason", type_ = "string", json_path = ".status.conditions[?(@.type=='Ready')].reason", description = "Why"),
+    printcolumn(name = "Reason", type_ = "string", json_path = ".status.conditions[?(@.type=='Ready')].reason", description = "Reason of condition Ready"),
     printcolumn(name = "Plan", type_ = "string", json_path = ".status.plan.summary", description = "Changes of the last plan: add, change, destroy"),
     printcolumn(name = "Run", type_ = "integer", json_path = ".status.run", description = "Number of the last run"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
-    printcolumn(name = "Revision", type_ = "string", json_path = ".status.source.revision", description = "The commit", priority = 1),
-    printcolumn(name = "Message", type_ = "string", json_path = ".status.message", description = "What happens next", priority = 1)
+    printcolumn(name = "Revision", type_ = "string", json_path = ".status.source.revision", description = "Git commit", priority = 1),
+    printcolumn(name = "Message", type_ = "string", json_path = ".status.message", description = "Situation and next step", priority = 1)
 )]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = Rule::new("!(has(self.approval) && has(self.approval.mode) && self.approval.mode == 'Manual' && has(self.scripts) && has(self.scripts.apply)) || has(self.scripts.plan)").message("approval.mode Manual with scripts.apply needs scripts.plan: what is approved must be a plan"))]
-#[x_kube(validation = Rule::new("!(has(self.approval) && has(self.approval.rules) && self.approval.rules.size() > 0 && has(self.scripts) && has(self.scripts.apply)) || has(self.scripts.plan)").message("approval.rules with scripts.apply need scripts.plan: they judge a plan"))]
-#[x_kube(validation = Rule::new("!(has(self.approval) && has(self.approval.destroy) && self.approval.destroy == 'Manual' && has(self.scripts) && has(self.scripts.destroy))").message("approval.destroy Manual does not go with scripts.destroy: nobody can tell beforehand what a script destroys"))]
-#[x_kube(validation = Rule::new("!(has(self.backend) && has(self.backend.provider) && self.backend.provider == 'local' && has(self.cache) && has(self.cache.enabled) && !self.cache.enabled)").message("backend.provider local needs cache.enabled: the state is on the cache volume"))]
+#[x_kube(validation = Rule::new("!(has(self.approval) && has(self.approval.mode) && self.approval.mode == 'Manual' && has(self.scripts) && has(self.scripts.apply)) || has(self.scripts.plan)").message("approval.mode Manual with scripts.apply requires scripts.plan: an approval applies to a plan"))]
+#[x_kube(validation = Rule::new("!(has(self.approval) && has(self.approval.rules) && self.approval.rules.size() > 0 && has(self.scripts) && has(self.scripts.apply)) || has(self.scripts.plan)").message("approval.rules with scripts.apply require scripts.plan: rules are evaluated on a plan"))]
+#[x_kube(validation = Rule::new("!(has(self.approval) && has(self.approval.destroy) && self.approval.destroy == 'Manual' && has(self.scripts) && has(self.scripts.destroy))").message("approval.destroy Manual cannot be combined with scripts.destroy: a destroy script has no plan"))]
+#[x_kube(validation = Rule::new("!(has(self.backend) && has(self.backend.provider) && self.backend.provider == 'local' && has(self.cache) && has(self.cache.enabled) && !self.cache.enabled)").message("backend.provider local requires cache.enabled: the state is on the cache volume"))]
 pub struct TerraformSpec {
     /// Values of variables of the module, by name. Any JSON value is allowed. Example: `region: us-east-1` or `zones: [a, b]`. A `TF_VAR_`
     /// prefix of a key is stripped. Scripts get each value as environment variable `TF_VAR_name`. Scripts also get it as `name` if that is
@@ -239,27 +239,28 @@ pub enum BackendProvider {
 }
 
 const HTTP_URL: &str = "self.matches('^https?://[^@ ]+$')";
-const HTTP_URL_HELP: &str = "must be a URL with https:// or http:// and without a user: credentials go into the Secret of secretRef";
+const HTTP_URL_HELP: &str = "must be an https:// or http:// URL without user information: store credentials in the Secret of secretRef";
 const NO_NUMBER: &str = "!self.matches('(^|-)[0-9]+$')";
-const NO_NUMBER_HELP: &str = "must not end in a number, which the engine takes for that of a part";
+const NO_NUMBER_HELP: &str =
+    "must not end in a number: the engine appends numbers to the parts of a state";
 
 /// Backend that stores the state.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = Rule::new("!(has(self.provider) && self.provider == 'aws') || (has(self.s3) && self.s3 != '')").message("provider aws needs s3: the name of the bucket"))]
-#[x_kube(validation = Rule::new("!(has(self.provider) && self.provider == 'aws') || (has(self.region) && self.region != '')").message("provider aws needs region, for example us-east-1"))]
-#[x_kube(validation = Rule::new("(has(self.provider) && self.provider == 'aws') || !(has(self.s3) || has(self.dynamoDB) || has(self.lockFile) || has(self.region) || has(self.endpoint) || (has(self.bootstrap) && self.bootstrap))").message("s3, dynamoDB, lockFile, region, endpoint and bootstrap belong to provider aws"))]
-#[x_kube(validation = Rule::new("!(has(self.provider) && self.provider == 'gcp') || (has(self.gcs) && self.gcs != '')").message("provider gcp needs gcs: the name of the bucket"))]
-#[x_kube(validation = Rule::new("(has(self.provider) && self.provider == 'gcp') || !(has(self.gcs) || has(self.prefix))").message("gcs and prefix belong to provider gcp"))]
-#[x_kube(validation = Rule::new("!(has(self.provider) && self.provider == 'azure') || (has(self.storageAccount) && self.storageAccount != '' && has(self.container) && self.container != '')").message("provider azure needs storageAccount and container"))]
-#[x_kube(validation = Rule::new("(has(self.provider) && self.provider == 'azure') || !(has(self.storageAccount) || has(self.container) || has(self.resourceGroup))").message("storageAccount, container and resourceGroup belong to provider azure"))]
-#[x_kube(validation = Rule::new("(has(self.provider) && self.provider in ['aws', 'azure']) || !has(self.key)").message("key belongs to providers aws and azure"))]
-#[x_kube(validation = Rule::new("(has(self.provider) && self.provider == 'kubernetes') || !has(self.secretSuffix)").message("secretSuffix belongs to provider kubernetes"))]
-#[x_kube(validation = Rule::new("(has(self.provider) && self.provider == 'pg') || !has(self.schemaName)").message("schemaName belongs to provider pg"))]
-#[x_kube(validation = Rule::new("!(has(self.provider) && self.provider == 'http') || has(self.address)").message("provider http needs address: the URL of the state"))]
-#[x_kube(validation = Rule::new("(has(self.provider) && self.provider == 'http') || !(has(self.address) || has(self.lockAddress) || has(self.unlockAddress))").message("address, lockAddress and unlockAddress belong to provider http"))]
-#[x_kube(validation = Rule::new("(has(self.provider) && self.provider == 'generic') == has(self.type)").message("provider generic needs type, for example oss, and no other has it"))]
-#[x_kube(validation = Rule::new("(has(self.provider) && !(self.provider in ['managed', 'local'])) || !has(self.secretRef)").message("secretRef belongs to a provider, other than managed and local"))]
+#[x_kube(validation = Rule::new("!(has(self.provider) && self.provider == 'aws') || (has(self.s3) && self.s3 != '')").message("provider aws requires s3: the name of the bucket"))]
+#[x_kube(validation = Rule::new("!(has(self.provider) && self.provider == 'aws') || (has(self.region) && self.region != '')").message("provider aws requires region, for example us-east-1"))]
+#[x_kube(validation = Rule::new("(has(self.provider) && self.provider == 'aws') || !(has(self.s3) || has(self.dynamoDB) || has(self.lockFile) || has(self.region) || has(self.endpoint) || (has(self.bootstrap) && self.bootstrap))").message("s3, dynamoDB, lockFile, region, endpoint and bootstrap require provider aws"))]
+#[x_kube(validation = Rule::new("!(has(self.provider) && self.provider == 'gcp') || (has(self.gcs) && self.gcs != '')").message("provider gcp requires gcs: the name of the bucket"))]
+#[x_kube(validation = Rule::new("(has(self.provider) && self.provider == 'gcp') || !(has(self.gcs) || has(self.prefix))").message("gcs and prefix require provider gcp"))]
+#[x_kube(validation = Rule::new("!(has(self.provider) && self.provider == 'azure') || (has(self.storageAccount) && self.storageAccount != '' && has(self.container) && self.container != '')").message("provider azure requires storageAccount and container"))]
+#[x_kube(validation = Rule::new("(has(self.provider) && self.provider == 'azure') || !(has(self.storageAccount) || has(self.container) || has(self.resourceGroup))").message("storageAccount, container and resourceGroup require provider azure"))]
+#[x_kube(validation = Rule::new("(has(self.provider) && self.provider in ['aws', 'azure']) || !has(self.key)").message("key requires provider aws or azure"))]
+#[x_kube(validation = Rule::new("(has(self.provider) && self.provider == 'kubernetes') || !has(self.secretSuffix)").message("secretSuffix requires provider kubernetes"))]
+#[x_kube(validation = Rule::new("(has(self.provider) && self.provider == 'pg') || !has(self.schemaName)").message("schemaName requires provider pg"))]
+#[x_kube(validation = Rule::new("!(has(self.provider) && self.provider == 'http') || has(self.address)").message("provider http requires address: the URL of the state"))]
+#[x_kube(validation = Rule::new("(has(self.provider) && self.provider == 'http') || !(has(self.address) || has(self.lockAddress) || has(self.unlockAddress))").message("address, lockAddress and unlockAddress require provider http"))]
+#[x_kube(validation = Rule::new("(has(self.provider) && self.provider == 'generic') == has(self.type)").message("provider generic requires type, for example oss; other providers do not allow type"))]
+#[x_kube(validation = Rule::new("(has(self.provider) && !(self.provider in ['managed', 'local'])) || !has(self.secretRef)").message("secretRef requires a provider other than managed and local"))]
 pub struct BackendSpec {
     /// See [`BackendProvider`]: the CRD contains the doc comment of the enum.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -328,7 +329,7 @@ pub struct BackendSpec {
     /// generic: Type of the backend in the engine. Example: `oss` or `consul`.
     #[serde(default, rename = "type", skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
-    #[x_kube(validation = Rule::new("self.matches('^[a-z][a-z0-9_]*$')").message("must be the type of a backend as the engine names it, for example oss"))]
+    #[x_kube(validation = Rule::new("self.matches('^[a-z][a-z0-9_]*$')").message("must be a backend type of the engine, for example oss"))]
     pub kind: Option<String>,
     /// Further arguments of the backend block, with the names of the engine. Example: `{kms_key_id: alias/state}`. Not allowed for
     /// `managed` and `local`. Put secrets into the Secret of `secretRef`.
@@ -376,7 +377,7 @@ pub struct Scripts {
 /// A script, inline or in a ConfigMap. The interpreter is that of the `#!` line. Default: `bash -e`.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = Rule::new("has(self.inline) != has(self.configMapRef)").message("exactly one of inline and configMapRef must be given"))]
+#[x_kube(validation = Rule::new("has(self.inline) != has(self.configMapRef)").message("exactly one of inline and configMapRef must be set"))]
 pub struct Script {
     /// Text of the script, at most 64 KiB. A larger script is refused (`InputTooLarge`), because the run record, a Secret, contains all
     /// scripts. Put a larger script into the module and call it from here.
@@ -391,7 +392,7 @@ pub struct Script {
 /// Git repository that contains the module.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = Rule::new("[has(self.branch), has(self.tag), has(self.commit)].filter(given, given).size() <= 1").message("at most one of branch, tag and commit may be given"))]
+#[x_kube(validation = Rule::new("[has(self.branch), has(self.tag), has(self.commit)].filter(given, given).size() <= 1").message("at most one of branch, tag and commit may be set"))]
 pub struct GitRepo {
     /// URL of the repository: `https://host/owner/repo`, `ssh://git@host/owner/repo.git` or `git@host:owner/repo.git`. A suffix `//folder`
     /// is the folder of the module. On github.com and bitbucket.org, a third part of the path is the folder too.
@@ -438,7 +439,7 @@ pub struct GitRepo {
     /// Certificate authorities in PEM format to trust in addition to those of the system. They apply to the repository and to modules that
     /// the build fetches with git by https. At most 65,536 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[x_kube(validation = Rule::new("self.contains('-----BEGIN CERTIFICATE-----')").message("must hold certificates in PEM: -----BEGIN CERTIFICATE-----"), validation = Rule::new("self.size() <= 65536").message("must have at most 65536 characters"))]
+    #[x_kube(validation = Rule::new("self.contains('-----BEGIN CERTIFICATE-----')").message("must contain certificates in PEM format: -----BEGIN CERTIFICATE-----"), validation = Rule::new("self.size() <= 65536").message("must have at most 65536 characters"))]
     pub ca_bundle: Option<String>,
 }
 
@@ -523,7 +524,7 @@ impl RegistryProvider {
 /// Builder of the runner image.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = Rule::new("!has(self.kind) || self.kind != 'Append' || !(has(self.image) || has(self.cacheRepository) || has(self.cacheLifetime))").message("image, cacheRepository and cacheLifetime are for kind Kaniko: remove them, or use Kaniko"))]
+#[x_kube(validation = Rule::new("!has(self.kind) || self.kind != 'Append' || !(has(self.image) || has(self.cacheRepository) || has(self.cacheLifetime))").message("image, cacheRepository and cacheLifetime require kind Kaniko"))]
 pub struct Builder {
     /// See [`BuilderKind`]: the CRD contains the doc comment of the enum.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -813,7 +814,7 @@ pub struct RunnerSpec {
 pub struct IdentityToken {
     /// Name of the file with the token. Lower case letters, digits and `-`. Example: `aws`.
     #[schemars(length(max = 63))]
-    #[x_kube(validation = Rule::new("!format.dns1123Label().validate(self).hasValue()").message("must be of small letters, digits and '-'"))]
+    #[x_kube(validation = Rule::new("!format.dns1123Label().validate(self).hasValue()").message("must consist of lowercase letters, digits and '-'"))]
     pub name: String,
     /// Audience of the token. Example: `sts.amazonaws.com` or `api://AzureADTokenExchange`.
     #[schemars(length(min = 1, max = 253))]
@@ -854,7 +855,10 @@ fn yes() -> bool {
     true
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde wants it so")]
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde requires this signature"
+)]
 fn is_false(value: &bool) -> bool {
     !value
 }

@@ -2,7 +2,7 @@
 
 #![expect(
     clippy::struct_field_names,
-    reason = "references end in Ref, as everywhere in Kubernetes"
+    reason = "references end in Ref, as in the Kubernetes API"
 )]
 
 use std::collections::BTreeMap;
@@ -22,21 +22,22 @@ const NAME: &str = "^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$";
 const DURATION: &str = r"^([0-9]{1,4}(\.[0-9]{1,3})?(s|m|h)){1,3}$";
 const KEYS: &str = "self.all(key, key.size() <= 253 && key.matches('^[-._a-zA-Z0-9]+$'))";
 const KEYS_HELP: &str =
-    "must have keys of a Secret or ConfigMap: letters, digits, '-', '_' and '.'";
+    "each key must be a key of a Secret or ConfigMap: letters, digits, '-', '_' and '.'";
 const LABELS: &str = "self.all(key, !format.qualifiedName().validate(key).hasValue() && !format.labelValue().validate(self[key]).hasValue())";
-const LABELS_HELP: &str = "must be labels as Kubernetes takes them";
+const LABELS_HELP: &str = "must be valid Kubernetes labels";
 const OUR_LABELS: &str = "!self.exists(key, key.startsWith('alustan.io/') || key in ['app.kubernetes.io/managed-by', 'app.kubernetes.io/component'])";
-const OUR_LABELS_HELP: &str = "must not have app.kubernetes.io/managed-by, app.kubernetes.io/component or alustan.io/…, which are the operator's own";
+const OUR_LABELS_HELP: &str = "must not have app.kubernetes.io/managed-by, app.kubernetes.io/component or alustan.io/…: these labels are reserved for the operator";
 const ANNOTATIONS: &str = "self.all(key, !format.qualifiedName().validate(key).hasValue())";
-const ANNOTATIONS_HELP: &str = "must have names of annotations";
+const ANNOTATIONS_HELP: &str = "each key must be a valid annotation name";
 const OUR_ANNOTATIONS: &str = "!self.exists(key, key.startsWith('alustan.io/'))";
-const OUR_ANNOTATIONS_HELP: &str = "must not have alustan.io/…, which are the operator's own";
+const OUR_ANNOTATIONS_HELP: &str =
+    "must not have alustan.io/…: these annotations are reserved for the operator";
 
 /// Source of values of variables. Exactly one of `secretRef`, `configMapRef`, `terraformRef` and `objectRef` must be set. The resource
 /// waits until each value exists.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = Rule::new("[has(self.secretRef), has(self.configMapRef), has(self.terraformRef), has(self.objectRef)].filter(it, it).size() == 1").message("exactly one of secretRef, configMapRef, terraformRef and objectRef must be given"))]
+#[x_kube(validation = Rule::new("[has(self.secretRef), has(self.configMapRef), has(self.terraformRef), has(self.objectRef)].filter(it, it).size() == 1").message("exactly one of secretRef, configMapRef, terraformRef and objectRef must be set"))]
 pub struct VariablesFrom {
     /// Secret in the namespace of the resource. Its values are strings and are masked in logs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -75,7 +76,7 @@ pub struct KeysRef {
 /// Outputs of another resource (`name`), or of all resources with matching labels (`selector`). Exactly one of them must be set.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = Rule::new("has(self.name) != has(self.selector)").message("exactly one of name and selector must be given"))]
+#[x_kube(validation = Rule::new("has(self.name) != has(self.selector)").message("exactly one of name and selector must be set"))]
 pub struct OutputsRef {
     /// Name of the resource.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -101,7 +102,7 @@ pub struct OutputsRef {
 /// Fields of an object.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = Rule::new("!(self.kind == 'Secret' && self.apiVersion == 'v1')").message("kind: Secrets are read with secretRef"))]
+#[x_kube(validation = Rule::new("!(self.kind == 'Secret' && self.apiVersion == 'v1')").message("kind: use secretRef to read Secrets"))]
 pub struct ValuesRef {
     /// API version of the object. Example: `networking.k8s.io/v1`.
     #[schemars(length(min = 1, max = 253))]
@@ -143,7 +144,7 @@ pub struct DependencyRef {
 /// Test of objects of one kind: one object (`name`), or all objects with matching labels (`selector`). Exactly one of them must be set.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = Rule::new("has(self.name) != has(self.selector)").message("exactly one of name and selector must be given"))]
+#[x_kube(validation = Rule::new("has(self.name) != has(self.selector)").message("exactly one of name and selector must be set"))]
 pub struct ObjectTest {
     /// API version of the objects. Example: `apps/v1`.
     #[schemars(length(min = 1, max = 253))]
@@ -182,7 +183,7 @@ pub struct ObjectTest {
 /// Objects that must not exist: one object (`name`), all objects with matching labels (`selector`), or all objects of the kind.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = Rule::new("!(has(self.name) && has(self.selector))").message("at most one of name and selector may be given"))]
+#[x_kube(validation = Rule::new("!(has(self.name) && has(self.selector))").message("at most one of name and selector may be set"))]
 pub struct ObjectsGone {
     /// API version of the objects. Example: `networking.k8s.io/v1`.
     #[schemars(length(min = 1, max = 253))]
