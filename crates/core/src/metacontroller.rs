@@ -131,8 +131,8 @@ struct Metadata {
 pub fn read(body: &[u8]) -> Result<Asked, Refusal> {
     let request: Request = serde_json::from_slice(body).map_err(|error| {
         let message = format!(
-            "this is no request of a CompositeController's sync or finalize hook: {error}; it has the \
-             fields controller, parent, children, related and finalizing"
+            "invalid request: {error}; expected a request of the sync or finalize hook of a \
+             CompositeController, with fields controller, parent, children, related and finalizing"
         );
         Refusal::new(400, "InvalidRequest", message)
     })?;
@@ -193,7 +193,10 @@ fn is_part(name: &str) -> bool {
 /// `kind` is empty if metacontroller read the controller as a typed object.
 fn check_controller(controller: &Controller, finalizing: bool) -> Result<(), Refusal> {
     if !matches!(controller.kind.as_str(), "" | "CompositeController") {
-        let message = format!("{} calls; only CompositeController may", controller.kind);
+        let message = format!(
+            "controller kind {} is not supported; use CompositeController",
+            controller.kind
+        );
         return Err(Refusal::new(422, "UnknownController", message));
     }
     let hooks = controller.spec.hooks.as_ref();
@@ -209,8 +212,8 @@ fn check_controller(controller: &Controller, finalizing: bool) -> Result<(), Ref
         None | Some("" | "v1" | "v2") => Ok(()),
         Some(other) => {
             let message = format!(
-                "the hook has version {other:?}; this operator speaks v1 and v2: set \
-                 spec.hooks.sync.version of the CompositeController to one of them"
+                "hook version {other:?} is not supported; set spec.hooks.sync.version of the \
+                 CompositeController to v1 or v2"
             );
             Err(Refusal::new(422, "UnknownHookVersion", message))
         }
@@ -225,8 +228,8 @@ fn check_children(children: Objects) -> Result<(), Refusal> {
         return Ok(());
     };
     let message = format!(
-        "the CompositeController claims {} objects {group} as children, which an answer would delete; \
-         nothing of the operator's is a child: remove spec.childResources",
+        "the CompositeController claims {} objects of {group} as children, and a response would \
+         delete them; the operator has no children: remove spec.childResources",
         objects.map_or(0, |objects| objects.len())
     );
     Err(Refusal::new(422, "ChildrenClaimed", message))
@@ -239,7 +242,7 @@ fn check_related(related: Objects) -> Result<(), Refusal> {
         return Ok(());
     }
     let message = "the customize hook of the CompositeController adds Secrets to the request; the \
-                   operator reads by itself what it needs: remove spec.hooks.customize";
+                   operator reads Secrets from the API server: remove spec.hooks.customize";
     Err(Refusal::new(422, "SecretsShown", message))
 }
 
@@ -249,8 +252,8 @@ fn check_kind(parent: &Parent) -> Result<(), Refusal> {
         return Ok(());
     }
     let message = format!(
-        "the parent is a {} of {}; this operator knows {kind} of {version}: set spec.parentResource of \
-         the CompositeController",
+        "parent kind {} of {} is not supported; set spec.parentResource of the CompositeController \
+         to {kind} of {version}",
         parent.kind, parent.api_version
     );
     Err(Refusal::new(422, "UnknownKind", message))
