@@ -69,8 +69,8 @@ const KIND: Label = label("kind", "`plan`, `apply`, `drift`, `destroy`");
 const CLASS: Label = label("class", "`change` (apply and destroy), `plan`, `drift`");
 const RESULT: Label = label(
     "result",
-    "`ok`, `refused` (invalid address, name or credential), `error` (no response: network, throttling, a fault of the \
-     host; retried within a minute)",
+    "`ok`, `refused` (invalid address, name or credential), `error` (network, throttling or server \
+     error; retried within a minute)",
 );
 const LOOK: Label = label(
     "result",
@@ -101,7 +101,7 @@ definitions! {
     READY = Gauge "alustan_ready" []
         "1 once the operator has listed all objects that it watches; 0 before, while it reconciles nothing";
     LEADER = Gauge "alustan_leader" []
-        "1 on the replica that leads; 0 on a replica that stands by or cannot renew its Lease";
+        "1 on the leader; 0 on a standby replica, or on one that cannot renew its Lease";
     RESOURCES = Gauge "alustan_resources" [
         label("state", "as in `status.state`; `Unreadable` for a resource that this version cannot read")
     ] "Resources by state";
