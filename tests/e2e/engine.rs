@@ -41,7 +41,7 @@ async fn engine_switch_needs_permission_and_keeps_the_state() {
         let (reason, message) = scene.stalled("web").await;
         assert_eq!(reason, "EngineSwitch", "{message}");
         assert!(
-            message.contains("was applied with terraform 1."),
+            message.contains("the last apply used terraform 1."),
             "{message}"
         );
         assert_eq!(scene.run_number("web").await, 1);

@@ -94,11 +94,11 @@ impl Engine {
     /// Returns why a change from this engine to `next` is refused. `None` if [`Self::switch_to`] returns `None`.
     pub fn refusal(&self, next: &Self) -> Option<String> {
         let what = match self.switch_to(next)? {
-            Switch::Engine => "another engine may not read what this one wrote",
-            Switch::Downgrade => "an older version may not read what a newer one wrote",
+            Switch::Engine => "the new engine may be unable to read the state",
+            Switch::Downgrade => "an older version may be unable to read the state",
         };
         Some(format!(
-            "what exists was applied with {self}, and would be with {next}: {what}"
+            "the last apply used {self}, the next would use {next}: {what}"
         ))
     }
 }

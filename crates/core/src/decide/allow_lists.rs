@@ -86,23 +86,24 @@ fn listed(tf: &Terraform, allowed: &Allowed) -> Option<String> {
         .filter_map(|(field, image)| Some((field, image?)));
     if let Some((field, image)) = images.find(|(_, image)| !is_in_registry(allowed, image)) {
         return Some(format!(
-            "spec.containerRegistry.{field} must be in {}, written out (docker.io/…); it is {image}",
-            or_nothing(&allowed.registries, "no registry", ", ")
+            "spec.containerRegistry.{field}: {image} is not in an allowed registry; allowed: {}; \
+             the name must include the registry, for example docker.io/…",
+            or_nothing(&allowed.registries, "none", ", ")
         ));
     }
     let url = &tf.spec.git_repo.url;
     if !is_in_repository(allowed, url) {
-        let nothing = "nothing: no repository is allowed";
         return Some(format!(
-            "spec.gitRepo.url must begin with {}, without .. and %; it is {url}",
-            or_nothing(&allowed.repositories, nothing, " or ")
+            "spec.gitRepo.url: {url} is not in an allowed repository; allowed prefixes: {}; the \
+             URL must not contain .. or %",
+            or_nothing(&allowed.repositories, "none", ", ")
         ));
     }
     let image = builder.and_then(|builder| builder.image.as_ref());
     if let Some(image) = image.filter(|image| !names(&allowed.builders, image)) {
         return Some(format!(
-            "spec.containerRegistry.builder.image must be {}; it is {image}",
-            or_nothing(&allowed.builders, "left to the operator", " or ")
+            "spec.containerRegistry.builder.image: {image} is not allowed; allowed: {}",
+            or_nothing(&allowed.builders, "none (remove the field)", ", ")
         ));
     }
     let approval = &tf.spec.approval;
@@ -127,8 +128,9 @@ fn account(
         let listed = names(list, name) || list.contains(&here);
         return (!listed).then(|| {
             let message = format!(
-                "{field} in namespace {namespace} must be {}; it is {name}",
-                or_nothing(list, "left out", " or ")
+                "{field}: ServiceAccount {name} is not allowed in namespace {namespace}; allowed: \
+                 {}",
+                or_nothing(list, "none (remove the field)", ", ")
             );
             failure("ServiceAccountNotAllowed", &message)
         });
@@ -139,7 +141,7 @@ fn account(
             class: FailureClass::User,
             reason: "ServiceAccountNotAllowed".to_owned(),
             message: format!(
-                "{field}: nobody has said that resources may have ServiceAccount {name}; who owns it can: \
+                "{field}: ServiceAccount {name} does not allow runs; its owner can allow them: \
                  kubectl annotate serviceaccount {name} -n {namespace} {ALLOW_RUNS}=true"
             ),
         }),
@@ -147,8 +149,9 @@ fn account(
             class: FailureClass::Transient,
             reason: "ServiceAccountNotFound".to_owned(),
             message: format!(
-                "{field}: ServiceAccount {name} does not exist in namespace {namespace}; once it does, and has \
-                 the annotation {ALLOW_RUNS}: \"true\", this goes on by itself"
+                "{field}: ServiceAccount {name} does not exist in namespace {namespace}; \
+                 reconciliation resumes automatically once it exists with annotation {ALLOW_RUNS}: \
+                 \"true\""
             ),
         }),
     }
@@ -159,7 +162,7 @@ fn failure(reason: &str, message: &str) -> Failure {
         class: FailureClass::User,
         reason: reason.to_owned(),
         message: format!(
-            "{message}; who runs the operator says so, in the ConfigMap of its lists (--allowed)"
+            "{message}; the allow lists are in the ConfigMap of the operator flag --allowed"
         ),
     }
 }

@@ -27,7 +27,8 @@ pub(crate) fn engine_too_old(base: &PinnedImage, backend: &BackendInputs) -> Opt
     too_old.then(|| {
         let Since { version, why } = since;
         let message = format!(
-            "spec.engine: {found} is too old for spec.backend: since {version} engines have {why}"
+            "spec.engine: {found} is too old for spec.backend: version {version} or later is \
+             required for {why}"
         );
         Summary::stalled("EngineTooOld", message)
     })
@@ -57,8 +58,10 @@ impl ReconcileCase<'_> {
             None => ("spec.engine", json!({ "engine": wish })),
         };
         let stay = patch(self.tf, &stay);
-        let message =
-            format!("{field}: {why}; nothing is applied; to allow it: {allow}; to stay: {stay}");
+        let message = format!(
+            "{field}: {why}; nothing is applied; to allow the change: {allow}; to keep the \
+             previous engine: {stay}"
+        );
         Some(Summary::stalled(ENGINE_SWITCH, message))
     }
 
@@ -103,8 +106,9 @@ impl ReconcileCase<'_> {
         let place = alustan_backends::place;
         let migrate = patch(self.tf, &json!({ "backend": { "migrate": true } }));
         let message = format!(
-            "spec.backend: the state is in {}, and would be in {}, where everything would be made a \
-             second time; nothing is applied; to copy the state there first: {migrate}",
+            "spec.backend: the state is in {}, but the configured location is {}; nothing is \
+             applied, because an apply would create all objects a second time; to copy the state \
+             first: {migrate}",
             place(from),
             place(to),
         );

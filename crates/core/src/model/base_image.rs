@@ -33,11 +33,11 @@ impl Wanted {
     /// Returns the setting that selects the image, as the start of a message.
     pub fn named_by(&self, tf: &Terraform) -> String {
         if let Some(asked) = &self.asked {
-            format!("spec.engine: the operator's catalogue has {asked} in an image")
+            format!("spec.engine: image of {asked} in the catalogue of the operator")
         } else if tf.spec.container_registry.base_image.is_some() {
             "spec.containerRegistry.baseImage".to_owned()
         } else {
-            "the operator's --base-image".to_owned()
+            "operator flag --base-image".to_owned()
         }
     }
 }
@@ -116,16 +116,16 @@ fn unknown(asked: &str, settings: &Settings) -> Failure {
     });
     let there: Vec<String> = there.into_iter().map(ToString::to_string).collect();
     let there = if there.is_empty() {
-        "its catalogue is empty: who runs it gives it images with --engine".to_owned()
+        "the catalogue is empty; add images with the operator flag --engine".to_owned()
     } else {
-        format!("it has {}", there.join(", "))
+        format!("available: {}", there.join(", "))
     };
     Failure {
         class: FailureClass::User,
         reason: "EngineUnknown".to_owned(),
         message: format!(
-            "spec.engine: the operator has no {asked}; {there}; or name an image of your own in \
-             spec.containerRegistry.baseImage"
+            "spec.engine: the catalogue of the operator does not have {asked}; {there}; for \
+             another image, set spec.containerRegistry.baseImage"
         ),
     }
 }

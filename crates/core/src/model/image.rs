@@ -52,9 +52,9 @@ fn unlent(tf: &Terraform, settings: &Settings) -> Option<Failure> {
         class: FailureClass::User,
         reason: "RegistryIdentityNotAllowed".to_owned(),
         message: format!(
-            "spec.containerRegistry.provider: this operator does not use its own identity for {name}; name a \
-             Secret in secretRef instead, or start the operator with --identity-registry and the registry, or the \
-             part of it that resources may use"
+            "spec.containerRegistry.provider: the operator does not use its cloud identity for \
+             {name}; set spec.containerRegistry.secretRef instead, or add the registry or a \
+             repository prefix to the operator flag --identity-registry"
         ),
     })
 }
@@ -65,9 +65,9 @@ fn forbidden(tf: &Terraform, settings: &Settings) -> Option<Failure> {
         class: FailureClass::User,
         reason: "DockerfileNotAllowed".to_owned(),
         message: format!(
-            "spec.containerRegistry.dockerfile: this operator builds from no Dockerfile of a repository ({path}), \
-             since its commands would run as root beside the credentials that push; remove the field, or start \
-             the operator with --allow-dockerfiles"
+            "spec.containerRegistry.dockerfile: the operator does not build Dockerfiles of \
+             repositories ({path}), because their commands run as root and can access the push \
+             credentials; remove the field, or start the operator with --allow-dockerfiles"
         ),
     })
 }

@@ -75,13 +75,13 @@ fn a_version_that_nobody_has_is_told_with_those_that_there_are() {
         ("EngineUnknown", true)
     );
     let message = world.status().message;
-    let there = "opentofu 1.10; it has terraform 1.11.4, terraform 1.9.8, opentofu 1.13.0-rc1, \
-                 opentofu 1.12.10, opentofu 1.12.6, opentofu 1.11.2";
+    let there = "opentofu 1.10; available: terraform 1.11.4, terraform 1.9.8, \
+                 opentofu 1.13.0-rc1, opentofu 1.12.10, opentofu 1.12.6, opentofu 1.11.2";
     assert!(message.contains(there), "{message}");
     assert!(world.jobs.is_empty() && world.builds.is_empty());
     let failure = base_image(&of(json!({})), &settings(), None).unwrap_err();
     assert!(
-        failure.message.contains("its catalogue is empty"),
+        failure.message.contains("the catalogue is empty"),
         "{}",
         failure.message
     );
@@ -122,7 +122,7 @@ fn a_switch_needs_leave(#[case] next: Value) {
     );
     let message = world.status().message;
     for part in [
-        "was applied with terraform 1.11.4",
+        "the last apply used terraform 1.11.4",
         r#"{"spec":{"engine":{"allowSwitch":true}}}"#,
         r#"{"spec":{"engine":{"name":"terraform","version":"1.11.4"}}}"#,
     ] {
