@@ -51,7 +51,7 @@ async fn in_good_order(scene: &Scene, name: &str, reason: &str) -> String {
     let pointer = &scene.data(&format!("{name}-state")).await["pointer"];
     let pointer: Value = serde_json::from_str(pointer).unwrap();
     assert!(pointer["current"]["serial"].is_u64(), "{pointer}");
-    assert!(message.contains("tried again at"), "{message}");
+    assert!(message.contains("next attempt at"), "{message}");
     assert!(
         message.contains(&format!("job/{name}-apply-1")),
         "{message}"
@@ -100,7 +100,7 @@ async fn interrupted_apply_is_continued_after_pod_deletion_or_sigkill() {
                 .kubectl(&["delete", "pod", &pod, "--wait=false"])
                 .await;
             let message = in_good_order(&scene, name, "Interrupted").await;
-            for part in ["the pod was stopped", "costs no retry"] {
+            for part in ["the pod was stopped", "not counted against"] {
                 assert!(message.contains(part), "no {part:?} in {message}");
             }
             let log = log.await.unwrap();
@@ -123,9 +123,9 @@ async fn interrupted_apply_is_continued_after_pod_deletion_or_sigkill() {
         for part in [
             "run 1 (apply) ended without a report",
             "exit code 137",
-            "it was applying; what it changed last may be missing in the state",
-            "costs no retry",
-            "tried again at",
+            "the run was applying; its last changes may be missing in the state",
+            "not counted against",
+            "next attempt at",
         ] {
             assert!(message.contains(part), "no {part:?} in {message}");
         }
@@ -179,7 +179,7 @@ async fn interrupt_of_the_backend_during_apply_loses_no_state() {
         let tf = scene.said("web", "it is kept in Secret web-report").await;
         let ready = condition(&tf, "Ready").unwrap();
         assert!(
-            ready.message.contains("costs no retry"),
+            ready.message.contains("not counted against"),
             "{}",
             ready.message
         );

@@ -20,7 +20,7 @@ async fn missing_image_is_reported_and_a_change_replaces_the_run() {
         web["spec"]["variables"]["v"] = json!("two");
         scene.apply(&web).await;
         let message = scene.reason("web", "ImagePullBackOff").await;
-        for part in ["run 2 (spec) cannot start: ", &digest, "waited for until"] {
+        for part in ["run 2 (spec) cannot start: ", &digest, "does not start by"] {
             assert!(message.contains(part), "no {part:?} in {message}");
         }
 

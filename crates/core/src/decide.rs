@@ -305,7 +305,7 @@ impl ReconcileCase<'_> {
             Answer::Pending => Err(Summary::busy(
                 State::Building,
                 summary::LOOKUP,
-                "asking the registry for the base image",
+                "looking up the base image in the registry",
             )),
             Answer::Failed {
                 failure,
@@ -568,7 +568,7 @@ impl ReconcileCase<'_> {
             steps: start,
             status: view.status(&situation, self.now),
         };
-        let message = "waiting for a free place to build the runner image";
+        let message = "waiting for a slot to build the runner image";
         let queued = Summary::busy(State::Pending, "Queued", message);
         let queued = self.meanwhile(waiting, &queued);
         Decision {
@@ -724,7 +724,7 @@ impl ReconcileCase<'_> {
                 "waiting for the pod of the previous run to end",
             )
         } else {
-            ("Queued", "waiting for a free place to run")
+            ("Queued", "waiting for a slot to run")
         };
         let waiting = match run.kind {
             _ if quiet => self.at_rest(),

@@ -81,7 +81,7 @@ impl ReconcileCase<'_> {
         let before = match (wanted, run) {
             (Ok(wanted), _) if self.is_applied(&wanted.config.hash) => self.at_rest(),
             (Err(problem), _) if problem.ready.is_some() => problem.clone(),
-            (_, Some(_)) => Summary::busy(State::Planning, SUSPENDED, "cancelling its run"),
+            (_, Some(_)) => Summary::busy(State::Planning, SUSPENDED, "cancelling the run"),
             (_, None) => Summary {
                 state: State::Pending,
                 ..Summary::stalled(SUSPENDED, "the current configuration has not been applied")
@@ -152,9 +152,9 @@ impl ReconcileCase<'_> {
         self.due().filter(|due| *due <= self.now)?;
         let namespace = self.tf.namespace().unwrap_or_default();
         Some(format!(
-            "run {} ({}) has not ended although its time limits have passed; is its node gone? see \
-             kubectl get pods -n {namespace} -l job-name={job} -o wide; once that is certain: kubectl \
-             delete pods -n {namespace} -l job-name={job} --force",
+            "run {} ({}) has exceeded its timeouts, for example because its node is lost; check \
+             the node: kubectl get pods -n {namespace} -l job-name={job} -o wide; only if the node \
+             is lost: kubectl delete pods -n {namespace} -l job-name={job} --force",
             self.current.number,
             run.trigger,
             job = run.job,
@@ -167,14 +167,14 @@ impl ReconcileCase<'_> {
             return String::new();
         };
         let what = match (run.kind, self.current.phase) {
-            _ if self.current.cancel => "cancelling",
+            _ if self.current.cancel => "being cancelled",
             (RunKind::Destroy, _) => "destroying",
             (_, RunPhase::Applying) => "applying",
             (_, _) => "planning",
         };
         let follow = logs(self.tf, &run.job);
         format!(
-            "{what}, run {} ({}); to follow: {follow} -f",
+            "run {} ({}) is {what}; logs: {follow} -f",
             self.current.number, run.trigger
         )
     }
@@ -258,8 +258,8 @@ impl ReconcileCase<'_> {
         if self.current.cancel {
             self.cancel(&run.job, None);
             let message = format!(
-                "run {number} ({trigger}) could not start and is cancelled; waiting for its pod to \
-                 end: kubectl describe pods -n {} -l job-name={}",
+                "run {number} ({trigger}) could not start and is being cancelled; waiting for its \
+                 pod to end; see kubectl describe pods -n {} -l job-name={}",
                 self.tf.namespace().unwrap_or_default(),
                 run.job,
             );
@@ -283,7 +283,7 @@ impl ReconcileCase<'_> {
             format!("{message}; see {}", admission::limits_of(&namespace))
         } else {
             format!(
-                "{message}; waited for until {}, then it is started anew",
+                "{message}; if the pod does not start by {}, the run is cancelled and retried",
                 summary::clock(given_up_at)
             )
         };
@@ -323,6 +323,6 @@ impl ReconcileCase<'_> {
 
 /// Describes the suspension and the command to resume.
 pub(crate) fn suspension(tf: &Terraform) -> String {
-    let go_on = patch(tf, &json!({ "suspend": false }));
-    format!("suspended: no run begins; to go on: {go_on}")
+    let resume = patch(tf, &json!({ "suspend": false }));
+    format!("suspended: no run starts; to resume: {resume}")
 }

@@ -80,7 +80,7 @@ pub(crate) fn image(case: &ReconcileCase<'_>, source: &SourceSeen, plan: &ImageP
             Summary::busy(
                 State::Building,
                 LOOKUP,
-                "asking the registry for the runner image",
+                "looking up the runner image in the registry",
             ),
         ),
         Answer::Failed {
@@ -152,7 +152,7 @@ fn build(case: &ReconcileCase<'_>, source: &SourceSeen, plan: &ImagePlan) -> Ima
             Summary::busy(
                 State::Building,
                 LOOKUP,
-                "built; asking the registry for its digest",
+                "the build has ended; looking up the runner image in the registry",
             ),
         ),
         BuildState::Failed(failure, at) => broken(case, plan, build, failure, *at),
@@ -193,7 +193,7 @@ fn going_on(
         return broken(case, plan, build, &failure, case.now);
     }
     let message = format!(
-        "{message}; waited for until {}, then it is started anew; to follow: {logs}",
+        "{message}; if the pod does not start by {}, the build is retried; logs: {logs}",
         clock(given_up_at)
     );
     let stuck = Summary {
@@ -227,8 +227,9 @@ fn no_identity(tf: &Terraform, settings: &Settings) -> Option<Summary> {
     let account = tf.spec.container_registry.service_account_name.as_ref()?;
     settings.lends(tf).then(|| {
         let message = format!(
-            "spec.containerRegistry.serviceAccountName: images are built in the namespace {} (--build-namespace), \
-             where no ServiceAccount {account} of {} is; name a Secret in secretRef instead",
+            "spec.containerRegistry.serviceAccountName: builds run in namespace {} \
+             (--build-namespace) and cannot use ServiceAccount {account} of namespace {}; set \
+             spec.containerRegistry.secretRef instead",
             settings.builds_in(tf),
             tf.metadata.namespace.as_deref().unwrap_or_default()
         );
@@ -237,7 +238,7 @@ fn no_identity(tf: &Terraform, settings: &Settings) -> Option<Summary> {
 }
 
 fn building(logs: &str) -> Summary {
-    let message = format!("building the runner image; to follow: {logs}");
+    let message = format!("building the runner image; logs: {logs}");
     Summary::busy(State::Building, "Building", message)
 }
 
@@ -294,7 +295,7 @@ fn again(case: &ReconcileCase<'_>) -> Image {
         situation: Summary::busy(
             State::Building,
             "Retrying",
-            "building again, since a person asked for it",
+            "retrying the build as requested by annotation alustan.io/reconcile-at",
         ),
         history: Some(History {
             reconcile_at: facts::requested(case.tf),
@@ -329,7 +330,7 @@ fn begin(case: &ReconcileCase<'_>, source: &SourceSeen, plan: &ImagePlan) -> Ima
             let pushing = Summary::busy(
                 State::Building,
                 "PushingContext",
-                "pushing the module to the registry",
+                "pushing the context to the registry",
             );
             return missing(push.into_iter().collect(), pushing);
         }
@@ -399,7 +400,7 @@ fn failed(tf: &Terraform, failures: &Failures, verdict: retry::Verdict, see: &st
         retry::Verdict::Go => Summary::busy(
             State::Building,
             "Retrying",
-            format!("building again after: {}", failures.message),
+            format!("retrying the build after: {}", failures.message),
         ),
         retry::Verdict::WaitUntil(next) => waiting(failures, &tf.spec.retry, next, see),
         retry::Verdict::Stalled => exhausted(tf, failures, see),

@@ -209,7 +209,7 @@ fn lost(
 fn loss(record: &RunRecord, run: &RunSpec, job: Option<&JobSeen>) -> Failure {
     let how = job
         .and_then(|job| job.ended.as_deref())
-        .unwrap_or("it is gone");
+        .unwrap_or("cause unknown");
     let pod = record
         .claimed_by
         .as_ref()
@@ -217,15 +217,15 @@ fn loss(record: &RunRecord, run: &RunSpec, job: Option<&JobSeen>) -> Failure {
     let (reason, consequence) = if record.begun == record.number {
         (
             "Interrupted",
-            "it was applying; what it changed last may be missing in the state",
+            "the run was applying; its last changes may be missing in the state",
         )
     } else if record.phase == RunPhase::Starting {
-        ("PodLost", "it had not begun")
+        ("PodLost", "the run had not started")
     } else {
-        ("PodLost", "it had not changed anything")
+        ("PodLost", "the run had not changed any object")
     };
     let (class, reason, how) = if how.starts_with(OUT_OF_MEMORY) {
-        let how = format!("{how}; it may use {}", run_job::MEMORY);
+        let how = format!("{how}; the memory limit is {}", run_job::MEMORY);
         (FailureClass::Module, "OutOfMemory", how)
     } else {
         (FailureClass::Transient, reason, how.to_owned())

@@ -115,17 +115,20 @@ impl ReconcileCase<'_> {
                 run: number,
                 place: UnsavedPlace::CacheVolume,
             }) => format!(
-                "; no run starts without PersistentVolumeClaim {claim}, where run {number} kept the state that it could not save. If its \
-                 volume is lost for good, so is that state: what run {number} created last is missing in the stored state, and has to be \
-                 imported. Only if you accept that: kubectl delete persistentvolumeclaim {claim} -n {namespace}",
+                "; no run starts without PersistentVolumeClaim {claim}, which has the unsaved \
+                 state of run {number}. If its volume is permanently lost, the last objects that \
+                 run {number} created are missing in the stored state and must be imported. Only \
+                 if you accept this loss: kubectl delete persistentvolumeclaim {claim} -n \
+                 {namespace}",
                 namespace = self.tf.namespace().unwrap_or_default(),
             ),
             Some(UnsavedState {
                 run: number,
                 place: UnsavedPlace::Unknown,
             }) => format!(
-                "; the next run starts without PersistentVolumeClaim {claim}, where run {number} may have kept its state when it was \
-                 interrupted; the claim is kept until a run succeeds",
+                "; the next run starts without PersistentVolumeClaim {claim}, which may have the \
+                 unsaved state of the interrupted run {number}; the claim is kept until a run \
+                 succeeds",
             ),
             Some(UnsavedState {
                 place: UnsavedPlace::Report,
@@ -144,14 +147,14 @@ impl ReconcileCase<'_> {
             let (name, namespace) = (self.tf.name_any(), self.tf.namespace().unwrap_or_default());
             let claim = names::cache(&name);
             let message = format!(
-                "the state was on the cache volume, and PersistentVolumeClaim {claim} or its volume \
-                 is gone; nothing was changed, and no new volume is made in its place. Restore the \
-                 claim, with its labels, from a backup. Only if there is none, and no \
-                 PersistentVolume of the claim (kubectl get persistentvolumes), begin anew with \
-                 nothing (what exists stays, and is made a second time): save the Secrets of the \
-                 resource (kubectl get secrets -n {namespace} -l {}={name} -o json >{name}.json), \
-                 then kubectl annotate tf {name} -n {namespace} {ABANDON}=true, delete it, and \
-                 create it again",
+                "the state was on the cache volume, and PersistentVolumeClaim {claim} or its \
+                 volume is missing; nothing was changed, and no new volume is created. Restore the \
+                 claim, with its labels, from a backup. Only if neither a backup nor a \
+                 PersistentVolume of the claim exists (kubectl get persistentvolumes), start with \
+                 an empty state (existing objects are kept, and are created a second time): save \
+                 the Secrets of the resource (kubectl get secrets -n {namespace} -l {}={name} -o \
+                 json >{name}.json), then kubectl annotate tf {name} -n {namespace} \
+                 {ABANDON}=true, delete the resource, and create it again",
                 labels::NAME
             );
             Summary::stalled("StateLost", message)

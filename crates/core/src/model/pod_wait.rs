@@ -48,8 +48,8 @@ pub(crate) fn slow_pod(tf: &Terraform, job: &str) -> Waiting {
     Waiting {
         reason: NOT_STARTED.to_owned(),
         message: format!(
-            "the pod of Job {job} is there but does not run; see kubectl describe pods -n {} -l \
-             job-name={job}",
+            "the pod of Job {job} is scheduled but has not started; see kubectl describe pods -n \
+             {} -l job-name={job}",
             tf.namespace().unwrap_or_default()
         ),
     }

@@ -257,7 +257,7 @@ pub fn report(told: RunReport, run: &RunSpec, now: Timestamp) -> RunReport {
 pub(crate) fn contradiction(report: &RunReport, is_cancelled: bool) -> Option<Failure> {
     let what = match report.result {
         RunResult::Changes if report.kind != RunKind::Drift && report.asks.is_none() => {
-            "changes, but no plan to approve"
+            "changes without a plan to approve"
         }
         RunResult::Cancelled if !is_cancelled => "a cancellation that the operator did not request",
         RunResult::Changes

@@ -139,12 +139,12 @@ pub(crate) const LOOKUP: &str = "ImageLookup";
 pub fn unanswered(failure: &Failure, retry_at: Timestamp, now: Timestamp) -> Summary {
     if failure.class == FailureClass::User {
         let message = format!(
-            "{}; once that is mended, this goes on by itself",
+            "{}; reconciliation resumes automatically once this is fixed",
             failure.message
         );
         return Summary::stalled(&failure.reason, message);
     }
-    let message = format!("{}; asked again within a minute", failure.message);
+    let message = format!("{}; next attempt within a minute", failure.message);
     // A query in progress requeues the resource with its answer.
     Summary {
         look_at: Some(retry_at).filter(|at| *at > now),
@@ -160,7 +160,7 @@ pub(crate) fn waiting(
     see: &str,
 ) -> Summary {
     let budget = if failures.count == 0 {
-        "costs no retry".to_owned()
+        "not counted against the retry limit".to_owned()
     } else {
         format!("failure {} of {}", failures.count, retry.limit)
     };
@@ -170,7 +170,7 @@ pub(crate) fn waiting(
             State::Failed,
             &failures.reason,
             format!(
-                "{}; {budget}; tried again at {}{see}",
+                "{}; {budget}; next attempt at {}{see}",
                 failures.message,
                 clock(next)
             ),
@@ -181,14 +181,14 @@ pub(crate) fn waiting(
 /// Returns the summary of a failure without retries left (rule 10).
 pub(crate) fn exhausted(tf: &Terraform, failures: &Failures, see: &str) -> Summary {
     let tries = if failures.count == u32::MAX {
-        "no retry would help".to_owned()
+        "not retried automatically".to_owned()
     } else {
-        format!("failed {} times in a row", failures.count)
+        format!("retry limit reached (failures: {})", failures.count)
     };
     Summary::stalled(
         &failures.reason,
         format!(
-            "{}; {tries}; change the module or the resource, or try again with: {}{see}",
+            "{}; {tries}; change the module or the resource, or retry with: {}{see}",
             failures.message,
             try_again(tf),
         ),
@@ -225,16 +225,17 @@ pub(crate) fn clock(at: Timestamp) -> String {
 /// Returns the end of a message: how to abandon `tf`.
 pub(crate) fn how_to_abandon(tf: &Terraform) -> String {
     format!(
-        "; to give up and leave everything as it is: kubectl annotate tf {} -n {} {ABANDON}=true",
+        "; to abandon the resource and keep all managed objects: kubectl annotate tf {} -n {} \
+         {ABANDON}=true",
         tf.name_any(),
         tf.namespace().unwrap_or_default(),
     )
 }
 
 /// Part of messages where it is unknown whether anything was applied.
-pub(crate) const NOTHING_KNOWN: &str = "this resource has no status, run record or pin, as after a restore from a backup: whether \
-     anything was applied is unknown, so destroy runs with the spec as it is, and finding no state \
-     is success";
+pub(crate) const NOTHING_KNOWN: &str = "the resource has no status, run record or pin, for example \
+     after a restore from a backup; it is unknown whether anything was applied, so destroy runs \
+     with the current spec and succeeds if there is no state";
 
 /// Appends [`NOTHING_KNOWN`] to `situation` of a deleted resource.
 pub(crate) fn unknown(tf: &Terraform, situation: Summary) -> Summary {

@@ -252,9 +252,9 @@ impl View<'_> {
         match self.source {
             Answer::Pending if self.tf.spec.suspend => match self.commit() {
                 Some(commit) => fetched(&commit.revision),
-                None => Verdict::new(kind, None, SUSPENDED, "the repository is not asked"),
+                None => Verdict::new(kind, None, SUSPENDED, "the repository is not queried"),
             },
-            Answer::Pending => Verdict::new(kind, None, "Fetching", "asking the repository"),
+            Answer::Pending => Verdict::new(kind, None, "Fetching", "querying the repository"),
             Answer::Known(source) => fetched(&source.revision),
             Answer::Failed { failure, .. } => {
                 Verdict::new(kind, false, &failure.reason, &failure.message)
@@ -299,12 +299,12 @@ impl View<'_> {
         }
         let run = self.record.and_then(|record| record.run.as_ref());
         if run.is_some_and(|run| run.unpack) {
-            let message = "it is gone; the run unpacks the module in the base image";
+            let message = "the runner image is missing; the run uses the base image";
             return Verdict::new(kind, false, IMAGE_MISSING, message);
         }
         match self.image().and_then(|image| image.digest) {
             Some(digest) => Verdict::new(kind, true, "Pushed", format!("{repository}@{digest}")),
-            None => Verdict::new(kind, None, "Unknown", "not built yet"),
+            None => Verdict::new(kind, None, "Unknown", "the runner image is not built yet"),
         }
     }
 
@@ -317,12 +317,15 @@ impl View<'_> {
                 kind,
                 None,
                 HALF_APPLIED,
-                "an apply failed half-way; what it changed is not known",
+                "an apply did not complete; its changes are unknown",
             ),
-            (None, _) => Verdict::new(kind, None, "NotApplied", "nothing is applied yet"),
-            (Some(_), None) => {
-                Verdict::new(kind, true, "InSync", "the real objects are as described")
-            }
+            (None, _) => Verdict::new(kind, None, "NotApplied", "the module is not applied yet"),
+            (Some(_), None) => Verdict::new(
+                kind,
+                true,
+                "InSync",
+                "the real objects match the configuration",
+            ),
             (Some(_), Some(changes)) => {
                 let reason = if situation.reason == NOT_CONVERGING {
                     NOT_CONVERGING

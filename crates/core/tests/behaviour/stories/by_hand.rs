@@ -200,7 +200,7 @@ fn claim_in_the_future_delays_no_deadline() {
         world
             .status()
             .message
-            .contains("its time limits have passed")
+            .contains("has exceeded its timeouts, for example")
     );
 }
 

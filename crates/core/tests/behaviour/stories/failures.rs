@@ -52,7 +52,7 @@ fn the_modules_failures_are_tried_again_until_the_budget_is_used_up() {
     assert!(
         status
             .message
-            .contains("failure 1 of 2; tried again at 2026-01-01T00:00:10Z")
+            .contains("failure 1 of 2; next attempt at 2026-01-01T00:00:10Z")
     );
     assert!(
         status
@@ -107,7 +107,7 @@ fn budget_outlasts_restarts_and_an_edit_of_the_backoff() {
         world.pass(600);
     }
     assert!(
-        world.status().message.contains("failed 2 times in a row"),
+        world.status().message.contains("reached (failures: 2)"),
         "{}",
         world.status().message
     );
@@ -138,7 +138,7 @@ fn what_only_a_person_can_mend_is_not_tried_again() {
     let mut world = World::new();
     world.fail_at(Stage::Planning, FailureClass::User);
     assert!(world.is_stalled());
-    assert!(world.status().message.contains("no retry would help"));
+    assert!(world.status().message.contains("not retried"));
     assert_eq!(world.status().retry.unwrap().failures, 1);
 }
 
@@ -185,9 +185,9 @@ fn a_change_gives_a_new_budget() {
 }
 
 #[rstest]
-#[case::before_it_began(Stage::Created, "PodLost", "it had not begun")]
-#[case::while_planning(Stage::Planning, "PodLost", "it had not changed anything")]
-#[case::while_applying(Stage::Applying, "Interrupted", "it was applying")]
+#[case::before_it_began(Stage::Created, "PodLost", "the run had not started")]
+#[case::while_planning(Stage::Planning, "PodLost", "the run had not changed any object")]
+#[case::while_applying(Stage::Applying, "Interrupted", "the run was applying")]
 fn a_run_that_is_lost_is_tried_again(
     #[case] stage: Stage,
     #[case] reason: &str,
@@ -203,7 +203,7 @@ fn a_run_that_is_lost_is_tried_again(
         "{}",
         world.status().message
     );
-    assert!(world.status().message.contains("costs no retry"));
+    assert!(world.status().message.contains("not counted against"));
     world.pass(10).settle();
     assert!(world.is_ready());
     assert_eq!(world.run_number(), 2);
@@ -312,7 +312,7 @@ fn an_outage_says_that_it_is_asked_again_and_costs_no_write_with_each_try() {
     world.look_once();
     assert_eq!(world.reason(), "RepositoryUnreachable");
     let first = world.status();
-    assert!(first.message.contains("asked again within a minute"));
+    assert!(first.message.contains("next attempt within a minute"));
     world.pass(60);
     assert_eq!(world.look_once().decision.requeue_at, Some(at(120)));
     assert_eq!(world.status(), first);
@@ -339,7 +339,7 @@ fn what_a_person_must_mend_says_the_same_however_often_it_is_asked() {
     };
     let situation = summary::unanswered(&failure, at(60), at(0));
     assert!(situation.stalled && situation.retry_at.is_none());
-    assert!(situation.message.ends_with("this goes on by itself"));
+    assert!(situation.message.ends_with("once this is fixed"));
     assert_eq!(situation, summary::unanswered(&failure, at(120), at(0)));
 }
 

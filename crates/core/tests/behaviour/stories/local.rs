@@ -44,7 +44,7 @@ fn a_volume_that_held_the_state_is_not_replaced(#[case] cache: CacheSeen) {
     let message = world.status().message;
     for part in [
         "PersistentVolumeClaim web-cache",
-        "Only if there is none, and no PersistentVolume of the claim",
+        "Only if neither a backup nor a PersistentVolume of the claim exists",
         "-l alustan.io/terraform=web -o json >web.json), then kubectl annotate tf web",
     ] {
         assert!(message.contains(part), "no {part:?} in {message}");

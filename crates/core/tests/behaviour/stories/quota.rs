@@ -47,7 +47,7 @@ fn a_run_whose_job_is_not_admitted_ends_at_once_and_costs_no_retry() {
     assert_eq!(condition(&status, "Ready"), "False");
     for part in [
         "exceeded quota: small, requested: count/jobs.batch=1, used: count/jobs.batch=2",
-        "costs no retry; tried again at ",
+        "not counted against the retry limit; next attempt at ",
         "see kubectl describe resourcequota,limitrange -n team",
     ] {
         assert!(
@@ -145,7 +145,7 @@ fn a_build_that_is_not_admitted_is_told_and_done_again() {
     world.pass(30).look_once();
     let status = world.status();
     assert!(
-        status.message.contains("costs no retry"),
+        status.message.contains("not counted against"),
         "{}",
         status.message
     );

@@ -62,7 +62,7 @@ impl World {
         let retry = status.retry.as_ref();
         if status.state == State::Failed {
             let told = retry.is_some_and(|retry| retry.next_at.is_some());
-            let soon = status.message.contains("asked again within a minute");
+            let soon = status.message.contains("next attempt within a minute");
             assert!(told != soon, "when? {status:?}");
         }
         if status.state == State::Stalled {

@@ -101,7 +101,7 @@ impl World {
                 self.restart();
             }
             Err(Ended::Refused(reason)) => {
-                let why = "no; asked again within a minute";
+                let why = "no; next attempt within a minute";
                 let status = troubled(self.tf(), status, reason, why, self.now);
                 pass.wrote |= self.report_status(status);
             }
