@@ -540,7 +540,7 @@ async fn cross_namespace_dependencies_are_read_and_watched() {
     let (_, _, message) = condition(&tf, "DependenciesReady");
     assert!(
         message.contains(&format!(
-            "spec.dependsOn[0]: there is no Terraform resource {name}"
+            "spec.dependsOn[0]: Terraform resource {name} does not exist"
         )),
         "{message}"
     );

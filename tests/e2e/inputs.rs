@@ -108,7 +108,7 @@ async fn inputs_are_awaited_keep_their_types_and_start_one_run() {
         let message = scene.reason("web", "DependencyNotFound").await;
         assert!(
             message.contains(
-                "spec.variablesFrom[2].terraformRef: there is no Terraform resource network"
+                "spec.variablesFrom[2].terraformRef: Terraform resource network does not exist"
             ),
             "{message}"
         );

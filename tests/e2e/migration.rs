@@ -146,7 +146,7 @@ async fn backend_migrate_copies_state_to_a_bucket_and_back() {
         assert_eq!(status.runs[0].result, "NoChanges");
         assert_eq!(status.state_address.as_deref(), Some(place.as_str()));
         assert!(
-            status.message.contains("is left as it was"),
+            status.message.contains("the original is kept"),
             "{}",
             status.message
         );

@@ -218,7 +218,7 @@ async fn order_of_destruction_and_dependency_cycles_are_reported() {
             .begin_to_delete("cluster", &DeleteParams::foreground())
             .await;
         let tf = scene
-            .said("cluster", "apps depend on it and go first")
+            .said("cluster", "dependents are destroyed first: apps")
             .await;
         assert_eq!(condition(&tf, "Ready").unwrap().reason, "DependentsExist");
         assert_eq!(counter.count("/destroyed/cluster"), 0);
@@ -235,7 +235,7 @@ async fn order_of_destruction_and_dependency_cycles_are_reported() {
         let (reason, message) = scene.stalled("a").await;
         assert_eq!(reason, "DependencyCycle");
         assert!(
-            message.contains("spec.dependsOn[0]: it depends on itself: a -> b -> c -> a"),
+            message.contains("spec.dependsOn[0]: dependency cycle: a -> b -> c -> a"),
             "{message}"
         );
         scene.apply(&node(&scene, "c", &[])).await;

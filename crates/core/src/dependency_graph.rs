@@ -118,7 +118,7 @@ pub fn selector(selector: Option<&LabelSelector>) -> Result<Selector, String> {
     let terms = selector.map_or(0, terms);
     if terms > SELECTOR_TERMS {
         return Err(format!(
-            "selector: it has {terms} labels and values; at most {SELECTOR_TERMS} are possible"
+            "selector: {terms} labels and values exceed the limit of {SELECTOR_TERMS}"
         ));
     }
     let selector = selector.cloned().unwrap_or_default();
@@ -245,8 +245,8 @@ impl<'a> DependencyGraph<'a> {
         match standing(tf) {
             Standing::NotReady { reason, .. } if reason == NOT_READY => {
                 let message = causes.get(key).map_or_else(
-                    || "it has just waited for another".to_owned(),
-                    |(key, why)| format!("it waits for {}: {why}", key.seen_from(here)),
+                    || "its status is outdated".to_owned(),
+                    |(key, why)| format!("waiting for {}: {why}", key.seen_from(here)),
                 );
                 Standing::NotReady { reason, message }
             }
@@ -331,8 +331,8 @@ impl<'a> DependencyGraph<'a> {
             return Err(wrong(
                 CROSS_NAMESPACE,
                 format!(
-                    "{field}.namespace: {namespace} is another namespace; the operator reads there only \
-                     with its flag --allow-cross-namespace-refs"
+                    "{field}.namespace: {namespace} is another namespace; references to it require \
+                     the operator flag --allow-cross-namespace-refs"
                 ),
             ));
         }
@@ -347,9 +347,9 @@ impl<'a> DependencyGraph<'a> {
             class: FailureClass::Transient,
             reason: "TooManyDependencies".to_owned(),
             message: format!(
-                "spec.variablesFrom: it takes more than {COMPARISONS} comparisons of labels to find all \
-                 resources that this one depends on; use name instead of selector, also in the resources \
-                 that it depends on"
+                "spec.variablesFrom: finding all dependencies of the resource requires more than \
+                 {COMPARISONS} label comparisons; use name instead of selector, also in the \
+                 dependencies"
             ),
         })?;
         let Some((field, path)) = cycle else {
@@ -360,7 +360,7 @@ impl<'a> DependencyGraph<'a> {
         Err(wrong(
             "DependencyCycle",
             format!(
-                "{field}: it depends on itself: {}; take out one of these references",
+                "{field}: dependency cycle: {}; remove one of these references",
                 path.join(" -> ")
             ),
         ))
@@ -416,16 +416,16 @@ pub(crate) fn standing_with(tf: &Terraform, status: Option<&TerraformStatus>) ->
         message: message.to_owned(),
     };
     if tf.metadata.deletion_timestamp.is_some() {
-        return not_ready("Deleted", "it is being deleted");
+        return not_ready("Deleted", "the resource is being deleted");
     }
     let mut conditions = status.into_iter().flat_map(|status| &status.conditions);
     let Some(ready) = conditions.find(|it| it.type_ == "Ready") else {
-        return not_ready("AwaitingProcessing", "nothing is known of it yet");
+        return not_ready("AwaitingProcessing", "the resource has no status yet");
     };
     let current = status.and_then(|it| it.observed_generation) == tf.metadata.generation;
     match (ready.status.as_str(), current) {
         ("True", true) => Standing::Ready,
-        ("True", false) => not_ready("AwaitingProcessing", "its spec has just changed"),
+        ("True", false) => not_ready("AwaitingProcessing", "the latest spec is not reconciled"),
         _ => not_ready(&ready.reason, &ready.message),
     }
 }

@@ -30,7 +30,8 @@ fn in_the_way(dependency: &DependencySeen) -> Option<(&str, String)> {
         Standing::Missing => Some((
             NOT_FOUND,
             format!(
-                "{field}: there is no Terraform resource {name}; once there is, this goes on by itself"
+                "{field}: Terraform resource {name} does not exist; reconciliation resumes \
+                 automatically once it exists"
             ),
         )),
         Standing::NotReady { reason, message } => Some((
@@ -103,8 +104,8 @@ impl ReconcileCase<'_> {
             return None;
         };
         let message = format!(
-            "{} changed; the next run waits for {changing}, whose outputs may change, too: all of it \
-             is applied at once",
+            "{} changed; the next run waits for {changing}, whose outputs may also change, to \
+             apply all changes in one run",
             of.join(", ")
         );
         Some(Summary {
@@ -148,7 +149,7 @@ impl ReconcileCase<'_> {
             };
             let names = names.join(", ");
             let message = format!(
-                "{names}{more} depend on it and go first; to see them: kubectl get tf -n {}{}",
+                "dependents are destroyed first: {names}{more}; see kubectl get tf -n {}{}",
                 self.tf.metadata.namespace.as_deref().unwrap_or_default(),
                 how_to_abandon(self.tf),
             );
@@ -180,7 +181,7 @@ impl ReconcileCase<'_> {
             });
         }
         let message = format!(
-            "{message}; it has failed for longer than {}.timeout, and Ready follows once it passes",
+            "{message}; {}.timeout has expired; Ready becomes True once the health check passes",
             test.field
         );
         Some(Summary {
@@ -205,7 +206,8 @@ impl ReconcileCase<'_> {
             };
         }
         let message = format!(
-            "{message}; it has been waiting for longer than {}.timeout, and goes on by itself once this is so",
+            "{message}; {}.timeout has expired; reconciliation resumes automatically once the test \
+             passes",
             test.field
         );
         Summary {

@@ -142,8 +142,8 @@ impl ReconcileCase<'_> {
                     "InputChanged"
                 };
                 let message = format!(
-                    "{} changed again; the next run is at {}, since inputs that change often are \
-                     applied more and more rarely",
+                    "{} changed again; the next run starts at {}, because the rate of runs for an \
+                     input that changes often is limited",
                     of.join(", "),
                     summary::clock(due),
                 );
@@ -228,7 +228,7 @@ impl ReconcileCase<'_> {
         let last = self.history.reports.first();
         let from = last.and_then(|report| report.moved_from.as_ref());
         from.map_or_else(String::new, |from| {
-            format!("; the state was copied from {from}, and what is there is left as it was")
+            format!("; the state was copied from {from}; the original is kept")
         })
     }
 
@@ -241,14 +241,14 @@ impl ReconcileCase<'_> {
         }
         let names: Vec<_> = undeclared.iter().map(ToString::to_string).collect();
         let names = names.join(", ");
-        format!("; the module does not declare {names} of spec.variables, which was ignored")
+        format!("; ignored entries of spec.variables that the module does not declare: {names}")
     }
 
     fn endless(&self, found: &str) -> String {
         format!(
-            "{} corrections in a row did not last: {found}; either the module never settles, as with \
-             timestamp(), or somebody changes it back; nothing more is corrected until the \
-             configuration changes, or with: {}",
+            "{} consecutive corrections were reverted: {found}; either the module never converges, \
+             for example because of timestamp(), or another client reverts the changes; no \
+             correction starts until the configuration changes; to retry: {}",
             self.history.undone.count,
             summary::try_again(self.tf),
         )
@@ -301,7 +301,7 @@ fn next_look(checked: Timestamp, interval: std::time::Duration, uid: &str) -> Ti
         .max(1_000);
     #[expect(
         clippy::cast_possible_truncation,
-        reason = "a part of the interval, in milliseconds"
+        reason = "less than the interval, in milliseconds"
     )]
     #[expect(clippy::cast_precision_loss, reason = "jitter needs no precision")]
     let offset = (digest::fraction(uid) * interval as f64) as i64;

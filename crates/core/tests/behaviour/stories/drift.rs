@@ -265,7 +265,7 @@ fn a_diff_that_never_ends_is_corrected_twice_and_then_told() {
         world
             .status()
             .message
-            .contains("2 corrections in a row did not last")
+            .contains("2 consecutive corrections were reverted")
     );
     assert!(world.status().message.contains("update null_resource.a"));
     let applied = world.status().last_applied.unwrap().time;

@@ -73,7 +73,7 @@ fn another_place_of_the_state_needs_leave(
     report.unwrap().moved_from = Some(old.to_owned());
     world.settle();
     assert!(world.is_ready(), "{:?}", world.status());
-    let said = format!("the state was copied from {old}, and what is there is left as it was");
+    let said = format!("the state was copied from {old}; the original is kept");
     let message = world.status().message;
     assert!(message.contains(&said), "{message}");
     let pin = world.pin.clone().unwrap();

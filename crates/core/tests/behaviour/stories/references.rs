@@ -313,9 +313,9 @@ fn who_waits_for_one_that_waits_is_told_the_cause() {
             other => panic!("{other:?}"),
         }
     };
-    assert_eq!(told(&all), "it waits for r0: ApplyFailed");
+    assert_eq!(told(&all), "waiting for r0: ApplyFailed");
     all.remove(0);
-    assert_eq!(told(&all), "it waits for r0: DependencyNotFound");
+    assert_eq!(told(&all), "waiting for r0: DependencyNotFound");
 }
 
 #[test]
@@ -433,7 +433,7 @@ fn a_selector_with_too_many_values_is_refused() {
     assert_eq!(refused.reason, "InvalidSelector");
     assert_eq!(
         refused.message,
-        "spec.variablesFrom[0].terraformRef.selector: it has 51 labels and values; at most 50 are possible"
+        "spec.variablesFrom[0].terraformRef.selector: 51 labels and values exceed the limit of 50"
     );
 }
 
@@ -468,5 +468,5 @@ fn the_cause_is_told_on_a_cycle_too() {
     let Standing::NotReady { message, .. } = &dependencies(&all[3], &all)[0].standing else {
         panic!("it waits");
     };
-    assert_eq!(message, "it waits for r0: ApplyFailed");
+    assert_eq!(message, "waiting for r0: ApplyFailed");
 }

@@ -119,7 +119,7 @@ fn a_dependency_that_does_not_exist_is_waited_for_and_named() {
         world
             .status()
             .message
-            .contains("spec.dependsOn[0]: there is no Terraform resource network")
+            .contains("spec.dependsOn[0]: Terraform resource network does not exist")
     );
 }
 
@@ -283,7 +283,7 @@ fn inputs_that_flap_are_applied_at_most_once_a_minute_and_more_and_more_rarely()
         world
             .status()
             .message
-            .contains("Secret db changed again; the next run is at ")
+            .contains("Secret db changed again; the next run starts at ")
     );
     world.pass(3 * 3_600).settle();
     assert!(world.is_ready());
@@ -439,7 +439,7 @@ fn dependents_go_first() {
     );
     let message = world.status().message;
     for part in [
-        "apps, dns depend on it and go first",
+        "dependents are destroyed first: apps, dns",
         "alustan.io/abandon=true",
     ] {
         assert!(message.contains(part), "{message}");

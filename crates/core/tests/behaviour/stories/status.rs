@@ -290,8 +290,8 @@ fn ready_names_variables_that_the_module_does_not_declare() {
     let message = world.status().message;
     assert_eq!(
         message,
-        "Terraform applied successfully; the module does not declare replica (did you mean replicas?) of spec.variables, which \
-         was ignored"
+        "Terraform applied successfully; ignored entries of spec.variables that the module does \
+         not declare: replica (did you mean replicas?)"
     );
     assert!(world.is_ready());
 }
