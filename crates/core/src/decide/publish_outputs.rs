@@ -82,7 +82,8 @@ fn choose(tf: &Terraform, all: &Outputs) -> Result<Chosen, Failure> {
     };
     if let Some(name) = outputs.keys().find(|name| !is_key(name)) {
         let why = format!(
-            "output {name:?} is no key of a Secret, which has letters, digits, '-', '_' and '.' only"
+            "output {name:?} is not a valid key of a Secret: only letters, digits, '-', '_' and \
+             '.' are allowed"
         );
         return Err(refused(FailureClass::Module, "OutputsUnreadable", &why));
     }
@@ -91,8 +92,8 @@ fn choose(tf: &Terraform, all: &Outputs) -> Result<Chosen, Failure> {
         let output = find(all, &field, name)?;
         if output.sensitive {
             let why = format!(
-                "spec.outputs.{field}: the module marks output {name} as sensitive, and everybody \
-                 may read annotations; use spec.outputs.keys for it"
+                "spec.outputs.{field}: output {name} is sensitive and must not be published in an \
+                 annotation; use spec.outputs.keys"
             );
             return Err(refused(FailureClass::User, "OutputSensitive", &why));
         }
@@ -112,7 +113,8 @@ fn find<'a>(all: &'a Outputs, field: &str, name: &str) -> Result<&'a Output, Fai
             there => there.join(", "),
         };
         let why = format!(
-            "spec.outputs.{field}: the module has no output {name}, or it is null (it has: {there})"
+            "spec.outputs.{field}: the module has no output {name}, or its value is null (outputs: \
+             {there})"
         );
         refused(FailureClass::User, "OutputNotFound", &why)
     })
@@ -134,8 +136,9 @@ fn fit<'a>(
     match parts.max_by_key(|(_, size)| *size) {
         Some((name, largest)) if size > most => {
             let why = format!(
-                "{what} have {size} bytes, and at most {most} are possible; the largest is {name} \
-                 ({largest} bytes); choose fewer with spec.outputs, or make them smaller"
+                "{what} have {size} bytes and exceed the limit of {most} bytes; the largest is \
+                 {name} ({largest} bytes); select fewer outputs in spec.outputs, or make them \
+                 smaller"
             );
             Err(refused(FailureClass::User, "OutputsTooLarge", &why))
         }
@@ -148,8 +151,8 @@ fn not_taken(seen: Whose, kind: &str, name: &str, field: &str) -> Result<(), Fai
         return Ok(());
     }
     let why = format!(
-        "{kind} {name} exists and was not made for this resource (no label {}); choose \
-         another spec.outputs.{field}",
+        "{kind} {name} exists and does not belong to this resource (no label {}); set another \
+         spec.outputs.{field}",
         labels::UID,
     );
     Err(refused(FailureClass::Module, "OutputsNotOurs", &why))
@@ -159,6 +162,6 @@ fn refused(class: FailureClass, reason: &str, why: &str) -> Failure {
     Failure {
         class,
         reason: reason.to_owned(),
-        message: format!("everything is applied, but the outputs cannot be handed on: {why}"),
+        message: format!("apply succeeded, but the outputs cannot be published: {why}"),
     }
 }

@@ -123,17 +123,17 @@ fn labels_and_annotations_are_those_that_are_wanted_besides_ours() {
 #[case::key(
     json!({"keys": {"server": "host"}}),
     "OutputNotFound",
-    "spec.outputs.keys.server: the module has no output host, or it is null (it has: config, endpoint, size, zones)"
+    "spec.outputs.keys.server: the module has no output host, or its value is null (outputs: config, endpoint, size, zones)"
 )]
 #[case::annotation(
     json!({"annotations": {"example.com/server": "host"}}),
     "OutputNotFound",
-    "spec.outputs.annotations.example.com/server: the module has no output host, or it is null (it has: config"
+    "spec.outputs.annotations.example.com/server: the module has no output host, or its value is null (outputs: config"
 )]
 #[case::sensitive(
     json!({"annotations": {"example.com/config": "config"}}),
     "OutputSensitive",
-    "spec.outputs.annotations.example.com/config: the module marks output config as sensitive"
+    "spec.outputs.annotations.example.com/config: output config is sensitive"
 )]
 fn what_no_retry_helps_is_told_with_its_field_until_the_field_changes(
     #[case] spec: Value,
@@ -145,7 +145,7 @@ fn what_no_retry_helps_is_told_with_its_field_until_the_field_changes(
     let message = world.status().message;
     assert_eq!((world.reason().as_str(), world.run_number()), (reason, 1));
     assert!(message.contains(says), "{message}");
-    assert!(message.contains("everything is applied"), "{message}");
+    assert!(message.contains("apply succeeded"), "{message}");
     assert!(!world.objects.contains("web-outputs") && !message.contains("hush"));
     world.pass(7_200).settle();
     assert_eq!(world.run_number(), 1, "tried again");
@@ -164,7 +164,7 @@ fn a_config_map_of_somebody_else_stays_and_nothing_is_handed_on_beside_it() {
     let message = world.status().message;
     for part in [
         "ConfigMap theirs exists",
-        "choose another spec.outputs.configMapName",
+        "set another spec.outputs.configMapName",
     ] {
         assert!(message.contains(part), "no {part:?} in {message}");
     }
@@ -269,11 +269,11 @@ fn a_config_map_that_is_no_longer_wanted_goes_once_the_outputs_are_elsewhere(
 #[rstest]
 #[case::values(
     json!({"keys": {"a": "endpoint", "b": "large", "c": "large"}}),
-    "the values have 1200016 bytes, and at most 1048576 are possible; the largest is c (600000 bytes)"
+    "the values have 1200016 bytes and exceed the limit of 1048576 bytes; the largest is c (600000 bytes)"
 )]
 #[case::annotations(
     json!({"annotations": {"example.com/large": "large", "example.com/server": "endpoint"}}),
-    "bytes, and at most 262144 are possible; the largest is example.com/large (600017 bytes)"
+    "bytes and exceed the limit of 262144 bytes; the largest is example.com/large (600017 bytes)"
 )]
 fn more_than_objects_can_hold_is_told_with_the_largest(#[case] spec: Value, #[case] says: &str) {
     let mut world = wanting(spec);
