@@ -93,7 +93,7 @@ async fn deletion_cancels_a_plan_and_waits_for_an_apply() {
         let uid = scene
             .begin_to_delete("web", &DeleteParams::background())
             .await;
-        scene.said("web", "is applying and is not cut short").await;
+        scene.said("web", "applying and is not interrupted").await;
         counter.release("/made");
         scene.deleted("web", &uid).await;
         assert_eq!(counter.lives(), (1, 1));
@@ -132,7 +132,7 @@ async fn failed_destroy_is_retried_up_to_limit_and_once_fixed() {
         for part in [
             "scripts.destroy ended with exit code 3",
             "the gate is locked",
-            "tried again at",
+            "next attempt at",
             "job/web-destroy-2",
         ] {
             assert!(message.contains(part), "no {part:?} in {message}");
@@ -143,7 +143,7 @@ async fn failed_destroy_is_retried_up_to_limit_and_once_fixed() {
         assert_eq!(reason, "ScriptFailed", "{message}");
         for part in [
             "the gate is locked",
-            "failed 2 times in a row",
+            "retry limit reached (failures: 2)",
             "change the module or the resource",
             "alustan.io/abandon=true",
         ] {

@@ -93,7 +93,7 @@ fn orphan(mut case: ReconcileCase<'_>) -> Decision {
 
 /// Returns the decision after destroy. Status drops the last apply before the record is deleted, which proves the destroy.
 fn nothing_is_left(case: ReconcileCase<'_>) -> Decision {
-    let message = "everything is destroyed";
+    let message = "all managed objects are destroyed";
     let look_at = match last_word(&case) {
         _ if says_attempted(case.tf) => case.now,
         Some(until) => until,
@@ -180,9 +180,9 @@ fn is_known(case: &ReconcileCase<'_>) -> bool {
 fn pin_lost(case: ReconcileCase<'_>) -> Decision {
     let state = hold::managed_state(&case);
     let message = format!(
-        "the Secret {} is gone, and with it what destroy needs{}{}",
+        "Secret {} is missing, so destroy cannot run; restore it from a backup{}{}",
         names::pin(&case.tf.name_any()),
-        state.map_or_else(String::new, |state| format!("; its state is {state}")),
+        state.map_or_else(String::new, |state| format!("; the state is {state}")),
         abandon_hint(&case)
     );
     case.done(&Summary::stalled("PinLost", message), None, None)
@@ -285,7 +285,8 @@ fn abandon(mut case: ReconcileCase<'_>) -> Decision {
             case.delete_job(&run.job);
         }
         format!(
-            "abandoning once the pod of run {} has ended; see kubectl get pods -n {} -l job-name={}",
+            "the resource is abandoned once the pod of run {} has ended; see kubectl get pods -n \
+             {} -l job-name={}",
             case.current.number,
             case.tf.namespace().unwrap_or_default(),
             run.job,
@@ -311,8 +312,8 @@ fn under_way(mut case: ReconcileCase<'_>, run: &RunSpec) -> Decision {
     let number = case.current.number;
     case.cancel(&run.job, None);
     let message = format!(
-        "cancelling run {number}, which has not changed anything; waiting for its pod to end: kubectl \
-         describe pods -n {} -l job-name={}",
+        "cancelling run {number}, which has not changed any object; waiting for its pod to end; \
+         see kubectl describe pods -n {} -l job-name={}",
         case.tf.namespace().unwrap_or_default(),
         run.job,
     );
@@ -354,9 +355,9 @@ fn going(case: &ReconcileCase<'_>, run: &RunSpec) -> String {
         RunKind::Destroy => "destroying",
         RunKind::Apply | RunKind::Plan | RunKind::Drift => "applying",
     };
-    let then = kept.map_or("destroying once it is done", Kept::after_the_run);
+    let then = kept.map_or("destroy follows", Kept::after_the_run);
     let number = case.current.number;
-    format!("run {number} is {what} and is not cut short; {then}")
+    format!("run {number} is {what} and is not interrupted; {then}")
 }
 
 /// Whether the last run destroyed everything, or its plan was empty.
@@ -382,8 +383,8 @@ fn destroy(
     if run.unpack && there && matches!(asked, None | Some(Answer::Pending)) {
         let push = asked.is_none().then_some(Step::PushContext);
         case.steps.extend(push);
-        let message = "the runner image is gone; pushing the module to the registry, for a run in \
-                       the base image";
+        let message = "the runner image is missing; pushing the context to the registry for a run \
+                       in the base image";
         let pushing = Summary::busy(State::Destroying, "PushingContext", message);
         return case.done(&pushing, None, None);
     }

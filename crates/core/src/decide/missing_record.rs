@@ -49,7 +49,8 @@ pub(crate) fn decide(tf: &Terraform, seen: &Seen, settings: &Settings, now: Time
 
 /// Returns the decision for a deleted resource without the finalizer, kept alive by other finalizers. Nothing is left to do.
 fn let_go(tf: &Terraform, seen: &Seen, now: Timestamp) -> Decision {
-    let gone = Summary::busy(State::Destroying, "Destroyed", "nothing is left");
+    let message = "nothing to destroy; other finalizers remain";
+    let gone = Summary::busy(State::Destroying, "Destroyed", message);
     decision(tf, seen, Vec::new(), &gone, now)
 }
 
@@ -144,9 +145,9 @@ fn running(tf: &Terraform, seen: &Seen, job: &OwnJob, now: Timestamp) -> Decisio
         State::Pending
     };
     let message = format!(
-        "the run record is gone, but its last run goes on; waiting for Job {name} to end; see \
-         kubectl describe pods -n {namespace} -l job-name={name}; to end it, gently: kubectl delete \
-         job {name} -n {namespace}",
+        "the run record is missing while the last run is active; waiting for Job {name} to end; \
+         see kubectl describe pods -n {namespace} -l job-name={name}; to stop it gracefully: \
+         kubectl delete job {name} -n {namespace}",
         name = job.name,
         namespace = tf.namespace().unwrap_or_default(),
     );
@@ -169,7 +170,7 @@ fn nothing_left(tf: &Terraform, seen: &Seen, nothing: NothingLeft, now: Timestam
     }
     if applied && !abandoned && !nothing.namespace_terminating {
         let message = format!(
-            "the Secrets {} and {} are gone, and with them what destroy needs; restore them{}",
+            "Secrets {} and {} are missing, so destroy cannot run; restore them from a backup{}",
             names::record(&tf.name_any()),
             names::pin(&tf.name_any()),
             how_to_abandon(tf),
@@ -183,9 +184,9 @@ fn nothing_left(tf: &Terraform, seen: &Seen, nothing: NothingLeft, now: Timestam
     let message = if nothing.unreadable {
         hold::unreadable(tf)
     } else if applied {
-        "its state and pin are gone: what it applied is left as it is".to_owned()
+        "the run record and the pin are missing; the applied objects are kept".to_owned()
     } else {
-        "nothing is applied".to_owned()
+        "nothing was applied".to_owned()
     };
     let mut kept = Vec::new();
     if abandoned {

@@ -92,11 +92,9 @@ impl Kept {
     /// Returns the end of a message: what follows the current run.
     pub(crate) fn after_the_run(self) -> &'static str {
         match self {
-            Self::Protected => "nothing is destroyed then, since spec.deletionProtection is true",
-            Self::Orphaned => {
-                "everything is left as it is then, since spec.deletionPolicy is Orphan"
-            }
-            Self::Suspended => "nothing is destroyed then, since spec.suspend is true",
+            Self::Protected => "nothing is destroyed afterwards: spec.deletionProtection is true",
+            Self::Orphaned => "nothing is destroyed afterwards: spec.deletionPolicy is Orphan",
+            Self::Suspended => "nothing is destroyed afterwards: spec.suspend is true",
         }
     }
 }

@@ -11,8 +11,8 @@ use crate::model::summary::{DELETION_PROTECTED, SUSPENDED, Summary, how_to_aband
 /// Returns the summary of a deleted resource with `spec.deletionProtection`.
 pub(crate) fn protected(tf: &Terraform) -> Summary {
     let message = format!(
-        "spec.deletionProtection is true, so the deleted resource waits, and nothing is run or \
-         removed; to destroy what it manages: {}{}",
+        "spec.deletionProtection is true: the deleted resource is kept and no run starts; to \
+         destroy the managed objects: {}{}",
         patch(tf, &json!({ "deletionProtection": false })),
         how_to_abandon(tf),
     );
@@ -22,8 +22,7 @@ pub(crate) fn protected(tf: &Terraform) -> Summary {
 /// Returns the summary of a deleted resource with `spec.suspend`.
 pub(crate) fn suspended(tf: &Terraform) -> Summary {
     let message = format!(
-        "spec.suspend is true, so the deleted resource waits, and nothing is destroyed; to go on: \
-         {}{}",
+        "spec.suspend is true: the deleted resource is kept and no destroy starts; to resume: {}{}",
         patch(tf, &json!({ "suspend": false })),
         how_to_abandon(tf),
     );
@@ -38,13 +37,14 @@ pub(crate) fn left(case: &ReconcileCase<'_>) -> String {
     });
     let state = state.map(|state| format!(" {state}")).unwrap_or_default();
     let unsaved = unsaved(case).unwrap_or_default();
-    format!("what it manages is left as it is, and so is its state{state}{unsaved}")
+    format!("the managed objects are kept; the state is kept{state}{unsaved}")
 }
 
 /// Describes the objects that are kept if the run record cannot be read.
 pub(crate) fn unreadable(tf: &Terraform) -> String {
     format!(
-        "the run record cannot be read: managed objects, state and run record are left as they are {}",
+        "the run record cannot be read; the managed objects and the run record are kept; the state \
+         is kept {}",
         in_secrets_and_on_volume(tf)
     )
 }
@@ -65,7 +65,8 @@ fn unsaved(case: &ReconcileCase<'_>) -> Option<String> {
         (false, true) => format!("PersistentVolumeClaim {}", names::cache(&name)),
     };
     Some(format!(
-        "; {what} is kept in {place}, and its encryption key in Secret {}. To save it, create the resource again, then {}",
+        "; {what} is kept in {place}, and its encryption key in Secret {}. To save it, create the \
+         resource again, then {}",
         names::record(&name),
         restore::how_to_restore(case.tf),
     ))

@@ -131,7 +131,7 @@ fn an_apply_is_not_cut_short() {
         world
             .status()
             .message
-            .contains("is applying and is not cut short")
+            .contains("is applying and is not interrupted")
     );
     world.settle();
     assert!(world.tf.is_none() && world.real.is_empty());
@@ -228,8 +228,8 @@ fn without_a_pin_nobody_knows_how_to_destroy() {
     world.delete().settle();
     assert!(world.is_stalled());
     assert_eq!(world.reason(), "PinLost");
-    assert!(world.status().message.contains("Secret web-pin is gone"));
-    let state = "its state is in Secrets of this namespace: kubectl get secrets -n team";
+    assert!(world.status().message.contains("web-pin is missing"));
+    let state = "the state is in Secrets of this namespace: kubectl get secrets -n team";
     assert!(world.status().message.contains(state));
 }
 

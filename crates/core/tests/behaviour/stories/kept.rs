@@ -95,7 +95,7 @@ fn an_apply_that_goes_on_is_not_cut_short_for_it(#[case] switch: Switch, #[case]
     assert!(world.look_once().decision.steps.is_empty());
     let message = world.status().message;
     assert!(
-        message.contains("is applying and is not cut short; nothing is destroyed then"),
+        message.contains("is applying and is not interrupted; nothing is destroyed afterwards"),
         "{message}"
     );
     assert!(message.contains(why), "{message}");
@@ -161,7 +161,7 @@ fn an_orphaned_resource_with_a_state_elsewhere_does_not_point_at_secrets() {
     world.orphan(true);
     world.delete();
     let message = world.look_once().decision.status.message;
-    assert!(message.ends_with("so is its state"), "{message}");
+    assert!(message.ends_with("the state is kept"), "{message}");
 }
 
 #[test]
@@ -188,7 +188,7 @@ fn an_orphaned_resource_waits_for_an_apply_and_cancels_a_plan() {
     assert!(world.look_once().decision.steps.is_empty());
     let message = world.status().message;
     assert!(
-        message.contains("everything is left as it is then"),
+        message.contains("nothing is destroyed afterwards"),
         "{message}"
     );
     world.settle();
@@ -265,7 +265,7 @@ fn what_is_destroyed_already_is_no_longer_kept() {
     world.look_once();
     let message = world.status().message;
     assert!(
-        message.contains("is destroying and is not cut short"),
+        message.contains("is destroying and is not interrupted"),
         "{message}"
     );
     assert_eq!(world.last_run().0, RunKind::Destroy);
