@@ -112,7 +112,7 @@ async fn approval_of_a_plan_is_required_and_valid_once() {
         let (third, tf) = pending(&scene, "web", Some(&second)).await;
         let message = tf.status.unwrap().message;
         assert!(
-            message.contains("1 object is destroyed, +0 ~0 -1: delete terraform_data.a"),
+            message.contains("1 object to destroy, +0 ~0 -1: delete terraform_data.a"),
             "{message}"
         );
         assert_eq!(counter.lives(), (1, 0));

@@ -194,7 +194,7 @@ impl ReconcileCase<'_> {
         };
         let approve = patch(self.tf, &json!({ "approval": approval }));
         format!(
-            "plan {} waits for approval{because}: {what}; to approve it: {approve}{see}{}",
+            "plan {} waits for approval{because}: {what}; to approve: {approve}{see}{}",
             plan.id,
             self.wrong_approval(plan),
         )
@@ -205,10 +205,10 @@ impl ReconcileCase<'_> {
         let used = self.history.approved.as_ref().map(|it| &it.plan);
         match &self.tf.spec.approval.plan {
             Some(id) if *id != plan.id && Some(id) == used => {
-                format!("; plan {id} was approved before: it was good once, for that plan")
+                format!("; plan {id} was approved before; an approval is valid once")
             }
             Some(id) if *id != plan.id => format!(
-                "; spec.approval.plan is {id:?}, which is not this plan, so it approves nothing"
+                "; spec.approval.plan is {id:?}, which is not this plan and has no effect"
             ),
             Some(_) | None => String::new(),
         }
@@ -219,8 +219,8 @@ impl ReconcileCase<'_> {
 fn dangerous_first(changes: &ChangeSet) -> String {
     let destroys = match changes.destroy {
         0 => String::new(),
-        1 => "1 object is destroyed, ".to_owned(),
-        many => format!("{many} objects are destroyed, "),
+        1 => "1 object to destroy, ".to_owned(),
+        many => format!("{many} objects to destroy, "),
     };
     format!("{destroys}{}", differences(changes))
 }

@@ -171,7 +171,7 @@ fn an_approval_is_good_once() {
         assert!(world.is_ready(), "drift alone does not touch Ready");
         let message = world.status().message;
         assert!(
-            message.contains("it was good once, for that plan"),
+            message.contains("was approved before; an approval is valid once"),
             "{message}"
         );
         world.approve();
