@@ -84,8 +84,8 @@ pub(crate) fn because(history: &History) -> Option<String> {
         .filter(|_| is_first_plan(history))?;
     let open = restored.open_run.map_or_else(String::new, |number| {
         format!(
-            "; run {number} had not ended in the backup, and what it created last may be missing in the state: import that before you \
-             approve"
+            "; run {number} was active at the time of the backup: objects that it created may be \
+             missing in the state; import them before approval"
         )
     });
     Some(format!("the resource was restored from a backup{open}"))
@@ -109,8 +109,8 @@ fn is_under_way(tf: &Terraform, left: &LeftBehind) -> bool {
 /// earlier resource are kept. `None` if the restore is under way: destroy follows it.
 pub(crate) fn let_go(tf: &Terraform, left: &LeftBehind) -> Option<(Vec<Step>, Summary)> {
     let message = format!(
-        "the resource was deleted before its restore: Secret {} and what it manages are left as they are. To destroy that, create the \
-         resource again, then {}, then delete it",
+        "the resource was deleted before its restore: Secret {} and the managed objects are kept. \
+         To destroy the objects, create the resource again, then {}, then delete it",
         names::record(&tf.name_any()),
         how_to_restore(tf),
     );
@@ -130,9 +130,10 @@ pub(crate) fn take_over(
     let secret = names::record(&tf.name_any());
     if let Some(owner) = &left.owner {
         let why = format!(
-            "Secret {secret} is the run record of {owner}, which still exists: two resources with one state would destroy each other's \
-             objects. To move the state, delete that resource with spec.deletionPolicy: Orphan first. Otherwise keep the Secrets, and give \
-             this resource another name"
+            "Secret {secret} is the run record of {owner}, which still exists: two resources with \
+             one state would destroy each other's objects. To move the state, delete that resource \
+             with spec.deletionPolicy: Orphan first. Otherwise keep the Secrets, and use another \
+             name for this resource"
         );
         return (Vec::new(), Obstacle::Conflict.situation(why, now));
     }
@@ -145,16 +146,18 @@ pub(crate) fn take_over(
     };
     if !is_requested(tf, left) {
         let why = format!(
-            "Secret {secret} is the run record of an earlier resource of this name, as after a restore from a backup. Nothing runs, since \
-             everything would be created a second time. To continue with its state: {}. To start without it: keep the Secrets, and give \
-             the resource another name",
+            "Secret {secret} is the run record of an earlier resource of this name, for example \
+             after a restore from a backup. No run starts, because it would create all objects a \
+             second time. To continue with the state of that resource: {}. To start without it: \
+             keep the Secrets, and use another name for this resource",
             how_to_restore(tf)
         );
         return (Vec::new(), Obstacle::NotRequested.situation(why, now));
     }
     if let Some(pod) = left.pods.first() {
         let message = format!(
-            "the restore waits for pod {pod} of an earlier run to end: kubectl get pod {pod} -n {}",
+            "the restore waits for pod {pod} of an earlier run to end; see kubectl get pod {pod} \
+             -n {}",
             tf.namespace().unwrap_or_default()
         );
         let waiting = Summary {
@@ -174,7 +177,7 @@ pub(crate) fn take_over(
     };
     let ask = because(&history).unwrap_or_default();
     let message = format!(
-        "run numbers continue after {}; {ask}; the first plan waits for approval if it is not empty",
+        "run numbers continue after {}; {ask}; the first plan waits for approval if it has changes",
         record.number
     );
     let marked = settings.marks_namespaces && record.attempted > 0;
@@ -220,9 +223,11 @@ pub(crate) fn without_secrets(tf: &Terraform, seen: &Seen, now: Timestamp) -> Op
     let waits = other_uid(tf).is_some() && !seen.is_copy && !is_known;
     waits.then(|| {
         let why = format!(
-            "this resource comes from a backup (its annotation {KEPT} is the uid of a resource that does not exist), and there is no run \
-             record. Nothing runs, since everything would be created a second time. To continue with its state: restore the Secrets {}, {} \
-             and, of a managed state, {}*, then {}. To start without a state: kubectl annotate tf {name} -n {namespace} {KEPT}-",
+            "the resource comes from a backup (its annotation {KEPT} is the uid of a resource that \
+             does not exist), and its run record is missing. No run starts, because it would \
+             create all objects a second time. To continue with its state: restore the Secrets {}, \
+             {} and, of a managed state, {}*, then {}. To start without a state: kubectl annotate \
+             tf {name} -n {namespace} {KEPT}-",
             names::record(&name),
             names::report(&name),
             names::state(&name),

@@ -79,21 +79,20 @@ pub fn conflict<'a>(
     let field = tf.spec.backend.as_ref();
     let field = field.and_then(alustan_backends::place_field);
     let advice = match field {
-        _ if deleted => "nothing is destroyed as long as that is so".to_owned(),
+        _ if deleted => "nothing is destroyed until the conflict is resolved".to_owned(),
         Some(field) => format!(
-            "set spec.backend.{field} to another place, or delete one of the two with \
-             deletionPolicy: Orphan"
+            "set another spec.backend.{field}, or delete one of the two with deletionPolicy: Orphan"
         ),
-        None => "name another place in the module's backend block or in spec.backend, or delete \
-                 one of the two with deletionPolicy: Orphan"
+        None => "configure another state location in the module's backend block or in \
+                 spec.backend, or delete one of the two with deletionPolicy: Orphan"
             .to_owned(),
     };
     Some(Failure {
         class: FailureClass::User,
         reason: "StateConflict".to_owned(),
         message: format!(
-            "the state {own} belongs to {who}; two resources on one state would destroy each \
-             other's objects: {advice}"
+            "the state {own} belongs to {who}; two resources with one state would destroy each \
+             other's objects; {advice}"
         ),
     })
 }

@@ -147,8 +147,7 @@ fn open_run_of_a_backup_counts_as_applying(#[case] stage: Stage) {
     let mut world = restored(made);
     restore(&mut world);
     world.look_once();
-    let told =
-        "run 1 had not ended in the backup, and what it created last may be missing in the state";
+    let told = "run 1 was active at the time of the backup";
     assert!(message(&world).contains(told), "{}", message(&world));
     let record = world.record.clone().unwrap().record;
     assert_eq!((record.number, record.attempted, record.begun), (1, 1, 1));
@@ -187,7 +186,7 @@ fn approval_given_after_the_backup_approves_no_plan_after_the_restore() {
     restore(&mut world);
     world.settle();
     assert_eq!(world.status().state, State::AwaitingApproval);
-    assert!(message(&world).contains("which is not this plan, so it approves nothing"));
+    assert!(message(&world).contains("which is not this plan and has no effect"));
     assert!(world.approve());
     world.settle();
     assert!(world.is_ready());
