@@ -354,7 +354,7 @@ mod tests {
     /// Returns true if a sentence advises to delete an object that may hold state, without a condition, a warning or
     /// a copy.
     fn is_dangerous_advice(sentence: &str) -> bool {
-        const OBJECTS: [&str; 12] = [
+        const OBJECTS: [&str; 13] = [
             "-state",
             "-run`",
             "-report",
@@ -368,6 +368,7 @@ mod tests {
             "that {kind}",
             "one of the two",
             "begin anew",
+            "start with an empty state",
         ];
         const WARNINGS: [&str; 8] = [
             "do not ",
