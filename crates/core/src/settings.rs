@@ -6,7 +6,7 @@ use alustan_api::{Architecture, BuilderKind, Engine, Terraform};
 use k8s_openapi::jiff::SignedDuration;
 
 /// Configuration of the operator that decisions depend on.
-#[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
+#[expect(clippy::struct_excessive_bools, reason = "each field is one flag")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// Base image of resources that set none; contains the runner.

@@ -84,7 +84,7 @@ macro_rules! kinds {
     ($($kind:ident),* $(,)?) => {
         /// A [`Step`] without its data.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        #[expect(missing_docs, reason = "each is a variant of Step, which says what it is")]
+        #[expect(missing_docs, reason = "the variants of Step have the documentation")]
         pub enum StepKind {
             $($kind),*
         }
