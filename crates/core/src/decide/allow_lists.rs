@@ -88,7 +88,7 @@ fn listed(tf: &Terraform, allowed: &Allowed) -> Option<String> {
         return Some(format!(
             "spec.containerRegistry.{field}: {image} is not in an allowed registry; allowed: {}; \
              the name must include the registry, for example docker.io/…",
-            or_nothing(&allowed.registries, "none", ", ")
+            or_nothing(&allowed.registries, "none")
         ));
     }
     let url = &tf.spec.git_repo.url;
@@ -96,14 +96,14 @@ fn listed(tf: &Terraform, allowed: &Allowed) -> Option<String> {
         return Some(format!(
             "spec.gitRepo.url: {url} is not in an allowed repository; allowed prefixes: {}; the \
              URL must not contain .. or %",
-            or_nothing(&allowed.repositories, "none", ", ")
+            or_nothing(&allowed.repositories, "none")
         ));
     }
     let image = builder.and_then(|builder| builder.image.as_ref());
     if let Some(image) = image.filter(|image| !names(&allowed.builders, image)) {
         return Some(format!(
             "spec.containerRegistry.builder.image: {image} is not allowed; allowed: {}",
-            or_nothing(&allowed.builders, "none (remove the field)", ", ")
+            or_nothing(&allowed.builders, "none (remove the field)")
         ));
     }
     let approval = &tf.spec.approval;
@@ -130,7 +130,7 @@ fn account(
             let message = format!(
                 "{field}: ServiceAccount {name} is not allowed in namespace {namespace}; allowed: \
                  {}",
-                or_nothing(list, "none (remove the field)", ", ")
+                or_nothing(list, "none (remove the field)")
             );
             failure("ServiceAccountNotAllowed", &message)
         });
@@ -167,10 +167,10 @@ fn failure(reason: &str, message: &str) -> Failure {
     }
 }
 
-fn or_nothing(list: &[String], nothing: &str, between: &str) -> String {
+fn or_nothing(list: &[String], nothing: &str) -> String {
     if list.is_empty() {
         nothing.to_owned()
     } else {
-        list.join(between)
+        list.join(", ")
     }
 }
