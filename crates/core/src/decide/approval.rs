@@ -207,9 +207,9 @@ impl ReconcileCase<'_> {
             Some(id) if *id != plan.id && Some(id) == used => {
                 format!("; plan {id} was approved before; an approval is valid once")
             }
-            Some(id) if *id != plan.id => format!(
-                "; spec.approval.plan is {id:?}, which is not this plan and has no effect"
-            ),
+            Some(id) if *id != plan.id => {
+                format!("; spec.approval.plan is {id:?}, which is not this plan and has no effect")
+            }
             Some(_) | None => String::new(),
         }
     }
