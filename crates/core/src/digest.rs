@@ -38,7 +38,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn the_order_of_keys_does_not_matter_and_the_key_does() {
+    fn digest_depends_on_hmac_key_but_not_on_field_order() {
         let one = json!({"a": 1, "b": [1, 2]});
         let other: serde_json::Value = serde_json::from_str(r#"{"b":[1,2],"a":1}"#).unwrap();
         assert_eq!(plain(&one), plain(&other));
@@ -47,7 +47,7 @@ mod tests {
     }
 
     #[test]
-    fn fractions_are_spread() {
+    fn fractions_are_evenly_distributed() {
         let fractions: Vec<f64> = (0..100).map(|n| fraction(&n.to_string())).collect();
         assert!(fractions.iter().all(|f| (0.0..1.0).contains(f)));
         assert!(fractions.iter().filter(|f| **f < 0.5).count().abs_diff(50) < 20);

@@ -507,7 +507,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_counts_with_the_swap_that_records_it() {
+    fn run_is_counted_once_when_it_is_recorded() {
         let before = History::default();
         let found = History {
             reports: vec![report(RunResult::Failed)],
@@ -536,7 +536,7 @@ mod tests {
     }
 
     #[test]
-    fn a_look_that_found_no_drift_counts_though_no_history_keeps_it() {
+    fn drift_check_without_drift_is_counted_without_history() {
         let own = report(RunResult::NoChanges);
         let (before, after) = (record(RunPhase::Reported), swap(History::default()));
         let run = ended(&before, &History::default(), Some(&own), &after).run;
@@ -576,7 +576,7 @@ mod tests {
     }
 
     #[test]
-    fn resources_are_counted_by_what_their_conditions_say() {
+    fn resources_are_counted_by_condition() {
         let no = |kind, reason| Verdict::new(kind, false, reason, "");
         let yes = |kind, reason| Verdict::new(kind, true, reason, "");
         let all = [
@@ -631,7 +631,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_of_each_reason_counts_and_a_try_does_not_make_it_younger() {
+    fn oldest_failure_per_reason_ignores_later_attempts() {
         let all = [
             // `Ready` changed with the last attempt; the failure is older.
             unready("ApplyFailed", 900, 300),
@@ -648,7 +648,7 @@ mod tests {
     }
 
     #[test]
-    fn trouble_begins_after_the_last_success_and_the_last_approval() {
+    fn failure_age_starts_after_last_apply_and_approval() {
         let mut applied = unready("HealthCheckFailed", 900, 300);
         let status = applied.status.as_mut().unwrap();
         status.last_applied = Some(alustan_api::AppliedStatus {
@@ -670,7 +670,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_ready_on_the_way_or_stalled_is_not_late() {
+    fn ready_building_or_stalled_resource_has_no_failure_age() {
         let stalled = since(&[
             (Verdict::new(Condition::Ready, false, "StateLost", ""), 1),
             (Verdict::new(Condition::Stalled, true, "StateLost", ""), 1),
@@ -681,7 +681,7 @@ mod tests {
     }
 
     #[test]
-    fn drift_is_as_old_as_it_was_first_seen() {
+    fn drift_age_counts_from_first_detection() {
         let reported = |seen: Option<i64>| {
             let differs = Verdict::new(Condition::InSync, false, "Drifted", "");
             let mut tf = since(&[(differs, 900)]);
@@ -701,7 +701,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_waits_since_it_was_needed() {
+    fn approval_age_counts_from_change_drift_or_deletion() {
         let awaits = |ready| Verdict::new(Condition::Ready, ready, AWAITING, "");
         let change = since(&[(awaits(None), 700)]);
         // Ready since long before; a correction of its drift waits for approval.
@@ -721,7 +721,7 @@ mod tests {
     }
 
     #[test]
-    fn a_resource_fails_once_however_often_it_is_tried_and_not_forever() {
+    fn run_failed_counts_each_resource_once_for_an_hour() {
         let run = |result: RunResult, second: i64| {
             let failed: alustan_api::RunStatus = serde_json::from_value(json!({
                 "number": 1, "kind": "apply", "trigger": "", "result": result.as_str(),
@@ -754,7 +754,7 @@ mod tests {
     }
 
     #[test]
-    fn names_tell_their_kind_and_unit() {
+    fn metric_names_have_suffix_of_kind_and_unit() {
         for metric in ALL {
             let Definition { name, kind, .. } = metric;
             assert!(name.starts_with("alustan_"), "{name}");

@@ -486,7 +486,7 @@ mod tests {
     }
 
     #[test]
-    fn drift_that_waits_long_goes_before_later_plans_and_never_before_changes() {
+    fn aged_drift_check_precedes_later_plans_but_not_changes() {
         let queue = [
             waiting("a", "drift", Class::Drift, 0),
             waiting("a", "plan", Class::Plan, 1_100),
@@ -500,7 +500,7 @@ mod tests {
     }
 
     #[test]
-    fn a_namespace_with_many_runs_does_not_delay_another_by_more_than_one() {
+    fn busy_namespace_delays_another_by_at_most_one_run() {
         let mut queue: Vec<_> = (0..50)
             .map(|n| waiting("greedy", &format!("g{n:02}"), Class::Change, n))
             .collect();
@@ -695,7 +695,7 @@ mod tests {
         }
 
         #[test]
-        fn everyone_in_the_queue_gets_exactly_one_place((queue, running, served) in crowd()) {
+        fn queue_order_contains_each_run_once((queue, running, served) in crowd()) {
             let mut order = schedule(&queue, &running, &served, at(5_000));
             order.sort();
             let mut keys: Vec<_> = queue.into_iter().map(|waiting| waiting.key).collect();
@@ -704,7 +704,7 @@ mod tests {
         }
 
         #[test]
-        fn who_is_next_is_the_first_among_all_that_are_left((queue, running, served) in crowd()) {
+        fn queue_order_matches_linear_search((queue, running, served) in crowd()) {
             let found = schedule(&queue, &running, &served, at(5_000));
             prop_assert_eq!(found, one_by_one(&queue, &running, &served, at(5_000)));
         }
@@ -769,7 +769,7 @@ mod tests {
         /// Thousands of runs wait in some namespaces, all slots are in use and get free in any order. An apply in another namespace waits
         /// for at most one run of each of these namespaces.
         #[test]
-        fn a_thousand_of_one_tenant_delay_the_apply_of_another_by_one_run_at_most(
+        fn thousand_runs_delay_apply_of_another_tenant_by_at_most_one(
             greedy in 1..4_usize,
             places in 1..6_usize,
             comes in 0..20_usize,

@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_and_state_are_kept_and_the_run_is_not() {
+    fn restored_record_keeps_numbers_and_state_but_no_run() {
         let own = record("apply", "Recorded");
         let record = rebound(&own, &Told::Absent).record;
         let kept = RunRecord {

@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn the_wait_doubles_up_to_the_longest() {
+    fn backoff_doubles_up_to_maximum() {
         let retry = Retry {
             limit: 10,
             ..Retry::default()
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn the_budget_is_kept_and_belongs_to_one_configuration() {
+    fn retry_budget_is_per_config_hash_and_does_not_expire() {
         let retry = Retry::default();
         assert_eq!(
             verdict(&failures(5, 0), "h", &retry, at(9_000)),
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_of_the_world_cost_no_budget_but_wait_longer_and_longer() {
+    fn transient_failures_back_off_without_using_budget() {
         let retry = Retry::default();
         assert_eq!(
             verdict(&failures(0, 500), "h", &retry, at(1_599)),

@@ -32,7 +32,7 @@ fn leader(sent: Moment) -> Elector {
 }
 
 #[test]
-fn the_first_of_all_creates_the_lease_and_leads() {
+fn first_replica_creates_lease_and_leads() {
     let mut first = elector("a");
     assert_eq!(first.standing(second(0)), Standing::Unknown);
     assert_eq!(first.next(second(0)), (second(0), Act::Look));
@@ -47,7 +47,7 @@ fn the_first_of_all_creates_the_lease_and_leads() {
 }
 
 #[test]
-fn who_comes_second_looks_every_two_seconds_and_takes_what_was_not_renewed_for_fifteen() {
+fn standby_polls_lease_and_takes_it_15_seconds_after_renewal() {
     let mut other = elector("b");
     other.looked(Some(record("1", Some("a_1"), "x")), second(0));
     let leader = Some("a_1".to_owned());
@@ -75,7 +75,7 @@ fn duration_of_a_lease_has_a_bound() {
 }
 
 #[test]
-fn what_nobody_holds_is_taken_at_once() {
+fn lease_without_holder_is_taken_immediately() {
     let mut other = elector("b");
     other.looked(Some(record("7", None, "x")), second(3));
     let take = Act::Take("7".to_owned());
@@ -83,7 +83,7 @@ fn what_nobody_holds_is_taken_at_once() {
 }
 
 #[test]
-fn the_next_process_of_a_pod_waits_for_nobody() {
+fn restarted_process_takes_lease_of_its_pod_immediately() {
     let holders = [
         ("a_1", true),
         ("a_0", true),
@@ -104,7 +104,7 @@ fn the_next_process_of_a_pod_waits_for_nobody() {
 }
 
 #[test]
-fn a_leader_that_cannot_renew_stops_writing_before_anybody_else_begins() {
+fn leader_without_renewal_stops_writing_before_takeover() {
     let mut leader = leader(second(1));
     for now in 4..20 {
         let due = leader.next(second(now));
@@ -121,7 +121,7 @@ fn a_leader_that_cannot_renew_stops_writing_before_anybody_else_begins() {
 }
 
 #[test]
-fn the_clock_counts_from_when_a_renewal_was_sent() {
+fn renewal_counts_from_time_of_request() {
     let mut slow = leader(second(1));
     slow.wrote("2", second(4));
     assert!(slow.may_begin(second(9)));
@@ -130,7 +130,7 @@ fn the_clock_counts_from_when_a_renewal_was_sent() {
 }
 
 #[test]
-fn a_renewal_whose_answer_was_lost_is_its_own() {
+fn leader_recognises_own_renewal_after_lost_response() {
     let mut leader = leader(second(1));
     leader.failed(second(8));
     leader.refused();
@@ -145,7 +145,7 @@ fn a_renewal_whose_answer_was_lost_is_its_own() {
 }
 
 #[test]
-fn who_was_deposed_never_leads_again() {
+fn replica_that_lost_the_lease_never_leads_again() {
     for (holder, by) in [(Some("b_1"), Some("b_1".to_owned())), (None, None)] {
         let mut leader = leader(second(1));
         leader.refused();
@@ -160,7 +160,7 @@ fn who_was_deposed_never_leads_again() {
 }
 
 #[test]
-fn a_lease_that_somebody_deletes_is_not_free_before_its_time() {
+fn deleted_lease_is_not_taken_before_it_expires() {
     let mut other = elector("b");
     other.looked(Some(record("1", Some("a_1"), "x")), second(0));
     other.looked(None, second(10));
@@ -174,7 +174,7 @@ fn a_lease_that_somebody_deletes_is_not_free_before_its_time() {
 }
 
 #[test]
-fn who_resigns_gives_the_lease_back() {
+fn resigning_leader_releases_the_lease() {
     let mut leader = leader(second(1));
     assert_eq!(leader.resign(), Some("1".to_owned()));
     assert!(!leader.may_begin(second(1)));
@@ -184,7 +184,7 @@ fn who_resigns_gives_the_lease_back() {
 }
 
 #[test]
-fn who_loses_the_race_looks_who_won() {
+fn replica_reads_lease_again_after_conflict() {
     let mut other = elector("b");
     other.looked(Some(record("1", None, "x")), second(0));
     other.refused();
@@ -456,7 +456,7 @@ impl World {
 
 proptest! {
     #[test]
-    fn no_two_write_at_a_time_whatever_happens_to_them_and_to_their_calls(
+    fn two_replicas_never_write_at_the_same_time(
         replicas in prop::collection::vec((0..30_000_u16, any::<u16>()), 2..4),
         chance in prop::collection::vec(any::<u16>(), 0..600),
         kills in prop::collection::vec((0..3_usize, 1_000..40_000_u64), 0..8),
@@ -472,7 +472,7 @@ proptest! {
 }
 
 #[test]
-fn another_one_leads_within_eighteen_seconds_of_the_death_of_a_leader() {
+fn standby_leads_within_18_seconds_after_leader_crash() {
     for dies in (20_000..24_000).step_by(97) {
         let mut world = World::new(&[(0, 50), (700, 50)], Vec::new());
         world.run(dies);

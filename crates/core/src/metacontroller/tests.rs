@@ -51,7 +51,7 @@ fn asked(request: &Value) -> Result<Asked, Refusal> {
 }
 
 #[test]
-fn a_request_names_a_resource() {
+fn sync_request_is_parsed() {
     let web = Asked {
         namespace: "team".to_owned(),
         name: "web".to_owned(),
@@ -88,7 +88,7 @@ fn a_request_names_a_resource() {
 }
 
 #[test]
-fn what_cannot_be_answered_is_refused_with_a_reason() {
+fn unsupported_request_is_refused_with_reason() {
     let jobs = json!({"Job.batch/v1": {"team/web-apply-1": {}}});
     let refused = [
         (with("/controller", None), 400, "InvalidRequest"),
@@ -164,7 +164,7 @@ fn what_cannot_be_answered_is_refused_with_a_reason() {
 }
 
 #[test]
-fn what_is_no_name_of_a_resource_or_namespace_is_refused() {
+fn invalid_name_or_namespace_is_refused() {
     let long = "a".repeat(254);
     let named = |field: &str, name: &str| {
         let pointer = format!("/parent/metadata/{field}");
@@ -200,7 +200,7 @@ fn what_is_no_name_of_a_resource_or_namespace_is_refused() {
 }
 
 #[test]
-fn the_version_is_that_of_the_hook_that_is_called() {
+fn version_of_the_called_hook_is_checked() {
     let mut request = with("/finalizing", Some(json!(true)));
     request["controller"]["spec"]["hooks"]["sync"]["version"] = json!("v3");
     request["controller"]["spec"]["hooks"]["finalize"] = json!({"version": "v1"});
@@ -210,7 +210,7 @@ fn the_version_is_that_of_the_hook_that_is_called() {
 }
 
 #[test]
-fn an_answer_has_the_fields_that_version_2_knows_and_no_other() {
+fn response_has_only_fields_of_hook_version_2() {
     let answer = Answer::unchanged(&asked(&request()).unwrap());
     let status = TerraformStatus {
         message: "applied".to_owned(),
@@ -229,7 +229,7 @@ fn an_answer_has_the_fields_that_version_2_knows_and_no_other() {
 }
 
 #[test]
-fn an_entity_tag_is_known_in_every_form_that_a_client_may_give_it() {
+fn entity_tag_matches_weak_tags_and_lists() {
     let tag = entity_tag("{}");
     assert_ne!(tag, entity_tag("{ }"));
     for known in [tag.clone(), format!("W/{tag}"), format!("\"a\", {tag}")] {
@@ -241,7 +241,7 @@ fn an_entity_tag_is_known_in_every_form_that_a_client_may_give_it() {
 }
 
 #[test]
-fn the_pace_comes_in_steps_so_that_time_alone_changes_no_answer() {
+fn resync_interval_is_rounded_to_fixed_steps() {
     let at_rest = |seconds| Pace::AtRest(SignedDuration::from_secs(seconds)).seconds();
     assert_eq!(
         [3_600, 30, 29, 10, 9, 0, -5].map(at_rest),
@@ -289,7 +289,7 @@ proptest! {
     }
 
     #[test]
-    fn anything_in_any_place_is_read_or_refused(place in 0..PLACES.len(), value in anything()) {
+    fn any_value_in_any_field_is_read_or_refused(place in 0..PLACES.len(), value in anything()) {
         let request = with(PLACES[place], Some(value));
         match asked(&request) {
             Ok(asked) => prop_assert!(!asked.name.is_empty() && !asked.namespace.is_empty()),

@@ -110,7 +110,7 @@ mod tests {
         r#"pods "a" is forbidden: violates PodSecurity "restricted:latest": runAsNonRoot != true"#,
         None
     )]
-    fn only_quotas_and_limits_are_such_a_refusal(
+    fn only_quota_and_limit_range_denials_are_recognised(
         #[case] message: &str,
         #[case] told: Option<(&str, &str)>,
     ) {
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_is_refused_for_another_reason_is_told_with_its_words() {
+    fn other_pod_denials_keep_their_message() {
         let event = r#"Error creating: pods "a-x" is forbidden: violates PodSecurity "restricted""#;
         let told = no_pod(event);
         assert_eq!(told.reason, "PodNotCreated");

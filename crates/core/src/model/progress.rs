@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn run_that_was_recorded_as_begun_stays_so_until_it_reports() {
+    fn begun_run_stays_begun_until_it_reports() {
         let own = believed(&record(), &told(7, RunPhase::Applying), true);
         for phase in [RunPhase::Starting, RunPhase::Planning] {
             let lowered = believed(&own, &told(7, phase), true);
@@ -448,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn plan_asks_by_a_hexadecimal_id_alone() {
+    fn approval_request_requires_hexadecimal_plan_id() {
         let run = run();
         let ids = [
             ("0f3c9a51b2e4d870".to_owned(), true),

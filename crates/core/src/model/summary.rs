@@ -258,7 +258,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_change_is_one_word_of_the_command() {
+    fn patch_is_quoted_as_one_argument_of_the_command() {
         let tf: Terraform = serde_json::from_value(json!({
             "metadata": { "name": "web", "namespace": "team" },
             "spec": {

@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fields_that_are_no_longer_said_go_and_lists_are_left_alone() {
+    fn leftovers_removes_outdated_fields_but_not_list_items() {
         let said = json!({"state": "Success", "plan": {"add": 1}, "conditions": []});
         assert_eq!(leftovers(&said, &said), None);
         let written = json!({
@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_takes_the_place_of_what_was_written() {
+    fn replacing_sets_changed_fields_and_removes_outdated_ones() {
         let said = json!({"state": "Destroying", "plan": {"add": 1}});
         let written = json!({
             "state": "Success", "lastApplied": {"revision": "a"}, "plan": {"add": 1, "id": "b"},
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn a_field_that_is_another_kind_of_thing_is_none_of_ours() {
+    fn leftovers_ignores_fields_of_another_type() {
         assert_eq!(leftovers(&json!("a"), &json!({})), None);
         assert_eq!(leftovers(&json!({"a": 1}), &json!({"a": {}})), None);
     }
