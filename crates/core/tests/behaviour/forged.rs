@@ -558,7 +558,7 @@ fn check_job(world: &World, job: &Job) {
 }
 
 #[test]
-fn nothing_that_a_report_says_reaches_beyond_its_resource() {
+fn forged_report_affects_only_its_resource() {
     let worlds = worlds();
     let cases = std::env::var("PROPTEST_CASES").map_or(800, |cases| cases.parse().unwrap());
     let config = ProptestConfig {

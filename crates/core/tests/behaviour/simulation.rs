@@ -184,7 +184,7 @@ fn endless() -> World {
 
 /// Number of cases: `PROPTEST_CASES`, default 2000. A failing case is minimised and stored in `proptest-regressions`.
 #[test]
-fn whatever_happens_the_rules_hold_and_the_world_comes_to_rest() {
+fn whatever_happens_rules_hold_and_world_converges() {
     let config = ProptestConfig {
         cases: std::env::var("PROPTEST_CASES").map_or(2_000, |cases| cases.parse().unwrap()),
         failure_persistence: Some(Box::new(FileFailurePersistence::Direct(
@@ -240,7 +240,7 @@ fn whatever_happens_the_rules_hold_and_the_world_comes_to_rest() {
 /// The volume is lost while a drift check that will find drift waits for its pod. The check is cancelled and repeated, and drift is
 /// corrected.
 #[test]
-fn a_look_that_cannot_start_is_one_run_more() {
+fn drift_check_with_lost_volume_is_repeated() {
     let mut world = World::applied();
     let look = |event| (event, After::Looks(2));
     let mut events = vec![look(Event::Clock(4_000))];
@@ -255,7 +255,7 @@ fn a_look_that_cannot_start_is_one_run_more() {
 /// A correction waits for approval, the controller restarts, and a commit arrives before the registry is queried. The resource must not
 /// be Ready with the old commit.
 #[test]
-fn a_commit_that_comes_with_a_restart_is_not_ready_before_it_is_applied() {
+fn commit_during_restart_is_not_ready_before_apply() {
     let mut world = World::applied();
     let progress = |after| (Event::Pod(0, Act::Progress), after);
     let events = [

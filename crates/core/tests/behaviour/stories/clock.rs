@@ -8,7 +8,7 @@ use crate::world::{Act, Stage, World};
 
 /// A clock that was wrong for a while postpones nothing forever.
 #[test]
-fn a_clock_that_was_a_year_ahead_does_not_end_the_looks_for_drift() {
+fn drift_checks_continue_after_clock_was_a_year_ahead() {
     let mut world = World::applied();
     let right = world.now;
     world.now = right + SignedDuration::from_hours(24 * 365);
@@ -23,7 +23,7 @@ fn a_clock_that_was_a_year_ahead_does_not_end_the_looks_for_drift() {
 }
 
 #[test]
-fn a_failure_while_the_clock_was_a_year_ahead_is_tried_again_soon() {
+fn failure_while_clock_is_a_year_ahead_is_retried_soon() {
     let mut world = World::new();
     let right = world.now;
     world.now = right + SignedDuration::from_hours(24 * 365);
