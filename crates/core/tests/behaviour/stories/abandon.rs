@@ -9,7 +9,7 @@ use crate::fixtures::Edit as _;
 use crate::world::{Act, Stage, World};
 
 #[test]
-fn abandoning_leaves_everything_and_the_state() {
+fn abandoned_resource_keeps_real_objects_and_state() {
     let mut world = World::applied();
     world.delete().run_to(Stage::Planning);
     world.act(0, Act::Fail(FailureClass::User));
@@ -44,7 +44,7 @@ fn failed(place: UnsavedPlace) -> World {
     "CleanUp but state, cache, report, record",
     "PersistentVolumeClaim web-cache"
 )]
-fn unsaved_state_stays_with_the_key_that_opens_it(
+fn unsaved_state_is_kept_with_its_encryption_key(
     #[case] kept: UnsavedPlace,
     #[case] clean_up: &str,
     #[case] place: &str,
@@ -69,7 +69,7 @@ fn unsaved_state_stays_with_the_key_that_opens_it(
 
 /// The volume may contain an unsaved state.
 #[test]
-fn volume_of_an_interrupted_run_stays() {
+fn volume_of_an_interrupted_run_is_kept() {
     let mut world = World::applied();
     world.edit(|tf| tf.with_variable("size", 1));
     world.run_to(Stage::Applying);
@@ -88,7 +88,7 @@ fn volume_of_an_interrupted_run_stays() {
 
 /// A run that changes nothing has no state to save.
 #[test]
-fn volume_of_an_interrupted_drift_check_goes() {
+fn volume_of_an_interrupted_drift_check_is_deleted() {
     let mut world = World::applied();
     world.ask();
     world.run_to(Stage::Planning);
@@ -108,7 +108,7 @@ fn volume_of_an_interrupted_drift_check_goes() {
 }
 
 #[test]
-fn record_goes_once_a_run_has_saved_the_state() {
+fn record_is_deleted_once_a_run_has_saved_the_state() {
     let mut world = failed(UnsavedPlace::CacheVolume);
     world.run_until_rest();
     assert!(world.is_ready(), "{:?}", world.status());
@@ -124,7 +124,7 @@ fn record_goes_once_a_run_has_saved_the_state() {
 }
 
 #[test]
-fn abandoning_ends_a_run_before_its_record_goes() {
+fn abandon_ends_the_run_before_its_record_is_deleted() {
     let mut world = World::new();
     world.run_to(Stage::Applying);
     world.delete().edit(|tf| tf.annotated(ABANDON, "true"));

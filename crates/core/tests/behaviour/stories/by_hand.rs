@@ -18,7 +18,7 @@ fn destroy_inputs(world: &World) -> alustan_api::run::RunInputs {
 
 /// Run record, pin and state are lost. With a new, empty state every object would be created twice.
 #[test]
-fn a_state_that_was_there_is_not_made_anew_with_the_record() {
+fn lost_record_is_not_recreated_with_an_empty_state() {
     let mut world = World::applied();
     (world.record, world.pin) = (None, None);
     world.jobs.clear();
@@ -34,7 +34,7 @@ fn a_state_that_was_there_is_not_made_anew_with_the_record() {
 
 /// The image is gone and a drift check rebuilds it. The pin must not refer to the old digest.
 #[test]
-fn an_image_built_again_for_a_look_is_the_one_that_counts() {
+fn resource_stays_ready_after_drift_check_rebuilds_image() {
     let mut world = World::applied();
     world.images.clear();
     world.builds.clear();
@@ -58,7 +58,7 @@ fn an_image_built_again_for_a_look_is_the_one_that_counts() {
 
 /// Destroy must not use the old digest.
 #[test]
-fn destroy_runs_with_the_image_that_was_built_again() {
+fn destroy_uses_rebuilt_image() {
     let mut world = World::applied();
     world.images.clear();
     world.builds.clear();
@@ -89,7 +89,7 @@ fn s3(bucket: &str) -> serde_json::Value {
 
 /// The state was moved to another bucket by hand, and the apply with it changed nothing.
 #[test]
-fn destroy_uses_the_backend_of_the_last_good_apply() {
+fn destroy_uses_backend_of_last_successful_apply() {
     let mut world = World::with(fixtures::terraform().with("/backend", s3("old")));
     world.settle();
     assert!(world.is_ready());
@@ -116,7 +116,7 @@ fn destroy_uses_the_backend_of_the_last_good_apply() {
 
 /// The backend changed and was never applied. Destroy must use configuration and credentials of the old backend.
 #[test]
-fn destroy_does_not_mix_one_backend_with_the_credentials_of_another() {
+fn destroy_uses_pinned_backend_with_pinned_credentials() {
     let mut world = World::with(fixtures::terraform().with("/backend", s3("old")));
     world
         .backend_secret
@@ -137,7 +137,7 @@ fn destroy_does_not_mix_one_backend_with_the_credentials_of_another() {
 
 /// A destroy without cache volume creates no claim.
 #[test]
-fn destroy_needs_no_claim() {
+fn destroy_creates_no_persistent_volume_claim() {
     let mut world = World::applied();
     world.cache = CacheSeen::Absent;
     world.delete();
@@ -152,7 +152,7 @@ fn destroy_needs_no_claim() {
 
 /// Run record and Job are deleted by hand while the pod applies. No second run may start.
 #[test]
-fn no_run_begins_beside_a_pod_whose_record_and_job_somebody_removed() {
+fn no_run_starts_beside_pod_of_deleted_record_and_job() {
     let mut world = World::applied();
     world.edit(|tf| tf.with_variable("size", 1));
     world.run_to(Stage::Applying);
@@ -169,7 +169,7 @@ fn no_run_begins_beside_a_pod_whose_record_and_job_somebody_removed() {
 
 /// The node of an applying pod is gone permanently, the Pod object is not.
 #[test]
-fn a_run_that_outlasts_all_its_deadlines_is_told() {
+fn overdue_run_makes_resource_not_ready() {
     let mut world = World::new();
     world.run_to(Stage::Applying);
     let due = world.look_once().decision.requeue_at.unwrap();
@@ -206,7 +206,7 @@ fn claim_in_the_future_delays_no_deadline() {
 
 /// The same for a deleted resource: the message must explain how to abandon it.
 #[test]
-fn a_deletion_that_waits_for_such_a_run_says_the_way_out() {
+fn deletion_waiting_for_overdue_run_names_abandon() {
     let mut world = World::new();
     world.run_to(Stage::Applying);
     world.delete();
@@ -219,7 +219,7 @@ fn a_deletion_that_waits_for_such_a_run_says_the_way_out() {
 
 /// The pin of an applied resource is deleted by hand.
 #[test]
-fn without_its_pin_a_resource_is_not_simply_ready() {
+fn lost_pin_is_recreated_or_resource_is_not_ready() {
     let mut world = World::applied();
     world.pin = None;
     world.pass(4 * 3_600);
@@ -232,7 +232,7 @@ fn without_its_pin_a_resource_is_not_simply_ready() {
 
 /// The registry changed and nothing was applied since: the pinned image is in the old registry.
 #[test]
-fn the_pinned_image_is_pulled_with_the_secret_that_pulls_it() {
+fn pinned_image_is_pulled_with_pull_secret_of_its_registry() {
     let mut world = World::applied();
     world.edit(|tf| {
         tf.with("/containerRegistry/imageName", "other.test/team/web")
@@ -264,7 +264,7 @@ fn the_pinned_image_is_pulled_with_the_secret_that_pulls_it() {
 
 /// The run record of a resource with another backend is lost; later the resource changes to the managed backend.
 #[test]
-fn a_record_made_anew_does_not_believe_in_a_state_that_never_was() {
+fn recreated_record_assumes_no_managed_state() {
     let mut world = World::with(fixtures::terraform().with("/backend", s3("states")));
     world.settle();
     world.record = None;
@@ -282,7 +282,7 @@ fn a_record_made_anew_does_not_believe_in_a_state_that_never_was() {
 
 /// The finalizer is removed by hand. Status must not be reset.
 #[test]
-fn a_finalizer_removed_by_hand_does_not_unready() {
+fn removed_finalizer_leaves_resource_ready() {
     let mut world = World::applied();
     world.tf.as_mut().unwrap().metadata.finalizers = None;
     world.look_once();
@@ -291,7 +291,7 @@ fn a_finalizer_removed_by_hand_does_not_unready() {
 
 /// `InSync` after an apply that failed part-way.
 #[test]
-fn a_half_done_change_is_not_in_sync() {
+fn partial_apply_is_not_in_sync() {
     let mut world = World::applied();
     world.edit(|tf| tf.with_variable("size", 1));
     world.run_to(Stage::Applying);
@@ -302,7 +302,7 @@ fn a_half_done_change_is_not_in_sync() {
 
 /// Drift is only reported, and twelve drift checks in a row fail.
 #[test]
-fn drift_is_not_forgotten_because_looks_fail() {
+fn drift_stays_reported_while_drift_checks_fail() {
     let mut world = World::applied();
     world.edit(|tf| {
         tf.with("/driftDetection/mode", "Report")
@@ -331,7 +331,7 @@ fn drift_is_not_forgotten_because_looks_fail() {
 
 /// The controller was down when the first apply and its pod ended.
 #[test]
-fn outputs_that_are_handed_on_in_this_very_look_are_not_missing() {
+fn outputs_published_in_same_reconcile_start_no_run() {
     let mut world = World::new();
     world.run_to(Stage::Applying);
     world.act(0, Act::Progress);

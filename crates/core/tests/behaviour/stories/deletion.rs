@@ -10,7 +10,7 @@ use crate::fixtures::Edit as _;
 use crate::world::{Act, Look, Stage, World};
 
 #[test]
-fn what_was_applied_is_destroyed_before_the_resource_goes() {
+fn destroy_completes_before_resource_is_released() {
     let mut world = World::applied();
     world.delete().run_to(Stage::Applying);
     assert_eq!(world.last_run(), (RunKind::Destroy, "deleted".to_owned()));
@@ -25,7 +25,7 @@ fn what_was_applied_is_destroyed_before_the_resource_goes() {
 }
 
 #[test]
-fn a_resource_for_which_nothing_was_applied_goes_at_once() {
+fn resource_without_apply_is_released_immediately() {
     let mut world = World::until(|world| world.record.is_some());
     world.delete();
     let looked = world.look_once();
@@ -37,7 +37,7 @@ fn a_resource_for_which_nothing_was_applied_goes_at_once() {
 }
 
 #[test]
-fn a_resource_that_has_no_record_yet_goes_at_once() {
+fn resource_without_record_is_released_immediately() {
     let mut world = World::new();
     world.look(Look {
         crash: Some(1),
@@ -50,7 +50,7 @@ fn a_resource_that_has_no_record_yet_goes_at_once() {
 }
 
 #[test]
-fn a_record_that_is_only_not_seen_yet_lets_nothing_go() {
+fn unobserved_record_prevents_release() {
     let mut world = World::until(|world| world.record.is_some());
     world.delete();
     let looked = world.look(Look {
@@ -62,7 +62,7 @@ fn a_record_that_is_only_not_seen_yet_lets_nothing_go() {
 }
 
 #[test]
-fn a_controller_that_dies_again_and_again_does_not_forget_that_all_is_destroyed() {
+fn completed_destroy_survives_repeated_controller_crashes() {
     let mut world = World::applied();
     world.delete().run_to(Stage::Reported);
     // Crash after the swap, before the status update.
@@ -83,7 +83,7 @@ fn a_controller_that_dies_again_and_again_does_not_forget_that_all_is_destroyed(
 }
 
 #[test]
-fn a_pin_without_a_record_means_that_destroy_runs() {
+fn destroy_runs_with_pin_and_without_record() {
     let mut world = World::applied();
     world.record = None;
     world.jobs.clear();
@@ -93,7 +93,7 @@ fn a_pin_without_a_record_means_that_destroy_runs() {
 }
 
 #[test]
-fn somebody_who_sees_an_old_record_lets_nothing_go() {
+fn stale_record_prevents_release() {
     let mut world = World::new();
     world.run_to(Stage::Applying);
     world.delete();
@@ -107,7 +107,7 @@ fn somebody_who_sees_an_old_record_lets_nothing_go() {
 }
 
 #[test]
-fn a_resource_that_only_others_keep_is_left_alone() {
+fn resource_with_only_foreign_finalizers_gets_no_writes() {
     let mut world = World::applied();
     world.delete();
     world.tf.as_mut().unwrap().metadata.finalizers = Some(vec![
@@ -121,7 +121,7 @@ fn a_resource_that_only_others_keep_is_left_alone() {
 }
 
 #[test]
-fn an_apply_is_not_cut_short() {
+fn apply_is_not_interrupted_by_deletion() {
     let mut world = World::new();
     world.run_to(Stage::Applying);
     world.delete();
@@ -139,7 +139,7 @@ fn an_apply_is_not_cut_short() {
 }
 
 #[test]
-fn a_run_that_has_changed_nothing_is_cancelled() {
+fn planning_run_is_cancelled_by_deletion() {
     let mut world = World::new();
     world.run_to(Stage::Planning);
     world.delete();
@@ -158,7 +158,7 @@ fn a_run_that_has_changed_nothing_is_cancelled() {
 }
 
 #[test]
-fn a_run_that_nobody_claimed_is_not_waited_for() {
+fn unclaimed_run_is_cancelled_by_deletion() {
     let mut world = World::new();
     world.run_to(Stage::Created);
     world.delete();
@@ -175,7 +175,7 @@ fn a_run_that_nobody_claimed_is_not_waited_for() {
 }
 
 #[test]
-fn a_look_for_drift_is_cancelled_and_then_destroy_runs() {
+fn drift_check_is_cancelled_before_destroy() {
     let mut world = World::applied();
     world.next_look();
     world.run_to(Stage::Planning);
@@ -187,7 +187,7 @@ fn a_look_for_drift_is_cancelled_and_then_destroy_runs() {
 #[case::before_it_began(Stage::Created)]
 #[case::while_planning(Stage::Planning)]
 #[case::while_applying(Stage::Applying)]
-fn a_destroy_that_is_lost_is_tried_again(#[case] stage: Stage) {
+fn lost_destroy_is_retried(#[case] stage: Stage) {
     let mut world = World::applied();
     world.delete().run_to(stage);
     world.act(0, Act::Kill);
@@ -198,7 +198,7 @@ fn a_destroy_that_is_lost_is_tried_again(#[case] stage: Stage) {
 }
 
 #[test]
-fn a_destroy_that_keeps_failing_stalls_and_says_the_way_out() {
+fn failing_destroy_stalls_and_names_abandon() {
     let mut world = World::applied();
     world.delete();
     for _ in 0..2 {
@@ -222,7 +222,7 @@ fn a_destroy_that_keeps_failing_stalls_and_says_the_way_out() {
 }
 
 #[test]
-fn without_a_pin_nobody_knows_how_to_destroy() {
+fn destroy_without_pin_stalls_with_pin_lost() {
     let mut world = World::applied();
     world.pin = None;
     world.delete().settle();
@@ -244,7 +244,7 @@ fn destroy_needs_neither_repository_nor_registry_nor_secrets() {
 }
 
 #[test]
-fn live_values_count_and_the_pin_fills_the_gaps() {
+fn destroy_prefers_live_values_over_pin() {
     let mut world = World::applied();
     world.delete().edit(|tf| {
         tf.with_script("destroy", "make destroy")
@@ -260,7 +260,7 @@ fn live_values_count_and_the_pin_fills_the_gaps() {
 }
 
 #[test]
-fn a_pin_of_a_run_that_never_began_is_not_used() {
+fn pin_of_a_run_that_never_started_is_not_used() {
     let mut world = World::applied();
     world.room = false;
     world.edit(|tf| tf.with_variable("size", 1)).settle();

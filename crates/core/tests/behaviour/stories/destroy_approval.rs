@@ -18,7 +18,7 @@ fn awaiting() -> World {
 }
 
 #[test]
-fn a_plan_to_destroy_waits_for_a_person() {
+fn destroy_plan_waits_for_approval() {
     let mut world = awaiting();
     let record = world.record.clone().unwrap().record;
     let run = record.run.unwrap();
@@ -52,7 +52,7 @@ fn a_plan_to_destroy_waits_for_a_person() {
 }
 
 #[test]
-fn another_approval_destroys_nothing() {
+fn approval_of_another_plan_destroys_nothing() {
     let mut world = awaiting();
     world.edit(|tf| tf.with("/approval/plan", "some-other-plan"));
     world.settle();
@@ -61,7 +61,7 @@ fn another_approval_destroys_nothing() {
 }
 
 #[test]
-fn the_plan_of_an_apply_is_no_plan_to_destroy() {
+fn approval_of_apply_plan_does_not_approve_destroy() {
     let mut world = World::applied();
     world.edit(|tf| {
         tf.with("/approval/mode", "Manual")
@@ -75,7 +75,7 @@ fn the_plan_of_an_apply_is_no_plan_to_destroy() {
 }
 
 #[test]
-fn a_plan_that_finds_nothing_to_destroy_is_the_end_of_it() {
+fn destroy_plan_without_objects_releases_resource() {
     let mut world = awaiting();
     world.real = crate::world::Real::default();
     world.edit(|tf| tf.annotated(RECONCILE_AT, "look again"));
@@ -86,7 +86,7 @@ fn a_plan_that_finds_nothing_to_destroy_is_the_end_of_it() {
 }
 
 #[test]
-fn what_changed_since_the_plan_asks_again() {
+fn destroy_after_drift_needs_new_approval() {
     let mut world = awaiting();
     world.approve();
     world.real.drifted = true;
@@ -95,7 +95,7 @@ fn what_changed_since_the_plan_asks_again() {
 }
 
 #[test]
-fn an_approved_destroy_that_is_lost_half_way_asks_again() {
+fn interrupted_destroy_needs_new_approval() {
     let mut world = awaiting();
     world.approve();
     world.run_to(Stage::Applying);
@@ -108,7 +108,7 @@ fn an_approved_destroy_that_is_lost_half_way_asks_again() {
 }
 
 #[test]
-fn a_person_may_stop_asking() {
+fn destroy_runs_after_switch_to_auto_mode() {
     let mut world = awaiting();
     world.edit(|tf| tf.with("/approval/destroy", "Auto"));
     world.settle();
@@ -116,7 +116,7 @@ fn a_person_may_stop_asking() {
 }
 
 #[test]
-fn a_plan_to_destroy_waits_for_no_volume() {
+fn destroy_plan_does_not_wait_for_lost_volume() {
     let mut world = World::applied();
     world.cache = alustan_core::observed::CacheSeen::Lost;
     world.edit(|tf| tf.with("/approval/destroy", "Manual"));

@@ -69,7 +69,7 @@ fn started(world: &mut World) -> (RunInputs, Job, Vec<Secret>) {
 }
 
 #[test]
-fn everything_that_the_spec_names_may_be_gone_at_once() {
+fn destroy_succeeds_without_any_referenced_object() {
     let mut world = applied();
     everything_goes(&mut world);
     world.delete();
@@ -93,7 +93,7 @@ fn everything_that_the_spec_names_may_be_gone_at_once() {
 }
 
 #[test]
-fn what_is_there_counts_and_only_the_rest_comes_from_the_pin() {
+fn destroy_uses_pin_only_for_missing_values() {
     let mut world = applied();
     world.cloud = None;
     world.script = Some("make clean".to_owned());
@@ -136,7 +136,7 @@ fn environment(names: [&str; 2]) -> BTreeMap<String, String> {
 }
 
 #[test]
-fn a_secret_that_is_gone_keeps_its_place_among_the_others() {
+fn missing_secret_keeps_its_precedence_in_environment() {
     let later = environment(["cloud", "other"]);
     assert_eq!(later, [("REGION".to_owned(), "pinned".to_owned())].into());
     let earlier = environment(["other", "cloud"]);
@@ -145,7 +145,7 @@ fn a_secret_that_is_gone_keeps_its_place_among_the_others() {
 }
 
 #[test]
-fn nothing_comes_from_the_pin_where_nothing_is_gone() {
+fn pin_is_not_used_if_nothing_is_missing() {
     let mut world = applied();
     world.delete();
     let (inputs, _, secrets) = started(&mut world);
@@ -154,7 +154,7 @@ fn nothing_comes_from_the_pin_where_nothing_is_gone() {
 }
 
 #[test]
-fn a_script_that_the_spec_no_longer_names_is_not_run() {
+fn script_removed_from_spec_is_not_run() {
     let mut world = applied();
     world.edit(|tf| tf.with("/scripts", json!(null)));
     world.script = None;
@@ -164,7 +164,7 @@ fn a_script_that_the_spec_no_longer_names_is_not_run() {
 }
 
 #[test]
-fn a_secret_that_goes_while_destroy_is_tried_is_no_new_budget() {
+fn secret_deleted_during_destroy_does_not_reset_budget() {
     let mut world = applied();
     world.delete().run_to(Stage::Planning);
     world.act(0, Act::Fail(FailureClass::User));
@@ -180,7 +180,7 @@ fn a_secret_that_goes_while_destroy_is_tried_is_no_new_budget() {
 }
 
 #[test]
-fn a_resource_that_is_not_deleted_waits_for_what_is_gone() {
+fn apply_waits_for_missing_secret() {
     let mut world = applied();
     world.cloud = None;
     world.edit(|tf| tf.with_variable("size", 1)).settle();

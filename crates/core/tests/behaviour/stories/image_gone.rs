@@ -41,7 +41,7 @@ fn started(world: &mut World) -> Seen {
 }
 
 #[test]
-fn destroy_runs_in_the_base_image_which_unpacks_the_context() {
+fn destroy_without_image_unpacks_context_in_base_image() {
     let mut world = lost();
     world.git_up = false;
     world.restart();
@@ -59,7 +59,7 @@ fn destroy_runs_in_the_base_image_which_unpacks_the_context() {
 }
 
 #[test]
-fn an_image_that_destroy_can_do_without_is_not_waited_for_long() {
+fn destroy_without_image_completes_within_a_minute() {
     let mut world = World::applied();
     let deleted = world.now;
     world.lose_images();
@@ -85,7 +85,7 @@ fn pushes(world: &mut World) -> bool {
 }
 
 #[test]
-fn a_context_that_is_gone_too_is_pushed_again_while_the_repository_has_it() {
+fn missing_context_is_pushed_again_from_repository() {
     let mut world = lost();
     world.artifacts.clear();
     world.restart();
@@ -95,7 +95,7 @@ fn a_context_that_is_gone_too_is_pushed_again_while_the_repository_has_it() {
 }
 
 #[test]
-fn it_is_pushed_with_the_pinned_credentials_once_the_secret_of_the_registry_is_gone() {
+fn missing_context_is_pushed_with_pinned_credentials() {
     let mut world = lost();
     world.artifacts.clear();
     world.regcred = false;
@@ -106,7 +106,7 @@ fn it_is_pushed_with_the_pinned_credentials_once_the_secret_of_the_registry_is_g
 }
 
 #[test]
-fn what_nobody_can_push_any_more_is_pulled_as_it_was_pinned() {
+fn context_is_pulled_if_it_cannot_be_pushed() {
     let mut world = lost();
     world.regcred = false;
     world.pin.as_mut().unwrap().docker_config = None;
@@ -117,7 +117,7 @@ fn what_nobody_can_push_any_more_is_pulled_as_it_was_pinned() {
 }
 
 #[test]
-fn another_commit_is_not_what_was_applied() {
+fn destroy_uses_applied_context_after_new_commit() {
     let mut world = lost();
     world.commit(7).restart();
     started(&mut world);
@@ -128,7 +128,7 @@ fn another_commit_is_not_what_was_applied() {
 }
 
 #[test]
-fn a_base_image_that_is_gone_has_the_image_tried_again() {
+fn destroy_retries_image_if_base_image_is_missing() {
     let mut world = lost();
     started(&mut world);
     let mut gone = world.record.clone().unwrap();
@@ -144,7 +144,7 @@ fn a_base_image_that_is_gone_has_the_image_tried_again() {
 }
 
 #[test]
-fn a_controller_that_dies_before_it_makes_the_job_makes_the_same() {
+fn controller_crash_leads_to_the_same_destroy_job() {
     let mut world = lost();
     let mut other = world.clone();
     let seen = started(&mut other);
@@ -172,7 +172,7 @@ fn job() -> Job {
 }
 
 #[test]
-fn the_job_that_unpacks_is_as_restricted_as_any() {
+fn job_that_unpacks_complies_with_restricted() {
     let none: [&str; 0] = [];
     assert_eq!(restricted(&pod(&job())), none);
 }

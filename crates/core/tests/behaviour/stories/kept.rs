@@ -23,7 +23,7 @@ type Switch = fn(&mut World, bool);
 #[rstest]
 #[case::protected(protect as Switch, "DeletionProtected", "deletionProtection")]
 #[case::suspended(suspend as Switch, "Suspended", "suspend")]
-fn a_deleted_resource_that_is_kept_says_so_and_waits(
+fn protected_or_suspended_resource_is_not_destroyed(
     #[case] switch: Switch,
     #[case] reason: &str,
     #[case] field: &str,
@@ -54,7 +54,7 @@ fn a_deleted_resource_that_is_kept_says_so_and_waits(
 #[rstest]
 #[case::protected(protect as Switch)]
 #[case::suspended(suspend as Switch)]
-fn a_resource_that_is_kept_can_be_given_up(#[case] switch: Switch) {
+fn protected_or_suspended_resource_can_be_abandoned(#[case] switch: Switch) {
     let mut world = World::applied();
     switch(&mut world, true);
     world.delete().look_once();
@@ -65,7 +65,7 @@ fn a_resource_that_is_kept_can_be_given_up(#[case] switch: Switch) {
 #[rstest]
 #[case::protected(protect as Switch)]
 #[case::suspended(suspend as Switch)]
-fn a_destroy_that_has_changed_nothing_is_cancelled_once_a_person_says_so(#[case] switch: Switch) {
+fn planning_destroy_is_cancelled_by_protection_or_suspend(#[case] switch: Switch) {
     let mut world = World::applied();
     world.delete().run_to(Stage::Planning);
     switch(&mut world, true);
@@ -87,7 +87,7 @@ fn a_destroy_that_has_changed_nothing_is_cancelled_once_a_person_says_so(#[case]
 #[rstest]
 #[case::protected(protect as Switch, "spec.deletionProtection is true")]
 #[case::suspended(suspend as Switch, "spec.suspend is true")]
-fn an_apply_that_goes_on_is_not_cut_short_for_it(#[case] switch: Switch, #[case] why: &str) {
+fn apply_is_not_interrupted_by_protection_or_suspend(#[case] switch: Switch, #[case] why: &str) {
     let mut world = World::new();
     world.run_to(Stage::Applying);
     switch(&mut world, true);
@@ -105,7 +105,7 @@ fn an_apply_that_goes_on_is_not_cut_short_for_it(#[case] switch: Switch, #[case]
 }
 
 #[test]
-fn a_protected_resource_waits_even_before_anything_is_applied() {
+fn protected_resource_without_apply_is_not_released() {
     let mut world = World::until(|world| world.record.is_some());
     world.protect(true);
     world.delete().look_once();
@@ -116,7 +116,7 @@ fn a_protected_resource_waits_even_before_anything_is_applied() {
 }
 
 #[test]
-fn a_suspended_resource_for_which_nothing_was_applied_goes_at_once() {
+fn suspended_resource_without_apply_is_released() {
     let mut world = World::until(|world| world.record.is_some());
     suspend(&mut world, true);
     world.delete().look_once();
@@ -124,7 +124,7 @@ fn a_suspended_resource_for_which_nothing_was_applied_goes_at_once() {
 }
 
 #[test]
-fn an_orphaned_resource_goes_and_leaves_everything_and_its_state() {
+fn orphaned_resource_keeps_real_objects_and_state() {
     let mut world = World::applied();
     world.orphan(true);
     world.delete();
@@ -152,7 +152,7 @@ fn an_orphaned_resource_goes_and_leaves_everything_and_its_state() {
 }
 
 #[test]
-fn an_orphaned_resource_with_a_state_elsewhere_does_not_point_at_secrets() {
+fn orphaned_resource_with_s3_state_does_not_name_secrets() {
     let mut world = World::with(crate::fixtures::terraform().with(
         "/backend",
         serde_json::json!({"provider": "aws", "s3": "states", "region": "us-east-1"}),
@@ -165,7 +165,7 @@ fn an_orphaned_resource_with_a_state_elsewhere_does_not_point_at_secrets() {
 }
 
 #[test]
-fn an_orphaned_resource_is_let_go_however_often_the_controller_dies() {
+fn orphaned_resource_is_released_despite_controller_crashes() {
     let mut world = World::applied();
     world.orphan(true);
     world.delete();
@@ -213,7 +213,7 @@ fn an_orphaned_resource_waits_for_an_apply_and_cancels_a_plan() {
 }
 
 #[test]
-fn an_orphaned_resource_for_which_nothing_was_applied_leaves_no_empty_state() {
+fn orphaned_resource_without_apply_leaves_no_state() {
     let mut world = World::new();
     world.run_to(Stage::Planning);
     world.orphan(true);
@@ -226,7 +226,7 @@ fn an_orphaned_resource_for_which_nothing_was_applied_leaves_no_empty_state() {
 #[rstest]
 #[case::adopted_or_pushed(true, false, "CleanUp but state", "Secrets of this namespace")]
 #[case::on_an_adopted_volume(false, true, "CleanUp but cache", "PersistentVolumeClaim web-cache")]
-fn state_that_no_run_wrote_stays_where_nothing_was_applied(
+fn state_not_written_by_a_run_is_kept_without_apply(
     #[case] secrets: bool,
     #[case] claim: bool,
     #[case] clean_up: &str,
@@ -248,7 +248,7 @@ fn state_that_no_run_wrote_stays_where_nothing_was_applied(
 }
 
 #[test]
-fn protection_is_stronger_than_the_policy_to_orphan() {
+fn deletion_protection_overrides_orphan_policy() {
     let mut world = World::applied();
     world.orphan(true);
     world.protect(true);
@@ -258,7 +258,7 @@ fn protection_is_stronger_than_the_policy_to_orphan() {
 }
 
 #[test]
-fn what_is_destroyed_already_is_no_longer_kept() {
+fn started_destroy_is_not_stopped_by_protection() {
     let mut world = World::applied();
     world.delete().run_to(Stage::Applying);
     world.protect(true);

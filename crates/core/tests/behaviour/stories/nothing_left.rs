@@ -14,7 +14,7 @@ use crate::world::World;
 #[case::applied_things_are_not_forgotten(true, false, &[], "PinLost")]
 #[case::nothing_can_be_made_in_a_namespace_that_goes(
     true, true, &["CleanUp", "RemoveFinalizer"], "Destroyed")]
-fn a_deleted_resource_without_record_and_pin(
+fn deletion_without_record_and_pin_is_decided_by_status(
     #[case] applied: bool,
     #[case] namespace_terminating: bool,
     #[case] steps: &[&str],
@@ -45,7 +45,7 @@ fn a_deleted_resource_without_record_and_pin(
 
 /// Run record and pin exist and are unreadable: a run may have left an unsaved state.
 #[test]
-fn abandoned_resource_with_an_unreadable_record_keeps_everything() {
+fn abandoned_resource_with_unreadable_record_keeps_objects() {
     let mut world = World::applied();
     world.delete().edit(|tf| tf.annotated(ABANDON, "true"));
     world.record = None;
@@ -71,7 +71,7 @@ fn abandoned_resource_with_an_unreadable_record_keeps_everything() {
 }
 
 #[test]
-fn what_was_applied_is_not_forgotten_however_often_it_is_looked_at() {
+fn pin_lost_is_reported_until_resource_is_abandoned() {
     let mut world = World::applied();
     world.delete();
     world.record = None;

@@ -9,7 +9,7 @@ use crate::world::World;
 
 /// Rule 13: destroy needs the pin, also while a plan waits for approval for weeks.
 #[test]
-fn a_pin_that_is_gone_while_a_correction_waits_for_a_person_is_made_again() {
+fn lost_pin_is_recreated_while_correction_waits_for_approval() {
     let mut world = World::applied();
     world.edit(|tf| tf.with("/approval/mode", "Manual"));
     world.real.drifted = true;
@@ -29,7 +29,7 @@ fn a_pin_that_is_gone_while_a_correction_waits_for_a_person_is_made_again() {
 
 /// If the pin is of a new apply, its `before` describes the existing objects.
 #[test]
-fn the_image_of_what_exists_is_known_without_the_registry() {
+fn digest_of_applied_image_is_taken_from_pin() {
     let before = World::applied().pin.unwrap();
     let digest = before.image.split_once('@').unwrap().1.to_owned();
     let pin = Pin {

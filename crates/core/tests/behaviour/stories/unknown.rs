@@ -17,7 +17,7 @@ fn restored() -> World {
 }
 
 #[test]
-fn what_a_restored_resource_may_have_made_is_destroyed() {
+fn resource_without_record_and_pin_is_destroyed_by_spec() {
     let mut made = World::applied();
     let mut world = restored();
     world.real = std::mem::take(&mut made.real);
@@ -42,7 +42,7 @@ fn what_a_restored_resource_may_have_made_is_destroyed() {
 }
 
 #[test]
-fn finding_no_state_is_success() {
+fn destroy_without_state_succeeds() {
     let mut world = restored();
     world.delete().settle();
     assert!(world.tf.is_none());
@@ -50,14 +50,14 @@ fn finding_no_state_is_success() {
 }
 
 #[test]
-fn the_pointer_at_the_state_is_made_since_nobody_knows_of_one() {
+fn state_pointer_is_created_if_none_is_known() {
     let mut world = restored();
     world.delete().run_to(Stage::Created);
     assert!(world.objects.contains("web-state"));
 }
 
 #[test]
-fn what_stands_in_the_way_is_told_with_what_is_unknown() {
+fn repository_outage_is_reported_with_unknown_apply() {
     let mut world = restored();
     world.git_up = false;
     world.delete().settle();
@@ -70,7 +70,7 @@ fn what_stands_in_the_way_is_told_with_what_is_unknown() {
 }
 
 #[test]
-fn a_destroy_by_the_spec_that_fails_is_tried_again() {
+fn failed_destroy_by_spec_is_retried() {
     let mut world = restored();
     world.real = Real {
         partial: true,
@@ -85,7 +85,7 @@ fn a_destroy_by_the_spec_that_fails_is_tried_again() {
 }
 
 #[test]
-fn a_resource_of_which_a_person_kept_everything_is_not_looked_into() {
+fn orphaned_or_protected_resource_starts_no_destroy() {
     for policy in ["Orphan", "Protect"] {
         let mut world = restored();
         match policy {
@@ -99,7 +99,7 @@ fn a_resource_of_which_a_person_kept_everything_is_not_looked_into() {
 }
 
 #[test]
-fn a_namespace_that_goes_takes_what_is_unknown_with_it() {
+fn resource_in_terminating_namespace_is_released() {
     let mut world = restored();
     world.delete();
     let mut seen = world.observe(0);
@@ -113,7 +113,7 @@ fn a_namespace_that_goes_takes_what_is_unknown_with_it() {
 }
 
 #[test]
-fn a_resource_that_was_kept_by_us_alone_and_has_no_record_yet_goes_at_once() {
+fn resource_without_record_is_released_without_destroy() {
     let mut tf = terraform().annotated(alustan_api::KEPT, "uid-of-web");
     tf.metadata.finalizers = Some(vec![alustan_api::FINALIZER.to_owned()]);
     let mut world = World::with(tf.deleted(at(0)));
@@ -122,7 +122,7 @@ fn a_resource_that_was_kept_by_us_alone_and_has_no_record_yet_goes_at_once() {
 }
 
 #[test]
-fn what_was_half_applied_is_not_forgotten() {
+fn partial_apply_without_record_reports_pin_lost() {
     let mut world = World::new();
     world.run_to(Stage::Applying);
     world.act(0, Act::Fail(alustan_api::report::FailureClass::User));
@@ -139,7 +139,7 @@ fn what_was_half_applied_is_not_forgotten() {
 }
 
 #[test]
-fn what_was_being_applied_is_not_forgotten() {
+fn interrupted_apply_without_record_reports_pin_lost() {
     let mut world = World::new();
     world.run_to(Stage::Applying);
     world.look_once();

@@ -33,7 +33,7 @@ fn applied() -> World {
 }
 
 #[test]
-fn what_it_made_is_destroyed_with_the_spec_of_the_pin() {
+fn unreadable_resource_is_destroyed_with_pinned_spec() {
     let mut world = applied();
     world.delete();
     let mut stored = unreadable(&world, "/gitRepo");
@@ -49,7 +49,7 @@ fn what_it_made_is_destroyed_with_the_spec_of_the_pin() {
 }
 
 #[test]
-fn what_can_be_read_counts() {
+fn readable_fields_override_the_pin() {
     let world = applied();
     let mut stored = unreadable(&world, "/gitRepo");
     stored["spec"]["deletionProtection"] = json!(true);
@@ -65,7 +65,7 @@ fn what_can_be_read_counts() {
 }
 
 #[test]
-fn a_field_that_was_removed_since_is_not_the_pins() {
+fn field_removed_from_spec_is_not_taken_from_pin() {
     let mut world = applied();
     world.edit(|tf| tf.with("/deletionProtection", true));
     world.pin.as_mut().unwrap().spec["deletionProtection"] = json!(true);
@@ -76,7 +76,7 @@ fn a_field_that_was_removed_since_is_not_the_pins() {
 }
 
 #[test]
-fn without_a_pin_there_is_as_much_as_can_be_read() {
+fn readable_fields_are_used_without_pin() {
     let mut world = applied();
     world.pin = None;
     let stored = unreadable(&world, "/gitRepo");
@@ -87,7 +87,7 @@ fn without_a_pin_there_is_as_much_as_can_be_read() {
 }
 
 #[test]
-fn a_pin_that_a_later_version_cannot_read_the_spec_of_is_a_pin_all_the_same() {
+fn pin_with_unreadable_spec_is_still_used() {
     let mut world = applied();
     world.pin.as_mut().unwrap().spec = json!({"something": "else"});
     world.delete();
@@ -99,7 +99,7 @@ fn a_pin_that_a_later_version_cannot_read_the_spec_of_is_a_pin_all_the_same() {
 }
 
 #[test]
-fn nothing_but_the_metadata_and_the_pin_is_needed() {
+fn destroy_needs_only_metadata_and_pin() {
     let mut world = applied();
     world.delete();
     world.tf = Some(read(&world, &json!({})));
@@ -110,7 +110,7 @@ fn nothing_but_the_metadata_and_the_pin_is_needed() {
 
 /// One rule of another version makes all of `spec.approval` unreadable.
 #[test]
-fn who_wants_to_be_asked_before_a_destroy_is_asked_whatever_else_cannot_be_read() {
+fn destroy_waits_for_approval_with_unreadable_rules() {
     let mut world = applied();
     world.edit(|tf| tf.with("/approval/destroy", "Manual"));
     world.delete();
@@ -127,10 +127,7 @@ fn who_wants_to_be_asked_before_a_destroy_is_asked_whatever_else_cannot_be_read(
 #[case::policy("deletionPolicy", json!("Retain"))]
 #[case::protection("deletionProtection", json!("always"))]
 #[case::suspend("suspend", json!({"until": "tomorrow"}))]
-fn what_a_person_wants_to_keep_in_words_that_nobody_knows_is_kept(
-    #[case] field: &str,
-    #[case] value: Value,
-) {
+fn unknown_value_of_protective_field_prevents_destroy(#[case] field: &str, #[case] value: Value) {
     let mut world = applied();
     world.delete();
     let mut stored = serde_json::to_value(world.tf()).unwrap();
