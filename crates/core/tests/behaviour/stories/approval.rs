@@ -54,7 +54,7 @@ fn plan_that_removes_everything_is_applied_once_approved() {
 }
 
 #[test]
-fn plan_that_removes_everything_is_applied_where_the_spec_allows_it() {
+fn plan_that_removes_everything_is_applied_if_spec_allows_it() {
     let mut world = emptying();
     world.edit(|tf| tf.with("/approval/emptying", "Allow"));
     world.settle();
@@ -63,7 +63,7 @@ fn plan_that_removes_everything_is_applied_where_the_spec_allows_it() {
 }
 
 #[test]
-fn deletion_is_no_plan_that_removes_everything() {
+fn deletion_needs_no_approval_to_remove_everything() {
     let mut world = World::applied();
     world.empties = true;
     world.delete().settle();
@@ -71,7 +71,7 @@ fn deletion_is_no_plan_that_removes_everything() {
 }
 
 #[test]
-fn nothing_is_applied_before_a_person_says_so() {
+fn nothing_is_applied_before_approval() {
     let mut world = World::awaiting();
     assert!(world.real.is_empty());
     assert_eq!(world.kinds(), [PLANNED]);
@@ -108,7 +108,7 @@ fn nothing_is_applied_before_a_person_says_so() {
 #[rstest]
 #[case::by_a_user(json!("alice@example.com"), Some("alice@example.com"))]
 #[case::by_a_field_manager_alone(json!(null), None)]
-fn who_approved_and_when_is_told(#[case] by: serde_json::Value, #[case] user: Option<&str>) {
+fn status_shows_approver_and_time(#[case] by: serde_json::Value, #[case] user: Option<&str>) {
     let mut world = World::awaiting();
     world.approve();
     world.edit(|tf| tf.with("/approval/by", by));
@@ -132,7 +132,7 @@ fn who_approved_and_when_is_told(#[case] by: serde_json::Value, #[case] user: Op
 }
 
 #[test]
-fn advice_to_approve_removes_the_earlier_approver() {
+fn advised_approval_command_clears_earlier_approver() {
     let mut world = World::awaiting();
     let by_null = r#""by":null"#;
     assert!(!world.status().message.contains(by_null));
@@ -181,7 +181,7 @@ fn an_approval_is_good_once() {
 }
 
 #[test]
-fn a_commit_outside_the_module_does_not_ask_again_and_one_inside_does() {
+fn only_commit_to_module_replaces_pending_plan() {
     let mut world = World::awaiting();
     let id = world.pending_id();
     world.commit_outside().settle();
@@ -201,7 +201,7 @@ fn a_commit_outside_the_module_does_not_ask_again_and_one_inside_does() {
 }
 
 #[test]
-fn an_approved_plan_that_is_no_longer_right_is_made_anew_and_asked_for_again() {
+fn outdated_approved_plan_is_replaced_and_needs_approval() {
     let mut world = World::awaiting();
     let id = world.pending_id();
     world.real.drifted = true;
@@ -219,7 +219,7 @@ fn an_approved_plan_that_is_no_longer_right_is_made_anew_and_asked_for_again() {
 }
 
 #[test]
-fn an_approval_outlives_a_fault_before_anything_is_changed_but_not_one_after() {
+fn approval_survives_failure_before_apply_but_not_during_it() {
     let mut world = World::awaiting();
     world.approve();
     world.run_to(Stage::Planning);
@@ -242,7 +242,7 @@ fn an_approval_outlives_a_fault_before_anything_is_changed_but_not_one_after() {
 }
 
 #[test]
-fn a_plan_without_changes_is_an_apply_without_changes() {
+fn plan_without_changes_needs_no_approval() {
     let mut world = World::awaiting();
     world.approve();
     world.settle();
@@ -261,7 +261,7 @@ fn a_plan_without_changes_is_an_apply_without_changes() {
 }
 
 #[test]
-fn with_rules_the_run_itself_asks_and_without_them_it_goes_on() {
+fn apply_waits_for_approval_until_rules_are_removed() {
     let rule = json!([{ "when": "plan.destroy > 0", "then": "Ask" }]);
     let mut world = World::with(fixtures::terraform().with("/approval/rules", rule));
     world.settle();
@@ -274,7 +274,7 @@ fn with_rules_the_run_itself_asks_and_without_them_it_goes_on() {
 }
 
 #[test]
-fn who_needs_nobody_any_more_does_not_wait() {
+fn pending_plan_is_applied_after_switch_to_auto_mode() {
     let mut world = World::awaiting();
     world.edit(|tf| tf.with("/approval/mode", "Auto"));
     world.settle();
@@ -283,7 +283,7 @@ fn who_needs_nobody_any_more_does_not_wait() {
 }
 
 #[test]
-fn a_rule_that_is_no_expression_is_told_by_its_place() {
+fn invalid_rule_stalls_and_names_its_field() {
     let rules = json!([{ "when": "plan.add > 0", "then": "Ask" }, { "when": "plan.add >", "then": "Deny" }]);
     let mut world = World::with(fixtures::terraform().with("/approval/rules", rules));
     world.settle();
@@ -297,7 +297,7 @@ fn a_rule_that_is_no_expression_is_told_by_its_place() {
 }
 
 #[test]
-fn only_who_may_be_asked_gets_a_secret_for_plans() {
+fn plan_secret_exists_only_with_manual_approval() {
     for (mode, wanted) in [("Auto", false), ("Manual", true)] {
         let mut world = World::with(fixtures::terraform().with("/approval/mode", mode));
         world.settle();
@@ -306,7 +306,7 @@ fn only_who_may_be_asked_gets_a_secret_for_plans() {
 }
 
 #[test]
-fn the_pin_of_a_plan_that_nobody_approved_is_not_what_destroy_runs_with() {
+fn destroy_does_not_use_pin_of_unapproved_plan() {
     let mut world = World::awaiting();
     world.approve();
     world.settle();
@@ -325,7 +325,7 @@ fn the_pin_of_a_plan_that_nobody_approved_is_not_what_destroy_runs_with() {
 }
 
 #[test]
-fn a_question_about_drift_goes_away_with_the_drift() {
+fn pending_correction_is_dropped_once_drift_is_gone() {
     let mut world = World::awaiting();
     world.approve();
     world.settle();
@@ -352,7 +352,7 @@ fn a_question_about_drift_goes_away_with_the_drift() {
 }
 
 #[test]
-fn the_plan_that_waits_is_told_however_many_looks_go_by() {
+fn pending_plan_stays_in_message_after_many_drift_checks() {
     let mut world = World::awaiting();
     world.approve();
     world.settle();
@@ -367,7 +367,7 @@ fn the_plan_that_waits_is_told_however_many_looks_go_by() {
 }
 
 #[test]
-fn a_run_that_has_not_begun_to_change_anything_is_overruled() {
+fn planning_run_is_cancelled_once_approval_is_required() {
     for edit in [
         json!({"mode": "Manual"}),
         json!({"rules": [{"when": "true", "then": "Deny"}]}),
@@ -384,7 +384,7 @@ fn a_run_that_has_not_begun_to_change_anything_is_overruled() {
 }
 
 #[test]
-fn an_approval_that_is_taken_back_in_time_approves_nothing() {
+fn approval_withdrawn_before_apply_approves_nothing() {
     let mut world = World::awaiting();
     let id = world.pending_id();
     world.approve();
@@ -397,7 +397,7 @@ fn an_approval_that_is_taken_back_in_time_approves_nothing() {
 }
 
 #[test]
-fn who_approved_is_told_also_after_a_retry() {
+fn approved_plan_id_stays_in_status_after_retry() {
     let mut world = World::awaiting();
     let id = world.pending_id();
     world.approve();
@@ -409,7 +409,7 @@ fn who_approved_is_told_also_after_a_retry() {
 }
 
 #[test]
-fn the_log_of_a_plan_that_waits_is_kept() {
+fn job_of_pending_plan_is_kept() {
     let mut world = World::awaiting();
     world.approve();
     world.settle();
@@ -433,7 +433,7 @@ fn the_log_of_a_plan_that_waits_is_kept() {
 }
 
 #[test]
-fn the_first_plan_waits_for_the_volume_that_it_is_stored_on() {
+fn first_plan_waits_for_its_cache_volume() {
     let mut world = World::with(fixtures::terraform().with("/approval/mode", "Manual"));
     world.run_to(Stage::Created);
     assert!(world.jobs["web-plan-1"].volume);

@@ -14,7 +14,7 @@ use crate::world::{Act, Look, Stage, World};
 #[rstest]
 #[case::approval("/approval/mode", json!("Manual"))]
 #[case::rules("/approval/rules", json!([{ "when": "plan.change > 0", "then": "Ask" }]))]
-fn who_gets_a_say_while_a_run_plans_is_asked(#[case] field: &str, #[case] value: Value) {
+fn approval_required_during_plan_is_requested(#[case] field: &str, #[case] value: Value) {
     let mut world = World::new();
     world.run_to(Stage::Planning);
     world.edit(|tf| tf.with(field, value));
@@ -34,7 +34,7 @@ fn who_gets_a_say_while_a_run_plans_is_asked(#[case] field: &str, #[case] value:
 }
 
 #[test]
-fn who_gets_a_say_while_a_destroy_plans_is_asked() {
+fn approval_required_during_destroy_plan_is_requested() {
     let mut world = World::applied();
     world.delete().run_to(Stage::Planning);
     world.edit(|tf| tf.with("/approval/destroy", "Manual"));
@@ -43,7 +43,7 @@ fn who_gets_a_say_while_a_destroy_plans_is_asked() {
 }
 
 #[test]
-fn a_run_that_applies_is_not_cut_short_for_who_gets_a_say() {
+fn apply_is_not_interrupted_by_required_approval() {
     let mut world = World::new();
     world.run_to(Stage::Applying);
     world.edit(|tf| tf.with("/approval/mode", "Manual"));
@@ -53,7 +53,7 @@ fn a_run_that_applies_is_not_cut_short_for_who_gets_a_say() {
 }
 
 #[test]
-fn a_look_for_drift_goes_on_whoever_gets_a_say() {
+fn drift_check_continues_once_approval_is_required() {
     let mut world = World::applied();
     world.next_look();
     world.run_to(Stage::Planning);
@@ -65,7 +65,7 @@ fn a_look_for_drift_goes_on_whoever_gets_a_say() {
 }
 
 #[test]
-fn what_is_approved_and_then_deleted_is_gone_in_the_end() {
+fn resource_deleted_after_approval_is_destroyed() {
     for stage in [Stage::Created, Stage::Planning, Stage::Applying] {
         let mut world = World::awaiting();
         world.approve();
@@ -76,7 +76,7 @@ fn what_is_approved_and_then_deleted_is_gone_in_the_end() {
 }
 
 #[test]
-fn an_approved_destroy_stops_for_whoever_wants_to_keep_it() {
+fn approved_destroy_stops_on_suspend_or_protection() {
     let mut world = World::applied();
     world.edit(|tf| tf.with("/approval/destroy", "Manual"));
     world.delete().settle();
@@ -99,7 +99,7 @@ fn an_approved_destroy_stops_for_whoever_wants_to_keep_it() {
 }
 
 #[test]
-fn a_destroy_that_fails_half_way_again_and_again_asks_each_time() {
+fn each_retry_of_partial_destroy_needs_approval() {
     let mut world = World::applied();
     world.edit(|tf| tf.with("/approval/destroy", "Manual"));
     world.delete().settle();
@@ -119,7 +119,7 @@ fn a_destroy_that_fails_half_way_again_and_again_asks_each_time() {
 }
 
 #[test]
-fn a_destroy_that_waits_for_a_person_comes_to_its_end_wherever_the_controller_dies() {
+fn approved_destroy_completes_after_crash_at_any_write() {
     for at in 0..14 {
         for stale in [None, Some(1), Some(2), Some(3)] {
             let mut world = World::applied();
