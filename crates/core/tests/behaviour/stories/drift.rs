@@ -40,7 +40,7 @@ impl World {
 }
 
 #[test]
-fn a_look_that_finds_nothing_leaves_no_trace() {
+fn drift_check_without_drift_leaves_status_unchanged() {
     let mut world = World::applied();
     let before = serde_json::to_string(&world.status()).unwrap();
     for _ in 0..3 {
@@ -58,7 +58,7 @@ fn a_look_that_finds_nothing_leaves_no_trace() {
 
 /// There is no drift right after an apply.
 #[test]
-fn the_first_look_is_half_an_interval_to_one_and_a_half_after_the_apply() {
+fn first_drift_check_is_half_to_one_and_a_half_intervals_later() {
     let waits: Vec<_> = (0..20)
         .map(|uid| {
             let mut tf = terraform();
@@ -76,7 +76,7 @@ fn the_first_look_is_half_an_interval_to_one_and_a_half_after_the_apply() {
 }
 
 #[test]
-fn looks_are_an_interval_apart() {
+fn drift_checks_are_one_interval_apart() {
     let mut world = World::applied();
     world.begin_look().settle_ready();
     let first = world.now;
@@ -85,7 +85,7 @@ fn looks_are_an_interval_apart() {
 }
 
 #[test]
-fn each_resource_has_its_own_moment() {
+fn drift_check_times_differ_between_resources() {
     let moments: Vec<_> = ["a", "b", "c", "d"]
         .map(|name| {
             let mut world = World::with(crate::fixtures::terraform().named(name));
@@ -98,7 +98,7 @@ fn each_resource_has_its_own_moment() {
 }
 
 #[test]
-fn drift_is_corrected_without_touching_ready() {
+fn drift_is_corrected_while_ready_stays_true() {
     let mut world = World::applied();
     world.real.drifted = true;
     world.begin_look();
@@ -128,7 +128,7 @@ fn drift_is_corrected_without_touching_ready() {
 }
 
 #[test]
-fn a_correction_that_waits_for_room_leaves_ready_alone() {
+fn queued_correction_leaves_ready_true() {
     let mut world = World::applied();
     world.real.drifted = true;
     world.begin_look();
@@ -139,7 +139,7 @@ fn a_correction_that_waits_for_room_leaves_ready_alone() {
 }
 
 #[test]
-fn with_report_drift_is_said_and_left() {
+fn report_mode_reports_drift_without_correction() {
     let mut world = World::with_mode("Report");
     world.real.drifted = true;
     world.begin_look().settle_ready();
@@ -164,7 +164,7 @@ fn with_report_drift_is_said_and_left() {
 }
 
 #[test]
-fn drift_that_stays_is_one_entry_of_the_runs() {
+fn persistent_drift_is_one_entry_in_status_runs() {
     let mut world = World::with_mode("Report");
     world.real.drifted = true;
     for _ in 0..12 {
@@ -175,7 +175,7 @@ fn drift_that_stays_is_one_entry_of_the_runs() {
 }
 
 #[test]
-fn with_ignore_nobody_looks() {
+fn ignore_mode_starts_no_drift_check() {
     let mut world = World::with_mode("Ignore");
     world.real.drifted = true;
     assert_eq!(world.look_once().decision.requeue_at, None);
@@ -184,7 +184,7 @@ fn with_ignore_nobody_looks() {
 }
 
 #[test]
-fn a_look_that_failed_is_no_reason_to_look_when_drift_is_ignored() {
+fn failed_drift_check_is_not_retried_in_ignore_mode() {
     let mut world = World::applied();
     world.begin_look();
     world.run_to(Stage::Planning);
@@ -198,7 +198,7 @@ fn a_look_that_failed_is_no_reason_to_look_when_drift_is_ignored() {
 }
 
 #[test]
-fn drift_found_after_a_look_that_failed_is_looked_at_again_only_after_the_interval() {
+fn drift_found_by_retried_check_waits_for_next_interval() {
     let mut world = World::with_mode("Report");
     world.real.drifted = true;
     world.begin_look().run_to(Stage::Planning);
@@ -212,7 +212,7 @@ fn drift_found_after_a_look_that_failed_is_looked_at_again_only_after_the_interv
 }
 
 #[test]
-fn a_spec_that_changes_during_a_look_is_not_ready() {
+fn changed_spec_during_drift_check_is_not_ready() {
     let mut world = World::applied();
     world.begin_look().run_to(Stage::Planning);
     world.edit(|tf| tf.with_variable("size", 1));
@@ -224,7 +224,7 @@ fn a_spec_that_changes_during_a_look_is_not_ready() {
 }
 
 #[test]
-fn a_correction_that_fails_is_not_ready() {
+fn failed_correction_is_not_ready() {
     let mut world = World::applied();
     world.real.drifted = true;
     world.begin_look().run_to(Stage::Applying);
@@ -239,7 +239,7 @@ fn a_correction_that_fails_is_not_ready() {
 }
 
 #[test]
-fn a_restart_during_a_look_changes_nothing_that_is_said() {
+fn restart_during_drift_check_leaves_status_unchanged() {
     let mut world = World::applied();
     world.begin_look().run_to(Stage::Planning);
     let before = world.status();
@@ -253,7 +253,7 @@ fn a_restart_during_a_look_changes_nothing_that_is_said() {
 }
 
 #[test]
-fn a_diff_that_never_ends_is_corrected_twice_and_then_told() {
+fn recurring_diff_is_corrected_twice_then_reported() {
     let mut world = World::applied();
     world.unsteady = true;
     world.real.drifted = true;
@@ -297,7 +297,7 @@ fn a_diff_that_never_ends_is_corrected_twice_and_then_told() {
 }
 
 #[test]
-fn what_never_ended_is_corrected_again_once_something_changed() {
+fn corrections_resume_after_a_commit() {
     let mut world = World::applied();
     world.unsteady = true;
     world.real.drifted = true;
@@ -312,7 +312,7 @@ fn what_never_ended_is_corrected_again_once_something_changed() {
 }
 
 #[test]
-fn drift_that_comes_back_much_later_is_no_endless_one() {
+fn later_drift_does_not_count_as_not_converging() {
     let mut world = World::applied();
     for _ in 0..4 {
         world.real.drifted = true;
@@ -323,7 +323,7 @@ fn drift_that_comes_back_much_later_is_no_endless_one() {
 }
 
 #[test]
-fn a_correction_that_failed_is_tried_again_and_a_look_that_failed_is_only_a_look() {
+fn failed_run_is_retried_as_a_run_of_the_same_kind() {
     let mut world = World::applied();
     world.real.drifted = true;
     world.begin_look();
@@ -353,7 +353,7 @@ fn a_correction_that_failed_is_tried_again_and_a_look_that_failed_is_only_a_look
 #[case::reported("Report", false, RunKind::Drift)]
 #[case::ignored("Ignore", false, RunKind::Drift)]
 #[case::reported_and_to_be_applied("Report", true, RunKind::Apply)]
-fn who_asks_for_a_run_has_drift_corrected_where_the_spec_or_the_person_says_so(
+fn requested_run_corrects_drift_by_mode_or_annotation(
     #[case] mode: &str,
     #[case] applies: bool,
     #[case] wanted: RunKind,
@@ -369,7 +369,7 @@ fn who_asks_for_a_run_has_drift_corrected_where_the_spec_or_the_person_says_so(
 }
 
 #[test]
-fn who_asks_for_a_run_has_a_change_applied_whatever_the_mode() {
+fn requested_run_applies_changed_spec_in_report_mode() {
     let mut world = World::with_mode("Report");
     world.edit(|tf| tf.with_variable("size", 1));
     world.fail_at(Stage::Planning, FailureClass::User);

@@ -8,7 +8,7 @@ use crate::world::{Act, Stage, World};
 
 /// Rule 7, with two attempts for each correction.
 #[test]
-fn corrections_that_do_not_last_are_told_although_each_took_two_tries() {
+fn not_converging_is_reported_if_each_correction_is_retried() {
     let mut world = World::applied();
     world.unsteady = true;
     world.real.drifted = true;
@@ -41,7 +41,7 @@ fn corrections_that_do_not_last_are_told_although_each_took_two_tries() {
 
 /// Rule 7, with an approval of each correction.
 #[test]
-fn corrections_that_do_not_last_are_told_although_a_person_approved_each() {
+fn not_converging_is_reported_if_each_correction_is_approved() {
     let mut world = World::applied();
     world.edit(|tf| tf.with("/approval/mode", "Manual"));
     world.settle();
