@@ -108,7 +108,7 @@ fn architecture_of_a_failed_run_is_not_recorded() {
 }
 
 #[test]
-fn destroy_runs_on_the_architecture_of_what_is_applied() {
+fn destroy_runs_on_the_architecture_of_the_apply() {
     let mut world = applied();
     world.settings.own_architecture = Arm64;
     world.restart().delete();

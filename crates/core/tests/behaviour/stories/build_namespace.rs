@@ -79,7 +79,7 @@ fn builds_have_one_namespace(
 }
 
 #[test]
-fn a_build_elsewhere_is_lent_what_it_needs() {
+fn build_in_build_namespace_gets_a_build_secret() {
     let mut world = world();
     let mut steps = Vec::new();
     for _ in 0..8 {
@@ -115,7 +115,7 @@ fn a_build_elsewhere_is_lent_what_it_needs() {
 #[rstest]
 #[case::kaniko(rich())]
 #[case::append(appended(rich()))]
-fn nothing_of_the_namespace_of_a_resource_is_named_by_a_build_elsewhere(#[case] tf: Terraform) {
+fn build_pod_uses_only_secrets_of_the_build_namespace(#[case] tf: Terraform) {
     let tf = tf.with("/containerRegistry/serviceAccountName", json!(null));
     let made = Made::by(world_of(tf, elsewhere()));
     let build = made.job("alustan-build");
@@ -168,7 +168,7 @@ fn secrets_named(value: &serde_json::Value, named: &mut Vec<String>) {
 #[case::repository(None, &["ssh-key"], Some(("Opaque", vec!["lent", "ssh-key"])))]
 #[case::both(Some("{}"), &["username", "password"],
     Some(("kubernetes.io/dockerconfigjson", vec![".dockerconfigjson", "lent", "password", "username"])))]
-fn what_is_lent_is_what_is_there(
+fn build_secret_contains_existing_credentials(
     #[case] docker: Option<&str>,
     #[case] git: &[&str],
     #[case] wanted: Option<(&str, Vec<&str>)>,
@@ -197,7 +197,7 @@ fn what_is_lent_is_what_is_there(
 #[case::it_went_well(None)]
 #[case::it_failed(Some(FailureClass::Module))]
 #[case::the_world_failed(Some(FailureClass::Transient))]
-fn it_is_taken_back_as_soon_as_the_build_has_ended(#[case] fail: Option<FailureClass>) {
+fn build_secret_is_deleted_once_the_build_ends(#[case] fail: Option<FailureClass>) {
     let (mut world, job) = building();
     assert!(world.is_lent(&job));
     assert!(world.advance_builds(fail));
@@ -216,7 +216,7 @@ fn it_is_taken_back_as_soon_as_the_build_has_ended(#[case] fail: Option<FailureC
 }
 
 #[test]
-fn a_failed_build_is_deleted_where_it_is_and_the_next_is_lent_anew() {
+fn failed_build_is_deleted_and_next_gets_a_build_secret() {
     let (mut world, job) = building();
     world.advance_builds(Some(FailureClass::Transient));
     let mut deleted = None;
@@ -245,7 +245,7 @@ fn a_failed_build_is_deleted_where_it_is_and_the_next_is_lent_anew() {
 }
 
 #[test]
-fn a_build_whose_maker_died_before_it_was_lent_anything_gets_it() {
+fn build_secret_is_created_after_controller_crash() {
     let (mut world, job) = building();
     world.builds.get_mut(&job).unwrap().lent = None;
     world.restart();
@@ -258,7 +258,7 @@ fn a_build_whose_maker_died_before_it_was_lent_anything_gets_it() {
 }
 
 #[test]
-fn a_build_that_waits_for_what_it_is_to_be_lent_gets_it() {
+fn build_that_waits_for_its_build_secret_gets_it() {
     let (mut world, job) = building();
     let build = world.builds.get_mut(&job).unwrap();
     build.lent = None;
@@ -276,7 +276,7 @@ fn a_build_that_waits_for_what_it_is_to_be_lent_gets_it() {
 #[rstest]
 #[case::ssh("/gitRepo/sshKeySecret", json!({"name": "deploy", "key": "id"}))]
 #[case::https("/gitRepo/credentialsSecret", json!({"name": "login"}))]
-fn a_build_elsewhere_begins_once_it_has_the_credentials_of_the_repository(
+fn build_waits_for_credentials_of_the_repository(
     #[case] field: &str,
     #[case] secret: serde_json::Value,
 ) {
@@ -302,7 +302,7 @@ fn a_build_elsewhere_begins_once_it_has_the_credentials_of_the_repository(
 }
 
 #[test]
-fn it_is_taken_back_also_from_a_build_that_nobody_wants_any_more() {
+fn build_secret_of_an_outdated_build_is_deleted() {
     let (mut world, job) = building();
     world.commit(7);
     world.restart();
@@ -318,7 +318,7 @@ fn it_is_taken_back_also_from_a_build_that_nobody_wants_any_more() {
 }
 
 #[test]
-fn it_is_taken_back_from_a_resource_that_is_deleted_or_whose_record_is_gone() {
+fn build_secret_is_deleted_with_resource_or_lost_record() {
     for lose_record in [false, true] {
         let (mut world, job) = building();
         world.advance_builds(None);
@@ -336,7 +336,7 @@ fn it_is_taken_back_from_a_resource_that_is_deleted_or_whose_record_is_gone() {
 }
 
 #[test]
-fn nobody_is_who_they_please_in_the_namespace_of_builds() {
+fn service_account_is_refused_in_build_namespace() {
     let tf = terraform().with("/containerRegistry/serviceAccountName", "pusher");
     let mut world = world_of(tf, elsewhere());
     world
@@ -362,7 +362,7 @@ fn nobody_is_who_they_please_in_the_namespace_of_builds() {
 }
 
 #[test]
-fn builds_and_nothing_else_have_user_namespaces() {
+fn only_builds_have_user_namespaces() {
     let remapped = Settings {
         builder_user_namespaces: true,
         ..settings()

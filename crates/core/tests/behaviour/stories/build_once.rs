@@ -60,7 +60,7 @@ fn usual() -> ImagePlan {
     terraform().with("/containerRegistry/builder", serde_json::json!({ "kind": "Append" })), source(), base())]
 #[case::another_commit_date(terraform(), SourceSeen { committed_at: crate::fixtures::at(9), ..source() }, base())]
 #[case::a_runner_with_other_steps(terraform(), source(), PinnedImage { build_protocol: None, ..base() })]
-fn the_tag_stays_with(
+fn image_tag_stays_the_same_with(
     #[case] tf: Terraform,
     #[case] source: SourceSeen,
     #[case] base: PinnedImage,
@@ -80,7 +80,7 @@ fn the_tag_stays_with(
 #[case::an_init_script(terraform().with_script("init", "terraform init"), source(), base())]
 #[case::another_repository(
     terraform().with("/containerRegistry/imageName", "registry.test/other"), source(), base())]
-fn the_tag_changes_with(
+fn image_tag_changes_with(
     #[case] tf: Terraform,
     #[case] source: SourceSeen,
     #[case] base: PinnedImage,
@@ -89,7 +89,7 @@ fn the_tag_changes_with(
 }
 
 #[test]
-fn the_tag_belongs_to_one_namespace() {
+fn image_tag_differs_between_namespaces() {
     let other = plan(
         &terraform(),
         &source(),
@@ -102,7 +102,7 @@ fn the_tag_belongs_to_one_namespace() {
 }
 
 #[test]
-fn runner_with_other_steps_is_replaced_in_the_pod_alone() {
+fn runner_with_other_build_steps_is_replaced_only_in_the_pod() {
     let older = PinnedImage {
         build_protocol: None,
         ..base()
@@ -113,13 +113,13 @@ fn runner_with_other_steps_is_replaced_in_the_pod_alone() {
 }
 
 #[test]
-fn two_resources_with_one_content_have_one_build() {
+fn resources_with_the_same_content_share_one_build() {
     let other = image(&terraform().named("other"), &source(), &base());
     assert_eq!(names::build_job(&other.tag), names::build_job(&usual().tag));
 }
 
 #[test]
-fn the_dockerfile_copies_what_changes_most_in_the_last_layer() {
+fn dockerfile_copies_most_volatile_files_in_the_last_layer() {
     insta::assert_snapshot!(usual().dockerfile);
     let foreign = PinnedImage {
         reference: "elsewhere.test/base:1".to_owned(),
@@ -129,7 +129,7 @@ fn the_dockerfile_copies_what_changes_most_in_the_last_layer() {
 }
 
 #[test]
-fn the_context_is_in_the_registry_before_the_build_begins() {
+fn context_is_pushed_before_the_build_starts() {
     let mut world = World::new();
     let mut steps = Vec::new();
     for _ in 0..8 {
@@ -151,7 +151,7 @@ fn the_context_is_in_the_registry_before_the_build_begins() {
 }
 
 #[test]
-fn an_image_that_the_registry_has_is_not_built() {
+fn image_in_the_registry_is_not_built() {
     let mut first = World::applied();
     let mut second = World::with(terraform().named("other"));
     second.images = std::mem::take(&mut first.images);
@@ -161,7 +161,7 @@ fn an_image_that_the_registry_has_is_not_built() {
 }
 
 #[test]
-fn a_build_that_another_resource_began_is_waited_for() {
+fn resource_waits_for_same_build_of_another_resource() {
     let first = World::until(|world| !world.builds.is_empty());
     let mut second = World::with(terraform().named("other"));
     second.builds.clone_from(&first.builds);
@@ -178,7 +178,7 @@ fn a_build_that_another_resource_began_is_waited_for() {
 }
 
 #[test]
-fn a_commit_that_does_not_touch_the_module_changes_nothing() {
+fn commit_outside_module_starts_no_build_and_no_run() {
     let mut world = World::applied();
     let runs = world.run_number();
     world.commit_outside();
@@ -235,7 +235,7 @@ fn an_image_in_use_needs_no_registry() {
 }
 
 #[test]
-fn a_build_waits_for_a_place() {
+fn build_waits_for_a_slot() {
     let mut world = World::new();
     world.room = false;
     assert_eq!(
@@ -271,7 +271,7 @@ fn upgraded() -> World {
 }
 
 #[test]
-fn a_new_base_image_of_the_operator_builds_and_applies_nothing_by_itself() {
+fn new_base_image_of_operator_starts_no_build_and_no_run() {
     let world = upgraded();
     assert!(world.is_ready());
     assert_eq!((world.run_number(), world.builds.len()), (1, 1));
@@ -280,7 +280,7 @@ fn a_new_base_image_of_the_operator_builds_and_applies_nothing_by_itself() {
 }
 
 #[test]
-fn the_next_run_has_the_new_base_image_of_the_operator() {
+fn next_run_uses_new_base_image_of_operator() {
     let mut world = upgraded();
     world.now = world.settle().unwrap();
     for _ in 0..20 {
@@ -332,10 +332,7 @@ fn applied_by_protocol_4() -> World {
 #[rstest]
 #[case::nothing_else_changed(0, 1)]
 #[case::the_module_changed_meanwhile(1, 2)]
-fn an_upgrade_from_hashes_with_the_tag_applies_what_changed_alone(
-    #[case] commit: u32,
-    #[case] runs: i64,
-) {
+fn upgrade_from_protocol_4_applies_only_changed_modules(#[case] commit: u32, #[case] runs: i64) {
     let mut world = applied_by_protocol_4();
     world.commit(commit);
     upgrade(&mut world);

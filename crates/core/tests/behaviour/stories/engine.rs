@@ -59,7 +59,7 @@ fn engine(world: &World) -> Option<String> {
 #[case::terraform_unless_named(json!({"version": "1.9"}), "terraform 1.9.8")]
 #[case::before_a_release_by_its_whole_name(
     json!({"name": "opentofu", "version": "1.13.0-rc1"}), "opentofu 1.13.0-rc1")]
-fn the_catalogue_has_what_is_asked_for(#[case] asked: Value, #[case] wanted: &str) {
+fn catalogue_resolves_requested_engine(#[case] asked: Value, #[case] wanted: &str) {
     let found = base_image(&of(asked), &with_catalogue(), None)
         .unwrap()
         .unwrap_err();
@@ -68,7 +68,7 @@ fn the_catalogue_has_what_is_asked_for(#[case] asked: Value, #[case] wanted: &st
 }
 
 #[test]
-fn a_version_that_nobody_has_is_told_with_those_that_there_are() {
+fn unknown_version_stalls_and_lists_available_engines() {
     let world = world(json!({"name": "opentofu", "version": "1.10"}));
     assert_eq!(
         (world.reason().as_str(), world.is_stalled()),
@@ -88,7 +88,7 @@ fn a_version_that_nobody_has_is_told_with_those_that_there_are() {
 }
 
 #[test]
-fn an_engine_is_found_once_and_stays() {
+fn resolved_engine_is_pinned() {
     let mut world = world(json!({"name": "opentofu", "version": "1.12"}));
     assert!(world.is_ready(), "{:?}", world.status());
     assert_eq!(engine(&world).as_deref(), Some("opentofu 1.12.10"));
@@ -112,7 +112,7 @@ fn an_engine_is_found_once_and_stays() {
 #[rstest]
 #[case::to_another_engine(json!({"name": "opentofu", "version": "1.12.6"}))]
 #[case::to_an_older_version(json!({"name": "terraform", "version": "1.9.8"}))]
-fn a_switch_needs_leave(#[case] next: Value) {
+fn engine_switch_needs_permission(#[case] next: Value) {
     let mut world = world(json!({"version": "1.11.4"}));
     assert!(world.is_ready(), "{:?}", world.status());
     world.edit(|tf| tf.with("/engine", next)).settle();
@@ -138,7 +138,7 @@ fn a_switch_needs_leave(#[case] next: Value) {
 }
 
 #[test]
-fn a_newer_version_needs_no_leave_and_nothing_does_before_the_first_apply() {
+fn upgrade_and_switch_before_first_apply_need_no_permission() {
     let mut newer = world(json!({"version": "1.9.8"}));
     newer
         .edit(|tf| tf.with("/engine/version", "1.11.4"))
@@ -157,7 +157,7 @@ fn a_newer_version_needs_no_leave_and_nothing_does_before_the_first_apply() {
 }
 
 #[test]
-fn an_apply_that_fails_half_way_counts() {
+fn partial_apply_pins_the_engine() {
     let mut world = World::with(of(json!({"version": "1.11.4"})));
     world.settings = with_catalogue();
     world.run_to(Stage::Applying);
@@ -170,7 +170,7 @@ fn an_apply_that_fails_half_way_counts() {
 }
 
 #[test]
-fn what_was_refused_is_destroyed_with_the_engine_that_made_it() {
+fn destroy_after_refused_switch_uses_applied_engine() {
     let mut world = world(json!({"version": "1.11.4"}));
     let made_in = world.pin.as_ref().unwrap().image.clone();
     world
@@ -185,7 +185,7 @@ fn what_was_refused_is_destroyed_with_the_engine_that_made_it() {
 }
 
 #[test]
-fn a_base_image_of_ones_own_goes_before_the_catalogue() {
+fn base_image_in_spec_overrides_catalogue() {
     let tf = of(json!({"name": "opentofu"})).with("/containerRegistry/baseImage", "mine.test/x:1");
     let found = base_image(&tf, &with_catalogue(), None)
         .unwrap()
@@ -205,7 +205,7 @@ fn a_base_image_of_ones_own_goes_before_the_catalogue() {
 
 /// For an image outside the catalogue, the runner determines the engine and refuses a change.
 #[test]
-fn the_runner_is_told_what_to_compare_its_engine_with() {
+fn runner_gets_applied_engine_unless_switch_is_allowed() {
     let mut world = world(json!({"version": "1.11.4"}));
     let own = "mine.test/x:1";
     world.edit(|tf| tf.with("/containerRegistry/baseImage", own));
@@ -244,7 +244,7 @@ fn the_runner_is_told_what_to_compare_its_engine_with() {
 #[case::locks_in_a_table("1.9.8", json!({"provider": "aws", "s3": "b", "region": "r", "dynamoDB": "t"}), None)]
 #[case::both("1.9.8", json!({"provider": "aws", "s3": "b", "region": "r", "dynamoDB": "t", "lockFile": true}), Some("lockFile"))]
 #[case::new_enough("1.11.4", json!({"provider": "aws", "s3": "b", "region": "r"}), None)]
-fn a_backend_that_the_engine_is_too_old_for_is_told_before_anything_is_built(
+fn backend_unsupported_by_engine_is_refused_before_build(
     #[case] version: &str,
     #[case] backend: Value,
     #[case] advice: Option<&str>,

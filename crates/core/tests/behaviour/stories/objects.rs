@@ -169,7 +169,7 @@ fn job_of_a_build_by_append_on_a_foreign_base() {
 }
 
 #[test]
-fn operator_default_builds_what_names_no_builder() {
+fn operator_builder_is_used_without_builder_in_spec() {
     let built_by = |tf: Terraform| {
         let mut world = World::with(tf);
         world.settings.builder = BuilderKind::Append;
@@ -199,12 +199,12 @@ fn the_job_of_an_apply() {
 }
 
 #[test]
-fn the_job_of_a_look_for_drift() {
+fn the_job_of_a_drift_check() {
     assert_made!(Made::of(terraform()).job("drift"));
 }
 
 #[test]
-fn names_of_a_short_and_a_long_resource_are_names_of_jobs() {
+fn job_names_are_valid_for_short_and_long_resource_names() {
     for name in ["w", &"w".repeat(50), "web-2"] {
         let mut world = World::with(terraform().named(name));
         world.run_to(Stage::Planning);
@@ -214,7 +214,7 @@ fn names_of_a_short_and_a_long_resource_are_names_of_jobs() {
 }
 
 #[test]
-fn the_rights_of_a_runner() {
+fn the_role_of_a_runner() {
     let made = Made::of(terraform());
     let role = made.objects.iter().find_map(|object| match object {
         Object::Role(role) => Some(role),
@@ -224,7 +224,7 @@ fn the_rights_of_a_runner() {
 }
 
 #[test]
-fn a_namespace_is_marked_before_something_is_applied_in_it() {
+fn namespace_is_labelled_once_before_the_first_apply() {
     let made = Made::of(terraform());
     let marks: Vec<_> = made
         .objects
@@ -253,7 +253,7 @@ fn a_namespace_is_marked_before_something_is_applied_in_it() {
 #[case::never_written(r#"{"current": null, "previous": null, "writer": "w"}"#, false)]
 #[case::written(r#"{"current": {"version": 1}, "previous": null}"#, true)]
 #[case::unreadable("{", true)]
-fn pointer_tells_whether_there_is_a_version(#[case] content: &str, #[case] has_version: bool) {
+fn pointer_shows_whether_a_state_version_exists(#[case] content: &str, #[case] has_version: bool) {
     let data = [("pointer".to_owned(), ByteString(content.into()))];
     let pointer = Secret {
         data: Some(data.into()),
@@ -274,7 +274,7 @@ fn the_claim_of_the_cache() {
 }
 
 #[test]
-fn a_resource_without_a_cache_has_scratch_space() {
+fn resource_without_cache_uses_an_empty_dir() {
     let made = Made::of(terraform().with("/cache/enabled", false));
     assert!(
         !made
@@ -293,7 +293,7 @@ fn a_resource_without_a_cache_has_scratch_space() {
 }
 
 #[test]
-fn nothing_that_destroy_needs_has_an_owner() {
+fn objects_have_labels_and_no_owner_references() {
     let made = Made::by(rich_world());
     assert!(
         made.jobs
@@ -332,7 +332,7 @@ fn variables_are_in_no_job() {
 }
 
 #[test]
-fn applying_again_leaves_the_data_of_the_state_alone() {
+fn state_secrets_are_applied_without_data() {
     let made = Made::of(terraform());
     for object in &made.objects {
         if let Object::Secret(secret) = object
@@ -360,7 +360,7 @@ fn runner_pods_have_no_init_containers_and_run_once() {
 
 /// Only the `prepare` container fetches private modules, with the credentials of the repository.
 #[test]
-fn credentials_of_the_repository_are_seen_by_the_one_who_prepares_alone() {
+fn repository_credentials_are_mounted_only_in_prepare() {
     let tf = terraform()
         .with(
             "/gitRepo/sshKeySecret",

@@ -258,7 +258,7 @@ fn only_the_builder_writes_to_its_root_filesystem() {
 }
 
 #[test]
-fn the_checks_find_what_they_look_for() {
+fn pod_security_checks_detect_violations() {
     let container = |security| Container {
         name: "c".to_owned(),
         security_context: Some(security),

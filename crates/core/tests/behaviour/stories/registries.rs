@@ -58,7 +58,7 @@ fn environment(job: &Job, name: &str) -> Option<String> {
 #[case("localhost/web", "localhost/web")]
 #[case("registry:5000/web", "registry:5000/web")]
 #[case("h.example/team/web", "h.example/team/web")]
-fn every_program_knows_a_registry_by_the_same_name(#[case] name: &str, #[case] expected: &str) {
+fn image_name_is_canonical_for_builder_and_context(#[case] name: &str, #[case] expected: &str) {
     assert_eq!(canonical(name), expected);
     let job = build(terraform().with("/containerRegistry/imageName", name));
     let begin = format!("--destination={expected}:");
@@ -72,14 +72,14 @@ fn every_program_knows_a_registry_by_the_same_name(#[case] name: &str, #[case] e
 
 proptest! {
     #[test]
-    fn a_name_with_its_registry_stays_as_it_is(name in "[a-z0-9.:-]{0,12}(/[a-z0-9._-]{1,6}){0,3}") {
+    fn canonical_image_name_is_idempotent(name in "[a-z0-9.:-]{0,12}(/[a-z0-9._-]{1,6}){0,3}") {
         let once = canonical(&name);
         prop_assert_eq!(canonical(&once), once);
     }
 }
 
 #[test]
-fn the_builder_reads_the_derived_secret_where_it_cannot_read_the_registrys_own() {
+fn builder_mounts_derived_secret_for_unsupported_type() {
     let docker = |job: &Job| {
         let volumes = pod(job).volumes.unwrap();
         let secret = volumes
@@ -108,7 +108,7 @@ fn the_builder_reads_the_derived_secret_where_it_cannot_read_the_registrys_own()
 }
 
 #[test]
-fn certificates_are_for_the_registries_of_the_image_and_its_base() {
+fn ca_bundle_is_used_for_registries_of_image_and_base() {
     let trusted = |image: &str| {
         let mut world = World::with(terraform().with("/containerRegistry/imageName", image));
         world.settings.ca_bundle = Some("PEM".to_owned());
@@ -136,7 +136,7 @@ fn certificates_are_for_the_registries_of_the_image_and_its_base() {
     json!({"cacheRepository": "team/layers", "cacheLifetime": "48h"}),
     &["--cache=true", "--cache-copy-layers=true", "--cache-repo=docker.io/team/layers", "--cache-ttl=172800s"])]
 #[case::none(json!({"cache": false, "cacheRepository": "x/y"}), &["--cache=false"])]
-fn layers_are_kept(#[case] builder: serde_json::Value, #[case] expected: &[&str]) {
+fn layer_cache_follows_the_spec(#[case] builder: serde_json::Value, #[case] expected: &[&str]) {
     let tf = terraform().with("/containerRegistry/builder", builder);
     let arguments = arguments(&build(tf)).into_iter();
     let about: Vec<_> = arguments.filter(|it| it.starts_with("--cache")).collect();
@@ -144,7 +144,7 @@ fn layers_are_kept(#[case] builder: serde_json::Value, #[case] expected: &[&str]
 }
 
 #[test]
-fn an_image_says_whose_it_is() {
+fn image_labels_name_namespace_and_context() {
     let arguments = arguments(&build(terraform()));
     let labels: Vec<_> = arguments
         .iter()
@@ -158,7 +158,7 @@ fn an_image_says_whose_it_is() {
 }
 
 #[test]
-fn a_tag_that_nobody_may_move_breaks_no_build() {
+fn immutable_tag_does_not_fail_the_build() {
     let arguments = arguments(&build(terraform()));
     assert!(arguments.contains(&"--push-ignore-immutable-tag-errors".to_owned()));
 }
@@ -167,7 +167,7 @@ fn a_tag_that_nobody_may_move_breaks_no_build() {
 #[case("aws", "ecr", "docker-credential-ecr-login", None)]
 #[case("gcp", "google", "docker-credential-gcr", None)]
 #[case("azure", "acr", "docker-credential-acr-env", Some("true"))]
-fn a_cloud_lets_the_build_pod_in_by_its_account(
+fn build_pod_has_cloud_identity_of_its_service_account(
     #[case] provider: &str,
     #[case] kaniko: &str,
     #[case] helper: &str,
@@ -214,7 +214,7 @@ fn init_gets_no_identity_of_a_cloud_and_no_helper(#[case] kind: &str) {
 }
 
 #[test]
-fn without_a_cloud_nothing_of_it_is_in_the_pod() {
+fn build_pod_without_provider_has_no_cloud_identity() {
     let job = build(terraform());
     assert!(
         !arguments(&job)
@@ -232,7 +232,7 @@ fn with_dockerfile() -> Terraform {
 }
 
 #[test]
-fn a_dockerfile_of_the_repository_is_refused_unless_the_operator_allows_it() {
+fn dockerfile_of_repository_is_refused_by_default() {
     let mut world = World::with(with_dockerfile());
     world.settle();
     let status = world.status();
@@ -316,7 +316,7 @@ fn change_of_builder_kind_builds_and_applies_nothing() {
 }
 
 #[test]
-fn what_was_made_before_dockerfiles_were_forbidden_is_destroyed_all_the_same() {
+fn destroy_succeeds_after_dockerfiles_are_forbidden() {
     let mut world = World::with(with_dockerfile());
     world.settings.dockerfiles = true;
     world.settle();
@@ -327,7 +327,7 @@ fn what_was_made_before_dockerfiles_were_forbidden_is_destroyed_all_the_same() {
 }
 
 #[test]
-fn a_dockerfile_of_the_repository_stands_before_ours_and_gets_the_base_by_digest() {
+fn dockerfile_of_repository_is_built_first_on_pinned_base() {
     let mut world = World::with(with_dockerfile());
     world.settings.dockerfiles = true;
     let job = build_of(world);
@@ -345,7 +345,7 @@ fn a_dockerfile_of_the_repository_stands_before_ours_and_gets_the_base_by_digest
 }
 
 #[test]
-fn another_dockerfile_makes_another_image() {
+fn image_tag_depends_on_the_dockerfile() {
     let tag = |tf: Terraform| {
         let mut world = World::with(tf);
         world.settings.dockerfiles = true;
@@ -364,7 +364,7 @@ fn another_dockerfile_makes_another_image() {
 #[case("registry.test/teams/web", false)]
 #[case("registry.test.example/team/web", false)]
 #[case("elsewhere.test/team/web", false)]
-fn the_operators_identity_is_lent_to_the_repositories_that_it_is_told(
+fn operator_identity_is_used_only_for_listed_repositories(
     #[case] repository: &str,
     #[case] lent: bool,
 ) {
