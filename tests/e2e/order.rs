@@ -33,7 +33,7 @@ async fn order_of_a_stack_follows_dependencies_in_both_directions() {
 }
 
 #[tokio::test]
-#[ignore = "takes two minutes, and core's `a_stack_comes_up_level_by_level` and `what_is_deleted_goes_in_reverse_and_all_of_it` show the same for any stack"]
+#[ignore = "takes two minutes, and core's `resources_start_once_their_dependencies_are_ready` and `all_resources_are_deleted_after_their_dependents` show the same for any stack"]
 async fn order_of_a_stack_of_fifty_follows_dependencies() {
     stack_of(5, 10).await;
 }

@@ -39,7 +39,7 @@ fn world(tf: Terraform, cloud: AccountSeen) -> World {
 }
 
 #[test]
-fn resources_use_what_the_lists_name_and_nothing_else() {
+fn allow_lists_permit_only_listed_values() {
     let table: Value = serde_json::from_str(&TABLE.replace("NAMESPACE", "team")).expect("a table");
     let data: BTreeMap<String, String> = serde_json::from_value(table["lists"].clone()).unwrap();
     let (known, keys): (BTreeSet<_>, BTreeSet<_>) =
@@ -92,7 +92,7 @@ fn an_empty_list_allows_nothing() {
 }
 
 #[test]
-fn what_is_not_allowed_is_neither_asked_for_nor_built_nor_run() {
+fn forbidden_resource_stalls_without_build_and_run() {
     let mut world = World::new();
     world.allowed = lists(&[("registries", "registry.other")]);
     world.settle();
@@ -111,7 +111,7 @@ fn what_is_not_allowed_is_neither_asked_for_nor_built_nor_run() {
 }
 
 #[test]
-fn what_was_applied_before_a_list_runs_no_more_and_goes_all_the_same() {
+fn forbidden_applied_resource_starts_only_destroy() {
     let mut world = World::applied();
     world.allowed = lists(&[("repositories", "https://other.test")]);
     world.edit(|tf| tf.with_variable("size", 1)).settle();
@@ -122,7 +122,7 @@ fn what_was_applied_before_a_list_runs_no_more_and_goes_all_the_same() {
 }
 
 #[test]
-fn nobody_is_asked_about_a_destroy_by_script_and_a_mode_is_read_as_it_is_meant() {
+fn required_approval_exempts_destroy_scripts_and_trims_modes() {
     for (mode, asks) in [
         ("Manual", true),
         ("Manual\n", true),
@@ -145,7 +145,7 @@ fn nobody_is_asked_about_a_destroy_by_script_and_a_mode_is_read_as_it_is_meant()
 }
 
 #[test]
-fn where_a_person_must_be_asked_a_resource_that_does_not_ask_is_asked_for() {
+fn required_approval_refuses_auto_mode_and_covers_destroy() {
     let mut world = World::applied();
     world.allowed = lists(&[("destroy", "Manual")]);
     world.settle();
@@ -169,7 +169,7 @@ fn where_a_person_must_be_asked_a_resource_that_does_not_ask_is_asked_for() {
 #[rstest]
 #[case::of_runs(RUNNER)]
 #[case::of_builds("/containerRegistry/serviceAccountName")]
-fn an_account_is_for_resources_once_its_owner_says_so(#[case] field: &str) {
+fn service_account_is_usable_once_it_is_annotated(#[case] field: &str) {
     let tf = terraform().with(field, "cloud");
     let mut world = world(tf, AccountSeen::Absent);
     for (account, state, reason) in [
@@ -199,7 +199,7 @@ fn an_account_is_for_resources_once_its_owner_says_so(#[case] field: &str) {
 }
 
 #[test]
-fn a_list_of_accounts_goes_before_their_owners() {
+fn service_account_list_overrides_annotation() {
     for (list, account, wanted) in [
         ("other", AccountSeen::Open, "ServiceAccountNotAllowed"),
         ("", AccountSeen::Open, "ServiceAccountNotAllowed"),
@@ -219,7 +219,7 @@ fn account(job: &Job) -> String {
 }
 
 #[test]
-fn runs_have_the_account_that_is_named_with_its_identity_and_the_rights_of_a_run() {
+fn runs_use_named_service_account_with_tokens_and_role() {
     let tokens = json!([{"name": "aws", "audience": "sts.amazonaws.com"}]);
     let tf = terraform()
         .with(RUNNER, "cloud")
@@ -263,7 +263,7 @@ fn runs_have_the_account_that_is_named_with_its_identity_and_the_rights_of_a_run
 }
 
 #[test]
-fn another_identity_is_another_configuration() {
+fn changed_service_account_starts_an_apply() {
     let mut world = world(terraform(), AccountSeen::Open);
     world.settle();
     world.edit(|tf| tf.with(RUNNER, "cloud")).settle();
@@ -277,7 +277,7 @@ fn another_identity_is_another_configuration() {
 #[case::one_that_is_not_lent_any_more("cloud", AccountSeen::Closed, "cloud")]
 #[case::another_one("other", AccountSeen::Closed, "cloud")]
 #[case::another_one_that_is_lent("other", AccountSeen::Open, "other")]
-fn a_destroy_has_the_account_of_the_apply_or_one_that_is_allowed(
+fn destroy_uses_service_account_of_apply_or_an_allowed_one(
     #[case] named: &str,
     #[case] seen: AccountSeen,
     #[case] expected: &str,

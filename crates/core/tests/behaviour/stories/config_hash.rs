@@ -70,13 +70,13 @@ fn aws() -> serde_json::Value {
     },
     ..usual()
 })]
-fn the_hash_changes_with(#[case] inputs: RunInputs) {
+fn config_hash_changes_with(#[case] inputs: RunInputs) {
     let seen = InputsSeen::default();
     assert_ne!(hash(&inputs, &seen), hash(&usual(), &seen));
 }
 
 #[test]
-fn the_hash_changes_with_image_key_scripts_and_environment() {
+fn config_hash_changes_with_tag_key_scripts_and_environment() {
     let (seen, mut scripts) = (InputsSeen::default(), usual());
     let first = hash(&usual(), &seen);
     assert_ne!(hash_of(b"key", "another", &usual(), &seen), first);
@@ -92,7 +92,7 @@ fn the_hash_changes_with_image_key_scripts_and_environment() {
 }
 
 #[test]
-fn a_prefix_of_a_variable_is_stripped() {
+fn variable_prefix_tf_var_is_stripped() {
     let plain = terraform().with_variable("zone", "a");
     let prefixed = terraform().with_variable("TF_VAR_zone", "a");
     let seen = InputsSeen::default();
@@ -103,7 +103,7 @@ fn a_prefix_of_a_variable_is_stripped() {
 }
 
 #[test]
-fn more_state_slots_change_nothing() {
+fn additional_state_slots_do_not_change_config_hash() {
     let mut more = usual();
     let managed = more.backend.managed.as_mut().unwrap();
     managed.slots.push("web-state-slot-3".to_owned());
@@ -119,7 +119,7 @@ fn more_state_slots_change_nothing() {
 #[case::the_interval_of_the_repository("/gitRepo/interval", json!("5m"))]
 #[case::the_architecture("/runner/architecture", json!("arm64"))]
 #[case::the_builder("/containerRegistry/builder", json!({ "image": "b" }))]
-fn no_run_for_another(#[case] field: &str, #[case] value: serde_json::Value) {
+fn no_run_starts_after_change_of(#[case] field: &str, #[case] value: serde_json::Value) {
     let mut world = World::applied();
     world.edit(|tf| tf.with(field, value));
     let looked = world.look_once();
@@ -140,7 +140,7 @@ fn moved() -> serde_json::Value {
 #[case::backend("/backend", moved())]
 #[case::script("/scripts/apply", json!({ "inline": "make apply" }))]
 #[case::repository("/containerRegistry/imageName", json!("registry.test/other/web"))]
-fn a_run_for_another(#[case] field: &str, #[case] value: serde_json::Value) {
+fn run_starts_after_change_of(#[case] field: &str, #[case] value: serde_json::Value) {
     let mut world = World::applied();
     world.edit(|tf| tf.with(field, value));
     world.look_once();
@@ -152,7 +152,7 @@ fn a_run_for_another(#[case] field: &str, #[case] value: serde_json::Value) {
 }
 
 #[test]
-fn a_run_for_another_value_in_a_secret_of_the_runner() {
+fn run_starts_after_change_of_runner_secret() {
     let mut world = World::applied();
     world.cloud = Some(1);
     world.settle();

@@ -9,7 +9,7 @@ use crate::fixtures::{Edit as _, terraform};
 use crate::world::{Look, Stage, World};
 
 #[test]
-fn without_its_credentials_nothing_is_built() {
+fn missing_registry_secret_prevents_build() {
     let mut world = World::new();
     world.regcred = false;
     world.settle();
@@ -27,7 +27,7 @@ fn without_its_credentials_nothing_is_built() {
 }
 
 #[test]
-fn a_missing_secret_is_the_first_thing_that_is_said() {
+fn missing_secret_is_reported_before_outages() {
     let mut world = World::new();
     world.regcred = false;
     (world.git_up, world.registry_up) = (false, false);
@@ -38,7 +38,7 @@ fn a_missing_secret_is_the_first_thing_that_is_said() {
 }
 
 #[test]
-fn a_secret_that_goes_missing_is_said_and_harms_nothing() {
+fn secret_deleted_after_apply_is_reported_without_new_run() {
     let mut world = World::applied();
     world.cloud = None;
     world.settle();
@@ -59,7 +59,7 @@ fn a_secret_that_goes_missing_is_said_and_harms_nothing() {
 }
 
 #[test]
-fn a_backend_that_is_not_the_modules_is_a_conflict_before_anything_is_built() {
+fn backend_conflict_with_module_is_refused_before_build() {
     let aws = json!({ "provider": "aws", "s3": "bucket", "region": "us-east-1" });
     let mut world = World::with(terraform().with("/backend", aws));
     world.module_backend = Some("gcs".to_owned());
@@ -78,7 +78,7 @@ fn a_backend_that_is_not_the_modules_is_a_conflict_before_anything_is_built() {
 }
 
 #[test]
-fn the_registrys_own_secret_pulls_the_image() {
+fn registry_secret_is_used_as_pull_secret() {
     let mut world = World::new();
     world.run_to(Stage::Planning);
     assert_eq!(
@@ -89,7 +89,7 @@ fn the_registrys_own_secret_pulls_the_image() {
 }
 
 #[test]
-fn a_secret_of_another_type_gives_a_derived_pull_secret() {
+fn pull_secret_is_derived_from_secret_of_another_type() {
     let mut world = World::new();
     world.pull_config = Some(r#"{"auths":{}}"#.to_owned());
     let mut pulls = Vec::new();
@@ -125,7 +125,7 @@ fn a_secret_of_another_type_gives_a_derived_pull_secret() {
 }
 
 #[test]
-fn a_pull_secret_that_cannot_be_derived_any_more_is_made_from_the_pin() {
+fn pull_secret_is_recreated_from_pin_without_registry_secret() {
     let mut world = World::new();
     world.pull_config = Some(r#"{"auths":{}}"#.to_owned());
     world.settle();
@@ -142,7 +142,7 @@ fn a_pull_secret_that_cannot_be_derived_any_more_is_made_from_the_pin() {
 }
 
 #[test]
-fn without_a_secret_images_are_pulled_by_anybody() {
+fn images_are_pulled_anonymously_without_registry_secret() {
     let open = terraform().with("/containerRegistry/secretRef", json!(null));
     let mut world = World::with(open);
     world.run_to(Stage::Planning);

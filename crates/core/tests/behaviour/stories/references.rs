@@ -116,7 +116,7 @@ pub(super) fn is(tf: &mut Terraform, ready: &str, reason: &str) {
 
 proptest! {
     #[test]
-    fn a_cycle_is_told_by_its_path_and_nothing_else_is_one(graph in graphs()) {
+    fn only_cycles_are_refused_and_named_by_their_path(graph in graphs()) {
         let all = resources(&graph);
         for (i, tf) in all.iter().enumerate() {
             let on_cycle = reached(&graph, i).contains(&i);
@@ -140,7 +140,7 @@ proptest! {
     }
 
     #[test]
-    fn a_stack_comes_up_level_by_level(graph in stacks()) {
+    fn resources_start_once_their_dependencies_are_ready(graph in stacks()) {
         let mut all = resources(&graph);
         let mut level: BTreeMap<usize, usize> = BTreeMap::new();
         for round in 0..=graph.len() {
@@ -162,7 +162,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_deleted_goes_in_reverse_and_all_of_it(graph in graphs()) {
+    fn all_resources_are_deleted_after_their_dependents(graph in graphs()) {
         let all = resources(&graph);
         let mut left: BTreeMap<usize, Terraform> = all.into_iter().enumerate().collect();
         while !left.is_empty() {
@@ -180,7 +180,7 @@ proptest! {
     }
 
     #[test]
-    fn who_depends_on_a_resource_hears_of_it(graph in graphs()) {
+    fn followers_are_exactly_the_resources_that_name_it(graph in graphs()) {
         let all = resources(&graph);
         for tf in &all {
             let hear: BTreeSet<_> = followers(tf, &all).into_iter().collect();
@@ -207,7 +207,7 @@ fn labelled(name: &str) -> Terraform {
 }
 
 #[test]
-fn what_gives_values_is_a_dependency() {
+fn source_of_values_is_a_dependency() {
     let web = takes(&json!({ "name": "network" }));
     let network = terraform().named("network");
     let seen = dependencies(&web, [&network]);
@@ -216,7 +216,7 @@ fn what_gives_values_is_a_dependency() {
 }
 
 #[test]
-fn a_selector_finds_the_others_in_the_order_of_their_names() {
+fn selector_returns_other_resources_sorted_by_name() {
     let mut web = takes(&json!({ "selector": { "matchLabels": { "role": "cluster" } } }));
     web.metadata.labels = Some([("role".to_owned(), "cluster".to_owned())].into());
     let gone = labelled("d").deleted(at(0));
@@ -251,7 +251,7 @@ fn a_selector_finds_the_others_in_the_order_of_their_names() {
 #[case::a_wait("/waitFor", json!([{ "apiVersion": "v1", "kind": "Pod", "name": "x", "namespace": "other" }]), "spec.waitFor[0]")]
 #[case::a_wait_before_the_end("/destroyWaitFor", json!([{ "apiVersion": "v1", "kind": "Pod", "namespace": "other" }]), "spec.destroyWaitFor[0]")]
 #[case::health("/healthChecks", json!([{ "apiVersion": "v1", "kind": "Pod", "name": "x", "namespace": "other" }]), "spec.healthChecks[0]")]
-fn namespaces_are_walls_unless_the_operator_is_told_otherwise(
+fn cross_namespace_references_are_refused_by_default(
     #[case] pointer: &str,
     #[case] value: serde_json::Value,
     #[case] field: &str,
@@ -270,7 +270,7 @@ fn namespaces_are_walls_unless_the_operator_is_told_otherwise(
 }
 
 #[test]
-fn ones_own_namespace_may_be_named() {
+fn reference_to_own_namespace_is_allowed() {
     let tf = terraform().with("/dependsOn", json!([{ "name": "x", "namespace": "team" }]));
     assert_eq!(check(&tf, [&tf], false), Ok(()));
 }
@@ -278,7 +278,7 @@ fn ones_own_namespace_may_be_named() {
 #[rstest]
 #[case::new(terraform(), "AwaitingProcessing")]
 #[case::deleted(terraform().deleted(at(0)), "Deleted")]
-fn a_resource_is_no_footing_while_it_is(#[case] tf: Terraform, #[case] wanted: &str) {
+fn dependency_is_not_ready_while_it_is(#[case] tf: Terraform, #[case] wanted: &str) {
     let Standing::NotReady { reason, .. } = standing(&tf) else {
         panic!("{:?}", standing(&tf))
     };
@@ -286,7 +286,7 @@ fn a_resource_is_no_footing_while_it_is(#[case] tf: Terraform, #[case] wanted: &
 }
 
 #[test]
-fn a_resource_whose_spec_has_just_changed_is_no_footing() {
+fn dependency_with_outdated_generation_is_not_ready() {
     let mut tf = terraform();
     make_ready(&mut tf);
     assert_eq!(standing(&tf), Standing::Ready);
@@ -295,7 +295,7 @@ fn a_resource_whose_spec_has_just_changed_is_no_footing() {
 }
 
 #[test]
-fn who_waits_for_one_that_waits_is_told_the_cause() {
+fn transitive_dependency_names_the_root_cause() {
     let graph = Graph::from([
         (0, [].into()),
         (1, [0].into()),
@@ -319,7 +319,7 @@ fn who_waits_for_one_that_waits_is_told_the_cause() {
 }
 
 #[test]
-fn who_is_in_another_namespace_holds_nobody_up_unless_the_operator_looks_there() {
+fn dependents_in_other_namespaces_count_only_if_allowed() {
     let network = terraform().named("network");
     let named = json!([{ "name": "network", "namespace": "team" }]);
     let mut elsewhere = terraform().with("/dependsOn", named);
@@ -332,7 +332,7 @@ fn who_is_in_another_namespace_holds_nobody_up_unless_the_operator_looks_there()
 }
 
 #[test]
-fn a_cycle_through_a_selector_is_told() {
+fn cycle_through_a_selector_is_refused() {
     let web = takes(&json!({ "selector": { "matchLabels": { "role": "cluster" } } }));
     let cluster = labelled("a").with("/dependsOn", json!([{ "name": "web" }]));
     for (tf, path) in [(&web, "web -> a -> web"), (&cluster, "a -> web -> a")] {
@@ -362,7 +362,7 @@ fn selectors() -> impl Strategy<Value = LabelSelector> {
 
 proptest! {
     #[test]
-    fn a_selector_matches_what_it_matches_in_the_api_server(
+    fn selector_matches_the_same_labels_as_the_api_server(
         selector in selectors(),
         labels in prop::collection::btree_map("[ab]", "[xy]", 0..3),
     ) {
@@ -438,7 +438,7 @@ fn a_selector_with_too_many_values_is_refused() {
 }
 
 #[test]
-fn one_of_two_references_with_a_trigger_is_enough() {
+fn dependency_triggers_if_one_of_two_references_does() {
     let entry = |trigger| json!({ "terraformRef": { "name": "network", "outputs": { "a": "a" }, "trigger": trigger } });
     let tf = terraform()
         .with("/dependsOn", json!([{ "name": "network" }]))
@@ -451,7 +451,7 @@ fn one_of_two_references_with_a_trigger_is_enough() {
 }
 
 #[test]
-fn the_cause_is_told_on_a_cycle_too() {
+fn dependency_on_a_cycle_names_the_root_cause() {
     let graph = Graph::from([
         (0, [].into()),
         (1, [0, 2].into()),

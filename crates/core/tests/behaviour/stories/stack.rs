@@ -77,7 +77,7 @@ impl World {
 }
 
 #[test]
-fn a_dependency_that_is_not_ready_blocks_by_name_while_the_image_is_built() {
+fn unready_dependency_blocks_run_but_not_build() {
     let mut world = World::new();
     world.stack.dependencies = vec![ready("dns"), stalled("network")];
     world.settle();
@@ -107,7 +107,7 @@ fn a_dependency_that_is_not_ready_blocks_by_name_while_the_image_is_built() {
 }
 
 #[test]
-fn a_dependency_that_does_not_exist_is_waited_for_and_named() {
+fn missing_dependency_is_reported_by_name() {
     let mut world = World::new();
     world.stack.dependencies = vec![DependencySeen {
         standing: Standing::Missing,
@@ -124,7 +124,7 @@ fn a_dependency_that_does_not_exist_is_waited_for_and_named() {
 }
 
 #[test]
-fn what_is_applied_stays_ready_whatever_becomes_of_its_dependencies() {
+fn applied_resource_stays_ready_with_unready_dependencies() {
     let mut world = World::applied();
     world.stack.dependencies = vec![stalled("network")];
     world.stack.wait_for = vec![fails("waitFor")];
@@ -139,7 +139,7 @@ fn what_is_applied_stays_ready_whatever_becomes_of_its_dependencies() {
 }
 
 #[test]
-fn a_value_that_is_not_there_is_waited_for_while_the_image_is_built() {
+fn missing_value_blocks_run_but_not_build() {
     let mut world = World::new();
     let missing = failure(
         FailureClass::Transient,
@@ -166,7 +166,7 @@ fn a_value_that_is_not_there_is_waited_for_while_the_image_is_built() {
 #[rstest]
 #[case::of_the_spec("InputTooLarge", FailureClass::User, true)]
 #[case::of_the_world("OutputNotFound", FailureClass::Transient, false)]
-fn a_value_that_cannot_be_stalls(
+fn missing_value_stalls_only_for_user_failures(
     #[case] reason: &str,
     #[case] class: FailureClass,
     #[case] stalls: bool,
@@ -181,7 +181,7 @@ fn a_value_that_cannot_be_stalls(
 }
 
 #[test]
-fn a_value_that_goes_missing_leaves_ready_what_is_applied() {
+fn deleted_value_source_leaves_applied_resource_ready() {
     let mut world = with_password("one");
     let found = std::mem::take(&mut world.stack.variables.found);
     let why = "spec.variablesFrom[0].secretRef: Secret db does not exist";
@@ -204,10 +204,7 @@ fn a_value_that_goes_missing_leaves_ready_what_is_applied() {
 #[rstest]
 #[case::before_the_first_run("/waitFor", "spec.waitFor[0].cel")]
 #[case::also_where_it_is_needed_later("/healthChecks", "spec.healthChecks[0].cel")]
-fn an_expression_that_is_none_is_told_before_anything_runs(
-    #[case] list: &str,
-    #[case] field: &str,
-) {
+fn invalid_expression_is_reported_before_the_first_run(#[case] list: &str, #[case] field: &str) {
     let test = json!({"apiVersion": "v1", "kind": "Pod", "name": "x", "cel": "object.data.("});
     let mut world = World::with(terraform().with(list, json!([test])));
     world.settle();
@@ -234,7 +231,7 @@ fn a_changed_input_causes_one_run_that_names_it() {
 }
 
 #[test]
-fn a_changed_input_waits_for_others_that_may_change_too() {
+fn changed_input_waits_for_other_changing_inputs() {
     let mut world = with_password("one");
     world.stack.changing = Some("subnets".to_owned());
     world
@@ -253,7 +250,7 @@ fn a_changed_input_waits_for_others_that_may_change_too() {
 }
 
 #[test]
-fn a_changed_spec_does_not_wait_for_inputs_that_may_change() {
+fn changed_spec_does_not_wait_for_changing_inputs() {
     let mut world = with_password("one");
     world.stack.changing = Some("subnets".to_owned());
     world
@@ -263,7 +260,7 @@ fn a_changed_spec_does_not_wait_for_inputs_that_may_change() {
 }
 
 #[test]
-fn inputs_that_flap_are_applied_at_most_once_a_minute_and_more_and_more_rarely() {
+fn flapping_input_starts_runs_at_increasing_intervals() {
     let mut world = with_password("first");
     let mut runs = Vec::new();
     for second in 0..3_600 {
@@ -298,7 +295,7 @@ fn inputs_that_flap_are_applied_at_most_once_a_minute_and_more_and_more_rarely()
 }
 
 #[test]
-fn an_input_that_triggers_nothing_waits_for_the_next_run() {
+fn input_without_trigger_waits_for_the_next_run() {
     let mut world = World::new();
     let quiet = |value: &str| FoundInput {
         trigger: false,
@@ -314,7 +311,7 @@ fn an_input_that_triggers_nothing_waits_for_the_next_run() {
 }
 
 #[test]
-fn later_entries_win_over_earlier_ones_and_the_spec_over_all() {
+fn later_sources_override_earlier_and_spec_overrides_all() {
     let mut world = World::new();
     world.stack.variables.found = vec![
         found("ConfigMap a", "TF_VAR_color", "red"),
@@ -340,14 +337,14 @@ fn later_entries_win_over_earlier_ones_and_the_spec_over_all() {
 }
 
 #[test]
-fn values_of_secrets_are_known_as_such() {
+fn values_from_secrets_are_marked_as_secret() {
     let world = with_password("correct horse");
     let inputs = world.pin.clone().unwrap().inputs;
     assert_eq!(inputs.secret_variables, ["password".to_owned()].into());
 }
 
 #[test]
-fn an_input_and_the_spec_that_change_at_once_are_one_run() {
+fn input_and_spec_changed_together_start_one_run() {
     let mut world = with_password("one");
     world.pass(600).finds(found("Secret db", "password", "two"));
     world.edit(|tf| tf.with_variable("size", 9)).settle();
@@ -359,7 +356,7 @@ fn an_input_and_the_spec_that_change_at_once_are_one_run() {
 }
 
 #[test]
-fn an_object_that_is_waited_for_too_long_is_said_and_still_waited_for() {
+fn wait_timeout_is_reported_and_the_wait_continues() {
     let mut world = World::new();
     world.stack.wait_for = vec![fails("waitFor")];
     world.settle();
@@ -380,7 +377,7 @@ fn an_object_that_is_waited_for_too_long_is_said_and_still_waited_for() {
 }
 
 #[test]
-fn each_object_has_its_own_time() {
+fn wait_timeout_is_measured_per_object() {
     let mut world = World::new();
     world.stack.wait_for = vec![fails("waitFor"), fails("waitFor")];
     world.stack.wait_for[1].field = "spec.waitFor[1]".to_owned();
@@ -395,7 +392,7 @@ fn each_object_has_its_own_time() {
 }
 
 #[test]
-fn a_test_that_means_nothing_stalls_at_once() {
+fn invalid_test_stalls_immediately() {
     let mut world = World::new();
     world.stack.wait_for = vec![test(
         "waitFor",
@@ -409,7 +406,7 @@ fn a_test_that_means_nothing_stalls_at_once() {
 }
 
 #[test]
-fn what_is_applied_is_ready_once_its_health_checks_pass() {
+fn applied_resource_is_ready_once_health_checks_pass() {
     let mut world = World::new();
     world.stack.health_checks = vec![fails("healthChecks")];
     world.settle();
@@ -429,7 +426,7 @@ fn what_is_applied_is_ready_once_its_health_checks_pass() {
 }
 
 #[test]
-fn dependents_go_first() {
+fn destroy_waits_for_dependents() {
     let mut world = World::applied();
     world.stack.dependents = vec!["apps".to_owned(), "dns".to_owned()];
     world.delete().settle();
@@ -452,7 +449,7 @@ fn dependents_go_first() {
 }
 
 #[test]
-fn objects_that_must_be_gone_hold_a_destroy_back() {
+fn destroy_waits_for_destroy_wait_for() {
     let mut world = World::applied();
     world.stack.destroy_wait_for = vec![fails("destroyWaitFor")];
     world.delete().settle();
@@ -475,7 +472,7 @@ fn objects_that_must_be_gone_hold_a_destroy_back() {
 #[case::never_applied(World::new(), "")]
 #[case::orphaned(World::applied(), "Orphan")]
 #[case::abandoned(World::applied(), "Destroy")]
-fn nothing_holds_back_what_is_not_destroyed(#[case] mut world: World, #[case] policy: &str) {
+fn release_without_destroy_does_not_wait(#[case] mut world: World, #[case] policy: &str) {
     world.look_once();
     world.stack.dependents = vec!["apps".to_owned()];
     world.stack.destroy_wait_for = vec![fails("destroyWaitFor")];
@@ -491,7 +488,7 @@ fn nothing_holds_back_what_is_not_destroyed(#[case] mut world: World, #[case] po
 #[rstest]
 #[case::as_it_is_now(Some("two"), "two")]
 #[case::as_it_was_where_it_is_gone(None, "one")]
-fn a_destroy_has_the_value(#[case] now: Option<&str>, #[case] wanted: &str) {
+fn destroy_uses_value_of_source_or_pin(#[case] now: Option<&str>, #[case] wanted: &str) {
     let mut world = with_password("one");
     if let Some(now) = now {
         world.finds(found("Secret db", "password", now));
@@ -513,7 +510,7 @@ fn a_destroy_has_the_value(#[case] now: Option<&str>, #[case] wanted: &str) {
 }
 
 #[test]
-fn a_resource_alone_depends_on_nothing() {
+fn resource_without_dependencies_has_dependencies_ready() {
     let world = World::with(terraform());
     assert_eq!(condition(&world.status(), "DependenciesReady"), "");
     let world = World::applied();
@@ -521,7 +518,7 @@ fn a_resource_alone_depends_on_nothing() {
 }
 
 #[test]
-fn time_runs_for_an_object_only_while_nothing_else_is_missing() {
+fn wait_timeout_starts_once_dependencies_are_ready() {
     let mut world = World::new();
     world.stack.wait_for = vec![fails("waitFor")];
     world.stack.dependencies = vec![stalled("network")];
@@ -539,7 +536,7 @@ fn time_runs_for_an_object_only_while_nothing_else_is_missing() {
 }
 
 #[test]
-fn a_wait_that_is_over_is_forgotten() {
+fn health_check_timeout_restarts_after_success() {
     let mut world = World::applied();
     world.stack.health_checks = vec![fails("healthChecks")];
     world.settle();
@@ -557,7 +554,7 @@ fn a_wait_that_is_over_is_forgotten() {
 }
 
 #[test]
-fn a_correction_that_is_blocked_leaves_ready_as_it_is() {
+fn blocked_correction_leaves_ready_true() {
     let mut world = World::applied();
     world.real.drifted = true;
     world.stack.dependencies = vec![stalled("network")];
@@ -570,7 +567,7 @@ fn a_correction_that_is_blocked_leaves_ready_as_it_is() {
 }
 
 #[test]
-fn who_looks_elsewhere_from_now_on_has_changed_the_spec() {
+fn changed_value_source_counts_as_spec_change() {
     let from = json!([{ "secretRef": { "name": "db", "keys": { "password": "p" } } }]);
     let mut world = with_password("one");
     world
@@ -590,7 +587,7 @@ fn who_looks_elsewhere_from_now_on_has_changed_the_spec() {
 }
 
 #[test]
-fn inputs_of_what_was_never_applied_flap_no_faster() {
+fn inputs_before_first_apply_are_rate_limited() {
     let mut world = World::new();
     world.finds(found("ConfigMap c", "color", "0"));
     world.run_to(Stage::Planning);

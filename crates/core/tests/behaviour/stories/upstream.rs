@@ -226,7 +226,7 @@ fn runs_once(
 /// `far` takes from `left`, `left` from `base`, and `end` from `base` and `far`. `end` is reconciled after the run of `left`, before
 /// `far` observes it.
 #[test]
-fn who_is_ready_has_to_be_seen_by_those_that_wait_for_it() {
+fn resource_waits_until_upstream_run_is_observed() {
     let (base, left, far, end) = (0, 1, 2, 3);
     let graph = [
         (base, vec![]),
@@ -257,7 +257,7 @@ fn who_is_ready_has_to_be_seen_by_those_that_wait_for_it() {
 #[case::running("Unknown", true, Doing::Works)]
 #[case::blocked("False", false, Doing::Waits)]
 #[case::failed("False", true, Doing::Rests)]
-fn a_look_tells_what_its_resource_is_about(
+fn activity_follows_conditions_and_dependencies(
     #[case] ready: &str,
     #[case] on_firm_ground: bool,
     #[case] doing: Doing,
