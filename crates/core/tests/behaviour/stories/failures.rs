@@ -41,7 +41,7 @@ impl World {
 }
 
 #[test]
-fn the_modules_failures_are_tried_again_until_the_budget_is_used_up() {
+fn module_failures_are_retried_until_budget_is_used_up() {
     let mut world = World::new();
     world.fail_at(Stage::Applying, FailureClass::Module);
     let status = world.status();
@@ -79,7 +79,7 @@ fn the_modules_failures_are_tried_again_until_the_budget_is_used_up() {
 #[rstest]
 #[case::changes_without_a_plan(RunResult::Changes)]
 #[case::cancelled_by_itself(RunResult::Cancelled)]
-fn result_that_a_run_cannot_have_costs_a_retry(#[case] result: RunResult) {
+fn impossible_result_of_a_run_costs_a_retry(#[case] result: RunResult) {
     let mut world = World::new();
     for number in 1..=2 {
         world.run_to(Stage::Applying);
@@ -117,7 +117,7 @@ fn budget_outlasts_restarts_and_an_edit_of_the_backoff() {
 }
 
 #[test]
-fn faults_of_the_world_cost_no_budget_and_wait_longer_and_longer() {
+fn transient_failures_use_no_budget_and_back_off() {
     let mut world = World::new();
     let mut waits = Vec::new();
     for _ in 0..9 {
@@ -134,7 +134,7 @@ fn faults_of_the_world_cost_no_budget_and_wait_longer_and_longer() {
 }
 
 #[test]
-fn what_only_a_person_can_mend_is_not_tried_again() {
+fn user_failure_is_not_retried() {
     let mut world = World::new();
     world.fail_at(Stage::Planning, FailureClass::User);
     assert!(world.is_stalled());
@@ -143,7 +143,7 @@ fn what_only_a_person_can_mend_is_not_tried_again() {
 }
 
 #[test]
-fn success_ends_a_row_of_failures() {
+fn success_resets_the_failure_count() {
     let mut world = World::new();
     world
         .fail_at(Stage::Applying, FailureClass::Module)
@@ -157,7 +157,7 @@ fn success_ends_a_row_of_failures() {
 }
 
 #[test]
-fn a_stalled_resource_is_tried_again_when_a_person_asks() {
+fn stalled_resource_is_retried_on_request() {
     let mut world = World::new();
     world
         .fail_at(Stage::Planning, FailureClass::User)
@@ -168,7 +168,7 @@ fn a_stalled_resource_is_tried_again_when_a_person_asks() {
 }
 
 #[test]
-fn asking_gives_the_whole_budget_again() {
+fn request_resets_the_retry_budget() {
     let mut world = World::new();
     world.fail_at(Stage::Planning, FailureClass::User).ask();
     world.fail_at(Stage::Planning, FailureClass::Module);
@@ -177,7 +177,7 @@ fn asking_gives_the_whole_budget_again() {
 }
 
 #[test]
-fn a_change_gives_a_new_budget() {
+fn changed_spec_resets_the_retry_budget() {
     let mut world = World::new();
     world.fail_at(Stage::Planning, FailureClass::User);
     world.edit(|tf| tf.with_variable("size", 1)).settle();
@@ -188,7 +188,7 @@ fn a_change_gives_a_new_budget() {
 #[case::before_it_began(Stage::Created, "PodLost", "the run had not started")]
 #[case::while_planning(Stage::Planning, "PodLost", "the run had not changed any object")]
 #[case::while_applying(Stage::Applying, "Interrupted", "the run was applying")]
-fn a_run_that_is_lost_is_tried_again(
+fn lost_run_is_retried(
     #[case] stage: Stage,
     #[case] reason: &str,
     #[case] text: &str,
@@ -210,7 +210,7 @@ fn a_run_that_is_lost_is_tried_again(
 }
 
 #[test]
-fn a_job_that_somebody_deletes_before_it_began_is_made_again() {
+fn job_deleted_before_it_starts_is_recreated() {
     let mut world = World::new();
     world.run_to(Stage::Created);
     world.delete_job("web-apply-1");
@@ -220,7 +220,7 @@ fn a_job_that_somebody_deletes_before_it_began_is_made_again() {
 }
 
 #[test]
-fn the_pod_of_a_deleted_job_is_waited_for() {
+fn pod_of_a_deleted_job_completes_its_run() {
     let mut world = World::new();
     world.run_to(Stage::Applying);
     world.delete_job("web-apply-1");
@@ -234,7 +234,7 @@ fn the_pod_of_a_deleted_job_is_waited_for() {
 }
 
 #[test]
-fn a_revert_after_an_apply_that_failed_half_way_is_applied() {
+fn revert_after_partial_apply_is_applied() {
     let mut world = World::applied();
     world.edit(|tf| tf.with_variable("size", 1));
     world.fail_at(Stage::Applying, FailureClass::Module);
@@ -260,7 +260,7 @@ fn a_revert_after_a_failed_build_needs_no_run() {
 }
 
 #[test]
-fn a_failed_build_counts_once_however_often_it_is_seen() {
+fn failed_build_counts_once_across_reconciles() {
     let mut world = World::new();
     world.fail_build(FailureClass::Module);
     assert!(is_quiet(&world.look_once()));
@@ -282,7 +282,7 @@ fn a_failed_build_counts_once_however_often_it_is_seen() {
 }
 
 #[test]
-fn a_stalled_build_is_tried_again_when_a_person_asks() {
+fn stalled_build_is_retried_on_request() {
     let mut world = World::new();
     world.fail_build(FailureClass::User);
     assert!(world.is_stalled());
@@ -292,7 +292,7 @@ fn a_stalled_build_is_tried_again_when_a_person_asks() {
 }
 
 #[test]
-fn a_failed_build_of_the_world_is_built_again() {
+fn build_with_transient_failure_is_retried() {
     let mut world = World::new();
     for _ in 0..4 {
         world.fail_build(FailureClass::Transient);
@@ -304,7 +304,7 @@ fn a_failed_build_of_the_world_is_built_again() {
 }
 
 #[test]
-fn an_outage_says_that_it_is_asked_again_and_costs_no_write_with_each_try() {
+fn repository_outage_is_polled_without_status_changes() {
     let mut world = World::new();
     world.git_up = false;
     world.look_once();
@@ -319,7 +319,7 @@ fn an_outage_says_that_it_is_asked_again_and_costs_no_write_with_each_try() {
 }
 
 #[test]
-fn an_outage_of_the_repository_leaves_a_ready_resource_ready() {
+fn repository_outage_leaves_ready_true() {
     let mut world = World::applied();
     world.git_up = false;
     assert!(world.look_once().decision.start.is_none());
@@ -331,7 +331,7 @@ fn an_outage_of_the_repository_leaves_a_ready_resource_ready() {
 }
 
 #[test]
-fn what_a_person_must_mend_says_the_same_however_often_it_is_asked() {
+fn message_of_user_failure_is_the_same_after_each_query() {
     let failure = Failure {
         class: FailureClass::User,
         reason: "BranchNotFound".to_owned(),
@@ -349,7 +349,7 @@ fn what_a_person_must_mend_says_the_same_however_often_it_is_asked() {
 #[case::during_the_build(World::until(|world| !world.builds.is_empty()))]
 #[case::during_the_run(World::until(|world| !world.pods.is_empty()))]
 #[case::at_rest(World::applied())]
-fn an_hour_without_git_and_registry_ends_with_everything_converged(#[case] mut world: World) {
+fn resource_converges_after_hour_without_git_and_registry(#[case] mut world: World) {
     (world.git_up, world.registry_up) = (false, false);
     let end = world.now + SignedDuration::from_hours(1);
     let mut looks = 0;

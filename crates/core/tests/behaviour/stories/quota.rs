@@ -24,7 +24,7 @@ impl World {
 }
 
 #[test]
-fn a_run_whose_job_is_not_admitted_ends_at_once_and_costs_no_retry() {
+fn run_with_denied_job_ends_and_costs_no_retry() {
     let mut world = World::without_room();
     let looked = world.look_once();
     assert_eq!(
@@ -60,7 +60,7 @@ fn a_run_whose_job_is_not_admitted_ends_at_once_and_costs_no_retry() {
 }
 
 #[test]
-fn it_is_tried_again_ever_more_seldom_until_there_is_room() {
+fn denied_run_is_retried_with_backoff_until_it_is_admitted() {
     let mut world = World::without_room();
     let mut tries = Vec::new();
     for _ in 0..8 {
@@ -84,7 +84,7 @@ fn it_is_tried_again_ever_more_seldom_until_there_is_room() {
 }
 
 #[test]
-fn who_comes_after_a_crash_learns_it_by_itself() {
+fn denied_run_ends_after_controller_restart() {
     let mut world = World::without_room();
     world.restart();
     for _ in 0..5 {
@@ -95,7 +95,7 @@ fn who_comes_after_a_crash_learns_it_by_itself() {
 }
 
 #[test]
-fn a_destroy_that_is_not_admitted_says_so_and_happens_once_there_is_room() {
+fn denied_destroy_is_reported_and_retried() {
     let mut world = World::applied();
     world.full = true;
     world.delete();
@@ -110,7 +110,7 @@ fn a_destroy_that_is_not_admitted_says_so_and_happens_once_there_is_room() {
 }
 
 #[test]
-fn a_pod_that_is_not_admitted_leaves_its_place_after_half_a_minute() {
+fn run_with_denied_pod_ends_after_30_seconds() {
     let mut world = World::new();
     world.run_to(Stage::Created);
     world.pods.clear();
@@ -132,7 +132,7 @@ fn a_pod_that_is_not_admitted_leaves_its_place_after_half_a_minute() {
 }
 
 #[test]
-fn a_build_that_is_not_admitted_is_told_and_done_again() {
+fn denied_build_is_reported_and_retried() {
     let mut world = World::until(|world| !world.builds.is_empty());
     let why = alustan_core::model::admission::no_pod(
         r#"Error creating: pods "b-x" is forbidden: exceeded quota: small, requested: pods=1"#,

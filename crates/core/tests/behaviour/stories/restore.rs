@@ -59,7 +59,7 @@ fn message(world: &World) -> String {
 }
 
 #[test]
-fn restored_resource_waits_for_the_volume_with_the_unsaved_state() {
+fn restored_resource_waits_for_volume_with_unsaved_state() {
     let mut world = restored(World::applied());
     world.left_behind.as_mut().unwrap().history.unsaved = Some(UnsavedState {
         run: 1,
@@ -172,7 +172,7 @@ fn approval_and_inputs_of_a_backup_are_not_restored() {
 }
 
 #[test]
-fn approval_given_after_the_backup_approves_no_plan_after_the_restore() {
+fn approval_given_after_backup_is_invalid_after_restore() {
     let mut made = World::applied();
     let backup = made.clone();
     made.edit(|tf| tf.with("/approval/mode", "Manual").with_variable("size", 1));
@@ -231,7 +231,7 @@ fn engine_version_of_a_backup_is_bounded() {
 }
 
 #[test]
-fn record_of_a_living_resource_is_refused() {
+fn record_of_an_existing_resource_is_refused() {
     let mut world = restored(World::applied());
     restore(&mut world);
     let owner = "a Terraform resource in another namespace";
@@ -254,7 +254,7 @@ fn restore_waits_for_pods_of_earlier_runs() {
 }
 
 #[test]
-fn unreadable_record_is_not_taken_for_a_new_one() {
+fn unreadable_record_is_not_restored() {
     let mut world = restored(World::applied());
     restore(&mut world);
     world.left_behind.as_mut().unwrap().record = None;
@@ -300,7 +300,7 @@ fn copy() -> World {
 }
 
 #[test]
-fn copy_of_a_living_resource_starts_anew() {
+fn copy_of_an_existing_resource_gets_a_new_record() {
     let mut world = copy();
     let looked = world.look_once();
     let steps = ["AddFinalizer", "CreateRecord"];
@@ -317,7 +317,7 @@ fn copy_of_a_living_resource_starts_anew() {
 }
 
 #[test]
-fn deleted_copy_of_a_living_resource_destroys_nothing() {
+fn deleted_copy_of_an_existing_resource_destroys_nothing() {
     let mut world = copy();
     world.delete();
     world.look_once();
@@ -381,7 +381,7 @@ fn protected_resource_waits_for_its_restore_even_if_deleted() {
 }
 
 #[test]
-fn resource_that_is_deleted_during_its_restore_is_destroyed_after_it() {
+fn resource_deleted_during_its_restore_is_destroyed_after_it() {
     let mut world = restored(World::applied());
     restore(&mut world);
     world.delete();
@@ -392,7 +392,7 @@ fn resource_that_is_deleted_during_its_restore_is_destroyed_after_it() {
 }
 
 #[test]
-fn deleted_resource_that_is_given_up_leaves_the_secrets() {
+fn abandoned_resource_keeps_secrets_of_the_backup() {
     let mut world = restored(World::applied());
     restore(&mut world);
     world.edit(|tf| tf.annotated(ABANDON, "true")).delete();
@@ -416,7 +416,7 @@ fn restore_continues_after_a_crash() {
 }
 
 #[test]
-fn state_elsewhere_needs_the_record_alone() {
+fn restore_with_s3_state_needs_only_the_record() {
     let mut world = World::with(terraform().with(
         "/backend",
         json!({"provider": "aws", "s3": "states", "region": "us-east-1"}),

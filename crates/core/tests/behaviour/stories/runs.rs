@@ -11,7 +11,7 @@ use crate::fixtures::{Edit as _, terraform};
 use crate::world::{Act, Look, Stage, World};
 
 #[test]
-fn first_of_all_a_resource_is_kept_and_gets_its_record() {
+fn new_resource_gets_finalizer_and_run_record_first() {
     let mut world = World::new();
     let looked = world.look_once();
     assert_eq!(
@@ -40,7 +40,7 @@ fn one_job_plans_and_applies_that_plan() {
 }
 
 #[test]
-fn what_a_pod_needs_is_there_before_the_swap_and_the_pin_before_the_job() {
+fn objects_precede_run_record_and_pin_precedes_job() {
     let mut world = World::until(|world| !world.images.is_empty());
     let start = loop {
         let looked = world.look(Look {
@@ -88,7 +88,7 @@ fn a_change_during_an_apply_waits_for_it_to_end() {
 }
 
 #[test]
-fn the_next_run_waits_for_the_pod_of_the_last() {
+fn next_run_waits_for_pod_of_previous_run() {
     let mut world = World::new();
     world.run_to(Stage::Reported);
     world.edit(|tf| tf.with_variable("size", 1));
@@ -103,7 +103,7 @@ fn the_next_run_waits_for_the_pod_of_the_last() {
 }
 
 #[test]
-fn the_next_run_waits_for_the_pod_of_a_job_that_somebody_deleted() {
+fn next_run_waits_for_pod_of_deleted_job() {
     let mut world = World::new();
     world.run_to(Stage::Reported);
     let pod = world.pods[0].clone();
@@ -116,7 +116,7 @@ fn the_next_run_waits_for_the_pod_of_a_job_that_somebody_deleted() {
 }
 
 #[test]
-fn a_report_counts_at_once_and_inputs_and_report_go() {
+fn report_is_recorded_and_removed_with_the_inputs() {
     let mut world = World::new();
     world.run_to(Stage::Reported);
     let looked = world.look_once();
@@ -139,7 +139,7 @@ fn a_report_counts_at_once_and_inputs_and_report_go() {
 #[rstest]
 #[case::after_the_swap_of_the_record(6)]
 #[case::after_the_swap_of_the_report(7)]
-fn a_controller_that_died_before_the_job_makes_pin_and_job_later(#[case] writes: usize) {
+fn pin_and_job_are_created_after_controller_crash(#[case] writes: usize) {
     let mut world = World::until(|world| !world.images.is_empty());
     world.room = false;
     world.settle();
@@ -168,7 +168,7 @@ fn a_controller_that_died_before_the_job_makes_pin_and_job_later(#[case] writes:
 }
 
 #[test]
-fn who_sees_an_old_record_starts_nothing_and_leaves_the_pin_alone() {
+fn stale_record_starts_no_run_and_keeps_the_pin() {
     let mut world = World::new();
     world.run_to(Stage::Planning);
     let pin = world.pin.clone();
@@ -182,7 +182,7 @@ fn who_sees_an_old_record_starts_nothing_and_leaves_the_pin_alone() {
 }
 
 #[test]
-fn a_run_waits_for_room_and_says_so() {
+fn run_without_slot_waits_with_reason_queued() {
     let mut world = World::until(|world| !world.images.is_empty());
     world.room = false;
     world.settle();
@@ -197,7 +197,7 @@ fn a_run_waits_for_room_and_says_so() {
 }
 
 #[test]
-fn a_state_that_grew_gets_more_slots_and_the_right_to_use_them() {
+fn larger_state_gets_more_slots_and_access_to_them() {
     let mut world = World::new();
     world.run_to(Stage::Applying);
     let mut record = world.record.clone().unwrap();
@@ -230,7 +230,7 @@ fn a_state_that_grew_gets_more_slots_and_the_right_to_use_them() {
 }
 
 #[test]
-fn outputs_never_go_over_a_secret_of_somebody_else() {
+fn outputs_never_overwrite_a_foreign_secret() {
     let mut world = World::new();
     world.outputs.secret = Whose::Foreign;
     world.run_to(Stage::Reported);
@@ -244,7 +244,7 @@ fn outputs_never_go_over_a_secret_of_somebody_else() {
 }
 
 #[test]
-fn finished_jobs_stay_for_their_logs_but_not_all_of_them() {
+fn last_three_finished_jobs_are_kept() {
     let mut world = World::applied();
     for size in 1..6 {
         world.edit(|tf| tf.with_variable("size", size)).settle();
@@ -256,7 +256,7 @@ fn finished_jobs_stay_for_their_logs_but_not_all_of_them() {
 }
 
 #[test]
-fn a_request_applies_what_is_applied_already_once() {
+fn request_starts_one_apply_of_an_applied_resource() {
     let mut world = World::applied();
     world
         .edit(|tf| tf.annotated(alustan_api::RECONCILE_AT, "now"))
@@ -267,7 +267,7 @@ fn a_request_applies_what_is_applied_already_once() {
 }
 
 #[test]
-fn an_annotation_from_the_beginning_asks_for_nothing() {
+fn annotation_of_a_new_resource_starts_no_extra_run() {
     let mut world = World::with(terraform().annotated(alustan_api::RECONCILE_AT, "long ago"));
     world.settle();
     assert_eq!(
@@ -277,7 +277,7 @@ fn an_annotation_from_the_beginning_asks_for_nothing() {
 }
 
 #[test]
-fn a_job_is_created_once_and_only_after_the_swap() {
+fn job_is_created_once_after_the_run_record() {
     let mut world = World::new();
     let mut order = Vec::new();
     for _ in 0..40 {

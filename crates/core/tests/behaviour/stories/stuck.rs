@@ -38,7 +38,7 @@ impl World {
 }
 
 #[test]
-fn a_pod_that_cannot_start_is_told_with_its_own_reason() {
+fn unstartable_pod_is_reported_with_its_reason() {
     let mut world = World::unpulled();
     world.look_once();
     let status = world.status();
@@ -54,7 +54,7 @@ fn a_pod_that_cannot_start_is_told_with_its_own_reason() {
 }
 
 #[test]
-fn after_five_minutes_it_is_given_up_and_costs_no_retry() {
+fn unstartable_run_is_cancelled_and_costs_no_retry() {
     let mut world = World::unpulled();
     let looked = world.next_look();
     assert_eq!(
@@ -73,7 +73,7 @@ fn after_five_minutes_it_is_given_up_and_costs_no_retry() {
 
 /// A pending drift check does not change `Ready`, but it times out like other runs.
 #[test]
-fn a_look_for_drift_that_cannot_start_is_given_up_too() {
+fn unstartable_drift_check_is_cancelled_after_5_minutes() {
     let mut world = World::applied();
     world.images.clear();
     world.next_look();
@@ -94,7 +94,7 @@ fn a_look_for_drift_that_cannot_start_is_given_up_too() {
 }
 
 #[test]
-fn what_it_was_for_has_changed_and_it_is_not_waited_for() {
+fn unstartable_run_is_replaced_after_spec_change() {
     let mut world = World::unpulled();
     world.edit(|tf| tf.with_variable("size", 2));
     let looked = world.look_once();
@@ -112,7 +112,7 @@ fn what_it_was_for_has_changed_and_it_is_not_waited_for() {
 }
 
 #[test]
-fn an_image_that_is_gone_from_the_registry_is_built_again() {
+fn image_deleted_from_registry_is_rebuilt() {
     let mut world = World::unpulled();
     world.run_until_rest();
     assert!(world.is_ready(), "{:?}", world.status());
@@ -121,7 +121,7 @@ fn an_image_that_is_gone_from_the_registry_is_built_again() {
 }
 
 #[test]
-fn an_image_that_was_pushed_and_is_not_there_is_built_again() {
+fn pushed_image_missing_in_registry_is_rebuilt() {
     let mut world = World::until(|world| {
         let done = |state: &BuildState| matches!(state, BuildState::Done(_));
         world.builds.values().any(|build| done(&build.state))
@@ -137,7 +137,7 @@ fn an_image_that_was_pushed_and_is_not_there_is_built_again() {
 }
 
 #[test]
-fn a_job_without_a_pod_is_told() {
+fn job_without_pod_is_reported() {
     let mut world = World::new();
     world.run_to(Stage::Created);
     world.pods.clear();
@@ -159,7 +159,7 @@ fn a_job_without_a_pod_is_told() {
 }
 
 #[test]
-fn a_destroy_that_cannot_start_says_so_and_how_to_give_up() {
+fn unstartable_destroy_is_reported_and_names_abandon() {
     let mut world = World::applied();
     world.images.clear();
     world.delete();
@@ -189,7 +189,7 @@ fn a_destroy_that_cannot_start_says_so_and_how_to_give_up() {
 }
 
 #[test]
-fn a_pod_that_is_there_and_does_not_run_is_told_and_given_up_at_last() {
+fn pod_that_does_not_run_is_reported_then_deleted() {
     let mut world = World::new();
     world.run_to(Stage::Created);
     world.pass(119).look_once();
@@ -214,7 +214,7 @@ fn a_pod_that_is_there_and_does_not_run_is_told_and_given_up_at_last() {
 }
 
 #[test]
-fn unschedulable_pod_is_given_up_after_the_scheduling_timeout() {
+fn unschedulable_pod_is_deleted_after_scheduling_timeout() {
     let mut world = World::unscheduled();
     world.pass(19 * 60).look_once();
     assert!(world.jobs.contains_key("web-apply-2"));
@@ -226,7 +226,7 @@ fn unschedulable_pod_is_given_up_after_the_scheduling_timeout() {
 }
 
 #[test]
-fn pod_that_got_a_node_late_has_the_whole_time_to_start() {
+fn start_timeout_of_a_pod_counts_from_its_scheduling() {
     let mut world = World::unscheduled();
     world.settings.scheduling_timeout = SignedDuration::from_hours(1);
     world.pass(25 * 60).look_once();
@@ -244,7 +244,7 @@ fn pod_that_got_a_node_late_has_the_whole_time_to_start() {
 }
 
 #[test]
-fn build_that_got_a_node_late_has_the_whole_time_to_start() {
+fn start_timeout_of_a_build_counts_from_its_scheduling() {
     let mut world = World::until(|world| !world.builds.is_empty());
     world.pass(15 * 60);
     world.scheduled_at = Some(world.now);
@@ -263,7 +263,7 @@ fn build_that_got_a_node_late_has_the_whole_time_to_start() {
 }
 
 #[test]
-fn a_build_without_a_pod_is_told_and_done_again() {
+fn build_without_pod_is_reported_and_retried() {
     let mut world = World::until(|world| !world.builds.is_empty());
     world
         .builds
@@ -284,7 +284,7 @@ fn a_build_without_a_pod_is_told_and_done_again() {
 }
 
 #[test]
-fn a_cache_volume_that_is_gone_is_replaced() {
+fn lost_cache_volume_is_replaced() {
     let mut world = World::applied();
     world.cache = CacheSeen::Lost;
     world.edit(|tf| tf.with_variable("size", 1));
@@ -299,7 +299,7 @@ fn a_cache_volume_that_is_gone_is_replaced() {
 
 /// Provisioning of a volume takes seconds, and a new one is empty.
 #[test]
-fn neither_the_first_run_nor_the_last_waits_for_a_new_volume() {
+fn first_run_and_destroy_do_not_wait_for_new_volume() {
     for (cache, waits) in [(CacheSeen::Absent, false), (CacheSeen::Bound, true)] {
         let mut world = World::until(|world| !world.images.is_empty());
         world.cache = cache;
@@ -317,7 +317,7 @@ fn neither_the_first_run_nor_the_last_waits_for_a_new_volume() {
 }
 
 #[test]
-fn a_state_that_is_lost_is_not_made_anew() {
+fn state_of_an_applied_resource_is_not_created_again() {
     let mut world = World::applied();
     world.edit(|tf| tf.with_variable("size", 1));
     let start = world.look_once().decision.start.unwrap();
@@ -327,7 +327,7 @@ fn a_state_that_is_lost_is_not_made_anew() {
 }
 
 #[test]
-fn the_first_run_with_the_managed_backend_makes_its_state() {
+fn first_run_with_managed_backend_creates_its_state() {
     let mut world = World::with(crate::fixtures::terraform().with(
         "/backend",
         serde_json::json!({ "provider": "aws", "s3": "states", "region": "eu-west-1" }),
@@ -341,7 +341,7 @@ fn the_first_run_with_the_managed_backend_makes_its_state() {
 }
 
 #[test]
-fn outputs_that_are_gone_or_belong_elsewhere_are_handed_on_again() {
+fn missing_or_renamed_outputs_are_published_again() {
     let mut world = World::applied();
     world.outputs.secret = Whose::Absent;
     world.settle();
@@ -357,7 +357,7 @@ fn outputs_that_are_gone_or_belong_elsewhere_are_handed_on_again() {
 
 /// An apply would correct drift that must only be reported.
 #[test]
-fn who_does_not_want_drift_corrected_asks_for_outputs() {
+fn missing_outputs_start_no_run_in_report_mode() {
     let mut world = World::applied();
     world.edit(|tf| tf.with("/driftDetection/mode", "Report"));
     world.settle();
@@ -367,7 +367,7 @@ fn who_does_not_want_drift_corrected_asks_for_outputs() {
 }
 
 #[test]
-fn an_apply_that_changed_nothing_does_not_decide_what_destroy_runs_with() {
+fn destroy_uses_pin_of_last_apply_that_began() {
     let mut world = World::applied();
     world.edit(|tf| tf.with_variable("size", 7));
     world.run_to(Stage::Planning);
@@ -394,7 +394,7 @@ fn an_apply_that_changed_nothing_does_not_decide_what_destroy_runs_with() {
 }
 
 #[test]
-fn no_run_begins_beside_one_whose_record_somebody_removed() {
+fn no_run_starts_beside_run_with_deleted_record() {
     let mut world = World::applied();
     world.edit(|tf| tf.with_variable("size", 1));
     world.run_to(Stage::Applying);
@@ -415,7 +415,7 @@ fn no_run_begins_beside_one_whose_record_somebody_removed() {
 }
 
 #[test]
-fn with_record_and_pin_gone_a_deleted_resource_neither_cuts_its_run_nor_forgets_what_it_made() {
+fn deletion_without_record_and_pin_waits_for_the_run() {
     let mut world = World::applied();
     world.edit(|tf| tf.with_variable("size", 1));
     world.run_to(Stage::Applying);
@@ -434,7 +434,7 @@ fn with_record_and_pin_gone_a_deleted_resource_neither_cuts_its_run_nor_forgets_
 
 /// The new record does not show earlier runs; Jobs, pin or status do.
 #[test]
-fn a_new_record_in_the_place_of_a_lost_one_knows_that_there_were_runs() {
+fn recreated_record_counts_earlier_runs() {
     let mut world = World::applied();
     (world.record, world.pin) = (None, None);
     world.look_once();
@@ -448,7 +448,7 @@ fn a_new_record_in_the_place_of_a_lost_one_knows_that_there_were_runs() {
 }
 
 #[test]
-fn a_cancelled_run_does_not_make_up_for_one_that_failed_half_way() {
+fn cancelled_run_does_not_clear_partial_apply() {
     let mut world = World::applied();
     world.edit(|tf| tf.with_variable("size", 1));
     world.run_to(Stage::Applying);
@@ -474,7 +474,7 @@ fn a_cancelled_run_does_not_make_up_for_one_that_failed_half_way() {
 }
 
 #[test]
-fn a_restart_while_the_repository_is_out_of_reach_leaves_a_ready_resource_ready() {
+fn restart_during_repository_outage_leaves_ready_true() {
     let mut world = World::applied();
     world.git_up = false;
     world.restart();
@@ -487,7 +487,7 @@ fn a_restart_while_the_repository_is_out_of_reach_leaves_a_ready_resource_ready(
 }
 
 #[test]
-fn a_mended_destroy_is_tried_although_the_budget_is_used_up() {
+fn changed_destroy_script_resets_the_retry_budget() {
     let mut world = World::applied();
     world.delete();
     world.run_to(Stage::Applying);
@@ -500,7 +500,7 @@ fn a_mended_destroy_is_tried_although_the_budget_is_used_up() {
 }
 
 #[test]
-fn a_run_that_takes_too_much_memory_costs_a_retry() {
+fn out_of_memory_run_costs_a_retry() {
     let mut world = World::new();
     world.run_to(Stage::Planning);
     world.ended = Some("OOMKilled, exit code 137".to_owned());
@@ -517,7 +517,7 @@ fn a_run_that_takes_too_much_memory_costs_a_retry() {
 }
 
 #[test]
-fn a_build_goes_on_by_itself_once_its_credentials_are_mended() {
+fn stalled_build_resumes_once_its_credentials_change() {
     let mut world = World::until(|world| !world.builds.is_empty());
     world.advance_builds(Some(FailureClass::User));
     world.settle();
@@ -528,7 +528,7 @@ fn a_build_goes_on_by_itself_once_its_credentials_are_mended() {
 }
 
 #[test]
-fn a_build_that_cannot_start_is_told_with_its_own_reason() {
+fn unstartable_build_is_reported_with_its_reason() {
     let mut world = World::until(|world| !world.builds.is_empty());
     for build in world.builds.values_mut() {
         build.state = BuildState::Active(Some(Waiting {
@@ -548,7 +548,7 @@ fn last_run(world: &World) -> (i64, bool) {
 }
 
 #[test]
-fn a_cache_volume_that_keeps_pods_from_starting_is_replaced() {
+fn unreachable_cache_volume_is_replaced() {
     let mut world = World::applied();
     world.cache = CacheSeen::Bound;
     world.volume_unreachable = true;
@@ -589,7 +589,7 @@ fn unsaved(place: UnsavedPlace) -> World {
 }
 
 #[test]
-fn a_cache_volume_that_holds_an_unsaved_state_is_waited_for() {
+fn runs_wait_for_cache_volume_with_unsaved_state() {
     let mut world = unsaved(UnsavedPlace::CacheVolume);
     for number in 3..15 {
         world.settle();
@@ -623,7 +623,7 @@ fn unsaved_state_in_the_report_needs_no_cache_volume() {
 }
 
 #[test]
-fn cache_volume_is_dispensable_once_a_failed_run_has_saved_the_state() {
+fn cache_volume_is_optional_once_failed_run_saved_state() {
     let mut world = unsaved(UnsavedPlace::CacheVolume);
     world.volume_unreachable = false;
     world.settle();
@@ -637,7 +637,7 @@ fn cache_volume_is_dispensable_once_a_failed_run_has_saved_the_state() {
 }
 
 #[test]
-fn run_without_cache_mounts_the_volume_that_holds_an_unsaved_state() {
+fn run_without_cache_mounts_volume_with_unsaved_state() {
     let mut world = unsaved(UnsavedPlace::CacheVolume);
     world.volume_unreachable = false;
     world.edit(|tf| tf.with("/cache/enabled", false));
@@ -690,7 +690,7 @@ fn lost_volume_is_kept_and_unused_after_an_interrupted_run() {
 }
 
 #[test]
-fn lost_volume_is_replaced_after_a_half_way_failure() {
+fn lost_volume_is_replaced_after_a_partial_apply() {
     let mut world = applying_without_a_zone();
     world.act(0, Act::Fail(FailureClass::Module));
     world.run_until_rest();
@@ -702,7 +702,7 @@ fn lost_volume_is_replaced_after_a_half_way_failure() {
 }
 
 #[test]
-fn a_destroy_goes_on_without_an_unusable_cache_volume() {
+fn destroy_continues_without_unusable_cache_volume() {
     let mut world = World::applied();
     world.cache = CacheSeen::Bound;
     world.volume_unreachable = true;
@@ -716,7 +716,7 @@ fn a_destroy_goes_on_without_an_unusable_cache_volume() {
 
 /// The approved plan is applied from the volume.
 #[test]
-fn a_plan_to_destroy_that_waits_for_approval_has_the_cache_volume() {
+fn destroy_plan_with_approval_mounts_cache_volume() {
     let mut world = World::applied();
     world.cache = CacheSeen::Bound;
     world.edit(|tf| tf.with("/approval", json!({"destroy": "Manual"})));
@@ -727,7 +727,7 @@ fn a_plan_to_destroy_that_waits_for_approval_has_the_cache_volume() {
 }
 
 #[test]
-fn a_working_cache_volume_is_not_replaced_after_a_busy_time() {
+fn cache_volume_is_usable_after_a_delayed_start() {
     let mut world = unsaved(UnsavedPlace::CacheVolume);
     world.settle();
     world.pass(10 * 60);
@@ -742,7 +742,7 @@ fn a_working_cache_volume_is_not_replaced_after_a_busy_time() {
 }
 
 #[test]
-fn a_time_limit_is_at_most_the_operators() {
+fn time_limits_are_capped_by_the_operator() {
     let mut world = World::new();
     world.settings.max_timeout = SignedDuration::from_mins(45);
     world.run_to(Stage::Created);
@@ -755,7 +755,7 @@ fn a_time_limit_is_at_most_the_operators() {
 }
 
 #[test]
-fn only_pods_that_change_something_are_kept_from_eviction() {
+fn disruption_budget_covers_only_pods_that_change_objects() {
     let mut world = World::new();
     world.run_to(Stage::Created);
     let start = world.jobs["web-apply-1"].labels.clone();

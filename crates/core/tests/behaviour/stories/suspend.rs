@@ -14,7 +14,7 @@ impl World {
 }
 
 #[test]
-fn a_suspended_resource_runs_and_builds_nothing_and_says_how_to_go_on() {
+fn suspended_resource_starts_nothing_and_names_command() {
     let mut world = World::with(fixtures::terraform().with("/suspend", true));
     world.settle();
     assert!(world.jobs.is_empty() && world.builds.is_empty());
@@ -32,7 +32,7 @@ fn a_suspended_resource_runs_and_builds_nothing_and_says_how_to_go_on() {
 }
 
 #[test]
-fn what_is_applied_stays_ready_while_suspended_and_is_not_looked_at() {
+fn applied_resource_stays_ready_while_suspended() {
     let mut world = World::applied();
     world.suspend(true).settle();
     assert!(world.is_ready());
@@ -91,7 +91,7 @@ fn edited_suspended_resource_is_not_ready() {
 }
 
 #[test]
-fn resumed_resource_stays_ready_while_its_repository_is_asked() {
+fn resumed_resource_stays_ready_during_repository_query() {
     let mut world = World::applied();
     world.suspend(true).settle();
     world.suspend(false);
@@ -121,7 +121,7 @@ fn deleted_suspended_resource_waits_without_requests() {
 }
 
 #[test]
-fn a_run_that_plans_is_cancelled_and_costs_nothing() {
+fn suspend_cancels_a_planning_run_and_costs_no_retry() {
     let mut world = World::new();
     world.run_to(Stage::Planning).suspend(true);
     world.settle();
@@ -133,7 +133,7 @@ fn a_run_that_plans_is_cancelled_and_costs_nothing() {
 }
 
 #[test]
-fn a_run_that_applies_is_not_cut_short() {
+fn suspend_does_not_interrupt_an_apply() {
     let mut world = World::new();
     world.run_to(Stage::Applying).suspend(true);
     assert_eq!(world.look_once().decision.status.state, State::Applying);
@@ -144,7 +144,7 @@ fn a_run_that_applies_is_not_cut_short() {
 
 /// The swap of `cancel` competes with the swap of the phase: the first one wins.
 #[test]
-fn of_cancelling_and_applying_the_first_wins() {
+fn first_of_cancellation_and_apply_wins() {
     let mut cancelled = World::new();
     cancelled.run_to(Stage::Planning).suspend(true);
     cancelled.look_once();
