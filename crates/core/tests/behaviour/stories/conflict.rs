@@ -27,7 +27,7 @@ fn owner(key: &str) -> alustan_api::Terraform {
 }
 
 #[test]
-fn claimed_address_does_not_block_what_was_applied_there() {
+fn claimed_address_does_not_block_owner_of_the_state() {
     let mut world = World::with(in_s3("web", 5));
     world.settle();
     assert!(world.is_ready());
@@ -48,7 +48,7 @@ fn claimed_address_does_not_block_what_was_applied_there() {
 }
 
 #[test]
-fn address_of_a_forged_report_gives_way_to_that_of_the_spec() {
+fn address_in_spec_overrides_forged_address_in_report() {
     let mut world = World::with(in_s3("web", 5));
     world.run_to(Stage::Reported);
     tell(&mut world, "s3://bucket/of-another");
@@ -58,7 +58,7 @@ fn address_of_a_forged_report_gives_way_to_that_of_the_spec() {
 }
 
 #[test]
-fn forged_address_of_a_managed_state_is_not_believed() {
+fn forged_address_of_a_managed_state_is_ignored() {
     let mut world = World::new();
     world.run_to(Stage::Reported);
     tell(&mut world, "s3://bucket/of-another");
@@ -70,7 +70,7 @@ fn forged_address_of_a_managed_state_is_not_believed() {
 
 /// Rules 11 and 13: "two resources on one state would destroy each other's objects".
 #[test]
-fn a_state_that_an_older_one_took_over_is_not_destroyed_with_the_younger() {
+fn state_of_older_resource_is_not_destroyed_with_younger_one() {
     let mut world = World::with(in_s3("web", 5));
     world.settle();
     assert!(world.is_ready());
@@ -96,7 +96,7 @@ fn a_state_that_an_older_one_took_over_is_not_destroyed_with_the_younger() {
 }
 
 #[test]
-fn what_was_applied_elsewhere_is_destroyed_although_the_spec_names_the_state_of_another() {
+fn destroy_uses_own_state_if_spec_names_state_of_another() {
     let mut world = World::with(in_s3("web", 5));
     world.settle();
     world.others = vec![owner("old")];
@@ -115,7 +115,7 @@ fn tell(world: &mut World, place: &str) {
 
 /// Rule 11: a reported address is outdated once the module changes its backend.
 #[test]
-fn who_has_a_state_of_its_own_again_is_not_refused_for_the_one_before() {
+fn conflict_ends_once_the_module_changes_its_backend() {
     let state = "gcs://bucket/web";
     let mut old = terraform().named("old");
     old.metadata.creation_timestamp = Some(Time(at(1)));
@@ -149,7 +149,7 @@ fn who_has_a_state_of_its_own_again_is_not_refused_for_the_one_before() {
 }
 
 #[test]
-fn a_spec_that_leaves_the_state_after_the_deletion_makes_it_nobodys() {
+fn changed_backend_after_deletion_keeps_the_conflict() {
     let mut world = World::with(in_s3("web", 5));
     world.settle();
     world.others = vec![owner("web")];

@@ -18,7 +18,7 @@ fn applied() -> World {
 }
 
 #[test]
-fn every_run_has_the_volume_with_the_state() {
+fn every_run_mounts_the_volume_with_local_state() {
     let local = json!({"provider": "local"});
     let mut world = World::with(terraform().with("/backend", local));
     world.run_to(Stage::Created);
@@ -32,7 +32,7 @@ fn every_run_has_the_volume_with_the_state() {
 #[rstest]
 #[case(CacheSeen::Lost)]
 #[case(CacheSeen::Absent)]
-fn a_volume_that_held_the_state_is_not_replaced(#[case] cache: CacheSeen) {
+fn lost_volume_with_local_state_is_not_replaced(#[case] cache: CacheSeen) {
     let mut world = applied();
     world.cache = cache;
     world.edit(|tf| tf.with_variable("size", 1)).settle();
@@ -60,7 +60,7 @@ fn a_volume_that_held_the_state_is_not_replaced(#[case] cache: CacheSeen) {
 
 /// The pin may be lost, too.
 #[test]
-fn the_record_knows_that_the_volume_holds_the_state() {
+fn run_record_shows_local_state_on_lost_volume() {
     let mut world = applied();
     world.own.state_address = Some("local:///var/lib/alustan/state/terraform.tfstate".to_owned());
     (world.pin, world.cache) = (None, CacheSeen::Lost);
@@ -69,7 +69,7 @@ fn the_record_knows_that_the_volume_holds_the_state() {
 }
 
 #[test]
-fn a_volume_is_replaced_before_anything_was_applied() {
+fn lost_volume_is_replaced_before_the_first_apply() {
     let local = json!({"provider": "local"});
     let mut world = World::with(terraform().with("/backend", local));
     world.cache = CacheSeen::Lost;
@@ -78,7 +78,7 @@ fn a_volume_is_replaced_before_anything_was_applied() {
 }
 
 #[test]
-fn the_volume_stays_where_the_state_stays() {
+fn volume_is_kept_by_orphan_and_deleted_by_destroy() {
     let mut world = applied();
     world.orphan(true);
     let looked = world.delete().look_once();
@@ -96,7 +96,7 @@ fn the_volume_stays_where_the_state_stays() {
 }
 
 #[test]
-fn what_is_destroyed_has_its_state_where_the_pin_says() {
+fn destroy_mounts_volume_of_pinned_local_state() {
     let mut world = applied();
     world.edit(|tf| {
         tf.with("/backend", json!({"provider": "managed"}))
@@ -107,7 +107,7 @@ fn what_is_destroyed_has_its_state_where_the_pin_says() {
 }
 
 #[test]
-fn a_backend_that_cannot_be_is_told_with_its_field() {
+fn invalid_backend_stalls_and_names_its_field() {
     let backend = json!({
         "provider": "gcp", "gcs": "b", "config": {"encryption_key": "hidden"},
     });

@@ -45,7 +45,7 @@ fn place(inputs: &RunInputs) -> String {
 #[case::out_of_secrets(managed(), s3("a"), "Secret web-state", "s3://bucket/a")]
 #[case::into_secrets(s3("a"), managed(), "s3://bucket/a", "Secret web-state")]
 #[case::to_another_key(s3("a"), s3("b"), "s3://bucket/a", "s3://bucket/b")]
-fn another_place_of_the_state_needs_leave(
+fn changed_state_location_needs_permission(
     #[case] from: Value,
     #[case] next: Value,
     #[case] old: &str,
@@ -87,7 +87,7 @@ fn another_place_of_the_state_needs_leave(
 }
 
 #[test]
-fn who_goes_back_before_anything_was_done_has_lost_nothing() {
+fn reverted_change_of_backend_starts_no_run() {
     let mut world = applied(&managed());
     world.edit(to(&s3("a"), false)).settle();
     world.edit(to(&managed(), false)).settle();
@@ -96,7 +96,7 @@ fn who_goes_back_before_anything_was_done_has_lost_nothing() {
 }
 
 #[test]
-fn another_place_needs_no_leave_before_anything_is_applied() {
+fn state_location_may_change_before_the_first_apply() {
     let mut world = World::with(terraform().with("/backend", s3("a")));
     world.run_to(Stage::Planning);
     world.act(0, Act::Fail(FailureClass::User));
@@ -106,7 +106,7 @@ fn another_place_needs_no_leave_before_anything_is_applied() {
 }
 
 #[test]
-fn another_lock_of_the_same_state_is_no_move() {
+fn changed_lock_of_the_same_state_needs_no_permission() {
     let mut world = applied(&s3("a"));
     let locked = s3("a");
     world
@@ -121,7 +121,7 @@ fn another_lock_of_the_same_state_is_no_move() {
 #[rstest]
 #[case::before_it_changes_anything(Stage::Planning, "Secret web-state")]
 #[case::half_way(Stage::Applying, "s3://bucket/a")]
-fn a_destroy_after_a_crash_works_where_the_state_is(#[case] stage: Stage, #[case] wanted: &str) {
+fn destroy_after_interrupted_move_uses_complete_state(#[case] stage: Stage, #[case] wanted: &str) {
     let mut world = applied(&managed());
     world.edit(to(&s3("a"), true)).run_to(stage);
     world.act(0, Act::Kill);
@@ -133,7 +133,7 @@ fn a_destroy_after_a_crash_works_where_the_state_is(#[case] stage: Stage, #[case
 }
 
 #[test]
-fn a_move_that_fails_is_tried_again_from_the_old_place() {
+fn failed_move_is_retried_from_the_old_location() {
     let mut world = applied(&managed());
     world.edit(to(&s3("a"), true)).run_to(Stage::Planning);
     world.act(0, Act::Fail(FailureClass::Transient));
@@ -147,7 +147,7 @@ fn a_move_that_fails_is_tried_again_from_the_old_place() {
 #[rstest]
 #[case(managed(), s3("a"), &["web-state", "web-state-slot-0", "web-state-slot-1"])]
 #[case(s3("a"), managed(), &["web-state"])]
-fn the_runner_may_reach_the_managed_state(
+fn runner_role_names_secrets_of_managed_state_during_move(
     #[case] from: Value,
     #[case] next: Value,
     #[case] secrets: &[&str],
@@ -166,7 +166,7 @@ fn the_runner_may_reach_the_managed_state(
 
 /// Only the engine knows the configuration in the backend block of the module, so the runner decides.
 #[test]
-fn the_runner_judges_where_the_module_has_a_backend_of_its_own() {
+fn module_backend_is_migrated_only_if_migrate_is_set() {
     let mut world = World::with(terraform());
     world.module_backend = Some("gcs".to_owned());
     world.settle();
@@ -180,7 +180,7 @@ fn the_runner_judges_where_the_module_has_a_backend_of_its_own() {
 }
 
 #[test]
-fn a_move_that_the_runner_refused_is_tried_once_there_is_leave() {
+fn refused_move_is_retried_once_migrate_is_set() {
     let mut world = World::with(terraform());
     world.module_backend = Some("gcs".to_owned());
     world.settle();

@@ -34,7 +34,7 @@ fn told(name: &str, state: &str) -> Terraform {
 #[case::in_secrets_of_its_own(told("web", "secret://team/web-state"), None)]
 #[case::in_its_own_pod(told("web", "local://terraform.tfstate"), None)]
 #[case::of_an_unknown_place(told("web", "http://"), None)]
-fn a_state_has_an_address(#[case] tf: Terraform, #[case] wanted: Option<&str>) {
+fn state_address_comes_from_spec_or_report(#[case] tf: Terraform, #[case] wanted: Option<&str>) {
     assert_eq!(address(&tf).as_deref(), wanted);
 }
 
@@ -64,7 +64,7 @@ fn reported_address_blocks_no_other_namespace(
 }
 
 #[test]
-fn of_two_made_in_one_second_exactly_one_is_refused() {
+fn exactly_one_of_two_resources_of_equal_age_is_refused() {
     let (one, other) = (in_s3("a", 1, Some("x")), in_s3("b", 1, Some("x")));
     assert_ne!(
         conflict(&one, None, [&other]).is_some(),
@@ -73,7 +73,7 @@ fn of_two_made_in_one_second_exactly_one_is_refused() {
 }
 
 #[test]
-fn who_applied_something_is_not_refused_for_one_that_did_not() {
+fn resource_that_applied_is_preferred_over_an_older_one() {
     let (squatter, mut owner) = (in_s3("old", 1, Some("x")), in_s3("web", 5, Some("x")));
     let applied = World::applied().status().last_applied;
     let address = address(&owner);
@@ -85,7 +85,7 @@ fn who_applied_something_is_not_refused_for_one_that_did_not() {
 }
 
 #[test]
-fn a_place_that_a_run_told_counts_only_while_the_same_would_run_again() {
+fn reported_address_is_outdated_after_a_commit() {
     let mut world = World::applied();
     let tf = world.tf.as_mut().unwrap();
     tf.metadata.creation_timestamp = Some(Time(at(9)));
@@ -113,7 +113,7 @@ fn a_place_that_a_run_told_counts_only_while_the_same_would_run_again() {
 }
 
 #[test]
-fn the_refused_one_runs_nothing_until_the_older_is_gone() {
+fn refused_resource_starts_no_run_until_older_is_deleted() {
     let mut world = World::with(in_s3("web", 5, Some("x")));
     world.others = vec![in_s3("old", 1, Some("x"))];
     world.settle();
@@ -140,7 +140,7 @@ fn the_refused_one_runs_nothing_until_the_older_is_gone() {
 }
 
 #[test]
-fn the_name_of_a_resource_elsewhere_is_nobodys_business() {
+fn conflict_message_hides_names_in_other_namespaces() {
     let mut other = in_s3("old", 1, Some("x"));
     other.metadata.namespace = Some("secret-team".to_owned());
     let failure = conflict(&in_s3("web", 5, Some("x")), None, [&other]).unwrap();
@@ -149,7 +149,7 @@ fn the_name_of_a_resource_elsewhere_is_nobodys_business() {
 
 /// The record has the lineage of the state. A new record does not assume that the state is its own.
 #[test]
-fn a_record_made_anew_knows_that_it_does_not_know_whose_the_state_is() {
+fn recreated_record_marks_the_lineage_as_lost() {
     let lineage = |world: &World| world.record.as_ref().unwrap().record.lineage.clone();
     let mut world = World::new();
     world.look_once();
