@@ -29,7 +29,7 @@ fn line(event: &Event) -> String {
 }
 
 #[test]
-fn a_first_apply_is_told_by_the_steps_that_last() {
+fn first_apply_emits_building_running_and_applied() {
     assert_eq!(
         told(&mut World::new()),
         ["Normal Building", "Normal Running", "Normal Applied"]
@@ -37,7 +37,7 @@ fn a_first_apply_is_told_by_the_steps_that_last() {
 }
 
 #[test]
-fn an_idle_resource_and_a_look_that_finds_nothing_tell_nothing() {
+fn idle_resource_and_clean_drift_check_emit_no_events() {
     let mut world = World::applied();
     assert!(told(&mut world).is_empty());
     let next = world.look_once().decision.requeue_at.unwrap();
@@ -47,7 +47,7 @@ fn an_idle_resource_and_a_look_that_finds_nothing_tell_nothing() {
 }
 
 #[test]
-fn drift_is_told_once_and_so_is_its_correction() {
+fn drift_and_its_correction_emit_one_event_each() {
     let mut world = World::applied();
     world.real.drifted = true;
     world.now = world.look_once().decision.requeue_at.unwrap();
@@ -55,7 +55,7 @@ fn drift_is_told_once_and_so_is_its_correction() {
 }
 
 #[test]
-fn a_diff_that_never_ends_is_told_once() {
+fn not_converging_is_emitted_once() {
     let mut world = World::applied();
     world.unsteady = true;
     world.real.drifted = true;
@@ -70,7 +70,7 @@ fn a_diff_that_never_ends_is_told_once() {
 }
 
 #[test]
-fn a_failure_is_a_warning_and_repeats_are_not_told_again() {
+fn failure_emits_one_warning() {
     let mut world = World::new();
     world.run_to(Stage::Planning);
     let before = world.status();
@@ -88,14 +88,14 @@ fn a_failure_is_a_warning_and_repeats_are_not_told_again() {
 }
 
 #[test]
-fn an_outage_of_the_repository_is_told() {
+fn repository_outage_emits_a_warning() {
     let mut world = World::applied();
     world.git_up = false;
     assert_eq!(told(&mut world), ["Warning RepositoryUnreachable"]);
 }
 
 #[test]
-fn a_change_is_told_with_its_run() {
+fn changed_spec_emits_running_and_applied() {
     let mut world = World::applied();
     world.edit(|tf| tf.with_variable("size", 1));
     assert_eq!(told(&mut world), ["Normal Running", "Normal Applied"]);

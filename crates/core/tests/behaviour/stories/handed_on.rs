@@ -49,7 +49,7 @@ fn texts<const N: usize>(texts: [(&str, &str); N]) -> BTreeMap<String, String> {
 
 /// A reconcile with an outdated record must not publish earlier outputs.
 #[test]
-fn outputs_of_an_earlier_apply_are_not_handed_on_again() {
+fn outputs_of_an_earlier_apply_are_not_published_again() {
     let mut world = World::new();
     world.run_to(Stage::Reported);
     let then = world.earlier.len();
@@ -69,7 +69,7 @@ fn outputs_of_an_earlier_apply_are_not_handed_on_again() {
 }
 
 #[test]
-fn outputs_are_handed_on_by_their_keys_and_told_but_for_the_sensitive_ones() {
+fn sensitive_outputs_are_published_only_in_the_secret() {
     let world = applied(json!({
         "configMapName": "told",
         "keys": {"server": "endpoint", "zones": "zones", "config": "config"},
@@ -87,7 +87,7 @@ fn outputs_are_handed_on_by_their_keys_and_told_but_for_the_sensitive_ones() {
 }
 
 #[test]
-fn without_keys_all_outputs_are_handed_on_and_told_only_where_that_is_wanted() {
+fn outputs_without_keys_are_all_published_in_the_secret() {
     let world = applied(Value::Null);
     let keys: Vec<_> = secret(&world).into_keys().collect();
     assert_eq!(keys, ["config", "endpoint", "size", "zones"]);
@@ -95,7 +95,7 @@ fn without_keys_all_outputs_are_handed_on_and_told_only_where_that_is_wanted() {
 }
 
 #[test]
-fn labels_and_annotations_are_those_that_are_wanted_besides_ours() {
+fn labels_in_spec_do_not_replace_labels_of_the_operator() {
     let world = applied(json!({
         "configMapName": "told",
         "labels": {"argocd.argoproj.io/secret-type": "cluster", labels::UID: "another"},
@@ -135,7 +135,7 @@ fn labels_and_annotations_are_those_that_are_wanted_besides_ours() {
     "OutputSensitive",
     "spec.outputs.annotations.example.com/config: output config is sensitive"
 )]
-fn what_no_retry_helps_is_told_with_its_field_until_the_field_changes(
+fn invalid_outputs_field_stalls_until_it_changes(
     #[case] spec: Value,
     #[case] reason: &str,
     #[case] says: &str,
@@ -156,7 +156,7 @@ fn what_no_retry_helps_is_told_with_its_field_until_the_field_changes(
 }
 
 #[test]
-fn a_config_map_of_somebody_else_stays_and_nothing_is_handed_on_beside_it() {
+fn foreign_config_map_is_kept_and_nothing_is_published() {
     let mut world = wanting(json!({"configMapName": "theirs"}));
     world.outputs.config_map = Whose::Foreign;
     assert!(world.run_until_rest().stalled);
@@ -187,7 +187,7 @@ fn a_config_map_of_somebody_else_stays_and_nothing_is_handed_on_beside_it() {
 #[case::annotations("/outputs/annotations", json!({"example.com/server": "endpoint"}))]
 #[case::config_map("/outputs/configMapName", json!("told"))]
 #[case::secret("/outputs/secretName", json!("shared"))]
-fn whatever_changes_in_spec_outputs_is_handed_on_once_while_ready_stays(
+fn changed_outputs_field_is_applied_while_ready_stays_true(
     #[case] field: &str,
     #[case] value: Value,
 ) {
@@ -205,7 +205,7 @@ fn whatever_changes_in_spec_outputs_is_handed_on_once_while_ready_stays(
 }
 
 #[test]
-fn saying_what_is_so_by_default_changes_nothing() {
+fn explicit_defaults_in_spec_outputs_start_no_run() {
     let mut world = applied(Value::Null);
     world.edit(|tf| tf.with("/outputs", json!({"secretName": "web-outputs", "keys": {}})));
     world.settle();
@@ -214,7 +214,7 @@ fn saying_what_is_so_by_default_changes_nothing() {
 
 /// An apply would correct drift that must only be reported.
 #[test]
-fn who_does_not_want_drift_corrected_gets_a_changed_spec_outputs_with_the_next_apply() {
+fn changed_outputs_wait_for_next_apply_in_report_mode() {
     let mut world = applied(json!({"configMapName": "told"}));
     world.edit(|tf| tf.with("/driftDetection/mode", "Report"));
     world.edit(|tf| tf.with("/outputs", json!({"keys": {"server": "endpoint"}})));
@@ -233,7 +233,7 @@ fn who_does_not_want_drift_corrected_gets_a_changed_spec_outputs_with_the_next_a
 }
 
 #[test]
-fn a_config_map_that_is_gone_is_written_again() {
+fn deleted_outputs_config_map_is_recreated() {
     let mut world = applied(json!({"configMapName": "told"}));
     world.objects.remove("told");
     world.outputs.config_map = Whose::Absent;
@@ -246,10 +246,7 @@ fn a_config_map_that_is_gone_is_written_again() {
 #[rstest]
 #[case::renamed(json!({"configMapName": "other"}), &["Ensure ConfigMap other", "Delete ConfigMap told"])]
 #[case::unwanted(json!({}), &["Delete ConfigMap told"])]
-fn a_config_map_that_is_no_longer_wanted_goes_once_the_outputs_are_elsewhere(
-    #[case] spec: Value,
-    #[case] then: &[&str],
-) {
+fn unwanted_config_map_is_deleted_after_publication(#[case] spec: Value, #[case] then: &[&str]) {
     let mut world = applied(json!({"configMapName": "told"}));
     world.edit(|tf| tf.with("/outputs", spec));
     world.look_once();
@@ -275,7 +272,7 @@ fn a_config_map_that_is_no_longer_wanted_goes_once_the_outputs_are_elsewhere(
     json!({"annotations": {"example.com/large": "large", "example.com/server": "endpoint"}}),
     "bytes and exceed the limit of 262144 bytes; the largest is example.com/large (600017 bytes)"
 )]
-fn more_than_objects_can_hold_is_told_with_the_largest(#[case] spec: Value, #[case] says: &str) {
+fn oversized_outputs_stall_and_name_the_largest(#[case] spec: Value, #[case] says: &str) {
     let mut world = wanting(spec);
     let large = Output {
         value: "x".repeat(600_000).into(),

@@ -144,7 +144,7 @@ fn ready(tf: &Terraform) -> String {
 }
 
 #[test]
-fn the_table_for_argo_cd_is_what_the_script_and_kstatus_say() {
+fn argo_cd_table_matches_the_script_and_kstatus() {
     let mut rows = Vec::new();
     for (what, tf) in fixtures() {
         let (argo, kstatus) = (argo(&tf).status, kstatus(&tf));
@@ -161,7 +161,7 @@ fn the_table_for_argo_cd_is_what_the_script_and_kstatus_say() {
 }
 
 #[test]
-fn argo_cd_and_kstatus_agree_but_where_a_person_is_waited_for() {
+fn argo_cd_and_kstatus_agree_unless_suspended() {
     let mut states = BTreeMap::new();
     for (what, tf) in fixtures() {
         let health = argo(&tf);

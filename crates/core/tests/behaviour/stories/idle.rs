@@ -4,7 +4,7 @@ use super::is_quiet;
 use crate::world::{Act, World};
 
 #[test]
-fn an_idle_resource_is_looked_at_without_a_write() {
+fn idle_resource_is_reconciled_without_writes() {
     let mut world = World::applied();
     let before = serde_json::to_string(&world.status()).unwrap();
     for _ in 0..20 {
@@ -15,7 +15,7 @@ fn an_idle_resource_is_looked_at_without_a_write() {
 }
 
 #[test]
-fn a_restart_of_the_controller_changes_nothing_that_is_said() {
+fn controller_restart_leaves_status_unchanged() {
     let mut world = World::applied();
     let before = serde_json::to_string(&world.status()).unwrap();
     world.restart();
@@ -26,7 +26,7 @@ fn a_restart_of_the_controller_changes_nothing_that_is_said() {
 }
 
 #[test]
-fn a_restart_changes_nothing_that_is_said_of_one_whose_registry_refuses() {
+fn restart_leaves_status_unchanged_if_registry_refuses() {
     let mut world = World::new();
     world.registry_refuses = true;
     world.settle();
@@ -43,7 +43,7 @@ fn a_restart_changes_nothing_that_is_said_of_one_whose_registry_refuses() {
 }
 
 #[test]
-fn a_day_of_an_idle_resource_is_one_look_and_one_run_an_hour() {
+fn idle_resource_has_about_one_run_per_hour() {
     let mut world = World::applied();
     let end = world.now + k8s_openapi::jiff::SignedDuration::from_hours(24);
     let (mut looks, mut writes) = (0, 0);
@@ -68,7 +68,7 @@ fn a_day_of_an_idle_resource_is_one_look_and_one_run_an_hour() {
 }
 
 #[test]
-fn a_stalled_resource_is_left_alone() {
+fn stalled_resource_has_no_requeue_interval() {
     let mut world = World::until(|world| !world.builds.is_empty());
     world.advance_builds(Some(alustan_api::report::FailureClass::User));
     world.settle();

@@ -41,7 +41,7 @@ impl World {
 }
 
 #[test]
-fn who_looks_while_it_is_at_work_sees_it_through_from_the_first_to_the_last() {
+fn polling_follows_apply_change_and_destroy_to_the_end() {
     let mut world = World::new();
     world.polled();
     assert!(world.is_ready(), "{:?}", world.status());
@@ -53,7 +53,7 @@ fn who_looks_while_it_is_at_work_sees_it_through_from_the_first_to_the_last() {
 }
 
 #[test]
-fn a_look_for_drift_that_nobody_is_told_of_is_work_too() {
+fn due_drift_check_is_polled_soon() {
     let mut world = World::applied();
     let due = world.look_once().decision.requeue_at.unwrap();
     assert!(!world.is_asked_about_soon());
@@ -66,7 +66,7 @@ fn a_look_for_drift_that_nobody_is_told_of_is_work_too() {
 }
 
 #[test]
-fn who_waits_for_something_else_is_asked_about_now_and_then() {
+fn resource_with_unready_dependency_is_polled_at_intervals() {
     let soon = Pace::AtRest(SignedDuration::from_secs(10));
     let mut world = World::new();
     world.stack.dependencies = vec![stalled("network")];
@@ -76,7 +76,7 @@ fn who_waits_for_something_else_is_asked_about_now_and_then() {
 }
 
 #[test]
-fn who_waits_for_a_person_or_for_a_moment_is_at_rest() {
+fn pending_suspended_or_unreachable_resource_is_at_rest() {
     let mut world = World::with(fixtures::terraform().with("/approval/mode", "Manual"));
     world.polled();
     assert!(world.approve(), "{:?}", world.status());
@@ -94,7 +94,7 @@ fn who_waits_for_a_person_or_for_a_moment_is_at_rest() {
 }
 
 #[test]
-fn resource_far_back_in_the_queue_is_asked_about_as_at_rest() {
+fn resource_far_back_in_the_queue_is_polled_as_at_rest() {
     let mut world = World::new();
     world.room = false;
     world.settle();

@@ -62,7 +62,7 @@ impl World {
 }
 
 #[test]
-fn a_success_is_told_once() {
+fn success_is_notified_once() {
     let mut world = World::telling(&[]);
     assert_eq!(world.heard(Act::Progress), [Succeeded]);
     world.restart();
@@ -72,7 +72,7 @@ fn a_success_is_told_once() {
 }
 
 #[test]
-fn what_did_not_arrive_before_a_crash_is_told_by_the_next() {
+fn undelivered_notification_is_sent_after_restart() {
     let mut world = World::telling(&[]);
     world.settle();
     let first = world.due();
@@ -83,7 +83,7 @@ fn what_did_not_arrive_before_a_crash_is_told_by_the_next() {
 
 /// The API server stores no fractions of a second.
 #[test]
-fn a_status_that_was_read_again_is_no_news() {
+fn truncated_times_in_status_cause_no_notification() {
     let mut world = World::telling(&[]);
     world.now += SignedDuration::from_millis(770);
     world.settle();
@@ -96,7 +96,7 @@ fn a_status_that_was_read_again_is_no_news() {
 }
 
 #[test]
-fn a_failure_is_told_once_however_often_it_is_tried() {
+fn failure_is_notified_once_across_retries() {
     let mut world = World::telling(&[]);
     let fails = Act::Fail(FailureClass::Module);
     let mut heard = world.heard(fails);
@@ -117,7 +117,7 @@ fn a_failure_is_told_once_however_often_it_is_tried() {
 }
 
 #[test]
-fn each_plan_that_waits_is_told() {
+fn each_pending_plan_is_notified() {
     let mut world = World::telling(&[ApprovalNeeded]);
     world.edit(|tf| tf.with("/approval/mode", "Manual"));
     assert_eq!(world.heard(Act::Progress), [ApprovalNeeded]);
@@ -128,7 +128,7 @@ fn each_plan_that_waits_is_told() {
 }
 
 #[test]
-fn drift_is_told_when_it_comes_up() {
+fn drift_is_notified_once() {
     let mut world = World::telling(&[Drifted]);
     world.edit(|tf| tf.with("/driftDetection/mode", "Report"));
     assert_eq!(world.heard(Act::Progress), []);
@@ -140,7 +140,7 @@ fn drift_is_told_when_it_comes_up() {
 }
 
 #[test]
-fn a_resource_stays_for_its_last_word() {
+fn resource_is_released_after_its_last_notification() {
     let mut world = World::telling(&[Destroyed]);
     world.settle();
     world.delete().settle();
@@ -150,7 +150,7 @@ fn a_resource_stays_for_its_last_word() {
 }
 
 #[test]
-fn a_last_word_that_nobody_takes_holds_nothing_up_for_long() {
+fn undelivered_last_notification_delays_release_by_a_minute() {
     let mut world = World::telling(&[Destroyed]);
     world.settle();
     let until = world.delete().settle().unwrap();
@@ -162,7 +162,7 @@ fn a_last_word_that_nobody_takes_holds_nothing_up_for_long() {
 #[rstest]
 #[case::of_the_resource(false)]
 #[case::of_the_operator(true)]
-fn what_is_long_past_is_not_told_to_who_asks_for_it_now(#[case] operator: bool) {
+fn past_success_is_not_sent_to_a_new_sink(#[case] operator: bool) {
     let mut world = World::applied();
     world.pass(7_200);
     if operator {
@@ -183,7 +183,7 @@ fn with_a_rule_that_is_none(world: &mut World) {
 }
 
 #[test]
-fn how_things_have_stood_for_long_is_not_told_to_a_new_place() {
+fn past_failure_is_not_sent_to_a_new_sink() {
     let mut world = World::new();
     with_a_rule_that_is_none(&mut world);
     world.settle();
@@ -193,7 +193,7 @@ fn how_things_have_stood_for_long_is_not_told_to_a_new_place() {
 }
 
 #[test]
-fn what_the_api_server_refuses_is_told_once() {
+fn denial_by_the_api_server_is_notified_once() {
     let mut world = World::telling(&[]);
     assert_eq!(world.refused("Forbidden").hear(), [Failed]);
     assert_eq!(world.pass(60).refused("Forbidden").hear(), []);
@@ -202,7 +202,7 @@ fn what_the_api_server_refuses_is_told_once() {
 }
 
 #[test]
-fn reasons_that_take_turns_are_told_once_each() {
+fn alternating_reasons_are_notified_once_each() {
     let mut world = World::telling(&[Failed]);
     let mut heard = Vec::new();
     for reason in [
@@ -219,7 +219,7 @@ fn reasons_that_take_turns_are_told_once_each() {
 }
 
 #[test]
-fn clocks_of_nodes_do_not_make_it_told_again() {
+fn clock_skew_does_not_repeat_a_notification() {
     let mut world = World::telling(&[Succeeded]);
     world.pass(120);
     assert_eq!(world.heard(Act::Progress), [Succeeded]);
@@ -231,7 +231,7 @@ fn clocks_of_nodes_do_not_make_it_told_again() {
 }
 
 #[test]
-fn what_has_not_arrived_is_told_by_the_next_although_things_moved_on() {
+fn undelivered_notification_is_kept_after_later_changes() {
     let mut world = World::telling(&[Succeeded]);
     world.settle();
     let first = world.due();
@@ -245,7 +245,7 @@ fn what_has_not_arrived_is_told_by_the_next_although_things_moved_on() {
 }
 
 #[test]
-fn only_the_last_few_wait_and_are_remembered() {
+fn last_eight_notifications_are_kept() {
     const REASONS: [&str; 12] = ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l"];
     let mut world = World::telling(&[]);
     for reason in REASONS {
@@ -264,7 +264,7 @@ fn only_the_last_few_wait_and_are_remembered() {
 }
 
 #[test]
-fn an_old_record_brings_nothing_back() {
+fn stale_record_does_not_repeat_notifications() {
     let mut world = World::telling(&[]);
     world.settle();
     let left = world.record.as_ref().unwrap().history.notices.clone();
@@ -286,7 +286,7 @@ fn an_old_record_brings_nothing_back() {
 #[case::suspended("/suspend", "Suspended", false)]
 #[case::deleted_and_suspended("/suspend", "Suspended", true)]
 #[case::deleted_and_protected("/deletionProtection", "DeletionProtected", true)]
-fn what_a_person_wants_is_not_told(
+fn suspended_or_protected_resource_is_not_notified(
     #[case] field: &str,
     #[case] reason: &str,
     #[case] deleted: bool,
@@ -305,7 +305,7 @@ fn what_a_person_wants_is_not_told(
 }
 
 #[test]
-fn a_run_that_had_nothing_to_apply_is_not_told() {
+fn run_without_changes_is_not_notified() {
     let mut world = World::telling(&[]);
     assert_eq!(world.heard(Act::Progress), [Succeeded]);
     world.commit(1).run_to(Stage::Planning);
@@ -319,7 +319,7 @@ fn a_run_that_had_nothing_to_apply_is_not_told() {
 }
 
 #[test]
-fn another_reason_is_news_from_when_it_came_up() {
+fn changed_reason_is_notified_with_its_time() {
     let mut world = World::telling(&[]);
     with_a_rule_that_is_none(&mut world);
     assert_eq!(world.heard(Act::Progress), [Stalled]);
@@ -337,7 +337,7 @@ fn another_reason_is_news_from_when_it_came_up() {
 }
 
 #[test]
-fn a_message_is_a_cloud_event() {
+fn notification_is_a_cloud_event() {
     let mut world = World::telling(&[]);
     world.settle();
     let [notice]: [Notice; 1] = world.due().try_into().unwrap();

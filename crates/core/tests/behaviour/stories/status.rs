@@ -18,7 +18,7 @@ use crate::world::{Act, Stage, World, condition};
 #[case::at_work(fixtures::terraform(), State::Success, State::Failed)]
 #[case::deleted(fixtures::terraform().deleted(at(0)), State::Success, State::Destroying)]
 #[case::on_its_way_out(fixtures::terraform(), State::Destroying, State::Destroying)]
-fn a_call_that_failed_is_told_with_its_reason(
+fn failed_api_call_is_reported_with_its_reason(
     #[case] tf: alustan_api::Terraform,
     #[case] before: State,
     #[case] after: State,
@@ -58,7 +58,7 @@ fn a_call_that_failed_is_told_with_its_reason(
 }
 
 #[test]
-fn condition_ready_alone_has_the_text_of_a_failure() {
+fn only_condition_ready_has_the_failure_message() {
     let mut world = World::new();
     world.fail_at(Stage::Applying, FailureClass::User);
     assert!(world.is_stalled());
@@ -75,7 +75,7 @@ fn condition_ready_alone_has_the_text_of_a_failure() {
 }
 
 #[test]
-fn a_build_that_failed_stands_in_image_ready() {
+fn failed_build_sets_image_ready_false() {
     let mut world = World::until(|world| !world.builds.is_empty());
     world.advance_builds(Some(FailureClass::Module));
     world.look_once();
@@ -89,7 +89,7 @@ fn a_build_that_failed_stands_in_image_ready() {
 }
 
 #[test]
-fn a_registry_out_of_reach_stands_in_image_ready() {
+fn unreachable_registry_sets_image_ready_false() {
     let mut world = World::new();
     world.registry_up = false;
     world.settle();
@@ -107,7 +107,7 @@ fn a_registry_out_of_reach_stands_in_image_ready() {
 }
 
 #[test]
-fn a_lock_in_the_way_is_shown_until_it_is_gone() {
+fn state_lock_is_shown_until_it_is_released() {
     let mut world = World::new();
     world.run_to(Stage::Planning);
     world.act(0, Act::Fail(FailureClass::Transient));
@@ -141,7 +141,7 @@ fn runs_are_numbered_in_status() {
 }
 
 #[test]
-fn jobs_that_were_left_over_go_while_the_next_run_goes_on_but_never_its_own() {
+fn old_jobs_are_deleted_during_a_run_except_its_own() {
     let mut world = World::applied();
     world.edit(|tf| tf.with_variable("size", 1));
     world.run_to(Stage::Planning);
@@ -161,7 +161,7 @@ fn jobs_that_were_left_over_go_while_the_next_run_goes_on_but_never_its_own() {
 }
 
 #[test]
-fn a_job_whose_sidecar_still_runs_is_deleted_once_its_run_is_recorded() {
+fn job_with_running_sidecar_is_deleted_after_its_run() {
     let is_deleted = |world: &mut World| {
         let mut seen = world.observe(0);
         let job = OwnJob {
@@ -183,7 +183,7 @@ fn a_job_whose_sidecar_still_runs_is_deleted_once_its_run_is_recorded() {
 }
 
 #[test]
-fn a_branch_that_is_gone_stops_what_is_new_although_the_last_commit_is_known() {
+fn missing_branch_blocks_new_runs() {
     let mut world = World::applied();
     world.edit(|tf| tf.with_variable("size", 1));
     let mut seen = world.observe(0);
@@ -202,7 +202,7 @@ fn a_branch_that_is_gone_stops_what_is_new_although_the_last_commit_is_known() {
 }
 
 #[test]
-fn during_an_outage_a_ready_resource_still_says_what_is_applied() {
+fn source_and_image_stay_in_status_during_outage() {
     let mut world = World::applied();
     let before = world.status();
     world.git_up = false;
@@ -218,7 +218,7 @@ fn during_an_outage_a_ready_resource_still_says_what_is_applied() {
 }
 
 #[test]
-fn during_an_outage_a_look_for_drift_goes_on_and_the_outage_is_told() {
+fn outage_during_drift_check_sets_source_ready_false() {
     let mut world = World::applied();
     world.now = world.look_once().decision.requeue_at.unwrap();
     world.look_once();
@@ -235,7 +235,10 @@ fn during_an_outage_a_look_for_drift_goes_on_and_the_outage_is_told() {
 #[case::a_plan_that_waits(World::with(fixtures::terraform().with("/approval/mode", "Manual")), None)]
 #[case::a_failure_that_is_tried_again(World::new(), Some(FailureClass::Transient))]
 #[case::a_failure_that_a_person_must_mend(World::new(), Some(FailureClass::User))]
-fn a_restart_is_no_news(#[case] mut world: World, #[case] fails: Option<FailureClass>) {
+fn restart_of_an_unready_resource_writes_nothing(
+    #[case] mut world: World,
+    #[case] fails: Option<FailureClass>,
+) {
     if let Some(class) = fails {
         world.run_to(Stage::Planning);
         world.act(0, Act::Fail(class));
@@ -249,7 +252,7 @@ fn a_restart_is_no_news(#[case] mut world: World, #[case] fails: Option<FailureC
 }
 
 #[test]
-fn no_run_has_no_number_and_a_lost_record_does_not_make_one_forgotten() {
+fn status_keeps_run_number_after_loss_of_record() {
     let mut world = World::new();
     world.look_once();
     assert_eq!(world.status().run, None);
