@@ -291,7 +291,7 @@ mod tests {
         .unwrap()
     }
 
-    fn told(number: i64, phase: RunPhase) -> Told {
+    fn progress(number: i64, phase: RunPhase) -> Told {
         Told::Progress(Box::new(RunProgress {
             number,
             trace_id: "abc".to_owned(),
@@ -303,14 +303,14 @@ mod tests {
 
     #[rstest]
     #[case::ended("apply", "Recorded", Told::Absent, (5, 5), None)]
-    #[case::reported("apply", "Starting", told(7, RunPhase::Reported), (7, 7), None)]
-    #[case::planning("apply", "Starting", told(7, RunPhase::Planning), (7, 7), Some(7))]
-    #[case::applying("apply", "Starting", told(7, RunPhase::Applying), (7, 7), Some(7))]
+    #[case::reported("apply", "Starting", progress(7, RunPhase::Reported), (7, 7), None)]
+    #[case::planning("apply", "Starting", progress(7, RunPhase::Planning), (7, 7), Some(7))]
+    #[case::applying("apply", "Starting", progress(7, RunPhase::Applying), (7, 7), Some(7))]
     #[case::without_report("apply", "Starting", Told::Absent, (7, 7), Some(7))]
-    #[case::older_report("apply", "Starting", told(6, RunPhase::Reported), (7, 7), Some(7))]
-    #[case::destroying("destroy", "Starting", told(7, RunPhase::Planning), (5, 7), Some(7))]
-    #[case::plan("plan", "Starting", told(7, RunPhase::Planning), (5, 5), None)]
-    #[case::drift("drift", "Starting", told(7, RunPhase::Planning), (5, 5), None)]
+    #[case::older_report("apply", "Starting", progress(6, RunPhase::Reported), (7, 7), Some(7))]
+    #[case::destroying("destroy", "Starting", progress(7, RunPhase::Planning), (5, 7), Some(7))]
+    #[case::plan("plan", "Starting", progress(7, RunPhase::Planning), (5, 5), None)]
+    #[case::drift("drift", "Starting", progress(7, RunPhase::Planning), (5, 5), None)]
     fn open_run_counts_as_applying(
         #[case] kind: &str,
         #[case] phase: &str,

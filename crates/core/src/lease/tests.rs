@@ -322,18 +322,18 @@ impl World {
             .extract_if(.., |late| late.0 <= self.now)
             .collect();
         for (_, act, holder) in due {
-            let _nobody_hears_of_it = self.acts(&act, &holder);
+            let _lost_response = self.process(&act, &holder);
         }
         for index in 0..self.replicas.len() {
             if self.replicas[index].alive {
                 self.turn(index);
             }
         }
-        self.nobody_writes_beside_a_leader();
+        self.assert_single_writer();
     }
 
     /// Processes a call on the API server.
-    fn acts(&mut self, act: &Act, holder: &str) -> Result<Lease, Refused> {
+    fn process(&mut self, act: &Act, holder: &str) -> Result<Lease, Refused> {
         let version = self.lease.as_ref().map(|lease| lease.0);
         let wanted = match act {
             Act::Look => return self.lease.clone().ok_or(Refused),
@@ -359,7 +359,7 @@ impl World {
             if call.acts.is_some_and(|acts| acts <= now) {
                 let holder = self.replicas[index].elector.identity().holder();
                 call.acts = None;
-                call.answer = Some(self.acts(&call.act, &holder));
+                call.answer = Some(self.process(&call.act, &holder));
             }
             if now < call.ends.max(self.replicas[index].paused) {
                 self.replicas[index].call = Some(call);
@@ -419,7 +419,7 @@ impl World {
     }
 
     /// While one replica may start a write, no write of another replica is in progress.
-    fn nobody_writes_beside_a_leader(&mut self) {
+    fn assert_single_writer(&mut self) {
         let now = self.now;
         for replica in &mut self.replicas {
             if replica.leads(now) {

@@ -377,7 +377,7 @@ mod tests {
         }
     }
 
-    fn told(number: i64, phase: RunPhase) -> Told {
+    fn reported(number: i64, phase: RunPhase) -> Told {
         let run = run();
         Told::Progress(Box::new(RunProgress {
             number,
@@ -399,20 +399,20 @@ mod tests {
 
     #[test]
     fn begun_run_stays_begun_until_it_reports() {
-        let own = believed(&record(), &told(7, RunPhase::Applying), true);
+        let own = believed(&record(), &reported(7, RunPhase::Applying), true);
         for phase in [RunPhase::Starting, RunPhase::Planning] {
-            let lowered = believed(&own, &told(7, phase), true);
+            let lowered = believed(&own, &reported(7, phase), true);
             assert_eq!(progress(&lowered), (RunPhase::Applying, 7, 7));
         }
-        let refused = believed(&own, &told(7, RunPhase::Reported), true);
+        let refused = believed(&own, &reported(7, RunPhase::Reported), true);
         assert_eq!(progress(&refused), (RunPhase::Reported, 6, 5));
     }
 
     #[test]
     fn claimed_run_without_report_and_job_may_apply() {
-        let own = believed(&record(), &told(7, RunPhase::Planning), true);
+        let own = believed(&record(), &reported(7, RunPhase::Planning), true);
         assert_eq!(progress(&own), (RunPhase::Planning, 6, 5));
-        for told in [Told::Absent, told(6, RunPhase::Reported)] {
+        for told in [Told::Absent, reported(6, RunPhase::Reported)] {
             let claimed = believed(&own, &told, false);
             assert_eq!(progress(&claimed), (RunPhase::Applying, 7, 7));
             let new = believed(&record(), &told, false);

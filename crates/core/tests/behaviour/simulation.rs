@@ -48,7 +48,7 @@ fn react(world: &mut World, after: After) {
 }
 
 /// Ends all faults. The wanted configuration must be applied within bounded time and a bounded number of reconciles.
-fn comes_to_rest(world: &mut World) {
+fn assert_converges(world: &mut World) {
     world.git_up = true;
     world.registry_up = true;
     world.regcred = true;
@@ -91,11 +91,11 @@ fn comes_to_rest(world: &mut World) {
     let kept = world.builds.values().filter(|build| build.lent.is_some());
     assert_eq!(kept.count(), 0, "what was lent is taken back");
     world.restore_images();
-    stays_at_rest(world);
+    assert_stays_converged(world);
 }
 
 /// Lets two hours pass without events. Reconciles other than drift checks must write nothing.
-fn stays_at_rest(world: &mut World) {
+fn assert_stays_converged(world: &mut World) {
     let end = world.now + SignedDuration::from_hours(2);
     // A drift check, or a run caused by it, may be active.
     let record = &world.record.as_ref().unwrap().record;
@@ -128,7 +128,7 @@ fn story(world: &mut World, events: &[(Event, After)]) {
         happen(world, event);
         react(world, *after);
     }
-    comes_to_rest(world);
+    assert_converges(world);
 }
 
 /// Initial worlds in several phases, so that events reach late phases.

@@ -72,7 +72,7 @@ fn word(step: &Step) -> String {
         Step::CreateRecord(_) => "CreateRecord".to_owned(),
         Step::TakeOver(_) => "TakeOver".to_owned(),
         Step::SwapRecord(swap) => format!("SwapRecord {:?}", swap.record.phase),
-        Step::SwapReport(progress) => format!("SwapReport {}", told(progress)),
+        Step::SwapReport(progress) => format!("SwapReport {}", report_change(progress)),
         Step::Ensure(object) => format!("Ensure {}", object_name(object)),
         Step::PushContext => "PushContext".to_owned(),
         Step::CreateJob(job) => format!("CreateJob {}", job.name_any()),
@@ -92,7 +92,7 @@ fn word(step: &Step) -> String {
 }
 
 /// Formats the change of the controller in `progress`.
-fn told(progress: &RunProgress) -> &'static str {
+fn report_change(progress: &RunProgress) -> &'static str {
     match (progress.closed, progress.cancel) {
         (true, _) => "close",
         (false, true) => "cancel",
@@ -142,7 +142,7 @@ impl World {
     }
 
     /// The deleted resource waits for approval with its real objects, and is destroyed once approved.
-    fn goes_once_approved(&mut self) {
+    fn is_destroyed_once_approved(&mut self) {
         assert!(!self.real.is_empty(), "destroyed, and nobody was asked");
         assert_eq!(self.status().state, State::AwaitingApproval);
         self.approve();

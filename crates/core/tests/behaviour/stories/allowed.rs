@@ -151,7 +151,7 @@ fn required_approval_refuses_auto_mode_and_covers_destroy() {
     world.settle();
     assert_eq!(world.reason(), "NotAllowed");
     world.delete().settle();
-    world.goes_once_approved();
+    world.is_destroyed_once_approved();
 
     let mut world = World::new();
     world.allowed = lists(&[("approval", "Manual")]);

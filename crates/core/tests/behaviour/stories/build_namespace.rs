@@ -53,7 +53,7 @@ fn building() -> (World, String) {
 }
 
 impl World {
-    fn is_lent(&self, job: &str) -> bool {
+    fn has_build_secret(&self, job: &str) -> bool {
         self.builds
             .get(job)
             .is_some_and(|build| build.lent.is_some())
@@ -180,7 +180,7 @@ fn build_secret_contains_existing_credentials(
         ..InputsSeen::default()
     };
     let lent = secrets::lent(&terraform(), "job", &found, &elsewhere());
-    let told = |secret: &Secret| {
+    let summary = |secret: &Secret| {
         let keys = secret.data.clone().unwrap_or_default().into_keys();
         (secret.type_.clone().unwrap(), keys.collect::<Vec<_>>())
     };
@@ -190,7 +190,7 @@ fn build_secret_contains_existing_credentials(
             keys.into_iter().map(str::to_owned).collect(),
         )
     });
-    assert_eq!(lent.as_ref().map(told), wanted);
+    assert_eq!(lent.as_ref().map(summary), wanted);
 }
 
 #[rstest]
@@ -199,7 +199,7 @@ fn build_secret_contains_existing_credentials(
 #[case::the_world_failed(Some(FailureClass::Transient))]
 fn build_secret_is_deleted_once_the_build_ends(#[case] fail: Option<FailureClass>) {
     let (mut world, job) = building();
-    assert!(world.is_lent(&job));
+    assert!(world.has_build_secret(&job));
     assert!(world.advance_builds(fail));
     let steps = written(&world.look_once());
     assert_eq!(
@@ -207,7 +207,7 @@ fn build_secret_is_deleted_once_the_build_ends(#[case] fail: Option<FailureClass
         Some(&format!("DeleteBuildSecret {job}")),
         "{steps:?}"
     );
-    assert!(!world.is_lent(&job));
+    assert!(!world.has_build_secret(&job));
     let again = written(&world.look_once());
     assert!(
         !again.contains(&format!("DeleteBuildSecret {job}")),
@@ -231,17 +231,17 @@ fn failed_build_is_deleted_and_next_gets_a_build_secret() {
                 _ => None,
             })
         });
-        if deleted.is_some() && world.is_lent(&job) {
+        if deleted.is_some() && world.has_build_secret(&job) {
             break;
         }
         world.now = looked.decision.requeue_at.unwrap_or(world.now);
     }
     assert_eq!(deleted, Some((BUILDS.to_owned(), job.clone())));
-    assert!(world.is_lent(&job));
+    assert!(world.has_build_secret(&job));
     assert!(world.advance_builds(None));
     world.settle();
     assert!(world.is_ready(), "{:?}", world.status());
-    assert!(!world.is_lent(&job));
+    assert!(!world.has_build_secret(&job));
 }
 
 #[test]
@@ -252,7 +252,7 @@ fn build_secret_is_created_after_controller_crash() {
     for _ in 0..8 {
         world.look_once();
     }
-    assert!(world.is_lent(&job));
+    assert!(world.has_build_secret(&job));
     let again = written(&world.look_once());
     assert!(again.is_empty(), "lent once: {again:?}");
 }
@@ -270,7 +270,7 @@ fn build_that_waits_for_its_build_secret_gets_it() {
     for _ in 0..8 {
         world.look_once();
     }
-    assert!(world.is_lent(&job));
+    assert!(world.has_build_secret(&job));
 }
 
 #[rstest]
@@ -314,7 +314,7 @@ fn build_secret_of_an_outdated_build_is_deleted() {
     assert!(build.lent.is_some());
     build.state = BuildState::Done(world.now);
     world.look_once();
-    assert!(!world.is_lent(&job));
+    assert!(!world.has_build_secret(&job));
 }
 
 #[test]

@@ -51,7 +51,7 @@ fn claimed_address_does_not_block_owner_of_the_state() {
 fn address_in_spec_overrides_forged_address_in_report() {
     let mut world = World::with(in_s3("web", 5));
     world.run_to(Stage::Reported);
-    tell(&mut world, "s3://bucket/of-another");
+    set_reported_address(&mut world, "s3://bucket/of-another");
     world.settle();
     let address = state_conflict::address(world.tf.as_ref().unwrap());
     assert_eq!(world.status().state_address, address);
@@ -61,7 +61,7 @@ fn address_in_spec_overrides_forged_address_in_report() {
 fn forged_address_of_a_managed_state_is_ignored() {
     let mut world = World::new();
     world.run_to(Stage::Reported);
-    tell(&mut world, "s3://bucket/of-another");
+    set_reported_address(&mut world, "s3://bucket/of-another");
     world.settle();
     assert!(world.is_ready(), "{:?}", world.status());
     let address = world.status().state_address;
@@ -108,7 +108,7 @@ fn destroy_uses_own_state_if_spec_names_state_of_another() {
 }
 
 /// Sets the state address in the current report to `place`.
-fn tell(world: &mut World, place: &str) {
+fn set_reported_address(world: &mut World, place: &str) {
     let report = world.record.as_mut().unwrap().report.as_mut();
     report.unwrap().state_address = Some(place.to_owned());
 }
@@ -126,7 +126,7 @@ fn conflict_ends_once_the_module_changes_its_backend() {
     world.module_backend = Some("gcs".to_owned());
     world.run_to(Stage::Planning);
     world.act(0, Act::Fail(FailureClass::User));
-    tell(&mut world, state);
+    set_reported_address(&mut world, state);
     world.others = vec![old];
     world.settle();
     world.settle();
@@ -139,7 +139,7 @@ fn conflict_ends_once_the_module_changes_its_backend() {
     );
     // From this commit on the module uses another backend.
     world.commit(1).run_to(Stage::Reported);
-    tell(&mut world, "gcs://bucket/of-its-own");
+    set_reported_address(&mut world, "gcs://bucket/of-its-own");
     for _ in 0..10 {
         world.look_once();
         assert_ne!(world.reason(), "StateConflict");

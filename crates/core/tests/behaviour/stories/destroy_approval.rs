@@ -71,7 +71,7 @@ fn approval_of_apply_plan_does_not_approve_destroy() {
     world.settle();
     assert!(world.approve(), "a plan to apply waits");
     world.delete().settle();
-    world.goes_once_approved();
+    world.is_destroyed_once_approved();
 }
 
 #[test]
@@ -91,7 +91,7 @@ fn destroy_after_drift_needs_new_approval() {
     world.approve();
     world.real.drifted = true;
     world.settle();
-    world.goes_once_approved();
+    world.is_destroyed_once_approved();
 }
 
 #[test]

@@ -7,16 +7,16 @@ use crate::fixtures::Edit as _;
 use crate::world::{Act, Stage, World};
 
 /// Returns the events until the world settles.
-fn told(world: &mut World) -> Vec<String> {
-    let mut told = Vec::new();
+fn emitted(world: &mut World) -> Vec<String> {
+    let mut emitted = Vec::new();
     for _ in 0..40 {
         let before = world.tf().status.clone();
         let looked = world.look_once();
         let after = world.status();
-        told.extend(events(before.as_ref(), &after).iter().map(line));
+        emitted.extend(events(before.as_ref(), &after).iter().map(line));
         let built = world.advance_builds(None);
         if !(looked.wrote || built || world.act(0, Act::Progress) || world.memory.asked) {
-            return told;
+            return emitted;
         }
         world.memory.asked = false;
     }
@@ -31,7 +31,7 @@ fn line(event: &Event) -> String {
 #[test]
 fn first_apply_emits_building_running_and_applied() {
     assert_eq!(
-        told(&mut World::new()),
+        emitted(&mut World::new()),
         ["Normal Building", "Normal Running", "Normal Applied"]
     );
 }
@@ -39,10 +39,10 @@ fn first_apply_emits_building_running_and_applied() {
 #[test]
 fn idle_resource_and_clean_drift_check_emit_no_events() {
     let mut world = World::applied();
-    assert!(told(&mut world).is_empty());
+    assert!(emitted(&mut world).is_empty());
     let next = world.look_once().decision.requeue_at.unwrap();
     world.now = next;
-    assert!(told(&mut world).is_empty());
+    assert!(emitted(&mut world).is_empty());
     assert_eq!(world.run_number(), 2);
 }
 
@@ -51,7 +51,7 @@ fn drift_and_its_correction_emit_one_event_each() {
     let mut world = World::applied();
     world.real.drifted = true;
     world.now = world.look_once().decision.requeue_at.unwrap();
-    assert_eq!(told(&mut world), ["Normal Drifted", "Normal Applied"]);
+    assert_eq!(emitted(&mut world), ["Normal Drifted", "Normal Applied"]);
 }
 
 #[test]
@@ -63,7 +63,7 @@ fn not_converging_is_emitted_once() {
     for _ in 0..8 {
         let next = world.look_once().decision.requeue_at;
         world.now = next.unwrap_or(world.now).max(world.now);
-        all.extend(told(&mut world));
+        all.extend(emitted(&mut world));
     }
     let endless = all.iter().filter(|line| line.ends_with(" NotConverging"));
     assert_eq!(endless.count(), 1, "{all:?}");
@@ -91,12 +91,12 @@ fn failure_emits_one_warning() {
 fn repository_outage_emits_a_warning() {
     let mut world = World::applied();
     world.git_up = false;
-    assert_eq!(told(&mut world), ["Warning RepositoryUnreachable"]);
+    assert_eq!(emitted(&mut world), ["Warning RepositoryUnreachable"]);
 }
 
 #[test]
 fn changed_spec_emits_running_and_applied() {
     let mut world = World::applied();
     world.edit(|tf| tf.with_variable("size", 1));
-    assert_eq!(told(&mut world), ["Normal Running", "Normal Applied"]);
+    assert_eq!(emitted(&mut world), ["Normal Running", "Normal Applied"]);
 }

@@ -38,7 +38,7 @@ fn applied() -> World {
     world
 }
 
-fn everything_goes(world: &mut World) {
+fn remove_referenced_objects(world: &mut World) {
     world.git_up = false;
     world.registry_up = false;
     world.regcred = false;
@@ -71,7 +71,7 @@ fn started(world: &mut World) -> (RunInputs, Job, Vec<Secret>) {
 #[test]
 fn destroy_succeeds_without_any_referenced_object() {
     let mut world = applied();
-    everything_goes(&mut world);
+    remove_referenced_objects(&mut world);
     world.delete();
     let (inputs, job, secrets) = started(&mut world);
     assert_eq!(inputs.scripts.destroy.as_deref(), Some("make destroy"));
@@ -171,7 +171,7 @@ fn secret_deleted_during_destroy_does_not_reset_budget() {
     world.look_once();
     world.act(0, Act::Progress);
     assert!(world.is_stalled(), "{:?}", world.status());
-    everything_goes(&mut world);
+    remove_referenced_objects(&mut world);
     world.settle();
     assert!(world.is_stalled(), "the same values, the same destroy");
     world.cloud = Some(8);

@@ -15,7 +15,7 @@ use crate::fixtures::{self, Edit as _};
 use crate::world::{Look, Stage, World};
 
 /// A world whose module has outputs besides `size`, with this `spec.outputs`.
-fn wanting(spec: Value) -> World {
+fn with_outputs(spec: Value) -> World {
     let mut world = World::with(fixtures::terraform().with("/outputs", spec));
     for (name, value, sensitive) in [
         ("endpoint", json!("https://api.test"), false),
@@ -29,7 +29,7 @@ fn wanting(spec: Value) -> World {
 }
 
 fn applied(spec: Value) -> World {
-    let mut world = wanting(spec);
+    let mut world = with_outputs(spec);
     world.settle();
     assert!(world.is_ready(), "{:?}", world.status());
     world
@@ -140,7 +140,7 @@ fn invalid_outputs_field_stalls_until_it_changes(
     #[case] reason: &str,
     #[case] says: &str,
 ) {
-    let mut world = wanting(spec);
+    let mut world = with_outputs(spec);
     assert!(world.run_until_rest().stalled);
     let message = world.status().message;
     assert_eq!((world.reason().as_str(), world.run_number()), (reason, 1));
@@ -157,7 +157,7 @@ fn invalid_outputs_field_stalls_until_it_changes(
 
 #[test]
 fn foreign_config_map_is_kept_and_nothing_is_published() {
-    let mut world = wanting(json!({"configMapName": "theirs"}));
+    let mut world = with_outputs(json!({"configMapName": "theirs"}));
     world.outputs.config_map = Whose::Foreign;
     assert!(world.run_until_rest().stalled);
     assert_eq!(world.reason(), "OutputsNotOurs");
@@ -273,7 +273,7 @@ fn unwanted_config_map_is_deleted_after_publication(#[case] spec: Value, #[case]
     "bytes and exceed the limit of 262144 bytes; the largest is example.com/large (600017 bytes)"
 )]
 fn oversized_outputs_stall_and_name_the_largest(#[case] spec: Value, #[case] says: &str) {
-    let mut world = wanting(spec);
+    let mut world = with_outputs(spec);
     let large = Output {
         value: "x".repeat(600_000).into(),
         sensitive: false,

@@ -18,14 +18,14 @@ impl World {
         pace(self.tf(), &seen, &decision, AN_HOUR, false)
     }
 
-    fn is_asked_about_soon(&mut self) -> bool {
+    fn is_polled_soon(&mut self) -> bool {
         self.pace() != Pace::AtRest(AN_HOUR)
     }
 
     /// Reconciles at the returned intervals, without failures, until the world settles.
-    fn polled(&mut self) -> &mut Self {
+    fn poll(&mut self) -> &mut Self {
         for _ in 0..100 {
-            let soon = self.is_asked_about_soon();
+            let soon = self.is_polled_soon();
             self.look_once();
             let asked = std::mem::take(&mut self.memory.asked);
             let built = self.advance_builds(None);
@@ -43,12 +43,12 @@ impl World {
 #[test]
 fn polling_follows_apply_change_and_destroy_to_the_end() {
     let mut world = World::new();
-    world.polled();
+    world.poll();
     assert!(world.is_ready(), "{:?}", world.status());
     world.edit(|tf| tf.with("/variables", serde_json::json!({"size": 7})));
-    world.polled();
+    world.poll();
     assert_eq!(world.run_number(), 2);
-    world.delete().polled();
+    world.delete().poll();
     assert!(world.tf.is_none() && world.real.is_empty());
 }
 
@@ -56,11 +56,11 @@ fn polling_follows_apply_change_and_destroy_to_the_end() {
 fn due_drift_check_is_polled_soon() {
     let mut world = World::applied();
     let due = world.look_once().decision.requeue_at.unwrap();
-    assert!(!world.is_asked_about_soon());
+    assert!(!world.is_polled_soon());
     world.now = due;
-    assert!(world.is_asked_about_soon());
+    assert!(world.is_polled_soon());
     let before = world.run_number();
-    world.polled();
+    world.poll();
     assert_eq!(world.run_number(), before + 1);
     assert!(world.is_ready());
 }
@@ -78,18 +78,18 @@ fn resource_with_unready_dependency_is_polled_at_intervals() {
 #[test]
 fn pending_suspended_or_unreachable_resource_is_at_rest() {
     let mut world = World::with(fixtures::terraform().with("/approval/mode", "Manual"));
-    world.polled();
+    world.poll();
     assert!(world.approve(), "{:?}", world.status());
-    world.polled();
+    world.poll();
     assert!(world.is_ready(), "{:?}", world.status());
 
     let mut suspended = World::with(fixtures::terraform().with("/suspend", true));
-    suspended.polled();
+    suspended.poll();
     assert_eq!(suspended.reason(), "Suspended");
 
     let mut unreachable = World::new();
     unreachable.git_up = false;
-    unreachable.polled();
+    unreachable.poll();
     assert!(!unreachable.is_ready());
 }
 

@@ -17,7 +17,7 @@ use crate::world::{Act, Stage, World};
 
 impl World {
     /// A world with a resource whose sink subscribes to `events`.
-    fn telling(events: &[NotificationEvent]) -> Self {
+    fn subscribed(events: &[NotificationEvent]) -> Self {
         let place = json!([{"url": "https://events.test/", "events": events}]);
         Self::with(terraform().with("/notifications", place))
     }
@@ -27,7 +27,7 @@ impl World {
     }
 
     /// Delivers all due notifications.
-    fn hear(&mut self) -> Vec<NotificationEvent> {
+    fn deliver(&mut self) -> Vec<NotificationEvent> {
         let due = self.due();
         for notice in &due {
             settle(&mut self.notices, notice.event, &notice.id);
@@ -45,12 +45,12 @@ impl World {
     }
 
     /// Returns the notifications delivered until the world settles; pods do `act`.
-    fn heard(&mut self, act: Act) -> Vec<NotificationEvent> {
+    fn delivered(&mut self, act: Act) -> Vec<NotificationEvent> {
         let mut heard = Vec::new();
         for _ in 0..60 {
             let wrote = self.tf.is_some() && self.look_once().wrote;
             let asked = std::mem::take(&mut self.memory.asked);
-            let news = self.hear();
+            let news = self.deliver();
             let built = self.advance_builds(None);
             if !(wrote || asked || built || self.act(0, act) || !news.is_empty()) {
                 return heard;
@@ -63,17 +63,17 @@ impl World {
 
 #[test]
 fn success_is_notified_once() {
-    let mut world = World::telling(&[]);
-    assert_eq!(world.heard(Act::Progress), [Succeeded]);
+    let mut world = World::subscribed(&[]);
+    assert_eq!(world.delivered(Act::Progress), [Succeeded]);
     world.restart();
-    assert_eq!(world.heard(Act::Progress), [], "the record remembers");
+    assert_eq!(world.delivered(Act::Progress), [], "the record remembers");
     world.edit(|tf| tf.with_variable("size", 2));
-    assert_eq!(world.heard(Act::Progress), [Succeeded]);
+    assert_eq!(world.delivered(Act::Progress), [Succeeded]);
 }
 
 #[test]
 fn undelivered_notification_is_sent_after_restart() {
-    let mut world = World::telling(&[]);
+    let mut world = World::subscribed(&[]);
     world.settle();
     let first = world.due();
     world.restart().settle();
@@ -84,33 +84,33 @@ fn undelivered_notification_is_sent_after_restart() {
 /// The API server stores no fractions of a second.
 #[test]
 fn truncated_times_in_status_cause_no_notification() {
-    let mut world = World::telling(&[]);
+    let mut world = World::subscribed(&[]);
     world.now += SignedDuration::from_millis(770);
     world.settle();
-    assert_eq!(world.hear(), [Succeeded]);
+    assert_eq!(world.deliver(), [Succeeded]);
     world.settle();
     let read = serde_json::to_value(world.status()).unwrap();
     world.tf.as_mut().unwrap().status = serde_json::from_value(read).unwrap();
     world.restart().settle();
-    assert_eq!(world.hear(), []);
+    assert_eq!(world.deliver(), []);
 }
 
 #[test]
 fn failure_is_notified_once_across_retries() {
-    let mut world = World::telling(&[]);
+    let mut world = World::subscribed(&[]);
     let fails = Act::Fail(FailureClass::Module);
-    let mut heard = world.heard(fails);
+    let mut heard = world.delivered(fails);
     for _ in 0..4 {
         world.pass(3_600);
-        heard.extend(world.heard(fails));
+        heard.extend(world.delivered(fails));
     }
     assert_eq!(heard, [Failed, Stalled]);
     world.edit(|tf| tf.annotated(RECONCILE_AT, "now"));
-    let again = world.heard(fails);
+    let again = world.delivered(fails);
     assert!(again.len() <= 1, "{again:?}");
     world.edit(|tf| tf.with_variable("size", 2));
     assert_eq!(
-        world.heard(fails).first(),
+        world.delivered(fails).first(),
         Some(&Failed),
         "something else fails"
     );
@@ -118,40 +118,40 @@ fn failure_is_notified_once_across_retries() {
 
 #[test]
 fn each_pending_plan_is_notified() {
-    let mut world = World::telling(&[ApprovalNeeded]);
+    let mut world = World::subscribed(&[ApprovalNeeded]);
     world.edit(|tf| tf.with("/approval/mode", "Manual"));
-    assert_eq!(world.heard(Act::Progress), [ApprovalNeeded]);
+    assert_eq!(world.delivered(Act::Progress), [ApprovalNeeded]);
     assert!(world.approve());
-    assert_eq!(world.heard(Act::Progress), []);
+    assert_eq!(world.delivered(Act::Progress), []);
     world.edit(|tf| tf.with_variable("size", 2));
-    assert_eq!(world.heard(Act::Progress), [ApprovalNeeded]);
+    assert_eq!(world.delivered(Act::Progress), [ApprovalNeeded]);
 }
 
 #[test]
 fn drift_is_notified_once() {
-    let mut world = World::telling(&[Drifted]);
+    let mut world = World::subscribed(&[Drifted]);
     world.edit(|tf| tf.with("/driftDetection/mode", "Report"));
-    assert_eq!(world.heard(Act::Progress), []);
+    assert_eq!(world.delivered(Act::Progress), []);
     world.real.drifted = true;
     for expected in [vec![Drifted], vec![]] {
         world.next_look();
-        assert_eq!(world.heard(Act::Progress), expected);
+        assert_eq!(world.delivered(Act::Progress), expected);
     }
 }
 
 #[test]
 fn resource_is_released_after_its_last_notification() {
-    let mut world = World::telling(&[Destroyed]);
+    let mut world = World::subscribed(&[Destroyed]);
     world.settle();
     world.delete().settle();
     assert!(world.tf.is_some() && world.real.is_empty());
-    assert_eq!(world.heard(Act::Progress), [Destroyed]);
+    assert_eq!(world.delivered(Act::Progress), [Destroyed]);
     assert!(world.tf.is_none());
 }
 
 #[test]
 fn undelivered_last_notification_delays_release_by_a_minute() {
-    let mut world = World::telling(&[Destroyed]);
+    let mut world = World::subscribed(&[Destroyed]);
     world.settle();
     let until = world.delete().settle().unwrap();
     assert!(until.duration_since(world.now).as_secs() <= 60);
@@ -173,11 +173,11 @@ fn past_success_is_not_sent_to_a_new_sink(#[case] operator: bool) {
     world.settle();
     assert_eq!(world.due(), []);
     world.edit(|tf| tf.with_variable("size", 2));
-    assert_eq!(world.heard(Act::Progress), [Succeeded]);
+    assert_eq!(world.delivered(Act::Progress), [Succeeded]);
 }
 
 /// Makes the resource stall with reason `InvalidRule`.
-fn with_a_rule_that_is_none(world: &mut World) {
+fn with_invalid_rule(world: &mut World) {
     let rules = json!([{"when": "plan.", "then": "Ask"}]);
     world.edit(|tf| tf.with("/approval/rules", rules));
 }
@@ -185,25 +185,25 @@ fn with_a_rule_that_is_none(world: &mut World) {
 #[test]
 fn past_failure_is_not_sent_to_a_new_sink() {
     let mut world = World::new();
-    with_a_rule_that_is_none(&mut world);
+    with_invalid_rule(&mut world);
     world.settle();
     world.pass(7_200);
     world.notified = NotificationEvent::ALL.into();
-    assert_eq!(world.heard(Act::Progress), []);
+    assert_eq!(world.delivered(Act::Progress), []);
 }
 
 #[test]
 fn denial_by_the_api_server_is_notified_once() {
-    let mut world = World::telling(&[]);
-    assert_eq!(world.refused("Forbidden").hear(), [Failed]);
-    assert_eq!(world.pass(60).refused("Forbidden").hear(), []);
+    let mut world = World::subscribed(&[]);
+    assert_eq!(world.refused("Forbidden").deliver(), [Failed]);
+    assert_eq!(world.pass(60).refused("Forbidden").deliver(), []);
     world.restart();
-    assert_eq!(world.refused("Forbidden").hear(), []);
+    assert_eq!(world.refused("Forbidden").deliver(), []);
 }
 
 #[test]
 fn alternating_reasons_are_notified_once_each() {
-    let mut world = World::telling(&[Failed]);
+    let mut world = World::subscribed(&[Failed]);
     let mut heard = Vec::new();
     for reason in [
         "Forbidden",
@@ -212,7 +212,7 @@ fn alternating_reasons_are_notified_once_each() {
         "NameTaken",
         "Rejected",
     ] {
-        heard.extend(world.refused(reason).hear());
+        heard.extend(world.refused(reason).deliver());
         world.refused(reason).restart();
     }
     assert_eq!(heard, [Failed; 3]);
@@ -220,26 +220,26 @@ fn alternating_reasons_are_notified_once_each() {
 
 #[test]
 fn clock_skew_does_not_repeat_a_notification() {
-    let mut world = World::telling(&[Succeeded]);
+    let mut world = World::subscribed(&[Succeeded]);
     world.pass(120);
-    assert_eq!(world.heard(Act::Progress), [Succeeded]);
+    assert_eq!(world.delivered(Act::Progress), [Succeeded]);
     world.pass(-120);
     for expected in [vec![Succeeded], vec![]] {
         world.edit(|tf| tf.with_variable("size", 2));
-        assert_eq!(world.heard(Act::Progress), expected);
+        assert_eq!(world.delivered(Act::Progress), expected);
     }
 }
 
 #[test]
 fn undelivered_notification_is_kept_after_later_changes() {
-    let mut world = World::telling(&[Succeeded]);
+    let mut world = World::subscribed(&[Succeeded]);
     world.settle();
     let first = world.due();
     assert_eq!(first.len(), 1);
     world.edit(|tf| tf.with_variable("size", 2));
     world.refused("Forbidden").restart();
     assert_eq!(world.refused("Forbidden").due(), first);
-    assert_eq!(world.hear(), [Succeeded]);
+    assert_eq!(world.deliver(), [Succeeded]);
     world.refused("Forbidden").restart();
     assert_eq!(world.refused("Forbidden").due(), []);
 }
@@ -247,7 +247,7 @@ fn undelivered_notification_is_kept_after_later_changes() {
 #[test]
 fn last_eight_notifications_are_kept() {
     const REASONS: [&str; 12] = ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l"];
-    let mut world = World::telling(&[]);
+    let mut world = World::subscribed(&[]);
     for reason in REASONS {
         world.refused(reason);
     }
@@ -257,7 +257,7 @@ fn last_eight_notifications_are_kept() {
         .map(|notice| notice.message["data"]["reason"].clone())
         .collect();
     assert_eq!(reasons, REASONS[4..]);
-    world.hear();
+    world.deliver();
     world.refused("l");
     let kept = &world.record.as_ref().unwrap().history.notices;
     assert_eq!((kept.due.len(), kept.told[&Failed].len()), (0, 8));
@@ -265,7 +265,7 @@ fn last_eight_notifications_are_kept() {
 
 #[test]
 fn stale_record_does_not_repeat_notifications() {
-    let mut world = World::telling(&[]);
+    let mut world = World::subscribed(&[]);
     world.settle();
     let left = world.record.as_ref().unwrap().history.notices.clone();
     assert_eq!(left.due.len(), 1);
@@ -291,13 +291,13 @@ fn suspended_or_protected_resource_is_not_notified(
     #[case] reason: &str,
     #[case] deleted: bool,
 ) {
-    let mut world = World::telling(&[Failed, Stalled]);
+    let mut world = World::subscribed(&[Failed, Stalled]);
     world.settle();
     world.edit(|tf| tf.with(field, true).with("/variables/size", 2));
     if deleted {
         world.delete();
     }
-    assert_eq!(world.heard(Act::Progress), []);
+    assert_eq!(world.delivered(Act::Progress), []);
     assert!(world.is_stalled() && ON_PURPOSE.contains(&reason));
     let conditions = world.status().conditions;
     let stalled = conditions.iter().find(|it| it.type_ == "Stalled");
@@ -306,11 +306,11 @@ fn suspended_or_protected_resource_is_not_notified(
 
 #[test]
 fn run_without_changes_is_not_notified() {
-    let mut world = World::telling(&[]);
-    assert_eq!(world.heard(Act::Progress), [Succeeded]);
+    let mut world = World::subscribed(&[]);
+    assert_eq!(world.delivered(Act::Progress), [Succeeded]);
     world.commit(1).run_to(Stage::Planning);
     world.real.config = Some(world.wanted_now());
-    assert_eq!(world.heard(Act::Progress), []);
+    assert_eq!(world.delivered(Act::Progress), []);
     let status = world.status();
     assert_eq!(
         (status.run, &*status.runs[0].result),
@@ -320,9 +320,9 @@ fn run_without_changes_is_not_notified() {
 
 #[test]
 fn changed_reason_is_notified_with_its_time() {
-    let mut world = World::telling(&[]);
-    with_a_rule_that_is_none(&mut world);
-    assert_eq!(world.heard(Act::Progress), [Stalled]);
+    let mut world = World::subscribed(&[]);
+    with_invalid_rule(&mut world);
+    assert_eq!(world.delivered(Act::Progress), [Stalled]);
     world.pass(7_200);
     let tests = json!([{"apiVersion": "v1", "kind": "ConfigMap", "name": "a", "cel": "object."}]);
     world.edit(|tf| {
@@ -338,7 +338,7 @@ fn changed_reason_is_notified_with_its_time() {
 
 #[test]
 fn notification_is_a_cloud_event() {
-    let mut world = World::telling(&[]);
+    let mut world = World::subscribed(&[]);
     world.settle();
     let [notice]: [Notice; 1] = world.due().try_into().unwrap();
     let message = &notice.message;

@@ -12,7 +12,7 @@ use crate::world::{Stage, World, condition};
 
 impl World {
     /// A world with a new run whose Job was just denied.
-    fn without_room() -> Self {
+    fn with_denied_job() -> Self {
         let mut world = Self::applied();
         world.full = true;
         world.edit(|tf| tf.with_variable("size", 1));
@@ -25,7 +25,7 @@ impl World {
 
 #[test]
 fn run_with_denied_job_ends_and_costs_no_retry() {
-    let mut world = World::without_room();
+    let mut world = World::with_denied_job();
     let looked = world.look_once();
     assert_eq!(
         words(&looked.decision.steps),
@@ -61,7 +61,7 @@ fn run_with_denied_job_ends_and_costs_no_retry() {
 
 #[test]
 fn denied_run_is_retried_with_backoff_until_it_is_admitted() {
-    let mut world = World::without_room();
+    let mut world = World::with_denied_job();
     let mut tries = Vec::new();
     for _ in 0..8 {
         while !world.look_once().started {
@@ -85,7 +85,7 @@ fn denied_run_is_retried_with_backoff_until_it_is_admitted() {
 
 #[test]
 fn denied_run_ends_after_controller_restart() {
-    let mut world = World::without_room();
+    let mut world = World::with_denied_job();
     world.restart();
     for _ in 0..5 {
         world.look_once();

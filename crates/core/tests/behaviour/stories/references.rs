@@ -306,7 +306,7 @@ fn transitive_dependency_names_the_root_cause() {
     for (tf, reason) in all.iter_mut().zip(["ApplyFailed", NOT_READY, NOT_READY]) {
         is(tf, "False", reason);
     }
-    let told = |all: &[Terraform]| {
+    let cause = |all: &[Terraform]| {
         let last = all.last().unwrap();
         match &dependencies(last, all)[0].standing {
             Standing::NotReady { message, .. } => message.clone(),

@@ -39,7 +39,7 @@ fn approval_required_during_destroy_plan_is_requested() {
     world.delete().run_to(Stage::Planning);
     world.edit(|tf| tf.with("/approval/destroy", "Manual"));
     world.settle();
-    world.goes_once_approved();
+    world.is_destroyed_once_approved();
 }
 
 #[test]

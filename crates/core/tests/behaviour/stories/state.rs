@@ -21,7 +21,7 @@ fn in_s3(name: &str, second: i64, key: Option<&str>) -> Terraform {
     tf
 }
 
-fn told(name: &str, state: &str) -> Terraform {
+fn reported(name: &str, state: &str) -> Terraform {
     let mut tf = in_s3(name, 0, None).with("/backend", json!(null));
     tf.status.get_or_insert_default().state_address = Some(state.to_owned());
     tf
@@ -30,10 +30,10 @@ fn told(name: &str, state: &str) -> Terraform {
 #[rstest]
 #[case::as_described(in_s3("web", 0, Some("a/b")), Some("s3://bucket/a/b"))]
 #[case::by_default(in_s3("web", 0, None), Some("s3://bucket/team/web.tfstate"))]
-#[case::as_the_engine_told(told("web", "gcs://bucket/web"), Some("gcs://bucket/web"))]
-#[case::in_secrets_of_its_own(told("web", "secret://team/web-state"), None)]
-#[case::in_its_own_pod(told("web", "local://terraform.tfstate"), None)]
-#[case::of_an_unknown_place(told("web", "http://"), None)]
+#[case::as_the_engine_told(reported("web", "gcs://bucket/web"), Some("gcs://bucket/web"))]
+#[case::in_secrets_of_its_own(reported("web", "secret://team/web-state"), None)]
+#[case::in_its_own_pod(reported("web", "local://terraform.tfstate"), None)]
+#[case::of_an_unknown_place(reported("web", "http://"), None)]
 fn state_address_comes_from_spec_or_report(#[case] tf: Terraform, #[case] wanted: Option<&str>) {
     assert_eq!(address(&tf).as_deref(), wanted);
 }
@@ -49,15 +49,15 @@ fn the_younger_of_two_on_one_state_is_refused(#[case] other: Terraform, #[case] 
 
 /// A module can forge the reported address.
 #[rstest]
-#[case::reported_there(told("old", "s3://bucket/x"), "team", true)]
-#[case::reported_in_another_namespace(told("old", "s3://bucket/x"), "other", false)]
+#[case::reported_there(reported("old", "s3://bucket/x"), "team", true)]
+#[case::reported_in_another_namespace(reported("old", "s3://bucket/x"), "other", false)]
 #[case::described_in_another_namespace(in_s3("old", 1, Some("x")), "other", true)]
 fn reported_address_blocks_no_other_namespace(
     #[case] mut other: Terraform,
     #[case] namespace: &str,
     #[case] refused: bool,
 ) {
-    let mut tf = told("web", "s3://bucket/x");
+    let mut tf = reported("web", "s3://bucket/x");
     tf.metadata.creation_timestamp = Some(Time(at(5)));
     other.metadata.namespace = Some(namespace.to_owned());
     assert_eq!(conflict(&tf, None, [&other]).is_some(), refused);
@@ -92,7 +92,7 @@ fn reported_address_is_outdated_after_a_commit() {
     tf.status.as_mut().unwrap().state_address = Some("gcs://b/x".to_owned());
     let report = &mut world.record.as_mut().unwrap().history.reports[0];
     report.state_address = Some("gcs://b/x".to_owned());
-    let mut owner = told("old", "gcs://b/x");
+    let mut owner = reported("old", "gcs://b/x");
     owner.status.as_mut().unwrap().last_applied = world.status().last_applied;
     world.others = vec![owner];
     world.look_once();

@@ -66,11 +66,11 @@ fn only_condition_ready_has_the_failure_message() {
     let building = World::until(|world| world.status().state == State::Building).status();
     for (status, kind) in [(stalled, "Stalled"), (building, "Reconciling")] {
         let conditions = &status.conditions;
-        let told = |kind: &str| conditions.iter().find(|it| it.type_ == kind).unwrap();
-        assert_eq!(told("Ready").message, status.message);
-        assert_eq!(told(kind).status, "True");
-        assert_eq!(told(kind).message, "see condition Ready");
-        assert_eq!(told(kind).reason, told("Ready").reason);
+        let of_kind = |kind: &str| conditions.iter().find(|it| it.type_ == kind).unwrap();
+        assert_eq!(of_kind("Ready").message, status.message);
+        assert_eq!(of_kind(kind).status, "True");
+        assert_eq!(of_kind(kind).message, "see condition Ready");
+        assert_eq!(of_kind(kind).reason, of_kind("Ready").reason);
     }
 }
 

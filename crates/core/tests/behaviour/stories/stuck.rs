@@ -569,7 +569,7 @@ fn unreachable_cache_volume_is_replaced() {
 }
 
 /// Run 2 applies with the cache volume, which then becomes unreachable for all nodes.
-fn applying_without_a_zone() -> World {
+fn applying_with_unreachable_volume() -> World {
     let mut world = World::applied();
     world.cache = CacheSeen::Bound;
     world.edit(|tf| tf.with_variable("size", 1));
@@ -580,7 +580,7 @@ fn applying_without_a_zone() -> World {
 
 /// Run 2 could not save its state and kept it at `place`. It failed for another reason.
 fn unsaved(place: UnsavedPlace) -> World {
-    let mut world = applying_without_a_zone();
+    let mut world = applying_with_unreachable_volume();
     world.act(0, Act::Fail(FailureClass::Transient));
     let report = world.record.as_mut().unwrap().report.as_mut().unwrap();
     report.unsaved = Some(place);
@@ -663,7 +663,7 @@ fn lost_claim_with_an_unsaved_state_is_not_replaced() {
 /// The volume may contain an unsaved state.
 #[test]
 fn lost_volume_is_kept_and_unused_after_an_interrupted_run() {
-    let mut world = applying_without_a_zone();
+    let mut world = applying_with_unreachable_volume();
     world.act(0, Act::Kill);
     world.settle();
     world.pass(10 * 60);
@@ -691,7 +691,7 @@ fn lost_volume_is_kept_and_unused_after_an_interrupted_run() {
 
 #[test]
 fn lost_volume_is_replaced_after_a_partial_apply() {
-    let mut world = applying_without_a_zone();
+    let mut world = applying_with_unreachable_volume();
     world.act(0, Act::Fail(FailureClass::Module));
     world.run_until_rest();
     assert!(world.is_ready(), "{:?}", world.status());

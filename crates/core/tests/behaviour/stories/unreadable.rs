@@ -120,7 +120,7 @@ fn destroy_waits_for_approval_with_unreadable_rules() {
     assert!(serde_json::from_value::<Terraform>(stored.clone()).is_err());
     world.tf = Some(read(&world, &stored));
     world.settle();
-    world.goes_once_approved();
+    world.is_destroyed_once_approved();
 }
 
 #[rstest]

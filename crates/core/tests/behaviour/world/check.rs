@@ -18,7 +18,7 @@ impl World {
         );
         let statuses = std::iter::once(&decision.status);
         for status in statuses.chain(decision.start.as_ref().map(|start| &start.status)) {
-            self.says_why(status);
+            self.check_status(status);
             if condition(status, "Ready") == "True" {
                 self.may_be_ready(status, seen);
             } else if self.is_ready() {
@@ -34,7 +34,7 @@ impl World {
         self.is_deleted() && (spec.deletion_protection || orphaned || spec.suspend)
     }
 
-    fn says_why(&self, status: &TerraformStatus) {
+    fn check_status(&self, status: &TerraformStatus) {
         assert_eq!(status.observed_generation, self.tf().metadata.generation);
         assert!(!status.message.is_empty(), "no message: {status:?}");
         let text = &status.message;
@@ -96,7 +96,7 @@ impl World {
     /// `Ready` stays True unless a failure occurs or another configuration is wanted. Drift alone and a restart do not change it.
     fn may_be_busy(&self, status: &TerraformStatus, decision: &Decision, seen: &Seen) {
         let failed = matches!(status.state, State::Failed | State::Stalled)
-            || decision.steps.iter().any(tells_of_failures);
+            || decision.steps.iter().any(records_failures);
         let disturbed = seen
             .record
             .as_ref()
@@ -131,7 +131,7 @@ impl World {
     }
 }
 
-fn tells_of_failures(step: &Step) -> bool {
+fn records_failures(step: &Step) -> bool {
     match step {
         Step::SwapRecord(swap) => swap
             .history

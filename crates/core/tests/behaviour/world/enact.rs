@@ -58,7 +58,7 @@ impl World {
         if self.tf().spec.suspend {
             self.ledger.class(Class::Suspended);
         }
-        if tells(&decision.status, "NotConverging") {
+        if has_ready_reason(&decision.status, "NotConverging") {
             self.ledger.class(Class::NotConverging);
         }
         let mut pass = Pass {
@@ -478,7 +478,7 @@ impl Pass {
 }
 
 /// Whether `Ready` has this reason.
-fn tells(status: &alustan_api::TerraformStatus, reason: &str) -> bool {
+fn has_ready_reason(status: &alustan_api::TerraformStatus, reason: &str) -> bool {
     let mut conditions = status.conditions.iter();
     conditions.any(|it| it.type_ == "Ready" && it.reason == reason)
 }

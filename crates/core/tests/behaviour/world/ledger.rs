@@ -93,7 +93,7 @@ impl Ledger {
     }
 
     /// Records that plan `id` of run `number` waits for approval.
-    pub(crate) fn asks(&mut self, id: &str, number: i64) {
+    pub(crate) fn awaits_approval(&mut self, id: &str, number: i64) {
         let config = self.decided(number).cloned();
         self.asked.insert(id.to_owned(), config);
     }

@@ -26,7 +26,7 @@ impl World {
             because: Vec::new(),
         });
         if let Some(asks) = &asks {
-            self.ledger.asks(&asks.id, pod.number);
+            self.ledger.awaits_approval(&asks.id, pod.number);
         }
         // A run saves an unsaved state before it plans, but after steps with transient failures.
         let world = |failure: &Failure| failure.class == FailureClass::Transient;
