@@ -159,7 +159,7 @@ fn unsupported_request_is_refused_with_reason() {
         Some(json!({"Job.batch/v1": {"a": {}, "b": {}}})),
     );
     let claimed = asked(&claimed).unwrap_err().message;
-    assert!(claimed.contains("2 objects Job.batch/v1"), "{claimed}");
+    assert!(claimed.contains("2 objects of Job.batch/v1"), "{claimed}");
     assert!(claimed.contains("spec.childResources"), "{claimed}");
 }
 

@@ -146,7 +146,7 @@ fn orphaned_resource_keeps_real_objects_and_state() {
         (told[0].reason.as_str(), told[0].warning),
         ("Orphaned", false)
     );
-    let stays = "its state in Secrets of this namespace: kubectl get secrets -n team -l \
+    let stays = "the state is kept in Secrets of this namespace: kubectl get secrets -n team -l \
                  alustan.io/terraform=web";
     assert!(told[0].note.contains(stays), "{}", told[0].note);
 }

@@ -313,9 +313,9 @@ fn transitive_dependency_names_the_root_cause() {
             other => panic!("{other:?}"),
         }
     };
-    assert_eq!(told(&all), "waiting for r0: ApplyFailed");
+    assert_eq!(cause(&all), "waiting for r0: ApplyFailed");
     all.remove(0);
-    assert_eq!(told(&all), "waiting for r0: DependencyNotFound");
+    assert_eq!(cause(&all), "waiting for r0: DependencyNotFound");
 }
 
 #[test]
