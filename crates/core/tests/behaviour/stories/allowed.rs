@@ -273,10 +273,10 @@ fn changed_service_account_starts_an_apply() {
 
 /// Editing and deleting a resource does not give access to another ServiceAccount.
 #[rstest]
-#[case::the_same("cloud", AccountSeen::Open, "cloud")]
-#[case::one_that_is_not_lent_any_more("cloud", AccountSeen::Closed, "cloud")]
-#[case::another_one("other", AccountSeen::Closed, "cloud")]
-#[case::another_one_that_is_lent("other", AccountSeen::Open, "other")]
+#[case::same("cloud", AccountSeen::Open, "cloud")]
+#[case::no_longer_allowed("cloud", AccountSeen::Closed, "cloud")]
+#[case::other("other", AccountSeen::Closed, "cloud")]
+#[case::other_and_allowed("other", AccountSeen::Open, "other")]
 fn destroy_uses_service_account_of_apply_or_an_allowed_one(
     #[case] named: &str,
     #[case] seen: AccountSeen,

@@ -61,9 +61,9 @@ impl World {
 }
 
 #[rstest]
-#[case::nothing_said(None, "team", false)]
-#[case::elsewhere(Some(BUILDS), BUILDS, true)]
-#[case::where_the_resource_is(Some("team"), "team", false)]
+#[case::default_namespace(None, "team", false)]
+#[case::build_namespace(Some(BUILDS), BUILDS, true)]
+#[case::namespace_of_the_resource(Some("team"), "team", false)]
 fn builds_have_one_namespace(
     #[case] said: Option<&str>,
     #[case] wanted: &str,
@@ -194,9 +194,9 @@ fn build_secret_contains_existing_credentials(
 }
 
 #[rstest]
-#[case::it_went_well(None)]
-#[case::it_failed(Some(FailureClass::Module))]
-#[case::the_world_failed(Some(FailureClass::Transient))]
+#[case::succeeded(None)]
+#[case::failed(Some(FailureClass::Module))]
+#[case::failed_transiently(Some(FailureClass::Transient))]
 fn build_secret_is_deleted_once_the_build_ends(#[case] fail: Option<FailureClass>) {
     let (mut world, job) = building();
     assert!(world.has_build_secret(&job));

@@ -71,7 +71,7 @@ fn image_tag_stays_the_same_with(
 #[rstest]
 #[case::another_context(terraform(), SourceSeen { context: "c2".to_owned(), ..source() }, base())]
 #[case::another_path(terraform(), SourceSeen { path: "x".to_owned(), ..source() }, base())]
-#[case::the_modules_own_backend(
+#[case::module_backend(
     terraform(), SourceSeen { backend: Some("gcs".to_owned()), ..source() }, base())]
 #[case::another_base_digest(
     terraform(), source(), PinnedImage { resolved: "registry.test/base@sha256:2".to_owned(), ..base() })]
@@ -331,7 +331,7 @@ fn applied_by_protocol_4() -> World {
 
 #[rstest]
 #[case::nothing_else_changed(0, 1)]
-#[case::the_module_changed_meanwhile(1, 2)]
+#[case::module_changed(1, 2)]
 fn upgrade_from_protocol_4_applies_only_changed_modules(#[case] commit: u32, #[case] runs: i64) {
     let mut world = applied_by_protocol_4();
     world.commit(commit);
@@ -342,7 +342,7 @@ fn upgrade_from_protocol_4_applies_only_changed_modules(#[case] commit: u32, #[c
 
 #[rstest]
 #[case::of_a_retry_limit("/retry/limit", json!(9))]
-#[case::that_suspends("/suspend", json!(true))]
+#[case::of_suspend("/suspend", json!(true))]
 fn edit_after_an_upgrade_from_protocol_4_applies_nothing(
     #[case] field: &str,
     #[case] value: serde_json::Value,

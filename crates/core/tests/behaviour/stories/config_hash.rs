@@ -114,9 +114,9 @@ fn additional_state_slots_do_not_change_config_hash() {
 #[rstest]
 #[case::retry("/retry/limit", json!(9))]
 #[case::timeouts("/timeouts/apply", json!("2h"))]
-#[case::how_drift_is_handled("/driftDetection/mode", json!("Report"))]
+#[case::drift_detection("/driftDetection/mode", json!("Report"))]
 #[case::the_cache("/cache/size", json!("9Gi"))]
-#[case::the_interval_of_the_repository("/gitRepo/interval", json!("5m"))]
+#[case::repository_interval("/gitRepo/interval", json!("5m"))]
 #[case::the_architecture("/runner/architecture", json!("arm64"))]
 #[case::the_builder("/containerRegistry/builder", json!({ "image": "b" }))]
 fn no_run_starts_after_change_of(#[case] field: &str, #[case] value: serde_json::Value) {

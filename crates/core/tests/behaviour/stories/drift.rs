@@ -349,10 +349,10 @@ fn failed_run_is_retried_as_a_run_of_the_same_kind() {
 }
 
 #[rstest]
-#[case::corrected_anyway("Correct", false, RunKind::Apply)]
-#[case::reported("Report", false, RunKind::Drift)]
-#[case::ignored("Ignore", false, RunKind::Drift)]
-#[case::reported_and_to_be_applied("Report", true, RunKind::Apply)]
+#[case::correct_mode("Correct", false, RunKind::Apply)]
+#[case::report_mode("Report", false, RunKind::Drift)]
+#[case::ignore_mode("Ignore", false, RunKind::Drift)]
+#[case::report_mode_with_apply_at("Report", true, RunKind::Apply)]
 fn requested_run_corrects_drift_by_mode_or_annotation(
     #[case] mode: &str,
     #[case] applies: bool,

@@ -57,7 +57,7 @@ fn engine(world: &World) -> Option<String> {
 #[case::the_newest_of_a_series(json!({"name": "opentofu", "version": "1.12"}), "opentofu 1.12.10")]
 #[case::the_newest(json!({"name": "opentofu"}), "opentofu 1.12.10")]
 #[case::terraform_unless_named(json!({"version": "1.9"}), "terraform 1.9.8")]
-#[case::before_a_release_by_its_whole_name(
+#[case::prerelease_by_full_version(
     json!({"name": "opentofu", "version": "1.13.0-rc1"}), "opentofu 1.13.0-rc1")]
 fn catalogue_resolves_requested_engine(#[case] asked: Value, #[case] wanted: &str) {
     let found = base_image(&of(asked), &with_catalogue(), None)

@@ -119,8 +119,8 @@ fn changed_lock_of_the_same_state_needs_no_permission() {
 
 /// A run that copied the state may end before it changes anything. Until it applies, the old location is complete.
 #[rstest]
-#[case::before_it_changes_anything(Stage::Planning, "Secret web-state")]
-#[case::half_way(Stage::Applying, "s3://bucket/a")]
+#[case::while_planning(Stage::Planning, "Secret web-state")]
+#[case::while_applying(Stage::Applying, "s3://bucket/a")]
 fn destroy_after_interrupted_move_uses_complete_state(#[case] stage: Stage, #[case] wanted: &str) {
     let mut world = applied(&managed());
     world.edit(to(&s3("a"), true)).run_to(stage);

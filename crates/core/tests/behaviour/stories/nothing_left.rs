@@ -10,10 +10,9 @@ use crate::fixtures::Edit as _;
 use crate::world::World;
 
 #[rstest]
-#[case::nothing_was_applied(false, false, &["CleanUp", "RemoveFinalizer"], "Destroyed")]
-#[case::applied_things_are_not_forgotten(true, false, &[], "PinLost")]
-#[case::nothing_can_be_made_in_a_namespace_that_goes(
-    true, true, &["CleanUp", "RemoveFinalizer"], "Destroyed")]
+#[case::not_applied(false, false, &["CleanUp", "RemoveFinalizer"], "Destroyed")]
+#[case::applied(true, false, &[], "PinLost")]
+#[case::terminating_namespace(true, true, &["CleanUp", "RemoveFinalizer"], "Destroyed")]
 fn deletion_without_record_and_pin_is_decided_by_status(
     #[case] applied: bool,
     #[case] namespace_terminating: bool,

@@ -246,11 +246,11 @@ fn selector_returns_other_resources_sorted_by_name() {
 
 #[rstest]
 #[case::outputs("/variablesFrom", json!([{ "terraformRef": { "name": "x", "namespace": "other", "outputs": { "a": "b" } } }]), "spec.variablesFrom[0].terraformRef")]
-#[case::an_object("/variablesFrom", json!([{ "objectRef": { "apiVersion": "v1", "kind": "Pod", "name": "x", "namespace": "other", "values": { "a": "b" } } }]), "spec.variablesFrom[0].objectRef")]
-#[case::order("/dependsOn", json!([{ "name": "x" }, { "name": "x", "namespace": "other" }]), "spec.dependsOn[1]")]
-#[case::a_wait("/waitFor", json!([{ "apiVersion": "v1", "kind": "Pod", "name": "x", "namespace": "other" }]), "spec.waitFor[0]")]
-#[case::a_wait_before_the_end("/destroyWaitFor", json!([{ "apiVersion": "v1", "kind": "Pod", "namespace": "other" }]), "spec.destroyWaitFor[0]")]
-#[case::health("/healthChecks", json!([{ "apiVersion": "v1", "kind": "Pod", "name": "x", "namespace": "other" }]), "spec.healthChecks[0]")]
+#[case::object("/variablesFrom", json!([{ "objectRef": { "apiVersion": "v1", "kind": "Pod", "name": "x", "namespace": "other", "values": { "a": "b" } } }]), "spec.variablesFrom[0].objectRef")]
+#[case::depends_on("/dependsOn", json!([{ "name": "x" }, { "name": "x", "namespace": "other" }]), "spec.dependsOn[1]")]
+#[case::wait_for("/waitFor", json!([{ "apiVersion": "v1", "kind": "Pod", "name": "x", "namespace": "other" }]), "spec.waitFor[0]")]
+#[case::destroy_wait_for("/destroyWaitFor", json!([{ "apiVersion": "v1", "kind": "Pod", "namespace": "other" }]), "spec.destroyWaitFor[0]")]
+#[case::health_checks("/healthChecks", json!([{ "apiVersion": "v1", "kind": "Pod", "name": "x", "namespace": "other" }]), "spec.healthChecks[0]")]
 fn cross_namespace_references_are_refused_by_default(
     #[case] pointer: &str,
     #[case] value: serde_json::Value,

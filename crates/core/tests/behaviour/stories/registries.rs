@@ -131,11 +131,11 @@ fn ca_bundle_is_used_for_registries_of_image_and_base() {
 }
 
 #[rstest]
-#[case::as_usual(json!(null), &["--cache=true", "--cache-copy-layers=true", "--cache-repo=registry.test/team/web"])]
-#[case::elsewhere(
+#[case::by_default(json!(null), &["--cache=true", "--cache-copy-layers=true", "--cache-repo=registry.test/team/web"])]
+#[case::other_repository(
     json!({"cacheRepository": "team/layers", "cacheLifetime": "48h"}),
     &["--cache=true", "--cache-copy-layers=true", "--cache-repo=docker.io/team/layers", "--cache-ttl=172800s"])]
-#[case::none(json!({"cache": false, "cacheRepository": "x/y"}), &["--cache=false"])]
+#[case::disabled(json!({"cache": false, "cacheRepository": "x/y"}), &["--cache=false"])]
 fn layer_cache_follows_the_spec(#[case] builder: serde_json::Value, #[case] expected: &[&str]) {
     let tf = terraform().with("/containerRegistry/builder", builder);
     let arguments = arguments(&build(tf)).into_iter();

@@ -337,7 +337,7 @@ fn deletion_without_secrets_destroys_by_the_spec() {
 
 #[rstest]
 #[case::not_requested(|_: &mut World| {})]
-#[case::of_a_living_resource(|world: &mut World| {
+#[case::of_an_existing_resource(|world: &mut World| {
     restore(world);
     world.left_behind.as_mut().unwrap().owner = Some("Terraform db".to_owned());
 })]

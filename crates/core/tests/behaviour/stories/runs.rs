@@ -137,8 +137,8 @@ fn report_is_recorded_and_removed_with_the_inputs() {
 }
 
 #[rstest]
-#[case::after_the_swap_of_the_record(6)]
-#[case::after_the_swap_of_the_report(7)]
+#[case::after_run_record(6)]
+#[case::after_run_report(7)]
 fn pin_and_job_are_created_after_controller_crash(#[case] writes: usize) {
     let mut world = World::until(|world| !world.images.is_empty());
     world.room = false;

@@ -164,8 +164,8 @@ fn missing_value_blocks_run_but_not_build() {
 }
 
 #[rstest]
-#[case::of_the_spec("InputTooLarge", FailureClass::User, true)]
-#[case::of_the_world("OutputNotFound", FailureClass::Transient, false)]
+#[case::user_failure("InputTooLarge", FailureClass::User, true)]
+#[case::transient_failure("OutputNotFound", FailureClass::Transient, false)]
 fn missing_value_stalls_only_for_user_failures(
     #[case] reason: &str,
     #[case] class: FailureClass,
@@ -202,8 +202,8 @@ fn deleted_value_source_leaves_applied_resource_ready() {
 }
 
 #[rstest]
-#[case::before_the_first_run("/waitFor", "spec.waitFor[0].cel")]
-#[case::also_where_it_is_needed_later("/healthChecks", "spec.healthChecks[0].cel")]
+#[case::in_wait_for("/waitFor", "spec.waitFor[0].cel")]
+#[case::in_health_checks("/healthChecks", "spec.healthChecks[0].cel")]
 fn invalid_expression_is_reported_before_the_first_run(#[case] list: &str, #[case] field: &str) {
     let test = json!({"apiVersion": "v1", "kind": "Pod", "name": "x", "cel": "object.data.("});
     let mut world = World::with(terraform().with(list, json!([test])));
@@ -486,8 +486,8 @@ fn release_without_destroy_does_not_wait(#[case] mut world: World, #[case] polic
 }
 
 #[rstest]
-#[case::as_it_is_now(Some("two"), "two")]
-#[case::as_it_was_where_it_is_gone(None, "one")]
+#[case::live(Some("two"), "two")]
+#[case::pinned_if_missing(None, "one")]
 fn destroy_uses_value_of_source_or_pin(#[case] now: Option<&str>, #[case] wanted: &str) {
     let mut world = with_password("one");
     if let Some(now) = now {

@@ -28,20 +28,20 @@ fn reported(name: &str, state: &str) -> Terraform {
 }
 
 #[rstest]
-#[case::as_described(in_s3("web", 0, Some("a/b")), Some("s3://bucket/a/b"))]
+#[case::in_spec(in_s3("web", 0, Some("a/b")), Some("s3://bucket/a/b"))]
 #[case::by_default(in_s3("web", 0, None), Some("s3://bucket/team/web.tfstate"))]
-#[case::as_the_engine_told(reported("web", "gcs://bucket/web"), Some("gcs://bucket/web"))]
-#[case::in_secrets_of_its_own(reported("web", "secret://team/web-state"), None)]
-#[case::in_its_own_pod(reported("web", "local://terraform.tfstate"), None)]
-#[case::of_an_unknown_place(reported("web", "http://"), None)]
+#[case::in_report(reported("web", "gcs://bucket/web"), Some("gcs://bucket/web"))]
+#[case::in_report_as_secrets(reported("web", "secret://team/web-state"), None)]
+#[case::in_report_as_local(reported("web", "local://terraform.tfstate"), None)]
+#[case::in_report_without_location(reported("web", "http://"), None)]
 fn state_address_comes_from_spec_or_report(#[case] tf: Terraform, #[case] wanted: Option<&str>) {
     assert_eq!(address(&tf).as_deref(), wanted);
 }
 
 #[rstest]
-#[case::with_an_older_one(in_s3("old", 1, Some("x")), true)]
-#[case::with_a_younger_one(in_s3("young", 9, Some("x")), false)]
-#[case::with_another_place(in_s3("old", 1, Some("y")), false)]
+#[case::with_older_resource(in_s3("old", 1, Some("x")), true)]
+#[case::with_younger_resource(in_s3("young", 9, Some("x")), false)]
+#[case::with_other_location(in_s3("old", 1, Some("y")), false)]
 fn the_younger_of_two_on_one_state_is_refused(#[case] other: Terraform, #[case] refused: bool) {
     let tf = in_s3("web", 5, Some("x"));
     assert_eq!(conflict(&tf, None, [&other]).is_some(), refused);
@@ -49,9 +49,9 @@ fn the_younger_of_two_on_one_state_is_refused(#[case] other: Terraform, #[case] 
 
 /// A module can forge the reported address.
 #[rstest]
-#[case::reported_there(reported("old", "s3://bucket/x"), "team", true)]
+#[case::reported_in_same_namespace(reported("old", "s3://bucket/x"), "team", true)]
 #[case::reported_in_another_namespace(reported("old", "s3://bucket/x"), "other", false)]
-#[case::described_in_another_namespace(in_s3("old", 1, Some("x")), "other", true)]
+#[case::in_spec_in_another_namespace(in_s3("old", 1, Some("x")), "other", true)]
 fn reported_address_blocks_no_other_namespace(
     #[case] mut other: Terraform,
     #[case] namespace: &str,

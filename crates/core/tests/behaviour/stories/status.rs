@@ -15,9 +15,9 @@ use crate::fixtures::{self, Edit as _, at, failure};
 use crate::world::{Act, Stage, World, condition};
 
 #[rstest]
-#[case::at_work(fixtures::terraform(), State::Success, State::Failed)]
+#[case::not_deleted(fixtures::terraform(), State::Success, State::Failed)]
 #[case::deleted(fixtures::terraform().deleted(at(0)), State::Success, State::Destroying)]
-#[case::on_its_way_out(fixtures::terraform(), State::Destroying, State::Destroying)]
+#[case::destroying(fixtures::terraform(), State::Destroying, State::Destroying)]
 fn failed_api_call_is_reported_with_its_reason(
     #[case] tf: alustan_api::Terraform,
     #[case] before: State,
@@ -232,9 +232,9 @@ fn outage_during_drift_check_sets_source_ready_false() {
 
 /// A restart writes nothing and sends no notification twice.
 #[rstest]
-#[case::a_plan_that_waits(World::with(fixtures::terraform().with("/approval/mode", "Manual")), None)]
-#[case::a_failure_that_is_tried_again(World::new(), Some(FailureClass::Transient))]
-#[case::a_failure_that_a_person_must_mend(World::new(), Some(FailureClass::User))]
+#[case::pending_plan(World::with(fixtures::terraform().with("/approval/mode", "Manual")), None)]
+#[case::transient_failure(World::new(), Some(FailureClass::Transient))]
+#[case::user_failure(World::new(), Some(FailureClass::User))]
 fn restart_of_an_unready_resource_writes_nothing(
     #[case] mut world: World,
     #[case] fails: Option<FailureClass>,
