@@ -112,7 +112,7 @@ pub(crate) struct Looked {
 
 /// State of the simulation.
 #[derive(Clone)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a switch of its own")]
+#[expect(clippy::struct_excessive_bools, reason = "each is independent")]
 pub(crate) struct World {
     pub(crate) now: Timestamp,
     pub(crate) settings: Settings,

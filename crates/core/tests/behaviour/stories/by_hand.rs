@@ -204,7 +204,7 @@ fn claim_in_the_future_delays_no_deadline() {
     );
 }
 
-/// The same for a deleted resource: the message must explain how to abandon it.
+/// Rule 13: the message of a deleted resource must explain how to abandon it.
 #[test]
 fn deletion_waiting_for_overdue_run_names_abandon() {
     let mut world = World::new();

@@ -6,7 +6,7 @@ use k8s_openapi::jiff::SignedDuration;
 
 use crate::world::{Act, Stage, World};
 
-/// A clock that was wrong for a while postpones nothing forever.
+/// A temporarily wrong clock must not postpone drift checks permanently.
 #[test]
 fn drift_checks_continue_after_clock_was_a_year_ahead() {
     let mut world = World::applied();

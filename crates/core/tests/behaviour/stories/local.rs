@@ -58,7 +58,7 @@ fn lost_volume_with_local_state_is_not_replaced(#[case] cache: CacheSeen) {
     assert!(world.tf.is_none() && world.real.is_empty());
 }
 
-/// The pin may be lost, too.
+/// Pin and cache volume are both lost.
 #[test]
 fn run_record_shows_local_state_on_lost_volume() {
     let mut world = applied();

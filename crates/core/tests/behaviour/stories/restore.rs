@@ -43,7 +43,7 @@ fn restored(mut made: World) -> World {
     world
 }
 
-/// Does what `kubectl alustan restore` does.
+/// Requests the restore as `kubectl alustan restore` does.
 fn restore(world: &mut World) {
     let left = world.left_behind.as_mut().unwrap();
     left.restore_to = Some(UID.to_owned());
