@@ -391,12 +391,12 @@ fn without_group(rest: &[TokenTree]) -> &[TokenTree] {
 }
 
 /// Returns true if `rest` begins with the `[cfg(test)]` of an attribute.
-fn is_test(rest: &[TokenTree]) -> bool {
+pub(crate) fn is_test(rest: &[TokenTree]) -> bool {
     matches!(rest.first(), Some(TokenTree::Group(attribute)) if attribute.to_string().replace(' ', "") == "[cfg(test)]")
 }
 
 /// Returns the tokens after the item at the start of `rest`.
-fn after_item(rest: &[TokenTree]) -> &[TokenTree] {
+pub(crate) fn after_item(rest: &[TokenTree]) -> &[TokenTree] {
     let ends = |token: &TokenTree| {
         is_semicolon(token)
             || matches!(token, TokenTree::Group(body) if body.delimiter() == Delimiter::Brace)

@@ -1,8 +1,9 @@
 //! `cargo xtask gen`: generates files from the Rust types; with `--check` it lists stale files and fails. `cargo
-//! xtask imports`: see `imports.rs`. `cargo xtask release`: see `release.rs`.
+//! xtask imports`: see `imports.rs`. `cargo xtask prose`: see `prose.rs`. `cargo xtask release`: see `release.rs`.
 
 mod chart;
 mod imports;
+mod prose;
 mod reference;
 mod release;
 
@@ -24,6 +25,8 @@ enum Command {
     },
     /// Fail if the files of a crate import from each other in a circle.
     Imports,
+    /// Fail if the texts of the project use paraphrases in place of the terms of the field.
+    Prose,
     /// Generate the data files of a release; called by `hack/release`.
     #[command(subcommand)]
     Release(release::Release),
@@ -39,6 +42,7 @@ fn main() -> Result<()> {
     match Command::parse() {
         Command::Gen { check } => write_generated(check),
         Command::Imports => imports::check(&root()),
+        Command::Prose => prose::check(&root()),
         Command::Release(step) => release::run(&root(), step),
     }
 }
