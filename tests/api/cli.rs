@@ -167,8 +167,7 @@ async fn error_names_the_missing_object_and_the_remedy() {
     let space = Space::new().await;
     let why = run(&space, "approve web").await.refused();
     let wanted = format!(
-        "error: there is no Terraform resource web in namespace {}; `kubectl get tf -A` lists all \
-         there are\n",
+        "error: Terraform web not found in namespace {}; `kubectl get tf -A` lists all resources\n",
         space.namespace
     );
     assert_eq!(why, wanted);
@@ -286,12 +285,12 @@ async fn approve_is_refused_without_a_pending_plan() {
     .await;
     let plan = run(&space, "plan web").await.done();
     assert!(
-        plan.contains("waits for approval: it is Success (Applied)"),
+        plan.contains("waits for approval; current state: Success (Applied)"),
         "{plan}"
     );
     let why = run(&space, "approve web 0123").await.refused();
     assert!(
-        why.contains("waits for approval: it is Success (Applied)"),
+        why.contains("waits for approval; current state: Success (Applied)"),
         "{why}"
     );
     assert_eq!(get(&space, "web").await.spec.approval.plan, None);
@@ -306,7 +305,7 @@ async fn reconcile_selects_resources_by_reason() {
     let said = run(&space, "reconcile --all --reason=PlanFailed")
         .await
         .done();
-    let wanted = ["a", "c"].map(|name| format!("{}/{name} asked to reconcile\n", space.namespace));
+    let wanted = ["a", "c"].map(|name| format!("{}/{name} reconcile requested\n", space.namespace));
     assert_eq!(said, wanted.concat());
     for (name, asked) in [("a", true), ("b", false), ("c", true)] {
         let found = get(&space, name).await;
@@ -317,7 +316,7 @@ async fn reconcile_selects_resources_by_reason() {
         }
     }
     let told = run(&space, "reconcile --reason=Nothing").await;
-    assert!(told.err.contains("is Nothing"), "{told:?}");
+    assert!(told.err.contains("has reason Nothing"), "{told:?}");
     assert_eq!(told.done(), "");
 }
 
@@ -379,7 +378,7 @@ async fn sensitive_outputs_are_shown_only_on_request() {
     apply(&space, &resource("web"), applied).await;
     let why = run(&space, "outputs web").await.refused();
     assert!(
-        why.contains("is gone") && why.contains("kubectl alustan reconcile web"),
+        why.contains("does not exist") && why.contains("kubectl alustan reconcile web"),
         "{why}"
     );
 

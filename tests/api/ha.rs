@@ -221,9 +221,9 @@ async fn ha_standby_replaces_a_killed_leader_without_duplicate_runs() {
         space.applied(name).await;
     }
     let mut first = pair.start("a", "KILL", &[]);
-    first.is("this replica leads").await;
+    first.is("this replica is the leader").await;
     let second = pair.start("b", "TERM", &[]);
-    second.is("stands by while a leads").await;
+    second.is("on standby; the leader is a").await;
     assert!(
         second
             .get("/metrics")
@@ -256,7 +256,7 @@ async fn ha_standby_replaces_a_killed_leader_without_duplicate_runs() {
     first.ended().await;
     let killed = Timestamp::now();
     assert!(pair.writes("b").is_empty(), "{:?}", pair.writes("b"));
-    second.is("this replica leads").await;
+    second.is("this replica is the leader").await;
     until("all to be gone", async || {
         all_run(&space).await;
         let left = api.list(&ListParams::default()).await.unwrap().items.len();
@@ -285,12 +285,12 @@ async fn ha_standby_replaces_a_killed_leader_without_duplicate_runs() {
 async fn ha_terminating_leader_releases_its_lease() {
     let pair = Pair::new().await;
     let mut first = pair.start("a", "TERM", &[]);
-    first.is("this replica leads").await;
+    first.is("this replica is the leader").await;
     let second = pair.start("b", "TERM", &[]);
-    second.is("stands by while a leads").await;
+    second.is("on standby; the leader is a").await;
     let since = Instant::now();
     first.ended().await;
-    second.is("this replica leads").await;
+    second.is("this replica is the leader").await;
     assert!(
         since.elapsed() < Duration::from_secs(8),
         "{:?}",
@@ -303,18 +303,18 @@ async fn ha_terminating_leader_releases_its_lease() {
     );
     // A replica that returns stands by.
     let third = pair.start("a", "TERM", &[]);
-    third.is("stands by while b leads").await;
+    third.is("on standby; the leader is b").await;
 }
 
 #[tokio::test]
 async fn ha_restarted_leader_leads_again_before_lease_expiry() {
     let pair = Pair::new().await;
     let mut first = pair.start("a", "KILL", &[]);
-    first.is("this replica leads").await;
+    first.is("this replica is the leader").await;
     first.ended().await;
     let since = Instant::now();
     let next = pair.start("a", "TERM", &[]);
-    next.is("this replica leads").await;
+    next.is("this replica is the leader").await;
     assert!(
         since.elapsed() < Duration::from_secs(8),
         "{:?}",
@@ -328,14 +328,14 @@ async fn ha_leader_that_loses_its_lease_exits_and_writes_nothing() {
     let space = pair.space().await;
     space.applied("web").await;
     let mut only = pair.start("a", "TERM", &[]);
-    only.is("this replica leads").await;
+    only.is("this replica is the leader").await;
     let api: Api<Lease> = Api::namespaced(pair.server.client().await, SYSTEM);
     let taken = Patch::Merge(json!({"spec": {"holderIdentity": "somebody_1"}}));
     let edit = PatchParams::default();
     api.patch(LEASE, &edit, &taken).await.unwrap();
     until("it to notice", async || {
         let log = pair.log(&only);
-        let told = log.contains("its Lease was taken from it (somebody has it now)");
+        let told = log.contains("lost leadership to somebody");
         told.then_some(()).ok_or(log)
     })
     .await;
@@ -353,9 +353,9 @@ async fn ha_push_to_any_replica_reaches_the_leader() {
     let space = pair.space().await;
     space.applied("web").await;
     let mut first = pair.start("a", "KILL", &[]);
-    first.is("this replica leads").await;
+    first.is("this replica is the leader").await;
     let second = pair.start("b", "TERM", &[]);
-    second.is("stands by while a leads").await;
+    second.is("on standby; the leader is a").await;
     let repository = "https://127.0.0.1:1/team/infra";
     // The leader knows that the resource follows the repository after the first reconcile.
     until("the leader to know who follows", async || {
@@ -373,7 +373,7 @@ async fn ha_push_to_any_replica_reaches_the_leader() {
         (503, &json!("NotLeader")),
         "{told}"
     );
-    second.is("this replica leads").await;
+    second.is("this replica is the leader").await;
     let (code, _) = second.send_push(repository).await;
     assert_eq!(code, 202);
 }

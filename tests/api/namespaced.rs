@@ -300,7 +300,7 @@ async fn operator_waits_for_all_watches_and_survives_a_lost_one() {
     let mut leash = leashed(&mut installed.operator(&namespaces), &log);
     until("what is missing to be told", async || {
         let log = std::fs::read_to_string(&log).unwrap();
-        let told = log.contains("could not watch") && log.contains(&other.namespace);
+        let told = log.contains("watch failed") && log.contains(&other.namespace);
         told.then_some(()).ok_or(log)
     })
     .await;

@@ -441,7 +441,11 @@ async fn unreadable_resource_without_record_is_kept_until_fixed() {
     api.delete(UNKNOWN, &DeleteParams::foreground())
         .await
         .unwrap();
-    let wanted = ["cannot read the resource", "is unknown", "edit it"];
+    let wanted = [
+        "cannot read the resource",
+        "is unknown",
+        "Correct the resource",
+    ];
     let default: Api<Event> = Api::namespaced(operator.server.client().await, "default");
     until("a word about it", async || {
         let fields = format!("involvedObject.name={UNKNOWN}");

@@ -83,7 +83,7 @@ async fn interrupt_by_a_full_or_lost_volume_fails_no_run() {
         scene.commit("web", &[("main.tf", &module("two"))]).await;
         let status = scene.ready_after_run("web", 2).await.status.unwrap();
         assert!(disk.is_full());
-        scene.log("web-apply-2", "the plan is not kept").await;
+        scene.log("web-apply-2", "failed to store the plan").await;
         assert_eq!(
             status
                 .runs

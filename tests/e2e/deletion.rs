@@ -130,7 +130,7 @@ async fn failed_destroy_is_retried_up_to_limit_and_once_fixed() {
         );
         let message = &ready.message;
         for part in [
-            "scripts.destroy ended with exit code 3",
+            "scripts.destroy failed with exit code 3",
             "the gate is locked",
             "next attempt at",
             "job/web-destroy-2",

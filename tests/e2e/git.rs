@@ -235,7 +235,7 @@ async fn git_rewritten_branch_is_applied_and_missing_one_reported() {
         let web = resource(&scene, "web", "web", &json!({"branch": "main"}));
         scene.apply(&web).await;
         let message = scene.reason("web", "RepositoryEmpty").await;
-        assert!(message.contains("push a first commit"), "{message}");
+        assert!(message.contains("push a commit"), "{message}");
         let first = scene
             .git("web", &["commit-tree", &tree, "-m", "first"])
             .await;

@@ -96,9 +96,12 @@ mod alone {
                     let leads = holder(&scene.cluster, lease.0, lease.1).await?;
                     for pod in &all {
                         let (role, metric) = if *pod == leads {
-                            ("this replica leads".to_owned(), "alustan_leader 1")
+                            ("this replica is the leader".to_owned(), "alustan_leader 1")
                         } else {
-                            (format!("stands by while {leads} leads"), "alustan_leader 0")
+                            (
+                                format!("on standby; the leader is {leads}"),
+                                "alustan_leader 0",
+                            )
                         };
                         let told = ask(&scene, pod, "/readyz").await;
                         assert!(told.starts_with("ok: "), "{told}");

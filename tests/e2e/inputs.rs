@@ -183,7 +183,7 @@ async fn inputs_are_awaited_keep_their_types_and_start_one_run() {
                 "lacks",
                 json!({"name": "network", "outputs": {"v": "subnets"}}),
                 "OutputNotFound",
-                "spec.variablesFrom[0].terraformRef.outputs: Terraform network has no output subnets, or it is null (it has: count, id, token, zones)",
+                "spec.variablesFrom[0].terraformRef.outputs: output subnets of Terraform network does not exist or is null (existing outputs: count, id, token, zones)",
             ),
             (
                 "elsewhere",

@@ -100,14 +100,14 @@ async fn interrupted_apply_is_continued_after_pod_deletion_or_sigkill() {
                 .kubectl(&["delete", "pod", &pod, "--wait=false"])
                 .await;
             let message = in_good_order(&scene, name, "Interrupted").await;
-            for part in ["the pod was stopped", "not counted against"] {
+            for part in ["the pod was terminated", "costs no retry"] {
                 assert!(message.contains(part), "no {part:?} in {message}");
             }
             let log = log.await.unwrap();
             // The engine process that shows the plan runs in parallel to the one that applies and may still be running.
             let interrupts: Vec<&str> = log
                 .lines()
-                .filter(|line| line.contains("interrupting the engine"))
+                .filter(|line| line.contains("sending SIGINT to the engine"))
                 .collect();
             let engines: BTreeSet<&str> = interrupts.iter().copied().collect();
             assert!(!engines.is_empty(), "{log}");
@@ -196,7 +196,7 @@ async fn interrupt_of_the_backend_during_apply_loses_no_state() {
         let count = |path: &str| counter.count(path);
         assert_eq!((count("/web/first"), count("/web/second")), (1, 1));
         let job = &tf.status.as_ref().unwrap().runs[0].job;
-        let pushing = "pushing the state that an earlier run could not save";
+        let pushing = "pushing the unsaved state of an earlier run";
         let log = scene.log(job, pushing).await;
         let (pushed, planned) = (log.find(pushing), log.find("terraform plan"));
         assert!(planned.is_some() && pushed < planned, "{log}");

@@ -66,7 +66,7 @@ async fn lock_of_a_dead_pod_is_released_and_any_other_awaited() {
         counter.release("/more");
         scene.ready_after_run("web", run + 1).await;
         let job = format!("web-apply-{}", run + 1);
-        scene.log(&job, "releasing its lock").await;
+        scene.log(&job, "releasing the state lock").await;
         assert_eq!(scene.lock_at(TABLE, &place).await, None);
         assert_eq!(counter.lives(), (1, 0));
         scene.delete("web", &DeleteParams::foreground()).await;

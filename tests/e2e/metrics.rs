@@ -82,7 +82,10 @@ async fn metrics_count_runs_and_name_no_resource() {
         assert!(after.ends_with("# EOF\n"));
 
         let alive = ask(&scene, "/livez").await;
-        assert!(alive.starts_with("ok: the loop turned "), "{alive}");
+        assert!(
+            alive.starts_with("ok: last iteration of the controller loop "),
+            "{alive}"
+        );
         let ready = ask(&scene, "/readyz").await;
         assert!(ready.starts_with("ok: "), "{ready}");
         let version: Value = serde_json::from_str(&ask(&scene, "/version").await).unwrap();

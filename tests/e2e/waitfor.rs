@@ -40,14 +40,14 @@ async fn objects_of_any_kind_delay_run_ready_and_destroy() {
         scene
             .said(
                 "web",
-                "spec.waitFor[0].cel: ConfigMap gate does not pass: object.data.open == 'yes'",
+                "spec.waitFor[0].cel: the expression is false for ConfigMap gate: object.data.open == 'yes'",
             )
             .await;
         assert_eq!(counter.lives(), (0, 0));
         scene.config_map("gate", &[("open", "yes")]).await;
         let message = scene.reason("web", "HealthCheckFailed").await;
         assert!(
-            message.contains("spec.healthChecks[0].cel: ConfigMap health does not pass"),
+            message.contains("spec.healthChecks[0].cel: the expression is false for ConfigMap health"),
             "{message}"
         );
         assert_eq!(counter.lives(), (1, 0));
@@ -72,7 +72,7 @@ async fn objects_of_any_kind_delay_run_ready_and_destroy() {
         let (reason, message) = scene.stalled("bad").await;
         assert_eq!(reason, "InvalidExpression");
         assert!(
-            message.contains("spec.waitFor[0].cel: it gives neither true nor false"),
+            message.contains("spec.waitFor[0].cel: the result of the expression is not a boolean"),
             "{message}"
         );
 
@@ -93,7 +93,7 @@ async fn objects_of_any_kind_delay_run_ready_and_destroy() {
         scene
             .said(
                 "web",
-                "spec.destroyWaitFor[0]: must be gone first: Ingress shop (not deleted yet)",
+                "spec.destroyWaitFor[0]: waiting for the deletion of Ingress shop (not deleted yet)",
             )
             .await;
         let api = scene.api::<Ingress>();
@@ -101,7 +101,7 @@ async fn objects_of_any_kind_delay_run_ready_and_destroy() {
         scene
             .said(
                 "web",
-                "Ingress shop (being deleted; its finalizers: ingress.example.com/resources)",
+                "Ingress shop (being deleted; finalizers: ingress.example.com/resources)",
             )
             .await;
         assert_eq!(counter.lives(), (1, 0));

@@ -71,7 +71,7 @@ impl std::fmt::Display for Matched {
             None => write!(f, "spec.approval.rules[{index}]: {when}"),
             Some(why) => write!(
                 f,
-                "spec.approval.rules[{index}] could not be judged and counts as matching: {why}: \
+                "spec.approval.rules[{index}] cannot be evaluated and counts as matching: {why}: \
                  {when}"
             ),
         }
@@ -110,9 +110,7 @@ fn holds(when: &str, plan: &Plan) -> Result<bool, Nothing> {
     match evaluate(when, PLAN, plan)? {
         Value::Bool(holds) => Ok(holds),
         // The message omits the value, which may be the whole plan.
-        _ => Err(Nothing::Invalid(
-            "it gives neither true nor false".to_owned(),
-        )),
+        _ => Err(Nothing::Invalid("the result is not a boolean".to_owned())),
     }
 }
 

@@ -90,29 +90,38 @@ fn rule_reads_change_counts_and_all_resources(#[case] when: &str, #[case] wanted
 }
 
 #[rstest]
-#[case("plan.destroy >", "it is no expression in CEL: ")]
-#[case("", "it is no expression in CEL: ")]
+#[case("plan.destroy >", "invalid CEL expression: ")]
+#[case("", "invalid CEL expression: ")]
 #[case("plan.destroy > 0 plan", "(line 1, column 18)")]
-#[case("plans.destroy > 0", r#"there is no "plans"; it knows "plan""#)]
+#[case(
+    "plans.destroy > 0",
+    r#"undeclared reference "plans"; available: "plan""#
+)]
 #[case(
     "plan.destroyed > 0",
-    r#"plan has no "destroyed"; it has add, change, destroy, resources"#
+    r#"plan has no field "destroyed"; available fields: add, change, destroy, resources"#
 )]
-#[case("plan.resources.exists(r, q.type == 'x')", r#"there is no "q""#)]
+#[case(
+    "plan.resources.exists(r, q.type == 'x')",
+    r#"undeclared reference "q""#
+)]
 #[case(
     "plan.resources.exists(r, true) && r.type == 'x'",
-    r#"there is no "r""#
+    r#"undeclared reference "r""#
 )]
-#[case("size([x]) > 0", r#"there is no "x""#)]
-#[case("{'a': y}.a", r#"there is no "y""#)]
-#[case("has(plan.forget)", r#"plan has no "forget""#)]
-#[case("plan.destroy", "it must be true or false, such as `plan.destroy > 0`")]
-#[case("'yes'", "it must be true or false")]
-#[case("plan", "it must be true or false")]
-#[case("[plan.destroy > 0]", "it must be true or false")]
+#[case("size([x]) > 0", r#"undeclared reference "x""#)]
+#[case("{'a': y}.a", r#"undeclared reference "y""#)]
+#[case("has(plan.forget)", r#"plan has no field "forget""#)]
+#[case(
+    "plan.destroy",
+    "the result must be a boolean, for example `plan.destroy > 0`"
+)]
+#[case("'yes'", "the result must be a boolean")]
+#[case("plan", "the result must be a boolean")]
+#[case("[plan.destroy > 0]", "the result must be a boolean")]
 #[case(
     "plan.resources.all(a, plan.resources.all(b, plan.resources.all(c, true)))",
-    "loops are nested more than 2 deep"
+    "loops are nested more than 2 levels deep"
 )]
 fn invalid_rule_is_refused_with_its_index(#[case] when: &str, #[case] wanted: &str) {
     let bad = check(&[ask("true"), ask(when)]).unwrap_err();
@@ -140,7 +149,7 @@ fn rule_with_evaluation_error_counts_as_matching(#[case] when: &str) {
     assert!(!why.is_empty() && why.chars().count() <= LONGEST_REASON);
     let text = matched[0].to_string();
     assert!(
-        text.contains("spec.approval.rules[0] could not be judged and counts as matching: "),
+        text.contains("spec.approval.rules[0] cannot be evaluated and counts as matching: "),
         "{text}"
     );
 }
@@ -184,7 +193,7 @@ fn rule_has_1000_bytes_at_most() {
     let rule_of = |bytes: usize| [ask(&format!("{:>bytes$}", "true"))];
     assert_eq!(check(&rule_of(1_000)), Ok(()));
     let bad = check(&rule_of(1_001)).unwrap_err();
-    assert_eq!(bad.what, "it is longer than 1000 characters");
+    assert_eq!(bad.what, "the expression is longer than 1000 characters");
 }
 
 /// Expressions of the maximum depth and length that the API accepts: 1000 characters.

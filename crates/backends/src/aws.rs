@@ -47,15 +47,16 @@ impl Backend for Aws {
 
     fn validate(&self, spec: &BackendSpec, _: Owner<'_>) -> Result<(), Invalid> {
         if spec.dynamo_db.is_none() && spec.lock_file == Some(false) {
-            let why = "false without dynamoDB: two runs at once would spoil the state";
+            let why = "must not be false without dynamoDB: concurrent runs would corrupt the state";
             return Err(Invalid::new("lockFile", why));
         }
         let mut others = spec.config.keys().filter(|_| spec.bootstrap);
         match others.find(|name| OF_ANOTHER.iter().any(|start| name.starts_with(start))) {
             Some(name) => Err(Invalid::new(
                 format!("config.{name}"),
-                "does not go with bootstrap, which makes the bucket with the credentials of the run: \
-                 make it yourself, or leave one of the two out",
+                "cannot be combined with bootstrap, which creates the bucket with the credentials \
+                 of the run. Create the bucket yourself and unset bootstrap, or unset this \
+                 argument",
             )),
             None => Ok(()),
         }
@@ -88,7 +89,8 @@ impl Backend for Aws {
         if config.get("use_lockfile") == Some(&json!(true)) {
             return Some(Since {
                 version: "1.10.0",
-                why: "locks in the bucket; spec.backend.dynamoDB, without lockFile, does without them",
+                why: "locks in the bucket; for an earlier version, set spec.backend.dynamoDB \
+                      without lockFile",
             });
         }
         config.contains_key("endpoints").then_some(Since {

@@ -38,7 +38,7 @@ pub enum Error {
     /// Module and resource configure backends of different types (rule 11).
     #[error(
         "spec.backend.provider: the module has a `backend \"{module}\"` block, but provider \
-         {provider} is a `{wanted}` backend; remove one of them"
+         {provider} is a `{wanted}` backend. Remove the block or the field"
     )]
     Conflict {
         /// Type of the `backend` block in the module.
@@ -50,8 +50,9 @@ pub enum Error {
     },
     /// The module has a `local` backend block: the state would be deleted with the pod.
     #[error(
-        "the module has a `backend \"local\"` block, whose state would be gone with the pod of each \
-         run; set spec.backend.provider: local to keep it on the cache volume, or remove the block"
+        "the module has a `backend \"local\"` block, whose state would be deleted with the pod of \
+         each run. Set spec.backend.provider: local to keep the state on the cache volume, or \
+         remove the block"
     )]
     Lost,
     /// A field of `spec.backend` has an invalid value.
@@ -157,8 +158,8 @@ pub fn inputs(
 fn takes_more(spec: &BackendSpec) -> Result<(), Invalid> {
     match spec.provider {
         None | Some(BackendProvider::Managed | BackendProvider::Local) => {
-            let why = "only providers other than managed and local take more of a block: remove it, or \
-                       name one";
+            let why = "must not be set for the providers managed and local: remove the field, or \
+                       set another provider";
             Err(Invalid::new("config", why))
         }
         Some(_) => Ok(()),
@@ -170,7 +171,7 @@ fn validate_type(provider: BackendProvider, kind: &str) -> Result<(), Invalid> {
     match of_kind(kind).filter(|_| provider == BackendProvider::Generic) {
         Some(known) => Err(Invalid::new(
             "type",
-            format!("say provider: {}", known.name()),
+            format!("use provider: {}", known.name()),
         )),
         None => Ok(()),
     }

@@ -27,7 +27,7 @@ impl Backend for Pg {
     fn validate(&self, spec: &BackendSpec, owner: Owner<'_>) -> Result<(), Invalid> {
         let name = schema(spec, owner);
         if name.len() > LONGEST {
-            let why = format!("{name} is longer than the {LONGEST} bytes that PostgreSQL takes");
+            let why = format!("{name} is longer than {LONGEST} bytes, the limit of PostgreSQL");
             return Err(Invalid::new("schemaName", why));
         }
         Ok(())

@@ -48,12 +48,13 @@ pub(crate) fn validate(backend: &dyn Backend, spec: &BackendSpec) -> Result<(), 
     for (name, value) in &spec.config {
         let path = format!("config.{name}");
         if !is_argument(name) {
-            let why = "is no argument of a backend block: lower case letters, digits and '_'";
+            let why = "is not an argument of a backend block: use lower case letters, digits and \
+                       '_'";
             return Err(Invalid::new(path, why));
         }
         let field = backend.fields().iter().find(|(field, _)| field == name);
         if let Some((_, field)) = field {
-            let why = format!("is what spec.backend.{field} is for: set that");
+            let why = format!("must not be set; set spec.backend.{field} instead");
             return Err(Invalid::new(path, why));
         }
         refuse_secrets(&path, name, &value.value())?;
@@ -76,7 +77,10 @@ pub(crate) fn validate_keys(
                 .then(|| format!("config.{name}"))
         };
         if let Some(field) = field.or_else(own) {
-            let why = format!("its key {name} is what spec.backend.{field} is for: leave one out");
+            let why = format!(
+                "key {name} of the Secret and spec.backend.{field} set the same argument; remove \
+                 one of them"
+            );
             return Err(Invalid::new("secretRef", why));
         }
     }
@@ -93,8 +97,9 @@ fn refuse_secrets(path: &str, name: &str, value: &Value) -> Result<(), Invalid> 
             .try_for_each(|item| refuse_secrets(path, name, item)),
         Value::String(text) if is_secret(name) || has_user(text) => Err(Invalid::new(
             path,
-            "looks like a secret, and who may read the resource reads it: put it into the Secret \
-             of spec.backend.secretRef, by this name or as the engine's environment variable for it",
+            "looks like a secret, and every user with read access to the resource can read it. \
+             Move the value to the Secret of spec.backend.secretRef, under this name or as the \
+             environment variable of the engine",
         )),
         Value::String(_) | Value::Null | Value::Bool(_) | Value::Number(_) => Ok(()),
     }

@@ -150,11 +150,11 @@ fn each_provider_maps_to_an_engine_backend(
 }
 
 #[rstest]
-#[case::argument_set_twice(json!({"provider": "aws", "s3": "b", "config": {"bucket": "c"}}), "config.bucket", "set that")]
-#[case::missing_provider(json!({"config": {"a": 1}}), "config", "name one")]
-#[case::path_of_local(json!({"provider": "local", "config": {"path": "/x"}}), "config", "other than managed and local")]
-#[case::generic_s3(json!({"provider": "generic", "type": "s3"}), "type", "say provider: aws")]
-#[case::no_lock(json!({"provider": "aws", "s3": "b", "lockFile": false}), "lockFile", "two runs")]
+#[case::argument_set_twice(json!({"provider": "aws", "s3": "b", "config": {"bucket": "c"}}), "config.bucket", "set spec.backend.s3 instead")]
+#[case::missing_provider(json!({"config": {"a": 1}}), "config", "set another provider")]
+#[case::path_of_local(json!({"provider": "local", "config": {"path": "/x"}}), "config", "managed and local")]
+#[case::generic_s3(json!({"provider": "generic", "type": "s3"}), "type", "use provider: aws")]
+#[case::no_lock(json!({"provider": "aws", "s3": "b", "lockFile": false}), "lockFile", "concurrent runs")]
 #[case::long(json!({"provider": "pg", "schemaName": "é".repeat(32)}), "schemaName", "63 bytes")]
 #[case::invalid_argument_name(json!({"provider": "gcp", "gcs": "b", "config": {"a-b": 1}}), "config.a-b", "lower case")]
 #[case::password(json!({"provider": "generic", "type": "x", "config": {"password": "p"}}), "config.password", "secretRef")]
@@ -169,7 +169,7 @@ fn each_provider_maps_to_an_engine_backend(
 #[case::bootstrap_with_assume_role(
     json!({"provider": "aws", "s3": "b", "bootstrap": true, "config": {"assume_role": {"role_arn": "r"}}}),
     "config.assume_role",
-    "does not go with bootstrap"
+    "cannot be combined with bootstrap"
 )]
 #[case::password_in_url(json!({"provider": "generic", "type": "consul", "config": {"address": "http://u:p@h"}}), "config.address", "secretRef")]
 fn invalid_backend_is_refused_with_its_field(

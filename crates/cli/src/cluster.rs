@@ -104,7 +104,7 @@ impl Cluster {
             ..PatchParams::default()
         };
         let (name, patch) = (tf.name_any(), Patch::Merge(change));
-        let what = format!("change Terraform {}", Key::of(tf));
+        let what = format!("patch Terraform {}", Key::of(tf));
         call(&what, api.patch_metadata(&name, &parameters, &patch))
             .await
             .map(drop)
@@ -169,7 +169,7 @@ fn readable(resource: DeserializeGuard<Terraform>) -> Option<Terraform> {
         Ok(tf) => Some(tf),
         Err(invalid) => {
             print::note(&format!(
-                "Terraform {key} is left out: it cannot be read: {}",
+                "skipping Terraform {key}, which this version of kubectl-alustan cannot read: {}",
                 invalid.error
             ));
             None

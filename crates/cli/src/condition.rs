@@ -18,7 +18,7 @@ pub(crate) fn reason(tf: &Terraform) -> Option<&str> {
 /// Describes state, reason and message of `tf`: `Stalled (PlanFailed): …`.
 pub(crate) fn situation(tf: &Terraform) -> String {
     let Some(status) = &tf.status else {
-        return "the operator has not looked at it yet".to_owned();
+        return "not reconciled by the operator yet".to_owned();
     };
     format!(
         "{:?} ({}): {}",

@@ -14,10 +14,10 @@ pub(crate) enum Error {
     #[error("cannot read the kubeconfig; see `kubectl config view` and KUBECONFIG")]
     Kubeconfig(#[source] Box<KubeconfigError>),
     /// Neither a kubeconfig nor an in-cluster configuration exists.
-    #[error("no cluster is known; see `kubectl config view` and KUBECONFIG")]
+    #[error("no cluster configuration found; see `kubectl config view` and KUBECONFIG")]
     NoCluster(#[source] Box<InferConfigError>),
     /// The client cannot be created.
-    #[error("cannot make a client of the cluster")]
+    #[error("cannot create a client for the cluster")]
     Client(#[source] Box<kube::Error>),
     /// A call to the API server failed.
     #[error("cannot {what}")]
@@ -28,7 +28,10 @@ pub(crate) enum Error {
         source: Box<kube::Error>,
     },
     /// The API server did not answer in time.
-    #[error("cannot {what}: no answer within {seconds} s; is the cluster up?")]
+    #[error(
+        "cannot {what}: the API server did not respond within {seconds} s; check that it is \
+         reachable"
+    )]
     Timeout {
         /// Attempted action.
         what: String,
@@ -37,8 +40,8 @@ pub(crate) enum Error {
     },
     /// The resource does not exist.
     #[error(
-        "there is no Terraform resource {name} in namespace {namespace}; `kubectl get tf -A` lists \
-         all there are"
+        "Terraform {name} not found in namespace {namespace}; `kubectl get tf -A` lists all \
+         resources"
     )]
     NoResource { name: String, namespace: String },
     /// The command was refused, for this reason.

@@ -30,7 +30,7 @@ pub(crate) fn pending(tf: &Terraform) -> Result<Pending, Error> {
     });
     pending.ok_or_else(|| {
         Error::Refused(format!(
-            "no plan of {} waits for approval: it is {}",
+            "no plan of {} waits for approval; current state: {}",
             Key::of(tf),
             situation(tf)
         ))
@@ -47,8 +47,8 @@ pub(crate) fn check(tf: &Terraform, pending: &Pending, given: Option<&str>) -> R
     };
     let Key { namespace, name } = Key::of(tf);
     Err(Error::Refused(format!(
-        "plan {given} of {namespace}/{name} is not the one that waits for approval, which is {} \
-         ({}); look at it with `kubectl alustan plan {name} -n {namespace}`",
+        "plan {given} of {namespace}/{name} does not wait for approval; the pending plan is {} \
+         ({}). To show it: kubectl alustan plan {name} -n {namespace}",
         pending.id, pending.summary
     )))
 }
@@ -92,7 +92,7 @@ mod tests {
         let error = pending(&with_plan(&plan)).unwrap_err().to_string();
         assert_eq!(
             error,
-            "no plan of team/web waits for approval: it is Success (Applied): applied"
+            "no plan of team/web waits for approval; current state: Success (Applied): applied"
         );
     }
 

@@ -92,7 +92,7 @@ impl Record {
         let snapshot = match self.secrets.read(&self.name()).await {
             Err(StoreError::Missing(secret)) => {
                 return Err(Error::Refused(format!(
-                    "there is no run record of {} (Secret {secret}): no run has begun yet",
+                    "{} has no run record (Secret {secret}): no run has started yet",
                     self.key
                 )));
             }
@@ -101,8 +101,8 @@ impl Record {
         let record = snapshot.data.get(key::RECORD).map(Vec::as_slice);
         let record = serde_json::from_slice(record.unwrap_or_default()).map_err(|error| {
             Error::Refused(format!(
-                "the run record of {} is unreadable: {}; is this program of another version than \
-                 the operator?",
+                "cannot read the run record of {}: {}. Check that kubectl-alustan and the operator \
+                 have the same version",
                 self.key,
                 place_in_json(&error)
             ))
@@ -117,8 +117,8 @@ impl Record {
         match alive.first() {
             None => Ok(()),
             Some(pod) => Err(Error::Refused(format!(
-                "pod {pod} of {} has not ended and may be at the state; see `kubectl get pod {pod} \
-                 -n {namespace} -o wide`",
+                "pod {pod} of {} has not terminated and may access the state; see `kubectl get pod \
+                 {pod} -n {namespace} -o wide`",
                 self.key
             ))),
         }
@@ -178,15 +178,15 @@ pub(crate) fn busy(key: &Key, record: &RunRecord) -> Result<(), Error> {
     let Key { namespace, name } = key;
     if record.number > 0 && record.phase != RunPhase::Recorded {
         return Err(Error::Refused(format!(
-            "run {} of {key} goes on ({:?}); wait until it is over, and let none begin: kubectl \
-             alustan suspend {name} -n {namespace}",
+            "run {} of {key} is active ({:?}). Wait until it ends, and suspend the resource to \
+             start no further run: kubectl alustan suspend {name} -n {namespace}",
             record.number, record.phase
         )));
     }
     match &record.lock {
         Some(lock) => Err(Error::Refused(format!(
-            "the state of {key} is locked: {}; if nobody is at it any more: kubectl alustan unlock \
-             {name} {} -n {namespace}",
+            "the state of {key} is locked: {}. If the holder of the lock has terminated: kubectl \
+             alustan unlock {name} {} -n {namespace}",
             tell(lock),
             quoted(&lock.id)
         ))),
@@ -244,11 +244,11 @@ mod tests {
     #[case::recorded(record(3, RunPhase::Recorded, false), None)]
     #[case::starting(
         record(3, RunPhase::Starting, false),
-        Some("run 3 of team/web goes on (Starting)")
+        Some("run 3 of team/web is active (Starting)")
     )]
     #[case::reported(
         record(3, RunPhase::Reported, false),
-        Some("run 3 of team/web goes on (Reported)")
+        Some("run 3 of team/web is active (Reported)")
     )]
     #[case::locked(record(3, RunPhase::Recorded, true), Some("unlock web l-1 -n team"))]
     fn state_command_is_refused_while_a_run_or_lock_exists(

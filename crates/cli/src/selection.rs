@@ -53,7 +53,7 @@ impl Selection {
         match failed {
             0 => Ok(()),
             _ => Err(Error::Refused(format!(
-                "{failed} of {} resources are not {done}",
+                "the change failed for {failed} of {} resources",
                 selected.len()
             ))),
         }
@@ -80,8 +80,8 @@ impl Selection {
             format!("namespace {}", cluster.namespace)
         };
         match &self.reason {
-            Some(reason) => format!("nothing to do: no resource of {place} is {reason}"),
-            None => format!("nothing to do: there is no resource in {place}"),
+            Some(reason) => format!("no resource in {place} has reason {reason}"),
+            None => format!("no resources found in {place}"),
         }
     }
 }

@@ -110,7 +110,7 @@ impl<'a> StepExecutor<'a> {
     }
 
     async fn step(&mut self, step: &Step) -> Result<(), Error> {
-        debug!(step = step_name::name(step), "enacting");
+        debug!(step = step_name::name(step), "executing a step");
         match step {
             Step::AddFinalizer => self.add_finalizer().await,
             Step::RemoveFinalizer => finalizer::remove(&self.cx.client, self.tf).await,
@@ -252,7 +252,7 @@ impl<'a> StepExecutor<'a> {
             }
         }
         let metadata = json!({"resourceVersion": self.version});
-        self.patch_record("swap the run record", &metadata, written, removed)
+        self.patch_record("update the run record", &metadata, written, removed)
             .await?;
         self.count(swap);
         Ok(())
@@ -309,7 +309,7 @@ impl<'a> StepExecutor<'a> {
 
     /// Resets, cancels or closes the run report, if it has the observed resource version.
     async fn swap_report(&mut self, progress: &RunProgress) -> Result<(), Error> {
-        const WHAT: &str = "swap the run report";
+        const WHAT: &str = "update the run report";
         let name = alustan_api::names::report(&self.tf.name_any());
         let api = self.api::<Secret>();
         let written = if let Some(version) = &self.report_version {
@@ -370,7 +370,7 @@ impl<'a> StepExecutor<'a> {
         let parameters = PatchParams::default();
         let patch = Patch::Merge(&body);
         let written = api.patch(name, &parameters, &patch);
-        let written = call("make room in the run report", written).await?;
+        let written = call("free space in the run report", written).await?;
         self.cx.mirrors.secrets.wrote(written);
         Ok(())
     }
@@ -520,18 +520,18 @@ impl<'a> StepExecutor<'a> {
         let namespace = job.namespace().unwrap_or_default();
         let api: Api<Job> = Api::namespaced(self.cx.client.clone(), &namespace);
         match call(
-            &format!("create job {name}"),
+            &format!("create Job {name}"),
             api.create(&PostParams::default(), job),
         )
         .await
         {
             Ok(created) => {
-                info!(job = name, protocol = PROTOCOL, "created");
+                info!(job = name, protocol = PROTOCOL, "created a Job");
                 self.cx.mirrors.jobs.wrote(created);
                 Ok(())
             }
             Err(Error::Call { source, .. }) if is(&source, StatusKind::AlreadyExists) => {
-                let what = format!("read job {name}");
+                let what = format!("read Job {name}");
                 let Some(old) = call(&what, api.get_opt(&name)).await? else {
                     return Ok(());
                 };

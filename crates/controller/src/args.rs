@@ -239,8 +239,8 @@ impl Config {
         let proof = self.sync.token_dir.is_some() || self.sync.client_ca_file.is_some();
         ensure!(
             proof || self.driver == Driver::Native,
-            "--driver=metacontroller needs --sync-token-dir or --sync-client-ca-file: by one of them \
-             metacontroller proves that it is it"
+            "--driver=metacontroller requires --sync-token-dir or --sync-client-ca-file to \
+             authenticate metacontroller"
         );
         Ok(())
     }
@@ -260,7 +260,7 @@ impl Config {
             .collect::<Result<Vec<_>>>()
             .context("--engine")?;
         if let Some(twice) = given_twice(&engines) {
-            bail!("--engine: {twice} is given twice; a version has one image");
+            bail!("--engine: {twice} has two images; set one image for each version");
         }
         Ok(engines)
     }
@@ -273,11 +273,11 @@ impl Config {
             .as_ref()
             .map(|file| {
                 let text = std::fs::read_to_string(file)
-                    .with_context(|| format!("--ca-file: read {}", file.display()))?;
+                    .with_context(|| format!("--ca-file: failed to read {}", file.display()))?;
                 ensure!(
                     text.len() <= CA_BYTES,
-                    "--ca-file: {} has {} bytes; more than {CA_BYTES} cannot be handed to pods: \
-                     leave only the certificates that are not trusted everywhere",
+                    "--ca-file: {} is {} bytes; at most {CA_BYTES} bytes can be passed to pods. \
+                     Remove the certificates of public certificate authorities",
                     file.display(),
                     text.len()
                 );
@@ -315,8 +315,11 @@ impl Config {
 
 /// Parses a duration of at least one minute.
 fn timeout(text: &str) -> Result<SignedDuration> {
-    let timeout: SignedDuration = text.parse().context("as in 20m or 1h30m")?;
-    ensure!(timeout >= SignedDuration::from_mins(1), "at least 1m");
+    let timeout: SignedDuration = text.parse().context("expected for example 20m or 1h30m")?;
+    ensure!(
+        timeout >= SignedDuration::from_mins(1),
+        "must be at least 1m"
+    );
     Ok(timeout)
 }
 
@@ -339,15 +342,17 @@ fn architecture(text: &str) -> Result<Architecture> {
 fn engine_image(text: &str) -> Result<EngineImage> {
     let wrong = || {
         format!(
-            "{text:?} is not of the form NAME:VERSION=IMAGE with the name terraform or opentofu and \
-             a whole version, such as opentofu:1.12.6=registry.example.com/opentofu:1.12.6"
+            "invalid engine {text:?}: expected NAME:VERSION=IMAGE, where NAME is terraform or \
+             opentofu and VERSION is complete, for example \
+             opentofu:1.12.6=registry.example.com/opentofu:1.12.6"
         )
     };
     let (engine, image) = text.split_once('=').with_context(wrong)?;
     let (name, version) = engine.split_once(':').with_context(wrong)?;
     let name = EngineName::parse(name).with_context(wrong)?;
     ensure!(engine::is_version(version), wrong());
-    ImageRef::parse(image).with_context(|| format!("{text:?}: {image:?} is no image"))?;
+    ImageRef::parse(image)
+        .with_context(|| format!("invalid engine {text:?}: invalid image {image:?}"))?;
     Ok(EngineImage {
         engine: Engine {
             name,
@@ -399,7 +404,7 @@ mod tests {
         assert!(config.settings().is_ok());
         std::fs::write(file.path(), "x".repeat(CA_BYTES + 1)).unwrap();
         let error = config.settings().unwrap_err().to_string();
-        assert!(error.contains("cannot be handed to pods"), "{error}");
+        assert!(error.contains("can be passed to pods"), "{error}");
     }
 
     #[test]

@@ -15,7 +15,7 @@ pub(crate) type Found<T> = Result<Result<T, Failure>, Error>;
 #[derive(Debug, Error)]
 pub(crate) enum Error {
     /// A call of the API server failed.
-    #[error("{what}")]
+    #[error("failed to {what}")]
     Call {
         /// Operation for messages.
         what: String,
@@ -24,15 +24,15 @@ pub(crate) enum Error {
         source: Box<kube::Error>,
     },
     /// The resource or its run record has changed since it was observed.
-    #[error("the resource or its run record changed meanwhile")]
+    #[error("the resource or its run record changed since it was observed")]
     Conflict,
     /// The resource no longer exists.
-    #[error("the resource does not exist any more")]
+    #[error("the resource no longer exists")]
     Gone,
     /// A Job with this name and other inputs, or another owner, exists.
     #[error(
-        "Job {0} exists and is another one; waiting for it to go; if it was not made for this \
-         resource, remove it"
+        "Job {0} already exists with a different spec; waiting for its deletion. If the Job does \
+         not belong to this resource, delete it"
     )]
     JobInTheWay(String),
     /// A claim with this name is being deleted.
@@ -40,15 +40,17 @@ pub(crate) enum Error {
     ClaimInTheWay(String),
     /// A Secret with this name was made by another owner, or for an earlier resource.
     #[error(
-        "Secret {0} exists and was not made for this resource, which needs the name for its run record. \
-         It may belong to a state that is still needed: keep it, and give the resource another name"
+        "Secret {0} already exists and does not belong to this resource, which requires the name \
+         for its run record. The Secret may belong to a state that is still in use: keep it, and \
+         rename the resource"
     )]
     RecordInTheWay(String),
     /// This version cannot read a run record or pin.
     #[error(
-        "Secret {secret}: key {key} cannot be read by this version of the operator; restore the \
-         Secret, or run the version that wrote it: nothing is done until then; a resource that is \
-         deleted can be given up with the annotation alustan.io/abandon=true"
+        "this version of the operator cannot read key {key} of Secret {secret}. Restore the \
+         Secret, or run the version of the operator that wrote it; reconciliation resumes \
+         automatically once this is fixed. To release a deleted resource without a destroy, \
+         annotate it with alustan.io/abandon=true"
     )]
     Unreadable {
         /// Name of the Secret.
@@ -58,8 +60,9 @@ pub(crate) enum Error {
     },
     /// An entry of a run record or pin has no valid signature of the operator.
     #[error(
-        "Secret {secret}: entry {key} has no valid signature: another client than the operator changed it. Nothing runs until the \
-         Secret is restored from a backup; see docs/operations.md"
+        "key {key} of Secret {secret} has no valid signature: a client other than the operator \
+         changed it. No run starts until the Secret is restored from a backup; see \
+         docs/operations.md"
     )]
     Forged {
         /// Name of the Secret.
@@ -69,7 +72,7 @@ pub(crate) enum Error {
     },
     /// An object that a run needs was made by another owner.
     #[error(
-        "{kind} {name} exists and was not made for this resource; {}",
+        "{kind} {name} already exists and does not belong to this resource; {}",
         advice(kind, name)
     )]
     NameTaken {
@@ -79,13 +82,14 @@ pub(crate) enum Error {
         name: String,
     },
     /// The API server did not respond within [`TIMEOUT`].
-    #[error("{0}: no answer within {TIMEOUT:?}")]
+    #[error("failed to {0}: the API server did not respond within {TIMEOUT:?}")]
     Timeout(String),
     /// An object that a run needs holds the state of an earlier resource of the same name.
     #[error(
-        "{kind} {name} holds the state of an earlier Terraform resource of this name: nothing is run, since everything would be \
-         made a second time. To go on with that state: {adopt}; if the first plan changes anything, it waits for approval. To \
-         begin without it: keep the object, and give the resource another name"
+        "{kind} {name} contains the state of an earlier Terraform resource of this name. No run \
+         starts: without that state, an apply would create every object again. To adopt the state: \
+         {adopt}; if the first plan has changes, it waits for approval. To start with an empty \
+         state, keep the object, and rename the resource"
     )]
     OrphanedState {
         /// Kind of the object.
@@ -97,9 +101,9 @@ pub(crate) enum Error {
     },
     /// An object that a run needs holds the state of another resource that still exists.
     #[error(
-        "{kind} {name} holds the state of {owner}, which still exists: two resources with one state would destroy each other's objects. \
-         To move the state, delete that resource with spec.deletionPolicy: Orphan first. Otherwise keep the object, and give this \
-         resource another name"
+        "{kind} {name} contains the state of {owner}, which still exists: two resources with one \
+         state would destroy each other's objects. To move the state, delete that resource with \
+         spec.deletionPolicy: Orphan first. Otherwise keep the object, and rename this resource"
     )]
     StateInUse {
         /// Kind of the object.
@@ -110,7 +114,7 @@ pub(crate) enum Error {
         owner: String,
     },
     /// The random number generator failed.
-    #[error("no random numbers for a new key")]
+    #[error("failed to generate a random key")]
     Random,
 }
 
@@ -118,8 +122,9 @@ pub(crate) enum Error {
 fn advice(kind: &str, name: &str) -> String {
     if let ("Secret", Some(resource)) = (kind, name.strip_suffix("-report")) {
         return format!(
-            "it may hold the only copy of a state: keep it. If it comes from a backup, restore Secret {} from the same backup, then: kubectl \
-             alustan restore {resource}. Otherwise give the resource another name",
+            "it may contain the only copy of a state: keep it. If it comes from a backup, restore \
+             Secret {} from the same backup, then run: kubectl alustan restore {resource}. \
+             Otherwise rename the resource",
             names::record(resource)
         );
     }
@@ -129,9 +134,9 @@ fn advice(kind: &str, name: &str) -> String {
         _ => false,
     };
     if holds_state {
-        "it may hold the only copy of a state: keep it, and give the resource another name"
+        "it may contain the only copy of a state: keep it, and rename the resource"
     } else {
-        "remove it, or give the resource another name"
+        "delete it, or rename the resource"
     }
     .to_owned()
 }
@@ -247,7 +252,7 @@ impl Error {
     /// Returns the message with its cause.
     pub(crate) fn chain(&self) -> String {
         match self {
-            Self::Call { what, source } => format!("{what}: {}", cause(source)),
+            Self::Call { what, source } => format!("failed to {what}: {}", cause(source)),
             Self::Conflict
             | Self::Gone
             | Self::JobInTheWay(_)
@@ -315,11 +320,15 @@ mod tests {
             },
         ] {
             let told = error.to_string();
-            assert!(told.contains("keep ") && !told.contains("remove"), "{told}");
+            assert!(told.contains("keep "), "{told}");
+            assert!(
+                !told.contains("remove") && !told.contains("delete it"),
+                "{told}"
+            );
         }
         let told = taken("Secret", "web-report").to_string();
         assert!(told.contains("kubectl alustan restore web"), "{told}");
         let told = taken("ServiceAccount", "web-runner").to_string();
-        assert!(told.contains("remove it"), "{told}");
+        assert!(told.contains("delete it"), "{told}");
     }
 }

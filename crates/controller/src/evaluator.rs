@@ -98,7 +98,7 @@ async fn exchange(mut child: Child, request: &[u8]) -> Result<Value, Nothing> {
         let read = stdout.read_to_end(&mut result).await;
         read.map_err(|error| unknown(&error))?;
         if stdout.limit() == 0 {
-            return Err(invalid("it gives more than 1 MiB of JSON"));
+            return Err(invalid("the result exceeds 1 MiB of JSON"));
         }
     }
     let status = child.wait().await.map_err(|error| unknown(&error))?;
@@ -106,14 +106,14 @@ async fn exchange(mut child: Child, request: &[u8]) -> Result<Value, Nothing> {
         return Err(Nothing::TooSlow);
     }
     if status.signal().is_some() {
-        let why = format!("it needs more than {MEMORY_MIB} MiB of memory");
+        let why = format!("the evaluation exceeds {MEMORY_MIB} MiB of memory");
         return Err(invalid(why));
     }
     if !status.success() {
         return Err(unknown(&format!("evaluator process failed: {status}")));
     }
     serde_json::from_slice(&result).unwrap_or_else(|error| {
-        let why = format!("its result is not valid JSON: {error}");
+        let why = format!("the result is not valid JSON: {error}");
         Err(invalid(why))
     })
 }
@@ -134,25 +134,27 @@ pub(crate) fn evaluate_request() -> Result<()> {
         maximum: Some(most),
     };
     let memory = limit((MEMORY_MIB + STACK_MIB) << 20);
-    setrlimit(Resource::Data, memory).context("limit the memory")?;
+    setrlimit(Resource::Data, memory).context("failed to limit the memory")?;
     // At the lower limit the kernel sends SIGXCPU, at the upper one SIGKILL.
     let time = Rlimit {
         maximum: Some(CPU_SECONDS + 1),
         ..limit(CPU_SECONDS)
     };
-    setrlimit(Resource::Cpu, time).context("limit the CPU time")?;
+    setrlimit(Resource::Cpu, time).context("failed to limit the CPU time")?;
     let mut request = Vec::new();
     let input = std::io::stdin().lock();
     let read = input.take(LARGEST_REQUEST).read_to_end(&mut request);
-    read.context("read the request")?;
+    read.context("failed to read the request")?;
     let (expression, object): (String, DynamicObject) =
-        serde_json::from_slice(&request).context("parse the request")?;
+        serde_json::from_slice(&request).context("failed to parse the request")?;
     drop(request);
     let result = alustan_expressions::evaluate(&expression, OBJECT, &object);
-    let result = serde_json::to_vec(&result).context("write the result as JSON")?;
+    let result = serde_json::to_vec(&result).context("failed to serialize the result")?;
     let mut output = std::io::stdout().lock();
-    output.write_all(&result).context("write the result")?;
-    output.flush().context("write the result")
+    output
+        .write_all(&result)
+        .context("failed to write the result")?;
+    output.flush().context("failed to write the result")
 }
 
 #[cfg(test)]
@@ -186,7 +188,7 @@ mod tests {
             .await,
             Err(missing)
         );
-        let large = Nothing::Invalid("it needs more than 64 MiB of memory".to_owned());
+        let large = Nothing::Invalid("the evaluation exceeds 64 MiB of memory".to_owned());
         assert_eq!(shell("kill -KILL $$").await, Err(large));
         assert_eq!(shell("kill -XCPU $$").await, Err(Nothing::TooSlow));
         let failed = shell(&format!("{read} exit 3")).await;

@@ -40,7 +40,7 @@ mod under_test {
             let Ok(text) = std::env::var(VARIABLE) else {
                 return Ok(Self::default());
             };
-            let unknown = || format!("{VARIABLE}={text} is not understood");
+            let unknown = || format!("invalid {VARIABLE} {text:?}");
             Ok(Self {
                 at: Some(parse(&text).with_context(unknown)?),
             })
@@ -61,7 +61,11 @@ mod under_test {
                 return;
             };
             if (*at, *of) == (moment, kind) && subject().starts_with(only) {
-                tracing::warn!(?moment, ?kind, "ending, as {VARIABLE} says");
+                tracing::warn!(
+                    ?moment,
+                    ?kind,
+                    "killing the process at the fail point of {VARIABLE}"
+                );
                 let _ = kill_process(getpid(), Signal::KILL);
             }
         }

@@ -96,21 +96,26 @@ impl Health {
         let turned = state.turned.elapsed();
         let age = turned.as_secs();
         if turned >= STUCK {
-            return Err(format!("the loop has not turned for {age} s"));
+            return Err(format!("no iteration of the controller loop for {age} s"));
         }
         // Numbers increase with time: the first is the oldest.
         let Some((began, who)) = state.looks.values().next() else {
-            return Ok(format!("the loop turned {age} s ago; no look goes on"));
+            return Ok(format!(
+                "last iteration of the controller loop {age} s ago; no active reconcile"
+            ));
         };
         let oldest = began.elapsed();
         let (many, seconds) = (state.looks.len(), oldest.as_secs());
         if oldest >= HUNG {
             // Callers of the probe may lack permission to list resources: only the log names the resource.
-            warn!(resource = %who, seconds, "reconcile hangs");
-            return Err(format!("a reconcile hangs for {seconds} s: see the log"));
+            warn!(resource = %who, seconds, "reconcile does not finish");
+            return Err(format!(
+                "a reconcile has not finished for {seconds} s; see the log for the resource"
+            ));
         }
         Ok(format!(
-            "the loop turned {age} s ago; looks that go on: {many}, the oldest for {seconds} s"
+            "last iteration of the controller loop {age} s ago; active reconciles: {many}, the \
+             oldest for {seconds} s"
         ))
     }
 
@@ -121,10 +126,12 @@ impl Health {
 
     pub(crate) fn ready(&self) -> Result<String, String> {
         if !self.is_ready() {
-            return Err("the watches have not yet listed everything once".to_owned());
+            return Err("the initial lists of the watches are not complete".to_owned());
         }
         match self.0.leader.role() {
-            Role::Has(role) => Ok(format!("the watches have listed everything; {role}")),
+            Role::Has(role) => Ok(format!(
+                "the initial lists of the watches are complete; {role}"
+            )),
             Role::None(why) => Err(why),
         }
     }

@@ -81,7 +81,7 @@ async fn bound(flag: &str, address: SocketAddr) -> Result<TcpListener> {
         }
         (listener, _) => listener,
     };
-    listener.with_context(|| format!("{flag} {address}: the address is taken or not ours"))
+    listener.with_context(|| format!("{flag} {address}: failed to bind the address"))
 }
 
 #[cfg(test)]

@@ -115,18 +115,18 @@ impl Leader {
         match self.standing() {
             Standing::Unknown => {
                 let trouble = self.known().trouble.clone();
-                Role::None(trouble.unwrap_or_else(|| "the Lease is being read".to_owned()))
+                Role::None(trouble.unwrap_or_else(|| "reading the Lease".to_owned()))
             }
-            Standing::Over { .. } => Role::None("it led, and another replica does now".to_owned()),
-            Standing::Leads => Role::Has("this replica leads".to_owned()),
+            Standing::Over { .. } => Role::None("this replica lost its leadership".to_owned()),
+            Standing::Leads => Role::Has("this replica is the leader".to_owned()),
             Standing::Doubts => Role::Has(
-                "this replica led; its Lease may have expired, and it writes nothing until it has \
-                 renewed it"
+                "the Lease of this replica may have expired; writes are suspended until it is \
+                 renewed"
                     .to_owned(),
             ),
             Standing::StandsBy { leader } => Role::Has(match leader {
-                Some(leader) => format!("stands by while {} leads", pod(&leader)),
-                None => "stands by; nobody leads yet".to_owned(),
+                Some(leader) => format!("on standby; the leader is {}", pod(&leader)),
+                None => "on standby; no replica is the leader yet".to_owned(),
             }),
         }
     }

@@ -34,7 +34,7 @@ pub(crate) struct Level {
 pub(crate) fn start(config: &Config) -> Result<Level> {
     let given = &config.log_level;
     let filter = EnvFilter::try_new(given)
-        .with_context(|| format!("--log-level {given} is not understood"))?;
+        .with_context(|| format!("--log-level: invalid filter {given:?}"))?;
     let logs = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr);
@@ -80,7 +80,11 @@ impl Level {
             Ok(_) => self.given.clone(),
             Err(error) if error.kind() == ErrorKind::NotFound => self.given.clone(),
             Err(error) => {
-                warn!(%error, file = %file.display(), "could not read --log-level-file");
+                warn!(
+                    %error,
+                    file = %file.display(),
+                    "failed to read --log-level-file; keeping the current log level"
+                );
                 return;
             }
         };
@@ -89,13 +93,13 @@ impl Level {
         }
         let set = EnvFilter::try_new(&wanted).map_err(Into::into);
         match set.and_then(|filter| (self.set)(filter)) {
-            Ok(()) => info!(level = wanted, "the log level is another one"),
+            Ok(()) => info!(level = wanted, "changed the log level"),
             Err(error) => {
                 let error = error.to_string();
                 warn!(
                     error,
                     level = wanted,
-                    "a log level that is not understood is left aside"
+                    "ignored an invalid log level in --log-level-file"
                 );
             }
         }

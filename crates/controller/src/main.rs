@@ -60,9 +60,9 @@ async fn operate() -> Result<()> {
         .install_default()
         .is_err()
     {
-        anyhow::bail!("a TLS provider is installed already");
+        anyhow::bail!("a TLS provider is already installed");
     }
     Box::pin(wiring::run(config))
         .await
-        .context("run the operator")
+        .context("failed to run the operator")
 }

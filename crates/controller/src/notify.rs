@@ -86,7 +86,7 @@ impl Notifier {
             .redirect(redirect::Policy::none())
             .tls_certs_merge(trusted.unwrap_or_default())
             .build()
-            .context("set up the HTTP client of notifications")?;
+            .context("failed to create the HTTP client for notifications")?;
         Ok(Arc::new(Self {
             http,
             kube: parts.kube,
@@ -233,15 +233,15 @@ impl Notifier {
 
     async fn say(&self, target: &Target, tf: &Terraform, notice: &Notice, why: &str, over: bool) {
         let then = if over {
-            "it is not tried again".to_owned()
+            "not retried".to_owned()
         } else {
-            format!("it is tried again until {:.0}", until(notice))
+            format!("retried until {:.0}", until(notice))
         };
         let (field, event) = (target.field(tf), notice.event);
         let event = Event {
             warning: true,
             reason: "NotificationFailed".to_owned(),
-            note: format!("{field}: {event} could not be told: {why}; {then}"),
+            note: format!("{field}: failed to send {event}: {why}; {then}"),
         };
         let about = tf.object_ref(&());
         publish(&self.kube, &self.instance, &about, event).await;
@@ -275,7 +275,7 @@ impl Notifier {
         if status.is_success() {
             return Ok(());
         }
-        Err(format!("{origin} answered {status}"))
+        Err(format!("{origin} responded with status {status}"))
     }
 
     /// Returns the URL and the signing secret of a receiver.
@@ -289,10 +289,7 @@ impl Notifier {
             Target::Own(own) => own,
         };
         let Some(secret) = &own.secret_ref else {
-            let url = own
-                .url
-                .clone()
-                .ok_or("neither url nor secretRef is given")?;
+            let url = own.url.clone().ok_or("url or secretRef is required")?;
             return Ok((url, None));
         };
         let name = &secret.name;
@@ -300,7 +297,7 @@ impl Notifier {
         let api: Api<KubeSecret> = Api::namespaced(self.kube.clone(), &namespace);
         let found = call(&format!("read Secret {name}"), api.get_opt(name)).await;
         let found = found.map_err(|error| error.chain())?;
-        let found = found.ok_or_else(|| format!("Secret {name} does not exist; create it"))?;
+        let found = found.ok_or_else(|| format!("Secret {name} does not exist"))?;
         by_secret(own, name, &found.data.unwrap_or_default())
     }
 }
@@ -360,15 +357,17 @@ fn by_secret(
 ) -> Result<(String, Option<Secret>), String> {
     let key = |key: &str| data.get(key).map(|value| value.0.as_slice());
     let secret = key("secret").map(|secret| {
-        Secret::read(secret).map_err(|why| format!("the key secret of Secret {name} {why}"))
+        Secret::read(secret).map_err(|why| format!("key secret of Secret {name} {why}"))
     });
     let secret = secret.transpose()?;
     let url = key("url").map(|url| String::from_utf8_lossy(url).trim().to_owned());
     if own.url.is_some() && secret.is_none() {
-        return Err(format!("Secret {name} has no key secret to sign with"));
+        return Err(format!(
+            "Secret {name} has no key secret, which is required to sign messages"
+        ));
     }
     let url = url.or_else(|| own.url.clone());
-    let url = url.ok_or_else(|| format!("there is no url, and Secret {name} has no key url"))?;
+    let url = url.ok_or_else(|| format!("url is not set, and Secret {name} has no key url"))?;
     Ok((url, secret))
 }
 

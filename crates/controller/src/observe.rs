@@ -385,7 +385,7 @@ impl<'a> Observer<'a> {
         let name = names::state(&tf.name_any());
         let namespace = tf.namespace().unwrap_or_default();
         let api: Api<Secret> = Api::namespaced(self.cx.client.clone(), &namespace);
-        let pointer = call("read the pointer of the state", api.get_opt(&name)).await?;
+        let pointer = call("read the state pointer", api.get_opt(&name)).await?;
         let pointer = pointer.filter(|pointer| is_made_for(tf, pointer));
         let created = &tf.metadata.creation_timestamp;
         let claim = self.claim();

@@ -94,7 +94,7 @@ pub(crate) async fn look(object: &Guarded, cx: &Arc<Context>) -> Result<Looked, 
     let who = ObjectRef::from_obj(object);
     cx.memory.begin(&who, object.uid());
     let (began, _looking) = (Instant::now(), cx.health.look(&who));
-    let span = info_span!("look", run = Empty, trace_id = Empty);
+    let span = info_span!("reconcile", run = Empty, trace_id = Empty);
     let result = match Box::pin(unmeasured(object, who.clone(), cx))
         .instrument(span)
         .await
@@ -276,7 +276,7 @@ async fn act(
         None => cx.dispatcher.idle(&key, Timestamp::now()),
     }
     if leaving && done.is_ok() {
-        info!(resource = %who, "let go: {}", status.message);
+        info!(resource = %who, "released: {}", status.message);
         tell(cx, tf, &status).await;
         forget(cx, who);
         return Ok(());
@@ -378,7 +378,7 @@ fn trouble(
     let message = match error.reason() {
         "ApiUnavailable" => return tf.status.clone().unwrap_or(status),
         QUOTA | LIMITS => format!(
-            "{}; tried again within five minutes; see {}",
+            "{}; retried within five minutes; see {}",
             error.chain(),
             limits_of(namespace)
         ),
@@ -393,15 +393,21 @@ pub(crate) fn retry(object: Arc<Guarded>, error: &Error, cx: Arc<Context>) -> Ac
     let who = ObjectRef::from_obj(&*object);
     if error.is_conflict() {
         let wait = cx.memory.conflicted(&who);
-        debug!(resource = %who, ?wait, "the resource or its run record changed meanwhile; looking again");
+        debug!(resource = %who, ?wait, "the resource or its run record changed; requeueing");
         return Action::requeue(wait);
     }
     if error.is_not_leading() && !cx.leader.leads() {
-        info!(resource = %who, "left to the replica that leads next");
+        info!(resource = %who, "not the leader; the next leader reconciles the resource");
         return Action::await_change();
     }
     let wait = pause(&cx, &who, error);
-    warn!(resource = %who, reason = error.reason(), error = error.chain(), ?wait, "will look again");
+    warn!(
+        resource = %who,
+        reason = error.reason(),
+        error = error.chain(),
+        ?wait,
+        "reconcile failed; requeueing"
+    );
     Action::requeue(wait)
 }
 

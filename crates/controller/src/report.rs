@@ -48,7 +48,7 @@ async fn write(cx: &Context, tf: &Terraform, status: &TerraformStatus) -> Result
     let patch = Patch::Apply(&body);
     let name = tf.name_any();
     let written = api.patch_status(&name, &parameters, &patch);
-    let written = match call("write the status", written).await {
+    let written = match call("patch the status", written).await {
         // Metacontroller owns fields of a removed part, which an apply would leave.
         Err(error) if error.is_invalid() => {
             let status = instead(tf, status);

@@ -45,8 +45,8 @@ fn parse(text: &str) -> Result<Terraform, String> {
         let values = values.saturating_sub(managed);
         if values > json_size::VALUES {
             return Err(format!(
-                "the resource has {values} values, and the operator reads at most {}: pass large values as text or \
-                 as files of the module",
+                "the resource has {values} JSON values, more than the limit of {}: pass large \
+                 values as a string or as files of the module",
                 json_size::VALUES
             ));
         }

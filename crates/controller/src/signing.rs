@@ -64,8 +64,9 @@ impl Signer {
         let data = found.data.unwrap_or_default();
         let Some(bytes) = data.get(KEY).filter(|bytes| bytes.0.len() >= KEY_SIZE) else {
             bail!(
-                "Secret {name} in the operator's namespace has no signing key of {KEY_SIZE} bytes in entry {KEY}; restore it from a \
-                 backup, or delete it, and the operator creates a new key"
+                "key {KEY} of Secret {name} in the namespace of the operator is not a signing key \
+                 of {KEY_SIZE} bytes. Restore the Secret from a backup, or delete it, and the \
+                 operator creates a new key"
             );
         };
         Ok(Self {
@@ -137,7 +138,7 @@ impl Signer {
                 Err(error) => {
                     warn!(
                         error = error.chain(),
-                        "could not sign all run records; trying again in {} s",
+                        "failed to sign all run records; retrying in {} s",
                         RETRY.as_secs()
                     );
                     tokio::time::sleep(RETRY).await;
@@ -164,13 +165,13 @@ impl Signer {
         while let Some(result) = results.next().await {
             result?;
         }
-        info!(count, "signed the run records and pins that exist");
+        info!(count, "signed all existing run records and pins");
         let api: Api<Secret> = Api::default_namespaced(client.clone());
         let body = json!({"data": {ALL_SIGNED: ByteString(b"true".to_vec())}});
         let patch = Patch::Merge(&body);
         let parameters = PatchParams::default();
         let written = api.patch(&self.secret, &parameters, &patch);
-        call("note that all run records are signed", written)
+        call("record that all run records are signed", written)
             .await
             .map(drop)
     }
@@ -198,7 +199,11 @@ impl Signer {
             let written = api.patch_metadata(&name, &parameters, &patch);
             match call("sign a run record", written).await {
                 Err(error) if error.is_rejected_write() => {
-                    warn!(secret = name, error = error.chain(), "could not sign");
+                    warn!(
+                        secret = name,
+                        error = error.chain(),
+                        "failed to sign a run record"
+                    );
                     return Ok(());
                 }
                 Err(error) if error.is_outdated_write() => {
@@ -267,7 +272,7 @@ async fn create(api: &Api<Secret>, name: &str) -> Result<Secret> {
     {
         Err(error) if error.is_outdated_write() => call("read the signing key", api.get(name))
             .await
-            .context("another replica has created it"),
+            .context("another replica has created the signing key"),
         created => Ok(created?),
     }
 }

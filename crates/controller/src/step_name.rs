@@ -23,29 +23,29 @@ pub(crate) fn name(step: &Step) -> String {
         Step::AddFinalizer => "add the finalizer".to_owned(),
         Step::CreateRecord(_) => "create the run record".to_owned(),
         Step::TakeOver(_) => "restore the run record".to_owned(),
-        Step::SwapRecord(_) => "swap the run record".to_owned(),
-        Step::SwapReport(_) => "swap the run report".to_owned(),
+        Step::SwapRecord(_) => "update the run record".to_owned(),
+        Step::SwapReport(_) => "update the run report".to_owned(),
         Step::Ensure(object) => format!("apply {}", crate::step_name::object_name(object)),
         Step::PushContext => "push the context".to_owned(),
         Step::CreateJob(job) => {
             format!(
-                "create job {}",
+                "create Job {}",
                 job.metadata.name.as_deref().unwrap_or_default()
             )
         }
-        Step::DeleteJob { name, .. } => format!("delete job {name}"),
+        Step::DeleteJob { name, .. } => format!("delete Job {name}"),
         Step::CreateBuildSecret(secret) => {
             let name = secret.metadata.name.as_deref().unwrap_or_default();
-            format!("lend Secret {name}")
+            format!("create build Secret {name}")
         }
-        Step::DeleteBuildSecret(lent) => format!("take back Secret {}", lent.name),
+        Step::DeleteBuildSecret(lent) => format!("delete build Secret {}", lent.name),
         Step::DeleteOutputs(OutputsObject::Secret(name)) => {
             format!("delete the outputs in Secret {name}")
         }
         Step::DeleteOutputs(OutputsObject::ConfigMap(name)) => {
             format!("delete the outputs in ConfigMap {name}")
         }
-        Step::DeleteClaim => "delete the claim of the cache volume".to_owned(),
+        Step::DeleteClaim => "delete the PersistentVolumeClaim of the cache volume".to_owned(),
         Step::CleanUp { .. } => "clean up".to_owned(),
         Step::RemoveFinalizer => "remove the finalizer".to_owned(),
     }

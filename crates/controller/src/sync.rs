@@ -59,31 +59,38 @@ impl Syncs {
     pub(crate) async fn sync(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
         if !is_watched(&self.namespaces, &asked.namespace) {
             let message = format!(
-                "the operator does not act in namespace {} (--watch-namespaces {}): narrow \
-                 spec.parentResource.labelSelector of the CompositeController to resources that it watches",
+                "the operator does not watch namespace {} (--watch-namespaces {}). Restrict \
+                 spec.parentResource.labelSelector of the CompositeController to resources in \
+                 watched namespaces",
                 asked.namespace,
                 self.namespaces.join(",")
             );
             return Err(Refusal::new(422, "NamespaceNotWatched", message));
         }
         let Some(cx) = self.context.get().filter(|cx| has_listed(cx)).cloned() else {
-            return Err(again("NotReady", "the operator has just started"));
+            return Err(again("NotReady", "the operator is starting"));
         };
         if !cx.leader.leads() {
-            return Err(again("NotLeader", "another replica of the operator leads"));
+            return Err(again(
+                "NotLeader",
+                "another replica of the operator is the leader",
+            ));
         }
         let who = Ref::new(&asked.name).within(&asked.namespace);
         let Some(turn) = Turn::take(self, who) else {
-            return Err(again("Busy", "the resource is being looked at"));
+            return Err(again("Busy", "another reconcile of the resource is active"));
         };
         let looked = tokio::spawn(async move { looked(&cx, &turn.who, asked).await });
         match tokio::time::timeout(LONGEST, looked).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(error)) => {
-                let message = format!("the look at the resource ended before its time: {error}");
+                let message = format!("the reconcile of the resource was aborted: {error}");
                 Err(Refusal::new(500, "LookFailed", message))
             }
-            Err(_) => Err(again("Busy", "the look at the resource takes long")),
+            Err(_) => Err(again(
+                "Busy",
+                "the reconcile of the resource has not finished",
+            )),
         }
     }
 }
@@ -94,7 +101,7 @@ fn has_listed(cx: &Context) -> bool {
 
 /// Returns a refusal that metacontroller retries after a delay, without an event.
 fn again(reason: &'static str, why: &str) -> Refusal {
-    Refusal::new(429, reason, format!("{why}; ask again"))
+    Refusal::new(429, reason, format!("{why}; retry"))
 }
 
 /// Exclusive right to reconcile a resource.
@@ -128,7 +135,7 @@ async fn looked(cx: &Arc<Context>, who: &Ref, asked: Asked) -> Result<Answer, Re
     let same = |it: &Guarded| it.uid().as_deref() == Some(&*asked.uid);
     let Some(mut object) = found.filter(same) else {
         // A newer resource with the same name has its own requests.
-        debug!(resource = %who, "gone");
+        debug!(resource = %who, "the resource no longer exists");
         return Ok(Answer {
             finalized: asked.finalizing,
             ..unchanged
@@ -180,10 +187,16 @@ fn saying(answer: Answer, status: Option<TerraformStatus>) -> Answer {
 /// Returns the pace after a failed reconcile. The status of the resource has the cause.
 fn failed(cx: &Context, who: &Ref, error: &Error) -> Pace {
     if error.is_conflict() {
-        debug!(resource = %who, "the record changed meanwhile");
+        debug!(resource = %who, "the run record changed; requeueing");
         return Pace::AtWork;
     }
     let wait = pause(cx, who, error);
-    warn!(resource = %who, reason = error.reason(), error = error.chain(), ?wait, "will look again");
+    warn!(
+        resource = %who,
+        reason = error.reason(),
+        error = error.chain(),
+        ?wait,
+        "reconcile failed; requeueing"
+    );
     Pace::AtRest(signed(wait))
 }

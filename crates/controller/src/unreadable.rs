@@ -25,8 +25,9 @@ pub(crate) fn event(error: &str) -> Event {
         warning: true,
         reason: "ResourceUnreadable".to_owned(),
         note: format!(
-            "this version of the operator cannot read the resource: {error}; edit it so that it can, \
-             or run the version that made it; nothing is done until then"
+            "this version of the operator cannot read the resource: {error}. Correct the resource, \
+             or run the version of the operator that it was written for; reconciliation resumes \
+             automatically once this is fixed"
         ),
     }
 }
@@ -37,8 +38,9 @@ pub(crate) fn failure(error: &str) -> Failure {
         class: FailureClass::User,
         reason: "ResourceUnreadable".to_owned(),
         message: format!(
-            "this version of the operator cannot read the resource, and it has no pin: {error}; \
-             edit it so that it can be read, or run the version that made it"
+            "this version of the operator cannot read the resource, and the resource has no pin: \
+             {error}. Correct the resource, or run the version of the operator that it was written \
+             for"
         ),
     }
 }

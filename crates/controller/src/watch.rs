@@ -289,10 +289,10 @@ fn told<K: Resource<DynamicType = ()>>(event: &Events<watcher::Event<K>>) {
         Ok(_) => {}
         // 410 Gone: the resource version has expired, and the watcher lists again.
         Err(watcher::Error::WatchError(status)) if status.code == 410 => {
-            debug!(%kind, "too long without a watch");
+            debug!(%kind, "the resource version expired; listing again");
         }
         Err(error) => {
-            warn!(%kind, error = with_causes(error), "could not watch, trying again");
+            warn!(%kind, error = with_causes(error), "watch failed; retrying");
         }
     }
 }

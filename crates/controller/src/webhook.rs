@@ -43,7 +43,7 @@ impl Secret {
             None => text.to_vec(),
             Some(rest) => STANDARD
                 .decode(rest)
-                .map_err(|_| "begins with whsec_, but what follows is no base64")?,
+                .map_err(|_| "is not base64 after the prefix whsec_")?,
         };
         if bytes.is_empty() {
             return Err("is empty");

@@ -87,12 +87,12 @@ pub(crate) async fn run(config: Config) -> Result<()> {
     );
     let client = connect(&metrics, &leader)
         .await
-        .context("connect to the API server")?;
+        .context("failed to connect to the API server")?;
     let health = Health::new(leader.clone());
     let (stop, stopped) = watch::channel(false);
     tokio::spawn(async move {
         shutdown().await;
-        info!("stopping: runs that go on are not touched");
+        info!("shutting down; active runs continue");
         let _ = stop.send(true);
     });
     let (wake, woken) = mpsc::unbounded_channel::<Ref>();
@@ -100,8 +100,9 @@ pub(crate) async fn run(config: Config) -> Result<()> {
     if !namespaces.is_empty() {
         info!(
             ?namespaces,
-            "acting in these namespaces alone; they are not labelled alustan.io/holds-state, so nothing \
-             keeps one from being deleted while something is applied in it"
+            "watching only these namespaces; the operator does not label them \
+             alustan.io/holds-state, so a namespace with applied resources is not protected from \
+             deletion"
         );
     }
     let watches = Watches::new(client.clone(), namespaces, wake.clone(), lists);
@@ -147,7 +148,7 @@ pub(crate) async fn run(config: Config) -> Result<()> {
     leading(election, work).await?;
     // A request that does not end must not delay the next operator.
     match tokio::time::timeout(LAST_ANSWERS, server).await {
-        Ok(ended) => ended.context("the HTTP server ended"),
+        Ok(ended) => ended.context("the HTTP server failed"),
         Err(_) => Ok(()),
     }
 }
@@ -167,7 +168,9 @@ async fn leading(
         .enable_all()
         .build()?;
     let part = async move {
-        let mut election = election.await.context("connect to the API server")?;
+        let mut election = election
+            .await
+            .context("failed to connect to the API server")?;
         tokio::select! {
             by = election.run() => Ok(by),
             _ = resigned => {
@@ -181,13 +184,13 @@ async fn leading(
         .spawn(move || end.send(runtime.block_on(part)))?;
     tokio::select! {
         over = &mut ended => {
-            let by = over.context("the election ended")??;
-            let by = by.as_deref().map_or("nobody", lease::pod);
-            bail!("this replica led, and its Lease was taken from it ({by} has it now): it starts anew");
+            let by = over.context("the leader election failed")??;
+            let by = by.as_deref().map_or("an unknown holder", lease::pod);
+            bail!("lost leadership to {by}; restarting");
         }
         done = work => {
             drop(resign);
-            ended.await.context("release the Lease")??;
+            ended.await.context("failed to release the Lease")??;
             done
         }
     }
@@ -197,7 +200,7 @@ async fn leading(
 fn identity(config: &Config) -> Result<Identity> {
     let mut process = [0_u8; 4];
     if SystemRandom::new().fill(&mut process).is_err() {
-        bail!("no random numbers for the name of this replica");
+        bail!("failed to generate a random identity for this replica");
     }
     Ok(Identity::new(config.pod_name.clone(), hex::encode(process)))
 }
@@ -227,7 +230,7 @@ async fn signer(config: &Config, metrics: &Arc<Metrics>) -> Result<Signer> {
     let name = format!("{}-signing-key", config.lease);
     Signer::load(&client, &name)
         .await
-        .with_context(|| format!("load the signing key from Secret {name}"))
+        .with_context(|| format!("failed to load the signing key from Secret {name}"))
 }
 
 /// Builds a client without the [`Fence`]: it also writes on a replica that does not lead.
@@ -375,7 +378,7 @@ async fn control(
                     let namespace = who.namespace.unwrap_or_default();
                     gone(&cx, config, Ref::new(&who.name).within(&namespace));
                 }
-                Some(Err(error)) => debug!(%error, "look"),
+                Some(Err(error)) => debug!(%error, "reconcile failed"),
                 None => return Ok(()),
             },
             _ = tick.tick() => {}
@@ -431,9 +434,12 @@ async fn sweep(git: Arc<GitCache>) {
         let git = git.clone();
         match tokio::task::spawn_blocking(move || git.sweep(IDLE_REPOSITORY)).await {
             Ok(Ok(0)) => {}
-            Ok(Ok(removed)) => info!(removed, "swept the git cache"),
-            Ok(Err(error)) => warn!(error = with_causes(&error), "could not sweep the git cache"),
-            Err(error) => warn!(%error, "could not sweep the git cache"),
+            Ok(Ok(removed)) => info!(removed, "removed idle repositories from the git cache"),
+            Ok(Err(error)) => warn!(
+                error = with_causes(&error),
+                "failed to remove idle repositories from the git cache"
+            ),
+            Err(error) => warn!(%error, "failed to remove idle repositories from the git cache"),
         }
     }
 }
@@ -469,13 +475,13 @@ pub(crate) fn context(
         dispatcher,
     } = made;
     let contexts = Contexts::open(config.cache_dir.join("contexts"))
-        .with_context(|| format!("--cache-dir {}", config.cache_dir.display()))?;
+        .with_context(|| format!("--cache-dir: failed to open {}", config.cache_dir.display()))?;
     let options = CacheOptions {
         cache_bytes: config.git_cache_mib << 20,
         ..CacheOptions::default()
     };
     let git = GitCache::with_options(config.cache_dir.join("repositories"), options);
-    let git = Arc::new(git.context("open the git cache")?);
+    let git = Arc::new(git.context("failed to open the git cache")?);
     let settings = config.settings()?;
     let instance = std::env::var("HOSTNAME").unwrap_or_else(|_| "alustan".to_owned());
     let notifier = Notifier::new(notify::Parts {
@@ -486,13 +492,14 @@ pub(crate) fn context(
         resources: resources.clone(),
         wake: wake.clone(),
     })?;
-    let program = std::env::current_exe().context("find the program of the operator")?;
+    let program =
+        std::env::current_exe().context("failed to find the executable of the operator")?;
     let registry = alustan_registry::Registry::new(alustan_registry::Options {
         insecure_hosts: settings.insecure_registries.clone(),
         ca_pem: settings.ca_bundle.iter().cloned().collect(),
         ..alustan_registry::Options::default()
     })
-    .context("set up the registry client")?;
+    .context("failed to create the registry client")?;
     Ok(Context {
         instance,
         client: client.clone(),

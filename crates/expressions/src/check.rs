@@ -35,7 +35,7 @@ fn check_on(stack: usize, expression: &str, subject: Subject) -> Result<(), Noth
         let program = program(expression, subject).map_err(Nothing::Invalid)?;
         if is_no_bool(&program.expression().expr, subject) {
             let example = subject.example;
-            let wrong = format!("it must be true or false, such as `{example}`");
+            let wrong = format!("the result must be a boolean, for example `{example}`");
             return Err(Nothing::Invalid(wrong));
         }
         Ok(())
@@ -48,7 +48,9 @@ fn check_on(stack: usize, expression: &str, subject: Subject) -> Result<(), Noth
 /// The cause, if the expression is invalid.
 pub(crate) fn program(expression: &str, subject: Subject) -> Result<Program, String> {
     if expression.len() > LONGEST {
-        return Err(format!("it is longer than {LONGEST} characters"));
+        return Err(format!(
+            "the expression is longer than {LONGEST} characters"
+        ));
     }
     let program = Program::compile(expression).map_err(|errors| first(&errors))?;
     let mut names = Names {
@@ -62,11 +64,11 @@ pub(crate) fn program(expression: &str, subject: Subject) -> Result<Program, Str
 
 fn first(errors: &ParseErrors) -> String {
     let Some(error) = errors.errors.first() else {
-        return "it is no expression in CEL".to_owned();
+        return "invalid CEL expression".to_owned();
     };
     let (line, column) = error.pos;
     let what = error.msg.trim();
-    format!("it is no expression in CEL: {what} (line {line}, column {column})")
+    format!("invalid CEL expression: {what} (line {line}, column {column})")
 }
 
 /// Returns whether the value is certainly neither true nor false.
@@ -121,7 +123,9 @@ impl<'a> Names<'a> {
         if known {
             return Ok(());
         }
-        Err(format!("there is no {name:?}; it knows {subject:?}"))
+        Err(format!(
+            "undeclared reference {name:?}; available: {subject:?}"
+        ))
     }
 
     fn check_select(&mut self, select: &'a SelectExpr) -> Result<(), String> {
@@ -130,7 +134,9 @@ impl<'a> Names<'a> {
         let known = fields.is_empty() || fields.contains(&select.field.as_str());
         if of_it && !known {
             let (field, fields) = (&select.field, fields.join(", "));
-            return Err(format!("{name} has no {field:?}; it has {fields}"));
+            return Err(format!(
+                "{name} has no field {field:?}; available fields: {fields}"
+            ));
         }
         self.check(&select.operand)
     }
@@ -143,7 +149,7 @@ impl<'a> Names<'a> {
         self.loops += 1;
         if self.loops > self.subject.loops {
             let most = self.subject.loops;
-            return Err(format!("loops are nested more than {most} deep"));
+            return Err(format!("loops are nested more than {most} levels deep"));
         }
         let checked = self.check_all([&it.loop_cond, &it.loop_step, &it.result]);
         self.loops -= 1;

@@ -44,10 +44,13 @@ fn convert(value: &Cel, left: &mut usize) -> Result<Value, String> {
 fn spend(left: &mut usize, size: usize) -> Result<(), String> {
     *left = left
         .checked_sub(size)
-        .ok_or_else(|| format!("it gives more than {MOST} bytes"))?;
+        .ok_or_else(|| format!("the result exceeds {MOST} bytes"))?;
     Ok(())
 }
 
 fn no_json(value: &Cel) -> String {
-    format!("it gives {}, which JSON has not", value.type_of())
+    format!(
+        "the result has type {}, which JSON does not support",
+        value.type_of()
+    )
 }

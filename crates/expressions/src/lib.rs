@@ -76,10 +76,10 @@ fn run(program: &Program, subject: Subject, value: &impl Serialize) -> Result<Va
         }
         ExecutionError::NoSuchOverload(error) => Nothing::Invalid(error.to_string()),
         ExecutionError::UndeclaredReference(name) => {
-            Nothing::Invalid(format!("there is no {name:?}"))
+            Nothing::Invalid(format!("undeclared reference {name:?}"))
         }
         // Other messages would contain the values.
-        _ => Nothing::Invalid("it cannot be evaluated for this value".to_owned()),
+        _ => Nothing::Invalid("the expression cannot be evaluated for this value".to_owned()),
     })?;
     json::of(&result).map_err(Nothing::Invalid)
 }

@@ -41,9 +41,9 @@ pub enum Nothing {
     #[error("{0}")]
     Missing(String),
     /// The evaluation exceeds its time limit.
-    #[error("it takes longer than {} s of CPU time", LONGEST_TIME.as_secs())]
+    #[error("the evaluation exceeds {} s of CPU time", LONGEST_TIME.as_secs())]
     TooSlow,
     /// The evaluation could not run, for example because no thread could be started.
-    #[error("it could not be looked at: {0}")]
+    #[error("the evaluation could not run: {0}")]
     Unknown(String),
 }

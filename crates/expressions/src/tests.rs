@@ -43,13 +43,16 @@ fn absent_field_is_reported_as_missing(#[case] expression: &str) {
 }
 
 #[rstest]
-#[case("object.status.", "it is no expression in CEL: ")]
-#[case("objects.status", r#"there is no "objects"; it knows "object""#)]
-#[case("b'x'", "it gives bytes, which JSON has not")]
+#[case("object.status.", "invalid CEL expression: ")]
+#[case(
+    "objects.status",
+    r#"undeclared reference "objects"; available: "object""#
+)]
+#[case("b'x'", "the result has type bytes, which JSON does not support")]
 #[case("object.spec.rules + 1", "")]
 #[case(
     "object.spec.rules.all(a, object.spec.rules.all(b, true))",
-    "loops are nested more than 1 deep"
+    "loops are nested more than 1 levels deep"
 )]
 fn expression_with_a_permanent_error_is_invalid(#[case] expression: &str, #[case] wanted: &str) {
     let nothing = evaluate(expression, OBJECT, &ingress()).unwrap_err();
@@ -64,7 +67,7 @@ fn expression_with_a_permanent_error_is_invalid(#[case] expression: &str, #[case
 #[case("[object.status.ready]")]
 fn non_boolean_expression_fails_the_check(#[case] expression: &str) {
     let wrong = check(expression, OBJECT).unwrap_err();
-    let wanted = "it must be true or false, such as `object.status.ready == true`";
+    let wanted = "the result must be a boolean, for example `object.status.ready == true`";
     assert_eq!(wrong.to_string(), wanted);
     assert_eq!(check("object.status.ready", OBJECT), Ok(()));
 }
@@ -73,14 +76,17 @@ fn non_boolean_expression_fails_the_check(#[case] expression: &str) {
 fn expression_and_result_sizes_are_limited() {
     let long = format!("object.spec.replicas{}", " + 1".repeat(400));
     let wrong = evaluate(&long, OBJECT, &ingress()).unwrap_err();
-    assert_eq!(wrong.to_string(), "it is longer than 1000 characters");
+    assert_eq!(
+        wrong.to_string(),
+        "the expression is longer than 1000 characters"
+    );
     // Little work with a large result, so that a busy machine does not reach the time limit first.
     let many = json!({"items": (0..30).collect::<Vec<_>>(), "text": "x".repeat(10_000)});
     let texts = "object.items.map(i, object)";
     let keys = "object.items.map(i, {object.text: i})";
     for expression in [texts, keys] {
         let wrong = evaluate(expression, OBJECT, &many).unwrap_err();
-        assert_eq!(wrong.to_string(), "it gives more than 262144 bytes");
+        assert_eq!(wrong.to_string(), "the result exceeds 262144 bytes");
     }
 }
 

@@ -16,7 +16,7 @@ pub(crate) fn apart<T: Send>(
         let done = thread.map_err(|error| Nothing::Unknown(error.to_string()))?;
         let beyond = |_| {
             Err(Nothing::Invalid(
-                "it is beyond what this CEL can do".to_owned(),
+                "the expression exceeds the limits of the CEL interpreter".to_owned(),
             ))
         };
         done.join().unwrap_or_else(beyond)

@@ -68,7 +68,7 @@ pub(crate) fn layer(subject: &str, manifest: &[u8], most: usize) -> Result<Diges
         why,
     };
     let manifest: Manifest = serde_json::from_slice(manifest)
-        .map_err(|error| refuse(format!("its manifest cannot be read: {error}")))?;
+        .map_err(|error| refuse(format!("invalid manifest: {error}")))?;
     if manifest.artifact_type.as_deref() != Some(ARTIFACT_TYPE) {
         return Err(refuse(format!(
             "its artifact type is not `{ARTIFACT_TYPE}`"
@@ -76,7 +76,7 @@ pub(crate) fn layer(subject: &str, manifest: &[u8], most: usize) -> Result<Diges
     }
     let [layer] = manifest.layers.as_slice() else {
         return Err(refuse(format!(
-            "it has {} layers and not one",
+            "it has {} layers instead of one",
             manifest.layers.len()
         )));
     };
@@ -85,7 +85,7 @@ pub(crate) fn layer(subject: &str, manifest: &[u8], most: usize) -> Result<Diges
     }
     if !usize::try_from(layer.size).is_ok_and(|size| size <= most) {
         return Err(refuse(format!(
-            "its layer has {} bytes, more than {most}",
+            "its layer is {} bytes, more than the limit of {most}",
             layer.size
         )));
     }
@@ -122,7 +122,7 @@ mod tests {
             read(text.as_bytes(), 6)
                 .unwrap_err()
                 .to_string()
-                .contains("more than 6")
+                .contains("more than the limit of 6")
         );
         for (from, to) in [
             (ARTIFACT_TYPE, "other"),

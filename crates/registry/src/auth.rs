@@ -84,7 +84,7 @@ impl Question<'_> {
             }),
             StatusCode::UNAUTHORIZED => self.answer(&challenge(&response)).await,
             StatusCode::NOT_FOUND => {
-                Err(self.failed(Failure::Other, "it does not speak the registry protocol"))
+                Err(self.failed(Failure::Other, "the host has no registry API"))
             }
             status => Err(self.failed(
                 Failure::of_status(status.as_u16()),
@@ -105,14 +105,14 @@ impl Question<'_> {
             (Challenge::Basic, Some(Credential::Identity(_) | Credential::Bearer(_))) => Err(self
                 .failed(
                     Failure::Unauthorized,
-                    "it wants user and password, not a token",
+                    "the registry requires user name and password instead of a token",
                 )),
             (Challenge::Basic, None) => {
                 Err(self.failed(Failure::Unauthorized, "no credentials for this registry"))
             }
             (Challenge::Unknown, _) => Err(self.failed(
                 Failure::Other,
-                "it wants a way of signing in that is not known",
+                "the registry requires an unknown authentication scheme",
             )),
         }
     }
@@ -128,7 +128,10 @@ impl Question<'_> {
 
     async fn token(&self, realm: &str, service: Option<&str>) -> Result<Grant, Error> {
         if self.base.starts_with("https://") && !realm.starts_with("https://") {
-            return Err(self.failed(Failure::Other, "it wants credentials sent over plain http"));
+            return Err(self.failed(
+                Failure::Other,
+                "the token service of the registry uses plain http",
+            ));
         }
         let response = self.send(self.token_request(realm, service)).await?;
         let status = response.status();
@@ -141,10 +144,10 @@ impl Question<'_> {
                 StatusCode::NOT_FOUND => Failure::Other,
                 status => Failure::of_status(status.as_u16()),
             };
-            return Err(self.failed(failure, &format!("status {status} of its token service")));
+            return Err(self.failed(failure, &format!("token service: status {status}")));
         }
         read_token(&body)
-            .ok_or_else(|| self.failed(Failure::Other, "its token service gave no token"))
+            .ok_or_else(|| self.failed(Failure::Other, "the token service returned no token"))
     }
 
     fn token_request(&self, realm: &str, service: Option<&str>) -> RequestBuilder {
@@ -197,7 +200,10 @@ impl Question<'_> {
         {
             body.extend_from_slice(&chunk);
             if body.len() > ANSWER {
-                return Err(self.failed(Failure::Other, "its token service answers without end"));
+                return Err(self.failed(
+                    Failure::Other,
+                    "the response of the token service is too large",
+                ));
             }
         }
         Ok(body)
@@ -210,7 +216,7 @@ impl Question<'_> {
 
     fn failed(&self, failure: Failure, detail: &str) -> Error {
         Error::Request {
-            action: "sign in for",
+            action: "authenticate to",
             subject: self.name.to_string(),
             failure,
             detail: short(detail),

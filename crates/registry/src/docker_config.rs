@@ -54,20 +54,20 @@ impl DockerConfig {
         let values = json_size::values(bytes);
         if values > json_size::VALUES {
             return Err(refuse(format!(
-                "it has {values} values, and at most {} are read",
+                "it has {values} JSON values, more than the limit of {}",
                 json_size::VALUES
             )));
         }
         let root: Value = serde_json::from_slice(bytes).map_err(|error| {
             refuse(format!(
-                "it is no JSON (line {}, column {})",
+                "invalid JSON (line {}, column {})",
                 error.line(),
                 error.column()
             ))
         })?;
         let root = root
             .as_object()
-            .ok_or_else(|| refuse("it is no JSON object"))?;
+            .ok_or_else(|| refuse("it is not a JSON object"))?;
         let helpers = read_helpers(root)?;
         let store = root.get("credsStore").and_then(Value::as_str);
         let store = store.filter(|name| !name.is_empty()).map(str::to_owned);
@@ -75,7 +75,10 @@ impl DockerConfig {
         let (auths, current) = match root.get("auths") {
             Some(auths) => {
                 let auths = auths.as_object();
-                (auths.ok_or_else(|| refuse("`auths` is no object"))?, true)
+                (
+                    auths.ok_or_else(|| refuse("`auths` is not an object"))?,
+                    true,
+                )
             }
             None if root.contains_key("credsStore") || root.contains_key("credHelpers") => {
                 (&none, true)
@@ -93,7 +96,7 @@ impl DockerConfig {
         if entries.is_empty() {
             let program = store.as_ref().or_else(|| helpers.values().next());
             return Err(program.map_or_else(
-                || refuse("it holds no credentials; a docker config is `{\"auths\": {\"host\": {\"auth\": …}}}`"),
+                || refuse("no credentials; expected `{\"auths\": {\"host\": {\"auth\": …}}}`"),
                 |program| refuse(format!("it {}", asks_for(program))),
             ));
         }
@@ -222,7 +225,7 @@ fn read_helpers(root: &Map<String, Value>) -> Result<BTreeMap<Key, String>, Erro
         return Ok(BTreeMap::new());
     };
     let helpers = helpers.as_object();
-    let helpers = helpers.ok_or_else(|| refuse("`credHelpers` is no object"))?;
+    let helpers = helpers.ok_or_else(|| refuse("`credHelpers` is not an object"))?;
     let programs = helpers
         .iter()
         .filter_map(|(key, program)| Some((Key::parse(key), program.as_str()?.to_owned())));
@@ -231,8 +234,8 @@ fn read_helpers(root: &Map<String, Value>) -> Result<BTreeMap<Key, String>, Erro
 
 fn asks_for(program: &str) -> String {
     format!(
-        "names the credential helper `{}`, a program on the machine where it was written; put the password \
-         itself into `auths`, or, for the registry of a cloud, set `containerRegistry.provider`",
+        "refers to the credential helper `{}`, which the operator does not execute. Set user name \
+         and password in `auths`, or, for a cloud registry, set `containerRegistry.provider`",
         program.escape_debug()
     )
 }
@@ -240,7 +243,7 @@ fn asks_for(program: &str) -> String {
 /// Reads the credential of an entry; `None` for the empty entries that docker leaves after a logout.
 fn read_entry(key: &str, entry: &Value) -> Result<Option<Credential>, Error> {
     let named = |why: &str| refuse(format!("the entry of `{}` {why}", key.escape_debug()));
-    let entry = entry.as_object().ok_or_else(|| named("is no object"))?;
+    let entry = entry.as_object().ok_or_else(|| named("is not an object"))?;
     let text = |name: &str| {
         entry
             .get(name)
@@ -264,7 +267,7 @@ fn read_entry(key: &str, entry: &Value) -> Result<Option<Credential>, Error> {
             password: password.to_owned(),
         })),
         (None, None) => Ok(None),
-        _ => Err(named("has only one of `username` and `password`")),
+        _ => Err(named("requires both `username` and `password`")),
     }
 }
 

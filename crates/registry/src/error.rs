@@ -9,7 +9,7 @@ use serde::Deserialize;
 #[non_exhaustive]
 pub enum Error {
     /// A name, tag or digest is invalid.
-    #[error("`{name}` is no image name: {why}")]
+    #[error("invalid image name `{name}`: {why}")]
     InvalidImageName {
         /// Text, escaped.
         name: String,
@@ -17,14 +17,14 @@ pub enum Error {
         why: String,
     },
     /// The credentials of a Secret are invalid.
-    #[error("the registry credentials cannot be read: {why}")]
+    #[error("invalid registry credentials: {why}")]
     InvalidCredentials {
         /// Reason. Repeats nothing of the Secret except names of registries and credential helpers.
         why: String,
     },
     /// A credential helper returned no credentials.
     #[error(
-        "the credential helper `{program}` gave no credentials for {registry}: {why}; {}",
+        "the credential helper `{program}` returned no credentials for {registry}: {why}; {}",
         advice_of_helper(*missing)
     )]
     Helper {
@@ -38,13 +38,13 @@ pub enum Error {
         missing: bool,
     },
     /// The HTTP clients cannot be created.
-    #[error("no registry can be reached: {why}")]
+    #[error("failed to create the registry client: {why}")]
     Setup {
         /// Missing or invalid prerequisite.
         why: String,
     },
     /// A request to a registry failed.
-    #[error("could not {action} {subject}: {failure}{}; {}", detail_of(detail), failure.advice())]
+    #[error("failed to {action} {subject}: {failure}{}; {}", detail_of(detail), failure.advice())]
     Request {
         /// Action, as a verb phrase.
         action: &'static str,
@@ -56,7 +56,10 @@ pub enum Error {
         detail: String,
     },
     /// A registry did not respond in time.
-    #[error("could not {action} {subject}: no answer within {} s; it is tried again", after.as_secs())]
+    #[error(
+        "failed to {action} {subject}: no response within {} s; retried automatically",
+        after.as_secs()
+    )]
     Timeout {
         /// Action, as a verb phrase.
         action: &'static str,
@@ -66,7 +69,7 @@ pub enum Error {
         after: Duration,
     },
     /// The pulled artifact is not a context.
-    #[error("{subject} is no context: {why}")]
+    #[error("{subject} is not a context: {why}")]
     NotAContext {
         /// Reference of the artifact.
         subject: String,
@@ -75,8 +78,8 @@ pub enum Error {
     },
     /// The registry does not have a base image, or a part of it.
     #[error(
-        "could not read the base image {subject}: the registry has no such image{}; check \
-         `containerRegistry.baseImage`, or `--base-image` of the operator",
+        "failed to read the base image {subject}: the image does not exist in the registry{}; \
+         check `containerRegistry.baseImage`, or `--base-image` of the operator",
         detail_of(detail)
     )]
     BaseImageNotFound {
@@ -86,7 +89,7 @@ pub enum Error {
         detail: String,
     },
     /// Layers cannot be appended to a base image.
-    #[error("could not append layers to the base image {subject}: {why}")]
+    #[error("failed to append layers to the base image {subject}: {why}")]
     InvalidBaseImage {
         /// Reference of the base image.
         subject: String,
@@ -94,7 +97,7 @@ pub enum Error {
         why: String,
     },
     /// A layer file cannot be read.
-    #[error("could not read the layer {}: {why}", file.display())]
+    #[error("failed to read the layer {}: {why}", file.display())]
     LayerFile {
         /// Path of the file.
         file: PathBuf,
@@ -217,9 +220,9 @@ impl Error {
 
 fn advice_of_helper(missing: bool) -> &'static str {
     if missing {
-        "use an image of the operator that has this program"
+        "use an operator image that contains the program"
     } else {
-        "check the cloud identity of the ServiceAccount that asks, and its right to use this registry"
+        "check the cloud identity of the ServiceAccount and its permissions for the registry"
     }
 }
 
@@ -255,19 +258,22 @@ impl Failure {
     fn advice(self) -> &'static str {
         match self {
             Self::Unauthorized => {
-                "check that the Secret of `containerRegistry.secretRef` holds good credentials for this registry"
+                "check that the Secret of `containerRegistry.secretRef` contains valid credentials \
+                 for this registry"
             }
-            Self::Forbidden => "the credentials need the right to pull and push in this repository",
+            Self::Forbidden => "grant permission to pull and push in this repository",
             Self::NotFound => {
-                "check `containerRegistry.imageName`, and on some registries make the repository first"
+                "check `containerRegistry.imageName`; some registries require that the repository \
+                 is created first"
             }
-            Self::RateLimited | Self::Unreachable | Self::UploadLost => "it is tried again",
+            Self::RateLimited | Self::Unreachable | Self::UploadLost => "retried automatically",
             Self::Tls => {
-                "give the authority of its certificate to the operator, or set `containerRegistry.insecure` for plain http"
+                "add the certificate authority to `--ca-file` of the operator, or set \
+                 `containerRegistry.insecure` for plain http"
             }
-            Self::Unsupported => "use the registry's own way to do it",
+            Self::Unsupported => "use the tools of the registry",
             Self::BlobMissing => "check the storage and the garbage collection of the registry",
-            Self::Other => "see the registry's own words",
+            Self::Other => "see the message of the registry",
         }
     }
 
@@ -320,16 +326,16 @@ const MANIFEST_BLOB_UNKNOWN: &str = "MANIFEST_BLOB_UNKNOWN";
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Unauthorized => "the registry refuses the credentials, or wants some",
-            Self::Forbidden => "the credentials may not do this",
-            Self::NotFound => "the registry has no such image",
-            Self::RateLimited => "the registry asks to slow down",
-            Self::Unreachable => "the registry cannot be reached",
-            Self::Unsupported => "the registry does not do this",
-            Self::Tls => "no trusted TLS connection to the registry",
-            Self::UploadLost => "the registry does not know the upload session",
-            Self::BlobMissing => "the registry does not have a blob that was pushed",
-            Self::Other => "the registry failed",
+            Self::Unauthorized => "the registry requires credentials or refuses the given ones",
+            Self::Forbidden => "the credentials lack the permission",
+            Self::NotFound => "the image does not exist in the registry",
+            Self::RateLimited => "the registry rate-limits requests",
+            Self::Unreachable => "the registry is unreachable",
+            Self::Unsupported => "the registry does not support the operation",
+            Self::Tls => "the TLS connection to the registry is not trusted",
+            Self::UploadLost => "the registry lost the upload session",
+            Self::BlobMissing => "the registry lost a pushed blob",
+            Self::Other => "the registry returned an error",
         })
     }
 }
@@ -415,7 +421,11 @@ pub(crate) fn read_request(error: &reqwest::Error) -> (Failure, String) {
         texts.push(inner.to_string());
         source = inner.source();
     }
-    let detail = short(texts.last().map_or("the connection broke", String::as_str));
+    let detail = short(
+        texts
+            .last()
+            .map_or("the connection was interrupted", String::as_str),
+    );
     let all = texts.join("; ").to_lowercase();
     let failure = if error.is_builder() {
         Failure::Other
@@ -451,7 +461,7 @@ fn detail_of(detail: &str) -> String {
     if detail.is_empty() {
         String::new()
     } else {
-        format!(" (it says: {detail})")
+        format!(" ({detail})")
     }
 }
 

@@ -54,7 +54,7 @@ pub(crate) async fn ask(program: &str, registry: &str) -> Result<Credential, Err
         let why = [said, complaints].concat();
         return Err(failed(short(&String::from_utf8_lossy(&why))));
     }
-    read(&said).ok_or_else(|| failed("its answer has no `Username` and `Secret`".to_owned()))
+    read(&said).ok_or_else(|| failed("its output has no `Username` and `Secret`".to_owned()))
 }
 
 async fn converse(child: &mut Child, registry: &str) -> std::io::Result<(Vec<u8>, Vec<u8>)> {

@@ -179,7 +179,7 @@ pub(crate) fn read(bytes: &[u8]) -> Result<Document, String> {
         (Some(config), Some(layers), None) => {
             read_image(document.media_type.as_deref(), config, layers).map(Document::Image)
         }
-        _ => Err("the manifest is neither that of an image nor an index of images".into()),
+        _ => Err("the manifest is neither an image manifest nor an image index".into()),
     }
 }
 
@@ -245,7 +245,7 @@ impl Descriptor {
 }
 
 fn read_digest(text: &str) -> Result<Digest, String> {
-    Digest::parse(text).map_err(|_| format!("the manifest has the invalid digest {text:?}"))
+    Digest::parse(text).map_err(|_| format!("the manifest contains the invalid digest {text:?}"))
 }
 
 impl Index {
@@ -371,7 +371,7 @@ pub(crate) fn compose(
     let count = base.layers.len() + layers.len();
     if count > MAX_LAYERS {
         return Err(format!(
-            "the image would have {count} layers, the maximum is {MAX_LAYERS}"
+            "the image would have {count} layers, more than the limit of {MAX_LAYERS}"
         ));
     }
     let config = serde_json::to_vec(&extend(base, base_config, layers, settings)?)
@@ -440,7 +440,7 @@ impl ConfigFile {
         });
         if rootfs.kind != "layers" || rootfs.diff_ids.len() != base_layers {
             return Err(format!(
-                "the config describes {} layers, the manifest {base_layers}",
+                "the config lists {} layers, but the manifest lists {base_layers}",
                 rootfs.diff_ids.len()
             ));
         }

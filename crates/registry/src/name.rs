@@ -59,14 +59,14 @@ fn read(text: &str) -> Result<ImageName, String> {
     refuse_odd_text(text)?;
     if text.contains('@') {
         return Err(
-            "it holds a digest; give the repository alone, the operator chooses what it pushes"
+            "it contains a digest; set only the repository, because the operator sets the tag"
                 .into(),
         );
     }
     let last = text.rsplit('/').next().unwrap_or_default();
     if last.contains(':') {
         return Err(
-            "it holds a tag; give the repository alone, the operator chooses the tag".into(),
+            "it contains a tag; set only the repository, because the operator sets the tag".into(),
         );
     }
     split(text)
@@ -78,10 +78,10 @@ pub(crate) fn refuse_odd_text(text: &str) -> Result<(), String> {
         return Err("it is empty".into());
     }
     if text.contains("://") {
-        return Err("it starts with a scheme; write `host/path`".into());
+        return Err("it contains a URL scheme; expected `host/path`".into());
     }
     if text.chars().any(|c| c.is_whitespace() || c.is_control()) {
-        return Err("it holds white space; a name is `host/path` and nothing else".into());
+        return Err("it contains white space or control characters; expected `host/path`".into());
     }
     Ok(())
 }
@@ -128,7 +128,7 @@ fn check_host(registry: &str) -> Result<(), String> {
         Some((inner, port)) => {
             inner
                 .parse::<std::net::Ipv6Addr>()
-                .map_err(|_| format!("`{inner}` is no IPv6 address"))?;
+                .map_err(|_| format!("`{inner}` is not an IPv6 address"))?;
             ("v6", port)
         }
         None => registry.split_at(registry.find(':').unwrap_or(registry.len())),
@@ -141,10 +141,10 @@ fn check_host(registry: &str) -> Result<(), String> {
             && !label.ends_with('-')
     };
     if host.chars().any(|c| c.is_ascii_uppercase()) {
-        return Err(format!("the host `{host}` has upper case letters"));
+        return Err(format!("the host `{host}` contains upper case letters"));
     }
     if !host.split('.').all(label) {
-        return Err(format!("`{host}` is no host name"));
+        return Err(format!("`{host}` is not a host name"));
     }
     let number = port
         .strip_prefix(':')
@@ -152,22 +152,23 @@ fn check_host(registry: &str) -> Result<(), String> {
     if port.is_empty() || number.is_some() {
         Ok(())
     } else {
-        Err(format!("`{port}` is no port"))
+        Err(format!("`{port}` is not a port"))
     }
 }
 
 fn check_path(path: &str) -> Result<(), String> {
     if path.chars().any(|c| c.is_ascii_uppercase()) {
-        return Err("it has upper case letters; registries allow lower case only".into());
+        return Err("it contains upper case letters; registries allow only lower case".into());
     }
     if path.len() > LONGEST {
         return Err(format!("its path is longer than {LONGEST} characters"));
     }
     match path.split('/').find(|part| !is_path_part(part)) {
         None => Ok(()),
-        Some("") => Err("a part of its path is empty".into()),
+        Some("") => Err("its path contains an empty component".into()),
         Some(part) => Err(format!(
-            "`{part}` in its path is not allowed: letters, digits, and single `.`, `_`, `-` between them"
+            "its path contains the invalid component `{part}`: use lower case letters and digits, \
+             separated by single `.`, `_` or `-`"
         )),
     }
 }

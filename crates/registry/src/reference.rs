@@ -20,7 +20,7 @@ impl Digest {
         let digits = match text.split_once(':') {
             Some(("sha256", digits)) if digits.len() == 64 => digits,
             Some(("sha512", digits)) if digits.len() == 128 => digits,
-            _ => return Err(invalid(text, "a digest is `sha256:` and 64 digits")),
+            _ => return Err(invalid(text, "expected `sha256:` with 64 hex digits")),
         };
         if digits
             .bytes()
@@ -30,7 +30,7 @@ impl Digest {
         }
         Err(invalid(
             text,
-            "a digest has digits and the letters a to f only",
+            "a digest must contain only digits and the letters a to f",
         ))
     }
 
@@ -172,7 +172,8 @@ impl ImageRef {
         }
         Err(invalid(
             tag,
-            "a tag has at most 128 letters, digits, `.`, `_`, `-`, and starts with neither `.` nor `-`",
+            "a tag must have at most 128 letters, digits, `.`, `_` or `-`, and must not start with \
+             `.` or `-`",
         ))
     }
 

@@ -72,7 +72,7 @@ impl Registry {
         access: &Access,
     ) -> Result<Option<Digest>, Error> {
         let call = self.call(
-            "look for",
+            "look up",
             image.to_string(),
             image.name(),
             Operation::Pull,
@@ -103,7 +103,7 @@ impl Registry {
     ) -> Result<Digest, Error> {
         let image = ImageRef::tagged(repository.clone(), &artifact::context_tag(context))?;
         if Digest::of(&bytes) != *context {
-            let why = format!("its bytes are not those of {context}");
+            let why = format!("its content does not match {context}");
             return Err(Error::NotAContext {
                 subject: image.to_string(),
                 why,
@@ -154,7 +154,7 @@ impl Registry {
         access: &Access,
     ) -> Result<Vec<Found>, Error> {
         let call = self.call(
-            "list the images of",
+            "list the images in",
             repository.to_string(),
             repository,
             Operation::Pull,

@@ -111,13 +111,14 @@ fn missing(kind: &str, inputs: &BackendInputs) -> String {
     let place = format!("spec.backend: bucket {}", bucket.unwrap_or_default());
     match &inputs.bootstrap {
         Some(_) => format!(
-            "{place} held the state of this resource and is gone. Restore it: a new one would be empty"
+            "{place} contained the state of this resource and no longer exists. Restore the \
+             bucket: a new one would be empty"
         ),
         None if kind == "s3" => format!(
-            "{place}, or its table, is not there. Make it, or set spec.backend.bootstrap: true to have \
-             bucket and table made"
+            "{place} or its table does not exist. Create it, or set spec.backend.bootstrap: true \
+             to create bucket and table"
         ),
-        None => format!("{place} is not there. Make it"),
+        None => format!("{place} does not exist. Create it"),
     }
 }
 
@@ -130,16 +131,16 @@ fn refused_argument(message: &str) -> Option<&str> {
 fn unknown(kind: &str, argument: &str) -> String {
     match (kind, argument) {
         ("s3", "use_lockfile") => {
-            "Locks in the bucket need Terraform or OpenTofu 1.10: use a newer engine, or set \
-             spec.backend.dynamoDB"
+            "Locks in the bucket require Terraform or OpenTofu 1.10 or later: use a newer engine, \
+             or set spec.backend.dynamoDB"
                 .to_owned()
         }
         ("s3", "endpoints") => {
-            "spec.backend.endpoint needs Terraform or OpenTofu 1.6: use a newer engine".to_owned()
+            "spec.backend.endpoint requires Terraform or OpenTofu 1.6 or later".to_owned()
         }
         _ => format!(
-            "spec.backend.config.{argument}, or key {argument} of spec.backend.secretRef: a backend of \
-             the type {kind} has no such argument"
+            "spec.backend.config.{argument}, or key {argument} of spec.backend.secretRef: backend \
+             type {kind} does not support the argument"
         ),
     }
 }
@@ -150,12 +151,12 @@ fn unopened(kind: &str, message: &str) -> Option<&'static str> {
     let nowhere = message.contains("connection refused");
     match kind {
         "s3" if nobody => Some(
-            "spec.backend.secretRef names a Secret with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; \
-             without it, the pod needs an identity",
+            "No credentials for the backend. Set spec.backend.secretRef to a Secret with \
+             AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or use workload identity",
         ),
         "pg" if nowhere => Some(
-            "spec.backend.secretRef names a Secret with conn_str or PG_CONN_STR; without it, the \
-             database is looked for in the pod",
+            "Set spec.backend.secretRef to a Secret with conn_str or PG_CONN_STR; without it, the \
+             engine connects to a database in the pod",
         ),
         _ => None,
     }
@@ -250,7 +251,7 @@ mod tests {
 
     #[rstest]
     #[case(false, "BackendMissing", "gone", "set spec.backend.bootstrap: true")]
-    #[case(true, "BackendMissing", "gone", "bucket b held the state")]
+    #[case(true, "BackendMissing", "gone", "bucket b contained the state")]
     #[case(
         false,
         "InitFailed",

@@ -34,7 +34,7 @@ const FIRST_REGION: &str = "us-east-1";
 
 /// Failed operation with its object, and the cause.
 #[derive(Debug, thiserror::Error)]
-#[error("{what}: {why}")]
+#[error("failed to {what}: {why}")]
 pub struct Error {
     what: String,
     why: String,
@@ -94,7 +94,7 @@ async fn bucket(config: &SdkConfig, place: &Bootstrap) -> Result<(), Error> {
     match s3.head_bucket().bucket(name).send().await {
         Ok(_) => return Ok(()),
         Err(error) if is_absent(&error) => {}
-        Err(error) => return Err(failed(&format!("look for the bucket {name}"))(error)),
+        Err(error) => return Err(failed(&format!("check bucket {name}"))(error)),
     }
     let region = place.region.as_str();
     let elsewhere = (region != FIRST_REGION).then(|| {
@@ -104,10 +104,10 @@ async fn bucket(config: &SdkConfig, place: &Bootstrap) -> Result<(), Error> {
     });
     let make = s3.create_bucket().bucket(name);
     match make.set_create_bucket_configuration(elsewhere).send().await {
-        Ok(_) => crate::say!("made the bucket {name} in {region}"),
+        Ok(_) => crate::say!("created bucket {name} in {region}"),
         // Created concurrently.
         Err(error) if error.code() == Some("BucketAlreadyOwnedByYou") => return Ok(()),
-        Err(error) => return Err(failed(&format!("make the bucket {name}"))(error)),
+        Err(error) => return Err(failed(&format!("create bucket {name}"))(error)),
     }
     let Err(error) = secure(&s3, place).await else {
         return Ok(());
@@ -117,8 +117,8 @@ async fn bucket(config: &SdkConfig, place: &Bootstrap) -> Result<(), Error> {
         Ok(_) => Err(error),
         Err(stays) => Err(Error {
             why: format!(
-                "{}; the new bucket stays as it is, since it could not be removed: remove it, or protect \
-                 it yourself ({})",
+                "{}. The new bucket could not be deleted ({}): delete it, or enable versioning, \
+                 encryption and blocked public access for it",
                 error.why,
                 chain(&stays)
             ),
@@ -143,7 +143,7 @@ async fn secure(s3: &aws_sdk_s3::Client, place: &Bootstrap) -> Result<(), Error>
         .versioning_configuration(versions)
         .send()
         .await
-        .map_err(failed(&format!("keep versions in the bucket {name}")))?;
+        .map_err(failed(&format!("enable versioning of bucket {name}")))?;
     let closed = PublicAccessBlockConfiguration::builder()
         .block_public_acls(true)
         .block_public_policy(true)
@@ -156,9 +156,9 @@ async fn secure(s3: &aws_sdk_s3::Client, place: &Bootstrap) -> Result<(), Error>
         .public_access_block_configuration(closed)
         .send()
         .await;
-    let what = format!("close the bucket {name} to the public");
+    let what = format!("block public access to bucket {name}");
     where_possible(&what, place, done.map(drop))?;
-    let what = format!("encrypt the bucket {name}");
+    let what = format!("enable encryption of bucket {name}");
     let by_default = ServerSideEncryptionByDefault::builder()
         .sse_algorithm(ServerSideEncryption::Aes256)
         .build()
@@ -190,7 +190,7 @@ where
 {
     match done {
         Err(error) if place.endpoint.is_some() && error.code() == Some("NotImplemented") => {
-            crate::say!("{what}: the server does not do that");
+            crate::say!("cannot {what}: the server does not support it");
             Ok(())
         }
         done => done.map_err(failed(what)),
@@ -209,8 +209,8 @@ async fn table(config: &SdkConfig, name: &str) -> Result<(), Error> {
         tokio::time::sleep(LOOK).await;
     }
     Err(Error {
-        what: format!("make the table {name}"),
-        why: format!("it is not active after {LOOKS} seconds"),
+        what: format!("create table {name}"),
+        why: format!("the table is not active after {LOOKS} seconds"),
     })
 }
 
@@ -221,12 +221,12 @@ async fn status(
     match dynamo.describe_table().table_name(name).send().await {
         Ok(found) => Ok(found.table.and_then(|it| it.table_status)),
         Err(error) if error.code() == Some("ResourceNotFoundException") => Ok(None),
-        Err(error) => Err(failed(&format!("look for the table {name}"))(error)),
+        Err(error) => Err(failed(&format!("check table {name}"))(error)),
     }
 }
 
 async fn make_table(dynamo: &aws_sdk_dynamodb::Client, name: &str) -> Result<(), Error> {
-    let what = format!("make the table {name}");
+    let what = format!("create table {name}");
     let attribute = AttributeDefinition::builder()
         .attribute_name(LOCK)
         .attribute_type(ScalarAttributeType::S)
@@ -247,7 +247,7 @@ async fn make_table(dynamo: &aws_sdk_dynamodb::Client, name: &str) -> Result<(),
         .await;
     match made {
         Ok(_) => {
-            crate::say!("made the table {name}");
+            crate::say!("created table {name}");
             Ok(())
         }
         // Created concurrently.

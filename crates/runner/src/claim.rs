@@ -36,7 +36,7 @@ pub struct Claimed {
 pub async fn claim(record: &Record, now: Timestamp) -> Result<Claimed, RecordError> {
     match try_claim(record, now).await {
         Err(RecordError::Store(StoreError::Missing(name))) => Err(RecordError::NotOurs(format!(
-            "secret {name} does not exist; leaving the run alone"
+            "Secret {name} does not exist; not executing the run"
         ))),
         other => other,
     }
@@ -111,7 +111,7 @@ fn check_decision(identity: &Identity, snapshot: &Snapshot) -> Result<(), Record
     if found == *decision {
         return Ok(());
     }
-    let why = "was changed in its record by another client than the operator";
+    let why = "was changed in the run record by a client other than the operator";
     leave(identity, why).map_err(RecordError::NotOurs)
 }
 
@@ -122,13 +122,13 @@ fn check_number(number: i64, identity: &Identity) -> Result<(), String> {
     }
     leave(
         identity,
-        &format!("is not the current one, which is {number}"),
+        &format!("is not the current run, which is {number}"),
     )
 }
 
 fn leave(identity: &Identity, why: &str) -> Result<(), String> {
     let Identity { number, record, .. } = identity;
-    Err(format!("run {number} of {record} {why}; leaving it alone"))
+    Err(format!("run {number} of {record} {why}; not executing it"))
 }
 
 /// Checks that the pod of `identity` may execute the run with this progress.
@@ -149,11 +149,11 @@ fn check(progress: &RunProgress, identity: &Identity) -> Result<(), String> {
         return leave("is cancelled".to_owned());
     }
     if progress.closed {
-        return leave("is over".to_owned());
+        return leave("has ended".to_owned());
     }
     match (progress.phase, progress.claimed_by.is_some()) {
         (RunPhase::Starting, false) | (RunPhase::Planning, true) => Ok(()),
-        (phase, _) => leave(format!("has come to phase {phase:?} already")),
+        (phase, _) => leave(format!("is already in phase {phase:?}")),
     }
 }
 
@@ -210,7 +210,7 @@ mod tests {
             (Ok(()), None) => {}
             (Err(text), Some(part)) => {
                 assert!(
-                    text.contains(part) && text.ends_with("leaving it alone"),
+                    text.contains(part) && text.ends_with("not executing it"),
                     "{text}"
                 );
             }

@@ -81,8 +81,8 @@ impl Session {
         Err(user(
             ENGINE_SWITCH,
             format!(
-                "{why}. Nothing was changed. Take another image, or allow it: kubectl patch tf {name} \
-                 -n {namespace} --type merge -p \
+                "{why}. Nothing was changed. Use another image, or allow the switch: kubectl patch \
+                 tf {name} -n {namespace} --type merge -p \
                  '{{\"spec\":{{\"engine\":{{\"allowSwitch\":true}}}}}}'"
             ),
         ))
@@ -142,7 +142,7 @@ impl Session {
                 .await
                 .map(drop),
             None if nothing => {
-                crate::say!("there is no state: nothing to destroy");
+                crate::say!("no state exists; nothing to destroy");
                 Ok(())
             }
             None => {

@@ -62,7 +62,7 @@ impl Step {
             Self::Pull => "state pull".to_owned(),
             Self::Unlock => "force-unlock".to_owned(),
             Self::Push => "state push".to_owned(),
-            Self::Migrate => "the copy of the state to its new place".to_owned(),
+            Self::Migrate => "state migration".to_owned(),
             Self::Script(name) => format!("scripts.{name}"),
         }
     }
@@ -97,7 +97,7 @@ pub fn classify(step: Step, code: i32, stderr: &str) -> Failure {
     let text = tidy(stderr);
     let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
     let (class, reason) = judge(step, code, &words);
-    let what = format!("{} ended with exit code {code}", step.name());
+    let what = format!("{} failed with exit code {code}", step.name());
     let said = useful(&text);
     let mut message = if said.is_empty() {
         what
@@ -158,7 +158,9 @@ pub fn is_refused(step: Step, stderr: &str) -> bool {
 }
 
 const MODULES_UNAVAILABLE: &str = "ModulesUnavailable";
-const PRIVATE_MODULES: &str = "private modules are fetched with what spec.gitRepo has: sshKeySecret (and its known_hosts) for ssh, credentialsSecret for https from the repository's own host";
+const PRIVATE_MODULES: &str = "private modules are fetched with the credentials of spec.gitRepo: \
+                               sshKeySecret (and its known_hosts) for ssh, credentialsSecret for \
+                               https from the host of the repository";
 
 /// Messages for a remote module that cannot be fetched.
 const NO_MODULE: &[&str] = &["failed to download module", "could not download module"];

@@ -54,10 +54,13 @@ pub enum LayerError {
     #[error(transparent)]
     Write(#[from] io::Error),
     /// A name has a special meaning in layers.
-    #[error("{0} begins with .wh., which marks a deleted file in a container image: rename it")]
+    #[error(
+        "the name of {0} begins with .wh., which marks a deleted file in a container image: rename \
+         the file"
+    )]
     Whiteout(PathBuf),
     /// A file is neither regular, nor a folder, nor a symbolic link.
-    #[error("{0} is neither a file, nor a folder, nor a symbolic link: remove it")]
+    #[error("{0} is not a regular file, folder or symbolic link: remove it")]
     Special(PathBuf),
 }
 

@@ -29,7 +29,7 @@ pub enum Unkept {
     #[error(transparent)]
     Unsealed(#[from] io::Error),
     /// The report has no room for the state.
-    #[error("there is no room for the {0} bytes of the compressed state")]
+    #[error("the compressed state of {0} bytes does not fit")]
     NoRoom(usize),
     /// The report could not be written.
     #[error(transparent)]
@@ -47,10 +47,10 @@ impl Unkept {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unopened {
     /// The content is damaged, or sealed with another key.
-    #[error("it is damaged or sealed with another key")]
+    #[error("it is damaged or encrypted with another key")]
     Damaged,
     /// The state exceeds [`state_store::LARGEST`].
-    #[error("it has more than {} bytes", state_store::LARGEST)]
+    #[error("it exceeds {} bytes", state_store::LARGEST)]
     TooLarge,
 }
 
@@ -61,7 +61,7 @@ pub enum Unopened {
 pub fn seal(state: &[u8], key: &[u8]) -> io::Result<Vec<u8>> {
     if state.len() > state_store::LARGEST {
         return Err(io::Error::other(format!(
-            "the state has more than {} bytes",
+            "the state exceeds {} bytes",
             state_store::LARGEST
         )));
     }
@@ -159,7 +159,7 @@ fn keep_as(cache: &Path, target: &Path, state: Vec<u8>, key: &[u8]) -> io::Resul
 }
 
 fn unsealed() -> io::Error {
-    io::Error::other("the state could not be sealed")
+    io::Error::other("failed to encrypt the state")
 }
 
 /// Returns the unsaved state of an earlier run on the cache volume, if `key` opens it.
@@ -168,7 +168,7 @@ pub fn take(cache: &Path, key: &[u8]) -> Option<Vec<u8>> {
     let opened = Seal::new(key, "errored state").and_then(|seal| seal.open(&sealed));
     if opened.is_none() {
         crate::say!(
-            "{} cannot be opened and is left alone",
+            "cannot decrypt {}; the file is kept",
             copy_path(cache).display()
         );
     }

@@ -183,7 +183,7 @@ fn identity(vars: &Vars) -> Result<Identity, String> {
         record: get("ALUSTAN_RECORD")?,
         number: get("ALUSTAN_RUN")?
             .parse()
-            .map_err(|_| "ALUSTAN_RUN is no number".to_owned())?,
+            .map_err(|_| "ALUSTAN_RUN is not a number".to_owned())?,
         decision: vars.get("ALUSTAN_DECISION").cloned(),
         pod_uid: get("ALUSTAN_POD_UID")?,
         pod: get("ALUSTAN_POD_NAME")?,

@@ -18,7 +18,7 @@ const STATE: &str = "tfstate";
 pub fn keep(cache: &Path, number: i64, file: &Path, key: &[u8]) -> io::Result<()> {
     let sealed = Seal::new(key, "plan")
         .and_then(|seal| seal.seal(fs::read(file).ok()?))
-        .ok_or_else(|| io::Error::other("the plan could not be sealed"))?;
+        .ok_or_else(|| io::Error::other("failed to encrypt the plan"))?;
     let plans = cache.join("plans");
     if !cache.is_dir() {
         return Err(io::Error::from(io::ErrorKind::NotFound));

@@ -51,7 +51,7 @@ fn shortened(text: &str) -> String {
     }
     let kept = cut_to_bytes(text, LARGEST);
     let (size, kib) = (text.len(), LARGEST / 1024);
-    format!("{kept}\n[The plan has {size} bytes; only the first {kib} KiB are here.]\n")
+    format!("{kept}\n[Truncated to {kib} KiB; the plan is {size} bytes.]\n")
 }
 
 #[cfg(test)]
@@ -83,7 +83,7 @@ mod tests {
         publish(&secrets, "web-plan", "0123", &long).await.unwrap();
         let text = text_of(&secrets);
         assert!(text.len() < LARGEST + 100 && text.starts_with("éé"));
-        let end = "é\n[The plan has 1048576 bytes; only the first 512 KiB are here.]\n";
+        let end = "é\n[Truncated to 512 KiB; the plan is 1048576 bytes.]\n";
         assert!(
             text.ends_with(end),
             "{}",

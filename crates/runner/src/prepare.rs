@@ -172,7 +172,7 @@ async fn initialise(
     let engine = Engine::find(search_path).ok_or_else(|| {
         user(
             "EngineNotFound",
-            "the base image has no program `terraform` on its PATH",
+            "the base image has no `terraform` in PATH",
         )
     })?;
     let cache = cache::Lock::try_take(&layout.cache);
@@ -219,12 +219,12 @@ async fn run_init(
     let finished = commands.run(task).await.map_err(|error| {
         user(
             "EngineNotStarted",
-            format!("{} did not start: {error}", engine.name()),
+            format!("failed to start {}: {error}", engine.name()),
         )
     })?;
     match (finished.code, finished.cause) {
         (Some(0), _) => Ok(()),
-        (_, Some(_)) => Err(world("Interrupted", "init was stopped before it was done")),
+        (_, Some(_)) => Err(world("Interrupted", "init was interrupted")),
         (code, None) => Err(classify(Step::Init, code.unwrap_or(-1), &finished.stderr)),
     }
 }
@@ -248,7 +248,7 @@ async fn tell_engine(
     let said = commands.run(task).await.ok();
     let version = said.and_then(|finished| engine::version(&finished.stdout));
     let Some(version) = version else {
-        crate::say!("{} does not tell its version", engine.name());
+        crate::say!("failed to determine the version of {}", engine.name());
         return Ok(());
     };
     let told = alustan_api::Engine {

@@ -46,7 +46,7 @@ impl Processes {
     /// Makes this process the parent of all orphans below it. PID 1 is their parent anyway.
     pub fn adopt_orphans() -> Self {
         if let Err(error) = set_child_subreaper(Some(getpid())) {
-            crate::say!("orphans are not adopted: {error}");
+            crate::say!("failed to become the subreaper of orphaned processes: {error}");
         }
         Self::default()
     }
@@ -90,7 +90,7 @@ impl Processes {
         let mut known = self.known();
         for engine in engines(scope) {
             if known.interrupted.insert((engine.pid, engine.started)) {
-                crate::say!("interrupting the engine (pid {})", engine.pid);
+                crate::say!("sending SIGINT to the engine (pid {})", engine.pid);
                 send(engine.pid, Signal::INT);
             }
         }

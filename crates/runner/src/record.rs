@@ -72,7 +72,7 @@ pub enum RecordError {
     #[error(transparent)]
     Store(#[from] StoreError),
     /// The content cannot be parsed.
-    #[error("{key} of secret {secret} is unreadable")]
+    #[error("cannot read key {key} of Secret {secret}")]
     Unreadable {
         /// Name of the Secret.
         secret: String,
@@ -83,7 +83,7 @@ pub enum RecordError {
         source: serde_json::Error,
     },
     /// A key is missing.
-    #[error("secret {secret} has no {key}")]
+    #[error("Secret {secret} has no key {key}")]
     Incomplete {
         /// Name of the Secret.
         secret: String,
@@ -248,7 +248,7 @@ impl Record {
             return Ok(());
         }
         Err(RecordError::NotOurs(format!(
-            "run {number} of {name} is no longer ours"
+            "run {number} of {name} is no longer claimed by this pod"
         )))
     }
 

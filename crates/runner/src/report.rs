@@ -73,7 +73,7 @@ pub async fn record(
                 || found.closed
             {
                 return Err(RecordError::NotOurs(format!(
-                    "run {} of {} is no longer ours; its report is not recorded",
+                    "run {} of {} is no longer claimed by this pod; its report is not recorded",
                     report.number, identity.record
                 )));
             }
@@ -173,7 +173,7 @@ fn halve(text: &mut String) -> bool {
 pub fn unrecorded(error: &RecordError) -> Failure {
     world(
         "ReportNotRecorded",
-        format!("the report could not be recorded: {error}"),
+        format!("failed to record the run report: {error}"),
     )
 }
 

@@ -42,7 +42,7 @@ impl Session {
         if !file.is_file() {
             return result;
         }
-        crate::say!("the engine could not save the state");
+        crate::say!("the engine failed to save the state");
         let Some(note) = self.rescue(&file, findings).await else {
             let _ = fs::remove_file(&file);
             return result;
@@ -65,7 +65,10 @@ impl Session {
         let mut in_report = self.keep_in_report(file, self.within(FIRST_TRY)).await;
         let Err(push) = self.push(file).await else {
             if let Err(error) = self.forget_leftover().await {
-                crate::say!("the next run pushes the state once more: {error}");
+                crate::say!(
+                    "failed to remove the unsaved state after it was pushed; the next run pushes \
+                     it again: {error}"
+                );
             }
             return None;
         };
@@ -80,7 +83,7 @@ impl Session {
 
     fn keep_on_cache(&self, file: &Path) -> Result<(), String> {
         if !self.layout.cache_kept {
-            return Err("the cache volume goes with the pod".to_owned());
+            return Err("the cache volume is deleted with the pod".to_owned());
         }
         fs::read(file)
             .and_then(|state| leftover::keep(&self.layout.cache, state, &self.key))
@@ -105,8 +108,8 @@ impl Session {
             (Err(_), Ok(())) => (UnsavedPlace::CacheVolume, "on the cache volume".to_owned()),
             (Err(record), Err(cache)) => {
                 let note = format!(
-                    "the state is LOST unless it is taken from this pod's {} now: Secret {secret}: \
-                     {record}; {cache}; {}",
+                    "the state will be LOST with this pod: copy {} from the pod now. Secret \
+                     {secret}: {record}; {cache}; {}",
                     file.display(),
                     push.message
                 );
@@ -114,8 +117,8 @@ impl Session {
             }
         };
         let note = format!(
-            "the state is not saved; it is kept {name}, and the next run pushes it before \
-             anything else: {}",
+            "failed to save the state; it is kept {name}, and the next run pushes it before any \
+             other operation: {}",
             push.message
         );
         (Some(place), note)
@@ -133,7 +136,7 @@ impl Session {
             let Some(state) = self.leftover_in(place) else {
                 continue;
             };
-            crate::say!("pushing the state that an earlier run could not save");
+            crate::say!("pushing the unsaved state of an earlier run");
             if self.push_found(&state).await? {
                 return Ok(self.forget_leftover().await?);
             }
@@ -150,7 +153,7 @@ impl Session {
                 if let Err(why) = &opened {
                     let secret = self.record.identity().report();
                     crate::say!(
-                        "{} of Secret {secret} cannot be opened and is left alone: {why}",
+                        "cannot decrypt key {} of Secret {secret}; the key is kept: {why}",
                         key::LEFTOVER
                     );
                 }
@@ -166,7 +169,7 @@ impl Session {
         let unwritten = |error| {
             world(
                 "WorkspaceFailed",
-                format!("write {}: {error}", file.display()),
+                format!("failed to write {}: {error}", file.display()),
             )
         };
         write_private(&file, state, 0o600).map_err(unwritten)?;
@@ -187,17 +190,19 @@ impl Session {
         let cache = &self.layout.cache;
         if matches!(place, Place::Report) && !self.layout.cache_kept {
             let secret = self.record.identity().report();
-            crate::say!("the stored state is newer: the old one stays in Secret {secret}");
+            crate::say!("the stored state is newer; the unsaved state is kept in Secret {secret}");
             return Ok(());
         }
-        crate::say!("the stored state is newer: the old one is put aside on the cache volume");
+        crate::say!(
+            "the stored state is newer; moving the unsaved state aside on the cache volume"
+        );
         let number = self.record.identity().number;
         match (leftover::keep_old(cache, number, state, &self.key), place) {
             (Ok(()), Place::Report) => {
                 leftover::remove(&self.record, self.within(FORGET)).await?;
             }
             (Ok(()), Place::Cache) => leftover::forget(cache),
-            (Err(error), _) => crate::say!("it stays where it is: {error}"),
+            (Err(error), _) => crate::say!("failed to move the unsaved state: {error}"),
         }
         Ok(())
     }

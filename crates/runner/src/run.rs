@@ -66,7 +66,10 @@ pub async fn run(context: Context) -> ExitCode {
         .and_then(|result| result)
     {
         Ok(()) => carry_out(&context, &record, claimed, began, &mut findings).await,
-        Err(error) => Err(world("WorkspaceFailed", format!("copy the module: {error}")).into()),
+        Err(error) => {
+            let message = format!("failed to copy the module: {error}");
+            Err(world("WorkspaceFailed", message).into())
+        }
     };
     let (result, failure) = match ended {
         Ok(result) => (result, None),
@@ -114,7 +117,7 @@ fn refused(context: &Context, error: &RecordError) -> ExitCode {
         }
         RecordError::Store(_) | RecordError::Unreadable { .. } | RecordError::Incomplete { .. } => {
             let text = context.commands.redactor.text(&error.to_string());
-            crate::say!("the run could not be claimed: {text}");
+            crate::say!("failed to claim the run: {text}");
             ExitCode::FAILURE
         }
     }
@@ -208,7 +211,7 @@ fn say_result(report: &RunReport) {
             crate::say!("run {number} failed: {}", failure.reason);
         }
         (RunResult::NoChanges, _) => crate::say!("run {number}: no changes"),
-        (RunResult::Changes, _) => crate::say!("run {number}: changes found, nothing applied"),
+        (RunResult::Changes, _) => crate::say!("run {number}: changes found, not applied"),
         (RunResult::Done | RunResult::Failed, _) => crate::say!("run {number}: done"),
         (RunResult::Cancelled, _) => crate::say!("run {number}: cancelled, nothing changed"),
     }

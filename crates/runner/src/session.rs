@@ -136,12 +136,8 @@ impl Session {
         let search_path = vars
             .get("PATH")
             .map_or("/usr/local/bin:/usr/bin:/bin", String::as_str);
-        let engine = Engine::find(search_path).ok_or_else(|| {
-            user(
-                "EngineNotFound",
-                "the image has no program `terraform` on its PATH",
-            )
-        })?;
+        let engine = Engine::find(search_path)
+            .ok_or_else(|| user("EngineNotFound", "the image has no `terraform` in PATH"))?;
         let server = state::start_server(&inputs, &secrets, &record).await?;
         let values = variables::normalise(&inputs.variables);
         let declared = variables::read_declared(&directory, engine.opentofu);
@@ -149,7 +145,7 @@ impl Session {
         let unknown: Vec<_> = unknown.map(String::as_str).collect();
         if !unknown.is_empty() {
             say!(
-                "the module declares no variable {}: the engine does not get it",
+                "the module does not declare variable {}; it is not passed to the engine",
                 unknown.join(", ")
             );
         }
@@ -253,7 +249,7 @@ impl Session {
             Ok(false) => Err(self.no_configuration()),
             Err(error) => Err(world(
                 "WorkspaceFailed",
-                format!("read the module: {error}"),
+                format!("failed to read the module: {error}"),
             )),
         }
     }
@@ -284,7 +280,8 @@ impl Session {
             path => format!("folder {path} of the repository"),
         };
         let elsewhere = if self.scripts.apply.is_some() {
-            ". If scripts.apply has its configuration elsewhere, set spec.approval.emptying: Allow"
+            ". If scripts.apply uses a configuration in another folder, set \
+             spec.approval.emptying: Allow"
         } else {
             ""
         };
@@ -303,7 +300,7 @@ impl Session {
             return;
         }
         if let Err(error) = lock_file::trust_image(&self.directory, &self.layout) {
-            crate::say!("the checksums of the providers are compared each time: {error}");
+            crate::say!("failed to skip the verification of provider checksums: {error}");
         }
     }
 
@@ -335,11 +332,10 @@ impl Session {
             deadline,
             show: Show::Log,
         };
-        let finished = self
-            .commands
-            .run(task)
-            .await
-            .map_err(|error| world("BootstrapFailed", format!("backend.bootstrap: {error}")))?;
+        let finished = self.commands.run(task).await.map_err(|error| {
+            let message = format!("failed to start backend.bootstrap: {error}");
+            world("BootstrapFailed", message)
+        })?;
         self.judged(Step::Bootstrap, &finished, &[0]).map(drop)
     }
 
@@ -438,7 +434,8 @@ impl Session {
                     who,
                     at,
                 } = lock;
-                let holder = format!("the state is locked by {who} since {at} ({operation}, {id})");
+                let holder =
+                    format!("the state is locked by {who} (since {at}, {operation}, {id})");
                 Failure {
                     message: holder,
                     ..failure
@@ -490,7 +487,7 @@ impl Session {
         self.commands.run(task).await.map_err(|error| {
             module(
                 "EngineNotStarted",
-                format!("{} did not start: {error}", self.engine.name()),
+                format!("failed to start {}: {error}", self.engine.name()),
             )
         })
     }
@@ -528,7 +525,7 @@ impl Session {
         self.commands.run(task).await.map_err(|error| {
             user(
                 "ScriptFailed",
-                format!("scripts.{name} did not start: {error}"),
+                format!("failed to start scripts.{name}: {error}"),
             )
         })
     }

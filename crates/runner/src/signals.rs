@@ -70,7 +70,7 @@ async fn pass_on(
             let first = asked.is_none();
             if first {
                 *asked = Some(Instant::now());
-                crate::say!("asked to stop");
+                crate::say!("received SIGTERM or SIGINT; stopping");
             }
             first
         });

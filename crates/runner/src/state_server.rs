@@ -139,7 +139,7 @@ fn written(what: &str, result: Result<(), StateError>) -> Response {
 
 /// Logs the error: the engine shows only the HTTP status.
 fn refused(what: &str, error: &StateError) -> Response {
-    crate::say!("state was not {what}: {error}");
+    crate::say!("the state was not {what}: {error}");
     let status = match error {
         StateError::Moved => StatusCode::CONFLICT,
         StateError::NoRoom { .. } => StatusCode::INSUFFICIENT_STORAGE,
@@ -196,7 +196,7 @@ fn held(what: &str, result: Result<Option<StateLock>, RecordError>) -> Response 
             (StatusCode::LOCKED, crate::record::to_json(&info)).into_response()
         }
         Err(error) => {
-            crate::say!("state was not {what}: {error}");
+            crate::say!("the state was not {what}: {error}");
             (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response()
         }
     }
@@ -209,7 +209,7 @@ pub struct SlotsOfRecord(pub Record);
 impl MoreSlots for SlotsOfRecord {
     async fn more_slots(&self, wanted: usize) -> Vec<String> {
         let count = u32::try_from(wanted).unwrap_or(u32::MAX);
-        crate::say!("asking for {wanted} slots for the state");
+        crate::say!("requesting {wanted} state slots");
         let end = tokio::time::Instant::now() + SLOTS_PATIENCE;
         loop {
             let slots = self.0.ask_for_slots(count).await.unwrap_or_default();
@@ -221,7 +221,7 @@ impl MoreSlots for SlotsOfRecord {
     }
 
     fn giving_up_previous(&self) {
-        crate::say!("too few state slots: giving up the previous version of the state");
+        crate::say!("too few state slots; overwriting the previous version of the state");
     }
 }
 

@@ -196,7 +196,11 @@ impl GitCache {
         revision.clone_from(&commit.revision);
         match self.read(question, &wanted, &commit, turn, known).await {
             Err(error) if store::is_own_fault(&error) => {
-                tracing::warn!(%error, remote = question.url.remote(), "git cache made anew");
+                tracing::warn!(
+                    %error,
+                    remote = question.url.remote(),
+                    "the git cache is damaged; fetching the repository again"
+                );
                 self.clear(&commit).await?;
                 let commit = self.fetched(question, revision).await?;
                 let turn = self.reading.take(Size::Small, &self.tenant).await;
@@ -278,7 +282,7 @@ impl GitCache {
                 remote = question.url.remote(),
                 path = wanted.path,
                 why,
-                "the whole repository is the context"
+                "the context is the whole repository"
             );
         }
         let repository = commit.repository.clone();

@@ -148,12 +148,12 @@ impl Closure {
                     continue;
                 };
                 if self.files == FILES {
-                    self.take_whole(&path, "more configuration files than are followed");
+                    self.take_whole(&path, "too many configuration files");
                     return wanted;
                 }
                 self.files += 1;
                 if self.bytes + size > Self::BYTES {
-                    self.take_whole(&path, "more configuration than is followed");
+                    self.take_whole(&path, "too much configuration");
                     continue;
                 }
                 self.bytes += size;
@@ -200,10 +200,13 @@ impl Closure {
             }),
             Err(Astray::Outside) => Err(invalid_path(
                 path,
-                "leads out of the repository through a link",
+                "leads out of the repository through a symbolic link",
             )),
-            Err(Astray::Loop) => Err(invalid_path(path, "leads in circles through links")),
-            Err(Astray::TooLong) => Err(invalid_path(path, "passes too many folders and links")),
+            Err(Astray::Loop) => Err(invalid_path(path, "contains a cycle of symbolic links")),
+            Err(Astray::TooLong) => Err(invalid_path(
+                path,
+                "contains too many folders and symbolic links",
+            )),
         }
     }
 
@@ -213,7 +216,7 @@ impl Closure {
         }
         self.folders.insert(folder.clone());
         if self.modules.len() == MODULES {
-            self.take_whole(&path, "more modules than are followed");
+            self.take_whole(&path, "too many modules");
         } else if self.whole.is_none() {
             self.modules.insert(path.clone(), folder);
             self.unread.push(path);
@@ -253,9 +256,9 @@ impl Closure {
             Ok(followed) => followed,
             Err(Astray::Outside) => return Err(leaves()),
             Err(Astray::Missing) => return Err(not_found("")),
-            Err(Astray::Loop) => return Err(not_found(" (its links lead in circles)")),
+            Err(Astray::Loop) => return Err(not_found(" (its symbolic links form a cycle)")),
             Err(Astray::TooLong) => {
-                self.take_whole(&file.path, "paths that pass too many folders and links");
+                self.take_whole(&file.path, "paths with too many folders and symbolic links");
                 return Ok(());
             }
         };

@@ -50,12 +50,10 @@ fn relative(path: &str) -> Result<String, Error> {
         why,
     };
     if path.starts_with('/') {
-        return Err(refuse("starts at the machine's root".into()));
+        return Err(refuse("is absolute".into()));
     }
     if path.split('/').any(|part| part == "..") {
-        return Err(refuse(
-            "leaves the repository or goes back on itself with `..`".into(),
-        ));
+        return Err(refuse("contains `..`".into()));
     }
     repopath::normalise(path).map_err(refuse)
 }

@@ -10,7 +10,7 @@ use crate::reference::Reference;
 #[non_exhaustive]
 pub enum Error {
     /// The URL is invalid.
-    #[error("invalid git address `{url}`: {why}")]
+    #[error("invalid git URL `{url}`: {why}")]
     InvalidUrl {
         /// URL without user and password.
         url: String,
@@ -26,7 +26,7 @@ pub enum Error {
         why: &'static str,
     },
     /// A path in the resource cannot be a path in the repository.
-    #[error("invalid path `{path}`: it {why}; give a folder inside the repository")]
+    #[error("invalid path `{path}`: the path {why}; set a folder in the repository")]
     InvalidPath {
         /// Path as given, escaped.
         path: String,
@@ -34,7 +34,7 @@ pub enum Error {
         why: String,
     },
     /// The path does not exist in the repository.
-    #[error("path `{path}` is not in the repository at commit {commit}")]
+    #[error("path `{path}` does not exist in the repository at commit {commit}")]
     PathNotFound {
         /// Path from the root of the repository.
         path: String,
@@ -52,14 +52,16 @@ pub enum Error {
         default: Option<String>,
     },
     /// `HEAD` of the repository points to no commit.
-    #[error("{remote} is empty, or its default branch does not exist: push a first commit")]
+    #[error("{remote} is empty or its default branch does not exist; push a commit")]
     RepositoryEmpty {
         /// URL of the repository.
         remote: String,
     },
     /// A commit requested by id is not available.
     #[error(
-        "commit {commit} is not to be had from {remote}: no branch and no tag holds it (any more), and the host does not hand it out by its id; name a commit of a branch, or push a branch or tag that keeps this one"
+        "commit {commit} is not available from {remote}: no branch or tag contains it, and the \
+         host does not serve it by its id; set a commit of a branch, or push a branch or tag that \
+         contains this commit"
     )]
     CommitNotFound {
         /// Missing commit.
@@ -68,7 +70,7 @@ pub enum Error {
         remote: String,
     },
     /// The reference moved between its resolution and the fetch.
-    #[error("commit {commit} is no longer at {reference} of {remote}; it is looked up again")]
+    #[error("{reference} of {remote} no longer points to commit {commit}; retried automatically")]
     CommitGone {
         /// Commit that was resolved.
         commit: String,
@@ -78,26 +80,29 @@ pub enum Error {
         remote: String,
     },
     /// The resource has no ssh key.
-    #[error(
-        "no ssh key for {remote}: name the Secret with a private key in `gitRepo.sshKeySecret`"
-    )]
+    #[error("no ssh key for {remote}: set `gitRepo.sshKeySecret` to a Secret with a private key")]
     SshKeyMissing {
         /// URL of the repository.
         remote: String,
     },
     /// The private key is invalid.
-    #[error("the ssh key cannot be used: {why}")]
+    #[error("invalid ssh key: {why}")]
     SshKeyInvalid {
         /// Reason for which the key is invalid.
         why: &'static str,
     },
     /// The private key has a passphrase.
     #[error(
-        "the ssh key has a passphrase, and nobody is there to type it: make a deploy key without one (`ssh-keygen -t ed25519 -N ''`)"
+        "the ssh key has a passphrase: create a deploy key without a passphrase (`ssh-keygen -t \
+         ed25519 -N ''`)"
     )]
     SshKeyEncrypted,
     /// A git command failed.
-    #[error("could not {action} {remote}: {failure}{}; {}", detail_of(detail), failure.advice(remote))]
+    #[error(
+        "failed to {action} {remote}: {failure}{}; {}",
+        detail_of(detail),
+        failure.advice(remote)
+    )]
     Git {
         /// Action, as a verb phrase.
         action: &'static str,
@@ -109,7 +114,10 @@ pub enum Error {
         detail: String,
     },
     /// A git command exceeded its time limit and was killed with all its children.
-    #[error("could not {action} {remote}: no end after {} s; it is tried again", after.as_secs())]
+    #[error(
+        "failed to {action} {remote}: timed out after {} s; retried automatically",
+        after.as_secs()
+    )]
     Timeout {
         /// Action, as a verb phrase.
         action: &'static str,
@@ -147,7 +155,7 @@ pub enum Error {
         why: &'static str,
     },
     /// A symbolic link points outside of the files of the module.
-    #[error("symbolic link `{link}` -> `{target}` {why}; put the file itself into the module")]
+    #[error("symbolic link `{link}` -> `{target}` {why}; replace the link with the file")]
     SymlinkLeavesContext {
         /// Path of the link from the root of the repository.
         link: String,
@@ -158,7 +166,8 @@ pub enum Error {
     },
     /// The files of the module exceed a limit.
     #[error(
-        "the module needs {size} {unit}, more than the limit of {limit}; large files do not belong next to a module, or `gitRepo.path` names too much"
+        "the context of the module has {size} {unit}, more than the limit of {limit}; move large \
+         files out of the module, or narrow `gitRepo.path`"
     )]
     ContextTooLarge {
         /// Number of units.
@@ -170,7 +179,8 @@ pub enum Error {
     },
     /// A path of the module exceeds the limit.
     #[error(
-        "the path of a file of the module has {size} bytes, more than the limit of {limit}: `{beginning}…`; shorten the names of its folders, or narrow `gitRepo.path`"
+        "the path of a file of the module is {size} bytes, more than the limit of {limit}: \
+         `{beginning}…`; shorten the names of its folders, or narrow `gitRepo.path`"
     )]
     PathTooLong {
         /// Beginning of the path from the root of the repository, escaped.
@@ -182,7 +192,7 @@ pub enum Error {
     },
     /// The repository exceeds its size limit.
     #[error(
-        "{remote} is larger than the limit of {limit} bytes for one fetch (at most `--git-cache-mib`)"
+        "{remote} exceeds the limit of {limit} bytes for one fetch (at most `--git-cache-mib`)"
     )]
     RepositoryTooLarge {
         /// URL of the repository.
@@ -192,7 +202,9 @@ pub enum Error {
     },
     /// The cache is full of repositories that are being fetched.
     #[error(
-        "the operator's git cache has no room: repositories that are fetched now have more than {limit} bytes together; it is tried again (`--git-cache-mib` allows more)"
+        "the git cache of the operator is full: the repositories that are being fetched exceed \
+         {limit} bytes in total; retried automatically. To increase the limit, set \
+         `--git-cache-mib`"
     )]
     CacheFull {
         /// Maximum number of bytes.
@@ -209,7 +221,7 @@ pub enum Error {
         why: String,
     },
     /// The cache cannot be used.
-    #[error("could not {action} {}", path.display())]
+    #[error("failed to {action} {}", path.display())]
     Cache {
         /// Action, as a verb phrase.
         action: &'static str,
@@ -220,13 +232,17 @@ pub enum Error {
         source: Arc<io::Error>,
     },
     /// The root of the cache is a path that cannot be passed to ssh.
-    #[error("the cache folder `{}` holds characters other than letters, digits and `/._-`", path.display())]
+    #[error(
+        "the path of the cache directory `{}` contains characters other than letters, digits and \
+         `/._-`",
+        path.display()
+    )]
     CacheRoot {
         /// Root of the cache.
         path: PathBuf,
     },
     /// The program `git` cannot be started.
-    #[error("could not start `git`: the operator's image must have git and ssh in PATH")]
+    #[error("failed to start `git`: the operator image must have git and ssh in PATH")]
     GitUnavailable {
         /// Error of the operating system.
         #[source]
@@ -302,6 +318,6 @@ fn detail_of(detail: &str) -> String {
     if detail.is_empty() {
         String::new()
     } else {
-        format!(" (git says: {detail})")
+        format!(" (git: {detail})")
     }
 }

@@ -20,7 +20,7 @@ pub(crate) fn is_configuration(path: &str) -> bool {
 pub(crate) fn read(path: &str, bytes: &[u8]) -> Facts {
     let mut facts = Facts::default();
     let Ok(text) = std::str::from_utf8(bytes) else {
-        facts.unclear(1, "the file is not UTF-8");
+        facts.unclear(1, "the file is not valid UTF-8");
         return facts;
     };
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);

@@ -6,9 +6,9 @@ pub(crate) fn normalise(path: &str) -> Result<String, String> {
     for part in path.split('/') {
         match part {
             "" | "." => {}
-            ".." => return Err("holds `..`".into()),
+            ".." => return Err("contains `..`".into()),
             name if name.chars().any(char::is_control) => {
-                return Err("holds control characters".into());
+                return Err("contains control characters".into());
             }
             name => parts.push(name),
         }

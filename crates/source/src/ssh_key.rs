@@ -12,7 +12,7 @@ const OPENSSH_MAGIC: &[u8] = b"openssh-key-v1\0";
 /// [`Error::SshKeyInvalid`] if it is not a private key, [`Error::SshKeyEncrypted`] if it has a passphrase.
 pub(crate) fn normalise(key: &SecretBytes) -> Result<SecretBytes, Error> {
     let invalid = |why| Error::SshKeyInvalid { why };
-    let text = std::str::from_utf8(key.expose()).map_err(|_| invalid("it is not text"))?;
+    let text = std::str::from_utf8(key.expose()).map_err(|_| invalid("it is not valid UTF-8"))?;
     let text = text
         .trim_start_matches('\u{feff}')
         .replace("\r\n", "\n")
@@ -22,10 +22,12 @@ pub(crate) fn normalise(key: &SecretBytes) -> Result<SecretBytes, Error> {
         return Err(invalid("it is empty"));
     }
     if text.starts_with("ssh-") || text.starts_with("ecdsa-") {
-        return Err(invalid("it is a public key, the private one is needed"));
+        return Err(invalid("it is a public key; set the private key"));
     }
     if text.starts_with("PuTTY-User-Key-File") {
-        return Err(invalid("it is in PuTTY's format, export it in OpenSSH's"));
+        return Err(invalid(
+            "it is in PuTTY format; export it in OpenSSH format",
+        ));
     }
     if !text.starts_with("-----BEGIN ") || !text.contains("PRIVATE KEY-----") {
         return Err(invalid(

@@ -37,10 +37,10 @@ impl Default for UnpackLimits {
 #[non_exhaustive]
 pub enum UnpackError {
     /// The archive is damaged or is not a tar.gz.
-    #[error("the context cannot be read as tar.gz")]
+    #[error("the context is not a valid tar.gz archive")]
     Damaged(#[source] io::Error),
     /// The archive has an entry that contexts never have.
-    #[error("the context holds `{entry}`, which {why}: it is refused")]
+    #[error("the context contains the invalid entry `{entry}`, which {why}")]
     Refused {
         /// Path of the entry, at most 1 024 characters, escaped.
         entry: String,
@@ -48,7 +48,7 @@ pub enum UnpackError {
         why: &'static str,
     },
     /// The archive exceeds a limit.
-    #[error("the context holds more than {limit} {unit}")]
+    #[error("the context contains more than {limit} {unit}")]
     TooLarge {
         /// Maximum number of units.
         limit: u64,
@@ -56,7 +56,7 @@ pub enum UnpackError {
         unit: &'static str,
     },
     /// The folder cannot be written.
-    #[error("write {}", path.display())]
+    #[error("failed to write {}", path.display())]
     Write {
         /// Local path.
         path: PathBuf,
@@ -127,7 +127,10 @@ impl Unpacking {
             EntryType::Regular => self.write_file(&path, &mut entry),
             EntryType::Symlink => self.keep_link(path, &entry),
             EntryType::Link => Err(refused(&path, "is a hard link")),
-            _ => Err(refused(&path, "is neither file, folder nor symbolic link")),
+            _ => Err(refused(
+                &path,
+                "is not a regular file, folder or symbolic link",
+            )),
         }
     }
 
@@ -152,7 +155,7 @@ impl Unpacking {
             here.push(part);
             match fs::symlink_metadata(&here) {
                 Ok(found) if found.is_dir() => {}
-                Ok(_) => return Err(refused(path, "goes through something that is no folder")),
+                Ok(_) => return Err(refused(path, "has a parent that is not a folder")),
                 Err(_) => {
                     self.count_entry()?;
                     create_folder(&here).map_err(|source| write_error(&here, source))?;
@@ -177,7 +180,7 @@ impl Unpacking {
             .mode(mode)
             .open(&target);
         let mut file = open.map_err(|source| match source.kind() {
-            io::ErrorKind::AlreadyExists => refused(path, "is there already"),
+            io::ErrorKind::AlreadyExists => refused(path, "already exists"),
             _ => write_error(&target, source),
         })?;
         let (limit, left) = (self.limits.bytes, self.limits.bytes - self.bytes);
@@ -199,10 +202,10 @@ impl Unpacking {
     ) -> Result<(), UnpackError> {
         let target = entry.link_name().map_err(UnpackError::Damaged)?;
         let target = target
-            .ok_or_else(|| refused(&path, "is a link without target"))?
+            .ok_or_else(|| refused(&path, "is a symbolic link without target"))?
             .into_owned();
         if target.is_absolute() {
-            return Err(refused(&path, "is a link to an absolute path"));
+            return Err(refused(&path, "is a symbolic link to an absolute path"));
         }
         self.links.push((path, target));
         Ok(())
@@ -232,7 +235,7 @@ impl Unpacking {
         self.make_folder(path.parent().unwrap_or_else(|| Path::new("")))?;
         let place = self.dest.join(path);
         symlink(target, &place).map_err(|source| match source.kind() {
-            io::ErrorKind::AlreadyExists => refused(path, "is there already"),
+            io::ErrorKind::AlreadyExists => refused(path, "already exists"),
             _ => write_error(&place, source),
         })
     }
@@ -240,8 +243,8 @@ impl Unpacking {
     fn check_link(&self, path: &Path) -> Result<(), UnpackError> {
         match self.dest.join(path).canonicalize() {
             Ok(end) if end.starts_with(&self.dest) => Ok(()),
-            Ok(_) => Err(refused(path, "is a link out of the context")),
-            Err(_) => Err(refused(path, "is a link to nothing")),
+            Ok(_) => Err(refused(path, "is a symbolic link out of the context")),
+            Err(_) => Err(refused(path, "is a dangling symbolic link")),
         }
     }
 }
@@ -255,13 +258,13 @@ fn create_folder(path: &Path) -> io::Result<()> {
 /// Permits only names: no root, no `.`, no `..`, and at least one name. Permits at most [`LONGEST_PATH`] bytes.
 fn check_path(path: &Path) -> Result<(), UnpackError> {
     if path.as_os_str().len() > LONGEST_PATH {
-        return Err(refused(path, "has a path of more than 1024 bytes"));
+        return Err(refused(path, "has a path longer than 1024 bytes"));
     }
     let names = path
         .components()
         .all(|part| matches!(part, Component::Normal(_)));
     if !names || path.as_os_str().is_empty() {
-        return Err(refused(path, "is no path inside the context"));
+        return Err(refused(path, "is not a path inside the context"));
     }
     Ok(())
 }

@@ -137,11 +137,11 @@ fn refuse_odd_text(text: &str) -> Result<(), String> {
         return Err("it starts with `-`".into());
     }
     if text.chars().any(|c| c.is_control() || c.is_whitespace()) {
-        return Err("it holds white space or control characters".into());
+        return Err("it contains white space or control characters".into());
     }
     if text.contains(['?', '#']) {
         return Err(
-            "it holds `?` or `#`; give the branch in `gitRepo.branch`, a tag in `gitRepo.tag`"
+            "it contains `?` or `#`; set a branch in `gitRepo.branch`, a tag in `gitRepo.tag`"
                 .into(),
         );
     }
@@ -153,7 +153,9 @@ fn parts(text: &str) -> Result<Parts<'_>, String> {
         Some(("https", rest)) => http_parts(Scheme::Https, rest),
         Some(("http", rest)) => http_parts(Scheme::Http, rest),
         Some(("ssh", rest)) => ssh_parts(rest),
-        Some((other, _)) => Err(format!("scheme `{other}` is not one of https, http, ssh")),
+        Some((other, _)) => Err(format!(
+            "unsupported scheme `{other}`: use https, http or ssh"
+        )),
         None => scp_parts(text),
     }
 }
@@ -163,7 +165,7 @@ fn http_parts(scheme: Scheme, rest: &str) -> Result<Parts<'_>, String> {
     let (userinfo, address) = split_userinfo(authority);
     if userinfo.is_some_and(|user| user.contains(':')) {
         return Err(
-            "it holds a password; put it in the Secret of `gitRepo.credentialsSecret`".into(),
+            "it contains a password; move it to the Secret of `gitRepo.credentialsSecret`".into(),
         );
     }
     let (host, port) = host_and_port(address)?;
@@ -192,9 +194,9 @@ fn ssh_parts(rest: &str) -> Result<Parts<'_>, String> {
 }
 
 fn scp_parts(text: &str) -> Result<Parts<'_>, String> {
-    const FORMS: &str = "write https://host/path, ssh://user@host/path or user@host:path";
+    const FORMS: &str = "expected https://host/path, ssh://user@host/path or user@host:path";
     if text.contains("::") {
-        return Err(format!("a prefix with `::` is not understood; {FORMS}"));
+        return Err(format!("a prefix with `::` is not supported; {FORMS}"));
     }
     let (authority, path) = text.split_once(':').ok_or_else(|| FORMS.to_owned())?;
     let (user, address) = authority.split_once('@').ok_or_else(|| FORMS.to_owned())?;
@@ -225,11 +227,11 @@ fn split_userinfo(authority: &str) -> (Option<&str>, &str) {
 
 fn checked_user(user: &str) -> Result<&str, String> {
     if user.contains(':') {
-        return Err("it holds a password; ssh uses the key of `gitRepo.sshKeySecret`".into());
+        return Err("it contains a password; ssh uses the key of `gitRepo.sshKeySecret`".into());
     }
     let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     if user.is_empty() || user.starts_with('-') || !user.chars().all(plain) {
-        return Err(format!("`{user}` is no user name"));
+        return Err(format!("`{user}` is not a user name"));
     }
     Ok(user)
 }
@@ -251,21 +253,21 @@ fn host_and_port(address: &str) -> Result<(String, String), String> {
     let number = port
         .strip_prefix(':')
         .and_then(|port| port.parse::<u16>().ok());
-    let number = number.ok_or_else(|| format!("`{port}` is no port"))?;
+    let number = number.ok_or_else(|| format!("`{port}` is not a port"))?;
     Ok((host, format!(":{number}")))
 }
 
 fn ipv6(inner: &str) -> Result<String, String> {
     let address: std::net::Ipv6Addr = inner
         .parse()
-        .map_err(|_| format!("`{inner}` is no IPv6 address"))?;
+        .map_err(|_| format!("`{inner}` is not an IPv6 address"))?;
     Ok(format!("[{address}]"))
 }
 
 fn dns_name(host: &str) -> Result<String, String> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     if host.is_empty() || host.starts_with(['-', '.']) || !host.chars().all(plain) {
-        return Err(format!("`{host}` is no host name"));
+        return Err(format!("`{host}` is not a host name"));
     }
     Ok(host.to_ascii_lowercase())
 }
@@ -282,13 +284,13 @@ fn split_path(host: &str, path: &str) -> Result<(String, Option<String>), String
     let repository = repository.trim_matches('/');
     let (repository, implied) = split_owner(host, repository)?;
     if repository.is_empty() || repository.starts_with('-') {
-        return Err("it names no repository".into());
+        return Err("it has no repository path".into());
     }
     if repository
         .split('/')
         .any(|part| part == ".." || part == ".")
     {
-        return Err("its path holds `.` or `..`".into());
+        return Err("its path contains `.` or `..`".into());
     }
     let folder = repopath::normalise(&format!("{implied}/{folder}"))
         .map_err(|why| format!("its folder {why}"))?;
@@ -304,7 +306,9 @@ fn split_owner<'a>(host: &str, path: &'a str) -> Result<(&'a str, &'a str), Stri
         return Ok((path, ""));
     }
     let Some((owner, rest)) = path.split_once('/') else {
-        return Err(format!("on {host} a repository is `owner/name`"));
+        return Err(format!(
+            "on {host}, the path of a repository is `owner/name`"
+        ));
     };
     let (name, folder) = rest.split_once('/').unwrap_or((rest, ""));
     if host == "github.com"
@@ -313,7 +317,10 @@ fn split_owner<'a>(host: &str, path: &'a str) -> Result<(&'a str, &'a str), Stri
             .next()
             .is_some_and(|word| word == "tree" || word == "blob")
     {
-        return Err("it is the address of a web page; give the repository, and the folder in `gitRepo.path`".into());
+        return Err(
+            "it is a web page; set the URL of the repository, and the folder in `gitRepo.path`"
+                .into(),
+        );
     }
     let end = owner.len() + 1 + name.len();
     Ok((path.get(..end).unwrap_or(path), folder))

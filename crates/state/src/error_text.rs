@@ -7,7 +7,7 @@ pub fn place_in_json(error: &serde_json::Error) -> String {
     let what = match error.classify() {
         Category::Data => "unexpected value",
         Category::Eof => "unexpected end",
-        Category::Syntax | Category::Io => "no JSON",
+        Category::Syntax | Category::Io => "invalid JSON",
     };
     format!("{what} at line {}, column {}", error.line(), error.column())
 }

@@ -61,13 +61,13 @@ impl Snapshot {
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// The Secret does not exist.
-    #[error("secret {0} does not exist")]
+    #[error("Secret {0} does not exist")]
     Missing(String),
     /// The resource version has changed since the read.
-    #[error("secret {0} was changed by somebody else")]
+    #[error("Secret {0} was changed by another client")]
     Conflict(String),
     /// Permanent failure: a retry cannot succeed.
-    #[error("secret {name} was refused: {text}")]
+    #[error("the API server refused the request for Secret {name}: {text}")]
     Refused {
         /// Name of the Secret.
         name: String,
@@ -75,7 +75,7 @@ pub enum StoreError {
         text: String,
     },
     /// Transient failure: the API server is unreachable or returned an error. The write may have been applied.
-    #[error("secret {name} cannot be reached: {text}")]
+    #[error("request for Secret {name} failed: {text}")]
     Unavailable {
         /// Name of the Secret.
         name: String,
@@ -152,7 +152,7 @@ impl KubeSecrets {
             Ok(Err(error)) => Err(store_error(name, &error, self.rights)),
             Err(_) => Err(StoreError::Unavailable {
                 name: name.to_owned(),
-                text: format!("no answer within {} s", CALL_TIMEOUT.as_secs()),
+                text: format!("no response within {} s", CALL_TIMEOUT.as_secs()),
             }),
         }
     }
@@ -220,7 +220,7 @@ fn store_error(name: &str, error: &kube::Error, rights: Rights) -> StoreError {
         },
         kube::Error::SerdeError(error) => StoreError::Unavailable {
             name,
-            text: format!("the answer is no Secret: {}", place_in_json(error)),
+            text: format!("the response is not a Secret: {}", place_in_json(error)),
         },
         other => StoreError::Unavailable {
             name,

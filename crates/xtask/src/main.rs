@@ -358,12 +358,13 @@ mod tests {
     /// Returns true if a sentence advises to delete an object that may hold state, without a condition, a warning or
     /// a copy.
     fn is_dangerous_advice(sentence: &str) -> bool {
-        const OBJECTS: [&str; 13] = [
+        const OBJECTS: [&str; 14] = [
             "-state",
             "-run`",
             "-report",
             "-cache`",
             "holds the state",
+            "contains the state",
             "only copy of a state",
             "alustan.io/orphaned",
             "component=state",
@@ -372,7 +373,7 @@ mod tests {
             "that {kind}",
             "one of the two",
             "begin anew",
-            "start with an empty state",
+            "an empty state",
         ];
         const WARNINGS: [&str; 8] = [
             "do not ",

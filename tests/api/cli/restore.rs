@@ -34,13 +34,10 @@ async fn is_marked(space: &Space) -> bool {
 async fn restore_without_secrets_names_the_missing_object() {
     let space = Space::new().await;
     let told = run(&space, "restore web").await.refused();
-    assert!(
-        told.contains("there is no Terraform resource web"),
-        "{told}"
-    );
+    assert!(told.contains("Terraform web not found"), "{told}");
     space.apply(&resource("web")).await.unwrap();
     let told = run(&space, "restore web").await.refused();
-    assert!(told.contains("there is no Secret web-run"), "{told}");
+    assert!(told.contains("Secret web-run not found"), "{told}");
     assert!(told.contains("docs/backup.md"), "{told}");
 }
 
@@ -51,7 +48,7 @@ async fn restore_of_the_current_record_changes_nothing() {
     let uid = get(&space, "web").await.uid().unwrap();
     record(&space, "web", &uid).await;
     let said = run(&space, "restore web").await.done();
-    assert!(said.contains("there is nothing to restore"), "{said}");
+    assert!(said.contains("nothing to restore"), "{said}");
     assert!(!is_marked(&space).await);
 }
 

@@ -195,33 +195,37 @@ fn inputs() -> Vec<Case> {
             "syntax",
             object("object.data."),
             "InvalidExpression",
-            vec!["spec.variablesFrom[0].objectRef.values.v: it is no expression in CEL"],
+            vec!["spec.variablesFrom[0].objectRef.values.v: invalid CEL expression"],
         ),
         (
             "kind",
             from(kind),
             "KindNotFound",
             vec![
-                "spec.variablesFrom[0].objectRef: the cluster has no kind Nothing of example.com/v1",
+                "spec.variablesFrom[0].objectRef: the cluster has no kind Nothing in example.com/v1",
             ],
         ),
         (
             "memory",
             object(&format!("['xxxxxxxx']{}", ".map(x,x+x)".repeat(30))),
             "InvalidExpression",
-            vec!["spec.variablesFrom[0].objectRef.values.v: it needs more than 64 MiB of memory"],
+            vec![
+                "spec.variablesFrom[0].objectRef.values.v: the evaluation exceeds 64 MiB of memory",
+            ],
         ),
         (
             "field",
             object("object.data.gone"),
             "FieldNotFound",
-            vec!["spec.variablesFrom[0].objectRef.values.v: ConfigMap there has no such field yet"],
+            vec![
+                "spec.variablesFrom[0].objectRef.values.v: ConfigMap there does not have the field yet",
+            ],
         ),
         (
             "large",
             from(json!({"configMapRef": {"name": "large"}})),
             "InputTooLarge",
-            vec!["spec.variablesFrom[0]: with ConfigMap large the values have 400002 bytes"],
+            vec!["spec.variablesFrom[0]: the values including ConfigMap large are 400002 bytes"],
         ),
         (
             "missing",

@@ -37,7 +37,7 @@ impl Approve {
         let approval = json!({"spec": {"approval": {"plan": pending.id, "by": user}}});
         cluster.change(&tf, &self.field_manager, &approval).await?;
         print::line(&format!(
-            "approved; to see what becomes of it: kubectl alustan wait {} -n {}",
+            "approved; to wait for the apply: kubectl alustan wait {} -n {}",
             key.name, key.namespace
         ))
     }

@@ -57,7 +57,8 @@ impl Logs {
                 return match self.kept(cluster, &tf, &logs).await {
                     Some((run, log)) => {
                         print::note(&format!(
-                            "run {run} has no pod any more; this is the end of its log, kept because it failed:"
+                            "the pod of run {run} no longer exists; end of the log of the failed \
+                             run, from the run report:"
                         ));
                         print::bytes(&log)
                     }
@@ -152,11 +153,11 @@ impl Logs {
                 let reports = tf.status.iter().flat_map(|status| &status.runs);
                 let report = reports.into_iter().find(|report| report.number == run);
                 let error = report.and_then(|report| report.error.as_ref());
-                let error = error.map_or_else(String::new, |error| format!("; it said: {error}"));
-                format!("there is no Job of run {run} of {key}; there are of: {numbers}{error}")
+                let error = error.map_or_else(String::new, |error| format!("; run error: {error}"));
+                format!("run {run} of {key} has no Job; runs with a Job: {numbers}{error}")
             }
             None => format!(
-                "there is no run of {key} to show: it is {}; -f waits for one",
+                "{key} has no run; current state: {}. To wait for a run, use -f",
                 situation(tf)
             ),
         };
@@ -181,7 +182,8 @@ impl Logs {
             };
             if !self.follow {
                 return Err(Error::Refused(format!(
-                    "{waits}; -f waits for it, `kubectl describe -n {} job/{job}` tells more",
+                    "{waits}. To wait for it, use -f; for details: kubectl describe -n {} \
+                     job/{job}",
                     cluster.namespace
                 )));
             }
@@ -215,7 +217,7 @@ fn start(pod: &Pod) -> Start {
         .find(|container| container.name == ENGINE_CONTAINER);
     let Some(container) = engine.or_else(|| statuses.first()) else {
         let phase = pod.status.as_ref().and_then(|status| status.phase.clone());
-        return Start::NotYet(phase.unwrap_or_else(|| "nothing is known of it".to_owned()));
+        return Start::NotYet(phase.unwrap_or_else(|| "the pod has no status".to_owned()));
     };
     if has_started(container) {
         return Start::Done(container.name.clone());
@@ -259,7 +261,7 @@ fn others<'a>(keys: impl Iterator<Item = &'a String>) -> String {
     if runs.is_empty() {
         return String::new();
     }
-    format!("; the end of a log is kept of: {}", runs.join(", "))
+    format!("; runs with the end of a log: {}", runs.join(", "))
 }
 
 /// Returns the highest run number in the status of `tf`.
@@ -320,7 +322,7 @@ mod tests {
         let keys = ["log-9", "log-10", "leftover", "progress"].map(str::to_owned);
         assert_eq!(kept_run(wanted, keys.iter()), found);
         assert_eq!(kept_run(wanted, [].iter()), None);
-        assert_eq!(others(keys.iter()), "; the end of a log is kept of: 9, 10");
+        assert_eq!(others(keys.iter()), "; runs with the end of a log: 9, 10");
         assert_eq!(others([].iter()), "");
     }
 
@@ -341,7 +343,7 @@ mod tests {
     }
 
     #[rstest]
-    #[case::fresh(json!({}), Err("nothing is known of it"))]
+    #[case::fresh(json!({}), Err("the pod has no status"))]
     #[case::unscheduled(json!({"phase": "Pending"}), Err("Pending"))]
     #[case::pulling(json!({"containerStatuses": [status(&json!({"waiting": {"reason": "ImagePullBackOff"}}))]}), Err("ImagePullBackOff"))]
     #[case::running(json!({"containerStatuses": [status(&json!({"running": {}}))]}), Ok("terraform"))]

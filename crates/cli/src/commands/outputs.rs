@@ -70,7 +70,7 @@ impl Outputs {
         let outputs = tf.status.as_ref().and_then(|it| it.outputs.as_ref());
         let Some(outputs) = outputs else {
             return Err(Error::Refused(format!(
-                "there are no outputs of {} yet: it is {}",
+                "{} has no outputs yet; current state: {}",
                 Key::of(&tf),
                 situation(&tf)
             )));
@@ -80,7 +80,7 @@ impl Outputs {
         let found = call(&what, cluster.api::<Secret>().get_opt(&secret.name)).await?;
         let Some(found) = found else {
             return Err(Error::Refused(format!(
-                "Secret {secret} with the outputs of {} is gone; the next apply writes it again: \
+                "Secret {secret} with the outputs of {} does not exist; the next apply creates it: \
                  kubectl alustan reconcile {} -n {}",
                 Key::of(&tf),
                 self.name,
@@ -120,7 +120,7 @@ fn missing(secret: &Key, key: &str, values: &Values) -> Error {
         names.join(", ")
     };
     Error::Refused(format!(
-        "there is no output {key} in Secret {secret}; there are: {names}"
+        "Secret {secret} has no output {key}; existing outputs: {names}"
     ))
 }
 

@@ -31,7 +31,7 @@ impl Plan {
         match found.and_then(|found| text(&found, &pending)) {
             Some(text) => print::line(text.trim_end())?,
             None => print::note(&format!(
-                "the text of plan {} is not kept: see `kubectl alustan logs {} -n {}`",
+                "the text of plan {} is not stored; see `kubectl alustan logs {} -n {}`",
                 pending.id, self.name, cluster.namespace
             )),
         }

@@ -27,7 +27,7 @@ impl Reconcile {
         let applies = self.apply.then_some(&now);
         let change = json!({"metadata": {"annotations": {RECONCILE_AT: now, APPLY_AT: applies}}});
         self.selection
-            .change(cluster, &change, "asked to reconcile")
+            .change(cluster, &change, "reconcile requested")
             .await
     }
 }

@@ -43,7 +43,7 @@ impl Restore {
         let found = find(cluster, &key).await?;
         if found.labels().get(labels::UID) == tf.metadata.uid.as_ref() {
             return print::line(&format!(
-                "the run record of {key} is its own: there is nothing to restore"
+                "the run record already belongs to {key}; nothing to restore"
             ));
         }
         check(&tf, &found)?;
@@ -59,15 +59,16 @@ impl Restore {
         }
         if record.has_unsaved_state().await? {
             print::note(&format!(
-                "Secret {} holds a state that a run could not save; the next run saves it first",
+                "Secret {} contains an unsaved state; the next run saves it before any other \
+                 operation",
                 names::report(&key.name)
             ));
         }
         mark(cluster, &tf, &found).await?;
         wait(cluster, &tf, &key).await?;
         print::line(&format!(
-            "{key} is restored: run numbers continue after {}; the first plan waits for approval if it is not empty; to follow: kubectl \
-             alustan wait {} -n {}",
+            "{key} restored: run numbers continue after {}; the first plan waits for approval \
+             unless it is empty. To wait for it: kubectl alustan wait {} -n {}",
             next.number, key.name, key.namespace
         ))
     }
@@ -83,7 +84,8 @@ async fn find(cluster: &Cluster, key: &Key) -> Result<Secret, Error> {
     let found = call(&what, cluster.api::<Secret>().get_opt(&name)).await?;
     found.ok_or_else(|| {
         Error::Refused(format!(
-            "there is no Secret {name} in namespace {}: restore the Secrets of {key} from the backup first; see docs/backup.md",
+            "Secret {name} not found in namespace {}. Restore the Secrets of {key} from the backup \
+             first; see docs/backup.md",
             key.namespace
         ))
     })
@@ -103,7 +105,8 @@ fn check(tf: &Terraform, found: &Secret) -> Result<(), Error> {
         |owner| format!("of Terraform {owner}"),
     );
     Err(Error::Refused(format!(
-        "Secret {} is {owner}: it is not restored for {}; keep the Secret, and give the resource another name",
+        "Secret {} is {owner} and cannot be restored for {}; keep the Secret, and rename the \
+         resource",
         found.name_any(),
         Key::of(tf)
     )))
@@ -124,9 +127,10 @@ async fn told(record: &Record) -> Told {
 fn open(key: &Key, number: i64) -> String {
     let Key { namespace, name } = key;
     format!(
-        "run {number} of {key} had not ended when the backup was made, and what it created last may be missing in the state. Make sure that \
-         it has ended where it ran: kubectl get pods -n {namespace} -l alustan.io/terraform={name}. Before you approve the first plan, \
-         import what exists and is to be created"
+        "run {number} of {key} was active at the time of the backup, and the state may lack the \
+         objects that it created last. Make sure that the run has ended in its cluster: kubectl \
+         get pods -n {namespace} -l alustan.io/terraform={name}. If the first plan creates objects \
+         that exist, import them before you approve the plan"
     )
 }
 
@@ -167,7 +171,7 @@ async fn wait(cluster: &Cluster, tf: &Terraform, key: &Key) -> Result<(), Error>
     }
     let tf = cluster.resource(&key.name).await?;
     Err(Error::Refused(format!(
-        "the operator has not restored {key} within {} s: {}",
+        "the operator did not restore {key} within {} s: {}",
         PATIENCE.as_secs(),
         situation(&tf)
     )))

@@ -39,7 +39,7 @@ impl Tree {
             } else {
                 format!("namespace {here}")
             };
-            print::note(&format!("there is no Terraform resource in {place}"));
+            print::note(&format!("no Terraform resources found in {place}"));
         }
         print::bytes(graph.render(here).as_bytes())
     }

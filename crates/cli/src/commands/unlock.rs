@@ -36,7 +36,7 @@ impl Unlock {
             update
         };
         record.update(release).await?;
-        print::line(&format!("lock {} of {} is released", self.lock, record.key))
+        print::line(&format!("lock {} of {} released", self.lock, record.key))
     }
 }
 
@@ -45,7 +45,7 @@ fn release(key: &Key, record: &mut RunRecord, id: &str, tried: bool) -> Result<U
     match record.lock.take() {
         Some(lock) if lock.id == id => Ok(Update::Write),
         Some(lock) => Err(Error::Refused(format!(
-            "the state of {key} is not locked by {id}, but for {}",
+            "the state of {key} is not locked with id {id}; current lock: {}",
             tell(&lock)
         ))),
         None if tried => Ok(Update::Keep),
@@ -60,11 +60,12 @@ fn elsewhere(tf: &Terraform, lock: &str) -> String {
     let repository = &tf.spec.git_repo;
     let path = repository.path.as_deref().unwrap_or(".");
     format!(
-        "the state of {} is not kept by the operator ({}), so the engine releases its lock: once \
-         its holder is certainly gone, in a checkout of {}, folder {path}, with the credentials of \
-         the backend: terraform init && terraform force-unlock {} (tofu likewise)",
+        "the state of {} is not a managed state ({}), so the engine must release the lock. Make \
+         sure that the holder of the lock has terminated. Then, in a checkout of {}, folder \
+         {path}, with the credentials of the backend: terraform init && terraform force-unlock {} \
+         (the same commands exist in tofu)",
         Key::of(tf),
-        address.unwrap_or("its place is not known yet"),
+        address.unwrap_or("location not known yet"),
         repository.url,
         quoted(lock)
     )

@@ -180,16 +180,16 @@ fn forbidden(error: &watcher::Error) -> Option<&str> {
 }
 
 fn gone(key: &Key) -> Error {
-    Error::Refused(format!("{key} was deleted while it was waited for"))
+    Error::Refused(format!("{key} was deleted during the wait"))
 }
 
 /// Parses a duration in the format of Kubernetes. Refuses negative ones.
 fn duration(text: &str) -> Result<Duration, String> {
     let parsed: kube::core::Duration = text
         .parse()
-        .map_err(|error| format!("{error}; for example 90s, 10m, 1h30m"))?;
+        .map_err(|error| format!("{error}; expected for example 90s, 10m or 1h30m"))?;
     if parsed.is_negative() {
-        return Err("it is negative".to_owned());
+        return Err("must not be negative".to_owned());
     }
     Ok(parsed.into())
 }
@@ -200,7 +200,7 @@ fn commit(text: &str) -> Result<String, String> {
     if is_commit {
         Ok(text.to_ascii_lowercase())
     } else {
-        Err("7 to 64 hexadecimal digits; for example $(git rev-parse HEAD)".to_owned())
+        Err("expected 7 to 64 hexadecimal digits, for example $(git rev-parse HEAD)".to_owned())
     }
 }
 
@@ -235,7 +235,7 @@ impl Verdict {
 
 fn message(tf: &Terraform) -> &str {
     let status = tf.status.as_ref();
-    status.map_or("the operator has not looked at it yet", |it| &it.message)
+    status.map_or("not reconciled by the operator yet", |it| &it.message)
 }
 
 /// Describes the progress in one line: `Planning  Running  run 3  planning, run 3 (spec); …`.
@@ -290,9 +290,7 @@ impl Progress {
 
     fn trouble(&self, error: &watcher::Error) {
         self.end();
-        print::note(&format!(
-            "the resource cannot be watched, trying again: {error}"
-        ));
+        print::note(&format!("watch failed, retrying: {error}"));
     }
 
     /// Ends the line, so that later output starts on a new line.
@@ -434,7 +432,7 @@ mod tests {
         tf.status.as_mut().unwrap().message = "why:\n  because\n".to_owned();
         assert_eq!(describe(&tf), "Failed  R  run 3  why: because");
         tf.status = None;
-        let wanted = "Pending  -  no run yet  the operator has not looked at it yet";
+        let wanted = "Pending  -  no run yet  not reconciled by the operator yet";
         assert_eq!(describe(&tf), wanted);
     }
 }

@@ -30,10 +30,10 @@ pub(super) async fn lend(cx: &Context, secret: &Secret) -> Result<(), Error> {
     let mut secret = secret.clone();
     secret.metadata.owner_references = job.owner_ref(&()).map(|owner| vec![owner]);
     let api: Api<Secret> = Api::namespaced(cx.client.clone(), &namespace);
-    let what = format!("lend Secret {name}");
+    let what = format!("create build Secret {name}");
     match call(&what, api.create(&PostParams::default(), &secret)).await {
         Ok(mut made) => {
-            info!(job = name, namespace, "lent credentials");
+            info!(job = name, namespace, "created a build Secret");
             made.data = None;
             cx.mirrors.secrets.wrote(made);
             Ok(())
@@ -66,7 +66,7 @@ pub(super) async fn take_back(cx: &Context, lent: &LentSeen) -> Result<(), Error
     info!(
         job = lent.name,
         namespace = lent.namespace,
-        "took back the credentials"
+        "deleted a build Secret"
     );
     Ok(())
 }
@@ -87,7 +87,7 @@ pub(crate) async fn sweep(cx: &Context, who: &Ref) -> Result<(), Error> {
     );
     let list = ListParams::default().labels(&ours);
     let api: Api<Secret> = Api::namespaced(cx.client.clone(), namespace);
-    for secret in call("list what was lent", api.list_metadata(&list)).await? {
+    for secret in call("list build Secrets", api.list_metadata(&list)).await? {
         let name = secret.name_any();
         cx.mirrors.secrets.forget(namespace, &name);
         delete_this(&api, &name, &secret.uid().unwrap_or_default()).await?;
@@ -111,7 +111,11 @@ pub(crate) async fn sweep_after(cx: &Context, who: &Ref) {
         return;
     }
     match sweep(cx, who).await {
-        Ok(()) => info!(resource = %who, "deleted the builds of a resource that is gone"),
-        Err(error) => warn!(resource = %who, error = error.chain(), "could not delete its builds"),
+        Ok(()) => info!(resource = %who, "deleted the builds of a deleted resource"),
+        Err(error) => warn!(
+            resource = %who,
+            error = error.chain(),
+            "failed to delete the builds of a deleted resource"
+        ),
     }
 }

@@ -61,7 +61,7 @@ where
 {
     let list = ListParams::default().labels(selector).limit(1);
     let api: Api<K> = Api::namespaced(client.clone(), namespace);
-    let what = format!("look for {}s that hold state", K::kind(&()));
+    let what = format!("list {}s that contain state", K::kind(&()));
     let found = call(&what, api.list_metadata(&list)).await?;
     Ok(!found.items.is_empty())
 }

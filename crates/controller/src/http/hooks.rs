@@ -100,7 +100,7 @@ impl Hooks {
             seen: Arc::default(),
             budget: Budget::default(),
             leader,
-            http: http.context("set up the HTTP client of hooks")?,
+            http: http.context("failed to create the HTTP client for /hooks")?,
         })
     }
 
@@ -130,7 +130,7 @@ pub(crate) fn router(hooks: Hooks) -> Router {
                 |Refusal {
                      reason, message, ..
                  }| {
-                    info!(?sender, reason, message, "a message to /hooks was refused");
+                    info!(?sender, reason, message, "refused a request to /hooks");
                 },
             )
         })
@@ -173,16 +173,16 @@ async fn take(hooks: &Hooks, sender: Sender, request: Request) -> Result<Respons
     let message = authentic(sender, headers, body, &secrets, Timestamp::now())?;
     let message = digest(&digest::SHA256, &message).as_ref().to_vec();
     if hooks.is_seen(&message) {
-        return Ok(ignored("this message was taken before"));
+        return Ok(ignored("duplicate delivery"));
     }
     if let Some(event) = other_event(sender, headers) {
-        return Ok(ignored(&format!("{event} is no push")));
+        return Ok(ignored(&format!("event {event} is not a push")));
     }
     if sender == Sender::Github && is_form(headers) {
         return Err(Refusal {
             status: StatusCode::UNSUPPORTED_MEDIA_TYPE,
             reason: "UnsupportedType",
-            message: "the body is a form: set the webhook's content type to application/json"
+            message: "the body is a form; set the content type of the webhook to application/json"
                 .to_owned(),
         });
     }
@@ -197,7 +197,7 @@ async fn take(hooks: &Hooks, sender: Sender, request: Request) -> Result<Respons
     let resources = tell(hooks, push).await.ok_or_else(|| Refusal {
         status: StatusCode::SERVICE_UNAVAILABLE,
         reason: "NotReady",
-        message: "the operator is starting; send it again".to_owned(),
+        message: "the operator is starting; retry the delivery".to_owned(),
     })?;
     hooks.remember(message);
     let told = json!({"resources": resources});
@@ -209,22 +209,22 @@ fn unreceived(why: Unreceived) -> Refusal {
         Unreceived::TooSlow => Refusal {
             status: StatusCode::REQUEST_TIMEOUT,
             reason: "TooSlow",
-            message: "the message did not arrive within three seconds".to_owned(),
+            message: "the request body was not received within three seconds".to_owned(),
         },
         Unreceived::TooLarge => Refusal {
             status: StatusCode::PAYLOAD_TOO_LARGE,
             reason: "TooLarge",
-            message: format!("at most {LONGEST} bytes are read"),
+            message: format!("the request body exceeds {LONGEST} bytes"),
         },
         Unreceived::Broken(error) => Refusal {
             status: StatusCode::BAD_REQUEST,
             reason: "BrokenOff",
-            message: format!("the message broke off: {error}"),
+            message: format!("failed to receive the request body: {error}"),
         },
         Unreceived::Busy => Refusal {
             status: StatusCode::SERVICE_UNAVAILABLE,
             reason: "Busy",
-            message: "too much comes at a time; send it again".to_owned(),
+            message: "too many concurrent requests; retry the delivery".to_owned(),
         },
     }
 }
@@ -238,7 +238,7 @@ async fn hand_on(
 ) -> Result<Response, Refusal> {
     let once = !headers.contains_key(BY_REPLICA);
     let Some(leader) = hooks.leader.address().filter(|_| once) else {
-        return Err(nobody("no replica of the operator leads at this moment"));
+        return Err(nobody("no replica of the operator is the leader"));
     };
     let known = HANDED_ON
         .iter()
@@ -252,7 +252,9 @@ async fn hand_on(
         .send();
     let unreachable = |error: reqwest::Error| {
         let why = with_causes(&error);
-        nobody(&format!("the replica that leads cannot be reached: {why}"))
+        nobody(&format!(
+            "failed to forward the request to the leader: {why}"
+        ))
     };
     let mut answered = asked.await.map_err(unreachable)?;
     let status = answered.status();
@@ -269,9 +271,9 @@ async fn hand_on(
 /// Returns the refusal of a message if no leader is reachable. No push is lost: the next leader polls all repositories immediately.
 fn nobody(why: &str) -> Refusal {
     let message = format!(
-        "{why}; who leads next asks all repositories at once; send it again in {AGAIN} s to be sure"
+        "{why}. The next leader polls all repositories immediately; retry the delivery in {AGAIN} s"
     );
-    warn!(message, "a message to /hooks was not taken");
+    warn!(message, "failed to handle a request to /hooks");
     Refusal {
         status: StatusCode::SERVICE_UNAVAILABLE,
         reason: NOT_LEADER,
@@ -308,17 +310,24 @@ async fn secrets(folder: Option<&Path>) -> Result<Vec<Secret>, Refusal> {
     let folder = folder.ok_or_else(|| {
         unavailable(
             "HooksOff",
-            "this operator has no secrets to check messages with: see --hook-secrets".to_owned(),
+            "--hook-secrets is not set; the operator cannot authenticate requests".to_owned(),
         )
     })?;
     let found = secrets_in(folder).await.map_err(|error| {
-        warn!(folder = %folder.display(), error = with_causes(&error), "--hook-secrets cannot be read");
-        unavailable("SecretsUnreadable", "the operator cannot read its secrets".to_owned())
+        warn!(
+            folder = %folder.display(),
+            error = with_causes(&error),
+            "failed to read --hook-secrets"
+        );
+        unavailable(
+            "SecretsUnreadable",
+            "the operator failed to read --hook-secrets; see its log".to_owned(),
+        )
     })?;
     if found.is_empty() {
         return Err(unavailable(
             "HooksOff",
-            "the folder of --hook-secrets is empty".to_owned(),
+            "the directory of --hook-secrets contains no secret".to_owned(),
         ));
     }
     Ok(found)
@@ -337,18 +346,23 @@ fn authentic(
         let (id, at) = (header(webhook::ID), header(webhook::TIMESTAMP));
         let at = at.and_then(|at| at.parse().ok());
         let (Some(id), Some(at)) = (id, at) else {
-            return Err(refused("webhook-id or webhook-timestamp is missing"));
+            return Err(refused(
+                "header webhook-id or webhook-timestamp is missing or invalid",
+            ));
         };
         if !webhook::is_recent(at, now) {
             return Err(refused(
-                "webhook-timestamp is more than five minutes away from now: it is an old message, or a clock is wrong",
+                "header webhook-timestamp differs from the current time by more than five minutes: \
+                 the message is old, or a clock is wrong",
             ));
         }
         return secrets
             .iter()
             .any(|secret| secret.has_signed(signatures, id, at, body))
             .then(|| id.as_bytes().to_vec())
-            .ok_or_else(|| refused("webhook-signature is by none of our secrets"));
+            .ok_or_else(|| {
+                refused("header webhook-signature does not match any secret of --hook-secrets")
+            });
     }
     match sender {
         Sender::Github => {
@@ -357,28 +371,39 @@ fn authentic(
                 .and_then(|tag| hex::decode(tag).ok())
                 .ok_or_else(|| {
                     refused(
-                        "x-hub-signature-256 is missing, or is no digest: give the hook a secret",
+                        "header x-hub-signature-256 is missing or is not a digest; set a secret \
+                         for the webhook",
                     )
                 })?;
             secrets
                 .iter()
                 .any(|secret| secret.has_tagged(&tag, body))
                 .then_some(tag)
-                .ok_or_else(|| refused("x-hub-signature-256 is by none of our secrets"))
+                .ok_or_else(|| {
+                    refused(
+                        "header x-hub-signature-256 does not match any secret of --hook-secrets",
+                    )
+                })
         }
         Sender::Gitlab => {
             let token = header("x-gitlab-token").ok_or_else(|| {
-                refused("neither webhook-signature nor x-gitlab-token is there: give the hook a signing token")
+                refused(
+                    "headers webhook-signature and x-gitlab-token are missing; set a signing token \
+                     for the webhook",
+                )
             })?;
             let id = header("x-gitlab-event-uuid").unwrap_or_default();
             secrets
                 .iter()
                 .any(|secret| secret.is(token.as_bytes()))
                 .then(|| [id.as_bytes(), body].concat())
-                .ok_or_else(|| refused("x-gitlab-token is none of our secrets"))
+                .ok_or_else(|| {
+                    refused("header x-gitlab-token does not match any secret of --hook-secrets")
+                })
         }
         Sender::Generic => Err(refused(
-            "webhook-signature is missing: sign as standardwebhooks.com says",
+            "header webhook-signature is missing; sign the request according to \
+             https://www.standardwebhooks.com",
         )),
     }
 }

@@ -77,7 +77,10 @@ mod tests {
         let (code, why) = ask(&health, "/livez").await;
         assert_eq!(
             (code, why.as_str()),
-            (503, "not ok: the loop has not turned for 60 s\n")
+            (
+                503,
+                "not ok: no iteration of the controller loop for 60 s\n"
+            )
         );
     }
 
@@ -93,7 +96,7 @@ mod tests {
         let (code, why) = ask(&health, "/livez").await;
         assert_eq!(code, 200);
         assert!(
-            why.contains("looks that go on: 1, the oldest for 590 s"),
+            why.contains("active reconciles: 1, the oldest for 590 s"),
             "{why}"
         );
         tokio::time::advance(Duration::from_secs(10)).await;
@@ -101,7 +104,10 @@ mod tests {
         let (code, why) = ask(&health, "/livez").await;
         assert_eq!(
             (code, why.as_str()),
-            (503, "not ok: a reconcile hangs for 600 s: see the log\n")
+            (
+                503,
+                "not ok: a reconcile has not finished for 600 s; see the log for the resource\n"
+            )
         );
         drop(hanging);
         assert_eq!(ask(&health, "/livez").await.0, 200);
@@ -112,14 +118,14 @@ mod tests {
         let leads = Leader::leading();
         let stands_by = Leader::following(None);
         for (leader, role) in [
-            (leads, "this replica leads"),
-            (stands_by, "stands by while other leads"),
+            (leads, "this replica is the leader"),
+            (stands_by, "on standby; the leader is other"),
         ] {
             let health = Health::new(leader);
             assert_eq!(ask(&health, "/readyz").await.0, 503);
             assert_eq!(ask(&health, "/livez").await.0, 200);
             health.set_ready();
-            let told = format!("ok: the watches have listed everything; {role}\n");
+            let told = format!("ok: the initial lists of the watches are complete; {role}\n");
             assert_eq!(ask(&health, "/readyz").await, (200, told));
         }
     }
@@ -128,7 +134,7 @@ mod tests {
     async fn readyz_fails_until_the_lease_is_read() {
         let health = Health::new(Leader::new(Identity::new(None, "test")));
         health.set_ready();
-        let told = "not ok: the Lease is being read\n".to_owned();
+        let told = "not ok: reading the Lease\n".to_owned();
         assert_eq!(ask(&health, "/readyz").await, (503, told));
     }
 

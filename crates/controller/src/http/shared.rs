@@ -24,7 +24,10 @@ pub(super) async fn secrets_in(folder: &Path) -> io::Result<Vec<Secret>> {
             Ok(secret) => match Secret::read(&secret) {
                 Ok(secret) => secrets.push(secret),
                 Err(why) => {
-                    warn!(file = %file.path().display(), "a secret is left aside: it {why}");
+                    warn!(
+                        file = %file.path().display(),
+                        "ignored an invalid secret: the secret {why}"
+                    );
                 }
             },
             // The key was removed after the directory was listed.

@@ -53,8 +53,9 @@ impl Door {
 
     async fn answer(&self, request: Request) -> Result<Response, Refusal> {
         if self.driver == Driver::Native {
-            let message = "this operator looks at resources by itself (--driver=native): remove the \
-                           CompositeController, or start the operator with --driver=metacontroller";
+            let message = "this operator runs with --driver=native and reconciles resources \
+                           without metacontroller. Delete the CompositeController, or start the \
+                           operator with --driver=metacontroller";
             return Err(Refusal::new(409, "WrongDriver", message));
         }
         let (parts, body) = request.into_parts();
@@ -68,26 +69,28 @@ impl Door {
         let kind = headers.get(CONTENT_TYPE).and_then(|it| it.to_str().ok());
         let kind = kind.and_then(|it| it.split(';').next()).map(str::trim);
         if !kind.is_some_and(|it| it.eq_ignore_ascii_case("application/json")) {
-            let message = "the request is not of the type application/json";
+            let message = "the content type is not application/json";
             return Err(Refusal::new(415, "UnsupportedType", message));
         }
         let received = self.budget.receive(body, LONGEST_REQUEST).await;
         received.map_err(|why| match why {
             Unreceived::TooSlow => {
-                let message = format!("the request did not arrive within {PATIENCE:?}");
+                let message = format!("the request body was not received within {PATIENCE:?}");
                 Refusal::new(408, "TooSlow", message)
             }
             Unreceived::TooLarge => {
                 let message = format!(
-                    "the request has more than {LONGEST_REQUEST} bytes; remove what \
-                     spec.childResources and the customize hook of the CompositeController add to it"
+                    "the request body exceeds {LONGEST_REQUEST} bytes; remove spec.childResources \
+                     and the customize hook of the CompositeController, which add objects to the \
+                     request"
                 );
                 Refusal::new(413, "TooLarge", message)
             }
             Unreceived::Broken(error) => {
-                Refusal::new(400, "InvalidRequest", format!("the request broke off: {error}"))
+                let message = format!("failed to receive the request body: {error}");
+                Refusal::new(400, "InvalidRequest", message)
             }
-            Unreceived::Busy => Refusal::new(429, "Busy", "too much comes at a time; ask again"),
+            Unreceived::Busy => Refusal::new(429, "Busy", "too many concurrent requests; retry"),
         })
     }
 
@@ -97,16 +100,21 @@ impl Door {
         };
         let tokens = secrets_in(folder).await.map_err(|error| {
             let folder = folder.display();
-            error!(%folder, %error, "could not read the tokens of /sync: nobody is let in");
-            let message = "the operator cannot read its own tokens (--sync-token-dir), see its log";
+            error!(
+                %folder,
+                %error,
+                "failed to read --sync-token-dir; all requests to /sync are refused"
+            );
+            let message = "the operator failed to read its tokens (--sync-token-dir); see its log";
             Refusal::new(503, "NoTokens", message)
         })?;
         if has_token(&tokens, headers) {
             return Ok(());
         }
-        let message = "the header Authorization has none of the operator's tokens \
-                       (--sync-token-dir): set authorization in the webhook of the CompositeController; \
-                       metacontroller reads a changed Secret when it starts, or when the spec changes";
+        let message = "header Authorization does not match any token of the operator \
+                       (--sync-token-dir). Set authorization in the webhook of the \
+                       CompositeController; metacontroller reads a changed Secret when it starts, \
+                       or when the spec changes";
         Err(Refusal::new(401, "Unauthorized", message))
     }
 }
@@ -140,7 +148,7 @@ fn refused(refusal: &Refusal) -> Response {
         reason,
         message,
     } = refusal;
-    debug!(status, reason, message, "refused");
+    debug!(status, reason, message, "refused a request to /sync");
     let status = StatusCode::from_u16(*status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let headers: &[_] = match status {
         StatusCode::UNAUTHORIZED => &[(WWW_AUTHENTICATE, "Bearer")],
@@ -172,7 +180,7 @@ pub(super) fn router(door: Door) -> Router {
         answer.unwrap_or_else(|refusal| refused(&refusal))
     };
     let others = || async {
-        let message = "metacontroller calls its hooks by POST";
+        let message = "method not allowed: metacontroller calls hooks with POST";
         refused(&Refusal::new(405, "WrongMethod", message))
     };
     Router::new()

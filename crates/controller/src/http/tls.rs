@@ -72,7 +72,7 @@ impl Identity {
                 Ok(config) => read.config = config,
                 Err(error) => warn!(
                     error = with_causes(&*error),
-                    "kept the certificates of /sync"
+                    "failed to reload the certificates of /sync; keeping the current ones"
                 ),
             }
         }
@@ -83,14 +83,14 @@ impl Identity {
 fn config(folder: &Path, client_ca: Option<&Path>) -> Result<Arc<ServerConfig>> {
     let of = |name: &str| folder.join(name);
     let (certificates, key) = (of("tls.crt"), of("tls.key"));
-    let why = |path: &Path| format!("--sync-tls-dir: read {}", path.display());
+    let why = |path: &Path| format!("--sync-tls-dir: failed to read {}", path.display());
     let chain = certificates_in(&certificates).with_context(|| why(&certificates))?;
     let secret = PrivateKeyDer::from_pem_file(&key).with_context(|| why(&key))?;
     let builder = ServerConfig::builder();
     let builder = match client_ca {
         None => builder.with_no_client_auth(),
         Some(file) => {
-            let why = || format!("--sync-client-ca-file: read {}", file.display());
+            let why = || format!("--sync-client-ca-file: failed to read {}", file.display());
             let mut roots = RootCertStore::empty();
             for certificate in certificates_in(file).with_context(why)? {
                 roots.add(certificate).with_context(why)?;
@@ -105,7 +105,7 @@ fn config(folder: &Path, client_ca: Option<&Path>) -> Result<Arc<ServerConfig>> 
 
 fn certificates_in(file: &Path) -> Result<Vec<CertificateDer<'static>>> {
     let certificates = CertificateDer::pem_file_iter(file)?.collect::<Result<Vec<_>, _>>()?;
-    anyhow::ensure!(!certificates.is_empty(), "there is no certificate in it");
+    anyhow::ensure!(!certificates.is_empty(), "the file contains no certificate");
     Ok(certificates)
 }
 
@@ -143,7 +143,7 @@ async fn accept_all(listener: TcpListener, identity: Identity, accept: mpsc::Sen
             accepted = listener.accept() => match accepted {
                 Ok(accepted) => accepted,
                 Err(error) => {
-                    warn!(%error, "could not accept a connection at --sync-listen");
+                    warn!(%error, "failed to accept a connection at --sync-listen");
                     tokio::time::sleep(PAUSE).await;
                     continue;
                 }
@@ -154,8 +154,8 @@ async fn accept_all(listener: TcpListener, identity: Identity, accept: mpsc::Sen
             match tokio::time::timeout(PATIENCE, acceptor.accept(stream)).await {
                 // The receiver is dropped when the server ends.
                 Ok(Ok(stream)) => drop(accept.send((stream, from)).await),
-                Ok(Err(error)) => debug!(%from, %error, "no TLS"),
-                Err(_) => debug!(%from, "no TLS in time"),
+                Ok(Err(error)) => debug!(%from, %error, "TLS handshake failed"),
+                Err(_) => debug!(%from, "TLS handshake timed out"),
             }
             drop(place);
         });

@@ -94,7 +94,7 @@ impl Election {
         match timeout(PATIENCE, self.api.get_opt(&self.name)).await {
             Ok(Ok(found)) => self.found(found),
             Ok(Err(error)) => self.failed("read", &cause(&error)),
-            Err(_) => self.failed("read", "no answer"),
+            Err(_) => self.failed("read", "request timed out"),
         }
     }
 
@@ -122,12 +122,12 @@ impl Election {
                 debug!(
                     lease = self.name,
                     reason = status.reason,
-                    "the Lease changed meanwhile"
+                    "the Lease changed since it was read"
                 );
                 self.leader.known().elector.refused();
             }
             Ok(Err(error)) => self.failed("write", &cause(&error)),
-            Err(_) => self.failed("write", "no answer"),
+            Err(_) => self.failed("write", "request timed out"),
         }
     }
 
@@ -147,10 +147,10 @@ impl Election {
     }
 
     fn failed(&self, what: &str, why: &str) {
-        let message = format!("could not {what} Lease {}: {why}", self.name);
+        let message = format!("failed to {what} Lease {}: {why}", self.name);
         let mut known = self.leader.known();
         if known.trouble.as_ref() != Some(&message) {
-            warn!("{message}; trying again each second");
+            warn!("{message}; retrying every second");
         }
         known.trouble = Some(message);
         known.elector.failed(self.leader.now());
@@ -210,14 +210,14 @@ impl Election {
             return;
         }
         match &now {
-            Standing::Leads => info!(lease = self.name, "leads"),
+            Standing::Leads => info!(lease = self.name, "became the leader"),
             Standing::Doubts => warn!(
                 lease = self.name,
-                "the Lease may have expired: nothing is written until it is renewed"
+                "the Lease may have expired; writes are suspended until it is renewed"
             ),
             Standing::StandsBy { leader } => {
                 let leader = leader.as_deref().map(pod);
-                info!(lease = self.name, leader, "stands by");
+                info!(lease = self.name, leader, "on standby");
             }
             Standing::Unknown | Standing::Over { .. } => {}
         }
@@ -243,14 +243,14 @@ impl Election {
             let released = self.api.replace(&self.name, &parameters, &lease);
             match timeout(PATIENCE, released).await {
                 Ok(Ok(_)) => {
-                    info!(lease = self.name, "released");
+                    info!(lease = self.name, "released the Lease");
                     return;
                 }
                 Ok(Err(kube::Error::Api(status))) if status.code == 409 => {}
                 Ok(Err(error)) => {
-                    return warn!(error = cause(&error), "could not release the Lease");
+                    return warn!(error = cause(&error), "failed to release the Lease");
                 }
-                Err(_) => return warn!("could not release the Lease: no answer"),
+                Err(_) => return warn!("failed to release the Lease: request timed out"),
             }
             // A renewal that timed out may have succeeded.
             match timeout(PATIENCE, self.api.get(&self.name)).await {

@@ -13,7 +13,7 @@ use super::Leader;
 
 /// Error of a refused or aborted write: another replica may lead.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
-#[error("this replica does not lead, or its Lease may have expired: it writes nothing")]
+#[error("write refused: this replica is not the leader, or its Lease may have expired")]
 pub(crate) struct NotLeading;
 
 /// The layer, and its service around another service. Reads pass. A write starts only while this replica leads by its own clock,

@@ -47,7 +47,9 @@ impl Place {
     pub(super) fn address(&self) -> Result<(String, Option<Secret>), String> {
         let secret = self.secret.as_ref();
         let secret = secret.map(|secret| Secret::read(secret.as_bytes()));
-        let secret = secret.transpose().map_err(|why| format!("secret {why}"))?;
+        let secret = secret
+            .transpose()
+            .map_err(|why| format!("the secret {why}"))?;
         Ok((self.url.clone(), secret))
     }
 }
@@ -88,7 +90,7 @@ impl Places {
             Ok(places) => last.1 = places,
             Err(error) => {
                 let (file, error) = (file.display(), format!("{error:#}"));
-                error!(%file, error, "--notifications cannot be used; the places before stay");
+                error!(%file, error, "--notifications is invalid; keeping the previous receivers");
             }
         }
         last.0 = Some(found);
@@ -98,7 +100,7 @@ impl Places {
 
 /// Parses a URL. The error does not contain the URL, which may be a secret.
 pub(super) fn address(url: &str) -> Result<Url, String> {
-    let wrong = "the address is not of the form https://host/path";
+    let wrong = "invalid URL: expected https://host/path";
     let url = Url::parse(url).map_err(|error| format!("{wrong}: {error}"))?;
     let usual = matches!(url.scheme(), "http" | "https") && url.has_host();
     if usual {

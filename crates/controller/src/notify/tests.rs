@@ -288,7 +288,7 @@ fn message_with_unusable_secret_is_not_sent_unsigned() {
             vec![("secret", " ")],
             Err("secret of Secret key is empty"),
         ),
-        (&with_url, vec![("secret", "whsec_?")], Err("no base64")),
+        (&with_url, vec![("secret", "whsec_?")], Err("not base64")),
         (&without, vec![url], Ok(("https://b.test", false))),
         (&without, vec![key, url], Ok(("https://b.test", true))),
         (&without, vec![key], Err("no key url")),

@@ -140,8 +140,8 @@ impl Reader<'_> {
         waits(
             &format!("{kind}NotFound"),
             format!(
-                "{field}: {kind} {name} does not exist in namespace {}; once it does, this goes on \
-                 by itself",
+                "{field}: {kind} {name} does not exist in namespace {}; reconciliation resumes \
+                 automatically once it exists",
                 self.namespace
             ),
         )
@@ -151,8 +151,8 @@ impl Reader<'_> {
         waits(
             &format!("{kind}KeyNotFound"),
             format!(
-                "{field}: {kind} {name} in namespace {} has no key {key}; once it has, this goes \
-                 on by itself",
+                "{field}: {kind} {name} in namespace {} has no key {key}; reconciliation resumes \
+                 automatically once the key exists",
                 self.namespace
             ),
         )
@@ -322,7 +322,7 @@ fn check_script(place: &str, text: String) -> Result<String, Failure> {
         return Ok(text);
     }
     let message = format!(
-        "{place} has {} bytes; a script has at most {LARGEST_SCRIPT}",
+        "{place} is {} bytes; a script has at most {LARGEST_SCRIPT} bytes",
         text.len()
     );
     Err(Failure {

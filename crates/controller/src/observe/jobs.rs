@@ -52,7 +52,7 @@ pub(super) async fn run(
     let mut job = cx.mirrors.jobs.get(&namespace, name);
     if job.is_none() && claimed {
         let api: Api<Job> = Api::namespaced(cx.client.clone(), &namespace);
-        job = call(&format!("read job {name}"), api.get_opt(name))
+        job = call(&format!("read Job {name}"), api.get_opt(name))
             .await?
             .map(Arc::new);
     }
@@ -107,7 +107,12 @@ async fn no_pod(client: &Client, namespace: &str, uid: &str) -> Option<Waiting> 
     let failures = format!("regarding.uid={uid},reason=FailedCreate");
     let list = ListParams::default().fields(&failures).limit(EVENTS);
     let found = call("list the events of a Job", api.list(&list)).await;
-    let found = found.inspect_err(|error| debug!(error = error.chain(), "nobody tells"));
+    let found = found.inspect_err(|error| {
+        debug!(
+            error = error.chain(),
+            "cannot determine why the Job has no pod"
+        );
+    });
     let latest = found.ok()?.items.into_iter().max_by_key(|event| {
         let at = event.deprecated_last_timestamp.as_ref().map(|at| at.0);
         at.max(event.event_time.as_ref().map(|at| at.0))
@@ -119,7 +124,7 @@ async fn no_pod(client: &Client, namespace: &str, uid: &str) -> Option<Waiting> 
 async fn lives(client: &Client, tf: &Terraform, job: &str) -> Result<bool, Error> {
     let api: Api<Pod> = Api::namespaced(client.clone(), &tf.namespace().unwrap_or_default());
     let list = ListParams::default().labels(&format!("{JOB_NAME}={job}"));
-    let pods = call(&format!("list the pods of job {job}"), api.list(&list)).await?;
+    let pods = call(&format!("list the pods of Job {job}"), api.list(&list)).await?;
     Ok(pods
         .items
         .iter()
@@ -326,12 +331,12 @@ fn cut_off(pod: Option<&Arc<Pod>>, end: &ContainerStateTerminated) -> Option<Fai
         .find(|condition| condition.type_ == "DisruptionTarget" && condition.status == "True")
         .map(|condition| condition.reason.clone().unwrap_or_default());
     let killed = (matches!(end.exit_code, 137 | 143) && end.reason.as_deref() != Some("OOMKilled"))
-        .then(|| format!("ended by signal, exit code {}", end.exit_code));
+        .then(|| format!("terminated by a signal, exit code {}", end.exit_code));
     let why = status.reason.clone().or(disrupted).or(killed)?;
     Some(Failure {
         class: FailureClass::Transient,
         reason: "PodLost".to_owned(),
-        message: format!("the pod of the build was ended from outside: {why}"),
+        message: format!("the build pod was terminated: {why}"),
     })
 }
 
@@ -341,7 +346,7 @@ fn builder_failure(end: &ContainerStateTerminated) -> Failure {
         class: FailureClass::Module,
         reason: "BuildFailed".to_owned(),
         message: format!(
-            "the builder ended with exit code {} ({reason})",
+            "the builder failed with exit code {} ({reason})",
             end.exit_code
         ),
     }
@@ -352,7 +357,7 @@ fn prepare_failure(end: &ContainerStateTerminated) -> Failure {
         class: FailureClass::Module,
         reason: "PrepareFailed".to_owned(),
         message: format!(
-            "the module could not be prepared: exit code {} ({})",
+            "failed to prepare the module: exit code {} ({})",
             end.exit_code,
             end.reason.as_deref().unwrap_or("Error")
         ),
@@ -370,12 +375,12 @@ fn lost(name: &str, end: &JobCondition) -> Failure {
     let (reason, what) = if end.reason.as_deref() == Some("DeadlineExceeded") {
         (
             "BuildTimedOut",
-            "took longer than it may: it was stuck, or its builder is too slow",
+            "exceeded its deadline: the builder hung or is too slow",
         )
     } else {
         (
             "PodLost",
-            "ended without a word: its pod is gone or was never started",
+            "failed without a container status: its pod was deleted or did not start",
         )
     };
     Failure {

@@ -103,7 +103,7 @@ impl Contexts {
         });
         for (_, _, path) in gone {
             if let Err(error) = std::fs::remove_file(&path) {
-                warn!(%error, file = %path.display(), "could not remove an old context");
+                warn!(%error, file = %path.display(), "failed to remove an old context");
             }
         }
     }

@@ -122,7 +122,7 @@ impl Observer<'_> {
             Ok(note) => (false, "Pruned".to_owned(), note.clone()),
             Err(trouble) => {
                 let advice =
-                    "; nothing else depends on it; remove the field to hear no more of this";
+                    ". Runs and builds are not affected; to disable pruning, remove the field";
                 (
                     true,
                     trouble.reason.clone(),
@@ -183,8 +183,8 @@ impl Work {
             class: FailureClass::Transient,
             reason: "PruneTimeout".to_owned(),
             message: format!(
-                "{FIELD}: failed to remove all old images and contexts from {} within {} minutes; the \
-                 remaining ones are removed by the next pruning, within a day",
+                "{FIELD}: failed to remove all old images and contexts from {} within {} minutes; \
+                 the next pruning, within a day, removes the remaining ones",
                 self.name,
                 LONGEST.as_secs() / 60
             ),
@@ -311,7 +311,8 @@ fn unreadable(secret: &Secret) -> Failure {
         class: FailureClass::Transient,
         reason: "PruneSkipped".to_owned(),
         message: format!(
-            "{FIELD}: nothing is removed in namespace {}, because Secret {} cannot be read; restore or delete it",
+            "{FIELD}: skipped pruning in namespace {}: failed to read Secret {}; restore or delete \
+             the Secret",
             secret.namespace().unwrap_or_default(),
             secret.name_any()
         ),

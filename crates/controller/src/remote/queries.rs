@@ -233,8 +233,8 @@ pub(crate) fn digest(
         class: FailureClass::Transient,
         reason: IMAGE_MISSING.to_owned(),
         message: format!(
-            "spec.containerRegistry: build {job} has pushed {reference}, but the registry does not \
-             have it"
+            "spec.containerRegistry: the registry does not have {reference}, which build {job} \
+             pushed"
         ),
     });
     let ask: Ask<Option<String>> = Box::new(move || {
@@ -406,7 +406,7 @@ impl Repository {
         bytes.map(Into::into).ok_or_else(|| Failure {
             class: FailureClass::Transient,
             reason: "RevisionMoved".to_owned(),
-            message: "the module changed while its context was to be pushed".to_owned(),
+            message: "the module changed before its context was pushed".to_owned(),
         })
     }
 }
@@ -444,7 +444,7 @@ pub(crate) fn log(client: Client, namespace: String, pod: String) -> Ask<String>
                 limit_bytes: Some(LOG_BYTES),
                 ..LogParams::default()
             };
-            let log = call("read the build's log", api.logs(&pod, &parameters)).await;
+            let log = call("read the log of the build", api.logs(&pod, &parameters)).await;
             log.map_err(|error| cluster(&error))
         })
     })
@@ -558,11 +558,11 @@ mod tests {
         let failure = Failure {
             class: FailureClass::Module,
             reason: "BuildFailed".to_owned(),
-            message: "the builder ended with exit code 1 (Error)".to_owned(),
+            message: "the builder failed with exit code 1 (Error)".to_owned(),
         };
         let log = format!("ok\nerror \u{1b}[31m{}\n", "x".repeat(100_000));
         let found = explain(&failure, &log);
-        let begin = "the builder ended with exit code 1 (Error): error  [31mxxx";
+        let begin = "the builder failed with exit code 1 (Error): error  [31mxxx";
         assert!(found.message.starts_with(begin), "{found:?}");
         assert!(found.message.len() <= 8_000);
     }

@@ -61,7 +61,7 @@ pub(crate) async fn publish(
     )
     .await;
     if let Err(error) = published {
-        warn!(error = error.chain(), "could not publish an event");
+        warn!(error = error.chain(), "failed to publish an event");
     }
 }
 

@@ -59,7 +59,7 @@ impl AllowLists {
                 let error = format!("{error:#}");
                 error!(
                     error,
-                    "--allowed cannot be used; what it said before counts"
+                    "failed to reload --allowed; keeping the previous allow lists"
                 );
                 false
             }
@@ -79,7 +79,7 @@ impl AllowLists {
         loop {
             ticks.tick().await;
             if self.read_anew(folder) {
-                info!("what resources may use has changed");
+                info!("the allow lists changed");
                 wake_all(resources.state(), &wake);
             }
         }
@@ -94,7 +94,8 @@ fn read(folder: &Path) -> Result<Allowed> {
             Ok(text) => drop(data.insert(key.to_owned(), text)),
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             Err(error) => {
-                return Err(error).with_context(|| format!("--allowed: read {}", file.display()));
+                return Err(error)
+                    .with_context(|| format!("--allowed: failed to read {}", file.display()));
             }
         }
     }

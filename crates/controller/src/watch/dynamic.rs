@@ -246,8 +246,8 @@ impl Objects {
                 class: FailureClass::Transient,
                 reason: "KindNotFound".to_owned(),
                 message: format!(
-                    "{field}: the cluster has no kind {} of {}; once its CustomResourceDefinition is \
-                     there, this goes on by itself",
+                    "{field}: the cluster has no kind {} in {}; reconciliation resumes \
+                     automatically once its CustomResourceDefinition exists",
                     which.kind, which.api_version
                 ),
             })),
@@ -275,7 +275,7 @@ impl Objects {
         }
         let has_user = |watch: &&Watch| watch.users.iter().any(|it| it.namespace == who.namespace);
         if watches.values().filter(has_user).count() >= WATCHES {
-            debug!(?which, "the namespace has enough watches");
+            debug!(?which, "the namespace has reached its limit of watches");
             return;
         }
         let api: Api<PartialObjectMeta<DynamicObject>> = self.api(which, resource, scope);
@@ -306,7 +306,7 @@ async fn listen(
             Ok(watcher::Event::Init | watcher::Event::InitApply(_)) => continue,
             Ok(_) => {}
             Err(error) => {
-                debug!(?which, %error, "could not watch, trying again");
+                debug!(?which, %error, "watch failed; retrying");
                 continue;
             }
         }
@@ -338,7 +338,7 @@ fn unreadable(field: &str, which: &Which, error: &Error) -> Failure {
         class: FailureClass::Transient,
         reason: "ObjectUnreadable".to_owned(),
         message: format!(
-            "{field}: cannot read {named}: {}; it is tried again",
+            "{field}: cannot read {named}: {}; retried automatically",
             error.chain()
         ),
     }
@@ -349,7 +349,7 @@ fn forbidden(field: &str, which: &Which, resource: &ApiResource) -> Failure {
         class: FailureClass::Transient,
         reason: "ObjectForbidden".to_owned(),
         message: format!(
-            "{field}: the operator may not read {}; grant it in a ClusterRole with the label \
+            "{field}: the operator is not allowed to read {}. Create a ClusterRole with the label \
              alustan.io/aggregate-to-controller: \"true\" and the rule {{apiGroups: [{:?}], \
              resources: [{}], verbs: [get, list, watch]}}",
             which.named(""),

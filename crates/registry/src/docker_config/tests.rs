@@ -100,21 +100,21 @@ fn the_longest_key_wins() {
 }
 
 #[rstest]
-#[case("", "no JSON")]
-#[case("hunter2", "no JSON")]
-#[case("\"hunter2\"", "no JSON object")]
-#[case("[]", "no JSON object")]
+#[case("", "invalid JSON")]
+#[case("hunter2", "invalid JSON")]
+#[case("\"hunter2\"", "not a JSON object")]
+#[case("[]", "not a JSON object")]
 #[case("{}", "no credentials")]
 #[case(r#"{"auths":{}}"#, "no credentials")]
 #[case(r#"{"auths":{"h":{}}}"#, "no credentials")]
 #[case(r#"{"auths":"hunter2"}"#, "`auths`")]
-#[case(r#"{"auths":{"h":"hunter2"}}"#, "`h` is no object")]
+#[case(r#"{"auths":{"h":"hunter2"}}"#, "`h` is not an object")]
 #[case(r#"{"auths":{"h":{"auth":"hunter2!"}}}"#, "base64")]
 #[case(
     r#"{"auths":{"h":{"auth":"aHVudGVyMg=="}}}"#,
     "base64 of `user:password`"
 )]
-#[case(r#"{"auths":{"h":{"username":"hunter2"}}}"#, "only one of")]
+#[case(r#"{"auths":{"h":{"username":"hunter2"}}}"#, "requires both")]
 #[case(r#"{"credsStore":"desktop"}"#, "credential helper `desktop`")]
 #[case(
     r#"{"auths":{"h.example":{}},"credsStore":"osxkeychain"}"#,
@@ -275,7 +275,7 @@ fn a_config_with_too_many_values_is_refused() {
     let refused = DockerConfig::parse(config.to_string().as_bytes());
     let error = refused.err().unwrap().to_string();
     assert!(
-        error.contains("values, and at most 10000 are read"),
+        error.contains("values, more than the limit of 10000"),
         "{error}"
     );
 }

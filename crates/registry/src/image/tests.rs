@@ -188,7 +188,7 @@ fn base_for_another_platform_is_refused() {
 fn config_with_other_layers_is_refused() {
     let why = refused(&oci_json(2), &config_json(1));
     assert!(
-        why.contains("1 layers") && why.contains("manifest 2"),
+        why.contains("1 layers") && why.contains("manifest lists 2"),
         "{why}"
     );
 }

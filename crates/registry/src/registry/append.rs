@@ -64,10 +64,10 @@ impl Registry {
     ) -> Result<Digest, Error> {
         let digest = base
             .digest()
-            .ok_or_else(|| invalid(&base.to_string(), "the base image needs a digest"))?;
+            .ok_or_else(|| invalid(&base.to_string(), "the base image must have a digest"))?;
         let tag = target
             .tag()
-            .ok_or_else(|| invalid(&target.to_string(), "the new image needs a tag"))?;
+            .ok_or_else(|| invalid(&target.to_string(), "the new image must have a tag"))?;
         let read = self.call(
             "read the base image",
             base.to_string(),
@@ -148,7 +148,7 @@ impl Append<'_> {
             .map_err(|why| self.invalid_base(&why))?;
         match self.push_image(&base, &image, Push::IfMissing).await {
             Err(error) if error.is_blob_missing() => {
-                debug!(%error, "pushing all blobs again");
+                debug!(%error, "the registry lost a pushed blob; pushing all blobs again");
                 self.push_image(&base, &image, Push::Always).await
             }
             other => other,
@@ -186,7 +186,9 @@ impl Append<'_> {
             .map_err(|why| self.invalid_base(&why))?;
         match self.read_manifest(&digest).await? {
             Document::Image(manifest) => Ok(manifest),
-            Document::Index(_) => Err(self.invalid_base("its index refers to another index")),
+            Document::Index(_) => {
+                Err(self.invalid_base("its image index refers to another image index"))
+            }
         }
     }
 
@@ -215,7 +217,7 @@ impl Append<'_> {
         if digest.matches(&bytes) {
             return Ok(bytes);
         }
-        Err(self.invalid_base(&format!("{digest} does not match the content")))
+        Err(self.invalid_base(&format!("the content does not match {digest}")))
     }
 
     async fn push_layers(&self, base: &Manifest, push: Push) -> Result<(), Error> {
@@ -289,7 +291,7 @@ impl Append<'_> {
     /// Mounts a blob of the base repository. A failed mount is not an error, because the blob can be copied.
     async fn mount(&self, digest: &Digest) -> Mount {
         self.try_mount(digest).await.unwrap_or_else(|error| {
-            debug!(%digest, %error, "cannot mount a layer, copying it");
+            debug!(%digest, %error, "failed to mount a layer; copying it");
             Mount::Refused(None)
         })
     }
@@ -357,11 +359,14 @@ impl Append<'_> {
             Some(stored) if stored == digest.as_str() => Ok(digest),
             Some(other) => Err(self.target.call.refused(
                 Failure::Other,
-                format!("the manifest {digest} was stored as {}", short(&other)),
+                format!(
+                    "the registry stored the manifest {digest} as {}",
+                    short(&other)
+                ),
             )),
             None => Err(self.target.call.refused(
                 Failure::Other,
-                format!("status {status}, but the manifest {digest} is not stored"),
+                format!("status {status}, but the registry did not store the manifest {digest}"),
             )),
         }
     }

@@ -216,7 +216,7 @@ impl<'a> Repository<'a> {
         if status == StatusCode::CREATED || self.has_blob(digest).await? {
             return Ok(());
         }
-        let detail = format!("status {status}, but {digest} is not stored");
+        let detail = format!("status {status}, but the registry did not store {digest}");
         Err(self.call.refused(Failure::UploadLost, detail))
     }
 
@@ -274,15 +274,15 @@ fn upload_url(response: &Response) -> Result<Url, &'static str> {
 
 fn resolve(from: &Url, location: &str) -> Result<Url, &'static str> {
     if location.is_empty() {
-        return Err("it gave no address for the upload");
+        return Err("the registry returned no upload URL");
     }
     let url = from
         .join(location)
-        .map_err(|_| "its address for the upload is invalid")?;
+        .map_err(|_| "the registry returned an invalid upload URL")?;
     match (from.scheme(), url.scheme()) {
         (_, "https") | ("http", "http") => Ok(url),
-        (_, "http") => Err("its address for the upload is plain http"),
-        _ => Err("its address for the upload is neither https nor http"),
+        (_, "http") => Err("the registry returned an upload URL with plain http"),
+        _ => Err("the registry returned an upload URL that is neither https nor http"),
     }
 }
 
@@ -299,7 +299,7 @@ pub(super) async fn file(
         .await
         .map_err(|error| failed(error.to_string()))?;
     if size != layer.size {
-        return Err(failed(format!("it has {size} bytes, not {}", layer.size)));
+        return Err(failed(format!("it is {size} bytes, not {}", layer.size)));
     }
     let chunks = stream::try_unfold(file.take(size), |mut file| async {
         let mut chunk = BytesMut::with_capacity(CHUNK);
@@ -370,7 +370,7 @@ impl Download {
     fn other_content(&self) -> Error {
         Error::InvalidBaseImage {
             subject: self.subject.clone(),
-            why: format!("{} does not match the content", self.digest),
+            why: format!("the content does not match {}", self.digest),
         }
     }
 }
@@ -412,7 +412,7 @@ impl Progress {
             }
             Err(error) => {
                 *self.fault.lock() = Some(error);
-                Err(io::Error::other("the content cannot be read"))
+                Err(io::Error::other("failed to read the content"))
             }
         }
     }
@@ -468,7 +468,7 @@ mod tests {
     #[case("http://r/u", "plain http")]
     #[case("file:///etc/passwd", "neither")]
     #[case("https://", "invalid")]
-    #[case("", "no address")]
+    #[case("", "no upload URL")]
     fn unsafe_upload_address_is_refused(#[case] to: &str, #[case] word: &str) {
         let why = resolve(&Url::parse("https://r/v2/").unwrap(), to).unwrap_err();
         assert!(why.contains(word), "{why}");

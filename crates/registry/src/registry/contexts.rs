@@ -40,9 +40,12 @@ impl Call<'_> {
             return self.digest_of_manifest(ask(Method::GET)).await;
         };
         let digest = told.to_str().ok().map(Digest::parse);
-        digest
-            .and_then(Result::ok)
-            .ok_or_else(|| self.refused(Failure::Other, "its digest is invalid".to_owned()))
+        digest.and_then(Result::ok).ok_or_else(|| {
+            self.refused(
+                Failure::Other,
+                "the registry returned an invalid digest".to_owned(),
+            )
+        })
     }
 
     /// Computes the digest of a manifest while reading it, so that the manifest is not kept in memory.

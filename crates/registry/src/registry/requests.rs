@@ -70,7 +70,7 @@ impl Call<'_> {
             return Ok(response);
         }
         if status.is_redirection() {
-            let detail = format!("status {status}, a redirect that is not followed");
+            let detail = format!("status {status}: the redirect is not followed");
             return Err(self.refused(Failure::Other, detail));
         }
         // Text of hosts that the registry refers to, in redirects and upload URLs, never appears in messages.
@@ -122,7 +122,7 @@ impl Call<'_> {
     pub(super) fn too_large(&self, limit: usize) -> Error {
         self.refused(
             Failure::Other,
-            format!("the answer is larger than {limit} bytes"),
+            format!("the response is larger than {limit} bytes"),
         )
     }
 
@@ -161,7 +161,7 @@ impl Call<'_> {
             last = page.valid.last().cloned();
             tags.extend(page.valid);
             if page.size > TAGS || tags.len() > TAGS {
-                let detail = format!("it lists more than {TAGS} tags");
+                let detail = format!("the registry lists more than {TAGS} tags");
                 return Err(self.refused(Failure::Other, detail));
             }
             if !more || tags.len() == before {
@@ -174,7 +174,7 @@ impl Call<'_> {
     /// refers to. The message omits the text of the response, which may be that of a host that the registry redirects to.
     fn invalid_tags(&self, error: &serde_json::Error) -> Error {
         let (line, column) = (error.line(), error.column());
-        let detail = format!("its list of tags is invalid (line {line}, column {column})");
+        let detail = format!("the list of tags is invalid (line {line}, column {column})");
         self.refused(Failure::Other, detail)
     }
 

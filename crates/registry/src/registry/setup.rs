@@ -20,7 +20,7 @@ pub(super) fn certificates(options: &Options) -> Result<Vec<Vec<u8>>, Error> {
             .filter(|part| part.ends_with(END));
         certificates.extend(parts.map(|part| part.as_bytes().to_vec()));
         if certificates.len() == before {
-            return Err(setup("a CA bundle holds no certificate in PEM"));
+            return Err(setup("a CA bundle contains no PEM certificate"));
         }
     }
     Ok(certificates)
@@ -32,10 +32,13 @@ pub(super) fn tokens(
     certificates: &[Vec<u8>],
 ) -> Result<reqwest::Client, Error> {
     if rustls::crypto::CryptoProvider::get_default().is_none() {
-        return Err(setup("the program has installed no crypto provider"));
+        return Err(setup("the program has no TLS crypto provider installed"));
     }
     reqwest::Client::builder().build().map_err(|_| {
-        setup("the system has no trusted certificates: install `ca-certificates`, or name a bundle in SSL_CERT_FILE")
+        setup(
+            "the system has no trusted certificates: install `ca-certificates`, or set \
+             SSL_CERT_FILE to a bundle",
+        )
     })?;
     http(options, certificates, elsewhere)
 }
@@ -59,7 +62,7 @@ fn http(
     redirects: Rule,
 ) -> Result<reqwest::Client, Error> {
     let read = |pem: &Vec<u8>| {
-        reqwest::Certificate::from_pem(pem).map_err(|_| setup("a CA certificate cannot be read"))
+        reqwest::Certificate::from_pem(pem).map_err(|_| setup("invalid CA certificate"))
     };
     let trusted = certificates
         .iter()
@@ -72,7 +75,7 @@ fn http(
         .user_agent(USER_AGENT);
     builder
         .build()
-        .map_err(|_| setup("a CA certificate cannot be used"))
+        .map_err(|_| setup("failed to configure the HTTP client with the CA certificates"))
 }
 
 /// Decides whether to follow a redirect from one URL to another with a status.

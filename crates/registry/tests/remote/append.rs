@@ -450,7 +450,7 @@ async fn manifest_put_without_a_digest_is_verified(#[case] is_lost: bool) {
             &result.unwrap_err(),
             "RegistryError",
             false,
-            &["not stored"],
+            &["did not store"],
         );
     } else {
         assert_eq!(result.unwrap(), expected);
@@ -587,7 +587,7 @@ async fn manifest_with_a_blob_that_stays_unknown_is_an_error() {
     })
     .await;
     let error = append(&base, &server).await.unwrap_err();
-    assert_failure(&error, "RegistryError", false, &["a blob that was pushed"]);
+    assert_failure(&error, "RegistryError", false, &["lost a pushed blob"]);
     assert_eq!(server.requests("PUT", "/manifests/").len(), 2);
 }
 
@@ -785,7 +785,12 @@ async fn index_gives_the_image_of_the_platform() {
         &["linux/amd64", "linux/arm64"],
     );
     let error = append(&nested, &server).await.unwrap_err();
-    assert_failure(&error, "BaseImageUnsupported", false, &["another index"]);
+    assert_failure(
+        &error,
+        "BaseImageUnsupported",
+        false,
+        &["another image index"],
+    );
     let error = append(&arm64, &server).await.unwrap_err();
     assert_failure(&error, "BaseImageUnsupported", false, &["arm64", "amd64"]);
     let digest = append(&base, &server).await.unwrap();
@@ -865,7 +870,7 @@ async fn upload_to_another_host_has_no_credentials() {
     let base = server.add_image("team/base", "amd64", &BASE);
     let access = plain(basic(USER, PASSWORD));
     let refused = append_with(&base, &access, &server, &access).await;
-    let words = ["a blob that was pushed"];
+    let words = ["lost a pushed blob"];
     assert_failure(&refused.unwrap_err(), "RegistryError", false, &words);
     let seen = storage.seen();
     assert_eq!(seen.len(), 2 * 3, "two layers and the config, twice");
@@ -907,7 +912,7 @@ async fn blob_is_redirected_five_times_at_most() {
     })
     .await;
     let error = append(&base, &server).await.unwrap_err();
-    let words = ["a redirect that is not followed"];
+    let words = ["the redirect is not followed"];
     assert_failure(&error, "RegistryError", false, &words);
     assert_eq!(server.requests("GET", "/v2/team/base/blobs/").len(), 6);
 }

@@ -142,7 +142,7 @@ async fn bytes_of_another_digest_are_not_pushed() {
         .push_context(&name("127.0.0.1:1"), &context, CONTEXT.into(), &plain(None))
         .await
         .unwrap_err();
-    assert_failure(&error, "ContextDamaged", false, &["not those of sha256:"]);
+    assert_failure(&error, "ContextDamaged", false, &["does not match sha256:"]);
 }
 
 #[tokio::test]

@@ -167,6 +167,6 @@ async fn missing_credential_helper_is_an_error() {
         ..Access::default()
     };
     let error: Error = ask(&private().host(), &access).await.unwrap_err();
-    let words = ["no-such-credential-helper", "image of the operator"];
+    let words = ["no-such-credential-helper", "operator image"];
     assert_failure(&error, "CredentialHelperMissing", false, &words);
 }

@@ -128,7 +128,7 @@ async fn registry_without_deletion_support_is_an_error() {
         &error,
         "RegistryUnsupported",
         false,
-        &["remove", "the registry does not do this"],
+        &["remove", "the registry does not support the operation"],
     );
     assert_eq!(Failure::Unsupported.reason(), error.reason());
 }
@@ -221,7 +221,7 @@ async fn endless_tag_list_is_an_error() {
         &listed.unwrap_err(),
         "RegistryError",
         false,
-        &["it lists more than 100000 tags"],
+        &["the registry lists more than 100000 tags"],
     );
     assert_eq!(server.seen("/v2/team/x/tags/list").len(), 3);
 }
@@ -263,7 +263,7 @@ async fn is_refused(list: String, words: &str) -> Fake {
 async fn page_of_more_than_100000_tags_is_an_error() {
     let others = r#","""#.repeat(100_000);
     let list = format!(r#"{{"tags":["v1"{others}]}}"#);
-    let server = is_refused(list, "it lists more than 100000 tags").await;
+    let server = is_refused(list, "the registry lists more than 100000 tags").await;
     assert_eq!(server.seen("/v2/team/x/tags/list").len(), 1);
 }
 
@@ -277,7 +277,7 @@ async fn invalid_list_of_tags_is_an_error() {
         r#"{"tags":["v1",2]}"#,
         r#"{"tags":"hunter2"}"#,
     ] {
-        is_refused(list.to_owned(), "its list of tags is invalid (line").await;
+        is_refused(list.to_owned(), "the list of tags is invalid (line").await;
     }
 }
 

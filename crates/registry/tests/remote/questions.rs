@@ -150,7 +150,7 @@ async fn silent_registry_times_out() {
         .digest_of(&tag(&host, "x"), &plain(None))
         .await
         .unwrap_err();
-    assert_failure(&error, "RegistryUnreachable", true, &["no answer within"]);
+    assert_failure(&error, "RegistryUnreachable", true, &["no response within"]);
     assert!(started.elapsed() < Duration::from_secs(10));
 }
 

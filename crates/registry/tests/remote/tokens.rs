@@ -142,7 +142,7 @@ async fn token_response_larger_than_64_kib_is_refused() {
         let asked = ask(&server.host, &plain(None)).await;
         assert_eq!(asked.is_ok(), accepted, "{asked:?}");
         if let Err(error) = asked {
-            assert_failure(&error, "RegistryError", false, &["answers without end"]);
+            assert_failure(&error, "RegistryError", false, &["too large"]);
         }
     }
 }

@@ -22,7 +22,7 @@ use crate::session::{Session, stopped};
 use crate::workspace::write_private;
 
 /// Reason for approval: the plan adopts a state.
-const TAKEN_OVER: &str = "the state was made by somebody else and is taken over";
+const TAKEN_OVER: &str = "the plan adopts a state that this resource did not create";
 
 /// Reason for approval: the plan removes every managed object.
 const EMPTIES: &str = "the plan removes every managed object of the state (spec.approval.emptying)";
@@ -99,7 +99,7 @@ impl Session {
         }
         if let Some(approved) = approved {
             let ApprovedPlan { id: other, .. } = approved;
-            crate::say!("plan {other} was approved, but this is {id}: nothing is applied");
+            crate::say!("plan {other} was approved, but the current plan is {id}; not applying it");
         }
         Ok(self.ask(id, because, findings).await)
     }
@@ -111,10 +111,8 @@ impl Session {
             Goal::Destroy if self.scripts.destroy.is_some() => "scripts.destroy",
             Goal::Apply | Goal::Destroy => return Ok(()),
         };
-        let text = format!(
-            "{script} makes no plan that a person or a rule could judge before anything is \
-             changed; nothing was"
-        );
+        let text =
+            format!("{script} creates no plan for approval or policy rules. Nothing was changed");
         Err(user("NoPlanFile", text))
     }
 
@@ -125,10 +123,10 @@ impl Session {
         let why = match plan_file::open(&self.layout.cache, approved.run, &self.key) {
             None => "is not on the cache volume".to_owned(),
             Some(plan) => match write_private(&file, &plan, 0o600) {
-                Err(error) => format!("could not be written: {error}"),
+                Err(error) => format!("cannot be written: {error}"),
                 Ok(()) => match self.plan_made(state).await {
                     Ok((summary, id)) if id == approved.id => return Some(summary),
-                    Ok(_) => "is another one by now: the state, the values or the module \
+                    Ok(_) => "differs from the current plan: the state, the values or the module \
                               changed"
                         .to_owned(),
                     Err(failure) => format!("cannot be read: {}", failure.message),
@@ -245,7 +243,10 @@ impl Session {
         let shown = match self.show(NO_COLOR).await {
             Ok(shown) => shown,
             Err(failure) => {
-                crate::say!("the plan is not in Secret {secret}: {}", failure.message);
+                crate::say!(
+                    "failed to publish the plan in Secret {secret}: {}",
+                    failure.message
+                );
                 return;
             }
         };
@@ -254,7 +255,7 @@ impl Session {
             .redactor
             .text(&String::from_utf8_lossy(&shown));
         if let Err(error) = plan_text::publish(&*self.secrets, secret, id, &text).await {
-            crate::say!("the plan is not in Secret {secret}: {error}");
+            crate::say!("failed to publish the plan in Secret {secret}: {error}");
         }
     }
 
@@ -278,7 +279,7 @@ impl Session {
 
     async fn nothing_to_do(&self, goal: Goal, findings: &mut Findings) -> Result<RunResult, Ended> {
         if goal == Goal::Destroy {
-            crate::say!("nothing is left to destroy");
+            crate::say!("nothing to destroy");
             return Ok(RunResult::Done);
         }
         findings.outputs = Some(self.outputs().await?);
@@ -297,7 +298,7 @@ async fn judged_until(
     let why = match tokio::time::timeout_at(deadline.into(), judged).await {
         Ok(Ok(matched)) => return matched,
         Ok(Err(error)) => error.to_string(),
-        Err(_) => "spec.timeouts.plan passed".to_owned(),
+        Err(_) => "the evaluation exceeded spec.timeouts.plan".to_owned(),
     };
     unjudged(&all, &why)
 }
@@ -319,7 +320,7 @@ fn denied(rule: &Matched, set: &ChangeSet) -> Failure {
         "PlanDenied",
         format!(
             "{rule}\nThis rule denies the plan, which would {what}. Nothing was applied. Change \
-             the module or its variables, or the rule"
+             the module, its variables or the rule"
         ),
     )
 }
@@ -343,8 +344,8 @@ mod tests {
         let plan = alustan_approval::Plan::default();
         let matched = judged_until(Instant::now(), rules, plan).await;
         let told: Vec<String> = matched.iter().map(ToString::to_string).collect();
-        let wanted = "spec.approval.rules[0] could not be judged and counts as matching: \
-                      spec.timeouts.plan passed: false";
+        let wanted = "spec.approval.rules[0] cannot be evaluated and counts as matching: \
+                      the evaluation exceeded spec.timeouts.plan: false";
         assert_eq!((told.len(), told[0].as_str()), (2, wanted));
     }
 }

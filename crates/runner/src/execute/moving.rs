@@ -46,7 +46,7 @@ impl Session {
                 Ok(Some(from))
             }
             Transfer::Done => {
-                crate::say!("the state was copied from {from} before");
+                crate::say!("the state was already copied from {from}");
                 Ok(Some(from))
             }
             Transfer::Nothing => Ok(None),
@@ -62,7 +62,7 @@ impl Session {
         let managed = managed.map(|it| self.secret_address(&it.pointer));
         managed
             .or_else(|| self.claimed.state_address.clone())
-            .unwrap_or_else(|| "its old place".to_owned())
+            .unwrap_or_else(|| "its previous location".to_owned())
     }
 
     async fn head_here(&self) -> Result<StateHead, Failure> {
@@ -88,7 +88,7 @@ impl Session {
         // The engine increments the serial on push.
         let serial = there.serial.unwrap_or_default().saturating_sub(1);
         let counted = with_serial(state, serial).ok_or_else(|| {
-            let message = "the state is not as engines write it; nothing was changed";
+            let message = "the state has an unknown format. Nothing was changed";
             module("MigrationFailed", message)
         })?;
         self.push_copy(&counted, true).await?;
@@ -98,15 +98,14 @@ impl Session {
         }
         Err(module(
             "MigrationFailed",
-            "the state was copied, but the copy has another lineage or serial number; nothing was \
-             changed",
+            "the copy of the state has a different lineage or serial. Nothing was changed",
         ))
     }
 
     async fn push_copy(&self, state: &[u8], force: bool) -> Result<(), Failure> {
         let file = self.layout.work.join(COPY);
         write_private(&file, state, 0o600).map_err(|error| {
-            let message = format!("write {}: {error}", file.display());
+            let message = format!("failed to write {}: {error}", file.display());
             world("WorkspaceFailed", message)
         })?;
         let mut arguments = vec!["state".into(), "push".into()];
@@ -122,8 +121,8 @@ impl Session {
     fn say_moved(&self, from: &str, state: &StateHead) {
         let to = self.state_address().unwrap_or_default();
         crate::say!(
-            "copied the state from {from} to {to}: lineage {}, serial {}, {} resources and outputs; \
-             what is at the old place is left as it was",
+            "copied the state from {from} to {to}: lineage {}, serial {}, {} resources and \
+             outputs; the state at the previous location is unchanged",
             state.lineage.as_deref().unwrap_or_default(),
             state.serial.unwrap_or_default(),
             state.things,
@@ -155,24 +154,24 @@ impl Session {
         let there = self.claimed.state_address.clone().unwrap_or_default();
         let here = self.state_address().unwrap_or_default();
         let way_out = if self.destroys() {
-            "Nothing was destroyed. Let the backend name the old place again: spec.backend, its Secret, \
-             or the module"
+            "Nothing was destroyed. Set the backend to the previous location again: in \
+             spec.backend, its Secret, or the module"
                 .to_owned()
         } else {
             let identity = self.record.identity();
             let (name, namespace) = (identity.resource(), &identity.namespace);
             format!(
-                "Nothing was changed: everything would be made a second time. Let the backend name \
-                 the old place again, or have the state copied to the new one: kubectl patch tf \
-                 {name} -n {namespace} --type merge -p \
+                "Nothing was changed: without the state, an apply would create every object again. \
+                 Set the backend to the previous location again, or copy the state to the new one: \
+                 kubectl patch tf {name} -n {namespace} --type merge -p \
                  '{{\"spec\":{{\"backend\":{{\"migrate\":true}}}}}}'"
             )
         };
         user(
             BACKEND_CHANGED,
             format!(
-                "the state of this resource is at {there}, but its backend is now {here}, where there \
-                 is none. {way_out}"
+                "the state of this resource is at {there}, but the backend is now {here}, which \
+                 has no state. {way_out}"
             ),
         )
     }
@@ -183,9 +182,9 @@ impl Session {
         user(
             "StateNotOurs",
             format!(
-                "the state was to be copied from {from} to {here}, but there is another one with the \
-                 lineage {lineage}, with {} resources and outputs in it. Nothing was changed. Name \
-                 another place in spec.backend",
+                "cannot copy the state from {from} to {here}: the target already has a state with \
+                 lineage {lineage} and {} resources and outputs. Nothing was changed. Set another \
+                 location in spec.backend",
                 head.things
             ),
         )
@@ -194,14 +193,14 @@ impl Session {
     fn lost(&self, from: &str) -> Failure {
         let here = self.state_address().unwrap_or_default();
         let Lineage::Of(lineage) = &self.claimed.lineage else {
-            return user("StateLost", "the state is gone");
+            return user("StateLost", "the state does not exist");
         };
         user(
             "StateLost",
             format!(
-                "the state of this resource, with the lineage {lineage}, is neither at {from}, from \
-                 where it was to be copied, nor at {here}. Nothing was changed. Put it back from a \
-                 backup at one of them"
+                "cannot copy the state of this resource: a state with lineage {lineage} exists \
+                 neither at {from} nor at {here}. Nothing was changed. Restore it from a backup at \
+                 one of these locations"
             ),
         )
     }
@@ -211,9 +210,9 @@ fn unsaved(from: &str) -> Failure {
     user(
         "MigrationFailed",
         format!(
-            "the last run could not save the state at {from}, and what is there is older than what \
-             exists. Nothing was changed. Let the backend name that place once more: the next run saves \
-             it, and then it can be moved"
+            "the last run could not save the state at {from}, and the state there is outdated. \
+             Nothing was changed. Set the backend to that location again: the next run saves the \
+             state, and then it can be moved"
         ),
     )
 }
@@ -223,9 +222,9 @@ fn not_ours_at(from: &str, head: &StateHead) -> Failure {
     user(
         "StateNotOurs",
         format!(
-            "the state was to be copied from {from}, but the one there has the lineage {lineage}, \
-             with {} resources and outputs in it, and is not that of this resource. Nothing was \
-             changed. Put the right one back there, or at the new place",
+            "cannot copy the state from {from}: the state there has lineage {lineage} and {} \
+             resources and outputs, and does not belong to this resource. Nothing was changed. \
+             Restore the state of this resource there, or at the new location",
             head.things
         ),
     )

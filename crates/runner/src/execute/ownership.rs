@@ -99,7 +99,10 @@ impl Session {
         match self.pull().await {
             // A script may keep the state where the engine does not find it.
             Err(failure) if self.scripts.init.is_some() => {
-                crate::say!("whose the state is, is not known: {}", failure.message);
+                crate::say!(
+                    "cannot determine the owner of the state: {}",
+                    failure.message
+                );
                 Ok(None)
             }
             pulled => pulled.map(Some),
@@ -126,7 +129,10 @@ impl Session {
         match self.pull().await {
             Ok(head) => head,
             Err(failure) => {
-                crate::say!("the plan's id does without the state: {}", failure.message);
+                crate::say!(
+                    "failed to read the state; the plan id does not cover it: {}",
+                    failure.message
+                );
                 StateHead::default()
             }
         }
@@ -204,22 +210,22 @@ impl Session {
         }
         let pulled = self.pull().await;
         pulled
-            .inspect_err(|failure| crate::say!("the state was not read: {}", failure.message))
+            .inspect_err(|failure| crate::say!("failed to read the state: {}", failure.message))
             .ok()
     }
 
     fn way_out_of_others(&self) -> String {
         if self.destroys() {
-            return "Nothing was destroyed. Put back the state of this resource, or let it go \
-                    without a destroy: spec.deletionPolicy: Orphan"
+            return "Nothing was destroyed. Restore the state of this resource, or release the \
+                    resource without a destroy: spec.deletionPolicy: Orphan"
                 .to_owned();
         }
         let identity = self.record.identity();
         let (name, namespace) = (identity.resource(), &identity.namespace);
         format!(
-            "Nothing was changed. Give this resource a state of its own, or set \
-             spec.backend.adopt: true to take this one over; its first plan then waits for \
-             approval: kubectl patch tf {name} -n {namespace} --type merge -p \
+            "Nothing was changed. Set another state location for this resource, or set \
+             spec.backend.adopt: true to adopt this state; the first plan then waits for approval: \
+             kubectl patch tf {name} -n {namespace} --type merge -p \
              '{{\"spec\":{{\"backend\":{{\"adopt\":true}}}}}}'"
         )
     }
@@ -230,12 +236,10 @@ impl Session {
             .unwrap_or_else(|| "its backend".to_owned());
         let lineage = head.lineage.as_deref().unwrap_or_default();
         let whose = match &self.claimed.lineage {
-            Lineage::Of(ours) => format!("that of this resource has the lineage {ours}"),
-            Lineage::Lost => {
-                "whose that is was known only to the run record, which was removed".to_owned()
-            }
+            Lineage::Of(ours) => format!("the state of this resource has lineage {ours}"),
+            Lineage::Lost => "its owner is unknown because the run record was deleted".to_owned(),
             Lineage::Unknown | Lineage::New => {
-                "it was there before anything of this resource was applied".to_owned()
+                "the state existed before the first apply of this resource".to_owned()
             }
         };
         let way_out = self.way_out_of_others();
@@ -243,8 +247,8 @@ impl Session {
         user(
             "StateNotOurs",
             format!(
-                "the state at {place} has the lineage {lineage}, with {things} resources and \
-                 outputs in it, but {whose}. {way_out}"
+                "the state at {place} has lineage {lineage} and {things} resources and outputs, \
+                 but {whose}. {way_out}"
             ),
         )
     }
@@ -261,6 +265,9 @@ fn head_of(version: Version) -> StateHead {
 pub(super) fn read(state: &[u8]) -> Result<StateHead, Failure> {
     StateHead::read(state).map_err(|error| {
         let place = place_in_json(&error);
-        module("StateUnreadable", format!("read the state: {place}"))
+        module(
+            "StateUnreadable",
+            format!("failed to read the state: {place}"),
+        )
     })
 }

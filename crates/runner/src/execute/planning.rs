@@ -119,7 +119,7 @@ impl Session {
         match self.summary().await {
             Ok(summary) => Some(summary.set),
             Err(failure) => {
-                crate::say!("the plan could not be summed up: {}", failure.message);
+                crate::say!("failed to summarize the plan: {}", failure.message);
                 None
             }
         }
@@ -130,7 +130,10 @@ impl Session {
         let shown = self.show("-json").await?;
         summary(&shown, &self.key).map_err(|error| {
             let place = place_in_json(&error);
-            module("PlanUnreadable", format!("read the plan: {place}"))
+            module(
+                "PlanUnreadable",
+                format!("failed to read the plan: {place}"),
+            )
         })
     }
 
@@ -148,7 +151,7 @@ impl Session {
         let kept =
             tokio::task::spawn_blocking(move || plan_file::keep(&cache, number, &file, &key)).await;
         if let Err(error) = kept.map_err(std::io::Error::other).and_then(|it| it) {
-            crate::say!("the plan is not kept on the cache volume: {error}");
+            crate::say!("failed to store the plan on the cache volume: {error}");
         }
     }
 }

@@ -20,7 +20,7 @@ impl Session {
                 user(
                     "OutputsUnreadable",
                     format!(
-                        "ALUSTAN_OUTPUTS_FILE is not JSON as of `terraform output -json`: {}",
+                        "ALUSTAN_OUTPUTS_FILE is not in the format of `terraform output -json`: {}",
                         place_in_json(&error)
                     ),
                 )
@@ -31,8 +31,8 @@ impl Session {
         let values = json_size::values(&text);
         if values > json_size::VALUES {
             let text = format!(
-                "the outputs have {values} values; at most {} are possible. The state is saved; encode large \
-                 outputs as text with jsonencode",
+                "the outputs have {values} JSON values, more than the limit of {}. The state is \
+                 saved. Encode large outputs as a string with jsonencode",
                 json_size::VALUES
             );
             return Err(user("OutputsTooLarge", text).into());
@@ -41,11 +41,12 @@ impl Session {
         if size > outputs::LARGEST {
             let sizes = found.iter().map(|(name, it)| (to_json(it).len(), name));
             let largest = sizes.max().map_or_else(String::new, |(size, name)| {
-                format!("; the largest is {name} ({size} bytes)")
+                format!("; the largest output is {name} ({size} bytes)")
             });
             let text = format!(
-                "the outputs have {size} bytes; at most {} fit into a Secret{largest}. The state is \
-                 saved; make them smaller, or hand big values on by an object store",
+                "the outputs are {size} bytes, more than the limit of {} bytes for a \
+                 Secret{largest}. The state is saved. Reduce the outputs, or pass large values \
+                 through an object store",
                 outputs::LARGEST
             );
             return Err(user("OutputsTooLarge", text).into());
@@ -56,7 +57,10 @@ impl Session {
     async fn engine_outputs(&self) -> Result<Outputs, Ended> {
         let unreadable = |error: serde_json::Error| {
             let place = place_in_json(&error);
-            module("OutputsUnreadable", format!("read the outputs: {place}"))
+            module(
+                "OutputsUnreadable",
+                format!("failed to read the outputs: {place}"),
+            )
         };
         if let Some(server) = &self.server {
             return match server.store().get().await {

@@ -252,7 +252,7 @@ fn engine_output_determines_failure_class_and_reason(
 #[test]
 fn failure_message_has_no_colours_or_frames() {
     let message = classify(Step::Init, 1, SYNTAX).message;
-    assert!(message.starts_with("init ended with exit code 1: Error: Terraform encountered"));
+    assert!(message.starts_with("init failed with exit code 1: Error: Terraform encountered"));
     assert!(
         message.ends_with(
             "Error: Invalid expression\non main.tf line 1, in resource \"terraform_data\" \"a\":"
@@ -272,7 +272,7 @@ fn script_with_missing_command_is_a_user_failure() {
     assert_eq!(failure.class, FailureClass::User);
     assert_eq!(
         failure.message,
-        "scripts.plan ended with exit code 127: bash: line 1: terragrunt: command not found"
+        "scripts.plan failed with exit code 127: bash: line 1: terragrunt: command not found"
     );
 }
 

@@ -56,7 +56,7 @@ impl Image {
     /// Writes the prepared folders as layers and pushes the image. Returns the digest of its manifest.
     pub(super) async fn push(&self, layout: &Layout, vars: &Vars) -> Result<Digest, Failure> {
         let layers = layers(&Place::new(layout))?;
-        crate::say!("pushing {}", self.target);
+        crate::say!("pushing image {}", self.target);
         let own = self.target.name().registry();
         registry(vars)?
             .append(
@@ -78,7 +78,7 @@ fn layers(place: &Place) -> Result<Vec<Layer>, Failure> {
         let folder = place.source(kind);
         // A link could lead to the credentials of this container.
         if !fs::symlink_metadata(&folder).is_ok_and(|found| found.is_dir()) {
-            let message = format!("{} is no folder", folder.display());
+            let message = format!("{} is not a folder", folder.display());
             return Err(module("PrepareFailed", message));
         }
         let content = Content {
@@ -109,11 +109,11 @@ fn refused(error: LayerError) -> Failure {
         LayerError::Write(error) => unwritten(error),
         LayerError::Read(..) => world(
             "PrepareFailed",
-            format!("a file cannot be put into an image: {error}"),
+            format!("failed to read a file for the image: {error}"),
         ),
         LayerError::Whiteout(_) | LayerError::Special(_) => user(
             "FileUnsupported",
-            format!("the module cannot be put into an image: {error}"),
+            format!("the image cannot contain a file of the module: {error}"),
         ),
     }
 }

@@ -23,7 +23,7 @@ pub(super) async fn pull(
     let digest = image.digest().cloned().ok_or_else(|| {
         module(
             "PrepareFailed",
-            format!("{} is not named by its digest", request.context),
+            format!("{} has no digest", request.context),
         )
     })?;
     registry(vars)?

@@ -33,11 +33,11 @@ pub(super) fn read(repository: &Path, path: &str) -> Result<String, Failure> {
     });
     let (Some(file), Some(size)) = (file, size) else {
         return Err(refuse(
-            "it is no file of the repository at this commit".to_owned(),
+            "the file does not exist in the repository at this commit".to_owned(),
         ));
     };
     if size > LONGEST {
-        return Err(refuse(format!("it has more than {LONGEST} bytes")));
+        return Err(refuse(format!("the file exceeds {LONGEST} bytes")));
     }
     let text = fs::read_to_string(file).map_err(|error| refuse(error.to_string()))?;
     check(&text).map_err(refuse)?;
@@ -62,7 +62,7 @@ fn check(text: &str) -> Result<(), String> {
             (Some("FROM"), [image, name @ ..]) => {
                 if !is_fixed(image, &stages) {
                     return Err(format!(
-                        "`FROM {image}`: what an image starts from must be `${{ALUSTAN_BASE}}`, or named by its \
+                        "`FROM {image}`: the base image must be `${{ALUSTAN_BASE}}`, or have a \
                          digest: `name@sha256:…`"
                     ));
                 }
@@ -77,17 +77,18 @@ fn check(text: &str) -> Result<(), String> {
             // Builders do not parse lines of a here-document as instructions. They also detect one in `${X:-<}<END`.
             (Some(word @ ("ADD" | "COPY" | "RUN")), _) if line.matches('<').count() > 1 => {
                 return Err(format!(
-                    "`{word}` with more than one `<`: here-documents are not supported"
+                    "`{word}` contains more than one `<`: here-documents are not supported"
                 ));
             }
             (Some("COPY" | "RUN"), _) => check_sources(&words, &stages)?,
             (Some("ONBUILD"), _) => {
-                return Err("`ONBUILD` belongs into base images".to_owned());
+                return Err("`ONBUILD` is not supported; it belongs in a base image".to_owned());
             }
             _ => {}
         }
     }
-    last.map(drop).ok_or_else(|| "it has no `FROM`".to_owned())
+    last.map(drop)
+        .ok_or_else(|| "the file has no `FROM`".to_owned())
 }
 
 /// Checks the images in `COPY --from=…` and `RUN --mount=from=…`.
@@ -111,7 +112,8 @@ fn check_sources(words: &[&str], stages: &BTreeSet<String>) -> Result<(), String
     {
         None => Ok(()),
         Some(image) => Err(format!(
-            "`{image}`: what is copied from must be a stage, or named by its digest: `name@sha256:…`"
+            "`{image}`: the source of a copy must be a stage, or an image with a digest: \
+             `name@sha256:…`"
         )),
     }
 }
@@ -141,7 +143,7 @@ fn instructions(text: &str) -> Result<Vec<String>, String> {
         if let Some(comment) = trimmed.strip_prefix('#') {
             let comment: String = comment.split_whitespace().collect();
             if comment.to_ascii_lowercase().starts_with("escape=") && comment != "escape=\\" {
-                return Err("its escape character must be the backslash".to_owned());
+                return Err("the escape character must be the backslash".to_owned());
             }
             continue;
         }
@@ -167,7 +169,7 @@ fn instructions(text: &str) -> Result<Vec<String>, String> {
     if open.is_empty() {
         Ok(instructions)
     } else {
-        Err("its last line ends with a backslash".to_owned())
+        Err("the last line ends with a backslash".to_owned())
     }
 }
 

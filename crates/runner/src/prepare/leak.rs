@@ -33,7 +33,7 @@ pub(super) fn check(marks: &[String], folders: [&Path; 2]) -> Result<(), Failure
 }
 
 fn unread(error: &io::Error) -> Failure {
-    let message = format!("the prepared module could not be read: {error}");
+    let message = format!("failed to read the prepared module: {error}");
     world("PrepareFailed", message)
 }
 

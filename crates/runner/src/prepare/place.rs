@@ -42,6 +42,6 @@ impl Place {
 pub(super) fn unwritten(error: io::Error) -> Failure {
     world(
         "PrepareFailed",
-        format!("the build's scratch space could not be written: {error}"),
+        format!("failed to write the scratch volume of the build: {error}"),
     )
 }

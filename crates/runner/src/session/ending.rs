@@ -28,12 +28,12 @@ fn said(step: Step, finished: &Finished) -> String {
 fn interrupted(step: Step, code: Option<i32>, cause: Cause, stderr: &str) -> Failure {
     let how = match code {
         Some(code) => classify(step, code, stderr).message,
-        None if stderr.is_empty() => "it was not started".to_owned(),
-        None => "it had not ended when the pod had to".to_owned(),
+        None if stderr.is_empty() => "the command was not started".to_owned(),
+        None => "the command did not end before the pod was terminated".to_owned(),
     };
     match cause {
-        Cause::Stopped => world("Interrupted", format!("the pod was stopped: {how}")),
-        Cause::Deadline => module("TimedOut", format!("the time limit passed: {how}")),
+        Cause::Stopped => world("Interrupted", format!("the pod was terminated: {how}")),
+        Cause::Deadline => module("TimedOut", format!("the timeout expired: {how}")),
     }
 }
 
@@ -42,6 +42,6 @@ pub(crate) fn stopped() -> Failure {
     failure(
         FailureClass::Transient,
         "Interrupted",
-        "the pod was stopped before anything was changed",
+        "the pod was terminated before the run changed anything",
     )
 }

@@ -52,7 +52,7 @@ pub(super) fn write_files(
 fn unwritten(error: &std::io::Error) -> Failure {
     world(
         "WorkspaceFailed",
-        format!("the workspace could not be written: {error}"),
+        format!("failed to write the workspace: {error}"),
     )
 }
 

@@ -111,7 +111,7 @@ impl Session {
             return false;
         };
         crate::say!(
-            "the state is locked since {} by {}, {} that has ended: releasing its lock {}",
+            "releasing the state lock acquired at {} by {}, {} that has ended: {}",
             lock.at,
             host(&lock.who),
             if is_own(lock) {
@@ -126,7 +126,7 @@ impl Session {
         match finished.await.and_then(|it| judge(Step::Unlock, &it, &[0])) {
             Ok(_) => true,
             Err(failure) => {
-                crate::say!("the lock could not be released: {}", failure.message);
+                crate::say!("failed to release the lock: {}", failure.message);
                 false
             }
         }

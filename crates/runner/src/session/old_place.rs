@@ -69,9 +69,9 @@ impl Session {
             .ok_or_else(|| {
                 user(
                     "MigrationFailed",
-                    "the state was in a backend of the module itself, of which nothing more is \
-                     known. Nothing was changed. Move the state by hand, with `init -migrate-state` \
-                     and the module before and after the change",
+                    "the state was in a backend block of the module, and its configuration is not \
+                     known. Nothing was changed. Move the state manually with `init \
+                     -migrate-state`, from the previous version of the module to the current one",
                 )
             })
     }
@@ -93,7 +93,7 @@ impl Session {
         arguments: &[&str],
     ) -> Result<(), Failure> {
         crate::say!(
-            "{} {} (at the old place of the state)",
+            "{} {} (at the previous location of the state)",
             self.engine.name(),
             arguments.join(" ")
         );
@@ -113,7 +113,10 @@ impl Session {
         };
         let finished = self.commands.run(task).await.map_err(|error| {
             let name = self.engine.name();
-            module("EngineNotStarted", format!("{name} did not start: {error}"))
+            module(
+                "EngineNotStarted",
+                format!("failed to start {name}: {error}"),
+            )
         })?;
         judge(Step::Migrate, &finished, &[0])?;
         Ok(())
@@ -130,13 +133,16 @@ impl Drop for Cleared<'_> {
             io::ErrorKind::NotFound => Ok(()),
             _ => Err(error),
         }) {
-            crate::say!("{} stays until the pod is gone: {error}", self.0.display());
+            crate::say!(
+                "failed to remove {}; it remains until the pod is deleted: {error}",
+                self.0.display()
+            );
         }
     }
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "it is given to map_err")]
 fn unwritten(error: io::Error) -> Failure {
-    let message = format!("the workspace could not be written: {error}");
+    let message = format!("failed to write the workspace: {error}");
     world("WorkspaceFailed", message)
 }

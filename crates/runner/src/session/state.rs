@@ -24,9 +24,10 @@ pub(super) async fn start_server(
         return Ok(None);
     };
     let server = StateServer::start(Arc::new(store), record.clone(), password());
-    let server = server
-        .await
-        .map_err(|error| world("StateUnavailable", format!("state server: {error}")))?;
+    let server = server.await.map_err(|error| {
+        let message = format!("failed to start the state server: {error}");
+        world("StateUnavailable", message)
+    })?;
     Ok(Some(server))
 }
 
@@ -66,12 +67,12 @@ fn lost(error: &StateError, identity: &Identity) -> Failure {
     user(
         "StateLost",
         format!(
-            "{error}. Nothing was changed. Restore it from a backup. Or begin anew with nothing \
-             (what exists stays, and is made a second time): save the Secrets of the resource, \
-             since they may hold an earlier version of the state (`kubectl get secrets -n \
-             {namespace} -l {NAME}={name} -o json >{name}.json`), abandon the resource (`kubectl \
-             annotate tf {name} -n {namespace} {ABANDON}=true`), delete it, delete the Secrets of \
-             the state (`kubectl delete secrets -n {namespace} -l \
+            "{error}. Nothing was changed. Restore the state from a backup. Or start with an empty \
+             state (existing objects remain, and an apply creates them again): save the Secrets of \
+             the resource, because they may contain an earlier version of the state (`kubectl get \
+             secrets -n {namespace} -l {NAME}={name} -o json >{name}.json`), abandon the resource \
+             (`kubectl annotate tf {name} -n {namespace} {ABANDON}=true`), delete it, delete the \
+             Secrets of the state (`kubectl delete secrets -n {namespace} -l \
              {NAME}={name},{COMPONENT}={component}`), and create it again"
         ),
     )

@@ -419,7 +419,7 @@ fn a_run_works_without_its_cache_volume() {
     ran.expect(RunResult::Done);
     assert!(
         ran.stderr
-            .contains("the plan is not kept on the cache volume"),
+            .contains("failed to store the plan on the cache volume"),
         "{}",
         ran.logs()
     );
@@ -444,7 +444,7 @@ fn too_large_outputs_fail_after_the_state_is_saved() {
     );
     let ran = world.run(RunKind::Apply);
     let message = ran.expect_failure(FailureClass::User, "OutputsTooLarge");
-    let largest = "the largest is big (800";
+    let largest = "the largest output is big (800";
     assert!(message.contains(largest), "{}", message);
     assert!(world.pointer().current.is_some());
 }

@@ -128,7 +128,7 @@ fn approval_is_valid_for_one_apply() {
     let ran = world.run(RunKind::Apply);
     assert_ne!(expect_pending(&ran), first.asks.unwrap().id);
     assert_eq!(world.read("count"), "");
-    assert!(ran.stderr.contains("nothing is applied"), "{}", ran.logs());
+    assert!(ran.stderr.contains("not applying it"), "{}", ran.logs());
     world.approve(&ran.report.unwrap());
     world.run(RunKind::Apply).expect(RunResult::Done);
     assert_eq!(world.read("count"), "applied\n");
@@ -141,7 +141,7 @@ fn approval_from_before_a_restore_applies_nothing() {
     world.inputs.approval.restored = Some(Timestamp::now());
     let ran = world.run(RunKind::Apply);
     assert_ne!(expect_pending(&ran), before.id);
-    assert!(ran.stderr.contains("nothing is applied"), "{}", ran.logs());
+    assert!(ran.stderr.contains("not applying it"), "{}", ran.logs());
     world.approve(&ran.report.unwrap());
     world.run(RunKind::Apply).expect(RunResult::Done);
 }
@@ -259,7 +259,7 @@ fn rule_with_evaluation_error_requires_approval() {
     expect_pending(&ran);
     let because = &ran.report.unwrap().asks.unwrap().because[0];
     assert!(
-        because.starts_with("spec.approval.rules[0] could not be judged and counts as matching"),
+        because.starts_with("spec.approval.rules[0] cannot be evaluated and counts as matching"),
         "{because}"
     );
 }
@@ -393,7 +393,7 @@ fn scripts_apply_only_the_approved_plan_file() {
     let message = world.run(RunKind::Apply);
     let message = message.expect_failure(FailureClass::User, "NoPlanFile");
     assert!(
-        message.starts_with("scripts.apply makes no plan"),
+        message.starts_with("scripts.apply creates no plan"),
         "{message}"
     );
     world.inputs.scripts.destroy = Some("terraform destroy -auto-approve".into());
@@ -401,7 +401,7 @@ fn scripts_apply_only_the_approved_plan_file() {
     let message = world.run(RunKind::Destroy);
     let message = message.expect_failure(FailureClass::User, "NoPlanFile");
     assert!(
-        message.starts_with("scripts.destroy makes no plan"),
+        message.starts_with("scripts.destroy creates no plan"),
         "{message}"
     );
     assert_eq!(world.read("count"), "applied\n");
@@ -428,7 +428,7 @@ fn plan_text_is_redacted_and_its_secret_is_optional() {
     world.secrets.remove("web-plan");
     let ran = world.run(RunKind::Plan);
     expect_pending(&ran);
-    let said = "the plan is not in Secret web-plan: secret web-plan does not exist";
+    let said = "failed to publish the plan in Secret web-plan: Secret web-plan does not exist";
     assert!(ran.stderr.contains(said), "{}", ran.logs());
 }
 

@@ -23,7 +23,7 @@ fn a_second_pod_leaves_a_claimed_run_untouched() {
     assert_eq!(ran.code, 0, "{}", ran.logs());
     assert_eq!(
         ran.stderr,
-        "alustan: run 1 of web-run is claimed by pod pod-of-uid-1 (uid uid-1); leaving it alone\n"
+        "alustan: run 1 of web-run is claimed by pod pod-of-uid-1 (uid uid-1); not executing it\n"
     );
     assert_eq!(ran.stdout, "");
     assert_eq!(world.secrets.get(REPORT), before);
@@ -41,7 +41,7 @@ fn run_with_another_number_is_not_claimed() {
     assert_eq!(ran.code, 0);
     assert!(
         ran.stderr
-            .contains("run 7 of web-run is not the current one, which is 1; leaving it alone")
+            .contains("run 7 of web-run is not the current run, which is 1; not executing it")
     );
     assert_eq!(world.secrets.get(REPORT), before);
 }
@@ -55,7 +55,7 @@ fn run_with_changed_inputs_is_not_claimed() {
     world.vars.insert("ALUSTAN_DECISION".into(), "00".into());
     let ran = world.finish(world.pod());
     assert_eq!(ran.code, 0);
-    let told = "run 1 of web-run was changed in its record by another client than the operator";
+    let told = "run 1 of web-run was changed in the run record by a client other than the operator";
     assert!(ran.stderr.contains(told), "{}", ran.stderr);
     assert_eq!(world.secrets.get(REPORT), before);
 }

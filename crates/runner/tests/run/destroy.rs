@@ -24,7 +24,7 @@ fn destroy_without_state_succeeds() {
     let ran = world.run(RunKind::Destroy);
     ran.expect(RunResult::Done);
     assert!(
-        ran.stderr.contains("there is no state: nothing to destroy"),
+        ran.stderr.contains("no state exists; nothing to destroy"),
         "{}",
         ran.logs()
     );

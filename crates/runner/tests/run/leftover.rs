@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::world::{KEY, Ran, World};
 
 const SEALED: &str = "cache/errored.tfstate.sealed";
-const PUSHING: &str = "pushing the state that an earlier run could not save";
+const PUSHING: &str = "pushing the unsaved state of an earlier run";
 
 /// A state with one output.
 fn state(serial: u64, lineage: &str, output: &str) -> String {
@@ -158,9 +158,9 @@ fn unsaved_state_without_room_is_reported_as_lost() {
     let (message, place) = unsaved.fail();
     assert_eq!(place, None);
     for part in [
-        "the state is LOST unless it is taken from this pod's",
-        "Secret web-report: there is no room for the",
-        "the cache volume goes with the pod",
+        "the state will be LOST with this pod: copy ",
+        "Secret web-report: the compressed state of",
+        "the cache volume is deleted with the pod",
     ] {
         assert!(message.contains(part), "no {part:?} in {message}");
     }
@@ -176,7 +176,7 @@ fn errored_state_that_can_be_pushed_is_not_kept() {
     let script = unsaved.world.inputs.scripts.apply.take().unwrap();
     let script = script.replace("touch", "true");
     unsaved.world.inputs.scripts.apply = Some(script);
-    let message = "scripts.apply ended with exit code 1".to_owned();
+    let message = "scripts.apply failed with exit code 1".to_owned();
     assert_eq!(unsaved.fail(), (message, None));
     assert_eq!(unsaved.saved()["lineage"], "lost");
     assert!(unsaved.world.leftover().is_none() && !unsaved.world.path(SEALED).exists());
@@ -205,7 +205,7 @@ fn older_unsaved_state_without_volume_stays_in_report() {
     let ran = unsaved.check_drift();
     assert!(
         ran.stderr
-            .contains("the old one stays in Secret web-report"),
+            .contains("the unsaved state is kept in Secret web-report"),
         "{}",
         ran.logs()
     );

@@ -10,7 +10,7 @@ use crate::world::{RECORD, World};
 const MODULE: &str = "resource \"terraform_data\" \"a\" { input = \"x\" }\n";
 const OTHER: &str = "resource \"terraform_data\" \"b\" { input = \"x\" }\n";
 
-const ADOPT: &str = "set spec.backend.adopt: true to take this one over; its first plan then waits \
+const ADOPT: &str = "set spec.backend.adopt: true to adopt this state; the first plan then waits \
                      for approval: kubectl patch tf web -n team --type merge -p \
                      '{\"spec\":{\"backend\":{\"adopt\":true}}}'";
 
@@ -51,7 +51,7 @@ fn state_of_another_owner_is_not_changed() {
                 RunKind::Destroy => "spec.deletionPolicy: Orphan",
                 _ => ADOPT,
             };
-            for part in [&lineage, "with 1 resources and outputs in it", way_out] {
+            for part in [&lineage, "and 1 resources and outputs", way_out] {
                 assert!(message.contains(part), "no {part:?} in {message}");
             }
             assert!(!ran.stdout.contains("Plan:"), "{}", ran.logs());
@@ -87,7 +87,7 @@ fn state_is_adopted_after_its_first_plan_is_approved() {
         let because = &report.asks.as_ref().unwrap().because;
         assert_eq!(
             because[..],
-            ["the state was made by somebody else and is taken over"]
+            ["the plan adopts a state that this resource did not create"]
         );
         assert_eq!(world.record().lineage, Lineage::Unknown);
         world.approve(&report);
@@ -167,7 +167,7 @@ fn replaced_managed_state_is_refused() {
     let ours = report.lineage.unwrap();
     assert!(
         message.contains(&lineage_of(&world))
-            && message.contains(&format!("that of this resource has the lineage {ours}")),
+            && message.contains(&format!("the state of this resource has lineage {ours}")),
         "{message}"
     );
 }
@@ -197,7 +197,7 @@ fn replaced_state_in_other_backends_is_refused() {
         ] {
             let ran = world.run(kind);
             let message = ran.expect_failure(FailureClass::User, "StateNotOurs");
-            let whose = format!("that of this resource has the lineage {ours}");
+            let whose = format!("the state of this resource has lineage {ours}");
             assert!(
                 message.contains("of-others") && message.contains(&whose),
                 "{message}"
@@ -245,7 +245,7 @@ fn state_is_owned_after_record_loss_if_an_apply_is_proven() {
         let ran = world.run(RunKind::Apply);
         if !is_managed {
             let message = ran.expect_failure(FailureClass::User, "StateNotOurs");
-            let why = "whose that is was known only to the run record, which was removed";
+            let why = "its owner is unknown because the run record was deleted";
             assert!(message.contains(why), "{message}");
             assert_eq!(world.record().lineage, Lineage::Lost);
             world.inputs.applied_before = true;

@@ -70,7 +70,7 @@ fn invalid_outputs_are_reported_by_position_and_not_quoted() {
             r#"{"a": {"value": 1, "sensitive": "hunter2"}}"#,
             "unexpected value at line 1, column 41",
         ),
-        ("hunter2", "no JSON at line 1, column 1"),
+        ("hunter2", "invalid JSON at line 1, column 1"),
         (r#"{"hunter2""#, "unexpected end at line 2, column 0"),
     ] {
         world.inputs.scripts.apply = Some(format!("echo '{content}' > $ALUSTAN_OUTPUTS_FILE"));
@@ -78,7 +78,9 @@ fn invalid_outputs_are_reported_by_position_and_not_quoted() {
         let message = ran.expect_failure(FailureClass::User, "OutputsUnreadable");
         assert_eq!(
             message,
-            format!("ALUSTAN_OUTPUTS_FILE is not JSON as of `terraform output -json`: {place}")
+            format!(
+                "ALUSTAN_OUTPUTS_FILE is not in the format of `terraform output -json`: {place}"
+            )
         );
         assert!(!ran.logs().contains("hunter2"), "{}", ran.logs());
     }
@@ -90,7 +92,7 @@ fn failed_script_is_reported_with_its_exit_code() {
     world.inputs.scripts.apply = Some("echo before; false; echo never".into());
     let ran = world.run(RunKind::Apply);
     let message = ran.expect_failure(FailureClass::Module, "ScriptFailed");
-    assert_eq!(message, "scripts.apply ended with exit code 1: before");
+    assert_eq!(message, "scripts.apply failed with exit code 1: before");
     assert!(ran.stdout.contains("before") && !ran.stdout.contains("never"));
     world.inputs.scripts.apply = Some("#!/no/such/shell\n".into());
     world

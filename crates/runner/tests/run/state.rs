@@ -34,7 +34,8 @@ fn engine_does_not_overwrite_a_concurrently_changed_state() {
     let ran = world.finish(pod);
     ran.expect_failure(FailureClass::Module, "ScriptFailed");
     assert!(
-        ran.stderr.contains("state was changed by somebody else"),
+        ran.stderr
+            .contains("the state was changed by another client"),
         "{}",
         ran.logs()
     );
@@ -168,9 +169,10 @@ fn fails_as_lost(world: &mut World) -> String {
 }
 
 /// Steps to a new, empty state: the Secrets of the operator are saved and deleted, and no object is created by hand.
-const WAY_OUT: &str = "save the Secrets of the resource, since they may hold an earlier version of \
-    the state (`kubectl get secrets -n team -l alustan.io/terraform=web -o json >web.json`), abandon \
-    the resource (`kubectl annotate tf web -n team alustan.io/abandon=true`), delete it, delete the \
+const WAY_OUT: &str = "save the Secrets of the resource, because they may contain an earlier \
+    version of the state (`kubectl get secrets -n team -l alustan.io/terraform=web -o json \
+    >web.json`), abandon the resource (`kubectl annotate tf web -n team \
+    alustan.io/abandon=true`), delete it, delete the \
     Secrets of the state (`kubectl delete secrets -n team -l \
     alustan.io/terraform=web,app.kubernetes.io/component=state`), and create it again";
 

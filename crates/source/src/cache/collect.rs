@@ -205,7 +205,7 @@ impl Call<'_> {
             action: "read the cache of",
             remote: self.url.remote().to_owned(),
             failure: GitFailure::Other,
-            detail: "an answer that cannot be read".to_owned(),
+            detail: "unexpected output".to_owned(),
         }
     }
 }

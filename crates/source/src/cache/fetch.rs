@@ -36,7 +36,11 @@ impl Fetch<'_> {
     pub(super) async fn run(&self) -> Result<(), Error> {
         match self.bring().await {
             Err(error) if is_own_fault(&error) => {
-                tracing::warn!(%error, remote = self.call.url.remote(), "git cache made anew");
+                tracing::warn!(
+                    %error,
+                    remote = self.call.url.remote(),
+                    "the git cache is damaged; fetching the repository again"
+                );
                 self.clear().await?;
                 self.bring().await
             }
@@ -73,7 +77,7 @@ impl Fetch<'_> {
             };
             self.call
                 .local(
-                    "make the cache of",
+                    "create the cache of",
                     &["init", "--quiet", "--bare", format],
                     Vec::new(),
                     LISTING,
@@ -87,7 +91,7 @@ impl Fetch<'_> {
         let name = format!("{}^{{commit}}", self.revision.commit);
         self.call
             .local(
-                "look for a commit of",
+                "find a commit of",
                 &["cat-file", "-e", &name],
                 Vec::new(),
                 LISTING,
@@ -107,7 +111,7 @@ impl Fetch<'_> {
             }) => {
                 tracing::debug!(
                     remote = self.call.url.remote(),
-                    "fetch by name, the host refuses commit ids"
+                    "the host does not serve commits by id; fetching by reference"
                 );
                 if revision.is_fixed() {
                     self.fetch_everything().await?;

@@ -165,7 +165,7 @@ impl Store {
             let Some(_alone) = self.lock_of(path).try_all() else {
                 continue;
             };
-            tracing::info!(bytes = freed, "a repository left the cache to make room");
+            tracing::info!(bytes = freed, "evicted a repository from the git cache");
             remove(path)?;
             size = size.saturating_sub(*freed);
         }

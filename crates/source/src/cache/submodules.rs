@@ -62,7 +62,7 @@ impl Grafted {
         self.bytes += submodule.bytes.saturating_add(prefixes) as u64;
         if self.bytes > LISTING {
             return Err(format!(
-                "the list of files with those of all submodules has more than {LISTING} bytes"
+                "the list of files including all submodules exceeds {LISTING} bytes"
             ));
         }
         Arc::make_mut(&mut self.tree).graft(path, Tree::clone(&submodule.tree));
@@ -112,7 +112,7 @@ impl GitCache {
                 });
             };
             if grafts.len() >= MANY {
-                return Err(call.unusable(path, format!("it is one of more than {MANY}")));
+                return Err(call.unusable(path, format!("more than {MANY} submodules")));
             }
             let (url, revision) = call.submodule(tree, path, &grafts, wanted).await?;
             drop((files, turn));
@@ -152,7 +152,7 @@ impl Call<'_> {
             .map_or(("", self.url), |graft| (graft.path.as_str(), &graft.url));
         let url = self.address(tree, path, inside, parent).await?;
         if !(wanted.allows)(&url) {
-            let why = format!("its repository {url} is not in the list of allowed repositories");
+            let why = format!("its repository {url} is not in the allow list of repositories");
             return Err(self.unusable(path, why));
         }
         let commit = match tree.get(path) {
@@ -180,7 +180,7 @@ impl Call<'_> {
             .unwrap_or(path)
             .trim_start_matches('/')
             .to_owned();
-        let unnamed = || self.unusable(path, format!("`{file}` names no address for it"));
+        let unnamed = || self.unusable(path, format!("`{file}` has no URL for the submodule"));
         let entry = tree.get(&file).ok_or_else(unnamed)?;
         let blob = format!("--blob={}", entry.object);
         let arguments = ["config", &blob, "-z", "--list"];
@@ -198,12 +198,15 @@ impl Call<'_> {
         let absolute = resolve(parent.remote(), &text).ok_or_else(|| {
             self.unusable(
                 path,
-                format!("its address `{}` climbs too high", text.escape_debug()),
+                format!(
+                    "its relative URL `{}` leaves the root of the host",
+                    text.escape_debug()
+                ),
             )
         })?;
         let url = RepositoryUrl::parse(&absolute).map_err(wrong)?;
         if url.subdir().is_some() {
-            return Err(self.unusable(path, format!("its address {url} names a folder")));
+            return Err(self.unusable(path, format!("its URL {url} contains a folder")));
         }
         Ok(url)
     }
@@ -350,7 +353,7 @@ mod tests {
         let refused = grafted.with("c", &snapshot(Tree::default(), 1));
         assert_eq!(
             refused.err().unwrap(),
-            "the list of files with those of all submodules has more than 67108864 bytes"
+            "the list of files including all submodules exceeds 67108864 bytes"
         );
         // Each file of a submodule has the path of the submodule as its prefix.
         let files = snapshot(tree(&["a", "b"]), 0);

@@ -110,10 +110,10 @@ impl Closure {
         };
         let followed = self.tree.follow(link, &self.steps).map_err(|astray| {
             refuse(match astray {
-                Astray::Missing => "points at nothing in the repository",
+                Astray::Missing => "is dangling",
                 Astray::Outside => "leads out of the repository",
-                Astray::Loop => "leads in circles",
-                Astray::TooLong => "passes too many folders and links",
+                Astray::Loop => "is part of a cycle",
+                Astray::TooLong => "passes too many folders and symbolic links",
             })
         })?;
         let inside = match &followed.found {
@@ -123,7 +123,7 @@ impl Closure {
             }
             Found::Submodule(_) => {
                 return Err(refuse(
-                    "points into a submodule, which is fetched only when the module itself uses it",
+                    "points into a submodule, which is fetched only if the module uses it",
                 ));
             }
         };
@@ -131,7 +131,7 @@ impl Closure {
         if inside && passed {
             Ok(())
         } else {
-            Err(refuse("leads out of what the module uses"))
+            Err(refuse("leads out of the files of the module"))
         }
     }
 }
@@ -184,7 +184,7 @@ fn check_name(path: &str) -> Result<(), Error> {
         });
     }
     if path.split('/').any(|part| ["", ".", ".."].contains(&part)) {
-        return Err(invalid_path(path, "is no path that git makes"));
+        return Err(invalid_path(path, "is not a valid git path"));
     }
     if path.contains([char::REPLACEMENT_CHARACTER, '\0']) {
         return Err(invalid_path(path, "is not UTF-8"));

@@ -34,7 +34,7 @@ impl GitAccess {
         environment: &BTreeMap<String, String>,
     ) -> Result<Self, Error> {
         let folder = private_folder(root)
-            .map_err(|source| cache_error("make a private folder in", root, source))?;
+            .map_err(|source| cache_error("create a private directory in", root, source))?;
         let write = |name: &str, bytes: &[u8]| {
             let path = folder.path().join(name);
             write_private(&path, bytes).map_err(|source| cache_error("write", &path, source))?;

@@ -206,32 +206,38 @@ impl GitFailure {
         let http = remote.starts_with("http");
         match self {
             Self::HostKeyMismatch => {
-                "somebody may be between the operator and the host; when the host has changed its key, put the new one under `known_hosts` of the Secret"
+                "the connection may be intercepted; if the host changed its key, set the new one \
+                 under `known_hosts` of the Secret"
             }
             Self::HostKeyUnknown => {
-                "put the host's line of `ssh-keyscan` under `known_hosts` of the Secret, after comparing its fingerprint"
+                "verify the fingerprint of the host key, and add the output of `ssh-keyscan` to \
+                 `known_hosts` of the Secret"
             }
-            Self::SshKeyUnreadable => "put an unencrypted OpenSSH private key into the Secret",
+            Self::SshKeyUnreadable => "set an unencrypted OpenSSH private key in the Secret",
             Self::Authentication if http => {
-                "the repository is private or does not exist: check user and token in the Secret of `gitRepo.credentialsSecret`"
+                "the repository is private or does not exist: check user name and token in the \
+                 Secret of `gitRepo.credentialsSecret`"
             }
             Self::Authentication => {
                 "check that the key of `gitRepo.sshKeySecret` is a deploy key of the repository"
             }
-            Self::NotFound => "check `gitRepo.url`, and that the credentials may read it",
+            Self::NotFound => "check `gitRepo.url` and the read permission of the credentials",
             Self::Tls => {
-                "check the host's certificate, or give its authority in `gitRepo.caBundle`, or under `ca.crt` of the Secret of `gitRepo.credentialsSecret`"
+                "check the certificate of the host, or set its certificate authority in \
+                 `gitRepo.caBundle` or under `ca.crt` of the Secret of `gitRepo.credentialsSecret`"
             }
             Self::AuthorityUnreadable => {
-                "give whole certificates in PEM in `gitRepo.caBundle`, under `ca.crt` of the Secret of `gitRepo.credentialsSecret`, and in the operator's `--ca-file`"
+                "use complete PEM certificates in `gitRepo.caBundle`, under `ca.crt` of the Secret \
+                 of `gitRepo.credentialsSecret`, and in `--ca-file` of the operator"
             }
-            Self::RateLimited | Self::Unreachable => "it is tried again",
-            Self::CommitRefused => "the reference is looked up again",
+            Self::RateLimited | Self::Unreachable => "retried automatically",
+            Self::CommitRefused => "the reference is resolved again automatically",
             Self::ReferenceMissing => "check `gitRepo.branch` or `gitRepo.tag`",
             Self::OutOfMemory => {
-                "keep large files that change out of the repository: git stores them as differences, and needs a multiple of their size"
+                "remove large files that change from the repository: git stores them as deltas, \
+                 which require a multiple of their size"
             }
-            Self::Other => "see git's own words",
+            Self::Other => "see the message of git",
         }
     }
 }
@@ -239,18 +245,18 @@ impl GitFailure {
 impl fmt::Display for GitFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::HostKeyMismatch => "the host's key is not the known one",
-            Self::HostKeyUnknown => "the host's key is not known",
+            Self::HostKeyMismatch => "the host key differs from the known one",
+            Self::HostKeyUnknown => "the host key is unknown",
             Self::SshKeyUnreadable => "ssh cannot read the private key",
             Self::Authentication => "the host refuses the credentials",
-            Self::NotFound => "the host has no such repository",
-            Self::Tls => "the host's certificate is not trusted",
-            Self::AuthorityUnreadable => "the certificates to trust cannot be read",
-            Self::RateLimited => "the host asks to slow down",
-            Self::Unreachable => "the host cannot be reached",
-            Self::CommitRefused => "the host does not hand out the commit",
-            Self::OutOfMemory => "a file needs more memory than git may use",
-            Self::ReferenceMissing => "the reference is not there",
+            Self::NotFound => "the repository does not exist on the host",
+            Self::Tls => "the certificate of the host is not trusted",
+            Self::AuthorityUnreadable => "the certificate authorities cannot be read",
+            Self::RateLimited => "the host rate-limits requests",
+            Self::Unreachable => "the host is unreachable",
+            Self::CommitRefused => "the host does not serve the commit",
+            Self::OutOfMemory => "a file exceeds the memory limit of git",
+            Self::ReferenceMissing => "the reference does not exist",
             Self::Other => "git failed",
         })
     }

@@ -93,7 +93,7 @@ impl Session {
         environment: &BTreeMap<String, OsString>,
     ) -> Result<Self, Error> {
         let folder = private_folder(root)
-            .map_err(|source| cache_error("make a private folder in", root, source))?;
+            .map_err(|source| cache_error("create a private directory in", root, source))?;
         let mut session = Self {
             folder,
             remote: url.remote().to_owned(),
@@ -217,7 +217,7 @@ impl Session {
                 remote: self.remote.clone(),
                 limit,
             },
-            RunError::Pipe(source) => cache_error("talk to git in", self.folder.path(), source),
+            RunError::Pipe(source) => cache_error("run git in", self.folder.path(), source),
         }
     }
 

@@ -10,7 +10,7 @@ pub(crate) const PATH: usize = 4_096;
 pub(super) const NAME: usize = 256;
 
 /// Reason for which a computed source is not followed.
-pub(super) const COMPUTED: &str = "the module's source is not a literal";
+pub(super) const COMPUTED: &str = "the source of the module is not a literal";
 
 /// Modules and backend that a configuration file refers to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -52,7 +52,7 @@ impl Facts {
         if source.len() > PATH {
             self.unclear(line, "the path of a module is too long");
         } else if self.calls.len() == SOURCES {
-            self.unclear(line, "the file calls too many modules");
+            self.unclear(line, "the file contains too many module calls");
         } else {
             let module = module.chars().take(NAME).collect();
             self.calls.insert(source.to_owned(), Call { module, line });

@@ -75,7 +75,7 @@ impl<'t> Scanner<'t> {
             let start = self.at;
             match self.peek() {
                 None if self.blocks.is_empty() => return Ok(()),
-                None => return Err("the last block does not end"),
+                None => return Err("the last block is not closed"),
                 Some(b'}') => {
                     self.at += 1;
                     self.close()?;
@@ -85,7 +85,7 @@ impl<'t> Scanner<'t> {
             }
             let name = self.word();
             if name.is_empty() {
-                return Err("neither an attribute nor a block");
+                return Err("expected an attribute or a block");
             }
             self.skip_spaces()?;
             if self.peek() == Some(b'=') {
@@ -185,7 +185,7 @@ impl<'t> Scanner<'t> {
                         None | Some(b'\n' | b'}') if open.is_empty() => {
                             return Ok(self.text.get(start..end).unwrap_or_default());
                         }
-                        None => return Err("an expression does not end"),
+                        None => return Err("an expression is not terminated"),
                         Some(byte) if byte.is_ascii_whitespace() => {
                             self.at += 1;
                             continue;
@@ -208,7 +208,7 @@ impl<'t> Scanner<'t> {
             b'"' => open.push(Part::Quote),
             b')' | b']' | b'}' => match open.pop() {
                 Some(Part::Bracket(closing)) if closing == byte => {}
-                _ => return Err("brackets that do not match"),
+                _ => return Err("mismatched brackets"),
             },
             b'<' => {
                 if let Some((word, length)) = heredoc_start(self.rest()) {
@@ -239,7 +239,7 @@ impl<'t> Scanner<'t> {
                 _ => {}
             }
         }
-        Err("a quoted string does not end in its line")
+        Err("a quoted string is not closed on its line")
     }
 
     /// Reads a heredoc to the end of its closing line, without the newline, or to an interpolation in it.
@@ -259,7 +259,7 @@ impl<'t> Scanner<'t> {
                 return Ok(());
             }
         }
-        Err("a heredoc does not end")
+        Err("a heredoc is not terminated")
     }
 
     /// Skips `byte` of a template. Returns true after `${` and `%{`, which begin an interpolation or a directive.
@@ -333,7 +333,7 @@ impl<'t> Scanner<'t> {
             return Ok(false);
         }
         let inside = self.text.get(self.at + 2..).unwrap_or_default();
-        let length = inside.find("*/").ok_or("a comment does not end")?;
+        let length = inside.find("*/").ok_or("a comment is not closed")?;
         self.at += length + 4;
         Ok(true)
     }

@@ -17,7 +17,7 @@ pub(super) fn read(text: &str) -> Facts {
     if let Err(error) = read {
         facts.unclear(
             error.line().max(1),
-            "the file is not a configuration in JSON",
+            "the file is not a valid JSON configuration",
         );
     }
     facts

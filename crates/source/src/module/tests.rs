@@ -239,7 +239,7 @@ fn facts_of_one_file_have_bounds() {
     let many: String = (0..=SOURCES).map(call).collect();
     assert_eq!(
         unclear("x.tf", &many),
-        (SOURCES + 1, "the file calls too many modules")
+        (SOURCES + 1, "the file contains too many module calls")
     );
     let named = format!("module \"{}\" {{ source = \"./x\" }}", "m".repeat(10_000));
     assert_eq!(facts("x.tf", &named).calls["./x"].module.len(), NAME);

@@ -56,24 +56,24 @@ fn fault(name: &str) -> Option<&'static str> {
         (name.starts_with('-'), "it starts with `-`"),
         (
             name == "@" || name.contains("@{"),
-            "it is `@` or holds `@{`",
+            "it is `@` or contains `@{`",
         ),
         (
             name.split('/').any(str::is_empty),
-            "it starts or ends with `/` or holds `//`",
+            "it starts or ends with `/` or contains `//`",
         ),
         (
             name.split('/').any(|part| part.starts_with('.')),
-            "a part of it starts with `.`",
+            "a component starts with `.`",
         ),
-        (part_ends(".lock"), "a part of it ends with `.lock`"),
+        (part_ends(".lock"), "a component ends with `.lock`"),
         (
             name.ends_with('.') || name.contains(".."),
-            "it ends with `.` or holds `..`",
+            "it ends with `.` or contains `..`",
         ),
         (
             name.contains(|c: char| c.is_control() || " ~^:?*[\\".contains(c)),
-            "it holds a character that git does not allow",
+            "it contains a character that git does not allow",
         ),
     ];
     rules
@@ -93,7 +93,8 @@ impl CommitId {
         }
         Err(Error::InvalidReference {
             name: text.escape_debug().to_string(),
-            why: "a commit is named by all 40 (or 64) hexadecimal digits, as `git rev-parse` prints them; hosts do not find it by a part of them",
+            why: "a commit must have all 40 (or 64) hexadecimal digits, as printed by `git \
+                  rev-parse`; hosts do not resolve abbreviated ids",
         })
     }
 }

@@ -89,11 +89,11 @@ async fn invalid_module_or_path_is_reported_with_its_reason() {
         (
             "nothing",
             "PathNotFound",
-            "`nothing` is not in the repository",
+            "`nothing` does not exist in the repository",
         ),
         ("file", "InvalidPath", "is a file"),
-        ("../x", "InvalidPath", "leaves the repository"),
-        ("/etc", "InvalidPath", "machine's root"),
+        ("../x", "InvalidPath", "contains `..`"),
+        ("/etc", "InvalidPath", "is absolute"),
     ] {
         let error = cache.context(&server.url(), path, &none).await.unwrap_err();
         assert_eq!(

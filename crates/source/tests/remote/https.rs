@@ -196,7 +196,7 @@ async fn silent_host_times_out() {
         .resolve(&url, &Reference::Default, &Credentials::default())
         .await
         .unwrap_err();
-    assert_failure(&error, "GitTimeout", true, &["no end after"]);
+    assert_failure(&error, "GitTimeout", true, &["timed out after"]);
     assert!(started.elapsed() < Duration::from_secs(10));
 }
 
@@ -265,7 +265,7 @@ async fn host_without_commit_fetch_is_queried_by_reference() {
         .context_of(&server.url(), "", &stale, &none)
         .await
         .unwrap_err();
-    assert_failure(&error, "RevisionMoved", true, &["looked up again"]);
+    assert_failure(&error, "RevisionMoved", true, &["retried automatically"]);
     let revision = fresh.resolve(&server.url(), None, &none).await.unwrap();
     fresh
         .context_of(&server.url(), "", &revision, &none)

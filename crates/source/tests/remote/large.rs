@@ -197,7 +197,7 @@ async fn repository_that_needs_too_much_memory_is_refused() {
         .context(&server.url(), "module", &none)
         .await
         .unwrap_err();
-    let words = ["a file needs more memory than git may use"];
+    let words = ["a file exceeds the memory limit of git"];
     assert_failure(&error, "RepositoryTooLarge", false, &words);
 }
 

@@ -141,7 +141,7 @@ async fn unreachable_commit_is_fetched_if_the_host_serves_it() {
         &error,
         "CommitNotFound",
         false,
-        &[&dropped, "no branch and no tag"],
+        &[&dropped, "no branch or tag"],
     );
 }
 
@@ -168,7 +168,7 @@ async fn unknown_commit_is_reported() {
 async fn commit_in_a_repository_without_branches_is_reported() {
     let origin = Origin::with(&[("main.tf", "")]);
     origin.git(&["-C", "r.git", "update-ref", "-d", "refs/heads/main"]);
-    misses_a_commit(&origin, "no branch and no tag").await;
+    misses_a_commit(&origin, "no branch or tag").await;
 }
 
 #[tokio::test]
@@ -271,7 +271,7 @@ async fn empty_repository_is_used_after_its_first_commit() {
             .resolve(&server.url(), branch, &none)
             .await
             .unwrap_err();
-        assert_failure(&error, "RepositoryEmpty", false, &["push a first commit"]);
+        assert_failure(&error, "RepositoryEmpty", false, &["push a commit"]);
     }
     origin.commit(&[("main.tf", "# 1\n")]);
     let context = cache.context(&server.url(), "", &none).await.unwrap();

@@ -167,7 +167,7 @@ async fn unknown_and_changed_host_keys_are_refused() {
         &refusal(&url, &mismatch).await,
         "HostKeyMismatch",
         false,
-        &["not the known one"],
+        &["differs from the known one"],
     );
 }
 
@@ -202,7 +202,7 @@ async fn missing_repositories_and_branches_are_reported() {
         &refusal(&url, &server.credentials()).await,
         "RepositoryEmpty",
         false,
-        &["is empty", "push a first commit"],
+        &["is empty", "push a commit"],
     );
 }
 

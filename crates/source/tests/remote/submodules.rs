@@ -106,7 +106,7 @@ async fn submodules_of_disallowed_repositories_are_refused() {
     let message = refused.to_string();
     assert!(
         message.contains("modules/deep")
-            && message.contains("is not in the list of allowed repositories"),
+            && message.contains("is not in the allow list of repositories"),
         "{message}"
     );
     assert!(!refused.is_transient());
@@ -158,8 +158,8 @@ async fn invalid_submodule_is_reported_with_its_cause() {
     for (url, word) in [
         ("file:///etc", "scheme `file`"),
         ("ext::sh", "`::`"),
-        ("../../../../s.git", "climbs too high"),
-        ("https://host/s//folder", "names a folder"),
+        ("../../../../s.git", "leaves the root of the host"),
+        ("https://host/s//folder", "contains a folder"),
     ] {
         let origin = origin(url);
         let server = HttpServer::plain(origin.folder.path(), rules(None)).await;
@@ -189,7 +189,7 @@ async fn invalid_submodule_is_reported_with_its_cause() {
         .await
         .unwrap_err();
     assert!(
-        error.to_string().contains("`.gitmodules` names no address"),
+        error.to_string().contains("`.gitmodules` has no URL"),
         "{error}"
     );
 }
@@ -222,6 +222,6 @@ async fn more_than_100_submodules_are_refused() {
         &error,
         "SubmoduleUnusable",
         false,
-        &["one of more than 100"],
+        &["more than 100 submodules"],
     );
 }

@@ -10,14 +10,15 @@ pub enum StateError {
     #[error(transparent)]
     Store(#[from] StoreError),
     /// The pointer is not valid JSON.
-    #[error("pointer of the state in secret {0} is unreadable")]
+    #[error("the state pointer in Secret {0} is unreadable")]
     Pointer(String, #[source] serde_json::Error),
     /// The pointer Secret does not exist.
-    #[error("secret {0}, which says where the state is, does not exist")]
+    #[error("Secret {0} with the state pointer does not exist")]
     NoPointer(String),
     /// A slot that the pointer names does not exist or is empty.
     #[error(
-        "secret {slot} with a part of version {version} of the state is gone or empty; {advice}"
+        "Secret {slot} with a part of version {version} of the state does not exist or is empty; \
+         {advice}"
     )]
     NoSlot {
         /// Name of the Secret.
@@ -31,10 +32,13 @@ pub enum StateError {
     #[error("{0}")]
     Corrupt(String),
     /// Another writer moved the pointer since it was read.
-    #[error("state was changed by somebody else since this run read it")]
+    #[error("the state was changed by another client since this run read it")]
     Moved,
     /// Not enough slots.
-    #[error("state needs {needed} more slots of {CHUNK} bytes, but {free} of {all} are free")]
+    #[error(
+        "the state needs {needed} more slots of {CHUNK} bytes, but only {free} of {all} slots are \
+         free"
+    )]
     NoRoom {
         /// Slots that the new version needs.
         needed: usize,

@@ -37,7 +37,8 @@ fn check_slots(name: &str, version: &Version) -> Result<(), StateError> {
     let (slots, number) = (&version.slots, version.version);
     if slots.len() > SLOTS {
         return Err(StateError::Corrupt(format!(
-            "secret {name} names {} secrets for version {number} of the state, more than {SLOTS}",
+            "Secret {name} lists {} Secrets for version {number} of the state, more than the limit \
+             of {SLOTS}",
             slots.len()
         )));
     }
@@ -45,7 +46,7 @@ fn check_slots(name: &str, version: &Version) -> Result<(), StateError> {
     match slots.iter().find(|slot| !seen.insert(*slot)) {
         None => Ok(()),
         Some(slot) => Err(StateError::Corrupt(format!(
-            "secret {name} names secret {slot} twice for version {number} of the state"
+            "Secret {name} lists Secret {slot} twice for version {number} of the state"
         ))),
     }
 }
@@ -130,7 +131,7 @@ pub(super) async fn join(
         Err(fault) => fault,
     };
     let advice = match &pointer.previous {
-        None => "there is no version before it".to_owned(),
+        None => "no previous version exists".to_owned(),
         Some(previous) => advice(previous, unpack(secrets, previous, known).await?.is_ok()),
     };
     Err(match fault {
@@ -151,12 +152,13 @@ fn advice(previous: &Version, intact: bool) -> String {
     let serial = previous.serial.unwrap_or_default();
     if intact {
         format!(
-            "version {} before it (serial {serial}) is intact: to go back to it, make `previous` \
-             of the pointer Secret its `current`, after looking at what was applied since",
+            "the previous version {} (serial {serial}) is intact. To restore it, check what was \
+             applied since then, and set `current` of the pointer Secret to the value of \
+             `previous`",
             previous.version
         )
     } else {
-        format!("version {} before it is lost as well", previous.version)
+        format!("the previous version {} is lost as well", previous.version)
     }
 }
 
@@ -175,7 +177,7 @@ async fn unpack(
         };
         match found {
             Some(chunk) if packed.len() + chunk.len() > PACKED => {
-                let why = format!("its slots have more than {PACKED} bytes");
+                let why = format!("its slots exceed {PACKED} bytes");
                 return Ok(Err(Fault::Damaged(why)));
             }
             Some(chunk) if !chunk.is_empty() => packed.extend(chunk),
@@ -192,7 +194,7 @@ fn verify(version: &Version, packed: &[u8]) -> Result<Vec<u8>, String> {
         .read_to_end(&mut state)
         .map_err(|error| error.to_string())?;
     if state.len() > LARGEST {
-        return Err(format!("it has more than {LARGEST} bytes"));
+        return Err(format!("it exceeds {LARGEST} bytes"));
     }
     if sha256_hex(&state) == version.sha256 {
         Ok(state)

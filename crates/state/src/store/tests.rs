@@ -437,7 +437,7 @@ async fn damaged_state_error_names_the_intact_version() {
         "{error}"
     );
     assert!(
-        error.contains("version 1 before it (serial 1) is intact"),
+        error.contains("the previous version 1 (serial 1) is intact"),
         "{error}"
     );
 }
@@ -459,10 +459,7 @@ async fn decompression_of_a_state_version_is_limited() {
     secrets.put("state", [(POINTER, pointer)]);
     secrets.put("slot-0", [(DATA, packed.finish().unwrap())]);
     let error = open_with(&secrets, 1, 1).await.err().unwrap().to_string();
-    assert!(
-        error.contains("it has more than 268435456 bytes"),
-        "{error}"
-    );
+    assert!(error.contains("it exceeds 268435456 bytes"), "{error}");
 }
 
 #[tokio::test]
@@ -477,7 +474,7 @@ async fn pointer_to_more_slots_than_the_limit_is_refused() {
     secrets.put("state", [(POINTER, pointer)]);
     let error = open_with(&secrets, 1, 1).await.err().unwrap().to_string();
     assert!(
-        error.contains("names 1025 secrets for version 1"),
+        error.contains("lists 1025 Secrets for version 1"),
         "{error}"
     );
     assert_eq!(secrets.reads(), ["state"]);
@@ -505,7 +502,7 @@ async fn pointer_that_names_a_slot_twice_is_refused(#[case] is_current: bool) {
     secrets.put("state", [(POINTER, crate::secrets::to_json(&pointer))]);
     let error = open_with(&secrets, 2, 2).await.err().unwrap().to_string();
     assert!(
-        error.contains("names secret slot-0 twice for version 1"),
+        error.contains("lists Secret slot-0 twice for version 1"),
         "{error}"
     );
     assert_eq!(secrets.reads(), ["state"]);
@@ -526,7 +523,7 @@ async fn slots_are_read_up_to_the_size_of_the_largest_state() {
     let opened = StateStore::open(secrets.clone(), "state".into(), names(1), more, writer()).await;
     let error = opened.err().unwrap().to_string();
     assert!(
-        error.contains("its slots have more than 269484032 bytes"),
+        error.contains("its slots exceed 269484032 bytes"),
         "{error}"
     );
     // The pointer, and five batches of 64 slots.

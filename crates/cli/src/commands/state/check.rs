@@ -18,7 +18,7 @@ pub(super) fn check(new: &StateHead, old: &StateHead, same: bool) -> Result<(), 
         && new != old
     {
         return Err(format!(
-            "its lineage is {new}, that of the present state {old}"
+            "its lineage {new} differs from the lineage {old} of the current state"
         ));
     }
     let (new, old) = (
@@ -28,10 +28,10 @@ pub(super) fn check(new: &StateHead, old: &StateHead, same: bool) -> Result<(), 
     match new.cmp(&old) {
         Ordering::Greater => Ok(()),
         Ordering::Equal => Err(format!(
-            "its serial number is {new}, as that of the present state, which is another"
+            "its serial {new} equals the serial of the current state, but the content differs"
         )),
         Ordering::Less => Err(format!(
-            "its serial number is {new}, and the present state is newer: {old}"
+            "its serial {new} is lower than the serial {old} of the current state"
         )),
     }
 }
@@ -64,9 +64,9 @@ mod tests {
     #[rstest]
     #[case::newer(head("l", 4, 1), false, None)]
     #[case::identical(head("l", 3, 1), true, None)]
-    #[case::same_serial_other_content(head("l", 3, 1), false, Some("as that of the present"))]
-    #[case::older(head("l", 2, 1), false, Some("newer: 3"))]
-    #[case::of_another_lineage(head("m", 4, 1), false, Some("lineage is m"))]
+    #[case::same_serial_other_content(head("l", 3, 1), false, Some("equals the serial"))]
+    #[case::older(head("l", 2, 1), false, Some("lower than the serial 3"))]
+    #[case::of_another_lineage(head("m", 4, 1), false, Some("lineage m differs"))]
     #[case::newer_and_empty(head("l", 4, 0), false, None)]
     fn only_a_newer_state_replaces_the_current_one(
         #[case] new: StateHead,

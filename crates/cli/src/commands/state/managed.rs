@@ -25,15 +25,15 @@ pub(super) async fn managed(cluster: &Cluster, tf: &Terraform) -> Result<Record,
         .is_some_and(|it| it.provider.is_some());
     if address.is_none() && !is_chosen {
         return Err(Error::Refused(format!(
-            "nothing is known of the state of {} yet: no run has told where it is",
+            "the location of the state of {} is not known yet: no run has reported it",
             Key::of(tf)
         )));
     }
     Err(Error::Refused(format!(
-        "the state of {} is not kept by the operator ({}): take `terraform state` in a checkout of \
-         {}, with the credentials of the backend",
+        "the state of {} is not a managed state ({}). Use `terraform state` in a checkout of {}, \
+         with the credentials of the backend",
         Key::of(tf),
-        address.unwrap_or("its place is not known yet"),
+        address.unwrap_or("location not known yet"),
         tf.spec.git_repo.url
     )))
 }

@@ -69,13 +69,13 @@ impl Push {
         })?;
         let no_state = |why: String| {
             Error::Refused(format!(
-                "{} is no Terraform state: {why}",
+                "{} is not a Terraform state: {why}",
                 self.file.display()
             ))
         };
         let head = StateHead::read(&bytes).map_err(|error| no_state(place_in_json(&error)))?;
         if head.lineage.is_none() || head.serial.is_none() {
-            return Err(no_state("it has no lineage and serial number".to_owned()));
+            return Err(no_state("lineage or serial is missing".to_owned()));
         }
         Ok(NewState { bytes, head })
     }
@@ -98,7 +98,7 @@ impl Push {
         }
         let (now, _) = record.read().await?;
         if now.lock.as_ref().is_none_or(|held| held.id != lock.id) {
-            let why = format!("run {} has begun meanwhile", now.number);
+            let why = format!("run {} started during the push", now.number);
             return Err(refused(&record.key, &why));
         }
         let written = store.put(new.bytes.clone()).await;
@@ -119,7 +119,7 @@ impl Push {
     ) -> Result<StateStore, Error> {
         if !maker.has_pointer().await? {
             if before.state_made && !self.force {
-                let why = "the present one is lost; --force begins anew with the file";
+                let why = "the current state is lost; use --force to replace it with the file";
                 return Err(refused(&record.key, why));
             }
             maker.pointer().await?;
@@ -127,14 +127,14 @@ impl Push {
         let slots = maker.slots(slots(before)).await?;
         let store = open(record, slots, Arc::new(maker.clone()), &lock.id).await;
         store.map_err(|source| Error::State {
-            what: format!("read the present state of {}", record.key),
+            what: format!("read the current state of {}", record.key),
             source,
         })
     }
 }
 
 fn refused(key: &Key, why: &str) -> Error {
-    Error::Refused(format!("the state of {key} is not pushed: {why}"))
+    Error::Refused(format!("cannot push the state of {key}: {why}"))
 }
 
 async fn describe(store: &StateStore) -> String {
@@ -142,7 +142,7 @@ async fn describe(store: &StateStore) -> String {
         return "empty".to_owned();
     };
     format!(
-        "version {}: serial {}, lineage {}; the version before is kept",
+        "version {}: serial {}, lineage {}; the previous version is kept",
         version.version,
         version.serial.unwrap_or_default(),
         version.lineage.unwrap_or_default()
@@ -151,7 +151,7 @@ async fn describe(store: &StateStore) -> String {
 
 /// Returns a new lock for this push.
 fn lock(now: Timestamp) -> StateLock {
-    let user = std::env::var("USER").unwrap_or_else(|_| "somebody".to_owned());
+    let user = std::env::var("USER").unwrap_or_else(|_| "unknown".to_owned());
     let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     StateLock {
         id: format!("push-{:x}", now.as_nanosecond()),
@@ -176,8 +176,8 @@ fn take(
     }
     busy(key, record)?;
     if is_unsaved {
-        let why = "an earlier run could not save its own, which the next run does; with --force \
-                   that one stands against this one";
+        let why = "an earlier run has an unsaved state, which the next run saves. With --force, \
+                   the next run still tries to save that state over the pushed one";
         return Err(refused(key, why));
     }
     record.lock = Some(lock.clone());
@@ -211,8 +211,8 @@ fn report(key: &Key, before: &RunRecord, after: &RunRecord, head: &StateHead) {
     }
     if is_foreign(&before.lineage, head) {
         print::note(&format!(
-            "it is of another lineage than what {key} made: the next run says StateNotOurs until \
-             spec.backend.adopt is true"
+            "the lineage of the file differs from the lineage of {key}; the next run fails with \
+             StateNotOurs unless spec.backend.adopt is true"
         ));
     }
 }

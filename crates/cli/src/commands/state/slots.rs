@@ -109,7 +109,7 @@ impl Maker {
             field_manager: Some(FIELD_MANAGER.to_owned()),
             ..PostParams::default()
         };
-        let what = format!("make Secret {}", secret.name_any());
+        let what = format!("create Secret {}", secret.name_any());
         match call(&what, self.api.create(&parameters, &secret)).await {
             Err(Error::Call { source, .. }) if is_there(&source) => Ok(()),
             other => other.map(drop),
@@ -125,8 +125,8 @@ fn check_owner(tf: &Terraform, pointer: &impl ResourceExt) -> Result<(), Error> 
         return Ok(());
     }
     Err(Error::Refused(format!(
-        "Secret {} holds the state of an earlier resource of this name; nothing was written. To adopt that state: {}. After a run has \
-         planned with it, state push is allowed",
+        "Secret {} contains the state of an earlier resource of this name; nothing was written. To \
+         adopt that state: {}. After a plan with that state, state push is allowed",
         pointer.name_any(),
         orphans::how_to_adopt(tf)
     )))
@@ -151,7 +151,7 @@ impl MoreSlots for Maker {
     }
 
     fn giving_up_previous(&self) {
-        print::note("too few Secrets: the previous version of the state is given up");
+        print::note("too few Secrets: the previous version of the state will be overwritten");
     }
 }
 

@@ -114,7 +114,7 @@ struct GenericPush {
 pub(crate) fn read(sender: Sender, body: &[u8]) -> Result<Push, String> {
     let (addresses, reference, default) = match sender {
         Sender::Github => {
-            let push: GithubPush = shaped(body, "a push event of GitHub")?;
+            let push: GithubPush = shaped(body, "a GitHub push event")?;
             let GithubRepository {
                 clone_url,
                 ssh_url,
@@ -123,7 +123,7 @@ pub(crate) fn read(sender: Sender, body: &[u8]) -> Result<Push, String> {
             ([clone_url, ssh_url], Some(push.reference), default_branch)
         }
         Sender::Gitlab => {
-            let push: GitlabPush = shaped(body, "a push event of GitLab")?;
+            let push: GitlabPush = shaped(body, "a GitLab push event")?;
             let GitlabProject {
                 git_http_url,
                 git_ssh_url,
@@ -150,13 +150,11 @@ pub(crate) fn read(sender: Sender, body: &[u8]) -> Result<Push, String> {
         .filter_map(|address| RepositoryUrl::parse(address).ok())
         .collect();
     if repositories.is_empty() {
-        return Err("it names no repository that git could fetch by https or ssh".to_owned());
+        return Err("the push contains no repository URL with scheme https or ssh".to_owned());
     }
     let is_too_long = |name: &Option<String>| name.as_ref().is_some_and(|it| it.len() > LONGEST);
     if is_too_long(&reference) || is_too_long(&default) {
-        return Err(format!(
-            "ref or default_branch is longer than {LONGEST} bytes"
-        ));
+        return Err(format!("ref or default_branch exceeds {LONGEST} bytes"));
     }
     Ok(Push {
         repositories,
@@ -170,7 +168,7 @@ fn shaped<T: DeserializeOwned>(body: &[u8], what: &str) -> Result<T, String> {
         if error.is_data() {
             format!("the body is not {what}: {error}")
         } else {
-            format!("the body is no JSON: {error}")
+            format!("the body is not valid JSON: {error}")
         }
     })
 }
@@ -314,16 +312,16 @@ mod tests {
             json!({"repository": "https://a.test/b", "ref": "r".repeat(bytes)}).to_string()
         };
         for (body, said) in [
-            ("", "no JSON"),
+            ("", "not valid JSON"),
             ("[]", "not of the form"),
             (r#"{"repository": 1}"#, "not of the form"),
             (
                 r#"{"repository": "https://a.test/b", "branch": "x"}"#,
                 "branch",
             ),
-            (r#"{"repository": "file:///etc"}"#, "names no repository"),
-            (&named(LONGEST + 1), "names no repository"),
-            (&moved(LONGEST + 1), "longer than 2048 bytes"),
+            (r#"{"repository": "file:///etc"}"#, "no repository URL"),
+            (&named(LONGEST + 1), "no repository URL"),
+            (&moved(LONGEST + 1), "exceeds 2048 bytes"),
         ] {
             let error = read(Sender::Generic, body.as_bytes()).unwrap_err();
             assert!(error.contains(said), "{error}");
@@ -336,7 +334,7 @@ mod tests {
             "clone_url": "https://a.test/b", "default_branch": "b".repeat(LONGEST + 1),
         }});
         let error = read(Sender::Github, branch.to_string().as_bytes()).unwrap_err();
-        assert!(error.contains("default_branch is longer"), "{error}");
+        assert!(error.contains("default_branch exceeds"), "{error}");
         assert!(read(Sender::Github, br#"{"zen": "x"}"#).is_err());
     }
 }

@@ -180,7 +180,8 @@ async fn expired_message_is_refused_and_replay_is_ignored() {
 async fn other_events_are_ignored_and_invalid_bodies_refused() {
     let endpoint = Endpoint::new();
     let (status, told) = endpoint.github(SECRET, "ping", r#"{"zen":"x"}"#).await;
-    assert_eq!((status, &told["ignored"]), (200, &json!("ping is no push")));
+    let ignored = json!("event ping is not a push");
+    assert_eq!((status, &told["ignored"]), (200, &ignored));
     for body in ["", "{", "[]", r#"{"ref":1}"#] {
         let (status, told) = endpoint.github(SECRET, "push", body).await;
         assert_eq!(
@@ -308,8 +309,14 @@ async fn standby_replica_forwards_push_to_the_leader() {
 async fn push_without_reachable_leader_returns_not_leader() {
     let nowhere = "127.0.0.1:1".parse().unwrap();
     for (leader, why) in [
-        (Leader::following(None), "no replica of the operator leads"),
-        (Leader::following(Some(nowhere)), "cannot be reached"),
+        (
+            Leader::following(None),
+            "no replica of the operator is the leader",
+        ),
+        (
+            Leader::following(Some(nowhere)),
+            "failed to forward the request",
+        ),
     ] {
         let (status, told) = Endpoint::of(leader).github(SECRET, "push", PUSH).await;
         assert_eq!((status, &told["reason"]), (503, &json!(NOT_LEADER)));

@@ -207,7 +207,7 @@ async fn response_429_has_retry_after_in_seconds() {
     let (door, _) = door(Err(Refusal::new(
         429,
         "NotReady",
-        "the operator has just started",
+        "the operator is starting",
     )));
     let (status, headers, _) = call(&door, post_of(V2)).await;
     assert_eq!(status, StatusCode::TOO_MANY_REQUESTS);
@@ -302,7 +302,7 @@ proptest! {
 
 #[tokio::test]
 async fn standby_replica_closes_the_connection_of_the_caller() {
-    let refusal = |reason| Refusal::new(429, reason, "ask again");
+    let refusal = |reason| Refusal::new(429, reason, "retry");
     for (reason, closes) in [("NotLeader", true), ("Busy", false)] {
         let (door, _) = door(Err(refusal(reason)));
         let (status, headers, _) = call(&door, post_of(V2)).await;

@@ -122,7 +122,7 @@ async fn standby_leads_only_after_the_leader_dies() {
     let second = api.replica("b", None);
     sleep(Duration::from_mins(1)).await;
     assert!(first.leader.leads() && !second.leader.leads());
-    let role = Role::Has("stands by while a leads".to_owned());
+    let role = Role::Has("on standby; the leader is a".to_owned());
     assert_eq!(second.leader.role(), role);
     assert_eq!(
         second.leader.address(),
@@ -154,7 +154,7 @@ async fn replica_without_complete_lists_does_not_lead() {
     sleep(Duration::from_secs(5)).await;
     assert_eq!(
         cold.leader.role(),
-        Role::Has("stands by while warm leads".to_owned())
+        Role::Has("on standby; the leader is warm".to_owned())
     );
     warm.task.abort();
     sleep(Duration::from_mins(1)).await;
@@ -253,7 +253,7 @@ async fn unreadable_lease_is_reported() {
     api.is_down(true);
     let only = api.replica("a", None);
     sleep(Duration::from_secs(10)).await;
-    let role = Role::None("could not read Lease alustan: no answer".to_owned());
+    let role = Role::None("failed to read Lease alustan: request timed out".to_owned());
     assert_eq!(only.leader.role(), role);
 }
 

@@ -110,8 +110,8 @@ impl Stack<'_> {
         let Ok(evaluated) = timeout_at(self.evaluates_until, evaluated).await else {
             let seconds = EXPRESSIONS.as_secs();
             let message = format!(
-                "{place}: evaluating the expressions of this resource, including the wait for other \
-                 resources in its namespace, takes longer than {seconds} s"
+                "{place}: the evaluation of the expressions of this resource, including the wait \
+                 for other resources in its namespace, exceeds {seconds} s"
             );
             return Err(waits("ExpressionTooSlow", message));
         };
@@ -122,11 +122,11 @@ impl Stack<'_> {
             // Secrets are read without their data.
             Nothing::Missing(_) if named.starts_with("Secret ") => wrong(
                 "InvalidExpression",
-                format!("{place}: of Secrets only the metadata is read: {expression}"),
+                format!("{place}: the operator reads only the metadata of Secrets: {expression}"),
             ),
             Nothing::Missing(why) => waits(
                 "FieldNotFound",
-                format!("{place}: {named} has no such field yet ({why}): {expression}"),
+                format!("{place}: {named} does not have the field yet ({why}): {expression}"),
             ),
             Nothing::TooSlow => waits(
                 "ExpressionTooSlow",

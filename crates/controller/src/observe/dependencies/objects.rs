@@ -66,8 +66,10 @@ impl Stack<'_> {
             }
         }
         if count == 0 {
-            let message =
-                format!("{field}: {named} does not exist; once it does, this goes on by itself");
+            let message = format!(
+                "{field}: {named} does not exist; reconciliation resumes automatically once it \
+                     exists"
+            );
             return Ok(Err(waits("ObjectNotFound", message)));
         }
         Ok(Ok(()))
@@ -90,11 +92,11 @@ impl Stack<'_> {
         match self.evaluate(&place, &named, expression, object).await? {
             Value::Bool(true) => Ok(()),
             Value::Bool(false) => {
-                let message = format!("{place}: {named} does not pass: {expression}");
+                let message = format!("{place}: the expression is false for {named}: {expression}");
                 Err(waits("ObjectNotReady", message))
             }
             _ => {
-                let message = format!("{place}: it gives neither true nor false");
+                let message = format!("{place}: the result of the expression is not a boolean");
                 Err(wrong("InvalidExpression", message))
             }
         }
@@ -144,7 +146,7 @@ impl Stack<'_> {
         if left.is_empty() {
             return Ok(Ok(()));
         }
-        let message = format!("{field}: must be gone first: {}", left.join(", "));
+        let message = format!("{field}: waiting for the deletion of {}", left.join(", "));
         Ok(Err(waits("WaitingForDeletion", message)))
     }
 
@@ -155,8 +157,8 @@ impl Stack<'_> {
             return Ok(Ok(()));
         }
         let message = format!(
-            "{field}: the cluster has no kind {} of {}: mend apiVersion and kind, or take the entry \
-             out if there is nothing to wait for",
+            "{field}: the cluster has no kind {} in {}. Correct apiVersion and kind, or remove the \
+             entry",
             gone.kind, gone.api_version
         );
         Ok(Err(waits("KindNotFound", message)))
@@ -170,7 +172,7 @@ fn still_there(kind: &str, object: &DynamicObject) -> String {
         return format!("{kind} {name} (not deleted yet)");
     }
     let finalizers = object.finalizers().join(", ");
-    format!("{kind} {name} (being deleted; its finalizers: {finalizers})")
+    format!("{kind} {name} (being deleted; finalizers: {finalizers})")
 }
 
 fn has(field: &str, named: &str, kind: &str, object: &DynamicObject) -> Result<(), Failure> {

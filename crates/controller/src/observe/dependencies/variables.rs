@@ -67,7 +67,7 @@ impl Stack<'_> {
             return self.values(&format!("{field}.objectRef"), of).await;
         }
         let message = format!(
-            "{field}: one of secretRef, configMapRef, terraformRef and objectRef must be given"
+            "{field}: one of secretRef, configMapRef, terraformRef and objectRef is required"
         );
         Ok(Err(wrong("InvalidReference", message)))
     }
@@ -90,7 +90,10 @@ impl Stack<'_> {
         for (key, ByteString(bytes)) in data {
             if keys.keys.is_empty() || keys.keys.values().any(|it| *it == key) {
                 let Ok(text) = String::from_utf8(bytes) else {
-                    let message = format!("{field}: key {key} of Secret {} is no text", keys.name);
+                    let message = format!(
+                        "{field}: key {key} of Secret {} is not valid UTF-8",
+                        keys.name
+                    );
                     return Ok(Err(wrong("NotText", message)));
                 };
                 texts.insert(key, text);
@@ -127,7 +130,8 @@ impl Stack<'_> {
             selected.map_err(|error| wrong("InvalidSelector", format!("{field}.{error}")))?;
         if selected.is_empty() {
             let message = format!(
-                "{field}.selector: it selects no Terraform resource; once there is one, this goes on by itself"
+                "{field}.selector: no Terraform resource matches the selector; reconciliation \
+                 resumes automatically once one exists"
             );
             return Err(waits("DependencyNotFound", message));
         }
@@ -169,20 +173,25 @@ impl Stack<'_> {
         let here = self.session.tf.namespace().unwrap_or_default();
         let name = key.seen_from(&here);
         let tf = self.graph.get(key).ok_or_else(|| {
-            let message = format!("{field}: there is no Terraform resource {name}; once there is, this goes on by itself");
+            let message = format!(
+                "{field}: Terraform {name} does not exist; reconciliation resumes automatically \
+                 once it exists"
+            );
             waits("DependencyNotFound", message)
         })?;
         let secret = outputs_secret(self.session.cx, tf).ok_or_else(|| {
             let message = format!(
-                "{field}: Terraform {name} has no outputs yet; once it has, this goes on by itself"
+                "{field}: Terraform {name} has no outputs yet; reconciliation resumes \
+                 automatically once it has outputs"
             );
             waits("OutputNotFound", message)
         })?;
         self.outputs_read += size_of_outputs(&secret);
         if self.outputs_read > LARGEST_OUTPUTS {
             let message = format!(
-                "{field}: the outputs Secrets of the selected resources exceed {} MiB (at Terraform {name}): \
-                 select fewer resources, or publish fewer outputs with spec.outputs.keys",
+                "{field}: the outputs Secrets of the selected resources exceed {} MiB (at \
+                 Terraform {name}). Select fewer resources, or publish fewer outputs with \
+                 spec.outputs.keys",
                 LARGEST_OUTPUTS >> 20
             );
             return Err(wrong("InputTooLarge", message));
@@ -203,15 +212,17 @@ impl Stack<'_> {
             of: Of::Name(of.name.clone()),
         };
         if which.kind == "Secret" && which.api_version == "v1" {
-            let message = format!("{field}.kind: Secrets are read with secretRef");
+            let message = format!("{field}.kind: must not be Secret; use secretRef");
             return Ok(Err(wrong("InvalidReference", message)));
         }
         let here = self.session.tf.namespace().unwrap_or_default();
         let named = which.named(&here);
         let page = found!(self.find(field, &which, Query::Page(None)).await?);
         let Some(object) = page.items.into_iter().next() else {
-            let message =
-                format!("{field}: {named} does not exist; once it does, this goes on by itself");
+            let message = format!(
+                "{field}: {named} does not exist; reconciliation resumes automatically once it \
+                 exists"
+            );
             return Ok(Err(waits("ObjectNotFound", message)));
         };
         let mut values = BTreeMap::new();
@@ -270,10 +281,14 @@ fn output_of(
 ) -> Result<Output, Failure> {
     stored.get(output).ok_or_else(|| {
         let there: Vec<_> = stored.names().collect();
-        let there = if there.is_empty() { "none".to_owned() } else { there.join(", ") };
+        let there = if there.is_empty() {
+            "none".to_owned()
+        } else {
+            there.join(", ")
+        };
         let message = format!(
-            "{field}.outputs: Terraform {name} has no output {output}, or it is null (it has: {there}); once \
-             it has a value, this goes on by itself"
+            "{field}.outputs: output {output} of Terraform {name} does not exist or is null \
+             (existing outputs: {there}); reconciliation resumes automatically once it has a value"
         );
         waits("OutputNotFound", message)
     })
@@ -294,8 +309,9 @@ fn too_large(field: &str, of: &str, size: usize) -> Failure {
     wrong(
         "InputTooLarge",
         format!(
-            "{field}: with {of} the values have {size} bytes; a run takes {LARGEST_VALUES} at most: \
-             choose fewer keys, or hand on a reference instead of the content"
+            "{field}: the values including {of} are {size} bytes, more than the limit of \
+             {LARGEST_VALUES} bytes for a run. Select fewer keys, or pass a reference instead of \
+             the content"
         ),
     )
 }
