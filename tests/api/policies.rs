@@ -102,9 +102,9 @@ async fn operator_may_change_only_one_label_of_a_namespace() {
     };
     let other = "pod-security.kubernetes.io/enforce";
     let widened = refusal(async || patch(json!({"labels": {other: "privileged"}})).await).await;
-    assert!(widened.contains("and no other"), "{widened}");
+    assert!(widened.contains("may change no label"), "{widened}");
     let noted = refusal(async || patch(json!({"annotations": {"x": "y"}})).await).await;
-    assert!(noted.contains("and nothing else"), "{noted}");
+    assert!(noted.contains("may change nothing"), "{noted}");
     patch(json!({"labels": {HOLDS_STATE: "true"}}))
         .await
         .unwrap();
@@ -117,7 +117,7 @@ async fn operator_may_change_only_one_label_of_a_namespace() {
         .await
         .unwrap();
     let removed = refusal(async || patch(json!({"labels": {other: null}})).await).await;
-    assert!(removed.contains("and no other"), "{removed}");
+    assert!(removed.contains("may change no label"), "{removed}");
 }
 
 #[tokio::test]
@@ -356,7 +356,7 @@ async fn operator_may_change_approval_only_of_a_deleted_resource() {
     let mended = Patch::Merge(json!({"spec": {"approval": {"mode": "Manual"}}}));
     let refused = refusal(async || operator.patch("web", &edit, &mended).await).await;
     assert!(
-        refused.contains("may only be changed by who may approve"),
+        refused.contains("require permission to approve"),
         "{refused}"
     );
 
@@ -590,7 +590,7 @@ async fn run_may_write_only_the_data_of_its_report_and_state() {
     // Both pods have the same account, like resources that share one. Before the policy is enforced, writes may pass;
     // they do not affect the rest of the test.
     let neighbour = Module::of(&space, NAME, "web-prod-apply-1-abcde").await;
-    let why = "pod web-prod-apply-1-abcde runs nothing of Terraform web.prod";
+    let why = "pod web-prod-apply-1-abcde does not belong to a run of Terraform web.prod";
     neighbour.is_refused(&report, data.clone(), why).await;
     neighbour.is_refused(&state, data, why).await;
 
