@@ -1,6 +1,6 @@
--- The health of an alustan.io/Terraform, for Argo CD (resource.customizations.health.alustan.io_Terraform).
--- It says the same as kstatus does, and Suspended where a person is waited for.
-local health = { status = "Progressing", message = "the operator has not looked at it yet" }
+-- Health check of Terraform resources for Argo CD (resource.customizations.health.alustan.io_Terraform).
+-- Equals the status of kstatus, except for Suspended: the resource waits for a user.
+local health = { status = "Progressing", message = "not reconciled by the operator yet" }
 local status = obj.status
 if status == nil or status.conditions == nil then
   return health
@@ -19,7 +19,7 @@ end
 local reason = conditions["Ready"] ~= nil and conditions["Ready"].reason or ""
 
 if obj.metadata.deletionTimestamp == nil and status.observedGeneration ~= obj.metadata.generation then
-  health.message = "the operator has not looked at the present spec yet"
+  health.message = "the current spec has not been reconciled yet"
 elseif reason == "Suspended" or reason == "AwaitingApproval" then
   health.status = "Suspended"
 elseif is_true("Stalled") then

@@ -1,6 +1,6 @@
-"""Turns the operator's messages into Slack's: checks the signature, sends one line of text on.
+"""Converts notifications of the operator to messages of Slack: verifies the signature and sends one line of text.
 
-Environment: SLACK_URL (an incoming webhook), SECRET (the one of the resource's Secret), PORT [8080].
+Environment: SLACK_URL (incoming webhook), SECRET (signing secret of the receiver), PORT [8080].
 """
 
 import base64
@@ -28,14 +28,14 @@ class Relay(http.server.BaseHTTPRequestHandler):
         try:
             urllib.request.urlopen(request, timeout=8).close()
         except OSError as error:
-            # The operator tries again. The address is a secret, the error may hold it.
+            # The operator retries. The error may contain the URL, which is a secret.
             return self.send_error(502, type(error).__name__)
         self.send_response(204)
         self.end_headers()
 
 
 def signed(headers, body):
-    """Whether the message is by somebody who knows the secret, and new (standardwebhooks.com)."""
+    """Returns whether the signature is valid and recent (https://www.standardwebhooks.com)."""
     identity, at = headers.get("webhook-id", ""), headers.get("webhook-timestamp", "")
     if not at.isdigit() or abs(time.time() - int(at)) > 300:
         return False
@@ -47,7 +47,7 @@ def signed(headers, body):
 
 
 def key(secret):
-    """What is signed with: what is written in base64 after whsec_, or else the secret itself."""
+    """Returns the signing key: base64 after the prefix whsec_, or else the secret itself."""
     encoded = secret.removeprefix("whsec_")
     return secret.encode() if encoded == secret else base64.b64decode(encoded, validate=True)
 
