@@ -1,4 +1,4 @@
-# What runs on the cluster: Argo CD, which brings everything else.
+# Applications of the cluster: Argo CD, which deploys all others.
 terraform {
   required_version = ">= 1.5"
   required_providers {

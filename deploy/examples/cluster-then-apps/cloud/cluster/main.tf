@@ -1,4 +1,4 @@
-# The cluster, and nothing that runs on it.
+# The cluster, without applications.
 terraform {
   required_version = ">= 1.5"
   required_providers {
@@ -53,7 +53,7 @@ module "eks" {
   }
 }
 
-# What a kubeconfig has. EKS gives out tokens for minutes only: who needs one asks for it by the name.
+# Content of a kubeconfig. Tokens of EKS expire after minutes: clients request a token by the name of the cluster.
 output "kubeconfig" {
   value = {
     name   = module.eks.cluster_name

@@ -1,4 +1,4 @@
-# Stands for what runs on the cluster. Its provider knows of the cluster what the other module hands over, and no more.
+# Simulates the applications of the cluster. The provider uses only the outputs of the other module.
 terraform {
   required_providers {
     kubectl = { source = "gavinbunney/kubectl" }

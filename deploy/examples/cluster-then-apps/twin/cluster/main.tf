@@ -1,4 +1,4 @@
-# Stands for the cluster: a ConfigMap, and the way into the cluster that it is in.
+# Simulates the cluster: a ConfigMap, and access to the cluster that contains it.
 terraform {
   required_providers {
     kubectl = { source = "gavinbunney/kubectl" }

@@ -30,7 +30,7 @@ module "vpc" {
   enable_nat_gateway = true
   single_nat_gateway = true
 
-  # By these tags the controller finds where load balancers go.
+  # The controller finds the subnets of load balancers by these tags.
   public_subnet_tags  = { "kubernetes.io/role/elb" = 1 }
   private_subnet_tags = { "kubernetes.io/role/internal-elb" = 1 }
 }

@@ -1,4 +1,4 @@
-# The AWS Load Balancer Controller, and an Ingress for which it makes an ALB.
+# The AWS Load Balancer Controller, and an Ingress for which it creates an ALB.
 terraform {
   required_version = ">= 1.5"
   required_providers {

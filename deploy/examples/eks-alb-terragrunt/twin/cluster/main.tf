@@ -1,4 +1,4 @@
-# Stands for the EKS cluster.
+# Simulates the EKS cluster.
 terraform {
   required_providers {
     kubectl = { source = "gavinbunney/kubectl" }

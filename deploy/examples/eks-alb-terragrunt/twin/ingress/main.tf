@@ -1,4 +1,4 @@
-# An Ingress, as in the cloud. Its destruction waits for the controller's finalizers.
+# An Ingress, as in the cloud. Its destruction waits for the finalizers of the controller.
 terraform {
   required_providers {
     kubectl = { source = "gavinbunney/kubectl" }

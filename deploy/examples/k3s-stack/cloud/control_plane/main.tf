@@ -1,5 +1,5 @@
-# The servers of one k3s cluster on EC2. All of them are alike and keep nothing: what the cluster knows is in a datastore
-# outside (https://docs.k3s.io/datastore/ha), so each can be replaced.
+# Servers of one k3s cluster on EC2. They are identical and stateless: the cluster uses an external datastore
+# (https://docs.k3s.io/datastore/ha), so each server can be replaced.
 terraform {
   required_version = ">= 1.5"
   required_providers {
@@ -19,10 +19,10 @@ variable "servers" {
   type = map(object({ subnet = string, generation = number }))
 }
 
-# A new generation makes a new token to join with.
+# A new generation creates a new join token.
 variable "token" { type = number }
 
-# Of a Postgres or MySQL that k3s keeps its data in.
+# Endpoint of the PostgreSQL or MySQL datastore of k3s.
 variable "datastore_endpoint" {
   type      = string
   sensitive = true
@@ -119,7 +119,7 @@ resource "aws_lb_target_group" "http" {
   port     = 80
   protocol = "HTTP"
 
-  # Traefik answers 404 to a request for no host that it knows: it is alive.
+  # Traefik responds with 404 to a request for an unknown host: it is healthy.
   health_check { matcher = "200-404" }
 }
 

@@ -1,4 +1,4 @@
-# DNS: the API of each cluster, and one name for a service that all of them run, behind the region's shared ALB.
+# DNS records: the API of each cluster, and a service that runs on all clusters, behind the shared ALB of the region.
 terraform {
   required_version = ">= 1.5"
   required_providers {

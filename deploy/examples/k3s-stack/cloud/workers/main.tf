@@ -1,4 +1,4 @@
-# A group of nodes that join a cluster.
+# Group of nodes that join a cluster.
 terraform {
   required_version = ">= 1.5"
   required_providers {
@@ -36,7 +36,7 @@ resource "aws_launch_template" "worker" {
     security_groups             = [var.security_group]
   }
 
-  # The agent tries until the name is there and answers.
+  # The agent retries until the name resolves and the server responds.
   user_data = base64encode(<<-EOT
     #!/bin/sh
     curl -sfL https://get.k3s.io | K3S_URL='https://${var.endpoint}:6443' K3S_TOKEN='${var.join_token}' sh -

@@ -1,4 +1,4 @@
-# Stands for the servers of one cluster: a ConfigMap each. A replaced one has another address.
+# Simulates the servers of one cluster: one ConfigMap per server. A replacement has another address.
 terraform {
   required_providers {
     kubectl = { source = "gavinbunney/kubectl" }
@@ -12,7 +12,7 @@ variable "network" { type = string }
 # Servers by name. A new generation replaces one.
 variable "servers" { type = map(number) }
 
-# A new generation makes a new join token.
+# A new generation creates a new join token.
 variable "token" { type = number }
 
 locals {

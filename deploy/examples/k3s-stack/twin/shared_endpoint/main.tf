@@ -1,4 +1,4 @@
-# Stands for the DNS zone: a ConfigMap with the API of each cluster, and the service that all of them run.
+# Simulates the DNS zone: a ConfigMap with the API of each cluster, and the service that runs on all clusters.
 terraform {
   required_providers {
     kubectl = { source = "gavinbunney/kubectl" }

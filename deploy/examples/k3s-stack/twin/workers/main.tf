@@ -1,4 +1,4 @@
-# Stands for a group of nodes that join a cluster: a ConfigMap with what they join by.
+# Simulates a group of nodes that join a cluster: a ConfigMap with the join parameters.
 terraform {
   required_providers {
     kubectl = { source = "gavinbunney/kubectl" }

@@ -1,4 +1,4 @@
-# The shop's name, which points at the load balancer that the controller made.
+# DNS record of the shop, which points to the load balancer that the controller created.
 terraform {
   required_version = ">= 1.5"
   required_providers {

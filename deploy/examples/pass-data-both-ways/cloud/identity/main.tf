@@ -1,4 +1,4 @@
-# The role that the shop's pods have by their service account.
+# Role of the pods of the shop, by their ServiceAccount.
 terraform {
   required_version = ">= 1.5"
   required_providers {
@@ -43,7 +43,7 @@ module "role" {
 
 output "role_arn" { value = module.role.iam_role_arn }
 
-# What Argo CD reads in the Secret of a cluster.
+# Values for the Argo CD Secret of a cluster.
 output "name" { value = "in-cluster" }
 output "server" { value = "https://kubernetes.default.svc" }
 output "config" { value = jsonencode({ tlsClientConfig = { insecure = false } }) }

@@ -1,4 +1,4 @@
-# What the AWS Load Balancer Controller needs in the account: its role, and the security group of its load balancers.
+# Prerequisites of the AWS Load Balancer Controller: its role, and the security group of its load balancers.
 terraform {
   required_version = ">= 1.5"
   required_providers {
@@ -29,7 +29,7 @@ module "controller_role" {
   }
 }
 
-# The Ingress names it by its tag.
+# The Ingress refers to it by its tag.
 resource "aws_security_group" "alb" {
   name        = "shop-alb"
   description = "Load balancers of the shop"

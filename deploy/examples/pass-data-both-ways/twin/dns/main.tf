@@ -1,4 +1,4 @@
-# Stands for a zone with one record.
+# Simulates a DNS zone with one record.
 terraform {
   required_providers {
     kubectl = { source = "gavinbunney/kubectl" }

@@ -1,4 +1,4 @@
-# Stands for what the load balancer controller needs: its role and a security group.
+# Simulates the prerequisites of the load balancer controller: its role and a security group.
 terraform {
   required_providers {
     kubectl = { source = "gavinbunney/kubectl" }
