@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fmt::Write as _;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use alustan_api::Terraform;
@@ -80,11 +81,12 @@ pub(crate) fn check(root: &Path) -> Result<()> {
                     .map(move |found| format!("{file}: {found}"))
             })
             .collect();
-        println!(
+        writeln!(
+            std::io::stdout(),
             "{}: {} paraphrases in {words} words",
             kind.name(),
             found.len()
-        );
+        )?;
         if found.len() * 1000 > words * LIMIT {
             write!(excess, "\n{}:\n  {}", kind.name(), found.join("\n  "))?;
         }
