@@ -308,13 +308,13 @@ mod tests {
         let seal_of_module = Seal::new(b"key", "leftover").unwrap();
         let sealed = seal_of_module.seal(packed.finish().unwrap()).unwrap();
         let error = open(&sealed, b"key").unwrap_err();
-        assert_eq!(error.to_string(), "it has more than 268435456 bytes");
+        assert_eq!(error.to_string(), "it exceeds 268435456 bytes");
     }
 
     #[test]
     fn state_larger_than_the_limit_is_not_sealed() {
         let error = seal(&vec![0; state_store::LARGEST + 1], b"key").unwrap_err();
-        assert_eq!(error.to_string(), "the state has more than 268435456 bytes");
+        assert_eq!(error.to_string(), "the state exceeds 268435456 bytes");
     }
 
     #[test]

@@ -292,7 +292,7 @@ mod tests {
         assert!(read_bytes(256 << 10).is_ok());
         let failure = read_bytes((256 << 10) + 1).unwrap_err();
         assert_eq!(failure.reason, "DockerfileRefused");
-        let why = "it has more than 262144 bytes";
+        let why = "the file exceeds 262144 bytes";
         assert!(failure.message.contains(why), "{failure:?}");
     }
 

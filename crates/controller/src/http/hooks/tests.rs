@@ -94,7 +94,7 @@ async fn push_is_accepted_once_and_counts_affected_resources() {
     assert_eq!((status, &told["resources"]), (202, &json!(3)));
     let (status, told) = endpoint.github(SECRET, "push", PUSH).await;
     assert_eq!(status, 200);
-    assert!(told["ignored"].as_str().unwrap().contains("before"));
+    assert!(told["ignored"].as_str().unwrap().contains("duplicate"));
     assert_eq!(endpoint.pushes(), 1);
 }
 
