@@ -1,6 +1,7 @@
-//! Attacks by module code with the token of its runner pod.
+//! Attacks by module code: with the token of its runner pod, and on the credentials of the registry during `init`.
 
-use alustan_tests::{Scene, condition, scene};
+use alustan_api::paths;
+use alustan_tests::{Counter, Scene, condition, scene};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt;
@@ -125,6 +126,41 @@ async fn attack_on_run_secrets_affects_no_other_resource() {
         // The forged state address does not claim the state of `quiet` for the reporting resource.
         scene.annotate("quiet", alustan_api::RECONCILE_AT, "now").await;
         scene.ready_after_run("quiet", 2).await;
+    })
+    .await;
+}
+
+/// A module server redirects `init` to the folders of registry credentials. The files of a Secret volume are links below `..data`.
+#[tokio::test]
+async fn attack_on_registry_credentials_during_init_finds_no_file() {
+    scene("attack-init", |scene| async move {
+        let host = "private-registry.alustan.test";
+        let counter = Counter::start().await;
+        let config = scene.docker_config(host, "alustan", "alustan-test");
+        let kind = "kubernetes.io/dockerconfigjson";
+        scene
+            .secret("regcred", kind, &[(".dockerconfigjson", &config)])
+            .await;
+        for (name, builder, folder) in [
+            ("append", "Append", paths::DOCKER_CONFIG),
+            ("kaniko", "Kaniko", "/kaniko/.docker"),
+        ] {
+            let path = format!("/{name}");
+            counter.redirect_module(&path, &format!("file://{folder}//..data"));
+            let source = format!("http://{}{path}", counter.address);
+            let module = format!("module \"stolen\" {{ source = \"{source}\" }}");
+            scene.commit(name, &[("main.tf", &module)]).await;
+            let mut resource = scene.resource(name);
+            resource["spec"]["containerRegistry"] = json!({
+                "imageName": format!("{host}/{}/{name}", scene.namespace),
+                "secretRef": {"name": "regcred", "key": ".dockerconfigjson"},
+                "builder": {"kind": builder},
+            });
+            scene.apply(&resource).await;
+            let message = scene.reason(name, "ModulesUnavailable").await;
+            assert!(message.contains(folder), "{message}");
+            assert!(counter.count(&format!("{path}?terraform-get=1")) > 0);
+        }
     })
     .await;
 }

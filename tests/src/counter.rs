@@ -21,6 +21,7 @@ pub struct Counter {
     counts: Arc<watch::Sender<BTreeMap<String, usize>>>,
     order: Arc<Mutex<Vec<String>>>,
     held: Arc<Mutex<BTreeMap<String, watch::Sender<bool>>>>,
+    redirects: Arc<Mutex<BTreeMap<String, String>>>,
 }
 
 /// Reads the whole head. Closing a connection with unread bytes resets it, and the client would treat the response as a failure.
@@ -48,6 +49,7 @@ impl Counter {
             counts: Arc::new(watch::Sender::new(BTreeMap::new())),
             order: Arc::default(),
             held: Arc::default(),
+            redirects: Arc::default(),
         };
         let serving = counter.clone();
         tokio::spawn(async move {
@@ -76,10 +78,19 @@ impl Counter {
             // `release` drops the sender, which ends the wait with an error.
             let _ = held.wait_for(|free| *free).await;
         }
+        let redirect = self.redirects.lock().unwrap().get(path).cloned();
+        let redirect = redirect.unwrap_or_default();
+        let answer = format!("HTTP/1.0 200 OK\r\n{redirect}content-length: 0\r\n\r\n");
         // The request of a client that disconnects early counts as well.
-        let _ = stream
-            .write_all(b"HTTP/1.0 200 OK\r\ncontent-length: 0\r\n\r\n")
-            .await;
+        let _ = stream.write_all(answer.as_bytes()).await;
+    }
+
+    /// Answers requests for `path` with `source` as the address of the module
+    /// (<https://developer.hashicorp.com/terraform/language/modules/sources#http-urls>).
+    pub fn redirect_module(&self, path: &str, source: &str) {
+        let path = format!("{path}?terraform-get=1");
+        let header = format!("X-Terraform-Get: {source}\r\n");
+        self.redirects.lock().unwrap().insert(path, header);
     }
 
     /// Returns the number of requests for `path`.
