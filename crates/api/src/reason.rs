@@ -1,0 +1,290 @@
+//! Stable reasons of conditions, events, runs, logs and metrics.
+
+/// Stable reason of conditions, events, `status.runs[].reason`, logs and metrics. `docs/troubleshooting.md` describes each reason.
+///
+/// Stored reasons are strings, so that reasons of older and newer versions survive.
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    strum::Display,
+    strum::EnumString,
+    strum::IntoStaticStr,
+    strum::VariantArray,
+)]
+#[strum(const_into_str)]
+#[expect(
+    missing_docs,
+    reason = "docs/troubleshooting.md describes the variants"
+)]
+pub enum Reason {
+    Abandoned,
+    ApiError,
+    ApiUnavailable,
+    Applied,
+    ApplyFailed,
+    AwaitingApproval,
+    AwaitingProcessing,
+    BackendChanged,
+    BackendConflict,
+    BackendMissing,
+    BaseImageNotFound,
+    BaseImageUnsupported,
+    BootstrapFailed,
+    BranchNotFound,
+    BuildFailed,
+    BuildIdentityElsewhere,
+    BuildTimedOut,
+    Building,
+    Cancelling,
+    ClaimInTheWay,
+    CommitNotFound,
+    ConfigMapKeyNotFound,
+    ConfigMapNotFound,
+    Conflict,
+    ContextDamaged,
+    ContextRefused,
+    ContextTooLarge,
+    ContextWriteFailed,
+    CrashLoopBackOff,
+    CreateContainerConfigError,
+    CreateContainerError,
+    CredentialHelperFailed,
+    CredentialHelperMissing,
+    CrossNamespaceReference,
+    Deleted,
+    DeletionProtected,
+    DependenciesReady,
+    DependencyCycle,
+    DependencyNotFound,
+    DependencyNotReady,
+    Dependent,
+    DependentsExist,
+    DestroyFailed,
+    Destroyed,
+    Destroying,
+    DockerfileNotAllowed,
+    DockerfileRefused,
+    DockerfileUnsupported,
+    Drifted,
+    EngineNotFound,
+    EngineNotStarted,
+    EngineSwitch,
+    EngineTooOld,
+    EngineUnknown,
+    ErrImageNeverPull,
+    ErrImagePull,
+    ExpressionLost,
+    ExpressionTooSlow,
+    Failed,
+    Fetched,
+    Fetching,
+    FieldNotFound,
+    FileUnsupported,
+    Forbidden,
+    GitAuthenticationFailed,
+    GitAuthorityUnreadable,
+    GitCacheFull,
+    GitCacheUnusable,
+    GitFailed,
+    GitRateLimited,
+    GitTimeout,
+    GitTlsFailed,
+    GitUnavailable,
+    HealthCheckFailed,
+    HealthCheckPending,
+    HostKeyMismatch,
+    HostKeyUnknown,
+    ImageLookup,
+    ImageMissing,
+    ImageNotFound,
+    ImagePullBackOff,
+    InSync,
+    InitFailed,
+    InputChanged,
+    InputFlapping,
+    InputTooLarge,
+    InputsChanging,
+    Interrupted,
+    InvalidBackend,
+    InvalidExpression,
+    InvalidGitUrl,
+    InvalidImageName,
+    InvalidPath,
+    InvalidReference,
+    InvalidRegistryCredentials,
+    InvalidRule,
+    InvalidSelector,
+    JobInTheWay,
+    KindNotFound,
+    LimitRangeRefused,
+    MigrationFailed,
+    ModuleInvalid,
+    ModuleNotFound,
+    ModulesUnavailable,
+    NameTaken,
+    NoChanges,
+    NoConfiguration,
+    NoDependencies,
+    NoPlanFile,
+    NotAllowed,
+    NotApplied,
+    NotConverging,
+    NotLeader,
+    NotText,
+    NothingKnown,
+    NotificationFailed,
+    ObjectForbidden,
+    ObjectNotFound,
+    ObjectNotReady,
+    ObjectUnreadable,
+    Orphaned,
+    OrphanedState,
+    OutOfMemory,
+    OutputNotFound,
+    OutputSensitive,
+    OutputsNotOurs,
+    OutputsTooLarge,
+    OutputsUnreadable,
+    PathLeavesRepository,
+    PathNotFound,
+    PinLost,
+    PlanDenied,
+    PlanFailed,
+    PlanStale,
+    PlanUnreadable,
+    PodLost,
+    PodNotCreated,
+    PodNotStarted,
+    PrepareFailed,
+    ProviderNotFound,
+    ProvidersUnavailable,
+    PruneSkipped,
+    PruneTimeout,
+    Pruned,
+    Pushed,
+    PushingContext,
+    Queued,
+    QuotaRefused,
+    Random,
+    RecordForged,
+    RecordInTheWay,
+    RecordLost,
+    RecordUnavailable,
+    RecordUnreadable,
+    RegistryClientUnusable,
+    RegistryError,
+    RegistryForbidden,
+    RegistryIdentityNotAllowed,
+    RegistryRateLimited,
+    RegistryTls,
+    RegistryUnauthorized,
+    RegistryUnreachable,
+    RegistryUnsupported,
+    Rejected,
+    ReportInvalid,
+    ReportNotRecorded,
+    RepositoryEmpty,
+    RepositoryNotFound,
+    RepositoryTooLarge,
+    RepositoryUnreachable,
+    ResourceUnreadable,
+    RestorePending,
+    RestoreRequired,
+    Restored,
+    Retrying,
+    RevisionMoved,
+    RunContainerError,
+    RunOverdue,
+    Running,
+    ScriptFailed,
+    SecretKeyNotFound,
+    SecretNotFound,
+    ServiceAccountNotAllowed,
+    ServiceAccountNotFound,
+    SshKeyEncrypted,
+    SshKeyInvalid,
+    SshKeyMissing,
+    StateConflict,
+    StateDamaged,
+    StateLocked,
+    StateLost,
+    StateNotOurs,
+    StateNotRecovered,
+    StateNotSaved,
+    StateUnavailable,
+    StateUnreadable,
+    SubmoduleUnusable,
+    Suspended,
+    SymlinkLeavesContext,
+    TagNotFound,
+    TimedOut,
+    TooManyDependencies,
+    Unknown,
+    Unschedulable,
+    VariableUndeclared,
+    VariablesInvalid,
+    WaitTimedOut,
+    WaitingForDeletion,
+    WorkspaceFailed,
+}
+
+/// Replaces a reason that is not a [`Reason`].
+pub const OTHER: &str = "Other";
+
+impl Reason {
+    /// Every reason, sorted.
+    pub const VARIANTS: &'static [Self] = <Self as strum::VariantArray>::VARIANTS;
+
+    /// Returns the reason as it is stored and displayed.
+    pub const fn as_str(self) -> &'static str {
+        self.into_str()
+    }
+
+    /// Parses a stored reason.
+    pub fn from_stored(reason: &str) -> Option<Self> {
+        reason.parse().ok()
+    }
+}
+
+/// Returns `reason` if it is a [`Reason`], else [`OTHER`]. Reasons of pods that do not start come from Kubernetes, and their number is
+/// unbounded.
+pub fn bounded(reason: &str) -> &'static str {
+    Reason::from_stored(reason).map_or(OTHER, Reason::as_str)
+}
+
+impl From<Reason> for String {
+    fn from(reason: Reason) -> Self {
+        reason.as_str().to_owned()
+    }
+}
+
+impl PartialEq<Reason> for String {
+    fn eq(&self, other: &Reason) -> bool {
+        self == other.as_str()
+    }
+}
+
+/// A [`Reason`] or a stored reason. Not implemented for `&str`, so that each reason in the code is a [`Reason`].
+pub trait ReasonText: Into<String> {}
+
+impl ReasonText for Reason {}
+impl ReasonText for String {}
+impl ReasonText for &String {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unknown_reason_is_reported_as_other() {
+        assert_eq!(bounded("StateLost"), "StateLost");
+        assert_eq!(bounded("SomethingOfKubelet"), OTHER);
+        assert!(Reason::VARIANTS.is_sorted_by_key(|reason| reason.as_str()));
+    }
+}
