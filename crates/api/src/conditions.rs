@@ -5,6 +5,8 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use k8s_openapi::jiff::Timestamp;
 
+use crate::reason::ReasonText;
+
 /// Condition type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
@@ -46,7 +48,7 @@ pub struct Verdict {
     pub kind: Kind,
     /// `Some(true)` is `True`, `Some(false)` is `False`, `None` is `Unknown`.
     pub status: Option<bool>,
-    /// Stable reason in `PascalCase`, see [`crate::reasons`].
+    /// Text of a [`Reason`](crate::Reason), or a reason of Kubernetes.
     pub reason: String,
     /// Human-readable message.
     pub message: String,
@@ -57,13 +59,13 @@ impl Verdict {
     pub fn new(
         kind: Kind,
         status: impl Into<Option<bool>>,
-        reason: &str,
+        reason: impl ReasonText,
         message: impl Into<String>,
     ) -> Self {
         Self {
             kind,
             status: status.into(),
-            reason: reason.to_owned(),
+            reason: reason.into(),
             message: message.into(),
         }
     }
@@ -121,28 +123,29 @@ pub fn update(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Reason;
 
     #[test]
     fn transition_time_changes_only_with_status() {
         let at = |second| Timestamp::from_second(second).unwrap();
         let first = merge(
             &[],
-            &[Verdict::new(Kind::Ready, false, "Building", "a")],
+            &[Verdict::new(Kind::Ready, false, Reason::Building, "a")],
             Some(1),
             at(10),
         );
         let second = merge(
             &first,
-            &[Verdict::new(Kind::Ready, false, "Applying", "b")],
+            &[Verdict::new(Kind::Ready, false, Reason::Running, "b")],
             Some(2),
             at(20),
         );
         assert_eq!(second[0].last_transition_time, Time(at(10)));
-        assert_eq!(second[0].reason, "Applying");
+        assert_eq!(second[0].reason, Reason::Running);
         assert_eq!(second[0].observed_generation, Some(2));
         let third = merge(
             &second,
-            &[Verdict::new(Kind::Ready, true, "Applied", "c")],
+            &[Verdict::new(Kind::Ready, true, Reason::Applied, "c")],
             Some(2),
             at(30),
         );

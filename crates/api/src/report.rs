@@ -182,18 +182,13 @@ pub struct ResourceChange {
     pub action: String,
 }
 
-/// Reason for a refused engine: another one than that of the last apply, or an older version.
-pub const ENGINE_SWITCH: &str = "EngineSwitch";
-/// Reason for a refused backend: the address of the state differs from that of the last apply.
-pub const BACKEND_CHANGED: &str = "BackendChanged";
-
 /// Failure of a run or a build.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Failure {
     /// Retry behaviour.
     pub class: FailureClass,
-    /// Stable reason in `PascalCase`, see [`crate::reasons`].
+    /// Text of a [`Reason`](crate::Reason).
     pub reason: String,
     /// Failed operation and its error, with the last lines of the engine's output. At most [`MAX_TEXT`] characters.
     pub message: String,

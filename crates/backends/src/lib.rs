@@ -21,7 +21,7 @@ pub use backend::{Config, Environment, Invalid, Owner, Since};
 pub use place::{Move, place, step};
 
 use alustan_api::run::{BackendInputs, ManagedState};
-use alustan_api::{BackendProvider, BackendSpec};
+use alustan_api::{BackendProvider, BackendSpec, Reason};
 use thiserror::Error;
 
 use backend::config;
@@ -62,10 +62,10 @@ pub enum Error {
 
 impl Error {
     /// Returns the reason for the condition.
-    pub fn reason(&self) -> &'static str {
+    pub fn reason(&self) -> Reason {
         match self {
-            Self::Conflict { .. } => "BackendConflict",
-            Self::Lost | Self::Invalid(_) => "InvalidBackend",
+            Self::Conflict { .. } => Reason::BackendConflict,
+            Self::Lost | Self::Invalid(_) => Reason::InvalidBackend,
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Errors of reads and writes of the cluster.
 
+use alustan_api::Reason;
 use alustan_api::names;
 use alustan_api::report::Failure;
 use alustan_core::model::admission;
@@ -145,29 +146,29 @@ fn advice(kind: &str, name: &str) -> String {
 pub(crate) const TIMEOUT: std::time::Duration = std::time::Duration::from_secs(30);
 
 impl Error {
-    /// Returns a stable `UpperCamelCase` reason for events, conditions and metrics.
-    pub(crate) fn reason(&self) -> &'static str {
+    /// Returns the reason for events, conditions and metrics.
+    pub(crate) fn reason(&self) -> Reason {
         match self {
-            Self::Call { .. } if self.is_not_leading() => "NotLeader",
+            Self::Call { .. } if self.is_not_leading() => Reason::NotLeader,
             Self::Call { source, .. } => match &**source {
                 kube::Error::Api(status) if status.is_forbidden() => {
-                    admission::refused_by(&status.message).unwrap_or("Forbidden")
+                    admission::refused_by(&status.message).unwrap_or(Reason::Forbidden)
                 }
-                kube::Error::Api(status) if status.code < 500 && status.code != 429 => "Rejected",
-                kube::Error::Api(status) if status.code == 500 => "ApiError",
-                _ => "ApiUnavailable",
+                kube::Error::Api(status) if status.code < 500 && status.code != 429 => Reason::Rejected,
+                kube::Error::Api(status) if status.code == 500 => Reason::ApiError,
+                _ => Reason::ApiUnavailable,
             },
-            Self::Conflict | Self::Gone => "Conflict",
-            Self::JobInTheWay(_) => "JobInTheWay",
-            Self::ClaimInTheWay(_) => "ClaimInTheWay",
-            Self::RecordInTheWay(_) => "RecordInTheWay",
-            Self::Unreadable { .. } => "RecordUnreadable",
-            Self::Forged { .. } => "RecordForged",
-            Self::NameTaken { .. } => "NameTaken",
-            Self::OrphanedState { .. } => "OrphanedState",
-            Self::StateInUse { .. } => "StateConflict",
-            Self::Timeout(_) => "ApiUnavailable",
-            Self::Random => "Random",
+            Self::Conflict | Self::Gone => Reason::Conflict,
+            Self::JobInTheWay(_) => Reason::JobInTheWay,
+            Self::ClaimInTheWay(_) => Reason::ClaimInTheWay,
+            Self::RecordInTheWay(_) => Reason::RecordInTheWay,
+            Self::Unreadable { .. } => Reason::RecordUnreadable,
+            Self::Forged { .. } => Reason::RecordForged,
+            Self::NameTaken { .. } => Reason::NameTaken,
+            Self::OrphanedState { .. } => Reason::OrphanedState,
+            Self::StateInUse { .. } => Reason::StateConflict,
+            Self::Timeout(_) => Reason::ApiUnavailable,
+            Self::Random => Reason::Random,
         }
     }
 
@@ -201,7 +202,7 @@ impl Error {
     pub(crate) fn denial(&self) -> Option<Waiting> {
         let is_denied = self.is_rejected_write() || matches!(self, Self::JobInTheWay(_));
         let denial = is_denied.then(|| Waiting {
-            reason: self.reason().to_owned(),
+            reason: self.reason().into(),
             message: self.chain(),
         });
         self.refusal().or(denial)

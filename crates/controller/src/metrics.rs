@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use alustan_api::reasons;
+use alustan_api::reason;
 use alustan_api::report::{Failure, FailureClass, RunResult};
 use alustan_api::run::RunKind;
 use alustan_core::metrics::{self as table, Counts, Definition, Ended, Run};
@@ -217,7 +217,7 @@ impl Metrics {
             Err(error) if error.is_conflict() => "conflict",
             Err(error) => {
                 in_vain.insert(who.clone());
-                self.failed(error.reason());
+                self.failed(error.reason().as_str());
                 "error"
             }
         };
@@ -231,7 +231,7 @@ impl Metrics {
 
     /// Counts a failure with `reason`.
     pub(crate) fn failed(&self, reason: &str) {
-        let reason = reasons::bounded(reason);
+        let reason = reason::bounded(reason);
         self.errors.get_or_create(&[("reason", reason)]).inc();
     }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use alustan_api::run::{Notice, Notices};
-use alustan_api::{Notification, NotificationEvent, Terraform, TerraformStatus};
+use alustan_api::{Reason, Notification, NotificationEvent, Terraform, TerraformStatus};
 use alustan_core::observed::Seen;
 use alustan_core::status::events::Event;
 use alustan_core::status::notifications::{note, settle, take_up, until};
@@ -240,7 +240,7 @@ impl Notifier {
         let (field, event) = (target.field(tf), notice.event);
         let event = Event {
             warning: true,
-            reason: "NotificationFailed".to_owned(),
+            reason: Reason::NotificationFailed.into(),
             note: format!("{field}: failed to send {event}: {why}; {then}"),
         };
         let about = tf.object_ref(&());

@@ -23,7 +23,7 @@ use std::sync::Arc;
 
 use alustan_api::report::{Failure, FailureClass};
 use alustan_api::run::{Pin, PinnedImage, PublishedOutputs};
-use alustan_api::{Terraform, names};
+use alustan_api::{Reason, Terraform, names};
 use alustan_core::decide::deletion::docker_config;
 use alustan_core::decide::{allow_lists, image_build, restore, state_conflict};
 use alustan_core::model::base_image::base_image;
@@ -346,7 +346,7 @@ impl<'a> Observer<'a> {
             }
             Answer::Known(None) => failed(Failure {
                 class: FailureClass::User,
-                reason: "BaseImageNotFound".to_owned(),
+                reason: Reason::BaseImageNotFound.into(),
                 message: format!(
                     "{}: the registry has no {}",
                     wanted.named_by(self.tf),

@@ -4,11 +4,11 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use alustan_api::{FINALIZER, State, Terraform, TerraformStatus, labels};
+use alustan_api::{Reason, FINALIZER, State, Terraform, TerraformStatus, labels};
 use alustan_core::decide::decide;
 use alustan_core::decide::start_run::class;
 use alustan_core::metacontroller::{Pace, pace};
-use alustan_core::model::admission::{LIMITS, QUOTA, limits_of};
+use alustan_core::model::admission::limits_of;
 use alustan_core::model::facts::{occupied, open_run};
 use alustan_core::observed::{BuildState, JobSeen, Key, RecordSeen, Seen};
 use alustan_core::queue::Class;
@@ -376,8 +376,8 @@ fn trouble(
     let own = tf.metadata.namespace.as_deref().unwrap_or_default();
     let namespace = if builds { settings.builds_in(tf) } else { own };
     let message = match error.reason() {
-        "ApiUnavailable" => return tf.status.clone().unwrap_or(status),
-        QUOTA | LIMITS => format!(
+        Reason::ApiUnavailable => return tf.status.clone().unwrap_or(status),
+        Reason::QuotaRefused | Reason::LimitRangeRefused => format!(
             "{}; retried within five minutes; see {}",
             error.chain(),
             limits_of(namespace)
@@ -403,7 +403,7 @@ pub(crate) fn retry(object: Arc<Guarded>, error: &Error, cx: Arc<Context>) -> Ac
     let wait = pause(&cx, &who, error);
     warn!(
         resource = %who,
-        reason = error.reason(),
+        reason = error.reason().as_str(),
         error = error.chain(),
         ?wait,
         "reconcile failed; requeueing"

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use alustan_api::{FINALIZER, TerraformStatus};
+use alustan_api::{Reason, FINALIZER, TerraformStatus};
 use alustan_core::decide::approval::sets_approval;
 use alustan_core::metacontroller::{Answer, Asked, Pace, Refusal};
 use kube::api::Api;
@@ -72,7 +72,7 @@ impl Syncs {
         };
         if !cx.leader.leads() {
             return Err(again(
-                "NotLeader",
+                Reason::NotLeader.as_str(),
                 "another replica of the operator is the leader",
             ));
         }
@@ -172,8 +172,8 @@ async fn looked(cx: &Arc<Context>, who: &Ref, asked: Asked) -> Result<Answer, Re
 /// Returns the refusal of a resource that cannot be read. For permanent errors metacontroller writes an event.
 fn unread(error: &Error) -> Refusal {
     match error.reason() {
-        reason @ "ApiUnavailable" => again(reason, &error.chain()),
-        reason => Refusal::new(502, reason, error.chain()),
+        reason @ Reason::ApiUnavailable => again(reason.as_str(), &error.chain()),
+        reason => Refusal::new(502, reason.as_str(), error.chain()),
     }
 }
 
@@ -193,7 +193,7 @@ fn failed(cx: &Context, who: &Ref, error: &Error) -> Pace {
     let wait = pause(cx, who, error);
     warn!(
         resource = %who,
-        reason = error.reason(),
+        reason = error.reason().as_str(),
         error = error.chain(),
         ?wait,
         "reconcile failed; requeueing"

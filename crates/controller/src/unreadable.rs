@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use alustan_api::report::{Failure, FailureClass};
-use alustan_api::{Terraform, json_size};
+use alustan_api::{Reason, Terraform, json_size};
 use alustan_core::decide::deletion::parse_leniently;
 use alustan_core::status::events::Event;
 use kube::api::{Api, ApiResource, DynamicObject, GetParams, ObjectMeta, Request};
@@ -23,7 +23,7 @@ use crate::observe::pin;
 pub(crate) fn event(error: &str) -> Event {
     Event {
         warning: true,
-        reason: "ResourceUnreadable".to_owned(),
+        reason: Reason::ResourceUnreadable.into(),
         note: format!(
             "this version of the operator cannot read the resource: {error}. Correct the resource, \
              or run the version of the operator that it was written for; reconciliation resumes \
@@ -36,7 +36,7 @@ pub(crate) fn event(error: &str) -> Event {
 pub(crate) fn failure(error: &str) -> Failure {
     Failure {
         class: FailureClass::User,
-        reason: "ResourceUnreadable".to_owned(),
+        reason: Reason::ResourceUnreadable.into(),
         message: format!(
             "this version of the operator cannot read the resource, and the resource has no pin: \
              {error}. Correct the resource, or run the version of the operator that it was written \

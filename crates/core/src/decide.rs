@@ -24,7 +24,7 @@ mod state_volume;
 use alustan_api::conditions::update;
 use alustan_api::report::{Failure, FailureClass};
 use alustan_api::run::{BackendInputs, PinnedImage, RunKind, RunPhase, Trigger};
-use alustan_api::{GitRepo, State, Terraform, TerraformStatus};
+use alustan_api::{Reason, GitRepo, State, Terraform, TerraformStatus};
 use alustan_expressions::{Nothing, OBJECT};
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
@@ -246,7 +246,7 @@ impl ReconcileCase<'_> {
             return Err(self.not_allowed(&refusal));
         }
         alustan_approval::check(&self.tf.spec.approval.rules)
-            .map_err(|bad| Summary::stalled("InvalidRule", bad.to_string()))?;
+            .map_err(|bad| Summary::stalled(Reason::InvalidRule, bad.to_string()))?;
         self.check_expressions()?;
         let seen = self
             .seen
@@ -304,7 +304,7 @@ impl ReconcileCase<'_> {
             } => Ok(base.clone()),
             Answer::Pending => Err(Summary::busy(
                 State::Building,
-                summary::LOOKUP,
+                Reason::ImageLookup,
                 "looking up the base image in the registry",
             )),
             Answer::Failed {
@@ -366,7 +366,7 @@ impl ReconcileCase<'_> {
         for (field, expression) in tests {
             if let Err(Nothing::Invalid(why)) = alustan_expressions::check(expression, OBJECT) {
                 let message = format!("{field}: {why}: {expression}");
-                return Err(Summary::stalled("InvalidExpression", message));
+                return Err(Summary::stalled(Reason::InvalidExpression, message));
             }
         }
         Ok(())
@@ -569,7 +569,7 @@ impl ReconcileCase<'_> {
             status: view.status(&situation, self.now),
         };
         let message = "waiting for a slot to build the runner image";
-        let queued = Summary::busy(State::Pending, "Queued", message);
+        let queued = Summary::busy(State::Pending, Reason::Queued, message);
         let queued = self.meanwhile(waiting, &queued);
         Decision {
             start: Some(start),
@@ -619,7 +619,7 @@ impl ReconcileCase<'_> {
         digest: Option<String>,
     ) -> Decision {
         match self.waited().filter(|status| !is_ready(status)) {
-            Some(status) if situation.reason == summary::LOOKUP => self.said(status),
+            Some(status) if situation.reason == Reason::ImageLookup => self.said(status),
             _ => self.done(situation, plan, digest),
         }
     }
@@ -720,11 +720,11 @@ impl ReconcileCase<'_> {
         let occupied = facts::occupied(self.seen.job.as_ref());
         let (reason, message) = if occupied {
             (
-                "AwaitingProcessing",
+                Reason::AwaitingProcessing,
                 "waiting for the pod of the previous run to end",
             )
         } else {
-            ("Queued", "waiting for a slot to run")
+            (Reason::Queued, "waiting for a slot to run")
         };
         let waiting = match run.kind {
             _ if quiet => self.at_rest(),
@@ -830,7 +830,7 @@ fn is_same_place(one: &GitRepo, other: &GitRepo) -> bool {
 fn fetching() -> Summary {
     Summary::busy(
         State::Pending,
-        "Fetching",
+        Reason::Fetching,
         "fetching the module from the repository",
     )
 }

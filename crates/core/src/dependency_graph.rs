@@ -4,19 +4,12 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, OnceLock};
 
 use alustan_api::report::{Failure, FailureClass};
-use alustan_api::{OutputsRef, Terraform, TerraformStatus};
+use alustan_api::{Reason, OutputsRef, Terraform, TerraformStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::ResourceExt;
 use kube::core::Selector;
 
 use crate::observed::{DependencySeen, Key, Standing};
-
-/// Reason of a resource that waits for a resource that is not ready.
-pub const NOT_READY: &str = "DependencyNotReady";
-/// Reason of a reference to another namespace that the operator does not allow.
-pub const CROSS_NAMESPACE: &str = "CrossNamespaceReference";
-/// Reason of a resource that waits for a resource that does not exist.
-pub(crate) const NOT_FOUND: &str = "DependencyNotFound";
 
 /// Maximum number of label comparisons to resolve the selectors of one graph: about 20 ms.
 const COMPARISONS: usize = 200_000;
@@ -243,7 +236,7 @@ impl<'a> DependencyGraph<'a> {
             return Standing::Missing;
         };
         match standing(tf) {
-            Standing::NotReady { reason, .. } if reason == NOT_READY => {
+            Standing::NotReady { reason, .. } if reason == Reason::DependencyNotReady => {
                 let message = causes.get(key).map_or_else(
                     || "its status is outdated".to_owned(),
                     |(key, why)| format!("waiting for {}: {why}", key.seen_from(here)),
@@ -268,8 +261,8 @@ impl<'a> DependencyGraph<'a> {
                 }
                 waiting.insert(key.clone(), vec![Key::of(at)]);
                 let why = match self.get(key).map(|it| (it, standing(it))) {
-                    None => NOT_FOUND.to_owned(),
-                    Some((it, Standing::NotReady { reason, .. })) if reason == NOT_READY => {
+                    None => Reason::DependencyNotFound.into(),
+                    Some((it, Standing::NotReady { reason, .. })) if reason == Reason::DependencyNotReady => {
                         next.push(it);
                         continue;
                     }
@@ -329,7 +322,7 @@ impl<'a> DependencyGraph<'a> {
     pub fn check(&mut self, tf: &Terraform, cross_namespace: bool) -> Result<(), Failure> {
         if !cross_namespace && let Some((field, namespace)) = beyond(tf) {
             return Err(wrong(
-                CROSS_NAMESPACE,
+                Reason::CrossNamespaceReference,
                 format!(
                     "{field}.namespace: {namespace} is another namespace; references to it require \
                      the operator flag --allow-cross-namespace-refs"
@@ -339,13 +332,13 @@ impl<'a> DependencyGraph<'a> {
         for (i, of) in outputs_refs(tf) {
             selector(of.selector.as_ref()).map_err(|error| {
                 let field = format!("spec.variablesFrom[{i}].terraformRef");
-                wrong("InvalidSelector", format!("{field}.{error}"))
+                wrong(Reason::InvalidSelector, format!("{field}.{error}"))
             })?;
         }
         let cycle = self.cycle(tf).map_err(|TooMany| Failure {
             // Other resources may have caused it.
             class: FailureClass::Transient,
-            reason: "TooManyDependencies".to_owned(),
+            reason: Reason::TooManyDependencies.into(),
             message: format!(
                 "spec.variablesFrom: finding all dependencies of the resource requires more than \
                  {COMPARISONS} label comparisons; use name instead of selector, also in the \
@@ -358,7 +351,7 @@ impl<'a> DependencyGraph<'a> {
         let here = tf.namespace().unwrap_or_default();
         let path: Vec<_> = path.iter().map(|it| it.seen_from(&here)).collect();
         Err(wrong(
-            "DependencyCycle",
+            Reason::DependencyCycle,
             format!(
                 "{field}: dependency cycle: {}; remove one of these references",
                 path.join(" -> ")
@@ -411,22 +404,22 @@ pub fn standing(tf: &Terraform) -> Standing {
 
 /// Readiness of `tf` with `status` for its dependents.
 pub(crate) fn standing_with(tf: &Terraform, status: Option<&TerraformStatus>) -> Standing {
-    let not_ready = |reason: &str, message: &str| Standing::NotReady {
-        reason: reason.to_owned(),
+    let not_ready = |reason: String, message: &str| Standing::NotReady {
+        reason,
         message: message.to_owned(),
     };
     if tf.metadata.deletion_timestamp.is_some() {
-        return not_ready("Deleted", "the resource is being deleted");
+        return not_ready(Reason::Deleted.into(), "the resource is being deleted");
     }
     let mut conditions = status.into_iter().flat_map(|status| &status.conditions);
     let Some(ready) = conditions.find(|it| it.type_ == "Ready") else {
-        return not_ready("AwaitingProcessing", "the resource has no status yet");
+        return not_ready(Reason::AwaitingProcessing.into(), "the resource has no status yet");
     };
     let current = status.and_then(|it| it.observed_generation) == tf.metadata.generation;
     match (ready.status.as_str(), current) {
         ("True", true) => Standing::Ready,
-        ("True", false) => not_ready("AwaitingProcessing", "the latest spec is not reconciled"),
-        _ => not_ready(&ready.reason, &ready.message),
+        ("True", false) => not_ready(Reason::AwaitingProcessing.into(), "the latest spec is not reconciled"),
+        _ => not_ready(ready.reason.clone(), &ready.message),
     }
 }
 
@@ -457,10 +450,10 @@ fn names_it(tf: &Terraform, it: &Terraform) -> bool {
         || outputs.any(|(name, of)| is_it(name, &of.namespace))
 }
 
-fn wrong(reason: &str, message: String) -> Failure {
+fn wrong(reason: Reason, message: String) -> Failure {
     Failure {
         class: FailureClass::User,
-        reason: reason.to_owned(),
+        reason: reason.into(),
         message,
     }
 }

@@ -8,11 +8,10 @@ use std::collections::BTreeMap;
 
 use alustan_api::report::{RunReport, RunResult, StepTimes};
 use alustan_api::run::{History, RunKind, RunPhase, RunRecord};
-use alustan_api::{State, Terraform, TerraformStatus, reasons};
+use alustan_api::{Reason, State, Terraform, TerraformStatus, reason};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
-use crate::model::summary::AWAITING;
 use crate::queue::Class;
 use crate::step::Swap;
 
@@ -111,7 +110,7 @@ definitions! {
         "Resources with condition Stalled, by reason; they are not retried until something changes";
     DRIFTED = Gauge "alustan_resources_drifted" []
         "Resources with condition `InSync` False: their real objects differ from the configuration";
-    AWAITING_APPROVAL = Gauge "alustan_resources_awaiting_approval" []
+    Reason::AwaitingApproval_APPROVAL = Gauge "alustan_resources_awaiting_approval" []
         "Resources with a plan that waits for approval";
     SUSPENDED = Gauge "alustan_resources_suspended" [] "Resources with spec.suspend";
     OLDEST_NOT_READY = Gauge "alustan_oldest_not_ready_timestamp_seconds" [REASON]
@@ -305,11 +304,11 @@ impl Counts {
         self.run_failed += i64::from(failed_lately(status, now));
         let conditions = Conditions(&status.conditions);
         if let Some(stalled) = conditions.get("Stalled", "True") {
-            let reason = reasons::bounded(&stalled.reason);
+            let reason = reason::bounded(&stalled.reason);
             *self.stalled.entry(reason).or_default() += 1;
         }
         if let Some(ready) = conditions.get("Ready", "False") {
-            let reason = reasons::bounded(&ready.reason);
+            let reason = reason::bounded(&ready.reason);
             *self.not_ready.entry(reason).or_default() += 1;
             if conditions.get("Stalled", "True").is_none() {
                 let since = unready_since(status, ready);
@@ -318,7 +317,7 @@ impl Counts {
         }
         if let Some(differs) = conditions.get("InSync", "False") {
             self.drifted += 1;
-            let reason = reasons::bounded(&differs.reason);
+            let reason = reason::bounded(&differs.reason);
             older(&mut self.oldest.drift, reason, drift_since(status, differs));
         }
         if let Some(ready) = conditions.awaiting() {
@@ -340,7 +339,7 @@ impl<'a> Conditions<'a> {
     /// Returns condition `Ready` if a plan waits for approval.
     fn awaiting(&self) -> Option<&'a Condition> {
         let mut all = self.0.iter();
-        all.find(|it| it.type_ == "Ready" && it.reason == AWAITING)
+        all.find(|it| it.type_ == "Ready" && it.reason == Reason::AwaitingApproval)
     }
 }
 
@@ -577,8 +576,8 @@ mod tests {
 
     #[test]
     fn resources_are_counted_by_condition() {
-        let no = |kind, reason| Verdict::new(kind, false, reason, "");
-        let yes = |kind, reason| Verdict::new(kind, true, reason, "");
+        let no = |kind, reason: &str| Verdict::new(kind, false, reason.to_owned(), "");
+        let yes = |kind, reason: &str| Verdict::new(kind, true, reason.to_owned(), "");
         let all = [
             resource(State::Success, &[no(Condition::InSync, "Drifted")]),
             resource(
@@ -591,7 +590,7 @@ mod tests {
             resource(State::Pending, &[no(Condition::Ready, "WordOfKubelet")]),
             resource(
                 State::AwaitingApproval,
-                &[Verdict::new(Condition::Ready, None, AWAITING, "")],
+                &[Verdict::new(Condition::Ready, None, Reason::AwaitingApproval, "")],
             ),
         ];
         let counts = count(all.iter().map(Some).chain([None]), at(0));
@@ -620,13 +619,11 @@ mod tests {
     }
 
     fn unready(reason: &str, ready: i64, reconciling: i64) -> Terraform {
+        let of = |kind, status| Verdict::new(kind, status, reason.to_owned(), "");
         since(&[
-            (Verdict::new(Condition::Ready, false, reason, ""), ready),
-            (
-                Verdict::new(Condition::Reconciling, true, reason, ""),
-                reconciling,
-            ),
-            (Verdict::new(Condition::Stalled, false, reason, ""), 0),
+            (of(Condition::Ready, false), ready),
+            (of(Condition::Reconciling, true), reconciling),
+            (of(Condition::Stalled, false), 0),
         ])
     }
 
@@ -672,18 +669,18 @@ mod tests {
     #[test]
     fn ready_building_or_stalled_resource_has_no_failure_age() {
         let stalled = since(&[
-            (Verdict::new(Condition::Ready, false, "StateLost", ""), 1),
-            (Verdict::new(Condition::Stalled, true, "StateLost", ""), 1),
+            (Verdict::new(Condition::Ready, false, Reason::StateLost, ""), 1),
+            (Verdict::new(Condition::Stalled, true, Reason::StateLost, ""), 1),
         ]);
-        let building = since(&[(Verdict::new(Condition::Ready, None, "Building", ""), 1)]);
-        let ready = since(&[(Verdict::new(Condition::Ready, true, "Applied", ""), 1)]);
+        let building = since(&[(Verdict::new(Condition::Ready, None, Reason::Building, ""), 1)]);
+        let ready = since(&[(Verdict::new(Condition::Ready, true, Reason::Applied, ""), 1)]);
         assert_eq!(oldest(&[stalled, building, ready]), Oldest::default());
     }
 
     #[test]
     fn drift_age_counts_from_first_detection() {
         let reported = |seen: Option<i64>| {
-            let differs = Verdict::new(Condition::InSync, false, "Drifted", "");
+            let differs = Verdict::new(Condition::InSync, false, Reason::Drifted, "");
             let mut tf = since(&[(differs, 900)]);
             tf.status.as_mut().unwrap().drift = seen.map(|second| DriftStatus {
                 since: Time(at(second)),
@@ -702,10 +699,10 @@ mod tests {
 
     #[test]
     fn approval_age_counts_from_change_drift_or_deletion() {
-        let awaits = |ready| Verdict::new(Condition::Ready, ready, AWAITING, "");
+        let awaits = |ready| Verdict::new(Condition::Ready, ready, Reason::AwaitingApproval, "");
         let change = since(&[(awaits(None), 700)]);
         // Ready since long before; a correction of its drift waits for approval.
-        let differs = Verdict::new(Condition::InSync, false, "Drifted", "");
+        let differs = Verdict::new(Condition::InSync, false, Reason::Drifted, "");
         let drift = since(&[(awaits(Some(true)), 5), (differs, 800)]);
         let mut destroy = since(&[(awaits(None), 100)]);
         destroy.metadata.deletion_timestamp = Some(Time(at(900)));

@@ -325,7 +325,7 @@ pub struct JobSeen {
 /// Why a pod does not start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Waiting {
-    /// Reason, mostly of Kubernetes: [`IMAGE_PULL`], `Unschedulable`, …
+    /// Text of a [`Reason`](alustan_api::Reason), or a reason of Kubernetes.
     pub reason: String,
     /// Message.
     pub message: String,
@@ -336,17 +336,6 @@ impl fmt::Display for Waiting {
         write!(f, "{}: {}", self.reason, self.message)
     }
 }
-
-/// Reason of a scheduled pod that does not start, for example because its volume cannot be attached.
-pub const NOT_STARTED: &str = "PodNotStarted";
-
-/// Reason of a pod whose image cannot be pulled.
-pub const IMAGE_PULL: &str = "ImagePullBackOff";
-/// Reason of a pod that fits no node.
-pub const UNSCHEDULABLE: &str = "Unschedulable";
-
-/// Reason of an image that was built and is no longer in the registry.
-pub const IMAGE_MISSING: &str = "ImageMissing";
 
 /// Owners of the output objects under their configured names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -130,7 +130,7 @@ mod tests {
             ("\"size\":7", "\"size\":-1"),
         ] {
             let error = read(text.replace(from, to).as_bytes(), 7).unwrap_err();
-            assert_eq!(error.reason(), "ContextDamaged");
+            assert_eq!(error.reason().as_str(), "ContextDamaged");
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::{fmt, path::PathBuf, time::Duration};
 
+use alustan_api::Reason;
 use serde::Deserialize;
 
 /// Error of a name, a credential or a registry.
@@ -134,19 +135,19 @@ pub enum Failure {
 
 impl Error {
     /// Returns the reason for conditions, events and metrics.
-    pub fn reason(&self) -> &'static str {
+    pub fn reason(&self) -> Reason {
         match self {
-            Self::InvalidImageName { .. } => "InvalidImageName",
-            Self::InvalidCredentials { .. } => "InvalidRegistryCredentials",
-            Self::Helper { missing: true, .. } => "CredentialHelperMissing",
-            Self::Helper { missing: false, .. } => "CredentialHelperFailed",
-            Self::Setup { .. } => "RegistryClientUnusable",
+            Self::InvalidImageName { .. } => Reason::InvalidImageName,
+            Self::InvalidCredentials { .. } => Reason::InvalidRegistryCredentials,
+            Self::Helper { missing: true, .. } => Reason::CredentialHelperMissing,
+            Self::Helper { missing: false, .. } => Reason::CredentialHelperFailed,
+            Self::Setup { .. } => Reason::RegistryClientUnusable,
             Self::Request { failure, .. } => failure.reason(),
-            Self::Timeout { .. } => "RegistryUnreachable",
-            Self::NotAContext { .. } => "ContextDamaged",
-            Self::BaseImageNotFound { .. } => "BaseImageNotFound",
-            Self::InvalidBaseImage { .. } => "BaseImageUnsupported",
-            Self::LayerFile { .. } => "PrepareFailed",
+            Self::Timeout { .. } => Reason::RegistryUnreachable,
+            Self::NotAContext { .. } => Reason::ContextDamaged,
+            Self::BaseImageNotFound { .. } => Reason::BaseImageNotFound,
+            Self::InvalidBaseImage { .. } => Reason::BaseImageUnsupported,
+            Self::LayerFile { .. } => Reason::PrepareFailed,
         }
     }
 
@@ -228,16 +229,16 @@ fn advice_of_helper(missing: bool) -> &'static str {
 
 impl Failure {
     /// Returns the reason for conditions, events and metrics.
-    pub fn reason(self) -> &'static str {
+    pub fn reason(self) -> Reason {
         match self {
-            Self::Unauthorized => "RegistryUnauthorized",
-            Self::Forbidden => "RegistryForbidden",
-            Self::NotFound => "ImageNotFound",
-            Self::RateLimited => "RegistryRateLimited",
-            Self::Unreachable => "RegistryUnreachable",
-            Self::Unsupported => "RegistryUnsupported",
-            Self::Tls => "RegistryTls",
-            Self::UploadLost | Self::BlobMissing | Self::Other => "RegistryError",
+            Self::Unauthorized => Reason::RegistryUnauthorized,
+            Self::Forbidden => Reason::RegistryForbidden,
+            Self::NotFound => Reason::ImageNotFound,
+            Self::RateLimited => Reason::RegistryRateLimited,
+            Self::Unreachable => Reason::RegistryUnreachable,
+            Self::Unsupported => Reason::RegistryUnsupported,
+            Self::Tls => Reason::RegistryTls,
+            Self::UploadLost | Self::BlobMissing | Self::Other => Reason::RegistryError,
         }
     }
 

@@ -254,7 +254,7 @@ mod tests {
             return;
         }
         assert_eq!(
-            ImageRef::parse(text).unwrap_err().reason(),
+            ImageRef::parse(text).unwrap_err().reason().as_str(),
             "InvalidImageName"
         );
     }

@@ -4,6 +4,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use alustan_api::Reason;
 use alustan_api::report::Failure;
 use alustan_api::run::{BackendInputs, OwnBackend};
 use serde::{Deserialize, Serialize};
@@ -91,9 +92,9 @@ fn has_block(content: &Content) -> bool {
 /// credentials.
 pub fn with_advice(failure: Failure, inputs: &BackendInputs) -> Failure {
     let kind = inputs.kind.as_deref().unwrap_or_default();
-    let advice = match failure.reason.as_str() {
-        "BackendMissing" => missing(kind, inputs),
-        "InitFailed" => match refused_argument(&failure.message) {
+    let advice = match Reason::from_stored(&failure.reason) {
+        Some(Reason::BackendMissing) => missing(kind, inputs),
+        Some(Reason::InitFailed) => match refused_argument(&failure.message) {
             Some(argument) => unknown(kind, argument),
             None => match unopened(kind, &failure.message) {
                 Some(advice) => advice.to_owned(),
@@ -250,36 +251,36 @@ mod tests {
     }
 
     #[rstest]
-    #[case(false, "BackendMissing", "gone", "set spec.backend.bootstrap: true")]
-    #[case(true, "BackendMissing", "gone", "bucket b contained the state")]
+    #[case(false, Reason::BackendMissing, "gone", "set spec.backend.bootstrap: true")]
+    #[case(true, Reason::BackendMissing, "gone", "bucket b contained the state")]
     #[case(
         false,
-        "InitFailed",
+        Reason::InitFailed,
         "No argument or block type is named \"use_lockfile\"",
         "spec.backend.dynamoDB"
     )]
     #[case(
         false,
-        "InitFailed",
+        Reason::InitFailed,
         "{\"use_lockfile\":true}: No argument or block type is named \"colour\"",
         "spec.backend.config.colour"
     )]
     #[case(
         false,
-        "InitFailed",
+        Reason::InitFailed,
         "No valid credential sources found",
         "spec.backend.secretRef"
     )]
     fn backend_failure_message_contains_advice(
         #[case] bootstrap: bool,
-        #[case] reason: &str,
+        #[case] reason: Reason,
         #[case] message: &str,
         #[case] advice: &str,
     ) {
         let failure = crate::failure::user(reason, message);
         let told = with_advice(failure, &s3(bootstrap)).message;
         assert!(told.contains(advice) && told.contains(message), "{told}");
-        let failure = crate::failure::user("PlanFailed", message);
+        let failure = crate::failure::user(Reason::PlanFailed, message);
         assert_eq!(with_advice(failure.clone(), &s3(bootstrap)), failure);
     }
 

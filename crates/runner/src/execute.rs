@@ -12,7 +12,8 @@ mod results;
 
 use std::time::{Duration, Instant};
 
-use alustan_api::report::{ENGINE_SWITCH, Failure, RunResult};
+use alustan_api::Reason;
+use alustan_api::report::{Failure, RunResult};
 use alustan_api::run::RunKind;
 
 use crate::command::Ending;
@@ -79,7 +80,7 @@ impl Session {
         let identity = self.record.identity();
         let (name, namespace) = (identity.resource(), &identity.namespace);
         Err(user(
-            ENGINE_SWITCH,
+            Reason::EngineSwitch,
             format!(
                 "{why}. Nothing was changed. Use another image, or allow the switch: kubectl patch \
                  tf {name} -n {namespace} --type merge -p \

@@ -1,5 +1,7 @@
 //! Converts the output of the engine to a failure with class, reason and message.
 
+use alustan_api::Reason;
+use alustan_api::reason::ReasonText;
 use alustan_api::report::{Failure, FailureClass, MAX_TEXT};
 pub use alustan_state::error_text::{chain, place_in_json};
 
@@ -33,20 +35,20 @@ pub enum Step {
 }
 
 impl Step {
-    fn reason(self) -> &'static str {
+    fn reason(self) -> Reason {
         match self {
-            Self::Bootstrap => "BootstrapFailed",
-            Self::Init => "InitFailed",
-            Self::Plan => "PlanFailed",
-            Self::Apply => "ApplyFailed",
-            Self::Destroy => "DestroyFailed",
-            Self::Output => "OutputsUnreadable",
-            Self::Show => "PlanUnreadable",
-            Self::Pull => "StateUnavailable",
-            Self::Unlock => "StateLocked",
-            Self::Push => "StateNotRecovered",
-            Self::Migrate => "MigrationFailed",
-            Self::Script(_) => "ScriptFailed",
+            Self::Bootstrap => Reason::BootstrapFailed,
+            Self::Init => Reason::InitFailed,
+            Self::Plan => Reason::PlanFailed,
+            Self::Apply => Reason::ApplyFailed,
+            Self::Destroy => Reason::DestroyFailed,
+            Self::Output => Reason::OutputsUnreadable,
+            Self::Show => Reason::PlanUnreadable,
+            Self::Pull => Reason::StateUnavailable,
+            Self::Unlock => Reason::StateLocked,
+            Self::Push => Reason::StateNotRecovered,
+            Self::Migrate => Reason::MigrationFailed,
+            Self::Script(_) => Reason::ScriptFailed,
         }
     }
 
@@ -69,26 +71,26 @@ impl Step {
 }
 
 /// Creates a failure. Cuts its message to [`MAX_TEXT`] characters.
-pub fn failure(class: FailureClass, reason: &str, message: impl AsRef<str>) -> Failure {
+pub fn failure(class: FailureClass, reason: impl ReasonText, message: impl AsRef<str>) -> Failure {
     Failure {
         class,
-        reason: reason.to_owned(),
+        reason: reason.into(),
         message: cut(message.as_ref(), MAX_TEXT),
     }
 }
 
 /// Creates a transient failure of the environment of the run.
-pub fn world(reason: &str, message: impl AsRef<str>) -> Failure {
+pub fn world(reason: Reason, message: impl AsRef<str>) -> Failure {
     failure(FailureClass::Transient, reason, message)
 }
 
 /// Creates a failure that the user must resolve.
-pub fn user(reason: &str, message: impl AsRef<str>) -> Failure {
+pub fn user(reason: Reason, message: impl AsRef<str>) -> Failure {
     failure(FailureClass::User, reason, message)
 }
 
 /// Creates a failure of the module, or of the objects that it manages.
-pub fn module(reason: &str, message: impl AsRef<str>) -> Failure {
+pub fn module(reason: Reason, message: impl AsRef<str>) -> Failure {
     failure(FailureClass::Module, reason, message)
 }
 
@@ -104,7 +106,7 @@ pub fn classify(step: Step, code: i32, stderr: &str) -> Failure {
     } else {
         format!("{what}: {said}")
     };
-    if reason == MODULES_UNAVAILABLE {
+    if reason == Reason::ModulesUnavailable {
         message = format!(
             "{}; {PRIVATE_MODULES}",
             cut(&message, MAX_TEXT - PRIVATE_MODULES.len() - 2)
@@ -113,34 +115,34 @@ pub fn classify(step: Step, code: i32, stderr: &str) -> Failure {
     failure(class, reason, message)
 }
 
-fn judge(step: Step, code: i32, words: &str) -> (FailureClass, &'static str) {
+fn judge(step: Step, code: i32, words: &str) -> (FailureClass, Reason) {
     let lower = words.to_lowercase();
     let says = |texts: &[&str]| texts.iter().any(|text| lower.contains(text));
     if says(NO_BACKEND) || says(LOCKED) && says(NO_TABLE) {
-        (FailureClass::User, "BackendMissing")
+        (FailureClass::User, Reason::BackendMissing)
     } else if says(NO_SUCH_BACKEND) {
-        (FailureClass::User, "InvalidBackend")
+        (FailureClass::User, Reason::InvalidBackend)
     } else if says(LOCKED) {
-        (FailureClass::Transient, "StateLocked")
+        (FailureClass::Transient, Reason::StateLocked)
     } else if says(STALE) {
-        (FailureClass::Transient, "PlanStale")
+        (FailureClass::Transient, Reason::PlanStale)
     } else if says(MISSING_VALUE) {
-        (FailureClass::User, "VariablesInvalid")
+        (FailureClass::User, Reason::VariablesInvalid)
     } else if step != Step::Apply && says(INVALID) {
-        (FailureClass::User, "ModuleInvalid")
+        (FailureClass::User, Reason::ModuleInvalid)
     } else if says(NO_PROVIDER) && says(NO_SUCH_PROVIDER) {
-        (FailureClass::Module, "ProviderNotFound")
+        (FailureClass::Module, Reason::ProviderNotFound)
     } else if says(NO_PROVIDER) {
         let class = if says(WORLD) {
             FailureClass::Transient
         } else {
             FailureClass::User
         };
-        (class, "ProvidersUnavailable")
+        (class, Reason::ProvidersUnavailable)
     } else if says(WORLD) {
         (FailureClass::Transient, step.reason())
     } else if step == Step::Init && says(NO_MODULE) {
-        (FailureClass::Module, MODULES_UNAVAILABLE)
+        (FailureClass::Module, Reason::ModulesUnavailable)
     } else if matches!(step, Step::Script(_)) && matches!(code, 126 | 127) {
         (FailureClass::User, step.reason())
     } else {
@@ -157,7 +159,6 @@ pub fn is_refused(step: Step, stderr: &str) -> bool {
     matches!(step, Step::Apply | Step::Destroy) && first.is_some_and(says)
 }
 
-const MODULES_UNAVAILABLE: &str = "ModulesUnavailable";
 const PRIVATE_MODULES: &str = "private modules are fetched with the credentials of spec.gitRepo: \
                                sshKeySecret (and its known_hosts) for ssh, credentialsSecret for \
                                https from the host of the repository";

@@ -29,6 +29,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use alustan_api::Reason;
 use alustan_api::report::{Failure, PrepareReport};
 
 use crate::backend::{self, Prepared};
@@ -123,7 +124,7 @@ pub async fn prepare_context(
         .filter(|it| it.is_dir())
         .ok_or_else(|| {
             user(
-                "PathNotFound",
+                Reason::PathNotFound,
                 format!("the context has no folder {:?}", request.path),
             )
         })?;
@@ -171,7 +172,7 @@ async fn initialise(
         .map_or("/usr/local/bin:/usr/bin:/bin", String::as_str);
     let engine = Engine::find(search_path).ok_or_else(|| {
         user(
-            "EngineNotFound",
+            Reason::EngineNotFound,
             "the base image has no `terraform` in PATH",
         )
     })?;
@@ -218,13 +219,13 @@ async fn run_init(
     };
     let finished = commands.run(task).await.map_err(|error| {
         user(
-            "EngineNotStarted",
+            Reason::EngineNotStarted,
             format!("failed to start {}: {error}", engine.name()),
         )
     })?;
     match (finished.code, finished.cause) {
         (Some(0), _) => Ok(()),
-        (_, Some(_)) => Err(world("Interrupted", "init was interrupted")),
+        (_, Some(_)) => Err(world(Reason::Interrupted, "init was interrupted")),
         (code, None) => Err(classify(Step::Init, code.unwrap_or(-1), &finished.stderr)),
     }
 }

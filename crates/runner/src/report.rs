@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use alustan_api::Reason;
 use alustan_api::report::{Failure, RunReport, RunResult};
 use alustan_api::run::{Lineage, Outputs, OwnBackend, RunPhase, RunProgress, RunRecord, key};
 use serde::Serialize;
@@ -172,7 +173,7 @@ fn halve(text: &mut String) -> bool {
 /// Returns the failure of a run that cannot write its report.
 pub fn unrecorded(error: &RecordError) -> Failure {
     world(
-        "ReportNotRecorded",
+        Reason::ReportNotRecorded,
         format!("failed to record the run report: {error}"),
     )
 }

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use alustan_api::Reason;
 use alustan_api::report::{Failure, MAX_TEXT, UnsavedPlace};
 use alustan_api::run::key;
 
@@ -54,7 +55,7 @@ impl Session {
                 message: cut(&format!("{note}\n{}", failure.message), MAX_TEXT),
                 ..failure
             },
-            Ok(()) => world("StateNotSaved", note),
+            Ok(()) => world(Reason::StateNotSaved, note),
         })
     }
 
@@ -168,7 +169,7 @@ impl Session {
         let file = self.layout.work.join(leftover::FILE);
         let unwritten = |error| {
             world(
-                "WorkspaceFailed",
+                Reason::WorkspaceFailed,
                 format!("failed to write {}: {error}", file.display()),
             )
         };

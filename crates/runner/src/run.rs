@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Instant;
 
+use alustan_api::Reason;
 use alustan_api::report::{RunReport, RunResult};
 use k8s_openapi::jiff::Timestamp;
 
@@ -68,7 +69,7 @@ pub async fn run(context: Context) -> ExitCode {
         Ok(()) => carry_out(&context, &record, claimed, began, &mut findings).await,
         Err(error) => {
             let message = format!("failed to copy the module: {error}");
-            Err(world("WorkspaceFailed", message).into())
+            Err(world(Reason::WorkspaceFailed, message).into())
         }
     };
     let (result, failure) = match ended {
@@ -150,7 +151,7 @@ async fn carry_out(
     let redactor = &session.commands.redactor;
     findings.changes = findings.changes.take().map(|it| redactor.changes(it));
     if let Err(Ended::Failed(failure)) = &ended
-        && failure.reason == "StateLocked"
+        && failure.reason == Reason::StateLocked
     {
         findings.lock = session.lock_in_the_way().map(|it| redactor.lock(&it));
     }

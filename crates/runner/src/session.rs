@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use alustan_api::EngineName;
+use alustan_api::{Reason, EngineName};
 use alustan_api::report::{Failure, StepTimes, Undeclared};
 use alustan_api::run::{Lineage, RunInputs, RunKind, RunRecord, ScriptTexts, StateLock};
 
@@ -129,7 +129,7 @@ impl Session {
             .filter(|it| it.is_dir())
             .ok_or_else(|| {
                 user(
-                    "PathNotFound",
+                    Reason::PathNotFound,
                     format!("the context has no folder {:?}", inputs.path),
                 )
             })?;
@@ -137,7 +137,7 @@ impl Session {
             .get("PATH")
             .map_or("/usr/local/bin:/usr/bin:/bin", String::as_str);
         let engine = Engine::find(search_path)
-            .ok_or_else(|| user("EngineNotFound", "the image has no `terraform` in PATH"))?;
+            .ok_or_else(|| user(Reason::EngineNotFound, "the image has no `terraform` in PATH"))?;
         let server = state::start_server(&inputs, &secrets, &record).await?;
         let values = variables::normalise(&inputs.variables);
         let declared = variables::read_declared(&directory, engine.opentofu);
@@ -153,7 +153,7 @@ impl Session {
         let undeclared = variables::undeclared(&inputs.own_variables, &declared, has_scripts);
         let destroys = claimed.record.run.as_ref().is_some_and(|run| run.destroys);
         if inputs.strict_variables && !destroys && !undeclared.is_empty() {
-            return Err(user("VariableUndeclared", variables::advice(&undeclared)));
+            return Err(user(Reason::VariableUndeclared, variables::advice(&undeclared)));
         }
         let server_vars = server
             .as_ref()
@@ -248,7 +248,7 @@ impl Session {
             Ok(true) => Ok(()),
             Ok(false) => Err(self.no_configuration()),
             Err(error) => Err(world(
-                "WorkspaceFailed",
+                Reason::WorkspaceFailed,
                 format!("failed to read the module: {error}"),
             )),
         }
@@ -286,7 +286,7 @@ impl Session {
             ""
         };
         user(
-            "NoConfiguration",
+            Reason::NoConfiguration,
             format!(
                 "{folder} has no configuration files (*.tf, *.tf.json). Nothing was applied and nothing was destroyed. \
                  Restore the files or correct spec.gitRepo.path; to destroy everything, delete the resource{elsewhere}"
@@ -320,7 +320,7 @@ impl Session {
             return Ok(());
         }
         let place = serde_json::to_string(place)
-            .map_err(|error| user("BootstrapFailed", error.to_string()))?;
+            .map_err(|error| user(Reason::BootstrapFailed, error.to_string()))?;
         let mut arguments: Vec<OsString> = vec!["bootstrap".into(), place.into()];
         arguments.extend(only_table.then(|| "--only-table".into()));
         let task = Task {
@@ -334,7 +334,7 @@ impl Session {
         };
         let finished = self.commands.run(task).await.map_err(|error| {
             let message = format!("failed to start backend.bootstrap: {error}");
-            world("BootstrapFailed", message)
+            world(Reason::BootstrapFailed, message)
         })?;
         self.judged(Step::Bootstrap, &finished, &[0]).map(drop)
     }
@@ -427,7 +427,7 @@ impl Session {
     fn with_holder(&self, failure: Failure) -> Failure {
         let other = self.server.as_ref().and_then(StateServer::lock_of_others);
         match other {
-            Some(lock) if failure.reason == "StateLocked" => {
+            Some(lock) if failure.reason == Reason::StateLocked => {
                 let StateLock {
                     id,
                     operation,
@@ -486,7 +486,7 @@ impl Session {
         };
         self.commands.run(task).await.map_err(|error| {
             module(
-                "EngineNotStarted",
+                Reason::EngineNotStarted,
                 format!("failed to start {}: {error}", self.engine.name()),
             )
         })
@@ -524,7 +524,7 @@ impl Session {
         };
         self.commands.run(task).await.map_err(|error| {
             user(
-                "ScriptFailed",
+                Reason::ScriptFailed,
                 format!("failed to start scripts.{name}: {error}"),
             )
         })

@@ -135,7 +135,7 @@ mod tests {
         for bad in ["..", "a/../../b", "/etc", "a/../b", "a\nb"] {
             let error = path("https://h/r", Some(bad)).unwrap_err();
             assert_eq!(
-                (error.reason(), error.is_transient()),
+                (error.reason().as_str(), error.is_transient()),
                 ("InvalidPath", false),
                 "{bad}"
             );
@@ -144,7 +144,7 @@ mod tests {
                 ..ContextSpec::default()
             };
             let error = spec.includes().unwrap_err();
-            assert_eq!(error.reason(), "InvalidPath", "{bad}");
+            assert_eq!(error.reason().as_str(), "InvalidPath", "{bad}");
         }
     }
 }

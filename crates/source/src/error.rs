@@ -2,6 +2,8 @@
 
 use std::{io, path::PathBuf, sync::Arc, time::Duration};
 
+use alustan_api::Reason;
+
 pub use crate::git::GitFailure;
 use crate::reference::Reference;
 
@@ -252,34 +254,34 @@ pub enum Error {
 
 impl Error {
     /// Returns the reason for conditions, events and metrics.
-    pub fn reason(&self) -> &'static str {
+    pub fn reason(&self) -> Reason {
         match self {
-            Self::InvalidUrl { .. } => "InvalidGitUrl",
-            Self::InvalidReference { .. } => "InvalidReference",
-            Self::InvalidPath { .. } => "InvalidPath",
-            Self::PathNotFound { .. } => "PathNotFound",
+            Self::InvalidUrl { .. } => Reason::InvalidGitUrl,
+            Self::InvalidReference { .. } => Reason::InvalidReference,
+            Self::InvalidPath { .. } => Reason::InvalidPath,
+            Self::PathNotFound { .. } => Reason::PathNotFound,
             Self::ReferenceNotFound {
                 reference: Reference::Tag(_),
                 ..
-            } => "TagNotFound",
-            Self::ReferenceNotFound { .. } => "BranchNotFound",
-            Self::RepositoryEmpty { .. } => "RepositoryEmpty",
-            Self::CommitNotFound { .. } => "CommitNotFound",
-            Self::CommitGone { .. } => "RevisionMoved",
-            Self::SshKeyMissing { .. } => "SshKeyMissing",
-            Self::SshKeyInvalid { .. } => "SshKeyInvalid",
-            Self::SshKeyEncrypted => "SshKeyEncrypted",
+            } => Reason::TagNotFound,
+            Self::ReferenceNotFound { .. } => Reason::BranchNotFound,
+            Self::RepositoryEmpty { .. } => Reason::RepositoryEmpty,
+            Self::CommitNotFound { .. } => Reason::CommitNotFound,
+            Self::CommitGone { .. } => Reason::RevisionMoved,
+            Self::SshKeyMissing { .. } => Reason::SshKeyMissing,
+            Self::SshKeyInvalid { .. } => Reason::SshKeyInvalid,
+            Self::SshKeyEncrypted => Reason::SshKeyEncrypted,
             Self::Git { failure, .. } => failure.reason(),
-            Self::Timeout { .. } => "GitTimeout",
-            Self::PathLeavesRepository { .. } => "PathLeavesRepository",
-            Self::ModuleNotFound { .. } => "ModuleNotFound",
-            Self::SymlinkLeavesContext { .. } => "SymlinkLeavesContext",
-            Self::ContextTooLarge { .. } | Self::PathTooLong { .. } => "ContextTooLarge",
-            Self::RepositoryTooLarge { .. } => "RepositoryTooLarge",
-            Self::CacheFull { .. } => "GitCacheFull",
-            Self::Submodule { .. } => "SubmoduleUnusable",
-            Self::Cache { .. } | Self::CacheRoot { .. } => "GitCacheUnusable",
-            Self::GitUnavailable { .. } => "GitUnavailable",
+            Self::Timeout { .. } => Reason::GitTimeout,
+            Self::PathLeavesRepository { .. } => Reason::PathLeavesRepository,
+            Self::ModuleNotFound { .. } => Reason::ModuleNotFound,
+            Self::SymlinkLeavesContext { .. } => Reason::SymlinkLeavesContext,
+            Self::ContextTooLarge { .. } | Self::PathTooLong { .. } => Reason::ContextTooLarge,
+            Self::RepositoryTooLarge { .. } => Reason::RepositoryTooLarge,
+            Self::CacheFull { .. } => Reason::GitCacheFull,
+            Self::Submodule { .. } => Reason::SubmoduleUnusable,
+            Self::Cache { .. } | Self::CacheRoot { .. } => Reason::GitCacheUnusable,
+            Self::GitUnavailable { .. } => Reason::GitUnavailable,
         }
     }
 

@@ -76,7 +76,7 @@ mod tests {
     fn reason(text: &str) -> &'static str {
         normalise(&SecretBytes::new(text))
             .err()
-            .map_or("ok", |error| error.reason())
+            .map_or("ok", |error| error.reason().as_str())
     }
 
     #[test]

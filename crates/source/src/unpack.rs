@@ -7,6 +7,7 @@ use std::{
     path::{Component, Path, PathBuf},
 };
 
+use alustan_api::Reason;
 use flate2::read::GzDecoder;
 use tar::{Archive, Entry, EntryType};
 
@@ -68,12 +69,12 @@ pub enum UnpackError {
 
 impl UnpackError {
     /// Returns the reason for conditions, events and metrics.
-    pub fn reason(&self) -> &'static str {
+    pub fn reason(&self) -> Reason {
         match self {
-            Self::Damaged(_) => "ContextDamaged",
-            Self::Refused { .. } => "ContextRefused",
-            Self::TooLarge { .. } => "ContextTooLarge",
-            Self::Write { .. } => "ContextWriteFailed",
+            Self::Damaged(_) => Reason::ContextDamaged,
+            Self::Refused { .. } => Reason::ContextRefused,
+            Self::TooLarge { .. } => Reason::ContextTooLarge,
+            Self::Write { .. } => Reason::ContextWriteFailed,
         }
     }
 }

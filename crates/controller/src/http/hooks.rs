@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use alustan_api::Reason;
 use anyhow::Context as _;
 use axum::Router;
 use axum::extract::{Request, State};
@@ -161,7 +162,7 @@ impl IntoResponse for Refusal {
 }
 
 /// Reason of a refusal if no leader is reachable.
-const NOT_LEADER: &str = "NotLeader";
+const NOT_LEADER: &str = Reason::NotLeader.as_str();
 
 async fn take(hooks: &Hooks, sender: Sender, request: Request) -> Result<Response, Refusal> {
     let secrets = secrets(hooks.secrets.as_deref()).await?;

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 
+use alustan_api::Reason;
 use alustan_core::metacontroller::{
     Answer, Asked, LONGEST_REQUEST, Refusal, entity_tag, is_known, read,
 };
@@ -154,7 +155,7 @@ fn refused(refusal: &Refusal) -> Response {
         StatusCode::UNAUTHORIZED => &[(WWW_AUTHENTICATE, "Bearer")],
         StatusCode::METHOD_NOT_ALLOWED => &[(ALLOW, "POST")],
         // The next connection may reach another replica.
-        StatusCode::TOO_MANY_REQUESTS if *reason == "NotLeader" => {
+        StatusCode::TOO_MANY_REQUESTS if *reason == Reason::NotLeader.as_str() => {
             &[(RETRY_AFTER, AGAIN), (CONNECTION, "close")]
         }
         StatusCode::TOO_MANY_REQUESTS => &[(RETRY_AFTER, AGAIN)],

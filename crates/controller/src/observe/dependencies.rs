@@ -6,8 +6,9 @@ mod variables;
 
 use std::collections::HashSet;
 
+use alustan_api::Reason;
 use alustan_api::report::Failure;
-use alustan_core::dependency_graph::{CROSS_NAMESPACE, DependencyGraph};
+use alustan_core::dependency_graph::DependencyGraph;
 use alustan_core::observed::StackSeen;
 use kube::ResourceExt;
 use tokio::time::Instant;
@@ -40,7 +41,7 @@ pub(super) async fn see(session: &Observer<'_>) -> Result<(StackSeen, Option<Fai
     let dependents = dependents.iter().map(|key| key.seen_from(&here)).collect();
     if let Err(refused) = stack.graph.check(tf, cross_namespace) {
         // A destroy does not need the references, but waits for objects.
-        let reads = deleted && refused.reason != CROSS_NAMESPACE;
+        let reads = deleted && refused.reason != Reason::CrossNamespaceReference;
         let waits_for = if reads {
             &*tf.spec.destroy_wait_for
         } else {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use alustan_api::report::{Failure, FailureClass};
 use alustan_api::run::ScriptTexts;
-use alustan_api::{KeyRef, Script, Terraform};
+use alustan_api::{Reason, KeyRef, Script, Terraform};
 use alustan_core::objects::prepare::{HTTPS_FILES, SSH_FILES};
 use alustan_core::objects::secrets::DOCKER_CONFIG;
 use alustan_core::observed::{Incomplete, InputsSeen};
@@ -137,8 +137,12 @@ impl Reader<'_> {
     }
 
     fn missing(&self, field: &str, kind: &str, name: &str) -> Failure {
+        let reason = match kind {
+            "Secret" => Reason::SecretNotFound,
+            _ => Reason::ConfigMapNotFound,
+        };
         waits(
-            &format!("{kind}NotFound"),
+            reason,
             format!(
                 "{field}: {kind} {name} does not exist in namespace {}; reconciliation resumes \
                  automatically once it exists",
@@ -148,8 +152,12 @@ impl Reader<'_> {
     }
 
     pub(super) fn missing_key(&self, field: &str, kind: &str, name: &str, key: &str) -> Failure {
+        let reason = match kind {
+            "Secret" => Reason::SecretKeyNotFound,
+            _ => Reason::ConfigMapKeyNotFound,
+        };
         waits(
-            &format!("{kind}KeyNotFound"),
+            reason,
             format!(
                 "{field}: {kind} {name} in namespace {} has no key {key}; reconciliation resumes \
                  automatically once the key exists",
@@ -327,15 +335,15 @@ fn check_script(place: &str, text: String) -> Result<String, Failure> {
     );
     Err(Failure {
         class: FailureClass::User,
-        ..waits("InputTooLarge", message)
+        ..waits(Reason::InputTooLarge, message)
     })
 }
 
 /// Transient failure for an input that does not exist yet. It does not use the retry budget.
-pub(super) fn waits(reason: &str, message: String) -> Failure {
+pub(super) fn waits(reason: Reason, message: String) -> Failure {
     Failure {
         class: FailureClass::Transient,
-        reason: reason.to_owned(),
+        reason: reason.into(),
         message,
     }
 }

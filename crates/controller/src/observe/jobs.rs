@@ -6,13 +6,13 @@ use std::sync::Arc;
 use alustan_api::labels::{self, Component};
 use alustan_api::report::{Failure, FailureClass, PrepareReport};
 use alustan_api::run::RunKind;
-use alustan_api::{Terraform, names};
+use alustan_api::{Reason, Terraform, names};
 use alustan_core::model::{admission, progress};
 use alustan_core::objects::build_job::BUILD_CONTAINER;
 use alustan_core::objects::prepare::{PREPARE_CONTAINER, PULL_CONTAINER};
 use alustan_core::objects::run_job::ENGINE_CONTAINER;
 use alustan_core::observed::{
-    BuildSeen, BuildState, IMAGE_PULL, JobSeen, LentSeen, OwnJob, UNSCHEDULABLE, Waiting,
+    BuildSeen, BuildState, JobSeen, LentSeen, OwnJob, Waiting,
 };
 use k8s_openapi::api::batch::v1::{Job, JobCondition};
 use k8s_openapi::api::core::v1::{
@@ -335,7 +335,7 @@ fn cut_off(pod: Option<&Arc<Pod>>, end: &ContainerStateTerminated) -> Option<Fai
     let why = status.reason.clone().or(disrupted).or(killed)?;
     Some(Failure {
         class: FailureClass::Transient,
-        reason: "PodLost".to_owned(),
+        reason: Reason::PodLost.into(),
         message: format!("the build pod was terminated: {why}"),
     })
 }
@@ -344,7 +344,7 @@ fn builder_failure(end: &ContainerStateTerminated) -> Failure {
     let reason = end.reason.as_deref().unwrap_or("Error");
     Failure {
         class: FailureClass::Module,
-        reason: "BuildFailed".to_owned(),
+        reason: Reason::BuildFailed.into(),
         message: format!(
             "the builder failed with exit code {} ({reason})",
             end.exit_code
@@ -355,7 +355,7 @@ fn builder_failure(end: &ContainerStateTerminated) -> Failure {
 fn prepare_failure(end: &ContainerStateTerminated) -> Failure {
     reported(end).unwrap_or_else(|| Failure {
         class: FailureClass::Module,
-        reason: "PrepareFailed".to_owned(),
+        reason: Reason::PrepareFailed.into(),
         message: format!(
             "failed to prepare the module: exit code {} ({})",
             end.exit_code,
@@ -374,18 +374,18 @@ fn reported(end: &ContainerStateTerminated) -> Option<Failure> {
 fn lost(name: &str, end: &JobCondition) -> Failure {
     let (reason, what) = if end.reason.as_deref() == Some("DeadlineExceeded") {
         (
-            "BuildTimedOut",
+            Reason::BuildTimedOut,
             "exceeded its deadline: the builder hung or is too slow",
         )
     } else {
         (
-            "PodLost",
+            Reason::PodLost,
             "failed without a container status: its pod was deleted or did not start",
         )
     };
     Failure {
         class: FailureClass::Transient,
-        reason: reason.to_owned(),
+        reason: reason.into(),
         message: format!("build {name} {what}"),
     }
 }
@@ -477,7 +477,7 @@ fn stuck(pod: &Pod) -> Option<Waiting> {
         let waiting = status.state.as_ref()?.waiting.as_ref()?;
         let reason = match waiting.reason.as_deref()? {
             "ContainerCreating" | "PodInitializing" => return None,
-            "ErrImagePull" => IMAGE_PULL,
+            reason if reason == Reason::ErrImagePull.as_str() => Reason::ImagePullBackOff.as_str(),
             reason => reason,
         };
         Some(Waiting {
@@ -490,7 +490,7 @@ fn stuck(pod: &Pod) -> Option<Waiting> {
         let unscheduled = conditions
             .iter()
             .find(|condition| condition.type_ == "PodScheduled" && condition.status == "False")?;
-        let reason = unscheduled.reason.as_deref().unwrap_or(UNSCHEDULABLE);
+        let reason = unscheduled.reason.as_deref().unwrap_or(Reason::Unschedulable.as_str());
         Some(Waiting {
             reason: reason.to_owned(),
             message: unscheduled.message.clone().unwrap_or_default(),

@@ -17,7 +17,7 @@ pub(crate) fn class(transient: bool) -> FailureClass {
 pub(crate) fn source(error: &alustan_source::Error) -> Failure {
     Failure {
         class: class(error.is_transient()),
-        reason: error.reason().to_owned(),
+        reason: error.reason().into(),
         message: chain("spec.gitRepo", error),
     }
 }
@@ -40,7 +40,7 @@ pub(crate) fn at_commit(revision: &Revision, error: &alustan_source::Error) -> F
 pub(crate) fn registry(field: &str, error: &alustan_registry::Error) -> Failure {
     Failure {
         class: class(error.is_transient()),
-        reason: error.reason().to_owned(),
+        reason: error.reason().into(),
         message: chain(field, error),
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use alustan_api::report::{Failure, FailureClass};
 use alustan_api::run::key;
-use alustan_api::{Prune, Terraform, names};
+use alustan_api::{Reason, Prune, Terraform, names};
 use alustan_core::digest as hash;
 use alustan_core::model::image::ImagePlan;
 use alustan_core::objects::secrets;
@@ -119,7 +119,7 @@ impl Observer<'_> {
 
     async fn tell_pruned(&self, what: &Result<String, Failure>, of: &str) {
         let (warning, reason, note) = match what {
-            Ok(note) => (false, "Pruned".to_owned(), note.clone()),
+            Ok(note) => (false, Reason::Pruned.into(), note.clone()),
             Err(trouble) => {
                 let advice =
                     ". Runs and builds are not affected; to disable pruning, remove the field";
@@ -181,7 +181,7 @@ impl Work {
     fn too_slow(&self) -> Failure {
         Failure {
             class: FailureClass::Transient,
-            reason: "PruneTimeout".to_owned(),
+            reason: Reason::PruneTimeout.into(),
             message: format!(
                 "{FIELD}: failed to remove all old images and contexts from {} within {} minutes; \
                  the next pruning, within a day, removes the remaining ones",
@@ -309,7 +309,7 @@ fn read<T: DeserializeOwned>(secret: &Secret, bytes: &[u8]) -> Result<T, Failure
 fn unreadable(secret: &Secret) -> Failure {
     Failure {
         class: FailureClass::Transient,
-        reason: "PruneSkipped".to_owned(),
+        reason: Reason::PruneSkipped.into(),
         message: format!(
             "{FIELD}: skipped pruning in namespace {}: failed to read Secret {}; restore or delete \
              the Secret",

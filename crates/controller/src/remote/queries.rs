@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use alustan_api::report::{Failure, FailureClass};
-use alustan_api::{GitRepo, Terraform};
+use alustan_api::{Reason, GitRepo, Terraform};
 use alustan_core::digest as hash;
 use alustan_core::model::allow_list::Allowed;
 use alustan_core::model::progress;
-use alustan_core::observed::{IMAGE_MISSING, SourceSeen};
+use alustan_core::observed::SourceSeen;
 use alustan_registry::{Access, DockerConfig, ImageName, ImageRef};
 use alustan_source::{ContextSpec, Credentials, GitCache, Reference, RepositoryUrl, Revision};
 use k8s_openapi::api::core::v1::{Namespace, Pod};
@@ -52,7 +52,7 @@ impl Repository {
         let repo = &tf.spec.git_repo;
         let wrong = |field: &str, error: &alustan_source::Error| Failure {
             class: FailureClass::User,
-            reason: error.reason().to_owned(),
+            reason: error.reason().into(),
             message: format!("spec.gitRepo.{field}: {error}"),
         };
         let url = RepositoryUrl::parse(&repo.url).map_err(|error| wrong("url", &error))?;
@@ -231,7 +231,7 @@ pub(crate) fn digest(
     let client = cx.registry.clone();
     let missing = pushed_by.map(|job| Failure {
         class: FailureClass::Transient,
-        reason: IMAGE_MISSING.to_owned(),
+        reason: Reason::ImageMissing.into(),
         message: format!(
             "spec.containerRegistry: the registry does not have {reference}, which build {job} \
              pushed"
@@ -370,7 +370,7 @@ async fn store(
 fn not_stored(error: &io::Error) -> Failure {
     Failure {
         class: FailureClass::Transient,
-        reason: "GitCacheUnusable".to_owned(),
+        reason: Reason::GitCacheUnusable.into(),
         message: format!(
             "failed to store the context in the cache directory: {error}; free space on the volume of \
              --cache-dir, or make it writable; the push is retried automatically"
@@ -405,7 +405,7 @@ impl Repository {
             .filter(|_| context.digest.as_str() == seen.context);
         bytes.map(Into::into).ok_or_else(|| Failure {
             class: FailureClass::Transient,
-            reason: "RevisionMoved".to_owned(),
+            reason: Reason::RevisionMoved.into(),
             message: "the module changed before its context was pushed".to_owned(),
         })
     }
@@ -453,7 +453,7 @@ pub(crate) fn log(client: Client, namespace: String, pod: String) -> Ask<String>
 fn cluster(error: &Error) -> Failure {
     Failure {
         class: FailureClass::Transient,
-        reason: "ApiUnavailable".to_owned(),
+        reason: Reason::ApiUnavailable.into(),
         message: format!("the API server: {}", error.chain()),
     }
 }
@@ -473,12 +473,12 @@ pub(crate) fn explain(failure: &Failure, log: &str) -> Failure {
     let (class, reason) = classify(line);
     progress::failure(Failure {
         class,
-        reason: reason.to_owned(),
+        reason: reason.into(),
         message: format!("{}: {line}", failure.message),
     })
 }
 
-fn classify(line: &str) -> (FailureClass, &'static str) {
+fn classify(line: &str) -> (FailureClass, Reason) {
     let says = |words: &[&str]| words.iter().any(|word| line.contains(word));
     if says(&[
         "UNAUTHORIZED",
@@ -486,9 +486,9 @@ fn classify(line: &str) -> (FailureClass, &'static str) {
         "authentication required",
         "DENIED",
     ]) {
-        (FailureClass::User, "RegistryUnauthorized")
+        (FailureClass::User, Reason::RegistryUnauthorized)
     } else if says(&["MANIFEST_UNKNOWN", "NAME_UNKNOWN"]) {
-        (FailureClass::Module, "BaseImageNotFound")
+        (FailureClass::Module, Reason::BaseImageNotFound)
     } else if says(&[
         "connection refused",
         "no such host",
@@ -496,11 +496,11 @@ fn classify(line: &str) -> (FailureClass, &'static str) {
         "TOOMANYREQUESTS",
         "EOF",
     ]) {
-        (FailureClass::Transient, "RegistryUnreachable")
+        (FailureClass::Transient, Reason::RegistryUnreachable)
     } else if says(&["x509:", "server gave HTTP response"]) {
-        (FailureClass::Module, "RegistryTls")
+        (FailureClass::Module, Reason::RegistryTls)
     } else {
-        (FailureClass::Module, "BuildFailed")
+        (FailureClass::Module, Reason::BuildFailed)
     }
 }
 

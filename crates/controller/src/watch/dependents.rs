@@ -5,8 +5,8 @@ use std::collections::{BTreeSet, HashMap};
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-use alustan_api::Terraform;
-use alustan_core::dependency_graph::{NOT_READY, followers, named, standing};
+use alustan_api::{Reason, Terraform};
+use alustan_core::dependency_graph::{followers, named, standing};
 use alustan_core::observed::{Key, Standing};
 use kube::ResourceExt;
 use parking_lot::Mutex;
@@ -79,7 +79,7 @@ fn news(tf: &Terraform) -> u64 {
     match standing(tf) {
         Standing::Ready => (true, String::new()),
         // The message names the resource that it ultimately waits for, which its dependents report.
-        Standing::NotReady { reason, message } if reason == NOT_READY => (false, message),
+        Standing::NotReady { reason, message } if reason == Reason::DependencyNotReady => (false, message),
         Standing::NotReady { reason, .. } => (false, reason),
         Standing::Missing => (false, String::new()),
     }

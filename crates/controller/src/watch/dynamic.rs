@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use alustan_api::Reason;
 use alustan_api::labels;
 use alustan_api::report::{Failure, FailureClass};
 use futures::StreamExt;
@@ -183,7 +184,7 @@ impl Objects {
         };
         match found {
             Ok(page) => Ok(Ok(page)),
-            Err(error) if error.reason() == "Forbidden" => {
+            Err(error) if error.reason() == Reason::Forbidden => {
                 // A watch without permission would be retried every second.
                 self.watches().remove(which);
                 Ok(Err(forbidden(field, which, &resource)))
@@ -244,7 +245,7 @@ impl Objects {
             }
             Err(error) if error.is_unknown() => Ok(Err(Failure {
                 class: FailureClass::Transient,
-                reason: "KindNotFound".to_owned(),
+                reason: Reason::KindNotFound.into(),
                 message: format!(
                     "{field}: the cluster has no kind {} in {}; reconciliation resumes \
                      automatically once its CustomResourceDefinition exists",
@@ -336,7 +337,7 @@ fn unreadable(field: &str, which: &Which, error: &Error) -> Failure {
     let named = which.named("");
     Failure {
         class: FailureClass::Transient,
-        reason: "ObjectUnreadable".to_owned(),
+        reason: Reason::ObjectUnreadable.into(),
         message: format!(
             "{field}: cannot read {named}: {}; retried automatically",
             error.chain()
@@ -347,7 +348,7 @@ fn unreadable(field: &str, which: &Which, error: &Error) -> Failure {
 fn forbidden(field: &str, which: &Which, resource: &ApiResource) -> Failure {
     Failure {
         class: FailureClass::Transient,
-        reason: "ObjectForbidden".to_owned(),
+        reason: Reason::ObjectForbidden.into(),
         message: format!(
             "{field}: the operator is not allowed to read {}. Create a ClusterRole with the label \
              alustan.io/aggregate-to-controller: \"true\" and the rule {{apiGroups: [{:?}], \

@@ -2,7 +2,7 @@
 
 use alustan_api::report::{Failure, FailureClass};
 use alustan_api::run::{RunKind, RunPhase, RunRecord, RunSpec};
-use alustan_api::{State, Terraform};
+use alustan_api::{Reason, State, Terraform};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use serde_json::json;
@@ -10,9 +10,9 @@ use serde_json::json;
 use crate::decide::{approval, start_run};
 use crate::model::case::{ReconcileCase, Target};
 use crate::model::pod_wait::{GIVE_UP, NO_POD, no_pod, patience, slow_pod, waits_since};
-use crate::model::summary::{self, SUSPENDED, Summary, logs, patch};
+use crate::model::summary::{self, Summary, logs, patch};
 use crate::model::{admission, progress};
-use crate::observed::{IMAGE_PULL, Waiting};
+use crate::observed::Waiting;
 use crate::step::{Decision, Step, Swap};
 
 /// Startup time after which a pod without a reported obstacle is shown as slow. Large images take long to pull.
@@ -81,17 +81,17 @@ impl ReconcileCase<'_> {
         let before = match (wanted, run) {
             (Ok(wanted), _) if self.is_applied(&wanted.config.hash) => self.at_rest(),
             (Err(problem), _) if problem.ready.is_some() => problem.clone(),
-            (_, Some(_)) => Summary::busy(State::Planning, SUSPENDED, "cancelling the run"),
+            (_, Some(_)) => Summary::busy(State::Planning, Reason::Suspended, "cancelling the run"),
             (_, None) => Summary {
                 state: State::Pending,
-                ..Summary::stalled(SUSPENDED, "the current configuration has not been applied")
+                ..Summary::stalled(Reason::Suspended, "the current configuration has not been applied")
             },
         };
         if let Some(run) = run {
             self.cancel(&run.job, None);
         }
         let situation = Summary {
-            reason: SUSPENDED.to_owned(),
+            reason: Reason::Suspended.into(),
             message: format!("{}; {}", before.message, suspension(self.tf)),
             ..before
         };
@@ -101,12 +101,12 @@ impl ReconcileCase<'_> {
     /// Returns the summary of the active run. A drift check or correction of the applied configuration leaves `Ready` unchanged (rule 7).
     pub(crate) fn running(&self, quiet: bool) -> Summary {
         let Some(run) = &self.current.run else {
-            return Summary::busy(State::Pending, "AwaitingProcessing", "Awaiting processing");
+            return Summary::busy(State::Pending, Reason::AwaitingProcessing, "Awaiting processing");
         };
         if quiet && run.kind == RunKind::Drift {
             let rest = self.at_rest();
             return match self.overdue() {
-                Some(overdue) => Summary::ready(rest.state, "RunOverdue", overdue),
+                Some(overdue) => Summary::ready(rest.state, Reason::RunOverdue, overdue),
                 None => rest,
             };
         }
@@ -115,13 +115,13 @@ impl ReconcileCase<'_> {
             _ => State::Planning,
         };
         match (self.overdue(), quiet) {
-            (Some(overdue), true) => Summary::ready(state, "RunOverdue", overdue),
-            (Some(overdue), false) => Summary::blocked(state, "RunOverdue", overdue),
+            (Some(overdue), true) => Summary::ready(state, Reason::RunOverdue, overdue),
+            (Some(overdue), false) => Summary::blocked(state, Reason::RunOverdue, overdue),
             (None, true) => Summary {
                 ready: self.sick().is_none().then_some(true),
-                ..Summary::busy(state, "Applied", self.what_runs())
+                ..Summary::busy(state, Reason::Applied, self.what_runs())
             },
-            (None, false) => Summary::busy(state, "Running", self.what_runs()),
+            (None, false) => Summary::busy(state, Reason::Running, self.what_runs()),
         }
     }
 
@@ -209,7 +209,7 @@ impl ReconcileCase<'_> {
     fn has_another_way(&self, run: &RunSpec, why: &Waiting) -> bool {
         let pin = self.seen.pin.as_ref();
         let way = pin.is_some_and(|pin| pin.base.is_some() && pin.artifact.is_some());
-        way && run.destroys && !run.unpack && why.reason == IMAGE_PULL
+        way && run.destroys && !run.unpack && why.reason == Reason::ImagePullBackOff
     }
 
     /// Start of the startup timeout: when the pod was scheduled, else when the Job was created.
@@ -263,7 +263,7 @@ impl ReconcileCase<'_> {
                 self.tf.namespace().unwrap_or_default(),
                 run.job,
             );
-            return Some(Summary::busy(State::Planning, "Cancelling", message));
+            return Some(Summary::busy(State::Planning, Reason::Cancelling, message));
         }
         let (why, given_up_at) = self.obstacle(&run)?;
         let hint = self.volume_hint(&run, &why);

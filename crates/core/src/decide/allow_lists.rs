@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use alustan_api::labels::ALLOW_RUNS;
 use alustan_api::report::{Failure, FailureClass};
-use alustan_api::{ApprovalMode, Terraform};
+use alustan_api::{Reason, ApprovalMode, Terraform};
 use kube::ResourceExt;
 
 use crate::model::allow_list::{Allowed, is_in_registry, is_in_repository, names};
@@ -34,7 +34,7 @@ pub fn refusal(
     accounts: &BTreeMap<String, AccountSeen>,
 ) -> Option<Failure> {
     listed(tf, allowed)
-        .map(|message| failure("NotAllowed", &message))
+        .map(|message| failure(Reason::NotAllowed, &message))
         .or_else(|| {
             self::accounts(tf)
                 .find_map(|(field, name)| account(tf, (field, name), allowed, accounts))
@@ -132,14 +132,14 @@ fn account(
                  {}",
                 or_nothing(list, "none (remove the field)")
             );
-            failure("ServiceAccountNotAllowed", &message)
+            failure(Reason::ServiceAccountNotAllowed, &message)
         });
     }
     match accounts.get(name).unwrap_or(&AccountSeen::Absent) {
         AccountSeen::Open => None,
         AccountSeen::Closed => Some(Failure {
             class: FailureClass::User,
-            reason: "ServiceAccountNotAllowed".to_owned(),
+            reason: Reason::ServiceAccountNotAllowed.into(),
             message: format!(
                 "{field}: ServiceAccount {name} does not allow runs; its owner can allow them: \
                  kubectl annotate serviceaccount {name} -n {namespace} {ALLOW_RUNS}=true"
@@ -147,7 +147,7 @@ fn account(
         }),
         AccountSeen::Absent => Some(Failure {
             class: FailureClass::Transient,
-            reason: "ServiceAccountNotFound".to_owned(),
+            reason: Reason::ServiceAccountNotFound.into(),
             message: format!(
                 "{field}: ServiceAccount {name} does not exist in namespace {namespace}; \
                  reconciliation resumes automatically once it exists with annotation {ALLOW_RUNS}: \
@@ -157,10 +157,10 @@ fn account(
     }
 }
 
-fn failure(reason: &str, message: &str) -> Failure {
+fn failure(reason: Reason, message: &str) -> Failure {
     Failure {
         class: FailureClass::User,
-        reason: reason.to_owned(),
+        reason: reason.into(),
         message: format!(
             "{message}; the allow lists are in the ConfigMap of the operator flag --allowed"
         ),

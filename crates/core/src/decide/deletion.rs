@@ -8,7 +8,7 @@ mod pin_fallback;
 use alustan_api::labels::Component;
 use alustan_api::report::RunResult;
 use alustan_api::run::{RunKind, RunPhase, RunSpec};
-use alustan_api::{NotificationEvent, State, Terraform, names};
+use alustan_api::{Reason, NotificationEvent, State, Terraform, names};
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 
@@ -20,7 +20,7 @@ use crate::decide::{approval, retry, state_volume};
 use crate::model::case::{CONFLICT, ReconcileCase, Waits};
 use crate::model::facts::{self, Kept, is_abandoned, says_attempted};
 use crate::model::image::ImagePlan;
-use crate::model::summary::{self, AWAITING, DESTROYED, Summary, how_to_abandon, unknown};
+use crate::model::summary::{self, Summary, how_to_abandon, unknown};
 use crate::observed::{Answer, ForeignState};
 use crate::queue::Class;
 use crate::status::notifications::{LAST_WORD, is_wanted};
@@ -87,7 +87,7 @@ fn orphan(mut case: ReconcileCase<'_>) -> Decision {
     let_go(&mut case, clean_up);
     let left = hold::left(&case);
     let message = format!("spec.deletionPolicy is Orphan: {left}");
-    let situation = Summary::busy(State::Destroying, "Orphaned", message);
+    let situation = Summary::busy(State::Destroying, Reason::Orphaned, message);
     case.done(&situation, None, None)
 }
 
@@ -101,7 +101,7 @@ fn nothing_is_left(case: ReconcileCase<'_>) -> Decision {
     };
     let situation = Summary {
         look_at: Some(look_at),
-        ..Summary::busy(State::Destroying, DESTROYED, message)
+        ..Summary::busy(State::Destroying, Reason::Destroyed, message)
     };
     case.done(&situation, None, None)
 }
@@ -139,14 +139,14 @@ fn nothing_was_applied(mut case: ReconcileCase<'_>) -> Decision {
     };
     let_go(&mut case, clean_up);
     let message = format!("{message}; the adopted or pushed state is kept {left}");
-    let situation = Summary::busy(State::Destroying, "Orphaned", message);
+    let situation = Summary::busy(State::Destroying, Reason::Orphaned, message);
     case.done(&situation, None, None)
 }
 
 fn gone(mut case: ReconcileCase<'_>, message: &str) -> Decision {
     let everything = Step::CleanUp { kept: Vec::new() };
     let_go(&mut case, everything);
-    let situation = Summary::busy(State::Destroying, DESTROYED, message);
+    let situation = Summary::busy(State::Destroying, Reason::Destroyed, message);
     case.done(&situation, None, None)
 }
 
@@ -185,7 +185,7 @@ fn pin_lost(case: ReconcileCase<'_>) -> Decision {
         state.map_or_else(String::new, |state| format!("; the state is {state}")),
         abandon_hint(&case)
     );
-    case.done(&Summary::stalled("PinLost", message), None, None)
+    case.done(&Summary::stalled(Reason::PinLost, message), None, None)
 }
 
 /// Destroys with the current spec. For a resource without a pin, if it is unknown whether anything was applied: an empty state is a
@@ -264,7 +264,7 @@ fn attempt(
             }
             Some(plan) => {
                 let message = format!("{}{}", case.asks(plan), how_to_abandon(tf));
-                Summary::busy(State::AwaitingApproval, AWAITING, message)
+                Summary::busy(State::AwaitingApproval, Reason::AwaitingApproval, message)
             }
         },
     };
@@ -297,7 +297,7 @@ fn abandon(mut case: ReconcileCase<'_>) -> Decision {
         let left = hold::left(&case);
         format!("abandoned: {left}")
     };
-    let situation = Summary::busy(State::Destroying, "Abandoned", message);
+    let situation = Summary::busy(State::Destroying, Reason::Abandoned, message);
     case.done(&situation, None, None)
 }
 
@@ -318,7 +318,7 @@ fn under_way(mut case: ReconcileCase<'_>, run: &RunSpec) -> Decision {
         run.job,
     );
     case.done(
-        &Summary::busy(State::Destroying, "Destroying", message),
+        &Summary::busy(State::Destroying, Reason::Destroying, message),
         None,
         None,
     )
@@ -329,18 +329,18 @@ fn going_on(mut case: ReconcileCase<'_>, run: &RunSpec) -> Decision {
     let help = start_run::help(case.tf, case.seen, case.settings);
     case.steps.extend(help);
     let abandon = how_to_abandon(case.tf);
-    let blocked = |reason: &str, message: &str| {
+    let blocked = |reason: String, message: &str| {
         Summary::blocked(State::Destroying, reason, format!("{message}{abandon}"))
     };
     let situation = match (case.stuck(false), case.overdue()) {
         (Some(stuck), _) => Summary {
             look_at: stuck.look_at,
-            ..blocked(&stuck.reason, &stuck.message)
+            ..blocked(stuck.reason, &stuck.message)
         },
-        (None, Some(overdue)) => blocked("RunOverdue", &overdue),
+        (None, Some(overdue)) => blocked(Reason::RunOverdue.into(), &overdue),
         (None, None) => Summary {
             look_at: case.look_due(),
-            ..Summary::busy(State::Destroying, "Destroying", going(&case, run))
+            ..Summary::busy(State::Destroying, Reason::Destroying, going(&case, run))
         },
     };
     case.done(&situation, None, None)
@@ -385,7 +385,7 @@ fn destroy(
         case.steps.extend(push);
         let message = "the runner image is missing; pushing the context to the registry for a run \
                        in the base image";
-        let pushing = Summary::busy(State::Destroying, "PushingContext", message);
+        let pushing = Summary::busy(State::Destroying, Reason::PushingContext, message);
         return case.done(&pushing, None, None);
     }
     match image {

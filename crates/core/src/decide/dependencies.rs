@@ -3,23 +3,20 @@
 use alustan_api::conditions::{Kind, Verdict};
 use alustan_api::report::{Failure, FailureClass};
 use alustan_api::run::{Trigger, WaitingSince};
-use alustan_api::{BlockedBy, State};
+use alustan_api::{Reason, BlockedBy, State};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
-use crate::dependency_graph::{NOT_FOUND, NOT_READY};
 use crate::model::case::ReconcileCase;
 use crate::model::summary::{Summary, how_to_abandon};
 use crate::observed::{DependencySeen, StackSeen, Standing, TestSeen};
 
-/// Reason in `status.blockedBy` of a dependent that prevents destroy.
-const DEPENDENT: &str = "Dependent";
 /// Requeue interval for objects that cannot be watched.
 const LOOK_AGAIN: SignedDuration = SignedDuration::from_mins(1);
 /// Maximum number of names in a message.
 const NAMES: usize = 10;
 
 /// Returns reason and message if `dependency` is not ready.
-fn in_the_way(dependency: &DependencySeen) -> Option<(&str, String)> {
+fn in_the_way(dependency: &DependencySeen) -> Option<(Reason, String)> {
     let DependencySeen {
         field,
         name,
@@ -28,14 +25,14 @@ fn in_the_way(dependency: &DependencySeen) -> Option<(&str, String)> {
     match standing {
         Standing::Ready => None,
         Standing::Missing => Some((
-            NOT_FOUND,
+            Reason::DependencyNotFound,
             format!(
                 "{field}: Terraform resource {name} does not exist; reconciliation resumes \
                  automatically once it exists"
             ),
         )),
         Standing::NotReady { reason, message } => Some((
-            NOT_READY,
+            Reason::DependencyNotReady,
             format!("{field}: {name} is not ready ({reason}: {message})"),
         )),
     }
@@ -46,12 +43,12 @@ pub(crate) fn blocked_by(seen: &StackSeen) -> Vec<BlockedBy> {
     let dependencies = seen.dependencies.iter().filter_map(|it| {
         let reason = match &it.standing {
             Standing::Ready => return None,
-            Standing::Missing => NOT_FOUND,
+            Standing::Missing => Reason::DependencyNotFound.as_str(),
             Standing::NotReady { reason, .. } => reason,
         };
         Some((&it.name, reason))
     });
-    let dependents = seen.dependents.iter().map(|name| (name, DEPENDENT));
+    let dependents = seen.dependents.iter().map(|name| (name, Reason::Dependent.as_str()));
     dependencies
         .chain(dependents)
         .map(|(name, reason)| BlockedBy {
@@ -74,9 +71,9 @@ pub(crate) fn dependencies_ready(seen: &StackSeen) -> Verdict {
         return Verdict::new(kind, false, &failure.reason, &failure.message);
     }
     if seen.dependencies.is_empty() && seen.wait_for.is_empty() {
-        return Verdict::new(kind, true, "NoDependencies", "");
+        return Verdict::new(kind, true, Reason::NoDependencies, "");
     }
-    Verdict::new(kind, true, "DependenciesReady", "")
+    Verdict::new(kind, true, Reason::DependenciesReady, "")
 }
 
 fn failed(test: &TestSeen) -> Option<(&TestSeen, &Failure)> {
@@ -110,7 +107,7 @@ impl ReconcileCase<'_> {
         );
         Some(Summary {
             look_at: Some(self.now + LOOK_AGAIN),
-            ..Summary::busy(State::Pending, "InputsChanging", message)
+            ..Summary::busy(State::Pending, Reason::InputsChanging, message)
         })
     }
 
@@ -155,7 +152,7 @@ impl ReconcileCase<'_> {
             );
             return Some(Summary::blocked(
                 State::Destroying,
-                "DependentsExist",
+                Reason::DependentsExist,
                 message,
             ));
         }
@@ -174,7 +171,7 @@ impl ReconcileCase<'_> {
         let due = self.due_of(test);
         let message = &failure.message;
         if self.now < due {
-            let situation = Summary::busy(State::Pending, "HealthCheckPending", message);
+            let situation = Summary::busy(State::Pending, Reason::HealthCheckPending, message);
             return Some(Summary {
                 look_at: Some(due.min(self.now + LOOK_AGAIN)),
                 ..situation
@@ -186,7 +183,7 @@ impl ReconcileCase<'_> {
         );
         Some(Summary {
             look_at: Some(self.now + LOOK_AGAIN),
-            ..Summary::stalled("HealthCheckFailed", message)
+            ..Summary::stalled(Reason::HealthCheckFailed, message)
         })
     }
 
@@ -212,7 +209,7 @@ impl ReconcileCase<'_> {
         );
         Summary {
             look_at: Some(again),
-            ..Summary::stalled("WaitTimedOut", message)
+            ..Summary::stalled(Reason::WaitTimedOut, message)
         }
     }
 

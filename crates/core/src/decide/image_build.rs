@@ -2,7 +2,7 @@
 
 use alustan_api::report::{Failure, FailureClass, RunResult};
 use alustan_api::run::{Failures, History, Pin};
-use alustan_api::{BuilderKind, State, Terraform, names};
+use alustan_api::{Reason, BuilderKind, State, Terraform, names};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 use crate::decide::{retry, run_result, start_run};
@@ -10,11 +10,11 @@ use crate::digest;
 use crate::model::case::ReconcileCase;
 use crate::model::image::{self, ImagePlan};
 use crate::model::pod_wait::{self, NO_POD, patience, waits_since};
-use crate::model::summary::{LOOKUP, Summary, clock, exhausted, logs_in, unanswered, waiting};
+use crate::model::summary::{Summary, clock, exhausted, logs_in, unanswered, waiting};
 use crate::model::{facts, pull_secret};
 use crate::objects::build_job::{self, Build};
 use crate::objects::secrets;
-use crate::observed::{Answer, BuildSeen, BuildState, IMAGE_MISSING, Seen, SourceSeen, Waiting};
+use crate::observed::{Answer, BuildSeen, BuildState, Seen, SourceSeen, Waiting};
 use crate::settings::Settings;
 use crate::step::{Object, Step, Swap};
 
@@ -79,14 +79,14 @@ pub(crate) fn image(case: &ReconcileCase<'_>, source: &SourceSeen, plan: &ImageP
             Vec::new(),
             Summary::busy(
                 State::Building,
-                LOOKUP,
+                Reason::ImageLookup,
                 "looking up the runner image in the registry",
             ),
         ),
         Answer::Failed {
             failure, retry_at, ..
         } => match &seen.build {
-            Some(build) if failure.reason == IMAGE_MISSING => {
+            Some(build) if failure.reason == Reason::ImageMissing => {
                 not_there(case, plan, build, failure, *retry_at)
             }
             _ => missing(Vec::new(), unanswered(failure, *retry_at, case.now)),
@@ -151,7 +151,7 @@ fn build(case: &ReconcileCase<'_>, source: &SourceSeen, plan: &ImagePlan) -> Ima
             Vec::new(),
             Summary::busy(
                 State::Building,
-                LOOKUP,
+                Reason::ImageLookup,
                 "the build has ended; looking up the runner image in the registry",
             ),
         ),
@@ -233,13 +233,13 @@ fn no_identity(tf: &Terraform, settings: &Settings) -> Option<Summary> {
             settings.builds_in(tf),
             tf.metadata.namespace.as_deref().unwrap_or_default()
         );
-        Summary::stalled("BuildIdentityElsewhere", message)
+        Summary::stalled(Reason::BuildIdentityElsewhere, message)
     })
 }
 
 fn building(logs: &str) -> Summary {
     let message = format!("building the runner image; logs: {logs}");
-    Summary::busy(State::Building, "Building", message)
+    Summary::busy(State::Building, Reason::Building, message)
 }
 
 /// Handles `failure` of `build`: counts it once, and deletes the Job when its retry is due.
@@ -294,7 +294,7 @@ fn again(case: &ReconcileCase<'_>) -> Image {
         start: Vec::new(),
         situation: Summary::busy(
             State::Building,
-            "Retrying",
+            Reason::Retrying,
             "retrying the build as requested by annotation alustan.io/reconcile-at",
         ),
         history: Some(History {
@@ -329,7 +329,7 @@ fn begin(case: &ReconcileCase<'_>, source: &SourceSeen, plan: &ImagePlan) -> Ima
             let push = asked.is_none().then_some(Step::PushContext);
             let pushing = Summary::busy(
                 State::Building,
-                "PushingContext",
+                Reason::PushingContext,
                 "pushing the context to the registry",
             );
             return missing(push.into_iter().collect(), pushing);
@@ -399,7 +399,7 @@ fn failed(tf: &Terraform, failures: &Failures, verdict: retry::Verdict, see: &st
     match verdict {
         retry::Verdict::Go => Summary::busy(
             State::Building,
-            "Retrying",
+            Reason::Retrying,
             format!("retrying the build after: {}", failures.message),
         ),
         retry::Verdict::WaitUntil(next) => waiting(failures, &tf.spec.retry, next, see),

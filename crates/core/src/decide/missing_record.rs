@@ -2,7 +2,7 @@
 
 use alustan_api::labels::Component;
 use alustan_api::run::{History, Lineage, RunRecord};
-use alustan_api::{State, Terraform, names};
+use alustan_api::{Reason, State, Terraform, names};
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 
@@ -50,7 +50,7 @@ pub(crate) fn decide(tf: &Terraform, seen: &Seen, settings: &Settings, now: Time
 /// Returns the decision for a deleted resource without the finalizer, kept alive by other finalizers. Nothing is left to do.
 fn let_go(tf: &Terraform, seen: &Seen, now: Timestamp) -> Decision {
     let message = "nothing to destroy; other finalizers remain";
-    let gone = Summary::busy(State::Destroying, "Destroyed", message);
+    let gone = Summary::busy(State::Destroying, Reason::Destroyed, message);
     decision(tf, seen, Vec::new(), &gone, now)
 }
 
@@ -88,9 +88,9 @@ pub(crate) fn begin(tf: &Terraform, seen: &Seen, now: Timestamp) -> Decision {
     }
     let situation = if is_unknown(tf, seen) {
         let message = format!("{NOTHING_KNOWN}{}", how_to_abandon(tf));
-        Summary::busy(State::Destroying, "NothingKnown", message)
+        Summary::busy(State::Destroying, Reason::NothingKnown, message)
     } else {
-        Summary::busy(State::Pending, "AwaitingProcessing", "Awaiting processing")
+        Summary::busy(State::Pending, Reason::AwaitingProcessing, "Awaiting processing")
     };
     decision(tf, seen, steps, &situation, now)
 }
@@ -155,7 +155,7 @@ fn running(tf: &Terraform, seen: &Seen, job: &OwnJob, now: Timestamp) -> Decisio
         tf,
         seen,
         steps,
-        &Summary::busy(state, "RecordLost", message),
+        &Summary::busy(state, Reason::RecordLost, message),
         now,
     )
 }
@@ -175,7 +175,7 @@ fn nothing_left(tf: &Terraform, seen: &Seen, nothing: NothingLeft, now: Timestam
             names::pin(&tf.name_any()),
             how_to_abandon(tf),
         );
-        let lost = Summary::stalled("PinLost", message);
+        let lost = Summary::stalled(Reason::PinLost, message);
         return decision(tf, seen, Vec::new(), &lost, now);
     }
     if is_unknown(tf, seen) && !abandoned && !nothing.namespace_terminating {
@@ -199,7 +199,7 @@ fn nothing_left(tf: &Terraform, seen: &Seen, nothing: NothingLeft, now: Timestam
         kept.extend([Component::Report, Component::Record]);
     }
     let steps = vec![Step::CleanUp { kept }, Step::RemoveFinalizer];
-    let gone = Summary::busy(State::Destroying, "Destroyed", message);
+    let gone = Summary::busy(State::Destroying, Reason::Destroyed, message);
     decision(tf, seen, steps, &gone, now)
 }
 

@@ -1,7 +1,7 @@
 //! Next action of a resource with known module and inputs (rules 5 to 7, and 10).
 
 use alustan_api::run::{Applied, PendingPlan, RunKind, Trigger};
-use alustan_api::{DriftMode, State};
+use alustan_api::{Reason, DriftMode, State};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 
@@ -10,7 +10,7 @@ use crate::digest;
 use crate::model::case::ReconcileCase;
 use crate::model::config_hash::Config;
 use crate::model::facts;
-use crate::model::summary::{self, AWAITING, NOT_CONVERGING, Summary, differences, drifted};
+use crate::model::summary::{self, Summary, differences, drifted};
 use crate::objects::outputs;
 use crate::observed::{SourceSeen, Whose};
 
@@ -65,7 +65,7 @@ impl ReconcileCase<'_> {
             (None, _, Some(plan)) => {
                 let message = self.asks(plan);
                 NextAction::Nothing(
-                    Summary::busy(State::AwaitingApproval, AWAITING, message),
+                    Summary::busy(State::AwaitingApproval, Reason::AwaitingApproval, message),
                     None,
                 )
             }
@@ -137,9 +137,9 @@ impl ReconcileCase<'_> {
         match (&trigger, flapping::due(runs, self.now)) {
             (Trigger::Input { of }, Some(due)) => {
                 let reason = if flapping::is_flapping(runs) {
-                    "InputFlapping"
+                    Reason::InputFlapping
                 } else {
-                    "InputChanged"
+                    Reason::InputChanged
                 };
                 let message = format!(
                     "{} changed again; the next run starts at {}, because the rate of runs for an \
@@ -203,7 +203,7 @@ impl ReconcileCase<'_> {
         if let Some(plan) = applied.and_then(|it| self.pending(&it.config_hash)) {
             return Summary {
                 ready: sick.is_none().then_some(true),
-                ..Summary::busy(State::AwaitingApproval, AWAITING, self.asks(plan))
+                ..Summary::busy(State::AwaitingApproval, Reason::AwaitingApproval, self.asks(plan))
             };
         }
         if let Some(sick) = sick {
@@ -213,14 +213,14 @@ impl ReconcileCase<'_> {
             let moved = self.moved_from();
             let ignored = self.ignored_variables();
             let message = format!("Terraform applied successfully{moved}{ignored}");
-            return Summary::ready(State::Success, "Applied", message);
+            return Summary::ready(State::Success, Reason::Applied, message);
         };
         let found = differences(changes);
         if self.never_ends() {
-            return Summary::ready(State::Drifted, NOT_CONVERGING, self.endless(&found));
+            return Summary::ready(State::Drifted, Reason::NotConverging, self.endless(&found));
         }
         let message = format!("the real objects differ from the configuration: {found}");
-        Summary::ready(State::Drifted, "Drifted", message)
+        Summary::ready(State::Drifted, Reason::Drifted, message)
     }
 
     /// Source of a migrated state, as the end of a message.

@@ -1,9 +1,8 @@
 //! Changes that may damage a state and need an opt-in in the spec: another engine, an older engine version, another place of the state
 //! (rule 11).
 
-use alustan_api::report::{BACKEND_CHANGED, ENGINE_SWITCH};
 use alustan_api::run::{BackendInputs, Failures, PinnedImage, RunInputs};
-use alustan_api::{Terraform, engine};
+use alustan_api::{Reason, Terraform, engine};
 use alustan_backends::{Move, Since, step};
 use serde_json::json;
 
@@ -30,15 +29,15 @@ pub(crate) fn engine_too_old(base: &PinnedImage, backend: &BackendInputs) -> Opt
             "spec.engine: {found} is too old for spec.backend: version {version} or later is \
              required for {why}"
         );
-        Summary::stalled("EngineTooOld", message)
+        Summary::stalled(Reason::EngineTooOld, message)
     })
 }
 
 /// Whether the last of `failures` needed an opt-in that `tf` has now.
 pub(crate) fn is_given(tf: &Terraform, failures: &Failures) -> bool {
-    match failures.reason.as_str() {
-        ENGINE_SWITCH => may_switch(tf),
-        BACKEND_CHANGED => may_migrate(tf),
+    match Reason::from_stored(&failures.reason) {
+        Some(Reason::EngineSwitch) => may_switch(tf),
+        Some(Reason::BackendChanged) => may_migrate(tf),
         _ => false,
     }
 }
@@ -62,7 +61,7 @@ impl ReconcileCase<'_> {
             "{field}: {why}; nothing is applied; to allow the change: {allow}; to keep the \
              previous engine: {stay}"
         );
-        Some(Summary::stalled(ENGINE_SWITCH, message))
+        Some(Summary::stalled(Reason::EngineSwitch, message))
     }
 
     /// Adds the opt-ins and their context to `inputs`, for the checks of the runner.
@@ -112,6 +111,6 @@ impl ReconcileCase<'_> {
             place(from),
             place(to),
         );
-        Summary::stalled(BACKEND_CHANGED, message)
+        Summary::stalled(Reason::BackendChanged, message)
     }
 }

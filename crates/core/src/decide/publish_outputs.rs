@@ -2,7 +2,7 @@
 
 use alustan_api::report::{Failure, FailureClass};
 use alustan_api::run::{Output, Outputs, PublishedOutputs};
-use alustan_api::{Terraform, labels};
+use alustan_api::{Reason, Terraform, labels};
 
 use crate::digest;
 use crate::objects::outputs::{self, Chosen};
@@ -85,7 +85,7 @@ fn choose(tf: &Terraform, all: &Outputs) -> Result<Chosen, Failure> {
             "output {name:?} is not a valid key of a Secret: only letters, digits, '-', '_' and \
              '.' are allowed"
         );
-        return Err(refused(FailureClass::Module, "OutputsUnreadable", &why));
+        return Err(refused(FailureClass::Module, Reason::OutputsUnreadable, &why));
     }
     let annotations = spec.annotations.iter().map(|(annotation, name)| {
         let field = format!("annotations.{annotation}");
@@ -95,7 +95,7 @@ fn choose(tf: &Terraform, all: &Outputs) -> Result<Chosen, Failure> {
                 "spec.outputs.{field}: output {name} is sensitive and must not be published in an \
                  annotation; use spec.outputs.keys"
             );
-            return Err(refused(FailureClass::User, "OutputSensitive", &why));
+            return Err(refused(FailureClass::User, Reason::OutputSensitive, &why));
         }
         Ok((annotation.clone(), outputs::text(&output.value)))
     });
@@ -116,7 +116,7 @@ fn find<'a>(all: &'a Outputs, field: &str, name: &str) -> Result<&'a Output, Fai
             "spec.outputs.{field}: the module has no output {name}, or its value is null (outputs: \
              {there})"
         );
-        refused(FailureClass::User, "OutputNotFound", &why)
+        refused(FailureClass::User, Reason::OutputNotFound, &why)
     })
 }
 
@@ -140,7 +140,7 @@ fn fit<'a>(
                  {name} ({largest} bytes); select fewer outputs in spec.outputs, or make them \
                  smaller"
             );
-            Err(refused(FailureClass::User, "OutputsTooLarge", &why))
+            Err(refused(FailureClass::User, Reason::OutputsTooLarge, &why))
         }
         _ => Ok(()),
     }
@@ -155,13 +155,13 @@ fn not_taken(seen: Whose, kind: &str, name: &str, field: &str) -> Result<(), Fai
          spec.outputs.{field}",
         labels::UID,
     );
-    Err(refused(FailureClass::Module, "OutputsNotOurs", &why))
+    Err(refused(FailureClass::Module, Reason::OutputsNotOurs, &why))
 }
 
-fn refused(class: FailureClass, reason: &str, why: &str) -> Failure {
+fn refused(class: FailureClass, reason: Reason, why: &str) -> Failure {
     Failure {
         class,
-        reason: reason.to_owned(),
+        reason: reason.into(),
         message: format!("apply succeeded, but the outputs cannot be published: {why}"),
     }
 }

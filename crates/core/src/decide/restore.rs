@@ -3,7 +3,7 @@
 
 use alustan_api::report::UnsavedPlace;
 use alustan_api::run::{History, Restored, RunKind, RunPhase, RunRecord, UnsavedState};
-use alustan_api::{ApprovalMode, KEPT, State, Terraform, names};
+use alustan_api::{Reason, ApprovalMode, KEPT, State, Terraform, names};
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 
@@ -115,7 +115,7 @@ pub(crate) fn let_go(tf: &Terraform, left: &LeftBehind) -> Option<(Vec<Step>, Su
         how_to_restore(tf),
     );
     (!is_under_way(tf, left)).then(|| {
-        let situation = Summary::busy(State::Destroying, "Orphaned", message);
+        let situation = Summary::busy(State::Destroying, Reason::Orphaned, message);
         (vec![Step::RemoveFinalizer], situation)
     })
 }
@@ -162,7 +162,7 @@ pub(crate) fn take_over(
         );
         let waiting = Summary {
             look_at: Some(now + CONFLICT),
-            ..Summary::blocked(State::Pending, "RestorePending", message)
+            ..Summary::blocked(State::Pending, Reason::RestorePending, message)
         };
         return (Vec::new(), waiting);
     }
@@ -199,7 +199,7 @@ pub(crate) fn take_over(
     } else {
         State::Pending
     };
-    (steps, Summary::busy(state, "Restored", message))
+    (steps, Summary::busy(state, Reason::Restored, message))
 }
 
 /// Returns the state that run `number` may have kept on the cache volume after the backup.
@@ -251,9 +251,9 @@ enum Obstacle {
 impl Obstacle {
     fn situation(self, why: String, now: Timestamp) -> Summary {
         let reason = match self {
-            Self::NotRequested => "RestoreRequired",
-            Self::Conflict => "StateConflict",
-            Self::Unreadable => "RecordUnreadable",
+            Self::NotRequested => Reason::RestoreRequired,
+            Self::Conflict => Reason::StateConflict,
+            Self::Unreadable => Reason::RecordUnreadable,
         };
         // The deletion of the owner, which may be in another namespace, does not requeue the resource.
         let look_at = match self {

@@ -5,7 +5,7 @@ use alustan_api::run::{
     Applied, BackendInputs, CacheVolume, CorrectionHistory, DriftFound, Failures, History,
     PublishedOutputs, RunKind, RunPhase, RunProgress, RunRecord, RunSpec,
 };
-use alustan_api::{Architecture, Terraform};
+use alustan_api::{Reason, Architecture, Terraform};
 use alustan_backends::address_of;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
@@ -15,7 +15,7 @@ use crate::decide::{approval, state_volume};
 use crate::model::facts::open_run;
 use crate::model::progress;
 use crate::objects::{outputs, run_job};
-use crate::observed::{IMAGE_PULL, JobSeen, NOT_STARTED, RecordSeen, Seen, UNSCHEDULABLE};
+use crate::observed::{JobSeen, RecordSeen, Seen};
 use crate::step::{Keep, Step, Swap};
 
 /// Maximum number of reports in the history.
@@ -216,23 +216,23 @@ fn loss(record: &RunRecord, run: &RunSpec, job: Option<&JobSeen>) -> Failure {
         .map_or("the pod", |claim| claim.pod.as_str());
     let (reason, consequence) = if record.begun == record.number {
         (
-            "Interrupted",
+            Reason::Interrupted,
             "the run was applying; its last changes may be missing in the state",
         )
     } else if record.phase == RunPhase::Starting {
-        ("PodLost", "the run had not started")
+        (Reason::PodLost, "the run had not started")
     } else {
-        ("PodLost", "the run had not changed any object")
+        (Reason::PodLost, "the run had not changed any object")
     };
     let (class, reason, how) = if how.starts_with(OUT_OF_MEMORY) {
         let how = format!("{how}; the memory limit is {}", run_job::MEMORY);
-        (FailureClass::Module, "OutOfMemory", how)
+        (FailureClass::Module, Reason::OutOfMemory, how)
     } else {
         (FailureClass::Transient, reason, how.to_owned())
     };
     Failure {
         class,
-        reason: reason.to_owned(),
+        reason: reason.into(),
         message: format!(
             "run {} ({}) ended without a report: {pod} of Job {}: {how}; {consequence}",
             record.number, run.kind, run.job
@@ -249,9 +249,9 @@ pub(crate) fn cache_after(
 ) -> CacheVolume {
     let class = failure.map(|failure| failure.class);
     let has_started = result != RunResult::Cancelled && class != Some(FailureClass::Transient);
-    let reason = failure.map(|failure| failure.reason.as_str());
+    let reason = failure.and_then(|failure| Reason::from_stored(&failure.reason));
     match before {
-        _ if has_cache && matches!(reason, Some(UNSCHEDULABLE | NOT_STARTED)) => {
+        _ if has_cache && matches!(reason, Some(Reason::Unschedulable | Reason::PodNotStarted)) => {
             CacheVolume::Suspect
         }
         _ if has_cache && has_started => CacheVolume::Usable,
@@ -285,7 +285,7 @@ fn fold(
     next.architecture = architecture_with(&report, run, half_way).or(next.architecture);
     let failure = report.failure.as_ref();
     next.unsaved = state_volume::unsaved_after(history.unsaved, run, &report, half_way);
-    let unpulled = failure.filter(|failure| failure.reason == IMAGE_PULL);
+    let unpulled = failure.filter(|failure| failure.reason == Reason::ImagePullBackOff);
     next.cache = cache_after(history.cache, run.cache, failure, report.result);
     if unpulled.is_some() {
         next.lost_image = Some(run.image.clone());
@@ -462,9 +462,7 @@ pub fn count(
         count,
         world,
         at: Some(now),
-        reason: failure
-            .map_or("Failed", |failure| &failure.reason)
-            .to_owned(),
+        reason: failure.map_or_else(|| Reason::Failed.into(), |failure| failure.reason.clone()),
         message: failure.map_or_else(String::new, |failure| failure.message.clone()),
         job_uid,
     }

@@ -1,7 +1,7 @@
 //! Conflicts of two resources with one state (rule 11). The state belongs to the resource that applied to it, else to the older one. A
 //! reported address never outranks an address in a spec, and counts in its own namespace only: module code can report any address.
 
-use alustan_api::Terraform;
+use alustan_api::{Reason, Terraform};
 use alustan_api::report::{Failure, FailureClass};
 use alustan_api::run::Pin;
 use alustan_backends::{Owner, is_shared};
@@ -89,7 +89,7 @@ pub fn conflict<'a>(
     };
     Some(Failure {
         class: FailureClass::User,
-        reason: "StateConflict".to_owned(),
+        reason: Reason::StateConflict.into(),
         message: format!(
             "the state {own} belongs to {who}; two resources with one state would destroy each \
              other's objects; {advice}"

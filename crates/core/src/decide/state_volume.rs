@@ -4,13 +4,13 @@ use alustan_api::report::{RunReport, RunResult, UnsavedPlace};
 use alustan_api::run::{
     BackendInputs, CacheVolume, History, Pin, RunRecord, RunSpec, UnsavedState,
 };
-use alustan_api::{ABANDON, BackendProvider, Terraform, labels, names};
+use alustan_api::{Reason, ABANDON, BackendProvider, Terraform, labels, names};
 use alustan_backends::{address_of, is_on_the_volume};
 use kube::ResourceExt;
 
 use crate::model::case::ReconcileCase;
 use crate::model::summary::Summary;
-use crate::observed::{CacheSeen, NOT_STARTED, Seen, UNSCHEDULABLE, Waiting};
+use crate::observed::{CacheSeen, Seen, Waiting};
 
 /// Returns the state that is unsaved after a run with this `report`. `before`: that before the run. `has_begun`: whether the run reached
 /// phase `Applying`.
@@ -31,8 +31,9 @@ pub(crate) fn unsaved_after(
         UnsavedPlace::Unknown => !(report.recovered && run.cache || has_result),
     };
     // Without a connection to the API server, a run keeps its state on the cache volume and reports nothing.
-    let reason = report.failure.as_ref().map(|it| it.reason.as_str());
-    let is_interrupted = matches!(reason, Some("Interrupted" | "OutOfMemory"));
+    let failure = report.failure.as_ref();
+    let reason = failure.and_then(|failure| Reason::from_stored(&failure.reason));
+    let is_interrupted = matches!(reason, Some(Reason::Interrupted | Reason::OutOfMemory));
     let may_hold = has_begun && run.cache && is_interrupted;
     let told = report.unsaved.map(kept);
     told.or_else(|| before.filter(is_left))
@@ -105,7 +106,7 @@ impl ReconcileCase<'_> {
     /// Unsaved state on the cache volume for which the pod of `run` waits, and how to continue, as the end of a message. Empty if a run
     /// without the volume loses nothing.
     pub(crate) fn volume_hint(&self, run: &RunSpec, why: &Waiting) -> String {
-        let waits = run.cache && [UNSCHEDULABLE, NOT_STARTED].contains(&why.reason.as_str());
+        let waits = run.cache && [Reason::Unschedulable, Reason::PodNotStarted].iter().any(|reason| why.reason == *reason);
         if !waits || holds_state(self.seen) {
             return String::new();
         }
@@ -157,7 +158,7 @@ impl ReconcileCase<'_> {
                  {ABANDON}=true, delete the resource, and create it again",
                 labels::NAME
             );
-            Summary::stalled("StateLost", message)
+            Summary::stalled(Reason::StateLost, message)
         })
     }
 }

@@ -2,12 +2,9 @@
 //!
 //! Only the owner of the namespace can lift such a denial, and no watch reports it: it is shown in status and retried with a backoff.
 
-use crate::observed::Waiting;
+use alustan_api::Reason;
 
-/// Reason of a denial by a `ResourceQuota`.
-pub const QUOTA: &str = "QuotaRefused";
-/// Reason of a denial by a `LimitRange`.
-pub const LIMITS: &str = "LimitRangeRefused";
+use crate::observed::Waiting;
 
 /// Prefixes of the messages of the `ResourceQuota` plugin
 /// (<https://github.com/kubernetes/apiserver/blob/v0.34.2/pkg/admission/plugin/resourcequota/controller.go>).
@@ -28,32 +25,35 @@ const FORBIDDEN: &str = " is forbidden: ";
 /// Returns reason and cause of a denial `message` of the API server. `None` unless a `ResourceQuota` or a `LimitRange` caused it.
 pub fn refusal(message: &str) -> Option<Waiting> {
     refused_by(message).map(|reason| Waiting {
-        reason: reason.to_owned(),
+        reason: reason.into(),
         message: why(message).to_owned(),
     })
 }
 
-/// Returns [`QUOTA`] or [`LIMITS`] for a denial `message` of that kind.
-pub fn refused_by(message: &str) -> Option<&'static str> {
+/// Returns [`Reason::QuotaRefused`] or [`Reason::LimitRangeRefused`] for a denial `message` of that kind.
+pub fn refused_by(message: &str) -> Option<Reason> {
     let why = why(message);
     if OF_QUOTA.iter().any(|begin| why.starts_with(begin)) {
-        return Some(QUOTA);
+        return Some(Reason::QuotaRefused);
     }
     let limits = OF_LIMITS.iter().any(|part| why.contains(part));
-    limits.then_some(LIMITS)
+    limits.then_some(Reason::LimitRangeRefused)
 }
 
 /// Returns why a Job has no pod, from the last failure `event` of the Job controller.
 pub fn no_pod(event: &str) -> Waiting {
     refusal(event).unwrap_or_else(|| Waiting {
-        reason: "PodNotCreated".to_owned(),
+        reason: Reason::PodNotCreated.into(),
         message: why(event).to_owned(),
     })
 }
 
 /// Whether only the owner of the namespace can resolve `reason`.
 pub(crate) fn is_refused(reason: &str) -> bool {
-    [QUOTA, LIMITS].contains(&reason)
+    matches!(
+        Reason::from_stored(reason),
+        Some(Reason::QuotaRefused | Reason::LimitRangeRefused)
+    )
 }
 
 /// Returns the kubectl command that shows the quotas and limit ranges of `namespace`.
@@ -76,31 +76,31 @@ mod tests {
     #[rstest]
     #[case::jobs(
         r#"jobs.batch "web-apply-1" is forbidden: exceeded quota: small, requested: count/jobs.batch=1, used: count/jobs.batch=2, limited: count/jobs.batch=2"#,
-        Some((QUOTA, "exceeded quota: small, requested: count/jobs.batch=1, used: count/jobs.batch=2, limited: count/jobs.batch=2"))
+        Some((Reason::QuotaRefused, "exceeded quota: small, requested: count/jobs.batch=1, used: count/jobs.batch=2, limited: count/jobs.batch=2"))
     )]
     #[case::pods(
         r#"Error creating: pods "web-apply-1-x7k2p" is forbidden: exceeded quota: small, requested: pods=1, used: pods=1, limited: pods=1"#,
-        Some((QUOTA, "exceeded quota: small, requested: pods=1, used: pods=1, limited: pods=1"))
+        Some((Reason::QuotaRefused, "exceeded quota: small, requested: pods=1, used: pods=1, limited: pods=1"))
     )]
     #[case::unnamed(
         r#"pods "a" is forbidden: failed quota: cpu: must specify limits.cpu for: terraform"#,
-        Some((QUOTA, "failed quota: cpu: must specify limits.cpu for: terraform"))
+        Some((Reason::QuotaRefused, "failed quota: cpu: must specify limits.cpu for: terraform"))
     )]
     #[case::new_quota(
         r#"jobs.batch "a" is forbidden: status unknown for quota: small, resources: count/jobs.batch"#,
-        Some((QUOTA, "status unknown for quota: small, resources: count/jobs.batch"))
+        Some((Reason::QuotaRefused, "status unknown for quota: small, resources: count/jobs.batch"))
     )]
     #[case::storage(
         r#"persistentvolumeclaims "web-cache" is forbidden: maximum storage usage per PersistentVolumeClaim is 1Gi, but request is 5Gi"#,
-        Some((LIMITS, "maximum storage usage per PersistentVolumeClaim is 1Gi, but request is 5Gi"))
+        Some((Reason::LimitRangeRefused, "maximum storage usage per PersistentVolumeClaim is 1Gi, but request is 5Gi"))
     )]
     #[case::several_limits(
         r#"pods "a" is forbidden: [maximum cpu usage per Container is 1, but limit is 2, maximum memory usage per Container is 1Gi, but limit is 2Gi]"#,
-        Some((LIMITS, "[maximum cpu usage per Container is 1, but limit is 2, maximum memory usage per Container is 1Gi, but limit is 2Gi]"))
+        Some((Reason::LimitRangeRefused, "[maximum cpu usage per Container is 1, but limit is 2, maximum memory usage per Container is 1Gi, but limit is 2Gi]"))
     )]
     #[case::ratio(
         r#"pods "a" is forbidden: cpu max limit to request ratio per Container is 1, but provided ratio is 2.000000"#,
-        Some((LIMITS, "cpu max limit to request ratio per Container is 1, but provided ratio is 2.000000"))
+        Some((Reason::LimitRangeRefused, "cpu max limit to request ratio per Container is 1, but provided ratio is 2.000000"))
     )]
     #[case::rights(
         r#"jobs.batch is forbidden: User "x" cannot create resource "jobs" in API group "batch" in the namespace "team""#,
@@ -112,11 +112,11 @@ mod tests {
     )]
     fn only_quota_and_limit_range_denials_are_recognised(
         #[case] message: &str,
-        #[case] told: Option<(&str, &str)>,
+        #[case] told: Option<(Reason, &str)>,
     ) {
         let found = refusal(message);
-        let found = found.as_ref().map(|it| (&*it.reason, &*it.message));
-        assert_eq!(found, told);
+        let found = found.map(|it| (Reason::from_stored(&it.reason).unwrap(), it.message));
+        assert_eq!(found, told.map(|(reason, why)| (reason, why.to_owned())));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use alustan_api::report::{Failure, FailureClass};
 use alustan_api::run::{BUILD_PROTOCOL, PROTOCOL, PinnedImage};
-use alustan_api::{Engine, EngineSpec, Terraform, engine};
+use alustan_api::{Reason, Engine, EngineSpec, Terraform, engine};
 
 use crate::settings::{EngineImage, Settings};
 
@@ -122,7 +122,7 @@ fn unknown(asked: &str, settings: &Settings) -> Failure {
     };
     Failure {
         class: FailureClass::User,
-        reason: "EngineUnknown".to_owned(),
+        reason: Reason::EngineUnknown.into(),
         message: format!(
             "spec.engine: the catalogue of the operator does not have {asked}; {there}; for \
              another image, set spec.containerRegistry.baseImage"

@@ -1,10 +1,9 @@
 //! Facts that follow from the spec, annotations, status, run record or Job of a resource alone.
 
 use alustan_api::run::{Failures, History, RunPhase, RunRecord, RunSpec, Trigger};
-use alustan_api::{ABANDON, DeletionPolicy, State, Terraform};
+use alustan_api::{Reason, ABANDON, DeletionPolicy, State, Terraform};
 use kube::ResourceExt;
 
-use crate::model::summary::HALF_APPLIED;
 use crate::observed::JobSeen;
 
 /// Whether status records an apply.
@@ -24,7 +23,7 @@ pub(crate) fn says_half_applied(tf: &Terraform) -> bool {
     tf.status.as_ref().is_some_and(|status| {
         let mut conditions = status.conditions.iter();
         status.state == State::Applying
-            || conditions.any(|it| it.type_ == "InSync" && it.reason == HALF_APPLIED)
+            || conditions.any(|it| it.type_ == "InSync" && it.reason == Reason::ApplyFailed)
     })
 }
 

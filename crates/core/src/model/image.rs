@@ -3,7 +3,7 @@
 use alustan_api::paths::{self, LAYERS, RUNNER_LAYER};
 use alustan_api::report::{Failure, FailureClass};
 use alustan_api::run::{PROTOCOL, PinnedImage};
-use alustan_api::{Architecture, BuilderKind, Terraform};
+use alustan_api::{Reason, Architecture, BuilderKind, Terraform};
 use serde_json::json;
 
 use crate::digest;
@@ -50,7 +50,7 @@ fn unlent(tf: &Terraform, settings: &Settings) -> Option<Failure> {
     let (helper, name) = (registry.provider.helper(), &registry.image_name);
     (helper.is_some() && !settings.lends_identity_to(name)).then(|| Failure {
         class: FailureClass::User,
-        reason: "RegistryIdentityNotAllowed".to_owned(),
+        reason: Reason::RegistryIdentityNotAllowed.into(),
         message: format!(
             "spec.containerRegistry.provider: the operator does not use its cloud identity for \
              {name}; set spec.containerRegistry.secretRef instead, or add the registry or a \
@@ -63,7 +63,7 @@ fn forbidden(tf: &Terraform, settings: &Settings) -> Option<Failure> {
     let path = tf.spec.container_registry.dockerfile.as_ref()?;
     (!settings.dockerfiles).then(|| Failure {
         class: FailureClass::User,
-        reason: "DockerfileNotAllowed".to_owned(),
+        reason: Reason::DockerfileNotAllowed.into(),
         message: format!(
             "spec.containerRegistry.dockerfile: the operator does not build Dockerfiles of \
              repositories ({path}), because their commands run as root and can access the push \
@@ -77,7 +77,7 @@ fn unsupported(tf: &Terraform, settings: &Settings) -> Option<Failure> {
     let path = tf.spec.container_registry.dockerfile.as_ref()?;
     (settings.builder_of(tf) == BuilderKind::Append).then(|| Failure {
         class: FailureClass::User,
-        reason: "DockerfileUnsupported".to_owned(),
+        reason: Reason::DockerfileUnsupported.into(),
         message: format!(
             "spec.containerRegistry.dockerfile: builder.kind Append cannot build {path}; set \
              spec.containerRegistry.builder.kind to Kaniko, or remove dockerfile"

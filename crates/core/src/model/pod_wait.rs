@@ -1,11 +1,11 @@
 //! Startup timeouts of pods, and the messages of pods that do not start.
 
-use alustan_api::Terraform;
+use alustan_api::{Reason, Terraform};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 
 use crate::model::admission;
-use crate::observed::{NOT_STARTED, UNSCHEDULABLE, Waiting};
+use crate::observed::Waiting;
 use crate::settings::Settings;
 
 /// Time without a pod after which status reports the Job.
@@ -19,7 +19,7 @@ pub(crate) const GIVE_UP: SignedDuration = SignedDuration::from_mins(5);
 pub(crate) fn patience(why: &Waiting, settings: &Settings) -> SignedDuration {
     if admission::is_refused(&why.reason) {
         NO_POD
-    } else if why.reason == UNSCHEDULABLE {
+    } else if why.reason == Reason::Unschedulable {
         settings.scheduling_timeout
     } else {
         GIVE_UP
@@ -38,7 +38,7 @@ pub(crate) fn waits_since(
 /// Returns the message of a Job without a pod.
 pub(crate) fn no_pod(namespace: &str, job: &str) -> Waiting {
     Waiting {
-        reason: "PodNotCreated".to_owned(),
+        reason: Reason::PodNotCreated.into(),
         message: format!("Job {job} has no pod yet; see kubectl describe -n {namespace} job/{job}"),
     }
 }
@@ -46,7 +46,7 @@ pub(crate) fn no_pod(namespace: &str, job: &str) -> Waiting {
 /// Returns the message of a scheduled pod that does not start, for example because of a volume, its network or its node.
 pub(crate) fn slow_pod(tf: &Terraform, job: &str) -> Waiting {
     Waiting {
-        reason: NOT_STARTED.to_owned(),
+        reason: Reason::PodNotStarted.into(),
         message: format!(
             "the pod of Job {job} is scheduled but has not started; see kubectl describe pods -n \
              {} -l job-name={job}",

@@ -8,7 +8,7 @@ use alustan_api::run::{
     Claim, Lineage, MAX_SLOTS, OwnBackend, RunKind, RunPhase, RunProgress, RunRecord, RunSpec,
     StateLock,
 };
-use alustan_api::{Engine, reasons};
+use alustan_api::{Engine, Reason};
 use k8s_openapi::jiff::Timestamp;
 
 use crate::model::facts::open_run;
@@ -40,8 +40,6 @@ const MAX_MESSAGE: usize = 4 * MAX_TEXT;
 const MAX_PREFIX: usize = 57;
 /// Replaces names that are not those of a pod of the run.
 const UNKNOWN_POD: &str = "an unknown pod";
-/// Replaces unknown failure reasons.
-const UNKNOWN: &str = "Failed";
 /// Known plan actions.
 const ACTIONS: [&str; 6] = ["create", "update", "replace", "delete", "forget", "import"];
 
@@ -268,7 +266,7 @@ pub(crate) fn contradiction(report: &RunReport, is_cancelled: bool) -> Option<Fa
     };
     Some(Failure {
         class: FailureClass::Module,
-        reason: "ReportInvalid".to_owned(),
+        reason: Reason::ReportInvalid.into(),
         message: format!(
             "run {} ({}) reported {what}: code of the module or of a provider may have written its report",
             report.number, report.kind
@@ -324,13 +322,10 @@ fn changes(mut told: ChangeSet) -> ChangeSet {
 
 /// Validates a failure: known reason, bounded message. The message may contain output of the module.
 pub fn failure(told: Failure) -> Failure {
-    let known = reasons::ALL.contains(&told.reason.as_str());
     Failure {
-        reason: if known {
-            told.reason
-        } else {
-            UNKNOWN.to_owned()
-        },
+        reason: Reason::from_stored(&told.reason)
+            .unwrap_or(Reason::Failed)
+            .into(),
         message: cut(&told.message, MAX_MESSAGE),
         class: told.class,
     }

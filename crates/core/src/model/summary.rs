@@ -1,29 +1,15 @@
 //! State, reason and message of a resource, and wording shared by several decisions.
 
+use alustan_api::reason::ReasonText;
 use alustan_api::report::{ChangeSet, Failure, FailureClass};
 use alustan_api::run::{Failures, History};
-use alustan_api::{ABANDON, State, Terraform};
+use alustan_api::{Reason, ABANDON, State, Terraform};
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
-/// Reason of condition `InSync` after an apply that failed part-way.
-pub(crate) const HALF_APPLIED: &str = "ApplyFailed";
-
-/// Reason of a resource whose plan waits for approval.
-pub(crate) const AWAITING: &str = "AwaitingApproval";
-
-/// Reason of a resource with `spec.suspend`.
-pub(crate) const SUSPENDED: &str = "Suspended";
-
-/// Reason of a deleted resource that must not be destroyed.
-pub(crate) const DELETION_PROTECTED: &str = "DeletionProtected";
-
 /// Reasons of deliberate inactivity. Alerts exclude them, too.
-pub const ON_PURPOSE: [&str; 2] = [SUSPENDED, DELETION_PROTECTED];
-
-/// Reason of drift that corrections do not remove (rule 7).
-pub(crate) const NOT_CONVERGING: &str = "NotConverging";
+pub const ON_PURPOSE: [Reason; 2] = [Reason::Suspended, Reason::DeletionProtected];
 
 /// The situation of a resource, rendered into status and conditions.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,7 +18,7 @@ pub struct Summary {
     pub state: State,
     /// Status of condition `Ready`; `None` for Unknown.
     pub ready: Option<bool>,
-    /// Reason of condition `Ready`: stable, in `UpperCamelCase`.
+    /// Text of the [`Reason`] of condition `Ready`, or a reason of Kubernetes.
     pub reason: String,
     /// Message of condition `Ready`: situation, next step and its time, possible user action.
     pub message: String,
@@ -46,11 +32,11 @@ pub struct Summary {
 
 impl Summary {
     /// Returns a summary of work in progress or due: `Ready` is Unknown.
-    pub fn busy(state: State, reason: &str, message: impl Into<String>) -> Self {
+    pub fn busy(state: State, reason: impl ReasonText, message: impl Into<String>) -> Self {
         Self {
             state,
             ready: None,
-            reason: reason.to_owned(),
+            reason: reason.into(),
             message: message.into(),
             stalled: false,
             retry_at: None,
@@ -59,7 +45,7 @@ impl Summary {
     }
 
     /// Returns a summary of a failure that is retried: `Ready` is False.
-    pub fn blocked(state: State, reason: &str, message: impl Into<String>) -> Self {
+    pub fn blocked(state: State, reason: impl ReasonText, message: impl Into<String>) -> Self {
         Self {
             ready: Some(false),
             ..Self::busy(state, reason, message)
@@ -67,7 +53,7 @@ impl Summary {
     }
 
     /// Returns a summary of a failure that is not retried until a user changes something.
-    pub fn stalled(reason: &str, message: impl Into<String>) -> Self {
+    pub fn stalled(reason: impl ReasonText, message: impl Into<String>) -> Self {
         Self {
             stalled: true,
             ..Self::blocked(State::Stalled, reason, message)
@@ -75,7 +61,7 @@ impl Summary {
     }
 
     /// Returns a summary with `Ready` True.
-    pub fn ready(state: State, reason: &str, message: impl Into<String>) -> Self {
+    pub fn ready(state: State, reason: impl ReasonText, message: impl Into<String>) -> Self {
         Self {
             ready: Some(true),
             ..Self::busy(state, reason, message)
@@ -128,9 +114,6 @@ pub fn differences(changes: &ChangeSet) -> String {
     };
     format!("{}: {}{more}", summary(changes), named.join(", "))
 }
-
-/// Reason of a resource that waits for an answer of a registry.
-pub(crate) const LOOKUP: &str = "ImageLookup";
 
 /// Returns the summary of a query that failed.
 ///
@@ -249,9 +232,6 @@ pub(crate) fn unknown(tf: &Terraform, situation: Summary) -> Summary {
         ..situation
     }
 }
-
-/// Reason of a resource that was destroyed.
-pub(crate) const DESTROYED: &str = "Destroyed";
 
 #[cfg(test)]
 mod tests {

@@ -1,6 +1,6 @@
 //! Kubernetes events: one for each change of a watched condition.
 
-use alustan_api::TerraformStatus;
+use alustan_api::{Reason, TerraformStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 /// An event about a resource.
@@ -15,15 +15,15 @@ pub struct Event {
 }
 
 /// Reasons of `Ready` Unknown that cause an event. Other steps are too short.
-const STEPS: [&str; 8] = [
-    "Building",
-    "Running",
-    "AwaitingApproval",
-    "Destroying",
-    "NothingKnown",
-    "Orphaned",
-    "Restored",
-    "Abandoned",
+const STEPS: [Reason; 8] = [
+    Reason::Building,
+    Reason::Running,
+    Reason::AwaitingApproval,
+    Reason::Destroying,
+    Reason::NothingKnown,
+    Reason::Orphaned,
+    Reason::Restored,
+    Reason::Abandoned,
 ];
 
 /// Returns the events for the transition from `previous` to `next`: `Ready` changed its status or reason, or `InSync` or `SourceReady`
@@ -39,7 +39,7 @@ pub fn events(previous: Option<&TerraformStatus>, next: &TerraformStatus) -> Vec
                 before.is_some_and(|old| old.status == now.status && old.reason == now.reason);
             let bad = now.status == "False";
             let told = match now.status.as_str() {
-                "Unknown" => every && STEPS.contains(&now.reason.as_str()),
+                "Unknown" => every && STEPS.iter().any(|step| now.reason == *step),
                 status => every || status == "False",
             };
             (!same && told).then(|| Event {

@@ -4,14 +4,14 @@ use std::collections::BTreeSet;
 
 use alustan_api::report::RunResult;
 use alustan_api::run::{Notice, Notices, RunKind};
-use alustan_api::{NotificationEvent, State, Terraform, TerraformStatus};
+use alustan_api::{Reason, NotificationEvent, State, Terraform, TerraformStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
 use crate::digest;
-use crate::model::summary::{AWAITING, DESTROYED, NOT_CONVERGING, ON_PURPOSE};
+use crate::model::summary::ON_PURPOSE;
 
 /// Delivery period of a notification. An older one is dropped, also for a sink that was added later.
 pub const NEWS: SignedDuration = SignedDuration::from_hours(1);
@@ -167,7 +167,7 @@ impl<'a> Look<'a> {
 
     fn approval_needed(&self) -> Option<Standing> {
         let plan = self.status.plan.as_ref();
-        let plan = plan.filter(|plan| plan.pending_approval && self.ready.reason == AWAITING)?;
+        let plan = plan.filter(|plan| plan.pending_approval && self.ready.reason == Reason::AwaitingApproval)?;
         let what = [plan.id.clone().unwrap_or_default()];
         Some(self.thing(NotificationEvent::ApprovalNeeded, self.since(), &what))
     }
@@ -191,7 +191,7 @@ impl<'a> Look<'a> {
 
     fn drifted(&self) -> Option<Standing> {
         let since = self.status.drift.as_ref()?.since.0;
-        let no_end = self.ready.reason == NOT_CONVERGING;
+        let no_end = self.ready.reason == Reason::NotConverging;
         let what = [seconds(since), no_end.to_string()];
         Some(self.thing(NotificationEvent::Drifted, since, &what))
     }
@@ -208,14 +208,16 @@ impl<'a> Look<'a> {
 
     fn destroyed(&self) -> Option<Standing> {
         let at = self.tf.metadata.deletion_timestamp.as_ref();
-        let at = at.filter(|_| self.ready.reason == DESTROYED)?;
+        let at = at.filter(|_| self.ready.reason == Reason::Destroyed)?;
         // Destroy may have started long after the deletion.
         let at = at.0.max(self.since());
         Some(self.thing(NotificationEvent::Destroyed, at, &[]))
     }
 
     fn is_on_purpose(&self) -> bool {
-        ON_PURPOSE.contains(&&*self.ready.reason)
+        ON_PURPOSE
+            .iter()
+            .any(|reason| self.ready.reason == *reason)
     }
 
     /// Returns the time of the last run report or of the last transition of `Ready`, whichever is later.

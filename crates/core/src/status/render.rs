@@ -3,7 +3,7 @@
 use alustan_api::conditions::{self, Kind, Verdict};
 use alustan_api::report::RunReport;
 use alustan_api::run::{History, RunRecord};
-use alustan_api::{
+use alustan_api::{Reason, 
     AppliedStatus, DriftStatus, Engine, ImageStatus, LockStatus, OutputsStatus, PlanStatus,
     RetryStatus, RunStatus, SourceStatus, State, Terraform, TerraformStatus,
 };
@@ -13,10 +13,10 @@ use k8s_openapi::jiff::{Timestamp, Unit};
 use crate::decide::dependencies;
 use crate::model::image::ImagePlan;
 use crate::model::summary::{
-    AWAITING, HALF_APPLIED, NOT_CONVERGING, SUSPENDED, Summary, differences, drifted, summary,
+    Summary, differences, drifted, summary,
 };
 use crate::model::{facts, progress};
-use crate::observed::{Answer, IMAGE_MISSING, SourceSeen, StackSeen};
+use crate::observed::{Answer, SourceSeen, StackSeen};
 
 /// Message of conditions `Reconciling` and `Stalled`. Condition `Ready` has the full text.
 const SEE_READY: &str = "see condition Ready";
@@ -38,7 +38,7 @@ pub fn bounded(mut status: TerraformStatus) -> TerraformStatus {
 pub fn troubled(
     tf: &Terraform,
     status: TerraformStatus,
-    reason: &str,
+    reason: Reason,
     message: &str,
     now: Timestamp,
 ) -> TerraformStatus {
@@ -159,7 +159,7 @@ impl View<'_> {
     /// Returns the last plan, and whether it waits for approval.
     fn plan(&self, situation: &Summary) -> Option<PlanStatus> {
         let pending = self.history.pending.as_ref();
-        let waits = pending.filter(|_| situation.reason == AWAITING);
+        let waits = pending.filter(|_| situation.reason == Reason::AwaitingApproval);
         let mut reports = self.history.reports.iter();
         let report = reports.find(|report| match waits {
             Some(plan) => report.number == plan.run,
@@ -252,9 +252,9 @@ impl View<'_> {
         match self.source {
             Answer::Pending if self.tf.spec.suspend => match self.commit() {
                 Some(commit) => fetched(&commit.revision),
-                None => Verdict::new(kind, None, SUSPENDED, "the repository is not queried"),
+                None => Verdict::new(kind, None, Reason::Suspended, "the repository is not queried"),
             },
-            Answer::Pending => Verdict::new(kind, None, "Fetching", "querying the repository"),
+            Answer::Pending => Verdict::new(kind, None, Reason::Fetching, "querying the repository"),
             Answer::Known(source) => fetched(&source.revision),
             Answer::Failed { failure, .. } => {
                 Verdict::new(kind, false, &failure.reason, &failure.message)
@@ -300,11 +300,11 @@ impl View<'_> {
         let run = self.record.and_then(|record| record.run.as_ref());
         if run.is_some_and(|run| run.unpack) {
             let message = "the runner image is missing; the run uses the base image";
-            return Verdict::new(kind, false, IMAGE_MISSING, message);
+            return Verdict::new(kind, false, Reason::ImageMissing, message);
         }
         match self.image().and_then(|image| image.digest) {
-            Some(digest) => Verdict::new(kind, true, "Pushed", format!("{repository}@{digest}")),
-            None => Verdict::new(kind, None, "Unknown", "the runner image is not built yet"),
+            Some(digest) => Verdict::new(kind, true, Reason::Pushed, format!("{repository}@{digest}")),
+            None => Verdict::new(kind, None, Reason::Unknown, "the runner image is not built yet"),
         }
     }
 
@@ -316,21 +316,21 @@ impl View<'_> {
             _ if self.history.unfinished || half => Verdict::new(
                 kind,
                 None,
-                HALF_APPLIED,
+                Reason::ApplyFailed,
                 "an apply did not complete; its changes are unknown",
             ),
-            (None, _) => Verdict::new(kind, None, "NotApplied", "the module is not applied yet"),
+            (None, _) => Verdict::new(kind, None, Reason::NotApplied, "the module is not applied yet"),
             (Some(_), None) => Verdict::new(
                 kind,
                 true,
-                "InSync",
+                Reason::InSync,
                 "the real objects match the configuration",
             ),
             (Some(_), Some(changes)) => {
-                let reason = if situation.reason == NOT_CONVERGING {
-                    NOT_CONVERGING
+                let reason = if situation.reason == Reason::NotConverging {
+                    Reason::NotConverging
                 } else {
-                    "Drifted"
+                    Reason::Drifted
                 };
                 Verdict::new(kind, false, reason, differences(changes))
             }
@@ -374,7 +374,7 @@ impl View<'_> {
 
 fn fetched(revision: &str) -> Verdict {
     let message = format!("revision {revision}");
-    Verdict::new(Kind::SourceReady, true, "Fetched", message)
+    Verdict::new(Kind::SourceReady, true, Reason::Fetched, message)
 }
 
 fn run(report: &RunReport) -> RunStatus {
@@ -409,7 +409,7 @@ mod tests {
     #[test]
     fn messages_of_a_status_have_a_bound() {
         let long = format!("\u{1b}[31m{}", "ü".repeat(MAX_MESSAGE));
-        let verdict = Verdict::new(Kind::Ready, false, "ObjectNotReady", long.as_str());
+        let verdict = Verdict::new(Kind::Ready, false, Reason::ObjectNotReady, long.as_str());
         let status = bounded(TerraformStatus {
             message: long,
             conditions: conditions::merge(&[], &[verdict], None, Timestamp::UNIX_EPOCH),

@@ -12,7 +12,7 @@ use alustan_api::run::{
     Claim, Lineage, MAX_SLOTS, Output, OwnBackend, RunKind, RunPhase, RunProgress, RunRecord,
     RunSpec, StateLock,
 };
-use alustan_api::{labels, names, reasons};
+use alustan_api::{Reason, labels, names};
 use alustan_core::decide::decide;
 use alustan_core::model::facts::open_run;
 use alustan_core::observed::Seen;
@@ -392,11 +392,8 @@ fn check_report(told: &RunReport, run: &RunSpec, now: Timestamp) {
     report.asks.iter().for_each(check_asks);
     report.lock.iter().for_each(check_lock);
     if let Some(failure) = &report.failure {
-        let reason = failure.reason.as_str();
-        assert!(
-            reasons::ALL.contains(&reason) || reason == "Failed",
-            "{reason}"
-        );
+        let reason = &failure.reason;
+        assert!(Reason::from_stored(reason).is_some(), "{reason}");
         assert!(failure.message.len() <= 8_000);
     }
     let places = report.state_address.iter().chain(&report.moved_from);

@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use alustan_api::run::{Notices, Outputs, Pin, RunProgress, RunRecord};
-use alustan_api::{NotificationEvent, Terraform, TerraformStatus};
+use alustan_api::{NotificationEvent, Reason, Terraform, TerraformStatus};
 use alustan_core::model::allow_list::Allowed;
 use alustan_core::observed::{
     AccountSeen, BuildState, CacheSeen, ForeignState, LeftBehind, OutputsSeen, RecordSeen,
@@ -164,7 +164,7 @@ pub(crate) struct World {
     /// Existing `ServiceAccounts`.
     pub(crate) accounts: BTreeMap<String, AccountSeen>,
     /// Reason for which the API server refuses Jobs.
-    pub(crate) refuses_jobs: Option<&'static str>,
+    pub(crate) refuses_jobs: Option<Reason>,
     /// How killed pods terminate.
     pub(crate) ended: Option<String>,
     /// Time at which pods are scheduled.

@@ -131,7 +131,7 @@ fn the_longest_key_wins() {
 fn invalid_config_is_refused_without_quoting_it(#[case] config: &str, #[case] why: &str) {
     let error = DockerConfig::parse(config.as_bytes()).err().unwrap();
     assert_eq!(
-        (error.reason(), error.is_transient()),
+        (error.reason().as_str(), error.is_transient()),
         ("InvalidRegistryCredentials", false)
     );
     assert!(error.to_string().contains(why), "{error}");
@@ -166,7 +166,7 @@ fn registry_that_needs_a_credential_helper_is_refused(
         Some(helper) => {
             let error = opened.err().unwrap();
             let words = [helper, "b.example", "containerRegistry.provider"];
-            assert_eq!(error.reason(), "InvalidRegistryCredentials");
+            assert_eq!(error.reason().as_str(), "InvalidRegistryCredentials");
             assert!(
                 words.iter().all(|word| error.to_string().contains(word)),
                 "{error}"

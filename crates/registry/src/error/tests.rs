@@ -16,7 +16,7 @@ fn status_code_determines_reason(
 ) {
     let (failure, _) = read_answer(status, b"m");
     assert_eq!(
-        (failure.reason(), failure.is_transient()),
+        (failure.reason().as_str(), failure.is_transient()),
         (reason, transient)
     );
 }
@@ -30,7 +30,7 @@ fn status_code_determines_reason(
 fn error_code_determines_reason(#[case] code: &str, #[case] reason: &str) {
     let text = format!(r#"{{"errors":[{{"code":"{code}","message":"why"}}]}}"#);
     let (failure, detail) = read_answer(400, text.as_bytes());
-    assert_eq!((failure.reason(), detail.as_str()), (reason, "why"));
+    assert_eq!((failure.reason().as_str(), detail.as_str()), (reason, "why"));
 }
 
 #[rstest]
@@ -50,7 +50,7 @@ fn status_decides_before_the_error_code(
 ) {
     let body = format!(r#"{{"errors":[{{"code":"{code}","message":"why"}}]}}"#);
     let (failure, detail) = read_answer(status, body.as_bytes());
-    assert_eq!((failure.reason(), detail.as_str()), (reason, "why"));
+    assert_eq!((failure.reason().as_str(), detail.as_str()), (reason, "why"));
     let (_, detail) = read_answer(status, b"<html>");
     assert_eq!(detail, format!("status {status} <html>"));
 }

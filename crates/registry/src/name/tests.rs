@@ -60,7 +60,7 @@ fn valid_image_names_are_parsed(
 fn invalid_image_names_are_refused(#[case] text: &str, #[case] why: &str) {
     let error = ImageName::parse(text).unwrap_err();
     assert_eq!(
-        (error.reason(), error.is_transient()),
+        (error.reason().as_str(), error.is_transient()),
         ("InvalidImageName", false)
     );
     assert!(error.to_string().contains(why), "{error}");

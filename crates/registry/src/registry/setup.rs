@@ -201,7 +201,7 @@ mod tests {
         assert_eq!(
             certificates(&options(vec!["x".into()]))
                 .unwrap_err()
-                .reason(),
+                .reason().as_str(),
             "RegistryClientUnusable"
         );
         assert!(

@@ -259,7 +259,7 @@ async fn server_without_registry_api_is_an_error() {
     ] {
         let server =
             Fake::start(move |_, _| (status, challenge.map(str::to_owned), "<html>".into())).await;
-        assert_eq!(refused(&server).await.reason(), reason, "{status}");
+        assert_eq!(refused(&server).await.reason().as_str(), reason, "{status}");
     }
 }
 

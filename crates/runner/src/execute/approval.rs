@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use alustan_api::report::{ChangeSet, Failure, PlanAsks, RunResult};
 use alustan_api::run::ApprovedPlan;
-use alustan_api::{ApprovalRule, RuleAction};
+use alustan_api::{Reason, ApprovalRule, RuleAction};
 use alustan_approval::{Matched, judge, unjudged};
 use ring::digest;
 
@@ -113,7 +113,7 @@ impl Session {
         };
         let text =
             format!("{script} creates no plan for approval or policy rules. Nothing was changed");
-        Err(user("NoPlanFile", text))
+        Err(user(Reason::NoPlanFile, text))
     }
 
     /// Restores the approved plan as the current plan file and returns its summary. Returns `None`, and leaves no plan file, if the plan is
@@ -317,7 +317,7 @@ fn denied(rule: &Matched, set: &ChangeSet) -> Failure {
     }
     let what = named.join(", ");
     user(
-        "PlanDenied",
+        Reason::PlanDenied,
         format!(
             "{rule}\nThis rule denies the plan, which would {what}. Nothing was applied. Change \
              the module, its variables or the rule"

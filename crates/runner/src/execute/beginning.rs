@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use alustan_api::Reason;
 use alustan_api::report::Failure;
 use alustan_api::run::{RunPhase, RunProgress, StateLock};
 use k8s_openapi::jiff::Timestamp;
@@ -25,7 +26,7 @@ impl Session {
             .store()
             .begin()
             .await
-            .map_err(|error| world("StateUnavailable", error.to_string()))
+            .map_err(|error| world(Reason::StateUnavailable, error.to_string()))
     }
 
     /// Reports the start of the changes. From then on, real objects may change and the run can no longer be cancelled.

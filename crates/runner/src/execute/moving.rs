@@ -3,7 +3,8 @@
 use std::fs;
 use std::time::Instant;
 
-use alustan_api::report::{BACKEND_CHANGED, Failure};
+use alustan_api::Reason;
+use alustan_api::report::Failure;
 use alustan_api::run::{BackendInputs, Lineage, OwnBackend};
 use serde_json::json;
 
@@ -89,7 +90,7 @@ impl Session {
         let serial = there.serial.unwrap_or_default().saturating_sub(1);
         let counted = with_serial(state, serial).ok_or_else(|| {
             let message = "the state has an unknown format. Nothing was changed";
-            module("MigrationFailed", message)
+            module(Reason::MigrationFailed, message)
         })?;
         self.push_copy(&counted, true).await?;
         let copied = self.head_here().await?;
@@ -97,7 +98,7 @@ impl Session {
             return Ok(());
         }
         Err(module(
-            "MigrationFailed",
+            Reason::MigrationFailed,
             "the copy of the state has a different lineage or serial. Nothing was changed",
         ))
     }
@@ -106,7 +107,7 @@ impl Session {
         let file = self.layout.work.join(COPY);
         write_private(&file, state, 0o600).map_err(|error| {
             let message = format!("failed to write {}: {error}", file.display());
-            world("WorkspaceFailed", message)
+            world(Reason::WorkspaceFailed, message)
         })?;
         let mut arguments = vec!["state".into(), "push".into()];
         arguments.extend(force.then(|| "-force".into()));
@@ -168,7 +169,7 @@ impl Session {
             )
         };
         user(
-            BACKEND_CHANGED,
+            Reason::BackendChanged,
             format!(
                 "the state of this resource is at {there}, but the backend is now {here}, which \
                  has no state. {way_out}"
@@ -180,7 +181,7 @@ impl Session {
         let here = self.state_address().unwrap_or_default();
         let lineage = head.lineage.as_deref().unwrap_or_default();
         user(
-            "StateNotOurs",
+            Reason::StateNotOurs,
             format!(
                 "cannot copy the state from {from} to {here}: the target already has a state with \
                  lineage {lineage} and {} resources and outputs. Nothing was changed. Set another \
@@ -193,10 +194,10 @@ impl Session {
     fn lost(&self, from: &str) -> Failure {
         let here = self.state_address().unwrap_or_default();
         let Lineage::Of(lineage) = &self.claimed.lineage else {
-            return user("StateLost", "the state does not exist");
+            return user(Reason::StateLost, "the state does not exist");
         };
         user(
-            "StateLost",
+            Reason::StateLost,
             format!(
                 "cannot copy the state of this resource: a state with lineage {lineage} exists \
                  neither at {from} nor at {here}. Nothing was changed. Restore it from a backup at \
@@ -208,7 +209,7 @@ impl Session {
 
 fn unsaved(from: &str) -> Failure {
     user(
-        "MigrationFailed",
+        Reason::MigrationFailed,
         format!(
             "the last run could not save the state at {from}, and the state there is outdated. \
              Nothing was changed. Set the backend to that location again: the next run saves the \
@@ -220,7 +221,7 @@ fn unsaved(from: &str) -> Failure {
 fn not_ours_at(from: &str, head: &StateHead) -> Failure {
     let lineage = head.lineage.as_deref().unwrap_or_default();
     user(
-        "StateNotOurs",
+        Reason::StateNotOurs,
         format!(
             "cannot copy the state from {from}: the state there has lineage {lineage} and {} \
              resources and outputs, and does not belong to this resource. Nothing was changed. \

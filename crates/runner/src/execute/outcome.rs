@@ -1,6 +1,6 @@
 //! Findings of a run, and reasons for an end without a result.
 
-use alustan_api::Engine;
+use alustan_api::{Reason, Engine};
 use alustan_api::report::{ChangeSet, Failure, PlanAsks, StepTimes, Undeclared, UnsavedPlace};
 use alustan_api::run::{Outputs, OwnBackend, RunRecord, StateLock};
 
@@ -39,7 +39,7 @@ impl From<RecordError> for Ended {
     fn from(error: RecordError) -> Self {
         match error {
             RecordError::NotOurs(why) => Self::NotOurs(why),
-            other => Self::Failed(world("RecordUnavailable", other.to_string())),
+            other => Self::Failed(world(Reason::RecordUnavailable, other.to_string())),
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use alustan_api::Reason;
 use alustan_api::report::{Failure, RunResult};
 use alustan_api::run::Lineage;
 use alustan_backends::is_known;
@@ -245,7 +246,7 @@ impl Session {
         let way_out = self.way_out_of_others();
         let things = head.things;
         user(
-            "StateNotOurs",
+            Reason::StateNotOurs,
             format!(
                 "the state at {place} has lineage {lineage} and {things} resources and outputs, \
                  but {whose}. {way_out}"
@@ -266,7 +267,7 @@ pub(super) fn read(state: &[u8]) -> Result<StateHead, Failure> {
     StateHead::read(state).map_err(|error| {
         let place = place_in_json(&error);
         module(
-            "StateUnreadable",
+            Reason::StateUnreadable,
             format!("failed to read the state: {place}"),
         )
     })

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use alustan_api::Reason;
 use alustan_api::report::{ChangeSet, Failure};
 
 use super::goal::Goal;
@@ -108,7 +109,7 @@ impl Session {
             return Ok(());
         }
         let text = "scripts.plan found changes but wrote no plan to ALUSTAN_PLAN_FILE";
-        Err(user("NoPlanFile", text))
+        Err(user(Reason::NoPlanFile, text))
     }
 
     /// Returns the change set of the plan. The run does not fail without it.
@@ -131,7 +132,7 @@ impl Session {
         summary(&shown, &self.key).map_err(|error| {
             let place = place_in_json(&error);
             module(
-                "PlanUnreadable",
+                Reason::PlanUnreadable,
                 format!("failed to read the plan: {place}"),
             )
         })

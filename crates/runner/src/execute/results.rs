@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::Instant;
 
-use alustan_api::json_size;
+use alustan_api::{Reason, json_size};
 use alustan_api::run::Outputs;
 
 use super::outcome::Ended;
@@ -18,7 +18,7 @@ impl Session {
         let found = match fs::read(self.layout.outputs_file()) {
             Ok(json) => outputs::from_json(&json).map_err(|error| {
                 user(
-                    "OutputsUnreadable",
+                    Reason::OutputsUnreadable,
                     format!(
                         "ALUSTAN_OUTPUTS_FILE is not in the format of `terraform output -json`: {}",
                         place_in_json(&error)
@@ -35,7 +35,7 @@ impl Session {
                  saved. Encode large outputs as a string with jsonencode",
                 json_size::VALUES
             );
-            return Err(user("OutputsTooLarge", text).into());
+            return Err(user(Reason::OutputsTooLarge, text).into());
         }
         let size = text.len();
         if size > outputs::LARGEST {
@@ -49,7 +49,7 @@ impl Session {
                  through an object store",
                 outputs::LARGEST
             );
-            return Err(user("OutputsTooLarge", text).into());
+            return Err(user(Reason::OutputsTooLarge, text).into());
         }
         Ok(found)
     }
@@ -58,7 +58,7 @@ impl Session {
         let unreadable = |error: serde_json::Error| {
             let place = place_in_json(&error);
             module(
-                "OutputsUnreadable",
+                Reason::OutputsUnreadable,
                 format!("failed to read the outputs: {place}"),
             )
         };

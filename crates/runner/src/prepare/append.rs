@@ -5,7 +5,7 @@ use std::fs;
 use std::iter;
 use std::path::Path;
 
-use alustan_api::Architecture;
+use alustan_api::{Reason, Architecture};
 use alustan_api::labels::image::{CONTEXT, NAMESPACE};
 use alustan_api::paths::{self, LAYERS, RUNNER_LAYER};
 use alustan_api::report::Failure;
@@ -32,7 +32,7 @@ impl Image {
     pub(super) fn from_vars(vars: &Vars) -> Result<Self, Failure> {
         let text = |name: &str| {
             let value = vars.get(name).cloned();
-            value.ok_or_else(|| module("PrepareFailed", format!("{name} is not set")))
+            value.ok_or_else(|| module(Reason::PrepareFailed, format!("{name} is not set")))
         };
         let image = |name: &str| ImageRef::parse(&text(name)?).map_err(|error| of_registry(&error));
         let user = format!("{0}:{0}", paths::USER);
@@ -79,7 +79,7 @@ fn layers(place: &Place) -> Result<Vec<Layer>, Failure> {
         // A link could lead to the credentials of this container.
         if !fs::symlink_metadata(&folder).is_ok_and(|found| found.is_dir()) {
             let message = format!("{} is not a folder", folder.display());
-            return Err(module("PrepareFailed", message));
+            return Err(module(Reason::PrepareFailed, message));
         }
         let content = Content {
             folder: &folder,
@@ -108,11 +108,11 @@ fn refused(error: LayerError) -> Failure {
     match error {
         LayerError::Write(error) => unwritten(error),
         LayerError::Read(..) => world(
-            "PrepareFailed",
+            Reason::PrepareFailed,
             format!("failed to read a file for the image: {error}"),
         ),
         LayerError::Whiteout(_) | LayerError::Special(_) => user(
-            "FileUnsupported",
+            Reason::FileUnsupported,
             format!("the image cannot contain a file of the module: {error}"),
         ),
     }

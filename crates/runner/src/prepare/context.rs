@@ -1,6 +1,7 @@
 //! First step of a build: pulls the context, and writes the files for the builder that must not depend on the module. Executes nothing of
 //! the repository, because its container has the credentials of the registry.
 
+use alustan_api::Reason;
 use alustan_api::report::Failure;
 use alustan_registry::ImageRef;
 use alustan_source::{UnpackLimits, unpack};
@@ -22,7 +23,7 @@ pub(super) async fn pull(
     let image = ImageRef::parse(&request.context).map_err(|error| of_registry(&error))?;
     let digest = image.digest().cloned().ok_or_else(|| {
         module(
-            "PrepareFailed",
+            Reason::PrepareFailed,
             format!("{} has no digest", request.context),
         )
     })?;

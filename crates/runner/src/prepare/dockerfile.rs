@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
+use alustan_api::Reason;
 use alustan_api::report::Failure;
 
 use crate::failure::user;
@@ -19,7 +20,7 @@ const LONGEST: u64 = 256 * 1024;
 pub(super) fn read(repository: &Path, path: &str) -> Result<String, Failure> {
     let refuse = |why: String| {
         let field = "spec.containerRegistry.dockerfile";
-        user("DockerfileRefused", format!("{field}: {path}: {why}"))
+        user(Reason::DockerfileRefused, format!("{field}: {path}: {why}"))
     };
     let (folder, name) = path.rsplit_once('/').unwrap_or(("", path));
     // No symbolic link on the path may lead out of the repository.

@@ -6,6 +6,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use alustan_api::Reason;
 use alustan_api::report::Failure;
 
 use crate::failure::{user, world};
@@ -26,7 +27,7 @@ pub(super) fn check(marks: &[String], folders: [&Path; 2]) -> Result<(), Failure
                 "init copied the credentials of spec.gitRepo into {}: remove the module source that reads their files",
                 file.display()
             );
-            return Err(user("ModuleInvalid", message));
+            return Err(user(Reason::ModuleInvalid, message));
         }
     }
     Ok(())
@@ -34,7 +35,7 @@ pub(super) fn check(marks: &[String], folders: [&Path; 2]) -> Result<(), Failure
 
 fn unread(error: &io::Error) -> Failure {
     let message = format!("failed to read the prepared module: {error}");
-    world("PrepareFailed", message)
+    world(Reason::PrepareFailed, message)
 }
 
 /// Returns the first file below `folder` that contains one of `marks`. Follows no links.

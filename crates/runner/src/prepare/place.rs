@@ -4,7 +4,7 @@ use std::fs;
 use std::io;
 use std::path::PathBuf;
 
-use alustan_api::paths;
+use alustan_api::{Reason, paths};
 use alustan_api::report::Failure;
 
 use crate::failure::world;
@@ -41,7 +41,7 @@ impl Place {
 #[expect(clippy::needless_pass_by_value, reason = "it is given to map_err")]
 pub(super) fn unwritten(error: io::Error) -> Failure {
     world(
-        "PrepareFailed",
+        Reason::PrepareFailed,
         format!("failed to write the scratch volume of the build: {error}"),
     )
 }

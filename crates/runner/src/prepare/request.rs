@@ -1,5 +1,6 @@
 //! Requests of the steps of a build, from the environment of their containers.
 
+use alustan_api::Reason;
 use alustan_api::report::Failure;
 
 use crate::failure::module;
@@ -23,7 +24,7 @@ impl ContextRequest {
         let needed = |name: &str| {
             vars.get(name)
                 .cloned()
-                .ok_or_else(|| module("PrepareFailed", format!("{name} is not set")))
+                .ok_or_else(|| module(Reason::PrepareFailed, format!("{name} is not set")))
         };
         Ok(Self {
             context: needed("ALUSTAN_CONTEXT")?,

@@ -1,5 +1,6 @@
 //! Result of a command: its exit code, or a failure.
 
+use alustan_api::Reason;
 use alustan_api::report::{Failure, FailureClass};
 
 use crate::command::{Cause, Finished};
@@ -11,7 +12,7 @@ pub(super) fn judge(step: Step, finished: &Finished, good: &[i32]) -> Result<i32
         (Some(code), _) if good.contains(&code) => Ok(code),
         (code, Some(cause)) => Err(interrupted(step, code, cause, &finished.stderr)),
         (Some(code), None) => Err(classify(step, code, &said(step, finished))),
-        (None, None) => Err(world("Interrupted", "the command did not start")),
+        (None, None) => Err(world(Reason::Interrupted, "the command did not start")),
     }
 }
 
@@ -32,8 +33,8 @@ fn interrupted(step: Step, code: Option<i32>, cause: Cause, stderr: &str) -> Fai
         None => "the command did not end before the pod was terminated".to_owned(),
     };
     match cause {
-        Cause::Stopped => world("Interrupted", format!("the pod was terminated: {how}")),
-        Cause::Deadline => module("TimedOut", format!("the timeout expired: {how}")),
+        Cause::Stopped => world(Reason::Interrupted, format!("the pod was terminated: {how}")),
+        Cause::Deadline => module(Reason::TimedOut, format!("the timeout expired: {how}")),
     }
 }
 
@@ -41,7 +42,7 @@ fn interrupted(step: Step, code: Option<i32>, cause: Cause, stderr: &str) -> Fai
 pub(crate) fn stopped() -> Failure {
     failure(
         FailureClass::Transient,
-        "Interrupted",
+        Reason::Interrupted,
         "the pod was terminated before the run changed anything",
     )
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
+use alustan_api::Reason;
 use alustan_api::report::Failure;
 use alustan_api::run::RunInputs;
 
@@ -51,7 +52,7 @@ pub(super) fn write_files(
 
 fn unwritten(error: &std::io::Error) -> Failure {
     world(
-        "WorkspaceFailed",
+        Reason::WorkspaceFailed,
         format!("failed to write the workspace: {error}"),
     )
 }

@@ -5,6 +5,7 @@ use std::fs;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use alustan_api::Reason;
 use alustan_api::report::Failure;
 use alustan_api::run::StateLock;
 
@@ -69,7 +70,7 @@ impl Session {
     }
 
     fn any_lock_told(&self, failure: &Failure, finished: &Finished) -> Option<StateLock> {
-        if failure.reason != "StateLocked" || self.server.is_some() {
+        if failure.reason != Reason::StateLocked || self.server.is_some() {
             return None;
         }
         let printed = String::from_utf8_lossy(&finished.stdout);
@@ -85,7 +86,7 @@ impl Session {
 
     /// Adds the undeclared variables to the failure: a variable without a value may be misspelt in the resource.
     fn with_undeclared(&self, failure: Failure) -> Failure {
-        if failure.reason != "VariablesInvalid" || self.undeclared.is_empty() {
+        if failure.reason != Reason::VariablesInvalid || self.undeclared.is_empty() {
             return failure;
         }
         let message = format!(

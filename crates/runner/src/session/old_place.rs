@@ -5,6 +5,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use alustan_api::Reason;
 use alustan_api::report::Failure;
 use alustan_api::run::{BackendInputs, OwnBackend, RunInputs};
 
@@ -68,7 +69,7 @@ impl Session {
         told.or_else(|| self.claimed.own_backend.clone())
             .ok_or_else(|| {
                 user(
-                    "MigrationFailed",
+                    Reason::MigrationFailed,
                     "the state was in a backend block of the module, and its configuration is not \
                      known. Nothing was changed. Move the state manually with `init \
                      -migrate-state`, from the previous version of the module to the current one",
@@ -114,7 +115,7 @@ impl Session {
         let finished = self.commands.run(task).await.map_err(|error| {
             let name = self.engine.name();
             module(
-                "EngineNotStarted",
+                Reason::EngineNotStarted,
                 format!("failed to start {name}: {error}"),
             )
         })?;
@@ -144,5 +145,5 @@ impl Drop for Cleared<'_> {
 #[expect(clippy::needless_pass_by_value, reason = "it is given to map_err")]
 fn unwritten(error: io::Error) -> Failure {
     let message = format!("failed to write the workspace: {error}");
-    world("WorkspaceFailed", message)
+    world(Reason::WorkspaceFailed, message)
 }

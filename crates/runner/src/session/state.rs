@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use alustan_api::ABANDON;
+use alustan_api::{Reason, ABANDON};
 use alustan_api::labels::{COMPONENT, Component, NAME};
 use alustan_api::report::Failure;
 use alustan_api::run::RunInputs;
@@ -26,7 +26,7 @@ pub(super) async fn start_server(
     let server = StateServer::start(Arc::new(store), record.clone(), password());
     let server = server.await.map_err(|error| {
         let message = format!("failed to start the state server: {error}");
-        world("StateUnavailable", message)
+        world(Reason::StateUnavailable, message)
     })?;
     Ok(Some(server))
 }
@@ -51,10 +51,10 @@ pub(super) async fn open_store(
 
 fn unreadable(error: &StateError, record: &Record) -> Failure {
     match error {
-        StateError::Corrupt(_) | StateError::Pointer(..) => user("StateDamaged", error.to_string()),
+        StateError::Corrupt(_) | StateError::Pointer(..) => user(Reason::StateDamaged, error.to_string()),
         StateError::NoPointer(_) | StateError::NoSlot { .. } => lost(error, record.identity()),
         StateError::Store(_) | StateError::Moved | StateError::NoRoom { .. } => {
-            world("StateUnavailable", error.to_string())
+            world(Reason::StateUnavailable, error.to_string())
         }
     }
 }
@@ -65,7 +65,7 @@ fn lost(error: &StateError, identity: &Identity) -> Failure {
     let (name, namespace) = (identity.resource(), &identity.namespace);
     let component = Component::State.as_str();
     user(
-        "StateLost",
+        Reason::StateLost,
         format!(
             "{error}. Nothing was changed. Restore the state from a backup. Or start with an empty \
              state (existing objects remain, and an apply creates them again): save the Secrets of \

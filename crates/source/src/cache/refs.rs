@@ -192,7 +192,7 @@ mod tests {
         for reference in [&branch, &Reference::Default] {
             let error = not_found("", reference, "r");
             assert_eq!(
-                (error.reason(), error.is_transient()),
+                (error.reason().as_str(), error.is_transient()),
                 ("RepositoryEmpty", false)
             );
         }

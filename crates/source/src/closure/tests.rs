@@ -56,7 +56,7 @@ fn paths(selection: &Selection) -> Vec<&str> {
 }
 
 fn reason(result: Result<Selection, Error>) -> &'static str {
-    result.err().map_or("ok", |error| error.reason())
+    result.err().map_or("ok", |error| error.reason().as_str())
 }
 
 #[test]
@@ -155,7 +155,7 @@ fn unresolved_module_source_is_reported_with_its_block() {
     let with =
         |source: &str| close(&tree, &[("a/b/main.tf", &call(source))], "a/b", &[]).unwrap_err();
     let error = with("../../../x");
-    assert_eq!(error.reason(), "PathLeavesRepository");
+    assert_eq!(error.reason().as_str(), "PathLeavesRepository");
     assert_eq!(
         error.to_string(),
         "a/b/main.tf:1: module \"m\": source `../../../x` leaves the repository"
@@ -166,7 +166,7 @@ fn unresolved_module_source_is_reported_with_its_block() {
         ("../../sub", "submodule"),
     ] {
         let error = with(source);
-        assert_eq!(error.reason(), "ModuleNotFound");
+        assert_eq!(error.reason().as_str(), "ModuleNotFound");
         assert!(error.to_string().contains(why), "{error}");
     }
 }
@@ -342,7 +342,7 @@ fn links_that_leave_the_closure_are_refused() {
             &link,
         ]);
         let error = close(&tree, &[], "m", &[]).unwrap_err();
-        assert_eq!(error.reason(), "SymlinkLeavesContext");
+        assert_eq!(error.reason().as_str(), "SymlinkLeavesContext");
         assert!(
             error.to_string().contains("`m/l`") && error.to_string().contains(why),
             "{error}"
@@ -380,7 +380,7 @@ fn paths_too_long_to_be_unpacked_are_refused() {
     let long = "a/".repeat(2_000) + "x";
     let with_it = tree(&["main.tf", &long]);
     let error = close(&with_it, &[], "", &[]).unwrap_err();
-    assert_eq!(error.reason(), "ContextTooLarge");
+    assert_eq!(error.reason().as_str(), "ContextTooLarge");
     let wanted = "is 4001 bytes, more than the limit of 1024: `a/a/";
     let told = error.to_string();
     assert!(told.contains(wanted) && told.len() < 400, "{told}");
@@ -409,7 +409,7 @@ fn number_of_context_folders_is_limited() {
         close(&tree(&paths), &[], "", &[])
     };
     let error = of(16_000).unwrap_err();
-    assert_eq!(error.reason(), "ContextTooLarge");
+    assert_eq!(error.reason().as_str(), "ContextTooLarge");
     let wanted = "has 81600 folders, more than the limit of 30000";
     assert!(error.to_string().contains(wanted), "{error}");
     // 588 groups have 29,988 folders.

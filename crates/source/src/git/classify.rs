@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use alustan_api::Reason;
+
 /// Category of a failed git command, from the output of git and ssh.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -166,21 +168,21 @@ impl GitFailure {
     }
 
     /// Returns the reason for conditions, events and metrics.
-    pub fn reason(self) -> &'static str {
+    pub fn reason(self) -> Reason {
         match self {
-            Self::HostKeyMismatch => "HostKeyMismatch",
-            Self::HostKeyUnknown => "HostKeyUnknown",
-            Self::SshKeyUnreadable => "SshKeyInvalid",
-            Self::Authentication => "GitAuthenticationFailed",
-            Self::NotFound => "RepositoryNotFound",
-            Self::Tls => "GitTlsFailed",
-            Self::AuthorityUnreadable => "GitAuthorityUnreadable",
-            Self::RateLimited => "GitRateLimited",
-            Self::Unreachable => "RepositoryUnreachable",
-            Self::CommitRefused => "RevisionMoved",
-            Self::ReferenceMissing => "BranchNotFound",
-            Self::OutOfMemory => "RepositoryTooLarge",
-            Self::Other => "GitFailed",
+            Self::HostKeyMismatch => Reason::HostKeyMismatch,
+            Self::HostKeyUnknown => Reason::HostKeyUnknown,
+            Self::SshKeyUnreadable => Reason::SshKeyInvalid,
+            Self::Authentication => Reason::GitAuthenticationFailed,
+            Self::NotFound => Reason::RepositoryNotFound,
+            Self::Tls => Reason::GitTlsFailed,
+            Self::AuthorityUnreadable => Reason::GitAuthorityUnreadable,
+            Self::RateLimited => Reason::GitRateLimited,
+            Self::Unreachable => Reason::RepositoryUnreachable,
+            Self::CommitRefused => Reason::RevisionMoved,
+            Self::ReferenceMissing => Reason::BranchNotFound,
+            Self::OutOfMemory => Reason::RepositoryTooLarge,
+            Self::Other => Reason::GitFailed,
         }
     }
 

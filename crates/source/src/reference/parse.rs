@@ -140,7 +140,7 @@ mod tests {
     #[case("a\nb")]
     fn invalid_reference_names_are_refused(#[case] name: &str) {
         assert_eq!(
-            RefName::parse(name).unwrap_err().reason(),
+            RefName::parse(name).unwrap_err().reason().as_str(),
             "InvalidReference"
         );
     }

@@ -114,7 +114,7 @@ fn valid_repository_urls_are_parsed(
 fn invalid_repository_urls_are_refused(#[case] text: &str, #[case] why: &str) {
     let error = RepositoryUrl::parse(text).unwrap_err();
     assert_eq!(
-        (error.reason(), error.is_transient()),
+        (error.reason().as_str(), error.is_transient()),
         ("InvalidGitUrl", false)
     );
     assert!(error.to_string().contains(why), "{error}");

@@ -99,7 +99,7 @@ async fn module_is_cloned_with_the_key_from_a_known_host() {
     let folder = tempfile::tempdir().unwrap();
     let url = RepositoryUrl::parse(&url).unwrap();
     let error = GitAccess::open(folder.path(), &url, &broken, &BTreeMap::new());
-    assert_eq!(error.err().unwrap().reason(), "SshKeyInvalid");
+    assert_eq!(error.err().unwrap().reason().as_str(), "SshKeyInvalid");
     assert!(is_empty(folder.path()));
 }
 

@@ -310,7 +310,7 @@ async fn fetch_failure_is_shared_by_all_waiting_callers() {
     let requests = request_all(&cache, &url, &head, std::iter::repeat_n(0, 50));
     for request in requests {
         let error = request.await.unwrap().unwrap_err();
-        assert_eq!(error.reason(), "RepositoryUnreachable", "{error}");
+        assert_eq!(error.reason().as_str(), "RepositoryUnreachable", "{error}");
     }
     assert_eq!(git.calls("fetch"), 1);
     // A later request does not share the failure.

@@ -206,7 +206,7 @@ async fn repository_above_the_size_limit_is_refused() {
         .await
         .unwrap_err();
     assert_eq!(
-        (error.reason(), error.is_transient()),
+        (error.reason().as_str(), error.is_transient()),
         ("RepositoryTooLarge", false),
         "{error}"
     );
@@ -235,7 +235,7 @@ async fn tenants_do_not_read_each_others_repositories() {
         .await
         .unwrap_err();
     assert_eq!(
-        error.reason(),
+        error.reason().as_str(),
         "GitAuthenticationFailed",
         "the commit is in the cache, but not theirs"
     );

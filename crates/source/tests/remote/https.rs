@@ -239,7 +239,7 @@ async fn tls_does_not_fall_back_to_plain_http() {
     )
     .await;
     let error = refusal(&server.url(), &server.credentials(None)).await;
-    assert_eq!(error.reason(), "GitFailed", "{error}");
+    assert_eq!(error.reason().as_str(), "GitFailed", "{error}");
 }
 
 #[tokio::test]

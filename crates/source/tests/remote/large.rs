@@ -135,7 +135,7 @@ async fn repository_larger_than_the_cache_leaves_no_files() {
         .await
         .unwrap_err();
     assert_eq!(
-        (error.reason(), error.is_transient()),
+        (error.reason().as_str(), error.is_transient()),
         ("RepositoryTooLarge", false),
         "{error}"
     );

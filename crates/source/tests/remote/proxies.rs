@@ -124,7 +124,7 @@ async fn unreachable_proxy_is_a_transient_failure() {
         .await
         .unwrap_err();
     assert_eq!(
-        (error.reason(), error.is_transient()),
+        (error.reason().as_str(), error.is_transient()),
         ("RepositoryUnreachable", true),
         "{error}"
     );

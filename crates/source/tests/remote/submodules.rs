@@ -102,7 +102,7 @@ async fn submodules_of_disallowed_repositories_are_refused() {
     let url = server.url();
     let refused = cache.with_allowed_submodules(&url, "m", &none, &allows);
     let refused = refused.await.unwrap_err();
-    assert_eq!(refused.reason(), "SubmoduleUnusable");
+    assert_eq!(refused.reason().as_str(), "SubmoduleUnusable");
     let message = refused.to_string();
     assert!(
         message.contains("modules/deep")
@@ -128,9 +128,9 @@ async fn unused_submodules_are_not_fetched() {
         .with_submodules(&server.url(), "m", &none)
         .await
         .unwrap_err();
-    assert_eq!(error.reason(), "RepositoryUnreachable", "{error}");
+    assert_eq!(error.reason().as_str(), "RepositoryUnreachable", "{error}");
     let error = cache.context(&server.url(), "m", &none).await.unwrap_err();
-    assert_eq!(error.reason(), "ModuleNotFound");
+    assert_eq!(error.reason().as_str(), "ModuleNotFound");
     assert!(
         error.to_string().contains("gitRepo.submodules: true"),
         "{error}"
@@ -148,7 +148,7 @@ async fn password_is_not_sent_to_another_submodule_host() {
         .with_submodules(&server.url(), "m", &credentials)
         .await
         .unwrap_err();
-    assert_eq!(error.reason(), "GitAuthenticationFailed", "{error}");
+    assert_eq!(error.reason().as_str(), "GitAuthenticationFailed", "{error}");
     assert!(other.seen.lock().unwrap().is_empty());
 }
 
@@ -168,7 +168,7 @@ async fn invalid_submodule_is_reported_with_its_cause() {
             .await
             .unwrap_err();
         assert_eq!(
-            (error.reason(), error.is_transient()),
+            (error.reason().as_str(), error.is_transient()),
             ("SubmoduleUnusable", false),
             "{error}"
         );

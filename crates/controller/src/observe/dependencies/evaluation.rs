@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use alustan_api::Terraform;
+use alustan_api::{Reason, Terraform};
 use alustan_api::report::{Failure, FailureClass};
 use alustan_core::dependency_graph::DependencyGraph;
 use alustan_core::objects::outputs;
@@ -113,37 +113,37 @@ impl Stack<'_> {
                 "{place}: the evaluation of the expressions of this resource, including the wait \
                  for other resources in its namespace, exceeds {seconds} s"
             );
-            return Err(waits("ExpressionTooSlow", message));
+            return Err(waits(Reason::ExpressionTooSlow, message));
         };
         evaluated.map_err(|nothing| match &nothing {
             Nothing::Invalid(why) => {
-                wrong("InvalidExpression", format!("{place}: {why}: {expression}"))
+                wrong(Reason::InvalidExpression, format!("{place}: {why}: {expression}"))
             }
             // Secrets are read without their data.
             Nothing::Missing(_) if named.starts_with("Secret ") => wrong(
-                "InvalidExpression",
+                Reason::InvalidExpression,
                 format!("{place}: the operator reads only the metadata of Secrets: {expression}"),
             ),
             Nothing::Missing(why) => waits(
-                "FieldNotFound",
+                Reason::FieldNotFound,
                 format!("{place}: {named} does not have the field yet ({why}): {expression}"),
             ),
             Nothing::TooSlow => waits(
-                "ExpressionTooSlow",
+                Reason::ExpressionTooSlow,
                 format!(
                     "{place}: {nothing} for {named}: {expression}; reduce the number of elements \
                      that the expression iterates over"
                 ),
             ),
-            Nothing::Unknown(why) => waits("ExpressionLost", format!("{place}: {why}")),
+            Nothing::Unknown(why) => waits(Reason::ExpressionLost, format!("{place}: {why}")),
         })
     }
 }
 
-pub(crate) fn wrong(reason: &str, message: String) -> Failure {
+pub(crate) fn wrong(reason: Reason, message: String) -> Failure {
     Failure {
         class: FailureClass::User,
-        reason: reason.to_owned(),
+        reason: reason.into(),
         message,
     }
 }

@@ -1,7 +1,7 @@
 //! Checks of other objects: existence, conditions, expressions, deletion.
 
 use alustan_api::report::Failure;
-use alustan_api::{ObjectTest, ObjectsGone};
+use alustan_api::{Reason, ObjectTest, ObjectsGone};
 use alustan_core::dependency_graph;
 use alustan_core::observed::TestSeen;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
@@ -56,7 +56,7 @@ impl Stack<'_> {
                         "{field}.selector: {named} selects more than {MOST} objects; add labels to the \
                          selector"
                     );
-                    return Ok(Err(wrong("InvalidSelector", message)));
+                    return Ok(Err(wrong(Reason::InvalidSelector, message)));
                 }
                 found!(self.passes(field, test, object).await);
             }
@@ -70,7 +70,7 @@ impl Stack<'_> {
                 "{field}: {named} does not exist; reconciliation resumes automatically once it \
                      exists"
             );
-            return Ok(Err(waits("ObjectNotFound", message)));
+            return Ok(Err(waits(Reason::ObjectNotFound, message)));
         }
         Ok(Ok(()))
     }
@@ -93,11 +93,11 @@ impl Stack<'_> {
             Value::Bool(true) => Ok(()),
             Value::Bool(false) => {
                 let message = format!("{place}: the expression is false for {named}: {expression}");
-                Err(waits("ObjectNotReady", message))
+                Err(waits(Reason::ObjectNotReady, message))
             }
             _ => {
                 let message = format!("{place}: the result of the expression is not a boolean");
-                Err(wrong("InvalidExpression", message))
+                Err(wrong(Reason::InvalidExpression, message))
             }
         }
     }
@@ -126,7 +126,7 @@ impl Stack<'_> {
         let named = which.named(&here);
         let mut page = match self.find(field, &which, Query::UnmanagedMetadata).await? {
             Ok(page) => page,
-            Err(failure) if failure.reason == "KindNotFound" => {
+            Err(failure) if failure.reason == Reason::KindNotFound => {
                 return self.is_kind_gone(field, gone).await;
             }
             Err(failure) => return Ok(Err(failure)),
@@ -147,7 +147,7 @@ impl Stack<'_> {
             return Ok(Ok(()));
         }
         let message = format!("{field}: waiting for the deletion of {}", left.join(", "));
-        Ok(Err(waits("WaitingForDeletion", message)))
+        Ok(Err(waits(Reason::WaitingForDeletion, message)))
     }
 
     /// Whether the API group of the kind is gone, and with it all objects. If the group exists, the kind is probably misspelt.
@@ -161,7 +161,7 @@ impl Stack<'_> {
              entry",
             gone.kind, gone.api_version
         );
-        Ok(Err(waits("KindNotFound", message)))
+        Ok(Err(waits(Reason::KindNotFound, message)))
     }
 }
 
@@ -189,11 +189,11 @@ fn has(field: &str, named: &str, kind: &str, object: &DynamicObject) -> Result<(
                 "{field}.condition: {named} has {kind}={status}: {}",
                 why.join(": ")
             );
-            Err(waits("ObjectNotReady", message))
+            Err(waits(Reason::ObjectNotReady, message))
         }
         None => {
             let message = format!("{field}.condition: {named} has no condition {kind} yet");
-            Err(waits("ObjectNotReady", message))
+            Err(waits(Reason::ObjectNotReady, message))
         }
     }
 }
@@ -204,7 +204,7 @@ fn of(field: &str, name: Option<&String>, selector: Option<&LabelSelector>) -> R
     }
     let selector = dependency_graph::selector(selector);
     let selector =
-        selector.map_err(|error| wrong("InvalidSelector", format!("{field}.{error}")))?;
+        selector.map_err(|error| wrong(Reason::InvalidSelector, format!("{field}.{error}")))?;
     Ok(Of::Labels(selector.to_string()))
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use alustan_api::report::Failure;
 use alustan_api::run::Output;
-use alustan_api::{KeysRef, OutputsRef, ValuesRef, VariablesFrom};
+use alustan_api::{Reason, KeysRef, OutputsRef, ValuesRef, VariablesFrom};
 use alustan_core::dependency_graph;
 use alustan_core::objects::outputs::Stored;
 use alustan_core::observed::{FoundInput, FoundValue, Key, VariablesSeen};
@@ -69,7 +69,7 @@ impl Stack<'_> {
         let message = format!(
             "{field}: one of secretRef, configMapRef, terraformRef and objectRef is required"
         );
-        Ok(Err(wrong("InvalidReference", message)))
+        Ok(Err(wrong(Reason::InvalidReference, message)))
     }
 
     fn reader(&self) -> Reader<'_> {
@@ -94,7 +94,7 @@ impl Stack<'_> {
                         "{field}: key {key} of Secret {} is not valid UTF-8",
                         keys.name
                     );
-                    return Ok(Err(wrong("NotText", message)));
+                    return Ok(Err(wrong(Reason::NotText, message)));
                 };
                 texts.insert(key, text);
             }
@@ -127,13 +127,13 @@ impl Stack<'_> {
         }
         let selected = dependency_graph::selected(tf, of, self.graph.in_namespace(namespace));
         let selected =
-            selected.map_err(|error| wrong("InvalidSelector", format!("{field}.{error}")))?;
+            selected.map_err(|error| wrong(Reason::InvalidSelector, format!("{field}.{error}")))?;
         if selected.is_empty() {
             let message = format!(
                 "{field}.selector: no Terraform resource matches the selector; reconciliation \
                  resumes automatically once one exists"
             );
-            return Err(waits("DependencyNotFound", message));
+            return Err(waits(Reason::DependencyNotFound, message));
         }
         let described = of.selector.as_ref().map(described).unwrap_or_default();
         let described = format!("Terraform with {described}");
@@ -177,14 +177,14 @@ impl Stack<'_> {
                 "{field}: Terraform {name} does not exist; reconciliation resumes automatically \
                  once it exists"
             );
-            waits("DependencyNotFound", message)
+            waits(Reason::DependencyNotFound, message)
         })?;
         let secret = outputs_secret(self.session.cx, tf).ok_or_else(|| {
             let message = format!(
                 "{field}: Terraform {name} has no outputs yet; reconciliation resumes \
                  automatically once it has outputs"
             );
-            waits("OutputNotFound", message)
+            waits(Reason::OutputNotFound, message)
         })?;
         self.outputs_read += size_of_outputs(&secret);
         if self.outputs_read > LARGEST_OUTPUTS {
@@ -194,7 +194,7 @@ impl Stack<'_> {
                  spec.outputs.keys",
                 LARGEST_OUTPUTS >> 20
             );
-            return Err(wrong("InputTooLarge", message));
+            return Err(wrong(Reason::InputTooLarge, message));
         }
         let stored = Stored::in_secret(&secret);
         let values = of.outputs.iter().map(|(variable, output)| {
@@ -213,7 +213,7 @@ impl Stack<'_> {
         };
         if which.kind == "Secret" && which.api_version == "v1" {
             let message = format!("{field}.kind: must not be Secret; use secretRef");
-            return Ok(Err(wrong("InvalidReference", message)));
+            return Ok(Err(wrong(Reason::InvalidReference, message)));
         }
         let here = self.session.tf.namespace().unwrap_or_default();
         let named = which.named(&here);
@@ -223,7 +223,7 @@ impl Stack<'_> {
                 "{field}: {named} does not exist; reconciliation resumes automatically once it \
                  exists"
             );
-            return Ok(Err(waits("ObjectNotFound", message)));
+            return Ok(Err(waits(Reason::ObjectNotFound, message)));
         };
         let mut values = BTreeMap::new();
         for (variable, expression) in &of.values {
@@ -290,7 +290,7 @@ fn output_of(
             "{field}.outputs: output {output} of Terraform {name} does not exist or is null \
              (existing outputs: {there}); reconciliation resumes automatically once it has a value"
         );
-        waits("OutputNotFound", message)
+        waits(Reason::OutputNotFound, message)
     })
 }
 
@@ -307,7 +307,7 @@ fn described(selector: &LabelSelector) -> String {
 
 fn too_large(field: &str, of: &str, size: usize) -> Failure {
     wrong(
-        "InputTooLarge",
+        Reason::InputTooLarge,
         format!(
             "{field}: the values including {of} are {size} bytes, more than the limit of \
              {LARGEST_VALUES} bytes for a run. Select fewer keys, or pass a reference instead of \

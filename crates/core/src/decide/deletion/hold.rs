@@ -1,12 +1,12 @@
 //! Summaries and messages of deleted resources that destroy nothing.
 
-use alustan_api::{Terraform, names};
+use alustan_api::{Reason, Terraform, names};
 use kube::ResourceExt;
 use serde_json::json;
 
 use crate::decide::{restore, state_volume};
 use crate::model::case::ReconcileCase;
-use crate::model::summary::{DELETION_PROTECTED, SUSPENDED, Summary, how_to_abandon, patch};
+use crate::model::summary::{Summary, how_to_abandon, patch};
 
 /// Returns the summary of a deleted resource with `spec.deletionProtection`.
 pub(crate) fn protected(tf: &Terraform) -> Summary {
@@ -16,7 +16,7 @@ pub(crate) fn protected(tf: &Terraform) -> Summary {
         patch(tf, &json!({ "deletionProtection": false })),
         how_to_abandon(tf),
     );
-    Summary::stalled(DELETION_PROTECTED, message)
+    Summary::stalled(Reason::DeletionProtected, message)
 }
 
 /// Returns the summary of a deleted resource with `spec.suspend`.
@@ -26,7 +26,7 @@ pub(crate) fn suspended(tf: &Terraform) -> Summary {
         patch(tf, &json!({ "suspend": false })),
         how_to_abandon(tf),
     );
-    Summary::stalled(SUSPENDED, message)
+    Summary::stalled(Reason::Suspended, message)
 }
 
 /// Describes the objects that are kept without a destroy.

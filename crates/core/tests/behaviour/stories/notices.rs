@@ -3,7 +3,7 @@
 use alustan_api::NotificationEvent::{
     self, ApprovalNeeded, Destroyed, Drifted, Failed, Stalled, Succeeded,
 };
-use alustan_api::RECONCILE_AT;
+use alustan_api::{RECONCILE_AT, Reason};
 use alustan_api::report::FailureClass;
 use alustan_api::run::{Notice, Notices};
 use alustan_core::model::summary::ON_PURPOSE;
@@ -36,7 +36,7 @@ impl World {
     }
 
     /// The API server refuses each Job with `reason`.
-    fn refused(&mut self, reason: &'static str) -> &mut Self {
+    fn refused(&mut self, reason: Reason) -> &mut Self {
         self.refuses_jobs = Some(reason);
         for _ in 0..12 {
             self.look_once();
@@ -195,10 +195,10 @@ fn past_failure_is_not_sent_to_a_new_sink() {
 #[test]
 fn denial_by_the_api_server_is_notified_once() {
     let mut world = World::subscribed(&[]);
-    assert_eq!(world.refused("Forbidden").deliver(), [Failed]);
-    assert_eq!(world.pass(60).refused("Forbidden").deliver(), []);
+    assert_eq!(world.refused(Reason::Forbidden).deliver(), [Failed]);
+    assert_eq!(world.pass(60).refused(Reason::Forbidden).deliver(), []);
     world.restart();
-    assert_eq!(world.refused("Forbidden").deliver(), []);
+    assert_eq!(world.refused(Reason::Forbidden).deliver(), []);
 }
 
 #[test]
@@ -206,11 +206,11 @@ fn alternating_reasons_are_notified_once_each() {
     let mut world = World::subscribed(&[Failed]);
     let mut heard = Vec::new();
     for reason in [
-        "Forbidden",
-        "Rejected",
-        "Forbidden",
-        "NameTaken",
-        "Rejected",
+        Reason::Forbidden,
+        Reason::Rejected,
+        Reason::Forbidden,
+        Reason::NameTaken,
+        Reason::Rejected,
     ] {
         heard.extend(world.refused(reason).deliver());
         world.refused(reason).restart();
@@ -237,28 +237,29 @@ fn undelivered_notification_is_kept_after_later_changes() {
     let first = world.due();
     assert_eq!(first.len(), 1);
     world.edit(|tf| tf.with_variable("size", 2));
-    world.refused("Forbidden").restart();
-    assert_eq!(world.refused("Forbidden").due(), first);
+    world.refused(Reason::Forbidden).restart();
+    assert_eq!(world.refused(Reason::Forbidden).due(), first);
     assert_eq!(world.deliver(), [Succeeded]);
-    world.refused("Forbidden").restart();
-    assert_eq!(world.refused("Forbidden").due(), []);
+    world.refused(Reason::Forbidden).restart();
+    assert_eq!(world.refused(Reason::Forbidden).due(), []);
 }
 
 #[test]
 fn last_eight_notifications_are_kept() {
-    const REASONS: [&str; 12] = ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l"];
+    let reasons = &Reason::VARIANTS[..12];
     let mut world = World::subscribed(&[]);
-    for reason in REASONS {
-        world.refused(reason);
+    for reason in reasons {
+        world.refused(*reason);
     }
-    let reasons: Vec<Value> = world
+    let told: Vec<Value> = world
         .due()
         .iter()
         .map(|notice| notice.message["data"]["reason"].clone())
         .collect();
-    assert_eq!(reasons, REASONS[4..]);
+    let kept: Vec<&str> = reasons[4..].iter().map(|reason| reason.as_str()).collect();
+    assert_eq!(told, kept);
     world.deliver();
-    world.refused("l");
+    world.refused(reasons[11]);
     let kept = &world.record.as_ref().unwrap().history.notices;
     assert_eq!((kept.due.len(), kept.told[&Failed].len()), (0, 8));
 }
@@ -283,12 +284,12 @@ fn stale_record_does_not_repeat_notifications() {
 }
 
 #[rstest]
-#[case::suspended("/suspend", "Suspended", false)]
-#[case::deleted_and_suspended("/suspend", "Suspended", true)]
-#[case::deleted_and_protected("/deletionProtection", "DeletionProtected", true)]
+#[case::suspended("/suspend", Reason::Suspended, false)]
+#[case::deleted_and_suspended("/suspend", Reason::Suspended, true)]
+#[case::deleted_and_protected("/deletionProtection", Reason::DeletionProtected, true)]
 fn suspended_or_protected_resource_is_not_notified(
     #[case] field: &str,
-    #[case] reason: &str,
+    #[case] reason: Reason,
     #[case] deleted: bool,
 ) {
     let mut world = World::subscribed(&[Failed, Stalled]);

@@ -2,7 +2,6 @@
 
 use alustan_api::State;
 use alustan_api::run::RunPhase;
-use alustan_core::model::admission::QUOTA;
 use alustan_core::observed::BuildState;
 use k8s_openapi::jiff::SignedDuration;
 
@@ -31,7 +30,7 @@ fn run_with_denied_job_ends_and_costs_no_retry() {
         words(&looked.decision.steps),
         ["SwapRecord Starting", "SwapReport cancel"]
     );
-    assert_eq!(world.reason(), QUOTA);
+    assert_eq!(world.reason(), "QuotaRefused");
     world.look_once();
     let record = world.record.as_ref().unwrap();
     assert_eq!(record.record.phase, RunPhase::Recorded, "its place is free");
@@ -42,7 +41,7 @@ fn run_with_denied_job_ends_and_costs_no_retry() {
     let status = world.status();
     assert_eq!(
         (status.state, world.reason().as_str()),
-        (State::Failed, QUOTA)
+        (State::Failed, "QuotaRefused")
     );
     assert_eq!(condition(&status, "Ready"), "False");
     for part in [
@@ -56,7 +55,7 @@ fn run_with_denied_job_ends_and_costs_no_retry() {
             status.message
         );
     }
-    assert_eq!(status.runs[0].reason.as_deref(), Some(QUOTA));
+    assert_eq!(status.runs[0].reason.as_deref(), Some("QuotaRefused"));
 }
 
 #[test]
@@ -102,7 +101,7 @@ fn denied_destroy_is_reported_and_retried() {
     for _ in 0..3 {
         world.look_once();
     }
-    assert_eq!(world.reason(), QUOTA);
+    assert_eq!(world.reason(), "QuotaRefused");
     assert!(!world.real.is_empty());
     world.full = false;
     world.run_until_rest();
@@ -119,7 +118,7 @@ fn run_with_denied_pod_ends_after_30_seconds() {
         job.spawned = false;
     }
     world.pass(29).look_once();
-    assert_eq!(world.reason(), QUOTA);
+    assert_eq!(world.reason(), "QuotaRefused");
     assert!(world.jobs.contains_key("web-apply-1"));
     world.pass(1).look_once();
     assert!(!world.jobs.contains_key("web-apply-1"));
@@ -128,7 +127,7 @@ fn run_with_denied_pod_ends_after_30_seconds() {
         world.record.as_ref().unwrap().record.phase,
         RunPhase::Recorded
     );
-    assert_eq!(world.reason(), QUOTA);
+    assert_eq!(world.reason(), "QuotaRefused");
 }
 
 #[test]
@@ -141,7 +140,7 @@ fn denied_build_is_reported_and_retried() {
         build.state = BuildState::Active(Some(why.clone()));
     }
     world.look_once();
-    assert_eq!(world.reason(), QUOTA);
+    assert_eq!(world.reason(), "QuotaRefused");
     world.pass(30).look_once();
     let status = world.status();
     assert!(

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use alustan_api::report::{Failure, FailureClass};
 use alustan_api::{Terraform, TerraformStatus};
 use alustan_core::dependency_graph::{
-    DependencyGraph, NOT_READY, followers, named, selected, standing,
+    DependencyGraph, followers, named, selected, standing,
 };
 use alustan_core::observed::{DependencySeen, Key, Standing};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{
@@ -303,7 +303,7 @@ fn transitive_dependency_names_the_root_cause() {
         (3, [2].into()),
     ]);
     let mut all = resources(&graph);
-    for (tf, reason) in all.iter_mut().zip(["ApplyFailed", NOT_READY, NOT_READY]) {
+    for (tf, reason) in all.iter_mut().zip(["ApplyFailed", "DependencyNotReady", "DependencyNotReady"]) {
         is(tf, "False", reason);
     }
     let cause = |all: &[Terraform]| {
@@ -461,7 +461,7 @@ fn dependency_on_a_cycle_names_the_root_cause() {
     let mut all = resources(&graph);
     for (tf, reason) in all
         .iter_mut()
-        .zip(["ApplyFailed", NOT_READY, NOT_READY, NOT_READY])
+        .zip(["ApplyFailed", "DependencyNotReady", "DependencyNotReady", "DependencyNotReady"])
     {
         is(tf, "False", reason);
     }

@@ -1,6 +1,6 @@
 //! Users change the spec during a run: the latest value takes effect as soon as possible.
 
-use alustan_api::State;
+use alustan_api::{Reason, State};
 use alustan_api::report::{FailureClass, RunResult};
 use alustan_api::run::RunKind;
 use rstest::rstest;
@@ -156,7 +156,7 @@ fn approved_destroy_completes_after_crash_at_any_write() {
 #[test]
 fn changed_spec_replaces_a_run_whose_job_cannot_be_created() {
     let mut world = World::applied();
-    world.refuses_jobs = Some("ApiError");
+    world.refuses_jobs = Some(Reason::ApiError);
     world.edit(|tf| tf.with_variable("size", 1));
     assert!(world.look_once().started);
     world.edit(|tf| tf.with_variable("size", 2));

@@ -1,6 +1,6 @@
 //! Output of `kubectl get` and `kubectl describe` that no other module covers.
 
-use alustan_api::State;
+use alustan_api::{Reason, State};
 use alustan_api::report::{ChangeSet, FailureClass, ResourceChange, Undeclared};
 use alustan_api::run::StateLock;
 use alustan_core::decide::decide;
@@ -31,7 +31,7 @@ fn failed_api_call_is_reported_with_its_reason(
     let told = troubled(
         &tf,
         status,
-        "ApiUnavailable",
+        Reason::ApiUnavailable,
         "read Secret x: timeout",
         at(5),
     );

@@ -4,7 +4,7 @@
 use alustan_api::report::{FailureClass, UnsavedPlace};
 use alustan_api::run::{CacheVolume, RunKind, RunPhase};
 use alustan_api::{ABANDON, State};
-use alustan_core::observed::{BuildState, CacheSeen, IMAGE_PULL, Waiting, Whose};
+use alustan_core::observed::{BuildState, CacheSeen, Waiting, Whose};
 use k8s_openapi::jiff::SignedDuration;
 use serde_json::json;
 
@@ -250,7 +250,7 @@ fn start_timeout_of_a_build_counts_from_its_scheduling() {
     world.scheduled_at = Some(world.now);
     for build in world.builds.values_mut() {
         build.state = BuildState::Active(Some(Waiting {
-            reason: IMAGE_PULL.to_owned(),
+            reason: "ImagePullBackOff".to_owned(),
             message: "Back-off pulling image".to_owned(),
         }));
     }

@@ -1,7 +1,7 @@
 //! Simulates the writes of the controller.
 
 use alustan_api::labels::Component;
-use alustan_api::names;
+use alustan_api::{Reason, names};
 use alustan_api::run::{Pin, RunProgress, RunRecord, key};
 use alustan_core::decide::decide;
 use alustan_core::model::{admission, image, progress};
@@ -23,7 +23,7 @@ enum Ended {
     /// Denied by a quota; the next reconcile observes it.
     Full,
     /// Denied for this reason.
-    Refused(&'static str),
+    Refused(Reason),
 }
 
 /// Denial of a Job by an exhausted quota.

@@ -11,7 +11,7 @@ use alustan_core::model::admission;
 use alustan_core::model::base_image::base_image;
 use alustan_core::model::image::{self, ImagePlan};
 use alustan_core::observed::{
-    AccountSeen, Answer, BuildSeen, BuildState, IMAGE_MISSING, Incomplete, InputsSeen, JobSeen,
+    AccountSeen, Answer, BuildSeen, BuildState, Incomplete, InputsSeen, JobSeen,
     LentSeen, NothingLeft, OwnJob, RecordSeen, Seen, SourceSeen, Waiting,
 };
 use alustan_core::status::notifications;
@@ -220,7 +220,7 @@ impl World {
             .is_some_and(|build| matches!(build.state, BuildState::Done(_)));
         if digest.is_none() && done {
             return Answer::Failed {
-                failure: failure(FailureClass::Transient, IMAGE_MISSING, "it is not there"),
+                failure: failure(FailureClass::Transient, "ImageMissing", "it is not there"),
                 last: None,
                 retry_at: self.next_minute(),
             };

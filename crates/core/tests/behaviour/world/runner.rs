@@ -8,7 +8,7 @@ use k8s_openapi::jiff::Timestamp;
 
 use super::{Class, Ledger, World};
 use crate::fixtures::failure;
-use alustan_core::observed::{CacheSeen, IMAGE_PULL, Waiting};
+use alustan_core::observed::{CacheSeen, Waiting};
 
 /// Phase of a runner pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -272,7 +272,7 @@ impl World {
         let mut there = self.images.values().chain(&self.untagged);
         let is_base = pod.image.starts_with(&self.settings.base_image);
         if !is_base && !there.any(|digest| pod.image.ends_with(digest)) {
-            return why(IMAGE_PULL, "Back-off pulling image");
+            return why("ImagePullBackOff", "Back-off pulling image");
         }
         match (self.cloud, self.cache) {
             (None, _) if pod.cloud => {

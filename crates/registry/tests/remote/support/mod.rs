@@ -50,7 +50,7 @@ pub(crate) async fn ask(host: &str, access: &Access) -> Result<Option<Digest>, E
 pub(crate) fn assert_failure(error: &Error, reason: &str, transient: bool, words: &[&str]) {
     let text = error.to_string();
     assert_eq!(
-        (error.reason(), error.is_transient()),
+        (error.reason().as_str(), error.is_transient()),
         (reason, transient),
         "{text}"
     );

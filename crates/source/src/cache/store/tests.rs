@@ -122,7 +122,7 @@ fn restart_removes_files_of_killed_calls() {
 fn cache_path_with_shell_metacharacters_is_refused() {
     for root in ["/tmp/a b", "/tmp/a'b", "/tmp/$x", "/tmp/a;b"] {
         assert_eq!(
-            Store::open(root.into()).err().unwrap().reason(),
+            Store::open(root.into()).err().unwrap().reason().as_str(),
             "GitCacheUnusable"
         );
     }

@@ -112,5 +112,5 @@ fn ssh_url_without_a_key_is_refused() {
     let error = Session::open(root.path(), &url, &Credentials::default(), &environment())
         .err()
         .unwrap();
-    assert_eq!(error.reason(), "SshKeyMissing");
+    assert_eq!(error.reason().as_str(), "SshKeyMissing");
 }

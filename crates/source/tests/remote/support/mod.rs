@@ -210,7 +210,7 @@ pub(crate) fn assert_failure(
 ) -> String {
     let text = error.to_string();
     assert_eq!(
-        (error.reason(), error.is_transient()),
+        (error.reason().as_str(), error.is_transient()),
         (reason, transient),
         "{text}"
     );
