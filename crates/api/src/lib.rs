@@ -15,7 +15,6 @@ pub mod names;
 pub mod notification;
 pub mod paths;
 pub mod reason;
-pub mod reasons;
 pub mod references;
 pub mod report;
 pub mod run;
