@@ -39,7 +39,7 @@ async fn engine_switch_needs_permission_and_keeps_the_state() {
         let made = lineage(&scene, "web").await;
         scene.apply(&on(&scene, "web", &next)).await;
         let (reason, message) = scene.stalled("web").await;
-        assert_eq!(reason, "EngineSwitch", "{message}");
+        assert_eq!(reason, "EngineChangeNotAllowed", "{message}");
         assert!(
             message.contains("the last apply used terraform 1."),
             "{message}"

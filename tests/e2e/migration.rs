@@ -73,7 +73,7 @@ async fn backend_adopt_takes_over_a_state_applied_by_hand() {
         let mut web = in_bucket(&scene, "state", "two");
         scene.apply(&web).await;
         let (reason, message) = scene.stalled("web").await;
-        assert_eq!(reason, "StateNotOurs", "{message}");
+        assert_eq!(reason, "StateOwnershipConflict", "{message}");
         assert_eq!(state(&scene, "state").await, made);
 
         // The first plan after adoption waits for approval. It creates and destroys nothing.
@@ -202,7 +202,7 @@ async fn backend_migrate_killed_midway_destroys_from_the_old_state() {
         assert_eq!(copy["lineage"], managed(&scene).await["lineage"]);
         let pod = "job-name=web-apply-2";
         scene.cluster.kill(&scene.namespace, pod).await;
-        scene.reason("web", "PodLost").await;
+        scene.reason("web", "PodTerminated").await;
         counter.release("/planned");
         scene.delete("web", &DeleteParams::foreground()).await;
         assert_eq!(counter.lives(), (1, 1));

@@ -35,7 +35,7 @@ async fn outputs_follow_their_configuration_without_an_apply() {
         let mut web = scene.resource("web");
         web["spec"]["outputs"] = json!({"configMapName": "theirs"});
         scene.apply(&web).await;
-        let message = scene.reason("web", "OutputsNotOurs").await;
+        let message = scene.reason("web", "OutputsOwnershipConflict").await;
         for part in ["ConfigMap theirs", "spec.outputs.configMapName"] {
             assert!(message.contains(part), "no {part:?} in {message}");
         }

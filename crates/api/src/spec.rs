@@ -345,7 +345,7 @@ pub struct BackendSpec {
     #[serde(default, skip_serializing_if = "is_false")]
     pub bootstrap: bool,
     /// If true, the resource adopts an existing state that it did not create. Its first plan then waits for approval. If false, such a
-    /// state is refused (`StateNotOurs`). Default: false.
+    /// state is refused (`StateOwnershipConflict`). Default: false.
     #[serde(default)]
     pub adopt: bool,
     /// If true, the state is copied when this backend, or that of the module, names another address than that of the last apply. The state
@@ -591,7 +591,7 @@ pub struct EngineSpec {
     #[x_kube(validation = Rule::new(VERSION).message(VERSION_HELP))]
     pub version: Option<String>,
     /// If true, runs may use another engine, or an older version of the engine, than the last apply. The new engine may not be able to read
-    /// the state, and a change back may not be possible. If false, such a run is refused (`EngineSwitch`). Default: false.
+    /// the state, and a change back may not be possible. If false, such a run is refused (`EngineChangeNotAllowed`). Default: false.
     #[serde(default)]
     pub allow_switch: bool,
 }

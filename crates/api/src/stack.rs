@@ -215,14 +215,14 @@ pub struct ObjectsGone {
 #[serde(rename_all = "camelCase")]
 pub struct OutputsSpec {
     /// Name of the Secret with the outputs, one key per output. Strings are stored verbatim, other values as JSON. An existing Secret of
-    /// another owner is not overwritten (`OutputsNotOurs`). Default: `<name>-outputs`.
+    /// another owner is not overwritten (`OutputsOwnershipConflict`). Default: `<name>-outputs`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     #[x_kube(validation = Rule::new(OBJECT).message(OBJECT_HELP))]
     #[x_kube(validation = Rule::new(NOT_OURS).message(NOT_OURS_HELP))]
     pub secret_name: Option<String>,
     /// Name of a ConfigMap with the outputs that the module does not mark as sensitive. An existing ConfigMap of another owner is not
-    /// overwritten (`OutputsNotOurs`). Default: no ConfigMap.
+    /// overwritten (`OutputsOwnershipConflict`). Default: no ConfigMap.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     #[x_kube(validation = Rule::new(OBJECT).message(OBJECT_HELP))]

@@ -182,13 +182,13 @@ impl<'a> StepExecutor<'a> {
     /// Creates the run record. A record that an earlier reconcile created is kept.
     ///
     /// # Errors
-    /// [`Error::RecordInTheWay`] if the Secret was not made for the resource, [`Error::Conflict`] if an earlier resource left it or it was
+    /// [`Error::RunRecordConflict`] if the Secret was not made for the resource, [`Error::Conflict`] if an earlier resource left it or it was
     /// deleted.
     async fn create_record(&mut self, secret: &Secret) -> Result<(), Error> {
         let mut fresh = [0_u8; 32];
         SystemRandom::new()
             .fill(&mut fresh)
-            .map_err(|_| Error::Random)?;
+            .map_err(|_| Error::RandomSourceUnavailable)?;
         let mut secret = secret.clone();
         let data = secret.data.get_or_insert_default();
         data.insert(key::KEY.to_owned(), ByteString(fresh.to_vec()));
@@ -217,7 +217,7 @@ impl<'a> StepExecutor<'a> {
                         Err(Error::Conflict)
                     }
                     Some(found) if !is_made_for(self.tf, &found) => {
-                        Err(Error::RecordInTheWay(name))
+                        Err(Error::RunRecordConflict(name))
                     }
                     Some(found) => {
                         self.version.clone_from(&found.metadata.resource_version);
@@ -502,7 +502,7 @@ impl<'a> StepExecutor<'a> {
                 let old = found.ok_or(Error::Conflict)?;
                 if self.is_ours(&old)? && old.metadata.deletion_timestamp.is_some() {
                     self.delete_finished_users(&name).await?;
-                    return Err(Error::ClaimInTheWay(name));
+                    return Err(Error::VolumeTerminating(name));
                 }
                 self.adopt(&api, &old).await
             }
@@ -514,7 +514,7 @@ impl<'a> StepExecutor<'a> {
     /// resources share.
     ///
     /// # Errors
-    /// [`Error::JobInTheWay`] if another Job has the name. A Job of the resource is deleted first.
+    /// [`Error::JobNameConflict`] if another Job has the name. A Job of the resource is deleted first.
     async fn create_job(&self, job: &Job) -> Result<(), Error> {
         let name = job.name_any();
         let namespace = job.namespace().unwrap_or_default();
@@ -543,7 +543,7 @@ impl<'a> StepExecutor<'a> {
                     self.cx.mirrors.jobs.wrote(old);
                     return Ok(());
                 }
-                let error = Error::JobInTheWay(name.clone());
+                let error = Error::JobNameConflict(name.clone());
                 if is_ours {
                     let uid = old.uid().unwrap_or_default();
                     delete::delete_job(self.cx, &namespace, &name, &uid).await?;

@@ -35,17 +35,17 @@ pub(crate) enum Error {
         "Job {0} already exists with a different spec; waiting for its deletion. If the Job does \
          not belong to this resource, delete it"
     )]
-    JobInTheWay(String),
+    JobNameConflict(String),
     /// A claim with this name is being deleted.
     #[error("PersistentVolumeClaim {0} is being deleted; waiting for the last pod that uses it")]
-    ClaimInTheWay(String),
+    VolumeTerminating(String),
     /// A Secret with this name was made by another owner, or for an earlier resource.
     #[error(
         "Secret {0} already exists and does not belong to this resource, which requires the name \
          for its run record. The Secret may belong to a state that is still in use: keep it, and \
          rename the resource"
     )]
-    RecordInTheWay(String),
+    RunRecordConflict(String),
     /// This version cannot read a run record or pin.
     #[error(
         "this version of the operator cannot read key {key} of Secret {secret}. Restore the \
@@ -116,7 +116,7 @@ pub(crate) enum Error {
     },
     /// The random number generator failed.
     #[error("failed to generate a random key")]
-    Random,
+    RandomSourceUnavailable,
 }
 
 /// Returns the advice for an object with a taken name. An object that may hold state may be its only copy.
@@ -159,16 +159,16 @@ impl Error {
                 _ => Reason::ApiUnavailable,
             },
             Self::Conflict | Self::Gone => Reason::Conflict,
-            Self::JobInTheWay(_) => Reason::JobInTheWay,
-            Self::ClaimInTheWay(_) => Reason::ClaimInTheWay,
-            Self::RecordInTheWay(_) => Reason::RecordInTheWay,
+            Self::JobNameConflict(_) => Reason::JobNameConflict,
+            Self::VolumeTerminating(_) => Reason::VolumeTerminating,
+            Self::RunRecordConflict(_) => Reason::RunRecordConflict,
             Self::Unreadable { .. } => Reason::RecordUnreadable,
             Self::Forged { .. } => Reason::RecordForged,
             Self::NameTaken { .. } => Reason::NameTaken,
             Self::OrphanedState { .. } => Reason::OrphanedState,
             Self::StateInUse { .. } => Reason::StateConflict,
             Self::Timeout(_) => Reason::ApiUnavailable,
-            Self::Random => Reason::Random,
+            Self::RandomSourceUnavailable => Reason::RandomSourceUnavailable,
         }
     }
 
@@ -200,7 +200,7 @@ impl Error {
 
     /// Why an object is not created under its name: a quota, limits or a policy refuses it, or the name belongs to another Job.
     pub(crate) fn denial(&self) -> Option<Waiting> {
-        let is_denied = self.is_rejected_write() || matches!(self, Self::JobInTheWay(_));
+        let is_denied = self.is_rejected_write() || matches!(self, Self::JobNameConflict(_));
         let denial = is_denied.then(|| Waiting {
             reason: self.reason().into(),
             message: self.chain(),
@@ -256,16 +256,16 @@ impl Error {
             Self::Call { what, source } => format!("failed to {what}: {}", cause(source)),
             Self::Conflict
             | Self::Gone
-            | Self::JobInTheWay(_)
-            | Self::ClaimInTheWay(_)
-            | Self::RecordInTheWay(_)
+            | Self::JobNameConflict(_)
+            | Self::VolumeTerminating(_)
+            | Self::RunRecordConflict(_)
             | Self::Unreadable { .. }
             | Self::Forged { .. }
             | Self::NameTaken { .. }
             | Self::OrphanedState { .. }
             | Self::StateInUse { .. }
             | Self::Timeout(_)
-            | Self::Random => self.to_string(),
+            | Self::RandomSourceUnavailable => self.to_string(),
         }
     }
 }
@@ -304,7 +304,7 @@ mod tests {
     #[test]
     fn messages_never_advise_to_remove_objects_with_state() {
         for error in [
-            Error::RecordInTheWay("web-run".to_owned()),
+            Error::RunRecordConflict("web-run".to_owned()),
             taken("Secret", "web-state"),
             taken("Secret", "web-state-slot-12"),
             taken("Secret", "web-report"),

@@ -255,7 +255,7 @@ async fn create(api: &Api<Secret>, name: &str) -> Result<Secret> {
     let mut fresh = [0_u8; KEY_SIZE];
     SystemRandom::new()
         .fill(&mut fresh)
-        .map_err(|_| Error::Random)?;
+        .map_err(|_| Error::RandomSourceUnavailable)?;
     let secret = Secret {
         metadata: ObjectMeta {
             name: Some(name.to_owned()),

@@ -80,7 +80,7 @@ impl Session {
         let identity = self.record.identity();
         let (name, namespace) = (identity.resource(), &identity.namespace);
         Err(user(
-            Reason::EngineSwitch,
+            Reason::EngineChangeNotAllowed,
             format!(
                 "{why}. Nothing was changed. Use another image, or allow the switch: kubectl patch \
                  tf {name} -n {namespace} --type merge -p \

@@ -151,7 +151,7 @@ async fn outputs_use_only_own_objects_and_deletion_removes_them() {
     let theirs: ConfigMap = serde_json::from_value(theirs).unwrap();
     maps.create(&PostParams::default(), &theirs).await.unwrap();
     let refused = run(&space, 1, "theirs").await;
-    assert_eq!(refused.reason.as_deref(), Some("OutputsNotOurs"));
+    assert_eq!(refused.reason.as_deref(), Some("OutputsOwnershipConflict"));
     let secrets = space.api::<Secret>();
     assert!(secrets.get_opt("web-outputs").await.unwrap().is_none());
 
@@ -197,7 +197,7 @@ async fn outputs_never_replace_a_foreign_secret() {
     let theirs = secrets.create(&PostParams::default(), &theirs).await;
     let theirs = theirs.unwrap();
     let refused = run_without_map(&space, 1).await;
-    assert_eq!(refused.reason.as_deref(), Some("OutputsNotOurs"));
+    assert_eq!(refused.reason.as_deref(), Some("OutputsOwnershipConflict"));
     assert_eq!(secrets.get("web-outputs").await.unwrap(), theirs);
 
     let delete = DeleteParams::default();

@@ -170,7 +170,7 @@ mod tests {
         writer.apply_watcher_event(&watcher::Event::Apply(web.clone()));
         let measured = measured(resources, Leader::leading());
         let (who, took) = (Ref::new("web").within("team"), Duration::ZERO);
-        let failed: Result<(), Error> = Err(Error::Random);
+        let failed: Result<(), Error> = Err(Error::RandomSourceUnavailable);
         for _ in 0..3 {
             measured.metrics.looked(&who, &failed, took);
         }

@@ -10,7 +10,7 @@ fn sampled() -> Arc<Metrics> {
     let (who, took) = (Ref::new("web").within("team"), Duration::from_millis(3));
     metrics.looked(&who, &Ok(()), took);
     metrics.looked::<()>(&who, &Err(Error::Conflict), took);
-    metrics.looked::<()>(&who, &Err(Error::Random), took);
+    metrics.looked::<()>(&who, &Err(Error::RandomSourceUnavailable), took);
     metrics.ended(&Ended {
         run: Some(Run {
             kind: RunKind::Apply,

@@ -335,7 +335,7 @@ fn cut_off(pod: Option<&Arc<Pod>>, end: &ContainerStateTerminated) -> Option<Fai
     let why = status.reason.clone().or(disrupted).or(killed)?;
     Some(Failure {
         class: FailureClass::Transient,
-        reason: Reason::PodLost.into(),
+        reason: Reason::PodTerminated.into(),
         message: format!("the build pod was terminated: {why}"),
     })
 }
@@ -379,7 +379,7 @@ fn lost(name: &str, end: &JobCondition) -> Failure {
         )
     } else {
         (
-            Reason::PodLost,
+            Reason::PodTerminated,
             "failed without a container status: its pod was deleted or did not start",
         )
     };

@@ -495,7 +495,7 @@ async fn denied_job_is_remembered_with_its_reason() {
     let cases = [
         (422, "Invalid", Some("Rejected")),
         (403, "Forbidden", Some("Forbidden")),
-        (409, "AlreadyExists", Some("JobInTheWay")),
+        (409, "AlreadyExists", Some("JobNameConflict")),
         (404, "NotFound", None),
     ];
     for (code, reason, remembered) in cases {

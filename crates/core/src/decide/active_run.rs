@@ -106,7 +106,7 @@ impl ReconcileCase<'_> {
         if quiet && run.kind == RunKind::Drift {
             let rest = self.at_rest();
             return match self.overdue() {
-                Some(overdue) => Summary::ready(rest.state, Reason::RunOverdue, overdue),
+                Some(overdue) => Summary::ready(rest.state, Reason::RunDeadlineExceeded, overdue),
                 None => rest,
             };
         }
@@ -115,8 +115,8 @@ impl ReconcileCase<'_> {
             _ => State::Planning,
         };
         match (self.overdue(), quiet) {
-            (Some(overdue), true) => Summary::ready(state, Reason::RunOverdue, overdue),
-            (Some(overdue), false) => Summary::blocked(state, Reason::RunOverdue, overdue),
+            (Some(overdue), true) => Summary::ready(state, Reason::RunDeadlineExceeded, overdue),
+            (Some(overdue), false) => Summary::blocked(state, Reason::RunDeadlineExceeded, overdue),
             (None, true) => Summary {
                 ready: self.sick().is_none().then_some(true),
                 ..Summary::busy(state, Reason::Applied, self.what_runs())

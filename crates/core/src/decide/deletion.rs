@@ -337,7 +337,7 @@ fn going_on(mut case: ReconcileCase<'_>, run: &RunSpec) -> Decision {
             look_at: stuck.look_at,
             ..blocked(stuck.reason, &stuck.message)
         },
-        (None, Some(overdue)) => blocked(Reason::RunOverdue.into(), &overdue),
+        (None, Some(overdue)) => blocked(Reason::RunDeadlineExceeded.into(), &overdue),
         (None, None) => Summary {
             look_at: case.look_due(),
             ..Summary::busy(State::Destroying, Reason::Destroying, going(&case, run))

@@ -107,7 +107,7 @@ impl ReconcileCase<'_> {
         );
         Some(Summary {
             look_at: Some(self.now + LOOK_AGAIN),
-            ..Summary::busy(State::Pending, Reason::InputsChanging, message)
+            ..Summary::busy(State::Pending, Reason::WaitingForUpstream, message)
         })
     }
 

@@ -233,7 +233,7 @@ fn no_identity(tf: &Terraform, settings: &Settings) -> Option<Summary> {
             settings.builds_in(tf),
             tf.metadata.namespace.as_deref().unwrap_or_default()
         );
-        Summary::stalled(Reason::BuildIdentityElsewhere, message)
+        Summary::stalled(Reason::BuildServiceAccountUnsupported, message)
     })
 }
 

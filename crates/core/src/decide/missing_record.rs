@@ -88,7 +88,7 @@ pub(crate) fn begin(tf: &Terraform, seen: &Seen, now: Timestamp) -> Decision {
     }
     let situation = if is_unknown(tf, seen) {
         let message = format!("{NOTHING_KNOWN}{}", how_to_abandon(tf));
-        Summary::busy(State::Destroying, Reason::NothingKnown, message)
+        Summary::busy(State::Destroying, Reason::RunRecordMissing, message)
     } else {
         Summary::busy(State::Pending, Reason::AwaitingProcessing, "Awaiting processing")
     };

@@ -36,7 +36,7 @@ pub(crate) fn engine_too_old(base: &PinnedImage, backend: &BackendInputs) -> Opt
 /// Whether the last of `failures` needed an opt-in that `tf` has now.
 pub(crate) fn is_given(tf: &Terraform, failures: &Failures) -> bool {
     match Reason::from_stored(&failures.reason) {
-        Some(Reason::EngineSwitch) => may_switch(tf),
+        Some(Reason::EngineChangeNotAllowed) => may_switch(tf),
         Some(Reason::BackendChanged) => may_migrate(tf),
         _ => false,
     }
@@ -61,7 +61,7 @@ impl ReconcileCase<'_> {
             "{field}: {why}; nothing is applied; to allow the change: {allow}; to keep the \
              previous engine: {stay}"
         );
-        Some(Summary::stalled(Reason::EngineSwitch, message))
+        Some(Summary::stalled(Reason::EngineChangeNotAllowed, message))
     }
 
     /// Adds the opt-ins and their context to `inputs`, for the checks of the runner.

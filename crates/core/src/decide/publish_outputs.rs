@@ -155,7 +155,7 @@ fn not_taken(seen: Whose, kind: &str, name: &str, field: &str) -> Result<(), Fai
          spec.outputs.{field}",
         labels::UID,
     );
-    Err(refused(FailureClass::Module, Reason::OutputsNotOurs, &why))
+    Err(refused(FailureClass::Module, Reason::OutputsOwnershipConflict, &why))
 }
 
 fn refused(class: FailureClass, reason: Reason, why: &str) -> Failure {

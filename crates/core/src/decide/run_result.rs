@@ -220,9 +220,9 @@ fn loss(record: &RunRecord, run: &RunSpec, job: Option<&JobSeen>) -> Failure {
             "the run was applying; its last changes may be missing in the state",
         )
     } else if record.phase == RunPhase::Starting {
-        (Reason::PodLost, "the run had not started")
+        (Reason::PodTerminated, "the run had not started")
     } else {
-        (Reason::PodLost, "the run had not changed any object")
+        (Reason::PodTerminated, "the run had not changed any object")
     };
     let (class, reason, how) = if how.starts_with(OUT_OF_MEMORY) {
         let how = format!("{how}; the memory limit is {}", run_job::MEMORY);

@@ -20,7 +20,7 @@ const STEPS: [Reason; 8] = [
     Reason::Running,
     Reason::AwaitingApproval,
     Reason::Destroying,
-    Reason::NothingKnown,
+    Reason::RunRecordMissing,
     Reason::Orphaned,
     Reason::Restored,
     Reason::Abandoned,

@@ -181,7 +181,7 @@ impl Session {
         let here = self.state_address().unwrap_or_default();
         let lineage = head.lineage.as_deref().unwrap_or_default();
         user(
-            Reason::StateNotOurs,
+            Reason::StateOwnershipConflict,
             format!(
                 "cannot copy the state from {from} to {here}: the target already has a state with \
                  lineage {lineage} and {} resources and outputs. Nothing was changed. Set another \
@@ -221,7 +221,7 @@ fn unsaved(from: &str) -> Failure {
 fn not_ours_at(from: &str, head: &StateHead) -> Failure {
     let lineage = head.lineage.as_deref().unwrap_or_default();
     user(
-        Reason::StateNotOurs,
+        Reason::StateOwnershipConflict,
         format!(
             "cannot copy the state from {from}: the state there has lineage {lineage} and {} \
              resources and outputs, and does not belong to this resource. Nothing was changed. \

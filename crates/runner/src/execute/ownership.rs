@@ -246,7 +246,7 @@ impl Session {
         let way_out = self.way_out_of_others();
         let things = head.things;
         user(
-            Reason::StateNotOurs,
+            Reason::StateOwnershipConflict,
             format!(
                 "the state at {place} has lineage {lineage} and {things} resources and outputs, \
                  but {whose}. {way_out}"

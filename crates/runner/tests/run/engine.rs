@@ -32,7 +32,7 @@ fn older_or_other_engine_is_refused_until_allowed() {
         world.inputs.engine_before = Some(before.clone());
         for kind in [RunKind::Plan, RunKind::Apply, RunKind::Drift] {
             let ran = world.run(kind);
-            let message = ran.expect_failure(FailureClass::User, "EngineSwitch");
+            let message = ran.expect_failure(FailureClass::User, "EngineChangeNotAllowed");
             for part in [
                 before.to_string(),
                 here.to_string(),

@@ -223,7 +223,7 @@ fn other_state_at_the_new_address_is_not_changed() {
     bucket.put("a", &other);
     migrate_to(&mut world, &s3(&bucket, "a"));
     let ran = world.run(RunKind::Apply);
-    let message = ran.expect_failure(FailureClass::User, "StateNotOurs");
+    let message = ran.expect_failure(FailureClass::User, "StateOwnershipConflict");
     let way = format!("secret://team/web-state to {}", bucket.place("a"));
     for part in [way.as_str(), "of-others"] {
         assert!(message.contains(part), "no {part:?} in {message}");

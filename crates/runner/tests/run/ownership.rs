@@ -46,7 +46,7 @@ fn state_of_another_owner_is_not_changed() {
             RunKind::Destroy,
         ] {
             let ran = world.run(kind);
-            let message = ran.expect_failure(FailureClass::User, "StateNotOurs");
+            let message = ran.expect_failure(FailureClass::User, "StateOwnershipConflict");
             let way_out = match kind {
                 RunKind::Destroy => "spec.deletionPolicy: Orphan",
                 _ => ADOPT,
@@ -61,7 +61,7 @@ fn state_of_another_owner_is_not_changed() {
         // A destroy plan does not adopt the state.
         world.inputs.approval.destroy = true;
         let ran = world.run(RunKind::Plan);
-        let message = ran.expect_failure(FailureClass::User, "StateNotOurs");
+        let message = ran.expect_failure(FailureClass::User, "StateOwnershipConflict");
         assert!(
             message.ends_with("spec.deletionPolicy: Orphan") && !message.contains("adopt"),
             "{message}"
@@ -70,7 +70,7 @@ fn state_of_another_owner_is_not_changed() {
         // Neither does a destroy with `adopt`: the resource never created anything.
         world.inputs.adopt = true;
         let ran = world.run(RunKind::Destroy);
-        ran.expect_failure(FailureClass::User, "StateNotOurs");
+        ran.expect_failure(FailureClass::User, "StateOwnershipConflict");
     }
 }
 
@@ -144,7 +144,7 @@ fn state_created_by_the_first_run_belongs_to_the_resource() {
     other.run(RunKind::Apply).expect(RunResult::NoChanges);
     other.inputs.backend.config.insert("path".into(), elsewhere);
     let ran = other.run(RunKind::Apply);
-    ran.expect_failure(FailureClass::User, "StateNotOurs");
+    ran.expect_failure(FailureClass::User, "StateOwnershipConflict");
 }
 
 #[test]
@@ -163,7 +163,7 @@ fn replaced_managed_state_is_refused() {
         world.secrets.put(secret, data);
     }
     let ran = world.run(RunKind::Apply);
-    let message = ran.expect_failure(FailureClass::User, "StateNotOurs");
+    let message = ran.expect_failure(FailureClass::User, "StateOwnershipConflict");
     let ours = report.lineage.unwrap();
     assert!(
         message.contains(&lineage_of(&world))
@@ -196,7 +196,7 @@ fn replaced_state_in_other_backends_is_refused() {
             RunKind::Destroy,
         ] {
             let ran = world.run(kind);
-            let message = ran.expect_failure(FailureClass::User, "StateNotOurs");
+            let message = ran.expect_failure(FailureClass::User, "StateOwnershipConflict");
             let whose = format!("the state of this resource has lineage {ours}");
             assert!(
                 message.contains("of-others") && message.contains(&whose),
@@ -225,7 +225,7 @@ fn state_that_appears_after_a_failed_apply_is_refused() {
     other.run(RunKind::Apply).expect(RunResult::Done);
     std::fs::copy(other.path("local.tfstate"), world.path("local.tfstate")).unwrap();
     let ran = world.run(RunKind::Apply);
-    ran.expect_failure(FailureClass::User, "StateNotOurs");
+    ran.expect_failure(FailureClass::User, "StateOwnershipConflict");
 }
 
 #[test]
@@ -244,7 +244,7 @@ fn state_is_owned_after_record_loss_if_an_apply_is_proven() {
         lose(&world);
         let ran = world.run(RunKind::Apply);
         if !is_managed {
-            let message = ran.expect_failure(FailureClass::User, "StateNotOurs");
+            let message = ran.expect_failure(FailureClass::User, "StateOwnershipConflict");
             let why = "its owner is unknown because the run record was deleted";
             assert!(message.contains(why), "{message}");
             assert_eq!(world.record().lineage, Lineage::Lost);
@@ -265,7 +265,7 @@ fn attempted_apply_alone_does_not_prove_ownership() {
         record.attempted = 1;
         world.write_record(&record);
         let ran = world.finish(world.pod());
-        ran.expect_failure(FailureClass::User, "StateNotOurs");
+        ran.expect_failure(FailureClass::User, "StateOwnershipConflict");
     }
 }
 

@@ -135,7 +135,7 @@ impl Stack<'_> {
                      that the expression iterates over"
                 ),
             ),
-            Nothing::Unknown(why) => waits(Reason::ExpressionLost, format!("{place}: {why}")),
+            Nothing::Unknown(why) => waits(Reason::ExpressionAborted, format!("{place}: {why}")),
         })
     }
 }

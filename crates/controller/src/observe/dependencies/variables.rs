@@ -94,7 +94,7 @@ impl Stack<'_> {
                         "{field}: key {key} of Secret {} is not valid UTF-8",
                         keys.name
                     );
-                    return Ok(Err(wrong(Reason::NotText, message)));
+                    return Ok(Err(wrong(Reason::ValueNotUTF8, message)));
                 };
                 texts.insert(key, text);
             }

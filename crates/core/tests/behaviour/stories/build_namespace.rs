@@ -351,7 +351,7 @@ fn service_account_is_refused_in_build_namespace() {
         .iter()
         .find(|it| it.type_ == "Ready")
         .unwrap();
-    assert_eq!(reason.reason, "BuildIdentityElsewhere");
+    assert_eq!(reason.reason, "BuildServiceAccountUnsupported");
     assert!(
         status
             .message

@@ -118,7 +118,7 @@ fn engine_switch_needs_permission(#[case] next: Value) {
     world.edit(|tf| tf.with("/engine", next)).settle();
     assert_eq!(
         (world.reason().as_str(), world.is_stalled()),
-        ("EngineSwitch", true)
+        ("EngineChangeNotAllowed", true)
     );
     let message = world.status().message;
     for part in [
@@ -166,7 +166,7 @@ fn partial_apply_pins_the_engine() {
     world
         .edit(|tf| tf.with("/engine/version", "1.9.8"))
         .settle();
-    assert_eq!(world.reason(), "EngineSwitch");
+    assert_eq!(world.reason(), "EngineChangeNotAllowed");
 }
 
 #[test]
@@ -176,7 +176,7 @@ fn destroy_after_refused_switch_uses_applied_engine() {
     world
         .edit(|tf| tf.with("/engine", json!({"name": "opentofu"})))
         .settle();
-    assert_eq!(world.reason(), "EngineSwitch");
+    assert_eq!(world.reason(), "EngineChangeNotAllowed");
     world.delete();
     world.run_to(Stage::Applying);
     assert_eq!(world.pods.last().unwrap().image, made_in);
@@ -226,11 +226,11 @@ fn runner_gets_applied_engine_unless_switch_is_allowed() {
         .failure
         .as_mut()
         .unwrap()
-        .reason = "EngineSwitch".to_owned();
+        .reason = "EngineChangeNotAllowed".to_owned();
     world.settle();
     assert_eq!(
         (world.reason().as_str(), world.is_stalled()),
-        ("EngineSwitch", true)
+        ("EngineChangeNotAllowed", true)
     );
     world.edit(|tf| tf.with("/engine/allowSwitch", true));
     world.ledger.new_budget();

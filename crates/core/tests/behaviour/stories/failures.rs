@@ -185,8 +185,8 @@ fn changed_spec_resets_the_retry_budget() {
 }
 
 #[rstest]
-#[case::before_it_began(Stage::Created, "PodLost", "the run had not started")]
-#[case::while_planning(Stage::Planning, "PodLost", "the run had not changed any object")]
+#[case::before_it_began(Stage::Created, "PodTerminated", "the run had not started")]
+#[case::while_planning(Stage::Planning, "PodTerminated", "the run had not changed any object")]
 #[case::while_applying(Stage::Applying, "Interrupted", "the run was applying")]
 fn lost_run_is_retried(#[case] stage: Stage, #[case] reason: &str, #[case] text: &str) {
     let mut world = World::new();

@@ -160,7 +160,7 @@ fn foreign_config_map_is_kept_and_nothing_is_published() {
     let mut world = with_outputs(json!({"configMapName": "theirs"}));
     world.outputs.config_map = Whose::Foreign;
     assert!(world.run_until_rest().stalled);
-    assert_eq!(world.reason(), "OutputsNotOurs");
+    assert_eq!(world.reason(), "OutputsOwnershipConflict");
     let message = world.status().message;
     for part in [
         "ConfigMap theirs exists",

@@ -213,7 +213,7 @@ fn engine_and_architecture_of_a_backup_are_kept() {
     assert_eq!(history.engine, Some(engine("99.0.0")));
     assert_eq!(history.architecture, Some(Architecture::Arm64));
     world.settle();
-    assert_eq!(world.reason(), "EngineSwitch");
+    assert_eq!(world.reason(), "EngineChangeNotAllowed");
     assert!(world.ledger.kinds.is_empty());
 }
 
@@ -332,7 +332,7 @@ fn deletion_without_secrets_destroys_by_the_spec() {
     world.settle();
     assert_eq!(world.reason(), "RestoreRequired");
     world.delete().look_once();
-    assert_eq!(world.reason(), "NothingKnown");
+    assert_eq!(world.reason(), "RunRecordMissing");
 }
 
 #[rstest]

@@ -235,7 +235,7 @@ fn outputs_never_overwrite_a_foreign_secret() {
     world.outputs.secret = Whose::Foreign;
     world.run_to(Stage::Reported);
     world.look_once();
-    assert_eq!(world.reason(), "OutputsNotOurs");
+    assert_eq!(world.reason(), "OutputsOwnershipConflict");
     assert!(world.status().message.contains("Secret web-outputs exists"));
     assert!(!world.objects.contains("web-outputs"));
     world.outputs.secret = Whose::Absent;

@@ -240,7 +240,7 @@ fn changed_input_waits_for_other_changing_inputs() {
         .settle();
     assert_eq!(
         (world.run_number(), world.reason().as_str()),
-        (1, "InputsChanging")
+        (1, "WaitingForUpstream")
     );
     let message = world.status().message;
     assert!(message.contains("waits for subnets"), "{message}");

@@ -25,7 +25,7 @@ fn resource_without_record_and_pin_is_destroyed_by_spec() {
     world.look_once();
     assert_eq!(
         (world.status().state, world.reason()),
-        (State::Destroying, "NothingKnown".to_owned())
+        (State::Destroying, "RunRecordMissing".to_owned())
     );
     let message = world.status().message;
     for part in [
