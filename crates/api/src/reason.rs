@@ -1,5 +1,7 @@
 //! Stable reasons of conditions, events, runs, logs and metrics.
 
+use serde::{Deserialize as _, Deserializer};
+
 /// Stable reason of conditions, events, `status.runs[].reason`, logs and metrics. `docs/troubleshooting.md` describes each reason.
 ///
 /// Stored reasons are strings, so that reasons of older and newer versions survive.
@@ -234,6 +236,24 @@ pub enum Reason {
     WorkspaceFailed,
 }
 
+/// Earlier names of reasons, which records, status and reports of earlier versions contain.
+const RENAMED: [(&str, Reason); 14] = [
+    ("BuildIdentityElsewhere", Reason::BuildServiceAccountUnsupported),
+    ("ClaimInTheWay", Reason::VolumeTerminating),
+    ("EngineSwitch", Reason::EngineChangeNotAllowed),
+    ("ExpressionLost", Reason::ExpressionAborted),
+    ("InputsChanging", Reason::WaitingForUpstream),
+    ("JobInTheWay", Reason::JobNameConflict),
+    ("NotText", Reason::ValueNotUTF8),
+    ("NothingKnown", Reason::RunRecordMissing),
+    ("OutputsNotOurs", Reason::OutputsOwnershipConflict),
+    ("PodLost", Reason::PodTerminated),
+    ("Random", Reason::RandomSourceUnavailable),
+    ("RecordInTheWay", Reason::RunRecordConflict),
+    ("RunOverdue", Reason::RunDeadlineExceeded),
+    ("StateNotOurs", Reason::StateOwnershipConflict),
+];
+
 /// Replaces a reason that is not a [`Reason`].
 pub const OTHER: &str = "Other";
 
@@ -246,9 +266,10 @@ impl Reason {
         self.into_str()
     }
 
-    /// Parses a stored reason.
+    /// Parses a stored reason, also by its earlier name.
     pub fn from_stored(reason: &str) -> Option<Self> {
-        reason.parse().ok()
+        let renamed = RENAMED.iter().find(|(earlier, _)| *earlier == reason);
+        renamed.map_or_else(|| reason.parse().ok(), |(_, current)| Some(*current))
     }
 }
 
@@ -256,6 +277,16 @@ impl Reason {
 /// unbounded.
 pub fn bounded(reason: &str) -> &'static str {
     Reason::from_stored(reason).map_or(OTHER, Reason::as_str)
+}
+
+/// Replaces the earlier name of a stored reason by its current name.
+pub fn current(reason: &str) -> &str {
+    Reason::from_stored(reason).map_or(reason, Reason::as_str)
+}
+
+/// Deserializes a stored reason with its current name.
+pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
+    String::deserialize(from).map(|reason| current(&reason).to_owned())
 }
 
 impl From<Reason> for String {
@@ -280,11 +311,26 @@ impl ReasonText for &String {}
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::Failure;
+    use crate::run::Failures;
 
     #[test]
     fn unknown_reason_is_reported_as_other() {
         assert_eq!(bounded("StateLost"), "StateLost");
         assert_eq!(bounded("SomethingOfKubelet"), OTHER);
         assert!(Reason::VARIANTS.is_sorted_by_key(|reason| reason.as_str()));
+    }
+
+    #[test]
+    fn earlier_names_in_records_and_reports_are_replaced() {
+        for (earlier, reason) in RENAMED {
+            assert!(earlier.parse::<Reason>().is_err(), "{earlier}");
+            assert_eq!(bounded(earlier), reason.as_str());
+            let stored = serde_json::json!({"class": "User", "reason": earlier, "message": ""});
+            let failure: Failure = serde_json::from_value(stored.clone()).unwrap();
+            let failures: Failures = serde_json::from_value(stored).unwrap();
+            assert_eq!((failure.reason, failures.reason), (reason.to_string(), reason.to_string()));
+        }
+        assert_eq!(current("SomethingOfKubelet"), "SomethingOfKubelet");
     }
 }

@@ -189,6 +189,7 @@ pub struct Failure {
     /// Retry behaviour.
     pub class: FailureClass,
     /// Text of a [`Reason`](crate::Reason).
+    #[serde(deserialize_with = "crate::reason::deserialize")]
     pub reason: String,
     /// Failed operation and its error, with the last lines of the engine's output. At most [`MAX_TEXT`] characters.
     pub message: String,

@@ -766,6 +766,7 @@ pub struct Failures {
     /// Time of the last failure.
     pub at: Option<Timestamp>,
     /// Reason of the last failure.
+    #[serde(deserialize_with = "crate::reason::deserialize")]
     pub reason: String,
     /// Message of the last failure.
     pub message: String,

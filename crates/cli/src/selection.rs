@@ -1,6 +1,7 @@
 //! Selection of the resources of a command, and one change of each.
 
 use alustan_api::Terraform;
+use alustan_api::reason::current;
 use alustan_core::observed::Key;
 use clap::{ArgGroup, Args};
 use serde_json::Value;
@@ -86,9 +87,9 @@ impl Selection {
     }
 }
 
-/// Returns true if condition Ready of `tf` has the reason `wanted`. `None` matches any reason.
+/// Returns true if condition Ready of `tf` has the reason `wanted`, also by its earlier name. `None` matches any reason.
 fn has_reason(tf: &Terraform, wanted: Option<&str>) -> bool {
-    wanted.is_none_or(|wanted| reason(tf) == Some(wanted))
+    wanted.is_none_or(|wanted| reason(tf).map(current) == Some(current(wanted)))
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Kubernetes events: one for each change of a watched condition.
 
-use alustan_api::{Reason, TerraformStatus};
+use alustan_api::{Reason, TerraformStatus, reason};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 /// An event about a resource.
@@ -35,8 +35,9 @@ pub fn events(previous: Option<&TerraformStatus>, next: &TerraformStatus) -> Vec
         .filter_map(|(kind, every)| {
             let now = condition(next, kind)?;
             let before = previous.and_then(|status| condition(status, kind));
-            let same =
-                before.is_some_and(|old| old.status == now.status && old.reason == now.reason);
+            let same = before.is_some_and(|old| {
+                old.status == now.status && reason::current(&old.reason) == now.reason
+            });
             let bad = now.status == "False";
             let told = match now.status.as_str() {
                 "Unknown" => every && STEPS.iter().any(|step| now.reason == *step),

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use alustan_api::report::RunResult;
 use alustan_api::run::{Notice, Notices, RunKind};
-use alustan_api::{Reason, NotificationEvent, State, Terraform, TerraformStatus};
+use alustan_api::{NotificationEvent, Reason, State, Terraform, TerraformStatus, reason};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
@@ -233,7 +233,7 @@ impl<'a> Look<'a> {
         let applied = status.last_applied.as_ref().map(|it| seconds(it.time.0));
         let source = status.source.as_ref();
         vec![
-            ready.reason.clone(),
+            reason::current(&ready.reason).to_owned(),
             status.observed_generation.unwrap_or_default().to_string(),
             source.and_then(|it| it.context.clone()).unwrap_or_default(),
             applied.unwrap_or_default(),

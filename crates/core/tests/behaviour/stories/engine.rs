@@ -226,7 +226,8 @@ fn runner_gets_applied_engine_unless_switch_is_allowed() {
         .failure
         .as_mut()
         .unwrap()
-        .reason = "EngineChangeNotAllowed".to_owned();
+        // Report of an earlier runner image.
+        .reason = "EngineSwitch".to_owned();
     world.settle();
     assert_eq!(
         (world.reason().as_str(), world.is_stalled()),
