@@ -1,5 +1,10 @@
 //! Stable reasons of conditions, events, runs, logs and metrics.
 
+#![expect(
+    missing_docs,
+    reason = "docs/troubleshooting.md describes the variants"
+)]
+
 use serde::{Deserialize as _, Deserializer};
 
 /// Stable reason of conditions, events, `status.runs[].reason`, logs and metrics. `docs/troubleshooting.md` describes each reason.
@@ -20,10 +25,6 @@ use serde::{Deserialize as _, Deserializer};
     strum::VariantArray,
 )]
 #[strum(const_into_str)]
-#[expect(
-    missing_docs,
-    reason = "docs/troubleshooting.md describes the variants"
-)]
 pub enum Reason {
     Abandoned,
     ApiError,
@@ -236,24 +237,6 @@ pub enum Reason {
     WorkspaceFailed,
 }
 
-/// Earlier names of reasons, which records, status and reports of earlier versions contain.
-const RENAMED: [(&str, Reason); 14] = [
-    ("BuildIdentityElsewhere", Reason::BuildServiceAccountUnsupported),
-    ("ClaimInTheWay", Reason::VolumeTerminating),
-    ("EngineSwitch", Reason::EngineChangeNotAllowed),
-    ("ExpressionLost", Reason::ExpressionAborted),
-    ("InputsChanging", Reason::WaitingForUpstream),
-    ("JobInTheWay", Reason::JobNameConflict),
-    ("NotText", Reason::ValueNotUTF8),
-    ("NothingKnown", Reason::RunRecordMissing),
-    ("OutputsNotOurs", Reason::OutputsOwnershipConflict),
-    ("PodLost", Reason::PodTerminated),
-    ("Random", Reason::RandomSourceUnavailable),
-    ("RecordInTheWay", Reason::RunRecordConflict),
-    ("RunOverdue", Reason::RunDeadlineExceeded),
-    ("StateNotOurs", Reason::StateOwnershipConflict),
-];
-
 /// Replaces a reason that is not a [`Reason`].
 pub const OTHER: &str = "Other";
 
@@ -268,8 +251,23 @@ impl Reason {
 
     /// Parses a stored reason, also by its earlier name.
     pub fn from_stored(reason: &str) -> Option<Self> {
-        let renamed = RENAMED.iter().find(|(earlier, _)| *earlier == reason);
-        renamed.map_or_else(|| reason.parse().ok(), |(_, current)| Some(*current))
+        Some(match reason {
+            "BuildIdentityElsewhere" => Self::BuildServiceAccountUnsupported,
+            "ClaimInTheWay" => Self::VolumeTerminating,
+            "EngineSwitch" => Self::EngineChangeNotAllowed,
+            "ExpressionLost" => Self::ExpressionAborted,
+            "InputsChanging" => Self::WaitingForUpstream,
+            "JobInTheWay" => Self::JobNameConflict,
+            "NotText" => Self::ValueNotUTF8,
+            "NothingKnown" => Self::RunRecordMissing,
+            "OutputsNotOurs" => Self::OutputsOwnershipConflict,
+            "PodLost" => Self::PodTerminated,
+            "Random" => Self::RandomSourceUnavailable,
+            "RecordInTheWay" => Self::RunRecordConflict,
+            "RunOverdue" => Self::RunDeadlineExceeded,
+            "StateNotOurs" => Self::StateOwnershipConflict,
+            _ => return reason.parse().ok(),
+        })
     }
 }
 
@@ -281,7 +279,7 @@ pub fn bounded(reason: &str) -> &'static str {
 
 /// Replaces the earlier name of a stored reason by its current name.
 pub fn current(reason: &str) -> &str {
-    Reason::from_stored(reason).map_or(reason, Reason::as_str)
+    Reason::from_stored(reason).map_or(reason, |current| current.as_str())
 }
 
 /// Deserializes a stored reason with its current name.
@@ -323,14 +321,12 @@ mod tests {
 
     #[test]
     fn earlier_names_in_records_and_reports_are_replaced() {
-        for (earlier, reason) in RENAMED {
-            assert!(earlier.parse::<Reason>().is_err(), "{earlier}");
-            assert_eq!(bounded(earlier), reason.as_str());
-            let stored = serde_json::json!({"class": "User", "reason": earlier, "message": ""});
-            let failure: Failure = serde_json::from_value(stored.clone()).unwrap();
-            let failures: Failures = serde_json::from_value(stored).unwrap();
-            assert_eq!((failure.reason, failures.reason), (reason.to_string(), reason.to_string()));
-        }
+        let stored = serde_json::json!({"class": "User", "reason": "StateNotOurs", "message": ""});
+        let failure: Failure = serde_json::from_value(stored.clone()).unwrap();
+        assert_eq!(failure.reason, Reason::StateOwnershipConflict);
+        let failures: Failures = serde_json::from_value(stored).unwrap();
+        assert_eq!(failures.reason, Reason::StateOwnershipConflict);
+        assert_eq!(bounded("PodLost"), "PodTerminated");
         assert_eq!(current("SomethingOfKubelet"), "SomethingOfKubelet");
     }
 }

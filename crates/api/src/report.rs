@@ -4,6 +4,7 @@ use k8s_openapi::jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::engine::Engine;
+use crate::reason::ReasonText;
 use crate::run_kind::RunKind;
 use crate::state_lock::StateLock;
 
@@ -193,6 +194,32 @@ pub struct Failure {
     pub reason: String,
     /// Failed operation and its error, with the last lines of the engine's output. At most [`MAX_TEXT`] characters.
     pub message: String,
+}
+
+impl Failure {
+    /// Creates a failure.
+    pub fn new(class: FailureClass, reason: impl ReasonText, message: impl Into<String>) -> Self {
+        Self {
+            class,
+            reason: reason.into(),
+            message: message.into(),
+        }
+    }
+
+    /// Creates a transient failure.
+    pub fn transient(reason: impl ReasonText, message: impl Into<String>) -> Self {
+        Self::new(FailureClass::Transient, reason, message)
+    }
+
+    /// Creates a failure of the module, its variables or the managed objects.
+    pub fn module(reason: impl ReasonText, message: impl Into<String>) -> Self {
+        Self::new(FailureClass::Module, reason, message)
+    }
+
+    /// Creates a failure that requires a change by the user.
+    pub fn user(reason: impl ReasonText, message: impl Into<String>) -> Self {
+        Self::new(FailureClass::User, reason, message)
+    }
 }
 
 /// Retry behaviour of a failure (rule 10).

@@ -59,7 +59,10 @@ fn backend_without_provider_equals_missing_backend() {
 #[test]
 fn local_backend_of_the_module_alone_is_refused() {
     let error = resolve(None, Some("local")).err().unwrap();
-    assert_eq!((error.reason().as_str(), &error), ("InvalidBackend", &Error::Lost));
+    assert_eq!(
+        (error.reason(), &error),
+        (Reason::InvalidBackend, &Error::Lost)
+    );
     let local = spec(json!({ "provider": "local" }));
     assert!(!resolve(Some(&local), Some("local")).unwrap().write_block);
 }
@@ -145,7 +148,7 @@ fn each_provider_maps_to_an_engine_backend(
     let partial = resolve(Some(&spec), Some(kind)).unwrap();
     assert!(!partial.write_block && partial.config == inputs.config);
     let conflict = resolve(Some(&spec), Some("consul")).err().unwrap();
-    assert_eq!(conflict.reason().as_str(), "BackendConflict");
+    assert_eq!(conflict.reason(), Reason::BackendConflict);
     assert!(conflict.to_string().contains("`backend \"consul\"` block"));
 }
 
@@ -179,7 +182,7 @@ fn invalid_backend_is_refused_with_its_field(
 ) {
     let error = resolve(Some(&spec(fields)), None).err().unwrap();
     let text = error.to_string();
-    assert_eq!(error.reason().as_str(), "InvalidBackend");
+    assert_eq!(error.reason(), Reason::InvalidBackend);
     assert!(
         text.starts_with(&format!("spec.backend.{field}: ")),
         "{text}"

@@ -154,7 +154,9 @@ impl Error {
                 kube::Error::Api(status) if status.is_forbidden() => {
                     admission::refused_by(&status.message).unwrap_or(Reason::Forbidden)
                 }
-                kube::Error::Api(status) if status.code < 500 && status.code != 429 => Reason::Rejected,
+                kube::Error::Api(status) if status.code < 500 && status.code != 429 => {
+                    Reason::Rejected
+                }
                 kube::Error::Api(status) if status.code == 500 => Reason::ApiError,
                 _ => Reason::ApiUnavailable,
             },

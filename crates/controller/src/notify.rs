@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use alustan_api::run::{Notice, Notices};
-use alustan_api::{Reason, Notification, NotificationEvent, Terraform, TerraformStatus};
+use alustan_api::{Notification, NotificationEvent, Reason, Terraform, TerraformStatus};
 use alustan_core::observed::Seen;
 use alustan_core::status::events::Event;
 use alustan_core::status::notifications::{note, settle, take_up, until};

@@ -344,15 +344,14 @@ impl<'a> Observer<'a> {
                 let resolved = queries::by_digest(&wanted.reference, &digest);
                 Answer::Known(wanted.pinned(resolved))
             }
-            Answer::Known(None) => failed(Failure {
-                class: FailureClass::User,
-                reason: Reason::BaseImageNotFound.into(),
-                message: format!(
+            Answer::Known(None) => failed(Failure::user(
+                Reason::BaseImageNotFound,
+                format!(
                     "{}: the registry has no {}",
                     wanted.named_by(self.tf),
                     wanted.reference
                 ),
-            }),
+            )),
             Answer::Pending => Answer::Pending,
             Answer::Failed {
                 failure, retry_at, ..

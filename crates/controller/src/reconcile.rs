@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use alustan_api::{Reason, FINALIZER, State, Terraform, TerraformStatus, labels};
+use alustan_api::{FINALIZER, Reason, State, Terraform, TerraformStatus, labels};
 use alustan_core::decide::decide;
 use alustan_core::decide::start_run::class;
 use alustan_core::metacontroller::{Pace, pace};

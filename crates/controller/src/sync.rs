@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use alustan_api::{Reason, FINALIZER, TerraformStatus};
+use alustan_api::{FINALIZER, Reason, TerraformStatus};
 use alustan_core::decide::approval::sets_approval;
 use alustan_core::metacontroller::{Answer, Asked, Pace, Refusal};
 use kube::api::Api;

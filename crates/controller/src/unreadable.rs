@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use alustan_api::report::{Failure, FailureClass};
+use alustan_api::report::Failure;
 use alustan_api::{Reason, Terraform, json_size};
 use alustan_core::decide::deletion::parse_leniently;
 use alustan_core::status::events::Event;
@@ -34,15 +34,14 @@ pub(crate) fn event(error: &str) -> Event {
 
 /// Returns the failure of a deleted, unreadable resource without a pin, which cannot be destroyed.
 pub(crate) fn failure(error: &str) -> Failure {
-    Failure {
-        class: FailureClass::User,
-        reason: Reason::ResourceUnreadable.into(),
-        message: format!(
+    Failure::user(
+        Reason::ResourceUnreadable,
+        format!(
             "this version of the operator cannot read the resource, and the resource has no pin: \
              {error}. Correct the resource, or run the version of the operator that it was written \
              for"
         ),
-    }
+    )
 }
 
 /// Reads the deleted resource `invalid`: readable fields from the API server, all others from the pin. The metadata comes from the

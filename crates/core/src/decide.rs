@@ -24,7 +24,7 @@ mod state_volume;
 use alustan_api::conditions::update;
 use alustan_api::report::{Failure, FailureClass};
 use alustan_api::run::{BackendInputs, PinnedImage, RunKind, RunPhase, Trigger};
-use alustan_api::{Reason, GitRepo, State, Terraform, TerraformStatus};
+use alustan_api::{GitRepo, Reason, State, Terraform, TerraformStatus};
 use alustan_expressions::{Nothing, OBJECT};
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;

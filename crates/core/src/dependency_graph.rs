@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, OnceLock};
 
-use alustan_api::report::{Failure, FailureClass};
-use alustan_api::{Reason, OutputsRef, Terraform, TerraformStatus};
+use alustan_api::report::Failure;
+use alustan_api::{OutputsRef, Reason, Terraform, TerraformStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::ResourceExt;
 use kube::core::Selector;
@@ -262,7 +262,9 @@ impl<'a> DependencyGraph<'a> {
                 waiting.insert(key.clone(), vec![Key::of(at)]);
                 let why = match self.get(key).map(|it| (it, standing(it))) {
                     None => Reason::DependencyNotFound.into(),
-                    Some((it, Standing::NotReady { reason, .. })) if reason == Reason::DependencyNotReady => {
+                    Some((it, Standing::NotReady { reason, .. }))
+                        if reason == Reason::DependencyNotReady =>
+                    {
                         next.push(it);
                         continue;
                     }
@@ -321,7 +323,7 @@ impl<'a> DependencyGraph<'a> {
     /// `cross_namespace`; the message names the field.
     pub fn check(&mut self, tf: &Terraform, cross_namespace: bool) -> Result<(), Failure> {
         if !cross_namespace && let Some((field, namespace)) = beyond(tf) {
-            return Err(wrong(
+            return Err(Failure::user(
                 Reason::CrossNamespaceReference,
                 format!(
                     "{field}.namespace: {namespace} is another namespace; references to it require \
@@ -332,25 +334,24 @@ impl<'a> DependencyGraph<'a> {
         for (i, of) in outputs_refs(tf) {
             selector(of.selector.as_ref()).map_err(|error| {
                 let field = format!("spec.variablesFrom[{i}].terraformRef");
-                wrong(Reason::InvalidSelector, format!("{field}.{error}"))
+                Failure::user(Reason::InvalidSelector, format!("{field}.{error}"))
             })?;
         }
-        let cycle = self.cycle(tf).map_err(|TooMany| Failure {
+        let cycle = self.cycle(tf).map_err(|TooMany| Failure::transient(
             // Other resources may have caused it.
-            class: FailureClass::Transient,
-            reason: Reason::TooManyDependencies.into(),
-            message: format!(
+Reason::TooManyDependencies,
+format!(
                 "spec.variablesFrom: finding all dependencies of the resource requires more than \
                  {COMPARISONS} label comparisons; use name instead of selector, also in the \
                  dependencies"
             ),
-        })?;
+))?;
         let Some((field, path)) = cycle else {
             return Ok(());
         };
         let here = tf.namespace().unwrap_or_default();
         let path: Vec<_> = path.iter().map(|it| it.seen_from(&here)).collect();
-        Err(wrong(
+        Err(Failure::user(
             Reason::DependencyCycle,
             format!(
                 "{field}: dependency cycle: {}; remove one of these references",
@@ -413,12 +414,18 @@ pub(crate) fn standing_with(tf: &Terraform, status: Option<&TerraformStatus>) ->
     }
     let mut conditions = status.into_iter().flat_map(|status| &status.conditions);
     let Some(ready) = conditions.find(|it| it.type_ == "Ready") else {
-        return not_ready(Reason::AwaitingProcessing.into(), "the resource has no status yet");
+        return not_ready(
+            Reason::AwaitingProcessing.into(),
+            "the resource has no status yet",
+        );
     };
     let current = status.and_then(|it| it.observed_generation) == tf.metadata.generation;
     match (ready.status.as_str(), current) {
         ("True", true) => Standing::Ready,
-        ("True", false) => not_ready(Reason::AwaitingProcessing.into(), "the latest spec is not reconciled"),
+        ("True", false) => not_ready(
+            Reason::AwaitingProcessing.into(),
+            "the latest spec is not reconciled",
+        ),
         _ => not_ready(ready.reason.clone(), &ready.message),
     }
 }
@@ -448,14 +455,6 @@ fn names_it(tf: &Terraform, it: &Terraform) -> bool {
     let mut outputs = outputs_refs(tf).filter_map(|(_, of)| Some((of.name.as_ref()?, of)));
     depends_on.any(|of| is_it(&of.name, &of.namespace))
         || outputs.any(|(name, of)| is_it(name, &of.namespace))
-}
-
-fn wrong(reason: Reason, message: String) -> Failure {
-    Failure {
-        class: FailureClass::User,
-        reason: reason.into(),
-        message,
-    }
 }
 
 /// Returns the first field of `tf` with a reference to another namespace, and that namespace.

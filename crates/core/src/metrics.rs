@@ -110,7 +110,7 @@ definitions! {
         "Resources with condition Stalled, by reason; they are not retried until something changes";
     DRIFTED = Gauge "alustan_resources_drifted" []
         "Resources with condition `InSync` False: their real objects differ from the configuration";
-    Reason::AwaitingApproval_APPROVAL = Gauge "alustan_resources_awaiting_approval" []
+    AWAITING_APPROVAL = Gauge "alustan_resources_awaiting_approval" []
         "Resources with a plan that waits for approval";
     SUSPENDED = Gauge "alustan_resources_suspended" [] "Resources with spec.suspend";
     OLDEST_NOT_READY = Gauge "alustan_oldest_not_ready_timestamp_seconds" [REASON]
@@ -590,7 +590,12 @@ mod tests {
             resource(State::Pending, &[no(Condition::Ready, "WordOfKubelet")]),
             resource(
                 State::AwaitingApproval,
-                &[Verdict::new(Condition::Ready, None, Reason::AwaitingApproval, "")],
+                &[Verdict::new(
+                    Condition::Ready,
+                    None,
+                    Reason::AwaitingApproval,
+                    "",
+                )],
             ),
         ];
         let counts = count(all.iter().map(Some).chain([None]), at(0));
@@ -669,10 +674,19 @@ mod tests {
     #[test]
     fn ready_building_or_stalled_resource_has_no_failure_age() {
         let stalled = since(&[
-            (Verdict::new(Condition::Ready, false, Reason::StateLost, ""), 1),
-            (Verdict::new(Condition::Stalled, true, Reason::StateLost, ""), 1),
+            (
+                Verdict::new(Condition::Ready, false, Reason::StateLost, ""),
+                1,
+            ),
+            (
+                Verdict::new(Condition::Stalled, true, Reason::StateLost, ""),
+                1,
+            ),
         ]);
-        let building = since(&[(Verdict::new(Condition::Ready, None, Reason::Building, ""), 1)]);
+        let building = since(&[(
+            Verdict::new(Condition::Ready, None, Reason::Building, ""),
+            1,
+        )]);
         let ready = since(&[(Verdict::new(Condition::Ready, true, Reason::Applied, ""), 1)]);
         assert_eq!(oldest(&[stalled, building, ready]), Oldest::default());
     }

@@ -251,7 +251,12 @@ mod tests {
     }
 
     #[rstest]
-    #[case(false, Reason::BackendMissing, "gone", "set spec.backend.bootstrap: true")]
+    #[case(
+        false,
+        Reason::BackendMissing,
+        "gone",
+        "set spec.backend.bootstrap: true"
+    )]
     #[case(true, Reason::BackendMissing, "gone", "bucket b contained the state")]
     #[case(
         false,

@@ -14,9 +14,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use alustan_api::{Reason, EngineName};
 use alustan_api::report::{Failure, StepTimes, Undeclared};
 use alustan_api::run::{Lineage, RunInputs, RunKind, RunRecord, ScriptTexts, StateLock};
+use alustan_api::{EngineName, Reason};
 
 use crate::backend;
 use crate::cache;
@@ -128,16 +128,16 @@ impl Session {
         let directory = module_directory(&layout.module_copy(), &inputs.path)
             .filter(|it| it.is_dir())
             .ok_or_else(|| {
-                user(
-                    Reason::PathNotFound,
-                    format!("the context has no folder {:?}", inputs.path),
-                )
+                let message = format!("the context has no folder {:?}", inputs.path);
+                user(Reason::PathNotFound, message)
             })?;
         let search_path = vars
             .get("PATH")
             .map_or("/usr/local/bin:/usr/bin:/bin", String::as_str);
-        let engine = Engine::find(search_path)
-            .ok_or_else(|| user(Reason::EngineNotFound, "the image has no `terraform` in PATH"))?;
+        let engine = Engine::find(search_path).ok_or_else(|| {
+            let message = "the image has no `terraform` in PATH";
+            user(Reason::EngineNotFound, message)
+        })?;
         let server = state::start_server(&inputs, &secrets, &record).await?;
         let values = variables::normalise(&inputs.variables);
         let declared = variables::read_declared(&directory, engine.opentofu);
@@ -153,7 +153,8 @@ impl Session {
         let undeclared = variables::undeclared(&inputs.own_variables, &declared, has_scripts);
         let destroys = claimed.record.run.as_ref().is_some_and(|run| run.destroys);
         if inputs.strict_variables && !destroys && !undeclared.is_empty() {
-            return Err(user(Reason::VariableUndeclared, variables::advice(&undeclared)));
+            let message = variables::advice(&undeclared);
+            return Err(user(Reason::VariableUndeclared, message));
         }
         let server_vars = server
             .as_ref()

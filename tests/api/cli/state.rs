@@ -138,7 +138,8 @@ async fn state_is_pushed_and_pulled_and_the_previous_one_kept() {
     assert!(why.contains("its lineage m differs"), "{why}");
     let told = run(&space, &format!("state push web {foreign} --force")).await;
     assert!(
-        told.err.contains("StateOwnershipConflict unless spec.backend.adopt"),
+        told.err
+            .contains("StateOwnershipConflict unless spec.backend.adopt"),
         "{told:?}"
     );
     told.done();

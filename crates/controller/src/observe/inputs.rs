@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use alustan_api::report::{Failure, FailureClass};
+use alustan_api::report::Failure;
 use alustan_api::run::ScriptTexts;
-use alustan_api::{Reason, KeyRef, Script, Terraform};
+use alustan_api::{KeyRef, Reason, Script, Terraform};
 use alustan_core::objects::prepare::{HTTPS_FILES, SSH_FILES};
 use alustan_core::objects::secrets::DOCKER_CONFIG;
 use alustan_core::observed::{Incomplete, InputsSeen};
@@ -141,7 +141,7 @@ impl Reader<'_> {
             "Secret" => Reason::SecretNotFound,
             _ => Reason::ConfigMapNotFound,
         };
-        waits(
+        Failure::transient(
             reason,
             format!(
                 "{field}: {kind} {name} does not exist in namespace {}; reconciliation resumes \
@@ -156,7 +156,7 @@ impl Reader<'_> {
             "Secret" => Reason::SecretKeyNotFound,
             _ => Reason::ConfigMapKeyNotFound,
         };
-        waits(
+        Failure::transient(
             reason,
             format!(
                 "{field}: {kind} {name} in namespace {} has no key {key}; reconciliation resumes \
@@ -238,10 +238,12 @@ impl Reader<'_> {
                 &reference.key,
             )));
         };
-        let config = found!(DockerConfig::parse(&value.0).map_err(|error| waits(
-            error.reason(),
-            format!("{field}: key {key} of Secret {}: {error}", reference.name),
-        )));
+        let config = found!(
+            DockerConfig::parse(&value.0).map_err(|error| Failure::transient(
+                error.reason(),
+                format!("{field}: key {key} of Secret {}: {error}", reference.name),
+            ))
+        );
         let pulls = key == DOCKER_CONFIG
             && secret.type_.as_deref() == Some("kubernetes.io/dockerconfigjson")
             && config.is_universal();
@@ -333,19 +335,7 @@ fn check_script(place: &str, text: String) -> Result<String, Failure> {
         "{place} is {} bytes; a script has at most {LARGEST_SCRIPT} bytes",
         text.len()
     );
-    Err(Failure {
-        class: FailureClass::User,
-        ..waits(Reason::InputTooLarge, message)
-    })
-}
-
-/// Transient failure for an input that does not exist yet. It does not use the retry budget.
-pub(super) fn waits(reason: Reason, message: String) -> Failure {
-    Failure {
-        class: FailureClass::Transient,
-        reason: reason.into(),
-        message,
-    }
+    Err(Failure::user(Reason::InputTooLarge, message))
 }
 
 fn text(bytes: &ByteString) -> String {

@@ -4,16 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use alustan_api::labels::{self, Component};
-use alustan_api::report::{Failure, FailureClass, PrepareReport};
+use alustan_api::report::{Failure, PrepareReport};
 use alustan_api::run::RunKind;
 use alustan_api::{Reason, Terraform, names};
 use alustan_core::model::{admission, progress};
 use alustan_core::objects::build_job::BUILD_CONTAINER;
 use alustan_core::objects::prepare::{PREPARE_CONTAINER, PULL_CONTAINER};
 use alustan_core::objects::run_job::ENGINE_CONTAINER;
-use alustan_core::observed::{
-    BuildSeen, BuildState, JobSeen, LentSeen, OwnJob, Waiting,
-};
+use alustan_core::observed::{BuildSeen, BuildState, JobSeen, LentSeen, OwnJob, Waiting};
 use k8s_openapi::api::batch::v1::{Job, JobCondition};
 use k8s_openapi::api::core::v1::{
     Container, ContainerStateTerminated, ContainerStatus, Pod, Secret,
@@ -333,34 +331,33 @@ fn cut_off(pod: Option<&Arc<Pod>>, end: &ContainerStateTerminated) -> Option<Fai
     let killed = (matches!(end.exit_code, 137 | 143) && end.reason.as_deref() != Some("OOMKilled"))
         .then(|| format!("terminated by a signal, exit code {}", end.exit_code));
     let why = status.reason.clone().or(disrupted).or(killed)?;
-    Some(Failure {
-        class: FailureClass::Transient,
-        reason: Reason::PodTerminated.into(),
-        message: format!("the build pod was terminated: {why}"),
-    })
+    Some(Failure::transient(
+        Reason::PodTerminated,
+        format!("the build pod was terminated: {why}"),
+    ))
 }
 
 fn builder_failure(end: &ContainerStateTerminated) -> Failure {
     let reason = end.reason.as_deref().unwrap_or("Error");
-    Failure {
-        class: FailureClass::Module,
-        reason: Reason::BuildFailed.into(),
-        message: format!(
+    Failure::module(
+        Reason::BuildFailed,
+        format!(
             "the builder failed with exit code {} ({reason})",
             end.exit_code
         ),
-    }
+    )
 }
 
 fn prepare_failure(end: &ContainerStateTerminated) -> Failure {
-    reported(end).unwrap_or_else(|| Failure {
-        class: FailureClass::Module,
-        reason: Reason::PrepareFailed.into(),
-        message: format!(
-            "failed to prepare the module: exit code {} ({})",
-            end.exit_code,
-            end.reason.as_deref().unwrap_or("Error")
-        ),
+    reported(end).unwrap_or_else(|| {
+        Failure::module(
+            Reason::PrepareFailed,
+            format!(
+                "failed to prepare the module: exit code {} ({})",
+                end.exit_code,
+                end.reason.as_deref().unwrap_or("Error")
+            ),
+        )
     })
 }
 
@@ -383,11 +380,7 @@ fn lost(name: &str, end: &JobCondition) -> Failure {
             "failed without a container status: its pod was deleted or did not start",
         )
     };
-    Failure {
-        class: FailureClass::Transient,
-        reason: reason.into(),
-        message: format!("build {name} {what}"),
-    }
+    Failure::transient(reason, format!("build {name} {what}"))
 }
 
 fn moment(time: Option<&Time>) -> Timestamp {
@@ -490,7 +483,10 @@ fn stuck(pod: &Pod) -> Option<Waiting> {
         let unscheduled = conditions
             .iter()
             .find(|condition| condition.type_ == "PodScheduled" && condition.status == "False")?;
-        let reason = unscheduled.reason.as_deref().unwrap_or(Reason::Unschedulable.as_str());
+        let reason = unscheduled
+            .reason
+            .as_deref()
+            .unwrap_or(Reason::Unschedulable.as_str());
         Some(Waiting {
             reason: reason.to_owned(),
             message: unscheduled.message.clone().unwrap_or_default(),

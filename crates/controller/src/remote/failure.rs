@@ -15,11 +15,11 @@ pub(crate) fn class(transient: bool) -> FailureClass {
 }
 
 pub(crate) fn source(error: &alustan_source::Error) -> Failure {
-    Failure {
-        class: class(error.is_transient()),
-        reason: error.reason().into(),
-        message: chain("spec.gitRepo", error),
-    }
+    Failure::new(
+        class(error.is_transient()),
+        error.reason(),
+        chain("spec.gitRepo", error),
+    )
 }
 
 /// Returns the failure to fetch the module at `revision`.
@@ -38,11 +38,11 @@ pub(crate) fn at_commit(revision: &Revision, error: &alustan_source::Error) -> F
 }
 
 pub(crate) fn registry(field: &str, error: &alustan_registry::Error) -> Failure {
-    Failure {
-        class: class(error.is_transient()),
-        reason: error.reason().into(),
-        message: chain(field, error),
-    }
+    Failure::new(
+        class(error.is_transient()),
+        error.reason(),
+        chain(field, error),
+    )
 }
 
 pub(crate) fn chain(field: &str, error: &dyn std::error::Error) -> String {

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use alustan_api::report::{Failure, FailureClass};
+use alustan_api::report::Failure;
 use alustan_api::run::key;
-use alustan_api::{Reason, Prune, Terraform, names};
+use alustan_api::{Prune, Reason, Terraform, names};
 use alustan_core::digest as hash;
 use alustan_core::model::image::ImagePlan;
 use alustan_core::objects::secrets;
@@ -179,16 +179,15 @@ impl Work {
     }
 
     fn too_slow(&self) -> Failure {
-        Failure {
-            class: FailureClass::Transient,
-            reason: Reason::PruneTimeout.into(),
-            message: format!(
+        Failure::transient(
+            Reason::PruneTimeout,
+            format!(
                 "{FIELD}: failed to remove all old images and contexts from {} within {} minutes; \
                  the next pruning, within a day, removes the remaining ones",
                 self.name,
                 LONGEST.as_secs() / 60
             ),
-        }
+        )
     }
 
     async fn remove(&self, now: Timestamp, removed: &mut usize) -> Result<(), Failure> {
@@ -307,16 +306,15 @@ fn read<T: DeserializeOwned>(secret: &Secret, bytes: &[u8]) -> Result<T, Failure
 }
 
 fn unreadable(secret: &Secret) -> Failure {
-    Failure {
-        class: FailureClass::Transient,
-        reason: Reason::PruneSkipped.into(),
-        message: format!(
+    Failure::transient(
+        Reason::PruneSkipped,
+        format!(
             "{FIELD}: skipped pruning in namespace {}: failed to read Secret {}; restore or delete \
              the Secret",
             secret.namespace().unwrap_or_default(),
             secret.name_any()
         ),
-    }
+    )
 }
 
 /// Returns the number of the current day of the resource. Days of different resources begin at different times.

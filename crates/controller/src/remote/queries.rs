@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use alustan_api::report::{Failure, FailureClass};
-use alustan_api::{Reason, GitRepo, Terraform};
+use alustan_api::{GitRepo, Reason, Terraform};
 use alustan_core::digest as hash;
 use alustan_core::model::allow_list::Allowed;
 use alustan_core::model::progress;
@@ -50,10 +50,8 @@ impl Repository {
     /// If a field of `spec.gitRepo` is invalid.
     pub(crate) fn of(tf: &Terraform, credentials: &Credentials) -> Result<Self, Failure> {
         let repo = &tf.spec.git_repo;
-        let wrong = |field: &str, error: &alustan_source::Error| Failure {
-            class: FailureClass::User,
-            reason: error.reason().into(),
-            message: format!("spec.gitRepo.{field}: {error}"),
+        let wrong = |field: &str, error: &alustan_source::Error| {
+            Failure::user(error.reason(), format!("spec.gitRepo.{field}: {error}"))
         };
         let url = RepositoryUrl::parse(&repo.url).map_err(|error| wrong("url", &error))?;
         let reference = reference(repo).map_err(|(field, error)| wrong(field, &error))?;
@@ -229,13 +227,14 @@ pub(crate) fn digest(
         identity(&access, docker)
     );
     let client = cx.registry.clone();
-    let missing = pushed_by.map(|job| Failure {
-        class: FailureClass::Transient,
-        reason: Reason::ImageMissing.into(),
-        message: format!(
-            "spec.containerRegistry: the registry does not have {reference}, which build {job} \
+    let missing = pushed_by.map(|job| {
+        Failure::transient(
+            Reason::ImageMissing,
+            format!(
+                "spec.containerRegistry: the registry does not have {reference}, which build {job} \
              pushed"
-        ),
+            ),
+        )
     });
     let ask: Ask<Option<String>> = Box::new(move || {
         let (client, image, access) = (client.clone(), image.clone(), access.clone());
@@ -368,14 +367,13 @@ async fn store(
 }
 
 fn not_stored(error: &io::Error) -> Failure {
-    Failure {
-        class: FailureClass::Transient,
-        reason: Reason::GitCacheUnusable.into(),
-        message: format!(
+    Failure::transient(
+        Reason::GitCacheUnusable,
+        format!(
             "failed to store the context in the cache directory: {error}; free space on the volume of \
              --cache-dir, or make it writable; the push is retried automatically"
         ),
-    }
+    )
 }
 
 impl Repository {
@@ -403,10 +401,11 @@ impl Repository {
         let bytes = context
             .bytes
             .filter(|_| context.digest.as_str() == seen.context);
-        bytes.map(Into::into).ok_or_else(|| Failure {
-            class: FailureClass::Transient,
-            reason: Reason::RevisionMoved.into(),
-            message: "the module changed before its context was pushed".to_owned(),
+        bytes.map(Into::into).ok_or_else(|| {
+            Failure::transient(
+                Reason::RevisionMoved,
+                "the module changed before its context was pushed",
+            )
         })
     }
 }
@@ -451,11 +450,10 @@ pub(crate) fn log(client: Client, namespace: String, pod: String) -> Ask<String>
 }
 
 fn cluster(error: &Error) -> Failure {
-    Failure {
-        class: FailureClass::Transient,
-        reason: Reason::ApiUnavailable.into(),
-        message: format!("the API server: {}", error.chain()),
-    }
+    Failure::transient(
+        Reason::ApiUnavailable,
+        format!("the API server: {}", error.chain()),
+    )
 }
 
 /// Adds the cause in `log` to the failure of a build: the last line of the form `error …` or `Error: …` (kaniko may print its usage
@@ -471,11 +469,8 @@ pub(crate) fn explain(failure: &Failure, log: &str) -> Failure {
         return failure.clone();
     };
     let (class, reason) = classify(line);
-    progress::failure(Failure {
-        class,
-        reason: reason.into(),
-        message: format!("{}: {line}", failure.message),
-    })
+    let message = format!("{}: {line}", failure.message);
+    progress::failure(Failure::new(class, reason, message))
 }
 
 fn classify(line: &str) -> (FailureClass, Reason) {

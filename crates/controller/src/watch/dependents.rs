@@ -79,7 +79,9 @@ fn news(tf: &Terraform) -> u64 {
     match standing(tf) {
         Standing::Ready => (true, String::new()),
         // The message names the resource that it ultimately waits for, which its dependents report.
-        Standing::NotReady { reason, message } if reason == Reason::DependencyNotReady => (false, message),
+        Standing::NotReady { reason, message } if reason == Reason::DependencyNotReady => {
+            (false, message)
+        }
         Standing::NotReady { reason, .. } => (false, reason),
         Standing::Missing => (false, String::new()),
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use alustan_api::Reason;
 use alustan_api::labels;
-use alustan_api::report::{Failure, FailureClass};
+use alustan_api::report::Failure;
 use futures::StreamExt;
 use kube::api::{Api, DynamicObject, ListParams, PartialObjectMeta};
 use kube::core::{ApiResource, DynamicResourceScope, GroupVersionKind, ListMeta};
@@ -243,15 +243,14 @@ impl Objects {
                 kinds.insert(key, found.clone());
                 Ok(Ok(found))
             }
-            Err(error) if error.is_unknown() => Ok(Err(Failure {
-                class: FailureClass::Transient,
-                reason: Reason::KindNotFound.into(),
-                message: format!(
+            Err(error) if error.is_unknown() => Ok(Err(Failure::transient(
+                Reason::KindNotFound,
+                format!(
                     "{field}: the cluster has no kind {} in {}; reconciliation resumes \
                      automatically once its CustomResourceDefinition exists",
                     which.kind, which.api_version
                 ),
-            })),
+            ))),
             Err(error) => Ok(Err(unreadable(field, which, &error))),
         }
     }
@@ -335,21 +334,19 @@ fn bare(object: PartialObjectMeta<DynamicObject>, resource: &ApiResource) -> Dyn
 /// Transient failure for an object that cannot be read. It affects only what depends on the object.
 fn unreadable(field: &str, which: &Which, error: &Error) -> Failure {
     let named = which.named("");
-    Failure {
-        class: FailureClass::Transient,
-        reason: Reason::ObjectUnreadable.into(),
-        message: format!(
+    Failure::transient(
+        Reason::ObjectUnreadable,
+        format!(
             "{field}: cannot read {named}: {}; retried automatically",
             error.chain()
         ),
-    }
+    )
 }
 
 fn forbidden(field: &str, which: &Which, resource: &ApiResource) -> Failure {
-    Failure {
-        class: FailureClass::Transient,
-        reason: Reason::ObjectForbidden.into(),
-        message: format!(
+    Failure::transient(
+        Reason::ObjectForbidden,
+        format!(
             "{field}: the operator is not allowed to read {}. Create a ClusterRole with the label \
              alustan.io/aggregate-to-controller: \"true\" and the rule {{apiGroups: [{:?}], \
              resources: [{}], verbs: [get, list, watch]}}",
@@ -357,7 +354,7 @@ fn forbidden(field: &str, which: &Which, resource: &ApiResource) -> Failure {
             resource.group,
             resource.plural,
         ),
-    }
+    )
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Active runs: status, cancellation, and startup timeouts.
 
-use alustan_api::report::{Failure, FailureClass};
+use alustan_api::report::Failure;
 use alustan_api::run::{RunKind, RunPhase, RunRecord, RunSpec};
 use alustan_api::{Reason, State, Terraform};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
@@ -84,7 +84,10 @@ impl ReconcileCase<'_> {
             (_, Some(_)) => Summary::busy(State::Planning, Reason::Suspended, "cancelling the run"),
             (_, None) => Summary {
                 state: State::Pending,
-                ..Summary::stalled(Reason::Suspended, "the current configuration has not been applied")
+                ..Summary::stalled(
+                    Reason::Suspended,
+                    "the current configuration has not been applied",
+                )
             },
         };
         if let Some(run) = run {
@@ -101,7 +104,11 @@ impl ReconcileCase<'_> {
     /// Returns the summary of the active run. A drift check or correction of the applied configuration leaves `Ready` unchanged (rule 7).
     pub(crate) fn running(&self, quiet: bool) -> Summary {
         let Some(run) = &self.current.run else {
-            return Summary::busy(State::Pending, Reason::AwaitingProcessing, "Awaiting processing");
+            return Summary::busy(
+                State::Pending,
+                Reason::AwaitingProcessing,
+                "Awaiting processing",
+            );
         };
         if quiet && run.kind == RunKind::Drift {
             let rest = self.at_rest();
@@ -271,11 +278,7 @@ impl ReconcileCase<'_> {
         if changed {
             self.cancel(&run.job, None);
         } else if self.now >= given_up_at {
-            let failure = Failure {
-                class: FailureClass::Transient,
-                reason: why.reason.clone(),
-                message: message.clone(),
-            };
+            let failure = Failure::transient(why.reason.clone(), message.clone());
             self.cancel(&run.job, Some(failure));
         }
         let message = if admission::is_refused(&why.reason) {

@@ -5,8 +5,8 @@
 use std::collections::BTreeMap;
 
 use alustan_api::labels::ALLOW_RUNS;
-use alustan_api::report::{Failure, FailureClass};
-use alustan_api::{Reason, ApprovalMode, Terraform};
+use alustan_api::report::Failure;
+use alustan_api::{ApprovalMode, Reason, Terraform};
 use kube::ResourceExt;
 
 use crate::model::allow_list::{Allowed, is_in_registry, is_in_repository, names};
@@ -137,34 +137,29 @@ fn account(
     }
     match accounts.get(name).unwrap_or(&AccountSeen::Absent) {
         AccountSeen::Open => None,
-        AccountSeen::Closed => Some(Failure {
-            class: FailureClass::User,
-            reason: Reason::ServiceAccountNotAllowed.into(),
-            message: format!(
+        AccountSeen::Closed => Some(Failure::user(
+            Reason::ServiceAccountNotAllowed,
+            format!(
                 "{field}: ServiceAccount {name} does not allow runs; its owner can allow them: \
                  kubectl annotate serviceaccount {name} -n {namespace} {ALLOW_RUNS}=true"
             ),
-        }),
-        AccountSeen::Absent => Some(Failure {
-            class: FailureClass::Transient,
-            reason: Reason::ServiceAccountNotFound.into(),
-            message: format!(
+        )),
+        AccountSeen::Absent => Some(Failure::transient(
+            Reason::ServiceAccountNotFound,
+            format!(
                 "{field}: ServiceAccount {name} does not exist in namespace {namespace}; \
                  reconciliation resumes automatically once it exists with annotation {ALLOW_RUNS}: \
                  \"true\""
             ),
-        }),
+        )),
     }
 }
 
 fn failure(reason: Reason, message: &str) -> Failure {
-    Failure {
-        class: FailureClass::User,
-        reason: reason.into(),
-        message: format!(
-            "{message}; the allow lists are in the ConfigMap of the operator flag --allowed"
-        ),
-    }
+    Failure::user(
+        reason,
+        format!("{message}; the allow lists are in the ConfigMap of the operator flag --allowed"),
+    )
 }
 
 fn or_nothing(list: &[String], nothing: &str) -> String {

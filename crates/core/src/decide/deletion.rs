@@ -8,7 +8,7 @@ mod pin_fallback;
 use alustan_api::labels::Component;
 use alustan_api::report::RunResult;
 use alustan_api::run::{RunKind, RunPhase, RunSpec};
-use alustan_api::{Reason, NotificationEvent, State, Terraform, names};
+use alustan_api::{NotificationEvent, Reason, State, Terraform, names};
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 

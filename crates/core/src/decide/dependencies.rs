@@ -3,7 +3,7 @@
 use alustan_api::conditions::{Kind, Verdict};
 use alustan_api::report::{Failure, FailureClass};
 use alustan_api::run::{Trigger, WaitingSince};
-use alustan_api::{Reason, BlockedBy, State};
+use alustan_api::{BlockedBy, Reason, State};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 use crate::model::case::ReconcileCase;
@@ -48,7 +48,10 @@ pub(crate) fn blocked_by(seen: &StackSeen) -> Vec<BlockedBy> {
         };
         Some((&it.name, reason))
     });
-    let dependents = seen.dependents.iter().map(|name| (name, Reason::Dependent.as_str()));
+    let dependents = seen
+        .dependents
+        .iter()
+        .map(|name| (name, Reason::Dependent.as_str()));
     dependencies
         .chain(dependents)
         .map(|(name, reason)| BlockedBy {

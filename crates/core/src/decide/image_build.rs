@@ -1,8 +1,8 @@
 //! Image lookup and builds.
 
-use alustan_api::report::{Failure, FailureClass, RunResult};
+use alustan_api::report::{Failure, RunResult};
 use alustan_api::run::{Failures, History, Pin};
-use alustan_api::{Reason, BuilderKind, State, Terraform, names};
+use alustan_api::{BuilderKind, Reason, State, Terraform, names};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 use crate::decide::{retry, run_result, start_run};
@@ -185,11 +185,7 @@ fn going_on(
     let given_up_at = since + patience(&why, case.settings);
     let message = format!("the build of the runner image cannot start: {why}");
     if case.now >= given_up_at {
-        let failure = Failure {
-            class: FailureClass::Transient,
-            reason: why.reason,
-            message,
-        };
+        let failure = Failure::transient(why.reason, message);
         return broken(case, plan, build, &failure, case.now);
     }
     let message = format!(

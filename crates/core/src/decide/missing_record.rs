@@ -90,7 +90,11 @@ pub(crate) fn begin(tf: &Terraform, seen: &Seen, now: Timestamp) -> Decision {
         let message = format!("{NOTHING_KNOWN}{}", how_to_abandon(tf));
         Summary::busy(State::Destroying, Reason::RunRecordMissing, message)
     } else {
-        Summary::busy(State::Pending, Reason::AwaitingProcessing, "Awaiting processing")
+        Summary::busy(
+            State::Pending,
+            Reason::AwaitingProcessing,
+            "Awaiting processing",
+        )
     };
     decision(tf, seen, steps, &situation, now)
 }

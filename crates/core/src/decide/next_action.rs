@@ -1,7 +1,7 @@
 //! Next action of a resource with known module and inputs (rules 5 to 7, and 10).
 
 use alustan_api::run::{Applied, PendingPlan, RunKind, Trigger};
-use alustan_api::{Reason, DriftMode, State};
+use alustan_api::{DriftMode, Reason, State};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 
@@ -203,7 +203,11 @@ impl ReconcileCase<'_> {
         if let Some(plan) = applied.and_then(|it| self.pending(&it.config_hash)) {
             return Summary {
                 ready: sick.is_none().then_some(true),
-                ..Summary::busy(State::AwaitingApproval, Reason::AwaitingApproval, self.asks(plan))
+                ..Summary::busy(
+                    State::AwaitingApproval,
+                    Reason::AwaitingApproval,
+                    self.asks(plan),
+                )
             };
         }
         if let Some(sick) = sick {

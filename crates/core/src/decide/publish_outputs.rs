@@ -1,6 +1,6 @@
 //! Publication of outputs to a Secret and a ConfigMap.
 
-use alustan_api::report::{Failure, FailureClass};
+use alustan_api::report::Failure;
 use alustan_api::run::{Output, Outputs, PublishedOutputs};
 use alustan_api::{Reason, Terraform, labels};
 
@@ -85,7 +85,10 @@ fn choose(tf: &Terraform, all: &Outputs) -> Result<Chosen, Failure> {
             "output {name:?} is not a valid key of a Secret: only letters, digits, '-', '_' and \
              '.' are allowed"
         );
-        return Err(refused(FailureClass::Module, Reason::OutputsUnreadable, &why));
+        return Err(Failure::module(
+            Reason::OutputsUnreadable,
+            unpublished(&why),
+        ));
     }
     let annotations = spec.annotations.iter().map(|(annotation, name)| {
         let field = format!("annotations.{annotation}");
@@ -95,7 +98,7 @@ fn choose(tf: &Terraform, all: &Outputs) -> Result<Chosen, Failure> {
                 "spec.outputs.{field}: output {name} is sensitive and must not be published in an \
                  annotation; use spec.outputs.keys"
             );
-            return Err(refused(FailureClass::User, Reason::OutputSensitive, &why));
+            return Err(Failure::user(Reason::OutputSensitive, unpublished(&why)));
         }
         Ok((annotation.clone(), outputs::text(&output.value)))
     });
@@ -116,7 +119,7 @@ fn find<'a>(all: &'a Outputs, field: &str, name: &str) -> Result<&'a Output, Fai
             "spec.outputs.{field}: the module has no output {name}, or its value is null (outputs: \
              {there})"
         );
-        refused(FailureClass::User, Reason::OutputNotFound, &why)
+        Failure::user(Reason::OutputNotFound, unpublished(&why))
     })
 }
 
@@ -140,7 +143,7 @@ fn fit<'a>(
                  {name} ({largest} bytes); select fewer outputs in spec.outputs, or make them \
                  smaller"
             );
-            Err(refused(FailureClass::User, Reason::OutputsTooLarge, &why))
+            Err(Failure::user(Reason::OutputsTooLarge, unpublished(&why)))
         }
         _ => Ok(()),
     }
@@ -155,13 +158,13 @@ fn not_taken(seen: Whose, kind: &str, name: &str, field: &str) -> Result<(), Fai
          spec.outputs.{field}",
         labels::UID,
     );
-    Err(refused(FailureClass::Module, Reason::OutputsOwnershipConflict, &why))
+    Err(Failure::module(
+        Reason::OutputsOwnershipConflict,
+        unpublished(&why),
+    ))
 }
 
-fn refused(class: FailureClass, reason: Reason, why: &str) -> Failure {
-    Failure {
-        class,
-        reason: reason.into(),
-        message: format!("apply succeeded, but the outputs cannot be published: {why}"),
-    }
+/// Returns the message of an apply whose outputs are not published.
+fn unpublished(why: &str) -> String {
+    format!("apply succeeded, but the outputs cannot be published: {why}")
 }

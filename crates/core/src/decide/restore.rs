@@ -3,7 +3,7 @@
 
 use alustan_api::report::UnsavedPlace;
 use alustan_api::run::{History, Restored, RunKind, RunPhase, RunRecord, UnsavedState};
-use alustan_api::{Reason, ApprovalMode, KEPT, State, Terraform, names};
+use alustan_api::{ApprovalMode, KEPT, Reason, State, Terraform, names};
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 

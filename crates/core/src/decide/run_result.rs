@@ -5,7 +5,7 @@ use alustan_api::run::{
     Applied, BackendInputs, CacheVolume, CorrectionHistory, DriftFound, Failures, History,
     PublishedOutputs, RunKind, RunPhase, RunProgress, RunRecord, RunSpec,
 };
-use alustan_api::{Reason, Architecture, Terraform};
+use alustan_api::{Architecture, Reason, Terraform};
 use alustan_backends::address_of;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
@@ -230,14 +230,14 @@ fn loss(record: &RunRecord, run: &RunSpec, job: Option<&JobSeen>) -> Failure {
     } else {
         (FailureClass::Transient, reason, how.to_owned())
     };
-    Failure {
+    Failure::new(
         class,
-        reason: reason.into(),
-        message: format!(
+        reason,
+        format!(
             "run {} ({}) ended without a report: {pod} of Job {}: {how}; {consequence}",
             record.number, run.kind, run.job
         ),
-    }
+    )
 }
 
 /// Returns whether the cache volume is usable after a run or build with this result. `has_cache`: whether its pod mounted the volume.

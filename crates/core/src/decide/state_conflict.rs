@@ -1,9 +1,9 @@
 //! Conflicts of two resources with one state (rule 11). The state belongs to the resource that applied to it, else to the older one. A
 //! reported address never outranks an address in a spec, and counts in its own namespace only: module code can report any address.
 
-use alustan_api::{Reason, Terraform};
-use alustan_api::report::{Failure, FailureClass};
+use alustan_api::report::Failure;
 use alustan_api::run::Pin;
+use alustan_api::{Reason, Terraform};
 use alustan_backends::{Owner, is_shared};
 use kube::ResourceExt;
 
@@ -87,14 +87,13 @@ pub fn conflict<'a>(
                  spec.backend, or delete one of the two with deletionPolicy: Orphan"
             .to_owned(),
     };
-    Some(Failure {
-        class: FailureClass::User,
-        reason: Reason::StateConflict.into(),
-        message: format!(
+    Some(Failure::user(
+        Reason::StateConflict,
+        format!(
             "the state {own} belongs to {who}; two resources with one state would destroy each \
              other's objects; {advice}"
         ),
-    })
+    ))
 }
 
 /// Returns the rank of `tf`. The lowest rank owns the state at `address`: first by apply at that address, then by age.

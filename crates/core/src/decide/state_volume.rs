@@ -4,7 +4,7 @@ use alustan_api::report::{RunReport, RunResult, UnsavedPlace};
 use alustan_api::run::{
     BackendInputs, CacheVolume, History, Pin, RunRecord, RunSpec, UnsavedState,
 };
-use alustan_api::{Reason, ABANDON, BackendProvider, Terraform, labels, names};
+use alustan_api::{ABANDON, BackendProvider, Reason, Terraform, labels, names};
 use alustan_backends::{address_of, is_on_the_volume};
 use kube::ResourceExt;
 
@@ -106,7 +106,10 @@ impl ReconcileCase<'_> {
     /// Unsaved state on the cache volume for which the pod of `run` waits, and how to continue, as the end of a message. Empty if a run
     /// without the volume loses nothing.
     pub(crate) fn volume_hint(&self, run: &RunSpec, why: &Waiting) -> String {
-        let waits = run.cache && [Reason::Unschedulable, Reason::PodNotStarted].iter().any(|reason| why.reason == *reason);
+        let waits = run.cache
+            && [Reason::Unschedulable, Reason::PodNotStarted]
+                .iter()
+                .any(|reason| why.reason == *reason);
         if !waits || holds_state(self.seen) {
             return String::new();
         }

@@ -1,8 +1,8 @@
 //! Selection of the base image, and thereby of the engine: from the resource or from the catalogue of the operator.
 
-use alustan_api::report::{Failure, FailureClass};
+use alustan_api::report::Failure;
 use alustan_api::run::{BUILD_PROTOCOL, PROTOCOL, PinnedImage};
-use alustan_api::{Reason, Engine, EngineSpec, Terraform, engine};
+use alustan_api::{Engine, EngineSpec, Reason, Terraform, engine};
 
 use crate::settings::{EngineImage, Settings};
 
@@ -120,14 +120,13 @@ fn unknown(asked: &str, settings: &Settings) -> Failure {
     } else {
         format!("available: {}", there.join(", "))
     };
-    Failure {
-        class: FailureClass::User,
-        reason: Reason::EngineUnknown.into(),
-        message: format!(
+    Failure::user(
+        Reason::EngineUnknown,
+        format!(
             "spec.engine: the catalogue of the operator does not have {asked}; {there}; for \
              another image, set spec.containerRegistry.baseImage"
         ),
-    }
+    )
 }
 
 /// Whether `base` may lack a runner of this protocol. If so, the build adds the runner (rule 4).

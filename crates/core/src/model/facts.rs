@@ -1,7 +1,7 @@
 //! Facts that follow from the spec, annotations, status, run record or Job of a resource alone.
 
 use alustan_api::run::{Failures, History, RunPhase, RunRecord, RunSpec, Trigger};
-use alustan_api::{Reason, ABANDON, DeletionPolicy, State, Terraform};
+use alustan_api::{ABANDON, DeletionPolicy, Reason, State, Terraform};
 use kube::ResourceExt;
 
 use crate::observed::JobSeen;

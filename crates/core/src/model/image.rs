@@ -1,9 +1,9 @@
 //! Inputs of the runner image, and the tag derived from them (rule 1).
 
 use alustan_api::paths::{self, LAYERS, RUNNER_LAYER};
-use alustan_api::report::{Failure, FailureClass};
+use alustan_api::report::Failure;
 use alustan_api::run::{PROTOCOL, PinnedImage};
-use alustan_api::{Reason, Architecture, BuilderKind, Terraform};
+use alustan_api::{Architecture, BuilderKind, Reason, Terraform};
 use serde_json::json;
 
 use crate::digest;
@@ -48,40 +48,43 @@ pub fn refusal(tf: &Terraform, settings: &Settings) -> Option<Failure> {
 fn unlent(tf: &Terraform, settings: &Settings) -> Option<Failure> {
     let registry = &tf.spec.container_registry;
     let (helper, name) = (registry.provider.helper(), &registry.image_name);
-    (helper.is_some() && !settings.lends_identity_to(name)).then(|| Failure {
-        class: FailureClass::User,
-        reason: Reason::RegistryIdentityNotAllowed.into(),
-        message: format!(
-            "spec.containerRegistry.provider: the operator does not use its cloud identity for \
+    (helper.is_some() && !settings.lends_identity_to(name)).then(|| {
+        Failure::user(
+            Reason::RegistryIdentityNotAllowed,
+            format!(
+                "spec.containerRegistry.provider: the operator does not use its cloud identity for \
              {name}; set spec.containerRegistry.secretRef instead, or add the registry or a \
              repository prefix to the operator flag --identity-registry"
-        ),
+            ),
+        )
     })
 }
 
 fn forbidden(tf: &Terraform, settings: &Settings) -> Option<Failure> {
     let path = tf.spec.container_registry.dockerfile.as_ref()?;
-    (!settings.dockerfiles).then(|| Failure {
-        class: FailureClass::User,
-        reason: Reason::DockerfileNotAllowed.into(),
-        message: format!(
-            "spec.containerRegistry.dockerfile: the operator does not build Dockerfiles of \
+    (!settings.dockerfiles).then(|| {
+        Failure::user(
+            Reason::DockerfileNotAllowed,
+            format!(
+                "spec.containerRegistry.dockerfile: the operator does not build Dockerfiles of \
              repositories ({path}), because their commands run as root and can access the push \
              credentials; remove the field, or start the operator with --allow-dockerfiles"
-        ),
+            ),
+        )
     })
 }
 
 /// The CRD schema has the same check; this one covers a CRD older than the operator.
 fn unsupported(tf: &Terraform, settings: &Settings) -> Option<Failure> {
     let path = tf.spec.container_registry.dockerfile.as_ref()?;
-    (settings.builder_of(tf) == BuilderKind::Append).then(|| Failure {
-        class: FailureClass::User,
-        reason: Reason::DockerfileUnsupported.into(),
-        message: format!(
-            "spec.containerRegistry.dockerfile: builder.kind Append cannot build {path}; set \
+    (settings.builder_of(tf) == BuilderKind::Append).then(|| {
+        Failure::user(
+            Reason::DockerfileUnsupported,
+            format!(
+                "spec.containerRegistry.dockerfile: builder.kind Append cannot build {path}; set \
              spec.containerRegistry.builder.kind to Kaniko, or remove dockerfile"
-        ),
+            ),
+        )
     })
 }
 

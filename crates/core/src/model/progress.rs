@@ -1,8 +1,8 @@
 //! Validates run reports (rule 12). Module code has the runner's token, so a report may hold any bytes.
 
 use alustan_api::report::{
-    ChangeSet, Failure, FailureClass, MAX_CHANGES, MAX_TEXT, PlanAsks, RunReport, RunResult,
-    StepTimes, Undeclared,
+    ChangeSet, Failure, MAX_CHANGES, MAX_TEXT, PlanAsks, RunReport, RunResult, StepTimes,
+    Undeclared,
 };
 use alustan_api::run::{
     Claim, Lineage, MAX_SLOTS, OwnBackend, RunKind, RunPhase, RunProgress, RunRecord, RunSpec,
@@ -264,14 +264,13 @@ pub(crate) fn contradiction(report: &RunReport, is_cancelled: bool) -> Option<Fa
         | RunResult::Done
         | RunResult::Failed => return None,
     };
-    Some(Failure {
-        class: FailureClass::Module,
-        reason: Reason::ReportInvalid.into(),
-        message: format!(
+    Some(Failure::module(
+        Reason::ReportInvalid,
+        format!(
             "run {} ({}) reported {what}: code of the module or of a provider may have written its report",
             report.number, report.kind
         ),
-    })
+    ))
 }
 
 /// Validates an engine: truncates its version.
@@ -321,14 +320,11 @@ fn changes(mut told: ChangeSet) -> ChangeSet {
 }
 
 /// Validates a failure: known reason, bounded message. The message may contain output of the module.
-pub fn failure(told: Failure) -> Failure {
-    Failure {
-        reason: Reason::from_stored(&told.reason)
-            .unwrap_or(Reason::Failed)
-            .into(),
-        message: cut(&told.message, MAX_MESSAGE),
-        class: told.class,
-    }
+pub fn failure(mut told: Failure) -> Failure {
+    let reason = Reason::from_stored(&told.reason).unwrap_or(Reason::Failed);
+    told.reason = reason.into();
+    told.message = cut(&told.message, MAX_MESSAGE);
+    told
 }
 
 fn address(told: &str) -> String {

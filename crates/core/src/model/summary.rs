@@ -3,7 +3,7 @@
 use alustan_api::reason::ReasonText;
 use alustan_api::report::{ChangeSet, Failure, FailureClass};
 use alustan_api::run::{Failures, History};
-use alustan_api::{Reason, ABANDON, State, Terraform};
+use alustan_api::{ABANDON, Reason, State, Terraform};
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 use serde_json::{Value, json};

@@ -167,7 +167,9 @@ impl<'a> Look<'a> {
 
     fn approval_needed(&self) -> Option<Standing> {
         let plan = self.status.plan.as_ref();
-        let plan = plan.filter(|plan| plan.pending_approval && self.ready.reason == Reason::AwaitingApproval)?;
+        let plan = plan.filter(|plan| {
+            plan.pending_approval && self.ready.reason == Reason::AwaitingApproval
+        })?;
         let what = [plan.id.clone().unwrap_or_default()];
         Some(self.thing(NotificationEvent::ApprovalNeeded, self.since(), &what))
     }
@@ -215,9 +217,7 @@ impl<'a> Look<'a> {
     }
 
     fn is_on_purpose(&self) -> bool {
-        ON_PURPOSE
-            .iter()
-            .any(|reason| self.ready.reason == *reason)
+        ON_PURPOSE.iter().any(|reason| self.ready.reason == *reason)
     }
 
     /// Returns the time of the last run report or of the last transition of `Ready`, whichever is later.

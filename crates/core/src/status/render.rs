@@ -3,8 +3,8 @@
 use alustan_api::conditions::{self, Kind, Verdict};
 use alustan_api::report::RunReport;
 use alustan_api::run::{History, RunRecord};
-use alustan_api::{Reason, 
-    AppliedStatus, DriftStatus, Engine, ImageStatus, LockStatus, OutputsStatus, PlanStatus,
+use alustan_api::{
+    AppliedStatus, DriftStatus, Engine, ImageStatus, LockStatus, OutputsStatus, PlanStatus, Reason,
     RetryStatus, RunStatus, SourceStatus, State, Terraform, TerraformStatus,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -12,9 +12,7 @@ use k8s_openapi::jiff::{Timestamp, Unit};
 
 use crate::decide::dependencies;
 use crate::model::image::ImagePlan;
-use crate::model::summary::{
-    Summary, differences, drifted, summary,
-};
+use crate::model::summary::{Summary, differences, drifted, summary};
 use crate::model::{facts, progress};
 use crate::observed::{Answer, SourceSeen, StackSeen};
 
@@ -252,9 +250,16 @@ impl View<'_> {
         match self.source {
             Answer::Pending if self.tf.spec.suspend => match self.commit() {
                 Some(commit) => fetched(&commit.revision),
-                None => Verdict::new(kind, None, Reason::Suspended, "the repository is not queried"),
+                None => Verdict::new(
+                    kind,
+                    None,
+                    Reason::Suspended,
+                    "the repository is not queried",
+                ),
             },
-            Answer::Pending => Verdict::new(kind, None, Reason::Fetching, "querying the repository"),
+            Answer::Pending => {
+                Verdict::new(kind, None, Reason::Fetching, "querying the repository")
+            }
             Answer::Known(source) => fetched(&source.revision),
             Answer::Failed { failure, .. } => {
                 Verdict::new(kind, false, &failure.reason, &failure.message)
@@ -303,8 +308,15 @@ impl View<'_> {
             return Verdict::new(kind, false, Reason::ImageMissing, message);
         }
         match self.image().and_then(|image| image.digest) {
-            Some(digest) => Verdict::new(kind, true, Reason::Pushed, format!("{repository}@{digest}")),
-            None => Verdict::new(kind, None, Reason::Unknown, "the runner image is not built yet"),
+            Some(digest) => {
+                Verdict::new(kind, true, Reason::Pushed, format!("{repository}@{digest}"))
+            }
+            None => Verdict::new(
+                kind,
+                None,
+                Reason::Unknown,
+                "the runner image is not built yet",
+            ),
         }
     }
 
@@ -319,7 +331,12 @@ impl View<'_> {
                 Reason::ApplyFailed,
                 "an apply did not complete; its changes are unknown",
             ),
-            (None, _) => Verdict::new(kind, None, Reason::NotApplied, "the module is not applied yet"),
+            (None, _) => Verdict::new(
+                kind,
+                None,
+                Reason::NotApplied,
+                "the module is not applied yet",
+            ),
             (Some(_), None) => Verdict::new(
                 kind,
                 true,

@@ -2,55 +2,55 @@ use super::*;
 use rstest::rstest;
 
 #[rstest]
-#[case(401, "RegistryUnauthorized", false)]
-#[case(403, "RegistryForbidden", false)]
-#[case(404, "ImageNotFound", false)]
-#[case(429, "RegistryRateLimited", true)]
-#[case(500, "RegistryUnreachable", true)]
-#[case(503, "RegistryUnreachable", true)]
-#[case(400, "RegistryError", false)]
+#[case(401, Reason::RegistryUnauthorized, false)]
+#[case(403, Reason::RegistryForbidden, false)]
+#[case(404, Reason::ImageNotFound, false)]
+#[case(429, Reason::RegistryRateLimited, true)]
+#[case(500, Reason::RegistryUnreachable, true)]
+#[case(503, Reason::RegistryUnreachable, true)]
+#[case(400, Reason::RegistryError, false)]
 fn status_code_determines_reason(
     #[case] status: u16,
-    #[case] reason: &str,
+    #[case] reason: Reason,
     #[case] transient: bool,
 ) {
     let (failure, _) = read_answer(status, b"m");
     assert_eq!(
-        (failure.reason().as_str(), failure.is_transient()),
+        (failure.reason(), failure.is_transient()),
         (reason, transient)
     );
 }
 
 #[rstest]
-#[case("DENIED", "RegistryForbidden")]
-#[case("UNAUTHORIZED", "RegistryUnauthorized")]
-#[case("TOOMANYREQUESTS", "RegistryRateLimited")]
-#[case("NAME_UNKNOWN", "ImageNotFound")]
-#[case("SOMETHING", "RegistryError")]
-fn error_code_determines_reason(#[case] code: &str, #[case] reason: &str) {
+#[case("DENIED", Reason::RegistryForbidden)]
+#[case("UNAUTHORIZED", Reason::RegistryUnauthorized)]
+#[case("TOOMANYREQUESTS", Reason::RegistryRateLimited)]
+#[case("NAME_UNKNOWN", Reason::ImageNotFound)]
+#[case("SOMETHING", Reason::RegistryError)]
+fn error_code_determines_reason(#[case] code: &str, #[case] reason: Reason) {
     let text = format!(r#"{{"errors":[{{"code":"{code}","message":"why"}}]}}"#);
     let (failure, detail) = read_answer(400, text.as_bytes());
-    assert_eq!((failure.reason().as_str(), detail.as_str()), (reason, "why"));
+    assert_eq!((failure.reason(), detail.as_str()), (reason, "why"));
 }
 
 #[rstest]
-#[case(500, "UNKNOWN", "RegistryUnreachable")]
-#[case(429, "DENIED", "RegistryRateLimited")]
-#[case(405, "DENIED", "RegistryUnsupported")]
-#[case(401, "DENIED", "RegistryUnauthorized")]
-#[case(400, "DENIED", "RegistryForbidden")]
-#[case(400, "SOMETHING", "RegistryError")]
-#[case(404, "MANIFEST_BLOB_UNKNOWN", "RegistryError")]
-#[case(404, "MANIFEST_UNKNOWN", "ImageNotFound")]
-#[case(412, "", "RegistryError")]
+#[case(500, "UNKNOWN", Reason::RegistryUnreachable)]
+#[case(429, "DENIED", Reason::RegistryRateLimited)]
+#[case(405, "DENIED", Reason::RegistryUnsupported)]
+#[case(401, "DENIED", Reason::RegistryUnauthorized)]
+#[case(400, "DENIED", Reason::RegistryForbidden)]
+#[case(400, "SOMETHING", Reason::RegistryError)]
+#[case(404, "MANIFEST_BLOB_UNKNOWN", Reason::RegistryError)]
+#[case(404, "MANIFEST_UNKNOWN", Reason::ImageNotFound)]
+#[case(412, "", Reason::RegistryError)]
 fn status_decides_before_the_error_code(
     #[case] status: u16,
     #[case] code: &str,
-    #[case] reason: &str,
+    #[case] reason: Reason,
 ) {
     let body = format!(r#"{{"errors":[{{"code":"{code}","message":"why"}}]}}"#);
     let (failure, detail) = read_answer(status, body.as_bytes());
-    assert_eq!((failure.reason().as_str(), detail.as_str()), (reason, "why"));
+    assert_eq!((failure.reason(), detail.as_str()), (reason, "why"));
     let (_, detail) = read_answer(status, b"<html>");
     assert_eq!(detail, format!("status {status} <html>"));
 }

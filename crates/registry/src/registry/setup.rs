@@ -201,7 +201,8 @@ mod tests {
         assert_eq!(
             certificates(&options(vec!["x".into()]))
                 .unwrap_err()
-                .reason().as_str(),
+                .reason()
+                .as_str(),
             "RegistryClientUnusable"
         );
         assert!(

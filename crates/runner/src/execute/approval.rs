@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use alustan_api::report::{ChangeSet, Failure, PlanAsks, RunResult};
 use alustan_api::run::ApprovedPlan;
-use alustan_api::{Reason, ApprovalRule, RuleAction};
+use alustan_api::{ApprovalRule, Reason, RuleAction};
 use alustan_approval::{Matched, judge, unjudged};
 use ring::digest;
 

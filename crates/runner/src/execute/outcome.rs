@@ -1,8 +1,8 @@
 //! Findings of a run, and reasons for an end without a result.
 
-use alustan_api::{Reason, Engine};
 use alustan_api::report::{ChangeSet, Failure, PlanAsks, StepTimes, Undeclared, UnsavedPlace};
 use alustan_api::run::{Outputs, OwnBackend, RunRecord, StateLock};
+use alustan_api::{Engine, Reason};
 
 use crate::failure::world;
 use crate::record::RecordError;

@@ -3,8 +3,8 @@
 use std::fs;
 use std::time::Instant;
 
-use alustan_api::{Reason, json_size};
 use alustan_api::run::Outputs;
+use alustan_api::{Reason, json_size};
 
 use super::outcome::Ended;
 use crate::failure::{Step, module, place_in_json, user};

@@ -5,10 +5,10 @@ use std::fs;
 use std::iter;
 use std::path::Path;
 
-use alustan_api::{Reason, Architecture};
 use alustan_api::labels::image::{CONTEXT, NAMESPACE};
 use alustan_api::paths::{self, LAYERS, RUNNER_LAYER};
 use alustan_api::report::Failure;
+use alustan_api::{Architecture, Reason};
 use alustan_registry::{Digest, ImageConfig, ImageRef, Layer};
 
 use super::place::{Place, unwritten};

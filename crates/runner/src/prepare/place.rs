@@ -4,8 +4,8 @@ use std::fs;
 use std::io;
 use std::path::PathBuf;
 
-use alustan_api::{Reason, paths};
 use alustan_api::report::Failure;
+use alustan_api::{Reason, paths};
 
 use crate::failure::world;
 use crate::layout::Layout;

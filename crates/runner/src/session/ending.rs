@@ -33,7 +33,10 @@ fn interrupted(step: Step, code: Option<i32>, cause: Cause, stderr: &str) -> Fai
         None => "the command did not end before the pod was terminated".to_owned(),
     };
     match cause {
-        Cause::Stopped => world(Reason::Interrupted, format!("the pod was terminated: {how}")),
+        Cause::Stopped => world(
+            Reason::Interrupted,
+            format!("the pod was terminated: {how}"),
+        ),
         Cause::Deadline => module(Reason::TimedOut, format!("the timeout expired: {how}")),
     }
 }

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use alustan_api::{Reason, ABANDON};
 use alustan_api::labels::{COMPONENT, Component, NAME};
 use alustan_api::report::Failure;
 use alustan_api::run::RunInputs;
+use alustan_api::{ABANDON, Reason};
 use ring::rand::{SecureRandom, SystemRandom};
 
 use crate::failure::{user, world};
@@ -51,7 +51,9 @@ pub(super) async fn open_store(
 
 fn unreadable(error: &StateError, record: &Record) -> Failure {
     match error {
-        StateError::Corrupt(_) | StateError::Pointer(..) => user(Reason::StateDamaged, error.to_string()),
+        StateError::Corrupt(_) | StateError::Pointer(..) => {
+            user(Reason::StateDamaged, error.to_string())
+        }
         StateError::NoPointer(_) | StateError::NoSlot { .. } => lost(error, record.identity()),
         StateError::Store(_) | StateError::Moved | StateError::NoRoom { .. } => {
             world(Reason::StateUnavailable, error.to_string())

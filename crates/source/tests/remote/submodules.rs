@@ -148,7 +148,11 @@ async fn password_is_not_sent_to_another_submodule_host() {
         .with_submodules(&server.url(), "m", &credentials)
         .await
         .unwrap_err();
-    assert_eq!(error.reason().as_str(), "GitAuthenticationFailed", "{error}");
+    assert_eq!(
+        error.reason().as_str(),
+        "GitAuthenticationFailed",
+        "{error}"
+    );
     assert!(other.seen.lock().unwrap().is_empty());
 }
 

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use alustan_api::report::Failure;
 use alustan_api::{Reason, Terraform};
-use alustan_api::report::{Failure, FailureClass};
 use alustan_core::dependency_graph::DependencyGraph;
 use alustan_core::objects::outputs;
 use alustan_core::observed::{Key, StackSeen};
@@ -19,7 +19,6 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::context::Context;
 use crate::error::{Error, Found};
-use crate::observe::inputs::waits;
 use crate::observe::session::Observer;
 use crate::resource::is_made_for;
 use crate::watch::dynamic::{Page, Query, Which};
@@ -113,38 +112,33 @@ impl Stack<'_> {
                 "{place}: the evaluation of the expressions of this resource, including the wait \
                  for other resources in its namespace, exceeds {seconds} s"
             );
-            return Err(waits(Reason::ExpressionTooSlow, message));
+            return Err(Failure::transient(Reason::ExpressionTooSlow, message));
         };
         evaluated.map_err(|nothing| match &nothing {
-            Nothing::Invalid(why) => {
-                wrong(Reason::InvalidExpression, format!("{place}: {why}: {expression}"))
-            }
+            Nothing::Invalid(why) => Failure::user(
+                Reason::InvalidExpression,
+                format!("{place}: {why}: {expression}"),
+            ),
             // Secrets are read without their data.
-            Nothing::Missing(_) if named.starts_with("Secret ") => wrong(
+            Nothing::Missing(_) if named.starts_with("Secret ") => Failure::user(
                 Reason::InvalidExpression,
                 format!("{place}: the operator reads only the metadata of Secrets: {expression}"),
             ),
-            Nothing::Missing(why) => waits(
+            Nothing::Missing(why) => Failure::transient(
                 Reason::FieldNotFound,
                 format!("{place}: {named} does not have the field yet ({why}): {expression}"),
             ),
-            Nothing::TooSlow => waits(
+            Nothing::TooSlow => Failure::transient(
                 Reason::ExpressionTooSlow,
                 format!(
                     "{place}: {nothing} for {named}: {expression}; reduce the number of elements \
                      that the expression iterates over"
                 ),
             ),
-            Nothing::Unknown(why) => waits(Reason::ExpressionAborted, format!("{place}: {why}")),
+            Nothing::Unknown(why) => {
+                Failure::transient(Reason::ExpressionAborted, format!("{place}: {why}"))
+            }
         })
-    }
-}
-
-pub(crate) fn wrong(reason: Reason, message: String) -> Failure {
-    Failure {
-        class: FailureClass::User,
-        reason: reason.into(),
-        message,
     }
 }
 

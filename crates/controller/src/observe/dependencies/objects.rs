@@ -1,7 +1,7 @@
 //! Checks of other objects: existence, conditions, expressions, deletion.
 
 use alustan_api::report::Failure;
-use alustan_api::{Reason, ObjectTest, ObjectsGone};
+use alustan_api::{ObjectTest, ObjectsGone, Reason};
 use alustan_core::dependency_graph;
 use alustan_core::observed::TestSeen;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
@@ -12,8 +12,7 @@ use kube::core::Duration;
 use serde_json::Value;
 
 use crate::error::{Error, Found};
-use crate::observe::dependencies::evaluation::{Stack, wrong};
-use crate::observe::inputs::waits;
+use crate::observe::dependencies::evaluation::Stack;
 use crate::watch::dynamic::{MOST, Of, Query, Which};
 
 /// Maximum number of objects that a message names.
@@ -56,7 +55,7 @@ impl Stack<'_> {
                         "{field}.selector: {named} selects more than {MOST} objects; add labels to the \
                          selector"
                     );
-                    return Ok(Err(wrong(Reason::InvalidSelector, message)));
+                    return Ok(Err(Failure::user(Reason::InvalidSelector, message)));
                 }
                 found!(self.passes(field, test, object).await);
             }
@@ -70,7 +69,7 @@ impl Stack<'_> {
                 "{field}: {named} does not exist; reconciliation resumes automatically once it \
                      exists"
             );
-            return Ok(Err(waits(Reason::ObjectNotFound, message)));
+            return Ok(Err(Failure::transient(Reason::ObjectNotFound, message)));
         }
         Ok(Ok(()))
     }
@@ -93,11 +92,11 @@ impl Stack<'_> {
             Value::Bool(true) => Ok(()),
             Value::Bool(false) => {
                 let message = format!("{place}: the expression is false for {named}: {expression}");
-                Err(waits(Reason::ObjectNotReady, message))
+                Err(Failure::transient(Reason::ObjectNotReady, message))
             }
             _ => {
                 let message = format!("{place}: the result of the expression is not a boolean");
-                Err(wrong(Reason::InvalidExpression, message))
+                Err(Failure::user(Reason::InvalidExpression, message))
             }
         }
     }
@@ -147,7 +146,7 @@ impl Stack<'_> {
             return Ok(Ok(()));
         }
         let message = format!("{field}: waiting for the deletion of {}", left.join(", "));
-        Ok(Err(waits(Reason::WaitingForDeletion, message)))
+        Ok(Err(Failure::transient(Reason::WaitingForDeletion, message)))
     }
 
     /// Whether the API group of the kind is gone, and with it all objects. If the group exists, the kind is probably misspelt.
@@ -161,7 +160,7 @@ impl Stack<'_> {
              entry",
             gone.kind, gone.api_version
         );
-        Ok(Err(waits(Reason::KindNotFound, message)))
+        Ok(Err(Failure::transient(Reason::KindNotFound, message)))
     }
 }
 
@@ -189,11 +188,11 @@ fn has(field: &str, named: &str, kind: &str, object: &DynamicObject) -> Result<(
                 "{field}.condition: {named} has {kind}={status}: {}",
                 why.join(": ")
             );
-            Err(waits(Reason::ObjectNotReady, message))
+            Err(Failure::transient(Reason::ObjectNotReady, message))
         }
         None => {
             let message = format!("{field}.condition: {named} has no condition {kind} yet");
-            Err(waits(Reason::ObjectNotReady, message))
+            Err(Failure::transient(Reason::ObjectNotReady, message))
         }
     }
 }
@@ -203,8 +202,8 @@ fn of(field: &str, name: Option<&String>, selector: Option<&LabelSelector>) -> R
         return Ok(Of::Name(name.clone()));
     }
     let selector = dependency_graph::selector(selector);
-    let selector =
-        selector.map_err(|error| wrong(Reason::InvalidSelector, format!("{field}.{error}")))?;
+    let selector = selector
+        .map_err(|error| Failure::user(Reason::InvalidSelector, format!("{field}.{error}")))?;
     Ok(Of::Labels(selector.to_string()))
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use alustan_api::report::Failure;
 use alustan_api::run::Output;
-use alustan_api::{Reason, KeysRef, OutputsRef, ValuesRef, VariablesFrom};
+use alustan_api::{KeysRef, OutputsRef, Reason, ValuesRef, VariablesFrom};
 use alustan_core::dependency_graph;
 use alustan_core::objects::outputs::Stored;
 use alustan_core::observed::{FoundInput, FoundValue, Key, VariablesSeen};
@@ -15,8 +15,8 @@ use kube::ResourceExt;
 use serde_json::Value;
 
 use crate::error::{Error, Found};
-use crate::observe::dependencies::evaluation::{Stack, outputs_secret, wrong};
-use crate::observe::inputs::{Reader, waits};
+use crate::observe::dependencies::evaluation::{Stack, outputs_secret};
+use crate::observe::inputs::Reader;
 use crate::watch::dynamic::{Of, Query, Which};
 use crate::watch::trim::LARGEST_VALUES;
 
@@ -69,7 +69,7 @@ impl Stack<'_> {
         let message = format!(
             "{field}: one of secretRef, configMapRef, terraformRef and objectRef is required"
         );
-        Ok(Err(wrong(Reason::InvalidReference, message)))
+        Ok(Err(Failure::user(Reason::InvalidReference, message)))
     }
 
     fn reader(&self) -> Reader<'_> {
@@ -94,7 +94,7 @@ impl Stack<'_> {
                         "{field}: key {key} of Secret {} is not valid UTF-8",
                         keys.name
                     );
-                    return Ok(Err(wrong(Reason::ValueNotUTF8, message)));
+                    return Ok(Err(Failure::user(Reason::ValueNotUTF8, message)));
                 };
                 texts.insert(key, text);
             }
@@ -126,14 +126,14 @@ impl Stack<'_> {
             });
         }
         let selected = dependency_graph::selected(tf, of, self.graph.in_namespace(namespace));
-        let selected =
-            selected.map_err(|error| wrong(Reason::InvalidSelector, format!("{field}.{error}")))?;
+        let selected = selected
+            .map_err(|error| Failure::user(Reason::InvalidSelector, format!("{field}.{error}")))?;
         if selected.is_empty() {
             let message = format!(
                 "{field}.selector: no Terraform resource matches the selector; reconciliation \
                  resumes automatically once one exists"
             );
-            return Err(waits(Reason::DependencyNotFound, message));
+            return Err(Failure::transient(Reason::DependencyNotFound, message));
         }
         let described = of.selector.as_ref().map(described).unwrap_or_default();
         let described = format!("Terraform with {described}");
@@ -177,14 +177,14 @@ impl Stack<'_> {
                 "{field}: Terraform {name} does not exist; reconciliation resumes automatically \
                  once it exists"
             );
-            waits(Reason::DependencyNotFound, message)
+            Failure::transient(Reason::DependencyNotFound, message)
         })?;
         let secret = outputs_secret(self.session.cx, tf).ok_or_else(|| {
             let message = format!(
                 "{field}: Terraform {name} has no outputs yet; reconciliation resumes \
                  automatically once it has outputs"
             );
-            waits(Reason::OutputNotFound, message)
+            Failure::transient(Reason::OutputNotFound, message)
         })?;
         self.outputs_read += size_of_outputs(&secret);
         if self.outputs_read > LARGEST_OUTPUTS {
@@ -194,7 +194,7 @@ impl Stack<'_> {
                  spec.outputs.keys",
                 LARGEST_OUTPUTS >> 20
             );
-            return Err(wrong(Reason::InputTooLarge, message));
+            return Err(Failure::user(Reason::InputTooLarge, message));
         }
         let stored = Stored::in_secret(&secret);
         let values = of.outputs.iter().map(|(variable, output)| {
@@ -213,7 +213,7 @@ impl Stack<'_> {
         };
         if which.kind == "Secret" && which.api_version == "v1" {
             let message = format!("{field}.kind: must not be Secret; use secretRef");
-            return Ok(Err(wrong(Reason::InvalidReference, message)));
+            return Ok(Err(Failure::user(Reason::InvalidReference, message)));
         }
         let here = self.session.tf.namespace().unwrap_or_default();
         let named = which.named(&here);
@@ -223,7 +223,7 @@ impl Stack<'_> {
                 "{field}: {named} does not exist; reconciliation resumes automatically once it \
                  exists"
             );
-            return Ok(Err(waits(Reason::ObjectNotFound, message)));
+            return Ok(Err(Failure::transient(Reason::ObjectNotFound, message)));
         };
         let mut values = BTreeMap::new();
         for (variable, expression) in &of.values {
@@ -290,7 +290,7 @@ fn output_of(
             "{field}.outputs: output {output} of Terraform {name} does not exist or is null \
              (existing outputs: {there}); reconciliation resumes automatically once it has a value"
         );
-        waits(Reason::OutputNotFound, message)
+        Failure::transient(Reason::OutputNotFound, message)
     })
 }
 
@@ -306,7 +306,7 @@ fn described(selector: &LabelSelector) -> String {
 }
 
 fn too_large(field: &str, of: &str, size: usize) -> Failure {
-    wrong(
+    Failure::user(
         Reason::InputTooLarge,
         format!(
             "{field}: the values including {of} are {size} bytes, more than the limit of \

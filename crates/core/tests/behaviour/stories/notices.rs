@@ -3,9 +3,9 @@
 use alustan_api::NotificationEvent::{
     self, ApprovalNeeded, Destroyed, Drifted, Failed, Stalled, Succeeded,
 };
-use alustan_api::{RECONCILE_AT, Reason};
 use alustan_api::report::FailureClass;
 use alustan_api::run::{Notice, Notices};
+use alustan_api::{RECONCILE_AT, Reason};
 use alustan_core::model::summary::ON_PURPOSE;
 use alustan_core::status::notifications::{settle, take_up, until};
 use k8s_openapi::jiff::SignedDuration;

@@ -4,9 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use alustan_api::report::{Failure, FailureClass};
 use alustan_api::{Terraform, TerraformStatus};
-use alustan_core::dependency_graph::{
-    DependencyGraph, followers, named, selected, standing,
-};
+use alustan_core::dependency_graph::{DependencyGraph, followers, named, selected, standing};
 use alustan_core::observed::{DependencySeen, Key, Standing};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{
     Condition, LabelSelector, LabelSelectorRequirement, Time,
@@ -303,7 +301,10 @@ fn transitive_dependency_names_the_root_cause() {
         (3, [2].into()),
     ]);
     let mut all = resources(&graph);
-    for (tf, reason) in all.iter_mut().zip(["ApplyFailed", "DependencyNotReady", "DependencyNotReady"]) {
+    for (tf, reason) in
+        all.iter_mut()
+            .zip(["ApplyFailed", "DependencyNotReady", "DependencyNotReady"])
+    {
         is(tf, "False", reason);
     }
     let cause = |all: &[Terraform]| {
@@ -459,10 +460,12 @@ fn dependency_on_a_cycle_names_the_root_cause() {
         (3, [2].into()),
     ]);
     let mut all = resources(&graph);
-    for (tf, reason) in all
-        .iter_mut()
-        .zip(["ApplyFailed", "DependencyNotReady", "DependencyNotReady", "DependencyNotReady"])
-    {
+    for (tf, reason) in all.iter_mut().zip([
+        "ApplyFailed",
+        "DependencyNotReady",
+        "DependencyNotReady",
+        "DependencyNotReady",
+    ]) {
         is(tf, "False", reason);
     }
     let Standing::NotReady { message, .. } = &dependencies(&all[3], &all)[0].standing else {

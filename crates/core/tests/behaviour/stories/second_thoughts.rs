@@ -1,8 +1,8 @@
 //! Users change the spec during a run: the latest value takes effect as soon as possible.
 
-use alustan_api::{Reason, State};
 use alustan_api::report::{FailureClass, RunResult};
 use alustan_api::run::RunKind;
+use alustan_api::{Reason, State};
 use rstest::rstest;
 use serde_json::{Value, json};
 

@@ -1,8 +1,8 @@
 //! Output of `kubectl get` and `kubectl describe` that no other module covers.
 
-use alustan_api::{Reason, State};
 use alustan_api::report::{ChangeSet, FailureClass, ResourceChange, Undeclared};
 use alustan_api::run::StateLock;
+use alustan_api::{Reason, State};
 use alustan_core::decide::decide;
 use alustan_core::model::summary::differences;
 use alustan_core::observed::{Answer, OwnJob};

@@ -1,8 +1,8 @@
 //! Simulates the writes of the controller.
 
 use alustan_api::labels::Component;
-use alustan_api::{Reason, names};
 use alustan_api::run::{Pin, RunProgress, RunRecord, key};
+use alustan_api::{Reason, names};
 use alustan_core::decide::decide;
 use alustan_core::model::{admission, image, progress};
 use alustan_core::objects::{outputs, secrets};

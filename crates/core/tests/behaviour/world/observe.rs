@@ -11,8 +11,8 @@ use alustan_core::model::admission;
 use alustan_core::model::base_image::base_image;
 use alustan_core::model::image::{self, ImagePlan};
 use alustan_core::observed::{
-    AccountSeen, Answer, BuildSeen, BuildState, Incomplete, InputsSeen, JobSeen,
-    LentSeen, NothingLeft, OwnJob, RecordSeen, Seen, SourceSeen, Waiting,
+    AccountSeen, Answer, BuildSeen, BuildState, Incomplete, InputsSeen, JobSeen, LentSeen,
+    NothingLeft, OwnJob, RecordSeen, Seen, SourceSeen, Waiting,
 };
 use alustan_core::status::notifications;
 use k8s_openapi::jiff::Timestamp;
