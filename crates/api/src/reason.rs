@@ -282,6 +282,14 @@ pub fn current(reason: &str) -> &str {
     Reason::from_stored(reason).map_or(reason, |current| current.as_str())
 }
 
+/// Returns the earliest name of a reason: ids of notifications contain it, so that an upgrade sends none twice.
+pub fn earlier(reason: &str) -> &str {
+    let renamed = RENAMED
+        .iter()
+        .find(|(_, current)| current.as_str() == reason);
+    renamed.map_or(reason, |(earlier, _)| earlier)
+}
+
 /// Deserializes a stored reason with its current name.
 pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
     String::deserialize(from).map(|reason| current(&reason).to_owned())
@@ -321,12 +329,16 @@ mod tests {
 
     #[test]
     fn earlier_names_in_records_and_reports_are_replaced() {
-        let stored = serde_json::json!({"class": "User", "reason": "StateNotOurs", "message": ""});
-        let failure: Failure = serde_json::from_value(stored.clone()).unwrap();
-        assert_eq!(failure.reason, Reason::StateOwnershipConflict);
-        let failures: Failures = serde_json::from_value(stored).unwrap();
-        assert_eq!(failures.reason, Reason::StateOwnershipConflict);
-        assert_eq!(bounded("PodLost"), "PodTerminated");
-        assert_eq!(current("SomethingOfKubelet"), "SomethingOfKubelet");
+        for (before, reason) in RENAMED {
+            let stored = serde_json::json!({"class": "User", "reason": before, "message": ""});
+            let failure: Failure = serde_json::from_value(stored.clone()).unwrap();
+            assert_eq!(failure.reason, reason);
+            let failures: Failures = serde_json::from_value(stored).unwrap();
+            assert_eq!(failures.reason, reason);
+            assert_eq!(bounded(before), reason.as_str());
+            assert_eq!([earlier(before), earlier(reason.as_str())], [before; 2]);
+        }
+        let other = "SomethingOfKubelet";
+        assert_eq!([current(other), earlier(other)], [other; 2]);
     }
 }

@@ -54,7 +54,7 @@ impl Selection {
         match failed {
             0 => Ok(()),
             _ => Err(Error::Refused(format!(
-                "the change failed for {failed} of {} resources",
+                "the change ({done}) failed for {failed} of {} resources",
                 selected.len()
             ))),
         }

@@ -32,8 +32,8 @@ pub(crate) enum Error {
     Gone,
     /// A Job with this name and other inputs, or another owner, exists.
     #[error(
-        "Job {0} already exists with a different spec; waiting for its deletion. If the Job does \
-         not belong to this resource, delete it"
+        "Job {0} already exists and belongs to another run or another owner. A Job of this resource \
+         is replaced automatically; delete any other Job of this name"
     )]
     JobNameConflict(String),
     /// A claim with this name is being deleted.
@@ -43,7 +43,7 @@ pub(crate) enum Error {
     #[error(
         "Secret {0} already exists and does not belong to this resource, which requires the name \
          for its run record. The Secret may belong to a state that is still in use: keep it, and \
-         rename the resource"
+         use another name for this resource"
     )]
     RunRecordConflict(String),
     /// This version cannot read a run record or pin.
@@ -90,7 +90,7 @@ pub(crate) enum Error {
         "{kind} {name} contains the state of an earlier Terraform resource of this name. No run \
          starts: without that state, an apply would create every object again. To adopt the state: \
          {adopt}; if the first plan has changes, it waits for approval. To start with an empty \
-         state, keep the object, and rename the resource"
+         state, keep the object, and use another name for this resource"
     )]
     OrphanedState {
         /// Kind of the object.
@@ -125,7 +125,7 @@ fn advice(kind: &str, name: &str) -> String {
         return format!(
             "it may contain the only copy of a state: keep it. If it comes from a backup, restore \
              Secret {} from the same backup, then run: kubectl alustan restore {resource}. \
-             Otherwise rename the resource",
+             Otherwise use another name for this resource",
             names::record(resource)
         );
     }
@@ -135,9 +135,9 @@ fn advice(kind: &str, name: &str) -> String {
         _ => false,
     };
     if holds_state {
-        "it may contain the only copy of a state: keep it, and rename the resource"
+        "it may contain the only copy of a state: keep it, and use another name for this resource"
     } else {
-        "delete it, or rename the resource"
+        "delete it, or use another name for this resource"
     }
     .to_owned()
 }

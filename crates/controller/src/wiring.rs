@@ -164,9 +164,6 @@ async fn leading(
 ) -> Result<()> {
     let (resign, resigned) = oneshot::channel::<()>();
     let (end, mut ended) = oneshot::channel::<Result<Option<String>>>();
-    let runtime = runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
     let part = async move {
         let mut election = election
             .await
@@ -181,12 +178,21 @@ async fn leading(
     };
     thread::Builder::new()
         .name("election".to_owned())
-        .spawn(move || end.send(runtime.block_on(part)))?;
+        .spawn(move || {
+            let runtime = runtime::Builder::new_current_thread().enable_all().build();
+            end.send(match runtime {
+                Ok(runtime) => runtime.block_on(part),
+                Err(error) => Err(error.into()),
+            })
+        })
+        .context("failed to start the thread of the leader election")?;
     tokio::select! {
         over = &mut ended => {
             let by = over.context("the leader election failed")??;
-            let by = by.as_deref().map_or("an unknown holder", lease::pod);
-            bail!("lost leadership to {by}; restarting");
+            match by.as_deref().map(lease::pod) {
+                Some(by) => bail!("lost leadership to {by}; restarting"),
+                None => bail!("lost leadership: the Lease has no holder; restarting"),
+            }
         }
         done = work => {
             drop(resign);

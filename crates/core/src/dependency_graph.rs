@@ -337,15 +337,16 @@ impl<'a> DependencyGraph<'a> {
                 Failure::user(Reason::InvalidSelector, format!("{field}.{error}"))
             })?;
         }
-        let cycle = self.cycle(tf).map_err(|TooMany| Failure::transient(
-            // Other resources may have caused it.
-Reason::TooManyDependencies,
-format!(
+        // Other resources may have caused it: transient.
+        let too_many = |TooMany| {
+            let text = format!(
                 "spec.variablesFrom: finding all dependencies of the resource requires more than \
                  {COMPARISONS} label comparisons; use name instead of selector, also in the \
                  dependencies"
-            ),
-))?;
+            );
+            Failure::transient(Reason::TooManyDependencies, text)
+        };
+        let cycle = self.cycle(tf).map_err(too_many)?;
         let Some((field, path)) = cycle else {
             return Ok(());
         };

@@ -105,8 +105,8 @@ fn check(tf: &Terraform, found: &Secret) -> Result<(), Error> {
         |owner| format!("of Terraform {owner}"),
     );
     Err(Error::Refused(format!(
-        "Secret {} is {owner} and cannot be restored for {}; keep the Secret, and rename the \
-         resource",
+        "Secret {} is {owner} and cannot be restored for {}; keep the Secret, and use another \
+         name for this resource",
         found.name_any(),
         Key::of(tf)
     )))

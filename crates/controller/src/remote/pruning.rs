@@ -309,8 +309,8 @@ fn unreadable(secret: &Secret) -> Failure {
     Failure::transient(
         Reason::PruneSkipped,
         format!(
-            "{FIELD}: skipped pruning in namespace {}: failed to read Secret {}; restore or delete \
-             the Secret",
+            "{FIELD}: skipped pruning in namespace {}: failed to read Secret {}; restore the \
+             Secret, or run the version of the operator that wrote it; do not delete it",
             secret.namespace().unwrap_or_default(),
             secret.name_any()
         ),

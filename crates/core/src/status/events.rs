@@ -36,7 +36,8 @@ pub fn events(previous: Option<&TerraformStatus>, next: &TerraformStatus) -> Vec
             let now = condition(next, kind)?;
             let before = previous.and_then(|status| condition(status, kind));
             let same = before.is_some_and(|old| {
-                old.status == now.status && reason::current(&old.reason) == now.reason
+                old.status == now.status
+                    && reason::current(&old.reason) == reason::current(&now.reason)
             });
             let bad = now.status == "False";
             let told = match now.status.as_str() {

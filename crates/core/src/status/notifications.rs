@@ -233,7 +233,7 @@ impl<'a> Look<'a> {
         let applied = status.last_applied.as_ref().map(|it| seconds(it.time.0));
         let source = status.source.as_ref();
         vec![
-            reason::current(&ready.reason).to_owned(),
+            reason::earlier(&ready.reason).to_owned(),
             status.observed_generation.unwrap_or_default().to_string(),
             source.and_then(|it| it.context.clone()).unwrap_or_default(),
             applied.unwrap_or_default(),

@@ -1,5 +1,7 @@
 //! Notifications: delivered at least once, not repeated, dropped when outdated.
 
+use std::collections::BTreeSet;
+
 use alustan_api::NotificationEvent::{
     self, ApprovalNeeded, Destroyed, Drifted, Failed, Stalled, Succeeded,
 };
@@ -7,7 +9,7 @@ use alustan_api::report::FailureClass;
 use alustan_api::run::{Notice, Notices};
 use alustan_api::{RECONCILE_AT, Reason};
 use alustan_core::model::summary::ON_PURPOSE;
-use alustan_core::status::notifications::{settle, take_up, until};
+use alustan_core::status::notifications::{note, settle, take_up, until};
 use k8s_openapi::jiff::SignedDuration;
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -79,6 +81,29 @@ fn undelivered_notification_is_sent_after_restart() {
     world.restart().settle();
     assert_eq!(world.due(), first, "the same message, by its id, too");
     assert_eq!(first.len(), 1);
+}
+
+/// An upgrade renames the reason of a status that stays the same.
+#[test]
+fn renamed_reason_causes_no_second_notification() {
+    let mut world = World::subscribed(&[]);
+    world.delivered(Act::Fail(FailureClass::User));
+    let mut tf = world.tf.clone().unwrap();
+    let status = tf.status.take().unwrap();
+    let [before, after] = ["StateNotOurs", Reason::StateOwnershipConflict.as_str()].map(|reason| {
+        let mut status = status.clone();
+        let ready = status.conditions.iter_mut().find(|it| it.type_ == "Ready");
+        ready.unwrap().reason = reason.to_owned();
+        let mut notices = Notices::default();
+        note(&mut notices, &tf, &status, &BTreeSet::new(), world.now);
+        notices
+            .due
+            .into_iter()
+            .map(|notice| notice.id)
+            .collect::<Vec<_>>()
+    });
+    assert!(!before.is_empty());
+    assert_eq!(after, before);
 }
 
 /// The API server stores no fractions of a second.
