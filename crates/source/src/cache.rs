@@ -39,11 +39,11 @@ use crate::{
 };
 
 impl GitCache {
-    /// Opens a cache below `root` with default limits. Only one process may use a root. Files of the calls of an earlier process are
-    /// removed, including credentials of killed calls.
+    /// Opens a cache below `root` with default limits. Only one process may use `root`. Removes temporary files of an earlier process,
+    /// including the credentials of killed git calls.
     ///
     /// # Errors
-    /// If the folder cannot be created, or if its path contains characters other than letters, digits and `/._-`.
+    /// If `root` cannot be created, or if its path contains characters other than letters, digits and `/._-`.
     pub fn new(root: impl Into<PathBuf>) -> Result<Self, Error> {
         Self::with_options(root, CacheOptions::default())
     }
@@ -51,7 +51,7 @@ impl GitCache {
     /// Opens a cache below `root` with the given limits.
     ///
     /// # Errors
-    /// As [`new`](Self::new).
+    /// The errors of [`new`](Self::new).
     pub fn with_options(root: impl Into<PathBuf>, options: CacheOptions) -> Result<Self, Error> {
         Ok(Self {
             store: Arc::new(Store::open(root.into())?),
@@ -65,7 +65,7 @@ impl GitCache {
         })
     }
 
-    /// Returns the same cache for calls of `tenant`. Concurrency limits are fair between tenants.
+    /// Returns a clone of the cache for calls of `tenant`. The cache shares its concurrency limits fairly between tenants.
     #[must_use]
     pub fn of_tenant(&self, tenant: &str) -> Self {
         Self {
@@ -74,10 +74,10 @@ impl GitCache {
         }
     }
 
-    /// Returns the current commit of `reference` at the remote. For a commit, no request is sent.
+    /// Returns the current commit of `reference` at the remote. Sends no request if `reference` is a commit id.
     ///
     /// # Errors
-    /// As [`references`](Self::references), and if the remote does not have the reference.
+    /// The errors of [`references`](Self::references), and an error if the remote does not have the reference.
     pub async fn resolve(
         &self,
         url: &RepositoryUrl,
@@ -90,7 +90,7 @@ impl GitCache {
             .find(reference)
     }
 
-    /// Requests the current commits of `wanted` with one `git ls-remote`. If all of them are commits, no request is sent.
+    /// Requests the current commits of `wanted` with one `git ls-remote`. Sends no request if `wanted` contains only commit ids.
     ///
     /// # Errors
     /// If the remote refuses the request, or if git fails.
@@ -123,8 +123,8 @@ impl GitCache {
 
     /// Fetches `revision` if necessary, and packs the files that the module needs.
     ///
-    /// Fetches into one repository are serialised. An unusable repository in the cache is removed and fetched again, once. Submodules are
-    /// fetched only from repositories that `allows` accepts.
+    /// Concurrent fetches into one repository of the cache run one after the other. A damaged repository of the cache is removed and
+    /// fetched again, once. Submodules are fetched only from repositories that `allows` accepts.
     ///
     /// # Errors
     /// If the remote refuses the request, if the module is invalid, or if git or the cache fails.
@@ -148,11 +148,11 @@ impl GitCache {
             .await
     }
 
-    /// Like [`fetch_context`](Self::fetch_context), but does not pack the same files a second time. Also returns the revision that was
-    /// read.
+    /// Like [`fetch_context`](Self::fetch_context), but does not pack files that this cache has already packed: [`Context::bytes`] is then
+    /// `None`. Also returns the revision that was read.
     ///
-    /// A call waits for a fetch and then for a permit to read. When it gets the permit, it reads the `newest` revision if that is already
-    /// fetched.
+    /// A call waits for a fetch and then for a permit to read. When it gets the permit, it calls `newest` again, and reads that revision if
+    /// it is already fetched.
     pub async fn find_context(
         &self,
         url: &RepositoryUrl,
@@ -174,7 +174,8 @@ impl GitCache {
         (revision, found)
     }
 
-    /// Returns the context at `revision`. Sets `revision` to the `newest` one if that is fetched when the call gets its permit to read.
+    /// Returns the context at `revision`, or at the revision that `newest` returns when the call gets its permit to read, if that revision
+    /// is already fetched. Sets `revision` to the revision that was read.
     async fn context(
         &self,
         question: &Question<'_>,
@@ -317,7 +318,7 @@ impl GitCache {
         })
     }
 
-    /// Removes repositories that have not been used for `idle`. Returns their number.
+    /// Removes repositories that have not been used for `idle` or longer. Returns the number of removed repositories.
     ///
     /// # Errors
     /// If the folder of the cache cannot be read.

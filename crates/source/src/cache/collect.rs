@@ -15,16 +15,16 @@ use crate::{
     url::RepositoryUrl,
 };
 
-/// Maximum size of all link targets of a tree, in bytes.
+/// Maximum total size of the targets of all symbolic links of a tree, in bytes.
 const LINKS: u64 = 16 << 20;
 
 /// Maximum size of a commit object, in bytes.
 const COMMIT: u64 = 1 << 20;
 
-/// Contents of objects.
+/// Contents of git objects.
 #[derive(Default)]
 pub(super) struct Contents {
-    /// Output of git.
+    /// Output of `git cat-file --batch`.
     output: Vec<u8>,
     /// Ranges of the contents in the output, by object id.
     ranges: HashMap<String, Range<usize>>,
@@ -47,15 +47,15 @@ pub(super) struct Call<'a> {
     pub(super) size: Size,
 }
 
-/// Part of a commit to select.
+/// Module whose files are selected from a commit.
 pub(super) struct WantedModule<'a> {
     /// Folder of the module.
     pub(super) path: &'a str,
     /// Additional files and folders.
     pub(super) include: &'a [String],
-    /// Whether submodules are fetched.
+    /// Whether to fetch submodules.
     pub(super) submodules: bool,
-    /// Whether a submodule may be fetched from a repository.
+    /// Returns whether submodules may be fetched from a repository.
     pub(super) allows: Allows<'a>,
 }
 
@@ -97,7 +97,7 @@ impl Call<'_> {
         })
     }
 
-    /// Returns the files of `tree` that the module needs. `facts`: cached facts of files.
+    /// Returns the files of `tree` that the module needs. `facts` is the cache of facts of configuration files.
     pub(super) async fn closure(
         &self,
         tree: &Arc<Tree>,
@@ -199,7 +199,7 @@ impl Call<'_> {
             .await
     }
 
-    /// Returns the error for output of git in an unexpected format: the cache is damaged.
+    /// Returns the error for git output in an unexpected format, which means that the repository of the cache is damaged.
     pub(super) fn nonsense(&self) -> Error {
         Error::Git {
             action: "read the cache of",
@@ -210,8 +210,9 @@ impl Call<'_> {
     }
 }
 
-/// Reads the committer date of a commit object, in seconds since 1970: `committer NAME <ADDRESS> SECONDS ZONE`, before the first empty
-/// line. `None` if there is none. See <https://git-scm.com/book/en/v2/Git-Internals-Git-Objects#_git_commit_objects>.
+/// Reads the committer date of a commit object, in seconds since 1970. The header of the object, which ends at the first empty line,
+/// contains the line `committer NAME <ADDRESS> SECONDS ZONE`. `None` if the date is missing or invalid. See
+/// <https://git-scm.com/book/en/v2/Git-Internals-Git-Objects#_git_commit_objects>.
 fn committed_at(commit: &[u8]) -> Option<i64> {
     let mut headers = commit
         .split(|byte| *byte == b'\n')
@@ -221,7 +222,7 @@ fn committed_at(commit: &[u8]) -> Option<i64> {
     std::str::from_utf8(seconds).ok()?.parse().ok()
 }
 
-/// Reads a sequence of `<object> <type> <size>\n<content>\n`; `None` if an object is missing. See
+/// Parses the output of `git cat-file --batch`: a sequence of `<object> <type> <size>\n<content>\n`. `None` if an object is missing. See
 /// <https://git-scm.com/docs/git-cat-file#_batch_output>.
 fn read_batch(output: Vec<u8>) -> Option<Contents> {
     let mut ranges = HashMap::new();

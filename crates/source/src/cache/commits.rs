@@ -13,11 +13,13 @@ use crate::{
     tree::Tree,
 };
 
-/// Maximum size of the listings whose trees are cached, in bytes. A tree takes about twice as much memory.
+/// Maximum total size of the `git ls-tree` listings whose trees are cached, in bytes. A tree takes about twice as much memory as its
+/// listing.
 const BYTES: usize = 32 << 20;
-/// Maximum number of commits recorded as fetched. If it is exceeded, all are forgotten; each then costs one call of git.
+/// Maximum number of commits recorded as fetched. When it is reached, all records are removed. Each commit then costs one additional git
+/// call.
 const COMMITS: usize = 10_000;
-/// Retention of failed fetches, for callers that waited for them.
+/// Retention of the errors of failed fetches, for callers that waited for the same fetch.
 const FAILURES: Duration = Duration::from_mins(10);
 
 /// Files of a commit.
@@ -25,11 +27,11 @@ pub(super) struct Snapshot {
     pub(super) tree: Arc<Tree>,
     /// Committer date of the commit, in seconds since 1970.
     pub(super) committed_at: i64,
-    /// Size of the listing, in bytes.
+    /// Size of the `git ls-tree` listing, in bytes.
     pub(super) bytes: usize,
 }
 
-/// Tree of a commit while it is in memory. One caller at a time reads it from git.
+/// Files of a commit, while they are in memory. The mutex permits one caller at a time to read them from git.
 type Files = Arc<tokio::sync::Mutex<Weak<Snapshot>>>;
 
 /// A commit that was fetched into a repository of the cache.
@@ -47,7 +49,7 @@ pub(super) struct Commits(Mutex<Known>);
 #[derive(Default)]
 struct Known {
     fetched: HashMap<PathBuf, HashMap<CommitId, Files>>,
-    /// Last failure per repository.
+    /// Last failed fetch per repository: commit, time and error.
     failed: HashMap<PathBuf, (CommitId, Instant, Error)>,
     /// Cached trees, the oldest first.
     kept: VecDeque<Arc<Snapshot>>,
@@ -69,7 +71,7 @@ impl Commits {
         })
     }
 
-    /// Returns the failure of a fetch of `revision` that ended after `asked`.
+    /// Returns the error of a fetch of `revision` that failed at `asked` or later.
     pub(super) fn failure(
         &self,
         repository: &Path,
@@ -108,18 +110,18 @@ impl Commits {
         known.failed.insert(repository.to_owned(), failure);
     }
 
-    /// Whether `commit` has not been forgotten since it was returned.
+    /// Whether the cache still has the entry from which `commit` was returned.
     pub(super) fn holds(&self, commit: &Commit) -> bool {
         let now = self.get(&commit.repository, &commit.revision);
         now.is_some_and(|now| Arc::ptr_eq(&now.files, &commit.files))
     }
 
-    /// Forgets the commits of a removed repository.
+    /// Removes the entries of all commits of `repository`.
     pub(super) fn forget(&self, repository: &Path) {
         self.known().fetched.remove(repository);
     }
 
-    /// Returns the files of `commit`, from memory or with `read`.
+    /// Returns the files of `commit`. Awaits `read` only if the files are not in memory.
     pub(super) async fn files(
         &self,
         commit: &Commit,

@@ -1,4 +1,4 @@
-//! Facts of configuration files by object id, because other commits and modules contain the same files.
+//! Caches the facts of configuration files by object id, because many commits and modules contain the same files.
 
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use crate::module::{self, facts::Facts};
 
-/// Maximum size of all facts, in bytes. The cache is emptied when it is exceeded.
+/// Maximum size of all cached facts, in bytes. If new facts would exceed it, the cache is emptied first.
 const BYTES: usize = 16 << 20;
-/// Estimated size of an entry without its texts, in bytes.
+/// Estimated size of an entry without its strings, in bytes.
 const ENTRY: usize = 256;
 
-/// Facts of files that were read before. Clones are cheap and share the facts.
+/// Cache of the facts of configuration files. Clones are cheap and share the cache.
 #[derive(Clone, Default)]
 pub(super) struct KnownFacts(Arc<Mutex<Known>>);
 
@@ -21,17 +21,17 @@ struct Known {
     bytes: usize,
 }
 
-/// Object id of the content, and whether it is read as JSON.
+/// Object id of the file content, and whether the file has the JSON syntax.
 type Key = (String, bool);
 
 impl KnownFacts {
-    /// Returns the facts of the file `path` with the content `object`, if it was read before.
+    /// Returns the cached facts of the file `path`. `object` is the object id of its content.
     pub(super) fn get(&self, path: &str, object: &str) -> Option<Arc<Facts>> {
         let known = self.0.lock();
         known.facts.get(&key(path, object)).cloned()
     }
 
-    /// Reads the file `path` with the content `object`.
+    /// Reads the facts of the file `path` from `content`, and caches them. `object` is the object id of `content`.
     pub(super) fn read(&self, path: &str, object: &str, content: &[u8]) -> Arc<Facts> {
         let facts = Arc::new(module::read(path, content));
         let texts = facts

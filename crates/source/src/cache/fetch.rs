@@ -14,7 +14,7 @@ use crate::{
     reference::Revision,
 };
 
-/// Reference in the cache to the last fetched commit, so that the next fetch transfers only the difference.
+/// Reference in a repository of the cache to the last fetched commit. With it, the next fetch transfers only the difference.
 pub(super) const KEPT: &str = "refs/alustan/last";
 
 /// Infinite depth in git: <https://git-scm.com/docs/shallow>.
@@ -27,12 +27,12 @@ pub(super) struct Fetch<'a> {
     pub(super) store: &'a Store,
     pub(super) commits: &'a Commits,
     pub(super) revision: &'a Revision,
-    /// Reference in the cache that keeps the commit.
+    /// Reference to create in the repository of the cache for the fetched commit.
     pub(super) kept: &'a str,
 }
 
 impl Fetch<'_> {
-    /// Fetches the commit if necessary. An unusable repository is removed and fetched again, once.
+    /// Fetches the commit if necessary. A damaged repository of the cache is removed and fetched again, once.
     pub(super) async fn run(&self) -> Result<(), Error> {
         match self.bring().await {
             Err(error) if is_own_fault(&error) => {
@@ -100,8 +100,8 @@ impl Fetch<'_> {
             .is_ok()
     }
 
-    /// Fetches by commit id. If the host refuses that, fetches the reference, which must still point to the commit. A commit without a
-    /// reference is searched in all branches and tags.
+    /// Fetches by commit id. If the host does not serve commits by id, fetches the reference, which must still point to the commit. For a
+    /// commit without a reference, fetches all branches and tags instead.
     async fn fetch(&self) -> Result<(), Error> {
         let revision = self.revision;
         match self.fetch_what(revision.commit.as_str()).await {
@@ -142,7 +142,7 @@ impl Fetch<'_> {
         }
     }
 
-    /// Fetches one commit without its history.
+    /// Fetches `what`, a commit id or a reference, without its history.
     async fn fetch_what(&self, what: &str) -> Result<(), Error> {
         let spec = format!("+{what}:{}", self.kept);
         self.fetch_specs(&["--depth=1"], &[&spec]).await
@@ -153,7 +153,7 @@ impl Fetch<'_> {
         let specs = ["heads", "tags"].map(|kind| format!("+refs/{kind}/*:refs/alustan/{kind}/*"));
         let specs: Vec<&str> = specs.iter().map(String::as_str).collect();
         match self.fetch_specs(&[WHOLE, "--prune"], &specs).await {
-            // Without branches and tags git fails, in some versions without a message.
+            // If the remote has neither branches nor tags, git fails, in some versions without a message.
             Err(Error::Git {
                 failure: GitFailure::ReferenceMissing,
                 ..
@@ -209,7 +209,7 @@ impl Fetch<'_> {
         }
     }
 
-    /// Returns when the size exceeds its limits. Dropping the fetch then kills git.
+    /// Returns an error as soon as the repository or the cache exceeds its size limit. The caller then drops the fetch, which kills git.
     async fn out_of_room(&self, most: u64) -> Error {
         loop {
             if let Err(error) = self.check_room(most) {
@@ -219,7 +219,8 @@ impl Fetch<'_> {
         }
     }
 
-    /// Checks the limits of this repository and of the cache. The least recently used repositories are removed first.
+    /// Checks the size limits of this repository and of the cache. If the cache is too large, first removes the least recently used
+    /// repositories.
     fn check_room(&self, most: u64) -> Result<(), Error> {
         if self.repository.size() > most.min(self.call.options.cache_bytes) {
             return Err(self.too_large());

@@ -1,4 +1,4 @@
-//! Packed contexts by selection, so that the same files are not packed again.
+//! Caches digest and size of packed contexts by selection, so that the same files are not packed again.
 
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 
 use crate::{closure::Selection, context::ContextDigest, tree::Kind};
 
-/// Maximum number of remembered contexts. If it is exceeded, all are forgotten; each is then packed once again.
+/// Maximum number of cached contexts. When it is reached, the cache is emptied. Each context is then packed once more.
 const CONTEXTS: usize = 50_000;
 
 /// Digest and size of a packed context.
@@ -19,8 +19,8 @@ pub(super) struct KnownContext {
     pub(super) size: usize,
 }
 
-/// Digest of the paths, modes and object ids of a selection, and of the repository, because objects of different repositories are not
-/// compared.
+/// Digest over the paths, kinds and object ids of the entries of a selection, and the folder of the repository. Selections from different
+/// repositories never have the same id.
 #[derive(PartialEq, Eq, Hash, Clone)]
 pub(super) struct SelectionId([u8; 32]);
 
@@ -46,7 +46,7 @@ impl SelectionId {
     }
 }
 
-/// Contexts that were packed before.
+/// Cache of packed contexts.
 #[derive(Default)]
 pub(super) struct KnownContexts(Mutex<HashMap<SelectionId, KnownContext>>);
 

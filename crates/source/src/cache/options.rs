@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, ffi::OsString, time::Duration};
 
 use crate::git;
 
-/// Limits of a [`GitCache`](crate::GitCache).
+/// Limits of a [`GitCache`](crate::GitCache). Default values are in brackets.
 #[derive(Clone, Debug)]
 pub struct CacheOptions {
     /// Timeout for one `ls-remote` [30 s].
@@ -17,16 +17,17 @@ pub struct CacheOptions {
     pub context_bytes: u64,
     /// Maximum number of files in a context [20 000].
     pub context_files: u64,
-    /// Maximum number of folders in a context [30 000]. With the files: at most the entries of [`UnpackLimits`](crate::UnpackLimits).
+    /// Maximum number of folders in a context [30 000]. Files and folders together must not exceed the entries of
+    /// [`UnpackLimits`](crate::UnpackLimits).
     pub context_folders: u64,
     /// Maximum number of bytes transferred by one fetch [2 GiB].
     pub repository_bytes: u64,
     /// Maximum size of all repositories, in bytes; the least recently used are removed first [3 GiB].
     pub cache_bytes: u64,
-    /// Maximum number of concurrent calls to remotes; the queue is fair between tenants [8]. One more fetch may use more memory. Half as
-    /// many modules are read concurrently, and one more of more than 4 MiB.
+    /// Maximum number of concurrent git calls to remotes [8]. In addition, one fetch that needs more memory may run. Half as many modules
+    /// are read concurrently, and in addition one module of more than 4 MiB. Permits are shared fairly between tenants.
     pub at_once: usize,
-    /// Environment of git: search path, proxies, trusted certificates [those of this process].
+    /// Environment variables of git: search path, proxies, trusted certificates [variables of this process].
     pub environment: BTreeMap<String, OsString>,
 }
 
@@ -47,7 +48,7 @@ impl Default for CacheOptions {
     }
 }
 
-/// Maximum size of a list of references or files, in bytes.
+/// Maximum size of a list of references or files in the output of git, in bytes.
 pub(super) const LISTING: u64 = 64 << 20;
 
 #[cfg(test)]

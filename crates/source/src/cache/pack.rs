@@ -1,4 +1,4 @@
-//! Packs the collected files into the bytes of a context.
+//! Packs selected files into the tar.gz of a context.
 
 use std::{io, path::Path};
 
@@ -13,7 +13,7 @@ use crate::{
     tree::Kind,
 };
 
-/// Packs `selection` with its `contents` on a blocking thread.
+/// Packs the files of `selection` on a blocking thread. `contents` has their contents by object id.
 pub(super) async fn pack(
     selection: Selection,
     contents: Contents,

@@ -1,4 +1,4 @@
-//! Output of `git ls-remote --symref`. Pure.
+//! Parses the output of `git ls-remote --symref`. Pure.
 
 use crate::{
     error::Error,
@@ -7,7 +7,7 @@ use crate::{
 
 const HEAD: &str = "HEAD";
 
-/// References of a remote.
+/// References of a remote repository, as listed by `git ls-remote`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listing {
     remote: String,
@@ -22,7 +22,7 @@ impl Listing {
         }
     }
 
-    /// Returns the commit of `reference`, which must be one of the requested references.
+    /// Returns the commit of `reference`, which must be one of the references for which the listing was requested.
     ///
     /// # Errors
     /// [`Error::ReferenceNotFound`], or [`Error::RepositoryEmpty`] if the remote has no `HEAD`.
@@ -31,8 +31,8 @@ impl Listing {
     }
 }
 
-/// Returns the names to request: the reference, for a tag preceded by its peeled form, and `HEAD`, which distinguishes an empty repository
-/// from a missing reference. None for a commit, which needs no request.
+/// Returns the names to request from the remote: the full name of the reference, for a tag preceded by its peeled form (`^{}`), and `HEAD`,
+/// which distinguishes an empty repository from a missing reference. Returns no names for a commit id, which needs no request.
 pub(super) fn names(reference: &Reference) -> Vec<String> {
     match reference {
         Reference::Default => vec![HEAD.to_owned()],
@@ -45,7 +45,8 @@ pub(super) fn names(reference: &Reference) -> Vec<String> {
     }
 }
 
-/// Returns the revision in the listing. Names must match completely, because git lists every reference with a matching suffix.
+/// Returns the revision of `reference` in the listing. Compares full names, because `git ls-remote` also lists references of which only the
+/// end of the name matches.
 fn find(listing: &str, reference: &Reference) -> Option<Revision> {
     if let Reference::Commit(commit) = reference {
         return Some(Revision::of_commit(commit));
@@ -86,14 +87,14 @@ fn id_of(listing: &str, name: &str) -> Option<CommitId> {
     lines(listing, name).find_map(|told| CommitId::parse(told).ok())
 }
 
-/// Returns the branch of `HEAD`, if the host reports it.
+/// Returns the full name of the branch that `HEAD` points to, if the host reports it.
 fn behind_head(listing: &str) -> Option<&str> {
     lines(listing, HEAD)
         .find_map(|told| told.strip_prefix("ref: "))
         .filter(|name| is_plain(name))
 }
 
-/// The name becomes part of a refspec, so names from the host are validated.
+/// Whether `name` is a valid name of a branch. Names from the host are validated, because they become part of a refspec.
 fn is_plain(name: &str) -> bool {
     let branch = name.strip_prefix("refs/heads/");
     branch.is_some_and(|branch| crate::reference::RefName::parse(branch).is_ok())

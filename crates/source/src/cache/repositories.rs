@@ -1,4 +1,4 @@
-//! Repositories of the cache. Fetches a commit into the repository from which it is read.
+//! Fetches commits into the repositories of the git cache.
 
 use std::{path::Path, sync::Arc, time::Instant};
 
@@ -29,9 +29,9 @@ pub struct GitCache {
     pub(super) facts: KnownFacts,
     pub(super) known: Arc<KnownContexts>,
     pub(super) options: Arc<CacheOptions>,
-    /// Limits concurrent calls to remotes. A fetch that needs more memory than others counts as large.
+    /// Limits concurrent git calls to remotes. A fetch that runs out of memory as [`Size::Small`] is repeated as [`Size::Large`].
     pub(super) remotes: Arc<Limits>,
-    /// Limits modules that are read from the cache and packed concurrently.
+    /// Limits how many modules are read from the cache and packed concurrently.
     pub(super) reading: Arc<Limits>,
     pub(super) tenant: Arc<str>,
 }
@@ -59,8 +59,8 @@ impl GitCache {
         )
     }
 
-    /// Returns the commit of `revision` in the repository at `folder` and fetches it if necessary. Callers that waited for a fetch of
-    /// the same commit share its failure.
+    /// Returns the commit of `revision` in the repository at `folder`. Fetches the commit if necessary. If a fetch of the same commit fails
+    /// while a caller waits for it, the caller gets the same error.
     pub(super) async fn commit(
         &self,
         folder: &Path,

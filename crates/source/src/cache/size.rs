@@ -1,4 +1,4 @@
-//! Sizes of work. Small work runs concurrently and large work one at a time, to bound total memory.
+//! Size classes of fetches and reads. Small ones run concurrently and large ones one at a time, which bounds total memory.
 
 use std::sync::Arc;
 
@@ -9,10 +9,10 @@ use crate::{
     turns::{Turn, Turns},
 };
 
-/// Maximum number of bytes that git prints when a small module is read: 4 MiB of content, and a line for each of 20,000 objects.
+/// Maximum size of the output of a git call that reads a small module, in bytes: 4 MiB of content, and a line for each of 20,000 objects.
 const SMALL_READ: u64 = 8 << 20;
 
-/// Size of a fetch, or of a module that is read.
+/// Size class of a fetch, or of the read of a module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Size {
     Small,
@@ -20,8 +20,8 @@ pub(super) enum Size {
 }
 
 impl Size {
-    /// Maximum size of the data of one git process, in bytes. A fetch of 17,000 files and one of 100 MB takes 12 MiB: git writes large
-    /// files to disk while it reads them. Large files that are stored as differences take a multiple of their size.
+    /// Maximum size of the data segment of one git process, in bytes. A fetch of 17,000 files and one file of 100 MB takes 12 MiB, because
+    /// git writes a large file to disk while it receives the file. A large file that is stored as a delta takes a multiple of its size.
     pub(super) fn process(self) -> u64 {
         match self {
             Self::Small => 48 << 20,
@@ -37,7 +37,7 @@ impl Size {
         }
     }
 
-    /// Maximum size of the files of a context, in bytes before compression; `most` for large contexts.
+    /// Maximum size of the file contents that are read, in bytes: at most 4 MiB for [`Size::Small`], and `most` for [`Size::Large`].
     pub(super) fn content(self, most: u64) -> u64 {
         match self {
             Self::Small => most.min(4 << 20),
@@ -46,24 +46,24 @@ impl Size {
     }
 }
 
-/// Whether reading as small work that failed with `error` may succeed as large work.
+/// Whether a read that failed with `error` as [`Size::Small`] may succeed as [`Size::Large`].
 pub(super) fn is_too_large(error: &Error) -> bool {
     match error {
-        // The limit of a fetch is larger.
+        // If a fetch exceeded its limit, `limit` is larger than [`SMALL_READ`].
         Error::RepositoryTooLarge { limit, .. } => *limit <= SMALL_READ,
         Error::Git { failure, .. } => *failure == GitFailure::OutOfMemory,
         _ => false,
     }
 }
 
-/// Concurrency limits of one kind of work.
+/// Concurrency limits of fetches, or of reads.
 pub(super) struct Limits {
     small: Arc<Turns>,
     large: Arc<Turns>,
 }
 
 impl Limits {
-    /// Returns limits for `at_once` small works and one large one.
+    /// Returns limits of `at_once` permits for [`Size::Small`] and one permit for [`Size::Large`].
     pub(super) fn new(at_once: usize) -> Arc<Self> {
         Arc::new(Self {
             small: Turns::new(at_once),
@@ -71,7 +71,7 @@ impl Limits {
         })
     }
 
-    /// Waits for a permit of `tenant`. Never returns `None`.
+    /// Waits for a permit of `size` for `tenant`. Never returns `None`.
     pub(super) async fn take(&self, size: Size, tenant: &Arc<str>) -> Option<Turn> {
         match size {
             Size::Small => self.small.take(tenant).await,

@@ -24,17 +24,18 @@ use crate::{
     url::RepositoryUrl,
 };
 
-/// Maximum number of packs, after which a repository is fetched again. Each fetch adds a pack, and no pack is ever removed.
+/// Maximum number of pack files of a repository. Each fetch adds a pack file, and git never merges them. A repository with more pack files
+/// is removed and fetched again.
 const PACKS: usize = 50;
-/// File in a repository whose modification time is that of the last use.
+/// File in each repository of the cache. Its modification time is the time of the last use.
 const USED: &str = "alustan-used";
 
 /// Locks of a repository.
 #[derive(Clone, Default)]
 struct Lock {
-    /// Held by the call that fetches.
+    /// Held by the call that fetches into the repository.
     fetch: Arc<AsyncMutex<()>>,
-    /// Shared by calls that read, exclusive to remove the files.
+    /// Held shared by calls that read the repository, and exclusively by a call that removes its files.
     files: Arc<RwLock<()>>,
 }
 
@@ -51,7 +52,8 @@ impl Lock {
     }
 }
 
-/// `<root>/calls`: private folders of calls. `<root>/repositories/<digest>`: repositories. `<root>/salt`: salt of the digests.
+/// Folders of the cache. `<root>/calls`: private folders of git sessions. `<root>/repositories/<digest>`: bare repositories. `<root>/salt`:
+/// salt of the digests in their names.
 pub(super) struct Store {
     calls: PathBuf,
     repositories: PathBuf,
@@ -59,14 +61,14 @@ pub(super) struct Store {
     locks: Mutex<HashMap<PathBuf, Lock>>,
 }
 
-/// A repository, locked for fetches.
+/// A repository of the cache, locked against fetches of other calls.
 pub(super) struct Repository {
     path: PathBuf,
     files: Arc<RwLock<()>>,
     _fetch: OwnedMutexGuard<()>,
 }
 
-/// Lock under which the files of a repository are not removed.
+/// Shared lock that prevents the removal of the files of a repository.
 pub(super) struct Reading {
     _files: OwnedRwLockReadGuard<()>,
 }
@@ -104,8 +106,7 @@ impl Store {
 
     /// Returns the folder of a repository.
     ///
-    /// Other credentials give another folder: a tenant must not read content fetched by another tenant without authentication with the
-    /// host.
+    /// The folder depends on the credentials: a tenant must not read content that another tenant has fetched with other credentials.
     pub(super) fn path(
         &self,
         url: &RepositoryUrl,
@@ -120,7 +121,7 @@ impl Store {
         self.repositories.join(name)
     }
 
-    /// Waits until no other call fetches into the repository at `path`.
+    /// Locks the repository at `path` for a fetch. Waits until no other call fetches into it.
     pub(super) async fn lock(&self, path: &Path) -> Repository {
         let Lock { fetch, files } = self.lock_of(path);
         Repository {
@@ -135,7 +136,7 @@ impl Store {
         let reading = Reading {
             _files: self.lock_of(path).files.read_owned().await,
         };
-        // A missing repository is reported when it is read.
+        // Ignores an error: if the repository does not exist, the read that follows fails.
         let _ =
             fs::File::open(path.join(USED)).and_then(|used| used.set_modified(SystemTime::now()));
         reading
@@ -147,8 +148,8 @@ impl Store {
         locks.entry(path.to_owned()).or_default().clone()
     }
 
-    /// Removes the least recently used repositories until all together have at most `limit` bytes. Repositories in use stay. Returns
-    /// whether the limit is met.
+    /// Removes the least recently used repositories until the total size is at most `limit` bytes. Keeps repositories that are in use.
+    /// Returns whether the total size is within the limit.
     pub(super) fn make_room(&self, limit: u64) -> Result<bool, Error> {
         let read = |source| cache_error("read", &self.repositories, source);
         let mut found = Vec::new();
@@ -198,13 +199,13 @@ impl Repository {
         exists(&self.path)
     }
 
-    /// Removes the files as soon as no call reads them.
+    /// Waits until no call reads the repository, then removes its files.
     pub(super) async fn clear(&self) -> Result<(), Error> {
         let _alone = self.files.write().await;
         remove(&self.path)
     }
 
-    /// Records the use, and removes locks and incomplete packs of a killed git.
+    /// Records the use, and removes lock files and incomplete pack files of a killed git process.
     pub(super) fn tidy(&self) -> Result<(), Error> {
         let used = self.path.join(USED);
         fs::write(&used, "").map_err(|source| cache_error("write", &used, source))?;
@@ -222,7 +223,7 @@ impl Repository {
         Ok(())
     }
 
-    /// Whether the repository has so many packs that a new fetch is cheaper.
+    /// Whether the repository has so many pack files that a fetch into a new repository is cheaper.
     pub(super) fn is_worn(&self) -> bool {
         let packs = self.packs();
         packs
@@ -231,7 +232,7 @@ impl Repository {
             > PACKS
     }
 
-    /// Returns the size of the packs in bytes, including a pack in transfer.
+    /// Returns the size of the pack files, in bytes, including a pack file that git is receiving.
     pub(super) fn size(&self) -> u64 {
         size_of(&self.path)
     }
@@ -263,7 +264,7 @@ fn packs_of(repository: &Path) -> impl Iterator<Item = (String, u64)> + use<> {
     })
 }
 
-/// Whether the failure is probably caused by the cache, so that a new fetch may succeed.
+/// Whether a damaged repository of the cache is the probable cause of `error`, so that a fetch into a new repository may succeed.
 pub(super) fn is_own_fault(error: &Error) -> bool {
     matches!(
         error,
@@ -296,7 +297,8 @@ fn remove(path: &Path) -> Result<(), Error> {
     }
 }
 
-/// Returns random bytes, so that names of folders reveal nothing about credentials.
+/// Returns the random salt in the file at `path`; creates the file if necessary. With a salt, the names of folders reveal nothing about
+/// credentials.
 fn salt(path: &Path) -> io::Result<Vec<u8>> {
     if let Ok(salt) = fs::read(path)
         && salt.len() == 32

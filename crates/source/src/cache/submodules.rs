@@ -1,7 +1,7 @@
-//! Submodules of git. Their files are grafted into the tree before the closure is computed again.
+//! Git submodules. Adds the files of fetched submodules to the tree of the superproject, and computes the closure again.
 //!
-//! Their commits are fetched into the cached repository of the superproject, under the same limits. Objects are named by their content, and
-//! a caller that may read the superproject must be able to read its submodules anyway.
+//! Commits of submodules are fetched into the cached repository of the superproject, under the same limits. Objects do not conflict,
+//! because git names them by their content. A caller that reads the superproject with its submodules needs read access to both.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,10 +24,10 @@ use crate::{
     url::RepositoryUrl,
 };
 
-/// Maximum number of submodules, so that submodules that contain each other are not fetched endlessly.
+/// Maximum number of submodules of a context. Prevents endless fetches of submodules that contain each other.
 const MANY: usize = 100;
 
-/// A submodule in `.gitmodules`.
+/// An entry of `.gitmodules`.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Named {
     path: String,
@@ -41,7 +41,7 @@ struct Graft {
     commit: Commit,
 }
 
-/// Files of a commit with those of its submodules.
+/// Files of a commit and of its fetched submodules.
 struct Grafted {
     tree: Arc<Tree>,
     /// Size of the list of all files, in bytes.
@@ -70,7 +70,7 @@ impl Grafted {
     }
 }
 
-/// Files of a context, and the locks under which they are read.
+/// Files of a context, and the lock and the permit under which they are read.
 pub(super) struct Selected {
     pub(super) selection: Selection,
     pub(super) snapshot: Arc<Snapshot>,
@@ -79,7 +79,8 @@ pub(super) struct Selected {
 }
 
 impl GitCache {
-    /// Returns the files of the module with those of its submodules. Holds neither lock nor permit while a submodule is fetched.
+    /// Returns the files of the module, including the files of submodules. Fetches missing submodules, and releases the lock and the permit
+    /// during each fetch.
     pub(super) async fn select(
         &self,
         call: &Call<'_>,
@@ -137,7 +138,7 @@ impl GitCache {
 }
 
 impl Call<'_> {
-    /// Returns the URL and the commit of the submodule at `path` of `tree`.
+    /// Returns URL and commit of the submodule at `path` in `tree`.
     async fn submodule(
         &self,
         tree: &Tree,
@@ -166,7 +167,8 @@ impl Call<'_> {
         Ok((url, Revision::of_commit(&commit)))
     }
 
-    /// Returns the URL of the submodule at `path`, from the `.gitmodules` of the repository whose files are in `inside`.
+    /// Returns the URL of the submodule at `path`, from `.gitmodules` of the repository that contains it. `inside` is the folder of that
+    /// repository in `tree`, and `parent` is its URL.
     async fn address(
         &self,
         tree: &Tree,
@@ -220,8 +222,8 @@ impl Call<'_> {
     }
 }
 
-/// Returns the credentials for a submodule. A password is sent only to its own host, and not over plain HTTP if it was configured for
-/// HTTPS. ssh offers no key to an unknown host.
+/// Returns the credentials for the submodule at `url`. Omits user name and password if its host or port is not that of `given_for`, or if
+/// only the submodule uses plain HTTP. Keeps the ssh key, because ssh refuses hosts without a known host key.
 fn credentials_for(
     all: &Credentials,
     given_for: &RepositoryUrl,
@@ -234,7 +236,7 @@ fn credentials_for(
     credentials
 }
 
-/// Reads a sequence of `submodule.<name>.<key>\n<value>\0`.
+/// Parses the output of `git config -z --list`: a sequence of `submodule.<name>.<key>\n<value>\0`.
 fn read_named(listing: &str) -> Vec<Named> {
     let mut found: Vec<Named> = Vec::new();
     let mut positions = HashMap::new();
@@ -264,7 +266,8 @@ fn read_named(listing: &str) -> Vec<Named> {
     found
 }
 
-/// Returns an absolute URL. A relative one refers to the URL of the superproject, as in `git submodule`.
+/// Returns `address` as an absolute URL. A relative URL is resolved against the URL `parent` of the superproject, as in `git submodule`.
+/// `None` if it leaves the root of the host.
 fn resolve(parent: &str, address: &str) -> Option<String> {
     if !address.starts_with("./") && !address.starts_with("../") {
         return Some(address.to_owned());
