@@ -14,12 +14,12 @@ pub(crate) enum Item<'a> {
     Link { target: &'a str },
 }
 
-/// Fixed compression level: another level changes every digest.
+/// Compression level. A change of the level changes the digest of every context.
 const LEVEL: Compression = Compression::new(6);
-/// Value `unknown` in the gzip header, so that the bytes do not depend on the platform.
+/// Operating system `unknown` in the gzip header, so that the bytes do not depend on the platform.
 const OPERATING_SYSTEM: u8 = 255;
 
-/// Packs entries. They must be sorted by path.
+/// Packs entries into a tar.gz. The entries must be sorted by path.
 pub(crate) fn pack<'a>(entries: impl Iterator<Item = (&'a str, Item<'a>)>) -> io::Result<Vec<u8>> {
     let gzip = GzBuilder::new().mtime(0).operating_system(OPERATING_SYSTEM);
     let mut archive = Builder::new(gzip.write(Vec::new(), LEVEL));

@@ -1,9 +1,9 @@
-//! From a git reference to a deterministic context.
+//! Resolves git references, and packs the files of a module into a deterministic context.
 //!
-//! [`RepositoryUrl`] and [`Reference`] validate input. [`GitCache::resolve`] requests the commit from the remote.
-//! [`GitCache::find_context`] fetches it into a bare repository and packs the files that the module needs, unless they were packed before.
-//! [`unpack`] unpacks a context in the build pod. The git command line transports data, as a child process without a shell. Selection
-//! (`closure`) and packing (`archive`) are pure.
+//! [`RepositoryUrl`] and [`Reference`] validate input. [`GitCache::resolve`] requests the commit of a reference from the remote.
+//! [`GitCache::find_context`] fetches the commit into a bare repository and packs the files that the module needs, unless the same files
+//! were packed before. [`unpack`] unpacks a context in the build pod. Git runs as a child process, and no shell interprets its arguments.
+//! The selection of files (`closure`) and the packing (`archive`) are pure.
 
 mod archive;
 mod cache;

@@ -1,4 +1,4 @@
-//! Unpacks a context in the build pod. The context is untrusted: no entry may leave the folder.
+//! Unpacks a context in the build pod. The context is untrusted: no entry may be written outside of the target folder.
 
 use std::{
     fs::{self, OpenOptions, Permissions},
@@ -19,12 +19,12 @@ pub(crate) const LONGEST_PATH: usize = 1024;
 pub struct UnpackLimits {
     /// Maximum size of all files, in bytes.
     pub bytes: u64,
-    /// Maximum number of entries and of folders that are created for them, in total.
+    /// Maximum total number of entries and of parent folders that are created for the entries.
     pub entries: u64,
 }
 
 impl Default for UnpackLimits {
-    /// 256 MiB in 50 000 entries: at least the limits for the creation of a context.
+    /// 256 MiB and 50,000 entries: not less than the limits of [`CacheOptions`](crate::CacheOptions) for packing a context.
     fn default() -> Self {
         Self {
             bytes: 256 * 1024 * 1024,
@@ -40,7 +40,7 @@ pub enum UnpackError {
     /// The archive is damaged or is not a tar.gz.
     #[error("the context is not a valid tar.gz archive")]
     Damaged(#[source] io::Error),
-    /// The archive has an entry that contexts never have.
+    /// The archive has an entry whose type, path or link target is not allowed in a context.
     #[error("the context contains the invalid entry `{entry}`, which {why}")]
     Refused {
         /// Path of the entry, at most 1 024 characters, escaped.
@@ -51,12 +51,12 @@ pub enum UnpackError {
     /// The archive exceeds a limit.
     #[error("the context contains more than {limit} {unit}")]
     TooLarge {
-        /// Maximum number of units.
+        /// Limit, in `unit`.
         limit: u64,
         /// Unit of the limit: `bytes` or `entries`.
         unit: &'static str,
     },
-    /// The folder cannot be written.
+    /// A file, folder or link cannot be written.
     #[error("failed to write {}", path.display())]
     Write {
         /// Local path.
@@ -81,16 +81,16 @@ impl UnpackError {
 
 /// Unpacks a tar.gz into `dest`, which must exist and should be empty. Blocking.
 ///
-/// Permits only files, folders and relative symbolic links. Links are created last and must end inside of `dest`, so that nothing is
-/// written through a link. Existing files are never overwritten.
+/// Permits only files, folders and relative symbolic links. Links are created last, so that nothing is written through a link. The target
+/// of each link must be inside of `dest`. Existing files are never overwritten.
 ///
 /// # Errors
-/// [`UnpackError`]; `dest` then contains a part of the archive.
+/// [`UnpackError`]. After an error, `dest` may contain a part of the archive.
 pub fn unpack(reader: impl Read, dest: &Path, limits: &UnpackLimits) -> Result<(), UnpackError> {
     let dest = dest
         .canonicalize()
         .map_err(|source| write_error(dest, source))?;
-    // Headers count as well, because a long name is read into memory.
+    // The limit includes headers, because the tar reader reads long names into memory.
     let most = limits
         .bytes
         .saturating_add(limits.entries.saturating_mul(4096))
@@ -114,7 +114,7 @@ struct Unpacking {
     limits: UnpackLimits,
     bytes: u64,
     entries: u64,
-    /// Links to create at the end: path, target.
+    /// Path and target of each symbolic link. Links are created after all files.
     links: Vec<(PathBuf, PathBuf)>,
 }
 
@@ -148,8 +148,8 @@ impl Unpacking {
         }
     }
 
-    /// Creates a folder and its parents; each one that is created counts as an entry. No link exists below `dest` at this time, unless
-    /// `dest` was not empty.
+    /// Creates a folder and its parents. Each folder that is created counts as an entry. Refuses a path on which a symbolic link or a file
+    /// exists.
     fn make_folder(&mut self, path: &Path) -> Result<(), UnpackError> {
         let mut here = self.dest.clone();
         for part in path.components() {
@@ -212,7 +212,8 @@ impl Unpacking {
         Ok(())
     }
 
-    /// Creates the links and resolves each with the kernel. If one ends outside, all are removed.
+    /// Creates all links, then resolves each link with the kernel. After an error, for example a target outside of `dest`, removes all
+    /// links.
     fn make_links(&mut self) -> Result<(), UnpackError> {
         let links = std::mem::take(&mut self.links);
         let made = links
@@ -224,7 +225,7 @@ impl Unpacking {
             for (path, _) in &links {
                 let path = self.dest.join(path);
                 if path.is_symlink() {
-                    // The first error is returned. Remaining links are not used.
+                    // Ignores an error: the first error is returned, and `dest` must not be used after it.
                     let _ = fs::remove_file(path);
                 }
             }
@@ -256,7 +257,7 @@ fn create_folder(path: &Path) -> io::Result<()> {
     fs::set_permissions(path, Permissions::from_mode(0o755))
 }
 
-/// Permits only names: no root, no `.`, no `..`, and at least one name. Permits at most [`LONGEST_PATH`] bytes.
+/// Permits only relative paths without `.` and `..`, with at least one name and at most [`LONGEST_PATH`] bytes.
 fn check_path(path: &Path) -> Result<(), UnpackError> {
     if path.as_os_str().len() > LONGEST_PATH {
         return Err(refused(path, "has a path longer than 1024 bytes"));
@@ -270,7 +271,7 @@ fn check_path(path: &Path) -> Result<(), UnpackError> {
     Ok(())
 }
 
-/// Copies, and distinguishes errors of reading and of writing.
+/// Copies `from` to `to`. Returns [`UnpackError::Damaged`] for read errors and [`UnpackError::Write`] for write errors.
 fn copy(from: &mut impl Read, to: &mut impl io::Write, path: &Path) -> Result<u64, UnpackError> {
     let mut chunk = vec![0; 64 * 1024];
     let mut total = 0;

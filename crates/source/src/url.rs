@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::{error::Error, repopath};
 
-/// Hosts on which a repository is always `owner/name`, so that the rest of the path is a folder.
+/// Hosts on which the path of a repository is always `owner/name`. The rest of a URL path is a folder in the repository.
 const TWO_PART_HOSTS: [&str; 2] = ["github.com", "bitbucket.org"];
 
 /// Transport of git.
@@ -19,7 +19,7 @@ pub enum Scheme {
 }
 
 impl Scheme {
-    /// Returns the scheme as in git.
+    /// Returns the scheme as in the URL of a repository.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Https => "https",
@@ -29,7 +29,7 @@ impl Scheme {
     }
 }
 
-/// A repository, and a folder in it if the URL names one. Contains no credentials.
+/// URL of a repository, and optionally a folder in the repository. Contains no credentials.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RepositoryUrl {
     scheme: Scheme,
@@ -41,8 +41,8 @@ pub struct RepositoryUrl {
 impl RepositoryUrl {
     /// Parses `https://…`, `http://…`, `ssh://[user@]host[:port]/path` and `user@host:path`.
     ///
-    /// Each may end in `//folder`. On github.com and bitbucket.org, the path after `owner/name` is a folder too. A user name in an HTTP URL
-    /// is dropped, because git uses it only together with a password.
+    /// Each form may end in `//folder`. On github.com and bitbucket.org, the path after `owner/name` is also a folder. A user name in an
+    /// HTTP URL is dropped, because git uses it only together with a password.
     ///
     /// # Errors
     /// [`Error::InvalidUrl`] with the reason and, if possible, the correct form.
@@ -73,7 +73,8 @@ impl RepositoryUrl {
         self.scheme
     }
 
-    /// Whether both URLs refer to the same repository of a host, independent of transport, port and `.git`. Hosts ignore case in names.
+    /// Whether both URLs refer to the same repository on the same host. Ignores transport, port, `.git` and the case of the path, because
+    /// hosts ignore the case of repository names.
     pub fn is_same_repository(&self, other: &Self) -> bool {
         self.host == other.host && self.path().eq_ignore_ascii_case(other.path())
     }
@@ -88,7 +89,7 @@ impl RepositoryUrl {
         path.strip_suffix(".git").unwrap_or(path)
     }
 
-    /// Returns the remote without `.git`: equal for URLs that differ only in the folder or in `.git`.
+    /// Returns the URL of the repository without `.git`. URLs that differ only in the folder or in `.git` have the same key.
     pub fn cache_key(&self) -> &str {
         self.remote.strip_suffix(".git").unwrap_or(&self.remote)
     }
@@ -103,10 +104,10 @@ impl fmt::Display for RepositoryUrl {
     }
 }
 
-/// Parts of a URL with an unparsed path.
+/// Parts of a URL. The path may contain both the repository and a folder.
 struct Parts<'a> {
     scheme: Scheme,
-    /// Part of the remote before the path, with the host in lower case.
+    /// Part of the URL before the path, with the host in lower case.
     prefix: String,
     host: String,
     path: &'a str,
@@ -202,7 +203,7 @@ fn scp_parts(text: &str) -> Result<Parts<'_>, String> {
     let (user, address) = authority.split_once('@').ok_or_else(|| FORMS.to_owned())?;
     let user = checked_user(user)?;
     let (host, _) = host_and_port(address)?;
-    // A leading slash marks an absolute path on the host and is part of the remote.
+    // A leading slash marks an absolute path on the host and stays in the URL of the repository.
     let (slash, path) = path
         .strip_prefix('/')
         .map_or(("", path), |path| ("/", path));
@@ -236,7 +237,7 @@ fn checked_user(user: &str) -> Result<&str, String> {
     Ok(user)
 }
 
-/// Returns the host in lower case (an IPv6 address with brackets), and the port with its colon, if any.
+/// Returns the host in lower case (an IPv6 address with brackets), and the port with a leading colon; `""` if there is no port.
 fn host_and_port(address: &str) -> Result<(String, String), String> {
     let bracketed = address
         .strip_prefix('[')
@@ -276,7 +277,7 @@ fn bare_host(host: &str) -> String {
     host.trim_matches(['[', ']']).to_owned()
 }
 
-/// Splits a path into that of the repository and the folder in it.
+/// Splits the path of a URL into the path of the repository and the folder in the repository.
 fn split_path(host: &str, path: &str) -> Result<(String, Option<String>), String> {
     let (repository, folder) = path
         .split_once("//")
@@ -300,7 +301,7 @@ fn split_path(host: &str, path: &str) -> Result<(String, Option<String>), String
     ))
 }
 
-/// Splits off the folder after `owner/name`, on hosts with such paths.
+/// Splits `path` into `owner/name` and the folder after it, if `host` is one of [`TWO_PART_HOSTS`]. Otherwise, the folder is empty.
 fn split_owner<'a>(host: &str, path: &'a str) -> Result<(&'a str, &'a str), String> {
     if !TWO_PART_HOSTS.contains(&host) {
         return Ok((path, ""));
@@ -326,7 +327,7 @@ fn split_owner<'a>(host: &str, path: &'a str) -> Result<(&'a str, &'a str), Stri
     Ok((path.get(..end).unwrap_or(path), folder))
 }
 
-/// Returns the URL for messages, without the part before `@` in its authority.
+/// Returns a URL for error messages. If the URL has a scheme, user name and password are removed.
 fn without_userinfo(text: &str) -> String {
     let Some((scheme, rest)) = text.split_once("://") else {
         return text.to_owned();
