@@ -9,18 +9,19 @@ use crate::secret::{SecretBytes, SecretString};
 pub struct Credentials {
     /// Private ssh key without a passphrase, in any format that OpenSSH supports.
     pub ssh_key: Option<SecretBytes>,
-    /// Host keys in the format of `known_hosts`. They replace the built-in ones ([`BUILT_IN_KNOWN_HOSTS`](crate::BUILT_IN_KNOWN_HOSTS)).
+    /// Host keys in the format of `known_hosts`. They replace the built-in host keys
+    /// ([`BUILT_IN_KNOWN_HOSTS`](crate::BUILT_IN_KNOWN_HOSTS)).
     pub known_hosts: Option<String>,
     /// User name and password (or token) for HTTPS.
     pub https: Option<HttpsCredentials>,
-    /// PEM certificates to trust in addition to those of the system.
+    /// PEM certificates of CAs to trust in addition to the system certificates.
     pub ca_bundle: Option<String>,
 }
 
 /// User name and password for HTTPS. A token is sent as the password.
 #[derive(Clone)]
 pub struct HttpsCredentials {
-    /// User name. Hosts that check only the token accept any.
+    /// User name. Hosts that check only the token accept any user name.
     pub username: SecretString,
     /// Password or token.
     pub password: SecretString,
@@ -46,7 +47,7 @@ impl Credentials {
     }
 }
 
-/// Hashes an optional field with its length, so that different lists of fields never have the same input.
+/// Hashes an optional field with its length, so that different field values never produce the same hash input.
 fn feed(hash: &mut Sha256, field: Option<&[u8]>) {
     let length = field.map_or(u64::MAX, |bytes| bytes.len() as u64);
     hash.update(length.to_be_bytes());

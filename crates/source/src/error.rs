@@ -1,4 +1,4 @@
-//! Errors from the URL of a repository to its context. Pure.
+//! Errors of git repositories, references and contexts. Pure.
 
 use std::{io, path::PathBuf, sync::Arc, time::Duration};
 
@@ -7,7 +7,7 @@ use alustan_api::Reason;
 pub use crate::git::GitFailure;
 use crate::reference::Reference;
 
-/// Reasons for which there is no revision or no context.
+/// Error of resolving a reference, or of packing a context.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -27,10 +27,10 @@ pub enum Error {
         /// Reason for which the name is invalid.
         why: &'static str,
     },
-    /// A path in the resource cannot be a path in the repository.
+    /// A path is not a valid path in the repository.
     #[error("invalid path `{path}`: the path {why}; set a folder in the repository")]
     InvalidPath {
-        /// Path as given, escaped.
+        /// Path, escaped.
         path: String,
         /// Reason for which the path is invalid.
         why: String,
@@ -66,7 +66,7 @@ pub enum Error {
          contains this commit"
     )]
     CommitNotFound {
-        /// Missing commit.
+        /// Id of the missing commit.
         commit: String,
         /// URL of the repository.
         remote: String,
@@ -74,7 +74,7 @@ pub enum Error {
     /// The reference moved between its resolution and the fetch.
     #[error("{reference} of {remote} no longer points to commit {commit}; retried automatically")]
     CommitGone {
-        /// Commit that was resolved.
+        /// Commit to which the reference was resolved.
         commit: String,
         /// Reference that moved.
         reference: String,
@@ -137,7 +137,7 @@ pub enum Error {
         line: usize,
         /// Name of the block.
         module: String,
-        /// Source as written.
+        /// Value of `source` in the block.
         source_path: String,
     },
     /// The source of a local module is not a folder of the repository.
@@ -151,9 +151,9 @@ pub enum Error {
         line: usize,
         /// Name of the block.
         module: String,
-        /// Source as written.
+        /// Value of `source` in the block.
         source_path: String,
-        /// Additional reason, with a leading space.
+        /// Additional reason with a leading space, or empty.
         why: &'static str,
     },
     /// A symbolic link points outside of the files of the module.
@@ -161,7 +161,7 @@ pub enum Error {
     SymlinkLeavesContext {
         /// Path of the link from the root of the repository.
         link: String,
-        /// Target as written.
+        /// Target of the link, unresolved.
         target: String,
         /// Reason for which the target is refused.
         why: &'static str,
@@ -172,11 +172,11 @@ pub enum Error {
          files out of the module, or narrow `gitRepo.path`"
     )]
     ContextTooLarge {
-        /// Number of units.
+        /// Actual size, in `unit`.
         size: u64,
         /// Unit of `size` and `limit`: `bytes`, `files` or `folders`.
         unit: &'static str,
-        /// Maximum number of units.
+        /// Limit, in `unit`.
         limit: u64,
     },
     /// A path of the module exceeds the limit.
@@ -202,7 +202,7 @@ pub enum Error {
         /// Maximum number of bytes.
         limit: u64,
     },
-    /// The cache is full of repositories that are being fetched.
+    /// The repositories that are being fetched exceed the size limit of the cache.
     #[error(
         "the git cache of the operator is full: the repositories that are being fetched exceed \
          {limit} bytes in total; retried automatically. To increase the limit, set \
@@ -227,20 +227,20 @@ pub enum Error {
     Cache {
         /// Action, as a verb phrase.
         action: &'static str,
-        /// Object of the action.
+        /// Path of the file or folder on which the action failed.
         path: PathBuf,
         /// Error of the operating system.
         #[source]
         source: Arc<io::Error>,
     },
-    /// The root of the cache is a path that cannot be passed to ssh.
+    /// The path of the cache contains characters that are not allowed in the ssh command.
     #[error(
         "the path of the cache directory `{}` contains characters other than letters, digits and \
          `/._-`",
         path.display()
     )]
     CacheRoot {
-        /// Root of the cache.
+        /// Root folder of the cache.
         path: PathBuf,
     },
     /// The program `git` cannot be started.

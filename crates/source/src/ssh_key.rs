@@ -9,7 +9,7 @@ const OPENSSH_MAGIC: &[u8] = b"openssh-key-v1\0";
 /// Returns the key in the form that OpenSSH requires: LF line endings, no text before the first line, one final newline.
 ///
 /// # Errors
-/// [`Error::SshKeyInvalid`] if it is not a private key, [`Error::SshKeyEncrypted`] if it has a passphrase.
+/// [`Error::SshKeyInvalid`] if `key` is not a private key, [`Error::SshKeyEncrypted`] if `key` has a passphrase.
 pub(crate) fn normalise(key: &SecretBytes) -> Result<SecretBytes, Error> {
     let invalid = |why| Error::SshKeyInvalid { why };
     let text = std::str::from_utf8(key.expose()).map_err(|_| invalid("it is not valid UTF-8"))?;
@@ -46,7 +46,7 @@ fn is_encrypted(text: &str) -> bool {
         || openssh_cipher(text).is_some_and(|cipher| cipher != b"none")
 }
 
-/// Returns the cipher name in OpenSSH's key format: the magic bytes, then a string with a length of four bytes.
+/// Returns the cipher name in OpenSSH's key format: the magic bytes, the length of the name in four bytes, and the name.
 fn openssh_cipher(text: &str) -> Option<Vec<u8>> {
     let body: String = text
         .lines()

@@ -1,4 +1,4 @@
-//! Access to private repositories for other callers of git: an engine that fetches modules.
+//! Access to private repositories for an engine, which calls git to fetch modules.
 
 use std::{collections::BTreeMap, ffi::OsString, path::Path};
 
@@ -14,19 +14,19 @@ use crate::{
     url::{RepositoryUrl, Scheme},
 };
 
-/// Private folder with credentials, removed on drop, and the environment in which git finds them.
+/// Private folder with credentials, and environment variables with which git uses them. The folder is removed on drop.
 pub struct GitAccess {
     _folder: TempDir,
     environment: BTreeMap<String, String>,
 }
 
 impl GitAccess {
-    /// Writes `credentials` of `url` into a new folder in `root`. User name and password are sent only to the host of `url`, over HTTPS,
-    /// and over HTTP if `url` uses it. The ssh key is offered to every host with a known key. `environment`: the environment of git;
-    /// certificates that it names stay trusted.
+    /// Writes `credentials` of `url` into a new folder in `root`. Git sends user name and password only to the host of `url`: over HTTPS,
+    /// and over plain HTTP only if `url` uses plain HTTP. ssh offers the key to every host in `known_hosts`. `environment` has the
+    /// environment variables of git; the certificates to which they refer stay trusted.
     ///
     /// # Errors
-    /// If the key is invalid, or if the folder cannot be written.
+    /// If the ssh key is invalid, or if the folder cannot be written.
     pub fn open(
         root: &Path,
         url: &RepositoryUrl,
@@ -57,7 +57,7 @@ impl GitAccess {
                 ));
             }
             let file = write("credentials", lines.as_bytes())?;
-            // The empty value resets the list of helpers from other configuration.
+            // The empty value removes the credential helpers of other git configuration.
             let settings = ["", &format!("store --file={file}")].map(str::to_owned);
             found.insert("GIT_CONFIG_COUNT".to_owned(), settings.len().to_string());
             for (number, setting) in settings.into_iter().enumerate() {
@@ -82,13 +82,13 @@ impl GitAccess {
         })
     }
 
-    /// Returns the variables for git and its callers. None of them is secret.
+    /// Returns the environment variables for programs that call git. Their values contain no secrets.
     pub fn environment(&self) -> &BTreeMap<String, String> {
         &self.environment
     }
 }
 
-/// Returns host and port for `scheme`. The port is included only if the URL has the same scheme.
+/// Returns the host of `url` and, if `url` has the scheme `scheme`, its port.
 fn authority(url: &RepositoryUrl, scheme: Scheme) -> String {
     if url.scheme() == scheme {
         return url
@@ -105,7 +105,7 @@ fn authority(url: &RepositoryUrl, scheme: Scheme) -> String {
     }
 }
 
-/// Whether user name and password of one repository may be sent to the host of another.
+/// Whether user name and password of the repository `given_for` may be sent to the host of `url`.
 pub(crate) fn is_for(given_for: &RepositoryUrl, url: &RepositoryUrl) -> bool {
     let schemes = url.scheme() == Scheme::Https || url.scheme() == given_for.scheme();
     schemes && authority(given_for, url.scheme()) == authority(url, url.scheme())

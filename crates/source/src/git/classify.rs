@@ -1,4 +1,4 @@
-//! Classification of the output of git and ssh. Pure.
+//! Classifies failures of git by the output of git and ssh. Pure.
 
 use std::fmt;
 
@@ -8,19 +8,19 @@ use alustan_api::Reason;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum GitFailure {
-    /// The key of the host differs from the known one.
+    /// The ssh host key differs from the key in `known_hosts`.
     HostKeyMismatch,
-    /// No key of the host is known.
+    /// `known_hosts` contains no key of the ssh host.
     HostKeyUnknown,
     /// ssh cannot read the private key.
     SshKeyUnreadable,
-    /// The host requires credentials or rejects those given.
+    /// The host requires credentials, or rejects the credentials of the request.
     Authentication,
-    /// The repository does not exist, or the host hides it.
+    /// The repository does not exist, or the credentials have no access to it.
     NotFound,
     /// The certificate of the host is not trusted.
     Tls,
-    /// The trusted certificates cannot be read.
+    /// Git cannot read the file with the trusted CA certificates.
     AuthorityUnreadable,
     /// The rate limit of the host is exceeded.
     RateLimited,
@@ -36,14 +36,14 @@ pub enum GitFailure {
     Other,
 }
 
-/// Patterns of a git process that reached its limit of memory.
+/// Substrings of the output of a git process that reached its memory limit, in lower case.
 const OUT_OF_MEMORY: [&str; 3] = [
     "out of memory, ",
     "flate: out of memory",
     "mmap failed: cannot allocate memory",
 ];
 
-/// Patterns per category. The first match counts, so specific patterns come first.
+/// Substrings of the output per category, in lower case. The first match counts, so specific substrings come first.
 const WORDS: &[(GitFailure, &[&str])] = &[
     (
         GitFailure::HostKeyMismatch,
@@ -155,7 +155,7 @@ impl GitFailure {
     /// Classifies the stderr of git (with `LC_ALL=C`).
     pub(crate) fn read(stderr: &str) -> Self {
         let text = stderr.to_lowercase();
-        // Lines from the host do not concern the memory of this machine.
+        // Lines with the prefix `remote: ` are output of the host, not of this git process.
         let mut own_lines = text.lines().filter(|line| !line.starts_with("remote: "));
         if own_lines.any(|line| OUT_OF_MEMORY.iter().any(|words| line.contains(words))) {
             return Self::OutOfMemory;
@@ -203,7 +203,7 @@ impl GitFailure {
         }
     }
 
-    /// Returns the remedy for messages.
+    /// Returns the remedy for error messages.
     pub(crate) fn advice(self, remote: &str) -> &'static str {
         let http = remote.starts_with("http");
         match self {

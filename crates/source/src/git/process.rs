@@ -12,7 +12,7 @@ use tokio::{
     process::{Child, ChildStdin, Command},
 };
 
-/// Maximum size of the end of stderr that is kept, in bytes.
+/// Maximum size of stderr that is kept, in bytes. If stderr is larger, only its end is kept.
 const STDERR_KEPT: usize = 64 * 1024;
 
 /// Limits of a child process.
@@ -22,7 +22,7 @@ pub(crate) struct Bounds {
     pub(crate) time: Duration,
     /// Maximum size of stdout, in bytes.
     pub(crate) stdout: u64,
-    /// Maximum size of the data of each process, in bytes.
+    /// Maximum size of the data segment of each process (`ulimit -d`), in bytes.
     pub(crate) memory: u64,
 }
 
@@ -39,28 +39,28 @@ pub(crate) struct Finished {
 pub(crate) enum RunError {
     /// The program cannot be started.
     Spawn(io::Error),
-    /// Killed after this time.
+    /// The process was killed after this time.
     Timeout(Duration),
-    /// Killed after more than this number of bytes on stdout.
+    /// The process was killed because it wrote more than this number of bytes to stdout.
     TooMuchOutput(u64),
-    /// Reading its pipes or its exit status failed.
+    /// A pipe of the process cannot be read or written, or its exit status cannot be read.
     Pipe(io::Error),
 }
 
-/// Sets the limit of the first argument, in KiB, and becomes the program of the others. Children inherit the limit.
+/// Shell script that limits the data segment to `$0` KiB and executes the program and arguments in `$@`. Child processes inherit the limit.
 const LIMITED: &str = "ulimit -d \"$0\" && exec \"$@\"";
 
 /// Exit status of a shell that does not find the program.
 const NOT_FOUND: i32 = 127;
 
-/// Returns a command for `program` in which each process has at most `memory` bytes of data.
+/// Returns a command that executes `program`. The data segment of each process has at most `memory` bytes.
 pub(crate) fn limited(program: &str, memory: u64) -> Command {
     let mut command = Command::new("/bin/sh");
     command.args(["-c", LIMITED, &(memory >> 10).to_string(), program]);
     command
 }
 
-/// Runs `command` with `input` on stdin until it exits. If the call fails or is dropped, the process group is killed.
+/// Runs `command` with `input` on stdin until it exits. If `run` fails or its future is dropped, the process group is killed.
 pub(crate) async fn run(
     mut command: Command,
     input: Vec<u8>,
@@ -126,7 +126,8 @@ async fn read_end(mut pipe: impl AsyncRead + Unpin) -> Result<String, RunError> 
     }
 }
 
-/// Writes stdin and closes it. A child that exits without reading all of it reports the reason on stderr.
+/// Writes `input` to stdin and closes stdin. Ignores a broken pipe: a child that exits before it has read all input reports the reason on
+/// stderr.
 async fn feed(mut pipe: ChildStdin, input: Vec<u8>) -> Result<(), RunError> {
     match pipe.write_all(&input).await {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(RunError::Pipe(error)),
@@ -155,7 +156,7 @@ impl Group {
 impl Drop for Group {
     fn drop(&mut self) {
         if let Some(group) = self.0 {
-            // The group may have exited.
+            // Ignores an error: the processes of the group may have exited.
             let _ = kill_process_group(group, Signal::KILL);
         }
     }

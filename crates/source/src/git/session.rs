@@ -24,7 +24,7 @@ use crate::{
     url::{RepositoryUrl, Scheme},
 };
 
-/// Variables from the environment of the operator that are passed to git and libcurl: proxies and certificates.
+/// Environment variables of the operator that are passed to git: search path, certificates, proxies and time zone.
 const PASSED_ON: [&str; 12] = [
     "PATH",
     "GIT_SSL_CAINFO",
@@ -40,19 +40,19 @@ const PASSED_ON: [&str; 12] = [
     "TZ",
 ];
 
-/// Locations of the certificates that distributions trust.
+/// Paths of the system certificate bundle in Linux distributions.
 const SYSTEM: [&str; 3] = [
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
     "/etc/ssl/cert.pem",
 ];
 
-/// Settings for every git call.
+/// Git configuration of every call.
 const SETTINGS: [&str; 15] = [
     "core.hooksPath=/dev/null",
     "core.fsmonitor=false",
     "core.askPass=",
-    // Larger files are not held in memory.
+    // Git does not hold files above this size in memory.
     "core.bigFileThreshold=1m",
     "core.deltaBaseCacheLimit=8m",
     "credential.helper=",
@@ -67,25 +67,25 @@ const SETTINGS: [&str; 15] = [
     "protocol.file.allow=never",
 ];
 
-/// Timeout for a connection, in seconds.
+/// Timeout for an ssh connection, in seconds.
 const CONNECT_SECONDS: u32 = 15;
 
-/// Folder and settings for calls on one repository. The folder is removed on drop.
+/// Private folder and git configuration for calls on one repository. The folder is removed on drop.
 pub(crate) struct Session {
     folder: TempDir,
     remote: String,
     scheme: Scheme,
     settings: Vec<String>,
-    /// Variables from the environment of the operator.
+    /// Environment variables of git, from the operator.
     environment: BTreeMap<String, OsString>,
-    /// Bundle with the trusted certificates of the system and of the repository.
+    /// Path of a bundle with the system certificates and the certificates for this repository.
     ca_bundle: Option<PathBuf>,
-    /// Values to remove from messages.
+    /// Values to mask in error messages.
     secrets: Vec<String>,
 }
 
 impl Session {
-    /// Writes the credentials that `url` can use into a folder that only this user can read.
+    /// Creates a folder in `root` that only this user can read, and writes the credentials for the transport of `url` into it.
     pub(crate) fn open(
         root: &Path,
         url: &RepositoryUrl,
@@ -132,7 +132,7 @@ impl Session {
         }
         if let Some(https) = &credentials.https {
             let path = self.write("credentials", credential_line(url, https).as_bytes())?;
-            // Git's helper answers only for the scheme and host of the line, also after a redirect.
+            // `git credential-store` returns these credentials only for the scheme and host in the file, also after a redirect.
             self.settings
                 .push(format!("credential.helper=store --file={}", path.display()));
             let password = https.password.expose();
@@ -171,7 +171,7 @@ impl Session {
         let mut command = process::limited("git", memory);
         command.env_clear().current_dir(self.folder.path());
         command.envs(&self.environment);
-        // libcurl reads this variable only in lower case; other programs read both.
+        // libcurl reads only `http_proxy`, in lower case. Other programs read both forms.
         if let Some(proxy) = self.environment.get("HTTP_PROXY")
             && !self.environment.contains_key("http_proxy")
         {
@@ -190,7 +190,7 @@ impl Session {
         command
             .env("HOME", self.folder.path())
             .env("GIT_SSH_COMMAND", ssh_command(self.folder.path()));
-        // The variable takes precedence over the setting `http.sslCAInfo`.
+        // `GIT_SSL_CAINFO` takes precedence over the git setting `http.sslCAInfo`.
         let own = self.ca_bundle.as_ref().map(|path| path.as_os_str());
         if let Some(path) = own.or_else(|| named_bundle(&self.environment)) {
             command.env("GIT_SSL_CAINFO", path);
@@ -224,7 +224,7 @@ impl Session {
     fn git_error(&self, repository: &Path, action: &'static str, finished: &Finished) -> Error {
         let failure = GitFailure::read(&finished.stderr);
         let detail = self.redact(&last_lines(&finished.stderr));
-        // Local paths are of no use in messages.
+        // Removes the local path of the repository, which does not help the reader of the message.
         let detail = detail.replace(&format!("{}/", repository.display()), "");
         Error::Git {
             action,
@@ -244,7 +244,7 @@ impl Session {
     }
 }
 
-/// Returns the variables of this process that git may use.
+/// Returns the environment variables of this process that are in [`PASSED_ON`].
 pub(crate) fn environment() -> BTreeMap<String, OsString> {
     PASSED_ON
         .iter()
@@ -252,8 +252,8 @@ pub(crate) fn environment() -> BTreeMap<String, OsString> {
         .collect()
 }
 
-/// Returns the ssh command with `key` and `known_hosts` in `folder`. ssh reads no other configuration, never prompts and offers no other
-/// key. The path needs no quotes: see [`Error::CacheRoot`].
+/// Returns the ssh command that uses the files `key` and `known_hosts` in `folder`. ssh reads no other configuration, never prompts and
+/// offers no other key. The path needs no quotes: see [`Error::CacheRoot`].
 pub(crate) fn ssh_command(folder: &Path) -> String {
     let folder = folder.display();
     format!(
@@ -265,7 +265,7 @@ pub(crate) fn ssh_command(folder: &Path) -> String {
     )
 }
 
-/// Returns the bundle that an environment names.
+/// Returns the path of the certificate bundle that is set in `environment`.
 fn named_bundle(environment: &BTreeMap<String, OsString>) -> Option<&OsStr> {
     let named = environment.get("GIT_SSL_CAINFO");
     named
@@ -273,8 +273,8 @@ fn named_bundle(environment: &BTreeMap<String, OsString>) -> Option<&OsStr> {
         .map(OsString::as_os_str)
 }
 
-/// Returns `bundle` together with the certificates of the environment or the system: git reads only one file, and a private CA must not
-/// remove the public ones.
+/// Returns `bundle` together with the certificates of the bundle in `environment`, or else of the system. Git reads only one file, and must
+/// trust public CAs in addition to a private CA.
 pub(crate) fn trusted_with(environment: &BTreeMap<String, OsString>, bundle: &str) -> String {
     let usual = named_bundle(environment).into_iter();
     let usual = usual
@@ -311,7 +311,7 @@ pub(crate) fn cache_error(action: &'static str, path: &Path, source: io::Error) 
     }
 }
 
-/// Returns a line in the format of `git credential-store`: <https://git-scm.com/docs/git-credential-store#_storage_format>.
+/// Returns the line for `url` in the format of `git credential-store`: <https://git-scm.com/docs/git-credential-store#_storage_format>.
 fn credential_line(url: &RepositoryUrl, https: &HttpsCredentials) -> String {
     let host = url.remote().split('/').nth(2).unwrap_or_default();
     line_for(url.scheme(), host, https)
