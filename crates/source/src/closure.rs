@@ -1,7 +1,8 @@
-//! Computes the files of a tree that a module needs. Pure: the caller supplies the contents of files, in rounds.
+//! Computes the closure of a module: the files of a tree that the module needs. Pure: the caller reads the files that `Closure::wanted`
+//! returns and passes their facts to `Closure::supply`, until `wanted` returns no files.
 //!
 //! Each folder of the closure is included completely, since a module may read any file in it (`file("${path.module}/templates/x")`). Files
-//! that an engine leaves behind are excluded (see `select`).
+//! that git or an engine creates, for example `.terraform`, are excluded (see `select`).
 
 mod select;
 
@@ -15,45 +16,45 @@ use crate::{
     tree::{Astray, Entry, Found, Kind, Steps, Tree},
 };
 
-/// Maximum number of modules. Cyclic links would otherwise produce an unlimited number.
+/// Maximum number of modules. Without a limit, cyclic symbolic links would cause an unlimited number of module paths.
 const MODULES: usize = 2_000;
 /// Maximum number of configuration files that are read.
 const FILES: usize = 2_000;
 
-/// Reason for a path that leads into a submodule.
+/// Part of the error message for a path that leads into a submodule.
 const IN_SUBMODULE: &str = "is in a submodule: set `gitRepo.submodules: true` to fetch it";
 
-/// A configuration file whose content is required to continue.
+/// A configuration file that must be read before the closure can be completed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Wanted {
     /// Path from the root of the repository.
     pub(crate) path: String,
     /// Object id of the content.
     pub(crate) object: String,
-    /// Folder to which sources in the file are relative.
+    /// Path of the module. Module sources in the file are relative to it.
     module: String,
 }
 
-/// Closure during its computation.
+/// Closure of a module during its computation.
 ///
-/// A closure that exceeds its limits, or that has a file that cannot be followed, becomes the whole repository: the syntax of a file never
-/// causes an error.
+/// If the closure exceeds a limit of this module, or if the module calls in a file cannot be determined, the closure becomes the whole
+/// repository. Invalid syntax therefore never causes an error.
 pub(crate) struct Closure {
     tree: Arc<Tree>,
     commit: String,
     root: String,
-    /// Modules by the path to which their sources are relative. The value is the folder after links are followed.
+    /// Folder of each module after symbolic links are resolved, by the path of the module. Module sources are relative to the path.
     modules: BTreeMap<String, String>,
-    /// Modules whose files have not been requested.
+    /// Paths of modules whose configuration files have not been requested.
     unread: Vec<String>,
-    /// Number and size of the configuration files read so far.
+    /// Number of configuration files requested so far; `bytes` is their total size.
     files: usize,
     bytes: u64,
     /// Folders that are included completely.
     folders: BTreeSet<String>,
-    /// Included links and files outside of those folders.
+    /// Links and files that are included individually.
     singles: BTreeSet<String>,
-    /// Submodules that a path leads into, if submodules are fetched.
+    /// Submodules into which a module source or an included path leads. Empty if submodules are not fetched.
     entered: BTreeSet<String>,
     submodules: bool,
     backend: Option<String>,
@@ -65,11 +66,11 @@ pub(crate) struct Closure {
 /// Limits of a selection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// Number of files and links.
+    /// Maximum number of files and links.
     pub(crate) files: u64,
-    /// Number of folders with files or links.
+    /// Maximum number of folders with files or links.
     pub(crate) folders: u64,
-    /// Size of the files, in bytes.
+    /// Maximum total size of the files, in bytes.
     pub(crate) bytes: u64,
 }
 
@@ -78,8 +79,9 @@ pub(crate) struct Limits {
 pub(crate) struct Selection {
     /// Files and links by path.
     pub(crate) entries: BTreeMap<String, Entry>,
-    /// Submodules in the included folders. If submodules are fetched: those that are still missing; the other fields are incomplete until
-    /// none is missing. Otherwise they are excluded, as in a clone without `--recurse-submodules`.
+    /// Submodules in the included folders whose files are not in the tree. If submodules are fetched, the caller must fetch these
+    /// submodules: the other fields are incomplete until this list is empty. Otherwise, these submodules are excluded, as in a clone
+    /// without `--recurse-submodules`.
     pub(crate) submodules: Vec<String>,
     /// Type of the `backend` block of the root module, or `cloud`.
     pub(crate) backend: Option<String>,
@@ -88,10 +90,10 @@ pub(crate) struct Selection {
 }
 
 impl Closure {
-    /// Maximum size of the configuration that is read, in bytes.
+    /// Maximum total size of the configuration files that are read, in bytes.
     pub(crate) const BYTES: u64 = 8 << 20;
 
-    /// Returns an empty closure. `submodules`: whether paths may lead into submodules.
+    /// Returns an empty closure. `submodules`: whether submodules are fetched.
     pub(crate) fn new(tree: Arc<Tree>, commit: &str, submodules: bool) -> Self {
         Self {
             tree,
@@ -111,7 +113,7 @@ impl Closure {
         }
     }
 
-    /// Starts with the module at `root` and the additional paths in `include`.
+    /// Adds the root module at `root` and the additional paths in `include`.
     pub(crate) fn start(&mut self, root: &str, include: &[String]) -> Result<(), Error> {
         root.clone_into(&mut self.root);
         match self.enter(root)? {
@@ -181,13 +183,13 @@ impl Closure {
             .try_for_each(|(source, call)| self.follow_call(file, source, call))
     }
 
-    /// Extends the closure to the whole repository. Keeps earlier results and the first reason.
+    /// Extends the closure to the whole repository. Records `why` and `place`, unless an earlier reason exists.
     fn take_whole(&mut self, place: &str, why: &str) {
         self.unread.clear();
         self.whole.get_or_insert_with(|| format!("{place}: {why}"));
     }
 
-    /// Follows `path`, and includes the links on it.
+    /// Resolves `path`, and adds the symbolic links on the way to the closure.
     fn enter(&mut self, path: &str) -> Result<Found, Error> {
         match self.tree.follow(path, &self.steps) {
             Ok(followed) => {

@@ -7,10 +7,11 @@ use sha2::{Digest, Sha256};
 
 use crate::{error::Error, reference::Revision, repopath, url::RepositoryUrl};
 
-/// Whether submodules may be fetched from a repository. Allow-lists for repositories apply to submodules as well.
+/// Returns whether submodules may be fetched from a repository. Allow lists for repositories apply to submodules as well.
 pub type Allows<'a> = &'a (dyn Fn(&RepositoryUrl) -> bool + Send + Sync);
 
-/// Returns the wanted revision. Called when a request gets its permit to read: a newer revision replaces the earlier one in the queue.
+/// Returns the revision that the caller currently wants. Called again when a queued request gets its permit to read, so that the request
+/// reads the newest revision.
 pub type Newest<'a> = &'a (dyn Fn() -> Revision + Send + Sync);
 
 /// Part of a repository that a context contains.
@@ -18,9 +19,9 @@ pub type Newest<'a> = &'a (dyn Fn() -> Revision + Send + Sync);
 pub struct ContextSpec {
     /// Folder of the module, relative to the folder of the URL (`//subdir`).
     pub path: Option<String>,
-    /// Additional files and folders, relative to the root of the repository, that the closure cannot detect.
+    /// Additional files and folders, relative to the root of the repository, that the closure of the module does not contain.
     pub include: Vec<String>,
-    /// Whether to fetch submodules of git.
+    /// Whether to fetch git submodules.
     pub submodules: bool,
 }
 
@@ -87,12 +88,13 @@ impl fmt::Display for ContextDigest {
 
 /// A deterministic tar.gz of the files that a module needs. The same content gives the same bytes, independent of the commit.
 ///
-/// Entries are sorted and keep their paths from the root of the repository. Times, owners and owner names are zero; modes are 0644 or 0755.
+/// Entries are sorted and keep their paths from the root of the repository. Times, user ids and group ids are zero. Modes are 0644 or 0755
+/// for files, and 0777 for links.
 #[derive(Clone, Debug)]
 pub struct Context {
-    /// Digest of [`bytes`](Self::bytes).
+    /// Digest of the tar.gz.
     pub digest: ContextDigest,
-    /// Size of [`bytes`](Self::bytes).
+    /// Size of the tar.gz, in bytes.
     pub size: usize,
     /// Content of the tar.gz; `None` if the cache has packed the same files before.
     pub bytes: Option<Bytes>,
@@ -100,13 +102,13 @@ pub struct Context {
     pub module_path: String,
     /// Type of the `backend` block of the root module, or `cloud`.
     pub module_backend: Option<String>,
-    /// Committer date of the commit, in seconds since 1970. It is not part of the bytes.
+    /// Committer date of the commit, in seconds since 1970. Not part of the tar.gz.
     pub committed_at: i64,
     /// Number of files and links.
     pub files: usize,
     /// Size of the files before compression, in bytes.
     pub uncompressed: u64,
-    /// Submodules in folders of the module that were not requested and are not in the context.
+    /// Submodules in the included folders that are not in the context, because [`ContextSpec::submodules`] is false.
     pub submodules: Vec<String>,
 }
 

@@ -1,4 +1,4 @@
-//! Local modules and backend of a configuration file. Pure.
+//! Reads the local modules and the backend of a configuration file. Pure.
 
 pub(crate) mod facts;
 mod hcl;
@@ -16,7 +16,7 @@ pub(crate) fn is_configuration(path: &str) -> bool {
     ours && !name.starts_with('.')
 }
 
-/// Reads a configuration file with any content, in linear time. The name determines the syntax.
+/// Reads the facts of a configuration file. Accepts any content, and takes linear time. The file name determines the syntax.
 pub(crate) fn read(path: &str, bytes: &[u8]) -> Facts {
     let mut facts = Facts::default();
     let Ok(text) = std::str::from_utf8(bytes) else {

@@ -11,7 +11,7 @@ pub enum Reference {
     Default,
     /// Head of a branch.
     Branch(RefName),
-    /// Commit of a tag, also through annotated tags.
+    /// A tag. An annotated tag is resolved to its commit.
     Tag(RefName),
     /// A fixed commit.
     Commit(CommitId),
@@ -28,7 +28,7 @@ impl fmt::Display for Reference {
     }
 }
 
-/// Name of a branch or tag according to `git check-ref-format`. Never starts with `-`.
+/// Name of a branch or tag that is valid according to `git check-ref-format`. Never starts with `-`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RefName(String);
 
@@ -62,13 +62,13 @@ impl fmt::Display for CommitId {
     }
 }
 
-/// A commit, and the reference through which it was found.
+/// A commit, and the reference from which it was resolved.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Revision {
     /// Commit id.
     pub commit: CommitId,
-    /// Full name of the reference, such as `refs/heads/main`; fetched if the host refuses commit ids. The commit id if the commit was
-    /// requested by id.
+    /// Full name of the reference, for example `refs/heads/main`; the commit id if the commit was requested by id. Fetched if the host does
+    /// not serve commits by id.
     pub reference: String,
 }
 

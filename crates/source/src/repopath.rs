@@ -1,6 +1,6 @@
 //! Paths in a repository: names separated by `/`, without `.` and `..`; `""` for the root. Pure.
 
-/// Removes empty parts and `.`. The error is the reason for which the path is invalid.
+/// Removes empty components and `.` from `path`. The error is the reason for which the path is invalid.
 pub(crate) fn normalise(path: &str) -> Result<String, String> {
     let mut parts = Vec::new();
     for part in path.split('/') {
@@ -16,8 +16,8 @@ pub(crate) fn normalise(path: &str) -> Result<String, String> {
     Ok(parts.join("/"))
 }
 
-/// Resolves `relative` against the folder `base`. Each `..` removes one name, without regard to links. `None` if the path leaves the
-/// repository.
+/// Resolves `relative` against the folder `base`. Each `..` removes one name; symbolic links are not resolved. `None` if the path leaves
+/// the repository.
 pub(crate) fn join(base: &str, relative: &str) -> Option<String> {
     let mut parts: Vec<&str> = base.split('/').filter(|part| !part.is_empty()).collect();
     for part in relative.split('/') {
@@ -32,12 +32,12 @@ pub(crate) fn join(base: &str, relative: &str) -> Option<String> {
     Some(parts.join("/"))
 }
 
-/// Returns the folder of `path`.
+/// Returns the folder that contains `path`; `""` for the root.
 pub(crate) fn parent(path: &str) -> &str {
     path.rsplit_once('/').map_or("", |(folder, _)| folder)
 }
 
-/// Returns the last part of `path`.
+/// Returns the last component of `path`.
 pub(crate) fn name(path: &str) -> &str {
     path.rsplit_once('/').map_or(path, |(_, name)| name)
 }

@@ -1,4 +1,4 @@
-//! Files of a commit as listed by `git ls-tree`, and resolution of paths among them. Pure.
+//! Files of a commit, as listed by `git ls-tree`. Resolves paths through symbolic links. Pure.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
@@ -13,7 +13,7 @@ pub(crate) enum Kind {
     File { executable: bool },
     /// A symbolic link.
     Link,
-    /// Commit of another repository.
+    /// A submodule: a commit of another repository.
     Submodule,
 }
 
@@ -57,11 +57,12 @@ pub(crate) enum Astray {
     Outside,
     /// The path passes too many links, as in a cycle.
     Loop,
-    /// The [`Steps`] are used up.
+    /// The limit of [`Steps`] is reached.
     TooLong,
 }
 
-/// Limits the work of following paths in a tree: passed folders and links, by the length of their paths.
+/// Limits the work of resolving paths in a tree. Each folder and link on a path takes a number of steps that is proportional to the length
+/// of its path.
 pub(crate) struct Steps(Cell<u64>);
 
 impl Default for Steps {
@@ -83,7 +84,7 @@ impl Steps {
     }
 }
 
-/// A followed path, and the links that it passed.
+/// Target of a resolved path, and the symbolic links on the way.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Followed {
     pub(crate) found: Found,
@@ -103,7 +104,7 @@ impl Tree {
         })
     }
 
-    /// Returns the entry at exactly this path.
+    /// Returns the entry at `path`. Does not resolve symbolic links.
     pub(crate) fn get(&self, path: &str) -> Option<&Entry> {
         self.entries.get(path)
     }
@@ -113,7 +114,7 @@ impl Tree {
         self.entries.len()
     }
 
-    /// Returns links with an unknown target: path and entry.
+    /// Returns path and entry of each symbolic link whose target has not been set.
     pub(crate) fn unread_links(&self) -> impl Iterator<Item = (&String, &Entry)> {
         self.entries
             .iter()
@@ -125,12 +126,12 @@ impl Tree {
         self.links.insert(path, target);
     }
 
-    /// Returns the target of a link as written.
+    /// Returns the unresolved target of the link at `path`.
     pub(crate) fn link(&self, path: &str) -> Option<&str> {
         self.links.get(path).map(String::as_str)
     }
 
-    /// Returns the configuration files of `folder`, without subfolders.
+    /// Returns the configuration files of `folder`, without the files of its subfolders.
     pub(crate) fn configuration(&self, folder: &str) -> &[String] {
         let by_folder = self.configuration.get_or_init(|| {
             let mut found = BTreeMap::<String, Vec<String>>::new();
@@ -178,7 +179,7 @@ impl Tree {
         path.is_empty() || self.below(path).next().is_some()
     }
 
-    /// Follows `path` from the root through every link, as the kernel does.
+    /// Resolves `path` from the root of the repository. Follows every symbolic link, as the kernel does.
     pub(crate) fn follow(&self, path: &str, steps: &Steps) -> Result<Followed, Astray> {
         const LINKS: usize = 40;
         steps.take(path.len())?;
@@ -230,7 +231,7 @@ impl Tree {
     }
 }
 
-/// Parses `<mode> <type> <object> <size>\t<path>`. The size is padded with spaces, and `-` for submodules.
+/// Parses `<mode> <type> <object> <size>\t<path>`. The size is padded with spaces; for submodules, it is `-`.
 fn read_line(line: &[u8]) -> Option<(String, Entry)> {
     let tab = line.iter().position(|byte| *byte == b'\t')?;
     let (head, path) = (

@@ -1,4 +1,5 @@
-//! Concurrency limit that is fair between tenants: the tenant with the fewest permits is next, then the one served longest ago.
+//! Concurrency limit that is fair between tenants. The waiting tenant with the fewest permits gets the next permit. Of several such
+//! tenants, the tenant whose last release of a permit was longest ago gets it.
 
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, VecDeque};
@@ -15,7 +16,7 @@ pub struct Turns {
 #[derive(Default)]
 struct State {
     taken: usize,
-    /// Number of arrivals of tenants and of released permits.
+    /// Counter of requested and released permits. Orders the tenants.
     events: u64,
     tenants: BTreeMap<Arc<str>, Tenant>,
 }
@@ -24,7 +25,7 @@ struct State {
 #[derive(Default)]
 struct Tenant {
     taken: usize,
-    /// Number of the event at which its last permit was released; before that, of its arrival.
+    /// Value of `State::events` when the tenant last released a permit, or when it first requested one.
     last: u64,
     waiting: VecDeque<oneshot::Sender<Turn>>,
 }
@@ -47,7 +48,7 @@ impl Turns {
         self.state.lock()
     }
 
-    /// Waits for a permit of `tenant`. Never returns `None`.
+    /// Waits for a permit for `tenant`. Never returns `None`.
     pub async fn take(self: &Arc<Self>, tenant: &Arc<str>) -> Option<Turn> {
         let (turn, given) = oneshot::channel();
         {
@@ -77,7 +78,7 @@ impl Turns {
             };
             let refused = tenant.waiting.pop_front().map(|who| who.send(turn));
             if let Some(Err(mut turn)) = refused {
-                // The caller has stopped waiting, so the permit was not taken.
+                // The caller was cancelled, so the permit is not in use.
                 turn.of = None;
                 continue;
             }

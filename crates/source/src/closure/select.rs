@@ -1,4 +1,4 @@
-//! Selects the files of the folders of a closure, and excludes files that do not belong into a context. Pure.
+//! Selects the files in the folders of a closure, and excludes files that a context must not contain. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,11 +10,11 @@ use crate::{
     unpack::LONGEST_PATH,
 };
 
-/// Number of characters of a path in a message that it is too long.
+/// Maximum number of characters of a path in the error message for a path that is too long.
 const SHOWN: usize = 100;
 
 impl Closure {
-    /// Returns the selection. [`Closure::wanted`] must have returned no more files.
+    /// Returns the selected files. Must be called after [`Closure::wanted`] has returned an empty list.
     pub(crate) fn finish(&self, limits: Limits) -> Result<Selection, Error> {
         let mut entries = BTreeMap::new();
         let mut submodules = BTreeSet::new();
@@ -34,7 +34,7 @@ impl Closure {
             }
         }
         check_limits(&entries, limits)?;
-        // Links may lead into submodules that are still missing.
+        // While submodules are missing, the target of a link may be missing, so links are checked later.
         if !self.submodules || submodules.is_empty() {
             self.check_links(&mut entries)?;
         }
@@ -46,7 +46,7 @@ impl Closure {
         })
     }
 
-    /// Returns the entries that may be included.
+    /// Returns the entries of the tree from which the files are selected.
     fn candidates(&self) -> Box<dyn Iterator<Item = (&String, &Entry)> + '_> {
         if self.whole.is_some() {
             return Box::new(self.tree.below(""));
@@ -66,7 +66,8 @@ impl Closure {
         )
     }
 
-    /// Whether the module requires `path`. Other files of a whole repository that cannot be included are skipped.
+    /// Whether the module requires `path`. If the closure is the whole repository, invalid files that the module does not require are
+    /// skipped and cause no error.
     fn is_needed(&self, path: &str) -> bool {
         self.whole.is_none() || self.singles.contains(path) || self.is_inside(path)
     }
@@ -101,7 +102,7 @@ impl Closure {
         Ok(())
     }
 
-    /// Checks that the target of a link and all links on the way to it are included.
+    /// Checks that the context contains the target of `link` and all links on the way to the target.
     fn check_link(&self, link: &str, entries: &BTreeMap<String, Entry>) -> Result<(), Error> {
         let refuse = |why| Error::SymlinkLeavesContext {
             link: link.to_owned(),
@@ -151,8 +152,8 @@ fn check_limits(entries: &BTreeMap<String, Entry>, limits: Limits) -> Result<(),
     Ok(())
 }
 
-/// Returns the number of folders that contain `entries`. The entries of a folder follow each other, so a folder is new if the path before
-/// is not below it.
+/// Returns the number of folders that contain `entries`. The paths are sorted, so the entries of a folder are adjacent. Each `/` after the
+/// common prefix with the previous path therefore belongs to a new folder.
 fn folders(entries: &BTreeMap<String, Entry>) -> u64 {
     let mut before = "";
     let mut count = 0;
@@ -166,14 +167,14 @@ fn folders(entries: &BTreeMap<String, Entry>) -> u64 {
     count
 }
 
-/// Whether an engine or git leaves the path behind: `.git`, `.terraform`, `*.tfstate*`. Modules do not consist of such files.
+/// Whether git or an engine creates files with this path: `.git`, `.terraform`, `*.tfstate*`. Such files are not part of a module.
 fn is_left_out(path: &str) -> bool {
     let state = |part: &str| part.contains(".tfstate") && !module::is_configuration(part);
     path.split('/')
         .any(|part| part.eq_ignore_ascii_case(".git") || part == ".terraform" || state(part))
 }
 
-/// Refuses names that leave a folder, because trees come from the network, and paths that cannot be unpacked.
+/// Refuses paths that could leave a folder or that cannot be unpacked. Trees come from the network and are untrusted.
 fn check_name(path: &str) -> Result<(), Error> {
     if path.len() > LONGEST_PATH {
         let beginning: String = path.chars().take(SHOWN).collect();

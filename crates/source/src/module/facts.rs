@@ -2,37 +2,37 @@
 
 use std::collections::BTreeMap;
 
-/// Maximum number of distinct local sources of a file.
+/// Maximum number of distinct local module sources in one configuration file.
 pub(super) const SOURCES: usize = 2_000;
 /// Maximum length of a path, in bytes, as in Linux.
 pub(crate) const PATH: usize = 4_096;
 /// Maximum length of a module name in messages, in characters.
 pub(super) const NAME: usize = 256;
 
-/// Reason for which a computed source is not followed.
+/// Reason for which a module source that is an expression is not followed.
 pub(super) const COMPUTED: &str = "the source of the module is not a literal";
 
-/// Modules and backend that a configuration file refers to.
+/// Local modules and backend in a configuration file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Facts {
-    /// Local modules by source as written.
+    /// First call of each local module, by the value of `source`.
     pub(crate) calls: BTreeMap<String, Call>,
     /// Type of the `backend` block, or `cloud`.
     pub(crate) backend: Option<String>,
-    /// First part that cannot be followed. `calls` and `backend` may be incomplete.
+    /// First part of the file whose module calls cannot be determined. If it is set, `calls` and `backend` may be incomplete.
     pub(crate) unclear: Option<Unclear>,
 }
 
 /// First call of a local module.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Call {
-    /// Name of the block.
+    /// Name of the `module` block.
     pub(crate) module: String,
     /// Line of the block, from 1; 0 if unknown.
     pub(crate) line: usize,
 }
 
-/// Reason for which not all modules of a file can be followed.
+/// Reason for which the module calls in a file cannot be determined completely.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Unclear {
     /// Line, from 1.
@@ -41,7 +41,7 @@ pub(crate) struct Unclear {
 }
 
 impl Facts {
-    /// Records the call of a module with a local source: `./` or `../`. The engine fetches all others. See
+    /// Records a module call if its source is local: `./` or `../`. The engine fetches modules with other sources. See
     /// <https://developer.hashicorp.com/terraform/language/modules/sources#local-paths>.
     pub(super) fn call(&mut self, module: &str, source: &str, line: usize) {
         let local =
@@ -59,13 +59,13 @@ impl Facts {
         }
     }
 
-    /// Records the type of a backend. The first one counts.
+    /// Records the type of a backend. Keeps only the first backend.
     pub(super) fn backend(&mut self, kind: &str) {
         self.backend
             .get_or_insert_with(|| kind.chars().take(NAME).collect());
     }
 
-    /// Records a part that cannot be followed. The first one counts.
+    /// Records a part of the file whose module calls cannot be determined. Keeps only the first part.
     pub(super) fn unclear(&mut self, line: usize, why: &'static str) {
         self.unclear.get_or_insert(Unclear { line, why });
     }

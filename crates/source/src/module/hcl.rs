@@ -1,4 +1,4 @@
-//! Scans the native syntax for block headers and literal attributes.
+//! Scans the native syntax of Terraform for block headers and literal attributes.
 //!
 //! Follows the lexical grammar of the HCL specification (<https://github.com/hashicorp/hcl/blob/main/hclsyntax/spec.md>) in linear time and
 //! without a parse tree. Expressions are skipped. Text outside of that grammar ends the scan and is not an error: the engine validates the
@@ -6,10 +6,10 @@
 
 use super::facts::{COMPUTED, Facts};
 
-/// Maximum depth of blocks, and of brackets and templates. Real modules have fewer than 100 levels.
+/// Maximum nesting depth of blocks, and of brackets and templates. Real modules have fewer than 100 levels.
 const DEPTH: usize = 1_000;
 
-/// Reads facts to the end of the text, or to the first unclear part.
+/// Reads facts up to the end of the text, or up to the first part that cannot be scanned.
 pub(super) fn read(text: &str) -> Facts {
     let mut scanner = Scanner {
         text,
@@ -47,10 +47,10 @@ enum Source<'t> {
 
 /// An open part of an expression.
 enum Part<'t> {
-    /// Ends with this byte.
+    /// A bracket. This byte closes it.
     Bracket(u8),
     Quote,
-    /// Ends with a line that contains only this word.
+    /// A heredoc. A line that contains only this word ends it.
     Heredoc(&'t [u8]),
 }
 
@@ -107,7 +107,7 @@ impl<'t> Scanner<'t> {
         Ok(())
     }
 
-    /// Reads labels and `{` of a block whose type `name` is at `start`.
+    /// Reads the labels and the `{` of a block. Its type `name` is at position `start`.
     fn header(&mut self, name: &str, start: usize) -> Scanned {
         let mut label = None;
         loop {
@@ -152,7 +152,7 @@ impl<'t> Scanner<'t> {
                 match source {
                     Some(Source::Literal(source)) => self.facts.call(name, source, line),
                     Some(Source::Expression) => self.facts.unclear(line, COMPUTED),
-                    // The engine reports this error.
+                    // The engine reports the missing `source`.
                     None => {}
                 }
                 Ok(())
@@ -262,7 +262,8 @@ impl<'t> Scanner<'t> {
         Err("a heredoc is not terminated")
     }
 
-    /// Skips `byte` of a template. Returns true after `${` and `%{`, which begin an interpolation or a directive.
+    /// Skips `byte`, or the sequence `${`, `%{`, `$${` or `%%{` that begins with it. Returns true for `${` and `%{`, which begin an
+    /// interpolation or a directive.
     fn enters_template(&mut self, byte: u8) -> bool {
         let (enters, length) = match (byte, self.byte(self.at + 1), self.byte(self.at + 2)) {
             (b'$' | b'%', Some(b'{'), _) => (true, 2),
@@ -367,7 +368,8 @@ fn is_word(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | 0x80..)
 }
 
-/// Returns the word that ends the heredoc whose second `<` is at the start of `rest`, and the length of its first line.
+/// Reads the first line of a heredoc. `rest` starts with the second `<` of the line. Returns the word that ends the heredoc, and the length
+/// of the line in `rest`.
 fn heredoc_start(rest: &[u8]) -> Option<(&[u8], usize)> {
     let after = rest.strip_prefix(b"<")?;
     let after = after.strip_prefix(b"-").unwrap_or(after);
@@ -378,7 +380,7 @@ fn heredoc_start(rest: &[u8]) -> Option<(&[u8], usize)> {
     (length > 0).then_some((word, rest.len() - body.len()))
 }
 
-/// Returns the text of a quoted string without escapes and interpolations.
+/// Returns the text of a quoted string. `None` for other expressions, and for strings with escapes or interpolations.
 fn literal(expression: &str) -> Option<&str> {
     let text = expression.strip_prefix('"')?.strip_suffix('"')?;
     let plain = !text.contains(['"', '\\']) && !text.contains("${") && !text.contains("%{");

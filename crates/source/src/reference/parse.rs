@@ -4,7 +4,7 @@ use super::{CommitId, RefName, Reference};
 use crate::error::Error;
 
 impl Reference {
-    /// Returns a branch by name; `None` is the default branch.
+    /// Returns the branch `name`, or the default branch if `name` is `None`.
     ///
     /// # Errors
     /// [`Error::InvalidReference`] if git does not accept the name.
@@ -14,7 +14,7 @@ impl Reference {
         })
     }
 
-    /// Returns a tag by name.
+    /// Returns the tag `name`.
     ///
     /// # Errors
     /// [`Error::InvalidReference`] if git does not accept the name.
@@ -22,7 +22,7 @@ impl Reference {
         RefName::parse(name).map(Self::Tag)
     }
 
-    /// Returns a commit by full id.
+    /// Returns the commit with the full id `id`.
     ///
     /// # Errors
     /// [`Error::InvalidReference`] unless the id has 40 or 64 hexadecimal digits.
