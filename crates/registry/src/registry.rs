@@ -32,7 +32,7 @@ use crate::{
 use calls::Call;
 use inner::Inner;
 
-/// Timeout for the inventory of a repository.
+/// Timeout for [`Registry::inventory`].
 const PATIENCE: Duration = Duration::from_mins(10);
 
 /// Client for all registries. Clones are cheap and share sessions. Methods may run concurrently.
@@ -45,7 +45,7 @@ impl Registry {
     /// Creates the HTTP clients. The program must have installed a crypto provider for rustls.
     ///
     /// # Errors
-    /// [`Error::Setup`] without a crypto provider, without trusted certificates, or if a CA certificate is invalid.
+    /// [`Error::Setup`] if no crypto provider is installed, if the system has no trusted certificates, or if a CA certificate is invalid.
     pub fn new(options: Options) -> Result<Self, Error> {
         let certificates = setup::certificates(&options)?;
         let http = setup::tokens(&options, &certificates)?;
@@ -90,10 +90,10 @@ impl Registry {
         }
     }
 
-    /// Pushes a context unless it exists. Returns the digest of its manifest, by which it is pulled.
+    /// Pushes a context, unless the repository already has it. Returns the digest of its manifest, by which clients pull the context.
     ///
     /// # Errors
-    /// If `bytes` do not match `context`, or if the registry refuses the push.
+    /// If `context` is not the digest of `bytes`, or if the registry refuses the push.
     pub async fn push_context(
         &self,
         repository: &ImageName,

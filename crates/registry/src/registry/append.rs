@@ -1,4 +1,4 @@
-//! Appends layers to an image in a registry, without a builder and without unpacking the image.
+//! Appends layers to an image in a registry. Does not unpack the image, and needs no kaniko.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -22,11 +22,11 @@ use crate::{
     reference::{Digest, ImageRef},
 };
 
-/// Maximum time to append layers, including a copy of the base image.
+/// Timeout for [`Registry::append`], including a copy of the layers of the base image.
 const APPEND_TIME: Duration = Duration::from_mins(30);
 /// Maximum size of a manifest of the base image, in bytes: 8 KiB for each of 127 layers. Descriptors of layers are kept as JSON values,
-/// because the new manifest repeats them. In the worst case (`{"":0}`), a value takes 133 bytes of memory per byte. Three copies exist
-/// while the manifest is composed, which takes 400 MiB.
+/// because the new manifest repeats them. In the worst case (`{"":0}`), a JSON value takes 133 bytes of memory per byte of text. Three
+/// copies exist while the manifest is composed, and take 400 MiB in total.
 const MANIFEST_SIZE: usize = 1 << 20;
 /// Maximum size of the config of the base image, in bytes. Fields that are not changed are kept as JSON values. While they are read, they
 /// take 200 MiB of memory in the worst case. Together with the manifest, this fits into the limit of the container: 1 GiB.
@@ -39,20 +39,21 @@ const RETRIES: usize = 3;
 const MAX_DELAY: Duration = Duration::from_secs(10);
 
 impl Registry {
-    /// Appends `layers` to the image `base` (by digest), pushes the result as `target` (by tag) and returns the digest of its manifest. An
-    /// existing tag is not replaced: its digest is returned. The tag is read first and again directly before the manifest is pushed. Only
-    /// registries with immutable tags guarantee that a tag created after that is not replaced.
+    /// Appends `layers` to the image `base` (by digest), pushes the result as `target` (by tag) and returns the digest of its manifest. If
+    /// the tag already exists, does not replace it but returns its digest. Requests the tag first, and again directly before the push of
+    /// the manifest. Only registries with immutable tags prevent the replacement of a tag that another client creates after the second
+    /// request.
     ///
-    /// Layers of the base image are mounted from its repository if registry and credentials permit it, otherwise copied. From an index, the
-    /// image for the platform in `config` is used. The same input gives the same digest. Memory use does not depend on the size of the
-    /// layers.
+    /// Layers of the base image are mounted from its repository if registry and credentials permit mounts, and are copied otherwise. If
+    /// `base` is an index, the image for the platform in `config` is used. The same input gives the same digest. Memory use does not depend
+    /// on the size of the layers.
     ///
     /// # Errors
     /// - [`Error::InvalidImageName`] if `base` has no digest or `target` has no tag.
-    /// - [`Error::BaseImageNotFound`] if the registry does not have the base image, or a part of it.
+    /// - [`Error::BaseImageNotFound`] if the registry does not have the base image, or one of its manifests or blobs.
     /// - [`Error::InvalidBaseImage`] if layers cannot be appended to the base image, or if its content does not match its digests.
     /// - [`Error::LayerFile`] if a layer cannot be read.
-    /// - [`Error::Request`] and [`Error::Timeout`] if a registry fails. Transient failures have been retried.
+    /// - [`Error::Request`] and [`Error::Timeout`] if a request fails. Transient failures are retried first.
     pub async fn append(
         &self,
         base: &ImageRef,
@@ -107,9 +108,9 @@ struct Append<'a> {
     registry: &'a Registry,
     source: Repository<'a>,
     target: Repository<'a>,
-    /// The target repository, opened with a token that can read the base repository.
+    /// The target repository, with a token that also permits pulls from the base repository.
     mounts: Repository<'a>,
-    /// Whether the registry may mount blobs of the base repository.
+    /// Whether to try to mount blobs of the base repository.
     may_mount: Mutex<bool>,
     access: &'a Access,
     base: &'a ImageRef,
@@ -315,7 +316,7 @@ impl Append<'_> {
         mounted
     }
 
-    /// Signs in for mounts, unless mounts have been refused. A refused token is not requested again.
+    /// Whether to try mounts. Requests a token for mounts. If the registry refuses the token, mounts are not tried again.
     async fn mounts_are_open(&self) -> Result<bool, Error> {
         let mut may_mount = self.may_mount.lock().await;
         if *may_mount && let Err(error) = self.mounts.sign_in().await {
@@ -331,7 +332,7 @@ impl Append<'_> {
             .await
         {
             Ok(digest) => Ok(digest),
-            // Registries with immutable tags respond differently to a tag that was created concurrently.
+            // Another client may have created the tag concurrently. The error for this differs between registries with immutable tags.
             Err(error) if error.may_be_the_tag() => match self.existing().await {
                 Ok(Some(existing)) => Ok(existing),
                 _ => Err(error),
@@ -340,7 +341,7 @@ impl Append<'_> {
         }
     }
 
-    /// Stores the manifest, unless another client has created the tag.
+    /// Pushes the manifest, unless another client has created the tag. Returns the digest of the tag.
     async fn try_push_manifest(&self, media_type: &str, manifest: &Bytes) -> Result<Digest, Error> {
         if let Some(existing) = self.tagged().await? {
             return Ok(existing);
@@ -371,7 +372,7 @@ impl Append<'_> {
         }
     }
 
-    /// Runs `work`. Repeats it after transient failures, and once with new tokens after a refused one.
+    /// Runs `work`. Repeats it after transient failures, and once with new tokens after the registry refused a token.
     async fn retried<T, F>(&self, work: impl Fn() -> F) -> Result<T, Error>
     where
         F: Future<Output = Result<T, Error>>,
@@ -398,7 +399,7 @@ impl Append<'_> {
             .await
     }
 
-    /// Returns the error of a request for the base image.
+    /// Converts the error of a request for the base image: [`Failure::NotFound`] becomes [`Error::BaseImageNotFound`].
     fn base_error(&self, error: Error) -> Error {
         match error {
             Error::Request {

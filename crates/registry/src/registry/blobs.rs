@@ -1,4 +1,4 @@
-//! Manifests and blobs of one repository, streamed in both directions.
+//! Uploads and downloads of manifests and blobs of one repository. Blobs are transferred as streams.
 
 use std::{
     io,
@@ -29,10 +29,10 @@ const CHUNK: usize = 128 << 10;
 pub(super) const CONTENT_DIGEST: &str = "docker-content-digest";
 const BLOB_TYPE: &str = "application/octet-stream";
 
-/// A repository, opened with a token that is replaced before it expires.
+/// A repository, and the token for its requests. The token is replaced before it expires.
 pub(super) struct Repository<'a> {
     pub(super) call: Call<'a>,
-    /// Another repository of the registry, from which the token permits pulls.
+    /// Repository of the same registry from which blobs are mounted. The token permits pulls from it.
     source: Option<&'a ImageName>,
     raw: Mutex<Option<Arc<Raw>>>,
 }
@@ -77,7 +77,7 @@ impl<'a> Repository<'a> {
         }
     }
 
-    /// Returns the repository opened by `raw`.
+    /// Returns the repository with the authorization in `raw`.
     pub(super) fn opened(call: Call<'a>, raw: Arc<Raw>) -> Self {
         Self {
             call,
@@ -101,7 +101,7 @@ impl<'a> Repository<'a> {
         Ok(raw)
     }
 
-    /// Opens the repository; otherwise, the first request opens it.
+    /// Obtains a token. Without this call, the first request obtains the token.
     pub(super) async fn sign_in(&self) -> Result<(), Error> {
         self.raw().await.map(drop)
     }
@@ -211,7 +211,7 @@ impl<'a> Repository<'a> {
         }
     }
 
-    /// Verifies that an upload is complete. Only status 201 is sufficient proof.
+    /// Verifies that the registry has stored the blob. For a status other than 201, sends a request for the blob.
     async fn stored(&self, digest: &Digest, status: StatusCode) -> Result<(), Error> {
         if status == StatusCode::CREATED || self.has_blob(digest).await? {
             return Ok(());
@@ -220,7 +220,7 @@ impl<'a> Repository<'a> {
         Err(self.call.refused(Failure::UploadLost, detail))
     }
 
-    /// Reads a blob as a stream that fails before its last piece if size or digest differ.
+    /// Returns the content of a blob as a stream. If size or digest do not match, the stream fails before its last chunk.
     pub(super) async fn download(
         &self,
         blob: &Blob,
@@ -237,7 +237,8 @@ impl<'a> Repository<'a> {
         Ok(stream::try_unfold(download, Download::next))
     }
 
-    /// Stores a manifest under a tag or its digest. Returns the status and the digest that the registry reports, if any.
+    /// Pushes a manifest. `reference` is a tag or the digest of the manifest. Returns the HTTP status, and the digest if the registry
+    /// reports it.
     pub(super) async fn put_manifest(
         &self,
         reference: &str,
@@ -286,7 +287,7 @@ fn resolve(from: &Url, location: &str) -> Result<Url, &'static str> {
     }
 }
 
-/// Returns the content of a layer's file.
+/// Returns the content of the file of a layer as a stream.
 pub(super) async fn file(
     layer: &Layer,
 ) -> Result<impl Stream<Item = Result<Bytes, Error>> + Send + use<>, Error> {
@@ -315,13 +316,13 @@ async fn open_file(path: &Path) -> io::Result<(File, u64)> {
     Ok((file, size))
 }
 
-/// Returns content that is in memory as a stream.
+/// Returns `bytes` as a stream of one chunk.
 pub(super) fn in_memory(bytes: Bytes) -> impl Stream<Item = Result<Bytes, Error>> + Send {
     stream::iter([Ok(bytes)])
 }
 
-/// A blob being downloaded. One piece is held back until the whole content is verified, so that a blob with other
-/// content is never uploaded completely.
+/// Download of a blob. Each chunk is held back until the next chunk arrives, and the last chunk until the digest is verified. A blob with
+/// the wrong content is therefore never copied completely.
 struct Download {
     response: Response,
     /// `None` after the last piece.
@@ -379,11 +380,11 @@ impl Download {
 struct Progress {
     size: u64,
     sent: AtomicU64,
-    /// Error of reading the content.
+    /// Error of the content stream.
     fault: parking_lot::Mutex<Option<Error>>,
 }
 
-/// An upload made no progress for this time.
+/// Error of an upload that made no progress for this time.
 struct Stalled(Duration);
 
 impl Progress {
@@ -421,8 +422,8 @@ impl Progress {
         self.fault.lock().take()
     }
 
-    /// Waits for `work` while bytes are sent: at most `stall` between two bytes, and `end` after the last byte. Stalls
-    /// are noticed after at most twice that time.
+    /// Waits for `work`, an upload. Fails if no byte is sent within `stall`, or if `work` does not end within `end` after the last byte.
+    /// Detection takes at most twice that time.
     async fn watch<T>(
         &self,
         work: impl Future<Output = T>,

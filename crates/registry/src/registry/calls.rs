@@ -1,4 +1,4 @@
-//! Calls to a registry: signed in, with a timeout, repeated once if a kept session is refused.
+//! Calls to a registry with authentication and a timeout. A call is repeated once if the registry refuses a cached session.
 
 use std::{
     future::Future,
@@ -20,7 +20,7 @@ use crate::{
 #[derive(Clone)]
 pub(super) struct Call<'a> {
     pub(super) inner: &'a Inner,
-    /// Action and object of the call, for messages.
+    /// Action for error messages, as a verb phrase. `subject` is its object.
     pub(super) action: &'static str,
     pub(super) subject: String,
     pub(super) name: &'a ImageName,
@@ -29,7 +29,7 @@ pub(super) struct Call<'a> {
 }
 
 impl Call<'_> {
-    /// Runs `work` within `time`. Repeats it once with a new session if a kept session is refused.
+    /// Runs `work` with a session, within `time`. If the registry refuses a cached session, repeats `work` once with a new session.
     pub(super) async fn within<T, F>(
         &self,
         time: Duration,
@@ -80,7 +80,7 @@ impl Call<'_> {
         Ok(raw)
     }
 
-    /// Signs in. The token also permits pulls from `source`.
+    /// Authenticates to the registry. The token also permits pulls from `source`.
     pub(super) async fn raw(&self, source: Option<&ImageName>) -> Result<Raw, Error> {
         let (host, grant) = self.grant(source).await?;
         Ok(Raw {
@@ -93,7 +93,7 @@ impl Call<'_> {
         })
     }
 
-    /// Returns the host of the registry and the grant for the repository, which also permits pulls from `source`.
+    /// Returns the host of the registry and the authorization for the repository. The authorization also permits pulls from `source`.
     async fn grant(&self, source: Option<&ImageName>) -> Result<(String, Grant), Error> {
         let host = self.host();
         let helped = match (&self.access.credential, &self.access.helper) {
@@ -121,7 +121,7 @@ impl Call<'_> {
         }
     }
 
-    /// Returns the address of the registry, without a path.
+    /// Returns the URL of the registry, without a path.
     pub(super) fn registry_url(&self) -> String {
         self.base(&self.host())
     }

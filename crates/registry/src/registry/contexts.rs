@@ -1,4 +1,4 @@
-//! Digests of images; push and pull of contexts.
+//! Requests digests of images. Pushes and pulls contexts.
 
 use std::sync::Arc;
 
@@ -82,7 +82,7 @@ impl Call<'_> {
         let put =
             |reference| repository.put_manifest(reference, artifact::MANIFEST_TYPE, &manifest);
         match put(reference(image)).await {
-            // Some registries do not allow tags to be moved. Contexts are pulled by digest, so the tag is not needed.
+            // Some registries do not allow clients to move a tag. A push by digest is sufficient, because clients pull contexts by digest.
             Err(refused) if refused.may_be_the_tag() => match put(digest.as_str()).await {
                 Ok(_) => Ok(digest),
                 Err(_) => Err(refused),
@@ -128,7 +128,7 @@ impl Call<'_> {
     }
 }
 
-/// Returns the digest, the tag or `latest`.
+/// Returns the digest of `image`, or else its tag, or else `latest`.
 fn reference(image: &ImageRef) -> &str {
     let digest = image.digest().map(Digest::as_str);
     digest.or_else(|| image.tag()).unwrap_or("latest")

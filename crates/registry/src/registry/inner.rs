@@ -5,11 +5,11 @@ use crate::session::Sessions;
 
 pub(super) struct Inner {
     pub(super) options: Options,
-    /// Requests tokens.
+    /// Client for token requests.
     pub(super) http: reqwest::Client,
-    /// Reads manifests and blobs.
+    /// Client for reads of manifests and blobs.
     pub(super) reads: reqwest::Client,
-    /// Pushes and deletes manifests and blobs.
+    /// Client for pushes and deletions of manifests and blobs.
     pub(super) writes: reqwest::Client,
     pub(super) sessions: Sessions,
 }

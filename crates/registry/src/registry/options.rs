@@ -2,18 +2,18 @@
 
 use std::time::Duration;
 
-/// Connection settings for all registries.
+/// Connection settings for all registries. Default values are in brackets.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Registries with plain HTTP, as `host[:port]`. All others must support TLS with a trusted certificate.
+    /// Registries to access over plain HTTP, as `host[:port]`. All other registries must support TLS with a trusted certificate.
     pub insecure_hosts: Vec<String>,
-    /// PEM bundles with certificates to trust in addition to those of the system.
+    /// PEM bundles with CA certificates to trust in addition to the system certificates.
     pub ca_pem: Vec<String>,
     /// Timeout for a connection [10 s].
     pub connect_timeout: Duration,
-    /// Timeout for a request, including sign-in [30 s].
+    /// Timeout for a request, including authentication [30 s].
     pub timeout: Duration,
-    /// Timeout for a push or pull of a context, including sign-in [5 min].
+    /// Timeout for a push or pull of a context, including authentication [5 min].
     pub transfer_timeout: Duration,
     /// Maximum size of a pulled context, in bytes [256 MiB].
     pub context_bytes: usize,

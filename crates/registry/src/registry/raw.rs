@@ -1,4 +1,4 @@
-//! Requests to an opened repository.
+//! Builds requests to a repository with the authorization of a session.
 
 use std::time::Instant;
 
@@ -13,18 +13,18 @@ pub(crate) struct Raw {
     pub(super) base: String,
     pub(super) repository: String,
     pub(super) authorization: Authorization,
-    /// Time from which a new token is requested.
+    /// Time after which a new token is requested.
     pub(crate) end: Instant,
 }
 
 impl Raw {
-    /// Builds a request for `path` of the repository.
+    /// Builds a request for `path` in the API of the repository.
     pub(super) fn request(&self, method: Method, path: &str) -> RequestBuilder {
         let url = format!("{}/v2/{}/{path}", self.base, self.repository);
         self.authorize(self.client(&method).request(method, url))
     }
 
-    /// Builds a request for a URL from the registry. Credentials are sent only to the registry.
+    /// Builds a request for a URL that the registry returned. Adds the authorization only if the URL belongs to the registry.
     pub(super) fn request_to(&self, method: Method, url: Url) -> RequestBuilder {
         let is_own = is_of_registry(&self.base, &url);
         let request = self.client(&method).request(method, url);
@@ -57,7 +57,7 @@ pub(super) fn is_of_registry(base: &str, url: &Url) -> bool {
     Url::parse(base).is_ok_and(|base| is_same_registry(&base, url))
 }
 
-/// Whether both URLs have the same scheme, host and port. All hosts of Docker Hub are equivalent.
+/// Whether both URLs have the same scheme, host and port. All hosts of Docker Hub count as the same host.
 fn is_same_registry(base: &Url, url: &Url) -> bool {
     let is_hub = |url: &Url| {
         let host = url.host_str().is_some_and(is_docker_hub);

@@ -1,4 +1,4 @@
-//! Requests to one repository, with bounded responses; tags, image labels and deletions for pruning.
+//! Requests to one repository, with bounded responses. For pruning, lists tags and image labels, and deletes manifests.
 
 use std::collections::BTreeSet;
 
@@ -22,7 +22,8 @@ const ANSWER: usize = 8 << 20;
 /// Maximum size of a manifest, in bytes:
 /// <https://github.com/opencontainers/distribution-spec/blob/main/spec.md#pushing-manifests>.
 pub(super) const MANIFEST: usize = 4 << 20;
-/// Maximum number of bytes read of an error body; a message shows 300. The number of concurrent requests has no limit.
+/// Maximum number of bytes that are read from the body of an error response. The value is low, because the number of concurrent requests
+/// has no limit. An error message shows at most 300 bytes.
 const ERROR: usize = 64 << 10;
 /// Number of tags per page.
 const PAGE: usize = 500;
@@ -30,12 +31,12 @@ const PAGE: usize = 500;
 pub(super) const MANIFESTS: [&str; 4] = [OCI_MANIFEST, DOCKER_MANIFEST, OCI_INDEX, DOCKER_LIST];
 
 impl Call<'_> {
-    /// Sends a request and reads at most [`ANSWER`] bytes of the response, which must be a success.
+    /// Sends a request and reads the response. Fails if the status is not a success, or if the body exceeds [`ANSWER`] bytes.
     pub(super) async fn send(&self, request: RequestBuilder) -> Result<Answer, Error> {
         self.send_bounded(request, ANSWER).await
     }
 
-    /// Sends a request and reads at most `limit` bytes of the response, which must be a success.
+    /// Sends a request and reads the response. Fails if the status is not a success, or if the body exceeds `limit` bytes.
     pub(super) async fn send_bounded(
         &self,
         request: RequestBuilder,
@@ -49,12 +50,12 @@ impl Call<'_> {
         })
     }
 
-    /// Sends a request and returns the response with its body unread. The response must be a success.
+    /// Sends a request and returns the response without reading its body. Fails if the status is not a success.
     pub(super) async fn open(&self, request: RequestBuilder) -> Result<Response, Error> {
         self.open_with(request, error::read_answer).await
     }
 
-    /// Sends the content of a blob like [`Self::open`].
+    /// Like [`Self::open`] for a request with the content of a blob, but recognises a lost upload session.
     pub(super) async fn open_upload(&self, request: RequestBuilder) -> Result<Response, Error> {
         self.open_with(request, error::read_upload_answer).await
     }
@@ -73,7 +74,7 @@ impl Call<'_> {
             let detail = format!("status {status}: the redirect is not followed");
             return Err(self.refused(Failure::Other, detail));
         }
-        // Text of hosts that the registry refers to, in redirects and upload URLs, never appears in messages.
+        // Error messages contain response text only of the registry, not of other hosts to which its redirects and upload URLs refer.
         let body = if is_of_registry(&self.registry_url(), response.url()) {
             self.begin_body(&mut response, ERROR).await?
         } else {
@@ -126,7 +127,7 @@ impl Call<'_> {
         )
     }
 
-    /// Returns the tags of the repository with their images, except contexts and layers of the builder cache.
+    /// Returns the tags of the repository with their images, except tags of contexts and of layers in a kaniko cache.
     pub(super) async fn inventory(&self) -> Result<Vec<Found>, Error> {
         let raw = self.raw(None).await?;
         let mut found = Vec::new();
@@ -170,15 +171,15 @@ impl Call<'_> {
         }
     }
 
-    /// Returns the error of a list of tags that cannot be read. An incomplete list could cause the deletion of an image that another tag
-    /// refers to. The message omits the text of the response, which may be that of a host that the registry redirects to.
+    /// Returns the error for an invalid list of tags. Invalid lists are refused, because an incomplete list could cause the deletion of an
+    /// image that has another tag. The message omits the text of the response, which may come from another host after a redirect.
     fn invalid_tags(&self, error: &serde_json::Error) -> Error {
         let (line, column) = (error.line(), error.column());
         let detail = format!("the list of tags is invalid (line {line}, column {column})");
         self.refused(Failure::Other, detail)
     }
 
-    /// Returns the manifest of `tag`; `None` if the tag was deleted concurrently.
+    /// Returns digest and metadata of the image with `tag`; `None` if the tag was deleted concurrently.
     async fn found(&self, raw: &Raw, tag: String) -> Result<Option<Found>, Error> {
         let request = raw.request(Method::GET, &format!("manifests/{tag}"));
         let request = request.header(header::ACCEPT, MANIFESTS.join(", "));
@@ -216,7 +217,7 @@ impl Call<'_> {
     }
 }
 
-/// Fields of an image manifest that are read.
+/// Fields of an image manifest that pruning reads.
 #[derive(Deserialize)]
 struct ImageManifest {
     config: ConfigDescriptor,

@@ -26,7 +26,7 @@ pub(super) fn certificates(options: &Options) -> Result<Vec<Vec<u8>>, Error> {
     Ok(certificates)
 }
 
-/// Builds the client for tokens.
+/// Builds the HTTP client for token requests.
 pub(super) fn tokens(
     options: &Options,
     certificates: &[Vec<u8>],
@@ -43,12 +43,12 @@ pub(super) fn tokens(
     http(options, certificates, elsewhere)
 }
 
-/// Builds the client that reads manifests and blobs.
+/// Builds the HTTP client that reads manifests and blobs.
 pub(super) fn reads(options: &Options, certificates: &[Vec<u8>]) -> Result<reqwest::Client, Error> {
     http(options, certificates, to_storage)
 }
 
-/// Builds the client that pushes and deletes manifests and blobs.
+/// Builds the HTTP client that pushes and deletes manifests and blobs.
 pub(super) fn writes(
     options: &Options,
     certificates: &[Vec<u8>],
@@ -78,17 +78,17 @@ fn http(
         .map_err(|_| setup("failed to configure the HTTP client with the CA certificates"))
 }
 
-/// Decides whether to follow a redirect from one URL to another with a status.
+/// Returns whether to follow a redirect from the first URL to the second URL with the given status.
 type Rule = fn(&Url, &Url, StatusCode) -> bool;
 
-/// Permits a redirect of a token request within the same origin. To another origin, it must not keep the body (307 and 308 do) and not
-/// leave TLS. reqwest removes the header with the password.
+/// Permits redirects of token requests. A redirect to another origin must not keep the body, as 307 and 308 do, and must not lead from
+/// https to http. On such a redirect, reqwest removes the `Authorization` header.
 fn elsewhere(from: &Url, to: &Url, status: StatusCode) -> bool {
     from.origin() == to.origin() || !leaves_tls(from, to) && !keeps_request(status)
 }
 
-/// Permits redirects of reads with any status, because registries redirect blobs to their storage. reqwest removes credentials if host,
-/// port or scheme change.
+/// Permits redirects of reads, except from https to http. Registries redirect requests for blobs to their storage, with any status. reqwest
+/// removes credentials if host, port or scheme change.
 fn to_storage(from: &Url, to: &Url, _: StatusCode) -> bool {
     !leaves_tls(from, to)
 }

@@ -21,7 +21,7 @@ pub(super) struct TagList {
 /// Tags of a response.
 #[derive(Default)]
 pub(super) struct Page {
-    /// Number of entries, valid or not; [`TAGS`] + 1 if there are more. Further entries are skipped.
+    /// Number of entries, including invalid entries; [`TAGS`] + 1 if the response has more than [`TAGS`] entries.
     pub(super) size: usize,
     /// Valid tags.
     pub(super) valid: Vec<String>,
