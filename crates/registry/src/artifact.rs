@@ -12,7 +12,7 @@ pub const ARTIFACT_TYPE: &str = "application/vnd.alustan.context.v1";
 pub const LAYER_TYPE: &str = "application/vnd.alustan.context.v1.tar+gzip";
 /// Media type of the manifest of a context.
 pub(crate) const MANIFEST_TYPE: &str = OCI_MANIFEST;
-/// Config of an artifact without a config.
+/// Config blob of an OCI artifact that has no config.
 pub(crate) const EMPTY: &[u8] = b"{}";
 const EMPTY_TYPE: &str = "application/vnd.oci.empty.v1+json";
 
@@ -25,7 +25,7 @@ pub fn context_tag(context: &Digest) -> String {
     format!("context-{}", digits.get(..16).unwrap_or(digits))
 }
 
-/// Returns the manifest digest of a context of `size` bytes. It is the same in every registry.
+/// Returns the manifest digest of a context of `size` bytes. The digest is the same in every registry.
 pub fn artifact_digest(context: &Digest, size: usize) -> Digest {
     Digest::of(&manifest(context, size))
 }
@@ -58,10 +58,10 @@ struct Layer {
     size: i64,
 }
 
-/// Reads the manifest of a context. Returns the digest of its only layer, of at most `most` bytes.
+/// Reads the manifest of a context. Returns the digest of its only layer, which must have at most `most` bytes.
 ///
 /// # Errors
-/// [`Error::NotAContext`] about `subject`.
+/// [`Error::NotAContext`] if the manifest is not that of a context. `subject` is the reference of the artifact for the message.
 pub(crate) fn layer(subject: &str, manifest: &[u8], most: usize) -> Result<Digest, Error> {
     let refuse = |why: String| Error::NotAContext {
         subject: subject.to_owned(),

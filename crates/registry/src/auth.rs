@@ -14,7 +14,7 @@ use crate::{
 
 /// Lifetime of a token without `expires_in`: <https://distribution.github.io/distribution/spec/auth/token/#token-response-fields>.
 const TOKEN_LIFE: Duration = Duration::from_mins(1);
-/// Maximum lifetime of a grant.
+/// Maximum lifetime of a [`Grant`], even if the token is valid for longer.
 const LONGEST: Duration = Duration::from_mins(5);
 /// Maximum size of a token response, in bytes. A token must fit into a header, for which servers accept 8 to 64 KiB.
 const ANSWER: usize = 64 << 10;
@@ -36,20 +36,20 @@ pub(crate) enum Authorization {
     Bearer(String),
 }
 
-/// Authorization for a repository, with its lifetime.
+/// Authorization for requests to a repository, and the time for which it is used.
 pub(crate) struct Grant {
     pub(crate) authorization: Authorization,
     pub(crate) life: Duration,
 }
 
-/// Sign-in to one repository.
+/// Parameters of an authentication for one repository.
 pub(crate) struct Question<'a> {
     pub(crate) http: &'a Client,
     /// URL of the registry: `https://host[:port]` or `http://…`.
     pub(crate) base: &'a str,
     pub(crate) name: &'a ImageName,
     pub(crate) operation: Operation,
-    /// Another repository of the registry, to mount blobs from. The token must permit pulls from it.
+    /// Repository of the same registry from which blobs are mounted. The token must also permit pulls from it.
     pub(crate) source: Option<&'a ImageName>,
     pub(crate) credential: Option<&'a Credential>,
 }
@@ -66,7 +66,7 @@ enum Challenge {
 }
 
 impl Question<'_> {
-    /// Requests the challenge of the registry, and a token if the registry requires one.
+    /// Requests the authentication challenge of the registry, and a token if the challenge requires one.
     pub(crate) async fn ask(&self) -> Result<Grant, Error> {
         if let Some(Credential::Bearer(token)) = self.credential {
             return Ok(Grant {
@@ -140,7 +140,7 @@ impl Question<'_> {
             let failure = match status {
                 // Some token services return 400 for invalid credentials and expired refresh tokens.
                 StatusCode::BAD_REQUEST => Failure::Unauthorized,
-                // The token service is missing, not the image.
+                // Status 404 means that the token service is missing, not the image.
                 StatusCode::NOT_FOUND => Failure::Other,
                 status => Failure::of_status(status.as_u16()),
             };
@@ -159,7 +159,7 @@ impl Question<'_> {
         let mut scopes = vec![format!("repository:{}:{actions}", self.name.repository())];
         let source = self.source.map(ImageName::repository);
         scopes.extend(source.map(|source| format!("repository:{source}:pull")));
-        // OAuth 2 allows one field `scope`; the older protocol requires one per repository.
+        // OAuth 2 allows one field `scope` for all repositories; the older protocol requires one field per repository.
         let list = scopes.join(" ");
         let mut fields = match self.credential {
             Some(Credential::Identity(_)) => vec![("scope", list.as_str())],
@@ -291,11 +291,11 @@ fn read_token(body: &[u8]) -> Option<Grant> {
         .into_iter()
         .flatten()
         .find(|token| !token.is_empty())?;
-    // The token becomes a header value.
+    // The token becomes a header value, so it must consist of printable ASCII characters.
     if token.bytes().any(|byte| !byte.is_ascii_graphic()) {
         return None;
     }
-    // A lifetime of another type does not make the token invalid.
+    // If `expires_in` has another type, the token is valid and gets the default lifetime.
     let life = serde_json::from_slice(body).map_or(TOKEN_LIFE, |life: Life| {
         Duration::from_secs(life.expires_in)
     });

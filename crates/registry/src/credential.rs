@@ -12,9 +12,9 @@ pub enum Credential {
         /// Password or access token.
         password: String,
     },
-    /// Refresh token, exchanged for an access token (`identitytoken`).
+    /// Refresh token that is exchanged for an access token: `identitytoken` in a Docker config.
     Identity(String),
-    /// Access token, sent unchanged (`registrytoken`).
+    /// Access token that is sent unchanged: `registrytoken` in a Docker config.
     Bearer(String),
 }
 
@@ -45,7 +45,7 @@ impl Access {
 }
 
 impl Credential {
-    /// Returns a digest that distinguishes credentials in memory.
+    /// Returns a digest that identifies the credential in the key of a session.
     pub(crate) fn fingerprint(&self) -> [u8; 32] {
         let parts: [&str; 3] = match self {
             Self::Basic { username, password } => ["basic", username, password],

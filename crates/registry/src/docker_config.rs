@@ -15,7 +15,7 @@ use crate::{
 /// Key of Docker Hub that all clients support.
 const HUB_KEY: &str = "https://index.docker.io/v1/";
 
-/// Credentials by registry, from `config.json` (`auths`) or the older `.dockercfg`. Has no `Debug`.
+/// Credentials by registry, from `config.json` (`auths`) or the older `.dockercfg`. Has no `Debug`, so that it cannot be logged.
 ///
 /// Keys are hosts, optionally with a scheme, a path, or `*` in a label, as in the kubelet:
 /// <https://kubernetes.io/docs/concepts/containers/images/#config-json>. The longest matching key wins.
@@ -29,7 +29,7 @@ pub struct DockerConfig {
     universal: bool,
 }
 
-/// Compares credentials, not their notation.
+/// Compares the credentials by registry. Their notation in the config does not matter.
 impl PartialEq for DockerConfig {
     fn eq(&self, other: &Self) -> bool {
         self.entries == other.entries
@@ -38,7 +38,7 @@ impl PartialEq for DockerConfig {
 
 impl Eq for DockerConfig {}
 
-/// Host with port (labels may be `*`), and the path prefix that the key covers.
+/// Key of an entry: host with port, in which labels may contain `*`, and path prefix of the repositories.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Key {
     host: String,
@@ -46,10 +46,10 @@ struct Key {
 }
 
 impl DockerConfig {
-    /// Parses the value of a key of a Secret.
+    /// Parses a Docker config, the value of a key in a Secret.
     ///
     /// # Errors
-    /// [`Error::InvalidCredentials`]. The message repeats nothing of the Secret except names of registries and credential helpers.
+    /// [`Error::InvalidCredentials`]. The message contains no content of the Secret except names of registries and credential helpers.
     pub fn parse(bytes: &[u8]) -> Result<Self, Error> {
         let values = json_size::values(bytes);
         if values > json_size::VALUES {
@@ -109,7 +109,7 @@ impl DockerConfig {
         })
     }
 
-    /// Whether every client can use the config as written. kaniko accepts only one key for Docker Hub and does not read `.dockercfg`.
+    /// Whether every client can use the unchanged config. kaniko accepts only one key for Docker Hub and does not read `.dockercfg`.
     pub fn is_universal(&self) -> bool {
         self.universal
     }
@@ -117,7 +117,8 @@ impl DockerConfig {
     /// Returns the credential for a repository; `None` for anonymous access.
     ///
     /// # Errors
-    /// [`Error::InvalidCredentials`] if only a credential helper has the credential: it is a program on another machine.
+    /// [`Error::InvalidCredentials`] if the config refers to a credential helper for the repository: the helper is a program on another
+    /// machine.
     pub fn open(&self, image: &ImageName) -> Result<Option<&Credential>, Error> {
         if let Some(found) = self.credentials_for(image) {
             return Ok(Some(found));
@@ -158,7 +159,7 @@ impl Key {
         let text = text.split_once("://").map_or(text, |(_, rest)| rest);
         let (host, path) = text.split_once('/').unwrap_or((text, ""));
         let path = path.trim_matches('/');
-        // An API version, not a path prefix of images.
+        // `v1` and `v2` are API versions, not path prefixes of repositories.
         let path = if ["v1", "v2"].contains(&path) {
             ""
         } else {
@@ -192,7 +193,7 @@ impl Key {
     }
 }
 
-/// Compares label by label. Each `*` matches any part of a label.
+/// Compares DNS labels one by one. Each `*` matches any part of a label.
 fn host_fits(pattern: &str, host: &str) -> bool {
     let (patterns, labels): (Vec<_>, Vec<_>) =
         (pattern.split('.').collect(), host.split('.').collect());
@@ -203,7 +204,7 @@ fn host_fits(pattern: &str, host: &str) -> bool {
             .all(|(pattern, label)| label_fits(pattern, label))
 }
 
-/// Takes each part between two `*` at its first occurrence. Without backtracking, matching takes linear time.
+/// Matches each text between two `*` at its first occurrence. Without backtracking, matching takes linear time.
 fn label_fits(pattern: &str, label: &str) -> bool {
     let Some((start, rest)) = pattern.split_once('*') else {
         return pattern == label;

@@ -12,7 +12,7 @@ pub enum Error {
     /// A name, tag or digest is invalid.
     #[error("invalid image name `{name}`: {why}")]
     InvalidImageName {
-        /// Text, escaped.
+        /// Invalid text, escaped.
         name: String,
         /// Reason for which the text is invalid.
         why: String,
@@ -20,7 +20,8 @@ pub enum Error {
     /// The credentials of a Secret are invalid.
     #[error("invalid registry credentials: {why}")]
     InvalidCredentials {
-        /// Reason. Repeats nothing of the Secret except names of registries and credential helpers.
+        /// Reason for which the credentials are invalid. Contains no content of the Secret except names of registries and credential
+        /// helpers.
         why: String,
     },
     /// A credential helper returned no credentials.
@@ -77,7 +78,7 @@ pub enum Error {
         /// Reason for which it is not a context.
         why: String,
     },
-    /// The registry does not have a base image, or a part of it.
+    /// The registry does not have a base image, or one of its manifests or blobs.
     #[error(
         "failed to read the base image {subject}: the image does not exist in the registry{}; \
          check `containerRegistry.baseImage`, or `--base-image` of the operator",
@@ -94,7 +95,7 @@ pub enum Error {
     InvalidBaseImage {
         /// Reference of the base image.
         subject: String,
-        /// Reason for which its content cannot be used.
+        /// Reason for which the base image cannot be used.
         why: String,
     },
     /// A layer file cannot be read.
@@ -102,7 +103,7 @@ pub enum Error {
     LayerFile {
         /// Path of the file.
         file: PathBuf,
-        /// Error of the operating system, or the difference from the description of the layer.
+        /// Error of the operating system, or the difference between the file and the [`Layer`](crate::Layer).
         why: String,
     },
 }
@@ -111,7 +112,7 @@ pub enum Error {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Failure {
-    /// The registry requires credentials or rejects those of the request.
+    /// The registry requires credentials, or rejects the credentials of the request.
     Unauthorized,
     /// The credentials do not permit the operation.
     Forbidden,
@@ -127,7 +128,7 @@ pub enum Failure {
     Tls,
     /// The registry does not know the upload session. A new session can be started.
     UploadLost,
-    /// The registry does not know a blob of a pushed manifest.
+    /// The registry does not have a blob to which a pushed manifest refers.
     BlobMissing,
     /// Any other failure.
     Other,
@@ -341,8 +342,8 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Returns failure and message of an unsuccessful response. The status decides; an error code only refines 404 and unspecific statuses,
-/// such as 400.
+/// Returns failure and message of an unsuccessful response. The HTTP status determines the failure. The error code in `body` counts only
+/// for status 404 and for statuses without a failure of their own, such as 400.
 pub(crate) fn read_answer(status: u16, body: &[u8]) -> (Failure, String) {
     let envelope = read_envelope(body);
     let failure = match (Failure::of_status(status), &envelope) {
@@ -366,7 +367,7 @@ pub(crate) fn read_answer(status: u16, body: &[u8]) -> (Failure, String) {
     (failure, detail)
 }
 
-/// Reads the response to an upload like [`read_answer`], but recognises a lost upload session.
+/// Like [`read_answer`] for the response to an upload, but returns [`Failure::UploadLost`] for a lost upload session.
 pub(crate) fn read_upload_answer(status: u16, body: &[u8]) -> (Failure, String) {
     let (failure, detail) = read_answer(status, body);
     let is_code = read_envelope(body).is_some_and(|envelope| has_code(&envelope, &UPLOAD_LOST));
@@ -385,7 +386,7 @@ pub(crate) fn read_upload_answer(status: u16, body: &[u8]) -> (Failure, String) 
     )
 }
 
-/// Error codes of a lost upload session. Registries that kept only a part of the content report a wrong digest.
+/// Error codes of a lost upload session. A registry that has kept only a part of the content returns `DIGEST_INVALID`.
 const UPLOAD_LOST: [&str; 3] = [
     "BLOB_UPLOAD_UNKNOWN",
     "BLOB_UPLOAD_INVALID",
@@ -414,7 +415,7 @@ const TLS_WORDS: [&str; 5] = [
     "tls",
 ];
 
-/// Returns failure and message of an error below HTTP. URLs are omitted, because their queries may contain tokens.
+/// Returns failure and message of a connection error. The message contains no URLs, because their queries may contain tokens.
 pub(crate) fn read_request(error: &reqwest::Error) -> (Failure, String) {
     let mut texts = Vec::new();
     let mut source = std::error::Error::source(error);

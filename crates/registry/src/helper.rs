@@ -14,12 +14,12 @@ use crate::{
     error::{Error, short},
 };
 
-/// Maximum size of each output of a helper, in bytes.
+/// Maximum size of stdout and of stderr of a helper, in bytes.
 const ANSWER: u64 = 1 << 20;
-/// User name that marks the secret as a refresh token.
+/// Value of `Username` with which a helper marks `Secret` as a refresh token.
 const TOKEN: &str = "<token>";
 
-/// Requests the credential of `registry` from `program`. Only the output of a failed program appears in messages.
+/// Requests the credential of `registry` from `program`. Error messages contain the output of a program only if the program failed.
 pub(crate) async fn ask(program: &str, registry: &str) -> Result<Credential, Error> {
     let failed = |why: String| Error::Helper {
         program: program.to_owned(),
@@ -29,7 +29,7 @@ pub(crate) async fn ask(program: &str, registry: &str) -> Result<Credential, Err
     };
     let mut child = Command::new(program)
         .arg("get")
-        // The cache of the ECR helper would require a writable home directory.
+        // The cache of the ECR helper requires a writable home directory.
         .env("AWS_ECR_DISABLE_CACHE", "true")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -60,7 +60,7 @@ pub(crate) async fn ask(program: &str, registry: &str) -> Result<Credential, Err
 async fn converse(child: &mut Child, registry: &str) -> std::io::Result<(Vec<u8>, Vec<u8>)> {
     let (mut said, mut complaints) = (Vec::new(), Vec::new());
     if let Some(mut input) = child.stdin.take() {
-        // A helper that does not read its input may have exited.
+        // Ignores an error: a helper that does not read its input may have exited already.
         let _ = input.write_all(registry.as_bytes()).await;
     }
     if let (Some(output), Some(errors)) = (child.stdout.take(), child.stderr.take()) {
@@ -73,7 +73,7 @@ async fn converse(child: &mut Child, registry: &str) -> std::io::Result<(Vec<u8>
     Ok((said, complaints))
 }
 
-/// Fields of the output of a helper that are read.
+/// JSON output of a helper.
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct Answer {

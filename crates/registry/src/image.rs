@@ -1,7 +1,6 @@
-//! Manifests and configs of images: reads those of a base image and composes those of the image with layers
-//! appended. Pure. See <https://github.com/opencontainers/image-spec/blob/main/manifest.md>,
-//! <https://github.com/opencontainers/image-spec/blob/main/config.md> and
-//! <https://distribution.github.io/distribution/spec/manifest-v2-2/>.
+//! Reads manifest and config of a base image, and composes manifest and config of the image with appended layers. Pure. See
+//! <https://github.com/opencontainers/image-spec/blob/main/manifest.md>, <https://github.com/opencontainers/image-spec/blob/main/config.md>
+//! and <https://distribution.github.io/distribution/spec/manifest-v2-2/>.
 
 use std::{collections::BTreeMap, path::PathBuf};
 
@@ -59,7 +58,7 @@ pub struct ImageConfig {
     pub os: String,
 }
 
-/// Format of a manifest. The media types of appended layers follow it.
+/// Format of a manifest. It determines the media type of appended layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Format {
     /// Docker image manifest, version 2, schema 2.
@@ -93,7 +92,7 @@ pub(crate) struct Blob {
     pub(crate) size: u64,
 }
 
-/// A document stored as a manifest.
+/// Content of a manifest in a registry: an image manifest or an index.
 #[derive(Debug)]
 pub(crate) enum Document {
     /// Manifest of one image.
@@ -115,9 +114,9 @@ pub(crate) struct Manifest {
 #[derive(Debug)]
 pub(crate) struct BaseLayer {
     pub(crate) blob: Blob,
-    /// Whether the layer is downloaded from its own URLs and may not be pushed to a registry.
+    /// Whether the layer is non-distributable: clients download it from URLs in its descriptor, and must not push it to a registry.
     pub(crate) foreign: bool,
-    /// The descriptor as in the base manifest.
+    /// Unchanged descriptor from the manifest of the base image.
     descriptor: Value,
 }
 
@@ -162,7 +161,7 @@ struct Descriptor {
 /// Reads a manifest or an index.
 ///
 /// # Errors
-/// The reason why the document is neither.
+/// The reason why `bytes` is neither a manifest nor an index.
 pub(crate) fn read(bytes: &[u8]) -> Result<Document, String> {
     let document: RawDocument = serde_json::from_slice(bytes).map_err(not_a_manifest)?;
     if document.schema_version != 2 {
@@ -252,7 +251,7 @@ impl Index {
     /// Returns the digest of the image for a platform, in its default variant.
     ///
     /// # Errors
-    /// The platforms of the index when none of them matches.
+    /// The platforms of the index if it has no image for the platform, or the reason why the entry for the platform is invalid.
     pub(crate) fn choose(&self, os: &str, architecture: &str) -> Result<Digest, String> {
         let entry = self
             .0
@@ -310,14 +309,14 @@ impl Platform {
     }
 }
 
-/// Config and manifest of an image, as they are pushed.
+/// Config and manifest of an image, as bytes to push.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Image {
     pub(crate) config: Vec<u8>,
     pub(crate) manifest: Vec<u8>,
 }
 
-/// Config of an image. Fields that are not changed here are kept as they are.
+/// Config of an image. `other` keeps the remaining fields unchanged.
 #[derive(Deserialize, Serialize)]
 struct ConfigFile {
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -450,7 +449,8 @@ impl ConfigFile {
         Ok(())
     }
 
-    /// Clients match history entries with layers by position. After a base without history, new entries would describe the wrong layers.
+    /// Appends a history entry for each layer, unless the base image has layers but no history: clients match entries with layers by
+    /// position, so the new entries would describe layers of the base image.
     fn append_history(&mut self, empty_base: bool, layers: &[Layer], settings: &ImageConfig) {
         let has_history = self
             .history

@@ -1,8 +1,8 @@
-//! References, credentials and context artifacts in OCI registries.
+//! Client of OCI registries: image references, credentials, context artifacts, and images with appended layers.
 //!
 //! [`ImageName`], [`ImageRef`] and [`Digest`] validate input. [`DockerConfig`] reads the credentials of a Secret. [`Registry`] sends
 //! requests. The controller pushes contexts and requests image digests. The build pod pulls contexts and can append layers to a base image.
-//! The program must install a crypto provider in `main`; this crate installs none.
+//! The program must install a crypto provider of rustls in `main`; this crate installs none.
 
 mod artifact;
 mod auth;

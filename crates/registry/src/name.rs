@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::error::Error;
 
-/// Registry of names without a registry.
+/// Registry of image names that contain no registry.
 pub(crate) const DOCKER_HUB: &str = "docker.io";
 /// API host of Docker Hub.
 pub(crate) const HUB_HOST: &str = "index.docker.io";
@@ -15,7 +15,7 @@ const LONGEST: usize = 255;
 
 /// A repository in a registry, without tag and digest: `host[:port]/path`.
 ///
-/// Short forms are expanded as in docker: `alpine` is `docker.io/library/alpine`.
+/// Short forms are expanded as in Docker: `alpine` is `docker.io/library/alpine`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ImageName {
     registry: String,
@@ -31,12 +31,12 @@ impl ImageName {
         read(text).map_err(|why| invalid(text, why))
     }
 
-    /// Returns host and port; `docker.io` for Docker Hub.
+    /// Returns host and port of the registry; `docker.io` for Docker Hub.
     pub fn registry(&self) -> &str {
         &self.registry
     }
 
-    /// Returns the path in the registry, with `library/` for official images of Docker Hub.
+    /// Returns the path of the repository in the registry, with the prefix `library/` for official images of Docker Hub.
     pub fn repository(&self) -> &str {
         &self.repository
     }
@@ -86,7 +86,7 @@ pub(crate) fn refuse_odd_text(text: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Splits host and path as docker does, and validates both.
+/// Splits a name into registry and path as Docker does, and validates both.
 pub(crate) fn split(text: &str) -> Result<ImageName, String> {
     let (registry, path) = match text.split_once('/') {
         Some((first, path)) if is_registry(first) => (first, path),
@@ -173,7 +173,7 @@ fn check_path(path: &str) -> Result<(), String> {
     }
 }
 
-/// `[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*`: <https://github.com/opencontainers/distribution-spec/blob/main/spec.md>.
+/// Whether `part` matches `[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*`: <https://github.com/opencontainers/distribution-spec/blob/main/spec.md>.
 fn is_path_part(part: &str) -> bool {
     let alphanumeric = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
     let ends = part.starts_with(alphanumeric) && part.ends_with(alphanumeric);

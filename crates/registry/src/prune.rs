@@ -1,7 +1,7 @@
-//! Selection of the images of a repository to delete. Pure.
+//! Selects the images of a repository to delete. Pure.
 //!
-//! Candidates have a tag in the form of runner image tags and a label with the uid of the namespace. An image with another remaining tag is
-//! kept.
+//! Candidates have a tag in the form of runner image tags, and a label with the uid of the namespace. An image is kept if another of its
+//! tags is kept.
 
 use std::{collections::BTreeSet, fmt, time::Duration};
 
@@ -14,8 +14,8 @@ use serde::{
 
 use crate::reference::Digest;
 
-/// Earliest plausible creation time: 2000-01-01. Reproducible builders set no creation time or the epoch. The age of such an image is
-/// unknown, so it is kept.
+/// Earliest plausible creation time: 2000-01-01, in seconds since 1970. Reproducible builds set no creation time, or the epoch. The age of
+/// such an image is unknown, so the image is kept.
 const FIRST: i64 = 946_684_800;
 /// Maximum length of a namespace uid, in bytes. Kubernetes generates UUIDs.
 const UID: usize = 64;
@@ -38,7 +38,7 @@ pub struct Ours {
     pub namespace: String,
     /// Manifest digest of the context from which the image was built.
     pub context: Option<Digest>,
-    /// Creation time in the image config: that of the build, or that of the commit with builder kind `Append`.
+    /// Creation time in the image config: the time of the build, or, with builder kind `Append`, the time of the git commit.
     pub created: Timestamp,
 }
 
@@ -118,7 +118,7 @@ pub(crate) fn is_context_tag(tag: &str) -> bool {
         .is_some_and(|digits| is_hex(digits, 16))
 }
 
-/// Whether a tag has the form of a layer tag of the builder cache: 64 lower-case hex digits.
+/// Whether a tag has the form of a layer tag in the cache repository of kaniko: 64 lower-case hex digits.
 pub(crate) fn is_cache_tag(tag: &str) -> bool {
     is_hex(tag, 64)
 }
@@ -128,7 +128,7 @@ fn is_hex(text: &str, length: usize) -> bool {
     text.len() == length && text.bytes().all(digit)
 }
 
-/// Fields of an image config that are read.
+/// Fields of an image config that pruning reads.
 #[derive(Deserialize)]
 struct ImageConfig {
     created: String,

@@ -83,7 +83,7 @@ impl Hasher {
         Self(Algorithm::Sha512(sha2::Sha512::new()))
     }
 
-    /// Adds the next piece.
+    /// Adds the next piece of the content.
     pub fn update(&mut self, bytes: &[u8]) {
         use sha2::Digest as _;
         match &mut self.0 {
@@ -124,7 +124,7 @@ pub struct ImageRef {
 }
 
 impl ImageRef {
-    /// Parses `name[:tag][@digest]`. Without both, the tag is `latest`, as in docker.
+    /// Parses `name[:tag][@digest]`. Without tag and digest, the tag is `latest`, as in Docker.
     ///
     /// # Errors
     /// [`Error::InvalidImageName`] with the reason.

@@ -1,4 +1,4 @@
-//! Sessions: opened repositories, each with the credentials of one tenant, kept until their token expires.
+//! Caches sessions until their token expires. A session is a repository with the authorization of one credential.
 
 use std::{collections::HashMap, sync::Arc, time::Instant};
 
