@@ -1,4 +1,4 @@
-//! Size classes of fetches and reads. Small ones run concurrently and large ones one at a time, which bounds total memory.
+//! Size classes of fetches and reads. Small operations run concurrently and large operations run one at a time, which bounds total memory.
 
 use std::sync::Arc;
 
