@@ -1,5 +1,5 @@
 //! Computes the closure of a module: the files of a tree that the module needs. Pure: the caller reads the files that `Closure::wanted`
-//! returns and passes their facts to `Closure::supply`, until `wanted` returns no files.
+//! returns and passes their facts (module calls and backend) to `Closure::supply`, until `wanted` returns no files.
 //!
 //! Each folder of the closure is included completely, since a module may read any file in it (`file("${path.module}/templates/x")`). Files
 //! that git or an engine creates, for example `.terraform`, are excluded (see `select`).
@@ -37,7 +37,7 @@ pub(crate) struct Wanted {
 
 /// Closure of a module during its computation.
 ///
-/// If the closure exceeds a limit of this module, or if the module calls in a file cannot be determined, the closure becomes the whole
+/// If the module has too many files or local modules, or if the module calls in a file cannot be determined, the closure becomes the whole
 /// repository. Invalid syntax therefore never causes an error.
 pub(crate) struct Closure {
     tree: Arc<Tree>,

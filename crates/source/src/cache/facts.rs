@@ -1,4 +1,5 @@
-//! Caches the facts of configuration files by object id, because many commits and modules contain the same files.
+//! Caches the facts of configuration files (module calls and backend) by object id, because many commits and modules contain the same
+//! files.
 
 use parking_lot::Mutex;
 use std::collections::HashMap;

@@ -53,7 +53,7 @@ impl Lock {
 }
 
 /// Folders of the cache. `<root>/calls`: private folders of git sessions. `<root>/repositories/<digest>`: bare repositories. `<root>/salt`:
-/// salt of the digests in their names.
+/// salt of the digests.
 pub(super) struct Store {
     calls: PathBuf,
     repositories: PathBuf,
