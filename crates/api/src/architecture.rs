@@ -6,8 +6,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// CPU architecture of the runner image, and of the nodes of builds and runs (`kubernetes.io/arch`). The base image must support it. A
-/// change starts no run: the next run builds the image. Default: `--architecture` of the operator, else the architecture of the last run,
-/// else that of the operator.
+/// change starts no run: the image is built for the next run. Default: `--architecture` of the operator, else the architecture of the last
+/// run, else that of the operator.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Architecture {

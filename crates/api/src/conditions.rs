@@ -14,7 +14,7 @@ pub enum Kind {
     Ready,
     /// Work is in progress or due.
     Reconciling,
-    /// Not retried until something changes.
+    /// The resource is not retried until something changes.
     Stalled,
     /// The revision is known and its context exists.
     SourceReady,
@@ -48,7 +48,7 @@ pub struct Verdict {
     pub kind: Kind,
     /// `Some(true)` is `True`, `Some(false)` is `False`, `None` is `Unknown`.
     pub status: Option<bool>,
-    /// Text of a [`Reason`](crate::Reason), or a reason of Kubernetes.
+    /// [`Reason`](crate::Reason) as a string, or a reason that Kubernetes reports for a pod.
     pub reason: String,
     /// Human-readable message.
     pub message: String,
@@ -103,7 +103,8 @@ pub fn merge(
         .collect()
 }
 
-/// Returns the conditions for `verdicts`, followed by those of `conditions` with other types. Transition times are as in [`merge`].
+/// Returns the conditions for `verdicts`, followed by the conditions in `conditions` that have another type. Sets transition times as
+/// [`merge`] does.
 pub fn update(
     conditions: Vec<Condition>,
     previous: &[Condition],

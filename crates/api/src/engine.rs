@@ -79,8 +79,8 @@ pub enum Switch {
 }
 
 impl Engine {
-    /// Returns the kind of the change from this engine to `next`. `None` for the same or a newer version, and if a version is not
-    /// comparable ([`is_version`]).
+    /// Returns the kind of the change from this engine to `next`. `None` if `next` is the same engine in the same or a newer version, or if
+    /// one of the versions is not a full version ([`is_version`]).
     pub fn switch_to(&self, next: &Self) -> Option<Switch> {
         if self.name != next.name {
             return Some(Switch::Engine);
@@ -143,7 +143,8 @@ pub fn order(one: &str, other: &str) -> Ordering {
         })
 }
 
-/// Splits a pre-release into parts with numeric comparison: `rc2` is older than `rc10`.
+/// Splits a pre-release at its dots. Separates the trailing number of each part, so that numbers compare as numbers: `rc2` is older than
+/// `rc10`.
 fn parts(before: &str) -> Vec<(String, u32)> {
     let part = |text: &str| {
         let word = text.trim_end_matches(|it: char| it.is_ascii_digit());
@@ -153,8 +154,8 @@ fn parts(before: &str) -> Vec<(String, u32)> {
     before.split('.').map(part).collect()
 }
 
-/// Whether `version` satisfies `wanted`: the same version, or a release that starts with the numbers of `wanted`. Pre-releases match by
-/// their full version only.
+/// Whether `version` equals `wanted`, or is a release whose first numbers are those of `wanted`. Pre-releases match by their full version
+/// only.
 pub fn is_wanted(wanted: &str, version: &str) -> bool {
     let within = || {
         version

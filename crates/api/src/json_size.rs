@@ -1,14 +1,16 @@
 //! Size of JSON in memory. A parsed value takes up to 700 bytes, so 1 MiB of `[{"":0},{"":0},…]` takes 130 MiB.
 
-/// Maximum number of values in JSON that others write and that is parsed whole: 7 MiB in memory, without the texts.
+/// Maximum number of values in JSON from untrusted sources that is parsed as a whole. The values take up to 7 MiB in memory, plus the
+/// strings.
 pub const VALUES: usize = 10_000;
 
-/// Whether JSON text has at most [`VALUES`] values.
+/// Whether the JSON text has at most [`VALUES`] values.
 pub fn is_small(text: &[u8]) -> bool {
     values(text) <= VALUES
 }
 
-/// Counts the values in JSON text: one more than its commas and opening brackets. Text that is not JSON has a number as well.
+/// Returns the number of values in JSON text, or a higher number: 1 plus the number of commas and opening brackets outside of strings. Does
+/// not check that `text` is valid JSON.
 pub fn values(text: &[u8]) -> usize {
     let mut count = 1;
     let mut in_text = false;

@@ -8,7 +8,7 @@ pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 pub const MANAGER: &str = "alustan";
 /// Label with the name of the owning `Terraform` resource.
 pub const NAME: &str = "alustan.io/terraform";
-/// Label with the namespace of the owning resource, on objects of a build in another namespace.
+/// Label with the namespace of the owning resource. Set on objects of a build in another namespace.
 pub const NAMESPACE: &str = "alustan.io/namespace";
 /// Label with the uid of the owning resource. It distinguishes a resource from an earlier one of the same name.
 pub const UID: &str = "alustan.io/uid";
@@ -18,14 +18,16 @@ pub const COMPONENT: &str = "app.kubernetes.io/component";
 pub const IMAGE_TAG: &str = "alustan.io/image-tag";
 /// Label of a run pod that may change real objects. Its value is `true`.
 pub const CHANGES: &str = "alustan.io/changes";
-/// Label of an orphaned object, which holds the state of a resource that no longer exists. Its value is `true`.
+/// Label of an orphaned object, which contains the state of a deleted resource. Its value is `true`.
 pub const ORPHANED: &str = "alustan.io/orphaned";
-/// Annotation of the run record of an earlier resource of the same name, set by `kubectl alustan restore`: uid of the resource to which the
-/// operator binds the record.
+/// Annotation of the run record of an earlier resource with the same name, set by `kubectl alustan restore`: uid of the resource to which
+/// the operator assigns the record.
 pub const RESTORE_TO: &str = "alustan.io/restore-to";
-/// Label of a namespace with applied resources. Its value is `true`. A policy refuses to delete such a namespace.
+/// Label of a namespace with applied resources or orphaned states. Its value is `true`. The policy `alustan-namespaces-with-state` refuses
+/// the deletion of such a namespace.
 pub const HOLDS_STATE: &str = "alustan.io/holds-state";
-/// Annotation of a `ServiceAccount`, set by its owner. With value `true`, resources of its namespace may use it for runs and builds.
+/// Annotation that users set on a `ServiceAccount`. With value `true`, resources of its namespace may use the `ServiceAccount` for runs and
+/// builds.
 pub const ALLOW_RUNS: &str = "alustan.io/allow-runs";
 /// Annotation of an outputs Secret: comma-separated keys with a JSON value. Other keys contain text.
 pub const JSON_OUTPUTS: &str = "alustan.io/json-outputs";
@@ -38,7 +40,7 @@ pub const INPUTS: &str = "alustan.io/inputs";
 pub mod image {
     /// Uid of the namespace that the image was built for. Only this namespace uses the image.
     pub const NAMESPACE: &str = "io.alustan.namespace";
-    /// Context that the image was built from, by digest.
+    /// Digest of the context that the image was built from.
     pub const CONTEXT: &str = "io.alustan.context";
 }
 
@@ -63,7 +65,7 @@ pub enum Component {
     Cache,
     /// Secret and `ConfigMap` with outputs.
     Outputs,
-    /// Pull secret, derived from the Secret of the registry.
+    /// Pull secret, derived from the Secret in `spec.containerRegistry.secretRef`.
     Registry,
     /// Temporary credentials of a build in another namespace.
     Lent,

@@ -1,5 +1,5 @@
 //! API of Alustan: the `Terraform` resource with its status, and the run record and run report that controller and runner share. Contains
-//! types and names only: no client, no clock.
+//! types and names only: no Kubernetes client, and no access to the clock.
 
 #![expect(
     unreachable_pub,
@@ -39,14 +39,16 @@ pub const FIELD_MANAGER: &str = "terraform.alustan.io/controller";
 /// Finalizer of a resource. It delays the deletion until the managed objects are destroyed.
 pub const FINALIZER: &str = "terraform.alustan.io/destroy";
 
-/// Annotation that requests a reconciliation and a run. Each new value counts once and gives a `Stalled` resource a new retry budget.
+/// Annotation that requests a reconciliation and a run. The operator processes each new value once, and resets the retry budget of a
+/// `Stalled` resource.
 pub const RECONCILE_AT: &str = "alustan.io/reconcile-at";
-/// Annotation that makes the run of [`RECONCILE_AT`] an apply if it would only check for drift. Both annotations must have the same value.
+/// Annotation that turns a drift check, requested by [`RECONCILE_AT`], into an apply. It has an effect only if both annotations have the
+/// same value.
 pub const APPLY_AT: &str = "alustan.io/apply-at";
 
-/// Annotation with the uid of the resource that [`FINALIZER`] was added to. If the uid differs from that of the resource, the resource is a
-/// copy or was restored from a backup.
+/// Annotation that the operator sets to `metadata.uid` when it adds [`FINALIZER`]. If the two values differ, the resource is a copy or was
+/// restored from a backup.
 pub const KEPT: &str = "alustan.io/uid";
 
-/// Annotation of a deleted resource. With value `"true"`, the resource is released and its managed objects are left in place.
+/// Annotation of a deleted resource. With value `"true"`, the operator removes [`FINALIZER`] and leaves the managed objects in place.
 pub const ABANDON: &str = "alustan.io/abandon";

@@ -1,5 +1,5 @@
-//! Names of objects of a resource. Each name is the name of the resource and a suffix. No suffix ends with another suffix, so objects of
-//! two resources never have the same name.
+//! Names of the objects that the operator creates for a resource. Each name is the name of the resource and a suffix. No suffix ends with
+//! another suffix, so objects of two resources never have the same name.
 
 use crate::run_kind::RunKind;
 
@@ -10,22 +10,22 @@ pub const MAX_NAME: usize = 50;
 /// Maximum size of a label value, in bytes.
 const MAX_LABEL: usize = 63;
 
-/// Secret of the run record.
+/// Name of the Secret with the run record.
 pub fn record(name: &str) -> String {
     format!("{name}-run")
 }
 
-/// Secret of the run report.
+/// Name of the Secret with the run report.
 pub fn report(name: &str) -> String {
     format!("{name}-report")
 }
 
-/// Secret of the pin.
+/// Name of the Secret with the pin.
 pub fn pin(name: &str) -> String {
     format!("{name}-pin")
 }
 
-/// Secret with the text of the last plan that needs approval.
+/// Name of the Secret with the text of the last plan that needs approval.
 pub fn plan(name: &str) -> String {
     format!("{name}-plan")
 }
@@ -38,12 +38,12 @@ pub mod plan_key {
     pub const ID: &str = "id";
 }
 
-/// Secret of the pointer of the managed state.
+/// Name of the Secret with the pointer of the managed state.
 pub fn state(name: &str) -> String {
     format!("{name}-state")
 }
 
-/// Secret of a state slot of the managed state.
+/// Name of the Secret with state slot `slot` of the managed state.
 pub fn state_slot(name: &str, slot: u32) -> String {
     format!("{name}-state-slot-{slot}")
 }
@@ -53,29 +53,30 @@ pub fn outputs(name: &str) -> String {
     format!("{name}-outputs")
 }
 
-/// Pull secret, derived from the Secret of the registry.
+/// Name of the pull secret. The operator derives it from the Secret in `spec.containerRegistry.secretRef`.
 pub fn pull_secret(name: &str) -> String {
     format!("{name}-registry")
 }
 
-/// `PersistentVolumeClaim` of the cache volume.
+/// Name of the `PersistentVolumeClaim` of the cache volume.
 pub fn cache(name: &str) -> String {
     format!("{name}-cache")
 }
 
-/// ServiceAccount, Role and RoleBinding of the runner.
+/// Name of the ServiceAccount, Role and RoleBinding of the runner.
 pub fn runner(name: &str) -> String {
     format!("{name}-runner")
 }
 
-/// Job of run `number`. At most 63 characters: a long name is truncated and gets a digest, which distinguishes resources.
+/// Name of the Job of run `number`, at most 63 characters. A longer name is truncated, and contains a digest of the resource name to keep
+/// it unique.
 pub fn run_job(name: &str, kind: RunKind, number: i64) -> String {
     let end = format!("-{kind}-{number}");
     let room = MAX_LABEL.saturating_sub(end.len());
     if name.len() <= room {
         return format!("{name}{end}");
     }
-    // FNV-1a (<http://www.isthe.com/chongo/tech/comp/fnv/>): identical in every version of the operator.
+    // FNV-1a (<http://www.isthe.com/chongo/tech/comp/fnv/>): each version of the operator computes the same name.
     let digest = name.bytes().fold(0x811c_9dc5_u32, |digest, byte| {
         (digest ^ u32::from(byte)).wrapping_mul(0x0100_0193)
     });
@@ -84,7 +85,7 @@ pub fn run_job(name: &str, kind: RunKind, number: i64) -> String {
     format!("{kept}-{digest:08x}{end}")
 }
 
-/// Job that builds the image with this `tag` (hexadecimal, rule 1).
+/// Name of the Job that builds the image with this `tag` (hexadecimal, rule 1).
 pub fn build_job(tag: &str) -> String {
     format!("alustan-build-{}", tag.get(..20).unwrap_or(tag))
 }

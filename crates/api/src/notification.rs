@@ -47,16 +47,16 @@ impl Notification {
 pub enum NotificationEvent {
     /// A plan waits for approval.
     ApprovalNeeded,
-    /// An apply changed real objects, also as a correction of drift.
+    /// An apply changed real objects. Corrections of drift are included.
     Succeeded,
     /// A run, a build, or a request to the repository, the registry or the API server failed and is retried. Sent once per configuration
     /// and reason.
     Failed,
     /// The real objects differ from the configuration.
     Drifted,
-    /// Nothing is retried until something changes. Not sent for `suspend` and `deletionProtection`.
+    /// The resource is not retried until something changes. Not sent if the cause is `suspend` or `deletionProtection`.
     Stalled,
-    /// Everything is destroyed, and the finalizer is about to be removed.
+    /// Every managed object is destroyed. Sent before the operator removes the finalizer.
     Destroyed,
 }
 

@@ -2,25 +2,26 @@
 
 /// Runner binary in base images and runner images.
 pub const RUNNER: &str = "/usr/local/bin/alustan-runner";
-/// Folder of programs in the operator's image and of the runner in runner images.
+/// Folder with the programs in the image of the operator, and with the runner in runner images.
 pub const PROGRAMS: &str = "/usr/local/bin";
 /// Context in the runner image: the module and its local modules.
 pub const MODULE: &str = "/alustan/module";
 /// Providers of the module in the runner image, as an unpacked filesystem mirror.
 pub const PROVIDERS: &str = "/alustan/providers";
-/// Optional filesystem mirror in a base image: the implied mirror of Terraform.
+/// Optional filesystem mirror of providers in a base image. Terraform searches this path by default (implied local mirror directory).
 pub const BASE_PROVIDERS: &str = "/usr/local/share/terraform/plugins";
 /// Mount path of the cache volume in run pods and build pods.
 pub const CACHE: &str = "/var/lib/alustan";
-/// Scratch volume of a run pod. Its content is lost with the pod.
+/// Mount path of the scratch volume in a run pod. Its content is lost with the pod.
 pub const WORK: &str = "/work";
-/// Scratch volume of a build pod. Image content must not be at or below a mount path of the builder: kaniko skips it silently.
+/// Mount path of the scratch volume in a build pod. The runner image must have no content at or below a mount path of the kaniko container:
+/// kaniko omits such content without an error.
 pub const BUILD: &str = "/kaniko-ctx";
-/// Folder in a pod for programs from the operator's image that the base image may lack.
+/// Folder in a pod with programs from the image of the operator that the base image may lack.
 pub const INJECT: &str = "/alustan-inject";
 /// Docker configuration in the containers of the runner that pull the context and push the image.
 pub const DOCKER_CONFIG: &str = "/alustan-docker";
-/// Credentials of the repository in the container of `init`, for modules that it fetches.
+/// Git credentials in the container that executes `init`, for remote modules.
 pub const GIT: &str = "/alustan-git";
 /// Projected tokens for external audiences in run pods (`spec.runner.tokens`).
 pub const TOKENS: &str = "/var/run/secrets/alustan.io/tokens";

@@ -9,7 +9,7 @@ use serde::{Deserialize as _, Deserializer};
 
 /// Stable reason of conditions, events, `status.runs[].reason`, logs and metrics. `docs/troubleshooting.md` describes each reason.
 ///
-/// Stored reasons are strings, so that reasons of older and newer versions survive.
+/// Objects store reasons as strings, so that the operator can read and keep reasons of older and newer versions.
 #[derive(
     Clone,
     Copy,
@@ -237,19 +237,19 @@ pub enum Reason {
     WorkspaceFailed,
 }
 
-/// Replaces a reason that is not a [`Reason`].
+/// Result of [`bounded`] for a reason that is not a [`Reason`].
 pub const OTHER: &str = "Other";
 
 impl Reason {
     /// Every reason, sorted.
     pub const VARIANTS: &'static [Self] = <Self as strum::VariantArray>::VARIANTS;
 
-    /// Returns the reason as it is stored and displayed.
+    /// Returns the reason as a string, for storage and display.
     pub const fn as_str(self) -> &'static str {
         self.into_str()
     }
 
-    /// Parses a stored reason, also by its earlier name.
+    /// Parses a stored reason. Accepts the names that earlier versions of the operator stored.
     pub fn from_stored(reason: &str) -> Option<Self> {
         Some(match reason {
             "BuildIdentityElsewhere" => Self::BuildServiceAccountUnsupported,
@@ -271,13 +271,13 @@ impl Reason {
     }
 }
 
-/// Returns `reason` if it is a [`Reason`], else [`OTHER`]. Reasons of pods that do not start come from Kubernetes, and their number is
-/// unbounded.
+/// Returns the current name of `reason` if it is a [`Reason`], else [`OTHER`]. Kubernetes sets the reasons of pods that do not start, and
+/// their number is unbounded.
 pub fn bounded(reason: &str) -> &'static str {
     Reason::from_stored(reason).map_or(OTHER, Reason::as_str)
 }
 
-/// Replaces the earlier name of a stored reason by its current name.
+/// Returns the current name of a stored reason. Returns other strings unchanged.
 pub fn current(reason: &str) -> &str {
     Reason::from_stored(reason).map_or(reason, |current| current.as_str())
 }
@@ -307,7 +307,7 @@ impl PartialEq<Reason> for String {
     }
 }
 
-/// A [`Reason`] or a stored reason. Not implemented for `&str`, so that each reason in the code is a [`Reason`].
+/// A [`Reason`] or a stored reason. Not implemented for `&str`, so that code cannot use a string literal as a reason.
 pub trait ReasonText: Into<String> {}
 
 impl ReasonText for Reason {}

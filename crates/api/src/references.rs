@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 pub(crate) const OBJECT: &str = "!format.dns1123Subdomain().validate(self).hasValue()";
 pub(crate) const OBJECT_HELP: &str =
     "must be the name of an object: lowercase letters, digits, '-' and '.'";
-/// Refuses names of Secrets of the operator, see [`crate::names`].
+/// CEL rule that refuses the names of Secrets that the operator creates, see [`crate::names`].
 pub(crate) const NOT_OURS: &str =
     "!self.matches('-(run|report|pin|plan|state|state-slot-[0-9]+|registry)$')";
 pub(crate) const NOT_OURS_HELP: &str = "must not end in -run, -report, -pin, -plan, -state, -state-slot-N or -registry: these names are reserved for Secrets of the operator";

@@ -44,15 +44,15 @@ pub struct RunReport {
     pub lock: Option<StateLock>,
     /// Failure of the run, with [`RunResult::Failed`].
     pub failure: Option<Failure>,
-    /// Place of the state, if it could not be saved.
+    /// Location of the unsaved state, if the run could not write the state to its backend.
     #[serde(default)]
     pub unsaved: Option<UnsavedPlace>,
-    /// Whether no unsaved state of an earlier run is left in the report Secret and on the cache volume, if that was mounted.
+    /// Whether the report Secret and the cache volume, if it was mounted, are free of unsaved states of earlier runs.
     #[serde(default)]
     pub recovered: bool,
     /// Address of the state, as the engine resolved it.
     pub state_address: Option<String>,
-    /// Address that the state was copied from (`spec.backend.migrate`).
+    /// Address from which the run copied the state (`spec.backend.migrate`).
     #[serde(default)]
     pub moved_from: Option<String>,
     /// Engine of the run.
@@ -61,7 +61,7 @@ pub struct RunReport {
     /// Names in `spec.variables` that the module does not declare, at most [`MAX_CHANGES`].
     #[serde(default)]
     pub undeclared: Vec<Undeclared>,
-    /// Duration of the steps.
+    /// Durations of the steps.
     #[serde(default)]
     pub took: StepTimes,
     /// Start time of the runner.
@@ -70,7 +70,7 @@ pub struct RunReport {
     pub finished_at: Timestamp,
 }
 
-/// Place of a state that a run could not save. The next run saves it.
+/// Location of an unsaved state. The next run saves it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum UnsavedPlace {
     /// Report Secret.
@@ -104,7 +104,7 @@ impl std::fmt::Display for Undeclared {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct StepTimes {
-    /// `init`, if the image was not initialised for the backend, and `scripts.init`.
+    /// `init`, if the image was not initialised for the backend, plus `scripts.init`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub init: Option<u64>,
     /// `plan` or `scripts.plan`.
@@ -157,8 +157,8 @@ pub struct ChangeSet {
     pub resources: Vec<ResourceChange>,
     /// HMAC of all changes with the key of the resource. Equal change sets have equal digests.
     pub digest: String,
-    /// HMAC without values: addresses, actions and names of changed attributes. It is equal for each plan of a diff that never converges,
-    /// such as one of `timestamp()` (rule 7).
+    /// HMAC of addresses, actions and names of changed attributes, without values. If a configuration never converges (rule 7), for example
+    /// because of `timestamp()`, its plans have the same HMAC.
     #[serde(default)]
     pub shape: String,
 }
@@ -167,10 +167,11 @@ pub struct ChangeSet {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PlanAsks {
-    /// Plan id: keyed digest of changes, output changes, context, variables, scripts, lineage and serial of the state, the number of the
-    /// last run that started to change objects, and the time of a restore. Two applies never have the same id.
+    /// Plan id: HMAC of changes, output changes, context, variables, scripts, lineage and serial of the state, the number of the last run
+    /// that started to change objects, and the time of a restore. Plans of two applies never have the same id.
     pub id: String,
-    /// Causes in addition to `approval.mode: Manual`: matching rules, an adopted state, removal of every managed object.
+    /// Reasons why the plan needs approval, in addition to `approval.mode: Manual`: matching rules, an adopted state, removal of every
+    /// managed object.
     pub because: Vec<String>,
 }
 
@@ -189,7 +190,7 @@ pub struct ResourceChange {
 pub struct Failure {
     /// Retry behaviour.
     pub class: FailureClass,
-    /// Text of a [`Reason`](crate::Reason).
+    /// [`Reason`](crate::Reason) as a string.
     #[serde(deserialize_with = "crate::reason::deserialize")]
     pub reason: String,
     /// Failed operation and its error, with the last lines of the engine's output. At most [`MAX_TEXT`] characters.

@@ -1,12 +1,13 @@
 //! Run record and run report: two Secrets per resource, which ensure that a run is executed at most once.
 //!
-//! The record contains decisions. The controller writes it, and the runner reads it. The report contains what a run reports. Module code
-//! has the token of the runner, so a report may contain any bytes: the controller validates and bounds each field before use.
+//! The run record contains number, inputs and history of runs. The controller writes it, and the runner reads it. The run report contains
+//! claim, progress, result and outputs of a run. Module code can read the token of the runner, and can write any bytes into the report: the
+//! controller validates and bounds each field before use.
 //!
 //! Every write is a compare-and-swap on the `resourceVersion` of the Secret. The controller starts a run: it increments
-//! [`RunRecord::number`] and resets [`RunProgress`]. The runner claims the run with the uid of its pod before it does anything else. It
-//! sets [`RunProgress::phase`] to [`RunPhase::Applying`] before it changes objects. The controller cancels a run with
-//! [`RunProgress::cancel`]. Of a cancellation and the step to [`RunPhase::Applying`], only one write succeeds.
+//! [`RunRecord::number`] and resets [`RunProgress`]. The runner claims the run with the uid of its pod before any other operation. It sets
+//! [`RunProgress::phase`] to [`RunPhase::Applying`] before it changes objects. The controller cancels a run with [`RunProgress::cancel`].
+//! If the controller cancels a run while the runner sets [`RunPhase::Applying`], only one of the two writes succeeds.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -35,29 +36,30 @@ pub const BUILD_PROTOCOL: u32 = 2;
 /// Maximum number of state slots, for states of up to 1 GiB.
 pub const MAX_SLOTS: u32 = 1024;
 
-/// Keys in the data of both Secrets.
+/// Keys in the data of the run record and the run report.
 pub mod key {
     /// Record: [`super::RunRecord`] as JSON.
     pub const RECORD: &str = "record";
-    /// Record: [`super::RunInputs`] as JSON. Dropped when the report of the run is recorded.
+    /// Record: [`super::RunInputs`] as JSON. Removed when the controller adds the report of the run to the history.
     pub const INPUTS: &str = "inputs";
     /// Record: [`super::History`] as JSON.
     pub const HISTORY: &str = "signed-history";
-    /// [`HISTORY`] of operators without signatures. They refuse a record with the new name: their writes would make its signatures invalid.
+    /// Key of the history in records of earlier operators, which do not sign records. These operators refuse a record with key [`HISTORY`]:
+    /// their writes would make its signatures invalid.
     pub const UNSIGNED_HISTORY: &str = "history";
-    /// Record: 32 random bytes per resource. Key of its HMACs, of its plans on the cache volume and of its unsaved state.
+    /// Record: 32 random bytes per resource. Key for HMACs, and for the encryption of plans on the cache volume and of the unsaved state.
     pub const KEY: &str = "key";
     /// Report: [`super::RunProgress`] as JSON.
     pub const PROGRESS: &str = "progress";
     /// Report: [`crate::report::RunReport`] as JSON.
     pub const REPORT: &str = "report";
-    /// Report: [`super::Outputs`] as JSON. Dropped when the outputs are published.
+    /// Report: [`super::Outputs`] as JSON. Removed when the outputs are published.
     pub const OUTPUTS: &str = "outputs";
-    /// Report: state that the engine could not save, compressed and encrypted with [`KEY`]. Dropped when a later run has pushed it, or when
-    /// outputs need its space in the Secret: then the stored state is newer. Other writes must keep it.
+    /// Report: unsaved state, compressed and encrypted with [`KEY`]. Removed when a later run has saved it, or when the outputs need its
+    /// space in the Secret: the state in the backend is then newer. Other writes must keep it.
     pub const LEFTOVER: &str = "leftover";
 
-    /// Record and pin: key of the operator's signature of `entry`, in hexadecimal.
+    /// Record and pin: key of the operator's signature of the value of key `entry`. The signature is hexadecimal.
     pub fn signature(entry: &str) -> String {
         format!("{entry}.signature")
     }
@@ -65,12 +67,13 @@ pub mod key {
     /// Prefix of the keys of logs.
     const LOG: &str = "log-";
 
-    /// Report: key of the log of run `number`, gzipped: its last 64 KiB with known secrets masked. Kept for the last three failed runs.
+    /// Report: key of the gzipped log of run `number`: its last 64 KiB, with known secrets masked. The report keeps the logs of the last
+    /// three failed runs.
     pub fn log(number: i64) -> String {
         format!("{LOG}{number}")
     }
 
-    /// Returns the run number of a key of a log.
+    /// Returns the run number in `key`. `None` if `key` is not the key of a log.
     pub fn log_of(key: &str) -> Option<i64> {
         key.strip_prefix(LOG)?.parse().ok()
     }
@@ -100,7 +103,7 @@ pub enum Trigger {
     },
     /// The interval of drift detection elapsed.
     Interval,
-    /// Drift is corrected, or a correction is verified.
+    /// The run corrects drift, or verifies a correction.
     Drift,
     /// The outputs differ from `spec.outputs`, or their Secret or `ConfigMap` is missing.
     Outputs,
@@ -109,7 +112,7 @@ pub enum Trigger {
     /// The previous run failed.
     #[serde(rename_all = "camelCase")]
     Retry {
-        /// Number of failures with this configuration, including transient ones.
+        /// Number of failures with this configuration, including transient failures.
         failures: u32,
     },
     /// Annotation [`crate::RECONCILE_AT`] has a new value.
@@ -147,12 +150,12 @@ impl fmt::Display for Trigger {
 /// Phase of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum RunPhase {
-    /// Started by the controller, not claimed yet.
+    /// The controller started the run, and no pod has claimed it.
     #[default]
     Starting,
-    /// Claimed by a pod. No object is changed yet.
+    /// A pod claimed the run. No object is changed yet.
     Planning,
-    /// Objects may be changing. The run can no longer be cancelled.
+    /// The run may be changing objects. It can no longer be cancelled.
     Applying,
     /// The runner has written its report.
     Reported,
@@ -161,20 +164,20 @@ pub enum RunPhase {
 }
 
 impl RunPhase {
-    /// Whether a run in this phase changes no objects: it can be cancelled, or it is recorded.
+    /// Whether a run in this phase changes no objects: it has not reached [`Self::Applying`], or its report is recorded.
     pub fn is_harmless(self) -> bool {
         self < Self::Applying || self == Self::Recorded
     }
 }
 
-/// Progress of a run, in the report. The controller resets it for each run, cancels the run and closes it. The runner writes everything
-/// else.
+/// Progress of a run, in the run report. The controller resets it for each run, and sets [`Self::cancel`] and [`Self::closed`]. The runner
+/// writes all other fields.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RunProgress {
     /// Number of the run, see [`RunRecord::number`].
     pub number: i64,
-    /// [`RunSpec::trace_id`] of the run. It identifies the run if numbers start again after the loss of the record.
+    /// [`RunSpec::trace_id`] of the run. Identifies the run if run numbers restart after the loss of the run record.
     pub trace_id: String,
     /// Phase of the run, at most [`RunPhase::Reported`].
     pub phase: RunPhase,
@@ -182,13 +185,13 @@ pub struct RunProgress {
     pub claimed_by: Option<Claim>,
     /// Set by the controller to stop a run before [`RunPhase::Applying`].
     pub cancel: bool,
-    /// Set by the controller when the run is over. No pod may claim or continue it.
+    /// Set by the controller when the run has ended. No pod may claim or continue the run.
     pub closed: bool,
-    /// Whether the run reached [`RunPhase::Applying`] and the engine did not refuse to start.
+    /// Whether the run reached [`RunPhase::Applying`]. False if the engine then refused to start, so that nothing changed.
     pub began: bool,
     /// Lock of the managed backend, while the engine holds it.
     pub lock: Option<StateLock>,
-    /// Required number of state slots, if it exceeds the provided number. Limited to [`MAX_SLOTS`].
+    /// Number of state slots that the state needs, if the operator provided fewer. The controller limits it to [`MAX_SLOTS`].
     pub slots_wanted: u32,
     /// See [`RunRecord::lineage`].
     pub lineage: Lineage,
@@ -198,7 +201,7 @@ pub struct RunProgress {
     pub own_backend: Option<OwnBackend>,
 }
 
-/// Current run: decisions of the controller, and the progress that it observed last.
+/// Current run: its inputs, and the progress that the controller last read from the run report.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RunRecord {
@@ -206,38 +209,39 @@ pub struct RunRecord {
     pub number: i64,
     /// Inputs of the run without secrets.
     pub run: Option<RunSpec>,
-    /// Observed phase.
+    /// Phase of the run that the controller observed last.
     pub phase: RunPhase,
     /// Pod that claimed the run.
     pub claimed_by: Option<Claim>,
-    /// Whether the run is cancelled unless it reached [`RunPhase::Applying`].
+    /// Whether the controller cancelled the run. Has no effect on a run that reached [`RunPhase::Applying`].
     pub cancel: bool,
     /// Lock of the managed backend, while the engine holds it.
     pub lock: Option<StateLock>,
-    /// Required number of state slots, if it exceeds the provided number.
+    /// Number of state slots that the state needs, if the operator provided fewer.
     pub slots_wanted: u32,
     /// Number of the last apply that reached [`RunPhase::Applying`] or succeeded without changes. 0 if there was none.
     pub attempted: i64,
     /// [`Self::attempted`] at the start of the current run.
     pub attempted_before: i64,
-    /// Whether the Secrets of the managed state were created. After that, a missing pointer counts as a lost state, not as a new one.
+    /// Whether the Secrets of the managed state were created. If true, a missing pointer means that the state is lost. If false, the state
+    /// does not exist yet.
     pub state_made: bool,
-    /// Why the controller cancelled a run that could not start.
+    /// Failure because of which the controller cancelled a run that could not start.
     pub given_up: Option<Failure>,
     /// Known lineage of the state. The runner reports it before it changes objects. Kept across runs.
     pub lineage: Lineage,
-    /// Address of the state with [`Self::lineage`], as the engine resolved it. Reported with the lineage and kept.
+    /// Address of the state with [`Self::lineage`], as the engine resolved it. The runner reports it with the lineage. Kept across runs.
     pub state_address: Option<String>,
-    /// `backend` block of the module that resolved to [`Self::state_address`]. Reported with the lineage and kept: if the backend changes,
-    /// the state is copied from it.
+    /// `backend` block of the module that resolved to [`Self::state_address`]. The runner reports it with the lineage. Kept across runs: if
+    /// the backend changes, the state is copied from this backend.
     pub own_backend: Option<OwnBackend>,
     /// Number of the last run that reached [`RunPhase::Applying`], including destroy runs. Part of plan ids, so that an approval is valid
     /// once. Kept across runs.
     pub begun: i64,
     /// [`Self::begun`] at the start of the current run.
     pub begun_before: i64,
-    /// Names of the pods of the last runs, newest first, at most ten. These pods have certainly ended, so a lock that one of them holds may
-    /// be released (rule 9).
+    /// Names of the pods of the last runs, newest first, at most ten. These pods have certainly ended, so a run may release a lock that one
+    /// of them holds (rule 9).
     pub earlier_pods: Vec<String>,
 }
 
@@ -267,9 +271,9 @@ pub enum Lineage {
     /// No run has read the state yet.
     #[default]
     Unknown,
-    /// The run record was created again after earlier runs, so their lineage is unknown.
+    /// The run record of earlier runs was lost and created again, so the lineage of the state is unknown.
     Lost,
-    /// No state existed when a run of this resource started to change objects. A state that exists since then belongs to the resource.
+    /// No state existed when a run of this resource started to change objects. A state that was created later belongs to the resource.
     New,
     /// Lineage of the state.
     Of(String),
@@ -287,9 +291,9 @@ pub struct RunSpec {
     pub job: String,
     /// Revision, if known.
     pub revision: Option<String>,
-    /// Context in the image.
+    /// Digest of the context in the image.
     pub context: Option<String>,
-    /// Context in the registry, by digest.
+    /// Digest of the context in the registry.
     #[serde(default)]
     pub artifact: Option<String>,
     /// Whether the pod mounts the cache volume.
@@ -314,10 +318,10 @@ pub struct RunSpec {
     #[serde(default)]
     pub found: BTreeMap<String, String>,
     /// Digest of the approval settings: mode, rules, adoption, and `emptying: Allow`. Empty with the defaults. A pending plan with another
-    /// digest is not applied: a new plan is made.
+    /// digest is not applied, and a run creates a new plan.
     #[serde(default)]
     pub judged_by: String,
-    /// Whether the run destroys, or makes a destroy plan.
+    /// Whether the run destroys, or creates a destroy plan.
     #[serde(default)]
     pub destroys: bool,
     /// Engine in the image, if the catalogue of the operator contains the image.
@@ -326,7 +330,7 @@ pub struct RunSpec {
     /// Trace id in the logs of the operator and of the run: 32 hexadecimal digits, as in W3C Trace Context.
     #[serde(default)]
     pub trace_id: String,
-    /// [`PROTOCOL`] of the operator that started the run. Before 5, the runner wrote to the run record.
+    /// [`PROTOCOL`] of the operator that started the run. Runners before version 5 wrote to the run record.
     #[serde(default)]
     pub protocol: u32,
     /// Start time, set by the controller.
@@ -349,7 +353,7 @@ pub struct Claim {
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RunInputs {
-    /// Path of the module in the context. Empty for its root.
+    /// Path of the module in the context. Empty for the root of the context.
     pub path: String,
     /// Values of variables, by name.
     pub variables: BTreeMap<String, Value>,
@@ -359,10 +363,10 @@ pub struct RunInputs {
     /// Whether the run fails if the module does not declare a name in [`Self::own_variables`].
     #[serde(default)]
     pub strict_variables: bool,
-    /// Variables with masked values: from Secrets and from sensitive outputs.
+    /// Names of variables from Secrets and from sensitive outputs. The runner masks their values.
     #[serde(default)]
     pub secret_variables: BTreeSet<String>,
-    /// Environment variables with masked values: from Secrets.
+    /// Names of environment variables from Secrets. The runner masks their values.
     #[serde(default)]
     pub secret_environment: BTreeSet<String>,
     /// Scripts that replace commands of the engine.
@@ -377,22 +381,22 @@ pub struct RunInputs {
     /// Whether a state with an unknown lineage is adopted. Its first plan then waits for approval.
     #[serde(default)]
     pub adopt: bool,
-    /// Backend of the last apply, if its state may be copied.
+    /// Backend of the last apply, if the run may copy the state from it (`spec.backend.migrate`).
     #[serde(default)]
     pub migrate: Option<BackendInputs>,
-    /// Engine of the last apply. `None` if any engine is allowed.
+    /// Engine of the last apply, with which the runner compares its engine. `None` if any engine is allowed.
     #[serde(default)]
     pub engine_before: Option<Engine>,
-    /// Whether the status proves an apply of this resource. With [`Lineage::Lost`], the state then belongs to the resource.
+    /// Whether `status.lastApplied` records an apply of this resource. With [`Lineage::Lost`], the state then belongs to the resource.
     #[serde(default)]
     pub applied_before: bool,
-    /// Secret for the text of the plan.
+    /// Name of the Secret for the text of the plan.
     #[serde(default)]
     pub plan_secret: Option<String>,
-    /// Environment from the pin, for Secrets that no longer exist. Destroy only.
+    /// Environment variables from the pin, for Secrets that do not exist. Only for destroy.
     #[serde(default)]
     pub environment: BTreeMap<String, String>,
-    /// `ServiceAccount` of the pod. `None` for that of the resource.
+    /// Name of the `ServiceAccount` of the pod. `None` for the `ServiceAccount` that the operator creates for the resource.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service_account: Option<String>,
 }
@@ -424,7 +428,7 @@ pub struct ApprovalInputs {
 pub struct ApprovedPlan {
     /// Plan id, [`crate::report::PlanAsks::id`].
     pub id: String,
-    /// Number of the run that made the plan. It locates the plan on the cache volume.
+    /// Number of the run that created the plan. It locates the plan on the cache volume.
     pub run: i64,
 }
 
@@ -454,7 +458,7 @@ pub struct BackendInputs {
     pub config: BTreeMap<String, Value>,
     /// Environment variables of the engine with the credentials of the backend.
     pub environment: BTreeMap<String, String>,
-    /// Secret part of the configuration, passed in the same file.
+    /// Arguments with secret values, passed in the same file as [`Self::config`].
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub secret_config: BTreeMap<String, String>,
     /// Bucket and table to create before the first run if they do not exist.
@@ -465,7 +469,7 @@ pub struct BackendInputs {
 }
 
 impl BackendInputs {
-    /// Returns the partial configuration including its secret part.
+    /// Returns the partial backend configuration (`-backend-config`), including its secret part.
     pub fn whole_config(&self) -> BTreeMap<String, Value> {
         let secret = self.secret_config.iter();
         let secret = secret.map(|(name, value)| (name.clone(), value.as_str().into()));
@@ -484,7 +488,7 @@ pub struct Bootstrap {
     /// Name of the table with the locks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub table: Option<String>,
-    /// URL of a server other than AWS.
+    /// URL of the server with the S3 API, if it is not AWS.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub endpoint: Option<String>,
 }
@@ -524,13 +528,13 @@ pub struct Output {
     pub sensitive: bool,
 }
 
-/// Memory of the controller: facts that cannot be observed again.
+/// History: facts of earlier runs that the controller cannot observe again.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct History {
     /// Last successful apply.
     pub applied: Option<Applied>,
-    /// Whether an apply failed halfway after the last successful apply.
+    /// Whether, after the last successful apply, an apply started to change objects and failed.
     pub unfinished: bool,
     /// Time of the last comparison of the real objects with the configuration, by a drift check or an apply.
     pub checked_at: Option<Timestamp>,
@@ -546,17 +550,17 @@ pub struct History {
     pub failures: Failures,
     /// Failures of builds since the last success, for one image.
     pub build_failures: Failures,
-    /// Resolved base image: a moved tag causes no build.
+    /// Base image, resolved once. A moved tag causes no build.
     pub base: Option<PinnedImage>,
     /// Engine of the last apply that started to change objects or succeeded.
     pub engine: Option<Engine>,
     /// Architecture of the last run with a result. A new leader on a node of another architecture does not change it.
     pub architecture: Option<Architecture>,
-    /// Last image that could not be pulled. For this image the digest in the pin is not used, and the registry is queried again.
+    /// Last image that could not be pulled. The operator does not use the digest of this image in the pin, and queries the registry again.
     pub lost_image: Option<String>,
     /// Consecutive runs for changed values of `spec.variablesFrom`.
     pub input_runs: InputRuns,
-    /// Test of objects that currently fails.
+    /// Object test that currently fails.
     pub waiting: Option<WaitingSince>,
     /// Value of [`crate::RECONCILE_AT`] that was processed last.
     pub reconcile_at: Option<String>,
@@ -566,19 +570,19 @@ pub struct History {
     pub cache: CacheVolume,
     /// State that a run could not save and no later run has saved.
     pub unsaved: Option<UnsavedState>,
-    /// Restore after which this resource continues the run numbers and the state of an earlier resource.
+    /// Restore, if this resource continues the run numbers and the state of an earlier resource.
     pub restored: Option<Restored>,
     /// Reports of the last ten runs, newest first, without drift checks that found nothing.
     pub reports: Vec<RunReport>,
 }
 
-/// Restore: the run record of an earlier resource of the same name is bound to this resource.
+/// Restore by `kubectl alustan restore`: the operator assigned the run record of an earlier resource with the same name to this resource.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Restored {
     /// Time of the restore.
     pub at: Timestamp,
-    /// Number of the run that had not ended in the backup and may have changed objects.
+    /// Number of the run that had not ended at the time of the backup and may have changed objects.
     #[serde(default)]
     pub open_run: Option<i64>,
 }
@@ -589,11 +593,11 @@ pub struct Restored {
 pub struct UnsavedState {
     /// Number of the run.
     pub run: i64,
-    /// Place of the state.
+    /// Location of the state.
     pub place: UnsavedPlace,
 }
 
-/// Whether pods can use the cache volume. Its zone or node may be lost.
+/// Whether pods can use the cache volume. The zone or the node of the volume may be lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CacheVolume {
     /// No problem is known.
@@ -601,7 +605,7 @@ pub enum CacheVolume {
     Usable,
     /// A pod with the volume could not be scheduled or did not start. The next pod runs without the volume.
     Suspect,
-    /// A pod without the volume started after that. The claim is replaced.
+    /// A later pod without the volume started. The operator replaces the `PersistentVolumeClaim`.
     Unusable,
 }
 
@@ -678,13 +682,13 @@ pub struct PublishedOutputs {
 pub struct PendingPlan {
     /// Plan id.
     pub id: String,
-    /// Number of the run that made the plan.
+    /// Number of the run that created the plan.
     pub run: i64,
     /// Config hash of that run. The plan is valid for this configuration only.
     pub config_hash: String,
     /// [`RunSpec::judged_by`] of that run.
     pub judged_by: String,
-    /// Causes in addition to `approval.mode: Manual`.
+    /// See [`crate::report::PlanAsks::because`].
     pub because: Vec<String>,
     /// Time at which the plan was recorded.
     pub since: Timestamp,
@@ -696,10 +700,10 @@ pub struct PendingPlan {
 pub struct ApprovalGiven {
     /// Plan id.
     pub plan: String,
-    /// `spec.approval.by`: a user name that the policy `alustan-approvals` has compared with the user of the request.
+    /// Value of `spec.approval.by`. The policy `alustan-approvals` ensures that it is the name of the user who sent the request.
     #[serde(default)]
     pub user: Option<String>,
-    /// Field manager that set `spec.approval.plan`, if the API server knows it. Clients choose its name.
+    /// Field manager that set `spec.approval.plan`, if `metadata.managedFields` contains it. Clients choose the name.
     #[serde(default, alias = "by")]
     pub manager: Option<String>,
     /// Time of the approval.
@@ -718,7 +722,7 @@ pub struct CorrectionHistory {
     /// Number of corrections.
     #[serde(rename = "times")]
     pub count: u32,
-    /// Whether the drift check after the last correction has not finished.
+    /// Whether the drift check that verifies the last correction has yet to finish.
     pub unverified: bool,
 }
 
@@ -732,7 +736,7 @@ pub struct InputRuns {
     pub last: Option<Timestamp>,
 }
 
-/// Failing test of objects.
+/// Failing object test.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct WaitingSince {
@@ -756,8 +760,9 @@ pub struct DriftFound {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Failures {
-    /// Key of the counter. For a run: the config hash, with prefix `destroy` for a destroy, and digests of the approval settings and of
-    /// `spec.outputs` if they matter. For a build: the image tag, the digest of its credentials and the builder.
+    /// Configuration to which the counters apply. For a run: the config hash, with prefix `destroy` for a destroy, and digests of approval
+    /// settings that differ from the defaults, and of `spec.outputs` after a failed publication of outputs. For a build: the image tag, the
+    /// digest of its credentials and the builder.
     pub of: String,
     /// Number of failures that use the retry budget. `u32::MAX` after a failure that requires a change by the user.
     pub count: u32,
@@ -770,7 +775,7 @@ pub struct Failures {
     pub reason: String,
     /// Message of the last failure.
     pub message: String,
-    /// Uid of the Job that was counted last, so that no Job is counted twice.
+    /// Uid of the Job that was counted last. Each Job is counted once.
     pub job_uid: Option<String>,
 }
 
@@ -778,9 +783,9 @@ pub struct Failures {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PinnedImage {
-    /// Reference as configured.
+    /// Image reference from the configuration.
     pub reference: String,
-    /// Reference by digest.
+    /// Image reference by digest.
     pub resolved: String,
     /// Value of `spec.engine` that selected the image from the catalogue of the operator. `None` for other images.
     #[serde(default)]
@@ -811,12 +816,13 @@ pub struct Pin {
     pub tag: String,
     /// Revision of the run.
     pub revision: Option<String>,
-    /// Context in the image.
+    /// Digest of the context in the image.
     pub context: Option<String>,
-    /// Context in the registry, by digest.
+    /// Digest of the context in the registry.
     #[serde(default)]
     pub artifact: Option<String>,
-    /// Base image by digest. With the context it replaces an image that no longer exists, or whose runner has another [`PROTOCOL`].
+    /// Base image by digest. If the runner image does not exist, or its runner has another [`PROTOCOL`], destroy uses the base image and
+    /// the context.
     #[serde(default)]
     pub base: Option<String>,
     /// [`PROTOCOL`] of the runner in the image.
@@ -824,7 +830,7 @@ pub struct Pin {
     pub protocol: u32,
     /// Name of the pull secret of the image.
     pub pull_secret: Option<String>,
-    /// Docker configuration of the registry.
+    /// Docker configuration with the credentials of the registry.
     #[serde(default)]
     pub docker_config: Option<String>,
     /// Spec without variables, which are part of [`Self::inputs`]. Stored as JSON value: a later version that cannot parse the spec can
@@ -833,17 +839,18 @@ pub struct Pin {
     pub spec: Value,
     /// Inputs of the run.
     pub inputs: RunInputs,
-    /// Values of the Secrets in `spec.runner.envFromSecrets`, by Secret.
+    /// Values of the Secrets in `spec.runner.envFromSecrets`, by name of the Secret.
     #[serde(default)]
     pub environment: BTreeMap<String, BTreeMap<String, String>>,
-    /// Pin of the last apply that reached [`RunPhase::Applying`], until the run of this pin reaches it.
+    /// Pin of the last apply that reached [`RunPhase::Applying`]. Kept until the run of this pin reaches that phase.
     #[serde(default)]
     pub before: Option<Box<Self>>,
 }
 
 impl Pin {
-    /// Returns the pin of the existing objects. `attempted` is the number of the last apply that reached [`RunPhase::Applying`]. A later
-    /// run has changed nothing, and destroy must not use its inputs. Without an earlier pin, returns this one.
+    /// Returns the pin with the inputs of the existing objects. `attempted` is the number of the last apply that reached
+    /// [`RunPhase::Applying`]. If the run of this pin is later, it has changed nothing, and destroy must use the earlier pin. Without an
+    /// earlier pin, returns this pin.
     pub fn of_what_exists(&self, attempted: i64) -> &Self {
         match &self.before {
             Some(before) if self.number > attempted => before,

@@ -5,16 +5,16 @@ use std::fmt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Kind of a run. `plan` makes a plan that waits for approval. `apply` makes a plan and applies it. `drift` checks for drift. `destroy`
+/// Kind of a run. `plan` creates a plan that waits for approval. `apply` creates a plan and applies it. `drift` checks for drift. `destroy`
 /// destroys every managed object of the state.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "lowercase")]
 pub enum RunKind {
-    /// Makes a plan that waits for approval.
+    /// Creates a plan that waits for approval.
     Plan,
-    /// Makes a plan and applies it, or applies an approved plan.
+    /// Creates a plan and applies it, or applies an approved plan.
     Apply,
     /// Compares the real objects with the configuration and changes nothing.
     Drift,
@@ -31,7 +31,7 @@ impl RunKind {
         }
     }
 
-    /// Returns the name in Jobs and in `status`.
+    /// Returns the kind as it is written in names of Jobs and in `status`.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Plan => "plan",

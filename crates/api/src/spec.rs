@@ -56,9 +56,9 @@ const COMMIT_HELP: &str = "must be a full commit id of 40 or 64 hexadecimal digi
 #[x_kube(validation = Rule::new("!(has(self.backend) && has(self.backend.provider) && self.backend.provider == 'local' && has(self.cache) && has(self.cache.enabled) && !self.cache.enabled)").message("backend.provider local requires cache.enabled: the state is on the cache volume"))]
 pub struct TerraformSpec {
     /// Values of variables of the module, by name. Any JSON value is allowed. Example: `region: us-east-1` or `zones: [a, b]`. A `TF_VAR_`
-    /// prefix of a key is stripped. Scripts get each value as environment variable `TF_VAR_name`. Scripts also get it as `name` if that is
-    /// a shell identifier that does not change how programs run. Do not put secrets here: users who can read the resource can read them.
-    /// The whole resource may have at most 10,000 values, counted in its JSON.
+    /// prefix of a key is stripped. Scripts get each value as environment variable `TF_VAR_name`, and also as `name` if that is a shell
+    /// identifier. Names that change how programs run, such as `PATH`, are only set with the prefix. Do not put secrets here: users who can
+    /// read the resource can read them. The whole resource may have at most 10,000 values, counted in its JSON.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub variables: BTreeMap<String, Anything>,
 
@@ -85,8 +85,8 @@ pub struct TerraformSpec {
     #[schemars(length(max = 20))]
     pub wait_for: Vec<ObjectTest>,
 
-    /// Objects that must not exist when a destroy starts. Use it for objects whose controllers need what this resource created. At most 20
-    /// entries.
+    /// Objects that must not exist when a destroy starts. Use this field for objects whose controllers need the infrastructure that this
+    /// resource created. At most 20 entries.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 20))]
     pub destroy_wait_for: Vec<ObjectsGone>,
@@ -130,8 +130,8 @@ pub struct TerraformSpec {
     #[serde(default)]
     pub timeouts: Timeouts,
 
-    /// Receivers of notifications about pending approvals, success, failure and drift. The operator can have further receivers for all
-    /// resources (`--notifications`). At most 8 entries.
+    /// Receivers of notifications about pending approvals, success, failure and drift. The flag `--notifications` of the operator can add
+    /// receivers for all resources. At most 8 entries.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8))]
     pub notifications: Vec<Notification>,
@@ -141,8 +141,8 @@ pub struct TerraformSpec {
     #[serde(default)]
     pub deletion_policy: DeletionPolicy,
 
-    /// If true, the API server refuses to delete this resource. If the cluster does not have the policy that refuses it, the deleted
-    /// resource waits (`DeletionProtected`) and nothing is destroyed. Default: false.
+    /// If true, the API server refuses to delete this resource (policy `alustan-deletion-protection`). If the cluster does not have this
+    /// policy, the deleted resource waits (`DeletionProtected`) and nothing is destroyed. Default: false.
     #[serde(default)]
     pub deletion_protection: bool,
 
@@ -165,14 +165,14 @@ pub struct TerraformSpec {
     pub cache: CacheSpec,
 }
 
-/// Any JSON value, as text: see [`crate::json_size`].
+/// Any JSON value, stored as text to save memory: see [`crate::json_size`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Anything(Box<str>);
 
 impl Anything {
     /// Parses the value.
     pub fn value(&self) -> Value {
-        // Only values are written as text.
+        // The text is always valid JSON: it was formatted from a `Value`.
         serde_json::from_str(&self.0).unwrap_or_default()
     }
 }
@@ -331,7 +331,7 @@ pub struct BackendSpec {
     #[schemars(length(max = 63))]
     #[x_kube(validation = Rule::new("self.matches('^[a-z][a-z0-9_]*$')").message("must be a backend type of the engine, for example oss"))]
     pub kind: Option<String>,
-    /// Further arguments of the backend block, with the names of the engine. Example: `{kms_key_id: alias/state}`. Not allowed for
+    /// Further arguments of the backend block, by the argument names of the engine. Example: `{kms_key_id: alias/state}`. Not allowed for
     /// `managed` and `local`. Put secrets into the Secret of `secretRef`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub config: BTreeMap<String, Anything>,
@@ -348,8 +348,9 @@ pub struct BackendSpec {
     /// state is refused (`StateOwnershipConflict`). Default: false.
     #[serde(default)]
     pub adopt: bool,
-    /// If true, the state is copied when this backend, or that of the module, names another address than that of the last apply. The state
-    /// at the old address is kept. If false, nothing is applied then (`BackendChanged`). Default: false.
+    /// If true, the next run copies the state when the address of the state differs from that of the last apply. The address changes with
+    /// this field or with the `backend` block of the module. The state at the old address is kept. If false, nothing is applied then
+    /// (`BackendChanged`). Default: false.
     #[serde(default)]
     pub migrate: bool,
 }
@@ -374,7 +375,7 @@ pub struct Scripts {
     pub destroy: Option<Script>,
 }
 
-/// A script, inline or in a ConfigMap. The interpreter is that of the `#!` line. Default: `bash -e`.
+/// A script, inline or in a ConfigMap. The `#!` line selects the interpreter. Default: `bash -e`.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("has(self.inline) != has(self.configMapRef)").message("exactly one of inline and configMapRef must be set"))]
@@ -402,11 +403,11 @@ pub struct GitRepo {
     /// Branch to follow. Default: the default branch of the repository.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub branch: Option<String>,
-    /// Tag to follow. A moved tag is a change. An annotated tag resolves to its commit.
+    /// Tag to follow. A moved tag is handled as a new commit. An annotated tag resolves to its commit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = Rule::new("self.size() > 0").message("must not be empty"))]
     pub tag: Option<String>,
-    /// Full id of a commit. Later pushes change nothing. After the commit is fetched, the operator sends no further requests to the
+    /// Full id of a commit. Later pushes have no effect. After the commit is fetched, the operator sends no further requests to the
     /// repository.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = Rule::new(COMMIT).message(COMMIT_HELP))]
@@ -414,8 +415,8 @@ pub struct GitRepo {
     /// Folder of the module, relative to the folder of `url`. Default: the folder of `url`, else the root of the repository.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
-    /// Files and folders outside the module that the module reads. Example: `shared/policies`. They are part of the context, and a commit
-    /// that changes them is a change. Local modules (`source = "../x"`) are included without an entry.
+    /// Files and folders outside the module that the module reads. Example: `shared/policies`. They are part of the context: a commit that
+    /// changes them is handled as a commit to the module. Local modules (`source = "../x"`) are included without an entry.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub include: Vec<String>,
     /// Interval at which the operator checks the repository for new commits. Default: 1m.
@@ -460,8 +461,8 @@ pub struct ContainerRegistry {
     /// operator.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub base_image: Option<String>,
-    /// Path of a Dockerfile in the repository. The runner image is based on its result. It starts with `ARG ALUSTAN_BASE` and
-    /// `FROM ${ALUSTAN_BASE}`. Only allowed if the operator runs with `--allow-dockerfiles`.
+    /// Path of a Dockerfile in the repository. The runner image is based on the image that the Dockerfile builds. The Dockerfile must start
+    /// with `ARG ALUSTAN_BASE` and `FROM ${ALUSTAN_BASE}`. Only allowed if the operator runs with `--allow-dockerfiles`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 255))]
     pub dockerfile: Option<String>,
@@ -542,7 +543,7 @@ pub struct Builder {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1))]
     pub cache_repository: Option<String>,
-    /// Lifetime of cached layers. Default: that of the builder; two weeks for kaniko.
+    /// Lifetime of cached layers. Default: the default of the builder; two weeks for kaniko.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = Rule::new(DURATION).message(DURATION_HELP))]
     pub cache_lifetime: Option<Duration>,
@@ -571,7 +572,7 @@ pub struct Prune {
     #[serde(default = "ten")]
     #[x_kube(validation = Rule::new("self >= 1 && self <= 1000").message("must be between 1 and 1000"))]
     pub keep: i32,
-    /// Minimum age of a removed image. At least 1h. The age of an image of builder kind Append is that of its commit. Default: 168h.
+    /// Minimum age of a removed image. At least 1h. The age of an image of builder kind Append is the age of its git commit. Default: 168h.
     #[serde(default = "one_week")]
     #[x_kube(validation = Rule::new(AGE).message(AGE_HELP))]
     pub older_than: Duration,
@@ -624,8 +625,9 @@ pub struct Approval {
     pub rules: Vec<ApprovalRule>,
     /// Handling of a plan that deletes or forgets every managed object of the state, even if it creates other objects. `Ask` waits for
     /// approval. `Allow` handles it as any other plan. A module whose files were moved or emptied by mistake causes such a plan. Deletion
-    /// of the resource is not affected. `scripts.apply` without `scripts.plan` makes no plan. With `Ask`, once something was applied, its
-    /// run is refused (`NoConfiguration`) if the folder has neither configuration files nor `*.hcl` files of a wrapper. Default: Ask.
+    /// of the resource is not affected. `scripts.apply` without `scripts.plan` creates no plan. In that case, once a run has started to
+    /// change objects, `Ask` refuses a run (`NoConfiguration`) if the folder of the module has neither configuration files nor `*.hcl`
+    /// files of a wrapper. Default: Ask.
     #[serde(default)]
     pub emptying: EmptyingPolicy,
 }
@@ -704,8 +706,8 @@ pub struct DriftDetection {
     /// `Correct` corrects drift by an apply. `Report` reports drift in status. `Ignore` does not check for drift. Default: Correct.
     #[serde(default)]
     pub mode: DriftMode,
-    /// Interval between drift checks. The time within the interval differs between resources. The first drift check after an apply starts
-    /// after at least half an interval, or immediately if the apply was a correction. Default: 1h.
+    /// Interval between drift checks. The checks of different resources are spread over the interval. The first drift check after an apply
+    /// starts after at least half an interval, or immediately if the apply was a correction. Default: 1h.
     #[serde(default = "one_hour")]
     #[x_kube(validation = Rule::new(DURATION).message(DURATION_HELP))]
     pub interval: Duration,
@@ -785,9 +787,10 @@ impl Default for Timeouts {
 pub struct RunnerSpec {
     /// ServiceAccount of run pods, in the namespace of the resource. Use it for workload identity (annotations
     /// `eks.amazonaws.com/role-arn`, `iam.gke.io/gcp-service-account`, `azure.workload.identity/client-id`) or for permissions in the
-    /// cluster. It must have the annotation `alustan.io/allow-runs: "true"`. If the operator has the list `serviceAccounts`, it must be in
-    /// that list instead. Otherwise it is refused (`ServiceAccountNotAllowed`). Runs also grant it access to their own record and state.
-    /// Default: a ServiceAccount of this resource, `<name>-runner`, with no other permissions.
+    /// cluster. It must have the annotation `alustan.io/allow-runs: "true"`. If ConfigMap `alustan-allowed` of the operator has the list
+    /// `serviceAccounts`, the list must contain it instead. Otherwise it is refused (`ServiceAccountNotAllowed`). The operator also grants
+    /// it access to the run record, the run report and the managed state of this resource. Default: a ServiceAccount of this resource,
+    /// `<name>-runner`, with no other permissions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     #[x_kube(validation = Rule::new(OBJECT).message(OBJECT_HELP))]

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::references::{NOT_OURS, NOT_OURS_HELP, OBJECT, OBJECT_HELP};
 
-/// Patterns instead of CEL rules: within lists, the cost of CEL rules exceeds the limit of the API server.
+/// Schema patterns instead of CEL rules: within lists, the cost of CEL rules exceeds the limit of the API server.
 const NAMESPACE: &str = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$";
 const NAME: &str = "^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$";
 const DURATION: &str = r"^([0-9]{1,4}(\.[0-9]{1,3})?(s|m|h)){1,3}$";
@@ -65,15 +65,17 @@ pub struct KeysRef {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = 100))]
     pub keys: BTreeMap<String, String>,
-    /// If true, the default of the module is used for a missing value. If false, the resource waits for the value. Default: false.
+    /// Handling of a missing Secret, ConfigMap or key. If true, the variable is not set, and the module uses its default. If false, the
+    /// resource waits for the value. Default: false.
     #[serde(default)]
     pub optional: bool,
-    /// If true, a changed value starts a run. If false, the next run uses it. Default: true.
+    /// If true, a changed value starts a run. If false, the next run uses the changed value. Default: true.
     #[serde(default = "yes")]
     pub trigger: bool,
 }
 
-/// Outputs of another resource (`name`), or of all resources with matching labels (`selector`). Exactly one of them must be set.
+/// Outputs of another resource (`name`), or of all resources with matching labels (`selector`). Exactly one of `name` and `selector` must
+/// be set.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("has(self.name) != has(self.selector)").message("exactly one of name and selector must be set"))]
@@ -94,7 +96,7 @@ pub struct OutputsRef {
     /// Output of each variable, by name of the variable. Example: `subnets: private_subnet_ids`.
     #[schemars(extend("minProperties" = 1, "maxProperties" = 100))]
     pub outputs: BTreeMap<String, String>,
-    /// If true, a changed value starts a run. If false, the next run uses it. Default: true.
+    /// If true, a changed value starts a run. If false, the next run uses the changed value. Default: true.
     #[serde(default = "yes")]
     pub trigger: bool,
 }
@@ -122,7 +124,7 @@ pub struct ValuesRef {
     /// Example: `hostname: object.status.loadBalancer.ingress[0].hostname`. The resource waits until the field exists.
     #[schemars(extend("minProperties" = 1, "maxProperties" = 100))]
     pub values: BTreeMap<String, String>,
-    /// If true, a changed value starts a run. If false, the next run uses it. Default: true.
+    /// If true, a changed value starts a run. If false, the next run uses the changed value. Default: true.
     #[serde(default = "yes")]
     pub trigger: bool,
 }
@@ -141,7 +143,8 @@ pub struct DependencyRef {
     pub namespace: Option<String>,
 }
 
-/// Test of objects of one kind: one object (`name`), or all objects with matching labels (`selector`). Exactly one of them must be set.
+/// Test of objects of one kind: one object (`name`), or all objects with matching labels (`selector`). Exactly one of `name` and `selector`
+/// must be set.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("has(self.name) != has(self.selector)").message("exactly one of name and selector must be set"))]
@@ -149,7 +152,7 @@ pub struct ObjectTest {
     /// API version of the objects. Example: `apps/v1`.
     #[schemars(length(min = 1, max = 253))]
     pub api_version: String,
-    /// Kind of the objects. Example: `Deployment`. Of Secrets, only the metadata is read.
+    /// Kind of the objects. Example: `Deployment`. The operator reads only the metadata of Secrets.
     #[schemars(length(min = 1, max = 63))]
     pub kind: String,
     /// Name of the object.
@@ -164,7 +167,7 @@ pub struct ObjectTest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63), regex(pattern = NAMESPACE))]
     pub namespace: Option<String>,
-    /// Type of a condition that must be `True`. Example: `Available`. Default: none, the object must only exist.
+    /// Type of a condition that must be `True`. Example: `Available`. Default: no condition, the object must only exist.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 316))]
     pub condition: Option<String>,
@@ -203,7 +206,7 @@ pub struct ObjectsGone {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63), regex(pattern = NAMESPACE))]
     pub namespace: Option<String>,
-    /// Time after which remaining objects make the resource `Stalled`. Reconciliation resumes automatically once the objects are gone.
+    /// Time after which remaining objects make the resource `Stalled`. Reconciliation resumes automatically once the objects are deleted.
     /// Default: 10m.
     #[serde(default = "ten_minutes")]
     #[schemars(regex(pattern = DURATION))]
@@ -214,15 +217,15 @@ pub struct ObjectsGone {
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct OutputsSpec {
-    /// Name of the Secret with the outputs, one key per output. Strings are stored verbatim, other values as JSON. An existing Secret of
-    /// another owner is not overwritten (`OutputsOwnershipConflict`). Default: `<name>-outputs`.
+    /// Name of the Secret with the outputs, one key per output. Strings are stored verbatim, other values as JSON. An existing Secret that
+    /// does not belong to this resource is not overwritten (`OutputsOwnershipConflict`). Default: `<name>-outputs`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     #[x_kube(validation = Rule::new(OBJECT).message(OBJECT_HELP))]
     #[x_kube(validation = Rule::new(NOT_OURS).message(NOT_OURS_HELP))]
     pub secret_name: Option<String>,
-    /// Name of a ConfigMap with the outputs that the module does not mark as sensitive. An existing ConfigMap of another owner is not
-    /// overwritten (`OutputsOwnershipConflict`). Default: no ConfigMap.
+    /// Name of a ConfigMap with the outputs that the module does not mark as sensitive. An existing ConfigMap that does not belong to this
+    /// resource is not overwritten (`OutputsOwnershipConflict`). Default: no ConfigMap.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     #[x_kube(validation = Rule::new(OBJECT).message(OBJECT_HELP))]
@@ -239,7 +242,7 @@ pub struct OutputsSpec {
     #[x_kube(validation = Rule::new(LABELS).message(LABELS_HELP))]
     #[x_kube(validation = Rule::new(OUR_LABELS).message(OUR_LABELS_HELP))]
     pub labels: BTreeMap<String, String>,
-    /// Annotations of the Secret and the ConfigMap, with outputs as values: name of the output, by annotation.
+    /// Annotations of the Secret and the ConfigMap whose values are outputs: name of the output, by annotation.
     /// Example: `example.com/vpc-id: vpc_id`. An output that the module marks as sensitive is refused (`OutputSensitive`).
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = 50))]
@@ -252,9 +255,9 @@ pub struct OutputsSpec {
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct BlockedBy {
-    /// Name of the resource, prefixed with its namespace if that is another one. Example: `network` or `infra/network`.
+    /// Name of the resource, with prefix `<namespace>/` if it is in another namespace. Example: `network` or `infra/network`.
     pub name: String,
-    /// Reason of its `Ready` condition, `DependencyNotFound`, or `Dependent` for a dependent that must be destroyed first.
+    /// Reason of the `Ready` condition of that resource, `DependencyNotFound`, or `Dependent` for a dependent that must be destroyed first.
     pub reason: String,
 }
 

@@ -3,7 +3,7 @@
 use k8s_openapi::jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-/// Lock of a state, with the content of the engine's lock info.
+/// Lock of a state, with fields of the engine's lock info.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct StateLock {
@@ -13,6 +13,6 @@ pub struct StateLock {
     pub operation: String,
     /// Holder of the lock, as `user@host`.
     pub who: String,
-    /// Time of the lock.
+    /// Time at which the lock was acquired.
     pub at: Timestamp,
 }

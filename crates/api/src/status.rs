@@ -29,7 +29,7 @@ pub enum State {
     Drifted,
     /// A failure is retried.
     Failed,
-    /// Not retried until something changes.
+    /// The resource is not retried until something changes.
     Stalled,
     /// The resource is deleted, and its managed objects are being destroyed.
     Destroying,
@@ -192,7 +192,7 @@ pub struct LockStatus {
     pub who: String,
     /// Operation that holds the lock. Example: `OperationTypeApply`.
     pub operation: String,
-    /// Time of the lock.
+    /// Time at which the lock was acquired.
     pub since: Time,
 }
 
@@ -202,7 +202,7 @@ pub struct LockStatus {
 pub struct RetryStatus {
     /// Number of failures that count against `spec.retry.limit`. Transient failures do not count.
     pub failures: i32,
-    /// Time of the next attempt. Absent: none is scheduled.
+    /// Time of the next attempt. Absent: no attempt is scheduled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next_at: Option<Time>,
 }
@@ -211,7 +211,8 @@ pub struct RetryStatus {
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct QueueStatus {
-    /// Position in the queue, refreshed every 5 minutes. 1 starts next; from 100 on it is rounded up to two digits. Example: 12.
+    /// Position in the queue, refreshed every 5 minutes. The run at position 1 starts next. Positions from 100 on are rounded up to two
+    /// significant digits. Example: 12.
     pub position: i32,
 }
 
