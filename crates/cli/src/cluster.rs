@@ -20,7 +20,7 @@ use crate::print;
 /// Timeout of one call to the API server.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Field manager of the changes of this program.
+/// Field manager of the writes of `kubectl alustan`.
 pub(crate) const FIELD_MANAGER: &str = "kubectl-alustan";
 
 /// Kubeconfig context and namespace of a command.
@@ -41,7 +41,8 @@ pub(crate) struct Cluster {
 }
 
 impl Cluster {
-    /// Connects to the cluster of the kubeconfig, or with the in-cluster configuration.
+    /// Creates a client from the kubeconfig. Without `--context` and without a kubeconfig, uses the in-cluster
+    /// configuration.
     pub(crate) async fn connect(place: &Place) -> Result<Self, Error> {
         let config = config(place.context.clone()).await?;
         let namespace = place.namespace.clone();
@@ -50,7 +51,7 @@ impl Cluster {
         Ok(Self { client, namespace })
     }
 
-    /// Returns the API of one kind in the namespace.
+    /// Returns the API of kind `K` in the namespace.
     pub(crate) fn api<K>(&self) -> Api<K>
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
@@ -71,8 +72,8 @@ impl Cluster {
         })
     }
 
-    /// Lists the resources of `namespace`, or of all namespaces. Skips resources that this version cannot read, with
-    /// a message.
+    /// Lists the resources of `namespace`, or of all namespaces. Skips resources that this version of `kubectl alustan`
+    /// cannot parse, and prints a message for each.
     pub(crate) async fn resources(&self, namespace: Option<&str>) -> Result<Vec<Terraform>, Error> {
         type Guarded = DeserializeGuard<Terraform>;
         let (api, place): (Api<Guarded>, _) = match namespace {
@@ -120,7 +121,7 @@ impl Cluster {
         Ok(user.and_then(|user| user.username))
     }
 
-    /// Returns the names of the run pods of the resource `name` that have not ended.
+    /// Returns the names of the run pods of the resource `name` that have not terminated.
     pub(crate) async fn living_pods(&self, name: &str) -> Result<Vec<String>, Error> {
         let ours = format!("{NAME}={name},{COMPONENT}={}", Component::Run.as_str());
         let list = ListParams::default().labels(&ours);
@@ -133,7 +134,7 @@ impl Cluster {
             .collect())
     }
 
-    /// Returns the key of an object of the namespace, for messages.
+    /// Returns the namespaced name of the object `name`, for messages.
     pub(crate) fn key(&self, name: &str) -> Key {
         Key::new(&self.namespace, name)
     }
@@ -177,7 +178,7 @@ fn readable(resource: DeserializeGuard<Terraform>) -> Option<Terraform> {
     }
 }
 
-/// Runs a call to the API server with a timeout.
+/// Executes `call`, a call to the API server, with a timeout. `what` is the operation in errors, as a verb phrase.
 pub(crate) async fn call<T>(
     what: &str,
     call: impl Future<Output = Result<T, kube::Error>>,

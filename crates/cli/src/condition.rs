@@ -4,7 +4,7 @@ use alustan_api::Terraform;
 use alustan_api::conditions::Kind;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
-/// Returns the condition of this kind, if the operator has set it.
+/// Returns the condition with type `kind`, if the operator has set it.
 pub(crate) fn condition(tf: &Terraform, kind: Kind) -> Option<&Condition> {
     let mut conditions = tf.status.iter().flat_map(|status| &status.conditions);
     conditions.find(|condition| condition.type_ == kind.as_str())
@@ -15,7 +15,7 @@ pub(crate) fn reason(tf: &Terraform) -> Option<&str> {
     condition(tf, Kind::Ready).map(|ready| ready.reason.as_str())
 }
 
-/// Describes state, reason and message of `tf`: `Stalled (PlanFailed): …`.
+/// Formats state, reason and message of `tf`: `Stalled (PlanFailed): …`.
 pub(crate) fn situation(tf: &Terraform) -> String {
     let Some(status) = &tf.status else {
         return "not reconciled by the operator yet".to_owned();
@@ -28,7 +28,7 @@ pub(crate) fn situation(tf: &Terraform) -> String {
     )
 }
 
-/// Returns true if the condition of this kind is true for the current generation of `tf`.
+/// Whether the condition with type `kind` is true for the current generation of `tf`.
 pub(crate) fn holds(tf: &Terraform, kind: Kind) -> bool {
     let condition = condition(tf, kind);
     condition

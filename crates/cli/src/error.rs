@@ -22,7 +22,7 @@ pub(crate) enum Error {
     /// A call to the API server failed.
     #[error("cannot {what}")]
     Call {
-        /// Attempted action.
+        /// Operation, as a verb phrase after `cannot`.
         what: String,
         #[source]
         source: Box<kube::Error>,
@@ -33,7 +33,7 @@ pub(crate) enum Error {
          reachable"
     )]
     Timeout {
-        /// Attempted action.
+        /// Operation, as a verb phrase after `cannot`.
         what: String,
         /// Timeout, in seconds.
         seconds: u64,
@@ -44,7 +44,7 @@ pub(crate) enum Error {
          resources"
     )]
     NoResource { name: String, namespace: String },
-    /// The command was refused, for this reason.
+    /// The command cannot continue. Contains the message for the user.
     #[error("{0}")]
     Refused(String),
     /// A file cannot be read.
@@ -57,7 +57,7 @@ pub(crate) enum Error {
     /// The run record cannot be read or written.
     #[error("cannot {what}")]
     Record {
-        /// Attempted action.
+        /// Operation, as a verb phrase after `cannot`.
         what: String,
         #[source]
         source: StoreError,
@@ -65,7 +65,7 @@ pub(crate) enum Error {
     /// The state cannot be read or written.
     #[error("cannot {what}")]
     State {
-        /// Attempted action.
+        /// Operation, as a verb phrase after `cannot`.
         what: String,
         #[source]
         source: StateError,
@@ -76,7 +76,8 @@ pub(crate) enum Error {
 }
 
 impl Error {
-    /// Formats the error with its chain of sources. An error of the API server is reduced to its message.
+    /// Formats the error with its chain of sources. For an error response of the API server, the chain consists of the
+    /// message of the response.
     pub(crate) fn chain(&self) -> String {
         match self {
             Self::Call { source, .. } if let kube::Error::Api(status) = &**source => {
@@ -86,7 +87,7 @@ impl Error {
         }
     }
 
-    /// Returns true if the reader closed standard output.
+    /// Whether the write to standard output failed because the reader closed the pipe.
     pub(crate) fn is_closed_pipe(&self) -> bool {
         matches!(self, Self::Print(error) if error.kind() == io::ErrorKind::BrokenPipe)
     }

@@ -32,7 +32,7 @@ async fn main() -> ExitCode {
 }
 
 async fn run(arguments: &Arguments) -> Result<(), Error> {
-    // Cannot fail: no other code installs a provider.
+    // Fails only if a crypto provider is already installed; no other code installs one.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let cluster = cluster::Cluster::connect(&arguments.place).await?;
     arguments.command.run(&cluster).await

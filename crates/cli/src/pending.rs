@@ -11,14 +11,14 @@ use crate::error::Error;
 pub(crate) struct Pending {
     /// Plan id.
     pub(crate) id: String,
-    /// Numbers of changes, for example `+2 ~1 -0`.
+    /// Summary of the changes: add, change, destroy. Example: `+2 ~1 -0`.
     pub(crate) summary: String,
 }
 
 /// Returns the plan of `tf` that waits for approval.
 ///
 /// # Errors
-/// No plan waits; the error describes the state of the resource.
+/// If no plan waits for approval. The error contains state, reason and message of the resource.
 pub(crate) fn pending(tf: &Terraform) -> Result<Pending, Error> {
     let plan = tf.status.as_ref().and_then(|status| status.plan.as_ref());
     let plan = plan.filter(|plan| plan.pending_approval);
@@ -37,10 +37,10 @@ pub(crate) fn pending(tf: &Terraform) -> Result<Pending, Error> {
     })
 }
 
-/// Checks that `given` is the plan that waits for approval. `None` matches any plan.
+/// Checks that the plan id `given` is that of `pending`. Accepts `None`.
 ///
 /// # Errors
-/// Another plan waits; the error names it.
+/// If the plan ids differ. The error contains the id of the pending plan.
 pub(crate) fn check(tf: &Terraform, pending: &Pending, given: Option<&str>) -> Result<(), Error> {
     let Some(given) = given.filter(|given| *given != pending.id) else {
         return Ok(());

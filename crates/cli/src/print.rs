@@ -1,7 +1,8 @@
 //! Standard output and standard error.
 //!
-//! A module can forge texts of the cluster: plans, logs, outputs, parts of the status. On a terminal their control
-//! characters could hide or change what the user sees, so they are replaced. Other outputs get the bytes unchanged.
+//! Module code controls some of the printed text: plans, logs, outputs, parts of the status. On a terminal, control
+//! characters in this text could hide or change what the terminal displays, so they are replaced. Pipes and files get
+//! the bytes unchanged.
 
 use std::borrow::Cow;
 use std::io::{self, IsTerminal, Write};
@@ -13,7 +14,7 @@ pub(crate) fn line(text: &str) -> Result<(), Error> {
     bytes(format!("{text}\n").as_bytes())
 }
 
-/// Prints `bytes`: unchanged, or as a [`visible`] text if standard output is a terminal.
+/// Prints `bytes`. If standard output is a terminal, replaces control characters, see [`visible`].
 pub(crate) fn bytes(bytes: &[u8]) -> Result<(), Error> {
     let mut out = io::stdout().lock();
     let shown = shown(bytes, out.is_terminal());
@@ -22,7 +23,7 @@ pub(crate) fn bytes(bytes: &[u8]) -> Result<(), Error> {
         .map_err(Error::Print)
 }
 
-/// Prints a line on standard error: unchanged, or as a [`visible`] text if standard error is a terminal.
+/// Prints a line on standard error. If standard error is a terminal, replaces control characters, see [`visible`].
 pub(crate) fn note(text: &str) {
     if io::stderr().is_terminal() {
         eprintln!("{}", visible(text));
@@ -31,10 +32,10 @@ pub(crate) fn note(text: &str) {
     }
 }
 
-/// Output in parts, for example of a log. A character may be split between two parts.
+/// Printer for text that is received in parts, for example a log. A UTF-8 character may be split between two parts.
 #[derive(Debug, Default)]
 pub(crate) struct Parts {
-    /// Beginning of an incomplete character, at most 3 bytes.
+    /// First bytes of the incomplete character at the end of the previous part, at most 3 bytes.
     rest: Vec<u8>,
 }
 
@@ -44,12 +45,13 @@ impl Parts {
         bytes(&self.complete(part))
     }
 
-    /// Prints the bytes that belong to no complete character.
+    /// Prints the bytes of an incomplete character at the end of the last part.
     pub(crate) fn end(self) -> Result<(), Error> {
         bytes(&self.rest)
     }
 
-    /// Returns the kept bytes and `part`, without an incomplete character at the end, which is kept.
+    /// Returns the bytes in `rest`, followed by `part` up to its last complete character. Moves the remaining bytes to
+    /// `rest`.
     fn complete(&mut self, part: &[u8]) -> Vec<u8> {
         let mut text = std::mem::take(&mut self.rest);
         text.extend_from_slice(part);
@@ -58,7 +60,8 @@ impl Parts {
     }
 }
 
-/// Returns the number of bytes of an incomplete character at the end of `bytes`.
+/// Returns the size of the incomplete character at the end of `bytes`, in bytes. 0 if the last character is complete or
+/// invalid.
 fn incomplete(bytes: &[u8]) -> usize {
     let last = bytes.utf8_chunks().last();
     let invalid = last.map(|chunk| chunk.invalid()).unwrap_or_default();
@@ -68,7 +71,7 @@ fn incomplete(bytes: &[u8]) -> usize {
     }
 }
 
-/// Returns the bytes to print: `bytes` unchanged, or as a [`visible`] text for a terminal.
+/// Returns the bytes to print: `bytes` unchanged, or the result of [`visible`] for a terminal.
 fn shown(bytes: &[u8], is_terminal: bool) -> Cow<'_, [u8]> {
     if is_terminal {
         Cow::Owned(visible(&String::from_utf8_lossy(bytes)).into_bytes())
@@ -77,8 +80,8 @@ fn shown(bytes: &[u8], is_terminal: bool) -> Cow<'_, [u8]> {
     }
 }
 
-/// Replaces each control character, except line feed and tab, and each control of bidirectional text with U+FFFD. Keeps
-/// no colours: the runner starts the engine with `-no-color`.
+/// Replaces control characters, except line feed and tab, and controls of bidirectional text by U+FFFD. Does not
+/// preserve colours: the engine prints none, because the runner starts it with `-no-color`.
 pub(crate) fn visible(text: &str) -> String {
     let shown = text.chars().map(|c| {
         if is_interpreted(c) {
@@ -90,7 +93,8 @@ pub(crate) fn visible(text: &str) -> String {
     shown.collect()
 }
 
-/// Returns true for C0, DEL and C1 except line feed and tab, and for embeddings, overrides and isolates
+/// Whether a terminal interprets `c` instead of displaying it: C0, DEL and C1 except line feed and tab, and embeddings,
+/// overrides and isolates of bidirectional text
 /// (<https://www.unicode.org/reports/tr9/#Directional_Formatting_Characters>).
 fn is_interpreted(c: char) -> bool {
     match c {

@@ -1,4 +1,5 @@
-//! Run record, as changed by users: the lock of a managed state. Every write is a compare-and-swap.
+//! Reads and writes the run record. `unlock` and `state push` change the lock of a managed state. Every write is a
+//! compare-and-swap on the `resourceVersion`.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -17,12 +18,12 @@ use serde_json::{Map, Value};
 use crate::cluster::Cluster;
 use crate::error::Error;
 
-/// Maximum duration of the retries of a write.
+/// Maximum duration of a write, including its retries.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Result of a change of a record.
+/// Result of the closure of [`Record::update`].
 pub(crate) enum Update {
-    /// The record needs no write.
+    /// The record is unchanged.
     Keep,
     /// The record must be written.
     Write,
@@ -37,7 +38,7 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    /// Returns access to the run record of `tf`. Reads nothing yet.
+    /// Creates a handle for the run record of `tf`. Sends no request.
     pub(crate) fn of(cluster: &Cluster, tf: &Terraform) -> Self {
         let secrets = KubeSecrets::for_people(cluster.client.clone(), &cluster.namespace);
         Self {
@@ -50,8 +51,9 @@ impl Record {
         names::record(&self.key.name)
     }
 
-    /// Returns true if the state of `tf` is managed. Without `backend.provider` the run record decides. Before the
-    /// first run the state counts as managed, so that a local state can be pushed.
+    /// Whether the backend of `tf` is `managed`. Without `spec.backend.provider`, reads the run record: the backend is
+    /// `managed` if the Secrets of the managed state were created, or if no run has started. So users can push a local
+    /// state before the first run.
     pub(crate) async fn is_managed(&self, tf: &Terraform) -> Result<bool, Error> {
         let provider = tf.spec.backend.as_ref().and_then(|it| it.provider);
         match provider {
@@ -64,14 +66,14 @@ impl Record {
         }
     }
 
-    /// Returns the data of the run report by key; empty if it cannot be read.
+    /// Returns the data of the run report, by key. Empty if the Secret cannot be read.
     pub(crate) async fn reported(&self) -> BTreeMap<String, Vec<u8>> {
         let report = self.secrets.read(&names::report(&self.key.name)).await;
         report.map(|secret| secret.data).unwrap_or_default()
     }
 
-    /// Returns true if there is an unsaved state, which the next run pushes first. Runs before protocol 5 kept it in
-    /// the run record.
+    /// Whether the run report or the run record contains an unsaved state. The next run saves it before any other
+    /// operation. Runners before protocol 5 wrote it to the run record.
     pub(crate) async fn has_unsaved_state(&self) -> Result<bool, Error> {
         for name in [self.name(), names::report(&self.key.name)] {
             match self.secrets.read(&name).await {
@@ -124,8 +126,8 @@ impl Record {
         }
     }
 
-    /// Applies `change` to the run record and retries on conflict. `change` must recognise its own earlier write: the
-    /// response may be lost.
+    /// Applies `change` to the run record, and retries on conflict. If the response of a write is lost, `change` is
+    /// called again: it must detect that its write succeeded, and return [`Update::Keep`].
     pub(crate) async fn update(
         &self,
         mut change: impl FnMut(&mut RunRecord, &Snapshot) -> Result<Update, Error>,
@@ -156,7 +158,8 @@ impl Record {
     }
 }
 
-/// Merges the changes from `before` to `after` into the stored record. Keeps unknown fields of a newer operator.
+/// Merges the fields that differ between `before` and `after` into the stored record. Keeps fields that this version
+/// does not know, from a newer operator.
 fn merged(secret: &Snapshot, before: &RunRecord, after: &RunRecord) -> Map<String, Value> {
     let fields = |json: &[u8]| serde_json::from_slice::<Map<_, _>>(json).unwrap_or_default();
     let stored = secret.data.get(key::RECORD).map(Vec::as_slice);
@@ -173,7 +176,7 @@ fn may_pass(error: &StoreError) -> bool {
     error.is_passing() || matches!(error, StoreError::Conflict(_))
 }
 
-/// Fails if the state is in use: a run is active, or a lock is held.
+/// Fails if the state is in use: a run is active, or the state is locked.
 pub(crate) fn busy(key: &Key, record: &RunRecord) -> Result<(), Error> {
     let Key { namespace, name } = key;
     if record.number > 0 && record.phase != RunPhase::Recorded {
@@ -194,13 +197,13 @@ pub(crate) fn busy(key: &Key, record: &RunRecord) -> Result<(), Error> {
     }
 }
 
-/// Quotes `text` for a command.
+/// Quotes `text` as an argument of a shell command.
 pub(crate) fn quoted(text: &str) -> Cow<'_, str> {
-    // Only a NUL cannot be quoted. Ids contain none.
+    // Fails only if `text` contains NUL. Ids contain none.
     shlex::try_quote(text).unwrap_or(Cow::Borrowed("''"))
 }
 
-/// Describes a lock.
+/// Formats operation, holder, time and id of a lock.
 pub(crate) fn tell(lock: &StateLock) -> String {
     format!(
         "{} by {} since {} (lock {})",

@@ -1,4 +1,4 @@
-//! Selection of the resources of a command, and one change of each.
+//! Selects the resources of a command, and patches each of them.
 
 use alustan_api::Terraform;
 use alustan_api::reason::current;
@@ -11,7 +11,7 @@ use crate::condition::reason;
 use crate::error::Error;
 use crate::print;
 
-/// Resources by name, by reason, or all of them.
+/// Resources selected by name or by reason, or all resources.
 #[derive(Debug, Args)]
 #[command(group(ArgGroup::new("which").args(["names", "all", "reason"]).required(true).multiple(true)))]
 pub(crate) struct Selection {
@@ -24,7 +24,7 @@ pub(crate) struct Selection {
     /// Only resources whose condition Ready has this reason.
     #[arg(long)]
     reason: Option<String>,
-    /// All namespaces; with --all or --reason.
+    /// Select in all namespaces. Use with --all or --reason, not with names.
     #[arg(short = 'A', long)]
     all_namespaces: bool,
 }
@@ -60,7 +60,7 @@ impl Selection {
         }
     }
 
-    /// Returns the selected resources. Fails on an unknown name, before any resource is changed.
+    /// Returns the selected resources. Fails on an unknown name, before the command changes a resource.
     async fn selected(&self, cluster: &Cluster) -> Result<Vec<Terraform>, Error> {
         let mut found = Vec::new();
         for name in &self.names {
@@ -87,7 +87,8 @@ impl Selection {
     }
 }
 
-/// Returns true if condition Ready of `tf` has the reason `wanted`, also by its earlier name. `None` matches any reason.
+/// Whether condition Ready of `tf` has the reason `wanted`. Earlier names of a reason match its current name. `None`
+/// matches any reason.
 fn has_reason(tf: &Terraform, wanted: Option<&str>) -> bool {
     wanted.is_none_or(|wanted| reason(tf).map(current) == Some(current(wanted)))
 }

@@ -26,7 +26,8 @@ pub(crate) struct Graph {
 type Node = [String; 3];
 
 impl Graph {
-    /// Builds the graph of `all`. The namespaces `hidden` cannot be listed: a dependency there may exist or not.
+    /// Builds the graph of `all`. The user cannot list the namespaces in `hidden`: dependencies in them have state
+    /// `hidden`, other unknown dependencies have state `missing`.
     pub(crate) fn of(all: &[Terraform], hidden: &BTreeSet<String>) -> Self {
         let mut graph = Self {
             nodes: all.iter().map(|tf| (Key::of(tf), node(tf))).collect(),
@@ -62,7 +63,8 @@ impl Graph {
         self.nodes.keys().map(|key| key.namespace.clone()).collect()
     }
 
-    /// Returns the subgraph of `keys`, all their dependencies and, if `below` is set, all their dependents.
+    /// Returns the subgraph of `keys`, all their direct and indirect dependencies and, if `below` is set, all their
+    /// direct and indirect dependents.
     pub(crate) fn around(self, keys: impl IntoIterator<Item = Key>, below: bool) -> Self {
         let keys: Vec<Key> = keys.into_iter().collect();
         let mut kept = reachable(keys.clone(), &self.dependencies);
@@ -83,7 +85,7 @@ impl Graph {
         }
     }
 
-    /// Formats the tree as a table for a reader in the namespace `here`.
+    /// Formats the tree as a table. Names of resources in namespace `here` have no namespace prefix.
     pub(crate) fn render(&self, here: &str) -> String {
         let header = ["NAME", "STATE", "READY", "REASON"].map(str::to_owned);
         let mut printer = Printer {
@@ -95,7 +97,7 @@ impl Graph {
         let has_dependencies = |key: &Key| self.dependencies.contains_key(key);
         let roots = self.nodes.keys().filter(|key| !has_dependencies(key));
         roots.for_each(|root| printer.print(root, "", ""));
-        // The remaining resources are on cycles or below them.
+        // The remaining resources are part of a dependency cycle, or dependents of such resources.
         for key in self.nodes.keys() {
             if !printer.printed.contains(key) {
                 printer.print(key, "", "");
@@ -113,7 +115,8 @@ struct Printer<'a> {
 }
 
 impl<'a> Printer<'a> {
-    /// Prints `key` after `branch`, and its dependents after `indent`.
+    /// Adds the rows of `key` and, recursively, of its dependents. The name of `key` follows `branch`. The branches of
+    /// its dependents follow `indent`.
     fn print(&mut self, key: &'a Key, branch: &str, indent: &str) {
         let name = format!("{branch}{}", key.seen_from(self.here));
         if !self.printed.insert(key) {
@@ -143,7 +146,8 @@ impl<'a> Printer<'a> {
     }
 }
 
-/// Returns the dependencies of `tf`, by name and by selector among `all`.
+/// Returns the dependencies of `tf`: resources that it references by name, and resources in `all` that its selectors
+/// match.
 fn dependencies(tf: &Terraform, all: &[Terraform]) -> BTreeSet<Key> {
     let by_name = named(tf).into_iter().map(|named| named.key);
     let selectors = outputs_refs(tf).filter(|(_, of)| of.selector.is_some());

@@ -27,13 +27,14 @@ use crate::record::Record;
 /// (<https://kubernetes.io/docs/reference/labels-annotations-taints/#batchkubernetesio-job-name>).
 const JOB_NAME: &str = "batch.kubernetes.io/job-name";
 
-/// Poll interval for the start of a Job or pod.
+/// Poll interval while the command waits for a Job or a pod to start.
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// Maximum size of a log printed from a run report, in bytes.
 const LONGEST: u64 = 1 << 20;
 
-/// Print the log of a run. If its pod is gone and the run failed, print the end of the log.
+/// Print the log of a run. If the run failed and its pod no longer exists, print the end of the log from the run
+/// report.
 #[derive(Debug, Args)]
 pub(crate) struct Logs {
     /// Name of the resource.
@@ -52,7 +53,7 @@ impl Logs {
         let tf = cluster.resource(&self.name).await?;
         let (pod, container) = match self.pod(cluster, &tf).await {
             Err(Error::Refused(why)) if !self.follow => {
-                // Empty if the user may not read the run report.
+                // Empty if the user has no permission to read the run report.
                 let logs = Record::of(cluster, &tf).reported().await;
                 return match self.kept(cluster, &tf, &logs).await {
                     Some((run, log)) => {
@@ -88,13 +89,13 @@ impl Logs {
         }
     }
 
-    /// Returns the names of the pod of the run and of its container.
+    /// Returns the name of the pod of the run, and the name of its container.
     async fn pod(&self, cluster: &Cluster, tf: &Terraform) -> Result<(String, String), Error> {
         let job = self.job(cluster, tf).await?;
         self.started(cluster, &job).await
     }
 
-    /// Returns the number of the selected run and the end of its log, from the `logs` of the run report.
+    /// Returns the number of the selected run and the end of its log. `logs` is the data of the run report.
     async fn kept(
         &self,
         cluster: &Cluster,
@@ -109,7 +110,7 @@ impl Logs {
         Some((run, log))
     }
 
-    /// Returns the name of the Job of the run. Waits for the Job with `--follow`.
+    /// Returns the name of the Job of the run. With `--follow`, waits until the Job exists.
     async fn job(&self, cluster: &Cluster, tf: &Terraform) -> Result<String, Error> {
         loop {
             let jobs = self.jobs(cluster).await?;
@@ -164,8 +165,8 @@ impl Logs {
         Error::Refused(said)
     }
 
-    /// Returns the names of the pod of `job` and of its container, which has started. Waits for the start with
-    /// `--follow`.
+    /// Returns the name of the pod of `job`, and the name of its container, once the container has started. Without
+    /// `--follow`, does not wait for the start and returns an error.
     async fn started(&self, cluster: &Cluster, job: &str) -> Result<(String, String), Error> {
         let list = ListParams::default().labels(&format!("{JOB_NAME}={job}"));
         let what = format!("list the pods of Job {}", cluster.key(job));
@@ -196,7 +197,7 @@ impl Logs {
     }
 }
 
-/// Start state of the container of a pod.
+/// State of the container of a pod.
 #[derive(Debug, PartialEq, Eq)]
 enum Start {
     /// The container with this name has started.
@@ -246,14 +247,16 @@ fn job_of(name: &str, run: i64, jobs: &[String]) -> Option<String> {
     wanted.find(|job| jobs.contains(job))
 }
 
-/// Returns the run `wanted` if `keys` of a report contain its log. Without `wanted`, returns the last run with a log.
+/// Returns the run `wanted` if the run report contains its log. Without `wanted`, returns the last run with a log.
+/// `keys` are the keys of the run report.
 fn kept_run<'a>(wanted: Option<i64>, keys: impl Iterator<Item = &'a String>) -> Option<i64> {
     let runs = keys.filter_map(|it| key::log_of(it));
     runs.filter(|run| wanted.is_none_or(|wanted| wanted == *run))
         .max()
 }
 
-/// Formats the runs whose logs `keys` of a report contain, as the end of a message.
+/// Formats the numbers of the runs whose logs the run report contains, as the end of a message. `keys` are the keys of
+/// the run report.
 fn others<'a>(keys: impl Iterator<Item = &'a String>) -> String {
     let mut runs: Vec<i64> = keys.filter_map(|it| key::log_of(it)).collect();
     runs.sort_unstable();
@@ -276,12 +279,13 @@ fn last(jobs: &[String]) -> Option<String> {
     numbered.max().map(|(_, job)| job.clone())
 }
 
-/// Parses the run number in the name of a Job.
+/// Returns the run number in the name of a Job.
 fn number(job: &str) -> Option<i64> {
     job.rsplit_once('-')?.1.parse().ok()
 }
 
-/// Decompresses a log of a report, at most [`LONGEST`] bytes: a module can write anything into a report.
+/// Decompresses a log from the run report, up to [`LONGEST`] bytes: module code can write any bytes into the run
+/// report.
 fn unpacked(packed: &[u8]) -> Option<Vec<u8>> {
     let mut log = Vec::new();
     let unpacked = GzDecoder::new(packed);

@@ -44,7 +44,7 @@ impl Plan {
     }
 }
 
-/// Returns the plan text in `secret`; `None` if it is the text of another plan.
+/// Returns the plan text in `secret`. `None` if the Secret contains the text of another plan.
 fn text(secret: &Secret, plan: &Pending) -> Option<String> {
     let data = secret.data.as_ref()?;
     let of_it = data.get(plan_key::ID)?.0 == plan.id.as_bytes();

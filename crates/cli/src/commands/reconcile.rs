@@ -1,4 +1,4 @@
-//! `reconcile`: requests a reconcile with a new retry budget.
+//! `reconcile`: requests a reconciliation and resets the retry budget.
 
 use alustan_api::{APPLY_AT, RECONCILE_AT};
 use clap::Args;
@@ -9,19 +9,18 @@ use crate::cluster::Cluster;
 use crate::error::Error;
 use crate::selection::Selection;
 
-/// Request a reconcile with a new retry budget.
+/// Request a reconciliation and reset the retry budget.
 #[derive(Debug, Args)]
 pub(crate) struct Reconcile {
     #[command(flatten)]
     selection: Selection,
-    /// Also correct drift with `driftDetection.mode: Report` or `Ignore`; the default for these modes is only a drift
-    /// check.
+    /// Correct drift also with `driftDetection.mode: Report` or `Ignore`. By default, these modes only check for drift.
     #[arg(long)]
     apply: bool,
 }
 
 impl Reconcile {
-    /// Sets the annotation `reconcile-at`. Sets `apply-at` with `--apply`, and removes it otherwise.
+    /// Sets annotation [`RECONCILE_AT`]. With `--apply`, sets [`APPLY_AT`] to the same value; otherwise removes it.
     pub(crate) async fn run(&self, cluster: &Cluster) -> Result<(), Error> {
         let now = Timestamp::now().to_string();
         let applies = self.apply.then_some(&now);

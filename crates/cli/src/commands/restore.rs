@@ -1,5 +1,5 @@
-//! `restore`: requests that the operator binds the run record of an earlier resource of the same name, for example
-//! from a backup, to a resource.
+//! `restore`: requests that the operator assigns the run record of an earlier resource with the same name, for example
+//! from a backup, to the new resource.
 
 use std::time::{Duration, Instant};
 
@@ -21,14 +21,15 @@ use crate::error::Error;
 use crate::print;
 use crate::record::Record;
 
-/// Time limit for the operator to bind the run record.
+/// Time limit for the operator to assign the run record to the new resource.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Poll interval of the run record.
 const INTERVAL: Duration = Duration::from_millis(500);
 
-/// Continue the state and the run numbers of an earlier resource of the same name, after its Secrets were restored from a backup.
+/// Continue the state and the run numbers of an earlier resource with the same name, after its Secrets were restored
+/// from a backup.
 ///
-/// The first plan then waits for approval, unless it is empty.
+/// The first plan then waits for approval, unless it has no changes.
 #[derive(Debug, Args)]
 pub(crate) struct Restore {
     /// Name of the resource.
@@ -36,7 +37,7 @@ pub(crate) struct Restore {
 }
 
 impl Restore {
-    /// Marks the run record and waits until the operator has bound it.
+    /// Annotates the run record, and waits until the operator has assigned it to the resource.
     pub(crate) async fn run(&self, cluster: &Cluster) -> Result<(), Error> {
         let tf = cluster.resource(&self.name).await?;
         let key = cluster.key(&self.name);
@@ -77,7 +78,7 @@ impl Restore {
 /// Returns the Secret with the run record.
 ///
 /// # Errors
-/// If it does not exist, or the API server does not answer.
+/// If the Secret does not exist, or the API server does not respond.
 async fn find(cluster: &Cluster, key: &Key) -> Result<Secret, Error> {
     let name = names::record(&key.name);
     let what = format!("read Secret {name} of {key}");
@@ -94,7 +95,7 @@ async fn find(cluster: &Cluster, key: &Key) -> Result<Secret, Error> {
 /// Checks that `found` is the run record of an earlier resource with the name of `tf`.
 ///
 /// # Errors
-/// If it belongs to another resource or is not a run record.
+/// If `found` belongs to a resource with another name, or is not a run record.
 fn check(tf: &Terraform, found: &Secret) -> Result<(), Error> {
     if orphans::is_left_behind(tf, found.labels(), Component::Record) {
         return Ok(());
@@ -112,7 +113,7 @@ fn check(tf: &Terraform, found: &Secret) -> Result<(), Error> {
     )))
 }
 
-/// Returns the progress that the last run had reported when the backup was made.
+/// Returns the progress of the last run from the run report in the backup.
 async fn told(record: &Record) -> Told {
     let reported = record.reported().await;
     let Some(progress) = reported.get(key::PROGRESS) else {
@@ -123,7 +124,7 @@ async fn told(record: &Record) -> Told {
     })
 }
 
-/// Returns the warning about a run that had not ended when the backup was made.
+/// Returns the warning about a run that had not ended at the time of the backup.
 fn open(key: &Key, number: i64) -> String {
     let Key { namespace, name } = key;
     format!(
@@ -134,7 +135,7 @@ fn open(key: &Key, number: i64) -> String {
     )
 }
 
-/// Requests the restore.
+/// Requests the restore: sets annotation [`labels::RESTORE_TO`] of the run record `found` to the uid of `tf`.
 async fn mark(cluster: &Cluster, tf: &Terraform, found: &Secret) -> Result<(), Error> {
     let name = found.name_any();
     let body = json!({"metadata": {
@@ -151,10 +152,11 @@ async fn mark(cluster: &Cluster, tf: &Terraform, found: &Secret) -> Result<(), E
     call(&what, marked).await.map(drop)
 }
 
-/// Waits until the run record belongs to `tf`.
+/// Waits until the operator has assigned the run record to `tf`: its label [`labels::UID`] is the uid of `tf`.
 ///
 /// # Errors
-/// If the API server does not answer, or the operator does not restore in time: with condition Ready of `tf`.
+/// If the API server does not respond, or the operator does not assign the run record in time. The error contains
+/// state, reason and message of `tf`.
 async fn wait(cluster: &Cluster, tf: &Terraform, key: &Key) -> Result<(), Error> {
     let name = names::record(&key.name);
     let what = format!("read Secret {name} of {key}");

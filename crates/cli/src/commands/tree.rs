@@ -57,8 +57,8 @@ impl Tree {
     }
 }
 
-/// Returns `found` with the resources of every namespace that they name, directly or indirectly, and the namespaces
-/// that cannot be listed.
+/// Adds the resources of each namespace that the resources in `found` reference, directly or indirectly. Returns all
+/// resources, and the namespaces that the user cannot list.
 async fn with_others(
     cluster: &Cluster,
     mut found: Vec<Terraform>,

@@ -1,4 +1,4 @@
-//! `unlock`: releases a lock without a holder.
+//! `unlock`: releases a lock whose holder has terminated.
 
 use alustan_api::Terraform;
 use alustan_api::run::RunRecord;
@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::print;
 use crate::record::{Record, Update, quoted, tell};
 
-/// Release the lock of a managed state. For other states, print how the engine releases it.
+/// Release the lock of a managed state. For other states, print the commands of the engine that release it.
 #[derive(Debug, Args)]
 pub(crate) struct Unlock {
     /// Name of the resource.
@@ -40,7 +40,8 @@ impl Unlock {
     }
 }
 
-/// Removes the lock `id` from `record`. A missing lock is a success if an earlier attempt was `tried`.
+/// Removes the lock `id` from `record`. If `tried` is true, an earlier attempt may have removed the lock, and a missing
+/// lock is a success.
 fn release(key: &Key, record: &mut RunRecord, id: &str, tried: bool) -> Result<Update, Error> {
     match record.lock.take() {
         Some(lock) if lock.id == id => Ok(Update::Write),
@@ -53,7 +54,7 @@ fn release(key: &Key, record: &mut RunRecord, id: &str, tried: bool) -> Result<U
     }
 }
 
-/// Returns the instructions to release the lock of a state that only the engine can access.
+/// Returns the instructions to release the lock of a state that is not managed, with the engine.
 fn elsewhere(tf: &Terraform, lock: &str) -> String {
     let status = tf.status.as_ref();
     let address = status.and_then(|status| status.state_address.as_deref());

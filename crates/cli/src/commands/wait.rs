@@ -16,15 +16,16 @@ use crate::condition::{holds, reason};
 use crate::error::Error;
 use crate::print;
 
-/// Refresh interval of the line on a terminal.
+/// Refresh interval of the progress line on a terminal.
 const TICK: Duration = Duration::from_secs(1);
-/// Time for the operator to read the repository after its interval.
+/// Time in which the operator reads the repository after `gitRepo.interval` has elapsed.
 const READ: Duration = Duration::from_secs(10);
 
 /// Wait until a resource is ready, and show the progress.
 ///
-/// A resource that is stalled at the start of the wait has one `gitRepo.interval` to recover, in which the operator
-/// reads a commit that was just pushed. With --revision or --generation, earlier conditions do not count.
+/// If the resource is stalled at the start, the command waits for one more `gitRepo.interval`, in which the operator
+/// reads a commit that was just pushed. With --revision or --generation, the command ignores conditions until the
+/// status has this revision or generation.
 #[derive(Debug, Args)]
 pub(crate) struct Wait {
     /// Name of the resource.
@@ -48,7 +49,7 @@ struct Wanted {
 }
 
 impl Wanted {
-    /// Returns true if the status of `tf` covers the wanted revision and generation.
+    /// Whether the status of `tf` has the wanted revision, and the wanted generation or a later one.
     fn is_reached(&self, tf: &Terraform) -> bool {
         let status = tf.status.as_ref();
         let observed = status.and_then(|status| status.observed_generation);
@@ -68,7 +69,7 @@ impl Wanted {
 }
 
 impl Wait {
-    /// Waits until the resource is ready, at most `timeout`.
+    /// Waits until the resource is ready, for at most `timeout`.
     pub(crate) async fn run(&self, cluster: &Cluster) -> Result<(), Error> {
         let found = cluster.resource(&self.name).await?;
         let mut progress = Progress::new();
@@ -121,7 +122,7 @@ impl Wait {
     }
 }
 
-/// Decides when to stop waiting for a resource that cannot become ready.
+/// Decides when the command stops waiting for a resource that cannot become ready.
 #[derive(Default)]
 struct Patience {
     has_begun: bool,
@@ -156,8 +157,10 @@ impl Patience {
         Ok(())
     }
 
+    /// Checks the deadline of a stalled resource.
+    ///
     /// # Errors
-    /// The reason why the resource is still stalled at the deadline.
+    /// The reason why the resource is still stalled when its deadline has passed.
     fn check(&mut self) -> Result<(), Error> {
         match self.stalled.take_if(|(until, _)| *until <= Instant::now()) {
             Some((_, why)) => Err(Error::Refused(why)),
@@ -183,7 +186,7 @@ fn gone(key: &Key) -> Error {
     Error::Refused(format!("{key} was deleted during the wait"))
 }
 
-/// Parses a duration in the format of Kubernetes. Refuses negative ones.
+/// Parses a duration in the format of Kubernetes. Refuses negative durations.
 fn duration(text: &str) -> Result<Duration, String> {
     let parsed: kube::core::Duration = text
         .parse()
@@ -211,9 +214,9 @@ enum Verdict {
     Ready,
     /// The resource is being deleted; with the message of its status.
     Deleted(String),
-    /// Only a change of the spec, the repository or the cluster can fix the resource; with the reason.
+    /// Only a change of the spec, the repository or the cluster can make the resource ready; with the reason.
     Stalled(String),
-    /// The operator has not finished.
+    /// The operator has not finished the reconciliation.
     NotYet,
 }
 
@@ -265,7 +268,7 @@ impl Progress {
         }
     }
 
-    /// Shows the observed resource.
+    /// Shows the progress of `tf`.
     fn seen(&mut self, tf: &Terraform) -> Result<(), Error> {
         let now = describe(tf);
         let changed = now != self.last;
@@ -278,7 +281,7 @@ impl Progress {
         Ok(())
     }
 
-    /// Redraws the line. The terminal truncates it instead of wrapping it: only a single line can be overwritten.
+    /// Redraws the progress line. Disables line wrapping, because only a single line can be overwritten.
     fn draw(&self) {
         if self.live {
             let (elapsed, last) = (self.elapsed(), print::visible(&self.last));
@@ -293,7 +296,7 @@ impl Progress {
         print::note(&format!("watch failed, retrying: {error}"));
     }
 
-    /// Ends the line, so that later output starts on a new line.
+    /// Ends the progress line, so that later output starts on a new line.
     fn end(&self) {
         if self.live {
             let _ = writeln!(std::io::stdout());

@@ -6,7 +6,7 @@ use std::cmp::Ordering;
 use alustan_api::run::Lineage;
 use alustan_state::head::StateHead;
 
-/// Checks whether `new` may replace `old`. `same` means that both are byte-identical.
+/// Checks whether state `new` may replace state `old`. `same` means that both files are byte-identical.
 ///
 /// # Errors
 /// The reason why `new` may not replace `old`.
@@ -36,7 +36,8 @@ pub(super) fn check(new: &StateHead, old: &StateHead, same: bool) -> Result<(), 
     }
 }
 
-/// Returns true if the operator will refuse a state of this lineage until it is adopted (rule 11).
+/// Whether the next run will refuse the state `new` because of its lineage, unless `spec.backend.adopt` is true (rule
+/// 11). `known` is the lineage in the run record.
 pub(super) fn is_foreign(known: &Lineage, new: &StateHead) -> bool {
     let Some(lineage) = new.lineage.as_ref().filter(|_| new.things > 0) else {
         return false;

@@ -10,7 +10,7 @@ use crate::record::Record;
 /// Returns the run record of `tf`.
 ///
 /// # Errors
-/// The state is not managed.
+/// If the state of `tf` is not managed.
 pub(super) async fn managed(cluster: &Cluster, tf: &Terraform) -> Result<Record, Error> {
     let record = Record::of(cluster, tf);
     if record.is_managed(tf).await? {

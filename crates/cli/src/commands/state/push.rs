@@ -1,5 +1,5 @@
-//! `state push`: writes a new version of the state from a file. Holds the lock of the state in the run record, like a
-//! run that applies.
+//! `state push`: writes a new version of the state from a file. During the write, it holds the lock of the state in the
+//! run record, as an apply does.
 
 use std::fs;
 use std::path::PathBuf;
@@ -29,7 +29,7 @@ pub(crate) struct Push {
     name: String,
     /// File with the state.
     file: PathBuf,
-    /// Ignore lineage, serial number and an unsaved state of a run; replace a lost state.
+    /// Skip the checks of lineage, serial number and unsaved state; replace a lost state.
     #[arg(long)]
     force: bool,
 }
@@ -41,7 +41,7 @@ struct NewState {
 }
 
 impl Push {
-    /// Pushes the state under a lock.
+    /// Acquires the lock of the state, pushes the state and releases the lock.
     pub(crate) async fn run(&self, cluster: &Cluster) -> Result<(), Error> {
         let new = self.read()?;
         let tf = cluster.resource(&self.name).await?;
@@ -109,7 +109,7 @@ impl Push {
         Ok(describe(&store).await)
     }
 
-    /// Opens the current state. A lost state does not count as an empty one: the push then requires `--force`.
+    /// Opens the current state. If the state is lost, fails without `--force`, instead of treating the state as empty.
     async fn open(
         &self,
         record: &Record,
@@ -161,10 +161,10 @@ fn lock(now: Timestamp) -> StateLock {
     }
 }
 
-/// Takes the lock in `record`. Succeeds if this push already holds it.
+/// Acquires the lock in `record`. Succeeds if this push already holds it.
 ///
 /// # Errors
-/// A run is active, another lock is held, or a run has an unsaved state.
+/// If a run is active, another process holds the lock, or `is_unsaved` is true: an earlier run has an unsaved state.
 fn take(
     key: &Key,
     record: &mut RunRecord,
@@ -184,7 +184,8 @@ fn take(
     Ok(Update::Write)
 }
 
-/// Releases the lock and, if a state was pushed, records the state and its number of `slots`.
+/// Releases the lock. `slots` is set after a successful push: records that the state exists, and the number of slots
+/// that it needs.
 fn give_back(record: &mut RunRecord, lock: &StateLock, slots: Option<u32>) -> Update {
     let found = record.clone();
     record.lock.take_if(|held| held == lock);
@@ -199,7 +200,7 @@ fn give_back(record: &mut RunRecord, lock: &StateLock, slots: Option<u32>) -> Up
     }
 }
 
-/// Prints warnings: a run started during the push, or the operator will refuse the lineage.
+/// Prints a warning if a run started during the push, and if the next run will refuse the lineage of the state.
 fn report(key: &Key, before: &RunRecord, after: &RunRecord, head: &StateHead) {
     let Key { namespace, name } = key;
     if after.number != before.number {

@@ -19,7 +19,8 @@ use crate::error::Error;
 use crate::print;
 use crate::record::Record;
 
-/// Opens the state of the resource of `record`, with `slots` and the identifier `writer` for writes.
+/// Opens the managed state of the resource of `record`, with the slots `slots`. `writer` identifies this process in
+/// writes.
 pub(super) async fn open(
     record: &Record,
     slots: Vec<String>,
@@ -37,7 +38,7 @@ pub(super) async fn open(
     .await
 }
 
-/// Returns no additional slots: for read access.
+/// Provides no additional slots, for read access.
 pub(super) struct NoSlots;
 
 #[async_trait]
@@ -49,7 +50,7 @@ impl MoreSlots for NoSlots {
     fn giving_up_previous(&self) {}
 }
 
-/// Creates the Secrets of a state, as the operator does for a run.
+/// Creates the Secrets of a managed state, as the operator does for a run.
 #[derive(Clone)]
 pub(super) struct Maker {
     api: Api<Secret>,
@@ -67,12 +68,13 @@ impl Maker {
         }
     }
 
-    /// Returns the highest number of slots that a state without room requested; 0 if none did.
+    /// Returns the highest number of slots that writes requested because the existing slots were too few. 0 if there
+    /// was no request.
     pub(super) fn slots_wanted(&self) -> u32 {
         self.wanted.load(Ordering::Relaxed)
     }
 
-    /// Creates the missing ones of `slots` slots. Returns the names of all slots.
+    /// Creates the missing Secrets of the first `slots` slots. Returns the names of these slots.
     pub(super) async fn slots(&self, slots: u32) -> Result<Vec<String>, Error> {
         let state = self.state(slots);
         for slot in secrets::slots(&self.tf, &state) {
@@ -89,7 +91,7 @@ impl Maker {
     /// Returns true if the pointer exists.
     ///
     /// # Errors
-    /// The pointer belongs to another resource.
+    /// If the pointer belongs to another resource.
     pub(super) async fn has_pointer(&self) -> Result<bool, Error> {
         let name = self.state(0).pointer;
         let what = format!("read Secret {name}");
