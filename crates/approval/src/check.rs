@@ -5,7 +5,7 @@ use alustan_expressions::{Nothing, check as check_expression};
 
 use crate::PLAN;
 
-/// A rule that cannot judge plans.
+/// Rule with an invalid expression.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("spec.approval.rules[{index}].when: {what}")]
 pub struct BadRule {
@@ -15,11 +15,11 @@ pub struct BadRule {
     pub what: String,
 }
 
-/// Checks that `rules` can judge plans. Evaluates nothing, so that no rule can keep the caller busy. A rule whose check could not
-/// run passes until it judges a plan.
+/// Checks the expressions of `rules`. Does not evaluate them, so no rule can block the caller. Accepts a rule if the check could
+/// not run: [`judge`](crate::judge) then reports the error.
 ///
 /// # Errors
-/// The first rule that is not an expression over `plan`.
+/// The first rule whose expression is invalid, or cannot have a boolean result.
 pub fn check(rules: &[ApprovalRule]) -> Result<(), BadRule> {
     let checked =
         rules

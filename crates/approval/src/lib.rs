@@ -1,5 +1,5 @@
-//! Rules of `spec.approval.rules`: plans that need approval, and plans that must not be applied. Pure: the controller checks the
-//! rules, and the runner judges its plan by them.
+//! Evaluates `spec.approval.rules`: which plans need approval, and which plans must not be applied. The controller checks the
+//! rules, and the runner evaluates them on its plan. Pure.
 
 mod check;
 
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 pub use check::{BadRule, check};
 
-/// Subject of rules.
+/// Variable `plan` in the expressions of rules.
 const PLAN: Subject = Subject {
     name: "plan",
     fields: &["add", "change", "destroy", "resources"],
@@ -18,10 +18,10 @@ const PLAN: Subject = Subject {
     example: "plan.destroy > 0",
 };
 
-/// Maximum length of the reason why a rule could not be judged, in characters.
+/// Maximum length of the reason why a rule could not be evaluated, in characters.
 const LONGEST_REASON: usize = 300;
 
-/// Plan as rules see it: all changes, without reads and no-ops.
+/// Value of `plan` in the expressions of rules: all changes of a plan, without reads and no-ops.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Plan {
     /// Number of resources to create, including replaced ones.
@@ -59,7 +59,7 @@ pub struct Matched {
     pub then: RuleAction,
     /// Expression of the rule.
     pub when: String,
-    /// Reason why the rule could not be judged. Such a rule counts as matching.
+    /// Reason why the rule could not be evaluated. Such a rule counts as matching.
     pub unclear: Option<String>,
 }
 
@@ -78,7 +78,7 @@ impl std::fmt::Display for Matched {
     }
 }
 
-/// Returns the rules that match `plan`, in order. Includes rules that cannot be judged.
+/// Returns the rules that match `plan`, in order. Includes rules that could not be evaluated.
 pub fn judge(rules: &[ApprovalRule], plan: &Plan) -> Vec<Matched> {
     let rules = rules.iter().enumerate();
     let judged = |(index, rule): (usize, &ApprovalRule)| match holds(&rule.when, plan) {
@@ -89,7 +89,7 @@ pub fn judge(rules: &[ApprovalRule], plan: &Plan) -> Vec<Matched> {
     rules.filter_map(judged).collect()
 }
 
-/// Returns all `rules` as matching, because the reason `why` prevents judging them.
+/// Returns all `rules` as matching. `why` is the reason why they could not be evaluated.
 pub fn unjudged(rules: &[ApprovalRule], why: &str) -> Vec<Matched> {
     let rules = rules.iter().enumerate();
     rules
