@@ -6,7 +6,7 @@ use cel::{ParseErrors, Program};
 use crate::subject::{LONGEST, Nothing, Subject};
 use crate::thread::{STACK, apart};
 
-/// Names of types. The parser does not distinguish them from other names.
+/// Names of types in CEL. The parser does not distinguish them from names of variables.
 const TYPES: &[&str] = &[
     "bool",
     "bytes",
@@ -21,8 +21,8 @@ const TYPES: &[&str] = &[
     "uint",
 ];
 
-/// Checks that `expression` is over `subject` and may be `true` or `false`. Evaluates nothing, so that no expression can keep the
-/// caller busy.
+/// Checks that `expression` is valid, uses no variable other than `subject`, and may have a boolean result. Does not evaluate the
+/// expression, so no expression can block the caller.
 ///
 /// # Errors
 /// [`Nothing::Invalid`] with the cause, or [`Nothing::Unknown`] if the check could not run.
@@ -71,7 +71,7 @@ fn first(errors: &ParseErrors) -> String {
     format!("invalid CEL expression: {what} (line {line}, column {column})")
 }
 
-/// Returns whether the value is certainly neither true nor false.
+/// Whether the result is certainly not a boolean.
 fn is_no_bool(expr: &Expr, subject: Subject) -> bool {
     match expr {
         Expr::Literal(value) => !matches!(value, LiteralValue::Boolean(_)),
@@ -88,16 +88,16 @@ fn is_subject(expr: &IdedExpr, subject: Subject) -> bool {
     matches!(&expr.expr, Expr::Ident(name) if name == subject.name)
 }
 
-/// Names that are defined at a position of an expression, besides the subject.
+/// Variables that are defined at a position of an expression: the subject and the variables of the enclosing loops.
 struct Names<'a> {
     subject: Subject,
     bound: Vec<&'a str>,
-    /// Number of loops around the position.
+    /// Number of loops that enclose the position.
     loops: usize,
 }
 
 impl<'a> Names<'a> {
-    /// Fails at the first undefined name or field, and at loops that are nested too deep.
+    /// Checks that `expr` uses only defined variables and known fields, and that its loops are not nested too deep.
     fn check(&mut self, expr: &'a IdedExpr) -> Result<(), String> {
         match &expr.expr {
             Expr::Ident(name) => self.check_name(name),

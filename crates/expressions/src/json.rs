@@ -1,15 +1,15 @@
-//! Converts values of expressions to JSON, within a size limit.
+//! Converts results of expressions to JSON, up to a size limit.
 
 use cel::Value as Cel;
 use serde_json::{Map, Value};
 
-/// Maximum size of a value: bytes of text plus number of items.
+/// Maximum size of a result: bytes of strings and keys, plus number of values.
 const MOST: usize = 256 * 1024;
 
 /// Converts `value` to JSON.
 ///
 /// # Errors
-/// The cause, if JSON cannot represent the value or it is too large.
+/// The cause, if JSON cannot represent `value`, or `value` exceeds the size limit.
 pub(crate) fn of(value: &Cel) -> Result<Value, String> {
     convert(value, &mut MOST.clone())
 }

@@ -22,11 +22,11 @@ pub use subject::{Nothing, OBJECT, Subject};
 use subject::LONGEST_TIME;
 use thread::{STACK, apart};
 
-/// Evaluates `expression` for `value`, the subject.
+/// Evaluates `expression`, in which the variable of `subject` has the value `value`.
 ///
 /// # Errors
-/// If the expression is invalid, uses a field or an item that does not exist or takes too long, or if JSON cannot represent the
-/// result.
+/// If the expression is invalid or uses a field or an item that does not exist, if the evaluation exceeds its time limit, or if
+/// JSON cannot represent the result.
 pub fn evaluate(
     expression: &str,
     subject: Subject,
@@ -38,7 +38,8 @@ pub fn evaluate(
     })
 }
 
-/// Hides the subject once the CPU time of the thread is used up. Without the subject, an evaluation ends soon.
+/// Resolves variables to null once the CPU time of the thread exceeds `until`. Without the value of the subject, the evaluation
+/// ends soon.
 struct Clock {
     until: Duration,
     is_over: AtomicBool,
@@ -78,7 +79,7 @@ fn run(program: &Program, subject: Subject, value: &impl Serialize) -> Result<Va
         ExecutionError::UndeclaredReference(name) => {
             Nothing::Invalid(format!("undeclared reference {name:?}"))
         }
-        // Other messages would contain the values.
+        // The messages of other errors may contain values of the subject.
         _ => Nothing::Invalid("the expression cannot be evaluated for this value".to_owned()),
     })?;
     json::of(&result).map_err(Nothing::Invalid)

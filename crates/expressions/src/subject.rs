@@ -1,29 +1,30 @@
-//! Subjects of expressions, and the reasons why an expression has no value.
+//! Variables of expressions, and errors of checks and evaluations.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// Maximum length of an expression, in bytes. A longer one could be nested too deep for any stack.
+/// Maximum length of an expression, in bytes. A longer expression could be nested so deep that no stack suffices.
 pub(crate) const LONGEST: usize = 1000;
 
-/// Maximum CPU time of an expression. One that iterates over a large object for each of its elements would take minutes.
+/// Maximum CPU time of an evaluation. An expression that iterates over a large object for each element of this object would take
+/// minutes.
 pub(crate) const LONGEST_TIME: Duration = Duration::from_secs(2);
 
-/// Value that expressions refer to.
+/// Variable of expressions.
 #[derive(Clone, Copy, Debug)]
 pub struct Subject {
-    /// Name of the value in expressions.
+    /// Name of the variable.
     pub name: &'static str,
-    /// Fields of the value, if known in advance. Empty: any field.
+    /// Fields of the value, if they are known in advance. Empty: any field is allowed.
     pub fields: &'static [&'static str],
-    /// Maximum nesting depth of loops (`all`, `exists`, `map`, `filter`). Each level multiplies the work.
+    /// Maximum nesting depth of loops (`all`, `exists`, `map`, `filter`). Each level multiplies the CPU time.
     pub loops: usize,
-    /// Example of an expression that is true or false, for messages.
+    /// Example of an expression with a boolean result, for messages.
     pub example: &'static str,
 }
 
-/// An object of the cluster.
+/// Variable `object`: an object of the cluster.
 pub const OBJECT: Subject = Subject {
     name: "object",
     fields: &[],
@@ -31,7 +32,7 @@ pub const OBJECT: Subject = Subject {
     example: "object.status.ready == true",
 };
 
-/// Reason why an expression has no value.
+/// Error of a check or an evaluation.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 pub enum Nothing {
     /// The expression is invalid, or cannot be evaluated for this value.

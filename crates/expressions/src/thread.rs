@@ -1,11 +1,12 @@
-//! Threads with a large stack, for expressions that are nested as deep as they are long.
+//! Runs the parser and the evaluation in threads with a large stack, because expressions may be deeply nested.
 
 use crate::subject::Nothing;
 
-/// Stack size of the evaluating thread, in bytes. Only used pages take memory.
+/// Stack size of the thread, in bytes. Only the pages in use take memory.
 pub(crate) const STACK: usize = 64 * 1024 * 1024;
 
-/// Runs `work` in a separate thread. An expression may be nested as deep as it is long, and a panic must not affect the caller.
+/// Runs `work` in a separate thread with a stack of `stack` bytes. Expressions may be deeply nested, and a panic must not affect
+/// the caller.
 pub(crate) fn apart<T: Send>(
     stack: usize,
     work: impl FnOnce() -> Result<T, Nothing> + Send,
