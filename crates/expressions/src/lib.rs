@@ -38,8 +38,8 @@ pub fn evaluate(
     })
 }
 
-/// Resolves variables to null once the CPU time of the thread exceeds `until`. Without the value of the subject, the evaluation
-/// ends soon.
+/// Variable resolver that returns null once the CPU time of the thread exceeds `until`. Without the value of the subject, the
+/// evaluation ends soon.
 struct Clock {
     until: Duration,
     is_over: AtomicBool,
