@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 /// Folder of the chart.
 const CHART: &str = "deploy/helm/alustan";
 
-/// Paths of the shared files in the repository, and their names in the chart.
+/// Files that the chart shares with kustomize: path in the repository, and file name in the chart.
 const SHARED: [(&str, &str); 8] = [
     ("deploy/crd/terraforms.alustan.io.yaml", "crd.yaml"),
     ("deploy/kustomize/base/policies.yaml", "policies.yaml"),
@@ -30,8 +30,8 @@ const SHARED: [(&str, &str); 8] = [
     ("deploy/monitoring/dashboard.json", "dashboard.json"),
 ];
 
-/// Returns the generated files of the chart. Files in `fresh`, which other generators wrote, take precedence over the
-/// files at `root`.
+/// Returns the generated files of the chart. Files in `fresh`, which other generators created, take precedence over the
+/// files in the repository `root`.
 pub(crate) fn generated(
     root: &Path,
     fresh: &[(PathBuf, String)],
@@ -65,7 +65,7 @@ const TABLE: &str = "| value | default | |\n|---|---|---|\n";
 /// A key of `values.yaml`.
 #[derive(Debug, PartialEq)]
 struct Key {
-    /// Names, from the outermost key.
+    /// Names of the parent keys, outermost first, and of the key.
     path: Vec<String>,
     /// Text of the comment above the key.
     description: String,
@@ -73,7 +73,7 @@ struct Key {
     default: Option<Value>,
 }
 
-/// Parses the keys of `values.yaml`: each is on one line with its value, below a comment.
+/// Parses the keys of `values.yaml`. Each key is on one line with its value, below a comment.
 fn keys(text: &str) -> Result<Vec<Key>> {
     let mut path: Vec<String> = Vec::new();
     let mut comment: Vec<&str> = Vec::new();
@@ -111,7 +111,7 @@ fn keys(text: &str) -> Result<Vec<Key>> {
     Ok(keys)
 }
 
-/// Schema constraints that the type of a default value does not express, by key.
+/// Returns schema constraints in addition to the type of the default value, by key.
 fn constraints() -> Vec<(&'static str, Value)> {
     let name = json!({"type": "string", "pattern": "^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"});
     let names = json!({"items": name, "uniqueItems": true});
@@ -211,7 +211,7 @@ fn constraints() -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// Builds the schema of `values.yaml`. Refuses unknown keys.
+/// Builds the schema of `values.yaml`. The schema refuses unknown keys.
 fn schema(keys: &[Key]) -> Result<Value> {
     let mut constraints = constraints();
     let mut root = json!({
@@ -262,7 +262,7 @@ fn property(key: &Key, default: &Value, constraint: Option<Value>) -> Result<Val
     Ok(Value::Object(all))
 }
 
-/// Returns the position of the key at `path` in the schema.
+/// Returns the schema of the key at `path`. Adds it to the schema of its parent if it does not exist.
 fn place<'a>(root: &'a mut Value, path: &[String]) -> Result<&'a mut Value> {
     let mut place = root;
     for name in path {
@@ -273,7 +273,7 @@ fn place<'a>(root: &'a mut Value, path: &[String]) -> Result<&'a mut Value> {
     Ok(place)
 }
 
-/// Formats the keys with values as table rows.
+/// Formats the keys with a default value as table rows.
 fn table(keys: &[Key]) -> String {
     let cell = |text: &str| text.replace('|', "\\|");
     let mut rows = String::new();

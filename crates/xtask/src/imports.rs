@@ -1,7 +1,7 @@
-//! `cargo xtask imports` fails if files of a crate import from each other in a circle.
+//! `cargo xtask imports` fails if the files of a crate have cyclic imports: `a.rs` imports from `b.rs`, and `b.rs` from
+//! `a.rs`, directly or through other files.
 //!
-//! A re-export is resolved to the file that defines the item, so that neither a re-export nor a glob hides an import.
-//! Tests are excluded.
+//! Imports through re-exports and globs are resolved to the file that defines the item. Tests are excluded.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
@@ -25,10 +25,10 @@ const ITEMS: [&str; 9] = [
     "macro_rules",
 ];
 
-/// Checks the crates in `crates` of the repository `root`.
+/// Checks the crates in folder `crates` of the repository `root`.
 ///
 /// # Errors
-/// If the files of a crate import from each other in a circle, or a file cannot be read.
+/// If the files of a crate have cyclic imports, or a file cannot be read.
 pub(crate) fn check(root: &Path) -> Result<()> {
     let folder = root.join("crates");
     let entries =
@@ -59,7 +59,7 @@ struct Module {
     file: PathBuf,
     defined: BTreeSet<String>,
     imports: Vec<Import>,
-    /// Paths of two or more segments, outside of imports.
+    /// Paths of two or more segments in the code of the module, except `use` declarations.
     paths: Vec<Names>,
 }
 
@@ -72,7 +72,8 @@ struct Import {
 }
 
 impl Crate {
-    /// Reads the crate with the sources in `folder`. Skips the binary of a library crate: nothing imports from it.
+    /// Reads the crate with the sources in `folder`. Skips `main.rs` of a crate with `lib.rs`, because no other file
+    /// imports from it.
     fn read(folder: &Path) -> Result<Self> {
         let mut found = Self::default();
         let mut roots = ["lib.rs", "main.rs"]
@@ -84,7 +85,7 @@ impl Crate {
         Ok(found)
     }
 
-    /// Reads the module `names` in `file`, and its child modules below `folder`.
+    /// Reads the module with path `names` in `file`, and its child modules below `folder`.
     fn read_file(&mut self, names: &Names, file: &Path, folder: &Path) -> Result<()> {
         let text =
             std::fs::read_to_string(file).with_context(|| format!("read {}", file.display()))?;
@@ -103,7 +104,8 @@ impl Crate {
         Ok(())
     }
 
-    /// Adds the module `names` of `file` and its inline modules. Returns the modules in other files.
+    /// Adds the module with path `names` in `file`, and its inline modules. Returns the paths of the child modules that
+    /// have their own files.
     fn scan(&mut self, names: &Names, file: &Path, tokens: TokenStream) -> Vec<Names> {
         let mut scanner = Scanner {
             found: Module {
@@ -123,7 +125,8 @@ impl Crate {
         outside
     }
 
-    /// Returns the edges between files, each with one item that causes it.
+    /// Returns the imports between files: for each importing file, the files that it imports from, each with the name
+    /// of one imported item.
     fn edges(&self) -> BTreeMap<&Path, BTreeMap<&Path, String>> {
         let mut edges: BTreeMap<&Path, BTreeMap<&Path, String>> = BTreeMap::new();
         for (names, module) in &self.modules {
@@ -143,8 +146,8 @@ impl Crate {
         edges
     }
 
-    /// Resolves `path`, used in `from`, to the module that defines the item and the name of the item. Returns `None`
-    /// for a path to a module and for items of other crates.
+    /// Resolves `path`, used in module `from`. Returns the path of the module that defines the item, and the name of
+    /// the item. `None` for a path to a module and for items of other crates.
     fn resolve(
         &self,
         from: &Names,
@@ -206,7 +209,7 @@ impl Crate {
             .find_map(|path| self.resolve(base, &path, seen))
     }
 
-    /// Returns the shortest circle of imports: `a.rs uses X of b.rs, b.rs uses Y of a.rs`.
+    /// Returns the shortest import cycle: `a.rs uses X of b.rs, b.rs uses Y of a.rs`.
     fn circle(&self) -> Option<String> {
         let edges = self.edges();
         let circles = edges
@@ -233,7 +236,7 @@ fn named(file: &Path) -> String {
     parts.into_iter().rev().collect::<Vec<_>>().join("/")
 }
 
-/// Returns the shortest path from `start` to itself.
+/// Returns the shortest cycle that contains `start`.
 fn shortest_circle<'a>(
     edges: &BTreeMap<&'a Path, BTreeMap<&'a Path, String>>,
     start: &'a Path,
@@ -257,7 +260,7 @@ fn shortest_circle<'a>(
     None
 }
 
-/// Collects the items that a module defines, imports and names.
+/// Collects the definitions, imports and paths of a module.
 struct Scanner {
     found: Module,
     inline: Vec<(String, TokenStream)>,
@@ -265,7 +268,7 @@ struct Scanner {
 }
 
 impl Scanner {
-    /// Scans tokens. `of_module`: the tokens are items of the module, not of a block in it.
+    /// Scans tokens. `of_module` is true for tokens of the module itself, and false for tokens in a block.
     fn scan(&mut self, tokens: TokenStream, of_module: bool) {
         let tokens: Vec<TokenTree> = tokens.into_iter().collect();
         let mut rest = tokens.as_slice();
@@ -337,7 +340,7 @@ impl Scanner {
         rest
     }
 
-    /// Records the imports of a use tree below `prefix`.
+    /// Records the imports of the use tree `tree`, whose paths are relative to `prefix`.
     fn import(&mut self, prefix: &Names, tree: &[TokenTree], is_public: bool) {
         let mut path = prefix.clone();
         let mut name = None;

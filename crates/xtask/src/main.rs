@@ -23,19 +23,19 @@ enum Command {
         #[arg(long)]
         check: bool,
     },
-    /// Fail if the files of a crate import from each other in a circle.
+    /// Fail if the files of a crate have cyclic imports.
     Imports,
-    /// Fail if the texts of the project use paraphrases in place of the terms of the field.
+    /// Fail if the texts of the project contain too many paraphrases of terms of Kubernetes and Terraform.
     Prose,
     /// Generate the data files of a release; called by `hack/release`.
     #[command(subcommand)]
     Release(release::Release),
 }
 
-/// Alerts in the format of Prometheus.
+/// File with the alerting rules in the format of Prometheus.
 const ALERTS: &str = "deploy/monitoring/alerts.yaml";
 
-/// Source of the operator's flags.
+/// Source file with the flags of the operator.
 const FLAGS: &str = "crates/controller/src/args.rs";
 
 fn main() -> Result<()> {
@@ -96,7 +96,7 @@ fn generated() -> Result<Vec<(PathBuf, String)>> {
     Ok(files)
 }
 
-/// Converts the alerts to an object of the Prometheus operator
+/// Returns the alerting rules as a `PrometheusRule` of the Prometheus operator
 /// (<https://prometheus-operator.dev/docs/api-reference/api/#monitoring.coreos.com/v1.PrometheusRule>).
 fn prometheus_rule() -> Result<String> {
     let rules =

@@ -1,7 +1,7 @@
 //! `cargo xtask prose` fails if a kind of text of the project has more than one paraphrase per 1,000 words.
 //!
-//! A paraphrase is a phrase in place of the term that Kubernetes or Terraform uses, such as `goes on` for *resumes*:
-//! `paraphrases.txt`. Code blocks, inline code and generated files are not counted.
+//! A paraphrase is a phrase instead of the term that Kubernetes or Terraform uses, such as `goes on` for *resumes*.
+//! File `paraphrases.txt` contains the patterns. Code blocks, inline code and generated files are not counted.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -21,7 +21,7 @@ use crate::imports::{after_item, is_test};
 /// Maximum number of paraphrases per 1,000 words.
 const LIMIT: usize = 1;
 
-/// Regular expressions of paraphrases, one in each line.
+/// Regular expressions of paraphrases, one per line.
 const PATTERNS: &str = include_str!("paraphrases.txt");
 
 /// Folders and files that are read.
@@ -32,7 +32,7 @@ const PLACES: [&str; 9] = [
 /// Folders that are not read.
 const SKIPPED: [&str; 3] = ["target", "snapshots", "proptest-regressions"];
 
-/// Kinds of text, each with a rate.
+/// Kind of text. Each kind has its own rate of paraphrases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Kind {
     Comments,
@@ -61,7 +61,8 @@ struct Texts(BTreeMap<Kind, Vec<(String, PathBuf)>>);
 /// Counts the paraphrases in the repository `root` and prints the rates.
 ///
 /// # Errors
-/// If a rate is above [`LIMIT`], with all paraphrases of that kind, or a file cannot be read.
+/// If a rate is above [`LIMIT`], or a file cannot be read. The error lists the paraphrases of each kind whose rate is
+/// above the limit.
 pub(crate) fn check(root: &Path) -> Result<()> {
     let pattern = Regex::new(&PATTERNS.lines().collect::<Vec<_>>().join("|"))?;
     let mut texts = Texts::read(root)?;
@@ -172,7 +173,7 @@ impl Texts {
         Ok(())
     }
 
-    /// Adds the names of tests and, outside of tests, the string literals that have more than one word.
+    /// Adds the names of tests, and the string literals outside of tests that contain more than one word.
     fn add_rust(&mut self, path: &Path, tokens: TokenStream, is_in_test: bool) {
         let tokens: Vec<TokenTree> = tokens.into_iter().collect();
         let mut rest = tokens.as_slice();
@@ -249,7 +250,7 @@ fn has_extension(path: &Path, extensions: &[&str]) -> bool {
         .is_some_and(|found| extensions.iter().any(|extension| found == *extension))
 }
 
-/// Returns the text of the comments that fill a line, without their marks.
+/// Returns the text of full-line comments, without `mark`.
 fn comments(text: &str, mark: &str) -> String {
     let lines = text
         .lines()

@@ -3,7 +3,7 @@
 use anyhow::{Context, Result};
 use serde_json::Value;
 
-/// Renders the document from the CRD and the source of the flags (`crates/controller/src/args.rs`).
+/// Renders the document from the CRD and from the source file with the flags (`crates/controller/src/args.rs`).
 pub(crate) fn document(crd: &Value, flags: &str) -> Result<String> {
     let properties = crd
         .pointer("/spec/versions/0/schema/openAPIV3Schema/properties")
@@ -61,7 +61,7 @@ fn fields(schema: &Value, prefix: &str, rows: &mut Vec<String>) {
     }
 }
 
-/// Returns the schema of the nested fields of a field, and the path suffix for them.
+/// Returns the path suffix for the nested fields of `field`, and the schema that contains these fields.
 fn inside(field: &Value) -> (&'static str, &Value) {
     if let Some(items) = field.get("items") {
         return ("[]", items);
@@ -111,7 +111,7 @@ struct Flag {
     help: String,
 }
 
-/// Parses the flags in a source text: a comment, `#[arg(…)]`, the field.
+/// Parses the flags in the source of a clap struct. A flag consists of a doc comment, `#[arg(…)]` and the field.
 fn read_flags(source: &str) -> Vec<Flag> {
     let mut flags = Vec::new();
     let mut help: Vec<&str> = Vec::new();

@@ -1,4 +1,5 @@
-//! `cargo xtask release`: generates the data files of a release. `hack/release` builds, packages and calls it.
+//! `cargo xtask release`: generates the data files of a release. `hack/release` builds and packages the release, and
+//! calls this command.
 
 mod changelog;
 mod deploy;

@@ -22,8 +22,8 @@ fn section<'a>(changelog: &'a str, heading: &str) -> Option<Section<'a>> {
     sections(changelog).find(|it| it.heading.starts_with(heading))
 }
 
-/// Returns the notes of the released `version`. Its section must have a date, and the unreleased section must be
-/// empty.
+/// Returns the notes of the released `version`. The section of this version must have a date, and the unreleased
+/// section must be empty.
 pub(super) fn of_release(changelog: &str, version: &str) -> Result<String> {
     let unreleased = section(changelog, UNRELEASED)
         .with_context(|| format!("CHANGELOG.md has no section {UNRELEASED}"))?;
@@ -46,7 +46,7 @@ pub(super) fn of_release(changelog: &str, version: &str) -> Result<String> {
     Ok(format!("{}\n", released.text))
 }
 
-/// Returns the notes that `version` would have if it were released now.
+/// Returns the unreleased section. If it is empty, returns the notes of the released `version`.
 pub(super) fn of_next(changelog: &str, version: &str) -> Result<String> {
     match section(changelog, UNRELEASED) {
         Some(unreleased) if !unreleased.text.is_empty() => Ok(format!("{}\n", unreleased.text)),
@@ -54,7 +54,7 @@ pub(super) fn of_next(changelog: &str, version: &str) -> Result<String> {
     }
 }
 
-/// Returns true for the form 2026-01-31.
+/// Whether `text` has the form of a date: 2026-01-31.
 fn is_date(text: &str) -> bool {
     let parts: Vec<&str> = text.split('-').collect();
     parts.iter().map(|it| it.len()).eq([4, 2, 2])

@@ -1,4 +1,4 @@
-//! Copy of `deploy/` with the digests of a release instead of the tags and zeros of the repository.
+//! Creates a copy of `deploy/` in which the digests of a release replace image tags and placeholder digests.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use super::package::VERSION;
 /// Placeholder digest of `overlays/prod` in the repository.
 const ZEROS: &str = "sha256:0000000000000000000000000000000000000000000000000000000000000000";
 
-/// Overlay that becomes `install.yaml`.
+/// Kustomize overlay from which `hack/release/bundle` builds `install.yaml`.
 const OVERLAY: &str = "kustomize/release/kustomization.yaml";
 
 /// Copies the installation files into `folder`, with the digests of `images` in `registry`.
@@ -23,7 +23,7 @@ pub(super) fn write(root: &Path, folder: &Path, registry: &str, images: &Images)
         .get("controller")
         .context("the release has no image controller")?
         .digest;
-    // Base image of runner images: Terraform if the release has it.
+    // Default base image of runner images: Terraform if the release has an image with Terraform.
     let engines = images
         .iter()
         .filter_map(|(name, image)| Some((name, image, image.engine.as_ref()?)));
@@ -110,7 +110,8 @@ fn overlay(registry: &str, controller: &str, base: &str, catalogue: &str) -> Str
     )
 }
 
-/// Replaces texts in a file. Fails unless each occurs exactly once.
+/// Replaces texts in a file. `changes` contains pairs of old and new text. Fails unless each old text occurs exactly
+/// once.
 fn edit(path: &Path, changes: &[(&str, &str)]) -> Result<()> {
     let mut text = read(path)?;
     for (old, new) in changes {

@@ -16,9 +16,9 @@ const INDEX: &str = "application/vnd.oci.image.index.v1+json";
 /// An image of a release.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Image {
-    /// Digest of the index over all architectures: `sha256:…`.
+    /// Digest of the image index with all architectures: `sha256:…`.
     pub(crate) digest: String,
-    /// Digests of the manifests, by architecture.
+    /// Digests of the image manifests, by architecture.
     pub(crate) architectures: BTreeMap<String, String>,
     /// Version of the engine in the image, if any.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -11,7 +11,7 @@ use super::file_io::{self, read, sha256};
 use super::images::Images;
 use super::package::{REPOSITORY, VERSION};
 
-/// File with the checksums of all other files.
+/// File with the checksums of all other files of the release.
 const SUMS: &str = "SHA256SUMS";
 const PROVENANCE: &str = "provenance.intoto.json";
 
@@ -36,7 +36,7 @@ pub(super) fn write(dist: &Path, registry: &str, profile: &str) -> Result<()> {
     file_io::write(&dist.join(SUMS), lines.concat())
 }
 
-/// Returns the checksums of the files in `dist` and its folder `sbom`. Images are excluded: they have digests.
+/// Returns the checksums of the files in `dist` and its folder `sbom`. Excludes container images, which have digests.
 fn files(dist: &Path) -> Result<BTreeMap<String, String>> {
     let mut sums = BTreeMap::new();
     for folder in ["", "sbom/"] {
@@ -81,8 +81,8 @@ fn krew(sums: &BTreeMap<String, String>) -> Result<String> {
     ))
 }
 
-/// Builds the provenance of all files and images (<https://slsa.dev/spec/v1.0/provenance>), unsigned: the release
-/// workflow signs.
+/// Builds the unsigned provenance of all files and images (<https://slsa.dev/spec/v1.0/provenance>). The release
+/// workflow signs it.
 fn provenance(
     sums: &BTreeMap<String, String>,
     images: &Images,
