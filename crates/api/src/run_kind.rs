@@ -31,7 +31,7 @@ impl RunKind {
         }
     }
 
-    /// Returns the kind as it is written in names of Jobs and in `status`.
+    /// Returns the name of the kind for names of Jobs and for `status`.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Plan => "plan",
