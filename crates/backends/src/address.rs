@@ -32,7 +32,8 @@ pub fn address_of(inputs: &BackendInputs) -> Option<String> {
     Some(address(kind, &inputs.whole_config(), &inputs.environment))
 }
 
-/// Returns the address that `spec` alone determines; `None` if it is incomplete or the state is managed.
+/// Returns the address that `spec` determines without the environment of the engine; `None` if `spec` is incomplete or the state is
+/// managed.
 pub fn described(spec: &BackendSpec, owner: Owner<'_>) -> Option<String> {
     let backend = of(spec.provider?);
     if backend.managed() {

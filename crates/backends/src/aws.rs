@@ -8,7 +8,7 @@ use crate::backend::{Backend, Config, Environment, Invalid, Owner, Since, text};
 
 pub(crate) struct Aws;
 
-/// Arguments set to true for a custom endpoint: they disable checks and headers that only AWS supports.
+/// Arguments set to true for a custom endpoint: path-style URLs, and no checks and checksums that only AWS supports.
 const ONLY_AWS: &[&str] = &[
     "use_path_style",
     "skip_credentials_validation",
@@ -18,10 +18,10 @@ const ONLY_AWS: &[&str] = &[
     "skip_s3_checksum",
 ];
 
-/// Prefixes of arguments that select an identity other than that of the environment.
+/// Prefixes of arguments that select credentials other than those in the environment variables.
 const OF_ANOTHER: &[&str] = &["assume_role", "profile", "shared_"];
 
-/// Variables that override the endpoint, in order of precedence.
+/// Environment variables that override the endpoint, in order of precedence.
 const ENDPOINTS: &[&str] = &["AWS_ENDPOINT_URL_S3", "AWS_S3_ENDPOINT", "AWS_ENDPOINT_URL"];
 
 impl Backend for Aws {

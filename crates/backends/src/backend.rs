@@ -60,7 +60,7 @@ pub(crate) trait Backend: Sync {
         None
     }
 
-    /// Returns the objects to create before the first run.
+    /// Returns the bucket and the lock table to create if they do not exist.
     fn bootstrap(&self, _: &BackendSpec) -> Option<Bootstrap> {
         None
     }

@@ -1,4 +1,4 @@
-//! Any backend type of the engine, by type and configuration.
+//! State in a backend of any type that the engine supports. The resource sets the type and all arguments.
 
 use alustan_api::BackendSpec;
 

@@ -42,7 +42,7 @@ impl Backend for Http {
         "address"
     }
 
-    /// A server on loopback belongs to one pod.
+    /// Returns false for a server on loopback: each pod has its own.
     fn is_shared(&self, place: &str) -> bool {
         let host = place.split(['/', ':']).next().unwrap_or_default();
         !matches!(host, "" | "localhost" | "127.0.0.1" | "[")

@@ -99,7 +99,8 @@ pub fn is_managed(spec: Option<&BackendSpec>, module: Option<&str>) -> bool {
 
 /// Returns the backend configuration for the runner.
 ///
-/// `module`: type of the `backend` block in the module. `secret`: data of `spec.backend.secretRef`. `secrets`: Secrets of a managed state.
+/// `module`: type of the `backend` block in the module. `secret`: data of `spec.backend.secretRef`. `secrets`: names of the Secrets of a
+/// managed state.
 ///
 /// # Errors
 /// [`Error`] if the backend cannot be used.

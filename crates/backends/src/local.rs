@@ -1,4 +1,4 @@
-//! State in a file on the cache volume, only by explicit choice (rule 2): the state is lost with the volume.
+//! State in a file on the cache volume. The state is lost with the volume, so this provider is never the default (rule 2).
 
 use alustan_api::{BackendSpec, paths};
 use serde_json::json;
@@ -29,7 +29,7 @@ impl Backend for Local {
         text(config, "path").map(str::to_owned)
     }
 
-    /// Each resource has its own cache volume.
+    /// Returns false: each resource has its own cache volume.
     fn is_shared(&self, _: &str) -> bool {
         false
     }

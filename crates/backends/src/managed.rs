@@ -15,7 +15,7 @@ impl Backend for Managed {
         "http"
     }
 
-    /// Address and password are environment variables, because they differ per run.
+    /// Returns no arguments: the runner passes address and password, which differ per run, as environment variables.
     fn config(&self, _: &BackendSpec, _: Owner<'_>) -> Config {
         Config::new()
     }

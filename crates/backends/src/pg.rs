@@ -37,7 +37,8 @@ impl Backend for Pg {
         Config::from([("schema_name".to_owned(), json!(schema(spec, owner)))])
     }
 
-    /// Includes server and database if the connection string or the environment determines them. User and password are omitted.
+    /// The location includes server and database if the connection string or the environment determines them, but neither user nor
+    /// password.
     fn place(&self, config: &Config, environment: &Environment) -> Option<String> {
         let schema = text(config, "schema_name").unwrap_or("terraform_remote_state");
         let own = text(config, "conn_str");
@@ -59,7 +60,8 @@ impl Backend for Pg {
     }
 }
 
-/// Returns server and database from the libpq parameters; `None` without a host. `value` takes the keyword and the environment variable.
+/// Returns server and database from the libpq parameters; `None` without a host. `value` returns a parameter by its keyword and its
+/// environment variable.
 fn server(value: impl Fn(&str, &str) -> Option<String>) -> Option<String> {
     let host = value("host", "PGHOST")?;
     let port = value("port", "PGPORT").map(|port| format!(":{port}"));

@@ -28,7 +28,7 @@ pub fn step(from: &BackendInputs, to: &BackendInputs) -> Move {
     if moves { Move::Yes } else { Move::No }
 }
 
-/// Returns the address of a state. If it is unknown, returns type and configuration without secrets, which are compared instead.
+/// Returns the address of a state for comparison; if it is unknown, backend type and configuration without secrets.
 fn whereabouts(backend: &BackendInputs) -> Result<String, (Option<&str>, &Config)> {
     let known = address_of(backend).filter(|address| is_known(address));
     known.ok_or((backend.kind.as_deref(), &backend.config))

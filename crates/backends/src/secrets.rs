@@ -22,7 +22,7 @@ const SECRET: &[&str] = &[
     "token",
 ];
 
-/// Keys in a key management service are referenced by name: such an argument has no secret value.
+/// Substring of argument names that refer to a key in a key management service. Their value is the name of the key, not a secret.
 const KEPT: &str = "kms";
 
 /// Suffixes of argument names whose value is a reference to a secret, not the secret.
@@ -30,8 +30,8 @@ const HARMLESS: &[&str] = &[
     "_arn", "_file", "_files", "_id", "_name", "_path", "_paths", "_suffix", "_url",
 ];
 
-/// Splits the Secret into environment variables of the engine and arguments of the backend block. Names in lower case are arguments, except
-/// `*_proxy`.
+/// Splits the Secret of `spec.backend.secretRef` into environment variables of the engine and arguments of the backend block. Names in
+/// lower case are arguments, except `*_proxy`.
 pub(crate) fn split(secret: Environment) -> (Environment, BTreeMap<String, String>) {
     let is_variable = |name: &str| name.ends_with("_proxy") || !is_argument(name);
     secret.into_iter().partition(|(name, _)| is_variable(name))
@@ -43,7 +43,7 @@ fn is_argument(name: &str) -> bool {
         && letters.all(|it| it.is_ascii_lowercase() || it.is_ascii_digit() || it == b'_')
 }
 
-/// Refuses invalid names, arguments that belong to a field of the spec, and secret values in `spec.config`.
+/// Refuses, in `spec.config`, invalid argument names, arguments that a field of the spec sets, and secret values.
 pub(crate) fn validate(backend: &dyn Backend, spec: &BackendSpec) -> Result<(), Invalid> {
     for (name, value) in &spec.config {
         let path = format!("config.{name}");
