@@ -14,7 +14,7 @@ pub enum Fault {
     Lost,
     /// The request is applied, but its response is lost.
     AnswerLost,
-    /// The response is lost, and the request is applied just before the write this many positions later.
+    /// The response is lost. With fault `Late(n)` for write `m`, the request is applied just before write `m + n`.
     Late(usize),
 }
 
@@ -94,7 +94,7 @@ impl FakeSecrets {
         self.memory().dead_after = at;
     }
 
-    /// Fails reads and writes after write number `at` as unavailable, until called with `None`.
+    /// Makes reads and writes after write number `at` fail with [`StoreError::Unavailable`]. `None` ends the outage.
     pub fn go_away_after(&self, at: Option<usize>) {
         self.memory().away_after = at;
     }

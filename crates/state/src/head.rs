@@ -1,4 +1,4 @@
-//! Head of a state: lineage, serial and number of objects.
+//! Summary of a state: lineage, serial, and number of resources and outputs.
 
 use serde::Deserialize;
 use serde::de::IgnoredAny;

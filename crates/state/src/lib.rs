@@ -1,5 +1,5 @@
-//! State of the managed backend (rule 12): the runner serves it to the engine, users pull and push it. Secrets are
-//! read and written by compare-and-swap. The crate contains no logic of runs.
+//! State of the managed backend (rule 12), stored in Secrets that are written by compare-and-swap. The runner serves the state to the
+//! engine; the CLI pulls and pushes it. The crate contains no logic of runs.
 
 pub mod error_text;
 pub mod fake;

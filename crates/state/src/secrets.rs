@@ -28,11 +28,11 @@ pub struct Snapshot {
     pub data: BTreeMap<String, Vec<u8>>,
 }
 
-/// Keys to set, or to remove with `None`. Other keys are unchanged.
+/// Keys to set in the data of a Secret, or to remove with `None`. Other keys are unchanged.
 pub type Changes = BTreeMap<String, Option<Vec<u8>>>;
 
 impl Snapshot {
-    /// Returns the Secret after a swap of `changes` that returned `version`.
+    /// Returns the snapshot after a [`Secrets::swap`] of `changes` that returned `version`.
     #[must_use]
     pub fn swapped(mut self, version: String, changes: Changes) -> Self {
         for (key, value) in changes {
@@ -45,7 +45,7 @@ impl Snapshot {
         self
     }
 
-    /// Returns the size of all values after `changes`, in bytes.
+    /// Returns the size of all values after `changes` are applied, in bytes.
     pub fn size_with(&self, changes: &Changes) -> usize {
         let kept = self
             .data
@@ -91,7 +91,7 @@ impl StoreError {
     }
 }
 
-/// Read and compare-and-swap of Secrets by name.
+/// Reads Secrets by name, and writes them by compare-and-swap.
 #[async_trait]
 pub trait Secrets: Send + Sync {
     /// Reads a Secret.
@@ -116,7 +116,7 @@ pub struct KubeSecrets {
     rights: Rights,
 }
 
-/// Handling of a Forbidden response.
+/// Whether a Forbidden response is transient.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rights {
     /// Transient: a new Role takes effect with a delay.
@@ -126,7 +126,7 @@ enum Rights {
 }
 
 impl KubeSecrets {
-    /// Accesses Secrets of `namespace` under a new Role: Forbidden is transient.
+    /// Creates a client for Secrets of `namespace`. The Role of the client may be new, so a Forbidden response is transient.
     pub fn new(client: Client, namespace: &str) -> Self {
         Self {
             api: Api::namespaced(client, namespace),
@@ -134,7 +134,7 @@ impl KubeSecrets {
         }
     }
 
-    /// Accesses Secrets of `namespace` with the permissions of a user: Forbidden is permanent.
+    /// Creates a client for Secrets of `namespace` with the permissions of a user. A Forbidden response is permanent.
     pub fn for_people(client: Client, namespace: &str) -> Self {
         Self {
             rights: Rights::Settled,
@@ -178,7 +178,7 @@ impl Secrets for KubeSecrets {
     }
 }
 
-/// Builds the merge patch of `changes`. The API server refuses it if the resource version has changed.
+/// Builds the merge patch of `changes`. The API server responds with a conflict if the resource version is no longer `version`.
 fn merge_patch(version: &str, changes: Changes) -> Value {
     let data: serde_json::Map<String, Value> = changes
         .into_iter()

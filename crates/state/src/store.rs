@@ -5,14 +5,13 @@
 //! version. Each slot is written by compare-and-swap against the resource version last read: a second writer fails
 //! and overwrites nothing.
 //!
-//! The pointer Secret is also the first slot: its chunk is written in the request that moves the pointer, so most
-//! states need one request per version. Without other slots the next version replaces the chunk, and no previous
-//! version is kept. Other slots are read on demand. After that read and before the first write to a slot the writer
-//! signs the pointer. An earlier writer can then no longer move the pointer, neither to a chunk that it has written
-//! nor to one that it writes later.
+//! The pointer Secret is also the first slot: its chunk is written in the request that moves the pointer, so most states need one request
+//! per version. If the pointer Secret is the only slot, the next version replaces its chunk, and no previous version is kept. Other slots
+//! are read on demand. After that read and before the first write to a slot the writer signs the pointer: it sets `writer` in the pointer
+//! to its own identifier. After that, an earlier writer cannot move the pointer to its own chunks.
 //!
-//! The response of a write may be lost. Each attempt is recorded before it is sent and cleared once its success is
-//! known. Nothing else is written while the outcome of a pointer write is unknown.
+//! The response of a write may be lost. Each attempt is recorded in memory before its request is sent. The record is cleared once the
+//! write is known to have succeeded. Nothing else is written while the outcome of a pointer write is unknown.
 
 mod error;
 mod layout;
@@ -44,10 +43,10 @@ pub use layout::{CHUNK, DATA, LARGEST, POINTER, Pointer, Version};
 /// Source of additional slots.
 #[async_trait]
 pub trait MoreSlots: Send + Sync {
-    /// Requests `wanted` slots in total, waits a bounded time and returns the existing ones.
+    /// Requests that `wanted` slots exist in total. Waits for a bounded time, then returns the names of the slots that exist.
     async fn more_slots(&self, wanted: usize) -> Vec<String>;
 
-    /// Reports that slots are still missing: the next version replaces the previous one.
+    /// Reports that too few slots exist: the previous version is removed, and its slots are used for the next version.
     fn giving_up_previous(&self);
 }
 
@@ -125,7 +124,7 @@ impl StateStore {
         self.memory.lock().await.pointer.current.clone()
     }
 
-    /// Returns the state for a caller that continues from it. First resolves a pointer write of unknown outcome.
+    /// Returns the state that the Secrets contain. First resolves a pointer write of unknown outcome.
     ///
     /// # Errors
     ///
@@ -213,7 +212,7 @@ impl StateStore {
         }
         self.look_at_free(memory, needed).await?;
         if memory.free_slots().len() < needed {
-            // Room for the current, the previous and the next version, each of this size.
+            // Slots for the current, the previous and the next version, each of the size of the next version.
             let wanted = (memory.pointer.used().len() + needed).max(3 * needed);
             memory.add_slots(self.more.more_slots(wanted).await);
             self.look_at_free(memory, needed).await?;
@@ -244,7 +243,7 @@ impl StateStore {
         Ok(free)
     }
 
-    /// Reads the unread slots among the first `needed` free ones, and removes those that do not exist.
+    /// Reads the unread slots among the first `needed` free slots. Removes slots that do not exist from `memory`.
     async fn look_at_free(&self, memory: &mut Memory, needed: usize) -> Result<(), StateError> {
         loop {
             let unread = memory.unread_slots(needed);
@@ -253,15 +252,15 @@ impl StateStore {
             }
             let read = unread.iter().map(|slot| read_slot(&*self.secrets, slot));
             let found = try_join_all(read).await?.into_iter().flatten().collect();
-            // Write only to slots that are still free afterwards: another writer may have moved the pointer to one of
-            // them.
+            // The pointer must be unchanged after the read of the slots: another writer may have moved it to one of them.
             self.hold_pointer(memory).await?;
             memory.slots_read(&unread, &found);
         }
     }
 }
 
-/// Returns `slots`, and additional ones if `parsed` names others: an earlier resource may have had more slots.
+/// Returns `slots`. If the pointer names a slot that is not in `slots`, requests additional slots first: an earlier resource may have had
+/// more.
 async fn with_used(
     parsed: &Pointer,
     pointer: &str,
@@ -282,7 +281,7 @@ async fn with_used(
     slots
 }
 
-/// Returns the slot in the pointer Secret, then `slots`, with the resource versions of those already read.
+/// Returns the slot in the pointer Secret, then `slots`. Slots in `snapshots` get their resource version.
 fn known_slots(
     pointer: &str,
     slots: Vec<String>,

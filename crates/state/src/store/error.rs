@@ -25,7 +25,7 @@ pub enum StateError {
         slot: String,
         /// Version of the state that the slot is a part of.
         version: u64,
-        /// Says whether the previous version is intact and how to restore it.
+        /// Whether the previous version is intact, and how to restore it.
         advice: String,
     },
     /// The stored state is damaged, or the pointer names too many Secrets or a Secret twice.
@@ -34,7 +34,7 @@ pub enum StateError {
     /// Another writer moved the pointer since it was read.
     #[error("the state was changed by another client since this run read it")]
     Moved,
-    /// Not enough slots.
+    /// Too few slots are free for the new version.
     #[error(
         "the state needs {needed} more slots of {CHUNK} bytes, but only {free} of {all} slots are \
          free"

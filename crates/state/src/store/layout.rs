@@ -9,13 +9,13 @@ use sha2::{Digest, Sha256};
 pub const POINTER: &str = "pointer";
 /// Key of the chunk in the data of a slot.
 pub const DATA: &str = "data";
-/// Key of the writer in the data of a slot. The same chunk of another writer changes the resource version.
+/// Key of the writer's identifier in the data of a slot. It makes a write of the same chunk by another writer change the resource version.
 pub(super) const WRITER: &str = "writer";
 /// Maximum size of a chunk, in bytes. A Secret holds at most 1 MiB in total.
 pub const CHUNK: usize = 900 * 1024;
 /// Maximum size of a state, in bytes.
 pub const LARGEST: usize = 256 << 20;
-/// Maximum size of a packed state, in bytes. Gzip adds less than 1 MiB to a state that it cannot compress.
+/// Maximum size of a compressed state, in bytes. Gzip adds less than 1 MiB to a state that it cannot compress.
 pub(super) const PACKED: usize = LARGEST + (1 << 20);
 /// Maximum number of slots of one version.
 pub(super) const SLOTS: usize = 1024;
@@ -50,7 +50,7 @@ impl Pointer {
 pub struct Version {
     /// Number of the version, counted from 1.
     pub version: u64,
-    /// Names of the slots with the chunks, in order.
+    /// Names of the slots that contain the chunks of the version, in order.
     pub slots: Vec<String>,
     /// Size of the uncompressed state, in bytes.
     pub size: u64,

@@ -1,4 +1,4 @@
-//! Known content of the Secrets of a store, and writes of unknown outcome.
+//! Content of the Secrets of a state as last read or written, and writes of unknown outcome.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::layout::{POINTER, Pointer, sha256_hex};
 use crate::secrets::Snapshot;
 
-/// Known content of the Secrets.
+/// Content of the Secrets of a state as last read or written.
 pub(super) struct Memory {
     /// Pointer as last read or written.
     pub(super) pointer: Pointer,
@@ -16,17 +16,17 @@ pub(super) struct Memory {
     pointer_bytes: Option<Vec<u8>>,
     /// Pointer write of unknown outcome.
     pub(super) tried: Option<Tried>,
-    /// Slots; the first is the one in the pointer Secret.
+    /// All slots. The first one is in the pointer Secret.
     pub(super) slots: Vec<Slot>,
     /// State that `pointer` names.
     pub(super) state: Option<Arc<Vec<u8>>>,
 }
 
-/// Pointer to write, with the state that it names.
+/// Pointer to write, and the state that it names.
 #[derive(Clone)]
 pub(super) struct Tried {
     pub(super) pointer: Pointer,
-    /// Chunk written in the same request.
+    /// Chunk for the slot in the pointer Secret, written in the same request as the pointer.
     pub(super) chunk: Option<Vec<u8>>,
     pub(super) state: Option<Arc<Vec<u8>>>,
 }
@@ -35,10 +35,10 @@ pub(super) struct Tried {
 #[derive(Clone)]
 pub(super) struct Slot {
     pub(super) name: String,
-    /// Resource version as last read or written. The slot in the pointer Secret is written with the pointer, at the
-    /// resource version of the pointer.
+    /// Resource version of the slot as last read or written; `None` before the first read. Not used to write the slot in the pointer
+    /// Secret: it is written with the pointer, at the resource version of the pointer.
     pub(super) version: Option<String>,
-    /// SHA-256 of each chunk sent since, whose outcome is unknown.
+    /// SHA-256 of each chunk that was sent after that read or write and whose outcome is unknown.
     tried: BTreeSet<String>,
 }
 
@@ -76,14 +76,14 @@ impl Memory {
         }
     }
 
-    /// Returns the slots that neither version of the pointer uses.
+    /// Returns the slots that neither the current nor the previous version uses.
     pub(super) fn free_slots(&self) -> Vec<Slot> {
         let used = self.pointer.used();
         let free = self.slots.iter().filter(|slot| !used.contains(&slot.name));
         free.cloned().collect()
     }
 
-    /// Returns the names of the unread slots among the first `needed` free ones.
+    /// Returns the names of the unread slots among the first `needed` free slots.
     pub(super) fn unread_slots(&self, needed: usize) -> Vec<String> {
         let free = self.free_slots().into_iter().take(needed);
         free.filter(|slot| slot.version.is_none())
@@ -111,7 +111,7 @@ impl Memory {
         }
     }
 
-    /// Returns true if the pointer has not changed since it was last read or written.
+    /// Returns true if `found` contains the pointer as last read or written.
     pub(super) fn is_pointer_of(&self, found: &Snapshot) -> bool {
         found.data.get(POINTER) == self.pointer_bytes.as_ref()
     }
@@ -125,14 +125,14 @@ impl Memory {
         self.state = tried.state;
     }
 
-    /// Records that `chunk` is about to be sent.
+    /// Records that `chunk` is about to be sent to slot `name`.
     pub(super) fn chunk_tried(&mut self, name: &str, chunk: &[u8]) {
         if let Some(slot) = self.slots.iter_mut().find(|slot| slot.name == name) {
             slot.tried.insert(sha256_hex(chunk));
         }
     }
 
-    /// Records a written chunk. Pending earlier writes to the slot can only fail with a conflict.
+    /// Records that a chunk was written to slot `name`. Earlier writes of unknown outcome to the slot can now only fail with a conflict.
     pub(super) fn chunk_written(&mut self, name: &str, version: String) {
         if let Some(slot) = self.slots.iter_mut().find(|slot| slot.name == name) {
             slot.version = Some(version);

@@ -17,8 +17,8 @@ pub(super) const PATIENCE: Duration = Duration::from_mins(2);
 /// Number of slots that are read concurrently.
 const CONCURRENT_READS: usize = 64;
 
-/// Parses the pointer. A module has the permissions of its run, so a forged pointer may name any Secrets, any number
-/// of times.
+/// Parses the pointer. Refuses a pointer with too many or repeated slots: a module has the permissions of its run, so it can forge a
+/// pointer that names any Secrets, any number of times.
 pub(super) fn parse_pointer(name: &str, snapshot: &Snapshot) -> Result<Pointer, StateError> {
     let bytes = snapshot.data.get(POINTER).map(Vec::as_slice);
     let Some(bytes) = bytes.filter(|bytes| !bytes.is_empty()) else {
@@ -32,7 +32,7 @@ pub(super) fn parse_pointer(name: &str, snapshot: &Snapshot) -> Result<Pointer, 
     Ok(pointer)
 }
 
-/// Checks that the pointer `name` gives `version` at most [`SLOTS`] slots, each of them once.
+/// Checks that `version` lists at most [`SLOTS`] slots, each of them once. `name`: name of the pointer Secret.
 fn check_slots(name: &str, version: &Version) -> Result<(), StateError> {
     let (slots, number) = (&version.slots, version.version);
     if slots.len() > SLOTS {
@@ -61,8 +61,8 @@ pub(super) async fn read_pointer(
     }
 }
 
-/// Reads a slot; returns it with its name. Returns `None` for a missing slot: it cannot be written, and the pointer
-/// records whether it held a chunk.
+/// Returns name and content of a slot. Returns `None` for a missing slot: it cannot be written, and the pointer records whether it
+/// contained a chunk.
 pub(super) async fn read_slot(
     secrets: &dyn Secrets,
     name: &str,

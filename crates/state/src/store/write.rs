@@ -10,7 +10,7 @@ use super::read::read_for;
 use crate::retry::{Patience, pause_between_tries};
 use crate::secrets::{Changes, Snapshot, StoreError, to_json};
 
-/// Content of a blank slot; no chunk is empty.
+/// Content of a blanked slot. A chunk is never empty.
 const BLANK: &[u8] = b"";
 
 /// Result of a swap.
@@ -36,10 +36,9 @@ impl StateStore {
         }
     }
 
-    /// Resolves a pointer write of unknown outcome: sends it again. The slots that it names are therefore never
-    /// written while it may still be applied. Returns true if the pointer is written. Returns false if the Secret has
-    /// a new resource version and the old pointer: the earlier request was not applied and can only fail with a
-    /// conflict.
+    /// Resolves a pointer write of unknown outcome by sending it again. The slots of the new pointer are therefore never overwritten while
+    /// the write may still be applied. Returns true if the pointer is written. Returns false if the Secret has the old pointer at a new
+    /// resource version: the earlier request was not applied and can only fail with a conflict.
     ///
     /// # Errors
     ///
@@ -71,8 +70,8 @@ impl StateStore {
         memory.pointer.writer.as_ref() == Some(&self.writer)
     }
 
-    /// Signs the pointer, or verifies an existing signature, so that no other writer can move the pointer to free
-    /// slots.
+    /// Signs the pointer. If this writer has already signed it, checks that it is unchanged. No other writer can then move the pointer to
+    /// a free slot.
     pub(super) async fn hold_pointer(&self, memory: &mut Memory) -> Result<(), StateError> {
         if self.is_signed(memory) {
             return self.check_pointer(memory).await;
@@ -129,8 +128,8 @@ impl StateStore {
         self.write_chunk(memory, slot, version, chunk).await
     }
 
-    /// Writes a slot even if it has changed, as long as the pointer has not: the other writer cannot move the pointer
-    /// to the slot.
+    /// Writes a chunk to a slot. If another writer has changed the slot, writes it at the new resource version, provided that the pointer
+    /// is unchanged: the other writer cannot move the pointer to the slot.
     async fn write_chunk(
         &self,
         memory: &Memory,
