@@ -1,4 +1,4 @@
-//! Mapping from providers to backends. A new backend is one file and one line in [`of`].
+//! Mapping from providers to backends. A new backend needs one file and one line in [`of`].
 
 use alustan_api::BackendProvider;
 

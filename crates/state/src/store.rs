@@ -203,7 +203,7 @@ impl StateStore {
         self.move_pointer(&mut memory, next).await
     }
 
-    /// Returns slots for a version of `needed` chunks: free slots, then additional slots, then those of the previous
+    /// Returns slots for a version of `needed` chunks: free slots, then additional slots, then the slots of the previous
     /// version, which is removed from the pointer first. If the pointer Secret is the only slot, one chunk needs no
     /// free slot: chunk and pointer are replaced in one write.
     async fn find_room(&self, memory: &mut Memory, needed: usize) -> Result<Vec<Slot>, StateError> {
