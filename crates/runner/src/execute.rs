@@ -57,7 +57,7 @@ impl Session {
         let result = done.as_ref().ok().copied();
         let is_done = matches!(result, Some(RunResult::Done | RunResult::NoChanges));
         if findings.moved_from.is_some() && !findings.began && !is_done {
-            // The previous address of the state stays in force.
+            // The run record keeps the previous address of the state until a run changes objects.
             return done;
         }
         findings.lineage = self.lineage_of_ours(&state, result).await;
@@ -89,7 +89,7 @@ impl Session {
         ))
     }
 
-    /// Plans without changing anything.
+    /// Executes a drift check: plans and returns whether there are changes.
     async fn look(&self, state: &mut State, findings: &mut Findings) -> Result<RunResult, Ended> {
         if self.plan(Goal::Apply, state).await?.is_none() {
             return Ok(RunResult::NoChanges);
@@ -165,7 +165,7 @@ impl Session {
         Ok(RunResult::Done)
     }
 
-    /// Whether there is no state. Known only for a managed state, otherwise false.
+    /// Whether no managed state exists. False for other backends.
     async fn has_no_state(&self) -> bool {
         match &self.server {
             Some(server) => server.store().get().await.is_none(),

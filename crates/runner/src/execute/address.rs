@@ -12,7 +12,7 @@ impl Session {
         }
     }
 
-    /// Returns the address of a managed state by the name of its pointer.
+    /// Returns the address of the managed state whose pointer is in Secret `pointer`.
     pub(super) fn secret_address(&self, pointer: &str) -> String {
         format!("secret://{}/{pointer}", self.record.identity().namespace)
     }

@@ -1,4 +1,4 @@
-//! Plans that need approval (rules 5 and 6): evaluated by rules, published, and applied once approved.
+//! Evaluation of plans by approval rules, publication of plans for approval, and apply of approved plans (rules 5 and 6).
 
 use std::fs;
 use std::time::Instant;
@@ -21,7 +21,7 @@ use crate::plan_text;
 use crate::session::{Session, stopped};
 use crate::workspace::write_private;
 
-/// Reason for approval: the plan adopts a state.
+/// Reason for approval: the plan is for a state that the resource adopts.
 const TAKEN_OVER: &str = "the plan adopts a state that this resource did not create";
 
 /// Reason for approval: the plan removes every managed object.
@@ -35,7 +35,8 @@ const UNREADABLE: &str = "the plan of scripts.plan cannot be read, so it may rem
 const NAMED: usize = 10;
 
 impl Session {
-    /// Whether a plan must be evaluated before it is applied.
+    /// Whether a plan must be evaluated for approval before its apply: because of the approval mode, an existing approval, rules, or the
+    /// adoption of a state.
     pub(super) fn somebody_has_a_say(&self, state: &State) -> bool {
         let approval = &self.inputs.approval;
         let asked = approval.manual || approval.approved.is_some();
@@ -61,7 +62,7 @@ impl Session {
         Ok(RunResult::NoChanges)
     }
 
-    /// Applies the approved plan, or a plan that needs no approval; no other.
+    /// Applies the approved plan, or a new plan that needs no approval. Requests approval of any other plan.
     pub(super) async fn apply_approved(
         &self,
         goal: Goal,
@@ -104,7 +105,7 @@ impl Session {
         Ok(self.ask(id, because, findings).await)
     }
 
-    /// Fails if a script changes objects without a plan that can be evaluated before.
+    /// Fails if a script applies or destroys without a plan that can be evaluated first.
     fn check_that_plans_are_applied(&self, goal: Goal) -> Result<(), Failure> {
         let script = match goal {
             Goal::Apply if !self.makes_plans() => "scripts.apply",
@@ -116,8 +117,8 @@ impl Session {
         Err(user(Reason::NoPlanFile, text))
     }
 
-    /// Restores the approved plan as the current plan file and returns its summary. Returns `None`, and leaves no plan file, if the plan is
-    /// lost or its inputs changed.
+    /// Restores the approved plan as the current plan file and returns its summary. Returns `None`, and leaves no plan file, if the plan
+    /// is lost or its inputs changed. The inner option is `None` for a plan of a script that the engine cannot read.
     async fn stored_plan(&self, approved: &ApprovedPlan, state: &State) -> Option<Option<Summary>> {
         let file = self.layout.plan_file();
         let why = match plan_file::open(&self.layout.cache, approved.run, &self.key) {
@@ -139,7 +140,7 @@ impl Session {
         None
     }
 
-    /// Returns summary and id of the current plan. A plan of a script that the engine cannot read has no summary.
+    /// Returns summary and id of the current plan. The summary is `None` for a plan of a script that the engine cannot read.
     async fn plan_made(&self, state: &State) -> Result<(Option<Summary>, String), Failure> {
         let (summary, head) = tokio::join!(self.readable(), self.head_for_id(state));
         let summary = summary?;
@@ -163,8 +164,8 @@ impl Session {
         Ok((summary, id))
     }
 
-    /// Returns the summary of the plan. A plan of a script may have any form, and then no summary, if neither manual approval nor rules
-    /// apply.
+    /// Returns the summary of the plan. Returns `None` if the engine cannot read a plan of `scripts.plan`, and neither manual approval nor
+    /// rules require a summary.
     async fn readable(&self) -> Result<Option<Summary>, Failure> {
         let approval = &self.inputs.approval;
         let any_form = self.scripts.plan.is_some() && !approval.manual && approval.rules.is_empty();
@@ -179,7 +180,8 @@ impl Session {
         }
     }
 
-    /// Returns the reasons for approval besides `approval.mode: Manual`. Rules apply to [`Goal::Apply`] only: destroy has its own settings.
+    /// Returns the reasons for which the plan needs approval, other than `approval.mode: Manual`. Rules are evaluated for [`Goal::Apply`]
+    /// only: approval of a destroy has its own settings.
     ///
     /// # Errors
     /// Fails if a rule denies the plan.
@@ -212,8 +214,8 @@ impl Session {
         Ok(because)
     }
 
-    /// Returns the rules that match the plan. The evaluation of a rule is not bounded, so the wait ends at the time limit of plans and on a
-    /// stop request.
+    /// Returns the rules that match the plan. The duration of an evaluation has no limit, so the wait ends at the deadline of plans or on
+    /// a stop request.
     async fn matched(&self, plan: &alustan_approval::Plan) -> Result<Vec<Matched>, Failure> {
         let rules = self.inputs.approval.rules.clone();
         tokio::select! {
@@ -227,7 +229,7 @@ impl Session {
         self.claimed.begun.max(self.claimed.attempted)
     }
 
-    /// Keeps the plan until it is approved, and publishes it.
+    /// Stores the plan on the cache volume, publishes it for review, and requests its approval.
     async fn ask(&self, id: String, because: Vec<String>, findings: &mut Findings) -> RunResult {
         tokio::join!(self.keep_plan(), self.publish_plan(&id));
         crate::say!("plan {id} waits for approval");
@@ -235,7 +237,7 @@ impl Session {
         RunResult::Changes
     }
 
-    /// Writes the plan to its Secret for review. The log contains it as well.
+    /// Writes the text of the plan to its Secret for review. The log contains the text as well.
     async fn publish_plan(&self, id: &str) {
         let Some(secret) = &self.inputs.plan_secret else {
             return;
@@ -287,7 +289,7 @@ impl Session {
     }
 }
 
-/// Returns the rules that match `plan`; all rules if the evaluation fails or exceeds `deadline`.
+/// Returns the rules that match `plan`. Returns all rules if the evaluation fails or exceeds `deadline`.
 async fn judged_until(
     deadline: Instant,
     rules: Vec<ApprovalRule>,

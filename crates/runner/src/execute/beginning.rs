@@ -1,4 +1,4 @@
-//! Start of the changes: until then, a run can be cancelled.
+//! Start of the changes to real objects. Until then, a run can be cancelled.
 
 use std::time::Instant;
 
@@ -16,7 +16,7 @@ use crate::secrets::Changes;
 use crate::session::{LOOK, Session, stopped};
 
 impl Session {
-    /// Prevents earlier runs that are still alive from changing a managed state. The first run has no predecessor.
+    /// Prevents earlier runs of this resource, whose pods may still run, from changing a managed state. Not needed for the first run.
     async fn begin_to_write_state(&self) -> Result<(), Failure> {
         let is_first = self.record.identity().number == 1;
         let Some(server) = self.server.as_ref().filter(|_| !is_first) else {
@@ -75,8 +75,8 @@ impl Session {
         Ok(())
     }
 
-    /// Returns the lock of a managed state to reserve for the next engine process. `None` with scripts, which start engines at any time or
-    /// never: those engines lock the state themselves.
+    /// Returns the lock of a managed state to reserve for the next engine process. Returns `None` with scripts: they start engine
+    /// processes at any time or never, so these processes lock the state themselves.
     fn lock_to_reserve(&self) -> Option<StateLock> {
         let identity = self.record.identity();
         let lock = || StateLock {

@@ -19,12 +19,12 @@ use crate::workspace::write_private;
 
 use super::ownership::read;
 
-/// Name of the temporary file with the copy of the state.
+/// Name of the temporary file with the copied state.
 const COPY: &str = "moved.tfstate";
 
 impl Session {
-    /// Copies the state to the address of the current backend, if migration is allowed. Returns the previous address. The state there is
-    /// kept, and that address stays in force until this run changes objects.
+    /// Copies the state to the address of the current backend, if migration is allowed. Returns the previous address. The state at the
+    /// previous address is kept. The run record keeps the previous address until this run changes objects.
     pub(super) async fn move_state(&self) -> Result<Option<String>, Ended> {
         let Some(old) = &self.inputs.migrate else {
             return Ok(None);
@@ -76,11 +76,12 @@ impl Session {
         }
     }
 
-    /// Pushes `state`, with head `there`, to the current backend, which contains `here`: an older version or nothing. The serial is kept:
-    /// it still shows which version is newer if this run ends before the new address is in force.
+    /// Pushes `state`, whose head is `there`, to the current backend. `here` is the head of the state in the current backend: an older
+    /// version or no state. The serial is kept, so that it shows which version is newer if this run ends before the run record contains
+    /// the new address.
     async fn copy(&self, state: &[u8], there: &StateHead, here: &StateHead) -> Result<(), Failure> {
         // On a push to an address without a state, engines assign a new lineage, regardless of the pushed state. So a state without
-        // resources is pushed first. It belongs to no other resource if this run ends in between.
+        // resources is pushed first. If this run ends before the second push, that empty state belongs to no resource.
         if here.lineage.is_none() {
             let seed = json!({"version": 4, "serial": 0, "lineage": there.lineage,
                 "outputs": {}, "resources": []});
@@ -130,7 +131,7 @@ impl Session {
         );
     }
 
-    /// Returns the backend block of the module, as the engine resolved it; `None` if the operator configures the backend.
+    /// Returns the resolved backend configuration of a backend block in the module; `None` if the operator configures the backend.
     pub(super) fn own_backend(&self) -> Option<OwnBackend> {
         let backend = &self.inputs.backend;
         let told = backend.managed.is_some() || backend.write_block;
@@ -139,8 +140,8 @@ impl Session {
             .flatten()
     }
 
-    /// Whether the recorded state is at another address, and the state at the current address is missing or has another lineage and no
-    /// resources.
+    /// Whether the run record contains another address of the state than the current one, and the state at the current address is missing
+    /// or empty: it has no resources and outputs, and another lineage.
     pub(super) fn has_left(&self, head: &StateHead) -> bool {
         let Lineage::Of(ours) = &self.claimed.lineage else {
             return false;

@@ -1,4 +1,4 @@
-//! Findings of a run, and reasons for an end without a result.
+//! Findings of a run for its report, and causes for which a run ends without a result.
 
 use alustan_api::report::{ChangeSet, Failure, PlanAsks, StepTimes, Undeclared, UnsavedPlace};
 use alustan_api::run::{Outputs, OwnBackend, RunRecord, StateLock};
@@ -14,7 +14,7 @@ pub(crate) enum Ended {
     Failed(Failure),
     /// The controller cancelled the run before it changed anything.
     Cancelled,
-    /// The run no longer belongs to this pod; contains the reason.
+    /// This pod no longer holds the claim of the run; contains the reason.
     NotOurs(String),
 }
 
@@ -53,21 +53,21 @@ pub(crate) struct Findings {
     pub(crate) lineage: Option<String>,
     /// Whether the run started to change objects.
     pub(crate) began: bool,
-    /// Record at the time of the claim, if the engine then refused to start.
+    /// Run record at the time of the claim, if the run started to change objects and the engine then refused to start.
     pub(crate) refused: Option<RunRecord>,
     /// Whether the resource has no state.
     pub(crate) stateless: bool,
-    /// Lock of another holder.
+    /// Lock of the state that another client holds and that blocked the run.
     pub(crate) lock: Option<StateLock>,
     pub(crate) outputs: Option<Outputs>,
     pub(crate) state_address: Option<String>,
-    /// Previous address of a copied state.
+    /// Previous address of the state, if this run copied the state.
     pub(crate) moved_from: Option<String>,
-    /// Location of the state, if it could not be saved.
+    /// Location of the state, if the run could not save it to its backend.
     pub(crate) unsaved: Option<UnsavedPlace>,
-    /// Whether no unsaved state of an earlier run remains.
+    /// Whether the unsaved state of an earlier run was pushed or set aside, or none existed.
     pub(crate) recovered: bool,
-    /// Backend block of the module that contains the state.
+    /// Backend block of the module, if the state is in that backend.
     pub(crate) own_backend: Option<OwnBackend>,
     pub(crate) engine: Option<Engine>,
     /// Variables of the resource that the module does not declare.

@@ -18,13 +18,13 @@ use crate::state_store::Version;
 
 /// State at the start of a run.
 pub(super) struct State {
-    /// Head of the state; `None` if it was not read, because it is known to belong to the resource or cannot be read.
+    /// Head of the state; `None` if it was not read: the state is known to belong to the resource, or cannot be read.
     head: Option<StateHead>,
     owner: Owner,
 }
 
 impl State {
-    /// Whether the state belongs to another owner and is adopted.
+    /// Whether the state belongs to another owner and this resource adopts it.
     pub(super) fn is_taken_over(&self) -> bool {
         self.owner == Owner::Others
     }
@@ -57,8 +57,8 @@ impl Session {
         Ok(State { head, owner })
     }
 
-    /// Checks, before anything changes, that a state that was not read still belongs to the resource. The plan contains the lineage of its
-    /// state.
+    /// Checks, before objects change, the owner of a state that was not read at the start of the run. Compares the lineage in the plan
+    /// file with the known lineage, and reads the state if they differ.
     pub(super) async fn look_again(&self, state: &mut State) -> Result<(), Failure> {
         if state.head.is_some() || self.server.is_some() || !backend::has_resolved(&self.directory)
         {
@@ -98,7 +98,7 @@ impl Session {
 
     async fn pull_if_possible(&self) -> Result<Option<StateHead>, Failure> {
         match self.pull().await {
-            // A script may keep the state where the engine does not find it.
+            // The state of a script may be in a location that the engine cannot read.
             Err(failure) if self.scripts.init.is_some() => {
                 crate::say!(
                     "cannot determine the owner of the state: {}",
@@ -139,7 +139,7 @@ impl Session {
         }
     }
 
-    /// Returns the lineage to record when objects start to change.
+    /// Returns the lineage to write into the run report when objects start to change.
     pub(super) fn lineage_to_note(&self, state: &State) -> Lineage {
         let lineage = state.head.as_ref().and_then(|head| head.lineage.clone());
         match (state.owner, lineage, &self.claimed.lineage) {
@@ -151,8 +151,8 @@ impl Session {
         }
     }
 
-    /// Returns the lineage of the state at the end of a run, if it is known without a request and the state belongs to the resource. That
-    /// includes an adopted state that needs no changes.
+    /// Returns the lineage of the state at the end of a run, if the state belongs to the resource and the lineage is known without a
+    /// request. An adopted state belongs to the resource after a successful run, even if the run changed nothing.
     pub(super) async fn lineage_of_ours(
         &self,
         state: &State,
@@ -177,8 +177,8 @@ impl Session {
         }
     }
 
-    /// Determines the lineage of a state that the record attributes to the resource without naming it ([`Lineage::New`]). A state that
-    /// another owner creates later must not be mistaken for it.
+    /// Determines the lineage of a state that belongs to the resource, but whose lineage is not recorded yet ([`Lineage::New`]). Without
+    /// the lineage, a state that another owner creates later could be mistaken for it.
     pub(super) async fn look_at_what_was_made(&self, state: &State, findings: &mut Findings) {
         let began = findings.began;
         let noted = if began {

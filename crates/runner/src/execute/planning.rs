@@ -24,12 +24,12 @@ pub(super) struct Planned {
 }
 
 impl Session {
-    /// Whether an apply executes a plan that was made before.
+    /// Whether an apply executes a plan that was created first. False only for `scripts.apply` without `scripts.plan`.
     pub(crate) fn makes_plans(&self) -> bool {
         self.scripts.apply.is_none() || self.scripts.plan.is_some()
     }
 
-    /// Plans for the state of this resource. Returns `None` if there are no changes.
+    /// Creates a plan, and checks the owner of its state. Returns `None` if there are no changes.
     pub(super) async fn plan(
         &self,
         goal: Goal,
@@ -112,7 +112,7 @@ impl Session {
         Err(user(Reason::NoPlanFile, text))
     }
 
-    /// Returns the change set of the plan. The run does not fail without it.
+    /// Returns the change set of the plan; `None` without a plan, or if it cannot be read. Errors are only logged.
     pub(super) async fn changes(&self) -> Option<ChangeSet> {
         if !self.layout.plan_file().is_file() {
             return None;
@@ -145,7 +145,7 @@ impl Session {
             .await
     }
 
-    /// Keeps the plan on the cache volume. Errors are only logged: later steps do not depend on it.
+    /// Stores the plan on the cache volume. Errors are only logged: later steps of this run do not read the stored plan.
     pub(super) async fn keep_plan(&self) {
         let (cache, file) = (self.layout.cache.clone(), self.layout.plan_file());
         let (number, key) = (self.record.identity().number, self.key.clone());
