@@ -1,10 +1,10 @@
-//! Runner part of a build: from the context artifact to the folders that become layers of the runner image, and with builder kind Append to
-//! the image itself.
+//! Part of a build that the runner executes: converts the context artifact to the folders that become layers of the runner image. With
+//! builder kind Append, it also creates and pushes the image.
 //!
-//! Runs unprivileged in the base image, in one container per step: [`pull`] and [`build`] have the credentials of the registry and execute
-//! nothing of the repository; [`prepare`] executes `init`, which evaluates the module and may execute programs, and has the credentials of
-//! the repository. Credentials of the repository never reach the builder or a layer (rule 2). All files are the same for the same inputs, so
-//! that an unchanged layer is not pushed again.
+//! Runs unprivileged in the base image, in one container per step. [`pull`] and [`build`] must not execute files from the git repository,
+//! because their containers have the registry credentials. [`prepare`] executes `init`, which evaluates the module and may execute
+//! programs; its container has the git credentials. The git credentials never reach the builder or a layer (rule 2). The same inputs
+//! produce the same files, so that an unchanged layer is not pushed again.
 
 mod append;
 mod context;
@@ -49,13 +49,14 @@ use place::{Place, unwritten};
 /// Time limit of an engine command, including downloads of providers and modules.
 const PATIENCE: Duration = Duration::from_mins(30);
 
-/// Pulls the context, and writes the files for the builder that must not depend on the module. Writes a failure to the termination message.
+/// Pulls and unpacks the context, and writes the files for the builder that the module must not change. Writes a failure to the
+/// termination message.
 pub async fn pull(layout: &Layout, vars: &Vars) -> ExitCode {
     let pulled = try_pull(layout, vars).await;
     ended(layout, &redactor(vars), pulled)
 }
 
-/// Prepares the pulled context for a builder. Writes a failure to the termination message.
+/// Prepares the pulled context for the builder: executes `init` and collects the providers. Writes a failure to the termination message.
 pub async fn prepare(layout: &Layout, vars: &Vars, commands: Commands) -> ExitCode {
     let commands = Commands {
         redactor: redactor(vars),
@@ -72,8 +73,8 @@ pub async fn build(layout: &Layout, vars: &Vars) -> ExitCode {
     ended(layout, &redactor(vars), built)
 }
 
-/// Returns a redactor of the secret values of the environment, of the credentials of the repository and of the docker configuration. The
-/// registry client does not reveal the output of a successful credential helper.
+/// Returns a redactor of the secret values in the environment, in the credentials of the git repository, and in the docker configuration.
+/// The registry client does not print the output of a successful credential helper, so it needs no redaction.
 fn redactor(vars: &Vars) -> Redactor {
     let secrets = of_environment(vars, &BTreeSet::new()).into_iter();
     let git = git::Credentials::read(vars).secrets();
@@ -230,7 +231,7 @@ async fn run_init(
     }
 }
 
-/// Records the engine for the runs of this image, so that they need not query its version.
+/// Records name and version of the engine, so that runs of this image need not query the version.
 async fn tell_engine(
     commands: &Commands,
     engine: &Engine,
@@ -259,7 +260,7 @@ async fn tell_engine(
     engine::tell(directory, &told).map_err(unwritten)
 }
 
-/// Records that runs of this image need no `init`.
+/// Records that runs of this image with the backend type `kind` need no `init`.
 fn mark(directory: &Path, kind: &str, engine: &Engine) -> io::Result<()> {
     let prepared = Prepared {
         backend: kind.to_owned(),

@@ -1,4 +1,4 @@
-//! Builder kind Append: pushes the prepared folders as layers on top of the base image. Needs neither a builder nor root.
+//! Builder kind Append: pushes the prepared folders as layers on top of the base image. Needs neither kaniko nor root.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,7 +17,7 @@ use crate::failure::{module, user, world};
 use crate::layer::{self, Content, LayerError};
 use crate::layout::{Layout, Vars};
 
-/// Only folder that layers create above their content. Base images contain the others.
+/// Topmost folder for which each layer has an entry. Base images have the folder above it.
 const MADE: &str = "/alustan";
 
 /// Image to build, from the environment.
@@ -76,7 +76,7 @@ impl Image {
 fn layers(place: &Place) -> Result<Vec<Layer>, Failure> {
     let layer = |kind: &paths::Layer| {
         let folder = place.source(kind);
-        // A link could lead to the credentials of this container.
+        // A symbolic link could point to the credentials of this container.
         if !fs::symlink_metadata(&folder).is_ok_and(|found| found.is_dir()) {
             let message = format!("{} is not a folder", folder.display());
             return Err(module(Reason::PrepareFailed, message));

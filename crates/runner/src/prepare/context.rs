@@ -1,5 +1,5 @@
-//! First step of a build: pulls the context, and writes the files for the builder that must not depend on the module. Executes nothing of
-//! the repository, because its container has the credentials of the registry.
+//! First step of a build: pulls the context, and writes the files for the builder that the module must not change. The container must not
+//! execute files from the git repository, because it has the registry credentials.
 
 use alustan_api::Reason;
 use alustan_api::report::Failure;

@@ -1,5 +1,5 @@
-//! Dockerfile of the repository. It may extend the base image. It must name every other image by digest, so that the same content always
-//! produces the same image (rule 1).
+//! Dockerfile in the git repository. It may extend the base image. It must specify every other image by digest, so that the same content
+//! always produces the same image (rule 1).
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,19 +11,19 @@ use alustan_api::report::Failure;
 use crate::failure::user;
 use crate::workspace::module_directory;
 
-/// Forms of the build argument with the base image by digest.
+/// Spellings of the build argument that contains the base image by digest.
 const BASE: [&str; 2] = ["$ALUSTAN_BASE", "${ALUSTAN_BASE}"];
 /// Maximum size of a Dockerfile, in bytes.
 const LONGEST: u64 = 256 * 1024;
 
-/// Reads the Dockerfile at `path` of the repository, and checks it.
+/// Reads the Dockerfile at `path` in the git repository, and checks it.
 pub(super) fn read(repository: &Path, path: &str) -> Result<String, Failure> {
     let refuse = |why: String| {
         let field = "spec.containerRegistry.dockerfile";
         user(Reason::DockerfileRefused, format!("{field}: {path}: {why}"))
     };
     let (folder, name) = path.rsplit_once('/').unwrap_or(("", path));
-    // No symbolic link on the path may lead out of the repository.
+    // No symbolic link in the path may point outside of the repository.
     let root = repository.canonicalize().ok();
     let folder = module_directory(repository, folder).and_then(|it| it.canonicalize().ok());
     let folder = folder.filter(|it| root.is_some_and(|root| it.starts_with(root)));
@@ -75,7 +75,7 @@ fn check(text: &str) -> Result<(), String> {
                 }
             }
             (Some("FROM"), []) => return Err("a `FROM` without an image".to_owned()),
-            // Builders do not parse lines of a here-document as instructions. They also detect one in `${X:-<}<END`.
+            // Builders do not parse lines of a here-document as instructions. They detect a here-document even in `${X:-<}<END`.
             (Some(word @ ("ADD" | "COPY" | "RUN")), _) if line.matches('<').count() > 1 => {
                 return Err(format!(
                     "`{word}` contains more than one `<`: here-documents are not supported"
@@ -132,8 +132,8 @@ fn is_fixed(image: &str, stages: &BTreeSet<String>) -> bool {
         || stages.contains(&image.to_ascii_lowercase())
 }
 
-/// Splits a Dockerfile into instructions as builders do: without comments, continued lines joined unchanged. Refuses lines that builders
-/// could parse differently: a line continues if it ends in a single backslash, followed only by spaces and tabs
+/// Splits a Dockerfile into instructions as builders do: removes comments, and joins continued lines unchanged. A line continues if it
+/// ends with a single backslash, followed only by spaces and tabs. Refuses lines that builders could parse differently
 /// (<https://github.com/moby/buildkit/blob/master/frontend/dockerfile/parser/parser.go>).
 fn instructions(text: &str) -> Result<Vec<String>, String> {
     let mut instructions = Vec::new();

@@ -1,4 +1,4 @@
-//! State server without a state. `init` in a build queries it once, and stores nothing of it.
+//! State server that serves no state, for `init` in a build. The engine queries it once, and stores no content from it.
 
 use std::net::Ipv4Addr;
 
@@ -7,7 +7,7 @@ use axum::http::StatusCode;
 
 use crate::layout::Vars;
 
-/// Starts the server. Returns the environment that connects the engine's `http` backend to it.
+/// Starts the server. Returns the environment variables that connect the engine's `http` backend to the server.
 pub(super) async fn serve() -> std::io::Result<Vars> {
     let listener = tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
     let url = format!("http://{}/state", listener.local_addr()?);

@@ -1,4 +1,4 @@
-//! Last part of a step: the same inputs must produce the same files.
+//! Removal of differences between builds: the same inputs must produce the same files.
 
 use std::fs;
 use std::io;
@@ -15,8 +15,8 @@ use crate::certificates;
 use crate::layer::TIME;
 use crate::layout::Vars;
 
-/// Writes the runner, the CA certificates and the Dockerfile for the builder. They are outside the folders that the container of `init`
-/// mounts: the module could otherwise have the builder execute its own Dockerfile.
+/// Writes the runner, the CA certificates and the Dockerfile for the builder. The container of `init` does not mount their folders: the
+/// module could otherwise replace the Dockerfile that the builder executes.
 pub(super) fn write_builder_files(
     place: &Place,
     request: &ContextRequest,
@@ -35,7 +35,7 @@ pub(super) fn write_builder_files(
     fs::write(place.root.join("Dockerfile"), dockerfile)
 }
 
-/// Removes nondeterministic content of the prepared folders.
+/// Removes nondeterministic content from the prepared folders.
 pub(super) fn finish(place: &Place, directory: &Path) -> io::Result<()> {
     let data = directory.join(".terraform");
     remove_histories(&data.join("modules"))?;
@@ -74,7 +74,7 @@ fn sort_modules(file: &Path) -> io::Result<()> {
     })
 }
 
-/// Replaces the lineage of the backend configuration, which older engines choose at random.
+/// Replaces the lineage in the file of the backend configuration: older engines choose a random lineage.
 fn forget_lineage(file: &Path) -> io::Result<()> {
     edit_json(file, |state| {
         if let Some(lineage) = state.get_mut("lineage") {
@@ -92,7 +92,7 @@ fn edit_json(file: &Path, edit: impl FnOnce(&mut Value)) -> io::Result<()> {
     fs::write(file, serde_json::to_vec(&value)?)
 }
 
-/// Sets a fixed time, and mode 0755 or 0644, for everything below `path`.
+/// Sets a fixed modification time, and mode 0755 or 0644, for all files and folders below `path`.
 fn level(path: &Path) -> io::Result<()> {
     let found = fs::symlink_metadata(path)?;
     if found.is_dir() {

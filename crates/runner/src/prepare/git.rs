@@ -1,7 +1,7 @@
-//! Credentials of the repository, for modules that the engine fetches by git.
+//! Credentials of the git repository, for remote modules that the engine fetches with git.
 //!
-//! They are files of a Secret that only the container of `init` mounts. The files for git are in `/tmp`, which no other container of a build
-//! shares. They are removed before anything is copied.
+//! Only the container of `init` mounts the Secret with the credentials. The runner writes files for git to `/tmp`, which no other
+//! container of a build shares. It removes them before it collects the content of the image.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,14 +13,14 @@ use alustan_source::{GitAccess, HttpsCredentials, RepositoryUrl, SecretBytes, Se
 use crate::failure::{chain, failure};
 use crate::layout::Vars;
 
-/// Variable with the CA certificates (PEM) of the resource.
+/// Environment variable with CA certificates (PEM) from `spec.gitRepo`.
 pub(super) const BUNDLE: &str = "ALUSTAN_GIT_CA_BUNDLE";
-/// Placeholder for the URL of a repository without credentials.
+/// Placeholder for the URL of the git repository, which is not set without credentials.
 const NOBODY: &str = "https://localhost/none";
-/// Minimum length of a text that a file contains only if the credentials were copied into it, in bytes.
+/// Minimum length of a mark, in bytes. A shorter text could be in a file that contains no credentials.
 const SHORTEST_MARK: usize = 12;
 
-/// Available credentials. Without `Debug`, because they are secret.
+/// Credentials for git. Has no `Debug`, because they are secret.
 pub(super) struct Credentials {
     url: String,
     found: alustan_source::Credentials,
@@ -50,7 +50,7 @@ impl Credentials {
         }
     }
 
-    /// Returns the values that must not be printed.
+    /// Returns the credential values that must not be printed.
     pub(super) fn secrets(&self) -> Vec<String> {
         let key = self.found.ssh_key.as_ref();
         let key = key.map(|key| String::from_utf8_lossy(key.expose()).into_owned());
@@ -59,7 +59,8 @@ impl Credentials {
         key.into_iter().chain(password).collect()
     }
 
-    /// Returns texts that a file contains only if the credentials were copied into it: a long password, and the longest line of the key.
+    /// Returns marks: texts that a file contains only if the credentials were copied into it. They are a long password, and the longest
+    /// line of the ssh key.
     pub(super) fn marks(&self) -> Vec<String> {
         self.secrets()
             .iter()
@@ -72,7 +73,7 @@ impl Credentials {
             .collect()
     }
 
-    /// Provides the credentials to git, which runs in `environment`. Returns `None` if there are none.
+    /// Writes the credentials to files for git, which runs in `environment`. Returns `None` without credentials.
     pub(super) fn open(&self, environment: &Vars) -> Result<Option<GitAccess>, Failure> {
         let found = &self.found;
         if found.ssh_key.is_none() && found.https.is_none() && found.ca_bundle.is_none() {

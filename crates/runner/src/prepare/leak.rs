@@ -1,6 +1,7 @@
-//! Refuses a module into which `init` copied the credentials of the repository: they would become content of the image (rule 2).
+//! Refuses a module into which `init` copied the credentials of the git repository: the image would contain them (rule 2).
 //!
-//! A module source can name the files of the credentials. The check finds copies, also escaped or in base64. It finds no other encoding.
+//! The `source` of a module call may be the path of the credential files. The check finds plain, escaped and base64-encoded copies, but no
+//! other encoding.
 
 use std::fs;
 use std::io;
@@ -12,10 +13,10 @@ use alustan_api::report::Failure;
 use crate::failure::{user, world};
 use crate::redact::Redactor;
 
-/// Maximum size of a searched file, in bytes.
+/// Maximum size of a file that is searched, in bytes.
 const LARGEST: u64 = 1 << 20;
 
-/// Checks that no file below `folders` contains one of `marks`.
+/// Checks that no file in `folders` contains one of `marks`.
 pub(super) fn check(marks: &[String], folders: [&Path; 2]) -> Result<(), Failure> {
     if marks.is_empty() {
         return Ok(());
@@ -38,7 +39,7 @@ fn unread(error: &io::Error) -> Failure {
     world(Reason::PrepareFailed, message)
 }
 
-/// Returns the first file below `folder` that contains one of `marks`. Follows no links.
+/// Returns the first file in `folder` that contains one of `marks`. Follows no symbolic links.
 fn find(folder: &Path, marks: &Redactor) -> io::Result<Option<PathBuf>> {
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();

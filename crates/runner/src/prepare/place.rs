@@ -1,4 +1,4 @@
-//! Folders of a build that the builder copies from.
+//! Folders of a build with the files that the builder copies into the image.
 
 use std::fs;
 use std::io;
@@ -10,7 +10,7 @@ use alustan_api::{Reason, paths};
 use crate::failure::world;
 use crate::layout::Layout;
 
-/// Folders that the builder copies from.
+/// Folders with the files that the builder copies into the image.
 pub(super) struct Place {
     pub(super) root: PathBuf,
     pub(super) module: PathBuf,

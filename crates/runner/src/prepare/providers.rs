@@ -1,4 +1,5 @@
-//! Providers that `init` installed. Those of the base image stay there, the others become a separate mirror.
+//! Providers that `init` installed. Providers of the base image are used from there. The others are copied to a mirror in the runner
+//! image.
 
 use std::fs;
 use std::io;
@@ -11,16 +12,16 @@ use crate::workspace::{copy_tree, replace_link};
 pub(super) struct Providers {
     /// Folder in which `init` installed or linked the providers: `host/namespace/type/version/platform`.
     pub(super) found: PathBuf,
-    /// Mirror in the base image.
+    /// Filesystem mirror in the base image.
     pub(super) base: PathBuf,
-    /// Folder from which the builder copies the other providers.
+    /// Folder to which the other providers are copied, and from which the builder copies them into the image.
     pub(super) target: PathBuf,
-    /// Path of the other providers at run time.
+    /// Path of the other providers in the runner image.
     pub(super) at_run_time: PathBuf,
 }
 
 impl Providers {
-    /// Copies the providers that the base image lacks, and links all providers to their paths at run time.
+    /// Copies the providers that the base image lacks. Links all providers in `found` to their paths in the runner image.
     pub(super) fn gather(&self) -> io::Result<()> {
         let base = fs::canonicalize(&self.base).ok();
         for package in packages(&self.found)? {

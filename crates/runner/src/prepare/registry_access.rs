@@ -1,4 +1,4 @@
-//! Client and credentials of the registries that a build reads from and pushes to.
+//! Registry client of a build, and credentials for the images that it pulls and pushes.
 
 use std::fs;
 use std::path::Path;
@@ -13,7 +13,7 @@ use crate::certificates;
 use crate::failure::{chain, failure};
 use crate::layout::Vars;
 
-/// Creates the client of registries from the environment.
+/// Creates the registry client from environment variables.
 pub(super) fn registry(vars: &Vars) -> Result<Registry, Failure> {
     let insecure = vars.get("ALUSTAN_INSECURE_REGISTRIES");
     let insecure = insecure.iter().flat_map(|hosts| hosts.split(','));
@@ -29,8 +29,8 @@ pub(super) fn registry(vars: &Vars) -> Result<Registry, Failure> {
     Registry::new(options).map_err(|error| of_registry(&error))
 }
 
-/// Returns the access to `image` in a build that pushes to the registry `own`. The credential helper serves only that registry: a base
-/// image in another one is read with the login of the docker configuration, or anonymously.
+/// Returns the credentials for `image`. `own`: registry to which the build pushes. The credential helper is used only for that registry:
+/// for an image in another registry, the credentials come from the docker configuration, or the access is anonymous.
 pub(super) fn access(image: &ImageRef, own: &str, vars: &Vars) -> Result<Access, Failure> {
     let same = image.name().registry() == own;
     let helper = vars.get("ALUSTAN_CREDENTIAL_HELPER").filter(|_| same);
@@ -56,7 +56,7 @@ fn configuration(vars: &Vars) -> Option<Vec<u8>> {
     fs::read(folder.join("config.json")).ok()
 }
 
-/// Returns the secret values of all entries of the mounted docker configuration, in either format.
+/// Returns the secret values of all entries in the mounted docker configuration, with or without the key `auths`.
 pub(super) fn secrets(vars: &Vars) -> Vec<String> {
     let root = configuration(vars).and_then(|bytes| serde_json::from_slice::<Value>(&bytes).ok());
     root.as_ref().map(of_value).unwrap_or_default()
@@ -78,7 +78,7 @@ fn of_value(value: &Value) -> Vec<String> {
         .collect()
 }
 
-/// Returns `auth` as written, decoded as `user:password`, and the password. Docker pads old entries with zero bytes.
+/// Returns `auth` unchanged, its decoded form `user:password`, and the password alone. Docker pads old entries with zero bytes.
 fn of_auth(auth: &str) -> Vec<String> {
     let plain: String = auth.split_whitespace().collect();
     let bytes = STANDARD_NO_PAD.decode(plain.trim_end_matches('=')).ok();
@@ -89,8 +89,8 @@ fn of_auth(auth: &str) -> Vec<String> {
     forms.into_iter().flatten().map(str::to_owned).collect()
 }
 
-/// Converts an error of a registry to a failure. The user must resolve only invalid credentials and names. Any other response may differ on
-/// the next attempt, so it counts as a failed build (rule 10).
+/// Converts a registry error to a failure. Only invalid credentials and names are failures that the user must resolve. Other errors that
+/// are not transient use the failure budget (rule 10), because the next attempt may succeed.
 pub(super) fn of_registry(error: &alustan_registry::Error) -> Failure {
     use alustan_registry::{Error, Failure as Refused};
     let class = match error {

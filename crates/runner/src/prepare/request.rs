@@ -1,4 +1,4 @@
-//! Requests of the steps of a build, from the environment of their containers.
+//! Inputs of the steps of a build, from the environment variables of their containers.
 
 use alustan_api::Reason;
 use alustan_api::report::Failure;
@@ -10,16 +10,16 @@ use crate::layout::Vars;
 pub struct ContextRequest {
     /// Reference of the context artifact, by digest.
     pub context: String,
-    /// Text of the Dockerfile for the builder.
+    /// Dockerfile for the builder.
     pub dockerfile: String,
-    /// Path in the context of the Dockerfile that precedes [`Self::dockerfile`].
+    /// Path, in the context, of a Dockerfile that is inserted before [`Self::dockerfile`].
     pub before: Option<String>,
     /// Whether to add the runner to the image, because the base image has none.
     pub inject: bool,
 }
 
 impl ContextRequest {
-    /// Reads the request from the environment.
+    /// Reads the inputs from environment variables.
     pub fn from_vars(vars: &Vars) -> Result<Self, Failure> {
         let needed = |name: &str| {
             vars.get(name)
@@ -39,12 +39,12 @@ impl ContextRequest {
 pub struct ModuleRequest {
     /// Path of the module in the context.
     pub path: String,
-    /// Type of the backend to initialise the module for; `None` for `-backend=false`.
+    /// Type of the backend with which `init` runs; `None` for `-backend=false`.
     pub backend: Option<String>,
 }
 
 impl ModuleRequest {
-    /// Reads the request from the environment.
+    /// Reads the inputs from environment variables.
     pub fn from_vars(vars: &Vars) -> Self {
         let text = |name: &str| vars.get(name).cloned().unwrap_or_default();
         Self {
