@@ -46,7 +46,7 @@ use files::{backend_argument, for_scripts, trusted, write_files};
 /// Time limit of `show`, `output` and `state pull`, and of a push of a migrated state.
 pub(crate) const LOOK: Duration = Duration::from_mins(5);
 
-/// Arguments of the engine's `s3` backend, and the variables of the AWS SDK for them.
+/// Credential arguments of the engine's `s3` backend, and the environment variables of the AWS SDK with the same meaning.
 const AWS_CREDENTIALS: [(&str, &str); 3] = [
     ("access_key", "AWS_ACCESS_KEY_ID"),
     ("secret_key", "AWS_SECRET_ACCESS_KEY"),
@@ -77,15 +77,15 @@ pub struct Session {
     pub record: Record,
     /// Access to the Secrets of the run.
     pub secrets: Arc<dyn Secrets>,
-    /// Record at the time of the claim.
+    /// Run record at the time of the claim.
     pub claimed: RunRecord,
     /// Inputs of the run, including secrets.
     pub inputs: RunInputs,
     /// Key of the resource, for HMACs and encryption.
     pub key: Vec<u8>,
-    /// Unsaved state of an earlier run, sealed in the run report.
+    /// Unsaved state of an earlier run, encrypted, from the run report.
     pub leftover: Option<Vec<u8>>,
-    /// Working directory: the module in its writable copy.
+    /// Working directory: the folder of the module in the writable copy of the context.
     pub directory: PathBuf,
     /// Context of the commands of the run.
     pub commands: Commands,
@@ -93,7 +93,7 @@ pub struct Session {
     pub server: Option<StateServer>,
     /// Scripts of the user.
     pub scripts: Scripts,
-    /// Engine that the build of the image recorded.
+    /// Engine that the build recorded in the image.
     pub told_engine: Option<alustan_api::Engine>,
     engine: Engine,
     environment: Vars,
@@ -104,16 +104,16 @@ pub struct Session {
     started: Instant,
     /// Variables of the resource that the module does not declare.
     pub(crate) undeclared: Vec<Undeclared>,
-    /// Last lock of a state outside the managed backend that blocked a command.
+    /// Last lock that blocked a command, if the backend is not managed.
     lock_seen: Mutex<Option<StateLock>>,
-    /// Whether the engine refused to start in the last failed command.
+    /// Whether the last failed command failed because the engine refused to start.
     refused: AtomicBool,
     took: Mutex<StepTimes>,
     _cache_lock: Option<cache::Lock>,
 }
 
 impl Session {
-    /// Prepares the copy of the module.
+    /// Writes the files of the run to the copy of the module, and starts the state server.
     pub async fn open(parts: Parts, claimed: Claimed) -> Result<Self, Failure> {
         let Parts {
             layout,
@@ -233,14 +233,14 @@ impl Session {
         Ok(())
     }
 
-    /// Whether the run destroys everything, or plans that.
+    /// Whether the run destroys all objects, or plans to destroy them.
     pub(crate) fn destroys(&self) -> bool {
         let kind = self.claimed.run.as_ref().map(|run| run.kind);
         self.inputs.approval.destroy || kind == Some(RunKind::Destroy)
     }
 
-    /// Refuses to apply a module without configuration. The engine would refuse it as well, but accepts the files that the runner writes to
-    /// the module, and would destroy everything.
+    /// Refuses to apply a module without configuration files. The engine refuses an empty folder, but accepts the files that the runner
+    /// writes to the module, and would then destroy all objects.
     fn refuse_empty_module(&self) -> Result<(), Failure> {
         if self.destroys() || self.may_lack_configuration() {
             return Ok(());
@@ -255,7 +255,8 @@ impl Session {
         }
     }
 
-    /// Whether the module has configuration files. With `scripts.apply`, those of a wrapper count, which writes configuration files.
+    /// Whether the module has configuration files. With `scripts.apply`, the files of a wrapper count, because the wrapper generates
+    /// configuration files.
     fn has_configuration(&self) -> io::Result<bool> {
         let opentofu = self.engine.kind() == EngineName::Opentofu;
         let ours = [backend::BLOCK_FILE];
@@ -266,8 +267,9 @@ impl Session {
         Ok(by_script && module_files::has_wrapper_configuration(&self.directory)?)
     }
 
-    /// Whether the module may lack configuration files, because scripts read them elsewhere. A plan of `scripts.plan` is evaluated before
-    /// apply. `scripts.apply` without it makes no plan, and would destroy everything if the configuration was lost after the last apply.
+    /// Whether the module may lack configuration files, because scripts read the configuration from another location. With `scripts.plan`,
+    /// the plan is evaluated before apply. With `scripts.apply` alone there is no plan, and an apply would destroy all objects if the
+    /// configuration was lost after the last apply.
     fn may_lack_configuration(&self) -> bool {
         if self.makes_plans() {
             return self.scripts.plan.is_some();
@@ -295,7 +297,8 @@ impl Session {
         )
     }
 
-    /// Removes the checksums of providers in the image. Not with scripts: they may call `init`, which needs the original lock file.
+    /// Removes the checksums of providers in the image from the dependency lock file. Keeps them with scripts, which may call `init`: it
+    /// needs the original lock file.
     fn trust_image(&self) {
         if self.scripts.any() {
             return;
@@ -305,8 +308,8 @@ impl Session {
         }
     }
 
-    /// Creates the bucket and the table of the state. Not the bucket if it contained the state before: a new one would be empty, and every
-    /// object would be created again.
+    /// Creates the bucket and the lock table of the state. Does not create a bucket that contained the state before: a new bucket would be
+    /// empty, and an apply would create every object again.
     async fn bootstrap(&self, deadline: Instant) -> Result<(), Failure> {
         let kind = self.claimed.run.as_ref().map(|run| run.kind);
         let wanted = matches!(kind, Some(RunKind::Plan | RunKind::Apply));
@@ -340,7 +343,7 @@ impl Session {
         self.judged(Step::Bootstrap, &finished, &[0]).map(drop)
     }
 
-    /// Returns the environment of the engine, with the credentials of the backend block.
+    /// Returns the environment of the engine, with the credentials of the backend configuration as variables of the AWS SDK.
     fn bootstrap_environment(&self) -> Vars {
         let mut environment = self.environment.clone();
         for (argument, variable) in AWS_CREDENTIALS {
@@ -380,7 +383,7 @@ impl Session {
         self.run_freed(step, run, good).await
     }
 
-    /// Runs a command. Runs it again if a lock that blocked it was released.
+    /// Executes a command with `run`. Executes it again if a lock blocked the command and was then released.
     async fn run_freed<F>(
         &self,
         step: Step,
@@ -419,12 +422,13 @@ impl Session {
         *part = Some(part.unwrap_or_default().saturating_add(elapsed));
     }
 
-    /// Returns the duration of the steps that ended.
+    /// Returns the durations of the steps that have ended.
     pub(crate) fn took(&self) -> StepTimes {
         *self.took.lock()
     }
 
-    /// Adds the lock holder to a failure: the engine prints the lock that it requested instead of the one that blocks it.
+    /// Replaces the message of a failure because of a locked managed state by one with the lock that blocks the run. The message of the
+    /// engine contains the requested lock.
     fn with_holder(&self, failure: Failure) -> Failure {
         let other = self.server.as_ref().and_then(StateServer::lock_of_others);
         match other {
@@ -446,7 +450,7 @@ impl Session {
         }
     }
 
-    /// Returns the id of the lock of this run in the run report, if no engine process lives.
+    /// Returns the id of the lock of this run in the run report, if no engine process is running.
     pub fn abandoned_lock(&self) -> Option<String> {
         let lives = self.commands.processes.engine_lives(Scope::Everything);
         self.server

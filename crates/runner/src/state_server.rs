@@ -23,9 +23,9 @@ use crate::record::{Record, RecordError};
 use crate::state_store::{LARGEST, MoreSlots, StateError, StateStore};
 use locks::Locks;
 
-/// User name of the engine.
+/// User name with which the engine authenticates.
 const USER: &str = "alustan";
-/// Maximum wait for slots from the controller, and interval between requests.
+/// Maximum wait for slots that the operator creates, and interval between requests.
 const SLOTS_PATIENCE: Duration = Duration::from_mins(1);
 const SLOTS_PAUSE: Duration = Duration::from_millis(500);
 
@@ -66,7 +66,7 @@ impl StateServer {
         })
     }
 
-    /// Returns the environment that connects the engine's `http` backend to this server.
+    /// Returns the environment variables that connect the engine's `http` backend to this server.
     pub fn environment(&self) -> Vars {
         let url = format!("http://{}/state", self.address);
         Vars::from([
@@ -87,12 +87,12 @@ impl StateServer {
         &self.context.store
     }
 
-    /// Reserves the lock `id` of this run in the run report for the next engine process of the run.
+    /// Reserves the lock `id`, which the run report contains, for the next engine process of the run.
     pub fn reserve_lock(&self, id: String) {
         self.context.locks.reserve(id);
     }
 
-    /// Returns the id of the lock of this run in the run report.
+    /// Returns the id of the lock of this run in the run report, if any.
     pub fn recorded_lock(&self) -> Option<String> {
         self.context.locks.recorded()
     }
@@ -181,7 +181,7 @@ async fn unlock(context: &Context, body: &[u8]) -> Response {
     held("unlocked", context.locks.unlock(id).await)
 }
 
-/// Returns OK, or 423 with the blocking lock.
+/// Returns status 200, or 423 with the lock that blocks the request.
 fn held(what: &str, result: Result<Option<StateLock>, RecordError>) -> Response {
     match result {
         Ok(None) => StatusCode::OK.into_response(),
@@ -202,7 +202,7 @@ fn held(what: &str, result: Result<Option<StateLock>, RecordError>) -> Response 
     }
 }
 
-/// Slots that the controller adds on request in the run report.
+/// Source of slots that the operator creates after a request in the run report.
 pub struct SlotsOfRecord(pub Record);
 
 #[async_trait::async_trait]

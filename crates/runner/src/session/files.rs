@@ -1,4 +1,4 @@
-//! Files of a run besides the module, and the environment that refers to them.
+//! Files that the runner writes for a run, and environment variables with their paths.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;

@@ -1,4 +1,5 @@
-//! Locks that block a command. A lock left behind by a run of this resource that has ended is released (rule 9). Any other is reported.
+//! State locks that block a command. A lock of an earlier run of this resource whose pod has ended is released (rule 9). Any other lock is
+//! reported.
 
 use parking_lot::MutexGuard;
 use std::fs;
@@ -24,7 +25,7 @@ const RELEASE: Duration = Duration::from_mins(2);
 const HOST: &str = "/proc/sys/kernel/hostname";
 
 impl Session {
-    /// Returns the exit code if it is in `good`, otherwise the failure. Stores the lock of another holder that caused the failure.
+    /// Returns the exit code if it is in `good`, otherwise the failure. Records the lock of another client that caused the failure.
     pub(super) fn judged(
         &self,
         step: Step,
@@ -42,7 +43,8 @@ impl Session {
         })
     }
 
-    /// Whether a command failed because of a lock that was then released, so that a retry is useful.
+    /// Releases the lock that caused a command to fail, if the process that held it has ended. Returns whether the lock was released, so
+    /// that a retry is useful.
     pub(super) async fn is_freed(&self, step: Step, finished: &Finished, good: &[i32]) -> bool {
         let Err(failure) = judge(step, finished, good) else {
             return false;
@@ -54,16 +56,16 @@ impl Session {
         (own || self.is_left_behind(&lock)) && self.release(&lock).await
     }
 
-    /// Whether a lock with the host name of this pod was left behind by an earlier engine process, for example by a retried lock request
-    /// whose first response was lost. Only `s3` reports the held lock and compares the id on release. Other backends report the requested
-    /// lock, and `http` releases any. A script may run several engines at a time.
+    /// Whether a lock with the host name of this pod was taken by an earlier engine process of this pod, for example because of a retried
+    /// lock request whose first response was lost. Only `s3` reports the held lock and compares the id on release. Other backends report
+    /// the requested lock, and `http` releases any lock. A script may run several engines at a time, so the result is false for scripts.
     fn is_held_by_own_engine(&self, step: Step) -> bool {
         let is_s3 = self.inputs.backend.kind.as_deref() == Some("s3");
         is_s3 && !matches!(step, Step::Script(_))
     }
 
-    /// Returns the lock of another holder in the output of a failed command. Some backends report the requested lock instead of the held
-    /// one.
+    /// Returns the lock of another client in the output of a failed command. Ignores a lock with the host name of this pod: some backends
+    /// report the requested lock instead of the held one.
     fn lock_told(&self, failure: &Failure, finished: &Finished) -> Option<StateLock> {
         let lock = self.any_lock_told(failure, finished);
         lock.filter(|lock| !is_own(lock))
@@ -78,13 +80,13 @@ impl Session {
         told.iter().find_map(|said| read(said))
     }
 
-    /// Replaces positions in the generated file of variables by fields of the resource.
+    /// Replaces, in the message of a failure, positions in the generated tfvars file by fields of the resource.
     fn with_fields(&self, failure: Failure) -> Failure {
         let message = variables::with_fields(&failure.message, &self.inputs.own_variables);
         Failure { message, ..failure }
     }
 
-    /// Adds the undeclared variables to the failure: a variable without a value may be misspelt in the resource.
+    /// Adds the undeclared variables to a failure: if a variable has no value, its name in the resource may be misspelt.
     fn with_undeclared(&self, failure: Failure) -> Failure {
         if failure.reason != Reason::VariablesInvalid || self.undeclared.is_empty() {
             return failure;
@@ -138,7 +140,7 @@ impl Session {
         self.refused.load(Ordering::Relaxed)
     }
 
-    /// Returns the last lock of another holder that blocked a command.
+    /// Returns the last lock of another client that blocked a command.
     pub(crate) fn lock_in_the_way(&self) -> Option<StateLock> {
         let managed = self.server.as_ref().and_then(StateServer::lock_of_others);
         managed.or_else(|| self.lock_seen().clone())

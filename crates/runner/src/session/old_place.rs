@@ -18,11 +18,11 @@ use crate::engine::NO_COLOR;
 use crate::failure::{Step, module, user, world};
 use crate::layout::Vars;
 
-/// Variables of the engine that apply only to the module of the run.
+/// Environment variables of the engine that apply only to the module of the run, not to the migration.
 const OF_THE_MODULE: [&str; 2] = ["TF_DATA_DIR", "TF_CLI_ARGS_init"];
 
 impl Session {
-    /// Returns the state in the backend `old`; empty if there is none.
+    /// Returns the state in the backend `old`; empty if there is no state.
     pub(crate) async fn state_at(&self, old: &BackendInputs) -> Result<Vec<u8>, Failure> {
         if old.managed.is_some() {
             let inputs = RunInputs {
@@ -59,7 +59,7 @@ impl Session {
         }
     }
 
-    /// Returns the `backend` block of `old`: that of the resource, or that of the module as recorded by the last run.
+    /// Returns the `backend` block of `old`: from the inputs of the run, or for a block of the module, as the last run recorded it.
     fn block_of(&self, old: &BackendInputs) -> Result<OwnBackend, Failure> {
         let told = old.kind.clone().filter(|_| old.write_block);
         let told = told.map(|kind| OwnBackend {

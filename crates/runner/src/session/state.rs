@@ -61,8 +61,8 @@ fn unreadable(error: &StateError, record: &Record) -> Failure {
     }
 }
 
-/// Returns the failure of a lost state. A lost state does not count as empty: with an empty one, every object would be created again, and
-/// none be destroyed. Only the user may decide that, by recreating the resource.
+/// Returns the failure of a lost state. A lost state is not treated as empty: an apply would create every object again, and a destroy
+/// would destroy none. Only the user may decide to start with an empty state, by recreating the resource.
 fn lost(error: &StateError, identity: &Identity) -> Failure {
     let (name, namespace) = (identity.resource(), &identity.namespace);
     let component = Component::State.as_str();
@@ -82,7 +82,7 @@ fn lost(error: &StateError, identity: &Identity) -> Failure {
 
 fn password() -> String {
     let mut bytes = [0; 24];
-    // Without random bytes, nothing in a run would be secure; ring then fails everywhere.
+    // If the system provides no random bytes, all other operations of `ring` fail as well.
     let _ = SystemRandom::new().fill(&mut bytes);
     hex::encode(bytes)
 }

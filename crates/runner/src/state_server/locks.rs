@@ -1,5 +1,5 @@
-//! Lock of a managed state. The run report contains the lock of this run; which engine of this pod holds it is tracked in memory. An engine
-//! that unlocks the state causes no write: the end of the run releases the lock.
+//! Lock of a managed state. The run report contains the lock of this run. The engine process of this pod that holds the lock is recorded
+//! only in memory, so an unlock by an engine causes no write. The lock is removed from the run report at the end of the run.
 
 use parking_lot::{Mutex, MutexGuard};
 use std::time::Duration;
@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use crate::record::{Record, RecordError};
 
-/// Time for which a reserved lock is granted without a read of the report: longer than the start of an engine.
+/// Time for which a reserved lock is granted without access to the run report. Longer than the start of an engine.
 const RESERVED: Duration = Duration::from_secs(10);
 
 /// Lock of the state of one run.
@@ -22,9 +22,9 @@ pub(super) struct Locks {
 
 #[derive(Default)]
 struct Memory {
-    /// Id of the lock of this run in the report.
+    /// Id of the lock of this run in the run report.
     recorded: Option<String>,
-    /// Time at which the run took that lock for its next engine process.
+    /// Time at which that lock was reserved for the next engine process.
     reserved_at: Option<Instant>,
     /// Lock that an engine of this pod holds.
     held: Option<StateLock>,
@@ -45,14 +45,14 @@ impl Locks {
         self.memory.lock()
     }
 
-    /// Reserves the lock `id` in the report for the next engine process of the run.
+    /// Reserves the lock `id`, which the run report contains, for the next engine process of the run.
     pub(super) fn reserve(&self, id: String) {
         let mut memory = self.memory();
         memory.recorded = Some(id);
         memory.reserved_at = Some(Instant::now());
     }
 
-    /// Locks the state. Returns the blocking lock, if any.
+    /// Locks the state. Returns the lock that blocks the request, if any.
     pub(super) async fn lock(&self, lock: StateLock) -> Result<Option<StateLock>, RecordError> {
         let _turn = self.turn.lock().await;
         let before = {
@@ -82,7 +82,7 @@ impl Locks {
         Ok(other)
     }
 
-    /// Releases the lock `id`; without an id, any lock. Returns the remaining lock, if any.
+    /// Releases the lock `id`; without an id, any lock. Returns the lock that remains, if any.
     pub(super) async fn unlock(&self, id: Option<&str>) -> Result<Option<StateLock>, RecordError> {
         let _turn = self.turn.lock().await;
         let held = self.memory().held.clone();
@@ -96,7 +96,7 @@ impl Locks {
         }
     }
 
-    /// Returns the id of the lock of this run in the report.
+    /// Returns the id of the lock of this run in the run report, if any.
     pub(super) fn recorded(&self) -> Option<String> {
         self.memory().recorded.clone()
     }
