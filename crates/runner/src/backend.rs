@@ -14,9 +14,10 @@ use crate::layout::Vars;
 use crate::module_files::{Content, json_blocks, read_module_files};
 use crate::workspace::write_private;
 
-/// File with the generated `backend` block of a module without one. Not an override file: that would replace a block of the module.
+/// File with the `backend` block that the runner writes for a module without one. It is no override file, because an override file would
+/// replace a `backend` block of the module.
 pub const BLOCK_FILE: &str = "zzz-alustan-backend.tf.json";
-/// File in a prepared module that records the backend of its `init`.
+/// File, in the module folder of the image, that records the backend with which the build ran `init`.
 pub const MARKER: &str = ".terraform/alustan.json";
 /// File in which the engine stores the resolved backend.
 const RESOLVED: &str = ".terraform/terraform.tfstate";
@@ -31,7 +32,7 @@ pub struct Prepared {
     pub engine: String,
 }
 
-/// Writes the `backend` block of type `kind`, or removes a block that was written for another backend.
+/// Writes a `backend` block of type `kind`. With `None`, removes a block that was written before.
 pub fn write_block(directory: &Path, kind: Option<&str>) -> io::Result<()> {
     let file = directory.join(BLOCK_FILE);
     match kind {
@@ -44,7 +45,8 @@ pub fn write_block(directory: &Path, kind: Option<&str>) -> io::Result<()> {
     }
 }
 
-/// Writes the partial configuration to a file for `-backend-config`. Returns `None` if it is empty.
+/// Writes the partial backend configuration, including its secret part, to a file for `-backend-config`. Returns `None` if the
+/// configuration is empty.
 pub fn write_config(work: &Path, inputs: &BackendInputs) -> io::Result<Option<PathBuf>> {
     let config = inputs.whole_config();
     if config.is_empty() {
@@ -55,7 +57,7 @@ pub fn write_config(work: &Path, inputs: &BackendInputs) -> io::Result<Option<Pa
     Ok(Some(file))
 }
 
-/// Whether the image build ran `init` for this backend. False unless the backend is managed and has no partial configuration.
+/// Whether the image build ran `init` for this backend. Always false for a backend that is not managed or has a partial configuration.
 pub fn is_prepared(directory: &Path, inputs: &BackendInputs) -> bool {
     let marker = fs::read(directory.join(MARKER)).ok();
     let prepared = marker.and_then(|bytes| serde_json::from_slice::<Prepared>(&bytes).ok());
@@ -123,7 +125,7 @@ fn missing(kind: &str, inputs: &BackendInputs) -> String {
     }
 }
 
-/// Extracts the argument that the engine does not know.
+/// Extracts, from an error of the engine, the name of the argument that the backend does not support.
 fn refused_argument(message: &str) -> Option<&str> {
     let (_, rest) = message.split_once("No argument or block type is named \"")?;
     Some(rest.split_once('"')?.0)
@@ -146,7 +148,7 @@ fn unknown(kind: &str, argument: &str) -> String {
     }
 }
 
-/// Returns advice on credentials.
+/// Returns advice on credentials if `message` shows that the backend could not be opened without them.
 fn unopened(kind: &str, message: &str) -> Option<&'static str> {
     let nobody = message.contains("No valid credential sources");
     let nowhere = message.contains("connection refused");
@@ -163,13 +165,13 @@ fn unopened(kind: &str, message: &str) -> Option<&'static str> {
     }
 }
 
-/// Returns the address of the state, as the engine resolved it.
+/// Returns the address of the state from the backend configuration that the engine resolved.
 pub fn address(directory: &Path, environment: &Vars) -> Option<String> {
     let OwnBackend { kind, config } = resolved(directory)?;
     Some(alustan_backends::address(&kind, &config, environment))
 }
 
-/// Returns the backend as the engine resolved it, without `null` values.
+/// Returns the backend configuration that the engine resolved, without `null` values.
 pub fn resolved(directory: &Path) -> Option<OwnBackend> {
     let bytes = fs::read(directory.join(RESOLVED)).ok()?;
     let resolved: Value = serde_json::from_slice(&bytes).ok()?;
@@ -198,7 +200,7 @@ fn without_nulls(value: &Value) -> Value {
     }
 }
 
-/// Writes a module with only the block of `backend`.
+/// Writes a module that contains only the `backend` block of `backend`.
 pub fn write_bare_module(directory: &Path, backend: &OwnBackend) -> io::Result<()> {
     fs::create_dir_all(directory)?;
     let block = json!({ "terraform": { "backend": { (&backend.kind): backend.config } } });

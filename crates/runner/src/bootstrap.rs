@@ -32,7 +32,7 @@ const LOOKS: u32 = 300;
 /// Region that must not be the location constraint of a bucket.
 const FIRST_REGION: &str = "us-east-1";
 
-/// Failed operation with its object, and the cause.
+/// Error of a request: the operation with its object, and the cause.
 #[derive(Debug, thiserror::Error)]
 #[error("failed to {what}: {why}")]
 pub struct Error {
@@ -51,7 +51,7 @@ where
     }
 }
 
-/// Creates the bucket and the table of `place` if they do not exist; with `only_table`, only the table.
+/// Creates the bucket and the lock table in `place` if they do not exist; with `only_table`, only the lock table.
 ///
 /// # Errors
 /// Fails if a request to the cloud fails, or if the table is not active after 5 minutes.
@@ -112,7 +112,7 @@ async fn bucket(config: &SdkConfig, place: &Bootstrap) -> Result<(), Error> {
     let Err(error) = secure(&s3, place).await else {
         return Ok(());
     };
-    // An existing bucket is never changed, so the next attempt must create the bucket again.
+    // Delete the bucket, so that the next attempt creates it again: the configuration of an existing bucket is never changed.
     match s3.delete_bucket().bucket(name).send().await {
         Ok(_) => Err(error),
         Err(stays) => Err(Error {
@@ -179,7 +179,7 @@ async fn secure(s3: &aws_sdk_s3::Client, place: &Bootstrap) -> Result<(), Error>
     where_possible(&what, place, done.map(drop))
 }
 
-/// Ignores `NotImplemented` from servers other than AWS.
+/// Ignores the error `NotImplemented` of servers other than AWS.
 fn where_possible<E>(
     what: &str,
     place: &Bootstrap,

@@ -1,5 +1,5 @@
-//! Plugin cache of the engine on the cache volume. The engine does not lock it, so the runner does: one process uses it, others run without
-//! it.
+//! Plugin cache of the engine on the cache volume. The engine does not lock the cache, so the runner does. Processes that do not get the
+//! lock run without the cache.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -22,8 +22,8 @@ impl Lock {
     }
 }
 
-/// Returns the environment that enables the plugin cache. The engine may use providers from it that the lock file does not contain: that
-/// lock file belongs to the copy of the module and is discarded.
+/// Returns the environment variables that enable the plugin cache. With them, the engine may use a cached provider that the dependency
+/// lock file does not contain: the lock file is part of the copy of the module and is discarded.
 pub fn environment(cache: &Path) -> Vars {
     let path = cache.join("plugins").to_string_lossy().into_owned();
     Vars::from([

@@ -1,4 +1,4 @@
-//! CA certificates of the user's network, in addition to those of the image.
+//! CA certificates that the operator passes to each pod, in addition to those of the image.
 
 use std::fs;
 use std::io;
@@ -6,7 +6,7 @@ use std::path::Path;
 
 use crate::layout::Vars;
 
-/// Variable with PEM certificates, set by the operator in each pod.
+/// Environment variable with CA certificates in PEM format, set by the operator in each pod.
 pub const BUNDLE: &str = "ALUSTAN_CA_BUNDLE";
 
 /// Locations of the CA bundle in Linux distributions.
@@ -16,7 +16,7 @@ const SYSTEM: &[&str] = &[
     "/etc/ssl/cert.pem",
 ];
 
-/// Variables from which programs read the path of a CA bundle.
+/// Environment variables from which programs read the path of a CA bundle.
 const READERS: &[&str] = &[
     "SSL_CERT_FILE",
     "GIT_SSL_CAINFO",
@@ -25,8 +25,8 @@ const READERS: &[&str] = &[
     "AWS_CA_BUNDLE",
 ];
 
-/// Writes the CA certificates of the image and of the operator to `file`. Returns the environment that refers programs to it. Without
-/// certificates of the operator, the environment is empty and no file is written.
+/// Writes the CA certificates of the image and of the operator to `file`. Returns the environment variables with the path of `file`.
+/// Without certificates of the operator, returns no variables and writes no file.
 pub fn write_bundle(vars: &Vars, file: &Path) -> io::Result<Vars> {
     let Some(extra) = vars.get(BUNDLE).filter(|text| !text.trim().is_empty()) else {
         return Ok(Vars::new());

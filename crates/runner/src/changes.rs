@@ -57,7 +57,7 @@ pub struct Summary {
     pub empties: bool,
 }
 
-/// Parses the output of `show -json PLAN`. Digests are keyed with `key`, so that values cannot be guessed from them.
+/// Parses the output of `show -json PLAN`. Digests are HMACs with `key`, so that values cannot be guessed from them.
 pub fn summary(show: &[u8], key: &[u8]) -> Result<Summary, serde_json::Error> {
     let plan: Plan = serde_json::from_slice(show)?;
     let mut changes: Vec<(&'static str, &Planned)> = plan
@@ -133,7 +133,7 @@ fn action(change: &Change) -> Option<&'static str> {
     }
 }
 
-/// Whether every managed object of the state is deleted or forgotten. Created objects do not count.
+/// Whether every managed object of the state is deleted or forgotten. Objects that the plan creates or imports do not count.
 fn empties(changes: &[Planned]) -> bool {
     let is_managed = |planned: &&Planned| planned.mode == "managed" && planned.deposed.is_none();
     let is_new = |change: &Change| change.actions == ["create"] || !change.importing.is_null();
@@ -146,7 +146,7 @@ fn empties(changes: &[Planned]) -> bool {
     existing.peek().is_some() && existing.all(|removed| removed)
 }
 
-/// Returns the position of an action in the change set: destructive actions first.
+/// Returns the sort order of an action in the change set: destructive actions first.
 fn rank(action: &str) -> u8 {
     match action {
         "delete" => 0,
@@ -180,7 +180,7 @@ fn digest(
     keyed(key, &json!([changes, outputs]))
 }
 
-/// Returns a digest that covers which attributes change, but not their values.
+/// Returns an HMAC over the changed attributes of each change, without their values.
 fn shape(
     changes: &[(&'static str, &Planned)],
     outputs: &serde_json::Map<String, Value>,

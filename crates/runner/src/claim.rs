@@ -1,4 +1,4 @@
-//! Claim of a run, the first step of the runner: the pod takes the run or leaves it unchanged.
+//! Claim of a run, the first step of the runner: the pod claims the run, or exits without executing it.
 
 use std::time::Duration;
 
@@ -11,20 +11,20 @@ use crate::record::{Identity, Record, RecordError, Update, parse};
 use crate::retry::Patience;
 use crate::secrets::{Changes, Snapshot, StoreError};
 
-/// Maximum wait of a claim for the API server and for the permissions of a new Role.
+/// Maximum duration of the retries of a claim, while the API server is unavailable or a new Role has not taken effect.
 const PATIENCE: Duration = Duration::from_mins(5);
 
 /// A claimed run with its inputs.
 pub struct Claimed {
     /// Specification of the run, from the run record.
     pub run: RunSpec,
-    /// Record at the time of the claim, with the results of earlier runs.
+    /// Run record at the time of the claim, with the results of earlier runs.
     pub record: RunRecord,
     /// Inputs of the run, including secrets.
     pub inputs: RunInputs,
     /// Key of the resource, for HMACs and encryption.
     pub key: Vec<u8>,
-    /// Unsaved state of an earlier run, sealed in the run report.
+    /// Unsaved state of an earlier run, encrypted, from the run report.
     pub leftover: Option<Vec<u8>>,
 }
 
@@ -96,8 +96,8 @@ fn read(
     })
 }
 
-/// Checks that the run and its inputs are those that the operator created the Job for. Jobs of earlier operator versions have no decision
-/// to check.
+/// Compares the HMAC of the run and its inputs with the one that the operator put into the Job (`ALUSTAN_DECISION`). Jobs of earlier
+/// operator versions have none and are accepted.
 fn check_decision(identity: &Identity, snapshot: &Snapshot) -> Result<(), RecordError> {
     let Some(decision) = &identity.decision else {
         return Ok(());
@@ -115,7 +115,7 @@ fn check_decision(identity: &Identity, snapshot: &Snapshot) -> Result<(), Record
     leave(identity, why).map_err(RecordError::NotOurs)
 }
 
-/// Checks that `number`, the current run, is the run of `identity`.
+/// Checks that `number`, the number of the current run, is the number of the run for which the pod was created.
 fn check_number(number: i64, identity: &Identity) -> Result<(), String> {
     if number == identity.number {
         return Ok(());
@@ -131,7 +131,7 @@ fn leave(identity: &Identity, why: &str) -> Result<(), String> {
     Err(format!("run {number} of {record} {why}; not executing it"))
 }
 
-/// Checks that the pod of `identity` may execute the run with this progress.
+/// Checks, in the progress of the run, that the pod of `identity` may execute the run.
 fn check(progress: &RunProgress, identity: &Identity) -> Result<(), String> {
     check_number(progress.number, identity)?;
     let leave = |why: String| leave(identity, &why);

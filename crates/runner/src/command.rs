@@ -1,4 +1,5 @@
-//! Executes one command of the engine or of the user. Prints its output redacted and without delay, and stops it according to [`Ending`].
+//! Executes a command of the engine or a script of the user. Prints its output redacted and without delay, and stops it according to
+//! [`Ending`].
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -16,25 +17,26 @@ use crate::redact::Redactor;
 use crate::signals::Stop;
 use crate::tail::Tail;
 
-/// Maximum size of the kept end of a stream, in bytes.
+/// Maximum size of the tail that is kept of a stream, in bytes.
 const TAIL: usize = 64 * 1024;
 /// Interval between checks of processes that are being stopped.
 const TICK: Duration = Duration::from_millis(100);
-/// Time limit for the end of a command that changes nothing, before SIGKILL.
+/// Time between the first signal to a command that changes nothing and SIGKILL.
 const QUICK_END: Duration = Duration::from_secs(15);
-/// Time limit for the remaining output after the end of a command: a process that it left behind may keep the stream open.
+/// Time limit for reading the remaining output of a command that has ended. A child process of the command may still run and keep the
+/// stream open.
 const LAST_OUTPUT: Duration = Duration::from_secs(2);
-/// Part of the grace period that is reserved for the report.
+/// Part of the grace period that is reserved for writing the run report.
 const FOR_THE_REPORT: Duration = Duration::from_secs(20);
 
 /// How a command is stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// It changes nothing: interrupted, and killed after 15 seconds.
+    /// The command changes nothing. It is interrupted, and killed after 15 seconds.
     Quick,
-    /// It may change objects: each engine process gets one SIGINT and the whole grace period. Never killed by the runner.
+    /// The command may change objects. Each engine process gets one SIGINT and the whole grace period. The runner never kills the command.
     Graceful,
-    /// It saves data that would be lost: continues until its deadline although the run must stop.
+    /// The command saves data that would otherwise be lost. It continues until its deadline, even if the run must stop.
     Persistent,
 }
 
@@ -43,8 +45,8 @@ pub enum Ending {
 pub enum Show {
     /// The log, redacted.
     Log,
-    /// Standard output goes to the caller, complete and unredacted. Standard error goes, redacted, to the caller and the kept log tail, but
-    /// not to the log. Such a command may run in parallel with another one, which continues if this one is stopped.
+    /// Standard output is returned to the caller, complete and unredacted. Standard error is redacted, returned to the caller and added to
+    /// the log tail, but not printed. Such a command may run in parallel with another command: stopping it does not stop the other.
     Caller,
 }
 
@@ -56,7 +58,7 @@ pub struct Task {
     pub arguments: Vec<OsString>,
     /// Working directory of the process.
     pub directory: PathBuf,
-    /// Complete environment: nothing is inherited.
+    /// Complete environment: the process inherits no variables of the runner.
     pub environment: Vars,
     /// How the command is stopped.
     pub ending: Ending,
@@ -91,7 +93,7 @@ pub struct Finished {
 /// Context of all commands of a run.
 #[derive(Clone)]
 pub struct Commands {
-    /// Processes below the runner.
+    /// Descendant processes of the runner.
     pub processes: Arc<Processes>,
     /// Stop request of the run.
     pub stop: Stop,
@@ -99,12 +101,12 @@ pub struct Commands {
     pub grace: Duration,
     /// Redactor of the known secret values.
     pub redactor: Redactor,
-    /// Kept end of the printed output.
+    /// Tail of the output of all commands.
     pub tail: Tail,
 }
 
 impl Commands {
-    /// Executes a command until it ends, or until a [`Ending::Graceful`] command exceeds the grace period.
+    /// Executes a command until it ends. A [`Ending::Graceful`] command that exceeds the grace period continues to run after the return.
     ///
     /// # Errors
     /// Fails if the program cannot be started.
@@ -135,7 +137,8 @@ impl Commands {
         })
     }
 
-    /// Starts the command. Retries while its file is busy: another thread that starts a process at that moment still has a new script open.
+    /// Starts the command. Retries if its file is busy: a process that another thread is starting may have inherited the file descriptor
+    /// with which the script was written.
     async fn start(&self, task: &Task) -> std::io::Result<Child> {
         for _ in 0..50 {
             match self.processes.start(&mut command(task)) {
@@ -212,13 +215,14 @@ impl Commands {
         }
     }
 
-    /// Returns the time at which the report must be written, counted from the stop request, or from now without one.
+    /// Returns the time at which commands must have ended, so that the report can be written before the end of the grace period. The grace
+    /// period starts with the stop request, or now without one.
     pub(crate) fn end_of_grace(&self) -> Instant {
         let from = self.stop.asked_at().unwrap_or_else(Instant::now);
         from + self.grace.saturating_sub(FOR_THE_REPORT)
     }
 
-    /// Kills the command. A [`Ending::Graceful`] one is never killed by the runner: kubelet ends it with the pod.
+    /// Kills the command. The runner never kills an [`Ending::Graceful`] command: kubelet ends it with the pod.
     async fn give_up(
         &self,
         child: &mut Child,

@@ -51,16 +51,16 @@ impl Engine {
 /// Option that disables colours: logs and pipes show them as control characters.
 pub const NO_COLOR: &str = "-no-color";
 
-/// File in a prepared module with the name and the version of its engine.
+/// File, in the module folder of the image, with name and version of the engine that prepared the module.
 const TOLD: &str = ".terraform/engine.json";
 
-/// Reads the engine that prepared the module in `directory`.
+/// Reads name and version of the engine that prepared the module in `directory`.
 pub fn told(directory: &Path) -> Option<alustan_api::Engine> {
     let bytes = fs::read(directory.join(TOLD)).ok()?;
     serde_json::from_slice(&bytes).ok()
 }
 
-/// Records the engine that prepared the module in `directory`.
+/// Records name and version of the engine that prepared the module in `directory`.
 pub fn tell(directory: &Path, engine: &alustan_api::Engine) -> io::Result<()> {
     let file = directory.join(TOLD);
     fs::create_dir_all(file.parent().unwrap_or(directory))?;
@@ -129,7 +129,7 @@ pub fn packages(root: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(level)
 }
 
-/// Returns the CLI configuration of the engine: providers in `mirrors` are installed from there, all others directly.
+/// Returns the CLI configuration of the engine: providers in `mirrors` are installed from these mirrors, all others directly.
 pub fn cli_config(mirrors: &[Mirror]) -> String {
     let mut text = String::from("disable_checkpoint = true\nprovider_installation {\n");
     let mut all = BTreeSet::new();
@@ -160,11 +160,11 @@ fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
 
-/// Disables TLS between the engine and its providers. If empty, TLS is used.
+/// Environment variable that disables TLS between the engine and its providers. If its value is empty, TLS is used.
 const PLAIN_SOCKETS: &str = "TF_DISABLE_PLUGIN_TLS";
 
-/// Returns the environment of every command: the environment of the container, and settings for unattended runs with the providers of the
-/// image.
+/// Returns the environment of every command: the environment of the container, and settings for unattended runs that use the providers of
+/// the image.
 pub fn environment(container: &Vars, layout: &Layout) -> Vars {
     let mut environment = container.clone();
     let mut set = |name: &str, value: &str| environment.insert(name.to_owned(), value.to_owned());

@@ -5,7 +5,7 @@ use alustan_api::reason::ReasonText;
 use alustan_api::report::{Failure, FailureClass, MAX_TEXT};
 pub use alustan_state::error_text::{chain, place_in_json};
 
-/// Step of a run that may fail.
+/// Step of a run, for the reason and the message of a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Creation of the bucket and the table of the state.
@@ -151,7 +151,7 @@ fn judge(step: Step, code: i32, words: &str) -> (FailureClass, Reason) {
 }
 
 /// Whether the engine refused to start `step` because of a lock, or because the state changed after the plan. Only the first error counts:
-/// later ones may come from commands of the module.
+/// later errors may come from commands that the module executes.
 pub fn is_refused(step: Step, stderr: &str) -> bool {
     let text = tidy(stderr).to_lowercase();
     let first = text.lines().find(|line| line.starts_with("error:"));
@@ -166,7 +166,7 @@ const PRIVATE_MODULES: &str = "private modules are fetched with the credentials 
 /// Messages for a remote module that cannot be fetched.
 const NO_MODULE: &[&str] = &["failed to download module", "could not download module"];
 
-/// Messages for missing storage of the state, which only the user can create.
+/// Messages for a bucket of the state that does not exist.
 const NO_BACKEND: &[&str] = &[
     "error: failed to get existing workspaces: s3 bucket",
     "querying cloud storage failed: storage: bucket doesn't exist",
@@ -175,13 +175,13 @@ const NO_BACKEND: &[&str] = &[
 /// Message for a backend type that the engine does not have (`spec.backend.type`).
 const NO_SUCH_BACKEND: &[&str] = &["unsupported backend type"];
 
-/// Message for a missing lock table, together with [`LOCKED`].
+/// Message for a lock table that does not exist. It occurs together with a message in [`LOCKED`].
 const NO_TABLE: &[&str] = &["resourcenotfoundexception"];
 
 const LOCKED: &[&str] = &[
     "error acquiring the state lock",
     "state blob is already locked",
-    // The first reader of a missing state creates it, with a lock.
+    // The first engine that reads a missing state creates the state, under a lock.
     "failed to lock azure state",
     "failed to lock cos state",
     "failed to lock oss state",
@@ -203,7 +203,8 @@ const MISSING_VALUE: &[&str] = &[
     "variables not allowed",
 ];
 
-/// Messages for configuration that no retry makes valid. Ignored for [`Step::Apply`]: its plan succeeded, so they have another source.
+/// Messages for invalid configuration: a retry fails as well. Ignored for [`Step::Apply`]: the plan succeeded with the same configuration,
+/// so the messages have another source.
 const INVALID: &[&str] = &[
     "the terraform configuration must be valid before initialization",
     "the opentofu configuration must be valid before initialization",
@@ -256,7 +257,7 @@ const NO_PROVIDER: &[&str] = &[
     "inconsistent dependency lock file",
 ];
 
-/// Messages of a registry for a provider, or a version of it, that it does not have
+/// Messages for a provider, or a version of it, that the registry does not have
 /// (<https://developer.hashicorp.com/terraform/internals/provider-registry-protocol>).
 const NO_SUCH_PROVIDER: &[&str] = &[
     "does not have a provider named",
@@ -264,8 +265,8 @@ const NO_SUCH_PROVIDER: &[&str] = &[
     "no versions are available for provider",
 ];
 
-/// Messages for transient failures: the network, and services that are busy or down. Complete phrases, because a single word may be the
-/// name of a resource.
+/// Messages for transient failures: the network, and services that are busy or down. Each message is a complete phrase, because a single
+/// word may be the name of a resource.
 const WORLD: &[&str] = &[
     "no such host",
     "could not resolve host",
@@ -327,7 +328,7 @@ const WORLD: &[&str] = &[
     "the server is currently unable to handle the request",
 ];
 
-/// Removes colours, frames and empty lines.
+/// Removes colours, frames, indentation and empty lines from the output of the engine.
 pub fn tidy(text: &str) -> String {
     let plain = without_escapes(text);
     let lines = plain
@@ -356,7 +357,7 @@ pub fn without_escapes(text: &str) -> String {
     plain
 }
 
-/// Returns the text from the first error on; the last 15 lines if there is no error.
+/// Returns the output from the first error to its end; without an error, the last 15 lines.
 fn useful(text: &str) -> String {
     let errors: Vec<&str> = text
         .lines()
@@ -369,10 +370,10 @@ fn useful(text: &str) -> String {
     errors.join("\n")
 }
 
-/// Replacement of the removed part of a text.
+/// Text that replaces the removed part of a message.
 const GAP: &str = "\n[…]\n";
 
-/// Returns the beginning of `text`: at most `limit` bytes, cut between characters.
+/// Returns the beginning of `text`: at most `limit` bytes, cut at a character boundary.
 pub fn cut_to_bytes(text: &str, limit: usize) -> &str {
     text.get(..text.floor_char_boundary(limit)).unwrap_or(text)
 }

@@ -16,7 +16,7 @@ use tar::{Builder, EntryType, Header};
 
 /// Modification time of every entry: 2000-01-01, in seconds since 1970.
 pub const TIME: i64 = 946_684_800;
-/// Prefix of whiteouts, which delete files of lower layers instead of adding one
+/// Name prefix of whiteouts: entries that delete files of lower layers instead of adding a file
 /// (<https://github.com/opencontainers/image-spec/blob/main/layer.md#whiteouts>).
 const WHITEOUT: &[u8] = b".wh.";
 
@@ -27,7 +27,7 @@ pub struct Content<'a> {
     pub folder: &'a Path,
     /// Absolute path of the content in the image.
     pub target: &'a Path,
-    /// First folder above `target` that the layer creates. The base image has those above it.
+    /// Topmost folder for which the layer has an entry: `target` or a folder above it. The base image has the folders above.
     pub made_from: &'a Path,
     /// User and group of every entry.
     pub owner: u64,
@@ -36,11 +36,11 @@ pub struct Content<'a> {
 /// A layer on disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Written {
-    /// Digest of the compressed bytes.
+    /// Digest of the compressed tar archive.
     pub digest: Digest,
-    /// Digest of the tar archive.
+    /// Digest of the uncompressed tar archive.
     pub diff_id: Digest,
-    /// Compressed bytes.
+    /// Size of the compressed tar archive, in bytes.
     pub size: u64,
 }
 
@@ -53,7 +53,7 @@ pub enum LayerError {
     /// The layer cannot be written.
     #[error(transparent)]
     Write(#[from] io::Error),
-    /// A name has a special meaning in layers.
+    /// The name of a file begins with `.wh.`, which marks a deleted file in a layer.
     #[error(
         "the name of {0} begins with .wh., which marks a deleted file in a container image: rename \
          the file"
@@ -66,8 +66,8 @@ pub enum LayerError {
 
 /// Writes `content` as a gzip-compressed tar archive to the file `to`.
 ///
-/// Entries are sorted by path, have mode 0755 or 0644 and the time [`TIME`]; symbolic links stay links and are
-/// never followed. Memory does not grow with the files.
+/// Entries are sorted by path, have mode 0755 or 0644 and the time [`TIME`]. Symbolic links stay links and are never followed. Memory
+/// usage does not depend on the size of the files.
 ///
 /// # Errors
 /// [`LayerError::Read`], [`LayerError::Whiteout`] and [`LayerError::Special`] with the path below the folder;
@@ -104,7 +104,7 @@ pub fn write(content: Content<'_>, to: &Path) -> Result<Written, LayerError> {
     })
 }
 
-/// Appends everything below `path` of the folder.
+/// Appends all files and folders below `path`, which is relative to `content.folder`.
 fn append(
     builder: &mut Builder<impl Write>,
     content: Content<'_>,
@@ -153,7 +153,7 @@ fn append(
     Ok(())
 }
 
-/// Returns a path of the image without the root, as in archives.
+/// Returns `path` without the leading slash, as in tar archives.
 fn inside(path: &Path) -> &Path {
     path.strip_prefix("/").unwrap_or(path)
 }
@@ -173,7 +173,7 @@ fn header(kind: EntryType, mode: u32, size: u64, owner: u64) -> Header {
 struct Exact {
     file: File,
     left: u64,
-    /// Error of the last read. The archive does not distinguish its errors from those of reads.
+    /// Last error of reading the file. `append_data` returns errors of reads and of writes alike; this field distinguishes them.
     error: Option<io::Error>,
 }
 
@@ -209,7 +209,7 @@ impl Read for Exact {
     }
 }
 
-/// Writer that hashes and counts its bytes.
+/// Writer that hashes and counts the bytes that it writes.
 struct Hashing<W> {
     inner: W,
     hash: Hasher,

@@ -8,7 +8,7 @@ use alustan_api::paths;
 /// Environment variables by name.
 pub type Vars = BTreeMap<String, String>;
 
-/// Returns the environment of this process. Skips names and values that are not UTF-8.
+/// Returns the environment variables of this process. Skips names and values that are not UTF-8.
 pub fn process_vars() -> Vars {
     std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
@@ -18,11 +18,11 @@ pub fn process_vars() -> Vars {
 /// Paths that the runner uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// Context in the runner image.
+    /// Folder with the context in the runner image.
     pub module: PathBuf,
-    /// Providers in the runner image.
+    /// Folder with the providers in the runner image that the base image lacks.
     pub providers: PathBuf,
-    /// Providers in the base image.
+    /// Folder with the providers in the base image.
     pub base_providers: PathBuf,
     /// Mount path of the cache volume.
     pub cache: PathBuf,
@@ -34,7 +34,7 @@ pub struct Layout {
     pub build: PathBuf,
     /// File from which kubelet reads the termination message.
     pub termination_log: PathBuf,
-    /// Path of this program.
+    /// Path of the runner program.
     pub runner: PathBuf,
 }
 
@@ -59,12 +59,12 @@ impl Layout {
         }
     }
 
-    /// Returns the path of the writable copy of the module.
+    /// Returns the path of the writable copy of the context.
     pub fn module_copy(&self) -> PathBuf {
         self.work.join("module")
     }
 
-    /// Returns the path of the plan of this run.
+    /// Returns the path of the plan file of this run.
     pub fn plan_file(&self) -> PathBuf {
         self.work.join("plan.tfplan")
     }

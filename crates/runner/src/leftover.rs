@@ -1,5 +1,5 @@
-//! Unsaved state, kept for the next run, which pushes it before anything else (rules 2 and 8). Kept in the run report, and on the cache
-//! volume if that outlives the pod.
+//! Unsaved states (rules 2 and 8). The run report, and the cache volume if it outlives the pod, keep the state until the next run pushes
+//! it to its backend, before any other step.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -17,21 +17,21 @@ use crate::secrets::{self, Changes};
 use crate::state_store;
 use crate::tail;
 
-/// File that the engine writes if it cannot save the state.
+/// File to which the engine writes the state if it cannot save it to the backend.
 pub const FILE: &str = "errored.tfstate";
-/// Maximum size of a sealed state in the report, in bytes.
+/// Maximum size of the compressed and encrypted state in the run report, in bytes.
 pub const LARGEST: usize = 700 * 1024;
 
-/// Why a state is not kept in the report.
+/// Cause for which a state is not kept in the run report.
 #[derive(Debug, thiserror::Error)]
 pub enum Unkept {
-    /// The state could not be read or sealed.
+    /// The state could not be read or encrypted.
     #[error(transparent)]
     Unsealed(#[from] io::Error),
-    /// The report has no room for the state.
+    /// The run report has no space for the state.
     #[error("the compressed state of {0} bytes does not fit")]
     NoRoom(usize),
-    /// The report could not be written.
+    /// The run report could not be written.
     #[error(transparent)]
     Record(#[from] RecordError),
 }
@@ -43,10 +43,10 @@ impl Unkept {
     }
 }
 
-/// Why an unsaved state in the report cannot be opened.
+/// Cause for which an unsaved state in the run report cannot be decrypted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unopened {
-    /// The content is damaged, or sealed with another key.
+    /// The content is damaged, or encrypted with another key.
     #[error("it is damaged or encrypted with another key")]
     Damaged,
     /// The state exceeds [`state_store::LARGEST`].
@@ -54,7 +54,7 @@ pub enum Unopened {
     TooLarge,
 }
 
-/// Compresses a state and seals it for the report.
+/// Compresses a state and encrypts it for the run report.
 ///
 /// # Errors
 /// The state exceeds [`state_store::LARGEST`], or the key cannot be used.
@@ -73,11 +73,11 @@ pub fn seal(state: &[u8], key: &[u8]) -> io::Result<Vec<u8>> {
         .ok_or_else(unsealed)
 }
 
-/// Opens a state that [`seal`] sealed with the same `key`. A module can read the key and write the report, so the content
-/// may be of any size.
+/// Decrypts and decompresses a state that [`seal`] encrypted with the same `key`. Limits the size of the result: a module can read the key
+/// and write the report, so the content may have any size.
 ///
 /// # Errors
-/// [`Unopened`] for anything else.
+/// [`Unopened`] if the content is damaged, encrypted with another key, or too large.
 pub fn open(sealed: &[u8], key: &[u8]) -> Result<Vec<u8>, Unopened> {
     let seal = Seal::new(key, "leftover").ok_or(Unopened::Damaged)?;
     let packed = seal.open(sealed).ok_or(Unopened::Damaged)?;
@@ -92,7 +92,8 @@ pub fn open(sealed: &[u8], key: &[u8]) -> Result<Vec<u8>, Unopened> {
     Ok(state)
 }
 
-/// Writes a sealed state into the report and replaces an earlier one. Removes kept logs if they need the room.
+/// Writes the encrypted state `sealed` into the run report, and replaces an earlier one. Removes the logs in the report if there is not
+/// enough space otherwise.
 pub async fn put(record: &Record, sealed: &[u8], patience: Patience) -> Result<(), Unkept> {
     if sealed.len() > LARGEST {
         return Err(Unkept::NoRoom(sealed.len()));
@@ -118,7 +119,7 @@ pub async fn put(record: &Record, sealed: &[u8], patience: Patience) -> Result<(
     }
 }
 
-/// Removes the unsaved state from the report.
+/// Removes the unsaved state from the run report.
 pub async fn remove(record: &Record, patience: Patience) -> Result<(), RecordError> {
     record
         .update_ours(patience, |_, snapshot| {
@@ -136,12 +137,13 @@ fn copy_path(cache: &Path) -> PathBuf {
     cache.join("errored.tfstate.sealed")
 }
 
-/// Seals `state` and keeps it on the cache volume.
+/// Encrypts `state` and keeps it on the cache volume.
 pub fn keep(cache: &Path, state: Vec<u8>, key: &[u8]) -> io::Result<()> {
     keep_as(cache, &copy_path(cache), state, key)
 }
 
-/// Keeps `state` on the cache volume as one that run `number` found to be older than the stored state. No run pushes it again.
+/// Encrypts `state` and keeps it on the cache volume for inspection only: no run pushes it. Run `number` found it to be older than the
+/// state in the backend.
 pub fn keep_old(cache: &Path, number: i64, state: Vec<u8>, key: &[u8]) -> io::Result<()> {
     let target = cache.join(format!("errored.tfstate.{number}.old"));
     keep_as(cache, &target, state, key)
@@ -162,7 +164,7 @@ fn unsealed() -> io::Error {
     io::Error::other("failed to encrypt the state")
 }
 
-/// Returns the unsaved state of an earlier run on the cache volume, if `key` opens it.
+/// Returns the unsaved state of an earlier run on the cache volume; `None` if it does not exist or `key` does not decrypt it.
 pub fn take(cache: &Path, key: &[u8]) -> Option<Vec<u8>> {
     let sealed = fs::read(copy_path(cache)).ok()?;
     let opened = Seal::new(key, "errored state").and_then(|seal| seal.open(&sealed));

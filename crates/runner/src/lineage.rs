@@ -6,7 +6,7 @@ pub use alustan_state::head::StateHead;
 /// Owner of a state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
-    /// The state is empty: objects in it will belong to this resource.
+    /// The state has no resources and outputs. Objects that are added to it belong to this resource.
     Nobody,
     /// This resource.
     Us,
@@ -14,8 +14,8 @@ pub enum Owner {
     Others,
 }
 
-/// Returns the owner of `state`. `proven`: this resource applied something, although the record no longer shows it, so the state belongs to
-/// the resource.
+/// Returns the owner of `state`. `known`: lineage in the run record. `proven`: whether the resource is known to have applied something
+/// even if the run record was lost; a state with [`Lineage::Lost`] then belongs to the resource.
 pub fn owner(known: &Lineage, proven: bool, state: &StateHead) -> Owner {
     let Some(lineage) = state.lineage.as_ref().filter(|_| state.things > 0) else {
         return Owner::Nobody;
@@ -28,7 +28,7 @@ pub fn owner(known: &Lineage, proven: bool, state: &StateHead) -> Owner {
     }
 }
 
-/// Result of the check of a state whose address changes.
+/// Result of the check of a state before its migration to another address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transfer {
     /// The state must be copied to its new address.
@@ -41,7 +41,7 @@ pub enum Transfer {
     NotOurs,
     /// Another state is at the new address.
     Occupied,
-    /// The state is at neither address.
+    /// The state of the resource is at neither address.
     Lost,
 }
 
@@ -72,8 +72,8 @@ pub fn transfer(known: &Lineage, proven: bool, old: &StateHead, new: &StateHead)
     }
 }
 
-/// Replaces the serial of `state`. Every other byte stays as it is, because numbers in the state may exceed the range of number types here.
-/// Returns `None` if `state` is not in the format of engines.
+/// Replaces the serial of `state`. Keeps all other bytes: parsing and serialising the state could change numbers that exceed the range of
+/// Rust types. Returns `None` if `state` is not in the format of engines.
 pub fn with_serial(state: &[u8], serial: u64) -> Option<Vec<u8>> {
     const NAME: &str = "\"serial\":";
     let text = std::str::from_utf8(state).ok()?;

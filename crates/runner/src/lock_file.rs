@@ -1,7 +1,7 @@
-//! Provider checksums in the lock file, if the image already guarantees the providers.
+//! Removal of the provider checksums from the dependency lock file, if the image contains the providers.
 //!
-//! With checksums, each command of the engine reads every provider again to compare them: half a gigabyte for the largest ones, three times
-//! in an apply. `init` compared them when the image was built, and the image is referenced by digest.
+//! With checksums, each command of the engine reads every provider to verify it: half a gigabyte for the largest ones, three times in an
+//! apply. `init` verified the providers when the image was built, and the image is referenced by digest.
 
 use std::fs;
 use std::io;
@@ -18,7 +18,8 @@ const FILE: &str = ".terraform.lock.hcl";
 /// Folder in which the engine finds the provider packages of a module.
 const INSTALLED: &str = ".terraform/providers";
 
-/// Removes the checksums from the lock file of the module in `directory`, if all of its providers are in the image. Keeps the versions.
+/// Removes the checksums from the lock file of the module in `directory`, if all providers of the module are in the image. Keeps the
+/// versions.
 pub fn trust_image(directory: &Path, layout: &Layout) -> io::Result<()> {
     let file = directory.join(FILE);
     if !file.is_file() || !all_in_image(&directory.join(INSTALLED), layout)? {

@@ -1,4 +1,4 @@
-//! Lock of a state, as the engine reports it when the lock blocks a command.
+//! Lock of a state, parsed from the output of an engine that the lock blocks.
 
 use std::ffi::OsString;
 
@@ -11,10 +11,10 @@ const LONGEST_HOST: usize = 63;
 /// Labels of the parts of a lock in the output of the engine.
 const PARTS: [&str; 4] = ["ID", "Operation", "Who", "Created"];
 
-/// Maximum number of lines after `Lock Info:`.
+/// Number of lines after `Lock Info:` that may contain parts of the lock.
 const LINES: usize = 10;
 
-/// Parses the lock in the output `said`. A wrapper may prefix each line.
+/// Parses the lock in the engine output `said`. A wrapper of the engine may have added a prefix to each line.
 pub fn read(said: &str) -> Option<StateLock> {
     let mut lines = said.lines().skip_while(|line| !line.contains("Lock Info:"));
     lines.next()?;
@@ -45,18 +45,18 @@ fn time(text: &str) -> Option<Timestamp> {
     Timestamp::strptime("%Y-%m-%d %H:%M:%S%.f %z", words.join(" ")).ok()
 }
 
-/// Returns the host of a `user@host`.
+/// Returns the host in `who`, which has the format `user@host`.
 pub fn host(who: &str) -> &str {
     who.rsplit_once('@').map_or(who, |(_, host)| host)
 }
 
-/// Returns the host name inside the pod `pod`.
+/// Returns the host name of the pod `pod`.
 pub fn host_of_pod(pod: &str) -> &str {
     let cut = pod.get(..pod.floor_char_boundary(LONGEST_HOST));
     cut.unwrap_or(pod).trim_end_matches(['-', '.'])
 }
 
-/// Returns the arguments of the engine that release the lock `id`. `None` if the engine could parse `id` as an option.
+/// Returns the engine arguments that release the lock `id`; `None` if the engine could parse `id` as an option.
 pub fn release(id: &str) -> Option<Vec<OsString>> {
     is_id(id).then(|| vec!["force-unlock".into(), "-force".into(), id.into()])
 }

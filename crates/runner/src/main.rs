@@ -72,7 +72,7 @@ fn main() -> ExitCode {
         }
         Command::Version => print_version(),
     };
-    // Pending writes to the log must not keep the pod.
+    // Pending writes to the log must not delay the exit.
     runtime.shutdown_timeout(Duration::from_millis(200));
     done.unwrap_or_else(|error| complain(error.as_ref()))
 }
@@ -98,7 +98,7 @@ async fn start_run() -> Done {
     let vars = process_vars();
     let identity = identity(&vars)?;
     let commands = commands(&vars)?;
-    // Not in builds: the registry client itself waits for its credential helper, a child process.
+    // Not in build pods: the registry client waits for its credential helper, a child process that this code would reap.
     reap_orphans(commands.processes.clone())?;
     let client = kube::Client::try_from(client_config(&vars).await?)?;
     let secrets = Arc::new(KubeSecrets::new(client, &identity.namespace));
@@ -151,23 +151,23 @@ fn commands(vars: &Vars) -> std::io::Result<Commands> {
     })
 }
 
-/// Returns a redactor of the secret values that the environment alone reveals.
+/// Returns a redactor of the secret values in the environment variables.
 fn redactor(vars: &Vars) -> Redactor {
     Redactor::new(of_environment(vars, &BTreeSet::new()))
 }
 
-/// Returns the client configuration. In a pod, the environment names the API server by address, so no DNS is needed.
+/// Returns the client configuration. In a pod, an environment variable contains the address of the API server, so no DNS is needed.
 async fn client_config(vars: &Vars) -> Result<kube::Config, Box<dyn std::error::Error>> {
-    // Not KUBECONFIG, which belongs to the providers of the module.
+    // `KUBECONFIG` is not used: it configures the providers of the module.
     let mut config = if let Some(file) = vars.get("ALUSTAN_KUBECONFIG") {
         let kubeconfig = kube::config::Kubeconfig::read_from(file)?;
         kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?
     } else {
         kube::Config::incluster_env()?
     };
-    // Proxies are for the providers of the module. The API server is in the cluster.
+    // Proxies are not used: they are for the providers of the module, and the API server is in the cluster.
     config.proxy_url = None;
-    // The runner retries itself: it knows how long each call may wait.
+    // The runner retries requests itself, with a deadline for each of them.
     config.default_retry = false;
     Ok(config)
 }

@@ -1,4 +1,4 @@
-//! Configuration files of a module, selected as the engine does.
+//! Configuration files of a module: the files that the engine reads as configuration.
 
 use std::fs;
 use std::io;
@@ -53,7 +53,7 @@ fn syntax(name: &str, opentofu: bool) -> Option<Syntax> {
     }
 }
 
-/// Whether the module in `directory` has a configuration file besides those named `ours`.
+/// Whether the module in `directory` has a configuration file other than the files named in `ours`.
 ///
 /// # Errors
 /// Fails if the folder cannot be read.
@@ -94,7 +94,7 @@ fn read_module_file(path: &PathBuf, opentofu: bool) -> Option<ModuleFile> {
     Some(ModuleFile { name, content })
 }
 
-/// Returns the bodies of the blocks `kind` in a JSON file: one object, or a list of them.
+/// Returns the bodies of the blocks of type `kind` in a file in JSON syntax, where they are one object or a list of objects.
 pub fn json_blocks<'a>(file: &'a Value, kind: &str) -> Vec<&'a Value> {
     match file.get(kind) {
         Some(Value::Array(blocks)) => blocks.iter().collect(),

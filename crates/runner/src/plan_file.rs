@@ -1,4 +1,4 @@
-//! Plans on the cache volume, encrypted. The last two are kept.
+//! Encrypted plans on the cache volume. The two newest plans are kept.
 
 use std::fs;
 use std::io::{self, Read};
@@ -11,10 +11,10 @@ use crate::seal::Seal;
 
 /// Number of plans that are kept.
 const KEPT: usize = 2;
-/// Name of the state in the archive of a plan.
+/// Name of the state in a plan file, which is a zip archive.
 const STATE: &str = "tfstate";
 
-/// Encrypts the plan in `file` and keeps it as the plan of run `number`.
+/// Encrypts the plan in `file` and stores it as the plan of run `number`.
 pub fn keep(cache: &Path, number: i64, file: &Path, key: &[u8]) -> io::Result<()> {
     let sealed = Seal::new(key, "plan")
         .and_then(|seal| seal.seal(fs::read(file).ok()?))
@@ -30,13 +30,13 @@ pub fn keep(cache: &Path, number: i64, file: &Path, key: &[u8]) -> io::Result<()
     prune(&plans)
 }
 
-/// Returns the plan of run `number`, as stored by [`keep`]; `None` if there is none that `key` opens.
+/// Returns the plan of run `number` that [`keep`] stored; `None` if it does not exist or `key` does not decrypt it.
 pub fn open(cache: &Path, number: i64, key: &[u8]) -> Option<Vec<u8>> {
     let sealed = fs::read(cache.join("plans").join(format!("{number}.plan"))).ok()?;
     Seal::new(key, "plan")?.open(&sealed)
 }
 
-/// Returns the lineage of the state that the plan in `file` was made from; `None` if there was no state, or if it cannot be read.
+/// Returns the lineage of the state for which the plan in `file` was created; `None` without a state, or if the lineage cannot be read.
 pub fn lineage(file: &Path) -> Option<String> {
     let mut archive = ZipArchive::new(fs::File::open(file).ok()?).ok()?;
     let mut state = Vec::new();

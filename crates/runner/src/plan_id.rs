@@ -17,21 +17,21 @@ const LENGTH: usize = 16;
 pub struct Plan<'a> {
     /// Digest of the changes.
     pub digest: &'a str,
-    /// Context that the plan was made from.
+    /// Context of the planned module.
     pub context: Option<&'a str>,
     /// Values of the variables.
     pub variables: &'a BTreeMap<String, Value>,
-    /// Scripts that make and apply the plan.
+    /// Scripts that create and apply the plan.
     pub scripts: &'a ScriptTexts,
-    /// Head of the state that the plan starts from.
+    /// Head of the state for which the plan was created.
     pub state: &'a StateHead,
     /// Number of the last run that started to change objects.
     pub begun: i64,
-    /// Time of the restore of the resource from a backup. After a restore, the number in `begun` is used again.
+    /// Time of the restore of the resource from a backup. After a restore, the same value of `begun` occurs again.
     pub restored: Option<Timestamp>,
 }
 
-/// Returns the id of `plan`, keyed with the `key` of the resource, so that values cannot be guessed from it.
+/// Returns the id of `plan`, an HMAC with the `key` of the resource, so that values cannot be guessed from the id.
 pub fn plan_id(plan: Plan<'_>, key: &[u8]) -> String {
     let mut parts = vec![
         json!("plan"),

@@ -1,4 +1,4 @@
-//! Text of the plan, in a separate Secret.
+//! Publication of the text of a plan in a Secret, for review.
 
 use std::time::Duration;
 
@@ -8,12 +8,12 @@ use crate::failure::cut_to_bytes;
 use crate::retry::{Patience, pause_between_tries};
 use crate::secrets::{Changes, Secrets, StoreError};
 
-/// Maximum size of the text, in bytes. A Secret holds 1 MiB.
+/// Maximum size of the text, in bytes. A Secret contains at most 1 MiB.
 const LARGEST: usize = 512 * 1024;
-/// Maximum time for writing the Secret. The run does not wait longer for it.
+/// Maximum duration of the retries of the write.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Writes the plan `id` to the Secret `name` and replaces the previous plan.
+/// Writes the text of plan `id` to the Secret `name`, and replaces the previous plan.
 pub async fn publish(
     secrets: &dyn Secrets,
     name: &str,

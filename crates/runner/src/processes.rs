@@ -1,4 +1,4 @@
-//! Processes below the runner: its children, the engines among all descendants, and the orphans that PID 1 adopts.
+//! Descendant processes of the runner: its children, the engines, and orphans, whose parent is the runner.
 
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,22 +11,22 @@ use rustix::process::{
 };
 use tokio::process::{Child, Command};
 
-/// Process as in `/proc`.
+/// Process as described in `/proc`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Process {
     pid: i32,
     parent: i32,
     zombie: bool,
-    /// Start time in clock ticks. Together with the pid, it identifies a process for ever.
+    /// Start time in clock ticks. Pid and start time together identify a process uniquely.
     started: u64,
 }
 
 /// Selection of processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// All processes below the runner.
+    /// All descendants of the runner.
     Everything,
-    /// A process and all processes below it.
+    /// A process and all its descendants.
     Below(Option<u32>),
 }
 
@@ -36,14 +36,14 @@ struct Known {
     interrupted: BTreeSet<(i32, u64)>,
 }
 
-/// Processes below this process.
+/// Descendants of this process.
 #[derive(Default)]
 pub struct Processes {
     known: Mutex<Known>,
 }
 
 impl Processes {
-    /// Makes this process the parent of all orphans below it. PID 1 is their parent anyway.
+    /// Makes this process the parent of all orphaned descendants. PID 1 is their parent in any case.
     pub fn adopt_orphans() -> Self {
         if let Err(error) = set_child_subreaper(Some(getpid())) {
             crate::say!("failed to become the subreaper of orphaned processes: {error}");
@@ -51,7 +51,7 @@ impl Processes {
         Self::default()
     }
 
-    /// Starts a process that [`Self::reap`] leaves to its owner.
+    /// Starts a process for which the caller waits: [`Self::reap`] skips it until [`Self::forget`].
     pub fn start(&self, command: &mut Command) -> std::io::Result<Child> {
         let mut known = self.known();
         let child = command.spawn()?;
@@ -61,14 +61,14 @@ impl Processes {
         Ok(child)
     }
 
-    /// Releases the process `pid` after its owner waited for it.
+    /// Ends the exception of process `pid` from [`Self::reap`], after the caller has waited for the process.
     pub fn forget(&self, pid: Option<u32>) {
         if let Some(pid) = pid.and_then(|pid| i32::try_from(pid).ok()) {
             self.known().own.remove(&pid);
         }
     }
 
-    /// Waits for ended orphans, so that none stays a zombie.
+    /// Waits for orphans that have ended, so that they do not remain zombies.
     pub fn reap(&self) {
         let known = self.known();
         let me = getpid().as_raw_nonzero().get();
@@ -80,7 +80,7 @@ impl Processes {
         }
     }
 
-    /// Whether an engine process lives in `scope`.
+    /// Whether an engine process is running in `scope`.
     pub fn engine_lives(&self, scope: Scope) -> bool {
         !engines(scope).is_empty()
     }
@@ -160,7 +160,7 @@ fn in_scope(scope: Scope) -> Vec<Process> {
     }
 }
 
-/// Returns all processes below the process `root`.
+/// Returns all descendants of the process `root`.
 fn below(root: i32, all: Vec<Process>) -> Vec<Process> {
     let mut children: BTreeMap<i32, Vec<Process>> = BTreeMap::new();
     for process in all {
@@ -192,7 +192,7 @@ fn read_process(pid: i32) -> Option<Process> {
     )
 }
 
-/// Parses `pid (any name) state parent … start …`, see proc(5).
+/// Parses `pid (name) state parent … start …`, see proc(5). The name may contain any characters.
 fn parse_stat(pid: i32, stat: &str) -> Option<Process> {
     let (_, rest) = stat.rsplit_once(')')?;
     let fields: Vec<&str> = rest.split_ascii_whitespace().collect();

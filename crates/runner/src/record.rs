@@ -1,5 +1,5 @@
-//! Run record, which the runner reads, and run report, which it writes. Every write is a compare-and-swap that first checks that the run
-//! still belongs to this pod.
+//! Run record, which the runner reads, and run report, which it writes. Every write is a compare-and-swap, and checks first that this pod
+//! holds the claim of the run.
 
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -13,13 +13,13 @@ use crate::retry::{Patience, pause_between_tries};
 pub use crate::secrets::to_json;
 use crate::secrets::{Changes, Secrets, Snapshot, StoreError};
 
-/// Room in the Secret of the report that is reserved for reports, in bytes.
+/// Space in the Secret of the run report that logs and unsaved states leave for the report itself, in bytes.
 pub(crate) const RESERVE: usize = 64 * 1024;
 
-/// Maximum wait of lock and slot requests for the API server.
+/// Maximum duration of the retries of lock and slot requests.
 const LOCK_PATIENCE: Duration = Duration::from_mins(2);
 
-/// Run that a pod was created for.
+/// Run for which a pod was created.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// Namespace of the resource and of its Secrets.
@@ -28,7 +28,8 @@ pub struct Identity {
     pub record: String,
     /// Number of the run.
     pub number: i64,
-    /// HMAC-SHA256 of the run and its inputs, in hexadecimal. `None` in Jobs of earlier operator versions.
+    /// HMAC-SHA256 of the run and its inputs that the operator put into the Job, in hexadecimal. `None` in Jobs of earlier operator
+    /// versions.
     pub decision: Option<String>,
     /// Uid of this pod.
     pub pod_uid: String,
@@ -90,16 +91,16 @@ pub enum RecordError {
         /// Missing key of the data.
         key: &'static str,
     },
-    /// The run belongs to another pod, or is over; contains the reason.
+    /// The run belongs to another pod or has ended; contains the reason.
     #[error("{0}")]
     NotOurs(String),
 }
 
-/// Decision of an update about the progress that it received.
+/// Result of the closure of an update: whether the run report is written.
 pub enum Update<T> {
-    /// Writes nothing.
+    /// Writes nothing. The update returns the value.
     Keep(T),
-    /// Writes the progress and these other keys of the report.
+    /// Writes the progress and these changes of other keys. The update returns the value.
     Write(T, Changes),
 }
 
@@ -108,7 +109,7 @@ pub enum Update<T> {
 pub struct Record {
     secrets: Arc<dyn Secrets>,
     identity: Identity,
-    /// Secret of the report after the last successful write of this process.
+    /// Secret of the run report after the last successful write of this process, for the next update.
     written: Arc<Mutex<Option<Snapshot>>>,
 }
 
@@ -152,9 +153,10 @@ impl Record {
         Ok((progress, snapshot))
     }
 
-    /// Updates the report by compare-and-swap. Retries conflicts and transient errors within `patience`.
+    /// Updates the run report by compare-and-swap. Retries conflicts and transient errors within `patience`.
     ///
-    /// `change` receives the current progress. It must recognise its own earlier write: the response to a successful write may be lost.
+    /// `change` receives the current progress and the Secret. The response to a successful write may be lost, so `change` must recognise
+    /// that its own write was already applied.
     pub async fn update<T, F>(&self, patience: Patience, mut change: F) -> Result<T, RecordError>
     where
         F: FnMut(&mut RunProgress, &Snapshot) -> Result<Update<T>, RecordError>,
@@ -175,8 +177,8 @@ impl Record {
     where
         F: FnMut(&mut RunProgress, &Snapshot) -> Result<Update<T>, RecordError>,
     {
-        // The API server refuses the write if the Secret changed after the last write. A decision against a write has no such proof, so it
-        // needs a read.
+        // If the last written content is outdated, the API server responds with a conflict. Without a write, outdated content would not be
+        // detected, so the Secret is read in that case.
         if let Some(snapshot) = self.take_written() {
             let mut progress = parse(&self.identity.report(), &snapshot, key::PROGRESS)?;
             if let Ok(Update::Write(value, changes)) = change(&mut progress, &snapshot) {
@@ -216,7 +218,7 @@ impl Record {
         written.take()
     }
 
-    /// Updates the report as [`Self::update`], but only if this pod holds the claim of the run.
+    /// Updates the run report like [`Self::update`], but only if this pod holds the claim of the run.
     pub async fn update_ours<T, F>(
         &self,
         patience: Patience,
@@ -252,7 +254,7 @@ impl Record {
         )))
     }
 
-    /// Requests `wanted` slots for the state from the controller. Returns the existing slots.
+    /// Requests `wanted` slots for the state in the run report. Returns the slots that exist according to the run record.
     pub async fn ask_for_slots(&self, wanted: u32) -> Result<Vec<String>, RecordError> {
         let patience = Patience::lasting(LOCK_PATIENCE);
         self.update_ours(patience, |progress, _| {
@@ -269,7 +271,8 @@ impl Record {
         Ok(managed.map(|managed| managed.slots).unwrap_or_default())
     }
 
-    /// Takes the lock of the state, also in place of the lock `before` of this run. Returns the blocking lock, if any.
+    /// Writes `lock` to the run report as the lock of the state. Replaces an existing lock only if its id is `before`, which is a lock of
+    /// this run. Returns the lock that blocks the request, if any.
     pub async fn lock(
         &self,
         lock: &StateLock,
@@ -289,7 +292,7 @@ impl Record {
         .await
     }
 
-    /// Releases the lock `id`; without an id, any lock. Returns the remaining lock, if any.
+    /// Releases the lock `id`; without an id, any lock. Returns the lock that remains, if any.
     pub async fn unlock(&self, id: Option<&str>) -> Result<Option<StateLock>, RecordError> {
         self.update_ours(
             Patience::lasting(LOCK_PATIENCE),
@@ -308,7 +311,7 @@ impl Record {
     }
 }
 
-/// Parses a key of the Secret `name`.
+/// Parses the value of `key` in the Secret `name`.
 pub fn parse<T: DeserializeOwned>(
     name: &str,
     snapshot: &Snapshot,

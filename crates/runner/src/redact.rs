@@ -12,24 +12,24 @@ use crate::failure::cut;
 /// Replacement of a secret value.
 pub const MASK: &str = "(redacted)";
 
-/// Minimum length of masked values, in bytes. Shorter values would mask the whole text.
+/// Minimum length of masked values, in bytes. Shorter values occur in most texts by chance.
 const SHORTEST: usize = 4;
 
-/// Minimum length of the lines of a value that are masked separately, in bytes.
+/// Minimum length of a line of a value for which the line is masked separately, in bytes.
 const SHORTEST_LINE: usize = 6;
 
-/// Minimum length of values that are masked in base64, in bytes. A shorter one leaves only a few characters that do not depend on its
-/// neighbours, and they may occur anywhere.
+/// Minimum length of values that are masked in base64, in bytes. In the encoding of a shorter value, only a few characters do not depend
+/// on the bytes around it, and such a short text may occur by chance.
 const SHORTEST_IN_BASE64: usize = 8;
 
-/// Secret values of a run. Cheap to clone.
+/// Redactor of the secret values of a run. Cheap to clone.
 #[derive(Clone, Default)]
 pub struct Redactor {
     by_first_byte: Arc<Vec<Vec<Vec<u8>>>>,
 }
 
 impl Redactor {
-    /// Masks `values`, their lines, and their forms in JSON, URLs, shell traces and base64.
+    /// Creates a redactor that masks `values`, their lines, and their forms in JSON, URLs, shell traces and base64.
     pub fn new<I, S>(values: I) -> Self
     where
         I: IntoIterator<Item = S>,
@@ -70,7 +70,7 @@ impl Redactor {
         }
     }
 
-    /// Masks secret values in a change set: the address of a resource may contain one.
+    /// Masks secret values in a change set: the address of a resource may contain a secret value.
     pub fn changes(&self, mut changes: ChangeSet) -> ChangeSet {
         for resource in &mut changes.resources {
             resource.address = self.text(&resource.address);
@@ -78,7 +78,7 @@ impl Redactor {
         changes
     }
 
-    /// Masks secret values in an approval request: a rule may quote one.
+    /// Masks secret values in an approval request: the condition of a rule may contain a secret value.
     pub fn asks(&self, mut asks: PlanAsks) -> PlanAsks {
         for because in &mut asks.because {
             *because = self.text(because);
@@ -112,7 +112,7 @@ impl Redactor {
             .map_or(&[], Vec::as_slice)
     }
 
-    /// Returns the length of the longest secret at the start of `rest`.
+    /// Returns the length of the longest secret at the start of `rest`, or 0. `first`: first byte of `rest`.
     fn longest_at(&self, first: u8, rest: &[u8]) -> usize {
         let whole = self
             .starting_with(first)
@@ -121,7 +121,7 @@ impl Redactor {
         whole.map(Vec::len).max().unwrap_or(0)
     }
 
-    /// Whether `rest` may be the beginning of a secret, depending on more bytes.
+    /// Whether a secret begins with `rest` and is longer, so that more bytes are needed to recognise it. `first`: first byte of `rest`.
     fn may_begin_at(&self, first: u8, rest: &[u8]) -> bool {
         self.starting_with(first)
             .iter()
@@ -144,7 +144,7 @@ fn shapes(value: &str) -> Vec<String> {
             .map(str::to_owned),
     );
     let json = in_json(value);
-    // As Go, and therefore the engine, escapes it.
+    // JSON escapes of Go, and therefore of the engine.
     let go = json
         .replace('<', "\\u003c")
         .replace('>', "\\u003e")
@@ -163,7 +163,7 @@ fn in_json(value: &str) -> String {
     inner.unwrap_or(&quoted).to_owned()
 }
 
-/// Escapes everything that is not unreserved (RFC 3986, section 2.3). A space becomes `space`.
+/// Percent-encodes all characters that are not unreserved (RFC 3986, section 2.3). Encodes a space as `space`.
 fn in_url(value: &str, space: &str) -> String {
     let each = value.bytes().map(|byte| match byte {
         b' ' => space.to_owned(),
@@ -174,7 +174,8 @@ fn in_url(value: &str, space: &str) -> String {
     each.collect()
 }
 
-/// Returns the characters that base64 of every text with `value` contains, for each of the three alignments of `value`.
+/// Returns the part of the base64 encoding that does not depend on the text around `value`, for each of the three possible alignments of
+/// `value`.
 fn in_base64(value: &str) -> impl Iterator<Item = String> {
     ["", "-", "--"].into_iter().filter_map(move |before| {
         let text = [before, value].concat();
@@ -184,7 +185,7 @@ fn in_base64(value: &str) -> impl Iterator<Item = String> {
     })
 }
 
-/// State of redaction between two writes of one stream.
+/// Redactor of one stream. Holds back bytes that may be the beginning of a secret until the next write.
 pub struct Stream {
     redactor: Redactor,
     held: Vec<u8>,
@@ -194,7 +195,7 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// Adds bytes. Returns, redacted, all bytes that cannot be the beginning of a secret.
+    /// Adds bytes. Returns, redacted, all bytes before the possible beginning of a secret.
     pub fn push(&mut self, bytes: &[u8]) -> Vec<u8> {
         self.held.extend_from_slice(bytes);
         self.emit(false)

@@ -1,4 +1,4 @@
-//! Writes the run report: to its Secret first, then to the termination message for users.
+//! Writes the run report to its Secret, and a copy of it for users to the termination message.
 
 use std::path::Path;
 
@@ -13,24 +13,24 @@ use crate::retry::Patience;
 use crate::secrets::{Changes, LARGEST, Snapshot};
 use crate::tail::{self, Tail};
 
-/// Maximum size of a termination message, in bytes (kubelet).
+/// Maximum size of a termination message, in bytes. Limit of kubelet.
 const LARGEST_MESSAGE: usize = 4096;
 
-/// Data that is written together with the report.
+/// Data of the run that is written together with the run report.
 #[derive(Clone, Copy, Default)]
 pub struct Closing<'a> {
     /// Outputs of the module.
     pub outputs: Option<&'a Outputs>,
     /// Id of the lock to release.
     pub unlock: Option<&'a str>,
-    /// Record at the time of the claim, if the run started to change objects and the engine then refused to start: nothing has changed, and
-    /// an approval remains valid.
+    /// Run record at the time of the claim, if the run started to change objects and the engine then refused to start. The run has changed
+    /// nothing, so an approval remains valid.
     pub refused: Option<&'a RunRecord>,
     /// Whether the resource has no state. A state that appears later belongs to another owner.
     pub stateless: bool,
-    /// Backend block of the module that contains the state.
+    /// Backend block of the module, if the state is in that backend.
     pub own_backend: Option<&'a OwnBackend>,
-    /// Kept end of the printed output.
+    /// Tail of the output of the run.
     pub tail: Option<&'a Tail>,
 }
 
@@ -57,7 +57,7 @@ impl Closing<'_> {
     }
 }
 
-/// Writes the report and returns it as written: after a cancellation, a failure is reported as cancelled.
+/// Writes the run report. Returns the report that the Secret contains: after a cancellation, a failure is reported as cancelled.
 pub async fn record(
     record: &Record,
     report: &RunReport,
@@ -110,7 +110,8 @@ fn changes(report: &RunReport, outputs: Option<&Outputs>) -> Changes {
     changes
 }
 
-/// Removes logs of earlier runs if the outputs need the room, then a leftover, which is older than the stored state.
+/// Removes logs of earlier runs if the outputs need their space. If that is not sufficient, removes an unsaved state, which is older than
+/// the state in the backend.
 fn make_room(snapshot: &Snapshot, changes: &mut Changes) {
     if changes.contains_key(key::OUTPUTS) && snapshot.size_with(changes) > LARGEST {
         tail::remove_all(snapshot, changes);
@@ -133,14 +134,14 @@ fn as_cancelled(report: &RunReport) -> RunReport {
     }
 }
 
-/// Writes the copy of the report for users. Nothing depends on it, so errors are ignored.
+/// Writes the copy of the report for users to the termination message at `path`. Nothing depends on it, so errors are ignored.
 pub fn write_message(path: &Path, report: &RunReport) {
     let mut report = report.clone();
     while size(&report) > LARGEST_MESSAGE && shrink(&mut report) {}
     let _ = std::fs::write(path, to_json(&report));
 }
 
-/// Writes a failure. Cuts its message until the whole fits.
+/// Writes a failure to the termination message at `path`. Shortens the message of the failure until the result of `wrap` fits.
 pub fn write_failure<T: Serialize>(path: &Path, failure: &Failure, wrap: impl Fn(Failure) -> T) {
     let mut failure = failure.clone();
     while size(&wrap(failure.clone())) > LARGEST_MESSAGE && halve(&mut failure.message) {}

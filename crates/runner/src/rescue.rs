@@ -1,4 +1,4 @@
-//! Unsaved state: kept before the report is written, pushed by the next run.
+//! Unsaved states: this run keeps the state before it writes the report, and the next run pushes it to the backend.
 
 use std::fs;
 use std::path::Path;
@@ -17,14 +17,14 @@ use crate::retry::Patience;
 use crate::session::Session;
 use crate::workspace::write_private;
 
-/// Time limit of a push.
+/// Time limit of `state push`.
 const PUSH: Duration = Duration::from_mins(2);
-/// Time limit for keeping the state in the report, before it is pushed anyway.
+/// Time limit for writing the state to the run report before the first push.
 const FIRST_TRY: Duration = Duration::from_secs(30);
-/// Time limit for removing a pushed state from the report.
+/// Time limit for removing a pushed state from the run report.
 const FORGET: Duration = Duration::from_mins(2);
 
-/// Location in which an earlier run may have kept a state.
+/// Location in which an earlier run may have kept an unsaved state.
 #[derive(Clone, Copy)]
 enum Place {
     Report,
@@ -59,8 +59,8 @@ impl Session {
         })
     }
 
-    /// Keeps the state, because the pod may end at any time, and then pushes it. If the push fails, returns a note with the location of the
-    /// state.
+    /// Keeps the state in the run report and on the cache volume, because the pod may end at any time. Then pushes it to the backend. If
+    /// the push fails, returns a note with the location of the state.
     async fn rescue(&self, file: &Path, findings: &mut Findings) -> Option<String> {
         let on_cache = self.keep_on_cache(file);
         let mut in_report = self.keep_in_report(file, self.within(FIRST_TRY)).await;
@@ -131,7 +131,7 @@ impl Session {
         places.any(|place| self.leftover_in(place).is_some())
     }
 
-    /// Pushes the unsaved state of an earlier run.
+    /// Pushes the unsaved state of an earlier run to the backend.
     pub(crate) async fn push_leftover(&self) -> Result<(), Ended> {
         for place in [Place::Report, Place::Cache] {
             let Some(state) = self.leftover_in(place) else {
@@ -164,7 +164,7 @@ impl Session {
         }
     }
 
-    /// Pushes `state`. Returns false if it is older than the stored state.
+    /// Pushes `state` to the backend. Returns false if the state in the backend is newer.
     async fn push_found(&self, state: &[u8]) -> Result<bool, Failure> {
         let file = self.layout.work.join(leftover::FILE);
         let unwritten = |error| {
@@ -185,8 +185,8 @@ impl Session {
         }
     }
 
-    /// Keeps a state that is older than the stored one for inspection: on the cache volume if that outlives the pod, otherwise in the
-    /// report, until the outputs need the room.
+    /// Keeps an unsaved state for inspection if the state in the backend is newer: on the cache volume if that outlives the pod, otherwise
+    /// in the run report, until the outputs need the space.
     async fn put_aside(&self, place: Place, state: Vec<u8>) -> Result<(), RecordError> {
         let cache = &self.layout.cache;
         if matches!(place, Place::Report) && !self.layout.cache_kept {
@@ -208,14 +208,14 @@ impl Session {
         Ok(())
     }
 
-    /// Removes a pushed state from the report and the cache volume.
+    /// Removes the unsaved state, after its push, from the run report and the cache volume.
     async fn forget_leftover(&self) -> Result<(), RecordError> {
         leftover::remove(&self.record, self.within(FORGET)).await?;
         leftover::forget(&self.layout.cache);
         Ok(())
     }
 
-    /// Returns a patience of `time`, limited by the grace period of the pod.
+    /// Returns a deadline after `time`, but not later than the end of the grace period of the pod.
     fn within(&self, time: Duration) -> Patience {
         Patience::until((Instant::now() + time).min(self.commands.end_of_grace()))
     }

@@ -38,8 +38,8 @@ pub struct Context {
     pub commands: Commands,
 }
 
-/// Executes the run from claim to report. The exit code is 0 unless the run failed or could not be claimed. A run that belongs to another
-/// pod is a success.
+/// Executes the run from claim to report. The exit code is 0 unless the run failed or could not be claimed. It is also 0 if the run
+/// belongs to another pod.
 pub async fn run(context: Context) -> ExitCode {
     let (began, started_at) = (Instant::now(), Timestamp::now());
     let record = Record::new(context.secrets.clone(), context.identity.clone());
@@ -102,7 +102,7 @@ pub async fn run(context: Context) -> ExitCode {
     finish(&context, &record, &report, &findings).await
 }
 
-/// Returns a redactor of the secret values that are known without the module, for the time before the run has a session.
+/// Returns a redactor of the secret values that are known before the variables of the module are read.
 fn redactor(context: &Context, claimed: &Claimed) -> Redactor {
     let (server, values, declared) = (Vars::new(), Values::default(), BTreeMap::new());
     let secrets = of_run(&claimed.inputs, &context.vars, &server, &values, &declared);

@@ -7,7 +7,7 @@ use crate::tail::Tail;
 
 static PRINTED: LazyLock<Tail> = LazyLock::new(Tail::default);
 
-/// Returns the kept end of the log of this process: its own lines and the output of its commands.
+/// Returns the tail of the log of this process: lines of the runner and the output of its commands.
 pub fn printed() -> Tail {
     PRINTED.clone()
 }

@@ -6,7 +6,7 @@ use ring::rand::{SecureRandom, SystemRandom};
 
 const MAGIC: &[u8] = b"ALUSTAN1";
 
-/// Seals and opens data for one purpose.
+/// Encrypts and decrypts data of one purpose.
 pub struct Seal {
     key: LessSafeKey,
 }
@@ -38,7 +38,7 @@ impl Seal {
         Some(sealed)
     }
 
-    /// Decrypts the output of [`Self::seal`]; `None` for anything else.
+    /// Decrypts the output of [`Self::seal`]; `None` for other input or another key.
     pub fn open(&self, sealed: &[u8]) -> Option<Vec<u8>> {
         let rest = sealed.strip_prefix(MAGIC)?;
         let (nonce, content) = rest.split_at_checked(NONCE_LEN)?;

@@ -1,10 +1,12 @@
-//! Selection of the secret values, which are never printed (rule 15).
+//! Determines which values are secret and never printed (rule 15).
 //!
-//! The origin of a value decides: a Secret, the credentials of the backend, a variable that the module marks as sensitive, the user part of
-//! a URL. Variables that the settings of the operator add to the environment have no such origin, so there the name decides.
+//! The origin of a value determines whether it is secret: a Secret, the credentials of the backend, a variable that the module marks as
+//! sensitive, the user information of a URL. Environment variables from the settings of the operator have no known origin, so their name
+//! determines it.
 //!
-//! Values of less than four bytes are not masked: that would mask the whole log and reveal the values. Neither are words like `true` in
-//! environment variables. The user and the password of a URL are also masked as a whole, so that a short password is not visible there.
+//! Values of less than four bytes are not masked: masking them would mask the whole log and reveal the values. Words like `true` in
+//! environment variables are not masked either. User and password of a URL are also masked together, so that a short password is not
+//! visible there.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,10 +18,10 @@ use serde_json::Value;
 use crate::layout::Vars;
 use crate::variables::{self, Declared};
 
-/// Words that are settings, also if a Secret contains them.
+/// Words that are not masked, even if a Secret contains them.
 const PLAIN: &[&str] = &["true", "false", "null", "none"];
 
-/// Minimum length of a user without a password in a URL that counts as a token, in bytes.
+/// Minimum length of a user name in a URL without a password, in bytes, from which it counts as a token.
 const SHORTEST_TOKEN: usize = 8;
 
 /// Returns all known secret values: credentials of the backend and of the pod, the password of the state server, and the values of
@@ -69,7 +71,7 @@ fn of_field(name: &str, value: &Value) -> Vec<String> {
     }
 }
 
-/// Returns the secret inputs of a backend, and the users of its URLs.
+/// Returns the secret values in the inputs of a backend, and the user information in URLs.
 fn of_backend(backend: &BackendInputs) -> Vec<String> {
     let (environment, config) = (&backend.environment, &backend.secret_config);
     let told = environment.values().chain(config.values());
@@ -78,7 +80,7 @@ fn of_backend(backend: &BackendInputs) -> Vec<String> {
 }
 
 /// Returns the secret values in the environment of a container: variables in `from_secrets`, variables with the name of a credential, and
-/// users of URLs.
+/// the user information in URLs.
 pub fn of_environment(container: &Vars, from_secrets: &BTreeSet<String>) -> Vec<String> {
     let mut secrets = Vec::new();
     for (name, value) in container {
@@ -114,7 +116,7 @@ fn looks_secret(name: &str, value: &str) -> bool {
     named && value.len() >= 8 && !value.starts_with('/')
 }
 
-/// Returns the users of all URLs in `value`. The URL of a proxy may lack the scheme.
+/// Returns the user information of all URLs in `value`. The URL of a proxy may have no scheme.
 fn of_urls(name: &str, value: &str) -> Vec<String> {
     let proxy = name.to_ascii_uppercase().ends_with("_PROXY");
     let skipped = usize::from(!proxy || value.contains("://"));
@@ -130,8 +132,8 @@ fn of_urls(name: &str, value: &str) -> Vec<String> {
         .collect()
 }
 
-/// Returns the forms of `user:password`: as in the URL, decoded, in base64 as in Basic authentication, and the password alone. Without a
-/// password, a user that counts as a token.
+/// Returns the forms of the user information `user:password`: as in the URL, decoded, in base64 as in Basic authentication, and the
+/// password alone. Without a password, returns the user name if it counts as a token.
 fn of_user(user: &str) -> Vec<String> {
     let Some((_, password)) = user.split_once(':') else {
         let token = Some(user).filter(|it| it.len() >= SHORTEST_TOKEN);

@@ -1,4 +1,4 @@
-//! Stop requests, and the duties of PID 1.
+//! Stop requests, and reaping of orphans as PID 1.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -49,8 +49,8 @@ pub fn listen() -> std::io::Result<Stop> {
     Ok(stop)
 }
 
-/// Reaps orphans whenever a child ends. Children that [`Processes::start`] has not started count as orphans, so no other code can wait for
-/// its children.
+/// Reaps orphans whenever a child process ends. A child that was not started by [`Processes::start`] counts as an orphan, so other code
+/// cannot wait for its own children.
 pub fn reap_orphans(processes: Arc<Processes>) -> std::io::Result<()> {
     tokio::spawn(reap_on(signal(SignalKind::child())?, processes));
     Ok(())

@@ -1,5 +1,5 @@
-//! End of the output of a run. Logs are lost with their pods, so the end of a failed run is kept in the run report, for
-//! `kubectl alustan logs`.
+//! Tail of the output of a run. Logs are deleted with their pods, so the run report keeps the tails of the last failed runs, for the
+//! command `kubectl alustan logs`.
 
 use parking_lot::Mutex;
 use std::collections::VecDeque;
@@ -14,12 +14,12 @@ use crate::failure::without_escapes;
 use crate::record::RESERVE;
 use crate::secrets::{Changes, LARGEST, Snapshot};
 
-/// Maximum size of the kept output, in bytes.
+/// Maximum size of a tail, in bytes.
 pub const LONGEST: usize = 64 * 1024;
-/// Number of failed runs with kept output.
+/// Number of failed runs whose tails are kept.
 const RUNS: usize = 3;
 
-/// End of the output so far. Cheap to clone.
+/// Tail of the output of a run. Cheap to clone.
 #[derive(Clone, Default)]
 pub struct Tail(Arc<Mutex<VecDeque<u8>>>);
 
@@ -32,7 +32,7 @@ impl Tail {
         kept.drain(..much);
     }
 
-    /// Returns the last 64 KiB without colours, compressed; `None` if nothing was printed. Starts with a complete line.
+    /// Returns the tail without colours, compressed; `None` without output. Starts with a complete line.
     pub fn packed(&self) -> Option<Vec<u8>> {
         let mut kept = self.0.lock();
         let mut text = &*kept.make_contiguous();
@@ -47,8 +47,8 @@ impl Tail {
     }
 }
 
-/// Adds the log of run `number` to `changes`, and removes logs beyond the last three. Other content of the report has precedence: without
-/// room, no log is kept.
+/// Adds the log of run `number` to `changes`, and keeps only the last three logs. The other content of the report has precedence: if the
+/// Secret has no space for the log, all logs are removed.
 pub fn keep(snapshot: &Snapshot, changes: &mut Changes, number: i64, packed: Vec<u8>) {
     let mut runs: Vec<i64> = snapshot
         .data

@@ -1,4 +1,4 @@
-//! Values of the module's variables: which ones the module declares, and how values reach the engine and the scripts.
+//! Variables of the module: their declarations, and their values for the engine and the scripts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -26,11 +26,12 @@ pub struct Declared {
 /// Generated file with values of the module's variables. Its name sorts after the files of the module, so it is read last.
 pub const FILE: &str = "zzz-alustan.auto.tfvars.json";
 
-/// Maximum length of a value in the environment, in bytes. Linux accepts 128 KiB including the name.
+/// Maximum length of a value in an environment variable, in bytes. Linux accepts 128 KiB including the name.
 const LONGEST: usize = 127 * 1024;
 
-/// Names that shells, interpreters, loaders and libraries read. Never set without the `TF_VAR_` prefix. Names that configure providers,
-/// such as `KUBECONFIG` and `AWS_CONFIG_FILE`, are not reserved: they belong to the module.
+/// Names of environment variables that shells, interpreters, loaders and libraries read. Variables of the module with these names are set
+/// only with the prefix `TF_VAR_`. Names that configure providers, such as `KUBECONFIG` and `AWS_CONFIG_FILE`, are not reserved: modules
+/// may set them.
 const RESERVED: &[&str] = &[
     "PATH",
     "HOME",
@@ -147,8 +148,8 @@ pub fn normalise(values: &Values) -> Values {
         .collect()
 }
 
-/// Returns the names of `own` that are not declared, sorted, at most [`MAX_CHANGES`]. Scripts may use variables that the module does not
-/// declare: with `scripts`, only names that resemble a declared one are returned.
+/// Returns the names in `own` that the module does not declare, sorted, at most [`MAX_CHANGES`]. Scripts may use undeclared variables, so
+/// with `scripts` only names that resemble a declared name are returned.
 pub fn undeclared(
     own: &BTreeSet<String>,
     declared: &BTreeMap<String, Declared>,
@@ -172,7 +173,8 @@ pub fn advice(undeclared: &[Undeclared]) -> String {
     format!("spec.variables: the module does not declare {names}")
 }
 
-/// Returns the name in `declared` that is closest to `name`: at most one edit per three characters, at least one.
+/// Returns the name in `declared` with the smallest edit distance to `name`: at most a third of the characters of `name`, or 1 for a
+/// shorter name.
 fn similar<'a>(name: &str, declared: impl Iterator<Item = &'a String>) -> Option<String> {
     let most = (name.chars().count() / 3).max(1);
     declared
@@ -210,7 +212,7 @@ pub fn with_fields(error: &str, own: &BTreeSet<String>) -> String {
     text.join("\n")
 }
 
-/// Formats values as JSON with each value on separate lines: an error quotes the lines of the value.
+/// Formats values as JSON with each value on separate lines: an error of the engine quotes the lines of the value.
 pub fn to_text(values: &Values) -> Vec<u8> {
     serde_json::to_vec_pretty(values).unwrap_or_default()
 }
@@ -231,7 +233,7 @@ pub fn tfvars(values: &Values, declared: &BTreeMap<String, Declared>) -> Values 
         .collect()
 }
 
-/// Returns the environment variables with the values.
+/// Returns environment variables with the values: `TF_VAR_NAME`, and `NAME` if it is not reserved.
 pub fn environment(values: &Values) -> Vars {
     let mut environment = Vars::new();
     for (name, value) in values {
@@ -243,12 +245,12 @@ pub fn environment(values: &Values) -> Vars {
             environment.insert(format!("TF_VAR_{name}"), text);
         }
     }
-    // Values that do not fit into the environment reach the engine by the file.
+    // Values that an environment variable cannot contain reach the engine only in the tfvars file.
     environment.retain(|_, text| text.len() <= LONGEST && !text.contains('\0'));
     environment
 }
 
-/// Returns the environment that replaces Secrets that no longer exist: variables that kubelet would set in the container, without those of
+/// Returns the environment variables of Secrets that no longer exist, as kubelet would set them in the container. Omits the variables of
 /// the runner (`ALUSTAN_…`).
 pub fn given(environment: &Vars) -> Vars {
     let fits = |name: &str, text: &str| {
@@ -273,7 +275,7 @@ fn is_environment_name(name: &str) -> bool {
     !name.is_empty() && !name.contains(['=', '\0'])
 }
 
-/// Whether `name` is a shell identifier that does not affect how programs run.
+/// Whether `name` is a shell identifier and not reserved, so that it may be set without the prefix `TF_VAR_`.
 pub fn may_stand_bare(name: &str) -> bool {
     is_identifier(name)
         && !RESERVED.contains(&name)
@@ -287,8 +289,8 @@ fn is_identifier(name: &str) -> bool {
         && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
-/// Returns the texts inside the values of variables that are `wanted`. Includes the texts inside a string that the engine parses as a list
-/// or an object.
+/// Returns the strings and numbers inside the values of the variables that `wanted` selects. Includes those inside a string that the
+/// engine parses as a list or an object.
 pub fn texts(values: &Values, wanted: impl Fn(&str) -> bool) -> Vec<String> {
     let mut texts = Vec::new();
     for (_, value) in values.iter().filter(|(name, _)| wanted(name)) {
@@ -316,7 +318,7 @@ fn collect_texts(value: &Value, texts: &mut Vec<String>) {
     }
 }
 
-/// Collects the texts inside a list or an object in the syntax of the engine, which includes JSON.
+/// Collects the strings and numbers inside a list or an object in the syntax of the engine, which includes JSON.
 fn collect_parsed(expression: &Expression, texts: &mut Vec<String>) {
     match expression {
         Expression::String(text) => texts.push(text.value().clone()),
@@ -325,7 +327,7 @@ fn collect_parsed(expression: &Expression, texts: &mut Vec<String>) {
         Expression::Object(fields) => fields
             .iter()
             .for_each(|(_, field)| collect_parsed(field.expr(), texts)),
-        // This parser treats `$${` and similar escapes as templates.
+        // The parser also returns a template for escapes such as `$${`.
         Expression::StringTemplate(text) => texts.push(text.to_string()),
         _ => {}
     }

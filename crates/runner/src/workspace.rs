@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Component, Path, PathBuf};
 
-/// Copies a folder recursively. Links stay links, files become writable, and executable files stay executable.
+/// Copies a folder recursively. Symbolic links stay links, files become writable, and executable files stay executable.
 pub fn copy_tree(from: &Path, to: &Path) -> io::Result<()> {
     fs::create_dir_all(to)?;
     for entry in fs::read_dir(from)? {
@@ -42,7 +42,7 @@ pub fn replace_link(target: &Path, link: &Path) -> io::Result<()> {
     symlink(target, link)
 }
 
-/// Returns the folder of the module inside its context; `None` if `path` leaves the context.
+/// Returns the folder of the module in the context `root`; `None` if `path` leaves the context.
 pub fn module_directory(root: &Path, path: &str) -> Option<PathBuf> {
     let mut directory = root.to_owned();
     for component in Path::new(path).components() {
@@ -55,7 +55,7 @@ pub fn module_directory(root: &Path, path: &str) -> Option<PathBuf> {
     Some(directory)
 }
 
-/// Writes a file with the permissions `mode`, also if the file exists.
+/// Writes a file and sets its permissions to `mode`, also if the file already exists.
 pub fn write_private(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     use std::io::Write;
     use std::os::unix::fs::OpenOptionsExt;
