@@ -1,4 +1,5 @@
-//! Writes. Each [`Step`] is idempotent. Compare-and-swap of the run record prevents concurrent reconciles from doing the same run twice.
+//! Executes the [`Step`]s of a reconcile. Each step is idempotent. Updates of the run record require the observed resource version, so that
+//! concurrent reconciles do not start the same run twice.
 
 pub(crate) mod build_secrets;
 mod delete;
@@ -50,7 +51,7 @@ use crate::watch::mapping::is_mirrored;
 /// Field manager that owns the finalizer only: applying it changes no other field.
 const FINALIZER_MANAGER: &str = "terraform.alustan.io/finalizer";
 
-/// Maximum size of an unsaved state in a report, in bytes. Runners write at most 700 KiB.
+/// Maximum size of an unsaved state that a run report without free space keeps, in bytes. Runners write at most 700 KiB.
 const LARGEST_LEFTOVER: usize = 768 << 10;
 
 impl<'a> StepExecutor<'a> {
@@ -74,7 +75,7 @@ impl<'a> StepExecutor<'a> {
         }
     }
 
-    /// Executes `steps` in order; adjacent objects are applied concurrently.
+    /// Executes `steps` in order. Applies the objects of adjacent [`Step::Ensure`] steps concurrently.
     ///
     /// # Errors
     /// The error of the first failed step. Later steps are not executed.
@@ -97,7 +98,7 @@ impl<'a> StepExecutor<'a> {
                 self.cx.fail_point.reached(Moment::After, step);
                 rest = after;
             } else {
-                // The API server refuses a binding to a role that does not exist yet.
+                // The API server refuses a RoleBinding to a Role that does not exist yet.
                 let (bindings, others): (Vec<&Object>, Vec<&Object>) = objects
                     .iter()
                     .partition(|object| matches!(object, Object::Binding(_)));
@@ -159,7 +160,7 @@ impl<'a> StepExecutor<'a> {
         Api::namespaced(self.cx.client.clone(), &self.namespace())
     }
 
-    /// Adds the finalizer. The uid prevents the patch from creating a deleted resource again.
+    /// Adds the finalizer. The patch contains the uid, so that it does not create a deleted resource again.
     async fn add_finalizer(&self) -> Result<(), Error> {
         let body = json!({
             "apiVersion": Terraform::api_version(&()), "kind": Terraform::kind(&()),
@@ -179,11 +180,11 @@ impl<'a> StepExecutor<'a> {
         .map(drop)
     }
 
-    /// Creates the run record. A record that an earlier reconcile created is kept.
+    /// Creates the run record, or keeps the one that an earlier reconcile created.
     ///
     /// # Errors
-    /// [`Error::RunRecordConflict`] if the Secret was not made for the resource, [`Error::Conflict`] if an earlier resource left it or it was
-    /// deleted.
+    /// [`Error::RunRecordConflict`] if the existing Secret belongs to another owner, [`Error::Conflict`] if it is the run record of an
+    /// earlier resource of the same name, or has been deleted.
     async fn create_record(&mut self, secret: &Secret) -> Result<(), Error> {
         let mut fresh = [0_u8; 32];
         SystemRandom::new()
@@ -209,7 +210,7 @@ impl<'a> StepExecutor<'a> {
                 let name = secret.name_any();
                 let found = call("read the run record", api.get_opt(&name)).await?;
                 match found {
-                    // The next reconcile observes it.
+                    // The next reconcile observes the run record of the earlier resource.
                     Some(found)
                         if orphans::is_left_behind(self.tf, found.labels(), Component::Record) =>
                     {
@@ -245,7 +246,7 @@ impl<'a> StepExecutor<'a> {
             removed.extend([key::INPUTS.to_owned(), key::signature(key::INPUTS)]);
         }
         if !matches!(swap.inputs, Keep::Same) {
-            // Runners of earlier operators wrote these entries to the run record.
+            // Runners of earlier operator versions wrote these entries to the run record.
             removed.extend([key::REPORT, key::OUTPUTS].map(str::to_owned));
             if self.report_version.is_some() {
                 removed.push(key::LEFTOVER.to_owned());
@@ -262,7 +263,7 @@ impl<'a> StepExecutor<'a> {
     /// version that the patch requires.
     ///
     /// # Errors
-    /// [`Error::Conflict`] if the record has another version or is gone.
+    /// [`Error::Conflict`] if the run record has another resource version or does not exist.
     async fn patch_record(
         &mut self,
         what: &str,
@@ -298,8 +299,8 @@ impl<'a> StepExecutor<'a> {
         }
     }
 
-    /// Reads Secret `name` from the API server after a conflict. The watch cache may be stale, for example after an outage of the API
-    /// server; the next reconcile observes the current version and does not repeat the same write.
+    /// Reads Secret `name` from the API server after a conflict, because the watch cache may be stale, for example after an outage of the
+    /// API server. The next reconcile then observes the current version and does not repeat the failed write.
     async fn look_again(&self, what: &str, name: &str) {
         self.cx.mirrors.secrets.forget(&self.namespace(), name);
         if let Ok(Some(found)) = call(what, self.api::<Secret>().get_opt(name)).await {
@@ -307,7 +308,8 @@ impl<'a> StepExecutor<'a> {
         }
     }
 
-    /// Resets, cancels or closes the run report, if it has the observed resource version.
+    /// Writes `progress` to the run report and removes result and outputs, if the report has the observed resource version. Creates the
+    /// report if none was observed.
     async fn swap_report(&mut self, progress: &RunProgress) -> Result<(), Error> {
         const WHAT: &str = "update the run report";
         let name = alustan_api::names::report(&self.tf.name_any());
@@ -351,8 +353,8 @@ impl<'a> StepExecutor<'a> {
         }
     }
 
-    /// Makes room in a report that a module has filled up to the maximum size of a Secret: removes logs, and all entries that no runner
-    /// writes.
+    /// Frees space in a run report that a module has filled up to the maximum size of a Secret. Keeps only the entries of
+    /// [`is_kept_when_full`].
     async fn remove_foreign_entries(&self, api: &Api<Secret>, name: &str) -> Result<(), Error> {
         let found = call("read the run report", api.get_opt(name)).await?;
         let Some(found) = found.filter(|found| is_made_for(self.tf, found)) else {
@@ -375,7 +377,7 @@ impl<'a> StepExecutor<'a> {
         Ok(())
     }
 
-    /// Returns the unsaved state that a runner of an earlier operator left in the run record.
+    /// Returns the unsaved state that a runner of an earlier operator version wrote to the run record.
     fn reported_before(&self) -> BTreeMap<String, ByteString> {
         let name = alustan_api::names::record(&self.tf.name_any());
         let record = self.cx.mirrors.known_secret(&self.namespace(), &name);
@@ -387,7 +389,8 @@ impl<'a> StepExecutor<'a> {
             .collect()
     }
 
-    /// Counts runs that ended with a written swap. Only the writer counts them, so each run counts once.
+    /// Records in the metrics the run and the build that ended with `swap`. Only the reconcile that has written `swap` records them, so
+    /// each counts once.
     fn count(&mut self, swap: &Swap) {
         let Some(before) = self.record.as_mut().map(Cow::to_mut) else {
             return;
@@ -446,7 +449,7 @@ impl<'a> StepExecutor<'a> {
                 }
                 Ok(())
             }
-            // The next reconcile observes it, and ends the run with a failure.
+            // The next reconcile observes the other Secret, and ends the run with a failure.
             Err(Error::NameTaken { .. }) if outputs => {
                 let memory = &self.cx.memory;
                 memory.set_outputs_taken(self.session.who, true);
@@ -464,7 +467,7 @@ impl<'a> StepExecutor<'a> {
     /// Reads the metadata of an object.
     ///
     /// # Errors
-    /// [`Error::NameTaken`] if the object was not made for the resource.
+    /// [`Error::NameTaken`] if the object belongs to another owner.
     async fn not_taken<K>(
         &self,
         api: &Api<K>,
@@ -484,8 +487,8 @@ impl<'a> StepExecutor<'a> {
         })
     }
 
-    /// Creates the claim of the cache volume. The spec of an existing claim is not changed: most fields are immutable, and a changed spec
-    /// must not keep a run, in particular a destroy, from its volume.
+    /// Creates the `PersistentVolumeClaim` of the cache volume. Does not change the spec of an existing one: most of its fields are
+    /// immutable, and a refused change would block runs, in particular a destroy.
     async fn claim(&self, claim: &PersistentVolumeClaim) -> Result<(), Error> {
         let name = claim.name_any();
         let api = self.api::<PersistentVolumeClaim>();
@@ -498,7 +501,7 @@ impl<'a> StepExecutor<'a> {
             Err(Error::Call { source, .. }) if is(&source, StatusKind::AlreadyExists) => {
                 let what = format!("read PersistentVolumeClaim {name}");
                 let found = call(&what, api.get_metadata_opt(&name)).await?;
-                // Deleted since the create failed.
+                // The PersistentVolumeClaim was deleted after the create failed.
                 let old = found.ok_or(Error::Conflict)?;
                 if self.is_ours(&old)? && old.metadata.deletion_timestamp.is_some() {
                     self.delete_finished_users(&name).await?;
@@ -510,11 +513,11 @@ impl<'a> StepExecutor<'a> {
         }
     }
 
-    /// Creates a Job. An existing Job with the same inputs counts as created if it was made for the resource or is a build, which
-    /// resources share.
+    /// Creates a Job. An existing Job with the same inputs counts as created if it belongs to the resource, or if it is a build, which
+    /// several resources may share.
     ///
     /// # Errors
-    /// [`Error::JobNameConflict`] if another Job has the name. A Job of the resource is deleted first.
+    /// [`Error::JobNameConflict`] if another Job has the name. If that Job belongs to the resource, it is deleted.
     async fn create_job(&self, job: &Job) -> Result<(), Error> {
         let name = job.name_any();
         let namespace = job.namespace().unwrap_or_default();
@@ -559,7 +562,7 @@ impl<'a> StepExecutor<'a> {
         }
     }
 
-    /// Stores why Job `name` cannot be created: the next reconcile cancels its run, which releases its slot.
+    /// Stores why Job `name` cannot be created. The next reconcile cancels the run of the Job, which releases its slot.
     fn remember_denial(&self, name: String, error: &Error) {
         if let Some(why) = error.denial() {
             self.cx.memory.set_denied(self.session.who, name, why);
@@ -567,7 +570,8 @@ impl<'a> StepExecutor<'a> {
     }
 }
 
-/// Whether a report without room keeps `entry` of `size` bytes: the progress, and an unsaved state of a size that a runner writes.
+/// Whether a run report without free space keeps `entry` of `size` bytes. It keeps the progress, and an unsaved state of at most
+/// [`LARGEST_LEFTOVER`] bytes.
 fn is_kept_when_full(entry: &str, size: usize) -> bool {
     match entry {
         key::PROGRESS => true,

@@ -38,7 +38,7 @@ pub(crate) fn is(error: &kube::Error, kind: StatusKind) -> bool {
     }
 }
 
-/// Treats an object that does not exist as deleted.
+/// Treats status `NotFound` as success: the object does not exist.
 pub(crate) fn gone<T>(result: Result<T, Error>) -> Result<(), Error> {
     match result {
         Err(Error::Call { source, .. }) if is(&source, StatusKind::NotFound) => Ok(()),

@@ -1,4 +1,4 @@
-//! Errors of reads and writes of the cluster.
+//! Errors of reads and writes of Kubernetes objects.
 
 use alustan_api::Reason;
 use alustan_api::names;
@@ -9,16 +9,16 @@ use thiserror::Error;
 
 use crate::leader::NotLeading;
 
-/// A value, or the failure that explains why it is missing.
+/// Value, or the [`Failure`] that explains why it is missing. The outer [`Error`] is a failed call of the API server.
 pub(crate) type Found<T> = Result<Result<T, Failure>, Error>;
 
-/// Failed read or write of the cluster.
+/// Failed read or write of a Kubernetes object.
 #[derive(Debug, Error)]
 pub(crate) enum Error {
     /// A call of the API server failed.
     #[error("failed to {what}")]
     Call {
-        /// Operation for messages.
+        /// Operation, as a verb phrase after "failed to", for example `read Secret x`.
         what: String,
         /// Cause.
         #[source]
@@ -30,23 +30,23 @@ pub(crate) enum Error {
     /// The resource no longer exists.
     #[error("the resource no longer exists")]
     Gone,
-    /// A Job with this name and other inputs, or another owner, exists.
+    /// A Job with this name exists, but has other inputs or another owner.
     #[error(
         "Job {0} already exists and belongs to another run or another owner. A Job of this resource \
          is replaced automatically; delete any other Job of this name"
     )]
     JobNameConflict(String),
-    /// A claim with this name is being deleted.
+    /// The `PersistentVolumeClaim` with this name is being deleted.
     #[error("PersistentVolumeClaim {0} is being deleted; waiting for the last pod that uses it")]
     VolumeTerminating(String),
-    /// A Secret with this name was made by another owner, or for an earlier resource.
+    /// The Secret with this name belongs to another owner, or to an earlier resource of the same name.
     #[error(
         "Secret {0} already exists and does not belong to this resource, which requires the name \
          for its run record. The Secret may belong to a state that is still in use: keep it, and \
          use another name for this resource"
     )]
     RunRecordConflict(String),
-    /// This version cannot read a run record or pin.
+    /// This version of the operator cannot read a run record or pin.
     #[error(
         "this version of the operator cannot read key {key} of Secret {secret}. Restore the \
          Secret, or run the version of the operator that wrote it; reconciliation resumes \
@@ -71,7 +71,7 @@ pub(crate) enum Error {
         /// Key of the entry.
         key: &'static str,
     },
-    /// An object that a run needs was made by another owner.
+    /// An object that a run needs belongs to another owner.
     #[error(
         "{kind} {name} already exists and does not belong to this resource; {}",
         advice(kind, name)
@@ -111,7 +111,7 @@ pub(crate) enum Error {
         kind: String,
         /// Name of the object.
         name: String,
-        /// Resource that has the state, as in a message.
+        /// Resource that owns the state, as named in messages.
         owner: String,
     },
     /// The random number generator failed.
@@ -119,7 +119,7 @@ pub(crate) enum Error {
     RandomSourceUnavailable,
 }
 
-/// Returns the advice for an object with a taken name. An object that may hold state may be its only copy.
+/// Returns the advice in the message of [`Error::NameTaken`]. An object that may contain a state must be kept: it may be the only copy.
 fn advice(kind: &str, name: &str) -> String {
     if let ("Secret", Some(resource)) = (kind, name.strip_suffix("-report")) {
         return format!(
@@ -174,7 +174,7 @@ impl Error {
         }
     }
 
-    /// Whether the next reconcile resolves the error.
+    /// Whether the error is a conflict, which the next reconcile resolves.
     pub(crate) fn is_conflict(&self) -> bool {
         matches!(self, Self::Conflict)
     }
@@ -187,7 +187,7 @@ impl Error {
         matches!(&**source, kube::Error::Service(error) if error.is::<NotLeading>())
     }
 
-    /// Returns the message of a `ResourceQuota` or `LimitRange` that refused the write.
+    /// Returns reason and message if a `ResourceQuota` or `LimitRange` refused the write.
     pub(crate) fn refusal(&self) -> Option<Waiting> {
         let Self::Call { source, .. } = self else {
             return None;
@@ -200,7 +200,7 @@ impl Error {
         }
     }
 
-    /// Why an object is not created under its name: a quota, limits or a policy refuses it, or the name belongs to another Job.
+    /// Returns why an object cannot be created: a quota, a limit or a policy refuses it, or another Job has its name.
     pub(crate) fn denial(&self) -> Option<Waiting> {
         let is_denied = self.is_rejected_write() || matches!(self, Self::JobNameConflict(_));
         let denial = is_denied.then(|| Waiting {
@@ -218,7 +218,7 @@ impl Error {
         matches!(&**source, kube::Error::Api(status) if status.code == 422)
     }
 
-    /// Whether a write failed because the object changed since it was observed, is gone, or exists already.
+    /// Whether a write failed because the object changed since it was observed, does not exist, or exists already.
     pub(crate) fn is_outdated_write(&self) -> bool {
         matches!(self.status_code(), Some(404 | 409))
     }

@@ -5,7 +5,7 @@ pub(crate) use released::FailPoint;
 #[cfg(debug_assertions)]
 pub(crate) use under_test::FailPoint;
 
-/// Side of a step.
+/// Time relative to a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Moment {
     Before,
@@ -21,8 +21,8 @@ mod under_test {
     use super::Moment;
     use crate::step_name::object_name;
 
-    /// Environment variable with the step: `Before:CreateJob`, or `After:CreateJob:web-apply` for the first step whose subject has
-    /// this prefix.
+    /// Environment variable with the step: `Before:CreateJob`, or `After:CreateJob:web-apply` for the first step of this kind whose
+    /// [`subject`] begins with `web-apply`.
     const VARIABLE: &str = "ALUSTAN_DIE_AT";
 
     /// Step at which the process is killed, if any.
@@ -46,12 +46,12 @@ mod under_test {
             })
         }
 
-        /// Kills this process if `step` is the chosen one.
+        /// Kills this process if `step` is the configured step.
         pub(crate) fn reached(&self, moment: Moment, step: &Step) {
             self.end_at(moment, step.kind(), || subject(step));
         }
 
-        /// Kills this process if the chosen step is the one that applies `object`.
+        /// Kills this process if the configured step is the one that applies `object`.
         pub(crate) fn reached_object(&self, moment: Moment, object: &Object) {
             self.end_at(moment, StepKind::Ensure, || object_name(object));
         }
@@ -71,8 +71,8 @@ mod under_test {
         }
     }
 
-    /// Returns the subject of `step`, which distinguishes it from other steps of its kind: the name of the written object, or the
-    /// phase that it swaps in.
+    /// Returns the subject of `step`, which distinguishes it from other steps of its kind: the name of the written object, or the written
+    /// phase of a run.
     fn subject(step: &Step) -> String {
         match step {
             Step::Ensure(object) => object_name(object),
