@@ -35,7 +35,7 @@ pub(crate) struct Config {
     /// Base image for `spec.engine`, for example opentofu:1.12.6=registry.example.com/opentofu:1.12.6. May be repeated.
     #[arg(long = "engine", env = "ALUSTAN_ENGINES", value_delimiter = ',')]
     pub(crate) engines: Vec<String>,
-    /// Image of this operator. Its runner is added to images that are built from other base images.
+    /// Image of this operator. Builds add the runner in this image to base images other than --base-image and --engine.
     #[arg(long, env = "ALUSTAN_OPERATOR_IMAGE")]
     pub(crate) operator_image: String,
     /// Builder of resources without `containerRegistry.builder.kind`: `kaniko`, or `append`, which needs neither root nor a builder
@@ -80,8 +80,8 @@ pub(crate) struct Config {
     /// File with CA certificates (PEM) to trust in addition to the default ones.
     #[arg(long, env = "ALUSTAN_CA_FILE")]
     pub(crate) ca_file: Option<PathBuf>,
-    /// Allow builds from a Dockerfile of the repository (`containerRegistry.dockerfile`). Its commands run as root in the build
-    /// pod, next to the credentials for pushes.
+    /// Allow builds from a Dockerfile of the git repository (`containerRegistry.dockerfile`). Its commands run as root in the build pod,
+    /// which contains the registry credentials.
     #[arg(long, env = "ALUSTAN_ALLOW_DOCKERFILES")]
     pub(crate) allow_dockerfiles: bool,
     /// Registry, or prefix of its repositories (`registry.example.com/team`), that resources may access with the cloud identity of
@@ -134,8 +134,8 @@ pub(crate) struct Config {
     /// different namespaces need different Leases.
     #[arg(long, env = "ALUSTAN_LEASE", default_value = "alustan")]
     pub(crate) lease: String,
-    /// Name of this pod. Of several replicas, only the holder of the Lease acts. By the name of its pod, a restarted process
-    /// recognizes the Lease of the process before it.
+    /// Name of this pod, for leader election: of several replicas, only the holder of the Lease reconciles. The Lease contains the pod
+    /// name, by which a restarted process recognizes the Lease of the previous process of its pod.
     #[arg(long, env = "ALUSTAN_POD_NAME")]
     pub(crate) pod_name: Option<String>,
     /// IP address of this pod, at which other replicas reach --listen. Replicas that do not lead forward requests to /hooks to the
@@ -265,7 +265,7 @@ impl Config {
         Ok(engines)
     }
 
-    /// Returns the settings that behaviour depends on. Reads `--ca-file` and the proxy variables.
+    /// Converts the flags to [`Settings`]. Reads `--ca-file` and the proxy environment variables.
     pub(crate) fn settings(&self) -> Result<Settings> {
         let engines = self.catalogue()?;
         let ca_bundle = self

@@ -1,5 +1,5 @@
-//! Evaluates expressions of tenants, each in a child process with a memory and a time limit. Exceeding a limit terminates only the
-//! child process.
+//! Evaluates the CEL expressions of resources, each in a child process with a memory limit and a time limit. A process that exceeds a limit
+//! is terminated; the operator continues.
 
 use std::fmt::Display;
 use std::io::{Read as _, Write as _};
@@ -19,7 +19,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
-/// First argument of the operator's program in a child process.
+/// Command line argument with which the operator starts its executable as child process.
 pub(crate) const ARGUMENT: &str = "evaluate";
 
 /// Memory for one expression, its object and its result, in MiB.
@@ -28,11 +28,12 @@ const MEMORY_MIB: u64 = 64;
 /// Address space for the stack of the evaluating thread, in MiB.
 const STACK_MIB: u64 = 64;
 
-/// Maximum number of child processes. Together they use at most 256 MiB, half of the default memory limit
-/// of the container. The kernel may kill the whole container if it exceeds the limit.
+/// Maximum number of concurrent child processes. Together they use at most 256 MiB, half of the default memory limit of the container. The
+/// kernel may kill the whole container if it exceeds the limit.
 const AT_ONCE: usize = 2;
 
-/// Maximum CPU time of a child process, in seconds. An expression that reads its object reaches its own time limit first.
+/// Maximum CPU time of a child process, in seconds. An evaluation that reads its object ends earlier, at the time limit of
+/// `alustan_expressions`.
 const CPU_SECONDS: u64 = 5;
 
 /// Maximum run time of a child process, including its wait for a CPU.
@@ -61,7 +62,7 @@ impl Evaluator {
         }
     }
 
-    /// Evaluates `expression` of a resource in `namespace` for `object`.
+    /// Evaluates `expression` on `object`, for a resource in `namespace`.
     pub(crate) async fn evaluate(
         &self,
         namespace: &str,
@@ -126,7 +127,7 @@ fn unknown(error: &impl Display) -> Nothing {
     Nothing::Unknown(error.to_string())
 }
 
-/// Runs the child process: evaluates the request on standard input, a JSON list of expression and object, and writes the result to
+/// Main function of the child process. Evaluates the request on standard input, a JSON list of expression and object. Writes the result to
 /// standard output as JSON.
 pub(crate) fn evaluate_request() -> Result<()> {
     let limit = |most| Rlimit {
@@ -135,7 +136,7 @@ pub(crate) fn evaluate_request() -> Result<()> {
     };
     let memory = limit((MEMORY_MIB + STACK_MIB) << 20);
     setrlimit(Resource::Data, memory).context("failed to limit the memory")?;
-    // At the lower limit the kernel sends SIGXCPU, at the upper one SIGKILL.
+    // The kernel sends SIGXCPU at the soft limit, and SIGKILL at the hard limit.
     let time = Rlimit {
         maximum: Some(CPU_SECONDS + 1),
         ..limit(CPU_SECONDS)

@@ -1,4 +1,5 @@
-//! Health of the operator. Live: its loop iterates. Ready: its watches have listed all objects.
+//! Health of the operator. It is live while the controller loop iterates and no reconcile hangs. It is ready once its watches have listed
+//! all objects and it has a role in the leader election.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,10 +13,10 @@ use tracing::warn;
 use crate::leader::{Leader, Role};
 use crate::resource::Ref;
 
-/// Maximum time between two iterations of the loop. The loop iterates at least every ten seconds.
+/// Maximum time between two iterations of the controller loop. The loop iterates at least every ten seconds.
 pub(crate) const STUCK: Duration = Duration::from_mins(1);
 
-/// Maximum duration of a reconcile. A longer one hangs.
+/// Duration after which an active reconcile counts as hung.
 pub(crate) const HUNG: Duration = Duration::from_mins(10);
 
 /// Health of the operator, shared by its clones.
@@ -30,7 +31,7 @@ pub(crate) struct Inner {
 
 pub(crate) struct Loop {
     turned: Instant,
-    /// Active reconciles, by number.
+    /// Start time and resource of active reconciles, by sequence number.
     looks: BTreeMap<u64, (Instant, Ref)>,
     next: u64,
 }
@@ -70,7 +71,7 @@ impl Health {
         self.0.warm.store(true, Ordering::Release);
     }
 
-    /// Records an iteration of the loop.
+    /// Records an iteration of the controller loop.
     pub(crate) fn turn(&self) {
         self.lock().turned = Instant::now();
     }
@@ -98,7 +99,7 @@ impl Health {
         if turned >= STUCK {
             return Err(format!("no iteration of the controller loop for {age} s"));
         }
-        // Numbers increase with time: the first is the oldest.
+        // Sequence numbers increase with time: the first entry is the oldest.
         let Some((began, who)) = state.looks.values().next() else {
             return Ok(format!(
                 "last iteration of the controller loop {age} s ago; no active reconcile"

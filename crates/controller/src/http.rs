@@ -75,7 +75,7 @@ impl Listeners {
 
 async fn bound(flag: &str, address: SocketAddr) -> Result<TcpListener> {
     let listener = match (TcpListener::bind(address).await, address.ip()) {
-        // The node may have no IPv6.
+        // Listen on IPv4 only if the node does not support IPv6.
         (Err(_), IpAddr::V6(Ipv6Addr::UNSPECIFIED)) => {
             TcpListener::bind((Ipv4Addr::UNSPECIFIED, address.port())).await
         }

@@ -1,5 +1,6 @@
-//! Leader election between replicas. The holder of the Lease acts as long as its own clock permits. [`alustan_core::lease`]
-//! contains the decisions; this module contains the calls and the clock. Every write of the operator passes the [`Fence`].
+//! Leader election between replicas. The holder of the Lease writes only as long as the Lease is valid by its own clock.
+//! [`alustan_core::lease`] makes the decisions; this module calls the API server and reads the clock. Every write of the operator passes
+//! the [`Fence`].
 
 mod election;
 mod fence;
@@ -41,7 +42,7 @@ struct Known {
 pub(crate) enum Role {
     /// The replica is not ready, with the cause: it has not read the Lease, or it lost leadership.
     None(String),
-    /// The replica leads, waits for renewal of its Lease, or stands by.
+    /// The replica is ready, with its role: it leads, waits for renewal of its Lease, or is on standby.
     Has(String),
 }
 
@@ -73,7 +74,7 @@ impl Leader {
         self.standing() == Standing::Leads
     }
 
-    /// Returns whether no other replica leads, to the knowledge of this replica.
+    /// Returns whether this replica holds the Lease, as far as it knows. The Lease may have expired: only [`Self::leads`] permits writes.
     pub(crate) fn acts(&self) -> bool {
         matches!(self.standing(), Standing::Leads | Standing::Doubts)
     }
@@ -83,7 +84,7 @@ impl Leader {
         self.known().elector.standing(self.now())
     }
 
-    /// Returns the address of another replica that leads.
+    /// Returns the address of the leader, if it is another replica.
     pub(crate) fn address(&self) -> Option<SocketAddr> {
         self.known().address
     }
@@ -134,7 +135,7 @@ impl Leader {
 
 #[cfg(test)]
 impl Leader {
-    /// Creates a leader, for the next ten seconds.
+    /// Creates a leader whose Lease was just renewed: it may start writes for ten seconds.
     pub(crate) fn leading() -> Self {
         let leader = Self::new(Identity::new(None, "test"));
         leader.renew();
@@ -147,7 +148,7 @@ impl Leader {
         self.known().elector.wrote("2", now);
     }
 
-    /// Creates a standby replica of the leader in pod `other`, which is reachable at `address`.
+    /// Creates a replica on standby. The leader is in pod `other`, which is reachable at `address`.
     pub(crate) fn following(address: Option<SocketAddr>) -> Self {
         let leader = Self::new(Identity::new(None, "test"));
         let lease = alustan_core::lease::Record {

@@ -1,5 +1,5 @@
-//! Logs to standard error. The log level is reloaded from a file, which is mounted from a `ConfigMap`. RBAC of the cluster controls
-//! changes of the level; an endpoint would need its own credentials, and a signal a shell in the pod.
+//! Logs to standard error. The log level is reloaded from a file, which is mounted from a `ConfigMap`. Kubernetes RBAC controls changes of
+//! the level. An HTTP endpoint would need its own credentials, and a signal would need a shell in the pod.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -11,10 +11,10 @@ use tracing_subscriber::EnvFilter;
 
 use crate::args::{Config, LogFormat};
 
-/// Interval between reads of the file. The kubelet updates a mounted `ConfigMap` within about a minute.
+/// Interval between reads of `--log-level-file`. The kubelet updates a mounted `ConfigMap` within about a minute.
 const EVERY: Duration = Duration::from_secs(5);
 
-/// Replaces the filter of log lines.
+/// Function that replaces the filter of log lines.
 type Set = Box<dyn Fn(EnvFilter) -> Result<()> + Send>;
 
 /// Log level, and the file that overrides it.
@@ -22,7 +22,7 @@ pub(crate) struct Level {
     /// Value of `--log-level`.
     given: String,
     file: Option<PathBuf>,
-    /// Level requested last, valid or not.
+    /// Last requested level, valid or not.
     last: String,
     set: Set,
 }
@@ -61,7 +61,7 @@ pub(crate) fn start(config: &Config) -> Result<Level> {
 }
 
 impl Level {
-    /// Applies changes of the file, if one is configured.
+    /// Applies changes of `--log-level-file`, if it is set.
     pub(crate) async fn follow(mut self) {
         let Some(file) = self.file.clone() else {
             return;

@@ -40,7 +40,7 @@ use anyhow::{Context as _, Result};
 use clap::Parser;
 
 fn main() -> Result<()> {
-    // A child process has neither flags nor environment.
+    // A child process of the evaluator has neither flags nor environment variables.
     if std::env::args_os()
         .nth(1)
         .is_some_and(|argument| argument == evaluator::ARGUMENT)
