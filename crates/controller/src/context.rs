@@ -27,7 +27,7 @@ use crate::upstream_activity::UpstreamActivity;
 use crate::watch::allow_lists::AllowLists;
 use crate::watch::dynamic::Objects;
 
-/// Clients, watch caches, polled answers and settings.
+/// Clients, watch caches, caches of polled queries, and settings.
 pub(crate) struct Context {
     pub(crate) client: Client,
     pub(crate) settings: Settings,
@@ -41,7 +41,7 @@ pub(crate) struct Context {
     /// All resources in watched namespaces.
     pub(crate) resources: Store<Guarded>,
     pub(crate) registry: alustan_registry::Registry,
-    /// Polls the references of repositories.
+    /// Queries the references of git repositories.
     pub(crate) references: Arc<References>,
     pub(crate) git: Arc<alustan_source::GitCache>,
     pub(crate) contexts: Arc<Contexts>,
@@ -62,7 +62,7 @@ pub(crate) struct Context {
 }
 
 impl Context {
-    /// Returns the name of the resource with this uid for a message about `tf`, if the resource exists in a watched namespace.
+    /// Returns the name of the resource with this `uid`, for a message about `tf`. `None` if no watched namespace contains the resource.
     pub(crate) fn living_owner(&self, tf: &Terraform, uid: &str) -> Option<String> {
         let is_owner = |other: &Guarded| other.meta().uid.as_deref() == Some(uid);
         let owner = self.resources.find(is_owner)?;

@@ -1,4 +1,4 @@
-//! In-memory state of a resource between two reconciles. Its loss costs a few API calls.
+//! In-memory state of a resource between two reconciles. Its loss causes only a few additional API calls.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -24,14 +24,14 @@ pub(crate) struct Remembered {
     /// Last written status.
     status: Option<TerraformStatus>,
     source: Option<(String, SourceSeen)>,
-    /// Tag of the last planned image.
+    /// Tag of the runner image that the resource needs, built or not.
     planned: Option<String>,
     failures: u32,
-    /// Number of conflicts in a row.
+    /// Number of consecutive conflicts.
     conflicts: u32,
-    /// Last Job that was refused, and the cause.
+    /// Name of the last Job that could not be created, and the cause.
     denied: Option<(String, Waiting)>,
-    /// Whether a foreign Secret has the name of the outputs Secret.
+    /// Whether a Secret of another owner has the name of the outputs Secret.
     outputs_taken: bool,
     told: HashMap<String, String>,
 }
@@ -42,7 +42,7 @@ impl Memory {
         f(resources.entry(who.clone()).or_default())
     }
 
-    /// Begins a reconcile of the resource `who` with this uid. Forgets an earlier resource of the same name.
+    /// Begins a reconcile of the resource `who` with this uid. Drops the state of an earlier resource of the same name.
     pub(crate) fn begin(&self, who: &Ref, uid: Option<String>) {
         self.with(who, |memory| {
             if memory.uid != uid {
@@ -64,7 +64,8 @@ impl Memory {
         self.with(who, |memory| memory.status = Some(status));
     }
 
-    /// Returns the last known source for `question`. It stays in use while a new commit is fetched.
+    /// Returns the last commit and context of `who` for `question`, the identity of its module. They stay in use while a new commit is
+    /// fetched.
     pub(crate) fn source(&self, who: &Ref, question: &str) -> Option<SourceSeen> {
         self.with(who, |memory| {
             memory
@@ -75,17 +76,17 @@ impl Memory {
         })
     }
 
-    /// Digests of the contexts of all resources.
+    /// Returns the digests of the OCI artifacts with the contexts of all resources.
     pub(crate) fn artifacts(&self) -> Vec<String> {
         self.of_all(|memory| Some(memory.source.as_ref()?.1.artifact.clone()))
     }
 
-    /// Stores the tag of the image that is planned for `who`.
+    /// Stores the tag of the runner image that `who` needs.
     pub(crate) fn set_planned(&self, who: &Ref, tag: &str) {
         self.with(who, |memory| memory.planned = Some(tag.to_owned()));
     }
 
-    /// Tags of the images that are planned for all resources, built or not.
+    /// Returns the tags of the runner images that resources need, built or not.
     pub(crate) fn planned(&self) -> Vec<String> {
         self.of_all(|memory| memory.planned.clone())
     }
@@ -95,19 +96,19 @@ impl Memory {
         resources.values().filter_map(value).collect()
     }
 
-    /// Drops the known source of `who`: the latest commit cannot be used.
+    /// Drops commit and context of `who`, for example because the latest commit cannot be used.
     pub(crate) fn forget_source(&self, who: &Ref) {
         self.with(who, |memory| memory.source = None);
     }
 
-    /// Stores the source of `who` for `question`.
+    /// Stores commit and context of `who` for `question`, the identity of its module.
     pub(crate) fn set_source(&self, who: &Ref, question: &str, source: SourceSeen) {
         self.with(who, |memory| {
             memory.source = Some((question.to_owned(), source));
         });
     }
 
-    /// Counts a failed reconcile and returns the backoff: doubles from 500 ms to 5 minutes.
+    /// Counts a failed reconcile of `who`. Returns the backoff, which doubles from 500 ms to 5 minutes.
     pub(crate) fn failed(&self, who: &Ref) -> Duration {
         let failures = self.with(who, |memory| {
             memory.failures = memory.failures.saturating_add(1);
@@ -116,8 +117,8 @@ impl Memory {
         doubled(Duration::from_millis(500), failures, Duration::from_mins(5))
     }
 
-    /// Counts a reconcile that ended with a conflict and returns the backoff: doubles from 50 ms to 10 seconds. A watch event requeues
-    /// earlier.
+    /// Counts a reconcile of `who` that ended with a conflict. Returns the backoff, which doubles from 50 ms to 10 seconds. A watch event
+    /// may requeue `who` earlier.
     pub(crate) fn conflicted(&self, who: &Ref) -> Duration {
         let conflicts = self.with(who, |memory| {
             memory.conflicts = memory.conflicts.saturating_add(1);
@@ -130,12 +131,12 @@ impl Memory {
         )
     }
 
-    /// Stores why `job` of `who` was refused.
+    /// Stores why Job `job` of `who` could not be created.
     pub(crate) fn set_denied(&self, who: &Ref, job: String, why: Waiting) {
         self.with(who, |memory| memory.denied = Some((job, why)));
     }
 
-    /// Returns why `job` of `who` was refused, if it is the last refused Job.
+    /// Returns why Job `job` of `who` could not be created, if it is the last such Job.
     pub(crate) fn denied(&self, who: &Ref, job: &str) -> Option<Waiting> {
         self.with(who, |memory| {
             let (last, why) = memory.denied.as_ref()?;
@@ -143,17 +144,18 @@ impl Memory {
         })
     }
 
-    /// Stores whether a foreign Secret has the name of the outputs Secret of `who`.
+    /// Stores whether a Secret of another owner has the name of the outputs Secret of `who`.
     pub(crate) fn set_outputs_taken(&self, who: &Ref, taken: bool) {
         self.with(who, |memory| memory.outputs_taken = taken);
     }
 
-    /// Whether a foreign Secret had the name of the outputs Secret of `who`.
+    /// Whether a Secret of another owner had the name of the outputs Secret of `who`.
     pub(crate) fn outputs_taken(&self, who: &Ref) -> bool {
         self.with(who, |memory| memory.outputs_taken)
     }
 
-    /// Whether the last notice for `who` with `reason` had another text than `what`. Stores `what`.
+    /// Stores `what` for events of `who` with `reason`. Returns whether it differs from the stored text, so that the same event is not
+    /// published again.
     pub(crate) fn is_news(&self, who: &Ref, reason: &str, what: &str) -> bool {
         let told = (reason.to_owned(), what.to_owned());
         self.with(who, |memory| memory.told.insert(told.0, told.1))

@@ -35,7 +35,7 @@ const RUN_BUCKETS: [f64; 14] = [
 /// Buckets of the duration of reconciles, in seconds. A reconcile takes milliseconds, or seconds if the API server is slow.
 const LOOK_BUCKETS: [f64; 10] = [0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0];
 
-/// Maximum number of remembered builds. Each resource that waits for a build observes it.
+/// Maximum number of builds to remember. A build is counted once, but each resource that waits for it observes it.
 const BUILDS: usize = 1024;
 
 type Labels<const N: usize> = [(&'static str, &'static str); N];
@@ -47,7 +47,7 @@ type Histograms = Family<Labels<1>, Histogram, fn() -> Histogram>;
 pub(crate) struct Metrics {
     registry: Registry,
     since: Timestamp,
-    /// Serializes scrapes: each one sets the gauges.
+    /// Serializes scrapes, because each scrape sets the gauges.
     scrape: Mutex<()>,
     builds: Mutex<VecDeque<String>>,
     /// Resources whose last reconcile failed.
@@ -88,9 +88,9 @@ pub(crate) struct Metrics {
 /// Target and operation of a query.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Asked {
-    /// Query to a git repository.
+    /// Query to a git repository, with the operation, for example `fetch`.
     Git(&'static str),
-    /// Query to a registry.
+    /// Query to a registry, with the operation, for example `push`.
     Registry(&'static str),
     /// Query to the API server. Counted by [`Counting`] instead.
     Api,
@@ -119,7 +119,7 @@ fn runs() -> Histogram {
     Histogram::new(RUN_BUCKETS)
 }
 
-/// Registers `metric` under its name. The encoder appends the suffix of counters.
+/// Registers `metric` under its name. The encoder appends the suffix `_total` to the names of counters.
 fn register<M: Metric + Clone>(registry: &mut Registry, of: &Definition, metric: M) -> M {
     let name = of.name.strip_suffix("_total").unwrap_or(of.name);
     registry.register(name, of.help, metric.clone());
@@ -180,7 +180,7 @@ impl Metrics {
         Arc::new(metrics)
     }
 
-    /// Creates counters that alerting rules divide by at 0: without a first sample, an increase is not visible.
+    /// Creates the counters that alerting rules divide by, with value 0: without a first sample, an increase is not visible.
     fn begin(&self) {
         for result in ["ok", "conflict", "error"] {
             self.reconciles.get_or_create_owned(&[("result", result)]);
@@ -235,7 +235,7 @@ impl Metrics {
         self.errors.get_or_create(&[("reason", reason)]).inc();
     }
 
-    /// Records the build and the run that ended with a written swap of the run record.
+    /// Records the build and the run that ended with an update of the run record.
     pub(crate) fn ended(&self, ended: &Ended) {
         if let Some(reason) = &ended.build {
             self.failed(reason);
@@ -277,7 +277,7 @@ impl Metrics {
         histogram.observe(seconds);
     }
 
-    /// Records an observed build. Each build counts once, if it succeeded after the start of this process.
+    /// Records the duration of a successful build, once per build. Ignores builds that ended before the start of this process.
     pub(crate) fn saw_build(&self, build: &BuildSeen) {
         let BuildState::Done(at) = build.state else {
             return;
@@ -303,7 +303,7 @@ impl Metrics {
         histogram.observe(waited.as_secs_f64().max(0.0));
     }
 
-    /// Registers the cache `by` of queries `asked`, and creates their counters at 0.
+    /// Registers the cache `by` of the queries `asked`, and creates the counters of these queries with value 0.
     pub(crate) fn will_ask(&self, asked: Asked, by: Weak<dyn Unanswered>) {
         for result in ["ok", "refused", "error"] {
             self.counter(asked, result);
@@ -322,7 +322,7 @@ impl Metrics {
         Some(family.get_or_create_owned(&labels))
     }
 
-    /// Returns the number of resources with an unanswered query for which `of` holds.
+    /// Returns the number of resources with a query that `of` selects and whose last attempt was a transient failure.
     fn unanswered(&self, of: fn(Asked) -> bool) -> i64 {
         let asking = self.asking.lock();
         let all = asking.iter().filter(|(asked, _)| of(*asked));
@@ -331,7 +331,7 @@ impl Metrics {
         number(who.len())
     }
 
-    /// Removes failures of resources for which `there` does not hold.
+    /// Removes failures of resources that no longer exist: those for which `there` returns false.
     pub(crate) fn keep(&self, there: impl Fn(&Ref) -> bool) {
         let mut in_vain = self.in_vain.lock();
         in_vain.retain(there);

@@ -16,25 +16,25 @@ use crate::resource::Ref;
 use crate::watch::trim::is_left_out;
 use crate::write_through_cache::WriteThroughCache;
 
-/// Watch caches of the objects of resources.
+/// Watch caches of the objects that the operator manages for resources.
 pub(crate) struct Mirrors {
     /// Run records, run reports, pins, outputs and build Secrets.
     pub(crate) secrets: WriteThroughCache<Secret>,
     /// Metadata of outputs `ConfigMap`s.
     pub(crate) config_maps: WriteThroughCache<PartialObjectMeta<ConfigMap>>,
-    /// Claims of cache volumes.
+    /// `PersistentVolumeClaim`s of cache volumes.
     pub(crate) claims: WriteThroughCache<PersistentVolumeClaim>,
     pub(crate) jobs: WriteThroughCache<Job>,
     pub(crate) pods: WriteThroughCache<Pod>,
-    /// Secrets that the watch cache has left out, as reconciles read them.
+    /// Secrets without content in the watch cache ([`is_left_out`]), as reconciles have read them from the API server.
     pub(crate) read: Mutex<HashMap<Ref, Arc<Secret>>>,
     /// Number of watches that have completed their first list.
     pub(crate) listed: tokio::sync::watch::Receiver<usize>,
 }
 
 impl Mirrors {
-    /// Returns a Secret of an existing resource as far as it is known. A Secret that the watch cache has left out has no content, see
-    /// [`is_left_out`].
+    /// Returns a Secret of an existing resource without a call of the API server. A Secret without content in the watch cache
+    /// ([`is_left_out`]) is returned as it is, unless a reconcile has read its current version.
     pub(crate) fn known_secret(&self, namespace: &str, name: &str) -> Option<Arc<Secret>> {
         let known = self.secrets.get(namespace, name)?;
         if !is_left_out(&known) {
@@ -46,10 +46,10 @@ impl Mirrors {
         Some(read.cloned().unwrap_or(known))
     }
 
-    /// Returns a Secret of an existing resource. One that the watch cache has left out is read from the API server.
+    /// Returns a Secret of an existing resource. Reads it from the API server if it has no content in the watch cache ([`is_left_out`]).
     ///
     /// # Errors
-    /// The API server does not answer.
+    /// If the call of the API server fails.
     pub(crate) async fn secret(
         &self,
         client: &Client,
@@ -72,7 +72,8 @@ impl Mirrors {
         Ok(read)
     }
 
-    /// Drops the own writes of run record, run report, pin, outputs and cache claim of the deleted resource `name`.
+    /// Drops the written versions of the objects of the deleted resource `name`: run record, run report, pin, outputs Secret, and
+    /// `PersistentVolumeClaim` of the cache volume.
     pub(crate) fn forget(&self, namespace: &str, name: &str) {
         let secrets = [names::record, names::report, names::pin, names::outputs];
         for secret in secrets {
