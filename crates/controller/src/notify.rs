@@ -38,10 +38,11 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Delay after the first failed attempt. Doubles up to [`LONGEST`].
 const FIRST: Duration = Duration::from_secs(1);
 const LONGEST: Duration = Duration::from_mins(5);
-/// Maximum number of concurrent messages of a namespace, or to a receiver of the operator. Further messages are queued.
+/// Maximum number of concurrent requests to the receivers in `spec.notifications` of one namespace, or to one receiver of
+/// `--notifications`. Further requests are queued.
 const AT_ONCE: usize = 8;
 
-/// Pending and delivered messages.
+/// Sends notifications. Holds the pending and delivered notifications of each resource.
 pub(crate) struct Notifier {
     http: Client,
     kube: Kube,
@@ -70,7 +71,7 @@ pub(crate) struct Parts<'a> {
     pub(crate) ca_pem: Option<&'a str>,
     /// All resources.
     pub(crate) resources: Store<Guarded>,
-    /// Receives resources whose notices must be saved in the run record.
+    /// Requeues resources, so that their notifications are saved in the run record.
     pub(crate) wake: UnboundedSender<Ref>,
 }
 
@@ -99,14 +100,14 @@ impl Notifier {
         }))
     }
 
-    /// Returns the events that receivers of the operator get for every resource.
+    /// Returns the events that receivers of `--notifications` get for every resource.
     pub(crate) fn notified(&self) -> BTreeSet<NotificationEvent> {
         let (all, places) = (NotificationEvent::ALL.into_iter(), self.places.now());
         all.filter(|event| places.iter().any(|place| place.tells(*event)))
             .collect()
     }
 
-    /// Returns the notices of `who`, including those `left` in its run record.
+    /// Returns the notifications of `who`, including those in its run record (`left`).
     pub(crate) fn notices(&self, who: &Ref, left: Option<&Notices>) -> Notices {
         self.with(who, |messages| {
             if let Some(left) = left {
@@ -116,7 +117,7 @@ impl Notifier {
         })
     }
 
-    /// Sends new notices of `status`, and undelivered ones, to their receivers. `tf` has the previous status.
+    /// Sends the notifications that the change to `status` causes, and undelivered ones, to their receivers. `tf` has the previous status.
     pub(crate) fn tell(self: &Arc<Self>, who: &Ref, tf: &Terraform, status: &TerraformStatus) {
         let (notified, now) = (self.notified(), Timestamp::now());
         let (is_new, to_send) = self.with(who, |Messages { notices, under_way }| {
@@ -136,13 +137,13 @@ impl Notifier {
         }
     }
 
-    /// Returns whether `who` has notices that are not in its run record, according to `seen`.
+    /// Returns whether the notifications of `who` differ from those in its run record, as observed in `seen`.
     pub(crate) fn knows_more(&self, who: &Ref, seen: &Seen) -> bool {
         let all = self.messages.lock();
         all.get(who).is_some_and(|it| it.notices != seen.notices)
     }
 
-    /// Removes the notices of the deleted resource `who`. Active deliveries continue.
+    /// Removes the notifications of the deleted resource `who`. Active deliveries continue.
     pub(crate) fn forget(&self, who: &Ref) {
         let mut all = self.messages.lock();
         all.remove(who);
@@ -153,13 +154,13 @@ impl Notifier {
         f(all.entry(who.clone()).or_default())
     }
 
-    /// Requeues `who`. The next reconcile saves its notices in the run record.
+    /// Requeues `who`. The next reconcile saves its notifications in the run record.
     fn remember(&self, who: &Ref) {
-        // The receiver lives as long as the controller.
+        // Fails only after the controller has stopped.
         let _ = self.wake.send(who.clone());
     }
 
-    /// Returns whether `notice` must be retried. Newer notices may have replaced it.
+    /// Returns whether `notice` is still to be delivered. A newer notification may have replaced it.
     fn is_due(&self, who: &Ref, notice: &Notice) -> bool {
         let all = self.messages.lock();
         let messages = all.get(who);
@@ -177,8 +178,8 @@ impl Notifier {
         self.remember(who);
     }
 
-    /// Retries until all receivers have accepted `notice`, or until it expires. Each attempt reads the resource, its receivers and
-    /// their Secrets again: a corrected receiver gets the message, and a removed one ends its attempts. After the deletion of the
+    /// Retries until all receivers have accepted `notice`, or until it expires. Each attempt reads the resource, its receivers and their
+    /// Secrets again: a corrected receiver gets the message, and a removed receiver gets no further attempts. After the deletion of the
     /// resource, `tf` has its last known version.
     async fn deliver(self: Arc<Self>, who: Ref, mut tf: Terraform, notice: Notice) {
         let (mut taken, mut told) = (Vec::new(), Vec::new());
@@ -190,7 +191,7 @@ impl Notifier {
             let tries = targets.iter().map(|target| self.once(target, &tf, &notice));
             let answers = join_all(tries).await;
             let left = Duration::try_from(until(&notice).duration_since(Timestamp::now()));
-            // Negative: the notice has expired.
+            // A negative duration means that the notification has expired.
             let left = left.unwrap_or_default();
             let over = left.is_zero();
             let mut failed = false;
@@ -310,7 +311,7 @@ enum Target {
 }
 
 impl Target {
-    /// Returns the field or flag of the receiver, for messages.
+    /// Returns the field or flag that configures the receiver, for messages.
     fn field(&self, tf: &Terraform) -> String {
         match self {
             Self::Own(own) => {
@@ -322,7 +323,7 @@ impl Target {
         }
     }
 
-    /// Returns the queue of the receiver: its namespace or its URL.
+    /// Returns the key of the receiver in [`Queues`]: the namespace of the resource, or the URL of a receiver of `--notifications`.
     fn queue(&self, tf: &Terraform) -> String {
         match self {
             Self::Own(_) => tf.namespace().unwrap_or_default(),
@@ -331,7 +332,7 @@ impl Target {
     }
 }
 
-/// Queues of notifications. A receiver that does not respond delays no other queue.
+/// Queues of requests to receivers. A receiver that does not respond delays no other queue.
 #[derive(Default)]
 struct Queues(Mutex<HashMap<String, Arc<Semaphore>>>);
 
@@ -340,7 +341,7 @@ impl Queues {
     async fn take(&self, queue: &str) -> Option<OwnedSemaphorePermit> {
         let turns = {
             let mut all = self.0.lock();
-            // Each permit and each waiting task has a reference.
+            // Each permit and each waiting task holds a reference to its queue. Queues without them are removed.
             all.retain(|_, turns| Arc::strong_count(turns) > 1);
             let new = || Arc::new(Semaphore::new(AT_ONCE));
             all.entry(queue.to_owned()).or_insert_with(new).clone()
@@ -349,7 +350,7 @@ impl Queues {
     }
 }
 
-/// Returns the URL and the signing secret of `own`, whose Secret `name` contains `data`.
+/// Returns URL and signing secret of the receiver `own` (`spec.notifications`). `data` is the content of Secret `name`, its `secretRef`.
 fn by_secret(
     own: &Notification,
     name: &str,
