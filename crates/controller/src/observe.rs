@@ -1,4 +1,5 @@
-//! Reads everything that a decision depends on: the cluster from watch caches and the API server, git and registries from polled answers.
+//! Reads the inputs of a reconcile: Kubernetes objects from watch caches and the API server, git repositories and registries from the
+//! caches of polled queries.
 
 /// Unwraps a value, or returns its failure from the calling function.
 macro_rules! found {
@@ -74,7 +75,7 @@ impl<'a> Observer<'a> {
         }
     }
 
-    /// Starts the push of the context.
+    /// Starts the push of the context to the registry.
     pub(crate) fn push_context(&self) {
         let push = self.push.lock().take();
         if let Some(push) = push {
@@ -85,17 +86,17 @@ impl<'a> Observer<'a> {
         }
     }
 
-    /// Whether annotation [`KEPT`](alustan_api::KEPT) names another resource that exists.
+    /// Whether annotation [`KEPT`](alustan_api::KEPT) contains the uid of another resource that exists.
     fn is_copy(&self) -> bool {
         let uid = restore::other_uid(self.tf);
         uid.is_some_and(|uid| self.cx.living_owner(self.tf, uid).is_some())
     }
 
-    /// Why the resource must not use its state.
+    /// Returns why the resource must not use its state: the state belongs to another resource.
     fn conflict(&self, record: Option<&RecordSeen>, pin: Option<&Pin>) -> Option<Failure> {
         let attempted = record.map_or(0, |it| it.record.attempted);
         let pin = pin.map(|pin| pin.of_what_exists(attempted));
-        // Most states are used by one resource only; then the other resources are not searched.
+        // The other resources are only searched if they can use the same state.
         state_conflict::in_use(self.tf, pin)?;
         let others = self.cx.resources.state();
         state_conflict::conflict(self.tf, pin, readable(&others))
@@ -105,7 +106,7 @@ impl<'a> Observer<'a> {
         self.used.lock().insert(question.to_owned());
     }
 
-    /// Reads everything that the decision depends on.
+    /// Reads the inputs of the reconcile.
     ///
     /// # Errors
     /// If a call of the API server fails, or the run record or pin is unreadable or forged.
@@ -215,7 +216,7 @@ impl<'a> Observer<'a> {
             .cloned()
     }
 
-    /// Returns the runner image, once the commit, the base image and the namespace are known.
+    /// Returns the plan of the runner image, once commit, base image and namespace uid are known.
     fn plan(
         &self,
         source: &Answer<SourceSeen>,
@@ -238,11 +239,11 @@ impl<'a> Observer<'a> {
         Some(plan)
     }
 
-    /// Returns the commit and its context; the previous commit while a new one is fetched. A suspended resource causes no request to
-    /// its repository, nor those that depend on the answer: image, build, push of the context.
+    /// Returns the commit and its context; the previous commit while a new one is fetched. For a suspended resource, the operator sends no
+    /// request to the git repository, and none that depends on the commit: image, build, push of the context.
     fn source(&self, inputs: &Inputs) -> Answer<SourceSeen> {
         if self.tf.spec.suspend {
-            // Runs after the suspension use the newest commit then.
+            // Drop the commit, so that runs after the suspension use the newest one.
             self.cx.memory.forget_source(self.who);
             return Answer::Pending;
         }
@@ -322,7 +323,7 @@ impl<'a> Observer<'a> {
         }
     }
 
-    /// Returns the base image: the pinned one, or one that is resolved once.
+    /// Returns the base image by digest: the pinned one, or one whose digest the registry returns.
     fn base(&self, record: Option<&RecordSeen>, inputs: &Inputs) -> Answer<PinnedImage> {
         let pinned = record.and_then(|record| record.history.base.as_ref());
         let wanted = match base_image(self.tf, &self.cx.settings, pinned) {
@@ -363,7 +364,7 @@ impl<'a> Observer<'a> {
         }
     }
 
-    /// Returns the claim of the cache volume. A claim that is being deleted counts as absent.
+    /// Returns the `PersistentVolumeClaim` of the cache volume. One that is being deleted counts as absent.
     fn claim(&self) -> Option<Arc<PersistentVolumeClaim>> {
         let namespace = self.tf.namespace().unwrap_or_default();
         let claim = names::cache(&self.tf.name_any());
@@ -373,7 +374,7 @@ impl<'a> Observer<'a> {
         })
     }
 
-    /// Detects state that no run of the resource wrote. Reads the API server only if the resource is deleted without an apply.
+    /// Detects state that no run of the resource wrote. Calls the API server only if the resource is being deleted and has never applied.
     async fn foreign_state(&self, record: Option<&RecordSeen>) -> Result<ForeignState, Error> {
         let tf = self.tf;
         let unapplied =
@@ -406,7 +407,7 @@ impl<'a> Observer<'a> {
         }
     }
 
-    /// Returns the runner image. After a finished build, the registry is polled until it has the image.
+    /// Returns the digest of the runner image. After a finished build, the registry is polled until it has the image.
     fn image(
         &self,
         plan: &ImagePlan,
@@ -438,7 +439,7 @@ impl<'a> Observer<'a> {
             .get(&question.text, self.who, None, question.ask))
     }
 
-    /// Returns the answer of the context push if one was requested, or a failure if a push is not possible. Keeps the push for
+    /// Returns the result of the push of the context, if the push was requested; a failure if it is not possible. Keeps the push for
     /// [`Self::push_context`].
     fn artifact(&self, source: &Answer<SourceSeen>, inputs: &Inputs) -> Option<Answer<String>> {
         let push = match self.way_to_push(source.value()?, inputs) {
@@ -500,13 +501,13 @@ impl<'a> Observer<'a> {
         .await
     }
 
-    /// Why this process could not create the Job of the current run.
+    /// Returns why this process could not create the Job of the current run.
     fn denied(&self, record: Option<&RecordSeen>) -> Option<Waiting> {
         let run = record?.record.run.as_ref()?;
         self.cx.memory.denied(self.who, &run.job)
     }
 
-    /// Returns the owners of the objects with the outputs.
+    /// Returns whether the Secret and the ConfigMap with the outputs exist and belong to the resource.
     async fn outputs(&self, record: Option<&RecordSeen>) -> Result<OutputsSeen, Error> {
         let PublishedOutputs {
             secret, config_map, ..
@@ -515,8 +516,8 @@ impl<'a> Observer<'a> {
             mirrors, memory, ..
         } = self.cx;
         let wait = record.is_some_and(|record| record.outputs.is_some());
-        // The apply that creates a Secret detects a foreign one without a read. Of two objects, none is written if one of the names is
-        // taken, so both are read first.
+        // The apply that creates the Secret detects a Secret of another owner without a read. If there is also a ConfigMap, both are read
+        // first, because neither is written if another owner has one of the names.
         let read = wait && (config_map.is_some() || memory.outputs_taken(self.who));
         let secret = self.whose(&mirrors.secrets, &secret, read).await?;
         if read {
@@ -531,7 +532,8 @@ impl<'a> Observer<'a> {
         })
     }
 
-    /// Returns the owner of the object `name`. The watch cache has managed objects only: a foreign one is found only with `read`.
+    /// Returns whether the object `name` exists and belongs to the resource. The watch cache contains only objects with the managed-by
+    /// label of the operator: an object of another owner is found only with `read`.
     async fn whose<K>(
         &self,
         mirror: &WriteThroughCache<K>,
@@ -561,7 +563,7 @@ impl<'a> Observer<'a> {
     }
 }
 
-/// Answer for a query that cannot be sent.
+/// Returns the answer for a query that cannot be sent.
 fn failed<T>(failure: Failure) -> Answer<T> {
     Answer::Failed {
         failure,
@@ -570,7 +572,7 @@ fn failed<T>(failure: Failure) -> Answer<T> {
     }
 }
 
-/// Hides a known source: without the uid of the namespace no image is planned.
+/// Replaces a known commit by [`Answer::Pending`], because the runner image cannot be planned without the uid of the namespace.
 fn pending(source: Answer<SourceSeen>) -> Answer<SourceSeen> {
     match source {
         Answer::Known(_) => Answer::Pending,

@@ -12,8 +12,8 @@ use kube::runtime::reflector::ObjectRef;
 use serde::{Deserialize, Deserializer, de};
 use serde_json::value::RawValue;
 
-/// Resource that may be unreadable: such a resource does not stop the watch of the others. `DeserializeGuard` of kube does the same, but
-/// parses the whole object first, whatever its size.
+/// `Terraform` resource, or its metadata and the error if it cannot be parsed. An unreadable resource does not stop the watch of the
+/// others. `DeserializeGuard` of kube does the same, but parses the whole object first, regardless of its size.
 #[derive(Clone, Debug)]
 pub(crate) struct Guarded(pub(crate) Result<Terraform, InvalidObject>);
 
@@ -36,8 +36,8 @@ impl<'de> Deserialize<'de> for Guarded {
     }
 }
 
-/// Parses a resource. Fails if it has more than [`json_size::VALUES`] values without those of `metadata.managedFields`, which repeat the
-/// names of its fields.
+/// Parses a resource. Fails if it has more than [`json_size::VALUES`] JSON values. Values in `metadata.managedFields` do not count: they
+/// repeat the names of the fields.
 fn parse(text: &str) -> Result<Terraform, String> {
     let values = json_size::values(text.as_bytes());
     if values > json_size::VALUES {
@@ -54,7 +54,7 @@ fn parse(text: &str) -> Result<Terraform, String> {
     serde_json::from_str(text).map_err(|error| error.to_string())
 }
 
-/// Returns the number of values in `metadata.managedFields`.
+/// Returns the number of JSON values in `metadata.managedFields`.
 fn managed_values(text: &str) -> Option<usize> {
     #[derive(Deserialize)]
     struct Object<'a> {
@@ -112,8 +112,8 @@ pub(crate) fn readable(all: &[Arc<Guarded>]) -> impl Iterator<Item = &Terraform>
     all.iter().filter_map(|it| it.0.as_ref().ok())
 }
 
-/// Whether `object` was made for `tf`, not for another owner or an earlier resource of the same name. Objects in another namespace never
-/// match.
+/// Whether `object` belongs to `tf`: its label has the uid of `tf`, and it is in the same namespace. False for objects of other owners, and
+/// of an earlier resource of the same name.
 pub(crate) fn is_made_for(tf: &Terraform, object: &impl ResourceExt) -> bool {
     object.labels().get(labels::UID) == tf.metadata.uid.as_ref()
         && object.namespace() == tf.namespace()

@@ -25,13 +25,13 @@ use crate::write_through_cache::WriteThroughCache;
 
 /// Size of a signing key, in bytes.
 const KEY_SIZE: usize = 32;
-/// Entry with the signing key in its Secret.
+/// Key of the signing Secret whose value is the signing key.
 const KEY: &str = "key";
-/// Entry in the Secret of the signing key that exists once all Secrets are signed.
+/// Key of the signing Secret. Set once all existing run records and pins are signed.
 const ALL_SIGNED: &str = "all-signed";
-/// Concurrent writes while existing Secrets are signed.
+/// Maximum number of concurrent writes while existing Secrets are signed.
 const CONCURRENCY: usize = 16;
-/// Attempts to sign one existing Secret.
+/// Maximum number of attempts to sign one existing Secret.
 const ATTEMPTS: usize = 5;
 /// Delay between two attempts to sign all existing Secrets.
 const RETRY: Duration = Duration::from_secs(30);
@@ -41,8 +41,9 @@ pub(crate) type Data = BTreeMap<String, ByteString>;
 
 /// Signs and verifies entries of run records and pins.
 ///
-/// A new signing key trusts existing Secrets: those of an operator without signatures, and those of an operator whose key was
-/// deleted with its namespace. The signer signs all of them once; from then on, it refuses Secrets without a valid signature.
+/// With a new signing key, the signer accepts existing Secrets without a valid signature: they were written by an operator version without
+/// signatures, or the previous signing key was deleted with its namespace. The signer signs all of them once; from then on, it refuses
+/// Secrets without a valid signature.
 pub(crate) struct Signer {
     key: Vec<u8>,
     /// Name of the Secret with the key, in the namespace of the operator.
@@ -130,7 +131,8 @@ impl Signer {
         })
     }
 
-    /// Signs existing Secrets if this key has not signed them yet. Retries until all are signed, because only the leader may write.
+    /// Signs existing Secrets if this key has not signed them yet. Retries until all are signed, because writes fail while this replica
+    /// does not lead.
     pub(crate) async fn sign_existing(&self, client: &Client, secrets: &WriteThroughCache<Secret>) {
         while self.trusts_existing.load(Ordering::Relaxed) {
             match self.try_sign_existing(client, secrets).await {
@@ -152,7 +154,7 @@ impl Signer {
         client: &Client,
         secrets: &WriteThroughCache<Secret>,
     ) -> Result<(), Error> {
-        // A signature under another name could be copied.
+        // Only Secrets with the name of a run record or pin are signed: a signature in another Secret could be copied to one of them.
         let unsigned = secrets.filter(|secret| {
             uid(secret).is_some()
                 && own_name(secret).is_some_and(|name| name == secret.name_any())

@@ -58,13 +58,13 @@ pub(crate) async fn read(
     Ok(parse_leniently(metadata, &stored, pin.as_ref()))
 }
 
-/// Returns an API of the resources in `namespace` without a schema.
+/// Returns an [`Api`] that reads the resources in `namespace` as [`DynamicObject`]s.
 pub(crate) fn unread(client: &Client, namespace: &str) -> Api<DynamicObject> {
     let kind = ApiResource::erase::<Terraform>(&());
     Api::namespaced_with(client.clone(), namespace, &kind)
 }
 
-/// A resource as the API server has it.
+/// Resource in the API server, with unparsed fields.
 #[derive(Deserialize)]
 struct Stored {
     metadata: ObjectMeta,
@@ -74,7 +74,7 @@ struct Stored {
 }
 
 impl Stored {
-    /// Parses the fields with at most [`json_size::VALUES`] values.
+    /// Parses spec and status. Skips fields with more than [`json_size::VALUES`] JSON values.
     fn fields(&self) -> Value {
         let spec = self.spec.iter();
         let spec: Map<_, _> = spec
@@ -89,8 +89,8 @@ fn parsed(text: &RawValue) -> Option<Value> {
     serde_json::from_str(text?).ok()
 }
 
-/// Reads metadata and fields of the resource with the `known` metadata from the API server. If the resource no longer exists, its
-/// metadata has no finalizers.
+/// Reads metadata, spec and status of the resource with metadata `known` from the API server. If it no longer exists, returns `known`
+/// without finalizers.
 async fn stored(cx: &Context, known: &ObjectMeta) -> Result<(ObjectMeta, Value), Error> {
     let path = Terraform::url_path(&(), known.namespace.as_deref());
     let name = known.name.as_deref().unwrap_or_default();

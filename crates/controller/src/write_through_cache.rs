@@ -65,7 +65,7 @@ where
             .insert(key, (Arc::new(object), Instant::now()));
     }
 
-    /// Drops the own write of an object once the watch delivers this or a later version, or its deletion.
+    /// Drops the own write of an object if the watch has delivered this or a later version, or the deletion of the object.
     pub(crate) fn saw(&self, object: &K) {
         let key = ObjectRef::from_obj(object);
         let mut written = self.written.lock();
@@ -87,7 +87,7 @@ where
     }
 }
 
-/// Resource versions of one kind of object are increasing integers
+/// Returns the resource version as an integer. Resource versions of one kind of object are increasing integers
 /// (<https://kubernetes.io/docs/reference/using-api/api-concepts/#resource-versions>).
 fn version(object: &impl Resource) -> u64 {
     object
