@@ -25,7 +25,7 @@ pub(crate) async fn follow(cx: Arc<Context>, mut pushes: mpsc::Receiver<Pushed>)
             resources = who.len(),
             "a push"
         );
-        // The sender may have timed out.
+        // The HTTP request of the push may have timed out.
         let _ = told.send(who.len());
     }
 }

@@ -35,7 +35,7 @@ struct State {
     told: HashMap<Key, usize>,
 }
 
-/// Number of later assignments after which a namespace counts as never served.
+/// Number of slot assignments after which the last assignment to a namespace is forgotten: the namespace counts as never served.
 const REMEMBERED: u64 = 10_000;
 
 /// Load of the queue, for metrics.
@@ -56,7 +56,7 @@ pub(crate) struct Load {
 pub(crate) struct Queued;
 
 impl Dispatcher {
-    /// `wake` receives resources that are admitted, and resources whose position changed.
+    /// Creates an empty queue. Admitted resources, and resources whose queue position changed, are sent to `wake`, which requeues them.
     pub(crate) fn new(places: Places, wake: UnboundedSender<Ref>) -> Self {
         Self {
             places,
@@ -69,7 +69,7 @@ impl Dispatcher {
         self.state.lock()
     }
 
-    /// Counts the runs that started before this process, once: their slots are not free. Runs count as changes until
+    /// Assigns slots to the runs that started before this process. Later calls have no effect. The runs count as [`Class::Change`] until
     /// [`running`](Self::running) reports their class.
     pub(crate) fn begin(&self, running: impl FnOnce() -> Vec<Key>) {
         let mut state = self.state();
@@ -105,7 +105,7 @@ impl Dispatcher {
             state.serve(key, class);
             return Ok(Some(now.duration_since(since)));
         }
-        // A changed class may let other runs pass.
+        // If the class of the run changed, other runs may be admitted before it.
         self.wake(&admitted);
         Err(Queued)
     }
@@ -125,7 +125,7 @@ impl Dispatcher {
         position
     }
 
-    /// Whether a run of `key` is queued, but neither admitted nor among the next runs, as many as there are slots.
+    /// Whether a run of `key` is queued behind at least as many other queued runs as there are slots.
     pub(crate) fn is_far(&self, key: &Key, now: Timestamp) -> bool {
         let state = self.state();
         let admitted = self.next(&state, now);
@@ -134,7 +134,7 @@ impl Dispatcher {
         is_queued && !admitted.contains(key) && next.all(|next| next != *key)
     }
 
-    /// Wakes resources that are admitted, and those whose position differs from the one in their status.
+    /// Requeues the resources of admitted runs, and those whose queue position differs from the one in their status.
     pub(crate) fn refresh(&self, now: Timestamp) {
         let mut state = self.state();
         let admitted = self.next(&state, now);
@@ -180,12 +180,12 @@ impl Dispatcher {
             .insert(key.clone(), class.unwrap_or(Class::Change));
     }
 
-    /// Whether `key` is admitted.
+    /// Whether a run or build of `key` has a slot.
     pub(crate) fn holds(&self, key: &Key) -> bool {
         self.state().running.contains(key)
     }
 
-    /// Records that `key` has no active or queued run. Its slot, or its offer of a slot, passes to the next run.
+    /// Records that `key` has no active or queued run. Requeues the resources whose runs can be admitted now.
     pub(crate) fn idle(&self, key: &Key, now: Timestamp) {
         let mut state = self.state();
         let waited = state.leave(key);
@@ -202,7 +202,7 @@ impl Dispatcher {
         }
     }
 
-    /// Wakes resources that have a free slot.
+    /// Requeues the resources whose runs can be admitted now.
     fn call(&self, state: &State, now: Timestamp) {
         self.wake(&self.next(state, now));
     }
@@ -214,7 +214,7 @@ impl Dispatcher {
 
     fn wake(&self, keys: &[Key]) {
         for key in keys {
-            // The receiver lives as long as the controller.
+            // Fails only after the controller has stopped.
             let _ = self.wake.send(Ref::new(&key.name).within(&key.namespace));
         }
     }
@@ -230,7 +230,7 @@ impl State {
         self.served.retain(|_, last| *last + REMEMBERED > places);
     }
 
-    /// Removes `key` from the queue. False if it was not queued.
+    /// Removes `key` from the queue. Returns whether it was queued.
     fn leave(&mut self, key: &Key) -> bool {
         self.told.remove(key);
         self.queue.remove(key)

@@ -44,10 +44,10 @@ const RESYNC: Duration = Duration::from_hours(1);
 /// Interval of reconciles of a resource that refers to objects without a watch.
 const UNWATCHED: Duration = Duration::from_mins(1);
 
-/// Minimum retry delay after a quota or limit refused an object: it stays exhausted for a while.
+/// Minimum retry delay after a `ResourceQuota` or `LimitRange` refused an object: a quota usually stays exhausted for a while.
 const GENTLE: Duration = Duration::from_secs(10);
 
-/// Reconciles `object`. Does nothing if metacontroller schedules reconciles or another replica leads: a new leader reconciles all
+/// Reconciles `object`. Does nothing if metacontroller triggers reconciles, or if another replica leads. A new leader reconciles all
 /// resources.
 pub(crate) async fn reconcile(object: Arc<Guarded>, cx: Arc<Context>) -> Result<Action, Error> {
     match cx.driver {
@@ -84,7 +84,7 @@ impl Looked {
 /// # Errors
 /// [`Error::Conflict`] if the resource or its run record changed; other errors are retried with a backoff.
 pub(crate) async fn look(object: &Guarded, cx: &Arc<Context>) -> Result<Looked, Error> {
-    // An object that is missing from an incomplete watch cache may exist. The sender lives as long as the watches.
+    // Wait for the first lists: an object that is missing in an incomplete watch cache may exist. Fails only after the watches have ended.
     let _ = cx
         .mirrors
         .listed
@@ -167,7 +167,8 @@ async fn unmeasured(object: &Guarded, who: Ref, cx: &Arc<Context>) -> Result<Loo
             .unwrap_or_default()
             .clamp(SOONEST, latest)
     });
-    // A free slot does not wake metacontroller, so the next runs are polled.
+    // Metacontroller is not notified when a slot becomes free. It polls the resources whose runs are next in the queue, but not those that
+    // are far back.
     let is_far = cx.driver == Driver::Metacontroller && cx.dispatcher.is_far(&key(&who), now);
     let pace = pace(&tf, &seen, &decision, signed(wait), is_far);
     Box::pin(act(cx, &who, &tf, &session, &seen, decision)).await?;
@@ -195,7 +196,7 @@ fn number_and_trace(steps: &[Step]) -> (Option<i64>, Option<&str>) {
     begun.unzip()
 }
 
-/// Adds the open run to the span, and so to all log lines of this reconcile.
+/// Adds number and trace id of the open run to the span, so that all log lines of this reconcile contain them.
 fn note_run(seen: &Seen) {
     let record = seen.record.as_ref().map(|record| &record.record);
     let Some((record, run)) = record.and_then(|record| Some((record, open_run(record)?))) else {
@@ -267,7 +268,7 @@ async fn act(
                 status.queue = Some(alustan_api::QueueStatus { position });
             }
         },
-        // The steps before the run failed.
+        // The steps before the start of the run failed.
         Some(_) if done.as_ref().is_err_and(|error| !error.is_conflict()) => {
             cx.dispatcher.idle(&key, Timestamp::now());
         }
@@ -294,7 +295,7 @@ async fn act(
     }
 }
 
-/// Drops queries, watches, queue entry and in-memory state of `who`: it is deleted, or only other finalizers keep it.
+/// Drops queries, watches, queue entry and in-memory state of `who`, which is deleted or kept only by finalizers of other controllers.
 pub(crate) fn forget(cx: &Context, who: &Ref) {
     cx.dispatcher.idle(&key(who), Timestamp::now());
     cx.answers.keep(who, &HashSet::new());
@@ -321,15 +322,15 @@ fn is_at_work(cx: &Context, who: &Ref) -> bool {
     !(jobs.is_empty() && pods.is_empty())
 }
 
-/// Resources with an unfinished run or build, for example after a restart of the operator.
+/// Returns the resources with an unfinished run or build, for example after a restart of the operator.
 fn running(cx: &Context) -> Vec<Key> {
     let jobs = cx.mirrors.jobs.filter(|job| jobs::is_running(cx, job));
     let owners = jobs.iter().filter_map(|job| existing_owner(cx, &**job));
     owners.map(|who| key(&who)).collect()
 }
 
-/// Returns the resource that `object` was made for, if it exists. Tenants create Jobs with any labels: the slot of a resource that does not
-/// exist would never be released.
+/// Returns the resource to which `object` belongs by its labels, if the resource exists. Tenants may create Jobs with any labels, and the
+/// slot of a resource that does not exist would never be released.
 fn existing_owner(cx: &Context, object: &impl Resource) -> Option<Ref> {
     let who = owner(&cx.settings, object)?;
     let resource = cx.resources.get(&who)?;
@@ -337,8 +338,8 @@ fn existing_owner(cx: &Context, object: &impl Resource) -> Option<Ref> {
     is_made_for.then_some(who)
 }
 
-/// Class of the open run, or of the last run if its pod still runs. A run that has reported needs no slot, even if its report cannot be
-/// recorded yet, for example while a quota refuses the outputs Secret.
+/// Returns the class of the open run, or of the last run if its pod still runs. A run that has reported its result needs no slot, even if
+/// the result cannot be recorded yet, for example while a quota refuses the outputs Secret.
 fn running_class(record: Option<&RecordSeen>, job: Option<&JobSeen>) -> Option<Class> {
     let is_unreported = record.is_some_and(|seen| {
         let reported = seen.report.as_ref().map(|report| report.number);
@@ -352,7 +353,7 @@ fn running_class(record: Option<&RecordSeen>, job: Option<&JobSeen>) -> Option<C
 /// Whether a build that `who` started is active. A resource that waits for a build of another resource has no slot.
 fn builds(cx: &Context, who: &Ref, tf: &Terraform, seen: &Seen) -> bool {
     if tf.spec.suspend {
-        // The image of a suspended resource is unknown. Its build is found by the owner.
+        // The runner image of a suspended resource is not known, so its build is found by the labels of the owner.
         let key = key(who);
         return cx.dispatcher.holds(&key) && running(cx).contains(&key);
     }
@@ -365,7 +366,7 @@ fn builds(cx: &Context, who: &Ref, tf: &Terraform, seen: &Seen) -> bool {
     job.and_then(|job| owner(&cx.settings, &*job)).as_ref() == Some(who)
 }
 
-/// Status after a failed read or write, with the cause. If the API server is unavailable, the status stays unchanged.
+/// Returns the status after a failed read or write, with the cause. If the API server is unavailable, the status stays unchanged.
 fn trouble(
     tf: &Terraform,
     settings: &Settings,

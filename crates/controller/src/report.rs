@@ -16,9 +16,9 @@ use crate::error::Error;
 use crate::observe::session::Observer;
 use crate::report::events::publish;
 
-/// Publishes `status`: notifications, a status patch if it changed, and an event for each relevant change. The API server accepts no
-/// status of an unreadable resource, so only events are published. With metacontroller as driver the status is only stored for the
-/// response: a status has one owner, and metacontroller writes it.
+/// Publishes `status`: sends notifications, and if the status changed, patches it and creates an event for each relevant change. Does not
+/// patch the status of an unreadable resource, because the API server would refuse the patch. With metacontroller as driver, only stores
+/// the status for the response, because metacontroller writes it.
 ///
 /// # Errors
 /// If the status cannot be written.
@@ -49,7 +49,8 @@ async fn write(cx: &Context, tf: &Terraform, status: &TerraformStatus) -> Result
     let name = tf.name_any();
     let written = api.patch_status(&name, &parameters, &patch);
     let written = match call("patch the status", written).await {
-        // Metacontroller owns fields of a removed part, which an apply would leave.
+        // Metacontroller may own fields of the previous status. An apply does not remove them, and the API server may refuse the result as
+        // invalid.
         Err(error) if error.is_invalid() => {
             let status = instead(tf, status);
             let patch = Patch::Merge(json!({"metadata": {"uid": tf.uid()}, "status": status}));

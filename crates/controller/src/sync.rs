@@ -152,7 +152,7 @@ async fn looked(cx: &Arc<Context>, who: &Ref, asked: Asked) -> Result<Answer, Re
     let released = !object.finalizers().iter().any(|name| name == FINALIZER);
     object.managed_fields_mut().retain(sets_approval);
     let pace = match Box::pin(look(&object, cx)).await {
-        // A pending answer wakes the native driver, but not metacontroller.
+        // An answer that arrives later requeues the resource with the native driver, but does not notify metacontroller.
         Ok(_) if cx.answers.is_asking(who) => Pace::AtWork,
         Ok(looked) => looked.pace,
         Err(error) => failed(cx, who, &error),

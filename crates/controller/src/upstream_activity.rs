@@ -1,4 +1,4 @@
-//! Result of the last reconcile of each resource, and the resources that wait for the next one.
+//! Result of the last reconcile of each resource, and the resources that wait because outputs of a dependency may change soon.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use crate::resource::Ref;
 use crate::watch::mapping::to_ref;
 
-/// Last reconcile of each resource since the start of this process.
+/// Results of the last reconciles since the start of this process.
 pub(crate) struct UpstreamActivity {
     wake: UnboundedSender<Ref>,
     known: Mutex<Known>,
@@ -21,12 +21,12 @@ pub(crate) struct UpstreamActivity {
 #[derive(Default)]
 struct Known {
     looks: BTreeMap<Key, Look>,
-    /// Waiting resources, and the source whose outputs may change soon.
+    /// Waiting resources, and the dependency whose outputs may change soon.
     waiting: BTreeMap<Key, Key>,
 }
 
 impl UpstreamActivity {
-    /// `wake` receives the resources that waited for the reconcile of another.
+    /// Creates an empty collection. Resources that waited for the reconcile of a dependency are sent to `wake`, which requeues them.
     pub(crate) fn new(wake: UnboundedSender<Ref>) -> Self {
         Self {
             wake,
@@ -38,8 +38,8 @@ impl UpstreamActivity {
         self.known.lock()
     }
 
-    /// Returns the source of `tf` whose outputs may change soon, see [`upstream_changes::changing`]. The next reconcile of that source with
-    /// another result requeues `tf`.
+    /// Returns the dependency of `tf` whose outputs may change soon, see [`upstream_changes::changing`]. The next reconcile of that
+    /// dependency with another result requeues `tf`.
     pub(crate) fn changing(
         &self,
         tf: &Terraform,
@@ -55,8 +55,8 @@ impl UpstreamActivity {
         changing
     }
 
-    /// Records the result of a reconcile of `of` after its steps are done. Requeues waiting resources if the result changed. While `of`
-    /// waits, they are always requeued, because they may have to wait for another source.
+    /// Records `look`, the result of a reconcile of `of`, after its steps are executed. Requeues the resources that wait for `of` if the
+    /// result changed. While `of` waits, they are always requeued, because they may have to wait for another dependency.
     pub(crate) fn note(&self, of: &Key, look: Look) {
         let mut known = self.known();
         let news = look.doing == Doing::Waits || known.looks.get(of) != Some(&look);
@@ -80,7 +80,7 @@ impl UpstreamActivity {
             .iter()
             .filter(|(_, waits_for)| *waits_for == of)
         {
-            // The receiver lives as long as the controller.
+            // Fails only after the controller has stopped.
             let _ = self.wake.send(to_ref(who));
         }
     }
