@@ -8,13 +8,13 @@ use serde::Serialize;
 /// Versions of the operator and its interfaces.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Version {
-    /// Version of the program.
+    /// Version of the operator.
     #[serde(rename = "version")]
     program: &'static str,
-    /// Commit of the build (`ALUSTAN_COMMIT`), if known.
+    /// Git commit from which the operator was compiled (`ALUSTAN_COMMIT`), if known.
     #[serde(skip_serializing_if = "Option::is_none")]
     commit: Option<&'static str>,
-    /// Version of the protocol between controller, image and runner. A new version rebuilds images.
+    /// Version of the protocol between operator, runner image and runner. A new version causes new builds.
     protocol: u32,
     /// API version of the resource.
     crd: String,

@@ -35,10 +35,11 @@ use crate::watch::mapping::to_ref;
 use crate::watch::mapping::wake_all;
 use crate::watch::mapping::{MIRRORED, is_watched};
 
-/// Objects per page of a list. An object takes up to 1.5 MiB, and its JSON several times that while it is read.
+/// Maximum number of objects per page of a list. An object has up to 1.5 MiB, and parsing its JSON takes several times as much memory.
 const PAGE: u32 = 50;
 
-/// Maximum number of deleted resources whose Secrets remain to be left out. Further ones are left out with the next list.
+/// Maximum number of deleted resources that wait until their Secrets are emptied in the watch cache. Secrets of further deleted resources
+/// are emptied by the next list.
 const DELETED: usize = 1_000;
 
 /// Watches in some namespaces, or in all.
@@ -52,14 +53,14 @@ pub(crate) struct Watches {
     lists: watch::Sender<usize>,
     /// Whether the watch of the resources has completed its first list.
     has_resources: watch::Receiver<bool>,
-    /// Resources that were deleted.
+    /// Sends deleted resources to the cache of Secrets.
     deleted: broadcast::Sender<Arc<Guarded>>,
 }
 
 impl Watches {
     /// Creates watches in `namespaces` (all if empty), and the event stream of the resources. Changes of status alone are filtered out.
-    /// `wake` receives deleted resources, so that their in-memory state is dropped, and the other resources that an event concerns. `lists`
-    /// counts the watches of resources and cached objects that have completed their first list.
+    /// `wake` receives deleted resources, so that their in-memory state is dropped, and the resources that depend on the resource of an
+    /// event. `lists` counts the watches of resources and cached objects that have completed their first list.
     pub(crate) fn new(
         client: Client,
         namespaces: Vec<String>,
@@ -92,11 +93,11 @@ impl Watches {
                 if matches!(event, watcher::Event::InitDone) {
                     listed.send_replace(true);
                 }
-                // The receiver lives as long as the controller.
+                // Fails only after the controller has stopped.
                 let wake = |who: Ref| drop(wake.send(who));
                 if let watcher::Event::Delete(gone) = event {
                     wake(ObjectRef::from_obj(gone));
-                    // Without a receiver there is no cache of Secrets.
+                    // Fails only if no Secret cache subscribes; then there is nothing to remove.
                     let _ = deleted.send(Arc::new(gone.clone()));
                 }
                 let concerned = concerned(&followers, event, &all);
@@ -107,7 +108,7 @@ impl Watches {
         (watches, events)
     }
 
-    /// Returns watches that include `namespace`.
+    /// Returns watches of the same namespaces and of `namespace`.
     pub(crate) fn including(&self, namespace: Option<&String>) -> Self {
         let mut wider = self.clone();
         let more = namespace.filter(|it| !is_watched(&self.namespaces, it));
@@ -137,7 +138,7 @@ impl Watches {
 
     /// Returns the watch events of the objects that `wanted` selects, without the fields that `trim` removes. A failed watch is retried
     /// with a backoff and its error is only logged: an error in the stream would make the controller delay all events. A repeated list
-    /// requeues all resources, because the deletions before it cause no events.
+    /// requeues all resources, because objects that were deleted before the list cause no events.
     fn watched<K, T>(
         &self,
         wanted: &watcher::Config,
@@ -169,7 +170,7 @@ impl Watches {
             })
     }
 
-    /// Returns created, changed and deleted objects of all that the watches see.
+    /// Returns the created, changed and deleted objects of kind `K` in the watched namespaces.
     pub(crate) fn touched<K>(&self) -> impl Stream<Item = Events<K>> + Send + use<K>
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
@@ -180,8 +181,8 @@ impl Watches {
             .touched_objects()
     }
 
-    /// Returns a cache of the Secrets that each reconcile reads, see [`trim::secret`], and the events that fill it. Begins when the
-    /// resources are known.
+    /// Returns a cache of the Secrets that each reconcile reads, see [`trim::secret`], and the events that fill it. The watch begins after
+    /// the first list of the resources.
     pub(crate) fn secrets(
         &self,
     ) -> (
@@ -244,7 +245,8 @@ impl Watches {
     }
 }
 
-/// Returns the Secrets in `secrets` of each resource in `deleted`, without their content.
+/// Returns an event for each Secret in `secrets` of the resources in `deleted`. The event removes the content of the Secret from the watch
+/// cache.
 fn without_resources(
     deleted: broadcast::Receiver<Arc<Guarded>>,
     secrets: Store<Secret>,
@@ -272,7 +274,7 @@ fn without_resources(
     })
 }
 
-/// Counts the first complete list. (A `Store` notifies one waiter only.)
+/// Increments `lists` when the first list is complete. (A `Store` notifies one waiter only.)
 fn counted<K>(lists: watch::Sender<usize>) -> impl FnMut(&watcher::Event<K>) {
     let mut first = true;
     move |event| {
@@ -297,7 +299,7 @@ fn told<K: Resource<DynamicType = ()>>(event: &Events<watcher::Event<K>>) {
     }
 }
 
-/// Resources to reconcile after `event`, besides its own.
+/// Returns the resources to reconcile after `event`, in addition to the resource of the event.
 fn concerned(
     followers: &Followers,
     event: &watcher::Event<Guarded>,

@@ -26,7 +26,7 @@ const TAG_SIZE: usize = 32;
 /// Secret shared by sender and receiver. Does not implement `Debug`.
 #[derive(Clone)]
 pub(crate) struct Secret {
-    /// Secret as it is written, including the prefix `whsec_`.
+    /// Full text of the secret, including the prefix `whsec_`.
     text: Vec<u8>,
     /// Signing key according to Standard Webhooks.
     bytes: Vec<u8>,
@@ -58,8 +58,8 @@ impl Secret {
         format!("v1,{}", STANDARD.encode(tag))
     }
 
-    /// Returns whether one of `signatures` is valid for `body`, sent as `id` at `timestamp`. More than [`MAX_SIGNATURES`] are not
-    /// valid. Computes one HMAC of `body`, whatever their number, and compares in constant time.
+    /// Returns whether one of `signatures` is valid for `body`, sent as `id` at `timestamp`; false for more than [`MAX_SIGNATURES`].
+    /// Computes one HMAC of `body`, regardless of the number of signatures, and compares in constant time.
     pub(crate) fn has_signed(
         &self,
         signatures: &str,
@@ -81,12 +81,13 @@ impl Secret {
             .any(|received| is_equal(&key, received, expected.as_ref()))
     }
 
-    /// Returns whether `tag` is the HMAC-SHA256 of `body` with the secret as it is written. Runs in constant time.
+    /// Returns whether `tag` is the HMAC-SHA256 of `body`, keyed with the full text of the secret, including `whsec_`. Compares in constant
+    /// time.
     pub(crate) fn has_tagged(&self, tag: &[u8], body: &[u8]) -> bool {
         hmac::verify(&key(&self.text), body, tag).is_ok()
     }
 
-    /// Returns whether `token` is the secret as it is written. Runs in constant time.
+    /// Returns whether `token` is the full text of the secret, including `whsec_`. Compares in constant time.
     pub(crate) fn is(&self, token: &[u8]) -> bool {
         is_equal(&key(&self.text), token, &self.text)
     }

@@ -67,7 +67,7 @@ const DEBOUNCE: Duration = Duration::from_millis(20);
 /// Maximum time for open HTTP requests after the controller has stopped.
 const LAST_ANSWERS: Duration = Duration::from_secs(3);
 
-/// Maximum number of pushes that wait to be handled.
+/// Maximum number of queued push events.
 const PUSHES: usize = 100;
 
 /// Idle time after which a repository is removed from the git cache. The next use fetches it again.
@@ -146,7 +146,7 @@ pub(crate) async fn run(config: Config) -> Result<()> {
     };
     let work = Box::pin(control(parts, &config, watches, until(stopped)));
     leading(election, work).await?;
-    // A request that does not end must not delay the next operator.
+    // An HTTP request that does not end must not delay the exit of this process.
     match tokio::time::timeout(LAST_ANSWERS, server).await {
         Ok(ended) => ended.context("the HTTP server failed"),
         Err(_) => Ok(()),
@@ -202,7 +202,7 @@ async fn leading(
     }
 }
 
-/// Identity of this replica in the Lease: pod name and a random id of the process.
+/// Returns the identity of this replica in the Lease: pod name and a random id of the process.
 fn identity(config: &Config) -> Result<Identity> {
     let mut process = [0_u8; 4];
     if SystemRandom::new().fill(&mut process).is_err() {
@@ -211,8 +211,8 @@ fn identity(config: &Config) -> Result<Identity> {
     Ok(Identity::new(config.pod_name.clone(), hex::encode(process)))
 }
 
-/// Creates the participation of this replica in the election. A separate client without retries keeps other calls from delaying Lease
-/// calls, and sends no Lease call late.
+/// Creates the [`Election`] of this replica. It has a separate client without retries, so that other calls do not delay calls for the
+/// Lease, and no such call is sent late.
 async fn election(
     config: Config,
     leader: Leader,
@@ -393,8 +393,8 @@ async fn control(
     }
 }
 
-/// Forgets a deleted resource and deletes builds that it left, for example because its finalizer was removed by hand. Only for
-/// watched namespaces: the build namespace may contain builds of resources that another operator watches.
+/// Drops the state of a deleted resource, and deletes its remaining builds, for example after its finalizer was removed by hand. Deletes
+/// builds of resources in watched namespaces only: the build namespace may contain builds of resources that another operator watches.
 fn gone(cx: &Arc<Context>, config: &Config, who: Ref) {
     forget(cx, &who);
     let namespace = who.namespace.as_deref().unwrap_or_default();
@@ -404,8 +404,8 @@ fn gone(cx: &Arc<Context>, config: &Config, who: Ref) {
     }
 }
 
-/// Requeues all resources each time this replica becomes leader, and resources of which only builds are left: no replica reconciled them
-/// since the previous leader ended. Also signs Secrets that are not signed yet.
+/// Each time this replica becomes the leader, requeues all resources, and deleted resources with remaining builds: no replica reconciled
+/// them since the previous leader stopped. Also signs Secrets that are not signed yet.
 async fn look_at_all(cx: Arc<Context>, wake: mpsc::UnboundedSender<Ref>) {
     loop {
         cx.leader.begins().await;
@@ -450,7 +450,7 @@ async fn sweep(git: Arc<GitCache>) {
     }
 }
 
-/// Refreshes queue positions for all queued resources; they have no requeue interval.
+/// Refreshes the queue positions of all queued resources every [`REFRESH`], because no requeue interval does so.
 async fn refresh(dispatcher: Arc<Dispatcher>) {
     let mut interval = tokio::time::interval(REFRESH);
     loop {
@@ -542,7 +542,7 @@ pub(crate) fn context(
     })
 }
 
-/// Resources to reconcile after an event of a Job: its owner, and all that wait for the same build.
+/// Returns the resources to reconcile after an event of a Job or its pod: the owner, and all resources that wait for this build.
 fn whom(cx: &Context, object: &impl Resource, job: &str) -> Vec<Ref> {
     let namespace = object.namespace().unwrap_or_default();
     let mut who = cx.memory.waiting_for_build(&format!("{namespace}/{job}"));
@@ -550,7 +550,7 @@ fn whom(cx: &Context, object: &impl Resource, job: &str) -> Vec<Ref> {
     who
 }
 
-/// Resources in the namespace of an object whose spec refers to it.
+/// Returns the resources in the namespace of `object` whose spec refers to it.
 fn users<K: Resource<DynamicType = ()>>(
     resources: &Store<Guarded>,
     object: &PartialObjectMeta<K>,
@@ -566,7 +566,7 @@ fn users<K: Resource<DynamicType = ()>>(
         .collect()
 }
 
-/// Resources that take outputs from the owner of a Secret.
+/// Returns the resources that use outputs of the owner of `secret`, if it is an outputs Secret.
 fn takers(settings: &Settings, resources: &Store<Guarded>, secret: &Secret) -> Vec<Ref> {
     let outputs = Component::Outputs.as_str();
     let component = secret.labels().get(labels::COMPONENT);
