@@ -1,4 +1,4 @@
-//! Build Secrets: credentials for builds in another namespace, which exist while a build is active.
+//! Build Secrets: copies of credentials for builds in the build namespace. They exist while a build is active.
 
 use alustan_api::labels::{self};
 use alustan_core::observed::LentSeen;
@@ -16,10 +16,10 @@ use crate::observe::jobs;
 use crate::resource::Ref;
 use crate::watch::mapping::{is_lent, is_lent_to, owner};
 
-/// Creates the build Secret of the Job of the same name. Does nothing if the Job has finished or does not exist.
+/// Creates the build Secret for the build Job of the same name. Does nothing if the Job has finished or does not exist.
 ///
 /// # Errors
-/// [`Error::NameTaken`] if another Secret has the name, [`Error::Conflict`] if a build Secret of an earlier Job had it.
+/// [`Error::NameTaken`] if another Secret has the name, [`Error::Conflict`] if a build Secret of an earlier Job had it, which is deleted.
 pub(super) async fn lend(cx: &Context, secret: &Secret) -> Result<(), Error> {
     let name = secret.name_any();
     let namespace = secret.namespace().unwrap_or_default();
@@ -100,8 +100,8 @@ pub(crate) async fn sweep(cx: &Context, who: &Ref) -> Result<(), Error> {
     Ok(())
 }
 
-/// Deletes the builds of a resource that was deleted without a reconcile, for example because its finalizer was removed by hand. Reads the
-/// API server only if the watch cache has a build of it.
+/// Deletes the builds of a resource that was deleted without a reconcile, for example because its finalizer was removed by hand. Calls the
+/// API server only if the watch cache has a build of the resource.
 pub(crate) async fn sweep_after(cx: &Context, who: &Ref) {
     let builds = |object: &Job| {
         object.labels().contains_key(labels::NAMESPACE)

@@ -1,4 +1,4 @@
-//! Deletion of outputs, claims, and all objects of a resource.
+//! Deletion of outputs, of the `PersistentVolumeClaim` of the cache volume, and of all objects of a resource.
 
 use alustan_api::labels::{self, Component};
 use k8s_openapi::api::batch::v1::Job;
@@ -19,7 +19,7 @@ use crate::error::Error;
 use crate::observe::jobs;
 
 impl StepExecutor<'_> {
-    /// Deletes an object with outputs. An object that was not made for the resource stays.
+    /// Deletes the Secret or ConfigMap `name` with outputs. Keeps it if it belongs to another owner.
     pub(super) async fn delete_outputs<K>(&self, name: &str) -> Result<(), Error>
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
@@ -36,7 +36,8 @@ impl StepExecutor<'_> {
         gone(call(&what, api.delete(name, &DeleteParams::default())).await)
     }
 
-    /// Deletes the claim of the cache volume. It remains until no pod refers to it; until then no new claim can be created.
+    /// Deletes the `PersistentVolumeClaim` of the cache volume. Kubernetes keeps it until no pod refers to it; until then no new one can be
+    /// created.
     pub(super) async fn delete_claim(&self) -> Result<(), Error> {
         let name = alustan_api::names::cache(&self.tf.name_any());
         self.cx.mirrors.claims.forget(&self.namespace(), &name);
@@ -46,7 +47,8 @@ impl StepExecutor<'_> {
         gone(call(&what, api.delete(&name, &DeleteParams::background())).await)
     }
 
-    /// Deletes finished Jobs that use `claim`, with their logs. A claim remains while a pod refers to it, even a finished one
+    /// Deletes finished Jobs that use the `PersistentVolumeClaim` `claim`, with their logs. Kubernetes keeps a `PersistentVolumeClaim`
+    /// while a pod refers to it, even a finished one
     /// (<https://kubernetes.io/docs/concepts/storage/persistent-volumes/#storage-object-in-use-protection>).
     pub(super) async fn delete_finished_users(&self, claim: &str) -> Result<(), Error> {
         let namespace = self.tf.namespace();
@@ -60,9 +62,9 @@ impl StepExecutor<'_> {
         Ok(())
     }
 
-    /// Deletes all objects with the labels of this resource except the components `kept`, after its builds in the build namespace. Orphaned
-    /// objects stay, also if a later clean-up completes this one without the run record. Then removes the label of the
-    /// namespace, if no applied objects are left in it.
+    /// Deletes the builds of the resource in the build namespace, then all objects with its labels except the components `kept`. Labels the
+    /// kept objects as orphaned: they stay, even if a later clean-up completes this one without the run record. Then removes the label
+    /// `alustan.io/holds-state` of the namespace, if no state is left in it.
     pub(super) async fn clean_up(&self, kept: &[Component]) -> Result<(), Error> {
         let uid = self.tf.uid().unwrap_or_default();
         let ours = format!(
@@ -98,7 +100,7 @@ impl StepExecutor<'_> {
         Ok(())
     }
 
-    /// Labels state objects that stay as orphaned.
+    /// Labels the objects that `selector` selects as orphaned.
     async fn orphan<K>(&self, selector: &str) -> Result<(), Error>
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope>

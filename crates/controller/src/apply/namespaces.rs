@@ -1,4 +1,5 @@
-//! Label of namespaces with applied objects. An admission policy refuses their deletion.
+//! Labels namespaces with applied objects as `alustan.io/holds-state`. An admission policy refuses the deletion of namespaces with this
+//! label.
 
 use std::fmt::Debug;
 
@@ -39,7 +40,7 @@ async fn holds_state(client: &Client, namespace: &str) -> Result<bool, Error> {
         Component::Pin.as_str(),
         Component::State.as_str()
     );
-    // The only copy of a state is in Secrets, on a cache volume, or in a run report until a run has saved it.
+    // The only copy of a state may be in Secrets, on a cache volume, or in a run report until a run has saved it.
     let orphaned = format!(
         "{}={},{}",
         labels::MANAGED_BY,
@@ -51,7 +52,7 @@ async fn holds_state(client: &Client, namespace: &str) -> Result<bool, Error> {
         || has_any::<PersistentVolumeClaim>(client, namespace, &orphaned).await?)
 }
 
-/// Whether `namespace` has objects with these labels.
+/// Whether `namespace` has objects that `selector` selects.
 async fn has_any<K>(client: &Client, namespace: &str, selector: &str) -> Result<bool, Error>
 where
     K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
@@ -66,7 +67,7 @@ where
     Ok(!found.items.is_empty())
 }
 
-/// Patches the label only. An apply would create a deleted namespace again.
+/// Sets the label to `mark`; `None` removes it. Uses a merge patch, because an apply would create a deleted namespace again.
 async fn set(client: &Client, namespace: &str, mark: Option<&str>) -> Result<(), Error> {
     let api: Api<Namespace> = Api::all(client.clone());
     let body = json!({"metadata": {"labels": {labels::HOLDS_STATE: mark}}});

@@ -1,5 +1,5 @@
-//! Server-side apply of the objects of a resource: one request if the object is new or in a watch cache, a read before it otherwise,
-//! and no patch if nothing changes. Objects of other owners are never changed.
+//! Server-side apply of the objects of a resource. An object that is new or in a watch cache takes one request. Any other object is read
+//! first, and patched only if a field differs. Objects of other owners are never changed.
 
 use std::fmt::Debug;
 use std::hash::Hash;
@@ -26,7 +26,7 @@ use crate::write_through_cache::WriteThroughCache;
 /// (<https://kubernetes.io/docs/reference/using-api/api-concepts/#resource-versions>).
 const NO_OBJECT: &str = "1";
 
-/// Immutable fields.
+/// Fields that an apply cannot change.
 const FIXED: [&str; 3] = ["apiVersion", "kind", "type"];
 
 /// Kinds of objects that a resource owns.
@@ -48,13 +48,13 @@ impl<K> Owned for K where
 {
 }
 
-/// State of an object before it is applied.
+/// Known state of an object before it is applied.
 pub(super) enum Known {
     /// The object does not exist.
     Absent,
     /// The object exists, belongs to the resource and has this uid.
     Ours(String),
-    /// The object must be read first.
+    /// Unknown: the object must be read first.
     Nothing,
 }
 
@@ -81,7 +81,7 @@ impl StepExecutor<'_> {
         ours.map_or(Known::Nothing, Known::Ours)
     }
 
-    /// Returns the known state of an object that only runs need. Before the first run there is none.
+    /// Returns the known state of an object that only runs need. It does not exist before the first run; later, it must be read.
     pub(super) fn known_by_runs(&self) -> Known {
         let first = self.record.as_ref().is_some_and(|it| it.record.number == 0);
         if first { Known::Absent } else { Known::Nothing }
@@ -90,9 +90,9 @@ impl StepExecutor<'_> {
     /// Applies `object`. Returns `None` if the live object already has all fields of `object`.
     ///
     /// # Errors
-    /// [`Error::NameTaken`] if the live object has another owner, or belongs to an earlier resource of the same name:
-    /// the module would run with the permissions and the state of others. [`Error::OrphanedState`] if it is orphaned state and the resource
-    /// does not adopt it, [`Error::StateInUse`] if the resource that has the state still exists.
+    /// [`Error::NameTaken`] if the live object has another owner, or belongs to an earlier resource of the same name: the module would run
+    /// with permissions and state of that owner. [`Error::OrphanedState`] if it is orphaned state and the resource does not adopt it,
+    /// [`Error::StateInUse`] if the resource that has the state still exists.
     pub(super) async fn apply<K: Owned>(
         &self,
         object: &K,
@@ -112,7 +112,8 @@ impl StepExecutor<'_> {
         let wanted = fields(object);
         let expected = match self.read(object, &wanted).await? {
             None => new(object),
-            // After a wrong entry in the watch cache, the read does not show which fields the operator owns.
+            // Apply in any case if the watch cache had a wrong entry: the object that was read does not show which fields the operator
+            // owns.
             Some((_, found)) if is_unknown && contains_fields(&found, &wanted) => return Ok(None),
             Some((uid, _)) => with_uid(object, uid),
         };
@@ -120,8 +121,8 @@ impl StepExecutor<'_> {
         applied.map(Some).ok_or(Error::Conflict)
     }
 
-    /// Applies `object` with the precondition in its metadata (uid or resource version). Returns `None` if the live object
-    /// does not meet it.
+    /// Applies `object` with the precondition in its metadata (uid or resource version). Returns `None` if the live object does not meet
+    /// the precondition.
     async fn try_apply<K: Owned>(&self, object: &K) -> Result<Option<K>, Error> {
         let name = object.name_any();
         let what = format!("apply {} {name}", K::kind(&()));
@@ -143,7 +144,8 @@ impl StepExecutor<'_> {
         let name = object.name_any();
         let api: Api<K> = self.api();
         let what = format!("read {kind} {name}");
-        // The operator does not read the data of a state.
+        // An object that is applied without data, such as a state slot, is compared by metadata: the operator does not read the data of a
+        // state.
         let only_metadata = wanted.as_object().is_some_and(|wanted| wanted.len() == 1);
         if only_metadata {
             let found = call(&what, api.get_metadata_opt(&name)).await?;
@@ -154,7 +156,7 @@ impl StepExecutor<'_> {
         }
     }
 
-    /// Returns uid and fields of `found`, adopting orphaned state.
+    /// Returns uid and fields of `found`. Adopts `found` first if it is orphaned state.
     async fn seen<K: Owned>(
         &self,
         api: &Api<K>,
@@ -167,10 +169,10 @@ impl StepExecutor<'_> {
         Ok(Some((found.uid().unwrap_or_default(), fields(&found))))
     }
 
-    /// Whether `found` belongs to the resource; `false` for orphaned state that it adopts.
+    /// Returns whether `found` belongs to the resource; `false` for orphaned state that the resource adopts.
     ///
     /// # Errors
-    /// As of [`Self::apply`].
+    /// The errors of [`Self::apply`] about the owner of the object.
     pub(super) fn is_ours<F>(&self, found: &F) -> Result<bool, Error>
     where
         F: Resource<DynamicType = ()>,
@@ -208,7 +210,7 @@ impl StepExecutor<'_> {
         self.rebind(api, found).await
     }
 
-    /// Makes `found` an object of the resource.
+    /// Assigns `found` to the resource: sets the label with its uid, and removes label `alustan.io/orphaned`.
     pub(super) async fn rebind<K: Owned>(
         &self,
         api: &Api<K>,

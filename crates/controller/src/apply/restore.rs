@@ -1,4 +1,4 @@
-//! Restore from a backup: binds the objects of an earlier resource of the same name to this one.
+//! Restore from a backup: assigns the objects of an earlier resource of the same name to the new resource.
 
 use alustan_api::labels::{self, Component};
 use alustan_api::run::key;
@@ -18,8 +18,8 @@ use crate::error::Error;
 use crate::signing::Data;
 
 impl StepExecutor<'_> {
-    /// Binds the objects of an earlier resource to this one. The run report follows all other objects, and the run record comes last: until
-    /// it is written, the next reconcile repeats the step.
+    /// Assigns state, outputs, cache volume, run report and run record of an earlier resource to this one. Deletes its Jobs and the other
+    /// objects of its runs. The run record is assigned last: until then, the next reconcile repeats the step.
     pub(super) async fn take_over(&mut self, left: &TakeOver) -> Result<(), Error> {
         let theirs = |component: Component| {
             format!(
