@@ -1,4 +1,4 @@
-//! Limits open connections and the time for the head of a request.
+//! Limits the number of open connections and the time for the headers of a request.
 
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -21,8 +21,8 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{sleep, timeout};
 use tracing::debug;
 
-/// Time limit for the head of a request, and for the wait until the next request of a connection. Metacontroller sends the next
-/// request after 10 or 30 s and must not hit a connection that is being closed.
+/// Time limit for the headers of a request, and for the wait until the next request of a connection. Metacontroller sends the next request
+/// after 10 or 30 s and must not use a connection that is being closed.
 const HEAD_LIMIT: Duration = Duration::from_secs(20);
 
 /// Time after which a connection accepts no further request.
@@ -31,8 +31,8 @@ const LIFE_LIMIT: Duration = Duration::from_mins(9);
 /// Time limit for the last response of a connection, in case its peer does not read it. A response of `/sync` takes less.
 const LAST_LIMIT: Duration = Duration::from_mins(1);
 
-/// Maximum number of open connections of a listener. A further one closes the connection that has been without a complete request
-/// for the longest time, so that probes of the kubelet are answered.
+/// Maximum number of open connections of a listener. A further connection closes the one that has been in [`Idle`] for the longest time, so
+/// that probes of the kubelet are answered.
 const CONNECTIONS: usize = 512;
 
 /// Connections without a complete request: idle, or with a request whose body has not arrived completely.
@@ -133,7 +133,7 @@ pub(super) async fn listen<L: Listener>(
     }
     drop(listener);
     stopping.send_replace(());
-    // Each connection holds a receiver.
+    // Wait until all connections are closed: each holds a receiver.
     stopping.closed().await;
 }
 
@@ -180,7 +180,7 @@ async fn serve(
     }
 }
 
-/// Returns `body`. At its end, `entry` leaves [`Idle`].
+/// Wraps `body`, so that `entry` leaves [`Idle`] at the end of the body.
 fn leave_after(body: Body, entry: Arc<Entry>) -> Body {
     if body.is_end_stream() {
         entry.leave();

@@ -75,7 +75,7 @@ const AGAIN: &str = "20";
 pub(crate) struct Hooks {
     secrets: Option<PathBuf>,
     pushes: mpsc::Sender<Pushed>,
-    /// Time of acceptance, by the SHA-256 of the identity of a message.
+    /// Time at which a message was accepted, by the SHA-256 of its identity (see [`authentic`]).
     seen: Arc<Mutex<HashMap<Vec<u8>, Instant>>>,
     budget: Budget,
     leader: Leader,
@@ -334,7 +334,7 @@ async fn secrets(folder: Option<&Path>) -> Result<Vec<Secret>, Refusal> {
     Ok(found)
 }
 
-/// Verifies a message and returns its identity, which repeated messages share.
+/// Verifies a message. Returns its identity, which is the same for repeated deliveries.
 fn authentic(
     sender: Sender,
     headers: &HeaderMap,
@@ -417,7 +417,7 @@ fn refused(message: &str) -> Refusal {
     }
 }
 
-/// Returns whether the body is a form, which is the default of GitHub.
+/// Returns whether the body is a form, which is the default content type of GitHub webhooks.
 fn is_form(headers: &HeaderMap) -> bool {
     let kind = headers.get(CONTENT_TYPE).and_then(|it| it.to_str().ok());
     kind.is_some_and(|it| it.starts_with("application/x-www-form-urlencoded"))

@@ -1,8 +1,8 @@
 //! `/livez`, `/readyz` and `/version`.
 //!
-//! Live: the loop iterates, even if idle, and no reconcile hangs. Time limits of its calls bound a reconcile; one that takes longer
-//! than [`HUNG`](crate::health::HUNG) never ends. Ready: all watches have listed all objects once, and the Lease was read. Standby
-//! replicas are ready, too, because they can take over. After that the operator stays ready: marking it as unready would not repair
+//! Live: the controller loop iterates, even if idle, and no reconcile takes longer than [`HUNG`](crate::health::HUNG). All calls of a
+//! reconcile have time limits, so a longer reconcile does not end. Ready: all watches have listed all objects once, and the Lease was read.
+//! Standby replicas are ready, too, because they can take over. After that the operator stays ready: marking it as unready would not repair
 //! an unreachable API server.
 
 use axum::Router;

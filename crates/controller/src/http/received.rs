@@ -8,7 +8,7 @@ use futures::StreamExt;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
-/// Maximum time for the arrival of a body.
+/// Maximum time to receive a body.
 pub(super) const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Maximum total size of bodies in memory, in bytes. A slow request counts only with the bytes that have arrived.
@@ -18,7 +18,7 @@ const MOST: usize = 64 << 20;
 #[derive(Clone)]
 pub(super) struct Budget(Arc<Semaphore>);
 
-/// Body of a request. Dropping it frees its share of the budget.
+/// Body of a request. Dropping it frees its share of the memory budget.
 pub(super) struct Received {
     pub(super) bytes: Vec<u8>,
     _held: Option<OwnedSemaphorePermit>,
@@ -32,7 +32,7 @@ pub(super) enum Unreceived {
     TooLarge,
     /// The transfer failed.
     Broken(axum::Error),
-    /// Other requests use up the budget.
+    /// Bodies of other requests occupy the memory budget.
     Busy,
 }
 

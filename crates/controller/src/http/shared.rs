@@ -30,7 +30,7 @@ pub(super) async fn secrets_in(folder: &Path) -> io::Result<Vec<Secret>> {
                     );
                 }
             },
-            // The key was removed after the directory was listed.
+            // The file was removed after the directory was listed.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error),
         }

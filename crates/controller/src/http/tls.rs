@@ -31,7 +31,7 @@ const HANDSHAKES: usize = 64;
 /// Delay after a failed accept, for example for lack of file descriptors.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// Certificates of the server, and the CA of its clients.
+/// Certificate and key of the server, and the CA of client certificates.
 pub(super) struct Identity {
     folder: PathBuf,
     client_ca: Option<PathBuf>,
@@ -62,8 +62,8 @@ impl Identity {
         })
     }
 
-    /// Returns an acceptor with the current certificates. If the files have become unreadable, logs a warning and keeps the
-    /// previous ones.
+    /// Returns an acceptor with the current certificates. If the files have become unreadable, logs a warning and keeps the previous
+    /// certificates.
     fn acceptor(&self) -> TlsAcceptor {
         let mut read = self.read.lock();
         if read.at.elapsed() >= REREAD {
@@ -152,7 +152,7 @@ async fn accept_all(listener: TcpListener, identity: Identity, accept: mpsc::Sen
         let (acceptor, accept) = (identity.acceptor(), accept.clone());
         tokio::spawn(async move {
             match tokio::time::timeout(PATIENCE, acceptor.accept(stream)).await {
-                // The receiver is dropped when the server ends.
+                // Fails only after the server has ended.
                 Ok(Ok(stream)) => drop(accept.send((stream, from)).await),
                 Ok(Err(error)) => debug!(%from, %error, "TLS handshake failed"),
                 Err(_) => debug!(%from, "TLS handshake timed out"),

@@ -1,10 +1,10 @@
-//! Push events of git servers. Pure.
+//! Parses push events of git servers. Without I/O.
 
 use alustan_source::{Reference, RepositoryUrl};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-/// Maximum size of an address and of the name of a reference, in bytes.
+/// Maximum size of a repository URL and of the name of a reference, in bytes.
 const LONGEST: usize = 2048;
 
 /// Type of git server that sends a message.
@@ -32,7 +32,7 @@ impl Sender {
 /// A push to a repository.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Push {
-    /// Addresses of the repository.
+    /// URLs of the repository.
     pub(crate) repositories: Vec<RepositoryUrl>,
     /// Reference that moved (`refs/heads/main`, or only the name of a branch or tag). `None`: any reference.
     pub(crate) reference: Option<String>,
@@ -98,7 +98,7 @@ struct GitlabProject {
     default_branch: Option<String>,
 }
 
-/// Message format of this operator.
+/// Push event of other clients, in the format of this operator.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct GenericPush {
