@@ -21,7 +21,7 @@ use crate::watch::mapping::LISTS;
 /// Annotation of the Lease with the address of its holder.
 const ADDRESS: &str = "alustan.io/address";
 
-/// Time limit of a call. Two calls fit into the time before a leader must stop.
+/// Time limit of a call. Two calls fit into the time before the writes of a leader are aborted.
 const PATIENCE: Duration = Duration::from_secs(4);
 /// Maximum wait for the initial lists before the Lease is read again.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -40,8 +40,9 @@ pub(crate) struct Election {
 }
 
 impl Election {
-    /// Uses the Lease `name` in the namespace of `client`, which must neither retry nor pass the fence. `address` is the address at
-    /// which other replicas reach this one. The replica starts to lead only after all watches have `listed`.
+    /// Creates the participation in the election by Lease `name` in the namespace of `client`. `client` must not retry calls, and must
+    /// write without the fence. `address` is the address at which other replicas reach this one. The replica starts to lead only after all
+    /// watches have `listed`.
     pub(crate) fn new(
         leader: Leader,
         client: Client,
@@ -60,7 +61,7 @@ impl Election {
         }
     }
 
-    /// Takes part until this replica has led and lost the Lease. Returns the new holder, if any.
+    /// Takes part in the election until this replica has led and lost the Lease. Returns the new holder, if any.
     pub(crate) async fn run(&mut self) -> Option<String> {
         loop {
             let (due, act) = self.leader.known().elector.next(self.leader.now());
@@ -156,7 +157,7 @@ impl Election {
         known.elector.failed(self.leader.now());
     }
 
-    /// Returns the Lease as `act` writes it.
+    /// Returns the Lease that `act` writes.
     fn wanted(&self, act: &Act) -> Lease {
         let now = MicroTime(Timestamp::now());
         let last = self.lease.clone().unwrap_or_default();
@@ -229,7 +230,7 @@ impl Election {
         let Some(version) = self.leader.known().elector.resign() else {
             return;
         };
-        // The fence aborts them at their deadline.
+        // Wait for active writes. The fence aborts them at their deadline.
         drop(self.leader.0.writes.write().await);
         let mut lease = self.wanted(&Act::Renew(version));
         let own = self.leader.known().elector.identity().holder();
@@ -252,7 +253,7 @@ impl Election {
                 }
                 Err(_) => return warn!("failed to release the Lease: request timed out"),
             }
-            // A renewal that timed out may have succeeded.
+            // The Lease may have changed, because a renewal that timed out may have succeeded.
             match timeout(PATIENCE, self.api.get(&self.name)).await {
                 Ok(Ok(found)) if holder(&found) == Some(own.clone()) => lease = found,
                 _ => return,

@@ -16,8 +16,8 @@ use super::Leader;
 #[error("write refused: this replica is not the leader, or its Lease may have expired")]
 pub(crate) struct NotLeading;
 
-/// The layer, and its service around another service. Reads pass. A write starts only while this replica leads by its own clock,
-/// and is aborted before another replica can lead.
+/// Layer, and the service that it creates around the service `inner`. Passes all reads. A write starts only while this replica leads by its
+/// own clock, and is aborted before another replica can lead.
 #[derive(Clone)]
 pub(crate) struct Fence<S = ()> {
     leader: Leader,
@@ -25,7 +25,7 @@ pub(crate) struct Fence<S = ()> {
 }
 
 impl Fence {
-    /// Creates a fence that `leader` controls.
+    /// Creates a layer that passes writes while `leader` leads.
     pub(crate) fn new(leader: Leader) -> Self {
         Self { leader, inner: () }
     }

@@ -10,7 +10,7 @@ use tower::{Layer, Service};
 
 use super::Metrics;
 
-/// The layer, and its service around another service.
+/// Layer, and the service that it creates around the service `inner`.
 #[derive(Clone)]
 pub(crate) struct Counting<S = ()> {
     metrics: Arc<Metrics>,
@@ -18,7 +18,7 @@ pub(crate) struct Counting<S = ()> {
 }
 
 impl Counting {
-    /// Creates a layer that counts in `metrics`.
+    /// Creates a client layer that counts API server calls in `metrics`.
     pub(crate) fn new(metrics: Arc<Metrics>) -> Self {
         Self { metrics, inner: () }
     }

@@ -1,4 +1,4 @@
-//! Receivers of the operator, which get notifications about all resources.
+//! Receivers of `--notifications`, which get notifications about all resources.
 
 use std::io::ErrorKind;
 use std::path::PathBuf;
@@ -54,7 +54,7 @@ impl Place {
     }
 }
 
-/// Content of a file, or the error of reading it.
+/// Content of the file, or the error of reading it.
 type Found = Result<String, ErrorKind>;
 
 /// Receivers in a file. The file is read for each use, because a mounted Secret changes while the operator runs.
