@@ -18,8 +18,8 @@ use crate::error::Error;
 use crate::observe::dependencies::evaluation::{EXPRESSIONS, Stack};
 use crate::resource::readable;
 
-/// Observes the dependencies of the resource of the `session`. If its references are refused, no object is read, and the second value is
-/// the cause.
+/// Observes the dependencies of the resource of the `session`. If its references are refused, the second value is the cause, and at most
+/// the objects of `spec.destroyWaitFor` are read.
 pub(super) async fn see(session: &Observer<'_>) -> Result<(StackSeen, Option<Failure>), Error> {
     let tf = session.tf;
     let resources = session.cx.resources.state();
@@ -40,7 +40,7 @@ pub(super) async fn see(session: &Observer<'_>) -> Result<(StackSeen, Option<Fai
     };
     let dependents = dependents.iter().map(|key| key.seen_from(&here)).collect();
     if let Err(refused) = stack.graph.check(tf, cross_namespace) {
-        // A destroy does not need the references, but waits for objects.
+        // A destroy does not need the references, but waits for the objects of `spec.destroyWaitFor`.
         let reads = deleted && refused.reason != Reason::CrossNamespaceReference;
         let waits_for = if reads {
             &*tf.spec.destroy_wait_for
@@ -55,7 +55,7 @@ pub(super) async fn see(session: &Observer<'_>) -> Result<(StackSeen, Option<Fai
         return Ok((stack.watched(seen), Some(refused)));
     }
     stack.complete_sources().await?;
-    // Read before the values: the next reconcile observes a later change.
+    // Versions are read before the values, so that the next reconcile observes a later change.
     let (versions, changing) = stack.upstream();
     let variables = stack.variables().await?;
     let seen = if deleted {

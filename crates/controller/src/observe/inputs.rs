@@ -25,7 +25,7 @@ const LARGEST_SCRIPT: usize = 64 << 10;
 /// Key of Secrets of the older type `kubernetes.io/dockercfg`.
 const DOCKERCFG: &str = ".dockercfg";
 
-/// Inputs of the spec, or the first missing one.
+/// Inputs that the spec refers to, or the failure of the first one that is missing or invalid.
 pub(super) struct Inputs {
     /// Inputs of runs.
     pub(super) seen: Result<InputsSeen, Box<Incomplete>>,
@@ -35,7 +35,7 @@ pub(super) struct Inputs {
     pub(super) docker: Result<Option<DockerConfig>, Failure>,
 }
 
-/// Reads all inputs that `tf` refers to. `pinned`: the docker configuration that replaces an unusable registry Secret.
+/// Reads all inputs that `tf` refers to. `pinned` is the docker configuration to use if the registry Secret is unusable.
 ///
 /// # Errors
 /// If a call of the API server fails. Missing and invalid inputs are part of the result.
@@ -89,7 +89,7 @@ impl GitSecrets {
 struct RegistrySecret {
     key: String,
     config: DockerConfig,
-    /// Whether kubelet and the builder can use the Secret as it is.
+    /// Whether the kubelet and the builder can use the Secret without conversion.
     pulls: bool,
 }
 
@@ -99,7 +99,7 @@ impl RegistrySecret {
     }
 }
 
-/// First missing input.
+/// Failure of the first missing input.
 #[derive(Default)]
 struct Missing(Option<Failure>);
 
@@ -254,7 +254,7 @@ impl Reader<'_> {
         })))
     }
 
-    /// Returns the inputs of runs that exist, and the first missing one.
+    /// Returns the existing inputs of runs, and the failure of the first missing input.
     async fn seen(
         &self,
         tf: &Terraform,

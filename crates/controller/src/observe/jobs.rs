@@ -36,8 +36,8 @@ const LATE: SignedDuration = SignedDuration::from_secs(10);
 /// Maximum number of events of a Job that are read.
 const EVENTS: u32 = 100;
 
-/// Returns the Job `name` of the current run, if it was made for `tf`. `claimed`: a pod has claimed the run, so a Job and pods missing from
-/// the watch caches are read from the API server before the run counts as lost.
+/// Returns the Job `name` of the current run, if it belongs to `tf`. With `claimed` (a pod has claimed the run), reads the Job and its pods
+/// from the API server if the watch caches do not have them, before the run counts as lost.
 pub(super) async fn run(
     cx: &Context,
     tf: &Terraform,
@@ -98,8 +98,8 @@ fn is_late(created_at: Timestamp) -> bool {
     Timestamp::now().duration_since(created_at) >= LATE
 }
 
-/// Returns why the Job controller failed to create a pod for the Job `uid`, from its latest event. Optional: if the operator may not
-/// list events, status refers to `kubectl describe`.
+/// Returns why the Job controller failed to create a pod for the Job `uid`, from its latest event. `None` if the operator may not list
+/// events; status then refers to `kubectl describe`.
 async fn no_pod(client: &Client, namespace: &str, uid: &str) -> Option<Waiting> {
     let api: Api<Event> = Api::namespaced(client.clone(), namespace);
     let failures = format!("regarding.uid={uid},reason=FailedCreate");
@@ -129,7 +129,7 @@ async fn lives(client: &Client, tf: &Terraform, job: &str) -> Result<bool, Error
         .any(|pod| is_made_for(tf, pod) && alive(pod)))
 }
 
-/// Runner Jobs of `tf` by run number, including deleted Jobs with a pod whose engine container may run.
+/// Returns the run Jobs of `tf` by run number, including deleted Jobs with a pod whose engine container may still run.
 pub(super) fn own(cx: &Context, tf: &Terraform) -> BTreeMap<i64, OwnJob> {
     let pods = cx
         .mirrors
@@ -204,8 +204,8 @@ fn has_lingering_pod(cx: &Context, job: &Job) -> bool {
     pods.iter().any(|pod| lingers(pod))
 }
 
-/// Whether the container of a run or a build has terminated, but another one of its pod still runs. Kubelet terminates
-/// native sidecars, which are init containers.
+/// Whether the container of a run or a build has terminated, but another container of its pod still runs. Native sidecars do not count:
+/// they are init containers, which the kubelet terminates.
 fn lingers(pod: &Pod) -> bool {
     let has_work_ended = engine_ended(pod) || terminated(pod, BUILD_CONTAINER).is_some();
     let containers = pod
@@ -227,7 +227,7 @@ pub(super) struct Build {
     pub(super) log_of: Option<String>,
 }
 
-/// Adds the cause to an active `build` that has no pod.
+/// Adds to an active `build` without a pod the cause why it has no pod.
 pub(super) async fn explained(cx: &Context, namespace: &str, mut build: Build) -> Build {
     let seen = &mut build.seen;
     let unborn = seen.state == BuildState::Active(None) && !seen.has_pod;
@@ -252,7 +252,7 @@ pub(super) fn build(cx: &Context, namespace: &str, name: &str) -> Option<Build> 
         (Some(end), _) if end.exit_code == 0 => BuildState::Done(ended_at(end)),
         (Some(end), _) => {
             let known = cut_off(pod, end);
-            // A tenant may choose the image of kaniko, and so its output.
+            // Only the runner's report is used: a tenant may choose the image of kaniko, and so its output.
             let known = known.or_else(|| reported(end).filter(|_| builds_by_runner(&job)));
             log_of = pod.filter(|_| known.is_none()).map(|pod| pod.name_any());
             let failure = known.unwrap_or_else(|| builder_failure(end));
@@ -296,7 +296,7 @@ fn builds_by_runner(job: &Job) -> bool {
     containers.any(by_runner)
 }
 
-/// Build Secrets of the resource `tf`, or of an earlier one of its name.
+/// Returns the build Secrets of `tf`, and of earlier resources of the same name.
 pub(super) fn lent(cx: &Context, tf: &Terraform) -> Vec<LentSeen> {
     let namespace = cx.settings.builds_in(tf);
     let of_tf = |secret: &Secret| {
@@ -321,7 +321,7 @@ pub(super) fn lent(cx: &Context, tf: &Terraform) -> Vec<LentSeen> {
     seen.collect()
 }
 
-/// Failure of a container that was terminated from outside: drain, eviction, loss of the node.
+/// Returns the failure of a container that was terminated by a drain, an eviction or the loss of its node.
 fn cut_off(pod: Option<&Arc<Pod>>, end: &ContainerStateTerminated) -> Option<Failure> {
     let status = pod?.status.as_ref()?;
     let mut conditions = status.conditions.iter().flatten();
@@ -367,7 +367,7 @@ fn reported(end: &ContainerStateTerminated) -> Option<Failure> {
     Some(progress::failure(report.failure))
 }
 
-/// Failure of a build without a container status that explains it.
+/// Returns the failure of a build without a container status that explains it.
 fn lost(name: &str, end: &JobCondition) -> Failure {
     let (reason, what) = if end.reason.as_deref() == Some("DeadlineExceeded") {
         (
@@ -408,7 +408,7 @@ pub(crate) fn finished(job: &Job) -> bool {
     over(job).is_some()
 }
 
-/// Pods of the Job `job` that were made for `tf`.
+/// Returns the pods of Job `job` that belong to `tf`.
 fn own_pods(cx: &Context, tf: &Terraform, job: &str) -> Vec<Arc<Pod>> {
     let mut pods = pods(cx, &tf.namespace().unwrap_or_default(), job);
     pods.retain(|pod| is_made_for(tf, &**pod));
@@ -455,7 +455,7 @@ fn terminated<'a>(pod: &'a Pod, container: &str) -> Option<&'a ContainerStateTer
         .as_ref()
 }
 
-/// Returns the end of the init container that failed, if the runner executes it.
+/// Returns the termination state of the failed init container (pull or prepare). The runner executes both.
 fn failed_to_prepare(pod: &Pod) -> Option<&ContainerStateTerminated> {
     [PULL_CONTAINER, PREPARE_CONTAINER]
         .into_iter()
@@ -463,8 +463,8 @@ fn failed_to_prepare(pod: &Pod) -> Option<&ContainerStateTerminated> {
         .find(|end| end.exit_code != 0)
 }
 
-/// Returns why a pod does not start. `ContainerCreating` is normal, and kubelet alternates between two reasons for an image that it
-/// cannot pull.
+/// Returns why a pod does not start. `ContainerCreating` is not a cause. The kubelet alternates between `ErrImagePull` and
+/// `ImagePullBackOff` for an image that it cannot pull; both become `ImagePullBackOff`.
 fn stuck(pod: &Pod) -> Option<Waiting> {
     let waiting = statuses(pod).find_map(|status| {
         let waiting = status.state.as_ref()?.waiting.as_ref()?;
@@ -494,7 +494,7 @@ fn stuck(pod: &Pod) -> Option<Waiting> {
     })
 }
 
-/// Time at which `pod` was bound to a node.
+/// Returns the time at which `pod` was assigned to a node.
 fn scheduled_at(pod: &Pod) -> Option<Timestamp> {
     let conditions = pod.status.as_ref()?.conditions.as_ref()?;
     let scheduled = conditions

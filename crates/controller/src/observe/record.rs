@@ -36,9 +36,9 @@ pub(crate) async fn pin(cx: &Context, tf: &Terraform) -> Result<Option<Pin>, Err
     Ok(kept(cx, tf).await?.pin)
 }
 
-/// Returns run record and pin of `tf`. Both are read from the API server if a deleted resource seems to have no record, or if
-/// the record is that of an earlier resource, which may be deleted already. When all objects are kept, unreadable Secrets count
-/// as absent, as do those that clean-up has labelled as orphaned.
+/// Returns run record and pin of `tf`. Reads the Secrets from the API server if `tf` is being deleted and the watch cache has no run
+/// record, or if the run record belongs to an earlier resource or is labelled as orphaned. Secrets that clean-up has labelled as orphaned
+/// count as absent. If the deletion of `tf` leaves all real objects in place, so do unreadable Secrets.
 ///
 /// # Errors
 /// [`Error::Unreadable`] or [`Error::Forged`] if a Secret cannot be used, [`Error::Conflict`] or [`Error::Gone`] if a deleted resource
@@ -72,7 +72,7 @@ pub(super) async fn kept(cx: &Context, tf: &Terraform) -> Result<Kept, Error> {
         };
     }
     let left_behind = left_behind(cx, tf, &all);
-    // Clean-up labels the record as orphaned after everything else that stays: only the rest of the clean-up remains.
+    // Clean-up labels the run record as orphaned after all other objects that stay. Only the deletions of the clean-up remain.
     let is_cleaned_up = all.record.as_ref().is_some_and(is_left);
     let is_used = |secret: &Arc<Secret>| is_ours(secret) && !is_cleaned_up;
     let found = Found {
@@ -117,7 +117,7 @@ pub(super) async fn kept(cx: &Context, tf: &Terraform) -> Result<Kept, Error> {
     })
 }
 
-/// Returns the run record among `all` Secrets if it belongs to an earlier resource with the name of `tf`. Its report may belong to `tf`
+/// Returns the run record among `all` Secrets if it belongs to an earlier resource with the name of `tf`. The run report may belong to `tf`
 /// already, if an earlier reconcile did not complete the restore.
 fn left_behind(cx: &Context, tf: &Terraform, all: &Found) -> Option<LeftBehind> {
     let is_left =
@@ -191,8 +191,8 @@ async fn nothing_left(
     })
 }
 
-/// Decodes a run record. An unreadable record is an error and not a new record: it holds what was applied. Unreadable entries of the
-/// report are ignored.
+/// Decodes a run record. An unreadable record is an error and does not count as absent, because it contains what was applied. Ignores
+/// unreadable entries of the run report.
 fn decode(
     secret: &Secret,
     report: Option<&Secret>,
@@ -228,7 +228,7 @@ fn history(secret: &Secret) -> Result<History, Error> {
     }
 }
 
-/// Returns the progress that a run reports.
+/// Returns the progress in the run report.
 fn told(report: Option<&Secret>) -> Told {
     let Some(report) = report else {
         return Told::Absent;
@@ -241,7 +241,7 @@ fn told(report: Option<&Secret>) -> Told {
         })
 }
 
-/// Result that a run reports at its end.
+/// Result and outputs in the run report at the end of a run.
 #[derive(Default)]
 struct Reported {
     report: Option<RunReport>,

@@ -1,4 +1,4 @@
-//! Reads and expressions of one reconcile for objects that a resource refers to.
+//! Reads objects that a resource refers to, and evaluates expressions on them, in one reconcile.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -31,7 +31,7 @@ pub(crate) const EXPRESSIONS: Duration = Duration::from_mins(3);
 /// Dependencies of one resource in one reconcile.
 pub(crate) struct Stack<'a> {
     pub(super) session: &'a Observer<'a>,
-    /// The readable resources.
+    /// Graph of all readable resources.
     pub(super) graph: DependencyGraph<'a>,
     pub(super) used: HashSet<Which>,
     /// Size of the outputs Secrets that were read, in bytes.
@@ -40,7 +40,7 @@ pub(crate) struct Stack<'a> {
 }
 
 impl Stack<'_> {
-    /// Returns the versions of the outputs that the resource takes, and the name of a source whose outputs may change soon.
+    /// Returns the versions of the outputs Secrets that the resource uses, and the name of a dependency whose outputs may change soon.
     pub(super) fn upstream(&mut self) -> (BTreeMap<Key, String>, Option<String>) {
         let Observer { cx, tf, .. } = *self.session;
         if tf.spec.variables_from.is_empty() {
@@ -61,7 +61,7 @@ impl Stack<'_> {
         (upstream_changes::versions(tf, graph, version), changing)
     }
 
-    /// Ends the watches that are no longer used, and notes in `seen` whether all objects are watched.
+    /// Ends the watches that the resource no longer uses, and sets in `seen` whether objects are not watched.
     pub(super) fn watched(&self, seen: StackSeen) -> StackSeen {
         let Observer { cx, who, .. } = *self.session;
         StackSeen {
@@ -70,7 +70,7 @@ impl Stack<'_> {
         }
     }
 
-    /// Reads the outputs Secrets of the sources that the watch cache has left out.
+    /// Reads the outputs Secrets of dependencies that have no content in the watch cache.
     pub(super) async fn complete_sources(&mut self) -> Result<(), Error> {
         let Observer { cx, tf, .. } = *self.session;
         for reference in &*self.graph.references(tf) {
@@ -95,7 +95,7 @@ impl Stack<'_> {
         of.cloned().unwrap_or_else(own)
     }
 
-    /// Evaluates `expression` for `object`.
+    /// Evaluates `expression` on `object`. Failures name the field `place` and the object `named`.
     pub(super) async fn evaluate(
         &self,
         place: &str,

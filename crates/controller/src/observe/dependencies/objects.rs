@@ -130,7 +130,7 @@ impl Stack<'_> {
             }
             Err(failure) => return Ok(Err(failure)),
         };
-        // The resource itself is deleted last.
+        // Do not wait for the resource itself, which is deleted last.
         let own = self.session.tf.uid();
         page.items.retain(|object| object.uid() != own);
         let more = page.items.len().saturating_sub(NAMES);
@@ -149,7 +149,8 @@ impl Stack<'_> {
         Ok(Err(Failure::transient(Reason::WaitingForDeletion, message)))
     }
 
-    /// Whether the API group of the kind is gone, and with it all objects. If the group exists, the kind is probably misspelt.
+    /// Succeeds if the cluster does not have the API group of the kind: then no object of the kind exists. If the group exists, the kind is
+    /// probably misspelt.
     async fn is_kind_gone(&self, field: &str, gone: &ObjectsGone) -> Found<()> {
         let objects = &self.session.cx.objects;
         if !objects.has_group(&gone.api_version).await? {

@@ -239,7 +239,7 @@ impl Stack<'_> {
     }
 }
 
-/// Returns the keys of `texts` that `keys` selects.
+/// Returns the entries of `texts` that `keys` selects.
 fn chosen(
     reader: &Reader<'_>,
     field: &str,
