@@ -1,4 +1,4 @@
-//! Answers of git servers, registries and pods, by type of query.
+//! Answers of git servers, registries and the API server, by type of query.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -15,15 +15,15 @@ pub(crate) struct Answers {
     pub(crate) namespaces: Arc<PolledCache<String>>,
     /// Revisions of references.
     pub(crate) revisions: Arc<PolledCache<alustan_source::Revision>>,
-    /// Modules at a revision, which is the argument.
+    /// Commits and contexts of modules. The argument of the query is the revision.
     pub(crate) modules: Arc<PolledCache<SourceSeen, alustan_source::Revision>>,
     /// Digests of images. `None`: the registry does not have the image.
     pub(crate) images: Arc<PolledCache<Option<String>>>,
-    /// Digests of pushed contexts.
+    /// Digests, in the registry, of contexts that the operator pushed.
     pub(crate) artifacts: Arc<PolledCache<String>>,
-    /// Last lines of failed builds.
+    /// Last lines of the logs of failed builds.
     pub(crate) logs: Arc<PolledCache<String>>,
-    /// Results of prunings.
+    /// Results of prunings of registry repositories.
     pub(crate) pruned: Arc<PolledCache<Pruned>>,
 }
 
@@ -50,7 +50,7 @@ impl Answers {
     }
 }
 
-/// Result of pruning a repository.
+/// Result of pruning a registry repository.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Pruned {
     pub(crate) removed: usize,

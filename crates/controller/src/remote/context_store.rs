@@ -54,8 +54,8 @@ impl Contexts {
         })
     }
 
-    /// Reads a stored context of `tenant` once it may be held in memory, with fairness between tenants. Fails immediately if the
-    /// context is not stored.
+    /// Waits for the permit of a push, with fairness between tenants, and reads the stored context `digest` of `tenant` into memory. Fails
+    /// immediately if the context is not stored.
     pub(crate) async fn hold(&self, tenant: &str, digest: &str) -> io::Result<Held> {
         let size = self.file(digest).metadata()?.len();
         let turns = if size > SMALL {

@@ -1,4 +1,4 @@
-//! Queries of references. Concurrent queries to the same repository share one request.
+//! Queries of the references of git repositories. Concurrent queries to the same repository share one request.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -33,7 +33,7 @@ type Request = Box<
         + Sync,
 >;
 
-/// Queries that are being collected.
+/// Collects queries of references.
 pub(crate) struct References {
     request: Request,
     gathering: Mutex<HashMap<String, Gathering>>,
@@ -65,7 +65,7 @@ impl References {
         })
     }
 
-    /// Returns the references of `remote`: `reference`, and others that were queried at the same time.
+    /// Lists references of `remote`. Concurrent queries share one request, so the result may contain more than `reference`.
     ///
     /// # Errors
     /// The failure of the request.

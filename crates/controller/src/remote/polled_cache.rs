@@ -25,7 +25,7 @@ use crate::resource::Ref;
 pub(crate) type Ask<V> =
     Box<dyn Fn() -> Pin<Box<dyn Future<Output = Result<V, Failure>> + Send>> + Send + Sync>;
 
-/// Sends a query once, with the newest argument at the time of its turn. Returns that argument with the answer.
+/// Sends a query once. Reads the newest argument when the request starts, and returns that argument with the answer.
 pub(crate) type AskAbout<V, A> = Box<
     dyn Fn(watch::Receiver<A>) -> Pin<Box<dyn Future<Output = (A, Result<V, Failure>)> + Send>>
         + Send
@@ -37,11 +37,11 @@ const FIRST: Duration = Duration::from_secs(2);
 /// Maximum backoff of transient failures. It is much shorter than that of runs: queries are cheap, and recovery of a repository
 /// should be noticed soon.
 const LONGEST: Duration = Duration::from_mins(1);
-/// Range of the phases of poll intervals.
+/// Upper bound of the phases of poll intervals.
 const DAY: Duration = Duration::from_hours(24);
 
-/// Poll interval of a query. All queries about one thing are due at the same times, regardless of their first request, so that they
-/// can share requests.
+/// Poll interval of a query. Queries with the same interval and phase are due at the same times, regardless of the time of their first
+/// request, so that they can share requests.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Every {
     interval: Duration,
@@ -49,7 +49,7 @@ pub(crate) struct Every {
 }
 
 impl Every {
-    /// Creates an interval for queries about `thing`, which determines the phase.
+    /// Creates an interval for queries about `thing`, for example a repository. Queries about the same `thing` have the same phase.
     pub(crate) fn new(interval: Duration, thing: &str) -> Self {
         Self {
             interval: interval.max(Duration::from_millis(1)),
@@ -66,7 +66,7 @@ impl Every {
     }
 }
 
-/// Answers by query. The argument `A` of a query may change: a newer argument replaces the earlier one in the queue.
+/// Answers by query. The argument `A` of a query may change: a newer argument replaces an earlier one that has not been sent.
 pub(crate) struct PolledCache<V, A = ()> {
     entries: Mutex<HashMap<String, Entry<V, A>>>,
     began: Instant,
@@ -85,7 +85,7 @@ struct Entry<V, A> {
     users: HashMap<Ref, Option<Every>>,
     /// Shortest interval of all subscribers.
     every: watch::Sender<Option<Every>>,
-    /// Ends the wait of the task.
+    /// Ends the wait for the next poll.
     now: Arc<Notify>,
     task: Option<AbortHandle>,
 }
@@ -168,8 +168,8 @@ where
         lookups
     }
 
-    /// Like [`get`](PolledCache::get), with an argument. A newer argument replaces the earlier one in the queue; until it has an
-    /// answer, the earlier answer is returned.
+    /// Like [`get`](PolledCache::get), with an argument. A newer argument replaces an earlier one that has not been sent. Until the newer
+    /// argument has an answer, the earlier answer is returned.
     pub(crate) fn get_about(
         self: &Arc<Self>,
         question: &str,
@@ -273,7 +273,7 @@ where
         entry.answered = Some(about);
         if news {
             for user in entry.users.keys() {
-                // The receiver lives as long as the controller.
+                // Fails only after the controller has stopped.
                 let _ = self.wake.send(user.clone());
             }
         }

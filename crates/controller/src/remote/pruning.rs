@@ -33,10 +33,10 @@ use crate::report::events::publish;
 use crate::resource::Guarded;
 use crate::watch::trim::is_left_out;
 
-/// Interval of prunings of a repository, in seconds. A new image also causes one.
+/// Interval of prunings of a registry repository, in seconds. A new image also causes a pruning.
 const EVERY: i64 = 86_400;
 /// Maximum number of concurrent prunings. With 100,000 images, the inventory of a repository takes 50 MiB of memory, and the selection of
-/// those to delete takes 60 MiB.
+/// the images to delete takes 60 MiB.
 pub(crate) const AT_ONCE: usize = 2;
 /// Time limit of a pruning, without the wait for its turn. A slow registry must not delay other prunings.
 const LONGEST: Duration = Duration::from_mins(20);
@@ -44,7 +44,8 @@ const LONGEST: Duration = Duration::from_mins(20);
 const FIELD: &str = "spec.containerRegistry.prune";
 
 impl Observer<'_> {
-    /// Prunes the repository of the resource and publishes each result once. Requires that the image of the resource is pinned.
+    /// Prunes the registry repository of the resource, and publishes an event about each result once. The image of the resource must be
+    /// pinned.
     pub(crate) async fn prune(
         &self,
         prune: &Prune,
@@ -109,7 +110,7 @@ impl Observer<'_> {
         };
         let text = work.text.clone();
         let work = Arc::new(work);
-        // The set of used images is valid only now, so the query has no interval.
+        // The query has no interval. It is sent again when its key changes, which contains the image tag and the day.
         let ask: Ask<Pruned> = Box::new(move || {
             let work = work.clone();
             Box::pin(async move { Ok(work.run(Timestamp::now()).await) })
@@ -152,7 +153,7 @@ struct Question {
     ask: Ask<Pruned>,
 }
 
-/// Pruning of a repository.
+/// Pruning of a registry repository.
 struct Work {
     registry: Registry,
     name: ImageName,
@@ -197,7 +198,7 @@ impl Work {
         // The inventory of a large repository takes time: collect the used images after it.
         let used = self.needed()?;
         for digest in choose(&found, &self.namespace, &used, self.policy, now) {
-            // Another replica may know of more used images.
+            // A new leader may know of more used images.
             if !self.leader.leads() {
                 break;
             }
@@ -225,12 +226,11 @@ impl Work {
     }
 }
 
-/// Returns images and contexts that any resource in any namespace uses: planned ones, pinned ones, and those of the last run. A
-/// Secret in namespace `home` that cannot be read may use any image of that namespace. The age of an image is that of its commit, even
-/// before its first run.
+/// Returns images and contexts that any resource in any namespace uses: planned ones, pinned ones, and those of the last run. Planned
+/// images count because the age of an image is that of its commit, even before its first run.
 ///
 /// # Errors
-/// If a Secret in namespace `home` cannot be read.
+/// If a Secret in namespace `home` cannot be read: it may refer to any image of that namespace.
 fn used(kept: &[Arc<Secret>], home: &str, memory: &Memory) -> Result<Used, Failure> {
     let contexts = memory.artifacts();
     let contexts = contexts
@@ -246,7 +246,7 @@ fn used(kept: &[Arc<Secret>], home: &str, memory: &Memory) -> Result<Used, Failu
             Err(failure) if secret.metadata.namespace.as_deref() == Some(home) => {
                 return Err(failure);
             }
-            // Of other namespaces nothing is removed.
+            // Only images of namespace `home` are removed.
             Err(_) => {}
         }
     }

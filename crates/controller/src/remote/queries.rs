@@ -1,4 +1,4 @@
-//! Queries to repositories, registries and pods.
+//! Queries to git repositories, registries and the API server.
 
 use std::io;
 use std::sync::Arc;
@@ -80,7 +80,8 @@ impl Repository {
         })
     }
 
-    /// Returns the query of the revision: repository and reference. Resources with the same credentials share it.
+    /// Returns the key of the query for the revision: repository, reference and digest of the credentials. Resources with the same key
+    /// share the query.
     pub(crate) fn question(&self) -> String {
         format!(
             "revision of {:?} in {}",
@@ -104,7 +105,7 @@ impl Repository {
         )
     }
 
-    /// Returns the query of the module at any commit.
+    /// Returns the key of the query for the context of the module. The commit is the argument of the query, not a part of the key.
     pub(crate) fn module_question(&self, allowed: &Allowed) -> String {
         let module = format!("module {}", self.place());
         if self.spec.submodules {
@@ -163,7 +164,7 @@ fn seen(
     if let Some(bytes) = &context.bytes
         && let Err(error) = contexts.put(context.digest.as_str(), bytes)
     {
-        // A resource whose image exists needs no push. A push stores the context again, or fails with the cause.
+        // Not an error: a resource whose image exists needs no push, and a push stores the context again or fails with the cause.
         warn!(%error, context = context.digest.as_str(), "failed to store a context");
     }
     let digest = alustan_registry::Digest::parse(context.digest.as_str())
@@ -207,8 +208,8 @@ pub(crate) fn check(tf: &Terraform) -> Result<(), Failure> {
     Repository::of(tf, &Credentials::default()).map(drop)
 }
 
-/// Returns the query of the digest of `reference`. If a build has pushed it, this is a new query, which is retried until the
-/// registry has the image.
+/// Returns the query of the digest of `reference`. With `pushed_by`, the Job of the build that pushed the image, this is a new query, which
+/// is retried until the registry has the image.
 pub(crate) fn digest(
     cx: &Context,
     tf: &Terraform,
