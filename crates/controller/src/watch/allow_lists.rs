@@ -1,5 +1,5 @@
-//! Allow lists from files: the mounted `ConfigMap` `alustan-allowed`, which requires no permission to read ConfigMaps. Their meaning is
-//! defined in [`alustan_core::decide::allow_lists`].
+//! Reads the allow lists from the mounted files of `ConfigMap` `alustan-allowed`. Mounted files require no permission to read ConfigMaps.
+//! [`alustan_core::decide::allow_lists`] defines the meaning of the lists.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -20,7 +20,7 @@ use crate::watch::mapping::wake_all;
 /// Read interval of the files. Kubelet updates a mounted `ConfigMap` within about a minute.
 const EVERY: Duration = Duration::from_secs(5);
 
-/// Allow lists in the files of a folder, each named as its key of the `ConfigMap`.
+/// Allow lists in the files of a directory. The name of a file is its key in the `ConfigMap`.
 pub(crate) struct AllowLists {
     folder: Option<PathBuf>,
     /// Last lists that could be read.
@@ -28,7 +28,7 @@ pub(crate) struct AllowLists {
 }
 
 impl AllowLists {
-    /// Reads the files of `folder`. Without a folder there are no limits.
+    /// Reads the files of `folder`. Without a directory there are no limits.
     ///
     /// # Errors
     /// If a file exists and cannot be read.

@@ -1,4 +1,4 @@
-//! Requeues the followers of a changed resource, and the resources that wait for its deletion.
+//! Requeues the dependents of a changed resource, and the resources that wait for its deletion.
 
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeSet, HashMap};
@@ -13,14 +13,14 @@ use parking_lot::Mutex;
 
 use crate::resource::{Guarded, readable};
 
-/// Last known state of each resource, as far as others depend on it.
+/// Last known state of each resource, as far as its dependents read it.
 #[derive(Default)]
 pub(crate) struct Followers {
     known: Mutex<HashMap<Key, Known>>,
 }
 
 struct Known {
-    /// Digest of [`news`]; `None` if it may be stale.
+    /// Result of [`news`]; `None` if it may be stale.
     news: Option<u64>,
     concerned: BTreeSet<Key>,
 }
@@ -32,7 +32,7 @@ impl Followers {
         known.values_mut().for_each(|known| known.news = None);
     }
 
-    /// Returns the resources to reconcile after a change of `tf`, one of `all`; none if others do not depend on the change.
+    /// Returns the resources to reconcile after a change of `tf`, one of `all`; none if the change does not affect them.
     pub(crate) fn changed(
         &self,
         tf: &Terraform,
@@ -67,18 +67,18 @@ impl Followers {
     }
 }
 
-/// Returns the followers of `tf`, and the resources that it follows: they may wait for its deletion.
+/// Returns the dependents of `tf`, and its dependencies, which may wait for its deletion.
 fn concerned<'a>(tf: &Terraform, all: impl IntoIterator<Item = &'a Terraform>) -> BTreeSet<Key> {
     let followed = named(tf).into_iter().map(|named| named.key);
     followers(tf, all).into_iter().chain(followed).collect()
 }
 
-/// Digest of the fields that others depend on.
+/// Returns a digest of the fields that dependents read.
 fn news(tf: &Terraform) -> u64 {
     let mut hasher = DefaultHasher::new();
     match standing(tf) {
         Standing::Ready => (true, String::new()),
-        // The message names the resource that it ultimately waits for, which its dependents report.
+        // The message names the resource that `tf` ultimately waits for. Its dependents report that name.
         Standing::NotReady { reason, message } if reason == Reason::DependencyNotReady => {
             (false, message)
         }

@@ -24,8 +24,8 @@ use crate::resource::Ref;
 /// Maximum number of objects that a selector selects.
 pub(crate) const MOST: u32 = 100;
 
-/// Maximum number of watches for the resources of one namespace: each takes a connection. Resources that refer to further objects are
-/// reconciled every minute.
+/// Maximum number of watches per namespace of resources; each takes a connection. Beyond it, objects are not watched, and the resources
+/// that refer to them are reconciled every minute.
 const WATCHES: usize = 100;
 
 /// Maximum number of whole objects in memory for one resource: an object has up to 1.5 MiB.
@@ -40,7 +40,7 @@ pub(crate) struct Which {
     pub(crate) kind: String,
     /// Namespace, if the kind is namespaced.
     pub(crate) namespace: String,
-    /// Objects of the kind.
+    /// Name or labels of the objects.
     pub(crate) of: Of,
 }
 
@@ -137,7 +137,8 @@ impl Objects {
         }
     }
 
-    /// Returns the objects that `query` selects. Later changes of them requeue `who`. Secrets come without their data.
+    /// Returns the objects that `which` and `query` select. Later changes of these objects requeue `who`. Secrets are returned without
+    /// their data.
     pub(crate) async fn find(
         &self,
         field: &str,
@@ -149,7 +150,7 @@ impl Objects {
             Ok(kind) => kind,
             Err(failure) => return Ok(Err(failure)),
         };
-        // Before the read: changes after it must not be missed.
+        // Watch before the read, so that no change after the read is missed.
         self.watch(which, who, &resource, &scope);
         let what = format!("read {}", which.named(""));
         let is_secret = resource.kind == "Secret" && resource.group.is_empty();
@@ -199,7 +200,8 @@ impl Objects {
         }
     }
 
-    /// Unsubscribes `who` from objects that are not in `used`; a watch without subscribers ends. Returns whether all of `used` are watched.
+    /// Unsubscribes `who` from objects that are not in `used`; a watch without subscribers ends. Returns whether all objects in `used` are
+    /// watched.
     pub(crate) fn keep(&self, who: &Ref, used: &HashSet<Which>) -> bool {
         let mut watches = self.watches();
         watches.retain(|which, watch| {
@@ -293,7 +295,7 @@ impl Objects {
     }
 }
 
-/// Requeues the resources that refer to the objects when one of them changes.
+/// Requeues the resources that refer to objects of `which` when one of these objects changes.
 async fn listen(
     api: Api<PartialObjectMeta<DynamicObject>>,
     which: Which,
@@ -316,7 +318,7 @@ async fn listen(
         let watches = watches.lock();
         let users = watches.get(&which).into_iter().flat_map(|it| &it.users);
         for user in users {
-            // The receiver lives as long as the controller.
+            // Fails only after the controller has stopped.
             let _ = wake.send(user.clone());
         }
     }
@@ -331,7 +333,7 @@ fn bare(object: PartialObjectMeta<DynamicObject>, resource: &ApiResource) -> Dyn
     bare
 }
 
-/// Transient failure for an object that cannot be read. It affects only what depends on the object.
+/// Returns the transient failure for an object that cannot be read. It affects only resources that depend on the object.
 fn unreadable(field: &str, which: &Which, error: &Error) -> Failure {
     let named = which.named("");
     Failure::transient(

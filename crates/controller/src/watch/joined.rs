@@ -13,7 +13,8 @@ pub(crate) type Events<K> = Result<K, watcher::Error>;
 type Watch<K> = BoxStream<'static, Events<Event<K>>>;
 
 /// Joins the event streams of `watches`. A single watch is returned unchanged. The objects of the first lists arrive between one `Init` and
-/// one `InitDone`. A repeated list of one watch arrives as changes, so that the others are not interrupted, even while that watch fails.
+/// one `InitDone`. A repeated list of one watch arrives as changes of its objects, so that it does not interrupt the other watches, even
+/// while that watch fails.
 pub(super) fn joined<K: ResourceExt + Clone + Send + 'static>(
     mut watches: Vec<Watch<K>>,
 ) -> Watch<K> {
@@ -39,7 +40,7 @@ pub(super) fn joined<K: ResourceExt + Clone + Send + 'static>(
 
 struct Joined<K> {
     parts: Vec<Part<K>>,
-    /// Watches, with the numbers of their parts.
+    /// Open watches, each with the index of its part.
     open: SelectAll<BoxStream<'static, (usize, Events<Event<K>>)>>,
     /// Events to return next.
     due: VecDeque<Events<Event<K>>>,
@@ -69,7 +70,7 @@ impl<K: ResourceExt + Clone + Send + 'static> Joined<K> {
         }
     }
 
-    /// Processes `event` of the watch with this number.
+    /// Processes `event` of the watch with the index `number`.
     fn take(&mut self, number: usize, event: Events<Event<K>>) {
         let Some(part) = self.parts.get_mut(number) else {
             return;
@@ -127,7 +128,7 @@ impl<K: ResourceExt + Clone> Part<K> {
         }
     }
 
-    /// Replaces the known objects by the complete list. Returns the differences.
+    /// Replaces the known objects by those of the complete list. Returns the differences as events.
     fn changes(&mut self) -> Vec<Event<K>> {
         let list = std::mem::take(&mut self.list);
         let mut before = std::mem::replace(&mut self.known, list);

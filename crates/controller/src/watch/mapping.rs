@@ -12,7 +12,8 @@ use tokio::sync::mpsc;
 
 use crate::resource::{Guarded, Ref};
 
-/// Number of watches that must complete their first list before anything is written: resources, Secrets, `ConfigMap`s, claims, Jobs, pods.
+/// Number of watches that must complete their first list before anything is written: resources, Secrets, `ConfigMap`s,
+/// `PersistentVolumeClaim`s, Jobs, pods.
 pub(crate) const LISTS: usize = 6;
 
 /// Components of Secrets in the watch cache: those that each reconcile reads. State is not cached.
@@ -24,7 +25,7 @@ pub(crate) const MIRRORED: [Component; 5] = [
     Component::Lent,
 ];
 
-/// Whether the watch cache has Secrets of this component.
+/// Whether the watch cache has Secrets of the component of `secret`.
 pub(crate) fn is_mirrored(secret: &Secret) -> bool {
     let component = secret.labels().get(labels::COMPONENT);
     component.is_some_and(|component| MIRRORED.iter().any(|of| of.as_str() == component))
@@ -51,7 +52,7 @@ pub(crate) fn is_lent_to(object: &impl ResourceExt, uid: &str) -> bool {
     is_lent(object) && owners.any(|owner| owner.uid == uid)
 }
 
-/// Whether an operator of `namespaces` (all if empty) watches `namespace`.
+/// Whether `namespaces`, the watched namespaces (all if empty), include `namespace`.
 pub(crate) fn is_watched(namespaces: &[String], namespace: &str) -> bool {
     namespaces.is_empty() || namespaces.iter().any(|it| it == namespace)
 }
@@ -62,7 +63,7 @@ pub(crate) fn wake_all(
     wake: &mpsc::UnboundedSender<Ref>,
 ) {
     for resource in resources {
-        // The receiver lives as long as the controller.
+        // Fails only after the controller has stopped.
         let _ = wake.send(ObjectRef::from_obj(&*resource));
     }
 }

@@ -1,4 +1,4 @@
-//! Removes what no reconcile reads from the objects of the watch caches. Tenants create objects with any labels, names and content.
+//! Removes fields that no reconcile reads from objects in the watch caches. Tenants may create objects with any labels, names and content.
 
 use alustan_api::labels::{self, Component};
 use alustan_api::names;
@@ -16,14 +16,15 @@ use kube::{Resource as _, ResourceExt};
 use crate::resource::{Guarded, Ref};
 use crate::watch::mapping::is_lent;
 
-/// Maximum size of a report that is read, in bytes of JSON. Runners truncate theirs to a fraction.
+/// Maximum size of the result in a run report that the operator reads, in bytes of JSON. Runners write at most a fraction of it.
 pub(crate) const LARGEST_REPORT: usize = 256 << 10;
-/// Maximum size of progress that is read, in bytes of JSON.
+/// Maximum size of the progress in a run report that the operator reads, in bytes of JSON.
 pub(crate) const LARGEST_PROGRESS: usize = 128 << 10;
-/// Maximum size of values from other objects, in bytes of JSON. The run record holds them twice, and a Secret holds 1 MiB.
+/// Maximum size of the values from other objects (`spec.variablesFrom`), in bytes of JSON. The run record contains them twice, and a Secret
+/// has at most 1 MiB.
 pub(crate) const LARGEST_VALUES: usize = 256 * 1024;
 
-/// Labels that are read.
+/// Labels that reconciles read.
 const LABELS: [&str; 10] = [
     labels::MANAGED_BY,
     labels::COMPONENT,
@@ -36,13 +37,13 @@ const LABELS: [&str; 10] = [
     JOB_NAME,
     CONTROLLER_UID,
 ];
-/// Annotations of Secrets that are read.
+/// Annotations of Secrets that reconciles read.
 const ANNOTATIONS: [&str; 3] = [
     labels::RESTORE_TO,
     labels::JSON_OUTPUTS,
     labels::SENSITIVE_OUTPUTS,
 ];
-/// Annotation in the watch cache of a Secret that is left out.
+/// Annotation of a Secret whose content is missing in the watch cache. The Secret in the cluster does not have it.
 const LEFT_OUT: &str = "alustan.io/left-out";
 
 /// Label of pods with the name of their Job.
@@ -51,7 +52,7 @@ pub(crate) const JOB_NAME: &str = "batch.kubernetes.io/job-name";
 /// (<https://kubernetes.io/docs/reference/labels-annotations-taints/#batchkubernetesio-controller-uid>).
 pub(crate) const CONTROLLER_UID: &str = "batch.kubernetes.io/controller-uid";
 
-/// Maximum number of owners that are kept.
+/// Maximum number of owner references of an object that are kept.
 const OWNERS: usize = 10;
 /// Maximum length of a name, in bytes: <https://kubernetes.io/docs/concepts/overview/working-with-objects/names>.
 const NAME: usize = 253;
@@ -76,7 +77,7 @@ fn metadata(meta: &mut ObjectMeta) {
     }
 }
 
-/// Trims a Job: of its pods, the claims of the volumes and the arguments of the containers are read.
+/// Trims a Job. Of its pod template, keeps the `PersistentVolumeClaim`s of the volumes and the arguments of the builder container.
 pub(crate) fn job(job: &mut Job) {
     let annotations = job.metadata.annotations.take();
     metadata(&mut job.metadata);
@@ -117,20 +118,20 @@ pub(crate) fn config_map(map: &mut PartialObjectMeta<ConfigMap>) {
     metadata(&mut map.metadata);
 }
 
-/// Trims a pod: its status is read.
+/// Trims a pod. Keeps its status.
 pub(crate) fn pod(pod: &mut Pod) {
     metadata(&mut pod.metadata);
     pod.spec = None;
 }
 
-/// Trims a claim: its phase is read.
+/// Trims a `PersistentVolumeClaim`. Keeps its status.
 pub(crate) fn claim(claim: &mut PersistentVolumeClaim) {
     metadata(&mut claim.metadata);
     claim.spec = None;
 }
 
-/// Trims a Secret. Without the resource that it is labelled for, or with another name than it requires, it is left out: see
-/// [`is_left_out`].
+/// Trims a Secret. Removes its content if the resource in its labels does not exist, or if the resource requires another name for the
+/// Secret, see [`is_left_out`].
 pub(crate) fn secret(secret: &mut Secret, resources: &Store<Guarded>) {
     let annotations = secret.metadata.annotations.take();
     metadata(&mut secret.metadata);
@@ -165,7 +166,7 @@ pub(crate) fn secret(secret: &mut Secret, resources: &Store<Guarded>) {
         }
     });
     if is_outputs {
-        // Outputs that are too large stay invalid.
+        // A value that exceeds the limit still exceeds it by one byte, so that it is refused.
         for content in data.values_mut() {
             content.0.truncate(LARGEST_VALUES + 1);
             content.0.shrink_to_fit();
@@ -173,14 +174,14 @@ pub(crate) fn secret(secret: &mut Secret, resources: &Store<Guarded>) {
     }
 }
 
-/// Removes the content of a Secret.
+/// Removes the content of a Secret and marks it with [`LEFT_OUT`].
 pub(crate) fn leave_out(secret: &mut Secret) {
     secret.data = None;
     secret.metadata.annotations = Some([(LEFT_OUT.to_owned(), String::new())].into());
 }
 
-/// Whether the watch cache has no content of this Secret, since the resource was not known when the Secret was seen. The resource may have
-/// been created since. A reconcile then reads the Secret from the API server.
+/// Whether the content of this Secret is missing in the watch cache, because its resource was not known when the Secret arrived. If the
+/// resource has been created since, its reconcile reads the Secret from the API server.
 pub(crate) fn is_left_out(secret: &Secret) -> bool {
     secret.annotations().contains_key(LEFT_OUT)
 }
@@ -193,7 +194,7 @@ pub(crate) fn names(resource: &Guarded) -> Vec<String> {
     others.into_iter().chain(outputs).collect()
 }
 
-/// Whether the resource exists that a Secret is labelled for, and the Secret has the uid and the name that it requires.
+/// Whether the resource in the labels of `secret` exists, has the uid in the labels, and requires the name of the Secret.
 fn has_resource(secret: &Secret, resources: &Store<Guarded>) -> bool {
     let labels = secret.labels();
     let (Some(of), Some(namespace)) = (labels.get(labels::NAME), secret.namespace()) else {
@@ -222,7 +223,7 @@ pub(crate) fn own_name(secret: &Secret) -> Option<String> {
     named.find_map(|(kind, name)| (kind.as_str() == component).then_some(name))
 }
 
-/// Whether reconciles read an entry of a run report with this size, in bytes.
+/// Whether reconciles read the entry `name`, of `size` bytes, of a run report.
 fn is_read(name: &str, size: usize) -> bool {
     match name {
         key::PROGRESS => size <= LARGEST_PROGRESS,
