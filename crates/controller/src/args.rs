@@ -60,9 +60,9 @@ pub(crate) struct Config {
     /// support user namespaces (docs/builder.md).
     #[arg(long, env = "ALUSTAN_BUILDER_USER_NAMESPACES")]
     pub(crate) builder_user_namespaces: bool,
-    /// Namespace of all builds, for resources in namespaces that enforce PodSecurity restricted. Default: namespace of the
-    /// resource. During a build, the namespace contains copies of the credentials of the registry and the repository. Only the
-    /// operator should have access to it.
+    /// Namespace of all builds, for resources in namespaces that enforce PodSecurity restricted. Default: namespace of the resource. During
+    /// a build, the namespace contains copies of the credentials of the registry and the git repository. Only the operator should have
+    /// access to it.
     #[arg(long, env = "ALUSTAN_BUILD_NAMESPACE")]
     pub(crate) build_namespace: Option<String>,
     /// CPU architecture of images, and of the nodes of builds and runs, for resources without `runner.architecture`: `amd64` or
@@ -92,7 +92,7 @@ pub(crate) struct Config {
         value_delimiter = ','
     )]
     pub(crate) identity_registries: Vec<String>,
-    /// Cache directory of repositories and contexts.
+    /// Cache directory for git repositories and contexts.
     #[arg(long, env = "ALUSTAN_CACHE_DIR", default_value = "/var/cache/alustan")]
     pub(crate) cache_dir: PathBuf,
     /// Maximum total size of cached repositories, in MiB. The least recently used repositories are evicted. The volume needs 2 GiB

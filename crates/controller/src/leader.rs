@@ -1,4 +1,4 @@
-//! Leader election between replicas. The holder of the Lease writes only as long as the Lease is valid by its own clock.
+//! Leader election between replicas. The holder of the Lease writes only as long as the Lease is valid according to its own clock.
 //! [`alustan_core::lease`] makes the decisions; this module calls the API server and reads the clock. Every write of the operator passes
 //! the [`Fence`].
 

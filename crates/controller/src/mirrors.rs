@@ -34,7 +34,7 @@ pub(crate) struct Mirrors {
 
 impl Mirrors {
     /// Returns a Secret of an existing resource without a call of the API server. A Secret without content in the watch cache
-    /// ([`is_left_out`]) is returned as it is, unless a reconcile has read its current version.
+    /// ([`is_left_out`]) is returned without content, unless a reconcile has read its current version.
     pub(crate) fn known_secret(&self, namespace: &str, name: &str) -> Option<Arc<Secret>> {
         let known = self.secrets.get(namespace, name)?;
         if !is_left_out(&known) {

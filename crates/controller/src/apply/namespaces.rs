@@ -1,4 +1,4 @@
-//! Labels namespaces with applied objects as `alustan.io/holds-state`. An admission policy refuses the deletion of namespaces with this
+//! Sets label `alustan.io/holds-state` on namespaces with applied objects. An admission policy refuses the deletion of namespaces with this
 //! label.
 
 use std::fmt::Debug;

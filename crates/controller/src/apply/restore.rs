@@ -19,7 +19,7 @@ use crate::signing::Data;
 
 impl StepExecutor<'_> {
     /// Assigns state, outputs, cache volume, run report and run record of an earlier resource to this one. Deletes its Jobs and the other
-    /// objects of its runs. The run record is assigned last: until then, the next reconcile repeats the step.
+    /// objects of its runs, including the pin. The run record is assigned last: until then, the next reconcile repeats the step.
     pub(super) async fn take_over(&mut self, left: &TakeOver) -> Result<(), Error> {
         let theirs = |component: Component| {
             format!(

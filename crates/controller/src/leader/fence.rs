@@ -16,8 +16,8 @@ use super::Leader;
 #[error("write refused: this replica is not the leader, or its Lease may have expired")]
 pub(crate) struct NotLeading;
 
-/// Layer, and the service that it creates around the service `inner`. Passes all reads. A write starts only while this replica leads by its
-/// own clock, and is aborted before another replica can lead.
+/// Layer, and the service that it creates around the service `inner`. Passes all reads. A write starts only while this replica leads
+/// according to its own clock, and is aborted before another replica can lead.
 #[derive(Clone)]
 pub(crate) struct Fence<S = ()> {
     leader: Leader,

@@ -107,7 +107,7 @@ impl Page {
     }
 }
 
-/// Objects that resources refer to.
+/// Reads and watches the objects that resources refer to.
 pub(crate) struct Objects {
     client: Client,
     wake: UnboundedSender<Ref>,

@@ -48,7 +48,7 @@ struct Joined<K> {
     later: Option<Vec<Event<K>>>,
 }
 
-/// Watch of one namespace.
+/// State of the watch of one namespace.
 struct Part<K> {
     /// Whether the first list is complete.
     listed: bool,

@@ -166,7 +166,7 @@ pub(crate) fn secret(secret: &mut Secret, resources: &Store<Guarded>) {
         }
     });
     if is_outputs {
-        // A value that exceeds the limit still exceeds it by one byte, so that it is refused.
+        // A truncated value still exceeds the limit by one byte, so that it is refused.
         for content in data.values_mut() {
             content.0.truncate(LARGEST_VALUES + 1);
             content.0.shrink_to_fit();
