@@ -94,7 +94,7 @@ macro_rules! definitions {
 
 definitions! {
     BUILD_INFO = Gauge "alustan_build_info" [
-        label("version", "version of the operator"), label("commit", "commit of its build, or `unknown`"),
+        label("version", "version of the operator"), label("commit", "git commit from which the operator was built, or `unknown`"),
         label("protocol", "version of the protocol between operator and runner"), label("crd", "API version of the resource")
     ] "Constant 1; the labels have the versions of the operator";
     READY = Gauge "alustan_ready" []

@@ -378,7 +378,7 @@ mod tests {
             "remove the object only if it holds no state: `NAME-state`",
             "remove the finalizer",
             "`kubectl get secret -l component=state -o json >web.json`, then delete them",
-            "or delete one of the two with deletionPolicy: Orphan",
+            "or set deletionPolicy: Orphan on one of the two resources and delete it",
         ] {
             assert_eq!(dangerous_advice(text), Vec::<String>::new());
         }

@@ -81,10 +81,12 @@ pub fn conflict<'a>(
     let advice = match field {
         _ if deleted => "nothing is destroyed until the conflict is resolved".to_owned(),
         Some(field) => format!(
-            "set another spec.backend.{field}, or delete one of the two with deletionPolicy: Orphan"
+            "set another spec.backend.{field}, or set deletionPolicy: Orphan on one of the two \
+             resources and delete it"
         ),
         None => "configure another state location in the module's backend block or in \
-                 spec.backend, or delete one of the two with deletionPolicy: Orphan"
+                 spec.backend, or set deletionPolicy: Orphan on one of the two resources and \
+                 delete it"
             .to_owned(),
     };
     Some(Failure::user(

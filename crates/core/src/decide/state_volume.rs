@@ -131,7 +131,7 @@ impl ReconcileCase<'_> {
                 place: UnsavedPlace::Unknown,
             }) => format!(
                 "; the next run starts without PersistentVolumeClaim {claim}, which may have the \
-                 unsaved state of the interrupted run {number}; the claim is kept until a run \
+                 unsaved state of the interrupted run {number}; the PersistentVolumeClaim is kept until a run \
                  succeeds",
             ),
             Some(UnsavedState {

@@ -70,12 +70,11 @@ fn lost(error: &StateError, identity: &Identity) -> Failure {
         Reason::StateLost,
         format!(
             "{error}. Nothing was changed. Restore the state from a backup. Or start with an empty \
-             state (existing objects remain, and an apply creates them again): save the Secrets of \
-             the resource, because they may contain an earlier version of the state (`kubectl get \
-             secrets -n {namespace} -l {NAME}={name} -o json >{name}.json`), abandon the resource \
-             (`kubectl annotate tf {name} -n {namespace} {ABANDON}=true`), delete it, delete the \
-             Secrets of the state (`kubectl delete secrets -n {namespace} -l \
-             {NAME}={name},{COMPONENT}={component}`), and create it again"
+             state; existing objects remain, and an apply creates them again: 1. save the Secrets, \
+             which may contain an earlier version of the state: `kubectl get secrets -n \
+             {namespace} -l {NAME}={name} -o json >{name}.json`. 2. `kubectl annotate tf {name} -n \
+             {namespace} {ABANDON}=true`. 3. delete the resource. 4. `kubectl delete secrets -n \
+             {namespace} -l {NAME}={name},{COMPONENT}={component}`. 5. create the resource again"
         ),
     )
 }

@@ -209,11 +209,11 @@ impl GitFailure {
         match self {
             Self::HostKeyMismatch => {
                 "the connection may be intercepted; if the host changed its key, set the new one \
-                 under `known_hosts` of the Secret"
+                 in key `known_hosts` of the Secret of spec.gitRepo.sshKeySecret"
             }
             Self::HostKeyUnknown => {
-                "verify the fingerprint of the host key, and add the output of `ssh-keyscan` to \
-                 `known_hosts` of the Secret"
+                "compare the fingerprint of the host key with the published one, and add the output of \
+                 `ssh-keyscan` to key `known_hosts` of the Secret of spec.gitRepo.sshKeySecret"
             }
             Self::SshKeyUnreadable => "set an unencrypted OpenSSH private key in the Secret",
             Self::Authentication if http => {

@@ -126,7 +126,7 @@ fn refused_resource_starts_no_run_until_older_is_deleted() {
         "s3://bucket/x",
         "tf old",
         "spec.backend.key",
-        "delete one of the two with deletionPolicy: Orphan",
+        "set deletionPolicy: Orphan on one of the two resources and delete it",
     ] {
         assert!(message.contains(part), "no {part:?} in {message}");
     }
