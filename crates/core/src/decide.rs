@@ -1,4 +1,4 @@
-//! Decides the next steps and the status of a resource from the observed state. No client, no clock, no async.
+//! Decides the next writes and the status of a resource from the observed state. Uses no client, no clock and no async code.
 
 pub mod allow_lists;
 pub mod approval;
@@ -46,7 +46,7 @@ use crate::step::{Decision, Keep, Start, Step, Swap};
 /// Maximum number of finished runner Jobs kept for `kubectl logs`.
 const KEPT_JOBS: usize = 3;
 
-/// Returns the decision for `tf` at `now`: writes, an optional queued start, status and requeue time.
+/// Returns the result of a reconcile of `tf` at `now`: writes, an optional run or build that waits for a slot, status and requeue time.
 pub fn decide(tf: &Terraform, seen: &Seen, settings: &Settings, now: Timestamp) -> Decision {
     let asking = allow_lists::asks_before_destroy(tf, &seen.allowed);
     let tf = asking.as_ref().unwrap_or(tf);
@@ -94,8 +94,9 @@ pub fn decide(tf: &Terraform, seen: &Seen, settings: &Settings, now: Timestamp) 
     case.decide()
 }
 
-/// Deletes finished Jobs beyond [`KEPT_JOBS`]; their reports are in status. The Job of the pending plan is kept, because its log shows the
-/// plan to approve. A lingering Job is deleted at once, because its sidecars never end.
+/// Returns the steps that delete finished Jobs beyond [`KEPT_JOBS`]. The history keeps their reports. The Job of the pending plan is kept,
+/// because its log shows the plan to approve. A Job whose engine container has terminated is deleted at once if a sidecar still runs,
+/// because the sidecar never terminates.
 fn old_jobs(case: &ReconcileCase<'_>) -> Vec<Step> {
     let current = &case.current;
     let waits = case.history.pending.as_ref().map(|plan| plan.run);
@@ -123,7 +124,7 @@ enum Next {
     Run(Box<Wanted>, RunKind, Trigger),
     /// Builds the image while inputs of the run are missing.
     Image(Summary),
-    /// Waits until the timestamp or a change.
+    /// Waits for a change, at most until the timestamp.
     Rest(Summary, Option<Timestamp>),
 }
 
@@ -172,7 +173,7 @@ impl ReconcileCase<'_> {
         }
     }
 
-    /// Returns the next action for `target`, independent of its image.
+    /// Returns the next action for `target`, whether or not its image exists.
     fn next(&self, target: &Target) -> Next {
         let wanted = match &target.wanted {
             Ok(wanted) => wanted,
@@ -200,7 +201,8 @@ impl ReconcileCase<'_> {
         Some(digest.to_owned())
     }
 
-    /// Resets the report of a recorded run. The replica that recorded the run may have stopped before its reset.
+    /// Clears the report of a run that is already in the history. The replica that recorded the run may have stopped before it cleared the
+    /// report.
     fn clear_report(&mut self) {
         let RecordSeen {
             record,
@@ -223,16 +225,16 @@ impl ReconcileCase<'_> {
         }
     }
 
-    /// Returns the target.
+    /// Returns the configuration to apply.
     ///
     /// # Errors
     ///
-    /// Returns the summary that explains why the target is unknown.
+    /// Returns a summary if the configuration is invalid, not allowed or not known yet.
     pub(crate) fn target(&self) -> Result<Target, Summary> {
         self.target_of(self.source())
     }
 
-    /// Returns the target with `source`.
+    /// Returns the configuration to apply with the commit and context in `source`.
     fn target_of(&self, source: Result<SourceSeen, Summary>) -> Result<Target, Summary> {
         if let Some(invalid) = &self.seen.invalid {
             return Err(summary::refused(invalid));
@@ -315,11 +317,11 @@ impl ReconcileCase<'_> {
         }
     }
 
-    /// Returns the image for `source` on `base`.
+    /// Returns the runner image for `source`, based on `base`.
     ///
     /// # Errors
     ///
-    /// Fails if the engine in `base` needs `spec.engine.allowSwitch` or does not support the configuration of `backend`.
+    /// Fails if the engine in `base` requires `spec.engine.allowSwitch`, or does not support the configuration of `backend`.
     fn runner(
         &self,
         source: &SourceSeen,
@@ -337,8 +339,8 @@ impl ReconcileCase<'_> {
         Ok(Runner { base, plan })
     }
 
-    /// Returns the summary of an allow list `refusal`. Requeues after [`CONFLICT`], because changes of `ServiceAccount`s do not requeue the
-    /// resource.
+    /// Returns the summary of `refusal`, a violation of the allow lists. Requeues after [`CONFLICT`], because changes of `ServiceAccount`s
+    /// do not requeue the resource.
     fn not_allowed(&self, refusal: &Failure) -> Summary {
         let situation = match refusal.class {
             FailureClass::Transient => missing_input(refusal),
@@ -372,8 +374,8 @@ impl ReconcileCase<'_> {
         Ok(())
     }
 
-    /// Returns the summary if the state belongs to another resource. A reported state address counts only while the config hash is
-    /// unchanged: another configuration may have its state elsewhere.
+    /// Returns the summary of a conflict if another resource owns the state. A state address from a run report counts only while the config
+    /// hash is unchanged, because another configuration may have another state address.
     fn conflict(&self, hash: &str) -> Option<Summary> {
         let last = self.current.run.as_ref();
         let same = last.is_some_and(|run| run.config_hash == hash) && !self.has_moved();
@@ -385,7 +387,7 @@ impl ReconcileCase<'_> {
         })
     }
 
-    /// Whether the last run reported another state address than status, which was written before it.
+    /// Whether the last known state address in the history differs from the address in status, which may be older.
     fn has_moved(&self) -> bool {
         let mut reports = self.history.reports.iter();
         let now = reports.find_map(|report| report.state_address.as_ref());
@@ -393,8 +395,8 @@ impl ReconcileCase<'_> {
         now.is_some() && before != Some(now)
     }
 
-    /// Returns the status to keep while the repository has not answered, as after a restart or during an outage: a ready resource stays
-    /// ready.
+    /// Returns the status to keep while the query to the repository is pending or fails, for example after a restart or during an outage. A
+    /// ready resource stays ready.
     fn unchanged(&self) -> Option<TerraformStatus> {
         let unknown = match &self.seen.source {
             Answer::Pending => true,
@@ -442,13 +444,14 @@ impl ReconcileCase<'_> {
         })
     }
 
-    /// Returns the status of a resource that waited before a restart and has no new observations.
+    /// Returns the unchanged status of a waiting resource while the query to the repository is pending, for example after a restart.
     fn waits_as_before(&self) -> Option<TerraformStatus> {
         let asked = self.seen.source == Answer::Pending && self.seen.inputs.is_ok();
         self.waited().filter(|_| asked)
     }
 
-    /// Returns the status of a waiting resource if nothing changed since.
+    /// Returns the current status if the resource waits for an approval, a retry, a change or another object, and neither its run record
+    /// nor its generation has changed.
     fn waited(&self) -> Option<TerraformStatus> {
         let news = self.current != self.record.record || facts::open_run(&self.current).is_some();
         let status = self.tf.status.as_ref().filter(|_| !news)?;
@@ -473,7 +476,7 @@ impl ReconcileCase<'_> {
         }
     }
 
-    /// Whether the spec with the last known source is applied without a later failure.
+    /// Whether the last apply used the current spec and the last known context, and no run of this configuration has failed since.
     fn is_last_source_applied(&self) -> bool {
         let source = self.last_source().ok_or_else(fetching);
         let target = self.target_of(source);
@@ -481,8 +484,8 @@ impl ReconcileCase<'_> {
         wanted.is_ok_and(|wanted| self.is_applied(&wanted.config.hash))
     }
 
-    /// Returns the last known source from status and pin, unless the repository, reference or path in the spec changed since. It may be
-    /// outdated: no run or build starts with it.
+    /// Returns the last known commit and context from status and pin, unless the repository, reference or path in the spec changed since.
+    /// They may be outdated: no run or build starts with them.
     fn last_source(&self) -> Option<SourceSeen> {
         let told = self.tf.status.as_ref()?.source.as_ref()?;
         let pin = self.seen.pin.as_ref()?;
@@ -501,11 +504,11 @@ impl ReconcileCase<'_> {
         })
     }
 
-    /// Returns the source to use.
+    /// Returns the commit and the context to use.
     ///
     /// # Errors
     ///
-    /// Returns the summary of a pending or failed lookup without a usable last answer.
+    /// Returns a summary if the query to the repository is pending or failed, and no earlier answer is usable.
     fn source(&self) -> Result<SourceSeen, Summary> {
         let goes_on = facts::open_run(&self.current).is_some();
         match &self.seen.source {
@@ -525,8 +528,8 @@ impl ReconcileCase<'_> {
         }
     }
 
-    /// Stores the resolved base image in the history, with the next swap of the record. It is resolved once: a moved tag causes no build
-    /// (rule 1).
+    /// Stores the resolved base image in the history; the next write of the run record includes it. A base image is resolved once: a moved
+    /// tag causes no build (rule 1).
     pub(crate) fn remember_base(&mut self, base: PinnedImage) {
         if self.history.base.as_ref() != Some(&base) {
             self.history.base = Some(base);
@@ -577,7 +580,7 @@ impl ReconcileCase<'_> {
         }
     }
 
-    /// Returns the queue class of `next` while its image is missing, and whether the wait is hidden from `Ready`.
+    /// Returns how `next` waits for its image: the queue class, and whether condition `Ready` stays unchanged.
     fn waiting_for_image(&self, next: &Next) -> Waits {
         match next {
             Next::Run(wanted, kind, trigger) => Waits {
@@ -591,7 +594,8 @@ impl ReconcileCase<'_> {
         }
     }
 
-    /// Returns the summary while the action of `waits` is delayed by `why`. If the configuration is applied, `Ready` does not change.
+    /// Returns the summary of a resource whose next run waits because of `why`. If the configuration is already applied, condition `Ready`
+    /// stays unchanged.
     fn meanwhile(&self, waits: Waits, why: &Summary) -> Summary {
         if !waits.quietly {
             return why.clone();
@@ -610,8 +614,8 @@ impl ReconcileCase<'_> {
         }
     }
 
-    /// Returns the decision without an image. A waiting resource keeps its status until the registry answers. A ready resource does not: it
-    /// may be ready with another configuration.
+    /// Returns the decision with `situation` if no run can start. A waiting resource keeps its status while the registry is queried. A
+    /// ready resource gets the new status, because it may be ready with another configuration.
     fn asking(
         self,
         situation: &Summary,
@@ -624,7 +628,7 @@ impl ReconcileCase<'_> {
         }
     }
 
-    /// Returns the step that writes record and history.
+    /// Returns the step that writes run record and history.
     pub(crate) fn remember(&self) -> Step {
         Step::SwapRecord(Box::new(Swap {
             record: self.current.clone(),
@@ -676,8 +680,8 @@ impl ReconcileCase<'_> {
         self.run(&run, Some(plan), Some(digest))
     }
 
-    /// Returns the next action while input values are `missing`. An applied configuration stays ready until other values are known or
-    /// anything else changes.
+    /// Returns the next action while values of referenced objects are `missing`. `own`: digest of the configuration without these values. A
+    /// resource with an applied configuration stays ready until the values exist or its configuration changes.
     fn without_values(&self, own: &str, missing: &Summary) -> Next {
         let applied = self.history.applied.as_ref();
         let unchanged =
@@ -695,8 +699,8 @@ impl ReconcileCase<'_> {
         Next::Rest(situation, None)
     }
 
-    /// Returns the hint to the logs of the last run, as the end of a message. For a run that was not admitted: to the limits of the
-    /// namespace.
+    /// Returns the end of a message: the command that shows the log of the last run. If a quota or limit range denied the run: the command
+    /// that shows the quotas and limit ranges of the namespace.
     pub(crate) fn last_logs(&self) -> String {
         let Some(report) = self.history.reports.first() else {
             return String::new();
@@ -810,7 +814,7 @@ impl ReconcileCase<'_> {
     }
 }
 
-/// Whether both refer to the same module at the same reference.
+/// Whether `one` and `other` select the same files at the same git reference.
 fn is_same_place(one: &GitRepo, other: &GitRepo) -> bool {
     let GitRepo {
         url,
@@ -826,7 +830,7 @@ fn is_same_place(one: &GitRepo, other: &GitRepo) -> bool {
         && (path, include, submodules) == (&other.path, &other.include, &other.submodules)
 }
 
-/// Returns the summary while the repository has not answered.
+/// Returns the summary of a pending query to the repository.
 fn fetching() -> Summary {
     Summary::busy(
         State::Pending,
@@ -835,8 +839,8 @@ fn fetching() -> Summary {
     )
 }
 
-/// Returns the summary of a missing object that the spec references. It precedes failures of repository and registry, which may follow from
-/// missing credentials.
+/// Returns the summary of a missing object that the spec references. Status shows it before failures of repository and registry, because
+/// missing credentials may cause these failures.
 fn missing_input(failure: &Failure) -> Summary {
     Summary {
         state: State::Pending,

@@ -15,15 +15,16 @@ use crate::model::{admission, progress};
 use crate::observed::Waiting;
 use crate::step::{Decision, Step, Swap};
 
-/// Startup time after which a pod without a reported obstacle is shown as slow. Large images take long to pull.
+/// Startup time after which status reports a pod as slow if Kubernetes reports no cause. The pull of a large image takes long.
 const SLOW_POD: SignedDuration = SignedDuration::from_mins(2);
-/// Startup timeout of a pod without a reported obstacle.
+/// Startup timeout of a pod if Kubernetes reports no cause.
 const GIVE_UP_SLOWLY: SignedDuration = SignedDuration::from_mins(20);
-/// Time after its time limits in which a run must end. Exceeds the grace period of its pod by far.
+/// Time in which a run must end after its `spec.timeouts` have expired. Much longer than the termination grace period of its pod.
 const OVERDUE: SignedDuration = SignedDuration::from_mins(30);
 
 impl ReconcileCase<'_> {
-    /// Returns the decision while `run` is active: completes its objects or cancels it. A changed spec waits for the end of the run.
+    /// Returns the decision while `run` is active: creates its missing objects, or cancels the run. A changed configuration cancels the run
+    /// only if it has no Job yet or its pod cannot start; otherwise the change waits for the end of the run.
     pub(crate) fn active(mut self, run: &RunSpec, target: Result<Target, Summary>) -> Decision {
         let wanted = target.as_ref().ok().map(|target| &target.wanted);
         let hash = wanted.and_then(|it| Some(&it.as_ref().ok()?.config.hash));
@@ -31,7 +32,7 @@ impl ReconcileCase<'_> {
             Some(hash) => (*hash == run.config_hash, *hash != run.config_hash),
             None => (false, false),
         };
-        // A rejected CreateJob step would block the later steps, which cancel the run. So `help` is skipped.
+        // `help` is skipped: if the API server rejected its CreateJob step, the later steps, which cancel the run, would not execute.
         let is_replaced = changed && self.seen.job.is_none() && self.starting().is_some();
         if is_replaced || self.is_overruled(run) {
             self.cancel(&run.job, None);
@@ -59,7 +60,7 @@ impl ReconcileCase<'_> {
         self.done(&situation, plan.as_ref(), digest)
     }
 
-    /// Whether the approval of `run` no longer holds and it has not changed anything yet: the approval policy changed, or the approval was
+    /// Whether `run` has not started to apply and its approval is no longer valid: the approval policy changed, or the approval was
     /// withdrawn.
     pub(crate) fn is_overruled(&self, run: &RunSpec) -> bool {
         let judged_by = approval::judged_by(self.tf, run.destroys);
@@ -132,7 +133,7 @@ impl ReconcileCase<'_> {
         }
     }
 
-    /// Returns the deadline of the active run: claim time, time limits of plan and change, and [`OVERDUE`].
+    /// Returns the deadline of the active run: the time of its claim, plus the timeouts of plan and of apply or destroy, plus [`OVERDUE`].
     fn due(&self) -> Option<Timestamp> {
         let run = self.current.run.as_ref()?;
         let limits = self.record.inputs.as_ref()?.timeouts;
@@ -198,7 +199,7 @@ impl ReconcileCase<'_> {
         run.as_ref().filter(|_| unclaimed)
     }
 
-    /// Returns the requeue time of the active run without events: the next startup timeout, or its deadline.
+    /// Returns the time of the next reconcile of the active run if no event occurs: its next startup timeout, or its deadline.
     pub(crate) fn look_due(&self) -> Option<Timestamp> {
         let Some(run) = self.starting() else {
             return self.due().filter(|due| self.now < *due);
@@ -212,21 +213,21 @@ impl ReconcileCase<'_> {
             .min()
     }
 
-    /// Whether `run` can do without the image that cannot be pulled: a destroy falls back to the base image.
+    /// Whether `why` is a failed pull of the runner image, and `run` is a destroy that can use the base image instead.
     fn has_another_way(&self, run: &RunSpec, why: &Waiting) -> bool {
         let pin = self.seen.pin.as_ref();
         let way = pin.is_some_and(|pin| pin.base.is_some() && pin.artifact.is_some());
         way && run.destroys && !run.unpack && why.reason == Reason::ImagePullBackOff
     }
 
-    /// Start of the startup timeout: when the pod was scheduled, else when the Job was created.
+    /// Returns the start of the startup timeout: the time at which the pod was scheduled, otherwise the start of the run.
     fn waits_since(&self, run: &RunSpec) -> Timestamp {
         let job = self.seen.job.as_ref();
         let scheduled_at = job.and_then(|job| job.scheduled_at);
         waits_since(run.started_at, scheduled_at, self.now)
     }
 
-    /// Returns the obstacle to the start of the pod and the timestamp at which the run is cancelled.
+    /// Returns the cause if the pod does not start, and the time at which the run is cancelled.
     fn obstacle(&self, run: &RunSpec) -> Option<(Waiting, Timestamp)> {
         if let Some(refused) = &self.seen.refused {
             return Some((refused.clone(), self.now));
@@ -296,8 +297,8 @@ impl ReconcileCase<'_> {
         })
     }
 
-    /// Sets `cancel` in run record and report; from then on, the run cannot start to apply. Then deletes the Job: a plan may take long, and
-    /// a pod that cannot start never ends.
+    /// Sets `cancel` in run record and report, so that the run cannot start to apply. Then deletes the Job, because a plan may take long,
+    /// and a pod that cannot start never ends.
     pub(crate) fn cancel(&mut self, job: &str, given_up: Option<Failure>) {
         if !self.current.cancel {
             self.current.cancel = true;

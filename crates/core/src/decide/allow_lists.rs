@@ -1,6 +1,6 @@
 //! Checks resources against the allow lists in ConfigMap `alustan-allowed`. The admission policy of the same name
 //! (`deploy/kustomize/components/allow-lists/policy.yaml`) enforces the same rules. This check also covers resources that are older than
-//! the policy or bypassed it. Pure.
+//! the policy or bypassed it.
 
 use std::collections::BTreeMap;
 
@@ -27,7 +27,7 @@ pub fn accounts(tf: &Terraform) -> impl Iterator<Item = (&'static str, &str)> {
         .filter_map(|(field, name)| Some((field, name?)))
 }
 
-/// Returns the violation that prevents builds and runs of `tf`. `accounts`: observed `ServiceAccount`s, by name.
+/// Returns the violation of the allow lists that prevents builds and runs of `tf`. `accounts`: observed `ServiceAccount`s, by name.
 pub fn refusal(
     tf: &Terraform,
     allowed: &Allowed,
@@ -41,7 +41,7 @@ pub fn refusal(
         })
 }
 
-/// Returns the violation of the ServiceAccount that `tf` names for its runs.
+/// Returns the failure if runs of `tf` must not use the ServiceAccount in `spec.runner.serviceAccountName`.
 pub(crate) fn account_refusal(
     tf: &Terraform,
     allowed: &Allowed,
@@ -52,7 +52,8 @@ pub(crate) fn account_refusal(
     account(tf, named, allowed, accounts)
 }
 
-/// Returns the deleted `tf` with `approval.destroy: Manual` if the allow lists require it and its spec lacks it.
+/// Returns a copy of the deleted `tf` with `approval.destroy: Manual`. `None` unless the allow lists require this value and the spec has
+/// another one.
 pub(crate) fn asks_before_destroy(tf: &Terraform, allowed: &Allowed) -> Option<Terraform> {
     let deleted = tf.metadata.deletion_timestamp.is_some();
     (deleted && must_ask(tf, allowed)).then(|| {
@@ -62,8 +63,8 @@ pub(crate) fn asks_before_destroy(tf: &Terraform, allowed: &Allowed) -> Option<T
     })
 }
 
-/// Whether the allow lists require approval of destroy and the spec of `tf` lacks it. Destroy scripts are exempt: their changes are in no
-/// plan.
+/// Whether the allow lists require `approval.destroy: Manual` and the spec of `tf` has another value. A resource with a destroy script is
+/// exempt, because no plan contains the changes of a script.
 fn must_ask(tf: &Terraform, allowed: &Allowed) -> bool {
     let scripts = tf.spec.scripts.as_ref();
     let by_script = scripts.is_some_and(|scripts| scripts.destroy.is_some());

@@ -15,7 +15,7 @@ use crate::digest;
 use crate::model::case::ReconcileCase;
 use crate::model::summary::{differences, logs, patch};
 
-/// Returns the approval inputs of a run. `destroys`: for a destroy instead of an apply.
+/// Returns the approval policy of `tf` for the inputs of a run. `destroys`: whether the run is a destroy.
 pub fn inputs(tf: &Terraform, destroys: bool) -> ApprovalInputs {
     ApprovalInputs {
         manual: mode(tf, destroys) == ApprovalMode::Manual,
@@ -36,7 +36,7 @@ fn mode(tf: &Terraform, destroys: bool) -> ApprovalMode {
     }
 }
 
-/// Returns the approval rules of a run. They apply to changes only; `approval.destroy` alone decides about destroy.
+/// Returns `spec.approval.rules`. Empty for a destroy, which depends on `approval.destroy` only.
 fn rules(tf: &Terraform, destroys: bool) -> Vec<alustan_api::ApprovalRule> {
     if destroys {
         Vec::new()
@@ -55,8 +55,8 @@ fn adopts(tf: &Terraform, destroys: bool) -> bool {
     crate::model::orphans::adopts(tf) && !destroys
 }
 
-/// Returns the digest of the approval policy: 12 hexadecimal characters, or empty with the defaults of `spec.approval` and without
-/// adoption.
+/// Returns the digest of the approval policy: 12 hexadecimal characters, or empty if `spec.approval` has its defaults and the resource does
+/// not adopt a state.
 pub fn judged_by(tf: &Terraform, destroys: bool) -> String {
     let allows = tf.spec.approval.emptying == EmptyingPolicy::Allow && !destroys;
     if !may_ask(tf, destroys) && !allows {
@@ -72,7 +72,7 @@ pub fn judged_by(tf: &Terraform, destroys: bool) -> String {
     digest.chars().take(12).collect()
 }
 
-/// Returns the kind of run for pending changes without an approved plan.
+/// Returns the kind of the run for changes without an approved plan.
 pub fn kind(tf: &Terraform, destroys: bool) -> RunKind {
     match (mode(tf, destroys), destroys) {
         (ApprovalMode::Manual, _) => RunKind::Plan,
@@ -141,7 +141,7 @@ pub(crate) fn trigger(plan: &PendingPlan) -> Trigger {
     }
 }
 
-/// Returns the record of the approval in `tf`, with user, field manager and time as far as the API server knows them.
+/// Returns the approval of `plan` in `tf` for the history, with user, field manager and time if the API server has recorded them.
 pub(crate) fn given(tf: &Terraform, plan: &PendingPlan, run: i64) -> ApprovalGiven {
     let entry = tf
         .managed_fields()
@@ -156,7 +156,7 @@ pub(crate) fn given(tf: &Terraform, plan: &PendingPlan, run: i64) -> ApprovalGiv
     }
 }
 
-/// Whether `entry` is of the field manager that set `spec.approval.plan`
+/// Whether `entry` belongs to the field manager that set `spec.approval.plan`
 /// (<https://kubernetes.io/docs/reference/using-api/server-side-apply/#field-management>).
 pub fn sets_approval(entry: &ManagedFieldsEntry) -> bool {
     let fields = entry.fields_v1.as_ref();
@@ -187,7 +187,7 @@ impl ReconcileCase<'_> {
                 alustan_api::names::plan(&name)
             )
         });
-        // Another plan must not keep the name of an earlier approver.
+        // The command removes the user of an earlier approval, which does not approve this plan.
         let approval = match self.tf.spec.approval.by {
             Some(_) => json!({ "plan": plan.id, "by": null }),
             None => json!({ "plan": plan.id }),

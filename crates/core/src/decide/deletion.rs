@@ -26,8 +26,8 @@ use crate::queue::Class;
 use crate::status::notifications::{LAST_WORD, is_wanted};
 use crate::step::{Decision, Step, Swap};
 
-/// Cleans up and removes the finalizer. A swap of the unchanged record comes first: it fails for a stale record, which may lack the first
-/// apply.
+/// Adds the steps that clean up and remove the finalizer. The first step is a compare-and-swap of the unchanged run record, which fails if
+/// the observed record is stale: a stale record may lack the first apply.
 fn let_go(case: &mut ReconcileCase<'_>, clean_up: Step) {
     let guard = Swap::unchanged(&case.current);
     case.steps.push(Step::SwapRecord(Box::new(guard)));
@@ -35,7 +35,8 @@ fn let_go(case: &mut ReconcileCase<'_>, clean_up: Step) {
     case.steps.push(Step::RemoveFinalizer);
 }
 
-/// Deletes everything except the state. An unsaved state is kept with the record, whose key decrypts it.
+/// Returns the step that deletes all objects of the resource except those with state. An unsaved state is kept together with the run
+/// record, which has the key for its decryption.
 fn all_but_state(case: &ReconcileCase<'_>) -> Step {
     let seen = case.seen;
     let on_volume = state_volume::may_hold_state(case.tf, seen) || seen.foreign_state.claim;
@@ -76,7 +77,7 @@ pub(crate) fn decide(case: ReconcileCase<'_>) -> Decision {
     }
 }
 
-/// Waits until the spec changes.
+/// Returns the decision with summary `why`. The resource waits until its spec changes.
 fn waits(case: ReconcileCase<'_>, why: fn(&Terraform) -> Summary) -> Decision {
     let situation = why(case.tf);
     case.done(&situation, None, None)
@@ -91,7 +92,8 @@ fn orphan(mut case: ReconcileCase<'_>) -> Decision {
     case.done(&situation, None, None)
 }
 
-/// Returns the decision after destroy. Status drops the last apply before the record is deleted, which proves the destroy.
+/// Returns the decision after a successful destroy. The run record proves the destroy, so it is deleted only after status no longer
+/// contains the last apply.
 fn nothing_is_left(case: ReconcileCase<'_>) -> Decision {
     let message = "all managed objects are destroyed";
     let look_at = match last_word(&case) {
@@ -106,7 +108,8 @@ fn nothing_is_left(case: ReconcileCase<'_>) -> Decision {
     case.done(&situation, None, None)
 }
 
-/// Returns the timestamp until which the resource waits for its last notification. Nothing sends it after the finalizer is removed.
+/// Returns the time until which the resource waits for the delivery of notification `Destroyed`, which cannot be sent after the removal of
+/// the finalizer.
 fn last_word(case: &ReconcileCase<'_>) -> Option<Timestamp> {
     let event = NotificationEvent::Destroyed;
     let notices = &case.history.notices;
@@ -122,7 +125,8 @@ fn last_word(case: &ReconcileCase<'_>) -> Option<Timestamp> {
     waits.then_some(until)
 }
 
-/// Releases a resource that applied nothing. An adopted or pushed state may be the only copy and is kept as orphaned.
+/// Cleans up a resource that applied nothing, and removes the finalizer. A state that the resource adopted or a user pushed may be the only
+/// copy, so it is kept as orphaned.
 fn nothing_was_applied(mut case: ReconcileCase<'_>) -> Decision {
     let message = "nothing was applied";
     let ForeignState { secrets, claim } = case.seen.foreign_state;
@@ -169,7 +173,7 @@ fn destroy_what_exists(mut case: ReconcileCase<'_>) -> Decision {
     }
 }
 
-/// Whether any record of an apply exists.
+/// Whether history or status contains an apply.
 fn is_known(case: &ReconcileCase<'_>) -> bool {
     let mut reports = case.history.reports.iter();
     case.history.applied.is_some()
@@ -188,8 +192,8 @@ fn pin_lost(case: ReconcileCase<'_>) -> Decision {
     case.done(&Summary::stalled(Reason::PinLost, message), None, None)
 }
 
-/// Destroys with the current spec. For a resource without a pin, if it is unknown whether anything was applied: an empty state is a
-/// success.
+/// Returns the decision to destroy with the current spec: the resource has no pin, and it is unknown whether anything was applied. An empty
+/// state is a success.
 fn destroy_by_the_spec(mut case: ReconcileCase<'_>) -> Decision {
     let target = match case.target() {
         Ok(target) => target,
@@ -301,7 +305,7 @@ fn abandon(mut case: ReconcileCase<'_>) -> Decision {
     case.done(&situation, None, None)
 }
 
-/// Returns the decision while `run` is active: continues a destroy that is still wanted, waits for an apply (rule 8), cancels any other
+/// Returns the decision while `run` is active: continues a destroy that is still wanted, waits for an apply (rule 8), and cancels any other
 /// run.
 fn under_way(mut case: ReconcileCase<'_>, run: &RunSpec) -> Decision {
     let wanted = run.destroys && Kept::of(case.tf).is_none();
@@ -324,7 +328,8 @@ fn under_way(mut case: ReconcileCase<'_>, run: &RunSpec) -> Decision {
     )
 }
 
-/// Returns the decision for a run that is not interrupted: completes its objects, and reports a run that can neither start nor end.
+/// Returns the decision for a run that is not interrupted: creates its missing objects, and reports in status if the run cannot start or
+/// has exceeded its deadline.
 fn going_on(mut case: ReconcileCase<'_>, run: &RunSpec) -> Decision {
     let help = start_run::help(case.tf, case.seen, case.settings);
     case.steps.extend(help);
@@ -371,7 +376,7 @@ fn destroyed(case: &ReconcileCase<'_>) -> bool {
     })
 }
 
-/// Starts `run`. If it unpacks a context that the repository still has, pushes the context first: it may have been deleted from the
+/// Starts `run`. If `run` unpacks the context of the current commit, pushes this context first, because it may have been deleted from the
 /// registry together with the image.
 fn destroy(
     mut case: ReconcileCase<'_>,

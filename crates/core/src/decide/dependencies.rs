@@ -1,4 +1,4 @@
-//! Conditions of other objects for apply, destroy and readiness (rules 13 and 14).
+//! Checks of other objects that delay apply, destroy or readiness: dependencies, dependents and tests (rules 13 and 14).
 
 use alustan_api::conditions::{Kind, Verdict};
 use alustan_api::report::{Failure, FailureClass};
@@ -84,8 +84,8 @@ fn failed(test: &TestSeen) -> Option<(&TestSeen, &Failure)> {
 }
 
 impl ReconcileCase<'_> {
-    /// Returns the summary that blocks an apply: a missing dependency, or a failing `waitFor` test. The timeout of a test starts once no
-    /// dependency is missing.
+    /// Returns the summary of the first obstacle to an apply: a dependency that is missing or not ready, or a failing `waitFor` test. The
+    /// timeout of a test starts once all dependencies are ready.
     pub(crate) fn blocked(&mut self) -> Option<Summary> {
         if let Some(missing) = self.missing_dependency() {
             self.note_wait(&[]);
@@ -97,7 +97,7 @@ impl ReconcileCase<'_> {
         Some(self.waits_for(test, failure, State::Pending))
     }
 
-    /// Returns the summary that delays a run for changed inputs while more of them may change soon.
+    /// Returns the summary of a run for changed inputs that waits, because outputs of an upstream resource may also change soon.
     pub(crate) fn unsettled(&self, trigger: &Trigger) -> Option<Summary> {
         let changing = self.seen.stack.changing.as_ref()?;
         let Trigger::Input { of } = trigger else {
@@ -114,7 +114,7 @@ impl ReconcileCase<'_> {
         })
     }
 
-    /// Returns the summary of a missing dependency or value.
+    /// Returns the summary of the first dependency that is missing or not ready, or of a missing value of `spec.variablesFrom`.
     pub(crate) fn missing_dependency(&self) -> Option<Summary> {
         let stack = &self.seen.stack;
         let mut dependencies = stack.dependencies.iter().filter_map(in_the_way);
@@ -130,7 +130,7 @@ impl ReconcileCase<'_> {
         Some(refused(missing, self.now))
     }
 
-    /// Returns the summary that blocks destroy: dependents, or a failing `destroyWaitFor` test.
+    /// Returns the summary of the first obstacle to destroy: dependents, or a failing `destroyWaitFor` test.
     pub(crate) fn destroy_blocked(&mut self) -> Option<Summary> {
         let stack = &self.seen.stack;
         if !stack.dependents.is_empty() {
@@ -226,7 +226,8 @@ impl ReconcileCase<'_> {
         due.unwrap_or(Timestamp::MAX)
     }
 
-    /// Stores the first failing test of `tests` and the current time, if the test changed: the start of the wait cannot be observed later.
+    /// Stores the first failing test of `tests` in the history unless it is already stored, with the current time, at which its timeout
+    /// starts.
     pub(crate) fn note_wait(&mut self, tests: &[TestSeen]) {
         let field = tests.iter().find_map(failed).map(|(test, _)| &test.field);
         let noted = self.history.waiting.as_ref().map(|it| &it.field);

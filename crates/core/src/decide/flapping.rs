@@ -11,7 +11,7 @@ const LONGEST: SignedDuration = SignedDuration::from_hours(1);
 /// Number of consecutive runs from which inputs count as flapping.
 const FLAPPING: u32 = 3;
 
-/// Returns the time between the last of `runs` and the next: doubles with each run.
+/// Returns the minimum time between the last of `runs` and the next run. It doubles with each run.
 fn gap(runs: &InputRuns) -> SignedDuration {
     let doubled = runs.times.saturating_sub(1).min(10);
     (FIRST * (1 << doubled)).min(LONGEST)
@@ -19,7 +19,7 @@ fn gap(runs: &InputRuns) -> SignedDuration {
 
 /// Returns the earliest start of the next run. `None` if it may start now.
 pub(crate) fn due(runs: &InputRuns, now: Timestamp) -> Option<Timestamp> {
-    // A timestamp in the future comes from clock skew.
+    // A timestamp in the future comes from clock skew and is ignored.
     let last = runs.last.filter(|last| *last <= now)?;
     let due = last + gap(runs);
     (now < due).then_some(due)
@@ -30,7 +30,7 @@ pub(crate) fn is_flapping(runs: &InputRuns) -> bool {
     runs.times >= FLAPPING
 }
 
-/// Returns `runs` after another one at `now`. Two gaps without a run reset the counter.
+/// Returns `runs` with a further run at `now`. The counter restarts if no run started for twice the minimum time.
 pub(crate) fn next(runs: &InputRuns, now: Timestamp) -> InputRuns {
     let close = runs.last.is_some_and(|last| now < last + gap(runs) * 2);
     InputRuns {

@@ -33,13 +33,13 @@ pub(crate) enum Image {
 /// Steps and summary of a missing image.
 #[derive(Clone)]
 pub(crate) struct Missing {
-    /// Immediate writes.
+    /// Writes that need no slot.
     pub(crate) steps: Vec<Step>,
     /// Writes that start a build, once a slot is free.
     pub(crate) start: Vec<Step>,
     /// Summary for status.
     pub(crate) situation: Summary,
-    /// The history, if a failed or requested build changed it.
+    /// The new history, if a failed build or a requested retry changed it.
     pub(crate) history: Option<History>,
 }
 
@@ -57,8 +57,8 @@ pub(crate) fn image_by_digest(tf: &Terraform, digest: &str) -> String {
     format!("{}@{digest}", image::repository(tf))
 }
 
-/// Returns the digest of the image tagged `tag` if the current or previous pin has it. Saves a registry request, unless the image could not
-/// be pulled.
+/// Returns the digest of the image with tag `tag` from the current or previous pin, without a request to the registry. `None` if a run
+/// could not pull this image.
 pub fn pinned<'a>(tag: &str, pin: Option<&'a Pin>, history: Option<&History>) -> Option<&'a str> {
     let lost = history.and_then(|history| history.lost_image.as_ref());
     let mut pins = std::iter::successors(pin, |pin| pin.before.as_deref());
@@ -94,7 +94,7 @@ pub(crate) fn image(case: &ReconcileCase<'_>, source: &SourceSeen, plan: &ImageP
     }
 }
 
-/// Returns the decision if the image that `build` pushed is not in the registry. The build fails after [`PUSHED`].
+/// Handles a successful `build` whose image is not in the registry. After [`PUSHED`], the build counts as failed.
 fn not_there(
     case: &ReconcileCase<'_>,
     plan: &ImagePlan,
@@ -116,8 +116,8 @@ fn not_there(
     missing(Vec::new(), asking)
 }
 
-/// Key of the failure counter of a build: tag, docker configuration and builder. A change of one of them starts a new
-/// counter.
+/// Returns the key of the failure counter of a build: image tag, digest of the docker configuration, and builder. A change of one of them
+/// starts a new counter.
 fn counted_as(case: &ReconcileCase<'_>, plan: &ImagePlan) -> String {
     let inputs = case.seen.inputs.as_ref().ok();
     let docker = inputs.and_then(|inputs| inputs.docker_config.as_ref());
@@ -204,7 +204,7 @@ fn logs_of_build(case: &ReconcileCase<'_>, job: &str) -> String {
     format!("{logs} --all-containers")
 }
 
-/// Returns the step that creates the credentials for a build of `plan` in another namespace.
+/// Returns the step that creates the build Secret: the credentials for a build of `plan` in another namespace.
 fn lend(case: &ReconcileCase<'_>, plan: &ImagePlan) -> Option<Step> {
     let job = names::build_job(&plan.tag);
     let lends = case.settings.lends(case.tf);
@@ -212,13 +212,14 @@ fn lend(case: &ReconcileCase<'_>, plan: &ImagePlan) -> Option<Step> {
     Some(Step::CreateBuildSecret(Box::new(lent.flatten()?)))
 }
 
-/// Deletes build Secrets as soon as the build has ended, independent of whether the image is still needed.
+/// Returns the steps that delete the build Secrets of ended builds, also if the image is no longer needed.
 pub(crate) fn taken_back(seen: &Seen) -> impl Iterator<Item = Step> {
     let over = seen.lent.iter().filter(|lent| lent.over);
     over.map(|lent| Step::DeleteBuildSecret(Box::new(lent.clone())))
 }
 
-/// Refuses `containerRegistry.serviceAccountName` for builds in another namespace: every resource could use every account there.
+/// Refuses `containerRegistry.serviceAccountName` for builds in another namespace, because every resource could use every ServiceAccount of
+/// that namespace.
 fn no_identity(tf: &Terraform, settings: &Settings) -> Option<Summary> {
     let account = tf.spec.container_registry.service_account_name.as_ref()?;
     settings.lends(tf).then(|| {
@@ -238,7 +239,7 @@ fn building(logs: &str) -> Summary {
     Summary::busy(State::Building, Reason::Building, message)
 }
 
-/// Handles `failure` of `build`: counts it once, and deletes the Job when its retry is due.
+/// Handles `failure` of `build`: counts it once, and deletes the Job when the retry is due.
 fn broken(
     case: &ReconcileCase<'_>,
     plan: &ImagePlan,
@@ -358,7 +359,7 @@ fn begin(case: &ReconcileCase<'_>, source: &SourceSeen, plan: &ImagePlan) -> Ima
     };
     let job = build_job::job(tf, &build, case.settings);
     let name = job.metadata.name.clone().unwrap_or_default();
-    // The swap fails for a stale record, which may lack the failure of an earlier build.
+    // A stale record may lack the failure of an earlier build. The swap fails if the observed record is stale.
     let history = start_run::with_claim(case.history.clone(), &steps);
     steps.push(Step::SwapRecord(Box::new(Swap {
         history: (history.cache != case.history.cache).then_some(history),
@@ -374,14 +375,15 @@ fn begin(case: &ReconcileCase<'_>, source: &SourceSeen, plan: &ImagePlan) -> Ima
     }))
 }
 
-/// Whether the build pod mounts the cache volume, which is in the namespace of the resource.
+/// Whether the build pod mounts the cache volume. Only a pod in the namespace of the resource can mount it.
 fn has_cache(case: &ReconcileCase<'_>) -> bool {
     let is_there = !case.settings.lends(case.tf);
     let waits = case.current.number > 0;
     is_there && start_run::has_cache(case.tf, case.seen, &case.history, waits)
 }
 
-/// Creates the cache claim and pull secret of a build in the namespace of its resource.
+/// Returns the steps that create the PersistentVolumeClaim of the cache volume and the pull secret, for a build in the namespace of its
+/// resource.
 fn surroundings(case: &ReconcileCase<'_>) -> Vec<Step> {
     let mut steps = start_run::cache(case.tf, case.seen, &case.history);
     let inputs = case.seen.inputs.as_ref().ok();

@@ -47,15 +47,15 @@ pub(crate) fn decide(tf: &Terraform, seen: &Seen, settings: &Settings, now: Time
     }
 }
 
-/// Returns the decision for a deleted resource without the finalizer, kept alive by other finalizers. Nothing is left to do.
+/// Returns the decision for a deleted resource that has only finalizers of other controllers. The operator writes status only.
 fn let_go(tf: &Terraform, seen: &Seen, now: Timestamp) -> Decision {
     let message = "nothing to destroy; other finalizers remain";
     let gone = Summary::busy(State::Destroying, Reason::Destroyed, message);
     decision(tf, seen, Vec::new(), &gone, now)
 }
 
-/// Adds the finalizer and sets annotation [`KEPT`](alustan_api::KEPT), which a copy or a backup may have from another resource. Then
-/// creates the run record.
+/// Adds the finalizer, and sets annotation [`KEPT`](alustan_api::KEPT) to the uid of `tf`; a copy or a restored resource has the uid of
+/// another resource in it. Then creates the run record.
 pub(crate) fn begin(tf: &Terraform, seen: &Seen, now: Timestamp) -> Decision {
     let history = History {
         reconcile_at: facts::requested(tf),
@@ -99,11 +99,11 @@ pub(crate) fn begin(tf: &Terraform, seen: &Seen, now: Timestamp) -> Decision {
     decision(tf, seen, steps, &situation, now)
 }
 
-/// Whether it is unknown if anything was applied for the deleted `tf`: it is no copy, no status, pin or Job exists, and annotation
-/// [`KEPT`](alustan_api::KEPT) is not its own uid, so the finalizer may come from an earlier resource.
+/// Whether `tf` is deleted and it is unknown whether anything was applied: `tf` is not a copy, has no status, pin or Job, and annotation
+/// [`KEPT`](alustan_api::KEPT) is not its uid, so the finalizer may come from an earlier resource.
 fn is_unknown(tf: &Terraform, seen: &Seen) -> bool {
     let deleting = tf.metadata.deletion_timestamp.is_some();
-    // With the annotation of an earlier resource, the status may only say that a restore is required.
+    // If the annotation has the uid of an earlier resource, the status proves no run: it may only report that a restore is required.
     let has_status = tf.status.is_some() && restore::other_uid(tf).is_none();
     let told = has_status || seen.pin.is_some() || !seen.jobs.is_empty();
     deleting && !has_own_uid(tf) && !seen.is_copy && !told
@@ -114,7 +114,7 @@ fn has_own_uid(tf: &Terraform) -> bool {
     tf.annotations().get(alustan_api::KEPT) == tf.metadata.uid.as_ref()
 }
 
-/// Whether the state after earlier runs may be in Secrets, from the pin; `true` without a pin.
+/// Whether earlier runs may have created state Secrets: the pin has the `managed` backend, or does not exist.
 fn was_managed(seen: &Seen) -> bool {
     let pin = seen.pin.as_ref();
     pin.is_none_or(|pin| pin.inputs.backend.managed.is_some())
@@ -128,8 +128,8 @@ fn last_known_run(tf: &Terraform, seen: &Seen) -> i64 {
     job.max(pin).max(status).unwrap_or_default()
 }
 
-/// Returns the decision if the record was deleted during a run. No other run starts, and nothing that the run needs is deleted. An
-/// abandoned run is ended within its grace period.
+/// Returns the decision if the run record was deleted during a run. No other run starts, and no object that the run needs is deleted. If
+/// the resource is abandoned, the Job is deleted, and its pod ends within its grace period.
 fn running(tf: &Terraform, seen: &Seen, job: &OwnJob, now: Timestamp) -> Decision {
     let deleting = tf.metadata.deletion_timestamp.is_some();
     let mut steps = Vec::new();
@@ -164,8 +164,8 @@ fn running(tf: &Terraform, seen: &Seen, job: &OwnJob, now: Timestamp) -> Decisio
     )
 }
 
-/// Returns the decision for a deleted resource with neither record nor pin. Status or Jobs show whether anything was applied: destroy
-/// clears status, and clean-up deletes Jobs before the record.
+/// Returns the decision for a deleted resource with neither record nor pin. Status and Jobs show whether anything was applied: after a
+/// destroy, status no longer contains an apply, and clean-up deletes the Jobs before the run record.
 fn nothing_left(tf: &Terraform, seen: &Seen, nothing: NothingLeft, now: Timestamp) -> Decision {
     let applied = facts::says_attempted(tf) || !seen.jobs.is_empty();
     let abandoned = leaves_everything(tf);

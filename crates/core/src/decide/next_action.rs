@@ -24,12 +24,12 @@ pub(crate) enum NextAction {
 }
 
 impl ReconcileCase<'_> {
-    /// Returns the pending plan for `hash`.
+    /// Returns the pending plan for config hash `hash`.
     fn pending(&self, hash: &str) -> Option<&PendingPlan> {
         approval::pending(self.tf, &self.history, hash, false)
     }
 
-    /// Returns the pending plan for `hash` if it is approved.
+    /// Returns the pending plan for config hash `hash` if it is approved.
     pub(crate) fn approved(&self, hash: &str) -> Option<&PendingPlan> {
         let pending = self.pending(hash);
         pending.filter(|plan| approval::is_approved(self.tf, plan))
@@ -83,7 +83,7 @@ impl ReconcileCase<'_> {
         }
     }
 
-    /// Returns the wait after a failure of `hash`: backoff, or exhausted retry budget.
+    /// Returns the wait after a failed run with config hash `hash`: backoff, or exhausted retry budget. `None` if a retry is due.
     fn after_failure(&self, hash: &str) -> Option<NextAction> {
         let (failures, retry) = (&self.history.failures, &self.tf.spec.retry);
         let see = || self.last_logs();
@@ -111,8 +111,8 @@ impl ReconcileCase<'_> {
         self.history.drift.is_some() && self.history.undone.count >= CORRECTIONS
     }
 
-    /// Returns the trigger if results of the apply are missing: pin or published outputs. Only with `driftDetection.mode: Correct`, because
-    /// only an apply restores them, and that also corrects drift.
+    /// Returns the trigger of an apply that restores the missing pin or missing published outputs. `None` unless `driftDetection.mode` is
+    /// `Correct`, because the apply also corrects drift.
     fn missing(&self, applied: &Applied) -> Option<Trigger> {
         if self.misses_pin() {
             return Some(Trigger::Pin);
@@ -130,7 +130,7 @@ impl ReconcileCase<'_> {
         self.seen.pin.is_none() && self.tf.spec.drift_detection.mode == DriftMode::Correct
     }
 
-    /// Returns a run for a change. Inputs that keep changing are rate-limited.
+    /// Returns the run for a change of the configuration, or the wait for it: runs for inputs that keep changing are rate-limited.
     fn changed(&self, kind: RunKind, source: &SourceSeen, config: &Config) -> NextAction {
         let trigger = self.change(source, config);
         let runs = &self.history.input_runs;
@@ -173,7 +173,7 @@ impl ReconcileCase<'_> {
         }
     }
 
-    /// Waits for the next drift check, or starts it if it is due.
+    /// Returns the next drift check if it is due, otherwise the wait for it.
     fn rest(&self) -> NextAction {
         let drift = &self.tf.spec.drift_detection;
         if drift.mode == DriftMode::Ignore {
@@ -227,7 +227,7 @@ impl ReconcileCase<'_> {
         Summary::ready(State::Drifted, Reason::Drifted, message)
     }
 
-    /// Source of a migrated state, as the end of a message.
+    /// Returns the end of a message: the location from which the state was copied.
     fn moved_from(&self) -> String {
         let last = self.history.reports.first();
         let from = last.and_then(|report| report.moved_from.as_ref());
@@ -236,7 +236,7 @@ impl ReconcileCase<'_> {
         })
     }
 
-    /// Variables of the spec that the module does not declare, as the end of a message.
+    /// Returns the end of a message: variables of the spec that the module does not declare.
     fn ignored_variables(&self) -> String {
         let last = self.history.reports.first();
         let undeclared = last.map_or(&[][..], |report| &report.undeclared);
@@ -258,7 +258,8 @@ impl ReconcileCase<'_> {
         )
     }
 
-    /// Whether a run only checks or corrects an applied configuration, without a failure since. Such a run does not change `Ready`.
+    /// Whether a run only checks or corrects the configuration `hash`, which is applied ([`Self::is_applied`]). Such a run does not change
+    /// condition `Ready`.
     pub(crate) fn is_quiet(&self, kind: RunKind, trigger: &Trigger, hash: &str) -> bool {
         let about_drift = matches!(
             trigger,
@@ -267,12 +268,13 @@ impl ReconcileCase<'_> {
         (kind == RunKind::Drift || about_drift) && self.is_applied(hash)
     }
 
-    /// Whether `hash` is applied without a later failure.
+    /// Whether the last apply had config hash `hash`, and no run with this hash has failed since.
     pub(crate) fn is_applied(&self, hash: &str) -> bool {
         self.applied(hash).is_some() && !self.has_failed(hash)
     }
 
-    /// Returns the last apply if it was of `hash`. `None` after a later apply that failed half-way, which may have changed anything.
+    /// Returns the last apply if it had config hash `hash`. `None` after a later apply that did not complete, because its changes are
+    /// unknown.
     fn applied(&self, hash: &str) -> Option<&Applied> {
         self.history
             .applied
@@ -285,7 +287,7 @@ impl ReconcileCase<'_> {
         failures.of == self.subject(hash) && failures.at.is_some()
     }
 
-    /// Returns the key of the failure counter of `hash`: that of its runs, or of the publication of its outputs.
+    /// Returns the key of the failure counter for config hash `hash`: the key for runs, or for the publication of outputs.
     fn subject(&self, hash: &str) -> String {
         let run = approval::subject(hash, &approval::judged_by(self.tf, false));
         let outputs = publish_outputs::subject(&run, self.tf);
@@ -297,8 +299,8 @@ impl ReconcileCase<'_> {
     }
 }
 
-/// Returns the time of the next drift check after `checked`. Each resource has a fixed offset within the interval. A check follows the last
-/// comparison by at least half an interval.
+/// Returns the time of the next drift check. Each resource has a fixed offset within the interval. The time is at least half an interval
+/// after `checked`, the time of the last comparison with the real objects.
 fn next_look(checked: Timestamp, interval: std::time::Duration, uid: &str) -> Timestamp {
     let interval = i64::try_from(interval.as_millis())
         .unwrap_or(i64::MAX)

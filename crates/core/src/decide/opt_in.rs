@@ -1,4 +1,4 @@
-//! Changes that may damage a state and need an opt-in in the spec: another engine, an older engine version, another place of the state
+//! Changes that may damage a state and need an opt-in in the spec: another engine, an older engine version, another location of the state
 //! (rule 11).
 
 use alustan_api::run::{BackendInputs, Failures, PinnedImage, RunInputs};
@@ -33,7 +33,7 @@ pub(crate) fn engine_too_old(base: &PinnedImage, backend: &BackendInputs) -> Opt
     })
 }
 
-/// Whether the last of `failures` needed an opt-in that `tf` has now.
+/// Whether the last failure required an opt-in that the spec of `tf` has now.
 pub(crate) fn is_given(tf: &Terraform, failures: &Failures) -> bool {
     match Reason::from_stored(&failures.reason) {
         Some(Reason::EngineChangeNotAllowed) => may_switch(tf),
@@ -64,11 +64,12 @@ impl ReconcileCase<'_> {
         Some(Summary::stalled(Reason::EngineChangeNotAllowed, message))
     }
 
-    /// Adds the opt-ins and their context to `inputs`, for the checks of the runner.
+    /// Adds to `inputs`, for the checks of the runner: the engine of the last apply unless a switch is allowed, the time of a restore, and
+    /// the backend from which to migrate the state.
     ///
     /// # Errors
     ///
-    /// Fails if the state would move without `spec.backend.migrate`.
+    /// Fails if the location of the state has changed without `spec.backend.migrate`.
     pub(crate) fn give_leave(&self, inputs: &mut RunInputs) -> Result<(), Summary> {
         let before = self.history.engine.clone();
         inputs.engine_before = before.filter(|_| !may_switch(self.tf));

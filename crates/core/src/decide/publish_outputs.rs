@@ -49,7 +49,7 @@ pub(crate) fn hand_on(
     Ok(objects.into_iter().map(ensure).collect())
 }
 
-/// Deletes objects of `before` that `now` does not contain.
+/// Returns the steps that delete the objects that `before` names and `now` does not.
 pub(crate) fn left_behind(before: &PublishedOutputs, now: &PublishedOutputs) -> Vec<Step> {
     let secret = (before.secret != now.secret).then(|| before.secret.clone());
     let config_map = before.config_map.clone();
@@ -61,7 +61,8 @@ pub(crate) fn left_behind(before: &PublishedOutputs, now: &PublishedOutputs) -> 
     left.map(Step::DeleteOutputs).collect()
 }
 
-/// Returns the key of the failure counter of the publication after a run for `subject`. A changed `spec.outputs` starts a new counter.
+/// Returns the key of the failure counter for the publication of outputs. `subject`: key of the run. A change of `spec.outputs` starts a
+/// new counter.
 pub(crate) fn subject(subject: &str, tf: &Terraform) -> String {
     let wanted = digest::plain(&outputs::wanted(tf));
     let wanted: String = wanted.chars().take(12).collect();

@@ -10,8 +10,9 @@ use crate::observed::SourceSeen;
 const SINCE: u32 = 5;
 
 impl ReconcileCase<'_> {
-    /// Rewrites config hashes of an earlier operator if only the formula changed, so that an upgrade applies nothing. Writes them at once:
-    /// after an edit of the spec, they would be indistinguishable from hashes of another configuration.
+    /// Replaces config hashes of an earlier operator version if only their formula has changed, so that an upgrade of the operator starts
+    /// no apply. Writes the new hashes at once, because after a change of the spec an old hash looks like the hash of another
+    /// configuration.
     pub(crate) fn renew_hashes(&mut self, source: &SourceSeen, wanted: &Wanted) {
         let observed = self
             .tf

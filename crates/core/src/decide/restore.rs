@@ -1,5 +1,6 @@
-//! Restore from a backup: binds the run record of an earlier resource of the same name to a new uid. Keeps run numbers, engine, and facts
-//! about the state. Derives runs, approvals, inputs, images and accounts again.
+//! Restore from a backup: assigns the run record of an earlier resource of the same name to a new resource. Keeps run numbers, engine, and
+//! data about the state. Runs, approvals, inputs, images and ServiceAccounts are not restored; the operator derives them from the new
+//! resource.
 
 use alustan_api::report::UnsavedPlace;
 use alustan_api::run::{History, Restored, RunKind, RunPhase, RunRecord, UnsavedState};
@@ -19,17 +20,17 @@ use crate::step::{Object, Step, TakeOver};
 /// Maximum run number that is restored, so that later numbers do not overflow.
 const MAX_NUMBER: i64 = i64::MAX / 2;
 
-/// A run record for a new uid.
+/// Run record of an earlier resource, converted for a new resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rebound {
     /// The record, without a run.
     pub record: RunRecord,
-    /// Number of the run that had not ended and may have changed real objects.
+    /// Number of the run that had not ended at the time of the backup and may have changed real objects.
     pub open_run: Option<i64>,
 }
 
-/// Binds the record `own` of an earlier resource to a new uid. An unfinished apply or destroy counts as applying, even if the backup has an
-/// earlier phase of it.
+/// Converts the run record `own` of an earlier resource for a new resource. `told`: progress in its run report. An unfinished apply or
+/// destroy counts as applying, even if the backup has an earlier phase of the run.
 pub fn rebound(own: &RunRecord, told: &Told) -> Rebound {
     let found = progress::believed(own, told, true);
     let number = found.number.clamp(0, MAX_NUMBER);
@@ -62,7 +63,7 @@ pub fn how_to_restore(tf: &Terraform) -> String {
     format!("kubectl alustan restore {} -n {namespace}", tf.name_any())
 }
 
-/// Returns `tf` with `approval.mode: Manual` until the first apply after a restore.
+/// Returns a copy of `tf` with `approval.mode: Manual` until the first apply after a restore. Otherwise `None`.
 pub(crate) fn asking(tf: &Terraform, history: &History) -> Option<Terraform> {
     is_first_plan(history).then(|| {
         let mut tf = tf.clone();
@@ -100,13 +101,13 @@ fn is_requested(tf: &Terraform, left: &LeftBehind) -> bool {
     left.restore_to.is_some() && left.restore_to == tf.metadata.uid
 }
 
-/// Whether the record `left` is bound to `tf`, now or after pods of earlier runs have ended.
+/// Whether a restore is in progress: the record `left` is assigned to `tf` now, or once the pods of earlier runs have ended.
 fn is_under_way(tf: &Terraform, left: &LeftBehind) -> bool {
     is_requested(tf, left) && left.owner.is_none() && left.record.is_some()
 }
 
-/// Returns steps and summary of `tf`, deleted while it waits for a restore. It owns nothing: nothing is destroyed, and the Secrets of the
-/// earlier resource are kept. `None` if the restore is under way: destroy follows it.
+/// Returns steps and summary if `tf` is deleted before its restore. `tf` owns no objects: nothing is destroyed, and the Secrets of the
+/// earlier resource are kept. `None` if the restore is in progress; destroy runs after it.
 pub(crate) fn let_go(tf: &Terraform, left: &LeftBehind) -> Option<(Vec<Step>, Summary)> {
     let message = format!(
         "the resource was deleted before its restore: Secret {} and the managed objects are kept. \
@@ -202,7 +203,7 @@ pub(crate) fn take_over(
     (steps, Summary::busy(state, Reason::Restored, message))
 }
 
-/// Returns the state that run `number` may have kept on the cache volume after the backup.
+/// Returns the unsaved state that run `number` may have written to the cache volume after the backup.
 const fn interrupted(number: i64) -> UnsavedState {
     UnsavedState {
         run: number,
@@ -216,7 +217,8 @@ pub fn other_uid(tf: &Terraform) -> Option<&str> {
     (Some(kept) != tf.metadata.uid.as_ref()).then_some(kept)
 }
 
-/// Returns the summary of `tf` if it comes from a backup and its Secrets are missing. A copy of an existing resource owns no Secrets.
+/// Returns the summary of `tf` if it comes from a backup and its Secrets are missing. `None` for a copy of an existing resource, which has
+/// no Secrets.
 pub(crate) fn without_secrets(tf: &Terraform, seen: &Seen, now: Timestamp) -> Option<Summary> {
     let is_known = seen.pin.is_some() || !seen.jobs.is_empty();
     let (name, namespace) = (tf.name_any(), tf.namespace().unwrap_or_default());
@@ -237,7 +239,7 @@ pub(crate) fn without_secrets(tf: &Terraform, seen: &Seen, now: Timestamp) -> Op
     })
 }
 
-/// Reasons against a restore that need action by a user.
+/// Obstacle to a restore that a user must resolve.
 #[derive(Clone, Copy)]
 enum Obstacle {
     /// The restore is not requested, or the record does not exist.

@@ -20,7 +20,7 @@ pub enum Verdict {
     Stalled,
 }
 
-/// Returns the decision for `of` (config hash or image tag) at `now`.
+/// Returns the decision about a retry at `now`. `of`: key of the failure counter. Failures with another key do not count.
 pub fn verdict(failures: &Failures, of: &str, retry: &Retry, now: Timestamp) -> Verdict {
     let Some(at) = failures.at.filter(|_| failures.of == of) else {
         return Verdict::Go;

@@ -16,7 +16,8 @@ use crate::model::config_hash::Config;
 use crate::model::{facts, orphans};
 use crate::observed::{FoundInput, InputsSeen, Seen, SourceSeen, VariablesSeen};
 
-/// State slots besides the one in the Secret of the pointer: for the current version, the previous one, and the next.
+/// Number of state slots besides the slot in the pointer Secret. Together, they store the current, the previous and the next version of the
+/// state.
 const SLOTS: u32 = 2;
 
 /// Returns the inputs of a run of `tf` at `source`. `found`: values of `spec.variablesFrom`. `slots`: number of state slots. `max_timeout`:
@@ -99,14 +100,15 @@ pub(crate) fn backend(
     )
 }
 
-/// Returns the type of the module's own backend, as recorded in `known`; a placeholder if the type is not recorded.
+/// Returns the type of the backend block in the module, from `known`; a placeholder if `known` has no type. `None` if the operator writes
+/// the block.
 pub(crate) fn module_backend(known: &BackendInputs) -> Option<&str> {
     let own = known.kind.as_deref().unwrap_or("of the module's own");
     (!known.write_block).then_some(own)
 }
 
-/// Returns the number of state slots of the next run after `record`. The first run uses the Secret of the pointer alone, and requests slots
-/// if the state does not fit.
+/// Returns the number of state slots of the next run after `record`. The first run uses the pointer Secret alone, and requests slots if the
+/// state does not fit in it.
 pub fn slots(record: &RunRecord) -> u32 {
     if record.state_made {
         record.slots_wanted.max(SLOTS)

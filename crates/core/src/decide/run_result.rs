@@ -37,8 +37,8 @@ pub struct RecordedResult {
     pub outputs: bool,
 }
 
-/// Records the report of the current run: that of the runner, or a synthetic one if the pod ended without a report. `None` if no report is
-/// due.
+/// Records the report of the current run in the history: the report of the runner, or a synthetic report if the pod ended without one.
+/// `None` if the run has not ended or is already recorded.
 pub fn record_result(tf: &Terraform, seen: &Seen, now: Timestamp) -> Option<RecordedResult> {
     let current = seen.record.as_ref()?;
     let run = open_run(&current.record)?;
@@ -70,7 +70,7 @@ pub fn record_result(tf: &Terraform, seen: &Seen, now: Timestamp) -> Option<Reco
             Ok(objects) => {
                 let (now, before) = (outputs::wanted(tf), &current.history.applied);
                 let before = before.as_ref().and_then(|it| it.handed_on.as_ref());
-                // The swap fails for a stale record, whose outputs were published before.
+                // The swap fails if the observed record is stale, so that outdated outputs are not published again.
                 let guard = Swap::unchanged(&current.record);
                 steps.push(Step::SwapRecord(Box::new(guard)));
                 steps.extend(objects);
@@ -129,8 +129,8 @@ fn address(tf: &Terraform, backend: &BackendInputs, told: Option<String>) -> Opt
     }
 }
 
-/// Returns the writes before a run without a report is recorded. They fail if the observation is stale: the run may have reported since, or
-/// still be active.
+/// Returns the writes that precede the record of a synthetic report. They fail if the observation is stale, because the run may have
+/// reported since or may still be active.
 fn closing(record: &RunRecord, run: &RunSpec) -> Vec<Step> {
     if !progress::has_own_report(run) {
         return Vec::new();
@@ -205,7 +205,8 @@ fn lost(
     })
 }
 
-/// Returns the failure of a lost pod. Out of memory uses the retry budget, because a retry fails again. Any other loss is transient.
+/// Returns the failure of a run whose pod ended without a report. Out of memory uses the retry budget, because a retry would fail again.
+/// Any other cause is a transient failure.
 fn loss(record: &RunRecord, run: &RunSpec, job: Option<&JobSeen>) -> Failure {
     let how = job
         .and_then(|job| job.ended.as_deref())
@@ -260,7 +261,7 @@ pub(crate) fn cache_after(
     }
 }
 
-/// Returns the architecture of `run` if the run has a result, which proves that image and node exist.
+/// Returns the architecture of `run` if the run has a result, which proves that an image and a node of this architecture exist.
 fn architecture_with(report: &RunReport, run: &RunSpec, half_way: bool) -> Option<Architecture> {
     let is_void = matches!(report.result, RunResult::Failed | RunResult::Cancelled);
     (half_way || !is_void).then_some(run.architecture)
@@ -371,7 +372,7 @@ fn fold(
     next
 }
 
-/// Drops the oldest reports beyond [`REPORTS`]. Keeps those of the drift and the pending plan.
+/// Drops the oldest reports beyond [`REPORTS`]. Keeps the reports of the run that found drift and of the run with the pending plan.
 fn drop_old_reports(history: &mut History) {
     let told = [
         history.drift.as_ref().map(|drift| drift.run),
@@ -386,7 +387,7 @@ fn drop_old_reports(history: &mut History) {
     }
 }
 
-/// Returns the correction history after a successful apply. The drift check after a correction verifies it (rule 7).
+/// Returns the correction history after a successful apply. The next drift check verifies a correction (rule 7).
 fn corrected(history: &History, run: &RunSpec, report: &RunReport) -> CorrectionHistory {
     let same = history.applied.as_ref().map(|it| &it.config_hash) == Some(&run.config_hash);
     let correction = history.drift.is_some() && same && report.result == RunResult::Done;
@@ -430,8 +431,8 @@ fn digest(report: &RunReport) -> Option<&String> {
     Some(&report.changes.as_ref()?.digest)
 }
 
-/// Whether a drift check found the same differences as the previous one. Only the latest of them is kept, so that runs with changes stay in
-/// the history.
+/// Whether a drift check found the same differences as the previous one. Only the latest such report is kept, so that reports of runs with
+/// changes stay in the history.
 fn is_repeated(last: Option<&RunReport>, report: &RunReport) -> bool {
     last.is_some_and(|last| {
         (last.kind, last.result) == (RunKind::Drift, RunResult::Changes)
@@ -440,7 +441,8 @@ fn is_repeated(last: Option<&RunReport>, report: &RunReport) -> bool {
     })
 }
 
-/// Adds a failure of `of` to the counter. Transient failures do not use the retry budget. A failure that only a user can fix exhausts it.
+/// Adds a failure to the counter with key `of`. Transient failures do not use the retry budget. A failure that only a user can fix exhausts
+/// the budget.
 pub fn count(
     failures: &Failures,
     of: &str,

@@ -1,4 +1,4 @@
-//! Writes that start a run or complete its objects.
+//! Writes that start a run or create its missing objects.
 
 use alustan_api::run::{
     CacheVolume, Failures, History, PROTOCOL, Pin, PinnedImage, RunInputs, RunKind, RunPhase,
@@ -55,9 +55,9 @@ pub struct RunRequest {
 }
 
 impl RunRequest {
-    /// Returns the writes that start the run, and its run record. Order: objects of the pod, swap of the record, report, pin, Job. The swap
-    /// makes the run the only one of its number. The pin follows it, so that a stale reconcile cannot replace the pin of an active run. The
-    /// pin precedes the Job, so that nothing is applied without it.
+    /// Returns the writes that start the run, and its run record. Order: objects that the pod needs, run record, report, pin, Job. The
+    /// compare-and-swap of the run record ensures that only one run gets the number. The pin follows the run record, so that a stale
+    /// reconcile cannot replace the pin of an active run. The pin precedes the Job, so that nothing is applied without a pin.
     pub(crate) fn steps(&self, case: &ReconcileCase<'_>) -> (Vec<Step>, RunRecord) {
         let ReconcileCase {
             tf,
@@ -136,9 +136,9 @@ impl RunRequest {
         (steps, next)
     }
 
-    /// Whether the pod mounts the cache volume. A destroy does not wait for a new volume, but mounts an existing one: it may hold the
-    /// approved plan and an unsaved state, and its plugin cache has the providers that the image lacks. If the pod does not start with the
-    /// volume, the next attempt of the destroy runs without it, unless the volume holds the only copy of a state.
+    /// Whether the pod mounts the cache volume. A destroy does not wait for a new volume, but mounts an existing one: the volume may
+    /// contain the approved plan and an unsaved state, and its provider cache has the providers that the image lacks. If the pod does not
+    /// start with the volume, the next attempt of the destroy runs without it, unless the volume holds the only copy of a state.
     fn has_cache(&self, tf: &Terraform, seen: &Seen, history: &History) -> bool {
         let first = self.kind == RunKind::Apply && self.trigger == Trigger::Created;
         let destroys = self.inputs.approval.destroy;
@@ -154,7 +154,7 @@ impl RunRequest {
     }
 }
 
-/// Returns `history` after `steps`: a replaced claim is usable.
+/// Returns `history` after `steps`: the cache volume counts as usable if a step replaces its PersistentVolumeClaim.
 pub(crate) fn with_claim(history: History, steps: &[Step]) -> History {
     if steps.iter().any(|step| matches!(step, Step::DeleteClaim)) {
         return History {
@@ -172,15 +172,15 @@ fn trace_id(key: &[u8], tf: &Terraform, number: i64, now: Timestamp) -> String {
     id
 }
 
-/// Returns the pods of earlier runs, which end before the next run starts.
+/// Returns the names of pods of earlier runs. These pods have ended when the next run starts.
 fn earlier_pods(previous: &RunRecord) -> Vec<String> {
     let last = previous.claimed_by.iter().map(|claim| claim.pod.clone());
     let pods = last.chain(previous.earlier_pods.iter().cloned());
     pods.take(EARLIER_PODS).collect()
 }
 
-/// Returns the step that writes the pin, for the destroy of objects that the run of `record` may create. The pin of the last apply stays in
-/// it until this run begins to apply.
+/// Returns the step that writes the pin, with which destroy removes the objects that the run of `record` may create. The new pin contains
+/// the pin of the last apply, which is used until this run begins to apply.
 fn pin(
     tf: &Terraform,
     seen: &Seen,
@@ -214,7 +214,7 @@ fn pin(
         revision: run.revision.clone(),
         context: run.context.clone(),
         inputs: RunInputs {
-            // Needed only until the state is copied.
+            // Not in the pin: needed only until the state is copied.
             migrate: None,
             ..inputs.clone()
         },
@@ -236,8 +236,8 @@ fn pinned_spec(tf: &Terraform) -> Value {
     serde_json::to_value(spec).unwrap_or_default()
 }
 
-/// Applies all objects that a runner pod needs before each run, so that deleted ones are restored. Exception: the pointer of the managed
-/// state. An empty pointer in place of a lost one would cause the creation of every real object again.
+/// Returns the steps that apply all objects that a runner pod needs. Each run repeats them, so that deleted objects are restored.
+/// Exception: a lost pointer of a managed state is not replaced, because with an empty pointer a run would create all real objects again.
 fn surroundings(
     tf: &Terraform,
     seen: &Seen,
@@ -284,8 +284,8 @@ fn surroundings(
     steps
 }
 
-/// Creates the claim of the cache volume. Replaces it if its volume is lost or pods do not start with it. Its content is reproducible (rule
-/// 2), unless it holds a state.
+/// Returns the steps that create the PersistentVolumeClaim of the cache volume, or replace it if its volume is lost or pods do not start
+/// with it. Its content is reproducible (rule 2); a volume with a state is not replaced.
 pub(crate) fn cache(tf: &Terraform, seen: &Seen, history: &History) -> Vec<Step> {
     let claim = cache_pvc::claim(tf).map(Box::new).map(Object::Claim);
     let usability = state_volume::usability(seen, history);
@@ -319,8 +319,8 @@ fn ensure(object: Object) -> Step {
     Step::Ensure(Box::new(object))
 }
 
-/// Whether a pod mounts the cache volume; with `waits`, also one that is not bound yet. A new volume is empty and takes longer to provision
-/// than a build or run takes, so a first apply or a destroy does not wait for it.
+/// Whether a pod mounts the cache volume. `waits`: also a volume whose PersistentVolumeClaim is not bound yet. A new volume is empty and
+/// takes longer to provision than a build or run takes, so a first apply or a destroy does not wait for it.
 pub(crate) fn has_cache(tf: &Terraform, seen: &Seen, history: &History, waits: bool) -> bool {
     let is_suspect = state_volume::usability(seen, history) == CacheVolume::Suspect;
     tf.spec.cache.enabled && !is_suspect && (waits || seen.cache == CacheSeen::Bound)
@@ -355,7 +355,8 @@ fn job(
     Step::CreateJob(Box::new(run_job::job(tf, &parts, settings)))
 }
 
-/// Completes an active run: recreates pin and Job after a crash of the operator, and adds state slots if the state has outgrown its slots.
+/// Returns the steps that create missing objects of an active run: pin and Job after a crash of the operator, and state slots if the state
+/// has outgrown its slots.
 pub fn help(tf: &Terraform, seen: &Seen, settings: &Settings) -> Vec<Step> {
     let Some(current) = &seen.record else {
         return Vec::new();

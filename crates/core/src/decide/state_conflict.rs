@@ -1,5 +1,6 @@
-//! Conflicts of two resources with one state (rule 11). The state belongs to the resource that applied to it, else to the older one. A
-//! reported address never outranks an address in a spec, and counts in its own namespace only: module code can report any address.
+//! Conflicts of two resources with one state (rule 11). The state belongs to the resource that applied to it, else to the older one. An
+//! address from a run report never has precedence over an address in a spec, and counts in its own namespace only, because module code can
+//! report any address.
 
 use alustan_api::report::Failure;
 use alustan_api::run::Pin;
@@ -15,7 +16,7 @@ pub fn address(tf: &Terraform) -> Option<String> {
         .filter(|it| is_shared(it))
 }
 
-/// Returns the address of the state of the deleted `tf` from its pin. The spec may have another backend since.
+/// Returns the address of the state of the deleted `tf` from its pin. The backend in the spec may have changed since the last apply.
 fn pinned(tf: &Terraform, pin: &Pin) -> Option<String> {
     let backend = &pin.inputs.backend;
     if backend.managed.is_some() {
@@ -41,7 +42,7 @@ fn described(tf: &Terraform) -> Option<String> {
     alustan_backends::described(tf.spec.backend.as_ref()?, owner)
 }
 
-/// Returns the address of the state that `tf` uses. For a deleted resource, that in `pin`.
+/// Returns the address of the state that `tf` uses: for a deleted resource, the address in `pin`; otherwise [`address`].
 pub fn in_use(tf: &Terraform, pin: Option<&Pin>) -> Option<String> {
     let deleted = tf.metadata.deletion_timestamp.is_some();
     match pin.filter(|_| deleted) {

@@ -1,4 +1,5 @@
-//! States on the cache volume, by configuration or because a run could not save its state (rule 2). Such a volume is not reproducible.
+//! States on the cache volume, by configuration or because a run could not save its state (rule 2). The content of such a volume is not
+//! reproducible.
 
 use alustan_api::report::{RunReport, RunResult, UnsavedPlace};
 use alustan_api::run::{
@@ -12,8 +13,8 @@ use crate::model::case::ReconcileCase;
 use crate::model::summary::Summary;
 use crate::observed::{CacheSeen, Seen, Waiting};
 
-/// Returns the state that is unsaved after a run with this `report`. `before`: that before the run. `has_begun`: whether the run reached
-/// phase `Applying`.
+/// Returns the unsaved state after a run with this `report`. `before`: the unsaved state before the run. `has_begun`: whether the run
+/// reached phase `Applying`.
 pub(crate) fn unsaved_after(
     before: Option<UnsavedState>,
     run: &RunSpec,
@@ -40,7 +41,7 @@ pub(crate) fn unsaved_after(
         .or_else(|| may_hold.then(|| kept(UnsavedPlace::Unknown)))
 }
 
-/// Whether the claim exists and may hold a state that a run could not save.
+/// Whether the PersistentVolumeClaim of the cache volume exists, and the volume may hold a state that a run could not save.
 pub(crate) fn may_hold_unsaved(seen: &Seen, history: &History) -> bool {
     let place = history.unsaved.map(|unsaved| unsaved.place);
     let may_hold = matches!(
@@ -50,7 +51,7 @@ pub(crate) fn may_hold_unsaved(seen: &Seen, history: &History) -> bool {
     seen.cache != CacheSeen::Absent && may_hold
 }
 
-/// Whether the claim exists and holds the only copy of a state.
+/// Whether the PersistentVolumeClaim of the cache volume exists, and the volume holds the only copy of a state.
 pub(crate) fn holds_only_copy(seen: &Seen, history: &History) -> bool {
     let place = history.unsaved.map(|unsaved| unsaved.place);
     seen.cache != CacheSeen::Absent && place == Some(UnsavedPlace::CacheVolume)
@@ -62,7 +63,7 @@ pub(crate) fn is_irreplaceable(seen: &Seen, history: &History) -> bool {
 }
 
 /// Returns whether pods can use the cache volume. A volume with a state, or with the only copy of an unsaved state, counts as usable, so
-/// that pods wait for it. Pods do without a volume that may hold the state of an interrupted run, but it is not replaced.
+/// that pods wait for it. A volume that may hold the state of an interrupted run is not replaced, but pods start without it.
 pub(crate) fn usability(seen: &Seen, history: &History) -> CacheVolume {
     if is_irreplaceable(seen, history) {
         return CacheVolume::Usable;
@@ -78,7 +79,7 @@ pub(crate) fn is_used_by(inputs: &BackendInputs) -> bool {
     address_of(inputs).is_some_and(|address| is_on_the_volume(&address))
 }
 
-/// Whether the state of the last apply is on the cache volume, from record and pin.
+/// Whether the state of the last apply is on the cache volume, according to run record or pin.
 pub(crate) fn holds_state(seen: &Seen) -> bool {
     let record = seen.record.as_ref().map(|it| &it.record);
     is_told(record) || is_pinned(record, seen.pin.as_ref())
@@ -95,7 +96,7 @@ fn is_pinned(record: Option<&RunRecord>, pin: Option<&Pin>) -> bool {
     exists.is_some_and(|pin| is_used_by(&pin.of_what_exists(attempted).inputs.backend))
 }
 
-/// Whether the cache volume may hold the state of `tf` and has to be kept with it.
+/// Whether the cache volume may hold the state of `tf` and must be kept with the state.
 pub(crate) fn may_hold_state(tf: &Terraform, seen: &Seen) -> bool {
     let backend = tf.spec.backend.as_ref();
     let wanted = backend.and_then(|backend| backend.provider);
@@ -103,8 +104,8 @@ pub(crate) fn may_hold_state(tf: &Terraform, seen: &Seen) -> bool {
 }
 
 impl ReconcileCase<'_> {
-    /// Unsaved state on the cache volume for which the pod of `run` waits, and how to continue, as the end of a message. Empty if a run
-    /// without the volume loses nothing.
+    /// Returns the end of a message if the pod of `run` waits for a cache volume that may hold an unsaved state: the state, and how to
+    /// continue. Empty if a run without the volume loses no state.
     pub(crate) fn volume_hint(&self, run: &RunSpec, why: &Waiting) -> String {
         let waits = run.cache
             && [Reason::Unschedulable, Reason::PodNotStarted]
@@ -142,7 +143,7 @@ impl ReconcileCase<'_> {
         }
     }
 
-    /// Returns the summary if the volume with the state is lost. A run with `backend` would start with an empty state: an apply would
+    /// Returns the summary if the cache volume with the state is lost. A run with `backend` would start with an empty state: an apply would
     /// create all objects again, and a destroy would destroy nothing.
     pub(crate) fn volume_lost(&self, backend: &BackendInputs) -> Option<Summary> {
         let gone = matches!(self.seen.cache, CacheSeen::Absent | CacheSeen::Lost);

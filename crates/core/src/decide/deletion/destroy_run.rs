@@ -36,7 +36,7 @@ pub(super) fn by_the_pin(case: &ReconcileCase<'_>) -> Option<RunRequest> {
         config: of_destroy(config),
     };
     let gone = case.history.lost_image.as_ref() == Some(&run.image);
-    // A runner of an earlier operator may write to objects to which it no longer has access.
+    // The Role of the run may not permit the writes of a runner of an earlier protocol version.
     let is_old = pin.protocol != PROTOCOL;
     let recorded = Some(pin.architecture);
     let architecture = case.settings.architecture_of(case.tf, recorded);
@@ -79,7 +79,7 @@ fn of_destroy(config: Config) -> Config {
     }
 }
 
-/// Returns `run` in the base image, which unpacks the context. Unchanged if the context has no known artifact.
+/// Returns `run` in the base image, with the context unpacked in the pod. Unchanged if no artifact of the context is known.
 fn in_base_image(
     case: &ReconcileCase<'_>,
     run: RunRequest,
@@ -100,7 +100,7 @@ fn in_base_image(
     }
 }
 
-/// Whether the repository still has the context of `run`.
+/// Whether the context of `run` is the context of the current commit, so that it can be pushed again.
 pub(super) fn is_in_repository(case: &ReconcileCase<'_>, run: &RunRequest) -> bool {
     let source = case.seen.source.value();
     source.is_some_and(|source| run.context.as_ref() == Some(&source.context))
@@ -118,7 +118,8 @@ pub(super) fn trigger(case: &ReconcileCase<'_>, of: &str) -> Trigger {
     }
 }
 
-/// Returns the inputs of a destroy: live values first, then the pin. A destroy script fixed after the deletion takes effect.
+/// Returns the inputs of a destroy: live values first, then the pin. A destroy script that is fixed after the deletion of the resource
+/// takes effect.
 fn live(case: &ReconcileCase<'_>, pin: &Pin) -> RunInputs {
     let mut inputs = pin.inputs.clone();
     let seen = case.seen.found();
@@ -127,7 +128,7 @@ fn live(case: &ReconcileCase<'_>, pin: &Pin) -> RunInputs {
     inputs.secret_environment.extend(secret.cloned());
     inputs.environment = pin_fallback::environment(case.tf, seen, case.settings);
     inputs.scripts.clone_from(&seen.scripts);
-    // The allow lists must permit an account that differs from that of the pin.
+    // The allow lists must permit a ServiceAccount that differs from the one in the pin.
     if allow_lists::account_refusal(case.tf, &case.seen.allowed, &case.seen.accounts).is_none() {
         inputs.service_account = run_inputs::service_account(case.tf).map(str::to_owned);
     }
@@ -152,7 +153,7 @@ fn judged(case: &ReconcileCase<'_>, inputs: &mut RunInputs) {
     inputs.applied_before = facts::says_applied(case.tf);
 }
 
-/// Returns the live backend if its type and configuration are those of the pin: only then do its credentials match the state.
+/// Returns the live backend if its type and configuration are those of the pin; otherwise its credentials may not match the state.
 fn same_backend(
     case: &ReconcileCase<'_>,
     seen: &InputsSeen,

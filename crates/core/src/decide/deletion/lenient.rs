@@ -1,4 +1,5 @@
-//! Deleted resources that this version of the operator cannot parse: metadata, readable fields, and the pin for the rest (rule 13).
+//! Parses deleted resources that this version of the operator cannot read completely. Uses their metadata and readable fields, and the pin
+//! for the other fields (rule 13).
 
 use alustan_api::run::Pin;
 use alustan_api::{Terraform, TerraformSpec};
@@ -12,8 +13,8 @@ const PROTECTION: &str = "deletionProtection";
 /// Fields that can prevent destroy. If one is unreadable, the resource counts as protected.
 const KEEPS: [&str; 3] = [PROTECTION, "deletionPolicy", "suspend"];
 
-/// Builds a resource from `metadata` and the object `stored` in the API server. Each field of the spec has its live value if that is
-/// readable, else that of the pin. Status is kept if it is readable. `None` if not even a minimal spec parses.
+/// Builds a resource from `metadata` and the object `stored` in the API server. Each field of the spec has its live value if it is
+/// readable, otherwise the value in the pin. Status is kept if it is readable. `None` if not even a minimal spec parses.
 pub fn parse_leniently(
     metadata: ObjectMeta,
     stored: &Value,

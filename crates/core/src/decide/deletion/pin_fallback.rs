@@ -1,5 +1,5 @@
-//! Live values first, then the pin (rule 13). Each value falls back separately, so that destroy works with any subset of the referenced
-//! objects.
+//! Inputs of a destroy: live values, otherwise values in the pin (rule 13). Each value falls back separately, so that destroy works with
+//! any subset of the referenced objects.
 
 use std::collections::BTreeMap;
 
@@ -55,7 +55,8 @@ fn fill_scripts(tf: &Terraform, found: &mut ScriptTexts, pinned: &ScriptTexts) {
     fill(&scripts.destroy, &mut found.destroy, &pinned.destroy);
 }
 
-/// Returns the docker configuration in the `pin` of the last apply, for registry requests of the deleted `tf` without a usable Secret.
+/// Returns the docker configuration in the `pin` of the last apply, for requests to the registry if `tf` is deleted. `None` if the spec
+/// names no registry Secret.
 pub fn docker_config<'a>(
     tf: &Terraform,
     record: Option<&RecordSeen>,
@@ -77,8 +78,8 @@ fn fill_registry(tf: &Terraform, found: &mut InputsSeen, pin: &Pin) {
     }
 }
 
-/// Returns the environment that replaces deleted Secrets. As in any container, later Secrets override earlier ones. Variables from
-/// `settings` override all Secrets.
+/// Returns the environment variables of deleted Secrets in `runner.envFromSecrets`. As with `envFrom` of a container, later Secrets
+/// override earlier ones. Variables from `settings` override all Secrets.
 pub(super) fn environment(
     tf: &Terraform,
     filled: &InputsSeen,
