@@ -1,4 +1,4 @@
-//! Types and wording shared by all decisions. Imports nothing from `decide`.
+//! Types and message texts that the modules of `decide` share. Imports nothing from `decide`.
 
 pub mod admission;
 pub mod allow_list;

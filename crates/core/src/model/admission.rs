@@ -1,6 +1,7 @@
 //! Recognises denials by `ResourceQuota` and `LimitRange` in messages of the API server.
 //!
-//! Only the owner of the namespace can lift such a denial, and no watch reports it: it is shown in status and retried with a backoff.
+//! Only the owner of the namespace can change its quotas and limit ranges, and no watch reports the change: status shows the denial, and
+//! the request is retried with a backoff.
 
 use alustan_api::Reason;
 

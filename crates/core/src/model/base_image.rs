@@ -129,14 +129,15 @@ fn unknown(asked: &str, settings: &Settings) -> Failure {
     )
 }
 
-/// Whether `base` may lack a runner of this protocol. If so, the build adds the runner (rule 4).
+/// Whether `base` may lack a runner of the current protocol version. If so, the build adds the runner (rule 4).
 pub(crate) fn may_lack_runner(base: &PinnedImage, settings: &Settings) -> bool {
     let is_foreign =
         base.asked.is_none() && base.reference != settings.base_image && base.engine.is_none();
     is_foreign || base.protocol != PROTOCOL
 }
 
-/// Whether `base` may lack a runner that executes the steps of this operator's build pods. If so, the pod uses the runner of the operator.
+/// Whether `base` may lack a runner that executes the steps of this operator's build pods. If so, the build pod uses the runner of the
+/// operator image.
 pub(crate) fn may_lack_build_steps(base: &PinnedImage, settings: &Settings) -> bool {
     may_lack_runner(base, settings) || base.build_protocol != Some(BUILD_PROTOCOL)
 }

@@ -1,4 +1,4 @@
-//! The input of one reconciliation, and the target that it compares with the last apply.
+//! Input of a reconcile, and the configuration that it compares with the last apply.
 
 use alustan_api::Terraform;
 use alustan_api::run::{History, PinnedImage, RunInputs, RunRecord};
@@ -17,14 +17,14 @@ use crate::step::Step;
 /// is not allowed for runs.
 pub(crate) const CONFLICT: SignedDuration = SignedDuration::from_mins(1);
 
-/// One reconciliation of one resource.
+/// One reconcile of one resource.
 pub(crate) struct ReconcileCase<'a> {
     pub(crate) tf: &'a Terraform,
     pub(crate) seen: &'a Seen,
     pub(crate) settings: &'a Settings,
     pub(crate) now: Timestamp,
     pub(crate) record: &'a RecordSeen,
-    /// Record and history after `steps`.
+    /// Run record after `steps`. `history` is the history after `steps`.
     pub(crate) current: RunRecord,
     pub(crate) history: History,
     pub(crate) outputs: OutputsSeen,
@@ -40,11 +40,11 @@ pub(crate) fn has_finalizer(tf: &Terraform) -> bool {
 /// The configuration to apply.
 pub(crate) struct Target {
     pub(crate) source: SourceSeen,
-    /// Runner image, or why it is unknown.
+    /// Runner image, or the summary of the cause if it is unknown.
     pub(crate) runner: Result<Runner, Summary>,
     /// Digest of the configuration without referenced objects, see [`Config::own`].
     pub(crate) own: String,
-    /// Inputs, or the missing one. The image can be built without them.
+    /// Inputs of the run, or the summary of the missing input. The image can be built without the inputs.
     pub(crate) wanted: Result<Wanted, Summary>,
 }
 
@@ -62,7 +62,7 @@ pub(crate) struct Wanted {
     pub(crate) config: Config,
 }
 
-/// A resource that waits for its image.
+/// How a resource waits for its image.
 #[derive(Clone, Copy)]
 pub(crate) struct Waits {
     /// Queue class of the run that waits.

@@ -9,7 +9,7 @@ use alustan_api::run::Trigger;
 pub struct Config {
     /// Config hash: digest of all inputs except those with `trigger: false`.
     pub hash: String,
-    /// Digest of all inputs except the values of referenced objects. Covers the references themselves.
+    /// Digest of all inputs except the values of referenced objects. Includes the references themselves.
     pub own: String,
     /// Digests of referenced values, by object.
     pub found: BTreeMap<String, String>,

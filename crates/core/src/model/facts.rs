@@ -32,13 +32,13 @@ pub fn requested(tf: &Terraform) -> Option<String> {
     tf.annotations().get(alustan_api::RECONCILE_AT).cloned()
 }
 
-/// Whether the requested run may also correct drift that is otherwise only reported (annotation `alustan.io/apply-at`).
+/// Whether annotation `alustan.io/apply-at` allows the requested run to correct drift that would otherwise only be reported.
 pub(crate) fn asks_to_apply(tf: &Terraform) -> bool {
     let applies = tf.annotations().get(alustan_api::APPLY_AT).cloned();
     applies.is_some() && applies == requested(tf)
 }
 
-/// Whether the annotation requests a run that has not started yet.
+/// Whether annotation `alustan.io/reconcile-at` requests a run that has not started yet.
 pub fn asked(tf: &Terraform, history: &History) -> bool {
     let requested = requested(tf);
     requested.is_some() && requested != history.reconcile_at
@@ -64,7 +64,7 @@ pub fn open_run(record: &RunRecord) -> Option<&RunSpec> {
         .filter(|_| record.phase < RunPhase::Recorded)
 }
 
-/// Why the spec prevents destroy.
+/// Field of the spec that prevents destroy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kept {
     /// `deletionProtection`: the deletion waits.
@@ -88,7 +88,7 @@ impl Kept {
         }
     }
 
-    /// Returns the end of a message: what follows the current run.
+    /// Returns the end of a message: the effect of the field after the current run.
     pub(crate) fn after_the_run(self) -> &'static str {
         match self {
             Self::Protected => "nothing is destroyed afterwards: spec.deletionProtection is true",

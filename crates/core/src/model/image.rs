@@ -27,7 +27,7 @@ pub struct ImagePlan {
     pub architecture: Architecture,
     /// Whether the build adds the runner, because the base image may lack it (rule 4).
     pub inject: bool,
-    /// Whether the build pod uses the runner of the operator, because that of the base image may not have the same steps.
+    /// Whether the build pod uses the runner of the operator, because the runner of the base image may have other build steps.
     pub inject_into_pod: bool,
     /// Type of the backend that the image is initialised for, so that runs need no `init`.
     pub backend: Option<&'static str>,
@@ -37,14 +37,15 @@ pub struct ImagePlan {
     pub before: Option<String>,
 }
 
-/// Returns why the image of `tf` must not be built as specified.
+/// Returns the failure if the operator does not support or allow the image settings in the spec of `tf`.
 pub fn refusal(tf: &Terraform, settings: &Settings) -> Option<Failure> {
     unlent(tf, settings)
         .or_else(|| forbidden(tf, settings))
         .or_else(|| unsupported(tf, settings))
 }
 
-/// The cloud identity of the operator may also have access to registries of other users.
+/// Refuses the use of the operator's cloud identity for a registry that the settings do not list, because the identity may also have access
+/// to registries of other users.
 fn unlent(tf: &Terraform, settings: &Settings) -> Option<Failure> {
     let registry = &tf.spec.container_registry;
     let (helper, name) = (registry.provider.helper(), &registry.image_name);
@@ -74,7 +75,8 @@ fn forbidden(tf: &Terraform, settings: &Settings) -> Option<Failure> {
     })
 }
 
-/// The CRD schema has the same check; this one covers a CRD older than the operator.
+/// Refuses a Dockerfile with builder kind `Append`. The CRD schema has the same check; this check covers a CRD that is older than the
+/// operator.
 fn unsupported(tf: &Terraform, settings: &Settings) -> Option<Failure> {
     let path = tf.spec.container_registry.dockerfile.as_ref()?;
     (settings.builder_of(tf) == BuilderKind::Append).then(|| {
@@ -132,7 +134,8 @@ pub fn plan(
 }
 
 /// Returns a digest of the image inputs that resource and repository determine, including the base image that the resource `asked` for.
-/// Excludes the default base image, the protocol and the architecture: a change of them starts no run, the next run adopts it.
+/// Excludes the default base image, the protocol and the architecture: a change of one of them starts no run; the next run uses the new
+/// value.
 pub(crate) fn content(tf: &Terraform, source: &SourceSeen, asked: Option<&str>) -> String {
     let dockerfile = &tf.spec.container_registry.dockerfile;
     digest::plain(&json!([source.context, repository(tf), dockerfile, asked]))

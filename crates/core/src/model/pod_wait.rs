@@ -14,8 +14,8 @@ pub(crate) const NO_POD: SignedDuration = SignedDuration::from_secs(30);
 /// Startup timeout of a pod, except for scheduling and admission.
 pub(crate) const GIVE_UP: SignedDuration = SignedDuration::from_mins(5);
 
-/// Returns the startup timeout of a Job whose pod waits for `why`. A Job that a quota denies frees its slot soon, because the namespace
-/// may stay full. Scheduling may require a new node.
+/// Returns the startup timeout of a Job whose pod waits for `why`. The timeout is short if a quota denies the pod, so that the Job frees
+/// its slot: the quota may stay exhausted. The timeout of an unschedulable pod is a setting, because the pod may require a new node.
 pub(crate) fn patience(why: &Waiting, settings: &Settings) -> SignedDuration {
     if admission::is_refused(&why.reason) {
         NO_POD
@@ -26,7 +26,7 @@ pub(crate) fn patience(why: &Waiting, settings: &Settings) -> SignedDuration {
     }
 }
 
-/// Start of the startup timeout: when the pod was scheduled, else when the Job was created.
+/// Returns the start of the startup timeout: the time at which the pod was scheduled, otherwise `made_at`, the start of the run or build.
 pub(crate) fn waits_since(
     made_at: Timestamp,
     scheduled_at: Option<Timestamp>,

@@ -1,4 +1,4 @@
-//! Validates run reports (rule 12). Module code has the runner's token, so a report may hold any bytes.
+//! Validates run reports (rule 12). Module code can use the token of the runner, so a report may contain any bytes.
 
 use alustan_api::report::{
     ChangeSet, Failure, MAX_CHANGES, MAX_TEXT, PlanAsks, RunReport, RunResult, StepTimes,
@@ -36,9 +36,9 @@ const MAX_BACKEND: usize = 64 << 10;
 const MAX_STEP: u64 = 400 * 24 * 3_600_000;
 /// Maximum size of a failure message, in bytes.
 const MAX_MESSAGE: usize = 4 * MAX_TEXT;
-/// Prefix of a Job name that its pod names always keep, in bytes.
+/// Length of the prefix of a Job name with which all names of its pods start, in bytes.
 const MAX_PREFIX: usize = 57;
-/// Replaces names that are not those of a pod of the run.
+/// Replaces a reported pod name that is not the name of a pod of the run.
 const UNKNOWN_POD: &str = "an unknown pod";
 /// Known plan actions.
 const ACTIONS: [&str; 6] = ["create", "update", "replace", "delete", "forget", "import"];
@@ -48,11 +48,11 @@ pub fn has_own_report(run: &RunSpec) -> bool {
     run.protocol >= OWN_REPORT
 }
 
-/// Merges validated progress of the open run into the run record. `has_job`: whether the Job of the run exists; the progress is reset
-/// before the Job is created.
+/// Merges `told`, the reported progress of the current run, into the run record `own` after validation. `has_job`: whether the Job of the
+/// run exists. The progress is reset before the Job is created.
 ///
-/// If the Job exists or a pod has claimed the run, and the progress is missing, unparsable or of another run, the run counts as applying.
-/// A run that the record marks as begun stays so until it reports; the report may show that the engine did not start.
+/// If the Job exists or a pod has claimed the run, and the progress is missing, unparsable or of another run, the run counts as applying. A
+/// run that began to apply according to the record counts as applying until it reports; the report may show that the engine did not start.
 pub fn believed(own: &RunRecord, told: &Told, has_job: bool) -> RunRecord {
     let Some(run) = open_run(own).filter(|run| has_own_report(run)) else {
         return own.clone();
@@ -77,13 +77,14 @@ fn is_about(told: &RunProgress, number: i64, run: &RunSpec) -> bool {
     told.number == number && told.trace_id == run.trace_id
 }
 
-/// Whether the progress of the open run of `own` reported that it began. A claim without a pod uid is a placeholder and proves nothing.
+/// Whether a pod of the current run of `own` has reported that the run began to apply. A claim without a pod uid is a placeholder and
+/// proves nothing.
 fn has_begun(own: &RunRecord) -> bool {
     let claim = own.claimed_by.as_ref();
     own.begun == own.number && claim.is_some_and(|claim| !claim.pod_uid.is_empty())
 }
 
-/// The run before its progress is reset.
+/// Returns the record of a run whose Job does not exist yet: not claimed and not begun.
 fn not_begun(own: RunRecord) -> RunRecord {
     RunRecord {
         phase: RunPhase::Starting,
@@ -94,7 +95,7 @@ fn not_begun(own: RunRecord) -> RunRecord {
     }
 }
 
-/// The run in an unknown phase: it may be applying.
+/// Returns the record of a run with unknown phase: it counts as applying.
 fn may_apply(own: RunRecord, run: &RunSpec) -> RunRecord {
     let claimed_by = Some(unknown_pod(run));
     begun(
@@ -173,8 +174,8 @@ fn claim(told: &Claim, run: &RunSpec) -> Claim {
     }
 }
 
-/// Whether `pod` is named as Kubernetes names the pods of `job`: its name, a hyphen, and a random suffix, at most 63 bytes. The next run
-/// releases locks that this pod holds, so it must not be a pod of another resource.
+/// Whether `pod` has the format of the names of pods of `job`: the name of the Job, a hyphen, and a random suffix, at most 63 bytes. The
+/// next run releases the locks of this pod, so it must not be a pod of another resource.
 fn is_pod_of(pod: &str, job: &str) -> bool {
     let (prefix, _) = job.split_at(job.floor_char_boundary(MAX_PREFIX));
     let suffix = pod.strip_prefix(prefix).and_then(|rest| rest.get(1..));
@@ -197,7 +198,7 @@ fn is_bounded(backend: &OwnBackend) -> bool {
     size <= MAX_BACKEND
 }
 
-/// Progress entry for a run that starts, is cancelled or is closed.
+/// Returns the progress entry of the run report for a run that starts, is cancelled or is recorded.
 pub fn of(record: &RunRecord) -> RunProgress {
     let run = record.run.as_ref();
     RunProgress {
@@ -250,8 +251,9 @@ pub fn report(told: RunReport, run: &RunSpec, now: Timestamp) -> RunReport {
     }
 }
 
-/// Failure of a run whose `report` has a result that it cannot have: changes without a plan to approve, or a cancellation that the operator
-/// did not request. As a failure it costs a retry. Otherwise the same run would start again at once, without end.
+/// Returns the failure of a run with an impossible result in `report`: changes without a plan to approve, or a cancellation that the
+/// operator did not request. The failure uses the retry budget. Otherwise the operator would start the same run in an endless loop without
+/// backoff.
 pub(crate) fn contradiction(report: &RunReport, is_cancelled: bool) -> Option<Failure> {
     let what = match report.result {
         RunResult::Changes if report.kind != RunKind::Drift && report.asks.is_none() => {

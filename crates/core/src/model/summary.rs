@@ -1,4 +1,4 @@
-//! State, reason and message of a resource, and wording shared by several decisions.
+//! State, reason and message of a resource, and texts that several messages share.
 
 use alustan_api::reason::ReasonText;
 use alustan_api::report::{ChangeSet, Failure, FailureClass};
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 /// Reasons of deliberate inactivity. Alerts exclude them, too.
 pub const ON_PURPOSE: [Reason; 2] = [Reason::Suspended, Reason::DeletionProtected];
 
-/// The situation of a resource, rendered into status and conditions.
+/// State, reason and message of a resource, from which status and conditions are rendered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Summary {
     /// Value of `status.state`.
@@ -20,7 +20,7 @@ pub struct Summary {
     pub ready: Option<bool>,
     /// Text of the [`Reason`] of condition `Ready`, or a reason of Kubernetes.
     pub reason: String,
-    /// Message of condition `Ready`: situation, next step and its time, possible user action.
+    /// Message of condition `Ready`: cause, next attempt and its time, possible action of a user.
     pub message: String,
     /// Whether the resource is not reconciled until a user changes something.
     pub stalled: bool,
@@ -88,7 +88,7 @@ pub(crate) fn patch(tf: &Terraform, change: &Value) -> String {
     format!("kubectl patch tf {name} -n {namespace} --type merge -p {change}")
 }
 
-/// Returns the drift of the last check that found any.
+/// Returns the changes in the report of the drift check that found the current drift.
 pub(crate) fn drifted(history: &History) -> Option<&ChangeSet> {
     let run = history.drift.as_ref()?.run;
     history.report(run)?.changes.as_ref()
@@ -115,10 +115,10 @@ pub fn differences(changes: &ChangeSet) -> String {
     format!("{}: {}{more}", summary(changes), named.join(", "))
 }
 
-/// Returns the summary of a query that failed.
+/// Returns the summary of a failed query to a repository or registry.
 ///
-/// The message has no time: queries are retried within a minute, and a status that changes with each attempt would cost one write per
-/// resource of the repository.
+/// The message has no time of the next attempt: queries are retried within a minute, and a status that changes with each attempt would
+/// cause one write for each resource that uses the repository.
 pub fn unanswered(failure: &Failure, retry_at: Timestamp, now: Timestamp) -> Summary {
     if failure.class == FailureClass::User {
         let message = format!(
@@ -128,7 +128,7 @@ pub fn unanswered(failure: &Failure, retry_at: Timestamp, now: Timestamp) -> Sum
         return Summary::stalled(&failure.reason, message);
     }
     let message = format!("{}; next attempt within a minute", failure.message);
-    // A query in progress requeues the resource with its answer.
+    // If a query is in progress, its answer requeues the resource.
     Summary {
         look_at: Some(retry_at).filter(|at| *at > now),
         ..Summary::blocked(State::Failed, &failure.reason, message)
@@ -188,7 +188,7 @@ pub(crate) fn try_again(tf: &Terraform) -> String {
     )
 }
 
-/// Returns the summary of a refusal. Retries do not help against an error of the user.
+/// Returns the summary of `failure`. A failure that only a user can fix is not retried.
 pub(crate) fn refused(failure: &Failure) -> Summary {
     match failure.class {
         FailureClass::User => Summary::stalled(&failure.reason, &failure.message),
