@@ -17,8 +17,8 @@ use kube::ResourceExt;
 
 use crate::settings::Settings;
 
-/// Returns metadata of an object of `tf`. Without ownerReference: foreground deletion would remove what destroy needs (rule 13). The
-/// controller deletes these objects itself.
+/// Returns metadata of an object of `tf`. The metadata has no owner reference, because foreground deletion would delete objects that
+/// destroy needs (rule 13). The controller deletes these objects itself.
 pub(crate) fn meta(tf: &Terraform, name: String, component: labels::Component) -> ObjectMeta {
     ObjectMeta {
         name: Some(name),

@@ -11,8 +11,8 @@ use kube::ResourceExt;
 
 use super::meta;
 
-/// Returns the budget that makes a node drain wait for apply and destroy runs of `tf`. Pods of a Job allow only an integer
-/// `minAvailable`: <https://kubernetes.io/docs/tasks/run-application/configure-pdb/#arbitrary-controllers-and-selectors>.
+/// Returns the PodDisruptionBudget that makes a node drain wait for apply and destroy runs of `tf`. For pods of a Job, only an integer
+/// `minAvailable` is allowed: <https://kubernetes.io/docs/tasks/run-application/configure-pdb/#arbitrary-controllers-and-selectors>.
 pub fn budget(tf: &Terraform) -> PodDisruptionBudget {
     let pods = [
         (labels::UID, tf.uid().unwrap_or_default()),

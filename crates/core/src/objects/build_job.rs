@@ -18,7 +18,7 @@ use super::{cache_pvc, meta_of_build, pod};
 use crate::model::image::{DOCKER_HUB, ImagePlan, canonical, repository};
 use crate::settings::Settings;
 
-/// Lifetime of a finished build Job, in seconds. It serves `kubectl logs`; the result is in the registry.
+/// Lifetime of a finished build Job, in seconds. The Job is kept for `kubectl logs`; the image is in the registry.
 const KEEP: i32 = 3_600;
 /// Deadline of a build, in seconds.
 const DEADLINE: i64 = 3_600;
@@ -43,7 +43,7 @@ pub struct Build<'a> {
     pub docker: Option<(&'a str, &'a str)>,
     /// Name of the pull secret of the base image.
     pub pull_secret: Option<&'a str>,
-    /// Name of the build Secret, which replaces the Secrets of the resource in another namespace.
+    /// Name of the build Secret, which replaces the Secrets of the resource if the build runs in another namespace.
     pub lent: Option<&'a str>,
     /// Uid of the namespace of the resource.
     pub namespace_uid: &'a str,
@@ -90,7 +90,7 @@ fn pod_labels(tf: &Terraform, job: &ObjectMeta) -> BTreeMap<String, String> {
     labels
 }
 
-/// Annotations of the build pod: no sidecars, and no token of a cloud in the container of `init`.
+/// Annotations of the build pod. They disable sidecars, and cloud tokens in the container that executes `init`.
 fn pod_annotations() -> BTreeMap<String, String> {
     let skipped =
         pod::WITHOUT_IDENTITY.map(|name| (name.to_owned(), prepare::PREPARE_CONTAINER.to_owned()));
@@ -111,7 +111,7 @@ fn pod_spec(tf: &Terraform, build: &Build<'_>, settings: &Settings) -> PodSpec {
         before: build.image.before.as_deref(),
         lent: build.lent,
     };
-    // In another namespace the pod has no volume and no ServiceAccount of the resource.
+    // A build pod in another namespace can use neither the cache volume nor the ServiceAccount of the resource.
     let own = !settings.lends(tf);
     let account = tf.spec.container_registry.service_account_name.as_ref();
     let mut volumes = vec![
@@ -172,8 +172,8 @@ fn append(
     }
 }
 
-/// Container of the builder. It runs as root and writes to its root filesystem. It has no token, and mounts only the context and its
-/// docker configuration.
+/// Container of kaniko. It runs as root and writes to its root filesystem. It has no ServiceAccount token of the cluster, and mounts only
+/// the prepared context and its docker configuration.
 fn builder(tf: &Terraform, build: &Build<'_>, settings: &Settings) -> Container {
     let own = tf.spec.container_registry.builder.as_ref();
     let image = own.and_then(|builder| builder.image.clone());
@@ -243,7 +243,8 @@ fn arguments(tf: &Terraform, build: &Build<'_>, settings: &Settings) -> Vec<Stri
     arguments
 }
 
-/// Arguments for the layer cache. Layers are looked up by content: a commit to the module pushes only the layer of the module.
+/// Arguments of kaniko for its layer cache. kaniko looks up layers by content, so that a commit to the module pushes only the layer of the
+/// module.
 fn cache(tf: &Terraform, repository: &str) -> Vec<String> {
     let own = tf.spec.container_registry.builder.as_ref();
     if own.is_some_and(|builder| !builder.cache) {
@@ -259,7 +260,7 @@ fn cache(tf: &Terraform, repository: &str) -> Vec<String> {
     kept.chain(lifetime).collect()
 }
 
-/// Registries that the CA bundle of the operator applies to, by the host names that builders use.
+/// Host names, as kaniko uses them, of the registries for which kaniko trusts the CA bundle of the operator.
 fn trusted(repository: &str, base: &str) -> impl Iterator<Item = String> {
     let base = canonical(base);
     let mut hosts: Vec<String> = [repository, base.as_str()]
@@ -273,7 +274,7 @@ fn trusted(repository: &str, base: &str) -> impl Iterator<Item = String> {
     hosts.into_iter()
 }
 
-/// Name of the credential helper of `provider` in kaniko.
+/// Name of the credential helper of kaniko for `provider`.
 fn helper(provider: RegistryProvider) -> Option<&'static str> {
     match provider {
         RegistryProvider::Generic => None,

@@ -1,4 +1,4 @@
-//! Label of a namespace that contains state; its deletion is refused.
+//! Label of a namespace that contains state. An admission policy refuses the deletion of such a namespace.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use alustan_api::labels::HOLDS_STATE;
 use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-/// Returns the namespace of `tf` with that label, for server-side apply.
+/// Returns the namespace of `tf` with label [`HOLDS_STATE`], for server-side apply.
 pub fn marked(tf: &Terraform) -> Namespace {
     let mark = (HOLDS_STATE.to_owned(), "true".to_owned());
     Namespace {

@@ -16,7 +16,7 @@ use crate::digest;
 /// Outputs selected by `spec.outputs`.
 #[derive(Default)]
 pub struct Chosen {
-    /// Outputs by key of the object.
+    /// Outputs by their key in Secret or ConfigMap.
     pub outputs: Outputs,
     /// Annotations with values of outputs.
     pub annotations: BTreeMap<String, String>,
@@ -87,7 +87,7 @@ fn metadata(tf: &Terraform, name: String, chosen: &Chosen) -> ObjectMeta {
     }
 }
 
-/// Formats a string as it is, any other value as JSON.
+/// Returns a string without quotes, any other value as JSON.
 pub fn text(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
@@ -101,7 +101,7 @@ fn keys(outputs: &Outputs, which: impl Fn(&Output) -> bool) -> String {
     keys.join(",")
 }
 
-/// The outputs in a Secret built by [`secret`]. A value is parsed when it is needed.
+/// The outputs in a Secret built by [`secret`]. [`Self::get`] parses a single value.
 pub struct Stored<'a> {
     secret: &'a Secret,
     json: BTreeSet<&'a str>,

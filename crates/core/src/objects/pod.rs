@@ -13,16 +13,16 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 /// <https://azure.github.io/azure-workload-identity/docs/topics/service-account-labels-and-annotations.html>.
 pub(crate) const AZURE_IDENTITY: (&str, &str) = ("azure.workload.identity/use", "true");
 
-/// Annotations of Azure and EKS with the containers of a pod that get no token of a cloud. Azure separates names by semicolons, EKS by
-/// commas: <https://azure.github.io/azure-workload-identity/docs/topics/service-account-labels-and-annotations.html>,
+/// Annotations of Azure and EKS that list the containers of a pod without cloud token. Azure separates names by semicolons, EKS by commas:
+/// <https://azure.github.io/azure-workload-identity/docs/topics/service-account-labels-and-annotations.html>,
 /// <https://github.com/aws/amazon-eks-pod-identity-webhook#pod-annotations>.
 pub(crate) const WITHOUT_IDENTITY: [&str; 2] = [
     "azure.workload.identity/skip-containers",
     "eks.amazonaws.com/skip-containers",
 ];
 
-/// Labels and annotations that disable the injection of sidecars: Istio, Linkerd, Kuma, Consul, Vault, OpenTelemetry and
-/// Datadog. A sidecar does not terminate with the run, and init containers would start before the network of a mesh does.
+/// Labels and annotations that disable the injection of sidecars: Istio, Linkerd, Kuma, Consul, Vault, OpenTelemetry and Datadog. A sidecar
+/// does not terminate with the run, and init containers would start before the proxy of a service mesh.
 const WITHOUT_SIDECARS: [(&str, &str); 7] = [
     ("admission.datadoghq.com/enabled", "false"),
     ("consul.hashicorp.com/connect-inject", "false"),
@@ -97,7 +97,8 @@ pub(crate) fn field(name: &str, path: &str) -> EnvVar {
     }
 }
 
-/// Maximum size of an `emptyDir` volume. Kubelet evicts a pod that exceeds it, before it evicts other pods of a full node.
+/// Maximum size of an `emptyDir` volume. The kubelet evicts a pod that exceeds it, before the node is full and the kubelet evicts other
+/// pods.
 const SCRATCH: &str = "20Gi";
 
 /// Returns an `emptyDir` volume.
@@ -120,7 +121,7 @@ pub(crate) fn mount(volume: &str, path: &str) -> VolumeMount {
     }
 }
 
-/// CPU request, memory request and memory limit.
+/// Returns the resources of a container with this CPU request, memory request and memory limit.
 pub(crate) fn resources(cpu: &str, memory: &str, limit: &str) -> ResourceRequirements {
     let quantities = |pairs: &[(&str, &str)]| {
         pairs

@@ -1,4 +1,4 @@
-//! Init containers that unpack a context and install its providers: in builds, and in runs without an image.
+//! Init containers that unpack a context and install its providers, in builds and in runs that use the base image.
 //!
 //! `init` evaluates the module, which can read files and execute programs. So the container of `init` has neither the credentials of the
 //! registry nor a volume that can change what a container with these credentials executes.
@@ -21,7 +21,8 @@ pub(crate) const VOLUME: &str = "build";
 pub(crate) const DOCKER: &str = "docker";
 const INJECT: &str = "inject";
 const GIT: &str = "git";
-/// Scratch volume of the containers with the credentials of the registry. Programs there read configuration from it (`HOME=/tmp`).
+/// Volume for `/tmp` of the containers that have the credentials of the registry. The container of `init` does not mount it, because
+/// programs read configuration from it (`HOME=/tmp`).
 const REGISTRY_TMP: &str = "tmp-registry";
 
 /// Name of the init container that pulls the context.
@@ -38,11 +39,11 @@ pub(crate) struct Prepare<'a> {
     pub(crate) artifact: &'a str,
     /// Path of the module in the context.
     pub(crate) path: &'a str,
-    /// Text of the Dockerfile for the builder; empty without a builder.
+    /// Text of the generated Dockerfile; empty in a run.
     pub(crate) dockerfile: &'a str,
     /// Type of the backend to initialise the module for; empty for none.
     pub(crate) backend: &'a str,
-    /// Whether the base image may lack the runner, or has another one than the pod needs.
+    /// Whether the base image may lack the runner, or may have another version of it than the pod requires.
     pub(crate) inject: bool,
     /// Whether the image gets the runner as a layer.
     pub(crate) layer: bool,
@@ -70,7 +71,7 @@ pub(crate) fn containers(
     injected.into_iter().chain(prepared).collect()
 }
 
-/// Returns the volumes of these containers except the cache and `/tmp` of `init`.
+/// Returns the volumes of the init containers, except the cache volume and `/tmp` of the container of `init`.
 pub(crate) fn volumes(tf: &Terraform, prepare: &Prepare<'_>) -> Vec<Volume> {
     let injected = (!injected(tf, prepare).is_empty()).then(|| pod::scratch(INJECT));
     [VOLUME, REGISTRY_TMP]
@@ -81,16 +82,16 @@ pub(crate) fn volumes(tf: &Terraform, prepare: &Prepare<'_>) -> Vec<Volume> {
         .collect()
 }
 
-/// Files with the credentials of a repository for HTTPS.
+/// Names of the files with git credentials for HTTPS.
 pub const HTTPS_FILES: [&str; 3] = ["username", "password", "ca.crt"];
-/// Files with the credentials of a repository for SSH: private key and host keys.
+/// Names of the files with git credentials for SSH: private key and host keys.
 pub const SSH_FILES: [&str; 2] = ["ssh-key", "known_hosts"];
 
-/// Completeness marker of a build Secret. It has the marker only with all its other entries.
+/// Key of a build Secret that marks the Secret as complete: the Secret has this key only together with all other keys.
 pub const LENT_FILE: &str = "lent";
 
-/// Volume with the credentials of the repository, for private modules. The builder does not mount it. Secrets of the resource are
-/// optional: a deleted one blocks only builds that need it. The marker of a build Secret is required: the pod waits for it.
+/// Volume with git credentials, for private modules. Only the container of `init` mounts it. Secrets of the resource are optional, so that
+/// a deleted Secret blocks only builds that need it. Key [`LENT_FILE`] of a build Secret is required, so that the pod waits for the Secret.
 fn git_credentials(tf: &Terraform, lent: Option<&str>) -> Option<Volume> {
     let repo = &tf.spec.git_repo;
     let secret = |name: &str, keys: &[(&str, &str)], optional: bool| VolumeProjection {
@@ -169,7 +170,7 @@ fn read_only(mount: VolumeMount) -> VolumeMount {
     }
 }
 
-/// Returns the path of the runner. `inject`: the base image may lack it.
+/// Returns the path of the runner. `inject`: whether the runner is copied into the pod, because the base image may lack it.
 pub(crate) fn runner(inject: bool) -> String {
     if inject {
         format!("{}/alustan-runner", paths::INJECT)
@@ -222,8 +223,8 @@ fn pull(tf: &Terraform, prepare: &Prepare<'_>, settings: &Settings) -> Container
     }
 }
 
-/// Returns a container of the base image with `env` and the credentials of the registry, without name and arguments. It must execute
-/// nothing of the repository.
+/// Returns a container of the base image with `env` and the credentials of the registry, without name and arguments. The container must not
+/// execute files from the git repository, because it has these credentials.
 pub(crate) fn with_registry(
     tf: &Terraform,
     prepare: &Prepare<'_>,
@@ -257,8 +258,8 @@ pub(crate) fn with_registry(
     }
 }
 
-/// Init container that executes `init`, which installs providers and modules. Of the build volume, it mounts only the folders that
-/// become layers: it can change neither the Dockerfile nor replace these folders by links.
+/// Init container that executes `init`, which installs providers and modules. Of the build volume, it mounts only the folders that become
+/// layers: the container can neither change the Dockerfile nor replace these folders by links.
 fn init(tf: &Terraform, prepare: &Prepare<'_>, settings: &Settings) -> Container {
     let layer = |layer: paths::Layer| VolumeMount {
         sub_path: Some(format!("src/{}", layer.source)),
@@ -305,7 +306,7 @@ fn in_base(prepare: &Prepare<'_>) -> Container {
     }
 }
 
-/// Hosts of registries that use plain HTTP: those of the operator, and that of the resource with `insecure: true`.
+/// Hosts of registries that use plain HTTP: hosts from the settings of the operator, and the registry of a resource with `insecure: true`.
 pub(crate) fn insecure(tf: &Terraform, settings: &Settings) -> Vec<String> {
     let registry = &tf.spec.container_registry;
     let own = registry

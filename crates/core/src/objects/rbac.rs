@@ -47,7 +47,7 @@ fn rule(secrets: Vec<String>, verbs: &[&str]) -> PolicyRule {
     }
 }
 
-/// Binds that Role to the ServiceAccount of a run with `inputs`.
+/// Returns the RoleBinding that grants the Role to the ServiceAccount of a run with `inputs`.
 pub fn binding(tf: &Terraform, inputs: &RunInputs) -> RoleBinding {
     let name = names::runner(&tf.name_any());
     let account = inputs.service_account.clone();

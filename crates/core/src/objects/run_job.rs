@@ -36,8 +36,8 @@ pub struct Parts<'a> {
     pub run: &'a RunSpec,
     /// Digest of the inputs of the run.
     pub inputs: &'a str,
-    /// HMAC-SHA256 of the run and its inputs with the key of the resource. A Job is immutable, so the runner detects changes of the run
-    /// record.
+    /// HMAC-SHA256 of the run and its inputs with the key of the resource. The pod template of a Job is immutable, so the runner detects
+    /// changes of the run record.
     pub decision: &'a str,
     /// Path of the module in the context.
     pub path: &'a str,
@@ -47,7 +47,7 @@ pub struct Parts<'a> {
     pub docker: Option<(&'a str, &'a str)>,
     /// Whether the pod mounts the cache volume.
     pub cache: bool,
-    /// ServiceAccount of the pod; `None` for the one of the operator for this resource.
+    /// ServiceAccount of the pod; `None` for the ServiceAccount that the operator creates for the resource.
     pub account: Option<&'a str>,
 }
 
@@ -173,8 +173,8 @@ fn tokens(tf: &Terraform) -> Option<Volume> {
     })
 }
 
-/// Returns the preparation of a run that executes in the base image. The runner is injected, because the base image may be older than the
-/// operator.
+/// Returns the inputs of the init containers of a run that uses the base image; `None` for a run that uses a runner image. The runner is
+/// injected, because the base image may be older than the operator.
 fn prepare<'a>(parts: &Parts<'a>) -> Option<Prepare<'a>> {
     let artifact = parts.run.artifact.as_deref();
     artifact
@@ -255,7 +255,7 @@ fn container(
                 .map(|secret| EnvFromSource {
                     secret_ref: Some(SecretEnvSource {
                         name: secret.name.clone(),
-                        // The pin has the values of Secrets that are gone.
+                        // Destroy takes the values of deleted Secrets from the pin.
                         optional: Some(run.destroys),
                     }),
                     ..EnvFromSource::default()

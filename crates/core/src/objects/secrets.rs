@@ -47,7 +47,7 @@ pub fn pin(tf: &Terraform, pin: &Pin) -> Secret {
     )
 }
 
-/// Builds the empty Secret for the readable plan. The runner writes its data.
+/// Builds the empty Secret for the plan as text. The runner writes its data.
 pub fn plan(tf: &Terraform) -> Secret {
     empty(tf, &names::plan(&tf.name_any()), Component::Plan)
 }
@@ -94,8 +94,8 @@ pub fn pull(tf: &Terraform, config: &str) -> Secret {
     }
 }
 
-/// Builds the Secret of build Job `job` in another namespace: docker configuration and credentials of the repository. `None` if the build
-/// needs neither. The Secret is immutable. The caller sets the Job as its owner, so it is deleted with the Job.
+/// Builds the build Secret for Job `job` in another namespace: docker configuration and git credentials. `None` if the build needs neither.
+/// The Secret is immutable. The caller sets the Job as its owner, so it is deleted with the Job.
 pub fn lent(tf: &Terraform, job: &str, found: &InputsSeen, settings: &Settings) -> Option<Secret> {
     let docker = found.docker_config.as_ref();
     let docker = docker.map(|config| (DOCKER_CONFIG.to_owned(), config.clone().into_bytes()));
