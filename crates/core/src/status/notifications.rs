@@ -13,16 +13,16 @@ use serde_json::{Value, json};
 use crate::digest;
 use crate::model::summary::ON_PURPOSE;
 
-/// Delivery period of a notification. An older one is dropped, also for a sink that was added later.
+/// Delivery period of a notification. An older notification is dropped, and is not sent to a sink that is added later.
 pub const NEWS: SignedDuration = SignedDuration::from_hours(1);
 
 /// Maximum time that a destroyed resource waits for the delivery of its last notification.
 pub const LAST_WORD: SignedDuration = SignedDuration::from_mins(1);
 
-/// Maximum number of due notifications of a resource. The oldest is dropped.
+/// Maximum number of undelivered notifications of a resource. If there are more, the oldest is dropped.
 const DUE: usize = 8;
 
-/// Number of ids remembered per event, so that a recurring situation is sent once.
+/// Maximum number of ids of delivered notifications that are stored per event. A notification with a stored id is not sent again.
 const TOLD: usize = 8;
 
 /// Whether a sink subscribes to `event` of `tf`. `notified`: events sent for every resource.
@@ -59,8 +59,8 @@ pub fn note(
     };
     for Standing { event, id, at } in look.standing() {
         let known = is_told(notices, event, &id) || notices.due.iter().any(|due| due.id == id);
-        // The transition time of a condition does not change with its reason, so a new situation starts `now`. The time of an apply is
-        // exact.
+        // The transition time of a condition does not change with its reason, so a fact that the previous status lacks starts `now`.
+        // Exception: the time of an apply is exact.
         let stood = before.iter().any(|it| it.id == id) || event == NotificationEvent::Succeeded;
         let at = if stood { at } else { now };
         if !known && is_wanted(tf, notified, event) && now.duration_since(at) < NEWS {
@@ -76,7 +76,7 @@ pub fn note(
     bound(notices);
 }
 
-/// Merges the notifications in the record, of an earlier process: those due and those sent.
+/// Merges into `notices` the undelivered and delivered notifications `left`, which an earlier process stored in the run record.
 pub fn take_up(notices: &mut Notices, left: &Notices) {
     for (event, ids) in &left.told {
         let own = notices.told.entry(*event).or_default();
@@ -126,7 +126,7 @@ fn bound(notices: &mut Notices) {
     }
 }
 
-/// A situation that may cause a notification.
+/// A fact of the status that may cause a notification, for example drift.
 struct Standing {
     event: NotificationEvent,
     id: String,
@@ -152,7 +152,7 @@ impl<'a> Look<'a> {
         Some(Self { tf, status, ready })
     }
 
-    /// Returns the current situations.
+    /// Returns the facts of the status (approval needed, failed, drifted, …) that may cause a notification.
     fn standing(&self) -> Vec<Standing> {
         let all = [
             self.approval_needed(),
@@ -184,7 +184,7 @@ impl<'a> Look<'a> {
         Some(self.thing(NotificationEvent::Succeeded, at, &what))
     }
 
-    /// Returns one situation per cause, whatever the number of attempts.
+    /// Returns the failure. Its id depends on the cause and not on the number of attempts, so that each cause is notified once.
     fn failed(&self) -> Option<Standing> {
         let failed = self.ready.status == "False" && self.status.state == State::Failed;
         let failed = failed && !self.is_on_purpose();

@@ -1,11 +1,11 @@
-//! Merge patches that remove status fields of other field managers. Server-side apply without a field keeps the value of another manager
-//! (<https://kubernetes.io/docs/reference/using-api/server-side-apply/>). Metacontroller writes the whole status and owns its fields
-//! after a switch to another driver.
+//! Merge patches that remove status fields of other field managers. Server-side apply does not remove a field that another manager owns
+//! (<https://kubernetes.io/docs/reference/using-api/server-side-apply/>). Metacontroller writes the whole status, and still owns its fields
+//! after the operator was switched to another driver.
 
 use serde_json::{Map, Value};
 
-/// Returns the merge patch that removes fields of `written` that are not in `said`; `None` if there are none. Lists are skipped: they
-/// contain conditions of other controllers.
+/// Returns the merge patch that removes the fields of the stored status `written` that the new status `said` does not have; `None` if there
+/// are none. Lists are skipped: they contain conditions of other controllers.
 pub fn leftovers(written: &Value, said: &Value) -> Option<Value> {
     let (Value::Object(written), Value::Object(said)) = (written, said) else {
         return None;

@@ -32,7 +32,7 @@ pub fn bounded(mut status: TerraformStatus) -> TerraformStatus {
     status
 }
 
-/// Returns `status` after a read or write failed with `reason` and `message`. The reconcile is retried.
+/// Returns `status` after a read or write of the cluster failed with `reason` and `message`. The reconcile is retried.
 pub fn troubled(
     tf: &Terraform,
     status: TerraformStatus,
@@ -195,7 +195,7 @@ impl View<'_> {
         })
     }
 
-    /// Returns the last apply. If the history is lost, only the status has it.
+    /// Returns the last apply. If the history is lost, returns the last apply from the previous status.
     fn last_applied(&self) -> Option<AppliedStatus> {
         let History {
             applied, reports, ..
@@ -322,7 +322,7 @@ impl View<'_> {
 
     fn in_sync(&self, situation: &Summary) -> Verdict {
         let kind = Kind::InSync;
-        // If the history is lost, only the status has it.
+        // If the history is lost, only the previous status shows that an apply did not complete.
         let half = self.record.is_none() && facts::says_half_applied(self.tf);
         match (&self.history.applied, drifted(self.history)) {
             _ if self.history.unfinished || half => Verdict::new(
@@ -366,7 +366,8 @@ impl View<'_> {
         })
     }
 
-    /// Returns the failures of the current run or build; others are history. A failure that must not be retried counts as one.
+    /// Returns the number of failures of the current run or build, without failures of earlier configurations. A failure that is not
+    /// retried counts as one failure.
     fn retry(&self, situation: &Summary) -> Option<RetryStatus> {
         let run = self.record.and_then(|record| record.run.as_ref());
         let built = self.image.plan.filter(|_| self.image.digest.is_none());
