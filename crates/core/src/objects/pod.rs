@@ -97,8 +97,8 @@ pub(crate) fn field(name: &str, path: &str) -> EnvVar {
     }
 }
 
-/// Maximum size of an `emptyDir` volume. The kubelet evicts a pod that exceeds it, before the node is full and the kubelet evicts other
-/// pods.
+/// Maximum size of an `emptyDir` volume. The kubelet evicts a pod that exceeds it. Without the limit, the pod could fill the node, and the
+/// kubelet would evict other pods.
 const SCRATCH: &str = "20Gi";
 
 /// Returns an `emptyDir` volume.
