@@ -69,8 +69,8 @@ pub fn selected<'a>(
     Ok(selected)
 }
 
-/// Whether the selector of `of`, an entry of `tf`, matches `it`. Reads the selector in place: each event of a resource is compared with all
-/// selectors.
+/// Whether the selector of `of`, an entry of `tf`, matches `it`. Does not copy the selector, because each event of a resource is compared
+/// with the selectors of all resources.
 fn selects(tf: &Terraform, of: &OutputsRef, it: &Terraform) -> bool {
     let (own, other) = (&tf.metadata, &it.metadata);
     let is_own = other.name == own.name && other.namespace == own.namespace;
@@ -84,7 +84,7 @@ fn selects(tf: &Terraform, of: &OutputsRef, it: &Terraform) -> bool {
         && matches(selector, it.labels())
 }
 
-/// Whether `selector` matches `labels`. An invalid one matches nothing:
+/// Whether `selector` matches `labels`. An invalid selector matches nothing:
 /// <https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#label-selectors>.
 fn matches(selector: &LabelSelector, labels: &BTreeMap<String, String>) -> bool {
     let mut equal = selector.match_labels.iter().flatten();
@@ -129,14 +129,14 @@ fn terms(selector: &LabelSelector) -> usize {
 /// The resources and their references. The references of a resource are resolved once, when they are first needed.
 pub struct DependencyGraph<'a> {
     all: Vec<&'a Terraform>,
-    /// The same resources by key, made when it is first needed: most resources have no references.
+    /// The same resources by key. Built when it is first needed, because most resources have no references.
     by_key: OnceLock<BTreeMap<Key, &'a Terraform>>,
     references: BTreeMap<Key, Arc<[Named]>>,
     /// Remaining label comparisons.
     comparisons: usize,
 }
 
-/// The references reach too many resources to compare their labels.
+/// Resolving the references requires more than [`COMPARISONS`] label comparisons.
 #[derive(Debug)]
 struct TooMany;
 
@@ -156,7 +156,7 @@ impl<'a> DependencyGraph<'a> {
             .get_or_init(|| self.all.iter().map(|it| (Key::of(it), *it)).collect())
     }
 
-    /// Returns a resource.
+    /// Returns the resource `key`; `None` if it does not exist.
     pub fn get(&self, key: &Key) -> Option<&'a Terraform> {
         self.by_key().get(key).copied()
     }
@@ -199,7 +199,8 @@ impl<'a> DependencyGraph<'a> {
         Ok(references)
     }
 
-    /// Returns the resources that `tf` references or selects. None if there are too many, which [`Self::check`] refuses.
+    /// Returns the resources that `tf` references or selects. Empty if finding them requires too many label comparisons, which
+    /// [`Self::check`] refuses.
     pub fn references(&mut self, tf: &Terraform) -> Arc<[Named]> {
         self.resolve(tf).unwrap_or_default()
     }
@@ -224,8 +225,8 @@ impl<'a> DependencyGraph<'a> {
         references.iter().map(dependency).collect()
     }
 
-    /// Readiness of resource `key`, for messages in namespace `here`. For a resource that waits for others, the message names the root
-    /// cause.
+    /// Returns the readiness of resource `key`, for messages in namespace `here`. For a resource that waits for others, the message names
+    /// the root cause.
     fn standing_of(
         &self,
         key: &Key,
@@ -247,8 +248,8 @@ impl<'a> DependencyGraph<'a> {
         }
     }
 
-    /// Returns, for each waiting resource that `tf` depends on, the nearest resource that it ultimately waits for, and why that is not
-    /// ready.
+    /// Returns the root cause for each dependency of `tf` that waits for its own dependencies: the nearest resource that is missing or not
+    /// ready for another reason, and this reason.
     fn causes(&mut self, tf: &Terraform) -> BTreeMap<Key, (Key, String)> {
         let mut waiting = BTreeMap::from([(Key::of(tf), Vec::new())]);
         let mut next = vec![tf];
@@ -316,7 +317,7 @@ impl<'a> DependencyGraph<'a> {
         reachable
     }
 
-    /// Validates the references of `tf`. After it, the references of all resources that `tf` depends on are resolved.
+    /// Validates the references of `tf`. Also resolves the references of all resources that `tf` depends on.
     ///
     /// # Errors
     /// An invalid selector, a dependency cycle, selectors that lead to too many resources, or a reference to another namespace without
@@ -337,7 +338,7 @@ impl<'a> DependencyGraph<'a> {
                 Failure::user(Reason::InvalidSelector, format!("{field}.{error}"))
             })?;
         }
-        // Other resources may have caused it: transient.
+        // Transient, because references of other resources may be the cause.
         let too_many = |TooMany| {
             let text = format!(
                 "spec.variablesFrom: finding all dependencies of the resource requires more than \
@@ -382,8 +383,8 @@ impl<'a> DependencyGraph<'a> {
     }
 }
 
-/// Returns the path from `own` back to `own`, and the field of its first reference. `came_from` has the previous resource and the field of
-/// each.
+/// Returns the path from `own` back to `own`, and the field of its first reference. `came_from`: for each resource on the path, the
+/// previous resource and its field with the reference.
 fn back_to(own: &Key, came_from: &BTreeMap<Key, (Key, String)>) -> (String, Vec<Key>) {
     let mut path = VecDeque::from([own.clone()]);
     let mut at = own;

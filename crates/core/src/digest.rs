@@ -18,7 +18,7 @@ pub fn keyed(key: &[u8], value: &impl Serialize) -> String {
     hex::encode(mac.finalize().into_bytes())
 }
 
-/// Canonical JSON: `Value` keeps the keys of objects sorted.
+/// Returns `value` as canonical JSON: `Value` keeps the keys of objects sorted.
 fn canonical(value: &impl Serialize) -> Vec<u8> {
     serde_json::to_value(value)
         .map(|value| value.to_string().into_bytes())

@@ -12,7 +12,7 @@ pub type Moment = Duration;
 
 /// Lease duration: standby replicas wait for this time after the last renewal.
 pub const DURATION: Duration = Duration::from_secs(15);
-/// Maximum time without a renewal before a Lease is taken, regardless of its duration.
+/// Time without a renewal after which a standby replica takes a Lease, even if the lease duration is longer.
 const LONGEST: Duration = Duration::from_mins(1);
 /// Time after its last renewal during which a leader may start a write.
 pub const BEGINS: Duration = Duration::from_secs(10);
@@ -33,8 +33,8 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Builds the identity of the process `process`, a globally unique word, in pod `pod`, if known. Pod names are unique, and processes
-    /// of a pod run one after another.
+    /// Builds the identity of a process. `pod`: name of its pod, if known. `process`: globally unique id. Pod names are unique, and
+    /// processes of a pod run one after another.
     pub fn new(pod: Option<String>, process: impl Into<String>) -> Self {
         let process = process.into();
         Self { pod, process }
@@ -79,13 +79,13 @@ impl Record {
 /// Next operation on the Lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Act {
-    /// Read it.
+    /// Read the Lease.
     Look,
-    /// Create it with this replica as its holder.
+    /// Create the Lease with this replica as its holder.
     Create,
-    /// Replace it at this resource version, with this replica as its new holder.
+    /// Replace the Lease at this resource version, with this replica as its new holder.
     Take(String),
-    /// Replace it at this resource version, with a later renew time.
+    /// Replace the Lease at this resource version, with a later renew time.
     Renew(String),
     /// None: the election has ended for this process.
     End,
@@ -94,7 +94,7 @@ pub enum Act {
 /// Role of a replica.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// It has not read the Lease yet.
+    /// The replica has not read the Lease yet.
     Unknown,
     /// Leader: may write.
     Leads,
@@ -126,7 +126,7 @@ pub struct Elector {
 #[derive(Clone, Debug)]
 enum Knows {
     Nothing,
-    /// No Lease exists or has existed.
+    /// No Lease exists, and this replica has never observed one.
     Absent,
     /// Current or last content of a Lease of another holder, and the time since which it has not changed.
     Others {
@@ -202,7 +202,8 @@ impl Elector {
         }
     }
 
-    /// Takes a Lease without holder, or one that was not renewed for its duration. Polls until then.
+    /// Returns the operation on the Lease of another holder: polls the Lease, and takes it once it has no holder or was not renewed for its
+    /// duration.
     fn wait_for(&self, record: &Record, since: Moment, found: Found) -> (Moment, Act) {
         let holder = record.holder.as_deref();
         let free = holder.is_none_or(|holder| self.identity.succeeds(holder));
@@ -244,7 +245,7 @@ impl Elector {
                 record,
                 found: Found::There,
             },
-            // The last holder may not have noticed the deletion.
+            // The lease duration starts again, because the last holder may not have noticed the deletion.
             (
                 Knows::Others {
                     record,

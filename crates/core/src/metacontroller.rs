@@ -170,7 +170,7 @@ pub fn read(body: &[u8]) -> Result<Asked, Refusal> {
     })
 }
 
-/// Whether `name` is a DNS label, as names of namespaces are. Both names become part of a path of the API server
+/// Whether `name` is a DNS label, as names of namespaces are. Names of namespace and resource become part of a URL path of the API server
 /// (<https://kubernetes.io/docs/concepts/overview/working-with-objects/names/#names>).
 fn is_label(name: &str) -> bool {
     name.len() <= 63 && is_part(name)
@@ -190,7 +190,7 @@ fn is_part(name: &str) -> bool {
         && bytes.iter().all(|byte| end(*byte) || *byte == b'-')
 }
 
-/// `kind` is empty if metacontroller read the controller as a typed object.
+/// Checks kind and hook version of `controller`. The kind is empty if metacontroller read the controller as a typed object.
 fn check_controller(controller: &Controller, finalizing: bool) -> Result<(), Refusal> {
     if !matches!(controller.kind.as_str(), "" | "CompositeController") {
         let message = format!(
@@ -220,7 +220,7 @@ fn check_controller(controller: &Controller, finalizing: bool) -> Result<(), Ref
     }
 }
 
-/// A response without the children would delete them.
+/// Refuses a request with children, because metacontroller would delete all children that the response lacks.
 fn check_children(children: Objects) -> Result<(), Refusal> {
     let groups = children.into_iter().flatten();
     let mut some = groups.filter(|(_, objects)| objects.as_ref().is_some_and(|it| !it.is_empty()));
@@ -235,7 +235,7 @@ fn check_children(children: Objects) -> Result<(), Refusal> {
     Err(Refusal::new(422, "ChildrenClaimed", message))
 }
 
-/// Readers of a request would see the Secrets in it.
+/// Refuses a request with Secrets, because any reader of the request would get access to them.
 fn check_related(related: Objects) -> Result<(), Refusal> {
     let mut kinds = related.into_iter().flatten().map(|(kind, _)| kind);
     if !kinds.any(|kind| kind.starts_with("Secret.")) {
@@ -338,7 +338,7 @@ impl Pace {
     }
 }
 
-/// Returns the pace of a resource that is requeued after `wait`. `is_far`: its run is not among the next in the queue.
+/// Returns the pace of a resource that is requeued after `wait`. `is_far`: whether its run is queued, but not near the head of the queue.
 pub fn pace(
     tf: &Terraform,
     seen: &Seen,
@@ -356,7 +356,7 @@ pub fn pace(
     }
 }
 
-/// Whether an event is expected that metacontroller does not watch: a run, a write of the operator, the result of a query.
+/// Whether a change is expected that metacontroller does not watch: progress of a run, a write of the operator, or the result of a query.
 fn is_at_work(tf: &Terraform, seen: &Seen, decision: &Decision) -> bool {
     let record = seen.record.as_ref();
     let runs = record.is_some_and(|it| open_run(&it.record).is_some());

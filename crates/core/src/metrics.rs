@@ -1,8 +1,8 @@
-//! Metrics of the operator: the table from which `docs/metrics.md` is generated, and their computation. No state: the controller stores
-//! the values.
+//! Metrics of the operator: their definitions, from which `docs/metrics.md` is generated, and the computation of their values. The
+//! controller stores the values.
 //!
-//! Labels contain no names of resources, namespaces, repositories or registries: their number is unbounded, and readers of metrics may
-//! not have access to them.
+//! Labels contain no names of resources, namespaces, repositories or registries: the number of these names is unbounded, and users with
+//! access to metrics may not have access to these objects.
 
 use std::collections::BTreeMap;
 
@@ -183,7 +183,7 @@ pub struct Run {
     pub result: &'static str,
     /// Reason of a failure.
     pub reason: Option<String>,
-    /// Seconds from its start by the controller to its report.
+    /// Seconds from the start of the run by the controller to its report.
     pub seconds: f64,
     /// Durations of its steps.
     pub took: StepTimes,
@@ -237,7 +237,7 @@ pub const fn class(class: Class) -> &'static str {
 /// Period in which a failed run counts for [`RUN_FAILED`].
 const LATELY: SignedDuration = SignedDuration::from_hours(1);
 
-/// Numbers of resources.
+/// Numbers of resources, for the gauges.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Resources by `status.state`.
@@ -254,11 +254,11 @@ pub struct Counts {
     pub suspended: i64,
     /// Resources whose last run failed within the last hour.
     pub run_failed: i64,
-    /// Start times of the oldest situations.
+    /// Start times of the oldest failure, drift and pending approval.
     pub oldest: Oldest,
 }
 
-/// Start times of the oldest situations; empty if there are none.
+/// Start times of the oldest failure, drift and pending approval; each map is empty if there are none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Oldest {
     /// Not Ready and not stalled, by reason.
@@ -372,7 +372,8 @@ fn drift_since(status: &TerraformStatus, differs: &Condition) -> Timestamp {
     seen.unwrap_or(differs.last_transition_time.0)
 }
 
-/// Returns what waits for approval, and since when. The plan of a correction does not change `Ready`.
+/// Returns the value of label `of` for the plan that waits for approval, and the start of its wait. The plan of a correction does not
+/// change `Ready`.
 fn approval_since(
     tf: &Terraform,
     status: &TerraformStatus,

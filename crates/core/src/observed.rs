@@ -1,4 +1,4 @@
-//! Observation of a resource: with the resource, the settings and the time the only input of `decide`.
+//! Observation of a resource. The inputs of `decide` are this observation, the resource, the settings and the time.
 
 mod stack;
 
@@ -57,17 +57,17 @@ pub struct Seen {
     pub left_behind: Option<LeftBehind>,
     /// Whether this resource has no record and is a copy of a resource that exists, named by [`KEPT`](alustan_api::KEPT).
     pub is_copy: bool,
-    /// Set for a deleted resource without record and pin; confirmed by a live read.
+    /// Set for a deleted resource without record and pin, after a read from the API server instead of the cache.
     pub nothing_left: Option<NothingLeft>,
     /// Uid of the namespace of the resource.
     pub namespace_uid: String,
-    /// Invalid spec, independent of other objects.
+    /// Failure of an invalid spec, independent of other objects.
     pub invalid: Option<Failure>,
     /// Allow lists.
     pub allowed: Arc<Allowed>,
     /// `ServiceAccounts` that the spec names.
     pub accounts: BTreeMap<String, AccountSeen>,
-    /// Why the state must not be used: another resource owns it.
+    /// Failure if another resource owns the state.
     pub conflict: Option<Failure>,
     /// Values of the Secrets and ConfigMaps that the spec names.
     pub inputs: Result<InputsSeen, Box<Incomplete>>,
@@ -80,13 +80,13 @@ pub struct Seen {
     pub base: Answer<PinnedImage>,
     /// Digest of the runner image of [`crate::model::image::plan`]; `None` if the registry does not have it.
     pub image: Answer<Option<String>>,
-    /// Digest reference of the context in the registry; `None` before the first query.
+    /// Reference of the context in the registry, by digest; `None` before the first query.
     pub artifact: Option<Answer<String>>,
     /// The build of the runner image.
     pub build: Option<BuildSeen>,
     /// The Job of the current run.
     pub job: Option<JobSeen>,
-    /// Denial of that Job by a quota, a policy or an existing Job of that name.
+    /// Why the Job of the current run could not be created: a quota, a policy, or an existing Job of the same name.
     pub refused: Option<Waiting>,
     /// Runner Jobs of this resource, by run number.
     pub jobs: BTreeMap<i64, OwnJob>,
@@ -96,7 +96,7 @@ pub struct Seen {
     pub cache: CacheSeen,
     /// State that no run of the resource wrote.
     pub foreign_state: ForeignState,
-    /// Notifications: those in the record, and those due or delivered since.
+    /// Notifications in the run record, and notifications that have become due or were delivered since.
     pub notices: Notices,
     /// Events that the operator sends for every resource, in addition to `spec.notifications`.
     pub notified: BTreeSet<NotificationEvent>,
@@ -169,11 +169,12 @@ pub enum CacheSeen {
 pub struct ForeignState {
     /// Whether the Secrets of the managed state hold a version: adopted, or pushed by a user.
     pub secrets: bool,
-    /// Whether the claim of the cache volume is older than the resource: adopted with the state on it.
+    /// Whether the PersistentVolumeClaim of the cache volume is older than the resource: adopted together with the state on the volume.
     pub claim: bool,
 }
 
-/// Record and pin do not exist, or are unreadable and the deletion leaves everything in place.
+/// Describes a deleted resource whose run record and pin do not exist, or are unreadable while the deletion leaves all real objects in
+/// place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NothingLeft {
     /// Whether the namespace is terminating: nothing can be created in it.
@@ -185,21 +186,21 @@ pub struct NothingLeft {
 /// Run record of an earlier resource of the same name, for example after a restore from a backup.
 #[derive(Clone, Debug)]
 pub struct LeftBehind {
-    /// Uid of that resource.
+    /// Uid of the earlier resource.
     pub uid: String,
     /// `resourceVersion` of the Secret with the record.
     pub version: String,
     /// The record; `None` if this version cannot read the record or its history.
     pub record: Option<RunRecord>,
-    /// History of that resource.
+    /// History of the earlier resource.
     pub history: History,
-    /// Progress of its last run, unvalidated.
+    /// Reported progress of the last run of the earlier resource, unvalidated.
     pub told: Told,
-    /// The value of [`labels::RESTORE_TO`](alustan_api::labels::RESTORE_TO).
+    /// Uid of the resource for which the restore is requested: annotation [`RESTORE_TO`](alustan_api::labels::RESTORE_TO) of the record.
     pub restore_to: Option<String>,
-    /// Name, for messages, of the resource with that uid, if it still exists.
+    /// Name, for messages, of the earlier resource if it still exists.
     pub owner: Option<String>,
-    /// Pods of its runs that have not terminated.
+    /// Names of the pods of earlier runs that have not terminated.
     pub pods: Vec<String>,
 }
 
@@ -244,7 +245,7 @@ pub struct InputsSeen {
     pub backend: BTreeMap<String, String>,
     /// Data of `spec.runner.envFromSecrets`, by Secret; used for the config hash only.
     pub runner: BTreeMap<String, BTreeMap<String, String>>,
-    /// Secrets among them that are gone: a deleted resource uses the values in its pin.
+    /// Names of the deleted Secrets in `runner`: a deleted resource uses their values from its pin.
     pub gone: BTreeSet<String>,
     /// Key of the docker configuration in the Secret of the registry.
     pub registry_key: Option<String>,

@@ -30,7 +30,7 @@ pub struct Waiting {
     pub since: Timestamp,
 }
 
-/// Time in the queue after which a run counts as one class higher. Drift checks do not get above plans.
+/// Time in the queue after which a run counts as one class higher. A drift check counts at most as a plan.
 const AGEING: SignedDuration = SignedDuration::from_mins(10);
 
 /// Run slots of the operator.
@@ -47,8 +47,8 @@ pub struct Places {
 }
 
 impl Places {
-    /// `all` slots, at most `per_namespace` of them for one namespace (0: half of them). A tenth is reserved for namespaces
-    /// without a run. Drift checks take at most half of them: if clouds answer slowly, changes still start.
+    /// Creates `all` slots. One namespace uses at most `per_namespace` slots (0: half of all slots). A tenth of the slots is reserved for
+    /// namespaces without a run. Drift checks use at most half of the slots, so that changes still start while drift checks take long.
     pub fn new(all: usize, per_namespace: usize) -> Self {
         let half = all.div_ceil(2);
         let per_namespace = match per_namespace {
@@ -105,7 +105,7 @@ impl Places {
     }
 }
 
-/// Last slot of each namespace. Slots are numbered in the order in which they are granted.
+/// Number of the last slot that each namespace got. Slots are numbered in the order in which they are granted.
 pub type Served = BTreeMap<String, u64>;
 
 /// Running runs.
@@ -116,12 +116,13 @@ pub struct Running {
     drift: usize,
     /// Number of runs by namespace.
     load: BTreeMap<String, usize>,
-    /// Runs that no reconcile has confirmed since the start of the operator. Tenants may have forged their Jobs.
+    /// Runs that are known from their Job only: no reconcile has confirmed them since the start of the operator. A tenant may have forged
+    /// the Job.
     unconfirmed: BTreeSet<Key>,
 }
 
 impl Running {
-    /// Adds a change that only its Job tells of, until it is inserted or removed.
+    /// Adds an apply or destroy that is known from its Job only. It is unconfirmed until [`Self::insert`] or [`Self::remove`].
     pub fn expect(&mut self, key: Key) {
         self.insert(key.clone(), Class::Change);
         self.unconfirmed.insert(key);
@@ -192,14 +193,14 @@ impl Extend<(Key, Class)> for Running {
     }
 }
 
-/// Queued runs. A change takes logarithmic time; the order is computed lazily.
+/// Queued runs. An insertion or removal takes logarithmic time; the order is computed lazily.
 #[derive(Clone, Debug, Default)]
 pub struct Queue {
     waiting: BTreeMap<Key, (Class, Timestamp)>,
     lines: BTreeMap<String, Line>,
 }
 
-/// Queued runs of one namespace: time and name, by class.
+/// Queued runs of one namespace, by class: time at which the run was queued, and name of the resource.
 type Line = BTreeMap<Class, BTreeSet<(Timestamp, String)>>;
 
 impl Queue {
@@ -295,7 +296,7 @@ struct Ahead<'a> {
 /// Runs of one class, oldest first; an older run never has a higher rank.
 type Names<'a> = Peekable<btree_set::Iter<'a, (Timestamp, String)>>;
 
-/// A run that may be the first, in the order of the fields.
+/// First run of a class of a namespace. Candidates are sorted by their fields, in this order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Candidate<'a> {
     rank: i64,
@@ -305,7 +306,7 @@ struct Candidate<'a> {
 }
 
 impl<'a> Ahead<'a> {
-    /// The first run, and the runs of its class.
+    /// Returns the first run of the namespace, and the remaining runs of its class.
     fn first(&mut self, now: Timestamp) -> Option<(Candidate<'a>, &mut Names<'a>)> {
         let firsts = self.classes.iter_mut().filter_map(|(class, names)| {
             let (since, name) = *names.peek()?;
@@ -354,7 +355,7 @@ impl Order<'_> {
         }
     }
 
-    /// Adds the next run of `namespace` to the firsts.
+    /// Adds the next run of `namespace` to `firsts`.
     fn push_first(&mut self, namespace: &str) {
         let Some((&namespace, _)) = self.lines.get_key_value(namespace) else {
             return;
@@ -382,7 +383,7 @@ impl Iterator for Order<'_> {
 
 /// Priority of a run; lower ranks start first.
 fn rank(class: Class, since: Timestamp, now: Timestamp) -> i64 {
-    // Without a minimum, drift checks would delay later changes whenever more of them wait than there are slots.
+    // Without a minimum rank, aged drift checks would precede later changes and delay them if more drift checks wait than there are slots.
     let (class, first) = match class {
         Class::Change => (0, 0),
         Class::Plan => (1, 0),

@@ -25,7 +25,7 @@ pub struct Settings {
     pub builder_user_namespaces: bool,
     /// Namespace of all builds; `None` for the namespace of the resource.
     pub build_namespace: Option<String>,
-    /// Image of the operator. Its runner is added to images with other base images.
+    /// Image of the operator. Builds copy its runner into an image whose base image may lack the runner.
     pub operator_image: String,
     /// Registries that use plain HTTP, as `host:port`.
     pub insecure_registries: Vec<String>,
@@ -33,7 +33,7 @@ pub struct Settings {
     pub ca_bundle: Option<String>,
     /// `--architecture`: architecture of resources without `runner.architecture`.
     pub architecture: Option<Architecture>,
-    /// Architecture of the operator, the last default.
+    /// Architecture of the operator. Used if no other setting selects an architecture.
     pub own_architecture: Architecture,
     /// Environment variables of all containers, for proxies.
     pub environment: BTreeMap<String, String>,
@@ -61,8 +61,8 @@ impl Settings {
         namespace.unwrap_or_default()
     }
 
-    /// Whether the build namespace differs from that of `tf`. If so, the objects that `tf` names do not exist in it, and credentials are
-    /// copied to a build Secret.
+    /// Whether the build namespace differs from that of `tf`. If so, the objects that `tf` references do not exist in the build namespace,
+    /// and credentials are copied to a build Secret.
     pub fn lends(&self, tf: &Terraform) -> bool {
         tf.metadata.namespace.as_deref() != Some(self.builds_in(tf))
     }

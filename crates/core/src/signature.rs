@@ -42,8 +42,8 @@ fn mac(signing_key: &[u8], uid: &str, entry: &str, content: &[u8]) -> Hmac<Sha25
     mac
 }
 
-/// Returns the signed part of `content`: of the run record only number and run, because `kubectl alustan` changes locks and lineage with
-/// the permissions of its user.
+/// Returns the part of `content` that is signed. Of a run record, only number and run are signed, because `kubectl alustan` changes locks
+/// and lineage with the permissions of its user.
 fn signed_part(entry: &str, content: &[u8]) -> Vec<u8> {
     let decisions = |record: Value| json!([record.get("number"), record.get("run")]).to_string();
     let record = (entry == key::RECORD).then(|| serde_json::from_slice(content).ok());

@@ -21,12 +21,12 @@ pub enum Step {
     AddFinalizer,
     /// Create the run record with a new key.
     CreateRecord(Box<Secret>),
-    /// Bind the objects of an earlier resource of the same name to this one.
+    /// Assign the objects of an earlier resource of the same name to this resource, for a restore from a backup.
     TakeOver(Box<TakeOver>),
     /// Replace the run record by compare-and-swap. A conflict cancels the remaining steps.
     SwapRecord(Box<Swap>),
-    /// Replace the progress in the report by compare-and-swap, and remove report and outputs. A conflict, for example with the run,
-    /// cancels the remaining steps.
+    /// Replace the progress entry of the report Secret by compare-and-swap, and remove its entries for report and outputs. A conflict, for
+    /// example with a write of the runner, cancels the remaining steps.
     SwapReport(Box<RunProgress>),
     /// Apply an object (server-side apply).
     Ensure(Box<Object>),
@@ -49,10 +49,10 @@ pub enum Step {
     DeleteBuildSecret(Box<LentSeen>),
     /// Delete an object with outputs that is no longer configured.
     DeleteOutputs(OutputsObject),
-    /// Delete the claim of the cache volume after it lost its volume.
+    /// Delete the PersistentVolumeClaim of the cache volume, because its volume is lost or prevents the start of pods.
     DeleteClaim,
-    /// Delete all objects of the resource, including builds in another namespace, and remove the label of the namespace if it contains no
-    /// other state. Objects of the components `kept` are labelled as orphaned instead.
+    /// Delete all objects of the resource, including builds in another namespace, and remove the label of the namespace if the namespace
+    /// contains no other state. Objects of the components `kept` are labelled as orphaned instead.
     CleanUp {
         /// Components that may hold the only copy of a state, or its key.
         kept: Vec<Component>,
@@ -137,8 +137,8 @@ impl Step {
     }
 }
 
-/// Transfer of the objects of an earlier resource of the same name: state, volume, outputs and report get the uid of this resource.
-/// Derived objects (accounts, roles, pin, plan, Jobs) are deleted. The run record is last, by compare-and-swap.
+/// Transfer of the objects of an earlier resource of the same name: state, volume, outputs and report get the uid of this resource. Derived
+/// objects (accounts, roles, pin, plan, Jobs) are deleted. The run record is transferred last, by compare-and-swap.
 #[derive(Clone, Debug)]
 pub struct TakeOver {
     /// Uid of the earlier resource.
@@ -174,7 +174,7 @@ impl Swap {
     }
 }
 
-/// Change of one key.
+/// Change of one key of a Secret.
 #[derive(Clone)]
 pub enum Keep<T> {
     /// Keep the value.
@@ -192,7 +192,7 @@ pub enum Object {
     Secret(Secret),
     /// A ConfigMap.
     ConfigMap(ConfigMap),
-    /// The claim of the cache volume.
+    /// The PersistentVolumeClaim of the cache volume.
     Claim(Box<PersistentVolumeClaim>),
     /// The ServiceAccount of the runner.
     Account(ServiceAccount),
@@ -200,18 +200,18 @@ pub enum Object {
     Role(Role),
     /// The RoleBinding of the runner.
     Binding(RoleBinding),
-    /// The budget that prevents eviction of its pod.
+    /// The PodDisruptionBudget that prevents eviction of a runner pod.
     Budget(PodDisruptionBudget),
-    /// The label of the namespace, its only applied field.
+    /// The namespace, with its label as the only applied field.
     Namespace(Namespace),
 }
 
-/// Result of a reconcile: writes, wanted run, status and requeue time.
+/// Result of a reconcile: writes, wanted run or build, status and requeue time.
 #[derive(Clone)]
 pub struct Decision {
     /// Writes, in order.
     pub steps: Vec<Step>,
-    /// Wanted run. It starts after `steps`, once the dispatcher has a slot.
+    /// Wanted run or build. It starts after `steps`, once the dispatcher has a free slot.
     pub start: Option<Start>,
     /// The new status.
     pub status: TerraformStatus,
@@ -219,12 +219,12 @@ pub struct Decision {
     pub requeue_at: Option<Timestamp>,
 }
 
-/// A run that waits for a slot.
+/// A run or build that waits for a slot.
 #[derive(Clone)]
 pub struct Start {
     /// Queue class.
     pub class: Class,
-    /// Writes that start the run.
+    /// Writes that start the run or build.
     pub steps: Vec<Step>,
     /// Status after the start.
     pub status: TerraformStatus,

@@ -1,5 +1,5 @@
-//! Detects upstream outputs that are about to change (rule 14). A change that reaches a resource on several paths of the graph causes one
-//! run with all its effects.
+//! Detects upstream outputs that are about to change (rule 14). A change that reaches a resource on several paths of the dependency graph
+//! causes one run, not one run per path.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -15,7 +15,7 @@ pub struct Look {
     pub versions: BTreeMap<Key, String>,
     /// Activity of the resource.
     pub doing: Doing,
-    /// Whether the resource is ready for its dependents. Their own last reconcile may be older.
+    /// Whether the resource is ready for its dependents. The last reconcile of a dependent may be older.
     pub ready: bool,
 }
 
@@ -24,7 +24,7 @@ pub struct Look {
 pub enum Doing {
     /// Idle, failed, suspended or deleted.
     Rests,
-    /// A run is active, due, or the source is not known yet.
+    /// A run is active or due, or the commit is not known yet.
     Works,
     /// Waits for its dependencies.
     Waits,
@@ -98,7 +98,7 @@ pub fn changing(
             let ready = |key| {
                 graph.get(key).is_some() && looks.get(key).is_none_or(|look: &Look| look.ready)
             };
-            // Its dependencies are ready, but its last reconcile is older.
+            // Its dependencies have become ready since its last reconcile.
             if depends_on.iter().all(|it| ready(&it.key)) {
                 return Some(key);
             }

@@ -14,13 +14,13 @@ use serde_json::Value;
 pub struct StackSeen {
     /// Values of `spec.variablesFrom`.
     pub variables: VariablesSeen,
-    /// Versions of the outputs that the resource takes, by resource, see [`crate::upstream_changes`].
+    /// Versions of the outputs that the resource takes from other resources, by upstream resource, see [`crate::upstream_changes`].
     pub versions: BTreeMap<Key, String>,
     /// An upstream resource whose outputs may change soon.
     pub changing: Option<String>,
-    /// Resources that it depends on.
+    /// Resources that the resource depends on.
     pub dependencies: Vec<DependencySeen>,
-    /// Names of its dependents; set only for a deleted resource.
+    /// Names of the dependents; set only for a deleted resource.
     pub dependents: Vec<String>,
     /// Tests of `spec.waitFor`.
     pub wait_for: Vec<TestSeen>,
@@ -28,7 +28,7 @@ pub struct StackSeen {
     pub destroy_wait_for: Vec<TestSeen>,
     /// Tests of `spec.healthChecks`.
     pub health_checks: Vec<TestSeen>,
-    /// Whether an object that it refers to is not watched.
+    /// Whether the resource references an object that the operator does not watch.
     pub unwatched: bool,
 }
 
