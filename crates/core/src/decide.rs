@@ -217,7 +217,7 @@ impl ReconcileCase<'_> {
         }
     }
 
-    /// Stores the notifications in the history, so that the next leader sends the pending ones and does not repeat the sent ones.
+    /// Stores the notifications in the history, so that the next leader sends pending notifications and does not repeat sent ones.
     fn remember_notices(&mut self) {
         if self.history.notices != self.seen.notices {
             self.history.notices.clone_from(&self.seen.notices);
@@ -297,7 +297,7 @@ impl ReconcileCase<'_> {
         })
     }
 
-    /// Returns the resolved base image; after a failed lookup, the last known one.
+    /// Returns the resolved base image; after a failed lookup, the last known base image.
     fn base(&self) -> Result<PinnedImage, Summary> {
         match &self.seen.base {
             Answer::Known(base)

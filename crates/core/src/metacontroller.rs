@@ -20,7 +20,7 @@ pub const LONGEST_REQUEST: usize = 4 << 20;
 
 /// Resync interval of a busy resource, in seconds. Its runs write Secrets, which metacontroller does not watch.
 const AT_WORK: u32 = 2;
-/// Resync interval of a resource that is due soon or waits for others, in seconds.
+/// Resync interval of a resource that is due soon or waits for other resources, in seconds.
 const SOON: u32 = 10;
 /// Resync interval of an idle resource, in seconds. Its repository and its value sources may have changed.
 const AT_REST: u32 = 30;
@@ -127,7 +127,7 @@ struct Metadata {
 /// Parses the body of a request of the sync or finalize hook.
 ///
 /// # Errors
-/// 400 for a malformed request, 422 for an unsupported one.
+/// Status 400 for a malformed request, 422 for an unsupported request.
 pub fn read(body: &[u8]) -> Result<Asked, Refusal> {
     let request: Request = serde_json::from_slice(body).map_err(|error| {
         let message = format!(

@@ -36,7 +36,7 @@ pub enum Answer<T> {
 }
 
 impl<T> Answer<T> {
-    /// Returns the result, or the last successful one.
+    /// Returns the result; after a failed attempt, the last successful result.
     pub fn value(&self) -> Option<&T> {
         match self {
             Self::Known(value) => Some(value),

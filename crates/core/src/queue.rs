@@ -152,7 +152,7 @@ impl Running {
         true
     }
 
-    /// The class of the run of `key`, if it has one.
+    /// Returns the class of the run of resource `key`, if the resource has one.
     pub fn class(&self, key: &Key) -> Option<Class> {
         self.classes.get(key).copied()
     }

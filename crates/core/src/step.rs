@@ -52,7 +52,7 @@ pub enum Step {
     /// Delete the PersistentVolumeClaim of the cache volume, because its volume is lost or prevents the start of pods.
     DeleteClaim,
     /// Delete all objects of the resource, including builds in another namespace, and remove the label of the namespace if the namespace
-    /// contains no other state. Objects of the components `kept` are labelled as orphaned instead.
+    /// contains no other state. Objects of the components in `kept` are labelled as orphaned instead of deleted.
     CleanUp {
         /// Components that may hold the only copy of a state, or its key.
         kept: Vec<Component>,
@@ -151,8 +151,8 @@ pub struct TakeOver {
     pub history: History,
 }
 
-/// A compare-and-swap of the run record. It fails if the record differs from the observed one, or from the one written by the previous
-/// swap of the same reconcile.
+/// A compare-and-swap of the run record. It fails if the stored record differs from the observed record, or from the record that the
+/// previous swap of the same reconcile wrote.
 #[derive(Clone)]
 pub struct Swap {
     /// The new record.

@@ -259,7 +259,7 @@ impl ReconcileCase<'_> {
     }
 
     /// Returns the summary of a run that cannot start. Cancels it after the startup timeout, or at once if the configuration has `changed`.
-    /// No pod has claimed it, so the cancellation interrupts nothing. A timeout is a transient failure and is retried.
+    /// No pod has claimed the run, so the cancellation interrupts no engine process. A timeout is a transient failure and is retried.
     pub(crate) fn stuck(&mut self, changed: bool) -> Option<Summary> {
         let run = self.starting()?.clone();
         let (number, trigger) = (self.current.number, &run.trigger);

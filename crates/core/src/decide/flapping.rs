@@ -1,5 +1,5 @@
-//! Rate limit for runs that changed inputs trigger (rule 14): the first at once, then one per minute, less often while inputs keep
-//! changing.
+//! Rate limit for runs that changed inputs trigger (rule 14): the first run starts at once, then one run per minute, and fewer while inputs
+//! keep changing.
 
 use alustan_api::run::InputRuns;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};

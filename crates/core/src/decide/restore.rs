@@ -211,7 +211,7 @@ const fn interrupted(number: i64) -> UnsavedState {
     }
 }
 
-/// Returns the uid in annotation [`KEPT`] if it differs from that of `tf`, as after a restore from a backup.
+/// Returns the uid in annotation [`KEPT`] if it differs from the uid of `tf`, for example after a restore from a backup.
 pub fn other_uid(tf: &Terraform) -> Option<&str> {
     let kept = tf.annotations().get(KEPT)?;
     (Some(kept) != tf.metadata.uid.as_ref()).then_some(kept)

@@ -25,7 +25,7 @@ const SLOTS: u32 = 2;
 ///
 /// # Errors
 ///
-/// Fails if the backend of `tf` is invalid or conflicts with that of the module (rule 11).
+/// Fails if the backend of `tf` is invalid or conflicts with the backend of the module (rule 11).
 pub fn run_inputs(
     tf: &Terraform,
     source: &SourceSeen,

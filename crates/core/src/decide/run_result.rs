@@ -88,7 +88,7 @@ pub fn record_result(tf: &Terraform, seen: &Seen, now: Timestamp) -> Option<Reco
     let applied = applies(run) && is_done(report.result);
     let half_way = current.record.begun == current.record.number;
     let history = fold(&current.history, run, report, handed_on, half_way, uid, now);
-    // Destroy uses the pin of the last apply, also of one without changes.
+    // Destroy uses the pin of the last apply, also of an apply without changes.
     let attempted = if applied {
         current.record.number
     } else {
@@ -421,7 +421,7 @@ fn shape(report: &RunReport) -> String {
     changes.map_or_else(String::new, |changes| changes.shape.clone())
 }
 
-/// Whether the plan of run `number` has the same changes as `report`. Values may differ, as those of `timestamp()` do.
+/// Whether the plan of run `number` has the same changes as `report`. Attribute values may differ, for example values of `timestamp()`.
 fn is_of(history: &History, number: i64, report: &RunReport) -> bool {
     let plan = history.report(number);
     plan.is_some_and(|plan| shape(plan) == shape(report))

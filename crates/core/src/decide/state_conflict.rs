@@ -1,6 +1,6 @@
-//! Conflicts of two resources with one state (rule 11). The state belongs to the resource that applied to it, else to the older one. An
-//! address from a run report never has precedence over an address in a spec, and counts in its own namespace only, because module code can
-//! report any address.
+//! Conflicts of two resources with one state (rule 11). The state belongs to the resource that applied to it, otherwise to the older
+//! resource. An address from a run report never has precedence over an address in a spec, and counts in its own namespace only, because
+//! module code can report any address.
 
 use alustan_api::report::Failure;
 use alustan_api::run::Pin;
@@ -8,8 +8,8 @@ use alustan_api::{Reason, Terraform};
 use alustan_backends::{Owner, is_shared};
 use kube::ResourceExt;
 
-/// Returns the address of the state of `tf`, such as `s3://bucket/key`: from the spec, else as reported by the last run. `None` if no other
-/// resource can use the same address.
+/// Returns the address of the state of `tf`, such as `s3://bucket/key`: from the spec, otherwise as reported by the last run. `None` if no
+/// other resource can use the same address.
 pub fn address(tf: &Terraform) -> Option<String> {
     described(tf)
         .or_else(|| told(tf))

@@ -7,7 +7,7 @@ use alustan_api::run::Trigger;
 /// Digests of everything that an apply depends on (rule 3). They are HMACs, because some inputs are secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Config hash: digest of all inputs except those with `trigger: false`.
+    /// Config hash: digest of all inputs except inputs with `trigger: false`.
     pub hash: String,
     /// Digest of all inputs except the values of referenced objects. Includes the references themselves.
     pub own: String,

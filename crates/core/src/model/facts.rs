@@ -51,7 +51,7 @@ pub fn again(failures: &Failures) -> Trigger {
     }
 }
 
-/// Whether the Job of the last run still blocks the next one.
+/// Whether the Job of the last run still blocks the next run.
 pub fn occupied(job: Option<&JobSeen>) -> bool {
     job.is_some_and(|job| !job.finished || job.pods_alive)
 }

@@ -133,16 +133,16 @@ pub fn plan(
     }
 }
 
-/// Returns a digest of the image inputs that resource and repository determine, including the base image that the resource `asked` for.
-/// Excludes the default base image, the protocol and the architecture: a change of one of them starts no run; the next run uses the new
-/// value.
+/// Returns a digest of the image inputs that resource and repository determine. `asked`: base image, if the resource sets a base image or
+/// an engine. Excludes the default base image, the protocol and the architecture: a change of one of them starts no run; the next run uses
+/// the new value.
 pub(crate) fn content(tf: &Terraform, source: &SourceSeen, asked: Option<&str>) -> String {
     let dockerfile = &tf.spec.container_registry.dockerfile;
     digest::plain(&json!([source.context, repository(tf), dockerfile, asked]))
 }
 
-/// Returns the image repository of `tf` under its canonical name. Docker Hub has several names, and clients look up its credentials under
-/// one.
+/// Returns the image repository of `tf` under its canonical name. Docker Hub has several host names, and clients look up its credentials
+/// under one of them.
 pub fn repository(tf: &Terraform) -> String {
     canonical(&tf.spec.container_registry.image_name)
 }

@@ -18,8 +18,8 @@ pub fn is_orphaned(tf: &Terraform, found: &BTreeMap<String, String>) -> bool {
     STATES.iter().any(|it| is_left_behind(tf, found, *it))
 }
 
-/// Whether the labels `found` of an object in the namespace of `tf` mark a `component` of an earlier resource with the same name: one
-/// with another uid.
+/// Whether the labels `found` of an object in the namespace of `tf` mark a `component` of an earlier resource, which has the same name and
+/// another uid.
 pub fn is_left_behind(
     tf: &Terraform,
     found: &BTreeMap<String, String>,

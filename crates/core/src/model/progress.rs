@@ -28,7 +28,7 @@ const MAX_VARIABLE: usize = 128;
 const MAX_ID: usize = 64;
 /// Maximum number of reasons why a plan needs approval. They share one condition message of at most 32 KiB.
 const MAX_BECAUSE: usize = 24;
-/// Maximum size of one such reason, in bytes.
+/// Maximum size of one reason why a plan needs approval, in bytes.
 const MAX_WHY: usize = 512;
 /// Maximum size of a backend configuration, in bytes of JSON.
 const MAX_BACKEND: usize = 64 << 10;

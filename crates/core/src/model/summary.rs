@@ -8,7 +8,7 @@ use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
-/// Reasons of deliberate inactivity. Alerts exclude them, too.
+/// Reasons of resources that are inactive because of their spec. Notifications and alerts exclude these reasons.
 pub const ON_PURPOSE: [Reason; 2] = [Reason::Suspended, Reason::DeletionProtected];
 
 /// State, reason and message of a resource, from which status and conditions are rendered.

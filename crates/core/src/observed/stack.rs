@@ -61,7 +61,7 @@ pub struct FoundValue {
     pub secret: bool,
 }
 
-/// A resource that another one depends on.
+/// A dependency of a resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DependencySeen {
     /// Field with the reference: `spec.dependsOn[0]`.

@@ -274,7 +274,7 @@ impl View<'_> {
         known.or_else(|| self.history.engine.clone())
     }
 
-    /// Returns the image of the plan, otherwise that of the last run.
+    /// Returns the image in the image plan, otherwise the image of the last run.
     fn image(&self) -> Option<ImageStatus> {
         if let Some(plan) = self.image.plan {
             return Some(ImageStatus {
