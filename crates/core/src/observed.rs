@@ -169,7 +169,7 @@ pub enum CacheSeen {
 pub struct ForeignState {
     /// Whether the Secrets of the managed state hold a version: adopted, or pushed by a user.
     pub secrets: bool,
-    /// Whether the PersistentVolumeClaim of the cache volume is older than the resource: adopted together with the state on the volume.
+    /// Whether the `PersistentVolumeClaim` of the cache volume is older than the resource: adopted together with the state on the volume.
     pub claim: bool,
 }
 

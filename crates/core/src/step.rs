@@ -49,7 +49,7 @@ pub enum Step {
     DeleteBuildSecret(Box<LentSeen>),
     /// Delete an object with outputs that is no longer configured.
     DeleteOutputs(OutputsObject),
-    /// Delete the PersistentVolumeClaim of the cache volume, because its volume is lost or prevents the start of pods.
+    /// Delete the `PersistentVolumeClaim` of the cache volume, because its volume is lost or prevents the start of pods.
     DeleteClaim,
     /// Delete all objects of the resource, including builds in another namespace, and remove the label of the namespace if the namespace
     /// contains no other state. Objects of the components in `kept` are labelled as orphaned instead of deleted.
@@ -192,7 +192,7 @@ pub enum Object {
     Secret(Secret),
     /// A ConfigMap.
     ConfigMap(ConfigMap),
-    /// The PersistentVolumeClaim of the cache volume.
+    /// The `PersistentVolumeClaim` of the cache volume.
     Claim(Box<PersistentVolumeClaim>),
     /// The ServiceAccount of the runner.
     Account(ServiceAccount),
@@ -200,7 +200,7 @@ pub enum Object {
     Role(Role),
     /// The RoleBinding of the runner.
     Binding(RoleBinding),
-    /// The PodDisruptionBudget that prevents eviction of a runner pod.
+    /// The `PodDisruptionBudget` that prevents eviction of a runner pod.
     Budget(PodDisruptionBudget),
     /// The namespace, with its label as the only applied field.
     Namespace(Namespace),

@@ -382,7 +382,7 @@ fn has_cache(case: &ReconcileCase<'_>) -> bool {
     is_there && start_run::has_cache(case.tf, case.seen, &case.history, waits)
 }
 
-/// Returns the steps that create the PersistentVolumeClaim of the cache volume and the pull secret, for a build in the namespace of its
+/// Returns the steps that create the `PersistentVolumeClaim` of the cache volume and the pull secret, for a build in the namespace of its
 /// resource.
 fn surroundings(case: &ReconcileCase<'_>) -> Vec<Step> {
     let mut steps = start_run::cache(case.tf, case.seen, &case.history);

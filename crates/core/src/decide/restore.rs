@@ -1,5 +1,5 @@
 //! Restore from a backup: assigns the run record of an earlier resource of the same name to a new resource. Keeps run numbers, engine, and
-//! data about the state. Runs, approvals, inputs, images and ServiceAccounts are not restored; the operator derives them from the new
+//! data about the state. Runs, approvals, inputs, images and `ServiceAccounts` are not restored; the operator derives them from the new
 //! resource.
 
 use alustan_api::report::UnsavedPlace;

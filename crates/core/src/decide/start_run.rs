@@ -154,7 +154,7 @@ impl RunRequest {
     }
 }
 
-/// Returns `history` after `steps`: the cache volume counts as usable if a step replaces its PersistentVolumeClaim.
+/// Returns `history` after `steps`: the cache volume counts as usable if a step replaces its `PersistentVolumeClaim`.
 pub(crate) fn with_claim(history: History, steps: &[Step]) -> History {
     if steps.iter().any(|step| matches!(step, Step::DeleteClaim)) {
         return History {
@@ -284,7 +284,7 @@ fn surroundings(
     steps
 }
 
-/// Returns the steps that create the PersistentVolumeClaim of the cache volume, or replace it if its volume is lost or pods do not start
+/// Returns the steps that create the `PersistentVolumeClaim` of the cache volume, or replace it if its volume is lost or pods do not start
 /// with it. Its content is reproducible (rule 2); a volume with a state is not replaced.
 pub(crate) fn cache(tf: &Terraform, seen: &Seen, history: &History) -> Vec<Step> {
     let claim = cache_pvc::claim(tf).map(Box::new).map(Object::Claim);
@@ -319,7 +319,7 @@ fn ensure(object: Object) -> Step {
     Step::Ensure(Box::new(object))
 }
 
-/// Whether a pod mounts the cache volume. `waits`: also a volume whose PersistentVolumeClaim is not bound yet. A new volume is empty and
+/// Whether a pod mounts the cache volume. `waits`: also a volume whose `PersistentVolumeClaim` is not bound yet. A new volume is empty and
 /// takes longer to provision than a build or run takes, so a first apply or a destroy does not wait for it.
 pub(crate) fn has_cache(tf: &Terraform, seen: &Seen, history: &History, waits: bool) -> bool {
     let is_suspect = state_volume::usability(seen, history) == CacheVolume::Suspect;

@@ -41,7 +41,7 @@ pub(crate) fn unsaved_after(
         .or_else(|| may_hold.then(|| kept(UnsavedPlace::Unknown)))
 }
 
-/// Whether the PersistentVolumeClaim of the cache volume exists, and the volume may hold a state that a run could not save.
+/// Whether the `PersistentVolumeClaim` of the cache volume exists, and the volume may hold a state that a run could not save.
 pub(crate) fn may_hold_unsaved(seen: &Seen, history: &History) -> bool {
     let place = history.unsaved.map(|unsaved| unsaved.place);
     let may_hold = matches!(
@@ -51,7 +51,7 @@ pub(crate) fn may_hold_unsaved(seen: &Seen, history: &History) -> bool {
     seen.cache != CacheSeen::Absent && may_hold
 }
 
-/// Whether the PersistentVolumeClaim of the cache volume exists, and the volume holds the only copy of a state.
+/// Whether the `PersistentVolumeClaim` of the cache volume exists, and the volume holds the only copy of a state.
 pub(crate) fn holds_only_copy(seen: &Seen, history: &History) -> bool {
     let place = history.unsaved.map(|unsaved| unsaved.place);
     seen.cache != CacheSeen::Absent && place == Some(UnsavedPlace::CacheVolume)

@@ -21,7 +21,7 @@ pub struct Allowed {
     pub(crate) registries: Vec<String>,
     pub(crate) repositories: Vec<String>,
     pub(crate) builders: Vec<String>,
-    /// Allowed ServiceAccounts. `None` without a list: the annotation of each ServiceAccount decides.
+    /// Allowed `ServiceAccounts`. `None` without a list: the annotation of each ServiceAccount decides.
     pub(crate) accounts: Option<Vec<String>>,
     /// Whether every apply requires approval.
     pub(crate) approval: bool,

@@ -11,7 +11,7 @@ use kube::ResourceExt;
 
 use super::meta;
 
-/// Returns the PodDisruptionBudget that makes a node drain wait for apply and destroy runs of `tf`. For pods of a Job, only an integer
+/// Returns the `PodDisruptionBudget` that makes a node drain wait for apply and destroy runs of `tf`. For pods of a Job, only an integer
 /// `minAvailable` is allowed: <https://kubernetes.io/docs/tasks/run-application/configure-pdb/#arbitrary-controllers-and-selectors>.
 pub fn budget(tf: &Terraform) -> PodDisruptionBudget {
     let pods = [

@@ -15,7 +15,7 @@ use super::{meta, pod};
 
 const VOLUME: &str = "cache";
 
-/// Returns the PersistentVolumeClaim of the cache volume; `None` if `spec.cache.enabled` is false.
+/// Returns the `PersistentVolumeClaim` of the cache volume; `None` if `spec.cache.enabled` is false.
 pub fn claim(tf: &Terraform) -> Option<PersistentVolumeClaim> {
     let cache = &tf.spec.cache;
     cache.enabled.then(|| PersistentVolumeClaim {

@@ -97,7 +97,7 @@ pub(crate) fn in_secrets_and_on_volume(tf: &Terraform) -> String {
     format!("{}, {}", in_secrets(tf), on_volume(tf))
 }
 
-/// Returns the end of a message: the PersistentVolumeClaim with the state of `tf`.
+/// Returns the end of a message: the `PersistentVolumeClaim` with the state of `tf`.
 pub(crate) fn on_volume(tf: &Terraform) -> String {
     let claim = names::cache(&tf.name_any());
     format!("on the cache volume: PersistentVolumeClaim {claim}")
