@@ -169,12 +169,11 @@ fn fails_as_lost(world: &mut World) -> String {
 }
 
 /// Steps to a new, empty state: the Secrets of the operator are saved and deleted, and no object is created by hand.
-const WAY_OUT: &str = "save the Secrets of the resource, because they may contain an earlier \
-    version of the state (`kubectl get secrets -n team -l alustan.io/terraform=web -o json \
-    >web.json`), abandon the resource (`kubectl annotate tf web -n team \
-    alustan.io/abandon=true`), delete it, delete the \
-    Secrets of the state (`kubectl delete secrets -n team -l \
-    alustan.io/terraform=web,app.kubernetes.io/component=state`), and create it again";
+const WAY_OUT: &str = "1. save the Secrets, which may contain an earlier version of the state: \
+    `kubectl get secrets -n team -l alustan.io/terraform=web -o json >web.json`. 2. `kubectl \
+    annotate tf web -n team alustan.io/abandon=true`. 3. delete the resource. 4. `kubectl delete \
+    secrets -n team -l alustan.io/terraform=web,app.kubernetes.io/component=state`. 5. create the \
+    resource again";
 
 #[test]
 fn lost_state_is_not_treated_as_empty() {
