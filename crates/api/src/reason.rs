@@ -237,6 +237,27 @@ pub enum Reason {
     WorkspaceFailed,
 }
 
+/// Names of reasons in records, statuses and reports of earlier versions, with the current reasons.
+const RENAMED: [(&str, Reason); 14] = [
+    (
+        "BuildIdentityElsewhere",
+        Reason::BuildServiceAccountUnsupported,
+    ),
+    ("ClaimInTheWay", Reason::VolumeTerminating),
+    ("EngineSwitch", Reason::EngineChangeNotAllowed),
+    ("ExpressionLost", Reason::ExpressionAborted),
+    ("InputsChanging", Reason::WaitingForUpstream),
+    ("JobInTheWay", Reason::JobNameConflict),
+    ("NotText", Reason::ValueNotUTF8),
+    ("NothingKnown", Reason::RunRecordMissing),
+    ("OutputsNotOurs", Reason::OutputsOwnershipConflict),
+    ("PodLost", Reason::PodTerminated),
+    ("Random", Reason::RandomSourceUnavailable),
+    ("RecordInTheWay", Reason::RunRecordConflict),
+    ("RunOverdue", Reason::RunDeadlineExceeded),
+    ("StateNotOurs", Reason::StateOwnershipConflict),
+];
+
 /// Result of [`bounded`] for a reason that is not a [`Reason`].
 pub const OTHER: &str = "Other";
 
@@ -251,23 +272,8 @@ impl Reason {
 
     /// Parses a stored reason. Accepts the names that earlier versions of the operator stored.
     pub fn from_stored(reason: &str) -> Option<Self> {
-        Some(match reason {
-            "BuildIdentityElsewhere" => Self::BuildServiceAccountUnsupported,
-            "ClaimInTheWay" => Self::VolumeTerminating,
-            "EngineSwitch" => Self::EngineChangeNotAllowed,
-            "ExpressionLost" => Self::ExpressionAborted,
-            "InputsChanging" => Self::WaitingForUpstream,
-            "JobInTheWay" => Self::JobNameConflict,
-            "NotText" => Self::ValueNotUTF8,
-            "NothingKnown" => Self::RunRecordMissing,
-            "OutputsNotOurs" => Self::OutputsOwnershipConflict,
-            "PodLost" => Self::PodTerminated,
-            "Random" => Self::RandomSourceUnavailable,
-            "RecordInTheWay" => Self::RunRecordConflict,
-            "RunOverdue" => Self::RunDeadlineExceeded,
-            "StateNotOurs" => Self::StateOwnershipConflict,
-            _ => return reason.parse().ok(),
-        })
+        let renamed = RENAMED.iter().find(|(earlier, _)| *earlier == reason);
+        renamed.map_or_else(|| reason.parse().ok(), |(_, current)| Some(*current))
     }
 }
 
