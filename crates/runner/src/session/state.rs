@@ -70,11 +70,11 @@ fn lost(error: &StateError, identity: &Identity) -> Failure {
         Reason::StateLost,
         format!(
             "{error}. Nothing was changed. Restore the state from a backup. Or start with an empty \
-             state; existing objects remain, and an apply creates them again: 1. save the Secrets, \
+             state; existing objects remain, and an apply creates them again: (1) save the Secrets, \
              which may contain an earlier version of the state: `kubectl get secrets -n \
-             {namespace} -l {NAME}={name} -o json >{name}.json`. 2. `kubectl annotate tf {name} -n \
-             {namespace} {ABANDON}=true`. 3. delete the resource. 4. `kubectl delete secrets -n \
-             {namespace} -l {NAME}={name},{COMPONENT}={component}`. 5. create the resource again"
+             {namespace} -l {NAME}={name} -o json >{name}.json`; (2) `kubectl annotate tf {name} -n \
+             {namespace} {ABANDON}=true`; (3) delete the resource; (4) `kubectl delete secrets -n \
+             {namespace} -l {NAME}={name},{COMPONENT}={component}`; (5) create the resource again"
         ),
     )
 }

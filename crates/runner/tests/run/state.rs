@@ -169,10 +169,10 @@ fn fails_as_lost(world: &mut World) -> String {
 }
 
 /// Steps to a new, empty state: the Secrets of the operator are saved and deleted, and no object is created by hand.
-const WAY_OUT: &str = "1. save the Secrets, which may contain an earlier version of the state: \
-    `kubectl get secrets -n team -l alustan.io/terraform=web -o json >web.json`. 2. `kubectl \
-    annotate tf web -n team alustan.io/abandon=true`. 3. delete the resource. 4. `kubectl delete \
-    secrets -n team -l alustan.io/terraform=web,app.kubernetes.io/component=state`. 5. create the \
+const WAY_OUT: &str = "(1) save the Secrets, which may contain an earlier version of the state: \
+    `kubectl get secrets -n team -l alustan.io/terraform=web -o json >web.json`; (2) `kubectl \
+    annotate tf web -n team alustan.io/abandon=true`; (3) delete the resource; (4) `kubectl delete \
+    secrets -n team -l alustan.io/terraform=web,app.kubernetes.io/component=state`; (5) create the \
     resource again";
 
 #[test]
