@@ -2,16 +2,17 @@
 //!
 //! Format: <https://github.com/opencontainers/image-spec/blob/main/layer.md>.
 
-use std::fs::{self, File};
+use std::ffi::{CString, OsStr};
+use std::fs::File;
 use std::io::{self, BufWriter, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use alustan_registry::{Digest, Hasher};
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use rustix::fs::OFlags;
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, fstat, open, openat, readlinkat, statat};
 use tar::{Builder, EntryType, Header};
 
 /// Modification time of every entry: 2000-01-01, in seconds since 1970.
@@ -19,6 +20,13 @@ pub const TIME: i64 = 946_684_800;
 /// Name prefix of whiteouts: entries that delete files of lower layers instead of adding a file
 /// (<https://github.com/opencontainers/image-spec/blob/main/layer.md#whiteouts>).
 const WHITEOUT: &[u8] = b".wh.";
+/// Maximum length of a path in the folder, in bytes. Limits the depth of the folders.
+const LONGEST_PATH: usize = 4096;
+/// Flags with which files and folders are opened. A symbolic link is an error, and opening a named pipe does not block.
+const FLAGS: OFlags = OFlags::RDONLY
+    .union(OFlags::CLOEXEC)
+    .union(OFlags::NOFOLLOW)
+    .union(OFlags::NONBLOCK);
 
 /// Source folder of a layer, and its path in the image.
 #[derive(Clone, Copy, Debug)]
@@ -66,8 +74,8 @@ pub enum LayerError {
 
 /// Writes `content` as a gzip-compressed tar archive to the file `to`.
 ///
-/// Entries are sorted by path, have mode 0755 or 0644 and the time [`TIME`]. Symbolic links stay links and are never followed. Memory
-/// usage does not depend on the size of the files.
+/// Entries are sorted by path, have mode 0755 or 0644 and the time [`TIME`]. Symbolic links stay links and are never followed, even if
+/// another process replaces files while they are read. Memory usage does not depend on the size of the files.
 ///
 /// # Errors
 /// [`LayerError::Read`], [`LayerError::Whiteout`] and [`LayerError::Special`] with the path below the folder;
@@ -93,7 +101,10 @@ pub fn write(content: Content<'_>, to: &Path) -> Result<Written, LayerError> {
             io::empty(),
         )?;
     }
-    append(&mut builder, content, Path::new(""))?;
+    let unread =
+        |error: rustix::io::Errno| LayerError::Read(content.folder.to_owned(), error.into());
+    let folder = open(content.folder, FLAGS | OFlags::DIRECTORY, Mode::empty()).map_err(unread)?;
+    append(&mut builder, content, &folder, Path::new(""))?;
     let (encoder, diff_id, _) = builder.into_inner()?.finish();
     let (file, digest, size) = encoder.finish()?.finish();
     file.into_inner().map_err(io::IntoInnerError::into_error)?;
@@ -104,53 +115,66 @@ pub fn write(content: Content<'_>, to: &Path) -> Result<Written, LayerError> {
     })
 }
 
-/// Appends all files and folders below `path`, which is relative to `content.folder`.
+/// Appends all files and folders in `folder`. `path`: path of `folder` below `content.folder`.
 fn append(
     builder: &mut Builder<impl Write>,
     content: Content<'_>,
+    folder: &OwnedFd,
     path: &Path,
 ) -> Result<(), LayerError> {
-    let unread = |error| LayerError::Read(path.to_owned(), error);
-    let entries = fs::read_dir(content.folder.join(path)).map_err(unread)?;
-    let mut names: Vec<_> = entries
-        .map(|entry| entry.map(|entry| entry.file_name()))
-        .collect::<Result<_, _>>()
-        .map_err(unread)?;
-    names.sort();
-    for name in names {
-        let path = path.join(&name);
-        if name.as_bytes().starts_with(WHITEOUT) {
+    for name in names(folder).map_err(|error| LayerError::Read(path.to_owned(), error))? {
+        let path = path.join(OsStr::from_bytes(name.to_bytes()));
+        if name.to_bytes().starts_with(WHITEOUT) {
             return Err(LayerError::Whiteout(path));
         }
-        let source = content.folder.join(&path);
+        let unread = |error: io::Error| LayerError::Read(path.clone(), error);
+        if path.as_os_str().len() > LONGEST_PATH {
+            return Err(unread(io::ErrorKind::InvalidFilename.into()));
+        }
+        let opened = |flags| openat(folder, &name, FLAGS | flags, Mode::empty());
         let target = inside(content.target).join(&path);
-        let unread = |error| LayerError::Read(path.clone(), error);
-        let found = fs::symlink_metadata(&source).map_err(unread)?;
-        let kind = found.file_type();
-        if kind.is_symlink() {
-            let mut header = header(EntryType::Symlink, 0o777, 0, content.owner);
-            let link = fs::read_link(&source).map_err(unread)?;
-            builder.append_link(&mut header, target, link)?;
-        } else if kind.is_dir() {
-            let mut header = header(EntryType::Directory, 0o755, 0, content.owner);
-            builder.append_data(&mut header, target, io::empty())?;
-            append(builder, content, &path)?;
-        } else if kind.is_file() {
-            let executable = found.permissions().mode() & 0o111 != 0;
-            let mode = if executable { 0o755 } else { 0o644 };
-            let mut header = header(EntryType::Regular, mode, found.len(), content.owner);
-            let mut file = Exact::open(&source, found.len()).map_err(unread)?;
-            builder
-                .append_data(&mut header, target, &mut file)
-                .map_err(|error| match file.error.take() {
-                    Some(error) => unread(error),
-                    None => LayerError::Write(error),
-                })?;
-        } else {
-            return Err(LayerError::Special(path));
+        let found = statat(folder, &name, AtFlags::SYMLINK_NOFOLLOW);
+        match FileType::from_raw_mode(found.map_err(io::Error::from).map_err(unread)?.st_mode) {
+            FileType::Symlink => {
+                let mut header = header(EntryType::Symlink, 0o777, 0, content.owner);
+                let link = readlinkat(folder, &name, Vec::new());
+                let link = link.map_err(io::Error::from).map_err(unread)?;
+                builder.append_link(&mut header, target, OsStr::from_bytes(link.to_bytes()))?;
+            }
+            FileType::Directory => {
+                let mut header = header(EntryType::Directory, 0o755, 0, content.owner);
+                builder.append_data(&mut header, target, io::empty())?;
+                let below = opened(OFlags::DIRECTORY);
+                let below = below.map_err(io::Error::from).map_err(unread)?;
+                append(builder, content, &below, &path)?;
+            }
+            FileType::RegularFile => {
+                let file = opened(OFlags::empty());
+                let file = file.map_err(io::Error::from).map_err(unread)?;
+                let mut file = Exact::new(file).map_err(unread)?;
+                let mode = if file.is_executable { 0o755 } else { 0o644 };
+                let mut header = header(EntryType::Regular, mode, file.left, content.owner);
+                builder
+                    .append_data(&mut header, target, &mut file)
+                    .map_err(|error| match file.error.take() {
+                        Some(error) => unread(error),
+                        None => LayerError::Write(error),
+                    })?;
+            }
+            _ => return Err(LayerError::Special(path)),
         }
     }
     Ok(())
+}
+
+/// Returns the names of all files and folders in `folder`, sorted.
+fn names(folder: impl AsFd) -> io::Result<Vec<CString>> {
+    let entries = Dir::read_from(folder)?;
+    let names = entries.map(|entry| entry.map(|entry| entry.file_name().to_owned()));
+    let mut names = names.collect::<Result<Vec<_>, _>>()?;
+    names.retain(|name| !matches!(name.to_bytes(), b"." | b".."));
+    names.sort();
+    Ok(names)
 }
 
 /// Returns `path` without the leading slash, as in tar archives.
@@ -169,23 +193,27 @@ fn header(kind: EntryType, mode: u32, size: u64, owner: u64) -> Header {
     header
 }
 
-/// Reads a file of a known size; fails if the file is shorter, and ignores the rest if it is longer.
+/// Reads a file up to the size that it has when it is opened; fails if the file becomes shorter, and ignores the rest if it grows.
 struct Exact {
     file: File,
+    is_executable: bool,
     left: u64,
     /// Last error of reading the file. `append_data` returns errors of reads and of writes alike; this field distinguishes them.
     error: Option<io::Error>,
 }
 
 impl Exact {
-    fn open(path: &Path, size: u64) -> io::Result<Self> {
-        let file = File::options()
-            .read(true)
-            .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
-            .open(path)?;
+    /// # Errors
+    /// If `file` is not a regular file: another process may have replaced it since its type was read.
+    fn new(file: OwnedFd) -> io::Result<Self> {
+        let found = fstat(&file)?;
+        if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile {
+            return Err(io::Error::other("the file was replaced while it was read"));
+        }
         Ok(Self {
-            file,
-            left: size,
+            file: file.into(),
+            is_executable: found.st_mode & 0o111 != 0,
+            left: found.st_size.try_into().unwrap_or_default(),
             error: None,
         })
     }
@@ -246,11 +274,14 @@ impl<W: Write> Write for Hashing<W> {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
-    use std::fs::Permissions;
-    use std::os::unix::fs::symlink;
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::{PermissionsExt, symlink};
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::thread;
 
     use flate2::read::GzDecoder;
     use proptest::prelude::*;
+    use rustix::fs::mkdirat;
     use tempfile::TempDir;
 
     use super::*;
@@ -378,11 +409,60 @@ mod tests {
     fn file_that_shrinks_is_an_error() {
         let folder = TempDir::new().unwrap();
         let path = folder.path().join("a");
+        fs::write(&path, "long text").unwrap();
+        let mut file = Exact::new(File::open(&path).unwrap().into()).unwrap();
         fs::write(&path, "short").unwrap();
-        let mut file = Exact::open(&path, 9).unwrap();
         let error = io::copy(&mut file, &mut io::sink()).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
         assert!(file.error.is_some());
+    }
+
+    /// A process of the module can still change the folder through a file descriptor that another pod holds.
+    #[test]
+    fn folder_that_becomes_a_link_is_not_followed() {
+        let secret = TempDir::new().unwrap();
+        fs::write(secret.path().join("config.json"), "password").unwrap();
+        let folder = TempDir::new().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        fs::create_dir(path("real")).unwrap();
+        symlink(secret.path(), path("link")).unwrap();
+        let is_over = AtomicBool::new(false);
+        let swap = |name: &str| {
+            fs::rename(path(name), path("sub")).unwrap();
+            fs::rename(path("sub"), path(name)).unwrap();
+        };
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    swap("real");
+                    swap("link");
+                }
+            });
+            let is_followed = (0..300).any(|_| {
+                let out = TempDir::new().unwrap();
+                let file = out.path().join("layer");
+                let written = write(content(folder.path()), &file).is_ok();
+                let found = written.then(|| entries(&fs::read(file).unwrap()));
+                let mut found = found.into_iter().flatten();
+                found.any(|entry| entry.contains("config.json"))
+            });
+            is_over.store(true, Ordering::Relaxed);
+            assert!(!is_followed);
+        });
+    }
+
+    #[test]
+    fn folder_deeper_than_the_longest_path_is_refused() {
+        let root = TempDir::new().unwrap();
+        let mut folder = open(root.path(), FLAGS | OFlags::DIRECTORY, Mode::empty()).unwrap();
+        let name = "d".repeat(200);
+        for _ in 0..=LONGEST_PATH / name.len() {
+            mkdirat(&folder, &name, Mode::from(0o755)).unwrap();
+            folder = openat(&folder, &name, FLAGS | OFlags::DIRECTORY, Mode::empty()).unwrap();
+        }
+        let out = TempDir::new().unwrap();
+        let refused = write(content(root.path()), &out.path().join("layer")).unwrap_err();
+        assert!(matches!(refused, LayerError::Read(..)), "{refused:?}");
     }
 
     proptest! {
