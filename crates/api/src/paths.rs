@@ -17,6 +17,8 @@ pub const WORK: &str = "/work";
 /// Mount path of the scratch volume in a build pod. The runner image must have no content at or below a mount path of the kaniko container:
 /// kaniko omits such content without an error.
 pub const BUILD: &str = "/kaniko-ctx";
+/// Folder below [`BUILD`] with the socket through which the containers `build` and `prepare` of a build by `Append` communicate.
+pub const HANDOVER: &str = "handover";
 /// Folder in a pod with programs from the image of the operator that the base image may lack.
 pub const INJECT: &str = "/alustan-inject";
 /// Docker configuration in the containers of the runner that pull the context and push the image.

@@ -1,10 +1,13 @@
 //! Part of a build that the runner executes: converts the context artifact to the folders that become layers of the runner image. With
 //! builder kind Append, it also creates and pushes the image.
 //!
-//! Runs unprivileged in the base image, in one container per step. [`pull`] and [`build`] must not execute files from the git repository,
-//! because their containers have the registry credentials. [`prepare`] executes `init`, which evaluates the module and may execute
-//! programs; its container has the git credentials. The git credentials never reach the builder or a layer (rule 2). The same inputs
-//! produce the same files, so that an unchanged layer is not pushed again.
+//! Runs unprivileged in the base image. The containers of [`pull`] and [`build`] have the registry credentials, so they must not execute files
+//! from the git repository. [`prepare`] executes `init`, which evaluates the module and may execute programs; its container has the git
+//! credentials. The git credentials never reach the builder or a layer (rule 2). The same inputs produce the same files, so that an
+//! unchanged layer is not pushed again.
+//!
+//! For kaniko, the containers `pull` and `prepare` run one after the other, before kaniko. With builder kind Append, [`build`] pulls the
+//! context itself, while the container of [`prepare`] starts (see [`handover`]).
 
 mod append;
 mod context;
@@ -12,6 +15,7 @@ mod dockerfile;
 mod empty_state;
 mod finish;
 mod git;
+mod handover;
 mod leak;
 mod place;
 mod providers;
@@ -19,7 +23,7 @@ mod registry_access;
 mod request;
 
 pub use context::unpack_context;
-pub use request::{ContextRequest, ModuleRequest};
+pub use request::ContextRequest;
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -44,7 +48,9 @@ use crate::secret_values::of_environment;
 use crate::workspace::module_directory;
 use crate::{cache, certificates};
 
+use handover::{Builder, Preparation};
 use place::{Place, unwritten};
+use request::ModuleRequest;
 
 /// Time limit of an engine command, including downloads of providers and modules.
 const PATIENCE: Duration = Duration::from_mins(30);
@@ -53,24 +59,44 @@ const PATIENCE: Duration = Duration::from_mins(30);
 /// termination message.
 pub async fn pull(layout: &Layout, vars: &Vars) -> ExitCode {
     let pulled = try_pull(layout, vars).await;
-    ended(layout, &redactor(vars), pulled)
+    ended(layout, redacted(&redactor(vars), pulled))
 }
 
-/// Prepares the pulled context for the builder: executes `init` and collects the providers. Writes a failure to the termination message.
+/// Prepares the context for the builder: executes `init` and collects the providers. Writes a failure to the termination message. With
+/// builder kind Append, waits until [`build`] has unpacked the context, and sends it the result.
 pub async fn prepare(layout: &Layout, vars: &Vars, commands: Commands) -> ExitCode {
     let commands = Commands {
         redactor: redactor(vars),
         ..commands
     };
-    let prepared = try_prepare(layout, vars, &commands).await;
-    ended(layout, &commands.redactor, prepared)
+    if !vars.contains_key("ALUSTAN_HANDOVER") {
+        let prepared = try_prepare(layout, vars, &commands).await;
+        return ended(layout, redacted(&commands.redactor, prepared));
+    }
+    let preparation = tokio::select! {
+        preparation = Preparation::start(layout) => preparation,
+        _ = commands.stop.asked() => Ok(None),
+    };
+    match preparation {
+        Ok(Some(preparation)) => {
+            let prepared = try_prepare(layout, vars, &commands).await;
+            let prepared = redacted(&commands.redactor, prepared);
+            preparation.end(&prepared).await;
+            ended(layout, prepared)
+        }
+        Ok(None) => {
+            crate::say!("there is no context to prepare: the container build has ended");
+            ExitCode::SUCCESS
+        }
+        Err(error) => ended(layout, Err(unwritten(error))),
+    }
 }
 
-/// Appends the prepared context to the base image and pushes the result. The termination message contains the digest of the image, or the
-/// failure.
+/// Pulls the context, appends it to the base image once it is prepared, and pushes the result. The termination message contains the digest
+/// of the image, or the failure, also that of [`prepare`].
 pub async fn build(layout: &Layout, vars: &Vars) -> ExitCode {
     let built = try_build(layout, vars).await;
-    ended(layout, &redactor(vars), built)
+    ended(layout, redacted(&redactor(vars), built))
 }
 
 /// Returns a redactor of the secret values in the environment, in the credentials of the git repository, and in the docker configuration.
@@ -81,11 +107,14 @@ fn redactor(vars: &Vars) -> Redactor {
     Redactor::new(secrets.chain(git).chain(registry_access::secrets(vars)))
 }
 
-fn ended(layout: &Layout, redactor: &Redactor, result: Result<(), Failure>) -> ExitCode {
+fn redacted(redactor: &Redactor, result: Result<(), Failure>) -> Result<(), Failure> {
+    result.map_err(|failure| redactor.failure(failure))
+}
+
+fn ended(layout: &Layout, result: Result<(), Failure>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            let failure = redactor.failure(failure);
             crate::say!("{}: {}", failure.reason, failure.message);
             write_failure(&layout.termination_log, &failure, |failure| PrepareReport {
                 failure,
@@ -101,12 +130,11 @@ async fn try_pull(layout: &Layout, vars: &Vars) -> Result<(), Failure> {
     unpack_context(layout, vars, &request, &bytes)
 }
 
-async fn try_prepare(layout: &Layout, vars: &Vars, commands: &Commands) -> Result<(), Failure> {
-    prepare_context(layout, vars, commands, &ModuleRequest::from_vars(vars)).await
-}
-
 async fn try_build(layout: &Layout, vars: &Vars) -> Result<(), Failure> {
     let image = append::Image::from_vars(vars)?;
+    let builder = Builder::listen(layout)?;
+    try_pull(layout, vars).await?;
+    builder.prepared().await?;
     let digest = image.push(layout, vars).await?;
     // Informational; the operator reads the digest from the registry.
     let _ = fs::write(&layout.termination_log, digest.as_str());
@@ -114,12 +142,8 @@ async fn try_build(layout: &Layout, vars: &Vars) -> Result<(), Failure> {
 }
 
 /// Prepares the folders for the builder from the unpacked context.
-pub async fn prepare_context(
-    layout: &Layout,
-    vars: &Vars,
-    commands: &Commands,
-    request: &ModuleRequest,
-) -> Result<(), Failure> {
+async fn try_prepare(layout: &Layout, vars: &Vars, commands: &Commands) -> Result<(), Failure> {
+    let request = ModuleRequest::from_vars(vars);
     let place = Place::new(layout);
     let directory = module_directory(&place.module, &request.path)
         .filter(|it| it.is_dir())
@@ -133,7 +157,10 @@ pub async fn prepare_context(
     let credentials = git::Credentials::read(vars);
     let access = credentials.open(&environment)?;
     environment.extend(access.iter().flat_map(|it| it.environment().clone()));
-    initialise(layout, commands, environment, request, &directory).await?;
+    let initialised = initialise(layout, commands, environment, &request, &directory).await;
+    // A process of the module could change what is checked and copied from here on.
+    commands.processes.end_all().await;
+    initialised?;
     drop(access);
     let providers = providers::Providers {
         found: directory.join(".terraform/providers"),

@@ -4,6 +4,7 @@ use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 
 use rustix::process::{
     Pid, Signal, WaitOptions, getpid, kill_process, kill_process_group, set_child_subreaper,
@@ -108,6 +109,18 @@ impl Processes {
     pub fn kill(&self, scope: Scope) {
         for process in in_scope(scope) {
             send(process.pid, Signal::KILL);
+        }
+    }
+
+    /// Kills all descendants, and waits until they have ended. Commands must have ended before.
+    pub async fn end_all(&self) {
+        loop {
+            self.kill(Scope::Everything);
+            self.reap();
+            if in_scope(Scope::Everything).is_empty() {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
         }
     }
 

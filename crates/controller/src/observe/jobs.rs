@@ -248,18 +248,18 @@ pub(super) fn build(cx: &Context, namespace: &str, name: &str) -> Option<Build> 
     let built = pod.and_then(|pod| terminated(pod, BUILD_CONTAINER));
     let prepared = pod.and_then(|pod| failed_to_prepare(pod));
     let mut log_of = None;
-    let state = match (built, prepared) {
-        (Some(end), _) if end.exit_code == 0 => BuildState::Done(ended_at(end)),
+    let state = match (prepared, built) {
         (Some(end), _) => {
+            let failure = cut_off(pod, end).unwrap_or_else(|| prepare_failure(end));
+            BuildState::Failed(failure, ended_at(end))
+        }
+        (None, Some(end)) if end.exit_code == 0 => BuildState::Done(ended_at(end)),
+        (None, Some(end)) => {
             let known = cut_off(pod, end);
             // Only the runner's report is used: a tenant may choose the image of kaniko, and so its output.
             let known = known.or_else(|| reported(end).filter(|_| builds_by_runner(&job)));
             log_of = pod.filter(|_| known.is_none()).map(|pod| pod.name_any());
             let failure = known.unwrap_or_else(|| builder_failure(end));
-            BuildState::Failed(failure, ended_at(end))
-        }
-        (None, Some(end)) => {
-            let failure = cut_off(pod, end).unwrap_or_else(|| prepare_failure(end));
             BuildState::Failed(failure, ended_at(end))
         }
         (None, None) => match over(&job) {
@@ -455,7 +455,7 @@ fn terminated<'a>(pod: &'a Pod, container: &str) -> Option<&'a ContainerStateTer
         .as_ref()
 }
 
-/// Returns the termination state of the failed init container (pull or prepare). The runner executes both.
+/// Returns the termination state of the failed container (`pull` or `prepare`). The runner executes both.
 fn failed_to_prepare(pod: &Pod) -> Option<&ContainerStateTerminated> {
     [PULL_CONTAINER, PREPARE_CONTAINER]
         .into_iter()

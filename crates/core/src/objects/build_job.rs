@@ -124,14 +124,25 @@ fn pod_spec(tf: &Terraform, build: &Build<'_>, settings: &Settings) -> PodSpec {
             .docker
             .map(|(name, key)| prepare::docker_config(name, key)),
     );
-    let container = match kind {
-        BuilderKind::Kaniko => builder(tf, build, settings),
-        BuilderKind::Append => append(tf, build, &prepare, settings),
+    let (init_containers, containers) = match kind {
+        BuilderKind::Kaniko => (
+            prepare::containers(tf, &prepare, settings),
+            vec![builder(tf, build, settings)],
+        ),
+        BuilderKind::Append => (
+            prepare::inject(tf, &prepare, settings)
+                .into_iter()
+                .collect(),
+            vec![
+                append(tf, build, &prepare, settings),
+                prepare::beside_builder(tf, &prepare, settings),
+            ],
+        ),
     };
     let root = kind == BuilderKind::Kaniko;
     PodSpec {
         automount_service_account_token: Some(false),
-        containers: vec![container],
+        containers,
         enable_service_links: Some(false),
         host_users: (root && settings.builder_user_namespaces).then_some(false),
         image_pull_secrets: build.pull_secret.map(|name| {
@@ -139,7 +150,7 @@ fn pod_spec(tf: &Terraform, build: &Build<'_>, settings: &Settings) -> PodSpec {
                 name: name.to_owned(),
             }]
         }),
-        init_containers: Some(prepare::containers(tf, &prepare, settings)),
+        init_containers: Some(init_containers).filter(|containers| !containers.is_empty()),
         node_selector: Some(pod::nodes_of(build.image.architecture)),
         restart_policy: Some("Never".to_owned()),
         security_context: Some(pod::pod_security()),
@@ -150,7 +161,7 @@ fn pod_spec(tf: &Terraform, build: &Build<'_>, settings: &Settings) -> PodSpec {
     }
 }
 
-/// Container that appends the prepared context to the base image and pushes the result. Runs without root.
+/// Container that pulls the context, appends it to the base image once it is prepared, and pushes the result. Runs without root.
 fn append(
     tf: &Terraform,
     build: &Build<'_>,
@@ -158,17 +169,17 @@ fn append(
     settings: &Settings,
 ) -> Container {
     let target = format!("{}:{}", repository(tf), build.image.tag);
-    let image = vec![
-        pod::env("ALUSTAN_CONTEXT", build.artifact),
+    let mut env = prepare::context(prepare);
+    env.extend([
         pod::env("ALUSTAN_IMAGE", target),
         pod::env("ALUSTAN_BASE", canonical(&build.image.base)),
         pod::env("ALUSTAN_NAMESPACE_UID", build.namespace_uid),
         pod::env("ALUSTAN_CREATED", build.created.to_string()),
-    ];
+    ]);
     Container {
         name: BUILD_CONTAINER.to_owned(),
         args: Some(vec!["build".to_owned()]),
-        ..prepare::with_registry(tf, prepare, settings, image)
+        ..prepare::with_registry(tf, prepare, settings, env)
     }
 }
 

@@ -1,4 +1,4 @@
-//! Init containers that unpack a context and install its providers, in builds and in runs that use the base image.
+//! Containers that unpack a context and install its providers, in builds and in runs that use the base image.
 //!
 //! `init` evaluates the module, which can read files and execute programs. So the container of `init` has neither the credentials of the
 //! registry nor a volume that can change what a container with these credentials executes.
@@ -60,7 +60,7 @@ fn helper(tf: &Terraform) -> Option<&'static str> {
     tf.spec.container_registry.provider.helper()
 }
 
-/// Returns the init containers, in order.
+/// Returns the init containers that pull and prepare the context, in order.
 pub(crate) fn containers(
     tf: &Terraform,
     prepare: &Prepare<'_>,
@@ -71,7 +71,27 @@ pub(crate) fn containers(
     injected.into_iter().chain(prepared).collect()
 }
 
-/// Returns the volumes of the init containers, except the cache volume and `/tmp` of the container of `init`.
+/// Returns the container that prepares the context while `build`, which pulls it, runs in the same pod.
+pub(crate) fn beside_builder(
+    tf: &Terraform,
+    prepare: &Prepare<'_>,
+    settings: &Settings,
+) -> Container {
+    let mut container = init(tf, prepare, settings);
+    let handover = VolumeMount {
+        sub_path: Some(paths::HANDOVER.to_owned()),
+        ..pod::mount(VOLUME, &format!("{}/{}", paths::BUILD, paths::HANDOVER))
+    };
+    container
+        .volume_mounts
+        .get_or_insert_default()
+        .push(handover);
+    let env = container.env.get_or_insert_default();
+    env.push(pod::env("ALUSTAN_HANDOVER", "true"));
+    container
+}
+
+/// Returns the volumes of the containers, except the cache volume and `/tmp` of the container of `init`.
 pub(crate) fn volumes(tf: &Terraform, prepare: &Prepare<'_>) -> Vec<Volume> {
     let injected = (!injected(tf, prepare).is_empty()).then(|| pod::scratch(INJECT));
     [VOLUME, REGISTRY_TMP]
@@ -185,7 +205,11 @@ pub(crate) fn inject_mount() -> VolumeMount {
 }
 
 /// Init container that copies programs from the image of the operator; `None` if the base image has all of them.
-fn inject(tf: &Terraform, prepare: &Prepare<'_>, settings: &Settings) -> Option<Container> {
+pub(crate) fn inject(
+    tf: &Terraform,
+    prepare: &Prepare<'_>,
+    settings: &Settings,
+) -> Option<Container> {
     let programs = injected(tf, prepare);
     if programs.is_empty() {
         return None;
@@ -206,6 +230,15 @@ fn inject(tf: &Terraform, prepare: &Prepare<'_>, settings: &Settings) -> Option<
 
 /// Init container that pulls the context, unpacks it and writes the files for the builder.
 fn pull(tf: &Terraform, prepare: &Prepare<'_>, settings: &Settings) -> Container {
+    Container {
+        name: PULL_CONTAINER.to_owned(),
+        args: Some(vec!["pull".to_owned()]),
+        ..with_registry(tf, prepare, settings, context(prepare))
+    }
+}
+
+/// Environment variables for pulling and unpacking the context.
+pub(crate) fn context(prepare: &Prepare<'_>) -> Vec<EnvVar> {
     let mut env = vec![
         pod::env("ALUSTAN_CONTEXT", prepare.artifact),
         pod::env("ALUSTAN_DOCKERFILE", prepare.dockerfile),
@@ -213,14 +246,12 @@ fn pull(tf: &Terraform, prepare: &Prepare<'_>, settings: &Settings) -> Container
     if prepare.layer {
         env.push(pod::env("ALUSTAN_INJECT", "true"));
     }
-    if let Some(path) = prepare.before {
-        env.push(pod::env("ALUSTAN_DOCKERFILE_BEFORE", path));
-    }
-    Container {
-        name: PULL_CONTAINER.to_owned(),
-        args: Some(vec!["pull".to_owned()]),
-        ..with_registry(tf, prepare, settings, env)
-    }
+    env.extend(
+        prepare
+            .before
+            .map(|path| pod::env("ALUSTAN_DOCKERFILE_BEFORE", path)),
+    );
+    env
 }
 
 /// Returns a container of the base image with `env` and the credentials of the registry, without name and arguments. The container must not
@@ -258,7 +289,7 @@ pub(crate) fn with_registry(
     }
 }
 
-/// Init container that executes `init`, which installs providers and modules. Of the build volume, it mounts only the folders that become
+/// Container that executes `init`, which installs providers and modules. Of the build volume, it mounts only the folders that become
 /// layers: the container can neither change the Dockerfile nor replace these folders by links.
 fn init(tf: &Terraform, prepare: &Prepare<'_>, settings: &Settings) -> Container {
     let layer = |layer: paths::Layer| VolumeMount {

@@ -2,11 +2,12 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
 use alustan_api::paths::RUNNER_LAYER;
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, utimensat};
+use rustix::process::geteuid;
 use serde_json::Value;
 
 use super::place::Place;
@@ -92,12 +93,16 @@ fn edit_json(file: &Path, edit: impl FnOnce(&mut Value)) -> io::Result<()> {
     fs::write(file, serde_json::to_vec(&value)?)
 }
 
-/// Sets a fixed modification time, and mode 0755 or 0644, for all files and folders below `path`.
+/// Sets a fixed modification time, and mode 0755 or 0644, for `path` and all files and folders below it. Skips folders of another user: the
+/// kubelet creates mount points, as root.
 fn level(path: &Path) -> io::Result<()> {
     let found = fs::symlink_metadata(path)?;
     if found.is_dir() {
         for entry in fs::read_dir(path)? {
             level(&entry?.path())?;
+        }
+        if found.uid() != geteuid().as_raw() {
+            return Ok(());
         }
         fs::set_permissions(path, fs::Permissions::from_mode(0o755))?;
     } else if found.is_file() {

@@ -36,16 +36,16 @@ impl ContextRequest {
 }
 
 /// Inputs of `prepare`.
-pub struct ModuleRequest {
+pub(super) struct ModuleRequest {
     /// Path of the module in the context.
-    pub path: String,
+    pub(super) path: String,
     /// Type of the backend with which `init` runs; `None` for `-backend=false`.
-    pub backend: Option<String>,
+    pub(super) backend: Option<String>,
 }
 
 impl ModuleRequest {
     /// Reads the inputs from environment variables.
-    pub fn from_vars(vars: &Vars) -> Self {
+    pub(super) fn from_vars(vars: &Vars) -> Self {
         let text = |name: &str| vars.get(name).cloned().unwrap_or_default();
         Self {
             path: text("ALUSTAN_MODULE_PATH"),

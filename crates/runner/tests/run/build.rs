@@ -1,4 +1,4 @@
-//! The steps of a build (`alustan-runner pull`, `prepare`, `build`), with a real engine and a real registry.
+//! Builds by `Append` (`alustan-runner build` and `prepare`), with a real engine and a real registry.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -21,8 +21,8 @@ use tempfile::TempDir;
 const MODULE: &str =
     "resource \"terraform_data\" \"a\" { input = file(\"${path.module}/run.sh\") }\n";
 const RUNNER: &str = env!("CARGO_BIN_EXE_alustan-runner");
-/// Script that executes the steps of a build with the program `$0`.
-const STEPS: &str = r#""$0" pull && "$0" prepare && exec "$0" build"#;
+/// Script that executes the containers of a build with the program `$0`.
+const CONTAINERS: &str = r#""$0" prepare & exec "$0" build"#;
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 
 /// Registry on loopback with a base image, and the folder of a build.
@@ -46,7 +46,7 @@ struct Built {
     /// Termination message.
     message: String,
     stderr: String,
-    /// Peak resident memory of the last step, without its children, in KiB.
+    /// Peak resident memory of the container `build`, in KiB.
     peak: u64,
 }
 
@@ -189,9 +189,9 @@ impl Place {
 
     /// Pushes the files of `module` as a context, as the operator does, and builds it as `team/web:tag`.
     fn build(&self, module: &Path, tag: &str, environment: &[(&str, &str)]) -> Built {
-        let mut steps = Command::new("sh");
-        steps.args(["-c", STEPS, RUNNER]);
-        self.build_by(steps, module, tag, environment)
+        let mut containers = Command::new("sh");
+        containers.args(["-c", CONTAINERS, RUNNER]);
+        self.build_by(containers, module, tag, environment)
     }
 
     /// Builds as [`Self::build`], with a scratch space of `kib` KiB.
@@ -199,20 +199,20 @@ impl Place {
         let folder = self.path(&format!("build-{tag}"));
         fs::create_dir_all(&folder).unwrap();
         let mount = format!("mount -t tmpfs -o size={kib}k tmpfs {}", folder.display());
-        let mut steps = Command::new("unshare");
-        steps.args([
+        let mut containers = Command::new("unshare");
+        containers.args([
             "--mount",
             "sh",
             "-c",
-            &format!("{mount} && {STEPS}"),
+            &format!("{mount} && {CONTAINERS}"),
             RUNNER,
         ]);
-        self.build_by(steps, module, tag, &[])
+        self.build_by(containers, module, tag, &[])
     }
 
     fn build_by(
         &self,
-        mut steps: Command,
+        mut containers: Command,
         module: &Path,
         tag: &str,
         environment: &[(&str, &str)],
@@ -229,9 +229,10 @@ impl Place {
         for folder in ["cache", "home"] {
             fs::create_dir_all(self.path(folder)).unwrap();
         }
-        let mut runner = steps
+        let mut runner = containers
             .env("ALUSTAN_CONTEXT", format!("{repository}@{context}"))
             .env("ALUSTAN_DOCKERFILE", "")
+            .env("ALUSTAN_HANDOVER", "true")
             .env("ALUSTAN_BACKEND_KIND", "http")
             .env("ALUSTAN_IMAGE", format!("{repository}:{tag}"))
             .env("ALUSTAN_BASE", &self.base)

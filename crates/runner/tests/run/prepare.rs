@@ -1,21 +1,12 @@
-use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::Command;
-use std::sync::Arc;
-use std::time::Duration;
 
 use alustan_api::report::{Failure, FailureClass, PrepareReport, RunResult};
 use alustan_api::run::RunKind;
-use alustan_runner::command::Commands;
-use alustan_runner::layout::{Layout, Vars, process_vars};
-use alustan_runner::prepare::{ContextRequest, ModuleRequest, prepare_context, unpack_context};
-use alustan_runner::processes::Processes;
-use alustan_runner::redact::Redactor;
-use alustan_runner::secret_values::of_environment;
-use alustan_runner::signals::Stop;
-use alustan_runner::tail::Tail;
+use alustan_runner::layout::{Layout, Vars};
+use alustan_runner::prepare::{ContextRequest, unpack_context};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
@@ -46,10 +37,16 @@ fn pulled() -> ContextRequest {
     }
 }
 
-fn request(path: &str, backend: Option<&str>) -> ModuleRequest {
-    ModuleRequest {
+/// Module and backend type that `prepare` initialises.
+struct Request {
+    path: String,
+    backend: String,
+}
+
+fn request(path: &str, backend: Option<&str>) -> Request {
+    Request {
         path: path.into(),
-        backend: backend.map(Into::into),
+        backend: backend.unwrap_or_default().into(),
     }
 }
 
@@ -60,48 +57,56 @@ fn layout(world: &World, build: &str) -> Layout {
     layout.work = world.path(&format!("{build}.work"));
     layout.cache = world.path("cache");
     layout.base_providers = world.path("base");
+    layout.termination_log = world.path(&format!("{build}.log"));
     layout
 }
 
-fn prepare_in(
-    layout: &Layout,
-    request: &ModuleRequest,
-    files: &[(&str, &str)],
-) -> Result<(), Failure> {
+fn prepare_in(layout: &Layout, request: &Request, files: &[(&str, &str)]) -> Result<(), Failure> {
     prepare_pulled(layout, &pulled(), request, files)
 }
 
 fn prepare_pulled(
     layout: &Layout,
     pulled: &ContextRequest,
-    request: &ModuleRequest,
+    request: &Request,
     files: &[(&str, &str)],
 ) -> Result<(), Failure> {
-    let mut vars = process_vars();
-    vars.remove("TF_CLI_CONFIG_FILE");
-    vars.insert("HOME".into(), layout.build.display().to_string());
+    unpack_context(layout, &Vars::new(), pulled, &context(files))?;
+    let mut command = prepare(layout, request);
     // Providers from outside the base image: tests have no network.
     let outside = layout.build.parent().unwrap().join("outside.tfrc");
     if outside.is_file() {
-        vars.insert("TF_CLI_CONFIG_FILE".into(), outside.display().to_string());
+        command.env("TF_CLI_CONFIG_FILE", outside);
     }
-    let (_sender, stop) = Stop::channel();
-    let commands = Commands {
-        processes: Arc::new(Processes::default()),
-        stop,
-        grace: Duration::from_secs(5),
-        redactor: Redactor::default(),
-        tail: Tail::default(),
-    };
-    unpack_context(layout, &vars, pulled, &context(files))?;
-    runtime().block_on(prepare_context(layout, &vars, &commands, request))
+    failure_of(&mut command, layout).map_or(Ok(()), Err)
 }
 
-fn runtime() -> tokio::runtime::Runtime {
-    tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap()
+/// Executes `prepare`. Returns the failure in its termination message.
+fn failure_of(prepare: &mut Command, layout: &Layout) -> Option<Failure> {
+    let done = prepare.output().unwrap();
+    if done.status.success() {
+        return None;
+    }
+    let report = fs::read(&layout.termination_log).unwrap();
+    let report: PrepareReport = serde_json::from_slice(&report).unwrap();
+    Some(report.failure)
+}
+
+/// Returns the command of the container `prepare`.
+fn prepare(layout: &Layout, request: &Request) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_alustan-runner"));
+    command
+        .arg("prepare")
+        .env_remove("TF_CLI_CONFIG_FILE")
+        .env("HOME", &layout.build)
+        .env("ALUSTAN_MODULE_PATH", &request.path)
+        .env("ALUSTAN_BACKEND_KIND", &request.backend)
+        .env("ALUSTAN_BUILD_DIR", &layout.build)
+        .env("ALUSTAN_WORK_DIR", &layout.work)
+        .env("ALUSTAN_CACHE_DIR", &layout.cache)
+        .env("ALUSTAN_BASE_PROVIDERS_DIR", &layout.base_providers)
+        .env("ALUSTAN_TERMINATION_LOG", &layout.termination_log);
+    command
 }
 
 #[test]
@@ -366,38 +371,50 @@ fn prepare_does_not_print_the_proxy_password() {
     let complains = "#!/bin/sh\necho \"Error: proxy $HTTPS_PROXY refused\" >&2\nexit 1\n";
     world.program("terraform", complains);
     let search = std::env::var("PATH").unwrap();
-    let vars = Vars::from([
-        (
-            "PATH".to_owned(),
-            format!("{}:{search}", world.path("bin").display()),
-        ),
-        ("HTTPS_PROXY".to_owned(), "http://me:hidden@proxy:1".into()),
-    ]);
-    let (_sender, stop) = Stop::channel();
-    let commands = Commands {
-        processes: Arc::new(Processes::default()),
-        stop,
-        grace: Duration::from_secs(5),
-        redactor: Redactor::new(of_environment(&vars, &BTreeSet::new())),
-        tail: Tail::default(),
-    };
     let layout = layout(&world, "build");
-    unpack_context(&layout, &vars, &pulled(), &context(&[("main.tf", PLAIN)])).unwrap();
-    let failure = runtime()
-        .block_on(prepare_context(
-            &layout,
-            &vars,
-            &commands,
-            &request("", None),
-        ))
-        .unwrap_err();
-    assert!(
-        failure
-            .message
-            .contains("proxy http://(redacted)@proxy:1 refused"),
-        "{}",
-        failure.message
-    );
+    unpack_context(
+        &layout,
+        &Vars::new(),
+        &pulled(),
+        &context(&[("main.tf", PLAIN)]),
+    )
+    .unwrap();
+    let done = prepare(&layout, &request("", None))
+        .env("PATH", format!("{}:{search}", world.path("bin").display()))
+        .env("HTTPS_PROXY", "http://me:hidden@proxy:1")
+        .output()
+        .unwrap();
+    assert_eq!(done.status.code(), Some(1));
+    let said = [
+        done.stdout,
+        done.stderr,
+        fs::read(layout.termination_log).unwrap(),
+    ];
+    for said in said.map(|said| String::from_utf8(said).unwrap()) {
+        assert!(!said.contains("hidden"), "{said}");
+    }
+}
+
+/// An `init` that starts a background process and writes its pid to a file of the module.
+const LEAVES_A_PROCESS: &str = "#!/bin/sh
+[ \"$1\" = init ] || exit 0
+(trap '' TERM INT HUP; while :; do sleep 1; done) >/dev/null 2>&1 &
+echo $! >pid
+";
+
+#[test]
+fn process_that_init_leaves_behind_is_killed() {
+    let world = World::new("");
+    world.program("terraform", LEAVES_A_PROCESS);
+    let search = std::env::var("PATH").unwrap();
+    let layout = layout(&world, "build");
+    let files = [("main.tf", PLAIN)];
+    unpack_context(&layout, &Vars::new(), &pulled(), &context(&files)).unwrap();
+    let mut prepare = prepare(&layout, &request("", None));
+    prepare.env("PATH", format!("{}:{search}", world.path("bin").display()));
+    assert_eq!(failure_of(&mut prepare, &layout), None);
+    let pid = fs::read_to_string(layout.build.join("src/module/pid")).unwrap();
+    assert!(!Path::new("/proc").join(pid.trim()).exists(), "{pid}");
 }
 
 #[test]

@@ -425,22 +425,31 @@ fn mounted(pod: &PodSpec, container: &str) -> Vec<String> {
 }
 
 #[rstest]
-#[case::kaniko(json!({ "kind": "Kaniko" }), &["build", "docker:ro"])]
-#[case::append(json!({ "kind": "Append" }), &["build", "tmp-registry", "inject:ro", "docker:ro"])]
+#[case::kaniko("Kaniko", &["inject", "pull", "prepare", "build"], None)]
+#[case::append("Append", &["inject", "build", "prepare"], Some("build/handover"))]
 fn init_shares_only_layers_with_containers_of_the_registry(
-    #[case] builder: Value,
-    #[case] wanted: &[&str],
+    #[case] kind: &str,
+    #[case] containers: &[&str],
+    #[case] handover: Option<&str>,
 ) {
     let tf = terraform()
         .with("/containerRegistry/baseImage", "elsewhere.test/base:1")
         .with("/gitRepo/credentialsSecret", json!({"name": "login"}))
-        .with("/containerRegistry/builder", builder);
+        .with("/containerRegistry/builder", json!({ "kind": kind }));
     let pod = pod(Made::of(tf).job("build"));
-    assert_eq!(mounted(&pod, "inject"), ["inject"]);
-    let pull = ["build", "tmp-registry", "inject:ro", "docker:ro"];
-    assert_eq!(mounted(&pod, "pull"), pull);
-    let layers = ["build/src/providers", "build/src/module"];
-    let prepare = ["cache", layers[0], layers[1], "tmp", "inject:ro", "git:ro"];
-    assert_eq!(mounted(&pod, "prepare"), prepare);
-    assert_eq!(mounted(&pod, "build"), wanted);
+    let all = pod.init_containers.iter().flatten().chain(&pod.containers);
+    let names: Vec<_> = all.map(|container| container.name.as_str()).collect();
+    assert_eq!(names, containers);
+    for name in containers.iter().copied() {
+        let layers = ["build/src/providers", "build/src/module"];
+        let prepare = ["cache", layers[0], layers[1], "tmp", "inject:ro", "git:ro"];
+        let prepare: Vec<_> = prepare.into_iter().chain(handover).collect();
+        let wanted: &[&str] = match (name, kind) {
+            ("inject", _) => &["inject"],
+            ("prepare", _) => &prepare,
+            ("build", "Kaniko") => &["build", "docker:ro"],
+            _ => &["build", "tmp-registry", "inject:ro", "docker:ro"],
+        };
+        assert_eq!(mounted(&pod, name), wanted, "{name}");
+    }
 }
