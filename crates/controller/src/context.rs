@@ -18,6 +18,7 @@ use crate::metrics::Metrics;
 use crate::mirrors::Mirrors;
 use crate::notify::Notifier;
 use crate::queue::Dispatcher;
+use crate::recent_reads::RecentInputs;
 use crate::remote::answers::Answers;
 use crate::remote::context_store::Contexts;
 use crate::remote::git_refs::References;
@@ -53,6 +54,8 @@ pub(crate) struct Context {
     pub(crate) allowed: Arc<AllowLists>,
     /// Objects of any kind that resources refer to.
     pub(crate) objects: Objects,
+    /// Secrets and `ConfigMap`s that specs name, as reconciles have just read them.
+    pub(crate) inputs: RecentInputs,
     pub(crate) evaluator: Evaluator,
     pub(crate) looks: UpstreamActivity,
     pub(crate) memory: Arc<Memory>,

@@ -21,6 +21,7 @@ mod notify;
 mod observe;
 mod push_events;
 mod queue;
+mod recent_reads;
 mod reconcile;
 mod remote;
 mod report;

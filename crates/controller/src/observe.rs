@@ -21,6 +21,7 @@ pub(crate) mod session;
 use std::fmt::Debug;
 use std::hash::Hash;
 use std::sync::Arc;
+use std::time::Duration;
 
 use alustan_api::report::{Failure, FailureClass};
 use alustan_api::run::{Pin, PinnedImage, PublishedOutputs};
@@ -28,11 +29,11 @@ use alustan_api::{Reason, Terraform, names};
 use alustan_core::decide::deletion::docker_config;
 use alustan_core::decide::{allow_lists, image_build, restore, state_conflict};
 use alustan_core::model::base_image::base_image;
-use alustan_core::model::facts::open_run;
+use alustan_core::model::facts::{occupied, open_run};
 use alustan_core::model::image::{self, ImagePlan};
 use alustan_core::objects::{outputs, secrets};
 use alustan_core::observed::{
-    Answer, BuildSeen, BuildState, CacheSeen, ForeignState, OutputsSeen, RecordSeen, Seen,
+    Answer, BuildSeen, BuildState, CacheSeen, ForeignState, JobSeen, OutputsSeen, RecordSeen, Seen,
     SourceSeen, Waiting, Whose,
 };
 use alustan_registry::DockerConfig;
@@ -49,6 +50,7 @@ use crate::call::call;
 use crate::context::Context;
 use crate::error::Error;
 use crate::observe::session::Observer;
+use crate::recent_reads::{BEFORE_RUN, DURING_RUN};
 use crate::remote::queries::{self, Push, Repository};
 use crate::resource::{Ref, is_made_for, readable};
 use crate::write_through_cache::WriteThroughCache;
@@ -72,6 +74,7 @@ impl<'a> Observer<'a> {
             unreadable,
             used: Mutex::default(),
             push: Mutex::default(),
+            within: Mutex::default(),
         }
     }
 
@@ -119,7 +122,9 @@ impl<'a> Observer<'a> {
             nothing_left,
         } = record::kept(cx, tf).await?;
         let docker = docker_config(tf, record.as_ref(), pin.as_ref());
-        let inputs = inputs::read(cx, tf, docker).await?;
+        let job = self.job(record.as_ref()).await?;
+        let max_age = max_age(job.as_ref());
+        let inputs = inputs::read(self, docker, max_age).await?;
         let namespace_uid = self.namespace_uid();
         let (lists, accounts) = (cx.allowed.now(), accounts::see(cx, tf).await?);
         // Without a pin, a resource that the allow lists refuse causes no request to its repository or registry.
@@ -156,10 +161,9 @@ impl<'a> Observer<'a> {
             let namespace = namespace_uid.as_deref().unwrap_or_default();
             self.prune(prune, plan, namespace, docker.as_ref()).await;
         }
-        let job = self.job(record.as_ref()).await?;
         let outputs = self.outputs(record.as_ref()).await?;
         let foreign_state = self.foreign_state(record.as_ref()).await?;
-        let (stack, refused) = dependencies::see(self).await?;
+        let (stack, refused) = dependencies::see(self, max_age).await?;
         let left = record.as_ref().map(|record| &record.history.notices);
         let notices = cx.notifier.notices(self.who, left);
         let seen = Seen {
@@ -481,10 +485,7 @@ impl<'a> Observer<'a> {
         Some(build)
     }
 
-    async fn job(
-        &self,
-        record: Option<&RecordSeen>,
-    ) -> Result<Option<alustan_core::observed::JobSeen>, Error> {
+    async fn job(&self, record: Option<&RecordSeen>) -> Result<Option<JobSeen>, Error> {
         let Some(record) = record else {
             return Ok(None);
         };
@@ -560,6 +561,15 @@ impl<'a> Observer<'a> {
             Some(object) if is_made_for(self.tf, &object) => Whose::Ours,
             Some(_) => Whose::Foreign,
         })
+    }
+}
+
+/// Returns the maximum age of the Secrets and `ConfigMap`s that a reconcile reuses. No run starts before the Job of the last run has ended.
+fn max_age(job: Option<&JobSeen>) -> Duration {
+    if occupied(job) {
+        DURING_RUN
+    } else {
+        BEFORE_RUN
     }
 }
 

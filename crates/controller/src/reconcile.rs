@@ -167,6 +167,7 @@ async fn unmeasured(object: &Guarded, who: Ref, cx: &Arc<Context>) -> Result<Loo
             .unwrap_or_default()
             .clamp(SOONEST, latest)
     });
+    let wait = session.next_within(wait);
     // Metacontroller is not notified when a slot becomes free. It polls the resources whose runs are next in the queue, but not those that
     // are far back.
     let is_far = cx.driver == Driver::Metacontroller && cx.dispatcher.is_far(&key(&who), now);

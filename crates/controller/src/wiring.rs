@@ -41,6 +41,7 @@ use crate::mirrors::Mirrors;
 use crate::notify::{self, Notifier};
 use crate::push_events::follow;
 use crate::queue::{Dispatcher, REFRESH};
+use crate::recent_reads::RecentInputs;
 use crate::reconcile::{forget, reconcile, retry};
 use crate::remote::answers::Answers;
 use crate::remote::context_store::Contexts;
@@ -330,7 +331,7 @@ async fn control(
     syncs.begin(cx.clone());
     let (of_secret, of_map, of_claim) = (cx.clone(), cx.clone(), cx.clone());
     let (of_job, of_pod) = (cx.clone(), cx.clone());
-    let (by_secret, by_map) = (resources.clone(), resources.clone());
+    let (by_secret, by_map) = (cx.clone(), cx.clone());
     let of_outputs = resources.clone();
     let controller = Controller::for_stream(resource_events, resources.clone())
         .with_config(kube::runtime::controller::Config::default().debounce(DEBOUNCE))
@@ -358,11 +359,17 @@ async fn control(
         })
         .watches_stream(
             watches.touched::<PartialObjectMeta<Secret>>(),
-            move |secret| users(&by_secret, &secret, names_secret),
+            move |secret| {
+                by_secret.inputs.secrets.forget(&key_of(&secret));
+                users(&by_secret.resources, &secret, names_secret)
+            },
         )
         .watches_stream(
             watches.touched::<PartialObjectMeta<ConfigMap>>(),
-            move |map| users(&by_map, &map, names_config_map),
+            move |map| {
+                by_map.inputs.config_maps.forget(&key_of(&map));
+                users(&by_map.resources, &map, names_config_map)
+            },
         )
         .reconcile_on(received(woken))
         .graceful_shutdown_on(stop);
@@ -387,7 +394,7 @@ async fn control(
                 Some(Err(error)) => debug!(%error, "reconcile failed"),
                 None => return Ok(()),
             },
-            _ = tick.tick() => {}
+            _ = tick.tick() => cx.inputs.expire(),
         }
         health.turn();
     }
@@ -533,6 +540,7 @@ pub(crate) fn context(
         notifier,
         allowed: Arc::new(AllowLists::open(config.allowed.clone())?),
         objects: Objects::new(client, wake.clone()),
+        inputs: RecentInputs::default(),
         evaluator: Evaluator::new(program),
         looks: UpstreamActivity::new(wake),
         memory: Arc::default(),
@@ -548,6 +556,11 @@ fn whom(cx: &Context, object: &impl Resource, job: &str) -> Vec<Ref> {
     let mut who = cx.memory.waiting_for_build(&format!("{namespace}/{job}"));
     who.extend(owner(&cx.settings, object));
     who
+}
+
+/// Returns the key of `object` in [`RecentInputs`].
+fn key_of(object: &impl ResourceExt) -> Ref {
+    Ref::new(&object.name_any()).within(&object.namespace().unwrap_or_default())
 }
 
 /// Returns the resources in the namespace of `object` whose spec refers to it.

@@ -1,6 +1,8 @@
-//! Secrets and `ConfigMap`s that the spec refers to, read from the API server.
+//! Secrets and `ConfigMap`s that the spec refers to, read from the API server or reused from a recent reconcile.
 
 use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::time::Duration;
 
 use alustan_api::report::Failure;
 use alustan_api::run::ScriptTexts;
@@ -12,12 +14,16 @@ use alustan_registry::DockerConfig;
 use alustan_source::{Credentials, HttpsCredentials, SecretBytes, SecretString};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
-use kube::ResourceExt;
 use kube::api::Api;
+use kube::core::NamespaceResourceScope;
+use kube::{Resource, ResourceExt};
+use serde::de::DeserializeOwned;
 
 use crate::call::call;
-use crate::context::Context;
 use crate::error::{Error, Found};
+use crate::observe::session::Observer;
+use crate::recent_reads::{RecentReads, Values};
+use crate::resource::Ref;
 
 /// Maximum size of a script, in bytes. The run record holds all scripts, and a Secret holds 1 MiB.
 const LARGEST_SCRIPT: usize = 64 << 10;
@@ -35,18 +41,21 @@ pub(super) struct Inputs {
     pub(super) docker: Result<Option<DockerConfig>, Failure>,
 }
 
-/// Reads all inputs that `tf` refers to. `pinned` is the docker configuration to use if the registry Secret is unusable.
+/// Reads all inputs that the resource of the `session` refers to. `pinned` is the docker configuration to use if the registry Secret is
+/// unusable. `max_age`: maximum age of reused Secrets and `ConfigMap`s.
 ///
 /// # Errors
 /// If a call of the API server fails. Missing and invalid inputs are part of the result.
 pub(super) async fn read(
-    cx: &Context,
-    tf: &Terraform,
+    session: &Observer<'_>,
     pinned: Option<&str>,
+    max_age: Duration,
 ) -> Result<Inputs, Error> {
+    let Observer { cx, tf, .. } = *session;
     let reader = Reader {
-        cx,
+        session,
         namespace: tf.namespace().unwrap_or_default(),
+        max_age,
     };
     let git = reader.git(tf).await?;
     let registry = reader.registry(tf).await?;
@@ -117,23 +126,41 @@ impl Missing {
 
 /// Reads Secrets and `ConfigMap`s of a namespace.
 pub(super) struct Reader<'a> {
-    pub(super) cx: &'a Context,
+    pub(super) session: &'a Observer<'a>,
     pub(super) namespace: String,
+    /// Maximum age of reused objects.
+    pub(super) max_age: Duration,
 }
 
 impl Reader<'_> {
     pub(super) async fn secret(&self, field: &str, name: &str) -> Found<Secret> {
-        let api: Api<Secret> = Api::namespaced(self.cx.client.clone(), &self.namespace);
-        let what = format!("read Secret {name}");
-        let found = call(&what, api.get_opt(name)).await?;
+        let found = self.find(&self.session.cx.inputs.secrets, name).await?;
         Ok(found.ok_or_else(|| self.missing(field, "Secret", name)))
     }
 
     pub(super) async fn config_map(&self, field: &str, name: &str) -> Found<ConfigMap> {
-        let api: Api<ConfigMap> = Api::namespaced(self.cx.client.clone(), &self.namespace);
-        let what = format!("read ConfigMap {name}");
-        let found = call(&what, api.get_opt(name)).await?;
+        let found = self.find(&self.session.cx.inputs.config_maps, name).await?;
         Ok(found.ok_or_else(|| self.missing(field, "ConfigMap", name)))
+    }
+
+    /// Returns the object `name`: reused from `recent`, or read from the API server. After a reuse, the next reconcile reads it again, so
+    /// that a change without a watch event is not missed.
+    async fn find<K>(&self, recent: &RecentReads<K>, name: &str) -> Result<Option<K>, Error>
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+        K: Values + DeserializeOwned + Clone + Debug,
+    {
+        let key = Ref::new(name).within(&self.namespace);
+        if let Some(reused) = recent.get(&key, self.max_age) {
+            self.session.requeue_within(self.max_age);
+            return Ok(Some(reused));
+        }
+        let api: Api<K> = Api::namespaced(self.session.cx.client.clone(), &self.namespace);
+        let what = format!("read {} {name}", K::kind(&()));
+        let since = recent.begin(&key);
+        let found = Box::pin(call(&what, api.get_opt(name))).await?;
+        recent.end(&key, since, found.as_ref());
+        Ok(found)
     }
 
     fn missing(&self, field: &str, kind: &str, name: &str) -> Failure {
@@ -170,7 +197,8 @@ impl Reader<'_> {
         let repo = &tf.spec.git_repo;
         let mut secrets = GitSecrets::default();
         let mut credentials = Credentials::default();
-        let mut authorities: Vec<String> = self.cx.settings.ca_bundle.iter().cloned().collect();
+        let mut authorities: Vec<String> =
+            self.session.cx.settings.ca_bundle.iter().cloned().collect();
         authorities.extend(repo.ca_bundle.clone());
         if let Some(reference) = &repo.ssh_key_secret {
             let field = "spec.gitRepo.sshKeySecret";

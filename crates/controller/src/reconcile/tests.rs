@@ -34,6 +34,7 @@ use crate::metrics::Metrics;
 use crate::mirrors::Mirrors;
 use crate::observe::session::Observer;
 use crate::queue::Dispatcher;
+use crate::recent_reads::BEFORE_RUN;
 use crate::remote::context_store::AT_ONCE;
 use crate::remote::queries::{Repository, push};
 use crate::resource::{Guarded, Ref};
@@ -325,6 +326,45 @@ async fn input_values_and_scripts_have_a_size_limit() {
         Box::pin(seen(0, inline(&format!("{longest}x")))).await,
         too_large
     );
+}
+
+#[tokio::test]
+async fn consecutive_reconciles_read_a_secret_once() {
+    const SECRET: &str = "/secrets/credentials";
+    let (client, asked) = fake_api::serve(|asked| {
+        if asked.uri.ends_with(SECRET) {
+            let secret = json!({"metadata": {"name": "credentials"}, "data": {"TOKEN": "YQ=="}});
+            (200, secret)
+        } else {
+            fake_api::not_found()
+        }
+    })
+    .await;
+    let folder = tempfile::tempdir().unwrap();
+    let cx = operator(client, folder.path());
+    let mut resource = destroyed("7", &json!(null));
+    resource["metadata"]["deletionTimestamp"] = json!(null);
+    resource["spec"]["runner"] = json!({"envFromSecrets": [{"name": "credentials"}]});
+    let tf: Terraform = serde_json::from_value(resource).unwrap();
+    let who = Ref::new("web").within("team");
+    let hour = Duration::from_hours(1);
+    let next = async || {
+        let session = Observer::new(&cx, &tf, &who, None);
+        let seen = Box::pin(session.observe()).await.unwrap();
+        assert!(seen.found().runner.contains_key("credentials"));
+        session.next_within(hour)
+    };
+    let reads = || {
+        let asked = asked.lock();
+        asked.iter().filter(|it| it.uri.ends_with(SECRET)).count()
+    };
+    assert_eq!(next().await, hour);
+    assert_eq!(next().await, BEFORE_RUN, "a reconcile that reads it again");
+    assert_eq!(reads(), 1);
+    let key = Ref::new("credentials").within("team");
+    cx.inputs.secrets.forget(&key);
+    assert_eq!(next().await, hour);
+    assert_eq!(reads(), 2);
 }
 
 /// Returns an unfinished Job with the labels of a run of the resource `name` with this uid.

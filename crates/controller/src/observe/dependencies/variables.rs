@@ -74,8 +74,9 @@ impl Stack<'_> {
 
     fn reader(&self) -> Reader<'_> {
         Reader {
-            cx: self.session.cx,
+            session: self.session,
             namespace: self.session.tf.namespace().unwrap_or_default(),
+            max_age: self.max_age,
         }
     }
 

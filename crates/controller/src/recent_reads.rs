@@ -1,0 +1,221 @@
+//! Secrets and `ConfigMap`s that reconciles have just read from the API server: consecutive reconciles of a run read each object once.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use parking_lot::Mutex;
+
+use crate::resource::Ref;
+
+/// Maximum age of a reused object until the Job of a run has ended. The run uses the inputs in its run record, and no other run starts.
+pub(crate) const DURING_RUN: Duration = Duration::from_secs(10);
+
+/// Maximum age of a reused object if the reconcile may start a run.
+pub(crate) const BEFORE_RUN: Duration = Duration::from_secs(2);
+
+/// Maximum number of objects of one kind. Each reconcile reads further objects.
+const OBJECTS: usize = 256;
+
+/// Maximum size of the values of an object, in bytes. Each reconcile reads larger objects.
+const LARGEST: usize = 64 << 10;
+
+/// Objects that resources refer to.
+#[derive(Default)]
+pub(crate) struct RecentInputs {
+    pub(crate) secrets: RecentReads<Secret>,
+    pub(crate) config_maps: RecentReads<ConfigMap>,
+}
+
+impl RecentInputs {
+    /// Drops the objects that are too old for any reconcile.
+    pub(crate) fn expire(&self) {
+        self.secrets.expire(DURING_RUN);
+        self.config_maps.expire(DURING_RUN);
+    }
+}
+
+/// Objects of one kind, shared by all resources that refer to them. An object is dropped when the watch reports a change of it.
+#[derive(Default)]
+pub(crate) struct RecentReads<K> {
+    entries: Mutex<HashMap<Ref, Entry<K>>>,
+}
+
+struct Entry<K> {
+    /// Start of the read.
+    since: Instant,
+    /// The object; `None` during its first read.
+    object: Option<K>,
+}
+
+impl<K: Values + Clone> RecentReads<K> {
+    /// Returns the object `key` if it was read within `max_age`, and the watch has reported no change since.
+    pub(crate) fn get(&self, key: &Ref, max_age: Duration) -> Option<K> {
+        let entries = self.entries.lock();
+        let entry = entries.get(key)?;
+        if entry.since.elapsed() >= max_age {
+            return None;
+        }
+        entry.object.clone()
+    }
+
+    /// Begins a read of the object `key`. Returns the start time, which [`Self::end`] requires.
+    pub(crate) fn begin(&self, key: &Ref) -> Instant {
+        let since = Instant::now();
+        let mut entries = self.entries.lock();
+        if entries.len() < OBJECTS {
+            let entry = Entry {
+                since,
+                object: None,
+            };
+            entries.entry(key.clone()).or_insert(entry);
+        }
+        since
+    }
+
+    /// Ends the read of the object `key` that began at `since` and returned `found`. Does not keep an object that may have changed during
+    /// the read, or that exceeds [`LARGEST`].
+    pub(crate) fn end(&self, key: &Ref, since: Instant, found: Option<&K>) {
+        let mut entries = self.entries.lock();
+        // An event removes the entry. A later read may have added it again.
+        let is_unchanged = entries.get(key).is_some_and(|entry| entry.since <= since);
+        if !is_unchanged {
+            return;
+        }
+        match found.filter(|object| object.size() <= LARGEST) {
+            Some(object) => {
+                let entry = Entry {
+                    since,
+                    object: Some(object.clone()),
+                };
+                entries.insert(key.clone(), entry);
+            }
+            None => {
+                entries.remove(key);
+            }
+        }
+    }
+
+    /// Drops the object `key`, because it has changed.
+    pub(crate) fn forget(&self, key: &Ref) {
+        self.entries.lock().remove(key);
+    }
+
+    /// Drops the objects that were not read within `max_age`.
+    fn expire(&self, max_age: Duration) {
+        let mut entries = self.entries.lock();
+        entries.retain(|_, entry| entry.since.elapsed() < max_age);
+    }
+}
+
+/// Object with values.
+pub(crate) trait Values {
+    /// Returns the size of all values, in bytes.
+    fn size(&self) -> usize;
+}
+
+impl Values for Secret {
+    fn size(&self) -> usize {
+        let data = self.data.iter().flatten();
+        data.map(|(_, value)| value.0.len()).sum()
+    }
+}
+
+impl Values for ConfigMap {
+    fn size(&self) -> usize {
+        let texts = self.data.iter().flatten().map(|(_, text)| text.len());
+        let values = self.binary_data.iter().flatten();
+        texts.chain(values.map(|(_, value)| value.0.len())).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FOREVER: Duration = Duration::MAX;
+
+    fn key(name: &str) -> Ref {
+        Ref::new(name).within("team")
+    }
+
+    fn map(bytes: usize) -> ConfigMap {
+        ConfigMap {
+            data: Some([("a".to_owned(), "x".repeat(bytes))].into()),
+            ..ConfigMap::default()
+        }
+    }
+
+    /// Objects after a read of `web`.
+    fn read() -> RecentReads<ConfigMap> {
+        let reads = RecentReads::default();
+        let since = reads.begin(&key("web"));
+        reads.end(&key("web"), since, Some(&map(1)));
+        reads
+    }
+
+    #[test]
+    fn object_is_reused_within_its_maximum_age() {
+        let reads = read();
+        assert_eq!(reads.get(&key("web"), FOREVER), Some(map(1)));
+        assert_eq!(reads.get(&key("web"), Duration::ZERO), None);
+        assert_eq!(reads.get(&key("other"), FOREVER), None);
+        let elsewhere = Ref::new("web").within("other");
+        assert_eq!(reads.get(&elsewhere, FOREVER), None);
+    }
+
+    #[test]
+    fn object_is_read_again_after_a_change_or_deletion() {
+        let reads = read();
+        reads.forget(&key("web"));
+        assert_eq!(reads.get(&key("web"), FOREVER), None);
+        let reads = read();
+        let since = reads.begin(&key("web"));
+        reads.end(&key("web"), since, None);
+        assert_eq!(reads.get(&key("web"), FOREVER), None);
+    }
+
+    #[test]
+    fn object_that_changes_during_its_read_is_not_kept() {
+        let reads = RecentReads::default();
+        let first = reads.begin(&key("web"));
+        reads.forget(&key("web"));
+        reads.end(&key("web"), first, Some(&map(1)));
+        assert_eq!(reads.get(&key("web"), FOREVER), None);
+        // A second read begins after the change and before the end of the first.
+        let second = first + Duration::from_millis(1);
+        let later = Entry {
+            since: second,
+            object: None,
+        };
+        reads.entries.lock().insert(key("web"), later);
+        reads.end(&key("web"), first, Some(&map(1)));
+        assert_eq!(reads.get(&key("web"), FOREVER), None);
+        reads.end(&key("web"), second, Some(&map(2)));
+        assert_eq!(reads.get(&key("web"), FOREVER), Some(map(2)));
+    }
+
+    #[test]
+    fn expired_objects_leave_the_memory() {
+        let reads = read();
+        reads.expire(FOREVER);
+        assert_eq!(reads.entries.lock().len(), 1);
+        reads.expire(Duration::ZERO);
+        assert!(reads.entries.lock().is_empty());
+    }
+
+    #[test]
+    fn number_and_size_of_objects_in_memory_are_limited() {
+        let reads = RecentReads::default();
+        for number in 0..=OBJECTS {
+            let key = key(&number.to_string());
+            let since = reads.begin(&key);
+            reads.end(&key, since, Some(&map(LARGEST)));
+        }
+        assert_eq!(reads.entries.lock().len(), OBJECTS);
+        assert_eq!(reads.get(&key(&OBJECTS.to_string()), FOREVER), None);
+        let since = reads.begin(&key("0"));
+        reads.end(&key("0"), since, Some(&map(LARGEST + 1)));
+        assert_eq!(reads.get(&key("0"), FOREVER), None);
+    }
+}
