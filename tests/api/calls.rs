@@ -43,7 +43,6 @@ const FIRST: &[&str] = &[
     // Applying.
     "patch terraforms/status web",
     // The run has reported.
-    "patch secrets web-run",
     "patch secrets web-outputs",
     "patch secrets web-run",
     "patch secrets web-report",
@@ -72,7 +71,6 @@ const NEXT: &[&str] = &[
     "patch terraforms/status web",
     "create events",
     "patch terraforms/status web",
-    "patch secrets web-run",
     "patch secrets web-outputs",
     "patch secrets web-run",
     "patch secrets web-report",

@@ -73,6 +73,7 @@ fn occurrences(kind: StepKind) -> &'static [(Story, u8, &'static str)] {
             (Story::Destroy, 5, "Recorded"),
             (Story::Cancel, 1, "Planning"),
         ],
+        StepKind::CheckRecord => &[(Story::Change, 2, "")],
         StepKind::SwapReport => &[
             (Story::Create, 7, "Starting"),
             (Story::Create, 12, "Reported"),

@@ -117,7 +117,8 @@ impl<'a> StepExecutor<'a> {
             Step::RemoveFinalizer => finalizer::remove(&self.cx.client, self.tf).await,
             Step::CreateRecord(secret) => self.create_record(secret).await,
             Step::TakeOver(left) => self.take_over(left).await,
-            Step::SwapRecord(swap) => self.swap(swap).await,
+            Step::CheckRecord(_) if self.wrote_record() => Ok(()),
+            Step::SwapRecord(swap) | Step::CheckRecord(swap) => self.swap(swap).await,
             Step::SwapReport(progress) => self.swap_report(progress).await,
             Step::Ensure(object) => self.ensure(object).await,
             Step::PushContext => {
@@ -232,6 +233,13 @@ impl<'a> StepExecutor<'a> {
         }
     }
 
+    /// Whether this process made the last write of the run record. Only the leader writes run records, and a process that has lost the Lease
+    /// exits, so no other process has written since.
+    fn wrote_record(&self) -> bool {
+        let written = self.cx.memory.record_version(self.session.who);
+        written.is_some() && written == self.version
+    }
+
     /// Writes the run record with a merge patch that requires the observed resource version.
     async fn swap(&mut self, swap: &Swap) -> Result<(), Error> {
         let mut written = Data::from([(key::RECORD.to_owned(), encoded(&swap.record))]);
@@ -286,6 +294,8 @@ impl<'a> StepExecutor<'a> {
         match call(what, api.patch(&name, &parameters, &patch)).await {
             Ok(written) => {
                 self.version.clone_from(&written.metadata.resource_version);
+                let memory = &self.cx.memory;
+                memory.set_record_version(self.session.who, self.version.clone());
                 self.cx.mirrors.secrets.wrote(written);
                 Ok(())
             }

@@ -85,6 +85,7 @@ mod under_test {
             Step::DeleteOutputs(object) => object.name().to_owned(),
             Step::AddFinalizer
             | Step::CreateRecord(_)
+            | Step::CheckRecord(_)
             | Step::TakeOver(_)
             | Step::PushContext
             | Step::DeleteClaim

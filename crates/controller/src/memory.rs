@@ -34,6 +34,8 @@ pub(crate) struct Remembered {
     /// Whether a Secret of another owner has the name of the outputs Secret.
     outputs_taken: bool,
     told: HashMap<String, String>,
+    /// Resource version of the last write of the run record by this process.
+    record_version: Option<String>,
 }
 
 impl Memory {
@@ -152,6 +154,16 @@ impl Memory {
     /// Whether a Secret of another owner had the name of the outputs Secret of `who`.
     pub(crate) fn outputs_taken(&self, who: &Ref) -> bool {
         self.with(who, |memory| memory.outputs_taken)
+    }
+
+    /// Stores the resource version of a write of the run record of `who`.
+    pub(crate) fn set_record_version(&self, who: &Ref, version: Option<String>) {
+        self.with(who, |memory| memory.record_version = version);
+    }
+
+    /// Returns the resource version of the last write of the run record of `who` by this process.
+    pub(crate) fn record_version(&self, who: &Ref) -> Option<String> {
+        self.with(who, |memory| memory.record_version.clone())
     }
 
     /// Stores `what` for events of `who` with `reason`. Returns whether it differs from the stored text, so that the same event is not

@@ -24,6 +24,7 @@ pub(crate) fn name(step: &Step) -> String {
         Step::CreateRecord(_) => "create the run record".to_owned(),
         Step::TakeOver(_) => "restore the run record".to_owned(),
         Step::SwapRecord(_) => "update the run record".to_owned(),
+        Step::CheckRecord(_) => "check the run record".to_owned(),
         Step::SwapReport(_) => "update the run report".to_owned(),
         Step::Ensure(object) => format!("apply {}", crate::step_name::object_name(object)),
         Step::PushContext => "push the context".to_owned(),

@@ -25,6 +25,9 @@ pub enum Step {
     TakeOver(Box<TakeOver>),
     /// Replace the run record by compare-and-swap. A conflict cancels the remaining steps.
     SwapRecord(Box<Swap>),
+    /// Cancel the remaining steps if the observed run record is stale: the same as [`Self::SwapRecord`], but not sent if this process made the
+    /// last write of the record.
+    CheckRecord(Box<Swap>),
     /// Replace the progress entry of the report Secret by compare-and-swap, and remove its entries for report and outputs. A conflict, for
     /// example with a write of the runner, cancels the remaining steps.
     SwapReport(Box<RunProgress>),
@@ -101,6 +104,7 @@ kinds!(
     CreateRecord,
     TakeOver,
     SwapRecord,
+    CheckRecord,
     SwapReport,
     Ensure,
     PushContext,
@@ -122,6 +126,7 @@ impl Step {
             Self::CreateRecord(_) => StepKind::CreateRecord,
             Self::TakeOver(_) => StepKind::TakeOver,
             Self::SwapRecord(_) => StepKind::SwapRecord,
+            Self::CheckRecord(_) => StepKind::CheckRecord,
             Self::SwapReport(_) => StepKind::SwapReport,
             Self::Ensure(_) => StepKind::Ensure,
             Self::PushContext => StepKind::PushContext,

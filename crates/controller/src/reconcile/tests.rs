@@ -9,7 +9,7 @@ use alustan_api::{Terraform, TerraformStatus};
 use alustan_core::model::admission::no_pod;
 use alustan_core::observed::{JobSeen, Key, RecordSeen, SourceSeen};
 use alustan_core::queue::{Class, Places};
-use alustan_core::step::{Decision, Start, Step, TakeOver};
+use alustan_core::step::{Decision, Start, Step, Swap, TakeOver};
 use alustan_registry::Digest;
 use alustan_source::Credentials;
 use clap::Parser as _;
@@ -420,6 +420,38 @@ fn open_record() -> RecordSeen {
         outputs: None,
         unsaved: false,
         history: History::default(),
+    }
+}
+
+/// Another replica may have written the record before this one became the leader.
+#[tokio::test]
+async fn record_check_is_sent_unless_this_process_wrote_the_record() {
+    let (client, asked) = fake_api::serve(|asked| match &*asked.method {
+        "PATCH" => {
+            let metadata = json!({"name": "web-run", "namespace": "team", "resourceVersion": "2"});
+            (200, json!({ "metadata": metadata }))
+        }
+        _ => fake_api::not_found(),
+    })
+    .await;
+    let folder = tempfile::tempdir().unwrap();
+    let cx = operator(client, folder.path());
+    let tf = living();
+    let who = Ref::new("web").within("team");
+    let session = Observer::new(&cx, &tf, &who, None);
+    let mut seen = Box::pin(session.observe()).await.unwrap();
+    let mut record = open_record();
+    let check = Step::CheckRecord(Box::new(Swap::unchanged(&record.record)));
+    for (version, sent) in [("1", 1), ("2", 1), ("3", 2)] {
+        version.clone_into(&mut record.version);
+        seen.record = Some(record.clone());
+        let mut pass = StepExecutor::new(&cx, &tf, &session, &seen);
+        Box::pin(pass.enact(std::slice::from_ref(&check)))
+            .await
+            .unwrap();
+        let asked = asked.lock();
+        let patches = asked.iter().filter(|asked| asked.method == "PATCH");
+        assert_eq!(patches.count(), sent, "observed version {version}");
     }
 }
 

@@ -70,9 +70,9 @@ pub fn record_result(tf: &Terraform, seen: &Seen, now: Timestamp) -> Option<Reco
             Ok(objects) => {
                 let (now, before) = (outputs::wanted(tf), &current.history.applied);
                 let before = before.as_ref().and_then(|it| it.handed_on.as_ref());
-                // The swap fails if the observed record is stale, so that outdated outputs are not published again.
+                // The check fails if the observed record is stale, so that outdated outputs are not published again.
                 let guard = Swap::unchanged(&current.record);
-                steps.push(Step::SwapRecord(Box::new(guard)));
+                steps.push(Step::CheckRecord(Box::new(guard)));
                 steps.extend(objects);
                 steps.extend(before.into_iter().flat_map(|it| left_behind(it, &now)));
                 handed_on = Ok(Some(now));

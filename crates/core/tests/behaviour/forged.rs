@@ -454,7 +454,7 @@ fn check_step(world: &World, seen: &Seen, step: &Step) {
     let tf = world.tf();
     let own = &world.own;
     match step {
-        Step::SwapRecord(swap) => {
+        Step::SwapRecord(swap) | Step::CheckRecord(swap) => {
             assert!(swap.record.number - own.number <= 1);
             if swap.record.number == own.number {
                 assert_eq!(swap.record.run, own.run, "another run");

@@ -72,6 +72,7 @@ fn word(step: &Step) -> String {
         Step::CreateRecord(_) => "CreateRecord".to_owned(),
         Step::TakeOver(_) => "TakeOver".to_owned(),
         Step::SwapRecord(swap) => format!("SwapRecord {:?}", swap.record.phase),
+        Step::CheckRecord(_) => "CheckRecord".to_owned(),
         Step::SwapReport(progress) => format!("SwapReport {}", report_change(progress)),
         Step::Ensure(object) => format!("Ensure {}", object_name(object)),
         Step::PushContext => "PushContext".to_owned(),

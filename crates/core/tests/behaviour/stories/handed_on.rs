@@ -252,7 +252,7 @@ fn unwanted_config_map_is_deleted_after_publication(#[case] spec: Value, #[case]
     world.look_once();
     world.run_to(Stage::Reported);
     let looked = world.look_once();
-    let first = ["SwapRecord Reported", "Ensure Secret web-outputs"];
+    let first = ["CheckRecord", "Ensure Secret web-outputs"];
     let last = ["SwapRecord Recorded", "SwapReport close"];
     assert_eq!(
         words(&looked.decision.steps),

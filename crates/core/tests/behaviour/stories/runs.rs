@@ -123,7 +123,7 @@ fn report_is_recorded_and_removed_with_the_inputs() {
     assert_eq!(
         words(&looked.decision.steps),
         [
-            "SwapRecord Reported",
+            "CheckRecord",
             "Ensure Secret web-outputs",
             "SwapRecord Recorded",
             "SwapReport close"

@@ -142,7 +142,8 @@ impl World {
             }
             Step::CreateRecord(secret) => self.create_record(secret)?,
             Step::TakeOver(left) => self.take_over(left)?,
-            Step::SwapRecord(swap) => self.swap_record(swap, pass)?,
+            // The observed record may be that of another process.
+            Step::SwapRecord(swap) | Step::CheckRecord(swap) => self.swap_record(swap, pass)?,
             Step::SwapReport(progress) => self.swap_report(progress, pass)?,
             Step::Ensure(object) if self.full && matches!(**object, Object::Claim(_)) => {
                 return Err(Ended::Full);
