@@ -51,7 +51,7 @@ const FIRST: &[&str] = &[
     "create events",
 ];
 
-/// Requests of the second apply: changed spec, same image.
+/// Requests of the second apply: changed spec, same image. The operator has just labelled the namespace.
 const NEXT: &[&str] = &[
     "get poddisruptionbudgets web-runner",
     "get rolebindings web-runner",
@@ -65,7 +65,6 @@ const NEXT: &[&str] = &[
     "patch secrets web-state-slot-1",
     "patch secrets web-run",
     "patch secrets web-report",
-    "patch namespaces",
     "patch secrets web-pin",
     "create jobs web-apply-2",
     "patch terraforms/status web",

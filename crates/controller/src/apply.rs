@@ -33,6 +33,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tracing::{debug, info};
 
+use crate::apply::namespaces::LABELLED;
 use crate::apply::objects::Owned;
 use crate::apply::pass::StepExecutor;
 use crate::apply::pass::encoded;
@@ -437,10 +438,23 @@ impl<'a> StepExecutor<'a> {
             Object::Role(role) => self.of_runs(role).await,
             Object::Binding(binding) => self.of_runs(binding).await,
             Object::Budget(budget) => self.of_runs(budget).await,
-            Object::Namespace(namespace) => {
-                namespaces::mark(&self.cx.client, &namespace.name_any()).await
-            }
+            Object::Namespace(namespace) => self.label(&namespace.name_any()).await,
         }
+    }
+
+    /// Sets label `alustan.io/holds-state` of `namespace`, unless this process has set it within [`LABELLED`].
+    async fn label(&self, namespace: &str) -> Result<(), Error> {
+        let Context { client, memory, .. } = self.cx;
+        let uid = self.session.namespace_uid();
+        let is_labelled = |uid: &String| memory.is_labelled(namespace, uid, LABELLED);
+        if uid.as_ref().is_some_and(is_labelled) {
+            return Ok(());
+        }
+        namespaces::mark(client, namespace).await?;
+        if let Some(uid) = uid {
+            memory.set_labelled(namespace, uid);
+        }
+        Ok(())
     }
 
     async fn secret(&self, secret: &Secret) -> Result<(), Error> {

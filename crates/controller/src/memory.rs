@@ -1,7 +1,7 @@
 //! In-memory state of a resource between two reconciles. Its loss causes only a few additional API calls.
 
 use std::collections::{HashMap, HashSet};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use alustan_api::TerraformStatus;
 use alustan_core::observed::{SourceSeen, Waiting};
@@ -15,6 +15,8 @@ use crate::resource::Ref;
 pub(crate) struct Memory {
     resources: Mutex<HashMap<Ref, Remembered>>,
     builds: Mutex<HashMap<String, HashSet<Ref>>>,
+    /// Uid and time of the label of namespaces, by name.
+    labelled: Mutex<HashMap<String, (String, Instant)>>,
 }
 
 #[derive(Default)]
@@ -191,6 +193,24 @@ impl Memory {
         builds.get(job).into_iter().flatten().cloned().collect()
     }
 
+    /// Stores that namespace `name` with this `uid` has label `alustan.io/holds-state`.
+    pub(crate) fn set_labelled(&self, name: &str, uid: String) {
+        let mut labelled = self.labelled.lock();
+        labelled.insert(name.to_owned(), (uid, Instant::now()));
+    }
+
+    /// Whether this process has labelled namespace `name` with this `uid` within `max_age`. Drops older entries.
+    pub(crate) fn is_labelled(&self, name: &str, uid: &str, max_age: Duration) -> bool {
+        let mut labelled = self.labelled.lock();
+        labelled.retain(|_, (_, at)| at.elapsed() < max_age);
+        labelled.get(name).is_some_and(|(of, _)| of == uid)
+    }
+
+    /// Drops the entry of namespace `name`, because its label may be removed.
+    pub(crate) fn forget_label(&self, name: &str) {
+        self.labelled.lock().remove(name);
+    }
+
     /// Unregisters `who` from all builds.
     pub(crate) fn done_building(&self, who: &Ref) {
         let mut builds = self.builds.lock();
@@ -204,5 +224,24 @@ impl Memory {
     pub(crate) fn forget(&self, who: &Ref) {
         self.resources.lock().remove(who);
         self.done_building(who);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn label_of_a_namespace_is_known_for_a_limited_time() {
+        let memory = Memory::default();
+        let is_labelled = |uid: &str| memory.is_labelled("team", uid, Duration::MAX);
+        assert!(!is_labelled("1"));
+        memory.set_labelled("team", "1".to_owned());
+        assert!(is_labelled("1"));
+        assert!(!is_labelled("2"), "a namespace created again");
+        memory.forget_label("team");
+        assert!(!is_labelled("1"));
+        memory.set_labelled("team", "1".to_owned());
+        assert!(!memory.is_labelled("team", "1", Duration::ZERO));
     }
 }

@@ -207,7 +207,8 @@ impl<'a> Observer<'a> {
         Ok(seen)
     }
 
-    fn namespace_uid(&self) -> Option<String> {
+    /// Returns the uid of the namespace, once it is known.
+    pub(crate) fn namespace_uid(&self) -> Option<String> {
         let namespace = self.tf.namespace().unwrap_or_default();
         let question = format!("namespace {namespace}");
         self.use_question(&question);

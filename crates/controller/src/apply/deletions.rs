@@ -92,6 +92,8 @@ impl StepExecutor<'_> {
         self.delete_all::<ConfigMap>(&ours).await?;
         self.delete_all::<Secret>(&owned).await?;
         if self.cx.settings.marks_namespaces {
+            // A run that still finds the entry has written its pin before, and with this pin `unmark` keeps the label.
+            self.cx.memory.forget_label(&self.namespace());
             namespaces::unmark(&self.cx.client, &self.namespace()).await?;
         }
         self.cx

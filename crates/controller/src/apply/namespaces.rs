@@ -2,6 +2,7 @@
 //! label.
 
 use std::fmt::Debug;
+use std::time::Duration;
 
 use alustan_api::labels::{self, Component};
 use k8s_openapi::api::core::v1::{Namespace, PersistentVolumeClaim, Secret};
@@ -13,6 +14,9 @@ use serde_json::json;
 
 use crate::call::{call, gone};
 use crate::error::Error;
+
+/// Time for which a label that this process has set counts as present.
+pub(super) const LABELLED: Duration = Duration::from_mins(10);
 
 /// Adds the label to `namespace`.
 pub(super) async fn mark(client: &Client, namespace: &str) -> Result<(), Error> {
