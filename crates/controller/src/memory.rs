@@ -25,6 +25,8 @@ pub(crate) struct Remembered {
     uid: Option<String>,
     /// Last written status.
     status: Option<TerraformStatus>,
+    /// Time of the last change of the status.
+    status_at: Option<Instant>,
     source: Option<(String, SourceSeen)>,
     /// Tag of the runner image that the resource needs, built or not.
     planned: Option<String>,
@@ -65,7 +67,18 @@ impl Memory {
 
     /// Stores the written status of `who`.
     pub(crate) fn set_status(&self, who: &Ref, status: TerraformStatus) {
-        self.with(who, |memory| memory.status = Some(status));
+        self.with(who, |memory| {
+            if memory.status.as_ref() != Some(&status) {
+                memory.status = Some(status);
+                memory.status_at = Some(Instant::now());
+            }
+        });
+    }
+
+    /// Whether the status of `who` changed within `max_age`.
+    pub(crate) fn has_new_status(&self, who: &Ref, max_age: Duration) -> bool {
+        let at = self.with(who, |memory| memory.status_at);
+        at.is_some_and(|at| at.elapsed() < max_age)
     }
 
     /// Returns the last commit and context of `who` for `question`, the identity of its module. They stay in use while a new commit is

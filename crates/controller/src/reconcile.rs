@@ -175,7 +175,7 @@ async fn unmeasured(object: &Guarded, who: Ref, cx: &Arc<Context>) -> Result<Loo
     Box::pin(act(cx, &who, &tf, &session, &seen, decision)).await?;
     cx.memory.succeeded(&who);
     Ok(Looked {
-        again: Some(wait),
+        again: Some(session.next_within(wait)),
         pace: if cx.notifier.knows_more(&who, &seen) {
             Pace::AtWork
         } else {

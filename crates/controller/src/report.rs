@@ -2,9 +2,12 @@
 
 pub(crate) mod events;
 
+use std::time::Duration;
+
 use alustan_api::{FIELD_MANAGER, Terraform, TerraformStatus};
 use alustan_core::status::patch::{leftovers, replacing};
 use alustan_core::status::render::bounded;
+use alustan_core::status::waiting::only_waits;
 use kube::api::{Api, Patch, PatchParams};
 use kube::{Resource, ResourceExt};
 use serde_json::{Value, json};
@@ -16,15 +19,23 @@ use crate::error::Error;
 use crate::observe::session::Observer;
 use crate::report::events::publish;
 
+/// Minimum time between a change of the status and a status that only reports a pending query.
+pub(crate) const BRIEF: Duration = Duration::from_secs(1);
+
 /// Publishes `status`: sends notifications, and if the status changed, patches it and creates an event for each relevant change. Does not
 /// patch the status of an unreadable resource, because the API server would refuse the patch. With metacontroller as driver, only stores
-/// the status for the response, because metacontroller writes it.
+/// the status for the response, because metacontroller writes it. A status that only reports a pending query is written a second later, if the
+/// result has not replaced it.
 ///
 /// # Errors
 /// If the status cannot be written.
 pub(crate) async fn report(session: &Observer<'_>, status: TerraformStatus) -> Result<(), Error> {
     let Observer { cx, tf, who, .. } = *session;
     let status = bounded(status);
+    if is_brief(session, &status) {
+        session.requeue_within(BRIEF);
+        return Ok(());
+    }
     cx.notifier.tell(who, tf, &status);
     let previous = tf.status.as_ref();
     if previous != Some(&status) {
@@ -35,6 +46,15 @@ pub(crate) async fn report(session: &Observer<'_>, status: TerraformStatus) -> R
     }
     cx.memory.set_status(who, status);
     Ok(())
+}
+
+/// Whether the result of a query is likely to replace `status` immediately.
+fn is_brief(session: &Observer<'_>, status: &TerraformStatus) -> bool {
+    let Observer { cx, tf, who, .. } = *session;
+    let previous = tf.status.as_ref().filter(|previous| *previous != status);
+    cx.driver == Driver::Native
+        && previous.is_some_and(|previous| only_waits(previous, status))
+        && cx.memory.has_new_status(who, BRIEF)
 }
 
 async fn write(cx: &Context, tf: &Terraform, status: &TerraformStatus) -> Result<(), Error> {

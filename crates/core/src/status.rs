@@ -4,3 +4,4 @@ pub mod events;
 pub mod notifications;
 pub mod patch;
 pub mod render;
+pub mod waiting;

@@ -37,6 +37,7 @@ use crate::queue::Dispatcher;
 use crate::recent_reads::BEFORE_RUN;
 use crate::remote::context_store::AT_ONCE;
 use crate::remote::queries::{Repository, push};
+use crate::report::{BRIEF, report};
 use crate::resource::{Guarded, Ref};
 use crate::signing::Signer;
 use crate::watch::mapping::LISTS;
@@ -365,6 +366,39 @@ async fn consecutive_reconciles_read_a_secret_once() {
     cx.inputs.secrets.forget(&key);
     assert_eq!(next().await, hour);
     assert_eq!(reads(), 2);
+}
+
+#[tokio::test]
+async fn status_of_a_pending_query_is_written_a_second_later() {
+    let (client, asked) = fake_api::serve(|asked| match &*asked.method {
+        "PATCH" => (200, destroyed("8", &json!(null))),
+        _ => fake_api::not_found(),
+    })
+    .await;
+    let folder = tempfile::tempdir().unwrap();
+    let cx = operator(client, folder.path());
+    let who = Ref::new("web").within("team");
+    let hour = Duration::from_hours(1);
+    for (reason, next, written) in [
+        ("AwaitingProcessing", hour, 1),
+        ("Fetching", BRIEF, 1),
+        ("Queued", hour, 2),
+    ] {
+        let mut tf = living();
+        tf.status = cx.memory.status(&who);
+        let ready = json!({
+            "type": "Ready", "status": "Unknown", "reason": reason, "message": "",
+            "lastTransitionTime": "2026-01-01T00:00:00Z",
+        });
+        let status = json!({"state": "Pending", "message": "", "conditions": [ready]});
+        let session = Observer::new(&cx, &tf, &who, None);
+        let status = serde_json::from_value(status).unwrap();
+        Box::pin(report(&session, status)).await.unwrap();
+        assert_eq!(session.next_within(hour), next, "{reason}");
+        let asked = asked.lock();
+        let patches = asked.iter().filter(|asked| asked.method == "PATCH");
+        assert_eq!(patches.count(), written, "{reason}");
+    }
 }
 
 /// Returns an unfinished Job with the labels of a run of the resource `name` with this uid.

@@ -55,7 +55,8 @@ pub fn events(previous: Option<&TerraformStatus>, next: &TerraformStatus) -> Vec
     events
 }
 
-fn condition<'a>(status: &'a TerraformStatus, kind: &str) -> Option<&'a Condition> {
+/// Returns the condition of type `kind`.
+pub(super) fn condition<'a>(status: &'a TerraformStatus, kind: &str) -> Option<&'a Condition> {
     status
         .conditions
         .iter()
