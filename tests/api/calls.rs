@@ -83,8 +83,9 @@ const STATUS: &str = "patch terraforms/status web";
 /// Request for the Secret that the runs use as environment.
 const READ: &str = "get secrets credentials";
 
-/// Maximum number of [`READ`] requests of the first apply: before the run, after the end of its pod, and one that follows a reused Secret.
-const READS: usize = 3;
+/// Maximum number of [`READ`] requests of the first apply: one of the first reconcile, one of the start of the run, and one after every ten
+/// seconds of the run. About ten reconciles need the Secret.
+const READS: usize = 5;
 
 struct Operator {
     server: Arc<Server>,

@@ -21,7 +21,6 @@ pub(crate) mod session;
 use std::fmt::Debug;
 use std::hash::Hash;
 use std::sync::Arc;
-use std::time::Duration;
 
 use alustan_api::report::{Failure, FailureClass};
 use alustan_api::run::{Pin, PinnedImage, PublishedOutputs};
@@ -29,7 +28,7 @@ use alustan_api::{Reason, Terraform, names};
 use alustan_core::decide::deletion::docker_config;
 use alustan_core::decide::{allow_lists, image_build, restore, state_conflict};
 use alustan_core::model::base_image::base_image;
-use alustan_core::model::facts::{occupied, open_run};
+use alustan_core::model::facts::open_run;
 use alustan_core::model::image::{self, ImagePlan};
 use alustan_core::objects::{outputs, secrets};
 use alustan_core::observed::{
@@ -50,7 +49,6 @@ use crate::call::call;
 use crate::context::Context;
 use crate::error::Error;
 use crate::observe::session::Observer;
-use crate::recent_reads::{BEFORE_RUN, DURING_RUN};
 use crate::remote::queries::{self, Push, Repository};
 use crate::resource::{Ref, is_made_for, readable};
 use crate::write_through_cache::WriteThroughCache;
@@ -74,6 +72,7 @@ impl<'a> Observer<'a> {
             unreadable,
             used: Mutex::default(),
             push: Mutex::default(),
+            reads: Mutex::default(),
             within: Mutex::default(),
         }
     }
@@ -122,9 +121,7 @@ impl<'a> Observer<'a> {
             nothing_left,
         } = record::kept(cx, tf).await?;
         let docker = docker_config(tf, record.as_ref(), pin.as_ref());
-        let job = self.job(record.as_ref()).await?;
-        let max_age = max_age(job.as_ref());
-        let inputs = inputs::read(self, docker, max_age).await?;
+        let inputs = inputs::read(self, docker).await?;
         let namespace_uid = self.namespace_uid();
         let (lists, accounts) = (cx.allowed.now(), accounts::see(cx, tf).await?);
         // Without a pin, a resource that the allow lists refuse causes no request to its repository or registry.
@@ -161,9 +158,10 @@ impl<'a> Observer<'a> {
             let namespace = namespace_uid.as_deref().unwrap_or_default();
             self.prune(prune, plan, namespace, docker.as_ref()).await;
         }
+        let job = self.job(record.as_ref()).await?;
         let outputs = self.outputs(record.as_ref()).await?;
         let foreign_state = self.foreign_state(record.as_ref()).await?;
-        let (stack, refused) = dependencies::see(self, max_age).await?;
+        let (stack, refused) = dependencies::see(self).await?;
         let left = record.as_ref().map(|record| &record.history.notices);
         let notices = cx.notifier.notices(self.who, left);
         let seen = Seen {
@@ -562,15 +560,6 @@ impl<'a> Observer<'a> {
             Some(object) if is_made_for(self.tf, &object) => Whose::Ours,
             Some(_) => Whose::Foreign,
         })
-    }
-}
-
-/// Returns the maximum age of the Secrets and `ConfigMap`s that a reconcile reuses. No run starts before the Job of the last run has ended.
-fn max_age(job: Option<&JobSeen>) -> Duration {
-    if occupied(job) {
-        DURING_RUN
-    } else {
-        BEFORE_RUN
     }
 }
 

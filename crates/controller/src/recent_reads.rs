@@ -1,4 +1,5 @@
-//! Secrets and `ConfigMap`s that reconciles have just read from the API server: consecutive reconciles of a run read each object once.
+//! Secrets and `ConfigMap`s that reconciles have read in the last seconds. The events of a run cause about ten reconciles, which need not all
+//! read them. A watch event of an object ends its reuse, and a reconcile that starts a run or a build reads its objects.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -8,11 +9,8 @@ use parking_lot::Mutex;
 
 use crate::resource::Ref;
 
-/// Maximum age of a reused object until the Job of a run has ended. The run uses the inputs in its run record, and no other run starts.
-pub(crate) const DURING_RUN: Duration = Duration::from_secs(10);
-
-/// Maximum age of a reused object if the reconcile may start a run.
-pub(crate) const BEFORE_RUN: Duration = Duration::from_secs(2);
+/// Maximum age of a reused object.
+pub(crate) const MAX_AGE: Duration = Duration::from_secs(10);
 
 /// Maximum number of objects of one kind. Each reconcile reads further objects.
 const OBJECTS: usize = 256;
@@ -28,10 +26,10 @@ pub(crate) struct RecentInputs {
 }
 
 impl RecentInputs {
-    /// Drops the objects that are too old for any reconcile.
+    /// Drops the objects that are older than [`MAX_AGE`].
     pub(crate) fn expire(&self) {
-        self.secrets.expire(DURING_RUN);
-        self.config_maps.expire(DURING_RUN);
+        self.secrets.expire(MAX_AGE);
+        self.config_maps.expire(MAX_AGE);
     }
 }
 

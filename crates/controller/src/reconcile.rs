@@ -139,24 +139,17 @@ async fn unmeasured(object: &Guarded, who: Ref, cx: &Arc<Context>) -> Result<Loo
         forget(cx, &who);
         return Ok(Looked::UNTIL_CHANGED);
     }
-    let seen = match Box::pin(session.observe()).await {
-        Ok(seen) => seen,
-        Err(error @ (Error::Conflict | Error::Gone)) => return Err(error),
-        Err(error) => {
-            if !is_at_work(cx, &who) {
-                cx.dispatcher.idle(&key(&who), Timestamp::now());
-            }
-            let status = tf.status.clone().unwrap_or_default();
-            report(&session, trouble(&tf, &cx.settings, status, &error)).await?;
-            return Err(error);
-        }
-    };
+    let mut seen = observed(cx, &who, &tf, &session).await?;
     note_run(&seen);
     if let Some(build) = &seen.build {
         cx.metrics.saw_build(build);
     }
     let now = Timestamp::now();
-    let decision = decide(&tf, &seen, &cx.settings, now);
+    let mut decision = decide(&tf, &seen, &cx.settings, now);
+    if decision.start.is_some() && session.requires_fresh_reads() {
+        seen = observed(cx, &who, &tf, &session).await?;
+        decision = decide(&tf, &seen, &cx.settings, now);
+    }
     let latest = if seen.stack.unwatched {
         UNWATCHED
     } else {
@@ -167,7 +160,6 @@ async fn unmeasured(object: &Guarded, who: Ref, cx: &Arc<Context>) -> Result<Loo
             .unwrap_or_default()
             .clamp(SOONEST, latest)
     });
-    let wait = session.next_within(wait);
     // Metacontroller is not notified when a slot becomes free. It polls the resources whose runs are next in the queue, but not those that
     // are far back.
     let is_far = cx.driver == Driver::Metacontroller && cx.dispatcher.is_far(&key(&who), now);
@@ -182,6 +174,26 @@ async fn unmeasured(object: &Guarded, who: Ref, cx: &Arc<Context>) -> Result<Loo
             pace
         },
     })
+}
+
+/// Observes the cluster. Reports an error in the status.
+async fn observed(
+    cx: &Context,
+    who: &Ref,
+    tf: &Terraform,
+    session: &Observer<'_>,
+) -> Result<Seen, Error> {
+    match Box::pin(session.observe()).await {
+        Err(error) if !matches!(error, Error::Conflict | Error::Gone) => {
+            if !is_at_work(cx, who) {
+                cx.dispatcher.idle(&key(who), Timestamp::now());
+            }
+            let status = tf.status.clone().unwrap_or_default();
+            Box::pin(report(session, trouble(tf, &cx.settings, status, &error))).await?;
+            Err(error)
+        }
+        observed => observed,
+    }
 }
 
 pub(crate) fn signed(wait: Duration) -> SignedDuration {

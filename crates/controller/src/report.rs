@@ -7,7 +7,7 @@ use std::time::Duration;
 use alustan_api::{FIELD_MANAGER, Terraform, TerraformStatus};
 use alustan_core::status::patch::{leftovers, replacing};
 use alustan_core::status::render::bounded;
-use alustan_core::status::waiting::only_waits;
+use alustan_core::status::waiting::only_reports_a_query;
 use kube::api::{Api, Patch, PatchParams};
 use kube::{Resource, ResourceExt};
 use serde_json::{Value, json};
@@ -20,7 +20,7 @@ use crate::observe::session::Observer;
 use crate::report::events::publish;
 
 /// Minimum time between a change of the status and a status that only reports a pending query.
-pub(crate) const BRIEF: Duration = Duration::from_secs(1);
+pub(crate) const STATUS_DELAY: Duration = Duration::from_secs(1);
 
 /// Publishes `status`: sends notifications, and if the status changed, patches it and creates an event for each relevant change. Does not
 /// patch the status of an unreadable resource, because the API server would refuse the patch. With metacontroller as driver, only stores
@@ -32,8 +32,8 @@ pub(crate) const BRIEF: Duration = Duration::from_secs(1);
 pub(crate) async fn report(session: &Observer<'_>, status: TerraformStatus) -> Result<(), Error> {
     let Observer { cx, tf, who, .. } = *session;
     let status = bounded(status);
-    if is_brief(session, &status) {
-        session.requeue_within(BRIEF);
+    if is_transitional(session, &status) {
+        session.requeue_within(STATUS_DELAY);
         return Ok(());
     }
     cx.notifier.tell(who, tf, &status);
@@ -49,12 +49,12 @@ pub(crate) async fn report(session: &Observer<'_>, status: TerraformStatus) -> R
 }
 
 /// Whether the result of a query is likely to replace `status` immediately.
-fn is_brief(session: &Observer<'_>, status: &TerraformStatus) -> bool {
+fn is_transitional(session: &Observer<'_>, status: &TerraformStatus) -> bool {
     let Observer { cx, tf, who, .. } = *session;
     let previous = tf.status.as_ref().filter(|previous| *previous != status);
     cx.driver == Driver::Native
-        && previous.is_some_and(|previous| only_waits(previous, status))
-        && cx.memory.has_new_status(who, BRIEF)
+        && previous.is_some_and(|previous| only_reports_a_query(previous, status))
+        && cx.memory.has_new_status(who, STATUS_DELAY)
 }
 
 async fn write(cx: &Context, tf: &Terraform, status: &TerraformStatus) -> Result<(), Error> {

@@ -5,7 +5,6 @@ mod objects;
 mod variables;
 
 use std::collections::HashSet;
-use std::time::Duration;
 
 use alustan_api::Reason;
 use alustan_api::report::Failure;
@@ -20,11 +19,8 @@ use crate::observe::dependencies::evaluation::{EXPRESSIONS, Stack};
 use crate::resource::readable;
 
 /// Observes the dependencies of the resource of the `session`. If its references are refused, the second value is the cause, and at most
-/// the objects of `spec.destroyWaitFor` are read. `max_age`: maximum age of reused Secrets and `ConfigMap`s.
-pub(super) async fn see(
-    session: &Observer<'_>,
-    max_age: Duration,
-) -> Result<(StackSeen, Option<Failure>), Error> {
+/// the objects of `spec.destroyWaitFor` are read.
+pub(super) async fn see(session: &Observer<'_>) -> Result<(StackSeen, Option<Failure>), Error> {
     let tf = session.tf;
     let resources = session.cx.resources.state();
     let deleted = tf.metadata.deletion_timestamp.is_some();
@@ -32,7 +28,6 @@ pub(super) async fn see(
     let here = tf.namespace().unwrap_or_default();
     let mut stack = Stack {
         session,
-        max_age,
         graph: DependencyGraph::new(readable(&resources)),
         used: HashSet::new(),
         outputs_read: 0,

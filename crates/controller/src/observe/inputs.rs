@@ -1,8 +1,7 @@
-//! Secrets and `ConfigMap`s that the spec refers to, read from the API server or reused from a recent reconcile.
+//! Secrets and `ConfigMap`s that the spec refers to, from the API server or from a read in the last seconds.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
-use std::time::Duration;
 
 use alustan_api::report::Failure;
 use alustan_api::run::ScriptTexts;
@@ -22,7 +21,7 @@ use serde::de::DeserializeOwned;
 use crate::call::call;
 use crate::error::{Error, Found};
 use crate::observe::session::Observer;
-use crate::recent_reads::{RecentReads, Values};
+use crate::recent_reads::{MAX_AGE, RecentReads, Values};
 use crate::resource::Ref;
 
 /// Maximum size of a script, in bytes. The run record holds all scripts, and a Secret holds 1 MiB.
@@ -42,20 +41,15 @@ pub(super) struct Inputs {
 }
 
 /// Reads all inputs that the resource of the `session` refers to. `pinned` is the docker configuration to use if the registry Secret is
-/// unusable. `max_age`: maximum age of reused Secrets and `ConfigMap`s.
+/// unusable.
 ///
 /// # Errors
 /// If a call of the API server fails. Missing and invalid inputs are part of the result.
-pub(super) async fn read(
-    session: &Observer<'_>,
-    pinned: Option<&str>,
-    max_age: Duration,
-) -> Result<Inputs, Error> {
+pub(super) async fn read(session: &Observer<'_>, pinned: Option<&str>) -> Result<Inputs, Error> {
     let Observer { cx, tf, .. } = *session;
     let reader = Reader {
         session,
         namespace: tf.namespace().unwrap_or_default(),
-        max_age,
     };
     let git = reader.git(tf).await?;
     let registry = reader.registry(tf).await?;
@@ -128,8 +122,6 @@ impl Missing {
 pub(super) struct Reader<'a> {
     pub(super) session: &'a Observer<'a>,
     pub(super) namespace: String,
-    /// Maximum age of reused objects.
-    pub(super) max_age: Duration,
 }
 
 impl Reader<'_> {
@@ -143,16 +135,14 @@ impl Reader<'_> {
         Ok(found.ok_or_else(|| self.missing(field, "ConfigMap", name)))
     }
 
-    /// Returns the object `name`: reused from `recent`, or read from the API server. After a reuse, the next reconcile reads it again, so
-    /// that a change without a watch event is not missed.
+    /// Returns the object `name`: reused from `recent`, or read from the API server.
     async fn find<K>(&self, recent: &RecentReads<K>, name: &str) -> Result<Option<K>, Error>
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
         K: Values + DeserializeOwned + Clone + Debug,
     {
         let key = Ref::new(name).within(&self.namespace);
-        if let Some(reused) = recent.get(&key, self.max_age) {
-            self.session.requeue_within(self.max_age);
+        if let Some(reused) = self.session.reuse(|| recent.get(&key, MAX_AGE)) {
             return Ok(Some(reused));
         }
         let api: Api<K> = Api::namespaced(self.session.cx.client.clone(), &self.namespace);

@@ -21,11 +21,43 @@ pub(crate) struct Observer<'a> {
     pub(crate) unreadable: Option<Failure>,
     pub(super) used: Mutex<HashSet<String>>,
     pub(super) push: Mutex<Option<Push>>,
+    pub(super) reads: Mutex<InputReads>,
     /// Longest time until the next reconcile, if this one requires another.
     pub(super) within: Mutex<Option<Duration>>,
 }
 
+/// How a reconcile gets Secrets and `ConfigMap`s that the spec refers to.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub(super) enum InputReads {
+    /// From the API server, or from the read of another reconcile.
+    #[default]
+    Any,
+    /// As `Any`, and at least one object is from another reconcile.
+    Reused,
+    /// From the API server.
+    Fresh,
+}
+
 impl Observer<'_> {
+    /// Returns the object that `recent` returns, unless this reconcile must read all objects.
+    pub(super) fn reuse<K>(&self, recent: impl FnOnce() -> Option<K>) -> Option<K> {
+        let mut reads = self.reads.lock();
+        if *reads == InputReads::Fresh {
+            return None;
+        }
+        let reused = recent()?;
+        *reads = InputReads::Reused;
+        Some(reused)
+    }
+
+    /// Makes the next observation of this reconcile read all objects. Returns false if the previous one reused none.
+    pub(crate) fn requires_fresh_reads(&self) -> bool {
+        let mut reads = self.reads.lock();
+        let is_reused = *reads == InputReads::Reused;
+        *reads = InputReads::Fresh;
+        is_reused
+    }
+
     /// Requires another reconcile within `wait`.
     pub(crate) fn requeue_within(&self, wait: Duration) {
         let mut within = self.within.lock();

@@ -34,10 +34,9 @@ use crate::metrics::Metrics;
 use crate::mirrors::Mirrors;
 use crate::observe::session::Observer;
 use crate::queue::Dispatcher;
-use crate::recent_reads::BEFORE_RUN;
 use crate::remote::context_store::AT_ONCE;
 use crate::remote::queries::{Repository, push};
-use crate::report::{BRIEF, report};
+use crate::report::{STATUS_DELAY, report};
 use crate::resource::{Guarded, Ref};
 use crate::signing::Signer;
 use crate::watch::mapping::LISTS;
@@ -330,7 +329,7 @@ async fn input_values_and_scripts_have_a_size_limit() {
 }
 
 #[tokio::test]
-async fn consecutive_reconciles_read_a_secret_once() {
+async fn secret_is_read_again_after_a_change_and_before_a_run() {
     const SECRET: &str = "/secrets/credentials";
     let (client, asked) = fake_api::serve(|asked| {
         if asked.uri.ends_with(SECRET) {
@@ -348,24 +347,28 @@ async fn consecutive_reconciles_read_a_secret_once() {
     resource["spec"]["runner"] = json!({"envFromSecrets": [{"name": "credentials"}]});
     let tf: Terraform = serde_json::from_value(resource).unwrap();
     let who = Ref::new("web").within("team");
-    let hour = Duration::from_hours(1);
-    let next = async || {
-        let session = Observer::new(&cx, &tf, &who, None);
+    let observe = async |session: &Observer<'_>| {
         let seen = Box::pin(session.observe()).await.unwrap();
         assert!(seen.found().runner.contains_key("credentials"));
-        session.next_within(hour)
     };
     let reads = || {
         let asked = asked.lock();
         asked.iter().filter(|it| it.uri.ends_with(SECRET)).count()
     };
-    assert_eq!(next().await, hour);
-    assert_eq!(next().await, BEFORE_RUN, "a reconcile that reads it again");
+    let first = Observer::new(&cx, &tf, &who, None);
+    observe(&first).await;
+    assert!(!first.requires_fresh_reads(), "nothing to reuse");
+    let second = Observer::new(&cx, &tf, &who, None);
+    observe(&second).await;
     assert_eq!(reads(), 1);
-    let key = Ref::new("credentials").within("team");
-    cx.inputs.secrets.forget(&key);
-    assert_eq!(next().await, hour);
+    assert!(second.requires_fresh_reads(), "before the start of a run");
+    observe(&second).await;
     assert_eq!(reads(), 2);
+    cx.inputs
+        .secrets
+        .forget(&Ref::new("credentials").within("team"));
+    observe(&Observer::new(&cx, &tf, &who, None)).await;
+    assert_eq!(reads(), 3);
 }
 
 #[tokio::test]
@@ -381,7 +384,7 @@ async fn status_of_a_pending_query_is_written_a_second_later() {
     let hour = Duration::from_hours(1);
     for (reason, next, written) in [
         ("AwaitingProcessing", hour, 1),
-        ("Fetching", BRIEF, 1),
+        ("Fetching", STATUS_DELAY, 1),
         ("Queued", hour, 2),
     ] {
         let mut tf = living();

@@ -9,7 +9,7 @@ const QUERIES: [Reason; 2] = [Reason::Fetching, Reason::ImageLookup];
 
 /// Whether the transition from `previous` to `next` only reports that a query is pending: `Ready` stays Unknown, and the generation is the
 /// same.
-pub fn only_waits(previous: &TerraformStatus, next: &TerraformStatus) -> bool {
+pub fn only_reports_a_query(previous: &TerraformStatus, next: &TerraformStatus) -> bool {
     let (Some(before), Some(now)) = (condition(previous, "Ready"), condition(next, "Ready")) else {
         return false;
     };
@@ -43,8 +43,8 @@ mod tests {
     #[case::changed_spec(status(2, "Unknown", "Fetching"), false)]
     fn pending_query_alone_is_recognised(#[case] next: TerraformStatus, #[case] expected: bool) {
         let previous = status(1, "Unknown", "AwaitingProcessing");
-        assert_eq!(only_waits(&previous, &next), expected);
-        assert!(!only_waits(&status(1, "True", "Applied"), &next));
-        assert!(!only_waits(&TerraformStatus::default(), &next));
+        assert_eq!(only_reports_a_query(&previous, &next), expected);
+        assert!(!only_reports_a_query(&status(1, "True", "Applied"), &next));
+        assert!(!only_reports_a_query(&TerraformStatus::default(), &next));
     }
 }

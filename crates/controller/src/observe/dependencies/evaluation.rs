@@ -31,8 +31,6 @@ pub(crate) const EXPRESSIONS: Duration = Duration::from_mins(3);
 /// Dependencies of one resource in one reconcile.
 pub(crate) struct Stack<'a> {
     pub(super) session: &'a Observer<'a>,
-    /// Maximum age of reused Secrets and `ConfigMap`s.
-    pub(super) max_age: Duration,
     /// Graph of all readable resources.
     pub(super) graph: DependencyGraph<'a>,
     pub(super) used: HashSet<Which>,

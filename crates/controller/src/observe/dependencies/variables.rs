@@ -76,7 +76,6 @@ impl Stack<'_> {
         Reader {
             session: self.session,
             namespace: self.session.tf.namespace().unwrap_or_default(),
-            max_age: self.max_age,
         }
     }
 
