@@ -33,7 +33,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tracing::{debug, info};
 
-use crate::apply::namespaces::LABELLED;
+use crate::apply::namespaces::LABEL_TTL;
 use crate::apply::objects::Owned;
 use crate::apply::pass::StepExecutor;
 use crate::apply::pass::encoded;
@@ -99,12 +99,14 @@ impl<'a> StepExecutor<'a> {
                 self.cx.fail_point.reached(Moment::After, step);
                 rest = after;
             } else {
-                // The API server refuses a RoleBinding to a Role that does not exist yet.
-                let (bindings, others): (Vec<&Object>, Vec<&Object>) = objects
-                    .iter()
-                    .partition(|object| matches!(object, Object::Binding(_)));
-                try_join_all(others.into_iter().map(|object| self.ensure(object))).await?;
-                try_join_all(bindings.into_iter().map(|object| self.ensure(object))).await?;
+                // The API server refuses a RoleBinding to a Role that does not exist yet. The label of the namespace must follow the pin
+                // (`delete_children`).
+                let (last, first): (Vec<&Object>, Vec<&Object>) =
+                    objects.iter().partition(|object| {
+                        matches!(object, Object::Binding(_) | Object::Namespace(_))
+                    });
+                try_join_all(first.into_iter().map(|object| self.ensure(object))).await?;
+                try_join_all(last.into_iter().map(|object| self.ensure(object))).await?;
                 rest = rest.get(objects.len()..).unwrap_or_default();
             }
         }
@@ -234,8 +236,8 @@ impl<'a> StepExecutor<'a> {
         }
     }
 
-    /// Whether this process made the last write of the run record. Only the leader writes run records, and a process that has lost the Lease
-    /// exits, so no other process has written since.
+    /// Whether the observed run record is the one that this process wrote last. Only the leader writes run records, and a process that has
+    /// lost the Lease exits. A write of another client, whose watch event has not arrived, makes the next [`Step::SwapRecord`] fail.
     fn wrote_record(&self) -> bool {
         let written = self.cx.memory.record_version(self.session.who);
         written.is_some() && written == self.version
@@ -442,11 +444,11 @@ impl<'a> StepExecutor<'a> {
         }
     }
 
-    /// Sets label `alustan.io/holds-state` of `namespace`, unless this process has set it within [`LABELLED`].
+    /// Sets label `alustan.io/holds-state` of `namespace`, unless this process has set it within [`LABEL_TTL`].
     async fn label(&self, namespace: &str) -> Result<(), Error> {
         let Context { client, memory, .. } = self.cx;
         let uid = self.session.namespace_uid();
-        let is_labelled = |uid: &String| memory.is_labelled(namespace, uid, LABELLED);
+        let is_labelled = |uid: &String| memory.is_labelled(namespace, uid, LABEL_TTL);
         if uid.as_ref().is_some_and(is_labelled) {
             return Ok(());
         }

@@ -25,8 +25,7 @@ pub enum Step {
     TakeOver(Box<TakeOver>),
     /// Replace the run record by compare-and-swap. A conflict cancels the remaining steps.
     SwapRecord(Box<Swap>),
-    /// Cancel the remaining steps if the observed run record is stale: the same as [`Self::SwapRecord`], but not sent if this process made the
-    /// last write of the record.
+    /// Cancel the remaining steps if another process has replaced the observed run record. Changes nothing: the record is the observed one.
     CheckRecord(Box<Swap>),
     /// Replace the progress entry of the report Secret by compare-and-swap, and remove its entries for report and outputs. A conflict, for
     /// example with a write of the runner, cancels the remaining steps.

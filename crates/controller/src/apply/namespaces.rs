@@ -16,7 +16,7 @@ use crate::call::{call, gone};
 use crate::error::Error;
 
 /// Time for which a label that this process has set counts as present.
-pub(super) const LABELLED: Duration = Duration::from_mins(10);
+pub(super) const LABEL_TTL: Duration = Duration::from_mins(10);
 
 /// Adds the label to `namespace`.
 pub(super) async fn mark(client: &Client, namespace: &str) -> Result<(), Error> {
