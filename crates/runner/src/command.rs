@@ -78,7 +78,7 @@ pub enum Cause {
 }
 
 /// Result of a command.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Finished {
     /// Exit code; 128 plus the signal number if a signal ended the command. `None` if the command did not start or still runs.
     pub code: Option<i32>,
@@ -86,7 +86,7 @@ pub struct Finished {
     pub stdout: Vec<u8>,
     /// Redacted tail of standard error.
     pub stderr: String,
-    /// Why the command was stopped, if it was.
+    /// Why the command was stopped, if it was. Without cause and exit code, the command was not started: the run had been requested to stop.
     pub cause: Option<Cause>,
 }
 
@@ -112,7 +112,7 @@ impl Commands {
     /// Fails if the program cannot be started.
     pub async fn run(&self, task: Task) -> std::io::Result<Finished> {
         if task.ending != Ending::Persistent && self.stop.asked_at().is_some() {
-            return Ok(Finished::never_started());
+            return Ok(Finished::default());
         }
         let mut child = self.start(&task).await?;
         let pid = child.id();
@@ -235,17 +235,6 @@ impl Commands {
         }
         self.processes.kill(scope);
         Ok((Some(code(child.wait().await?)), Some(cause)))
-    }
-}
-
-impl Finished {
-    fn never_started() -> Self {
-        Self {
-            code: None,
-            stdout: Vec::new(),
-            stderr: String::new(),
-            cause: Some(Cause::Stopped),
-        }
     }
 }
 

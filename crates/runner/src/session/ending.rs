@@ -12,7 +12,10 @@ pub(super) fn judge(step: Step, finished: &Finished, good: &[i32]) -> Result<i32
         (Some(code), _) if good.contains(&code) => Ok(code),
         (code, Some(cause)) => Err(interrupted(step, code, cause, &finished.stderr)),
         (Some(code), None) => Err(classify(step, code, &said(step, finished))),
-        (None, None) => Err(world(Reason::Interrupted, "the command did not start")),
+        (None, None) => Err(world(
+            Reason::Interrupted,
+            "the pod was terminated: the command was not started",
+        )),
     }
 }
 
@@ -29,8 +32,7 @@ fn said(step: Step, finished: &Finished) -> String {
 fn interrupted(step: Step, code: Option<i32>, cause: Cause, stderr: &str) -> Failure {
     let how = match code {
         Some(code) => classify(step, code, stderr).message,
-        None if stderr.is_empty() => "the command was not started".to_owned(),
-        None => "the command did not end before the pod was terminated".to_owned(),
+        None => "the command was still running and may have changed objects".to_owned(),
     };
     match cause {
         Cause::Stopped => world(
@@ -48,4 +50,27 @@ pub(crate) fn stopped() -> Failure {
         Reason::Interrupted,
         "the pod was terminated before the run changed anything",
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case::not_started(None, "not started")]
+    #[case::silent(Some(Cause::Stopped), "still running")]
+    #[case::after_its_time_limit(Some(Cause::Deadline), "still running")]
+    fn command_without_exit_code_is_described(
+        #[case] cause: Option<Cause>,
+        #[case] expected: &str,
+    ) {
+        let finished = Finished {
+            cause,
+            ..Finished::default()
+        };
+        let failure = judge(Step::Apply, &finished, &[0]).unwrap_err();
+        assert!(failure.message.contains(expected), "{}", failure.message);
+    }
 }
