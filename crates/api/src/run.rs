@@ -29,9 +29,10 @@ pub use crate::state_lock::StateLock;
 /// only if the protocol changes.
 pub const PROTOCOL: u32 = 5;
 
-/// Version of the protocol between controller and runner in build pods. Version 2: the steps `pull`, `prepare` and `build`. It is not part of
-/// the image tag: the build pod uses the runner of the operator if that of the base image has another version.
-pub const BUILD_PROTOCOL: u32 = 2;
+/// Version of the protocol between controller and runner in build pods. Version 3: with builder kind Append, `build` pulls the context and
+/// communicates with `prepare`. It is not part of the image tag: the build pod uses the runner of the operator if that of the base image has
+/// another version.
+pub const BUILD_PROTOCOL: u32 = 3;
 
 /// Maximum number of state slots, for states of up to 1 GiB.
 pub const MAX_SLOTS: u32 = 1024;

@@ -20,6 +20,7 @@ use alustan_runner::secrets::KubeSecrets;
 use alustan_runner::signals::{listen, reap_orphans};
 use clap::{Parser, Subcommand};
 use kube::config::KubeConfigOptions;
+use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 
 /// Runner of Alustan, the program in run pods and build pods.
 #[derive(Parser)]
@@ -55,6 +56,10 @@ enum Command {
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let _ = rustls::crypto::ring::default_provider().install_default();
+    // Processes of the module have the same user: they must neither read the memory of the runner nor control it.
+    if let Err(error) = set_dumpable_behavior(DumpableBehavior::NotDumpable) {
+        say!("failed to protect the memory of the runner: {error}");
+    }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();

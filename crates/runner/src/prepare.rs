@@ -48,12 +48,17 @@ use crate::secret_values::of_environment;
 use crate::workspace::module_directory;
 use crate::{cache, certificates};
 
-use handover::{Builder, Preparation};
+use handover::{Builder, Connection};
 use place::{Place, unwritten};
 use request::ModuleRequest;
 
 /// Time limit of an engine command, including downloads of providers and modules.
 const PATIENCE: Duration = Duration::from_mins(30);
+
+/// Message of a preparation that was requested to stop.
+const INTERRUPTED: &str = "init was interrupted";
+/// Time limit for killing the processes that `init` left behind.
+const LAST_PROCESS: Duration = Duration::from_secs(10);
 
 /// Pulls and unpacks the context, and writes the files for the builder that the module must not change. Writes a failure to the
 /// termination message.
@@ -73,23 +78,34 @@ pub async fn prepare(layout: &Layout, vars: &Vars, commands: Commands) -> ExitCo
         let prepared = try_prepare(layout, vars, &commands).await;
         return ended(layout, redacted(&commands.redactor, prepared));
     }
-    let preparation = tokio::select! {
-        preparation = Preparation::start(layout) => preparation,
-        _ = commands.stop.asked() => Ok(None),
+    let prepared = prepare_for_builder(layout, vars, &commands).await;
+    ended(layout, prepared)
+}
+
+/// Prepares the context that the container `build` unpacks, and sends it the result. Stops if that container ends, which then reports the
+/// failure of the build.
+async fn prepare_for_builder(
+    layout: &Layout,
+    vars: &Vars,
+    commands: &Commands,
+) -> Result<(), Failure> {
+    let connected = tokio::select! {
+        connected = Connection::open(layout) => connected?,
+        _ = commands.stop.asked() => return Err(world(Reason::Interrupted, INTERRUPTED)),
     };
-    match preparation {
-        Ok(Some(preparation)) => {
-            let prepared = try_prepare(layout, vars, &commands).await;
-            let prepared = redacted(&commands.redactor, prepared);
-            preparation.end(&prepared).await;
-            ended(layout, prepared)
+    let Some(mut connection) = connected else {
+        crate::say!("the container build ended before it unpacked the context");
+        return Ok(());
+    };
+    let prepared = tokio::select! {
+        prepared = try_prepare(layout, vars, commands) => redacted(&commands.redactor, prepared),
+        () = connection.closed() => {
+            crate::say!("the container build ended before the context was prepared");
+            return Ok(());
         }
-        Ok(None) => {
-            crate::say!("there is no context to prepare: the container build has ended");
-            ExitCode::SUCCESS
-        }
-        Err(error) => ended(layout, Err(unwritten(error))),
-    }
+    };
+    connection.send(&prepared).await;
+    prepared
 }
 
 /// Pulls the context, appends it to the base image once it is prepared, and pushes the result. The termination message contains the digest
@@ -131,9 +147,13 @@ async fn try_pull(layout: &Layout, vars: &Vars) -> Result<(), Failure> {
 }
 
 async fn try_build(layout: &Layout, vars: &Vars) -> Result<(), Failure> {
-    let image = append::Image::from_vars(vars)?;
-    let builder = Builder::listen(layout)?;
-    try_pull(layout, vars).await?;
+    let request = ContextRequest::from_vars(vars);
+    let image = append::Image::from_vars(vars);
+    let pull = async { context::pull(request.as_ref().map_err(Clone::clone)?, vars).await };
+    // Listens in any case: `prepare` waits for the socket.
+    let (builder, context) = tokio::join!(Builder::listen(layout), pull);
+    let (builder, context, image) = (builder?, context?, image?);
+    unpack_context(layout, vars, &request?, &context)?;
     builder.prepared().await?;
     let digest = image.push(layout, vars).await?;
     // Informational; the operator reads the digest from the registry.
@@ -159,7 +179,10 @@ async fn try_prepare(layout: &Layout, vars: &Vars, commands: &Commands) -> Resul
     environment.extend(access.iter().flat_map(|it| it.environment().clone()));
     let initialised = initialise(layout, commands, environment, &request, &directory).await;
     // A process of the module could change what is checked and copied from here on.
-    commands.processes.end_all().await;
+    if !commands.processes.end_all(LAST_PROCESS).await {
+        let message = "failed to kill the processes that init left behind";
+        return Err(world(Reason::PrepareFailed, message));
+    }
     initialised?;
     drop(access);
     let providers = providers::Providers {
@@ -253,8 +276,8 @@ async fn run_init(
     })?;
     match (finished.code, finished.cause) {
         (Some(0), _) => Ok(()),
-        (_, Some(_)) => Err(world(Reason::Interrupted, "init was interrupted")),
-        (code, None) => Err(classify(Step::Init, code.unwrap_or(-1), &finished.stderr)),
+        (Some(code), None) => Err(classify(Step::Init, code, &finished.stderr)),
+        (None, None) | (_, Some(_)) => Err(world(Reason::Interrupted, INTERRUPTED)),
     }
 }
 

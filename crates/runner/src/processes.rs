@@ -4,10 +4,10 @@ use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::{
-    Pid, Signal, WaitOptions, getpid, kill_process, kill_process_group, set_child_subreaper,
+    Pid, Signal, WaitOptions, getpid, kill_process, kill_process_group, set_child_subreaper, wait,
     waitpid,
 };
 use tokio::process::{Child, Command};
@@ -112,15 +112,23 @@ impl Processes {
         }
     }
 
-    /// Kills all descendants, and waits until they have ended. Commands must have ended before.
-    pub async fn end_all(&self) {
+    /// Kills all descendants and waits until they have ended, at most for `patience`. Commands must have ended before. Returns whether this
+    /// process has no child left: orphans become its children, so it has no descendant then.
+    pub async fn end_all(&self, patience: Duration) -> bool {
+        let end = Instant::now() + patience;
         loop {
             self.kill(Scope::Everything);
-            self.reap();
-            if in_scope(Scope::Everything).is_empty() {
-                return;
+            loop {
+                match wait(WaitOptions::NOHANG) {
+                    Ok(Some(_)) => {}
+                    Ok(None) => break,
+                    Err(_) => return true,
+                }
             }
-            tokio::time::sleep(Duration::from_millis(10)).await;
+            if Instant::now() >= end {
+                return false;
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
         }
     }
 

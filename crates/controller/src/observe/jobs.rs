@@ -245,29 +245,7 @@ pub(super) fn build(cx: &Context, namespace: &str, name: &str) -> Option<Build> 
     // A repeated build has the name of the previous one, whose pod may still be terminating.
     pods.retain(|pod| pod.labels().get(CONTROLLER_UID) == Some(&uid));
     let pod = pods.first();
-    let built = pod.and_then(|pod| terminated(pod, BUILD_CONTAINER));
-    let prepared = pod.and_then(|pod| failed_to_prepare(pod));
-    let mut log_of = None;
-    let state = match (prepared, built) {
-        (Some(end), _) => {
-            let failure = cut_off(pod, end).unwrap_or_else(|| prepare_failure(end));
-            BuildState::Failed(failure, ended_at(end))
-        }
-        (None, Some(end)) if end.exit_code == 0 => BuildState::Done(ended_at(end)),
-        (None, Some(end)) => {
-            let known = cut_off(pod, end);
-            // Only the runner's report is used: a tenant may choose the image of kaniko, and so its output.
-            let known = known.or_else(|| reported(end).filter(|_| builds_by_runner(&job)));
-            log_of = pod.filter(|_| known.is_none()).map(|pod| pod.name_any());
-            let failure = known.unwrap_or_else(|| builder_failure(end));
-            BuildState::Failed(failure, ended_at(end))
-        }
-        (None, None) => match over(&job) {
-            Some(end) if end.type_ == "Complete" => BuildState::Done(since(end)),
-            Some(end) => BuildState::Failed(lost(name, end), since(end)),
-            None => BuildState::Active(pod.and_then(|pod| stuck(pod))),
-        },
-    };
+    let (state, log_of) = state_of(&job, pod);
     let seen = BuildSeen {
         job: name.to_owned(),
         created_at: moment(job.creation_timestamp().as_ref()),
@@ -282,6 +260,34 @@ pub(super) fn build(cx: &Context, namespace: &str, name: &str) -> Option<Build> 
         state,
     };
     Some(Build { seen, log_of })
+}
+
+/// Returns the state of the build `job`, and the name of the pod whose log explains its failure, if the log is needed.
+fn state_of(job: &Job, pod: Option<&Arc<Pod>>) -> (BuildState, Option<String>) {
+    let built = pod.and_then(|pod| terminated(pod, BUILD_CONTAINER));
+    let prepared = pod.and_then(|pod| failed_to_prepare(pod));
+    let mut log_of = None;
+    let state = match (prepared, built) {
+        (_, Some(end)) if end.exit_code == 0 => BuildState::Done(ended_at(end)),
+        (Some(end), _) => {
+            let failure = cut_off(pod, end).unwrap_or_else(|| prepare_failure(end));
+            BuildState::Failed(failure, ended_at(end))
+        }
+        (None, Some(end)) => {
+            let known = cut_off(pod, end);
+            // Only the runner's report is used: a tenant may choose the image of kaniko, and so its output.
+            let known = known.or_else(|| reported(end).filter(|_| builds_by_runner(job)));
+            log_of = pod.filter(|_| known.is_none()).map(|pod| pod.name_any());
+            let failure = known.unwrap_or_else(|| builder_failure(end));
+            BuildState::Failed(failure, ended_at(end))
+        }
+        (None, None) => match over(job) {
+            Some(end) if end.type_ == "Complete" => BuildState::Done(since(end)),
+            Some(end) => BuildState::Failed(lost(&job.name_any(), end), since(end)),
+            None => BuildState::Active(pod.and_then(|pod| stuck(pod))),
+        },
+    };
+    (state, log_of)
 }
 
 /// Whether the builder is the runner (`builder.kind: Append`).
@@ -620,7 +626,7 @@ mod tests {
     }
 
     #[test]
-    fn failure_of_either_init_container_ends_a_build() {
+    fn failed_preparation_ends_a_build() {
         let ended = |container: &str, exit_code: i32| {
             let failure = json!({"class": "User", "reason": "PathNotFound", "message": container});
             let message = json!({"failure": failure}).to_string();
@@ -640,6 +646,46 @@ mod tests {
         assert_eq!(told(second), Some("prepare".to_owned()));
         let none = json!([ended("pull", 0), ended("prepare", 0)]);
         assert_eq!(told(none), None);
+    }
+
+    /// State of a build by `Append` whose containers have terminated with an exit code, and a failure if it has a reason.
+    #[test]
+    fn outcome_of_a_build_by_append_has_the_cause() {
+        for (prepare, build, expected) in [
+            ((0, ""), (0, ""), None),
+            // The image was pushed.
+            ((137, ""), (0, ""), None),
+            (
+                (1, "PathNotFound"),
+                (1, "PathNotFound"),
+                Some("PathNotFound"),
+            ),
+            ((2, ""), (1, "RegistryForbidden"), Some("PrepareFailed")),
+            ((0, ""), (1, "RegistryForbidden"), Some("RegistryForbidden")),
+        ] {
+            let ended = |container: &str, (exit_code, reason): (i32, &str)| {
+                let failure = json!({"class": "User", "reason": reason, "message": ""});
+                let message = json!({"failure": failure}).to_string();
+                let message = Some(message).filter(|_| !reason.is_empty());
+                json!({
+                    "name": container, "image": "", "imageID": "", "ready": false, "restartCount": 0,
+                    "state": {"terminated": {"exitCode": exit_code, "message": message}},
+                })
+            };
+            let statuses = [ended("build", build), ended("prepare", prepare)];
+            let pod = json!({"metadata": {}, "status": {"containerStatuses": statuses}});
+            let pod = Arc::new(serde_json::from_value(pod).unwrap());
+            let container = json!({"name": "build", "args": ["build"]});
+            let template = json!({"spec": {"containers": [container]}});
+            let job = json!({"metadata": {}, "spec": {"template": template}});
+            let job: Job = serde_json::from_value(job).unwrap();
+            let reason = match state_of(&job, Some(&pod)) {
+                (BuildState::Done(_), None) => None,
+                (BuildState::Failed(failure, _), None) => Some(failure.reason),
+                other => panic!("{other:?}"),
+            };
+            assert_eq!(reason.as_deref(), expected);
+        }
     }
 
     #[test]

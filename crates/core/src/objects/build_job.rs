@@ -90,11 +90,17 @@ fn pod_labels(tf: &Terraform, job: &ObjectMeta) -> BTreeMap<String, String> {
     labels
 }
 
-/// Annotations of the build pod. They disable sidecars, and cloud tokens in the container that executes `init`.
+/// Annotations of the build pod. They disable sidecars, and cloud tokens in the container that executes `init`. `kubectl logs` prints the log
+/// of the builder.
 fn pod_annotations() -> BTreeMap<String, String> {
     let skipped =
         pod::WITHOUT_IDENTITY.map(|name| (name.to_owned(), prepare::PREPARE_CONTAINER.to_owned()));
-    pod::without_sidecars().chain(skipped).collect()
+    let mut annotations: BTreeMap<_, _> = pod::without_sidecars().chain(skipped).collect();
+    annotations.insert(
+        pod::DEFAULT_CONTAINER.to_owned(),
+        BUILD_CONTAINER.to_owned(),
+    );
+    annotations
 }
 
 fn pod_spec(tf: &Terraform, build: &Build<'_>, settings: &Settings) -> PodSpec {

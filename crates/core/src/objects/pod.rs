@@ -13,6 +13,9 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 /// <https://azure.github.io/azure-workload-identity/docs/topics/service-account-labels-and-annotations.html>.
 pub(crate) const AZURE_IDENTITY: (&str, &str) = ("azure.workload.identity/use", "true");
 
+/// Annotation with the container whose log `kubectl logs` prints.
+pub(crate) const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
+
 /// Annotations of Azure and EKS that list the containers of a pod without cloud token. Azure separates names by semicolons, EKS by commas:
 /// <https://azure.github.io/azure-workload-identity/docs/topics/service-account-labels-and-annotations.html>,
 /// <https://github.com/aws/amazon-eks-pod-identity-webhook#pod-annotations>.

@@ -25,9 +25,9 @@ const GIT: &str = "git";
 /// programs read configuration from it (`HOME=/tmp`).
 const REGISTRY_TMP: &str = "tmp-registry";
 
-/// Name of the init container that pulls the context.
+/// Name of the container that pulls the context for kaniko, or for a run.
 pub const PULL_CONTAINER: &str = "pull";
-/// Name of the init container that executes `init`.
+/// Name of the container that executes `init`.
 pub const PREPARE_CONTAINER: &str = "prepare";
 
 /// Inputs of the preparation.
@@ -78,6 +78,7 @@ pub(crate) fn beside_builder(
     settings: &Settings,
 ) -> Container {
     let mut container = init(tf, prepare, settings);
+    // Last: `build` waits until the kubelet has created this folder, and with it those of the other mounts.
     let handover = VolumeMount {
         sub_path: Some(paths::HANDOVER.to_owned()),
         ..pod::mount(VOLUME, &format!("{}/{}", paths::BUILD, paths::HANDOVER))

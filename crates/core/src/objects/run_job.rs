@@ -77,9 +77,6 @@ pub fn job(tf: &Terraform, parts: &Parts<'_>, settings: &Settings) -> Job {
 /// Name of the container that executes the engine. The run ends when it terminates.
 pub const ENGINE_CONTAINER: &str = "terraform";
 
-/// Annotation with the container whose log `kubectl logs` prints.
-const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
-
 /// Metadata of the pod. Annotations keep autoscalers from evicting pods that change real objects (rule 8).
 fn pod_metadata(job: &ObjectMeta, parts: &Parts<'_>) -> ObjectMeta {
     let run = parts.run;
@@ -90,7 +87,10 @@ fn pod_metadata(job: &ObjectMeta, parts: &Parts<'_>) -> ObjectMeta {
     let mut labels = job.labels.clone().unwrap_or_default();
     labels.extend(pod::without_sidecars());
     let mut annotations: BTreeMap<_, _> = pod::without_sidecars().collect();
-    annotations.insert(DEFAULT_CONTAINER.to_owned(), ENGINE_CONTAINER.to_owned());
+    annotations.insert(
+        pod::DEFAULT_CONTAINER.to_owned(),
+        ENGINE_CONTAINER.to_owned(),
+    );
     if run.kind.changes() {
         annotations.extend(keep.map(|(key, value)| (key.to_owned(), value.to_owned())));
         labels.insert(labels::CHANGES.to_owned(), "true".to_owned());

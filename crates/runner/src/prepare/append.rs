@@ -1,8 +1,6 @@
 //! Builder kind Append: pushes the prepared folders as layers on top of the base image. Needs neither kaniko nor root.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::iter;
 use std::path::Path;
 
 use alustan_api::labels::image::{CONTEXT, NAMESPACE};
@@ -92,11 +90,8 @@ fn layers(place: &Place) -> Result<Vec<Layer>, Failure> {
             created_by: format!("alustan: {}", kind.target),
         })
     };
-    iter::once(&RUNNER_LAYER)
-        .chain(&LAYERS)
-        .filter(|kind| fs::symlink_metadata(place.source(kind)).is_ok())
-        .map(layer)
-        .collect()
+    let runner = Some(&RUNNER_LAYER).filter(|kind| place.source(kind).exists());
+    runner.into_iter().chain(&LAYERS).map(layer).collect()
 }
 
 fn refused(error: LayerError) -> Failure {
@@ -115,6 +110,7 @@ fn refused(error: LayerError) -> Failure {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::os::unix::fs::symlink;
 
     use super::*;

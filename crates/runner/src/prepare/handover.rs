@@ -1,20 +1,19 @@
 //! Connection between the containers `build` and `prepare` of a build by `Append`, which start together: a container start takes longer than
 //! most steps of a build. `build` pulls the context and tells `prepare`; `prepare` executes `init` and returns its result.
 //!
-//! `prepare` connects before it executes files from the git repository, and `build` accepts one connection, so the module cannot connect. A
-//! module that takes over `prepare` can only return a wrong result about itself: `build` reads the prepared folders in any case without
-//! following links.
+//! `prepare` connects before it executes files from the git repository, and `build` accepts one connection, so the module cannot connect.
+//! `build` reads the prepared folders without following links: a module that took over `prepare` could only change its own image.
 
 use std::fs;
 use std::io::{self, ErrorKind};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use alustan_api::report::Failure;
 use alustan_api::{Reason, paths};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use super::place::unwritten;
 use crate::failure::module;
@@ -23,6 +22,8 @@ use crate::record::to_json;
 
 /// Delay between attempts to connect while the container `build` starts.
 const TICK: Duration = Duration::from_millis(20);
+/// Time limit for the other container to start: all containers of the pod have the same image and start within seconds.
+const PATIENCE: Duration = Duration::from_mins(5);
 /// Byte that tells `prepare` that the context is unpacked.
 const UNPACKED: u8 = b'u';
 /// Maximum size of the result, in bytes.
@@ -36,67 +37,99 @@ fn socket(layout: &Layout) -> PathBuf {
 pub(super) struct Builder(UnixListener);
 
 impl Builder {
-    /// Waits for `prepare` to connect, without blocking the caller.
-    pub(super) fn listen(layout: &Layout) -> Result<Self, Failure> {
+    /// Creates the socket to which `prepare` connects, once the kubelet has created the folders that `prepare` mounts. The kubelet fails if
+    /// another process creates one of them at the same time (<https://github.com/kubernetes/kubernetes/issues/94198>).
+    pub(super) async fn listen(layout: &Layout) -> Result<Self, Failure> {
+        let folder = layout.build.join(paths::HANDOVER);
+        let created = timeout(PATIENCE, async {
+            while !folder.exists() {
+                sleep(TICK).await;
+            }
+        });
+        created.await.map_err(|_| not_started("prepare"))?;
         let socket = socket(layout);
         let new = socket.with_extension("new");
-        let listening = fs::create_dir_all(layout.build.join(paths::HANDOVER))
-            .and_then(|()| UnixListener::bind(&new))
-            .and_then(|listener| {
-                // A socket file that exists accepts connections, unless the builder has ended.
-                fs::rename(new, socket)?;
-                Ok(listener)
-            });
+        let listening = UnixListener::bind(&new).and_then(|listener| {
+            // A socket file that exists accepts connections, unless the builder has ended.
+            fs::rename(new, socket)?;
+            Ok(listener)
+        });
         listening.map(Self).map_err(unwritten)
     }
 
     /// Tells `prepare` that the context is unpacked, and returns its result.
     pub(super) async fn prepared(self) -> Result<(), Failure> {
+        let accepted = timeout(PATIENCE, self.0.accept()).await;
+        let accepted = accepted.map_err(|_| not_started("prepare"))?;
+        drop(self.0);
         let mut result = Vec::new();
         let received = async {
-            let (mut stream, _) = self.0.accept().await?;
-            drop(self.0);
+            let (mut stream, _) = accepted?;
             stream.write_all(&[UNPACKED]).await?;
             stream.take(LARGEST).read_to_end(&mut result).await
         };
         let received = received.await.ok();
-        received
-            .and_then(|_| serde_json::from_slice(&result).ok())
-            .unwrap_or_else(|| {
-                let message =
-                    "the container prepare ended without a result: read its exit code and its log";
-                Err(module(Reason::PrepareFailed, message))
-            })
+        let parsed = received.and_then(|_| serde_json::from_slice(&result).ok());
+        parsed.unwrap_or_else(|| {
+            let message =
+                "the container prepare ended without a result: read its exit code and its log";
+            Err(module(Reason::PrepareFailed, message))
+        })
     }
 }
 
 /// The side of the container `prepare`.
-pub(super) struct Preparation(UnixStream);
+pub(super) struct Connection(UnixStream);
 
-impl Preparation {
+impl Connection {
     /// Connects to the builder, and waits until the context is unpacked. Returns `None` if the builder has ended.
-    pub(super) async fn start(layout: &Layout) -> io::Result<Option<Self>> {
-        let socket = socket(layout);
-        let mut stream = loop {
-            let connected = UnixStream::connect(&socket).await;
-            match connected.as_ref().map_err(io::Error::kind) {
-                Err(ErrorKind::NotFound) => sleep(TICK).await,
-                Err(ErrorKind::ConnectionRefused | ErrorKind::ConnectionReset) => return Ok(None),
-                _ => break connected?,
-            }
+    pub(super) async fn open(layout: &Layout) -> Result<Option<Self>, Failure> {
+        let connected = timeout(PATIENCE, connect(&socket(layout))).await;
+        let connected = connected.map_err(|_| not_started("build"))?;
+        let Some(mut stream) = connected.map_err(unwritten)? else {
+            return Ok(None);
         };
-        let told = stream.read_u8().await;
-        Ok(told
-            .is_ok_and(|byte| byte == UNPACKED)
-            .then_some(Self(stream)))
+        match stream.read_u8().await {
+            Ok(UNPACKED) => Ok(Some(Self(stream))),
+            Ok(_) => {
+                let message = "the container build has another version of the runner";
+                Err(module(Reason::PrepareFailed, message))
+            }
+            Err(_) => Ok(None),
+        }
+    }
+
+    /// Waits until the builder has ended. It sends nothing more.
+    pub(super) async fn closed(&mut self) {
+        let _ = self.0.read_u8().await;
     }
 
     /// Sends the result to the builder.
-    pub(super) async fn end(mut self, result: &Result<(), Failure>) {
+    pub(super) async fn send(mut self, result: &Result<(), Failure>) {
         if let Err(error) = self.0.write_all(&to_json(result)).await {
             crate::say!("failed to send the result to the builder: {error}");
         }
     }
+}
+
+/// Connects to `socket` once it exists. Returns `None` if its listener has ended.
+async fn connect(socket: &Path) -> io::Result<Option<UnixStream>> {
+    loop {
+        let connected = UnixStream::connect(socket).await;
+        match connected.as_ref().map_err(io::Error::kind) {
+            Err(ErrorKind::NotFound) => sleep(TICK).await,
+            Err(ErrorKind::ConnectionRefused | ErrorKind::ConnectionReset) => return Ok(None),
+            _ => return connected.map(Some),
+        }
+    }
+}
+
+fn not_started(container: &str) -> Failure {
+    let seconds = PATIENCE.as_secs();
+    let message = format!(
+        "the container {container} of the build pod did not connect within {seconds} seconds"
+    );
+    module(Reason::PrepareFailed, message)
 }
 
 #[cfg(test)]
@@ -110,6 +143,7 @@ mod tests {
     fn layout(folder: &TempDir) -> Layout {
         let mut layout = Layout::from_vars(&Vars::new());
         layout.build = folder.path().to_owned();
+        fs::create_dir(layout.build.join(paths::HANDOVER)).unwrap();
         layout
     }
 
@@ -124,11 +158,11 @@ mod tests {
                     if !is_builder_first {
                         sleep(2 * TICK).await;
                     }
-                    Builder::listen(&layout).unwrap().prepared().await
+                    Builder::listen(&layout).await.unwrap().prepared().await
                 };
                 let prepare = async {
-                    let preparation = Preparation::start(&layout).await.unwrap();
-                    preparation.unwrap().end(&result).await;
+                    let connection = Connection::open(&layout).await.unwrap();
+                    connection.unwrap().send(&result).await;
                 };
                 let (received, ()) = tokio::join!(builder, prepare);
                 assert_eq!(received, result);
@@ -140,11 +174,40 @@ mod tests {
     async fn prepare_does_not_start_after_the_builder_has_ended() {
         let folder = TempDir::new().unwrap();
         let layout = layout(&folder);
-        let builder = Builder::listen(&layout).unwrap();
+        let builder = Builder::listen(&layout).await.unwrap();
         let ended = async { drop(builder) };
-        let (started, ()) = tokio::join!(Preparation::start(&layout), ended);
-        assert!(started.unwrap().is_none());
-        assert!(Preparation::start(&layout).await.unwrap().is_none());
+        let (connected, ()) = tokio::join!(Connection::open(&layout), ended);
+        assert!(connected.unwrap().is_none());
+        assert!(Connection::open(&layout).await.unwrap().is_none());
+    }
+
+    #[tokio::test]
+    async fn prepare_notices_the_end_of_the_builder() {
+        let folder = TempDir::new().unwrap();
+        let layout = layout(&folder);
+        let builder = tokio::spawn(Builder::listen(&layout).await.unwrap().prepared());
+        let mut connection = Connection::open(&layout).await.unwrap().unwrap();
+        builder.abort();
+        connection.closed().await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn container_that_does_not_start_is_named() {
+        let folder = TempDir::new().unwrap();
+        let layout = layout(&folder);
+        let failure = Connection::open(&layout).await.err().unwrap();
+        assert!(
+            failure.message.contains("container build"),
+            "{}",
+            failure.message
+        );
+        let builder = Builder::listen(&layout).await.unwrap();
+        let failure = builder.prepared().await.unwrap_err();
+        assert!(
+            failure.message.contains("container prepare"),
+            "{}",
+            failure.message
+        );
     }
 
     #[tokio::test]
@@ -153,10 +216,10 @@ mod tests {
         for result in [Vec::new(), b"{".to_vec(), oversized] {
             let folder = TempDir::new().unwrap();
             let layout = layout(&folder);
-            let builder = Builder::listen(&layout).unwrap();
+            let builder = Builder::listen(&layout).await.unwrap();
             let prepare = async {
-                let preparation = Preparation::start(&layout).await.unwrap();
-                let _ = preparation.unwrap().0.write_all(&result).await;
+                let connection = Connection::open(&layout).await.unwrap();
+                let _ = connection.unwrap().0.write_all(&result).await;
             };
             let (received, ()) = tokio::join!(builder.prepared(), prepare);
             assert_eq!(received.unwrap_err().reason, "PrepareFailed");

@@ -21,8 +21,10 @@ use tempfile::TempDir;
 const MODULE: &str =
     "resource \"terraform_data\" \"a\" { input = file(\"${path.module}/run.sh\") }\n";
 const RUNNER: &str = env!("CARGO_BIN_EXE_alustan-runner");
-/// Script that executes the containers of a build with the program `$0`.
-const CONTAINERS: &str = r#""$0" prepare & exec "$0" build"#;
+/// Script that executes the containers of a build with the program `$0`. Before, it creates the folders that the kubelet creates for the mounts
+/// of `prepare`.
+const CONTAINERS: &str = r#"cd "$ALUSTAN_BUILD_DIR" && mkdir -p src/providers src/module handover &&
+cd / && { "$0" prepare & exec "$0" build; }"#;
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 
 /// Registry on loopback with a base image, and the folder of a build.
@@ -226,8 +228,8 @@ impl Place {
         let build = self.path(&format!("build-{tag}"));
         let log = self.path(&format!("log-{tag}"));
         let stderr = self.path(&format!("stderr-{tag}"));
-        for folder in ["cache", "home"] {
-            fs::create_dir_all(self.path(folder)).unwrap();
+        for folder in [self.path("cache"), self.path("home"), build.clone()] {
+            fs::create_dir_all(folder).unwrap();
         }
         let mut runner = containers
             .env("ALUSTAN_CONTEXT", format!("{repository}@{context}"))

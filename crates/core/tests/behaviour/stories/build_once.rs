@@ -60,6 +60,7 @@ fn usual() -> ImagePlan {
     terraform().with("/containerRegistry/builder", serde_json::json!({ "kind": "Append" })), source(), base())]
 #[case::another_commit_date(terraform(), SourceSeen { committed_at: crate::fixtures::at(9), ..source() }, base())]
 #[case::a_runner_with_other_steps(terraform(), source(), PinnedImage { build_protocol: None, ..base() })]
+#[case::a_runner_with_earlier_steps(terraform(), source(), PinnedImage { build_protocol: Some(2), ..base() })]
 fn image_tag_stays_the_same_with(
     #[case] tf: Terraform,
     #[case] source: SourceSeen,
