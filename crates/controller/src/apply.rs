@@ -49,10 +49,11 @@ use crate::signing::Data;
 use crate::step_name;
 use crate::watch::mapping::is_mirrored;
 
-/// Field manager that owns the finalizer only: applying it changes no other field.
+/// Field manager that applies the finalizer and annotation [`KEPT`]. It owns no other field, so the apply changes no other field.
 const FINALIZER_MANAGER: &str = "terraform.alustan.io/finalizer";
 
-/// Maximum size of an unsaved state that a run report without free space keeps, in bytes. Runners write at most 700 KiB.
+/// Maximum size, in bytes, of an unsaved state that the operator keeps when it frees space in a full run report. Runners write at most 700
+/// KiB.
 const LARGEST_LEFTOVER: usize = 768 << 10;
 
 impl<'a> StepExecutor<'a> {
@@ -99,8 +100,8 @@ impl<'a> StepExecutor<'a> {
                 self.cx.fail_point.reached(Moment::After, step);
                 rest = after;
             } else {
-                // The API server refuses a RoleBinding to a Role that does not exist yet. The label of the namespace must follow the pin
-                // (`delete_children`).
+                // The API server refuses a RoleBinding to a Role that does not exist yet. The label of the namespace must follow the pin,
+                // because a concurrent `clean_up` removes the label of a namespace without pins.
                 let (last, first): (Vec<&Object>, Vec<&Object>) =
                     objects.iter().partition(|object| {
                         matches!(object, Object::Binding(_) | Object::Namespace(_))
@@ -236,8 +237,9 @@ impl<'a> StepExecutor<'a> {
         }
     }
 
-    /// Whether the observed run record is the one that this process wrote last. Only the leader writes run records, and a process that has
-    /// lost the Lease exits. A write of another client, whose watch event has not arrived, makes the next [`Step::SwapRecord`] fail.
+    /// Whether this process wrote the observed version of the run record. Then [`Step::CheckRecord`] needs no request: only the leader
+    /// writes run records, and a process that has lost the Lease exits. If another client has written the record since, the next
+    /// [`Step::SwapRecord`] fails.
     fn wrote_record(&self) -> bool {
         let written = self.cx.memory.record_version(self.session.who);
         written.is_some() && written == self.version
@@ -257,7 +259,7 @@ impl<'a> StepExecutor<'a> {
             removed.extend([key::INPUTS.to_owned(), key::signature(key::INPUTS)]);
         }
         if !matches!(swap.inputs, Keep::Same) {
-            // Runners of earlier operator versions wrote these entries to the run record.
+            // Remove the entries that runners of earlier operator versions wrote to the run record.
             removed.extend([key::REPORT, key::OUTPUTS].map(str::to_owned));
             if self.report_version.is_some() {
                 removed.push(key::LEFTOVER.to_owned());
@@ -390,7 +392,7 @@ impl<'a> StepExecutor<'a> {
         Ok(())
     }
 
-    /// Returns the unsaved state that a runner of an earlier operator version wrote to the run record.
+    /// Returns the unsaved state that a runner of an earlier operator version wrote to the run record. A new run report gets a copy.
     fn reported_before(&self) -> BTreeMap<String, ByteString> {
         let name = alustan_api::names::record(&self.tf.name_any());
         let record = self.cx.mirrors.known_secret(&self.namespace(), &name);
@@ -402,8 +404,8 @@ impl<'a> StepExecutor<'a> {
             .collect()
     }
 
-    /// Records in the metrics the run and the build that ended with `swap`. Only the reconcile that has written `swap` records them, so
-    /// each counts once.
+    /// Records in the metrics the run and the build that ended with `swap`. Called only after this reconcile has written `swap`, so that
+    /// each run and build counts once.
     fn count(&mut self, swap: &Swap) {
         let Some(before) = self.record.as_mut().map(Cow::to_mut) else {
             return;
@@ -475,7 +477,7 @@ impl<'a> StepExecutor<'a> {
                 }
                 Ok(())
             }
-            // The next reconcile observes the other Secret, and ends the run with a failure.
+            // A Secret of another owner has the name of the outputs Secret. The next reconcile observes it and ends the run with a failure.
             Err(Error::NameTaken { .. }) if outputs => {
                 let memory = &self.cx.memory;
                 memory.set_outputs_taken(self.session.who, true);
@@ -490,7 +492,7 @@ impl<'a> StepExecutor<'a> {
         applied.map(drop)
     }
 
-    /// Reads the metadata of an object.
+    /// Reads the metadata of an object. Returns `None` if the object does not exist.
     ///
     /// # Errors
     /// [`Error::NameTaken`] if the object belongs to another owner.
@@ -596,8 +598,8 @@ impl<'a> StepExecutor<'a> {
     }
 }
 
-/// Whether a run report without free space keeps `entry` of `size` bytes. It keeps the progress, and an unsaved state of at most
-/// [`LARGEST_LEFTOVER`] bytes.
+/// Whether `entry` of `size` bytes stays when the operator frees space in a full run report. Progress stays, and an unsaved state of at
+/// most [`LARGEST_LEFTOVER`] bytes.
 fn is_kept_when_full(entry: &str, size: usize) -> bool {
     match entry {
         key::PROGRESS => true,

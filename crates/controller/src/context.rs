@@ -54,7 +54,7 @@ pub(crate) struct Context {
     pub(crate) allowed: Arc<AllowLists>,
     /// Objects of any kind that resources refer to.
     pub(crate) objects: Objects,
-    /// Secrets and `ConfigMap`s that specs name, as reconciles have just read them.
+    /// Secrets and `ConfigMap`s that specs name. Reconciles reuse them for some seconds after a read.
     pub(crate) inputs: RecentInputs,
     pub(crate) evaluator: Evaluator,
     pub(crate) looks: UpstreamActivity,

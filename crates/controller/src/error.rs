@@ -20,7 +20,7 @@ pub(crate) enum Error {
     Call {
         /// Operation, as a verb phrase after "failed to", for example `read Secret x`.
         what: String,
-        /// Cause.
+        /// Error of the client, with the response of the API server if there is one.
         #[source]
         source: Box<kube::Error>,
     },
@@ -54,7 +54,6 @@ pub(crate) enum Error {
          annotate it with alustan.io/abandon=true"
     )]
     Unreadable {
-        /// Name of the Secret.
         secret: String,
         /// Key of the entry.
         key: &'static str,
@@ -66,7 +65,6 @@ pub(crate) enum Error {
          docs/operations.md"
     )]
     Forged {
-        /// Name of the Secret.
         secret: String,
         /// Key of the entry.
         key: &'static str,
@@ -77,9 +75,7 @@ pub(crate) enum Error {
         advice(kind, name)
     )]
     NameTaken {
-        /// Kind of the object.
         kind: String,
-        /// Name of the object.
         name: String,
     },
     /// The API server did not respond within [`TIMEOUT`].
@@ -93,9 +89,7 @@ pub(crate) enum Error {
          state, keep the object, and use another name for this resource"
     )]
     OrphanedState {
-        /// Kind of the object.
         kind: String,
-        /// Name of the object.
         name: String,
         /// Command that adopts the state.
         adopt: String,
@@ -107,9 +101,7 @@ pub(crate) enum Error {
          spec.deletionPolicy: Orphan first. Otherwise keep the object, and rename this resource"
     )]
     StateInUse {
-        /// Kind of the object.
         kind: String,
-        /// Name of the object.
         name: String,
         /// Resource that owns the state, as named in messages.
         owner: String,
@@ -223,7 +215,7 @@ impl Error {
         matches!(self.status_code(), Some(404 | 409))
     }
 
-    /// Whether the API server refused a write, and would refuse it again.
+    /// Whether the API server refused a write, and would refuse a retry as well.
     pub(crate) fn is_rejected_write(&self) -> bool {
         let code = self.status_code();
         code.is_some_and(|code| (400..500).contains(&code) && ![404, 409, 429].contains(&code))

@@ -15,13 +15,12 @@ use crate::resource::Ref;
 pub(crate) struct Memory {
     resources: Mutex<HashMap<Ref, Remembered>>,
     builds: Mutex<HashMap<String, HashSet<Ref>>>,
-    /// Uid and time of the label of namespaces, by name.
+    /// Namespaces that this process has labelled, by name: uid, and time of the label.
     labelled: Mutex<HashMap<String, (String, Instant)>>,
 }
 
 #[derive(Default)]
 pub(crate) struct Remembered {
-    /// Uid of the resource.
     uid: Option<String>,
     /// Last written status.
     status: Option<TerraformStatus>,
@@ -93,7 +92,7 @@ impl Memory {
         })
     }
 
-    /// Returns the digests of the OCI artifacts with the contexts of all resources.
+    /// Returns the digests of the OCI artifacts that contain the contexts of all resources.
     pub(crate) fn artifacts(&self) -> Vec<String> {
         self.of_all(|memory| Some(memory.source.as_ref()?.1.artifact.clone()))
     }
@@ -171,7 +170,7 @@ impl Memory {
         self.with(who, |memory| memory.outputs_taken)
     }
 
-    /// Stores the resource version of a write of the run record of `who`.
+    /// Stores the resource version of the run record of `who` after a write by this process.
     pub(crate) fn set_record_version(&self, who: &Ref, version: Option<String>) {
         self.with(who, |memory| memory.record_version = version);
     }

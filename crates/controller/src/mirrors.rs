@@ -26,7 +26,7 @@ pub(crate) struct Mirrors {
     pub(crate) claims: WriteThroughCache<PersistentVolumeClaim>,
     pub(crate) jobs: WriteThroughCache<Job>,
     pub(crate) pods: WriteThroughCache<Pod>,
-    /// Secrets without content in the watch cache ([`is_left_out`]), as reconciles have read them from the API server.
+    /// Secrets that the watch cache holds without content ([`is_left_out`]), as last read from the API server.
     pub(crate) read: Mutex<HashMap<Ref, Arc<Secret>>>,
     /// Number of watches that have completed their first list.
     pub(crate) listed: tokio::sync::watch::Receiver<usize>,
@@ -72,8 +72,8 @@ impl Mirrors {
         Ok(read)
     }
 
-    /// Drops the written versions of the objects of the deleted resource `name`: run record, run report, pin, outputs Secret, and
-    /// `PersistentVolumeClaim` of the cache volume.
+    /// Drops the cached own writes of the deleted resource `name`: run record, run report, pin, outputs Secret, and `PersistentVolumeClaim`
+    /// of the cache volume.
     pub(crate) fn forget(&self, namespace: &str, name: &str) {
         let secrets = [names::record, names::report, names::pin, names::outputs];
         for secret in secrets {
@@ -89,7 +89,7 @@ impl Mirrors {
 
 #[cfg(test)]
 impl Mirrors {
-    /// Caches without objects.
+    /// Returns caches without objects.
     pub(crate) fn empty() -> Self {
         use kube::runtime::reflector::store;
         Self {

@@ -98,7 +98,7 @@ impl<'a> Observer<'a> {
     fn conflict(&self, record: Option<&RecordSeen>, pin: Option<&Pin>) -> Option<Failure> {
         let attempted = record.map_or(0, |it| it.record.attempted);
         let pin = pin.map(|pin| pin.of_what_exists(attempted));
-        // The other resources are only searched if they can use the same state.
+        // `in_use` returns `None` if no other resource can use the same state. Then skip the search.
         state_conflict::in_use(self.tf, pin)?;
         let others = self.cx.resources.state();
         state_conflict::conflict(self.tf, pin, readable(&others))
@@ -442,8 +442,8 @@ impl<'a> Observer<'a> {
             .get(&question.text, self.who, None, question.ask))
     }
 
-    /// Returns the result of the push of the context, if the push was requested; a failure if it is not possible. Keeps the push for
-    /// [`Self::push_context`].
+    /// Returns the result of the push of the context. `None`: the push has not been requested. Returns a failure if the operator cannot
+    /// push. Stores the push, so that [`Self::push_context`] can request it.
     fn artifact(&self, source: &Answer<SourceSeen>, inputs: &Inputs) -> Option<Answer<String>> {
         let push = match self.way_to_push(source.value()?, inputs) {
             Ok(push) => push,
@@ -516,8 +516,8 @@ impl<'a> Observer<'a> {
             mirrors, memory, ..
         } = self.cx;
         let wait = record.is_some_and(|record| record.outputs.is_some());
-        // The apply that creates the Secret detects a Secret of another owner without a read. If there is also a ConfigMap, both are read
-        // first, because neither is written if another owner has one of the names.
+        // The apply that creates the outputs Secret detects a Secret of another owner, so usually no read is needed. With a ConfigMap, both
+        // are read first: if another owner has one of the two names, the operator writes neither.
         let read = wait && (config_map.is_some() || memory.outputs_taken(self.who));
         let secret = self.whose(&mirrors.secrets, &secret, read).await?;
         if read {
@@ -572,7 +572,8 @@ fn failed<T>(failure: Failure) -> Answer<T> {
     }
 }
 
-/// Replaces a known commit by [`Answer::Pending`], because the runner image cannot be planned without the uid of the namespace.
+/// Replaces a known commit by [`Answer::Pending`]. Called while the uid of the namespace is unknown, without which the runner image cannot
+/// be planned.
 fn pending(source: Answer<SourceSeen>) -> Answer<SourceSeen> {
     match source {
         Answer::Known(_) => Answer::Pending,

@@ -105,7 +105,7 @@ impl Dispatcher {
             state.serve(key, class);
             return Ok(Some(now.duration_since(since)));
         }
-        // If the class of the run changed, other runs may be admitted before it.
+        // Other runs may be admitted instead, because the class of this run may have changed: requeue their resources.
         self.wake(&admitted);
         Err(Queued)
     }
@@ -214,7 +214,7 @@ impl Dispatcher {
 
     fn wake(&self, keys: &[Key]) {
         for key in keys {
-            // Fails only after the controller has stopped.
+            // `send` fails only after the controller has stopped.
             let _ = self.wake.send(Ref::new(&key.name).within(&key.namespace));
         }
     }
@@ -405,7 +405,7 @@ mod tests {
         assert!(names().is_empty(), "positions wait for the refresh");
         assert_eq!(dispatcher.position(&key(&name(1)), at(250)), 2);
         dispatcher.refresh(at(300));
-        // All up to the hundredth, and the first of each further ten.
+        // Positions above 100 are multiples of 10: there, only every tenth run gets a new position.
         let moved = (1..=100).chain((110..250).step_by(10));
         assert_eq!(names(), moved.map(name).collect::<Vec<_>>());
         assert_eq!(dispatcher.position(&key(&name(1)), at(300)), 1);

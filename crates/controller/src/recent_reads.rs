@@ -1,5 +1,6 @@
-//! Secrets and `ConfigMap`s that reconciles have read in the last seconds. The events of a run cause about ten reconciles, which need not all
-//! read them. A watch event of an object ends its reuse, and a reconcile that starts a run or a build reads its objects.
+//! Secrets and `ConfigMap`s that reconciles have read in the last seconds. The events of a run cause about ten reconciles, which reuse
+//! these objects instead of reading them again. A watch event of an object ends its reuse. A reconcile that starts a run or a build reads
+//! all objects from the API server.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -12,13 +13,13 @@ use crate::resource::Ref;
 /// Maximum age of a reused object.
 pub(crate) const MAX_AGE: Duration = Duration::from_secs(10);
 
-/// Maximum number of objects of one kind. Each reconcile reads further objects.
+/// Maximum number of kept objects of one kind. Each reconcile reads all further objects from the API server.
 const OBJECTS: usize = 256;
 
-/// Maximum size of the values of an object, in bytes. Each reconcile reads larger objects.
+/// Maximum size of the values of a kept object, in bytes. Each reconcile reads larger objects from the API server.
 const LARGEST: usize = 64 << 10;
 
-/// Objects that resources refer to.
+/// Recently read Secrets and `ConfigMap`s that resources refer to.
 #[derive(Default)]
 pub(crate) struct RecentInputs {
     pub(crate) secrets: RecentReads<Secret>,
@@ -75,7 +76,7 @@ impl<K: Values + Clone> RecentReads<K> {
     /// the read, or that exceeds [`LARGEST`].
     pub(crate) fn end(&self, key: &Ref, since: Instant, found: Option<&K>) {
         let mut entries = self.entries.lock();
-        // An event removes the entry. A later read may have added it again.
+        // [`Self::forget`] removes the entry when the watch reports a change. A later read may have added it again.
         let is_unchanged = entries.get(key).is_some_and(|entry| entry.since <= since);
         if !is_unchanged {
             return;
@@ -106,7 +107,7 @@ impl<K: Values + Clone> RecentReads<K> {
     }
 }
 
-/// Object with values.
+/// Kind of object that [`RecentReads`] keeps.
 pub(crate) trait Values {
     /// Returns the size of all values, in bytes.
     fn size(&self) -> usize;
@@ -144,7 +145,7 @@ mod tests {
         }
     }
 
-    /// Objects after a read of `web`.
+    /// Returns the kept objects after a read of `web`.
     fn read() -> RecentReads<ConfigMap> {
         let reads = RecentReads::default();
         let since = reads.begin(&key("web"));
@@ -180,7 +181,7 @@ mod tests {
         reads.forget(&key("web"));
         reads.end(&key("web"), first, Some(&map(1)));
         assert_eq!(reads.get(&key("web"), FOREVER), None);
-        // A second read begins after the change and before the end of the first.
+        // A second read begins after the change, and before the first read ends.
         let second = first + Duration::from_millis(1);
         let later = Entry {
             since: second,

@@ -99,7 +99,7 @@ pub(crate) async fn look(object: &Guarded, cx: &Arc<Context>) -> Result<Looked, 
         .instrument(span)
         .await
     {
-        // The watch has not reported the deletion yet.
+        // The resource no longer exists, but the watch has not reported the deletion yet.
         Err(Error::Gone) => {
             forget(cx, &who);
             Ok(Looked::UNTIL_CHANGED)
@@ -176,7 +176,8 @@ async fn unmeasured(object: &Guarded, who: Ref, cx: &Arc<Context>) -> Result<Loo
     })
 }
 
-/// Observes the cluster. Reports an error in the status.
+/// Observes the cluster. If that fails, reports the error in the status, and releases the slot unless a Job or pod of the resource is
+/// active.
 async fn observed(
     cx: &Context,
     who: &Ref,
@@ -342,8 +343,8 @@ fn running(cx: &Context) -> Vec<Key> {
     owners.map(|who| key(&who)).collect()
 }
 
-/// Returns the resource to which `object` belongs by its labels, if the resource exists. Tenants may create Jobs with any labels, and the
-/// slot of a resource that does not exist would never be released.
+/// Returns the resource to which `object` belongs by its labels, if the resource exists. Tenants may create Jobs with any labels, and a
+/// slot that is held for a missing resource would never be released.
 fn existing_owner(cx: &Context, object: &impl Resource) -> Option<Ref> {
     let who = owner(&cx.settings, object)?;
     let resource = cx.resources.get(&who)?;
@@ -366,7 +367,7 @@ fn running_class(record: Option<&RecordSeen>, job: Option<&JobSeen>) -> Option<C
 /// Whether a build that `who` started is active. A resource that waits for a build of another resource has no slot.
 fn builds(cx: &Context, who: &Ref, tf: &Terraform, seen: &Seen) -> bool {
     if tf.spec.suspend {
-        // The runner image of a suspended resource is not known, so its build is found by the labels of the owner.
+        // The image tag of a suspended resource is not known, so its build is found by the labels of the Job.
         let key = key(who);
         return cx.dispatcher.holds(&key) && running(cx).contains(&key);
     }

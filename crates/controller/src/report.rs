@@ -24,8 +24,8 @@ pub(crate) const STATUS_DELAY: Duration = Duration::from_secs(1);
 
 /// Publishes `status`: sends notifications, and if the status changed, patches it and creates an event for each relevant change. Does not
 /// patch the status of an unreadable resource, because the API server would refuse the patch. With metacontroller as driver, only stores
-/// the status for the response, because metacontroller writes it. A status that only reports a pending query is written a second later, if the
-/// result has not replaced it.
+/// the status for the response, because metacontroller writes it. Delays a status that only reports a pending query by [`STATUS_DELAY`]: by
+/// then, the result may have replaced it.
 ///
 /// # Errors
 /// If the status cannot be written.
@@ -94,7 +94,7 @@ fn instead(tf: &Terraform, said: &TerraformStatus) -> Value {
     replacing(&json!(tf.status), &json!(said))
 }
 
-/// Returns the merge patch that removes fields of `written` that `said` does not have; `None` if there are none.
+/// Returns the merge patch that removes the fields of `written` that `said` does not have. `None`: there are no such fields.
 fn left(written: &TerraformStatus, said: &TerraformStatus) -> Option<Value> {
     let [written, said] = [written, said].map(serde_json::to_value);
     leftovers(&written.ok()?, &said.ok()?)

@@ -2,7 +2,7 @@
 
 use alustan_core::step::{Object, OutputsObject, Step};
 
-/// Returns kind and name of an object.
+/// Returns kind and name of an object, such as `Secret web-run`.
 pub(crate) fn object_name(object: &Object) -> String {
     let (kind, meta) = match object {
         Object::Secret(secret) => ("Secret", &secret.metadata),
@@ -17,7 +17,7 @@ pub(crate) fn object_name(object: &Object) -> String {
     format!("{kind} {}", meta.name.as_deref().unwrap_or_default())
 }
 
-/// Returns a step as text.
+/// Returns a step as a verb phrase, such as `create the run record`.
 pub(crate) fn name(step: &Step) -> String {
     match step {
         Step::AddFinalizer => "add the finalizer".to_owned(),

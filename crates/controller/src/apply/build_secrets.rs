@@ -19,7 +19,8 @@ use crate::watch::mapping::{is_lent, is_lent_to, owner};
 /// Creates the build Secret for the build Job of the same name. Does nothing if the Job has finished or does not exist.
 ///
 /// # Errors
-/// [`Error::NameTaken`] if another Secret has the name, [`Error::Conflict`] if a build Secret of an earlier Job had it, which is deleted.
+/// [`Error::NameTaken`] if the name belongs to a Secret that is not a build Secret. [`Error::Conflict`] if the name belonged to the build
+/// Secret of an earlier Job: this Secret is deleted, and the next reconcile creates the new one.
 pub(super) async fn lend(cx: &Context, secret: &Secret) -> Result<(), Error> {
     let name = secret.name_any();
     let namespace = secret.namespace().unwrap_or_default();
@@ -50,7 +51,7 @@ pub(super) async fn lend(cx: &Context, secret: &Secret) -> Result<(), Error> {
                 let kind = Secret::kind(&()).into_owned();
                 return Err(Error::NameTaken { kind, name });
             }
-            // The Secret of an earlier build with the same name.
+            // `old` is the build Secret of an earlier Job with the same name.
             delete_this(&api, &name, &old.uid().unwrap_or_default()).await?;
             Err(Error::Conflict)
         }

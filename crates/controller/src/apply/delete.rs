@@ -9,8 +9,8 @@ use crate::call::{StatusKind, call, gone, is};
 use crate::context::Context;
 use crate::error::Error;
 
-/// Deletes a Job with its pods: without a propagation policy the API server would orphan the pods. A Job of the same name with another
-/// uid stays.
+/// Deletes a Job with its pods: without a propagation policy the API server would orphan the pods. Keeps a Job with the same name and
+/// another uid.
 pub(super) async fn delete_job(
     cx: &Context,
     namespace: &str,
@@ -22,7 +22,7 @@ pub(super) async fn delete_job(
     delete_this(&api, name, uid).await
 }
 
-/// Deletes the object `name` if it has this uid.
+/// Deletes the object `name` if it has this uid. Succeeds if it does not exist or has another uid.
 pub(super) async fn delete_this<K>(api: &Api<K>, name: &str, uid: &str) -> Result<(), Error>
 where
     K: Resource<DynamicType = ()> + DeserializeOwned + Clone + std::fmt::Debug,

@@ -19,7 +19,7 @@ use crate::error::Error;
 use crate::observe::jobs;
 
 impl StepExecutor<'_> {
-    /// Deletes the Secret or ConfigMap `name` with outputs. Keeps it if it belongs to another owner.
+    /// Deletes the Secret or ConfigMap `name`, which contains outputs. Keeps it if it belongs to another owner.
     pub(super) async fn delete_outputs<K>(&self, name: &str) -> Result<(), Error>
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
@@ -36,7 +36,7 @@ impl StepExecutor<'_> {
         gone(call(&what, api.delete(name, &DeleteParams::default())).await)
     }
 
-    /// Deletes the `PersistentVolumeClaim` of the cache volume. Kubernetes keeps it until no pod refers to it; until then no new one can be
+    /// Deletes the `PersistentVolumeClaim` of the cache volume. Kubernetes removes it once no pod refers to it; only then can a new one be
     /// created.
     pub(super) async fn delete_claim(&self) -> Result<(), Error> {
         let name = alustan_api::names::cache(&self.tf.name_any());
@@ -63,8 +63,8 @@ impl StepExecutor<'_> {
     }
 
     /// Deletes the builds of the resource in the build namespace, then all objects with its labels except the components `kept`. Labels the
-    /// kept objects as orphaned: they stay, even if a later clean-up completes this one without the run record. Then removes the label
-    /// `alustan.io/holds-state` of the namespace, if no state is left in it.
+    /// kept objects as orphaned, so that they also survive a retry of the clean-up that finds no run record and would keep fewer
+    /// components. Then removes the label `alustan.io/holds-state` of the namespace, if no state is left in it.
     pub(super) async fn clean_up(&self, kept: &[Component]) -> Result<(), Error> {
         let uid = self.tf.uid().unwrap_or_default();
         let ours = format!(
@@ -92,7 +92,8 @@ impl StepExecutor<'_> {
         self.delete_all::<ConfigMap>(&ours).await?;
         self.delete_all::<Secret>(&owned).await?;
         if self.cx.settings.marks_namespaces {
-            // A run that still finds the entry has written its pin before, and with this pin `unmark` keeps the label.
+            // Another reconcile that relied on this entry has written its pin before, and `unmark` keeps the label of a namespace with a
+            // pin.
             self.cx.memory.forget_label(&self.namespace());
             namespaces::unmark(&self.cx.client, &self.namespace()).await?;
         }

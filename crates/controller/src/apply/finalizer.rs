@@ -10,8 +10,8 @@ use crate::error::Error;
 use crate::unreadable::unread;
 
 /// Removes the finalizer of the operator from `tf`, regardless of its field managers: an apply would keep the finalizer if another manager
-/// owns it. If the API server refuses the patch because the stored spec is invalid, replaces it with the spec of `tf`, which the destroy
-/// run used.
+/// owns it. If the API server refuses the patch because the stored spec is invalid, also replaces the stored spec with that of `tf`, which
+/// the destroy run used.
 pub(super) async fn remove(client: &Client, tf: &Terraform) -> Result<(), Error> {
     let metadata = json!({
         "uid": tf.uid(), "resourceVersion": tf.resource_version(), "finalizers": others(tf),

@@ -1,5 +1,5 @@
-//! Sets label `alustan.io/holds-state` on namespaces with applied objects. An admission policy refuses the deletion of namespaces with this
-//! label.
+//! Sets label `alustan.io/holds-state` on namespaces that contain pins or states. An admission policy refuses the deletion of namespaces
+//! with this label.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use serde_json::json;
 use crate::call::{call, gone};
 use crate::error::Error;
 
-/// Time for which a label that this process has set counts as present.
+/// Time for which the operator assumes that a label that it has set is still there.
 pub(super) const LABEL_TTL: Duration = Duration::from_mins(10);
 
 /// Adds the label to `namespace`.
@@ -23,7 +23,8 @@ pub(super) async fn mark(client: &Client, namespace: &str) -> Result<(), Error> 
     set(client, namespace, Some("true")).await
 }
 
-/// Removes the label of `namespace` once it has no pin, managed state or orphaned state.
+/// Removes the label from `namespace` if it contains no pin, managed state or orphaned state. Checks again after the removal, and restores
+/// the label if one was created meanwhile.
 pub(super) async fn unmark(client: &Client, namespace: &str) -> Result<(), Error> {
     if holds_state(client, namespace).await? {
         return Ok(());
@@ -44,7 +45,7 @@ async fn holds_state(client: &Client, namespace: &str) -> Result<bool, Error> {
         Component::Pin.as_str(),
         Component::State.as_str()
     );
-    // The only copy of a state may be in Secrets, on a cache volume, or in a run report until a run has saved it.
+    // The only copy of an orphaned state may be in state Secrets, on a cache volume, or in a run report.
     let orphaned = format!(
         "{}={},{}",
         labels::MANAGED_BY,
@@ -87,7 +88,8 @@ mod tests {
     use super::*;
     use crate::fake_api::{self, Asked, list, not_found};
 
-    /// Values of the label that are patched; `held` has the number of pins or states that each check finds.
+    /// Calls `unmark` and returns the label values that it patches. `held`: number of pins or states that its first and its second check
+    /// find.
     async fn marks(held: [usize; 2]) -> Vec<Value> {
         let mut looks = held.into_iter();
         let (client, asked) = fake_api::serve(move |asked| {

@@ -22,7 +22,7 @@ use crate::resource::is_made_for;
 use crate::watch::mapping::is_mirrored;
 use crate::write_through_cache::WriteThroughCache;
 
-/// Resource version that no object has. An apply with it creates an object; if the object exists, the API server returns a conflict
+/// Resource version that no object has. An apply with it creates a missing object. If the object exists, the API server returns a conflict
 /// (<https://kubernetes.io/docs/reference/using-api/api-concepts/#resource-versions>).
 const NO_OBJECT: &str = "1";
 
@@ -54,7 +54,7 @@ pub(super) enum Known {
     Absent,
     /// The object exists, belongs to the resource and has this uid.
     Ours(String),
-    /// Unknown: the object must be read first.
+    /// Unknown: the operator must read the object first.
     Nothing,
 }
 
@@ -81,7 +81,7 @@ impl StepExecutor<'_> {
         ours.map_or(Known::Nothing, Known::Ours)
     }
 
-    /// Returns the known state of an object that only runs need. It does not exist before the first run; later, it must be read.
+    /// Returns the known state of an object that only runs need: absent before the first run, unknown later.
     pub(super) fn known_by_runs(&self) -> Known {
         let first = self.record.as_ref().is_some_and(|it| it.record.number == 0);
         if first { Known::Absent } else { Known::Nothing }
@@ -112,8 +112,8 @@ impl StepExecutor<'_> {
         let wanted = fields(object);
         let expected = match self.read(object, &wanted).await? {
             None => new(object),
-            // Apply in any case if the watch cache had a wrong entry: the object that was read does not show which fields the operator
-            // owns.
+            // If the entry of the watch cache was wrong, apply even if no field differs: the comparison does not show which fields the
+            // operator owns.
             Some((_, found)) if is_unknown && contains_fields(&found, &wanted) => return Ok(None),
             Some((uid, _)) => with_uid(object, uid),
         };

@@ -1,4 +1,4 @@
-//! Writes of one reconcile.
+//! The executor of the steps of one reconcile.
 
 use std::borrow::Cow;
 
@@ -17,9 +17,9 @@ pub(crate) struct StepExecutor<'a> {
     pub(crate) session: &'a Observer<'a>,
     /// Resource version of the run record: as observed, then as of the last write of this reconcile.
     pub(super) version: Option<String>,
-    /// Resource version of the run report, updated the same way.
+    /// Resource version of the run report: as observed, then as of the last write of this reconcile.
     pub(super) report_version: Option<String>,
-    /// Run record, updated the same way.
+    /// Run record: as observed, then as last written by this reconcile.
     pub(super) record: Option<Cow<'a, RecordSeen>>,
 }
 

@@ -1,4 +1,4 @@
-//! Restore from a backup: assigns the objects of an earlier resource of the same name to the new resource.
+//! Restore from a backup: assigns the objects of an earlier resource to the new resource of the same name, by labels.
 
 use alustan_api::labels::{self, Component};
 use alustan_api::run::key;

@@ -14,7 +14,7 @@ use crate::call::call;
 use crate::context::Context;
 use crate::error::Error;
 
-/// Returns the accounts that `tf` refers to, in its namespace, by name.
+/// Returns the `ServiceAccount`s that `tf` refers to, by name. All are in the namespace of `tf`.
 pub(super) async fn see(
     cx: &Context,
     tf: &Terraform,

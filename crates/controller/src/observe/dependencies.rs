@@ -55,7 +55,8 @@ pub(super) async fn see(session: &Observer<'_>) -> Result<(StackSeen, Option<Fai
         return Ok((stack.watched(seen), Some(refused)));
     }
     stack.complete_sources().await?;
-    // Versions are read before the values, so that the next reconcile observes a later change.
+    // Read the versions of the outputs Secrets before their values: if a Secret changes in between, the next reconcile observes a new
+    // version.
     let (versions, changing) = stack.upstream();
     let variables = stack.variables().await?;
     let seen = if deleted {

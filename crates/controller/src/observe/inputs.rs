@@ -1,4 +1,4 @@
-//! Secrets and `ConfigMap`s that the spec refers to, from the API server or from a read in the last seconds.
+//! Secrets and `ConfigMap`s that the spec refers to: read from the API server, or reused if a reconcile read them in the last seconds.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -32,7 +32,7 @@ const DOCKERCFG: &str = ".dockercfg";
 
 /// Inputs that the spec refers to, or the failure of the first one that is missing or invalid.
 pub(super) struct Inputs {
-    /// Inputs of runs.
+    /// Inputs of runs. [`Incomplete`]: the inputs that exist, and the failure of the first missing one.
     pub(super) seen: Result<InputsSeen, Box<Incomplete>>,
     /// Credentials for the repository.
     pub(super) git: Result<Credentials, Failure>,

@@ -187,7 +187,7 @@ fn number(tf: &Terraform, job: &str) -> Option<i64> {
     kinds.into_iter().any(ours).then_some(number)
 }
 
-/// Whether `job` is an unfinished run or build.
+/// Whether `job` is a run or build that has not ended. A Job with a pod that [`lingers`] counts as ended.
 pub(crate) fn is_running(cx: &Context, job: &Job) -> bool {
     let kinds = [Component::Run, Component::Build];
     let is_ours = kinds.into_iter().any(|kind| is(job.labels(), kind));
@@ -461,7 +461,7 @@ fn terminated<'a>(pod: &'a Pod, container: &str) -> Option<&'a ContainerStateTer
         .as_ref()
 }
 
-/// Returns the termination state of the failed container (`pull` or `prepare`). The runner executes both.
+/// Returns the termination state of the container that failed before the build: `pull` or `prepare`. The runner executes both.
 fn failed_to_prepare(pod: &Pod) -> Option<&ContainerStateTerminated> {
     [PULL_CONTAINER, PREPARE_CONTAINER]
         .into_iter()

@@ -31,18 +31,18 @@ pub(super) struct Kept {
     pub(super) nothing_left: Option<NothingLeft>,
 }
 
-/// Returns the pin of the deleted `tf`.
+/// Returns the pin of `tf`, which is being deleted.
 pub(crate) async fn pin(cx: &Context, tf: &Terraform) -> Result<Option<Pin>, Error> {
     Ok(kept(cx, tf).await?.pin)
 }
 
 /// Returns run record and pin of `tf`. Reads the Secrets from the API server if `tf` is being deleted and the watch cache has no run
 /// record, or if the run record belongs to an earlier resource or is labelled as orphaned. Secrets that clean-up has labelled as orphaned
-/// count as absent. If the deletion of `tf` leaves all real objects in place, so do unreadable Secrets.
+/// count as absent. Unreadable Secrets also count as absent if `tf` is being deleted and its deletion leaves all real objects in place.
 ///
 /// # Errors
-/// [`Error::Unreadable`] or [`Error::Forged`] if a Secret cannot be used, [`Error::Conflict`] or [`Error::Gone`] if a deleted resource
-/// without a record is not the latest version.
+/// [`Error::Unreadable`] or [`Error::Forged`] if a Secret cannot be used. [`Error::Conflict`] or [`Error::Gone`] if `tf` is being deleted,
+/// has neither run record nor pin, and is not the latest version of the resource.
 pub(super) async fn kept(cx: &Context, tf: &Terraform) -> Result<Kept, Error> {
     let namespace = tf.namespace().unwrap_or_default();
     let name = tf.name_any();
@@ -72,7 +72,7 @@ pub(super) async fn kept(cx: &Context, tf: &Terraform) -> Result<Kept, Error> {
         };
     }
     let left_behind = left_behind(cx, tf, &all);
-    // Clean-up labels the run record as orphaned after all other objects that stay. Only the deletions of the clean-up remain.
+    // An orphaned run record means that clean-up has labelled all other objects that it keeps: only its deletions are left to do.
     let is_cleaned_up = all.record.as_ref().is_some_and(is_left);
     let is_used = |secret: &Arc<Secret>| is_ours(secret) && !is_cleaned_up;
     let found = Found {
@@ -117,8 +117,8 @@ pub(super) async fn kept(cx: &Context, tf: &Terraform) -> Result<Kept, Error> {
     })
 }
 
-/// Returns the run record among `all` Secrets if it belongs to an earlier resource with the name of `tf`. The run report may belong to `tf`
-/// already, if an earlier reconcile did not complete the restore.
+/// Returns the run record in `all` if it belongs to an earlier resource with the name of `tf`. The run report may belong to `tf` already,
+/// if an earlier reconcile did not complete the restore.
 fn left_behind(cx: &Context, tf: &Terraform, all: &Found) -> Option<LeftBehind> {
     let is_left =
         |secret: &Secret, component| orphans::is_left_behind(tf, secret.labels(), component);

@@ -29,10 +29,10 @@ pub(crate) struct Observer<'a> {
 /// How a reconcile gets Secrets and `ConfigMap`s that the spec refers to.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum InputReads {
-    /// From the API server, or from the read of another reconcile.
+    /// From the API server, or reused from an earlier reconcile.
     #[default]
     Any,
-    /// As `Any`, and at least one object is from another reconcile.
+    /// As `Any`, and at least one object was reused.
     Reused,
     /// From the API server.
     Fresh,
@@ -50,7 +50,7 @@ impl Observer<'_> {
         Some(reused)
     }
 
-    /// Makes the next observation of this reconcile read all objects. Returns false if the previous one reused none.
+    /// Makes the next observation of this reconcile read all objects. Returns false if the previous observation reused no object.
     pub(crate) fn requires_fresh_reads(&self) -> bool {
         let mut reads = self.reads.lock();
         let is_reused = *reads == InputReads::Reused;

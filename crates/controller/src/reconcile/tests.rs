@@ -43,7 +43,7 @@ use crate::watch::mapping::LISTS;
 use crate::wiring::{Made, context};
 use crate::write_through_cache::WriteThroughCache;
 
-/// Returns the context of an operator with `client` and stores for an empty cluster.
+/// Returns the context of an operator with `client` and empty watch caches.
 fn operator(client: kube::Client, cache: &std::path::Path) -> Arc<Context> {
     let stores = Stores {
         jobs: reflector::store().0,
@@ -53,7 +53,7 @@ fn operator(client: kube::Client, cache: &std::path::Path) -> Arc<Context> {
     operator_with(client, cache, stores)
 }
 
-/// Observed objects of the cluster.
+/// Watch caches of the operator.
 struct Stores {
     jobs: Store<Job>,
     pods: Store<Pod>,
@@ -141,7 +141,7 @@ async fn write_refused_by_the_api_server_is_notified() {
     );
 }
 
-/// Returns a deleted resource without run record and pin.
+/// Returns a resource that is being deleted, without run record and pin.
 fn destroyed(version: &str, status: &Value) -> Value {
     json!({
         "apiVersion": "alustan.io/v1alpha1", "kind": "Terraform",
@@ -158,7 +158,7 @@ fn destroyed(version: &str, status: &Value) -> Value {
     })
 }
 
-/// Returns the same resource without a deletion timestamp.
+/// Returns the resource of [`destroyed`] without a deletion timestamp.
 fn living() -> Terraform {
     let mut tf: Terraform = serde_json::from_value(destroyed("7", &json!(null))).unwrap();
     tf.metadata.deletion_timestamp = None;
@@ -192,7 +192,7 @@ async fn outdated_status_of_a_deleted_resource_is_not_used() {
     assert_eq!(written, 1, "status PinLost of the latest version");
 }
 
-/// Until the record is bound, each reconcile reads the report of the previous resource again.
+/// Until the run record is bound, each reconcile repeats the restore and reads the run report of the previous resource again.
 #[tokio::test]
 async fn restore_binds_the_report_second_to_last_and_the_record_last() {
     let (client, asked) = fake_api::serve(|asked| {
@@ -313,12 +313,13 @@ async fn input_values_and_scripts_have_a_size_limit() {
     let values = json!({"variablesFrom": [{"configMapRef": {"name": "big"}}]});
     let script = json!({"scripts": {"apply": {"configMapRef": {"name": "big", "key": "a"}}}});
     let too_large = Some("InputTooLarge".to_owned());
-    // JSON adds two quotation marks.
+    // The limit of 256 KiB applies to the value as JSON, which has two quotation marks more.
     assert_eq!(Box::pin(seen((256 << 10) - 2, values.clone())).await, None);
     assert_eq!(Box::pin(seen(256 << 10, values)).await, too_large);
     assert_eq!(Box::pin(seen(64 << 10, script.clone())).await, None);
     assert_eq!(Box::pin(seen((64 << 10) + 1, script)).await, too_large);
-    // The schema of the CRD counts characters.
+    // The limit of 64 KiB also applies to an inline script with two bytes per character: the schema of the CRD limits only the number of
+    // characters.
     let inline = |text: &str| json!({"scripts": {"apply": {"inline": text}}});
     let longest = "é".repeat(32 << 10);
     assert_eq!(Box::pin(seen(0, inline(&longest))).await, None);
@@ -460,7 +461,7 @@ fn open_record() -> RecordSeen {
     }
 }
 
-/// Another replica may have written the record before this one became the leader.
+/// A run record that this process did not write may be stale: another replica may have written it before this one became the leader.
 #[tokio::test]
 async fn record_check_is_sent_unless_this_process_wrote_the_record() {
     let (client, asked) = fake_api::serve(|asked| match &*asked.method {
@@ -492,7 +493,8 @@ async fn record_check_is_sent_unless_this_process_wrote_the_record() {
     }
 }
 
-/// While a quota is exhausted, the Secret with the outputs cannot be written.
+/// A run that has reported may stay open, for example while a quota refuses the outputs Secret. It must not hold a slot after its pod has
+/// ended.
 #[test]
 fn run_that_has_reported_holds_a_slot_only_with_its_pod() {
     let mut record = open_record();
@@ -598,7 +600,7 @@ async fn slot_is_released_if_the_steps_before_a_run_fail() {
     assert!(!cx.dispatcher.holds(&key));
 }
 
-/// The next reconcile abandons a run with a denied Job.
+/// The next reconcile cancels the run of the denied Job. It takes the reason from memory.
 #[tokio::test]
 async fn denied_job_is_remembered_with_its_reason() {
     let cases = [
@@ -701,7 +703,7 @@ async fn tested(resource: &Value, count: usize) -> (Result<(), String>, Vec<Stri
     let tests = [stack.wait_for, stack.destroy_wait_for].concat();
     let result = tests[0].result.clone();
     let mut lists: Vec<_> = asked.lock().iter().map(|asked| asked.uri.clone()).collect();
-    // A watch lists objects as well.
+    // Ignore the requests of the watch, which lists the objects, too.
     lists.retain(|uri| {
         let is_of_watch = uri.contains("limit=500") || uri.contains("watch=");
         uri.contains("/configmaps?") && !is_of_watch
@@ -745,7 +747,8 @@ async fn destroy_reads_the_metadata_of_100_objects_and_names_5() {
     }
 }
 
-/// The references of a deleted resource may be refused because of other resources.
+/// Other resources may cause the refusal of a reference, for example by a cycle. The deleted resource must wait for `destroyWaitFor`
+/// anyway.
 #[tokio::test]
 async fn destroy_waits_for_objects_also_if_references_are_refused() {
     let mut resource = destroyed("7", &json!(null));

@@ -24,8 +24,8 @@ use crate::resource::is_made_for;
 use crate::watch::dynamic::{Page, Query, Which};
 use crate::watch::trim::is_left_out;
 
-/// Maximum time to evaluate all expressions of one reconcile, including the wait for child processes. Must be below
-/// `HUNG`.
+/// Maximum time to evaluate all expressions of one reconcile, including the wait for child processes. Must be shorter than `health::HUNG`,
+/// after which the liveness probe fails.
 pub(crate) const EXPRESSIONS: Duration = Duration::from_mins(3);
 
 /// Dependencies of one resource in one reconcile.
@@ -61,7 +61,7 @@ impl Stack<'_> {
         (upstream_changes::versions(tf, graph, version), changing)
     }
 
-    /// Ends the watches that the resource no longer uses, and sets in `seen` whether objects are not watched.
+    /// Ends the watches that the resource no longer uses. Sets `seen.unwatched` if the resource refers to objects without a watch.
     pub(super) fn watched(&self, seen: StackSeen) -> StackSeen {
         let Observer { cx, who, .. } = *self.session;
         StackSeen {
@@ -119,7 +119,7 @@ impl Stack<'_> {
                 Reason::InvalidExpression,
                 format!("{place}: {why}: {expression}"),
             ),
-            // Secrets are read without their data.
+            // The operator reads Secrets without their data, so that expressions cannot read it.
             Nothing::Missing(_) if named.starts_with("Secret ") => Failure::user(
                 Reason::InvalidExpression,
                 format!("{place}: the operator reads only the metadata of Secrets: {expression}"),
@@ -142,7 +142,7 @@ impl Stack<'_> {
     }
 }
 
-/// Returns the outputs Secret of `tf`.
+/// Returns the outputs Secret of `tf`. `None` if the Secret does not exist, belongs to another owner, or is cached without content.
 pub(super) fn outputs_secret(cx: &Context, tf: &Terraform) -> Option<Arc<Secret>> {
     let namespace = tf.namespace().unwrap_or_default();
     let secret = cx.mirrors.known_secret(&namespace, &outputs::name(tf));

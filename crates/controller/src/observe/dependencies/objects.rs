@@ -1,4 +1,4 @@
-//! Checks of other objects: existence, conditions, expressions, deletion.
+//! Checks of the objects that a resource refers to: existence, conditions, expressions, deletion.
 
 use alustan_api::report::Failure;
 use alustan_api::{ObjectTest, ObjectsGone, Reason};

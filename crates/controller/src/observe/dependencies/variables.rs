@@ -112,7 +112,7 @@ impl Stack<'_> {
         Ok(chosen(&reader, field, "ConfigMap", keys, &texts))
     }
 
-    /// Returns outputs of one resource, or a list of outputs of the selected resources.
+    /// Returns the outputs that `of` takes: those of one resource, or for each variable a list of the outputs of all selected resources.
     fn outputs(&mut self, field: &str, of: &OutputsRef) -> Result<FoundInput, Failure> {
         let tf = self.session.tf;
         let here = tf.namespace().unwrap_or_default();
