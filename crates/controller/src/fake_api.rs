@@ -1,4 +1,4 @@
-//! API server for tests. Records its requests.
+//! Fake API server for tests. Records its requests.
 
 use std::sync::Arc;
 
@@ -28,14 +28,14 @@ pub(crate) type Log = Arc<Mutex<Vec<Asked>>>;
 /// Response to a request: status code and body.
 type Answer = (u16, Value);
 
-/// Starts a server whose responses come from `answer`. Returns its client and its log.
+/// Starts a server that responds with `answer`. Returns a client for it, and the log of its requests.
 pub(crate) async fn serve(answer: impl FnMut(&Asked) -> Answer + Send + 'static) -> (Client, Log) {
     let (url, seen) = address(answer).await;
     let client = Client::try_from(Config::new(url.parse().unwrap())).unwrap();
     (client, seen)
 }
 
-/// Starts a server whose responses come from `answer`. Returns its URL and its log.
+/// Starts a server that responds with `answer`. Returns its URL, and the log of its requests.
 pub(crate) async fn address(
     answer: impl FnMut(&Asked) -> Answer + Send + 'static,
 ) -> (String, Log) {

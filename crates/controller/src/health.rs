@@ -13,7 +13,8 @@ use tracing::warn;
 use crate::leader::{Leader, Role};
 use crate::resource::Ref;
 
-/// Maximum time between two iterations of the controller loop. The loop iterates at least every ten seconds.
+/// Maximum time between two iterations of the controller loop; after it, the operator is not live. The loop iterates at least every ten
+/// seconds.
 pub(crate) const STUCK: Duration = Duration::from_mins(1);
 
 /// Duration after which an active reconcile counts as hung.

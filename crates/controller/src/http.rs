@@ -24,7 +24,7 @@ pub(crate) use metrics::Measured;
 use sync::Door;
 use tls::{Identity, TlsListener};
 
-/// Dependencies of the routes.
+/// Components that the routes of the HTTP server use.
 pub(crate) struct Parts {
     pub(crate) health: Health,
     pub(crate) hooks: Hooks,

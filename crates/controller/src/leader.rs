@@ -33,7 +33,7 @@ struct Known {
     elector: Elector,
     /// Address of the holder of the Lease.
     address: Option<SocketAddr>,
-    /// Last failure of a call for the Lease. Reset when the Lease is read.
+    /// Last failure to read or write the Lease. Reset when the Lease is read.
     trouble: Option<String>,
 }
 

@@ -117,7 +117,8 @@ impl Notifier {
         })
     }
 
-    /// Sends the notifications that the change to `status` causes, and undelivered ones, to their receivers. `tf` has the previous status.
+    /// Sends the notifications that the change to `status` causes, and those that are not delivered yet, to their receivers. `tf` has the
+    /// previous status.
     pub(crate) fn tell(self: &Arc<Self>, who: &Ref, tf: &Terraform, status: &TerraformStatus) {
         let (notified, now) = (self.notified(), Timestamp::now());
         let (is_new, to_send) = self.with(who, |Messages { notices, under_way }| {
@@ -156,7 +157,7 @@ impl Notifier {
 
     /// Requeues `who`. The next reconcile saves its notifications in the run record.
     fn remember(&self, who: &Ref) {
-        // Fails only after the controller has stopped.
+        // `send` fails only after the controller has stopped.
         let _ = self.wake.send(who.clone());
     }
 

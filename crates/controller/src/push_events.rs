@@ -25,7 +25,7 @@ pub(crate) async fn follow(cx: Arc<Context>, mut pushes: mpsc::Receiver<Pushed>)
             resources = who.len(),
             "a push"
         );
-        // The HTTP request of the push may have timed out.
+        // `send` fails if the HTTP request of the push has timed out.
         let _ = told.send(who.len());
     }
 }

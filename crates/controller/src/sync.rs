@@ -45,9 +45,9 @@ impl Syncs {
         }
     }
 
-    /// Enables reconciles.
+    /// Enables reconciles: until this call, [`Self::sync`] refuses all requests.
     pub(crate) fn begin(&self, cx: Arc<Context>) {
-        // Called once per process.
+        // `set` fails only on a second call. The operator calls `begin` once.
         let _ = self.context.set(cx);
     }
 
@@ -111,7 +111,7 @@ struct Turn {
 }
 
 impl Turn {
-    /// Returns `None` while another request has the right.
+    /// Returns `None` while another request reconciles `who`.
     fn take(of: Arc<Syncs>, who: Ref) -> Option<Self> {
         let mut busy = of.busy.lock();
         let free = busy.insert(who.clone());
@@ -134,7 +134,7 @@ async fn looked(cx: &Arc<Context>, who: &Ref, asked: Asked) -> Result<Answer, Re
     let unchanged = Answer::unchanged(&asked);
     let same = |it: &Guarded| it.uid().as_deref() == Some(&*asked.uid);
     let Some(mut object) = found.filter(same) else {
-        // A newer resource with the same name has its own requests.
+        // A newer resource with the same name has another uid and gets its own requests.
         debug!(resource = %who, "the resource no longer exists");
         return Ok(Answer {
             finalized: asked.finalizing,
@@ -152,7 +152,7 @@ async fn looked(cx: &Arc<Context>, who: &Ref, asked: Asked) -> Result<Answer, Re
     let released = !object.finalizers().iter().any(|name| name == FINALIZER);
     object.managed_fields_mut().retain(sets_approval);
     let pace = match Box::pin(look(&object, cx)).await {
-        // An answer that arrives later requeues the resource with the native driver, but does not notify metacontroller.
+        // With the native driver, a later answer requeues the resource. Metacontroller gets no such notification, so it must poll soon.
         Ok(_) if cx.answers.is_asking(who) => Pace::AtWork,
         Ok(looked) => looked.pace,
         Err(error) => failed(cx, who, &error),

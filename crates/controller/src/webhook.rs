@@ -23,12 +23,12 @@ const MAX_SIGNATURES: usize = 8;
 /// Size of an HMAC-SHA256, in bytes.
 const TAG_SIZE: usize = 32;
 
-/// Secret shared by sender and receiver. Does not implement `Debug`.
+/// Secret shared by sender and receiver. It does not implement `Debug`, so that logs cannot contain it.
 #[derive(Clone)]
 pub(crate) struct Secret {
     /// Full text of the secret, including the prefix `whsec_`.
     text: Vec<u8>,
-    /// Signing key according to Standard Webhooks.
+    /// Signing key according to Standard Webhooks: `text`, or the decoded base64 after `whsec_`.
     bytes: Vec<u8>,
 }
 
@@ -127,7 +127,7 @@ fn is_equal(key: &hmac::Key, received: &[u8], expected: &[u8]) -> bool {
 mod tests {
     use super::*;
 
-    /// Example from the libraries of the specification.
+    /// Test vector of the Standard Webhooks libraries.
     const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
     const ID: &str = "msg_p5jXN8AQM9LWM0D4loKWxJek";
     const AT: i64 = 1_614_265_330;

@@ -46,7 +46,7 @@ struct Queue {
     close: BTreeMap<u64, Arc<Notify>>,
 }
 
-/// A connection in [`Idle`].
+/// Place of a connection in [`Idle`]. The connection leaves it while a request is served.
 struct Entry {
     idle: Arc<Idle>,
     number: Mutex<Option<u64>>,
@@ -104,7 +104,7 @@ impl Drop for Entry {
     }
 }
 
-/// Serves `router` at `listener` until `stop` completes. Completes the active requests after that.
+/// Serves `router` at `listener` until `stop` completes. After that, waits until the active requests are answered.
 pub(super) async fn listen<L: Listener>(
     mut listener: L,
     router: Router,
@@ -133,11 +133,12 @@ pub(super) async fn listen<L: Listener>(
     }
     drop(listener);
     stopping.send_replace(());
-    // Wait until all connections are closed: each holds a receiver.
+    // Wait until all connections are closed: each connection holds a receiver of `stopping`.
     stopping.closed().await;
 }
 
-/// Serves one connection until it is closed. Closes it after the current request once `stopping` changes, or after [`LIFE_LIMIT`].
+/// Serves one connection until it is closed. Closes it after the current request once `stopping` changes, or after [`LIFE_LIMIT`]. Closes
+/// it immediately if a new connection needs its place.
 async fn serve(
     io: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     router: Router,
@@ -209,12 +210,12 @@ mod tests {
     const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n";
     const UPLOAD: &[u8] =
         b"POST / HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-length: 4\r\n\r\nbody";
-    /// Request without its last byte.
+    /// Request whose body lacks the last byte.
     const INCOMPLETE: &[u8] = b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 5\r\n\r\nbody";
-    /// Duration of a response.
+    /// Time that the server takes to respond.
     const WORK: Duration = Duration::from_secs(1);
 
-    /// Listener with callers in the same process.
+    /// Listener whose connections come from a channel instead of a socket.
     struct Calls(mpsc::UnboundedReceiver<DuplexStream>);
 
     impl Listener for Calls {

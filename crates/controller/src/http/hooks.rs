@@ -70,7 +70,7 @@ const BY_REPLICA: &str = "alustan-replica";
 /// the leader.
 const AGAIN: &str = "20";
 
-/// State of the endpoint.
+/// State of the `/hooks` endpoints.
 #[derive(Clone)]
 pub(crate) struct Hooks {
     secrets: Option<PathBuf>,
@@ -122,7 +122,7 @@ impl Hooks {
     }
 }
 
-/// Returns the routes of all senders.
+/// Returns the routes of `/hooks`, one for each [`Sender`].
 pub(crate) fn router(hooks: Hooks) -> Router {
     let of = |sender: Sender| {
         post(async move |State(hooks): State<Hooks>, request: Request| {
@@ -143,7 +143,7 @@ pub(crate) fn router(hooks: Hooks) -> Router {
         .with_state(hooks)
 }
 
-/// Refusal of a message.
+/// Error response to a message.
 struct Refusal {
     status: StatusCode,
     reason: &'static str,
@@ -161,7 +161,7 @@ impl IntoResponse for Refusal {
     }
 }
 
-/// Reason of a refusal if no leader is reachable.
+/// Reason in the response if no leader is reachable.
 const NOT_LEADER: &str = Reason::NotLeader.as_str();
 
 async fn take(hooks: &Hooks, sender: Sender, request: Request) -> Result<Response, Refusal> {
@@ -423,7 +423,7 @@ fn is_form(headers: &HeaderMap) -> bool {
     kind.is_some_and(|it| it.starts_with("application/x-www-form-urlencoded"))
 }
 
-/// Returns the event of a message that is not a push.
+/// Returns the event type of a message, unless it is a push.
 fn other_event(sender: Sender, headers: &HeaderMap) -> Option<&str> {
     let (header, pushes): (_, &[&str]) = match sender {
         Sender::Github => ("x-github-event", &["push"]),

@@ -51,7 +51,7 @@ async fn scrape(State(measured): State<Measured>) -> Response {
         leader,
     } = measured;
     metrics.keep(|who| resources.get(who).is_some());
-    // All replicas watch the resources. Only one reports them, so that a sum over replicas is correct.
+    // All replicas watch the resources. Only the leader reports them, so that a sum over replicas is correct.
     let (counts, load) = if leader.acts() {
         let (all, now) = (resources.state(), Timestamp::now());
         let counts = count(all.iter().map(|it| it.0.as_ref().ok()), now);

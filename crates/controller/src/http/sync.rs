@@ -26,7 +26,7 @@ use crate::args::Driver;
 use crate::sync::Syncs;
 use crate::webhook::Secret;
 
-/// Retry delay of refused requests, in seconds.
+/// Value of `Retry-After` in responses with status 429, in seconds.
 const AGAIN: &str = "2";
 
 type Looked = Pin<Box<dyn Future<Output = Result<Answer, Refusal>> + Send>>;
@@ -130,7 +130,7 @@ fn has_token(tokens: &[Secret], headers: &HeaderMap) -> bool {
     })
 }
 
-/// Builds the response. If the caller has the current answer, the response has status 304 and no body
+/// Builds the response. If `If-None-Match` shows that the caller has this answer, the response has status 304 and no body
 /// (<https://metacontroller.github.io/metacontroller/api/hook.html#etag-reference>).
 fn answered(headers: &HeaderMap, answer: &Answer) -> Response {
     let body = answer.body();
@@ -154,7 +154,7 @@ fn refused(refusal: &Refusal) -> Response {
     let headers: &[_] = match status {
         StatusCode::UNAUTHORIZED => &[(WWW_AUTHENTICATE, "Bearer")],
         StatusCode::METHOD_NOT_ALLOWED => &[(ALLOW, "POST")],
-        // The next connection may reach another replica.
+        // Close the connection: the next one may reach the leader.
         StatusCode::TOO_MANY_REQUESTS if *reason == Reason::NotLeader.as_str() => {
             &[(RETRY_AFTER, AGAIN), (CONNECTION, "close")]
         }
@@ -174,7 +174,7 @@ fn respond(status: StatusCode, headers: &[(HeaderName, &str)], body: String) -> 
     response.body(Body::from(body)).unwrap_or_default()
 }
 
-/// Returns the route of the hooks.
+/// Returns the route `/sync`.
 pub(super) fn router(door: Door) -> Router {
     let hook = |State(door): State<Door>, request: Request| async move {
         let answer = door.answer(request).await;

@@ -152,7 +152,7 @@ async fn accept_all(listener: TcpListener, identity: Identity, accept: mpsc::Sen
         let (acceptor, accept) = (identity.acceptor(), accept.clone());
         tokio::spawn(async move {
             match tokio::time::timeout(PATIENCE, acceptor.accept(stream)).await {
-                // Fails only after the server has ended.
+                // `send` fails only after the server has ended.
                 Ok(Ok(stream)) => drop(accept.send((stream, from)).await),
                 Ok(Err(error)) => debug!(%from, %error, "TLS handshake failed"),
                 Err(_) => debug!(%from, "TLS handshake timed out"),
@@ -169,7 +169,7 @@ impl Listener for TlsListener {
     async fn accept(&mut self) -> (Self::Io, Self::Addr) {
         match self.accepted.recv().await {
             Some(connection) => connection,
-            // The task that accepts has ended: the process is exiting.
+            // The accepting task has ended, because the process exits.
             None => std::future::pending().await,
         }
     }

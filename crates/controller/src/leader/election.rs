@@ -21,7 +21,8 @@ use crate::watch::mapping::LISTS;
 /// Annotation of the Lease with the address of its holder.
 const ADDRESS: &str = "alustan.io/address";
 
-/// Time limit of a call. Two calls fit into the time before the writes of a leader are aborted.
+/// Time limit of a read or write of the Lease. Two of them, such as a failed renewal and its retry, fit into the time before the writes of
+/// a leader are aborted.
 const PATIENCE: Duration = Duration::from_secs(4);
 /// Maximum wait for the initial lists before the Lease is read again.
 const AGAIN: Duration = Duration::from_secs(1);

@@ -54,10 +54,10 @@ impl Place {
     }
 }
 
-/// Content of the file, or the error of reading it.
+/// Content of the file of `--notifications`, or the error of reading it.
 type Found = Result<String, ErrorKind>;
 
-/// Receivers in a file. The file is read for each use, because a mounted Secret changes while the operator runs.
+/// Receivers in the file of `--notifications`. The file is read for each use, because a mounted Secret changes while the operator runs.
 pub(super) struct Places {
     file: Option<PathBuf>,
     /// Last content of the file, and the last valid receivers.

@@ -14,7 +14,7 @@ struct Scene {
     notifier: Arc<Notifier>,
     resources: Writer<Guarded>,
     woken: UnboundedReceiver<Ref>,
-    /// Requests to the API server.
+    /// Requests that the fake API server received.
     api: Log,
 }
 
@@ -104,7 +104,7 @@ impl Scene {
         events.count()
     }
 
-    /// Waits for a number of warnings. Returns the bodies of all requests to the API server.
+    /// Waits until `warnings` warning events are created. Returns the bodies of all requests to the API server.
     async fn warned(&self, warnings: usize) -> String {
         let wait = async {
             while self.warnings() < warnings {
@@ -187,7 +187,7 @@ async fn message_goes_to_corrected_address_and_not_to_removed_one() {
     assert!(refused.lock().len() <= 2);
 }
 
-/// Starts a receiver that redirects to `elsewhere`, with a response body.
+/// Starts a receiver that redirects to `elsewhere`, with a response body. Returns `spec.notifications` for this receiver.
 async fn redirect_to(elsewhere: &str) -> Value {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/", listener.local_addr().unwrap());

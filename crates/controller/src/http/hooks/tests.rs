@@ -13,7 +13,7 @@ const GITLAB: &str =
     r#"{"ref":"refs/heads/main","project":{"git_http_url":"https://git.test/a/b.git"}}"#;
 const GENERIC: &str = r#"{"repository":"https://git.test/a/b"}"#;
 
-/// Endpoint with a controller for which each push affects three resources.
+/// Endpoint of a replica with a fake controller, which reports three affected resources for each push.
 struct Endpoint {
     router: Router,
     folder: tempfile::TempDir,
@@ -26,7 +26,7 @@ impl Endpoint {
     }
 
     fn of(leader: Leader) -> Self {
-        // Another test of this process may have installed the provider.
+        // Fails if another test of this process has installed the TLS provider.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("github"), SECRET).unwrap();
@@ -195,7 +195,7 @@ async fn other_events_are_ignored_and_invalid_bodies_refused() {
     assert_eq!((status, &told["reason"]), (413, &json!("TooLarge")));
 }
 
-/// Body that never ends.
+/// Returns a body that never ends.
 fn endless() -> Body {
     Body::from_stream(futures::stream::pending::<Result<Vec<u8>, std::io::Error>>())
 }
@@ -272,14 +272,14 @@ async fn push_is_not_delivered_before_the_controller_starts() {
     assert_eq!(tell(&hooks, push).await, None);
 }
 
-/// Returns an endpoint that leads, served on loopback, and a standby endpoint.
+/// Returns the endpoints of two replicas: the leader, and a standby replica, which forwards to the leader.
 async fn two_replicas() -> (Endpoint, Endpoint) {
     let leads = Endpoint::new();
     let stands_by = standby_of(leads.router.clone()).await;
     (leads, stands_by)
 }
 
-/// Returns a standby endpoint whose leader responds like `leader`.
+/// Returns the endpoint of a standby replica. `leader` responds to the requests that the replica forwards.
 async fn standby_of(leader: Router) -> Endpoint {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -295,7 +295,7 @@ async fn standby_replica_forwards_push_to_the_leader() {
     let (status, _) = stands_by.signed("/hooks/gitlab", "1", now(), GITLAB).await;
     assert_eq!(status, 202);
     assert_eq!((leads.pushes(), stands_by.pushes()), (2, 0));
-    // Both replicas recognize the repeated message.
+    // The leader recognizes the repeated message, also if the standby replica receives it.
     for again in [&stands_by, &leads] {
         let (status, told) = again.github(SECRET, "push", PUSH).await;
         assert_eq!(status, 200, "{told}");

@@ -9,14 +9,14 @@ use tower::ServiceExt;
 
 use super::*;
 
-/// Bodies as metacontroller serializes them.
+/// Requests of both versions of the hook, as metacontroller serializes them.
 const V1: &str = include_str!("v1.json");
 const V2: &str = include_str!("v2.json");
 
-/// Requested reconciles.
+/// Requests that reached the reconciler.
 type Log = Arc<Mutex<Vec<Asked>>>;
 
-/// Returns a door whose reconciles return `answer`.
+/// Returns a [`Door`] whose reconciler returns `answer`, and the requests that reach this reconciler.
 fn door(answer: Result<Answer, Refusal>) -> (Door, Log) {
     let asked = Log::default();
     let seen = asked.clone();
@@ -119,7 +119,7 @@ async fn sync_without_valid_token_is_refused() {
     write("token", "old-token\n");
     write("next", "new-token");
     write("..data", "not-a-token");
-    // Dangling link, as the kubelet leaves it for a moment when a key is removed.
+    // Dangling symbolic link, as the kubelet leaves it for a moment when a key is removed.
     std::os::unix::fs::symlink("..gone/removed", folder.path().join("removed")).unwrap();
     for right in ["Bearer old-token", "bearer new-token", "Bearer  new-token"] {
         let (status, ..) = call(&door, with(post_of(V2), AUTHORIZATION, right)).await;
@@ -211,7 +211,7 @@ async fn response_429_has_retry_after_in_seconds() {
     )));
     let (status, headers, _) = call(&door, post_of(V2)).await;
     assert_eq!(status, StatusCode::TOO_MANY_REQUESTS);
-    // Metacontroller parses whole seconds.
+    // Metacontroller accepts whole seconds only.
     assert!(
         headers[RETRY_AFTER]
             .to_str()

@@ -24,9 +24,10 @@ fn issued(by: &Authority, name: &str) -> (String, String) {
     (certificate.pem(), key.serialize_pem())
 }
 
-/// Returns a directory like a mounted Secret of type `kubernetes.io/tls`, and flags that accept the clients of an authority.
+/// Returns a directory like a mounted Secret of type `kubernetes.io/tls`, and flags that require client certificates of the CA `clients`,
+/// if it is set.
 fn folder(server: &Authority, clients: Option<&Authority>) -> (TempDir, SyncFlags) {
-    // Another test of this process may have installed the provider.
+    // Fails if another test of this process has installed the TLS provider.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let folder = tempfile::tempdir().unwrap();
     let (certificate, key) = issued(server, "localhost");

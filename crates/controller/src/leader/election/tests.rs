@@ -12,7 +12,7 @@ use super::*;
 use crate::leader::Role;
 use alustan_core::lease::Identity;
 
-/// API server with one Lease.
+/// Fake API server that stores one Lease.
 #[derive(Clone, Default)]
 struct Api(Arc<Mutex<Stored>>);
 
@@ -75,7 +75,7 @@ impl Api {
         self.0.lock().down = down;
     }
 
-    /// Starts a replica.
+    /// Starts a replica in `pod`, which other replicas reach at `address`.
     fn replica(&self, pod: &str, address: Option<&str>) -> Replica {
         let leader = Leader::new(Identity::new(Some(pod.to_owned()), "1"));
         let address = address.map(|it| it.parse().unwrap());
