@@ -32,8 +32,8 @@ const STACK_MIB: u64 = 64;
 /// kernel may kill the whole container if it exceeds the limit.
 const AT_ONCE: usize = 2;
 
-/// Maximum CPU time of a child process, in seconds. An evaluation that reads its object ends earlier, at the time limit of
-/// `alustan_expressions`.
+/// Maximum CPU time of a child process, in seconds. `alustan_expressions` has a lower limit, but checks it only when the expression reads
+/// the object.
 const CPU_SECONDS: u64 = 5;
 
 /// Maximum run time of a child process, including its wait for a CPU.
@@ -90,7 +90,7 @@ async fn run(mut command: Command, request: &[u8]) -> Result<Value, Nothing> {
 
 async fn exchange(mut child: Child, request: &[u8]) -> Result<Value, Nothing> {
     if let Some(mut stdin) = child.stdin.take() {
-        // A process that ends before it has read the whole request reports the cause in its exit status.
+        // Ignore a failed write: a process that ends before it has read the whole request reports the cause in its exit status.
         let _ = stdin.write_all(request).await;
     }
     let mut result = Vec::new();

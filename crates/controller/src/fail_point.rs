@@ -5,7 +5,7 @@ pub(crate) use released::FailPoint;
 #[cfg(debug_assertions)]
 pub(crate) use under_test::FailPoint;
 
-/// Time relative to a step.
+/// Whether the process is killed before or after the step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Moment {
     Before,
@@ -114,7 +114,7 @@ mod released {
 
     use super::Moment;
 
-    /// Placeholder in release builds.
+    /// Fail point of release builds, which never kills the process.
     #[derive(Default)]
     pub(crate) struct FailPoint;
 

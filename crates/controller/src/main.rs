@@ -41,7 +41,7 @@ use anyhow::{Context as _, Result};
 use clap::Parser;
 
 fn main() -> Result<()> {
-    // A child process of the evaluator has neither flags nor environment variables.
+    // The evaluator starts this executable as a child process, with this argument only and without environment variables.
     if std::env::args_os()
         .nth(1)
         .is_some_and(|argument| argument == evaluator::ARGUMENT)

@@ -154,7 +154,7 @@ impl Signer {
         client: &Client,
         secrets: &WriteThroughCache<Secret>,
     ) -> Result<(), Error> {
-        // Only Secrets with the name of a run record or pin are signed: a signature in another Secret could be copied to one of them.
+        // Sign only Secrets with the name of a run record or pin. A tenant could copy the signature of any other Secret to a run record.
         let unsigned = secrets.filter(|secret| {
             uid(secret).is_some()
                 && own_name(secret).is_some_and(|name| name == secret.name_any())

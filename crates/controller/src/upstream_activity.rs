@@ -80,7 +80,7 @@ impl UpstreamActivity {
             .iter()
             .filter(|(_, waits_for)| *waits_for == of)
         {
-            // Fails only after the controller has stopped.
+            // `send` fails only after the controller has stopped.
             let _ = self.wake.send(to_ref(who));
         }
     }

@@ -1,4 +1,4 @@
-//! Versions of the operator and its interfaces.
+//! The versions that `/version` and the metrics report.
 
 use alustan_api::Terraform;
 use alustan_api::run::PROTOCOL;

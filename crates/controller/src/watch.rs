@@ -93,7 +93,7 @@ impl Watches {
                 if matches!(event, watcher::Event::InitDone) {
                     listed.send_replace(true);
                 }
-                // Fails only after the controller has stopped.
+                // `send` fails only after the controller has stopped.
                 let wake = |who: Ref| drop(wake.send(who));
                 if let watcher::Event::Delete(gone) = event {
                     wake(ObjectRef::from_obj(gone));
@@ -116,7 +116,7 @@ impl Watches {
         wider
     }
 
-    /// All resources in watched namespaces.
+    /// Returns the cache of all resources in watched namespaces.
     pub(crate) fn resources(&self) -> Store<Guarded> {
         self.resources.clone()
     }
@@ -274,7 +274,7 @@ fn without_resources(
     })
 }
 
-/// Increments `lists` when the first list is complete. (A `Store` notifies one waiter only.)
+/// Increments `lists` when the first list is complete. A counter is used because `Store::wait_until_ready` wakes only one waiter.
 fn counted<K>(lists: watch::Sender<usize>) -> impl FnMut(&watcher::Event<K>) {
     let mut first = true;
     move |event| {

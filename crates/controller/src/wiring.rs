@@ -212,8 +212,8 @@ fn identity(config: &Config) -> Result<Identity> {
     Ok(Identity::new(config.pod_name.clone(), hex::encode(process)))
 }
 
-/// Creates the [`Election`] of this replica. It has a separate client without retries, so that other calls do not delay calls for the
-/// Lease, and no such call is sent late.
+/// Creates the [`Election`] of this replica. Its client is separate, so that other calls do not delay calls for the Lease. Its client does
+/// not retry, so that no write of the Lease is sent late.
 async fn election(
     config: Config,
     leader: Leader,
@@ -246,7 +246,7 @@ fn unfenced(api: kube::Config, metrics: &Arc<Metrics>) -> Result<Client> {
     Ok(client.build())
 }
 
-/// Parts of the operator that are created before the watches start.
+/// Components of the operator that are created before the watches start.
 struct Parts {
     made: Made,
     woken: mpsc::UnboundedReceiver<Ref>,
@@ -255,7 +255,7 @@ struct Parts {
     syncs: Arc<Syncs>,
 }
 
-/// Parts that become fields of the [`Context`].
+/// Components that become fields of the [`Context`].
 pub(crate) struct Made {
     pub(crate) client: Client,
     pub(crate) signer: Arc<Signer>,
@@ -457,7 +457,8 @@ async fn sweep(git: Arc<GitCache>) {
     }
 }
 
-/// Refreshes the queue positions of all queued resources every [`REFRESH`], because no requeue interval does so.
+/// Refreshes the queue positions in the status of all queued resources every [`REFRESH`]. A requeue of a single resource does not refresh
+/// its position.
 async fn refresh(dispatcher: Arc<Dispatcher>) {
     let mut interval = tokio::time::interval(REFRESH);
     loop {

@@ -13,7 +13,7 @@ use crate::resource::Ref;
 pub(crate) struct Answers {
     /// Uids of namespaces.
     pub(crate) namespaces: Arc<PolledCache<String>>,
-    /// Revisions of references.
+    /// Revisions that references of git repositories point to.
     pub(crate) revisions: Arc<PolledCache<alustan_source::Revision>>,
     /// Commits and contexts of modules. The argument of the query is the revision.
     pub(crate) modules: Arc<PolledCache<SourceSeen, alustan_source::Revision>>,

@@ -12,7 +12,7 @@ use tracing::warn;
 /// Maximum age of a stored context.
 const KEEP: Duration = Duration::from_hours(1);
 
-/// Maximum total size of stored contexts before another one is stored, in bytes.
+/// Maximum total size of stored contexts, in bytes. Enforced before another context is stored, which may exceed it.
 const LIMIT: u64 = 1 << 30;
 
 /// Maximum size of a small context, in bytes.
@@ -35,7 +35,7 @@ pub(crate) struct Contexts {
     large: Arc<Turns>,
 }
 
-/// Context in memory during its push.
+/// Context in memory during its push to a registry.
 pub(crate) struct Held {
     pub(crate) bytes: Vec<u8>,
     /// Permit of the push. It must outlive all copies of the content.

@@ -5,7 +5,8 @@ use alustan_source::Revision;
 
 use crate::error::with_causes;
 
-/// Returns the class of a failure. A permanent failure waits for the user; the query is retried anyway, so that a fix is noticed.
+/// Returns the class of a failure. A permanent failure is for the user to fix. Its query is retried anyway, so that the operator notices
+/// the fix.
 pub(crate) fn class(transient: bool) -> FailureClass {
     if transient {
         FailureClass::Transient

@@ -33,7 +33,7 @@ type Request = Box<
         + Sync,
 >;
 
-/// Collects queries of references.
+/// Collects queries of references: queries to the same repository within [`GATHER`] share one request.
 pub(crate) struct References {
     request: Request,
     gathering: Mutex<HashMap<String, Gathering>>,

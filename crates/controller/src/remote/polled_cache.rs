@@ -37,7 +37,7 @@ const FIRST: Duration = Duration::from_secs(2);
 /// Maximum backoff of transient failures. It is much shorter than that of runs: queries are cheap, and recovery of a repository
 /// should be noticed soon.
 const LONGEST: Duration = Duration::from_mins(1);
-/// Upper bound of the phases of poll intervals.
+/// Range of the phases of poll intervals: zero to one day.
 const DAY: Duration = Duration::from_hours(24);
 
 /// Poll interval of a query. Queries with the same interval and phase are due at the same times, regardless of the time of their first
@@ -77,9 +77,9 @@ pub(crate) struct PolledCache<V, A = ()> {
 
 struct Entry<V, A> {
     answer: Answer<V>,
-    /// Requested argument.
+    /// Argument that the subscribers requested last.
     about: watch::Sender<A>,
-    /// The argument of the answer.
+    /// Argument of the request that returned `answer`.
     answered: Option<A>,
     /// Subscribers and their poll intervals.
     users: HashMap<Ref, Option<Every>>,
@@ -273,7 +273,7 @@ where
         entry.answered = Some(about);
         if news {
             for user in entry.users.keys() {
-                // Fails only after the controller has stopped.
+                // `send` fails only after the controller has stopped.
                 let _ = self.wake.send(user.clone());
             }
         }
@@ -464,7 +464,7 @@ mod tests {
             lookups.peek("q", &subscriber("a")),
             Some(Answer::Failed { last: None, .. })
         ));
-        // The second failure requeues no resource.
+        // The second failure equals the first, so it requeues no resource.
         woken.recv().await.unwrap();
         assert_eq!(lookups.peek("q", &subscriber("a")), Some(Answer::Known(2)));
     }

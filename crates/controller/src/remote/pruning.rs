@@ -110,7 +110,7 @@ impl Observer<'_> {
         };
         let text = work.text.clone();
         let work = Arc::new(work);
-        // The query has no interval. It is sent again when its key changes, which contains the image tag and the day.
+        // The query has no interval. It is sent again when its key changes: the key contains the image tag and the day.
         let ask: Ask<Pruned> = Box::new(move || {
             let work = work.clone();
             Box::pin(async move { Ok(work.run(Timestamp::now()).await) })
@@ -195,10 +195,11 @@ impl Work {
         let refused = |error| registry(FIELD, &error);
         let found = self.registry.inventory(&self.name, &self.access).await;
         let found = found.map_err(refused)?;
-        // The inventory of a large repository takes time: collect the used images after it.
+        // The inventory of a large repository takes time, so collect the used images after it: a resource may have started to use one
+        // meanwhile.
         let used = self.needed()?;
         for digest in choose(&found, &self.namespace, &used, self.policy, now) {
-            // A new leader may know of more used images.
+            // Stop if this replica no longer leads: the new leader may know of more used images.
             if !self.leader.leads() {
                 break;
             }
@@ -226,8 +227,8 @@ impl Work {
     }
 }
 
-/// Returns images and contexts that any resource in any namespace uses: planned ones, pinned ones, and those of the last run. Planned
-/// images count because the age of an image is that of its commit, even before its first run.
+/// Returns images and contexts that any resource in any namespace uses: planned ones, pinned ones, and those of the last run. A planned
+/// image counts even before its first run, because it may already be old: its age is that of its commit.
 ///
 /// # Errors
 /// If a Secret in namespace `home` cannot be read: it may refer to any image of that namespace.
@@ -279,7 +280,7 @@ struct Needs {
     before: Option<Box<Self>>,
 }
 
-/// Run record.
+/// The part of a run record that has images.
 #[derive(Deserialize)]
 struct Ran {
     run: Option<Needs>,
@@ -342,7 +343,7 @@ mod tests {
     use super::*;
     use crate::watch::trim::leave_out;
 
-    /// Returns the pruning of a repository. Each request to its registry may take two hours.
+    /// Returns the pruning of a repository. A request to its registry times out after two hours.
     fn work(host: SocketAddr, name: &str, turns: &Arc<Turns>) -> Work {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let options = alustan_registry::Options {

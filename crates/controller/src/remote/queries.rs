@@ -28,14 +28,14 @@ use crate::remote::failure::source;
 use crate::remote::git_refs::{References, Remote};
 use crate::remote::polled_cache::{Ask, AskAbout, Every};
 
-/// Retry delay of a query that cannot be sent. Its Secret may have changed.
+/// Retry delay of a query that cannot be sent, for example because its Secret is invalid. The Secret may have been corrected.
 pub(crate) const LOOK_AGAIN: SignedDuration = SignedDuration::from_secs(30);
 
 /// Maximum number of lines and bytes to read from the log of a failed build.
 const LOG_LINES: i64 = 200;
 const LOG_BYTES: i64 = 1 << 20;
 
-/// Location of a module, with credentials.
+/// Git repository, reference and path of a module, with credentials.
 #[derive(Clone)]
 pub(crate) struct Repository {
     remote: Remote,
@@ -80,8 +80,8 @@ impl Repository {
         })
     }
 
-    /// Returns the key of the query for the revision: repository, reference and digest of the credentials. Resources with the same key
-    /// share the query.
+    /// Returns the key of the query that resolves the reference to a revision: repository, reference and digest of the credentials.
+    /// Resources with the same key share the query.
     pub(crate) fn question(&self) -> String {
         format!(
             "revision of {:?} in {}",
@@ -196,13 +196,13 @@ pub(crate) fn reference(
     }
 }
 
-/// Query of a digest in a registry.
+/// Query for a digest in a registry.
 pub(crate) struct DigestQuestion {
     pub(crate) text: String,
     pub(crate) ask: Ask<Option<String>>,
 }
 
-/// Checks the parts of the spec that the API server cannot check completely.
+/// Checks the fields of the spec that CRD schema and CEL rules cannot check completely.
 pub(crate) fn check(tf: &Terraform) -> Result<(), Failure> {
     image_name(tf)?;
     Repository::of(tf, &Credentials::default()).map(drop)
@@ -254,7 +254,7 @@ pub(crate) fn digest(
     Ok(DigestQuestion { text, ask })
 }
 
-/// Returns the repository of the images of `tf`.
+/// Returns the registry repository of the images of `tf`.
 pub(crate) fn image_name(tf: &Terraform) -> Result<ImageName, Failure> {
     ImageName::parse(&tf.spec.container_registry.image_name).map_err(|error| Failure {
         class: FailureClass::User,
@@ -278,7 +278,8 @@ pub(crate) fn access(
         Err(error) if same && helper.is_none() => {
             return Err(registry("spec.containerRegistry.secretRef", &error));
         }
-        // Most base images of other registries are public.
+        // Continue without a credential: the registry is not that of `imageName`, and its base images are usually public, or the cloud
+        // identity is used.
         Err(_) => None,
         Ok(opened) => opened.flatten(),
     };
@@ -528,7 +529,7 @@ mod tests {
             seen(&revision, context, &contexts).unwrap().committed_at
         };
         assert_eq!(date(1_700_000_000).as_second(), 1_700_000_000);
-        // 10000-01-01.
+        // The first second of the year 10000, which `Timestamp` cannot represent.
         assert_eq!(date(253_402_300_800), Timestamp::UNIX_EPOCH);
         assert_eq!(date(i64::MIN), Timestamp::UNIX_EPOCH);
     }

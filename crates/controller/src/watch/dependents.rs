@@ -78,7 +78,7 @@ fn news(tf: &Terraform) -> u64 {
     let mut hasher = DefaultHasher::new();
     match standing(tf) {
         Standing::Ready => (true, String::new()),
-        // The message names the resource that `tf` ultimately waits for. Its dependents report that name.
+        // The message names the resource that `tf` ultimately waits for. The dependents of `tf` report this name, too.
         Standing::NotReady { reason, message } if reason == Reason::DependencyNotReady => {
             (false, message)
         }

@@ -21,7 +21,7 @@ use crate::call::call;
 use crate::error::{Error, Found};
 use crate::resource::Ref;
 
-/// Maximum number of objects that a selector selects.
+/// Maximum number of objects that a selector may select.
 pub(crate) const MOST: u32 = 100;
 
 /// Maximum number of watches per namespace of resources; each takes a connection. Beyond it, objects are not watched, and the resources
@@ -31,7 +31,7 @@ const WATCHES: usize = 100;
 /// Maximum number of whole objects in memory for one resource: an object has up to 1.5 MiB.
 const PAGE: u32 = 10;
 
-/// Selects objects.
+/// Selects objects of one kind in one namespace.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Which {
     /// For example `apps/v1`.
@@ -44,7 +44,7 @@ pub(crate) struct Which {
     pub(crate) of: Of,
 }
 
-/// Selects objects of a kind.
+/// Selects objects by name or by labels.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Of {
     /// Object with this name.
@@ -83,7 +83,7 @@ impl Which {
     }
 }
 
-/// Selects the result of one list call.
+/// Parts of the selected objects that one list call returns.
 pub(crate) enum Query {
     /// Metadata of objects without the operator's managed-by label, at most [`MOST`].
     UnmanagedMetadata,
@@ -91,7 +91,7 @@ pub(crate) enum Query {
     Page(Option<String>),
 }
 
-/// Objects that one call returns.
+/// Objects that one list call returns.
 pub(crate) struct Page {
     pub(crate) items: Vec<DynamicObject>,
     /// Continue token of the next page, if there is one.
@@ -186,7 +186,7 @@ impl Objects {
         match found {
             Ok(page) => Ok(Ok(page)),
             Err(error) if error.reason() == Reason::Forbidden => {
-                // A watch without permission would be retried every second.
+                // End the watch: without permission it would be retried forever.
                 self.watches().remove(which);
                 Ok(Err(forbidden(field, which, &resource)))
             }
@@ -318,7 +318,7 @@ async fn listen(
         let watches = watches.lock();
         let users = watches.get(&which).into_iter().flat_map(|it| &it.users);
         for user in users {
-            // Fails only after the controller has stopped.
+            // `send` fails only after the controller has stopped.
             let _ = wake.send(user.clone());
         }
     }
@@ -328,7 +328,7 @@ async fn listen(
 fn bare(object: PartialObjectMeta<DynamicObject>, resource: &ApiResource) -> DynamicObject {
     let mut bare = DynamicObject::new(&object.name_any(), resource);
     bare.metadata = object.metadata;
-    // `kubectl apply` stores the applied object in an annotation, including data.
+    // An annotation may contain the data: `kubectl apply` stores the whole applied object in one.
     bare.metadata.annotations = None;
     bare
 }

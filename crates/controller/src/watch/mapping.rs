@@ -63,12 +63,12 @@ pub(crate) fn wake_all(
     wake: &mpsc::UnboundedSender<Ref>,
 ) {
     for resource in resources {
-        // Fails only after the controller has stopped.
+        // `send` fails only after the controller has stopped.
         let _ = wake.send(ObjectRef::from_obj(&*resource));
     }
 }
 
-/// Returns the resource with this key.
+/// Returns the reference to the resource with this key.
 pub(crate) fn to_ref(key: &Key) -> Ref {
     Ref::new(&key.name).within(&key.namespace)
 }

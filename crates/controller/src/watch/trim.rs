@@ -1,4 +1,5 @@
-//! Removes fields that no reconcile reads from objects in the watch caches. Tenants may create objects with any labels, names and content.
+//! Removes fields that no reconcile reads from objects in the watch caches. This bounds the memory of objects of tenants, who may create
+//! objects with any labels, names and content.
 
 use alustan_api::labels::{self, Component};
 use alustan_api::names;
@@ -59,7 +60,7 @@ const NAME: usize = 253;
 /// Maximum number of volumes of a Job that are kept.
 const VOLUMES: usize = 30;
 
-/// Trims metadata.
+/// Removes metadata that no reconcile reads, and bounds the owner references.
 fn metadata(meta: &mut ObjectMeta) {
     meta.managed_fields = None;
     meta.annotations = None;
@@ -130,8 +131,7 @@ pub(crate) fn claim(claim: &mut PersistentVolumeClaim) {
     claim.spec = None;
 }
 
-/// Trims a Secret. Removes its content if the resource in its labels does not exist, or if the resource requires another name for the
-/// Secret, see [`is_left_out`].
+/// Trims a Secret. Removes its content if the resource in its labels does not exist or uses no Secret of this name, see [`is_left_out`].
 pub(crate) fn secret(secret: &mut Secret, resources: &Store<Guarded>) {
     let annotations = secret.metadata.annotations.take();
     metadata(&mut secret.metadata);
@@ -186,7 +186,7 @@ pub(crate) fn is_left_out(secret: &Secret) -> bool {
     secret.annotations().contains_key(LEFT_OUT)
 }
 
-/// Returns the names of the Secrets of a resource in the watch cache.
+/// Returns the names of the Secrets of `resource` that the watch cache holds.
 pub(crate) fn names(resource: &Guarded) -> Vec<String> {
     let name = resource.name_any();
     let outputs = resource.0.as_ref().ok().map(outputs::name);
@@ -256,7 +256,7 @@ mod tests {
         resources
     }
 
-    /// Returns a Secret as the watch cache keeps it. `of`: name and uid of its resource. `sizes`: those of its entries.
+    /// Returns a Secret as the watch cache holds it. `of`: name and uid of its resource. `sizes`: names and sizes of its entries.
     fn kept(of: (&str, &str), component: Component, name: &str, sizes: &[(&str, usize)]) -> Secret {
         let data = sizes
             .iter()
