@@ -1,4 +1,4 @@
-//! Configuration of the engine's backend (rule 11), and the backend as the engine resolved it.
+//! Writes the backend configuration for the engine (rule 11), and reads the configuration that `init` resolved.
 
 use std::fs;
 use std::io;
@@ -19,7 +19,7 @@ use crate::workspace::write_private;
 pub const BLOCK_FILE: &str = "zzz-alustan-backend.tf.json";
 /// File, in the module folder of the image, that records the backend with which the build ran `init`.
 pub const MARKER: &str = ".terraform/alustan.json";
-/// File in which the engine stores the resolved backend.
+/// File in which `init` stores the resolved backend configuration.
 const RESOLVED: &str = ".terraform/terraform.tfstate";
 
 /// Content of [`MARKER`].
@@ -32,7 +32,7 @@ pub struct Prepared {
     pub engine: String,
 }
 
-/// Writes a `backend` block of type `kind`. With `None`, removes a block that was written before.
+/// Writes [`BLOCK_FILE`] with a `backend` block of type `kind`. With `None`, removes the file if it exists.
 pub fn write_block(directory: &Path, kind: Option<&str>) -> io::Result<()> {
     let file = directory.join(BLOCK_FILE);
     match kind {
@@ -57,7 +57,8 @@ pub fn write_config(work: &Path, inputs: &BackendInputs) -> io::Result<Option<Pa
     Ok(Some(file))
 }
 
-/// Whether the image build ran `init` for this backend. Always false for a backend that is not managed or has a partial configuration.
+/// Whether the image build ran `init` for this backend, so that the run skips `init`. Always false unless the backend is `managed`
+/// and has no partial configuration.
 pub fn is_prepared(directory: &Path, inputs: &BackendInputs) -> bool {
     let marker = fs::read(directory.join(MARKER)).ok();
     let prepared = marker.and_then(|bytes| serde_json::from_slice::<Prepared>(&bytes).ok());
@@ -65,7 +66,7 @@ pub fn is_prepared(directory: &Path, inputs: &BackendInputs) -> bool {
     same && inputs.managed.is_some() && inputs.config.is_empty() && has_resolved(directory)
 }
 
-/// Whether the engine was initialised with a backend.
+/// Whether `init` has resolved a backend in `directory`.
 pub fn has_resolved(directory: &Path) -> bool {
     directory.join(RESOLVED).exists()
 }
@@ -148,7 +149,7 @@ fn unknown(kind: &str, argument: &str) -> String {
     }
 }
 
-/// Returns advice on credentials if `message` shows that the backend could not be opened without them.
+/// Returns advice if `message` shows that the credentials of an `s3` backend or the connection string of a `pg` backend are missing.
 fn unopened(kind: &str, message: &str) -> Option<&'static str> {
     let nobody = message.contains("No valid credential sources");
     let nowhere = message.contains("connection refused");
@@ -200,7 +201,7 @@ fn without_nulls(value: &Value) -> Value {
     }
 }
 
-/// Writes a module that contains only the `backend` block of `backend`.
+/// Writes a module that contains only the `backend` block of `backend`. Used to read the previous backend in a migration.
 pub fn write_bare_module(directory: &Path, backend: &OwnBackend) -> io::Result<()> {
     fs::create_dir_all(directory)?;
     let block = json!({ "terraform": { "backend": { (&backend.kind): backend.config } } });

@@ -1,4 +1,4 @@
-//! Creates the bucket and the lock table of a state (`spec.backend.bootstrap`).
+//! Creates the S3 bucket and the DynamoDB lock table of a state (`spec.backend.bootstrap`).
 //!
 //! Runs as a separate process, so that it has exactly the environment of the engine: credentials, proxies, certificates. Never changes an
 //! existing bucket or table.
@@ -26,10 +26,10 @@ use crate::failure::chain;
 
 /// Key attribute of the lock table, as the engine expects it.
 const LOCK: &str = "LockID";
-/// Interval between status checks of a new table, and their maximum number.
+/// Interval between status checks of a new lock table. [`LOOKS`] is the maximum number of checks.
 const LOOK: Duration = Duration::from_secs(1);
 const LOOKS: u32 = 300;
-/// Region that must not be the location constraint of a bucket.
+/// Default region of S3, in which buckets are created without a location constraint.
 const FIRST_REGION: &str = "us-east-1";
 
 /// Error of a request: the operation with its object, and the cause.
@@ -105,14 +105,14 @@ async fn bucket(config: &SdkConfig, place: &Bootstrap) -> Result<(), Error> {
     let make = s3.create_bucket().bucket(name);
     match make.set_create_bucket_configuration(elsewhere).send().await {
         Ok(_) => crate::say!("created bucket {name} in {region}"),
-        // Created concurrently.
+        // Another run created the bucket concurrently.
         Err(error) if error.code() == Some("BucketAlreadyOwnedByYou") => return Ok(()),
         Err(error) => return Err(failed(&format!("create bucket {name}"))(error)),
     }
     let Err(error) = secure(&s3, place).await else {
         return Ok(());
     };
-    // Delete the bucket, so that the next attempt creates it again: the configuration of an existing bucket is never changed.
+    // Delete the new bucket, so that the next attempt creates and configures it: the runner never configures an existing bucket.
     match s3.delete_bucket().bucket(name).send().await {
         Ok(_) => Err(error),
         Err(stays) => Err(Error {
@@ -179,7 +179,7 @@ async fn secure(s3: &aws_sdk_s3::Client, place: &Bootstrap) -> Result<(), Error>
     where_possible(&what, place, done.map(drop))
 }
 
-/// Ignores the error `NotImplemented` of servers other than AWS.
+/// Ignores the error `NotImplemented` of S3-compatible servers other than AWS.
 fn where_possible<E>(
     what: &str,
     place: &Bootstrap,
@@ -250,7 +250,7 @@ async fn make_table(dynamo: &aws_sdk_dynamodb::Client, name: &str) -> Result<(),
             crate::say!("created table {name}");
             Ok(())
         }
-        // Created concurrently.
+        // Another run created the lock table concurrently.
         Err(error) if error.code() == Some("ResourceInUseException") => Ok(()),
         Err(error) => Err(failed(&what)(error)),
     }

@@ -1,5 +1,5 @@
-//! Plugin cache of the engine on the cache volume. The engine does not lock the cache, so the runner does. Processes that do not get the
-//! lock run without the cache.
+//! Plugin cache of the engine on the cache volume. The engine does not lock the cache, so the runner does. A pod that does not get the
+//! lock runs the engine without the cache.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -10,7 +10,7 @@ use crate::layout::Vars;
 pub struct Lock(#[expect(dead_code, reason = "holds the lock of the file")] File);
 
 impl Lock {
-    /// Locks the plugin cache. Returns `None` if there is no cache volume or the lock is not available.
+    /// Locks the plugin cache without waiting. Returns `None` if there is no cache volume or the lock is not available.
     pub fn try_take(cache: &Path) -> Option<Self> {
         if !cache.is_dir() {
             return None;

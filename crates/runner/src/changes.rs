@@ -47,7 +47,7 @@ struct Change {
     importing: Value,
 }
 
-/// Plan in the forms for the run report and for approval rules.
+/// Summary of a plan, for the run report and for approval rules.
 pub struct Summary {
     /// Change set for the run report.
     pub set: ChangeSet,
@@ -101,7 +101,7 @@ pub fn summary(show: &[u8], key: &[u8]) -> Result<Summary, serde_json::Error> {
     })
 }
 
-/// Converts a change to a resource for approval rules.
+/// Converts a planned change to the input of approval rules.
 fn seen(action: &str, planned: &Planned) -> approval::Resource {
     approval::Resource {
         address: planned.address.clone(),

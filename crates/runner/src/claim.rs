@@ -115,7 +115,7 @@ fn check_decision(identity: &Identity, snapshot: &Snapshot) -> Result<(), Record
     leave(identity, why).map_err(RecordError::NotOurs)
 }
 
-/// Checks that `number`, the number of the current run, is the number of the run for which the pod was created.
+/// Fails if `number`, the number of the current run, differs from the number of the run in the Job of this pod.
 fn check_number(number: i64, identity: &Identity) -> Result<(), String> {
     if number == identity.number {
         return Ok(());

@@ -17,11 +17,11 @@ use crate::redact::Redactor;
 use crate::signals::Stop;
 use crate::tail::Tail;
 
-/// Maximum size of the tail that is kept of a stream, in bytes.
+/// Maximum size of the kept tail of standard output or standard error, in bytes.
 const TAIL: usize = 64 * 1024;
-/// Interval between checks of processes that are being stopped.
+/// Interval at which the runner checks whether an interrupted command has ended.
 const TICK: Duration = Duration::from_millis(100);
-/// Time between the first signal to a command that changes nothing and SIGKILL.
+/// Time between SIGINT and SIGKILL: for [`Ending::Quick`], and for [`Ending::Persistent`] after the deadline.
 const QUICK_END: Duration = Duration::from_secs(15);
 /// Time limit for reading the remaining output of a command that has ended. A child process of the command may still run and keep the
 /// stream open.
@@ -46,7 +46,7 @@ pub enum Show {
     /// The log, redacted.
     Log,
     /// Standard output is returned to the caller, complete and unredacted. Standard error is redacted, returned to the caller and added to
-    /// the log tail, but not printed. Such a command may run in parallel with another command: stopping it does not stop the other.
+    /// the log tail, but not printed. Such a command may run in parallel with others: signals go only to its own process tree.
     Caller,
 }
 
@@ -90,7 +90,7 @@ pub struct Finished {
     pub cause: Option<Cause>,
 }
 
-/// Context of all commands of a run.
+/// Executes commands with the stop request, the redactor and the log tail of a run.
 #[derive(Clone)]
 pub struct Commands {
     /// Descendant processes of the runner.
@@ -137,8 +137,8 @@ impl Commands {
         })
     }
 
-    /// Starts the command. Retries if its file is busy: a process that another thread is starting may have inherited the file descriptor
-    /// with which the script was written.
+    /// Starts the command. Retries on `ETXTBSY`: a child process that starts concurrently may have inherited the file descriptor with which
+    /// the runner wrote the script.
     async fn start(&self, task: &Task) -> std::io::Result<Child> {
         for _ in 0..50 {
             match self.processes.start(&mut command(task)) {

@@ -33,7 +33,7 @@ impl Engine {
         Some(Self { program, opentofu })
     }
 
-    /// Returns the engine as in `spec.engine.name`.
+    /// Returns the name of the engine, as in `spec.engine.name`.
     pub fn kind(&self) -> EngineName {
         if self.opentofu {
             EngineName::Opentofu
@@ -42,7 +42,7 @@ impl Engine {
         }
     }
 
-    /// Returns the usual command name, for messages.
+    /// Returns the usual command name of the engine, for messages.
     pub fn name(&self) -> &'static str {
         if self.opentofu { "tofu" } else { "terraform" }
     }
@@ -171,8 +171,8 @@ pub fn environment(container: &Vars, layout: &Layout) -> Vars {
     set("TF_IN_AUTOMATION", "1");
     set("TF_INPUT", "0");
     set("CHECKPOINT_DISABLE", "1");
-    // The engine and its providers use a socket that only their user can open. Generating certificates at each start of each provider
-    // nearly doubles the CPU time of an apply.
+    // TLS between engine and providers is not needed: their socket is accessible only to their user. Generating certificates at each start
+    // of a provider nearly doubles the CPU time of an apply.
     if !container.contains_key(PLAIN_SOCKETS) {
         set(PLAIN_SOCKETS, "1");
     }

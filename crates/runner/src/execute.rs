@@ -57,7 +57,7 @@ impl Session {
         let result = done.as_ref().ok().copied();
         let is_done = matches!(result, Some(RunResult::Done | RunResult::NoChanges));
         if findings.moved_from.is_some() && !findings.began && !is_done {
-            // The run record keeps the previous address of the state until a run changes objects.
+            // No lineage is reported: the run record keeps the previous address of the state until a run changes objects.
             return done;
         }
         findings.lineage = self.lineage_of_ours(&state, result).await;
@@ -67,7 +67,7 @@ impl Session {
         done
     }
 
-    /// Refuses a state that was applied with another or a newer engine, unless `spec.engine.allowSwitch` is set.
+    /// Refuses a state that was applied with the other engine or a newer version, unless `spec.engine.allowSwitch` is set.
     fn refuse_engine(&self) -> Result<(), Failure> {
         let engines = self
             .inputs
@@ -89,7 +89,7 @@ impl Session {
         ))
     }
 
-    /// Executes a drift check: plans and returns whether there are changes.
+    /// Executes a drift check. Returns whether the plan has changes.
     async fn look(&self, state: &mut State, findings: &mut Findings) -> Result<RunResult, Ended> {
         if self.plan(Goal::Apply, state).await?.is_none() {
             return Ok(RunResult::NoChanges);

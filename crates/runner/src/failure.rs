@@ -175,13 +175,13 @@ const NO_BACKEND: &[&str] = &[
 /// Message for a backend type that the engine does not have (`spec.backend.type`).
 const NO_SUCH_BACKEND: &[&str] = &["unsupported backend type"];
 
-/// Message for a lock table that does not exist. It occurs together with a message in [`LOCKED`].
+/// Message for a DynamoDB lock table that does not exist. Counts only together with a message in [`LOCKED`].
 const NO_TABLE: &[&str] = &["resourcenotfoundexception"];
 
 const LOCKED: &[&str] = &[
     "error acquiring the state lock",
     "state blob is already locked",
-    // The first engine that reads a missing state creates the state, under a lock.
+    // These backends create a missing state when an engine first reads it, and lock it for that. So even a plan can fail to lock.
     "failed to lock azure state",
     "failed to lock cos state",
     "failed to lock oss state",
@@ -204,7 +204,7 @@ const MISSING_VALUE: &[&str] = &[
 ];
 
 /// Messages for invalid configuration: a retry fails as well. Ignored for [`Step::Apply`]: the plan succeeded with the same configuration,
-/// so the messages have another source.
+/// so such a message comes from elsewhere, for example from an engine in a provisioner.
 const INVALID: &[&str] = &[
     "the terraform configuration must be valid before initialization",
     "the opentofu configuration must be valid before initialization",

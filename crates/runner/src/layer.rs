@@ -35,7 +35,7 @@ pub struct Content<'a> {
     pub folder: &'a Path,
     /// Absolute path of the content in the image.
     pub target: &'a Path,
-    /// Topmost folder for which the layer has an entry: `target` or a folder above it. The base image has the folders above.
+    /// Topmost folder for which the layer has an entry: `target` or a folder above it. The base image provides its parents.
     pub made_from: &'a Path,
     /// User and group of every entry.
     pub owner: u64,
@@ -304,7 +304,7 @@ mod tests {
         (written, fs::read(file).unwrap())
     }
 
-    /// `kind mode uid mtime path -> link` of each entry, in order.
+    /// Returns `kind mode uid mtime path -> link` of each entry, in order.
     fn entries(layer: &[u8]) -> Vec<String> {
         let mut archive = tar::Archive::new(GzDecoder::new(layer));
         let entries = archive.entries().unwrap().map(|entry| {
@@ -417,7 +417,7 @@ mod tests {
         assert!(file.error.is_some());
     }
 
-    /// A process of the module can still change the folder through a file descriptor that another pod holds.
+    /// Another process replaces a folder by a symbolic link while the layer is written. The layer must not contain the target of the link.
     #[test]
     fn folder_that_becomes_a_link_is_not_followed() {
         let secret = TempDir::new().unwrap();

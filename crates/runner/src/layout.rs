@@ -20,7 +20,7 @@ pub fn process_vars() -> Vars {
 pub struct Layout {
     /// Folder with the context in the runner image.
     pub module: PathBuf,
-    /// Folder with the providers in the runner image that the base image lacks.
+    /// Folder in the runner image with the providers that the base image lacks.
     pub providers: PathBuf,
     /// Folder with the providers in the base image.
     pub base_providers: PathBuf,
@@ -69,7 +69,7 @@ impl Layout {
         self.work.join("plan.tfplan")
     }
 
-    /// Returns the path to which a script may write the outputs.
+    /// Returns the path to which a script may write the outputs (`ALUSTAN_OUTPUTS_FILE`).
     pub fn outputs_file(&self) -> PathBuf {
         self.work.join("outputs.json")
     }

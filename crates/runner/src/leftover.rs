@@ -22,7 +22,7 @@ pub const FILE: &str = "errored.tfstate";
 /// Maximum size of the compressed and encrypted state in the run report, in bytes.
 pub const LARGEST: usize = 700 * 1024;
 
-/// Cause for which a state is not kept in the run report.
+/// Error of keeping a state in the run report.
 #[derive(Debug, thiserror::Error)]
 pub enum Unkept {
     /// The state could not be read or encrypted.
@@ -43,7 +43,7 @@ impl Unkept {
     }
 }
 
-/// Cause for which an unsaved state in the run report cannot be decrypted.
+/// Error of decrypting an unsaved state in the run report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unopened {
     /// The content is damaged, or encrypted with another key.
@@ -142,8 +142,8 @@ pub fn keep(cache: &Path, state: Vec<u8>, key: &[u8]) -> io::Result<()> {
     keep_as(cache, &copy_path(cache), state, key)
 }
 
-/// Encrypts `state` and keeps it on the cache volume for inspection only: no run pushes it. Run `number` found it to be older than the
-/// state in the backend.
+/// Encrypts `state` and keeps it on the cache volume for inspection only: no run pushes it. Run `number` found that the state in the
+/// backend is newer.
 pub fn keep_old(cache: &Path, number: i64, state: Vec<u8>, key: &[u8]) -> io::Result<()> {
     let target = cache.join(format!("errored.tfstate.{number}.old"));
     keep_as(cache, &target, state, key)
@@ -205,7 +205,7 @@ mod tests {
         Record::new(secrets.clone(), identity)
     }
 
-    /// Report of a run that the pod `uid` applies, with `outputs` bytes of outputs.
+    /// Returns Secrets with the report of run 7, which pod `uid` has claimed and applies. The report has `outputs` bytes of outputs.
     fn cluster(outputs: usize) -> Arc<FakeSecrets> {
         let progress = RunProgress {
             number: 7,

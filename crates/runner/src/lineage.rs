@@ -6,11 +6,11 @@ pub use alustan_state::head::StateHead;
 /// Owner of a state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
-    /// The state has no resources and outputs. Objects that are added to it belong to this resource.
+    /// No owner: the state has no resources and no outputs. Objects that are added to it belong to this resource.
     Nobody,
     /// This resource.
     Us,
-    /// Another owner.
+    /// Another resource, or a user of the state outside of the operator.
     Others,
 }
 
@@ -35,7 +35,7 @@ pub enum Transfer {
     Copy,
     /// The new address already has the state, or a later version of it.
     Done,
-    /// There is no state.
+    /// There is no state to copy at either address.
     Nothing,
     /// The state at the old address belongs to another owner.
     NotOurs,

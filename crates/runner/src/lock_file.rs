@@ -1,7 +1,7 @@
 //! Removal of the provider checksums from the dependency lock file, if the image contains the providers.
 //!
-//! With checksums, each command of the engine reads every provider to verify it: half a gigabyte for the largest ones, three times in an
-//! apply. `init` verified the providers when the image was built, and the image is referenced by digest.
+//! With checksums, each command of the engine reads every provider to verify it, three times in an apply. The largest providers have half
+//! a gigabyte. `init` verified the providers when the image was built, and pods reference the image by digest.
 
 use std::fs;
 use std::io;
@@ -73,7 +73,7 @@ provider "registry.terraform.io/hashicorp/null" {
 }
 "#;
 
-    /// Module that uses a package in `home`, and the layout of its image.
+    /// Creates a module with a link to a provider package in the folder `home`. Returns the module and its layout.
     fn module(root: &Path, home: &str) -> (PathBuf, Layout) {
         let package = "registry.terraform.io/hashicorp/null/3.2.0/linux_amd64";
         let real = root.join(home).join(package);

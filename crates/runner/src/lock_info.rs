@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use alustan_api::run::StateLock;
 use k8s_openapi::jiff::Timestamp;
 
-/// Maximum length of a host name (<https://man7.org/linux/man-pages/man7/hostname.7.html>). Kubelet cuts the name of a pod to it.
+/// Maximum length of a host name (<https://man7.org/linux/man-pages/man7/hostname.7.html>). The kubelet truncates longer pod names to it.
 const LONGEST_HOST: usize = 63;
 
 /// Labels of the parts of a lock in the output of the engine.
@@ -14,7 +14,7 @@ const PARTS: [&str; 4] = ["ID", "Operation", "Who", "Created"];
 /// Number of lines after `Lock Info:` that may contain parts of the lock.
 const LINES: usize = 10;
 
-/// Parses the lock in the engine output `said`. A wrapper of the engine may have added a prefix to each line.
+/// Parses the lock in the engine output `said`. Accepts a prefix on each line, which a wrapper of the engine may add.
 pub fn read(said: &str) -> Option<StateLock> {
     let mut lines = said.lines().skip_while(|line| !line.contains("Lock Info:"));
     lines.next()?;
@@ -39,7 +39,7 @@ fn part(line: &str, name: &str) -> Option<String> {
     (whole && !value.is_empty()).then(|| value.to_owned())
 }
 
-/// Parses a time in the format of Go: `2026-11-21 18:41:09.705582698 +0000 UTC`.
+/// Parses a time in the default format of Go: `2026-11-21 18:41:09.705582698 +0000 UTC`.
 fn time(text: &str) -> Option<Timestamp> {
     let words: Vec<&str> = text.split_whitespace().take(3).collect();
     Timestamp::strptime("%Y-%m-%d %H:%M:%S%.f %z", words.join(" ")).ok()

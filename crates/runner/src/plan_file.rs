@@ -11,7 +11,7 @@ use crate::seal::Seal;
 
 /// Number of plans that are kept.
 const KEPT: usize = 2;
-/// Name of the state in a plan file, which is a zip archive.
+/// Name of the zip entry of a plan file that contains the state.
 const STATE: &str = "tfstate";
 
 /// Encrypts the plan in `file` and stores it as the plan of run `number`.

@@ -27,7 +27,7 @@ pub struct Plan<'a> {
     pub state: &'a StateHead,
     /// Number of the last run that started to change objects.
     pub begun: i64,
-    /// Time of the restore of the resource from a backup. After a restore, the same value of `begun` occurs again.
+    /// Time at which the resource was restored from a backup. It makes ids unique, although `begun` repeats earlier values after a restore.
     pub restored: Option<Timestamp>,
 }
 

@@ -44,7 +44,7 @@ fn may_pass(error: &StoreError) -> bool {
     error.is_passing() || matches!(error, StoreError::Conflict(_))
 }
 
-/// Returns the text; if it is too long, its beginning with a note.
+/// Returns `text`. If it exceeds [`LARGEST`] bytes, returns its beginning and a note about the truncation.
 fn shortened(text: &str) -> String {
     if text.len() <= LARGEST {
         return text.to_owned();

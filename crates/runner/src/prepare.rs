@@ -1,5 +1,5 @@
-//! Part of a build that the runner executes: converts the context artifact to the folders that become layers of the runner image. With
-//! builder kind Append, it also creates and pushes the image.
+//! Steps of a build that the runner executes: they convert the context artifact to the folders that become layers of the runner image. With
+//! builder kind Append, the runner also creates and pushes the image.
 //!
 //! Runs unprivileged in the base image. The containers of [`pull`] and [`build`] have the registry credentials, so they must not execute files
 //! from the git repository. [`prepare`] executes `init`, which evaluates the module and may execute programs; its container has the git
@@ -55,7 +55,7 @@ use request::ModuleRequest;
 /// Time limit of an engine command, including downloads of providers and modules.
 const PATIENCE: Duration = Duration::from_mins(30);
 
-/// Message of a preparation that was requested to stop.
+/// Failure message of `prepare` after a stop request.
 const INTERRUPTED: &str = "init was interrupted";
 /// Time limit for killing the processes that `init` left behind.
 const LAST_PROCESS: Duration = Duration::from_secs(10);
@@ -68,7 +68,7 @@ pub async fn pull(layout: &Layout, vars: &Vars) -> ExitCode {
 }
 
 /// Prepares the context for the builder: executes `init` and collects the providers. Writes a failure to the termination message. With
-/// builder kind Append, waits until [`build`] has unpacked the context, and sends it the result.
+/// builder kind Append, waits until [`build`] has unpacked the context, and sends the result to [`build`].
 pub async fn prepare(layout: &Layout, vars: &Vars, commands: Commands) -> ExitCode {
     let commands = Commands {
         redactor: redactor(vars),
@@ -82,8 +82,8 @@ pub async fn prepare(layout: &Layout, vars: &Vars, commands: Commands) -> ExitCo
     ended(layout, prepared)
 }
 
-/// Prepares the context that the container `build` unpacks, and sends it the result. Stops if that container ends, which then reports the
-/// failure of the build.
+/// Prepares the context that the container `build` unpacks, and sends the result to `build`. Stops without a failure if `build` ends first,
+/// because `build` then reports the failure.
 async fn prepare_for_builder(
     layout: &Layout,
     vars: &Vars,
@@ -108,8 +108,8 @@ async fn prepare_for_builder(
     prepared
 }
 
-/// Pulls the context, appends it to the base image once it is prepared, and pushes the result. The termination message contains the digest
-/// of the image, or the failure, also that of [`prepare`].
+/// Pulls the context, waits until [`prepare`] has prepared it, appends it to the base image and pushes the image. Writes the digest of the
+/// image to the termination message, or the failure of either step.
 pub async fn build(layout: &Layout, vars: &Vars) -> ExitCode {
     let built = try_build(layout, vars).await;
     ended(layout, redacted(&redactor(vars), built))
@@ -156,7 +156,7 @@ async fn try_build(layout: &Layout, vars: &Vars) -> Result<(), Failure> {
     unpack_context(layout, vars, &request?, &context)?;
     builder.prepared().await?;
     let digest = image.push(layout, vars).await?;
-    // Informational; the operator reads the digest from the registry.
+    // For users only: the operator reads the digest from the registry.
     let _ = fs::write(&layout.termination_log, digest.as_str());
     Ok(())
 }
@@ -178,7 +178,7 @@ async fn try_prepare(layout: &Layout, vars: &Vars, commands: &Commands) -> Resul
     let access = credentials.open(&environment)?;
     environment.extend(access.iter().flat_map(|it| it.environment().clone()));
     let initialised = initialise(layout, commands, environment, &request, &directory).await;
-    // A process of the module could change what is checked and copied from here on.
+    // Processes that `init` left behind could change the files while the next steps check and copy them.
     if !commands.processes.end_all(LAST_PROCESS).await {
         let message = "failed to kill the processes that init left behind";
         return Err(world(Reason::PrepareFailed, message));

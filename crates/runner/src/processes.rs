@@ -1,4 +1,4 @@
-//! Descendant processes of the runner: its children, the engines, and orphans, whose parent is the runner.
+//! Descendant processes of the runner: its children, their engine processes, and orphaned processes, which the runner adopts as subreaper.
 
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet};
@@ -37,7 +37,7 @@ struct Known {
     interrupted: BTreeSet<(i32, u64)>,
 }
 
-/// Descendants of this process.
+/// Descendant processes of the runner: starts, interrupts, kills and reaps them.
 #[derive(Default)]
 pub struct Processes {
     known: Mutex<Known>,
@@ -62,7 +62,7 @@ impl Processes {
         Ok(child)
     }
 
-    /// Ends the exception of process `pid` from [`Self::reap`], after the caller has waited for the process.
+    /// Lets [`Self::reap`] reap `pid` again. Called after the caller has waited for the process, because the kernel may reuse the pid.
     pub fn forget(&self, pid: Option<u32>) {
         if let Some(pid) = pid.and_then(|pid| i32::try_from(pid).ok()) {
             self.known().own.remove(&pid);
@@ -112,8 +112,8 @@ impl Processes {
         }
     }
 
-    /// Kills all descendants and waits until they have ended, at most for `patience`. Commands must have ended before. Returns whether this
-    /// process has no child left: orphans become its children, so it has no descendant then.
+    /// Kills all descendants and waits until they have ended, at most for `patience`. Commands must have ended before. Returns whether the
+    /// runner has no child left. It then has no descendant either, because orphans become its children.
     pub async fn end_all(&self, patience: Duration) -> bool {
         let end = Instant::now() + patience;
         loop {

@@ -96,7 +96,7 @@ pub enum RecordError {
     NotOurs(String),
 }
 
-/// Result of the closure of an update: whether the run report is written.
+/// Result of the closure that is passed to [`Record::update`]: whether to write the run report.
 pub enum Update<T> {
     /// Writes nothing. The update returns the value.
     Keep(T),
@@ -109,7 +109,7 @@ pub enum Update<T> {
 pub struct Record {
     secrets: Arc<dyn Secrets>,
     identity: Identity,
-    /// Secret of the run report after the last successful write of this process, for the next update.
+    /// Run report after the last successful write of this process. The next update uses it instead of a read.
     written: Arc<Mutex<Option<Snapshot>>>,
 }
 
@@ -177,8 +177,8 @@ impl Record {
     where
         F: FnMut(&mut RunProgress, &Snapshot) -> Result<Update<T>, RecordError>,
     {
-        // If the last written content is outdated, the API server responds with a conflict. Without a write, outdated content would not be
-        // detected, so the Secret is read in that case.
+        // Applies the change to the last written content without a read. A write of outdated content fails with a conflict. If `change`
+        // writes nothing, outdated content would not be detected, so the Secret is read first.
         if let Some(snapshot) = self.take_written() {
             let mut progress = parse(&self.identity.report(), &snapshot, key::PROGRESS)?;
             if let Ok(Update::Write(value, changes)) = change(&mut progress, &snapshot) {
@@ -254,7 +254,7 @@ impl Record {
         )))
     }
 
-    /// Requests `wanted` slots for the state in the run report. Returns the slots that exist according to the run record.
+    /// Requests in the run report that the operator creates slots, `wanted` in total. Returns the slots in the run record.
     pub async fn ask_for_slots(&self, wanted: u32) -> Result<Vec<String>, RecordError> {
         let patience = Patience::lasting(LOCK_PATIENCE);
         self.update_ours(patience, |progress, _| {
@@ -271,7 +271,7 @@ impl Record {
         Ok(managed.map(|managed| managed.slots).unwrap_or_default())
     }
 
-    /// Writes `lock` to the run report as the lock of the state. Replaces an existing lock only if its id is `before`, which is a lock of
+    /// Writes `lock` to the run report as the lock of the state. Replaces an existing lock only if its id is `before`, an earlier lock of
     /// this run. Returns the lock that blocks the request, if any.
     pub async fn lock(
         &self,

@@ -112,7 +112,7 @@ impl Redactor {
             .map_or(&[], Vec::as_slice)
     }
 
-    /// Returns the length of the longest secret at the start of `rest`, or 0. `first`: first byte of `rest`.
+    /// Returns the length of the longest secret with which `rest` begins, in bytes; 0 if there is none. `first`: first byte of `rest`.
     fn longest_at(&self, first: u8, rest: &[u8]) -> usize {
         let whole = self
             .starting_with(first)
@@ -129,7 +129,7 @@ impl Redactor {
     }
 }
 
-/// Returns every form in which `value` is likely to be printed.
+/// Returns the forms of `value` that commands are likely to print.
 fn shapes(value: &str) -> Vec<String> {
     let value = value.trim();
     if value.len() < SHORTEST {
@@ -144,7 +144,7 @@ fn shapes(value: &str) -> Vec<String> {
             .map(str::to_owned),
     );
     let json = in_json(value);
-    // JSON escapes of Go, and therefore of the engine.
+    // The JSON encoder of Go, and so the engine, also escapes these characters.
     let go = json
         .replace('<', "\\u003c")
         .replace('>', "\\u003e")
@@ -303,7 +303,7 @@ mod tests {
             let encoded = STANDARD.encode(format!("{before}correct horse and more"));
             let masked = redactor.text(&encoded);
             let (left, right) = masked.split_once(MASK).unwrap();
-            // A character that the value shares with a neighbour remains.
+            // A base64 character that also encodes bits of a neighbouring byte is not masked.
             let of_neighbours =
                 before.len().div_ceil(3) * 4 + " and more".len().div_ceil(3) * 4 + 4;
             assert!(left.len() + right.len() <= of_neighbours, "{masked}");

@@ -23,7 +23,7 @@ pub struct Closing<'a> {
     pub outputs: Option<&'a Outputs>,
     /// Id of the lock to release.
     pub unlock: Option<&'a str>,
-    /// Run record at the time of the claim, if the run started to change objects and the engine then refused to start. The run has changed
+    /// Run record at the time of the claim, if the run reported the start of changes but the engine refused to start. The run has changed
     /// nothing, so an approval remains valid.
     pub refused: Option<&'a RunRecord>,
     /// Whether the resource has no state. A state that appears later belongs to another owner.
@@ -110,8 +110,8 @@ fn changes(report: &RunReport, outputs: Option<&Outputs>) -> Changes {
     changes
 }
 
-/// Removes logs of earlier runs if the outputs need their space. If that is not sufficient, removes an unsaved state, which is older than
-/// the state in the backend.
+/// Removes the logs of earlier runs if the outputs need their space. If that is not sufficient, also removes an unsaved state: it is older
+/// than the state in the backend.
 fn make_room(snapshot: &Snapshot, changes: &mut Changes) {
     if changes.contains_key(key::OUTPUTS) && snapshot.size_with(changes) > LARGEST {
         tail::remove_all(snapshot, changes);
@@ -134,7 +134,7 @@ fn as_cancelled(report: &RunReport) -> RunReport {
     }
 }
 
-/// Writes the copy of the report for users to the termination message at `path`. Nothing depends on it, so errors are ignored.
+/// Writes a copy of the report to the termination message at `path`, for users. The operator does not read it, so errors are ignored.
 pub fn write_message(path: &Path, report: &RunReport) {
     let mut report = report.clone();
     while size(&report) > LARGEST_MESSAGE && shrink(&mut report) {}

@@ -1,4 +1,5 @@
-//! Unsaved states: this run keeps the state before it writes the report, and the next run pushes it to the backend.
+//! Unsaved states: the run keeps the state in the run report or on the cache volume, and pushes it again. If that fails, the next run
+//! pushes it.
 
 use std::fs;
 use std::path::Path;
@@ -32,7 +33,7 @@ enum Place {
 }
 
 impl Session {
-    /// Saves the state that the engine could not save. Returns `result` unchanged on success, otherwise a failure with the location of the
+    /// Saves a state that the engine failed to save. Returns `result` unchanged on success, otherwise a failure with the location of the
     /// state.
     pub(crate) async fn rescue_state(
         &self,
@@ -185,8 +186,8 @@ impl Session {
         }
     }
 
-    /// Keeps an unsaved state for inspection if the state in the backend is newer: on the cache volume if that outlives the pod, otherwise
-    /// in the run report, until the outputs need the space.
+    /// Keeps an unsaved state for inspection if the state in the backend is newer: on the cache volume if the volume outlives the pod,
+    /// otherwise in the run report until the outputs need the space.
     async fn put_aside(&self, place: Place, state: Vec<u8>) -> Result<(), RecordError> {
         let cache = &self.layout.cache;
         if matches!(place, Place::Report) && !self.layout.cache_kept {

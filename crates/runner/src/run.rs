@@ -34,12 +34,12 @@ pub struct Context {
     pub vars: Vars,
     /// Access to the Secrets of the run.
     pub secrets: Arc<dyn Secrets>,
-    /// Context of the commands of the run.
+    /// Executes the commands of the run.
     pub commands: Commands,
 }
 
-/// Executes the run from claim to report. The exit code is 0 unless the run failed or could not be claimed. It is also 0 if the run
-/// belongs to another pod.
+/// Executes the run from claim to report. Returns exit code 0 if the run did not fail, or if this pod must not execute it
+/// ([`RecordError::NotOurs`]). Returns 1 if the run failed, or if the pod could not claim it or record its report.
 pub async fn run(context: Context) -> ExitCode {
     let (began, started_at) = (Instant::now(), Timestamp::now());
     let record = Record::new(context.secrets.clone(), context.identity.clone());

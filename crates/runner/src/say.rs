@@ -1,4 +1,4 @@
-//! Log lines of the runner: plain text on standard error, prefixed with its name.
+//! Log lines of the runner: plain text on standard error, with the prefix `alustan: `.
 
 use std::io::Write;
 use std::sync::LazyLock;
@@ -22,7 +22,7 @@ pub fn line(text: &str) {
     }
 }
 
-/// Writes formatted text to the log.
+/// Writes text to the log of the runner. Takes the arguments of [`format!`].
 #[macro_export]
 macro_rules! say {
     ($($part:tt)*) => { $crate::say::line(&format!($($part)*)) };

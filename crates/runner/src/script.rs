@@ -8,7 +8,7 @@ use alustan_api::run::ScriptTexts;
 
 use crate::workspace::write_private;
 
-/// Script that is written to a file, with the command that executes it.
+/// Command that executes a script of the user, which is written to a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Script {
     /// Program to start: the script itself, or the shell.

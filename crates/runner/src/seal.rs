@@ -6,7 +6,7 @@ use ring::rand::{SecureRandom, SystemRandom};
 
 const MAGIC: &[u8] = b"ALUSTAN1";
 
-/// Encrypts and decrypts data of one purpose.
+/// Encrypts and decrypts data of one purpose, for example plans.
 pub struct Seal {
     key: LessSafeKey,
 }

@@ -21,7 +21,7 @@ use crate::variables::{self, Declared};
 /// Words that are not masked, even if a Secret contains them.
 const PLAIN: &[&str] = &["true", "false", "null", "none"];
 
-/// Minimum length of a user name in a URL without a password, in bytes, from which it counts as a token.
+/// Minimum length of the user name in a URL without a password, in bytes, to count as a token and be masked.
 const SHORTEST_TOKEN: usize = 8;
 
 /// Returns all known secret values: credentials of the backend and of the pod, the password of the state server, and the values of
@@ -48,7 +48,7 @@ pub fn of_run(
     secrets
 }
 
-/// Returns the likely secret values in the backend block of the module.
+/// Returns the values in the backend block of the module that are likely to be secret.
 pub fn of_own_backend(backend: &OwnBackend) -> Vec<String> {
     let fields = backend.config.iter();
     fields

@@ -63,7 +63,7 @@ pub struct Parts {
     pub secrets: Arc<dyn Secrets>,
     /// Run record and run report of the run.
     pub record: Record,
-    /// Context of the commands of the run.
+    /// Executes the commands of the run.
     pub commands: Commands,
     /// Start time of the runner.
     pub started: Instant,
@@ -87,7 +87,7 @@ pub struct Session {
     pub leftover: Option<Vec<u8>>,
     /// Working directory: the folder of the module in the writable copy of the context.
     pub directory: PathBuf,
-    /// Context of the commands of the run.
+    /// Executes the commands of the run.
     pub commands: Commands,
     /// State server, if the backend is managed.
     pub server: Option<StateServer>,
@@ -97,16 +97,16 @@ pub struct Session {
     pub told_engine: Option<alustan_api::Engine>,
     engine: Engine,
     environment: Vars,
-    /// Environment without the variables of the backend and of the state server.
+    /// Environment of the engine without the variables of the backend and of the state server.
     bare_environment: Vars,
     script_environment: Vars,
     backend_config: Option<PathBuf>,
     started: Instant,
     /// Variables of the resource that the module does not declare.
     pub(crate) undeclared: Vec<Undeclared>,
-    /// Last lock that blocked a command, if the backend is not managed.
+    /// Last lock of another client that blocked a command, if the backend is not managed.
     lock_seen: Mutex<Option<StateLock>>,
-    /// Whether the last failed command failed because the engine refused to start.
+    /// Whether the last failed command failed because the engine refused to start, see [`is_refused`](crate::failure::is_refused).
     refused: AtomicBool,
     took: Mutex<StepTimes>,
     _cache_lock: Option<cache::Lock>,
@@ -233,7 +233,7 @@ impl Session {
         Ok(())
     }
 
-    /// Whether the run destroys all objects, or plans to destroy them.
+    /// Whether the run is a destroy, or a plan of a destroy.
     pub(crate) fn destroys(&self) -> bool {
         let kind = self.claimed.run.as_ref().map(|run| run.kind);
         self.inputs.approval.destroy || kind == Some(RunKind::Destroy)
@@ -255,8 +255,8 @@ impl Session {
         }
     }
 
-    /// Whether the module has configuration files. With `scripts.apply`, the files of a wrapper count, because the wrapper generates
-    /// configuration files.
+    /// Whether the module has configuration files. With `scripts.apply`, files of a wrapper such as `terragrunt.hcl` also count, because
+    /// the wrapper generates configuration files.
     fn has_configuration(&self) -> io::Result<bool> {
         let opentofu = self.engine.kind() == EngineName::Opentofu;
         let ours = [backend::BLOCK_FILE];
@@ -268,8 +268,9 @@ impl Session {
     }
 
     /// Whether the module may lack configuration files, because scripts read the configuration from another location. With `scripts.plan`,
-    /// the plan is evaluated before apply. With `scripts.apply` alone there is no plan, and an apply would destroy all objects if the
-    /// configuration was lost after the last apply.
+    /// the result is true, because the plan is evaluated before apply. With `scripts.apply` alone there is no plan: if the configuration
+    /// was lost after an earlier apply, the next apply would destroy all objects. The result is then false, unless no run has changed
+    /// objects yet, or the removal of all objects needs no approval.
     fn may_lack_configuration(&self) -> bool {
         if self.makes_plans() {
             return self.scripts.plan.is_some();
@@ -383,7 +384,8 @@ impl Session {
         self.run_freed(step, run, good).await
     }
 
-    /// Executes a command with `run`. Executes it again if a lock blocked the command and was then released.
+    /// Executes a command with `run`. If a lock blocks the command and may be released (rule 9), releases the lock and executes the command
+    /// again.
     async fn run_freed<F>(
         &self,
         step: Step,
@@ -427,8 +429,8 @@ impl Session {
         *self.took.lock()
     }
 
-    /// Replaces the message of a failure because of a locked managed state by one with the lock that blocks the run. The message of the
-    /// engine contains the requested lock.
+    /// Replaces the message of a failure with reason `StateLocked`, if the state is managed. The new message names the lock that blocks the
+    /// run. The message of the engine names the lock that the engine requested.
     fn with_holder(&self, failure: Failure) -> Failure {
         let other = self.server.as_ref().and_then(StateServer::lock_of_others);
         match other {
@@ -450,7 +452,7 @@ impl Session {
         }
     }
 
-    /// Returns the id of the lock of this run in the run report, if no engine process is running.
+    /// Returns the id of the lock of this run in the run report, if no engine process is running. The report then releases the lock.
     pub fn abandoned_lock(&self) -> Option<String> {
         let lives = self.commands.processes.engine_lives(Scope::Everything);
         self.server

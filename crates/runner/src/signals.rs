@@ -15,7 +15,7 @@ pub struct Stop {
 }
 
 impl Stop {
-    /// Creates the sender of a stop request, and its receiver.
+    /// Creates a stop request and its sender. The sender sends the time of the request.
     pub fn channel() -> (watch::Sender<Option<Instant>>, Self) {
         let (sender, asked) = watch::channel(None);
         (sender, Self { asked })
@@ -49,8 +49,8 @@ pub fn listen() -> std::io::Result<Stop> {
     Ok(stop)
 }
 
-/// Reaps orphans whenever a child process ends. A child that was not started by [`Processes::start`] counts as an orphan, so other code
-/// cannot wait for its own children.
+/// Reaps orphans whenever a child process ends. A child that was not started by [`Processes::start`] counts as an orphan and is reaped, so
+/// other code must not start children that it waits for.
 pub fn reap_orphans(processes: Arc<Processes>) -> std::io::Result<()> {
     tokio::spawn(reap_on(signal(SignalKind::child())?, processes));
     Ok(())

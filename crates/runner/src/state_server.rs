@@ -25,7 +25,7 @@ use locks::Locks;
 
 /// User name with which the engine authenticates.
 const USER: &str = "alustan";
-/// Maximum wait for slots that the operator creates, and interval between requests.
+/// Maximum wait for slots that the operator creates. [`SLOTS_PAUSE`] is the interval between checks for them.
 const SLOTS_PATIENCE: Duration = Duration::from_mins(1);
 const SLOTS_PAUSE: Duration = Duration::from_millis(500);
 
@@ -77,12 +77,12 @@ impl StateServer {
             ("TF_HTTP_UNLOCK_METHOD".to_owned(), "UNLOCK".to_owned()),
             ("TF_HTTP_USERNAME".to_owned(), USER.to_owned()),
             ("TF_HTTP_PASSWORD".to_owned(), self.password.clone()),
-            // The server itself retries requests to the API server.
+            // The state server itself retries requests to the API server.
             ("TF_HTTP_RETRY_MAX".to_owned(), "0".to_owned()),
         ])
     }
 
-    /// Returns the served state.
+    /// Returns the store of the served state.
     pub fn store(&self) -> &StateStore {
         &self.context.store
     }
@@ -97,7 +97,7 @@ impl StateServer {
         self.context.locks.recorded()
     }
 
-    /// Returns the last lock that blocked a request.
+    /// Returns the last lock of another holder that blocked a lock request of the engine.
     pub fn lock_of_others(&self) -> Option<StateLock> {
         self.context.locks.in_the_way()
     }
@@ -137,7 +137,7 @@ fn written(what: &str, result: Result<(), StateError>) -> Response {
     }
 }
 
-/// Logs the error: the engine shows only the HTTP status.
+/// Logs `error` and returns it as a response. The engine shows only the HTTP status.
 fn refused(what: &str, error: &StateError) -> Response {
     crate::say!("the state was not {what}: {error}");
     let status = match error {

@@ -32,7 +32,7 @@ impl Tail {
         kept.drain(..much);
     }
 
-    /// Returns the tail without colours, compressed; `None` without output. Starts with a complete line.
+    /// Returns the tail as gzip, without colours and from the start of a line; `None` without output.
     pub fn packed(&self) -> Option<Vec<u8>> {
         let mut kept = self.0.lock();
         let mut text = &*kept.make_contiguous();

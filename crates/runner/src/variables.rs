@@ -212,7 +212,7 @@ pub fn with_fields(error: &str, own: &BTreeSet<String>) -> String {
     text.join("\n")
 }
 
-/// Formats values as JSON with each value on separate lines: an error of the engine quotes the lines of the value.
+/// Formats values as JSON with each value on its own lines, so that lines that the engine quotes in an error contain no other value.
 pub fn to_text(values: &Values) -> Vec<u8> {
     serde_json::to_vec_pretty(values).unwrap_or_default()
 }
@@ -245,13 +245,13 @@ pub fn environment(values: &Values) -> Vars {
             environment.insert(format!("TF_VAR_{name}"), text);
         }
     }
-    // Values that an environment variable cannot contain reach the engine only in the tfvars file.
+    // The tfvars file passes values that are too long for an environment variable or contain NUL.
     environment.retain(|_, text| text.len() <= LONGEST && !text.contains('\0'));
     environment
 }
 
-/// Returns the environment variables of Secrets that no longer exist, as kubelet would set them in the container. Omits the variables of
-/// the runner (`ALUSTAN_…`).
+/// Selects the variables in `environment` that the kubelet would set in the container. `environment` is from the pin: a destroy uses it for
+/// Secrets that no longer exist. Omits the variables of the runner (`ALUSTAN_…`).
 pub fn given(environment: &Vars) -> Vars {
     let fits = |name: &str, text: &str| {
         let name = is_environment_name(name) && !name.starts_with("ALUSTAN_");
@@ -275,7 +275,7 @@ fn is_environment_name(name: &str) -> bool {
     !name.is_empty() && !name.contains(['=', '\0'])
 }
 
-/// Whether `name` is a shell identifier and not reserved, so that it may be set without the prefix `TF_VAR_`.
+/// Whether the environment variable `name` may be set without the prefix `TF_VAR_`: it is a shell identifier and not reserved.
 pub fn may_stand_bare(name: &str) -> bool {
     is_identifier(name)
         && !RESERVED.contains(&name)
@@ -327,7 +327,7 @@ fn collect_parsed(expression: &Expression, texts: &mut Vec<String>) {
         Expression::Object(fields) => fields
             .iter()
             .for_each(|(_, field)| collect_parsed(field.expr(), texts)),
-        // The parser also returns a template for escapes such as `$${`.
+        // The parser returns a template also for a string with escapes such as `$${`.
         Expression::StringTemplate(text) => texts.push(text.to_string()),
         _ => {}
     }

@@ -21,13 +21,13 @@ use crate::plan_text;
 use crate::session::{Session, stopped};
 use crate::workspace::write_private;
 
-/// Reason for approval: the plan is for a state that the resource adopts.
+/// Reason for which a plan needs approval: the resource adopts its state.
 const TAKEN_OVER: &str = "the plan adopts a state that this resource did not create";
 
-/// Reason for approval: the plan removes every managed object.
+/// Reason for which a plan needs approval: it removes every managed object.
 const EMPTIES: &str = "the plan removes every managed object of the state (spec.approval.emptying)";
 
-/// Reason for approval: the plan cannot be evaluated.
+/// Reason for which a plan needs approval: the engine cannot read it, so its changes are unknown.
 const UNREADABLE: &str = "the plan of scripts.plan cannot be read, so it may remove every managed object of the state \
                           (spec.approval.emptying)";
 
@@ -43,7 +43,7 @@ impl Session {
         asked || !approval.rules.is_empty() || state.is_taken_over()
     }
 
-    /// Plans, and requests approval of the changes.
+    /// Creates a plan, and requests its approval if it has changes.
     pub(super) async fn plan_for_people(
         &self,
         goal: Goal,

@@ -75,8 +75,8 @@ impl Session {
         Ok(())
     }
 
-    /// Returns the lock of a managed state to reserve for the next engine process. Returns `None` with scripts: they start engine
-    /// processes at any time or never, so these processes lock the state themselves.
+    /// Returns the lock of a managed state, which the runner reserves for the next engine process. Returns `None` with scripts: it is
+    /// unknown when they start engine processes, so these processes lock the state themselves.
     fn lock_to_reserve(&self) -> Option<StateLock> {
         let identity = self.record.identity();
         let lock = || StateLock {

@@ -76,12 +76,12 @@ impl Session {
         }
     }
 
-    /// Pushes `state`, whose head is `there`, to the current backend. `here` is the head of the state in the current backend: an older
-    /// version or no state. The serial is kept, so that it shows which version is newer if this run ends before the run record contains
-    /// the new address.
+    /// Pushes `state`, with head `there`, to the current backend. `here` is the head of the state in the current backend: an older version
+    /// or no state. The copy has the serial of the original. If this run ends before the run record contains the new address, the serials
+    /// show which state is newer.
     async fn copy(&self, state: &[u8], there: &StateHead, here: &StateHead) -> Result<(), Failure> {
-        // On a push to an address without a state, engines assign a new lineage, regardless of the pushed state. So a state without
-        // resources is pushed first. If this run ends before the second push, that empty state belongs to no resource.
+        // On a push to an address without a state, engines replace the lineage of the pushed state. So a state without resources is pushed
+        // first. If this run ends before the second push, that empty state belongs to no resource.
         if here.lineage.is_none() {
             let seed = json!({"version": 4, "serial": 0, "lineage": there.lineage,
                 "outputs": {}, "resources": []});
@@ -140,8 +140,8 @@ impl Session {
             .flatten()
     }
 
-    /// Whether the run record contains another address of the state than the current one, and the state at the current address is missing
-    /// or empty: it has no resources and outputs, and another lineage.
+    /// Whether the backend changed without a migration: the address in the run record differs from the current address, and the state at
+    /// the current address has another lineage, no resources and no outputs.
     pub(super) fn has_left(&self, head: &StateHead) -> bool {
         let Lineage::Of(ours) = &self.claimed.lineage else {
             return false;

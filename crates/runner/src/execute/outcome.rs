@@ -53,11 +53,12 @@ pub(crate) struct Findings {
     pub(crate) lineage: Option<String>,
     /// Whether the run started to change objects.
     pub(crate) began: bool,
-    /// Run record at the time of the claim, if the run started to change objects and the engine then refused to start.
+    /// Run record at the time of the claim, if the run reported the start of changes but the engine refused to start. The run report then
+    /// gets lineage and address of the state from this record.
     pub(crate) refused: Option<RunRecord>,
     /// Whether the resource has no state.
     pub(crate) stateless: bool,
-    /// Lock of the state that another client holds and that blocked the run.
+    /// State lock of another client that blocked the run.
     pub(crate) lock: Option<StateLock>,
     pub(crate) outputs: Option<Outputs>,
     pub(crate) state_address: Option<String>,

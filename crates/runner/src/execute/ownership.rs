@@ -43,7 +43,7 @@ impl Session {
     }
 
     fn state_of(&self, head: StateHead) -> Result<State, Failure> {
-        // Only this resource can access a managed state.
+        // Only this resource writes its managed state, so a state without a recorded lineage is its own.
         let proven = self.inputs.applied_before || self.server.is_some();
         let owner = owner(&self.claimed.lineage, proven, &head);
         if owner == Owner::Nobody && self.has_left(&head) {
@@ -98,7 +98,7 @@ impl Session {
 
     async fn pull_if_possible(&self) -> Result<Option<StateHead>, Failure> {
         match self.pull().await {
-            // The state of a script may be in a location that the engine cannot read.
+            // `scripts.init` may configure a location of the state that the engine cannot read. The run continues without the owner.
             Err(failure) if self.scripts.init.is_some() => {
                 crate::say!(
                     "cannot determine the owner of the state: {}",
@@ -177,8 +177,8 @@ impl Session {
         }
     }
 
-    /// Determines the lineage of a state that belongs to the resource, but whose lineage is not recorded yet ([`Lineage::New`]). Without
-    /// the lineage, a state that another owner creates later could be mistaken for it.
+    /// Determines the lineage of a state that belongs to the resource, but whose lineage is not recorded yet ([`Lineage::New`]). While the
+    /// lineage is unknown, a state that another owner creates later would count as the state of this resource.
     pub(super) async fn look_at_what_was_made(&self, state: &State, findings: &mut Findings) {
         let began = findings.began;
         let noted = if began {

@@ -154,7 +154,7 @@ const DENIED: &str = "
 Error: creating S3 Bucket (b): operation error S3: CreateBucket, https response error StatusCode: 403, RequestID: 1, api error AccessDenied: Access Denied
 ";
 
-/// Together with another provider, whose registry is temporarily unavailable.
+/// One provider does not exist, and the registry of another one is unavailable. The missing provider determines the failure class.
 const NO_SUCH_PROVIDER: &str = "
 Error: Failed to query available provider packages
 

@@ -15,7 +15,7 @@ use crate::failure::{module, user, world};
 use crate::layer::{self, Content, LayerError};
 use crate::layout::{Layout, Vars};
 
-/// Topmost folder for which each layer has an entry. Base images have the folder above it.
+/// Topmost folder for which each layer has an entry.
 const MADE: &str = "/alustan";
 
 /// Image to build, from the environment.

@@ -1,5 +1,5 @@
-//! First step of a build: pulls the context, and writes the files for the builder that the module must not change. The container must not
-//! execute files from the git repository, because it has the registry credentials.
+//! First step of a build: pulls the context, and writes the files for the builder that the module must not change. The container of this
+//! step has the registry credentials, so it must not execute files from the git repository.
 
 use alustan_api::Reason;
 use alustan_api::report::Failure;

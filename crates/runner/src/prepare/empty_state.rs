@@ -1,4 +1,4 @@
-//! State server that serves no state, for `init` in a build. The engine queries it once, and stores no content from it.
+//! HTTP server that answers each state request with 204 (no state), for `init` in a build. The build needs no managed state.
 
 use std::net::Ipv4Addr;
 

@@ -15,9 +15,9 @@ use crate::layout::Vars;
 
 /// Environment variable with CA certificates (PEM) from `spec.gitRepo`.
 pub(super) const BUNDLE: &str = "ALUSTAN_GIT_CA_BUNDLE";
-/// Placeholder for the URL of the git repository, which is not set without credentials.
+/// Placeholder for the URL of the git repository. The operator sets no URL if the repository has no credentials.
 const NOBODY: &str = "https://localhost/none";
-/// Minimum length of a mark, in bytes. A shorter text could be in a file that contains no credentials.
+/// Minimum length of a mark (see [`Credentials::marks`]), in bytes. A shorter text could be in a file that contains no credentials.
 const SHORTEST_MARK: usize = 12;
 
 /// Credentials for git. Has no `Debug`, because they are secret.
@@ -59,8 +59,8 @@ impl Credentials {
         key.into_iter().chain(password).collect()
     }
 
-    /// Returns marks: texts that a file contains only if the credentials were copied into it. They are a long password, and the longest
-    /// line of the ssh key.
+    /// Returns marks: texts that a file contains only if the credentials were copied into it. Marks are the longest line of the password
+    /// and of the ssh key, if they have at least [`SHORTEST_MARK`] bytes.
     pub(super) fn marks(&self) -> Vec<String> {
         self.secrets()
             .iter()

@@ -22,18 +22,18 @@ use crate::record::to_json;
 
 /// Delay between attempts to connect while the container `build` starts.
 const TICK: Duration = Duration::from_millis(20);
-/// Time limit for the other container to start: all containers of the pod have the same image and start within seconds.
+/// Maximum wait of `build` and `prepare` for each other. Both use the same image and start within seconds.
 const PATIENCE: Duration = Duration::from_mins(5);
 /// Byte that tells `prepare` that the context is unpacked.
 const UNPACKED: u8 = b'u';
-/// Maximum size of the result, in bytes.
+/// Maximum size of the result of `prepare`, in bytes.
 const LARGEST: u64 = 64 << 10;
 
 fn socket(layout: &Layout) -> PathBuf {
     layout.build.join(paths::HANDOVER).join("socket")
 }
 
-/// The side of the container `build`.
+/// End of the connection in the container `build`.
 pub(super) struct Builder(UnixListener);
 
 impl Builder {
@@ -57,7 +57,7 @@ impl Builder {
         listening.map(Self).map_err(unwritten)
     }
 
-    /// Tells `prepare` that the context is unpacked, and returns its result.
+    /// Tells `prepare` that the context is unpacked, and returns the result of `prepare`.
     pub(super) async fn prepared(self) -> Result<(), Failure> {
         let accepted = timeout(PATIENCE, self.0.accept()).await;
         let accepted = accepted.map_err(|_| not_started("prepare"))?;
@@ -78,11 +78,11 @@ impl Builder {
     }
 }
 
-/// The side of the container `prepare`.
+/// End of the connection in the container `prepare`.
 pub(super) struct Connection(UnixStream);
 
 impl Connection {
-    /// Connects to the builder, and waits until the context is unpacked. Returns `None` if the builder has ended.
+    /// Connects to `build`, and waits until `build` has unpacked the context. Returns `None` if `build` has ended.
     pub(super) async fn open(layout: &Layout) -> Result<Option<Self>, Failure> {
         let connected = timeout(PATIENCE, connect(&socket(layout))).await;
         let connected = connected.map_err(|_| not_started("build"))?;
@@ -99,12 +99,12 @@ impl Connection {
         }
     }
 
-    /// Waits until the builder has ended. It sends nothing more.
+    /// Waits until `build` has ended. After [`UNPACKED`], `build` sends nothing, so the read returns at the end of the connection.
     pub(super) async fn closed(&mut self) {
         let _ = self.0.read_u8().await;
     }
 
-    /// Sends the result to the builder.
+    /// Sends the result of `prepare` to `build`.
     pub(super) async fn send(mut self, result: &Result<(), Failure>) {
         if let Err(error) = self.0.write_all(&to_json(result)).await {
             crate::say!("failed to send the result to the builder: {error}");

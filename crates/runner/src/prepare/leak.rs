@@ -74,7 +74,7 @@ mod tests {
 
     const TOKEN: &str = "glpat/0123456789";
 
-    /// Returns the failure of a module with the file `content`.
+    /// Returns the failure of a module that contains a file with `content`.
     fn failure_of(content: &str) -> Option<Failure> {
         let folder = tempfile::tempdir().unwrap();
         let module = folder.path().join("modules/x");

@@ -1,4 +1,4 @@
-//! Folders of a build with the files that the builder copies into the image.
+//! Layout of the scratch space of a build.
 
 use std::fs;
 use std::io;

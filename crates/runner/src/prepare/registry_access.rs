@@ -89,8 +89,8 @@ fn of_auth(auth: &str) -> Vec<String> {
     forms.into_iter().flatten().map(str::to_owned).collect()
 }
 
-/// Converts a registry error to a failure. Only invalid credentials and names are failures that the user must resolve. Other errors that
-/// are not transient use the failure budget (rule 10), because the next attempt may succeed.
+/// Converts a registry error to a failure. Only invalid credentials and names are failures that the user must resolve. Other permanent
+/// errors are retried within `retry.limit` (rule 10), because the next attempt may succeed.
 pub(super) fn of_registry(error: &alustan_registry::Error) -> Failure {
     use alustan_registry::{Error, Failure as Refused};
     let class = match error {

@@ -6,13 +6,13 @@ use alustan_api::report::Failure;
 use crate::failure::module;
 use crate::layout::Vars;
 
-/// Inputs of `pull`.
+/// Inputs of [`pull`](super::pull).
 pub struct ContextRequest {
     /// Reference of the context artifact, by digest.
     pub context: String,
     /// Dockerfile for the builder.
     pub dockerfile: String,
-    /// Path, in the context, of a Dockerfile that is inserted before [`Self::dockerfile`].
+    /// Path, in the context, of the user's Dockerfile, which is inserted before [`Self::dockerfile`].
     pub before: Option<String>,
     /// Whether to add the runner to the image, because the base image has none.
     pub inject: bool,
@@ -35,7 +35,7 @@ impl ContextRequest {
     }
 }
 
-/// Inputs of `prepare`.
+/// Inputs of [`prepare`](super::prepare).
 pub(super) struct ModuleRequest {
     /// Path of the module in the context.
     pub(super) path: String,

@@ -19,7 +19,7 @@ pub(super) fn judge(step: Step, finished: &Finished, good: &[i32]) -> Result<i32
     }
 }
 
-/// Returns the error output of a command. Many scripts print errors to standard output.
+/// Returns the error output of a command: standard error, or standard output if a script printed nothing to standard error.
 fn said(step: Step, finished: &Finished) -> String {
     let silent = finished.stderr.trim().is_empty() && matches!(step, Step::Script(_));
     if silent {

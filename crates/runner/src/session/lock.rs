@@ -56,9 +56,10 @@ impl Session {
         (own || self.is_left_behind(&lock)) && self.release(&lock).await
     }
 
-    /// Whether a lock with the host name of this pod was taken by an earlier engine process of this pod, for example because of a retried
-    /// lock request whose first response was lost. Only `s3` reports the held lock and compares the id on release. Other backends report
-    /// the requested lock, and `http` releases any lock. A script may run several engines at a time, so the result is false for scripts.
+    /// Whether a lock with the host name of this pod belongs to an earlier engine process of this pod, and may be released. Such a lock
+    /// remains, for example, if the engine repeats a lock request whose first response was lost. True only for `s3`, which reports the held
+    /// lock and compares the id on release. Other backends report the requested lock, and `http` releases any lock. False for scripts,
+    /// which may run several engines at a time.
     fn is_held_by_own_engine(&self, step: Step) -> bool {
         let is_s3 = self.inputs.backend.kind.as_deref() == Some("s3");
         is_s3 && !matches!(step, Step::Script(_))
@@ -80,13 +81,14 @@ impl Session {
         told.iter().find_map(|said| read(said))
     }
 
-    /// Replaces, in the message of a failure, positions in the generated tfvars file by fields of the resource.
+    /// Replaces positions in the generated tfvars file, in the message of a failure, by fields of the resource.
     fn with_fields(&self, failure: Failure) -> Failure {
         let message = variables::with_fields(&failure.message, &self.inputs.own_variables);
         Failure { message, ..failure }
     }
 
-    /// Adds the undeclared variables to a failure: if a variable has no value, its name in the resource may be misspelt.
+    /// Adds the undeclared variables to a failure with reason `VariablesInvalid`: if a variable has no value, its name may be misspelt in
+    /// the resource.
     fn with_undeclared(&self, failure: Failure) -> Failure {
         if failure.reason != Reason::VariablesInvalid || self.undeclared.is_empty() {
             return failure;
@@ -135,7 +137,7 @@ impl Session {
         }
     }
 
-    /// Whether the engine refused to start in the last failed command, so that nothing changed.
+    /// Whether the last failed command changed nothing, because the engine refused to start.
     pub(crate) fn was_refused(&self) -> bool {
         self.refused.load(Ordering::Relaxed)
     }

@@ -1,4 +1,5 @@
-//! State in the previous backend of the resource: read with the environment of that backend, and left unchanged.
+//! Reads the state in the previous backend of the resource, for a migration. Uses the environment of that backend, and leaves the state
+//! unchanged.
 
 use std::ffi::OsString;
 use std::fs;
@@ -18,7 +19,7 @@ use crate::engine::NO_COLOR;
 use crate::failure::{Step, module, user, world};
 use crate::layout::Vars;
 
-/// Environment variables of the engine that apply only to the module of the run, not to the migration.
+/// Environment variables of the engine that apply only to the module of the run. The migration removes them.
 const OF_THE_MODULE: [&str; 2] = ["TF_DATA_DIR", "TF_CLI_ARGS_init"];
 
 impl Session {
@@ -59,7 +60,8 @@ impl Session {
         }
     }
 
-    /// Returns the `backend` block of `old`: from the inputs of the run, or for a block of the module, as the last run recorded it.
+    /// Returns the `backend` block of `old`: from the inputs of the run if the operator wrote the block, otherwise the block of the module
+    /// that the last run recorded.
     fn block_of(&self, old: &BackendInputs) -> Result<OwnBackend, Failure> {
         let told = old.kind.clone().filter(|_| old.write_block);
         let told = told.map(|kind| OwnBackend {

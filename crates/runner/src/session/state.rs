@@ -81,7 +81,7 @@ fn lost(error: &StateError, identity: &Identity) -> Failure {
 
 fn password() -> String {
     let mut bytes = [0; 24];
-    // If the system provides no random bytes, all other operations of `ring` fail as well.
+    // Fails only without a random source of the operating system, which Linux always has.
     let _ = SystemRandom::new().fill(&mut bytes);
     hex::encode(bytes)
 }

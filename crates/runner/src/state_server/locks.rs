@@ -9,10 +9,10 @@ use tokio::time::Instant;
 
 use crate::record::{Record, RecordError};
 
-/// Time for which a reserved lock is granted without access to the run report. Longer than the start of an engine.
+/// Validity of a reservation: in this time, the lock is granted without access to the run report. Longer than the start of an engine.
 const RESERVED: Duration = Duration::from_secs(10);
 
-/// Lock of the state of one run.
+/// Lock of the managed state, as one run uses it.
 pub(super) struct Locks {
     record: Record,
     memory: Mutex<Memory>,
@@ -28,7 +28,7 @@ struct Memory {
     reserved_at: Option<Instant>,
     /// Lock that an engine of this pod holds.
     held: Option<StateLock>,
-    /// Last lock that blocked a request.
+    /// Last lock of another holder that blocked a lock request.
     in_the_way: Option<StateLock>,
 }
 
@@ -101,7 +101,7 @@ impl Locks {
         self.memory().recorded.clone()
     }
 
-    /// Returns the last lock that blocked a request.
+    /// Returns the last lock of another holder that blocked a lock request.
     pub(super) fn in_the_way(&self) -> Option<StateLock> {
         self.memory().in_the_way.clone()
     }
@@ -127,7 +127,7 @@ mod tests {
         }
     }
 
-    /// Run 7 in phase Applying, with the lock `recorded` in its report.
+    /// Returns Secrets with run 7 in phase Applying and the lock `recorded` in its report, and the locks of that run.
     fn run(recorded: Option<&str>) -> (Arc<FakeSecrets>, Locks) {
         let progress = RunProgress {
             number: 7,
@@ -169,7 +169,7 @@ mod tests {
         assert_eq!(locks.recorded().as_deref(), Some("second"));
     }
 
-    /// Between reservation and use, the node may be suspended and another run may start.
+    /// An expired reservation is not used: the node may have been suspended, and the next run (8) may have started in the meantime.
     #[tokio::test(start_paused = true)]
     async fn reserved_lock_expires() {
         let (secrets, locks) = run(Some("uid"));
