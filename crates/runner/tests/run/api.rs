@@ -1,4 +1,4 @@
-//! API server with the requests that a runner may send: get and patch of Secrets by name.
+//! Fake API server with the only requests that a runner sends: get and patch of Secrets by name.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
@@ -15,7 +15,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
-/// Verb and Secret of each request, in order: `get web-run`.
+/// Verb and Secret of each request, in order, for example `get web-run`.
 pub(crate) type Calls = Arc<Mutex<Vec<String>>>;
 
 struct Served {

@@ -120,7 +120,7 @@ fn approval_is_valid_for_one_apply() {
     let broken = counter(&world).replace("echo applied", "exit 3; echo applied");
     world.write_module("main.tf", &broken);
     let first = approved(&mut world);
-    // The apply starts, and fails before the state has any content.
+    // The apply of the approved plan fails before the state has any content. The approval is used up.
     world
         .run(RunKind::Apply)
         .expect_failure(FailureClass::Module, "ApplyFailed");
@@ -168,7 +168,7 @@ fn lost_plan_is_recreated_and_applied_if_unchanged() {
     }
 }
 
-/// Change between approval and apply.
+/// Change of the world between the approval of a plan and its apply.
 type Edit = fn(&mut World);
 
 #[test]
@@ -275,7 +275,7 @@ fn slow_rule_does_not_delay_pod_termination() {
     world.watch_engine();
     world.start(RunKind::Apply);
     let pod = world.pod();
-    // From here on, only the rule delays the run.
+    // After `show -json`, no engine runs: the runner evaluates the slow rule.
     until("the plan is read", || {
         world.read("calls").contains("show -json") && !pod.has_children()
     });
@@ -312,7 +312,7 @@ fn deny_rule_overrides_an_approval() {
     }
     assert_eq!(world.read("count"), "applied\n");
     assert_eq!(world.record().attempted, 1);
-    // Existing objects can still be destroyed.
+    // A deny rule does not prevent a destroy.
     world.inputs.approval.manual = false;
     world.run(RunKind::Destroy).expect(RunResult::Done);
     assert_eq!(world.read("count"), "applied\ndestroyed\n");

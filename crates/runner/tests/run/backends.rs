@@ -1,4 +1,4 @@
-//! Backends that tests cannot reach: the engine accepts their rendered configuration.
+//! Backends that need a service outside of the tests. `init` fails to connect, but the engine accepts the rendered configuration.
 
 use std::os::unix::fs::PermissionsExt;
 
@@ -13,7 +13,7 @@ use crate::world::{Ran, World};
 
 const MODULE: &str = "output \"x\" { value = 1 }\n";
 
-/// Run with the backend of `spec` and the data of its Secret.
+/// Executes a run with the backend `spec`. `secret`: data of the Secret of the backend.
 fn run(spec: Value, secret: &[(&str, &str)]) -> (World, Ran) {
     let mut world = World::new(MODULE);
     let spec: BackendSpec = serde_json::from_value(spec).unwrap();
@@ -34,7 +34,7 @@ fn run(spec: Value, secret: &[(&str, &str)]) -> (World, Ran) {
     (world, ran)
 }
 
-/// The first request of the engine goes to the address of the state.
+/// `init` cannot reach the service. Its error names the address that the engine derived from the rendered configuration.
 #[rstest]
 #[case::azure(
     json!({"provider": "azure", "storageAccount": "account", "container": "states"}),
@@ -89,7 +89,7 @@ fn rendered_backend_config_is_accepted_by_the_engine(
     assert_eq!(mode & 0o777, 0o600);
 }
 
-/// The engine itself reports the arguments that it does not know.
+/// The operator passes unknown arguments in `spec.backend.config` unchanged, so the failure is that of the engine.
 #[test]
 fn unknown_backend_argument_is_refused_by_the_engine() {
     let (_, ran) = run(

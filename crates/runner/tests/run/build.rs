@@ -27,7 +27,7 @@ const CONTAINERS: &str = r#"cd "$ALUSTAN_BUILD_DIR" && mkdir -p src/providers sr
 cd / && { "$0" prepare & exec "$0" build; }"#;
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 
-/// Registry on loopback with a base image, and the folder of a build.
+/// Registry on loopback with a base image, and the folder for the files of builds.
 struct Place {
     folder: TempDir,
     registry: Child,
@@ -370,7 +370,7 @@ fn two_builds_of_one_content_have_one_digest() {
     let place = Place::new();
     let module = place.module("module");
     let first = place.build(&module, "one", &[]).digest();
-    // Without the provider cache of the first build, and at another time.
+    // The second build runs later and without the provider cache of the first, but pushes the same image.
     fs::remove_dir_all(place.path("cache")).unwrap();
     assert_eq!(place.build(&module, "two", &[]).digest(), first);
 }
@@ -420,7 +420,7 @@ fn full_disk_is_transient_and_leaves_no_image() {
     let mut random = fs::File::open("/dev/urandom").unwrap().take(600 << 10);
     let mut data = fs::File::create(module.join("data")).unwrap();
     std::io::copy(&mut random, &mut data).unwrap();
-    // The module fits into the scratch space, its layer does not.
+    // The module fits into a scratch space of 1 MiB, but its layer does not fit in addition.
     let (class, reason, message) = place.build_within(1024, &module, "one").failure();
     assert_eq!(
         (class, reason.as_str()),
@@ -477,9 +477,9 @@ fn unreachable_registry_of_the_base_is_transient() {
     assert!(message.contains("127.0.0.1:1/team/base"), "{message}");
 }
 
-/// Content of a large provider, in bytes.
+/// Size of a large provider, in bytes.
 const LARGE: u64 = 500 << 20;
-/// Maximum memory of the runner in a build, in KiB.
+/// Maximum resident memory of the container `build`, in KiB.
 const PEAK: u64 = 64 << 10;
 
 #[test]

@@ -1,4 +1,4 @@
-//! Requests of a run to the API server. Each kind of run sends exactly these in this order, so that an additional request is noticed.
+//! Requests of a run to the API server. Each test compares the complete sequence, so that an additional request fails the test.
 
 use alustan_api::report::RunResult;
 use alustan_api::run::RunKind;
@@ -8,12 +8,12 @@ use crate::world::World;
 const CLAIM: [&str; 3] = ["get web-run", "get web-report", "patch web-report"];
 const OPEN_STATE: [&str; 1] = ["get web-state"];
 const BEGIN: [&str; 1] = ["patch web-report"];
-/// Slot of the next version, and signature of the pointer.
+/// Read of the slot for the next version, then a write that claims the pointer for this run.
 const BEGIN_STATE: [&str; 2] = ["get web-state-slot-0", "patch web-state"];
-/// The chunk of the previous version is in the Secret of the pointer.
+/// Writes of a new version: its chunk, then the pointer. The chunk needs a slot, because the previous version occupies the pointer Secret.
 const WRITE_TO_SLOT: [&str; 2] = ["patch web-state-slot-0", "patch web-state"];
 const REPORT: [&str; 1] = ["patch web-report"];
-/// Run with changes, after the first run.
+/// Requests of a run with changes that is not the first run.
 const LATER_CHANGE: [&[&str]; 6] = [
     &CLAIM,
     &OPEN_STATE,

@@ -15,7 +15,7 @@ fn a_second_pod_leaves_a_claimed_run_untouched() {
     let waiting = gate.wait();
     let before = world.secrets.get(REPORT);
 
-    // The second pod has separate volumes, so those of the first pod stay unchanged.
+    // The second pod gets its own volumes and uses the API server of the first.
     let mut other = World::new("");
     other.start(RunKind::Drift);
     std::fs::copy(world.path("kubeconfig"), other.path("kubeconfig")).unwrap();
@@ -51,7 +51,7 @@ fn run_with_changed_inputs_is_not_claimed() {
     let mut world = World::new("");
     world.start(RunKind::Drift);
     let before = world.secrets.get(REPORT);
-    // The operator created the Job for other inputs.
+    // The HMAC in the Job does not match the run record.
     world.vars.insert("ALUSTAN_DECISION".into(), "00".into());
     let ran = world.finish(world.pod());
     assert_eq!(ran.code, 0);
@@ -102,7 +102,7 @@ fn run_cancelled_during_apply_completes() {
 fn run_succeeds_despite_lost_api_writes_and_responses() {
     for fault in [Fault::Lost, Fault::AnswerLost] {
         let mut world = World::new("resource \"terraform_data\" \"a\" {}\n");
-        // One failure each for claim, apply, slot, pointer and report.
+        // Every second write fails. With `Lost`, the first attempts to write claim, start of the apply, state and report fail.
         for write in [0, 2, 4, 6, 8] {
             world.secrets.fail(write, fault);
         }

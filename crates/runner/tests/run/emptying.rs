@@ -1,4 +1,4 @@
-//! Modules that lost their configuration, and plans that remove everything.
+//! Modules without configuration files, and plans that remove every managed object.
 
 use std::fs;
 

@@ -20,7 +20,7 @@ fn module(world: &World, gate: &Gate) -> String {
     )
 }
 
-/// Puts a shell between the runner and the engine.
+/// Puts a shell script `terraform` into the PATH that executes the engine as a child process and logs its exit code.
 fn wrap(world: &World) {
     let engine = std::env::split_paths(&std::env::var_os("PATH").unwrap())
         .map(|it| it.join("terraform"))
@@ -60,7 +60,7 @@ fn an_engine_behind_a_shell_gets_one_sigint_and_saves_its_state() {
     assert!(world.record().lock.is_none(), "the lock is held");
     assert!(world.pointer().current.unwrap().serial.unwrap_or_default() > 0);
 
-    // Created objects are not created again.
+    // The interrupted apply saved its state: the next run does not create `a` again.
     let free = module(&world, &gate).replace(&format!("cat {}", gate.path().display()), "true");
     world.write_module("main.tf", &free);
     world.run(RunKind::Apply).expect(RunResult::Done);

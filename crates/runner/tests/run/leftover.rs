@@ -20,7 +20,7 @@ fn state(serial: u64, lineage: &str, output: &str) -> String {
     .to_string()
 }
 
-/// World whose engine finds the path of its state occupied when it writes `lost`.
+/// World in which an apply leaves the unsaved state `lost`. A file at `place` blocks the folder of the `local` backend, so pushes fail.
 struct Unsaved {
     world: World,
     place: PathBuf,
@@ -60,7 +60,7 @@ impl Unsaved {
         (message.to_owned(), ran.expect(RunResult::Failed).unsaved)
     }
 
-    /// Runs a drift check after the path is free.
+    /// Removes the file that blocks the backend, and runs a drift check.
     fn check_drift(&mut self) -> Ran {
         if self.place.is_file() {
             std::fs::remove_file(&self.place).unwrap();
@@ -114,7 +114,7 @@ fn unsaved_state_without_cache_volume_is_in_the_report() {
     assert_eq!(unsaved.world.leftover(), Some(sealed));
     unsaved.world.inputs.scripts.init = None;
 
-    // The scratch volume of a new pod is empty.
+    // Simulates a new pod: its cache is an empty scratch volume.
     std::fs::remove_dir_all(unsaved.world.path("cache")).unwrap();
     let ran = unsaved.check_drift();
     assert!(ran.stderr.contains(PUSHING), "{}", ran.logs());

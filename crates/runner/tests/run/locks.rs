@@ -1,4 +1,4 @@
-//! Locks of a state outside the managed backend that block a run: released if their holder has certainly ended.
+//! State locks of backends other than `managed` that block a run. The runner releases a lock if its holder has certainly ended.
 
 use std::fs;
 
@@ -20,7 +20,7 @@ fn world(bucket: &Bucket) -> World {
     world
 }
 
-/// Locks the state as an engine on `host` does, without a release.
+/// Locks the state as an engine on `host` does. The lock remains.
 fn lock(bucket: &Bucket, host: &str) {
     bucket.put(
         LOCK,
@@ -49,7 +49,7 @@ fn lock_of_an_ended_pod_of_the_resource_is_released() {
     }
 }
 
-/// The response to the lock request was lost, and the engine repeated the request.
+/// Such a lock remains if the response to a lock request is lost and the engine repeats the request.
 #[test]
 fn the_lock_of_an_earlier_engine_of_this_pod_is_released() {
     let bucket = Bucket::serve();
@@ -62,7 +62,7 @@ fn the_lock_of_an_earlier_engine_of_this_pod_is_released() {
     assert!(ran.stderr.contains(&said), "{}", ran.logs());
     assert!(!bucket.has(LOCK));
 
-    // A script may run several engines at a time.
+    // With scripts, the lock is kept: a script may run several engines at a time.
     world.inputs.scripts.apply = Some("terraform apply -auto-approve".into());
     lock(&bucket, host.trim());
     let ran = world.run(RunKind::Apply);
@@ -87,7 +87,7 @@ fn lock_of_another_holder_is_reported_and_kept() {
     assert_eq!(lock.operation, "OperationTypeApply");
     assert!(bucket.has(LOCK));
     assert_eq!(world.record().phase, RunPhase::Reported);
-    // A run that changes nothing does not take the lock.
+    // A drift check takes no lock, so the lock does not block it.
     world.run(RunKind::Drift).expect(RunResult::Changes);
 }
 

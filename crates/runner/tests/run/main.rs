@@ -1,4 +1,4 @@
-//! Tests of the runner program with a real engine, against an API server of the test.
+//! Tests of the runner program with a real engine and a fake API server.
 
 #![expect(
     clippy::unwrap_used,

@@ -1,4 +1,4 @@
-//! Migration of a state: it is copied if the user allows it, and also stays at the old address.
+//! Migration of a state to another backend: the runner copies the state if the user allows it, and keeps the original.
 
 use std::fs;
 
@@ -88,7 +88,7 @@ fn migration_copies_the_state_and_keeps_the_original() {
         assert_eq!(copy["lineage"], before["lineage"]);
         assert_eq!(copy["serial"], before["serial"]);
 
-        // From here on the new address is in force, even while migration is allowed.
+        // Later runs use the new address and migrate nothing, although migration is still allowed.
         world.write_module("main.tf", CHANGED);
         let report = world.run(RunKind::Apply).expect(RunResult::Done).clone();
         assert_eq!(
@@ -132,8 +132,8 @@ fn backend_change_without_migrate_is_refused() {
     );
 }
 
-/// A run that ends between the copy and the first change has moved nothing: both addresses have the same state, and the record names the
-/// old one.
+/// If a run ends between the copy and the first change of objects, both addresses have the same state, and the run record keeps the old
+/// address.
 #[test]
 fn run_that_ends_after_the_copy_keeps_the_old_address() {
     let bucket = Bucket::serve();
@@ -279,7 +279,7 @@ fn bucket_is_bootstrapped_once_and_on_migration() {
     world.run(RunKind::Apply).expect(RunResult::NoChanges);
     assert_eq!(server.head_requests(), 1, "it is not checked again");
 
-    // This server has one bucket and creates no other.
+    // The fake S3 server has one bucket and refuses to create another, so the bootstrap fails.
     migrate_to(&mut world, &with_bootstrap(&server, "elsewhere"));
     let ran = world.run(RunKind::Apply);
     let report = ran.report.as_ref().unwrap();
@@ -292,7 +292,7 @@ fn bucket_is_bootstrapped_once_and_on_migration() {
     );
 }
 
-/// An unsaved state belongs to the old address, which stays in force until objects change.
+/// An unsaved state belongs to the old address, so it must be pushed there before the migration.
 #[test]
 fn unsaved_state_prevents_migration() {
     let bucket = Bucket::serve();
@@ -336,7 +336,7 @@ fn lock_at_the_old_address_delays_migration() {
     world.run(RunKind::Apply).expect(RunResult::NoChanges);
 }
 
-/// The backend block of the module is recorded while it is in use.
+/// The run record contains the backend block of the module, so a later run can read the state after the block has changed.
 #[test]
 fn state_migrates_from_the_backend_of_the_module() {
     let mut world = World::new("");

@@ -1,4 +1,4 @@
-//! Ownership of a state: that of another owner is left unchanged until the resource adopts it.
+//! Ownership of a state: a run does not change the state of another owner until the resource adopts it.
 
 use alustan_api::report::{FailureClass, RunResult};
 use alustan_api::run::{Lineage, RunKind, RunRecord, key};
@@ -136,7 +136,7 @@ fn state_created_by_the_first_run_belongs_to_the_resource() {
     world.run(RunKind::Apply).expect(RunResult::NoChanges);
     assert_eq!(world.engine_calls(), ["init", "output", "plan"]);
 
-    // Another address may have another state.
+    // After a change of the address, the run checks the owner again: the state there belongs to another resource.
     let mut other = occupied(World::with_local_backend(MODULE));
     let elsewhere = world.inputs.backend.config["path"].clone();
     std::fs::remove_file(other.path("local.tfstate")).unwrap();

@@ -14,7 +14,7 @@ use crate::world::{World, text};
 
 const PLAIN: &str = "resource \"terraform_data\" \"a\" { input = \"x\" }\noutput \"a\" { value = terraform_data.a.output }\n";
 
-/// Context in the format of the controller.
+/// Returns a context with `files`, in the format of the controller.
 fn context(files: &[(&str, &str)]) -> Vec<u8> {
     let mut archive = tar::Builder::new(GzEncoder::new(Vec::new(), Compression::fast()));
     for (name, content) in files {
@@ -50,7 +50,7 @@ fn request(path: &str, backend: Option<&str>) -> Request {
     }
 }
 
-/// Layout with scratch space `build`; `cache` and `base` of the world are cache volume and base providers.
+/// Returns a layout with the folders of `world`: scratch space `build`, cache volume `cache`, base providers `base`.
 fn layout(world: &World, build: &str) -> Layout {
     let mut layout = Layout::from_vars(&Vars::new());
     layout.build = world.path(build);
@@ -73,7 +73,7 @@ fn prepare_pulled(
 ) -> Result<(), Failure> {
     unpack_context(layout, &Vars::new(), pulled, &context(files))?;
     let mut command = prepare(layout, request);
-    // Providers from outside the base image: tests have no network.
+    // Optional CLI configuration with a mirror of providers that the base image lacks: tests have no network.
     let outside = layout.build.parent().unwrap().join("outside.tfrc");
     if outside.is_file() {
         command.env("TF_CLI_CONFIG_FILE", outside);
@@ -252,7 +252,7 @@ fn providers_are_copied_only_when_the_base_image_lacks_them() {
     assert_eq!(trees[0], trees[1], "two builds of one content differ");
 }
 
-/// Describes everything that a layer contains.
+/// Adds mode, modification time and content of `path` and of everything below to `tree`.
 fn describe(path: &Path, name: &str, tree: &mut Vec<String>) {
     let found = fs::symlink_metadata(path).unwrap();
     let content = if found.is_symlink() {
@@ -395,7 +395,7 @@ fn prepare_does_not_print_the_proxy_password() {
     }
 }
 
-/// An `init` that starts a background process and writes its pid to a file of the module.
+/// Engine whose `init` starts a background process that ignores signals, and writes its pid to a file of the module.
 const LEAVES_A_PROCESS: &str = "#!/bin/sh
 [ \"$1\" = init ] || exit 0
 (trap '' TERM INT HUP; while :; do sleep 1; done) >/dev/null 2>&1 &

@@ -1,4 +1,4 @@
-//! S3 bucket with the operations of the engine's `s3` backend, including lock files.
+//! Fake S3 server with one bucket and the operations of the engine's `s3` backend, including lock files.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use crate::api::serve_router;
 
-/// Response to a list of an empty bucket.
+/// Response to a request that lists the objects of an empty bucket.
 const EMPTY: &str = "<ListBucketResult><Name>store</Name><KeyCount>0</KeyCount><IsTruncated>false</IsTruncated></ListBucketResult>";
 
 type Objects = Arc<Mutex<BTreeMap<String, Vec<u8>>>>;
@@ -68,7 +68,7 @@ impl Bucket {
         format!("http://{}", self.address)
     }
 
-    /// Returns the number of requests that checked for the bucket.
+    /// Returns the number of `HEAD` requests for the bucket.
     pub(crate) fn head_requests(&self) -> usize {
         self.head_requests.load(Ordering::Relaxed)
     }

@@ -104,7 +104,7 @@ fn failed_script_is_reported_with_its_exit_code() {
 fn orphans_of_a_script_do_not_stay_as_zombies() {
     let mut world = World::new("");
     let gate = world.gate("gate");
-    // The inner shell ends at once. Its child ends later, as a child of the runner.
+    // The inner shell ends at once. Its background process ends later, as an orphan that the runner must reap.
     world.inputs.scripts.plan = Some(format!(
         "bash -c 'true & sleep 0.1 & disown' ; cat {}; exit 0",
         gate.path().display()

@@ -61,7 +61,7 @@ fn large(size: usize) -> World {
     let world = World::new(
         "resource \"terraform_data\" \"a\" {\n  input = sensitive(filebase64(\"${path.module}/noise\"))\n}\n",
     );
-    // The state contains it twice, in base64.
+    // The state contains the file twice (`input` and `output`), in base64.
     std::fs::write(world.path("module/noise"), noise(size / 2 * 3 / 4)).unwrap();
     world
 }
@@ -148,7 +148,7 @@ fn previous_state_version_can_be_restored_manually() {
     );
 }
 
-/// Executes runs that fail without a start of the engine. Returns the message of the last one.
+/// Executes runs of three kinds, which fail with reason `StateLost` before the engine starts. Returns the message of the last run.
 fn fails_as_lost(world: &mut World) -> String {
     let started = world.path("started");
     world.program(
@@ -168,7 +168,7 @@ fn fails_as_lost(world: &mut World) -> String {
     message
 }
 
-/// Steps to a new, empty state: the Secrets of the operator are saved and deleted, and no object is created by hand.
+/// Instructions in the failure message for starting with an empty state.
 const WAY_OUT: &str = "(1) save the Secrets, which may contain an earlier version of the state: \
     `kubectl get secrets -n team -l alustan.io/terraform=web -o json >web.json`; (2) `kubectl \
     annotate tf web -n team alustan.io/abandon=true`; (3) delete the resource; (4) `kubectl delete \
@@ -184,7 +184,7 @@ fn lost_state_is_not_treated_as_empty() {
     for part in ["web-state", "Nothing was changed", "backup", WAY_OUT] {
         assert!(message.contains(part), "no {part:?} in {message}");
     }
-    // As the controller does for a new resource.
+    // The controller creates an empty pointer Secret for a new resource.
     world.secrets.put("web-state", []);
     let report = world.run(RunKind::Apply);
     let changes = report.expect(RunResult::Done).changes.clone();
@@ -212,12 +212,12 @@ fn restored_state_belongs_to_the_resource() {
 fn state_with_a_missing_slot_is_lost() {
     let mut world = World::new("resource \"terraform_data\" \"a\" {}\n");
     world.run(RunKind::Apply).expect(RunResult::Done);
-    // The first version is in the Secret of the pointer.
+    // The first version is in the pointer Secret. The second is in a slot.
     world.write_module("main.tf", "resource \"terraform_data\" \"b\" {}\n");
     world.run(RunKind::Apply).expect(RunResult::Done);
     let slot = world.pointer().current.unwrap().slots[0].clone();
     assert_eq!(slot, "web-state-slot-0");
-    // The controller creates missing slots, without their content.
+    // The controller recreates a missing slot as an empty Secret.
     world.secrets.put(&slot, []);
     let message = fails_as_lost(&mut world);
     assert!(

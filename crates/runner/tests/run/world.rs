@@ -1,4 +1,4 @@
-//! Environment of a runner: a module, volumes, Secrets, and a pod for each run.
+//! Test environment of the runner: a module, volumes, Secrets, and a process in the role of a pod for each run.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -35,7 +35,7 @@ pub(crate) struct World {
     calls: api::Calls,
     pub(crate) inputs: RunInputs,
     pub(crate) vars: BTreeMap<String, String>,
-    /// Id of the context.
+    /// Digest of the context in the run record.
     pub(crate) context: Option<String>,
     /// Pods of earlier runs that have certainly ended.
     pub(crate) earlier_pods: Vec<String>,
@@ -163,14 +163,14 @@ impl World {
         fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
     }
 
-    /// Records the commands of the engine in the next runs.
+    /// Records the engine commands of the next runs, for [`Self::engine_calls`].
     pub(crate) fn watch_engine(&self) {
         let log = self.path("calls");
         let note = format!("echo \"$1 $2\" >> {}", log.display());
         self.wrap_engine(&note);
     }
 
-    /// Runs `what` each time before the engine executes `command`.
+    /// Executes the shell command `what` before each engine command `command`.
     pub(crate) fn before_engine(&self, command: &str, what: &str) {
         self.wrap_engine(&format!("if [ \"$1\" = {command} ]; then {what}; fi"));
     }
@@ -215,7 +215,7 @@ impl World {
         });
     }
 
-    /// Resets the record to that of a resource without runs.
+    /// Empties the Secret of the run record, as for a resource without runs.
     pub(crate) fn forget_record(&self) {
         self.secrets.put(RECORD, []);
     }
@@ -360,7 +360,7 @@ impl World {
         }
     }
 
-    /// Returns the record with the progress in the report, merged as by the controller.
+    /// Returns the run record, with the progress from the run report merged as the controller does.
     pub(crate) fn record(&self) -> RunRecord {
         let own: RunRecord = self.data_of(RECORD, key::RECORD).unwrap_or_default();
         let reported: Option<RunProgress> = self.data(key::PROGRESS);
@@ -393,7 +393,7 @@ impl World {
             .map(|it| serde_json::from_slice(it).unwrap())
     }
 
-    /// Adds slots, as the controller does.
+    /// Adds state slots up to `count`, as the controller does.
     pub(crate) fn grow_slots(&mut self, count: u32) {
         let managed = self.inputs.backend.managed.as_mut().unwrap();
         let there = u32::try_from(managed.slots.len()).unwrap();
@@ -517,7 +517,7 @@ impl Gate {
     }
 }
 
-/// Running runner.
+/// Running process of the runner, in the role of a pod.
 pub(crate) struct Pod {
     child: Child,
 }
