@@ -7,18 +7,18 @@ use parking_lot::{Mutex, MutexGuard};
 
 use crate::secrets::{Changes, Secrets, Snapshot, StoreError};
 
-/// Fault of a write.
+/// Fault that a test injects into a write. The writer gets [`StoreError::Unavailable`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The request is lost.
+    /// The request is lost and not applied.
     Lost,
     /// The request is applied, but its response is lost.
     AnswerLost,
-    /// The response is lost. With fault `Late(n)` for write `m`, the request is applied just before write `m + n`.
+    /// The response is lost, and the request is applied late: with `Late(n)` for write number `m`, just before write number `m + n`.
     Late(usize),
 }
 
-/// A delayed write.
+/// A write with [`Fault::Late`] that is not applied yet.
 struct Underway {
     arrives_at: usize,
     name: String,
@@ -89,7 +89,7 @@ impl FakeSecrets {
         self.memory().faults.insert(at, fault);
     }
 
-    /// Refuses writes from number `at` on, as if the writer had crashed. `None` accepts writes again.
+    /// Refuses writes from number `at` on, counted from 0, as if the writer had crashed. `None` accepts writes again.
     pub fn die_at(&self, at: Option<usize>) {
         self.memory().dead_after = at;
     }
@@ -99,7 +99,7 @@ impl FakeSecrets {
         self.memory().away_after = at;
     }
 
-    /// Applies all delayed writes.
+    /// Applies all delayed writes ([`Fault::Late`]).
     pub fn let_arrive(&self) {
         self.memory().let_arrive(usize::MAX);
     }

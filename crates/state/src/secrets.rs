@@ -1,4 +1,4 @@
-//! Access to the Secrets of a run by name, with compare-and-swap.
+//! Reads Secrets by name and writes them by compare-and-swap.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

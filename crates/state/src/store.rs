@@ -2,16 +2,16 @@
 //!
 //! A new version is compressed, split into chunks and written completely into slots that neither the current nor the
 //! previous version uses. Then the pointer moves. Between any two writes the pointer therefore names a complete
-//! version. Each slot is written by compare-and-swap against the resource version last read: a second writer fails
-//! and overwrites nothing.
+//! version. Each slot is written by compare-and-swap against the resource version last read: a concurrent writer gets a
+//! conflict and overwrites nothing.
 //!
 //! The pointer Secret is also the first slot: its chunk is written in the request that moves the pointer, so most states need one request
 //! per version. If the pointer Secret is the only slot, the next version replaces its chunk, and no previous version is kept. Other slots
-//! are read on demand. After that read and before the first write to a slot the writer signs the pointer: it sets `writer` in the pointer
-//! to its own identifier. After that, an earlier writer cannot move the pointer to its own chunks.
+//! are read on demand. Between this read and the first write to a slot, the writer claims the pointer: it sets `writer` in the pointer to
+//! its own identifier. This changes the resource version of the pointer, so earlier writers can no longer move it.
 //!
-//! The response of a write may be lost. Each attempt is recorded in memory before its request is sent. The record is cleared once the
-//! write is known to have succeeded. Nothing else is written while the outcome of a pointer write is unknown.
+//! The response of a write may be lost. Each write is recorded in memory before its request is sent, until its outcome is known. While the
+//! outcome of a pointer write is unknown, nothing else is written.
 
 mod error;
 mod layout;
@@ -40,13 +40,13 @@ use read::{PATIENCE, join, parse_pointer, read_pointer, read_slot, read_slots};
 pub use error::StateError;
 pub use layout::{CHUNK, DATA, LARGEST, POINTER, Pointer, Version};
 
-/// Source of additional slots.
+/// Source of additional state slots. In a run, the operator creates them.
 #[async_trait]
 pub trait MoreSlots: Send + Sync {
     /// Requests that `wanted` slots exist in total. Waits for a bounded time, then returns the names of the slots that exist.
     async fn more_slots(&self, wanted: usize) -> Vec<String>;
 
-    /// Reports that too few slots exist: the previous version is removed, and its slots are used for the next version.
+    /// Called if there are too few slots, before the store discards the previous version and reuses its slots.
     fn giving_up_previous(&self);
 }
 
@@ -135,7 +135,7 @@ impl StateStore {
         Ok(memory.state.clone())
     }
 
-    /// Prepares the next [`Self::put`]: signs the pointer, so that earlier writers can no longer change the state.
+    /// Prepares the next [`Self::put`]: claims the pointer, so that earlier writers can no longer change the state.
     pub async fn begin(&self) -> Result<(), StateError> {
         let mut memory = self.memory.lock().await;
         self.settle(&mut memory).await?;
@@ -252,15 +252,15 @@ impl StateStore {
             }
             let read = unread.iter().map(|slot| read_slot(&*self.secrets, slot));
             let found = try_join_all(read).await?.into_iter().flatten().collect();
-            // The pointer must be unchanged after the read of the slots: another writer may have moved it to one of them.
+            // Fails if the pointer has changed since: another writer may have moved it to one of the slots just read.
             self.hold_pointer(memory).await?;
             memory.slots_read(&unread, &found);
         }
     }
 }
 
-/// Returns `slots`. If the pointer names a slot that is not in `slots`, requests additional slots first: an earlier resource may have had
-/// more.
+/// Returns `slots`. If the pointer names a slot that is not in `slots`, requests additional slots and adds them. This happens if the state
+/// is from an earlier resource of the same name that had more slots.
 async fn with_used(
     parsed: &Pointer,
     pointer: &str,
@@ -281,7 +281,7 @@ async fn with_used(
     slots
 }
 
-/// Returns the slot in the pointer Secret, then `slots`. Slots in `snapshots` get their resource version.
+/// Returns the slot in the pointer Secret, then `slots`. Sets the resource version of the slots in `snapshots`.
 fn known_slots(
     pointer: &str,
     slots: Vec<String>,

@@ -40,11 +40,11 @@ pub enum StateError {
          free"
     )]
     NoRoom {
-        /// Slots that the new version needs.
+        /// Number of slots that the new version needs.
         needed: usize,
-        /// Free slots.
+        /// Number of free slots.
         free: usize,
-        /// All slots, free or used.
+        /// Number of all slots, free or used.
         all: usize,
     },
 }

@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 pub const POINTER: &str = "pointer";
 /// Key of the chunk in the data of a slot.
 pub const DATA: &str = "data";
-/// Key of the writer's identifier in the data of a slot. It makes a write of the same chunk by another writer change the resource version.
+/// Key of the writer's identifier in the data of a slot. It changes the resource version even if another writer writes the same chunk.
 pub(super) const WRITER: &str = "writer";
 /// Maximum size of a chunk, in bytes. A Secret holds at most 1 MiB in total.
 pub const CHUNK: usize = 900 * 1024;
@@ -28,7 +28,7 @@ pub struct Pointer {
     pub current: Option<Version>,
     /// Version before the last write; `None` if it was not kept.
     pub previous: Option<Version>,
-    /// Unique identifier of the writer that changed the pointer last.
+    /// Unique identifier of the writer that changed or claimed the pointer last.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub writer: Option<String>,
 }

@@ -14,7 +14,7 @@ pub(super) struct Memory {
     pub(super) pointer_version: String,
     /// Bytes of the pointer at that time.
     pointer_bytes: Option<Vec<u8>>,
-    /// Pointer write of unknown outcome.
+    /// Pointer write of unknown outcome, which must be repeated before any other write.
     pub(super) tried: Option<Tried>,
     /// All slots. The first one is in the pointer Secret.
     pub(super) slots: Vec<Slot>,
@@ -91,7 +91,7 @@ impl Memory {
             .collect()
     }
 
-    /// Records the resource versions of the slots `found`. Removes slots in `asked` that do not exist.
+    /// Records the resource versions of the slots in `found`. Removes slots that are in `asked` but not in `found`: they do not exist.
     pub(super) fn slots_read(&mut self, asked: &[String], found: &BTreeMap<String, Snapshot>) {
         self.slots
             .retain(|slot| !asked.contains(&slot.name) || found.contains_key(&slot.name));

@@ -61,8 +61,8 @@ pub(super) async fn read_pointer(
     }
 }
 
-/// Returns name and content of a slot. Returns `None` for a missing slot: it cannot be written, and the pointer records whether it
-/// contained a chunk.
+/// Returns name and content of a slot; `None` if the Secret does not exist. The caller decides whether that is an error: it is one only if
+/// the pointer names the slot.
 pub(super) async fn read_slot(
     secrets: &dyn Secrets,
     name: &str,
@@ -115,11 +115,11 @@ pub(super) async fn read_for(
 enum Fault {
     /// The slot is missing or empty.
     Gone(String),
-    /// The slots hold other content.
+    /// The content of the slots does not match the version.
     Damaged(String),
 }
 
-/// Returns the verified current state. The error says whether the previous version is intact.
+/// Returns the current state after a check of its size and SHA-256. The error says whether the previous version is intact.
 pub(super) async fn join(
     secrets: &dyn Secrets,
     current: &Version,

@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 
 struct FixedSlots(Vec<String>);
 
-/// Records the requested numbers of slots.
+/// Source of slots that records the requested numbers.
 #[derive(Default)]
 struct RecordedSlots(parking_lot::Mutex<Vec<usize>>);
 
@@ -34,7 +34,7 @@ impl MoreSlots for FixedSlots {
     fn giving_up_previous(&self) {}
 }
 
-/// Secrets of a forged state: each slot has 1 MiB. Counts the reads.
+/// Secrets of a forged state, in which every slot has 1 MiB. Counts the reads.
 struct Forged {
     pointer: Vec<u8>,
     reads: AtomicUsize,
@@ -94,7 +94,7 @@ async fn open_with(
     .await
 }
 
-/// Returns a unique writer.
+/// Returns a unique identifier of a writer.
 fn writer() -> String {
     static WRITERS: AtomicUsize = AtomicUsize::new(0);
     format!("writer-{}", WRITERS.fetch_add(1, Ordering::Relaxed))
@@ -164,7 +164,7 @@ async fn chunk_in_the_secret_of_the_pointer_is_written_with_it() {
     assert_eq!(*open(&secrets).await.get().await.unwrap(), state(4, 10));
 }
 
-/// Earlier releases wrote every chunk to a separate slot.
+/// Without slots, each version replaces the previous one in the pointer Secret. After a slot is added, the previous version is kept.
 #[tokio::test]
 async fn state_without_slots_is_replaced_in_the_secret_of_the_pointer() {
     let secrets = cluster(0);
@@ -395,7 +395,7 @@ async fn a_second_writer_fails_and_destroys_nothing(#[case] versions: u64) {
     assert_eq!(*open(&secrets).await.get().await.unwrap(), state(2, 10));
 }
 
-/// The first writer moved the pointer before the second one did, and saves repeatedly.
+/// Both writers have written a version. After the write of the second writer, each write of the first fails.
 #[tokio::test]
 async fn replaced_writer_fails_each_time_and_destroys_nothing() {
     let secrets = cluster(3);
@@ -526,7 +526,7 @@ async fn slots_are_read_up_to_the_size_of_the_largest_state() {
         error.contains("its slots exceed 269484032 bytes"),
         "{error}"
     );
-    // The pointer, and five batches of 64 slots.
+    // 321 reads: the pointer, and five batches of 64 slots with 1 MiB each. The fifth batch exceeds the limit of 257 MiB.
     assert_eq!(secrets.reads.load(Ordering::Relaxed), 321);
 }
 
@@ -569,7 +569,7 @@ async fn current_version_with_a_missing_chunk_is_lost(
     for serial in 1..=3 {
         store.put(state(serial, 10)).await.unwrap();
     }
-    // As after a restore of only some of the Secrets.
+    // Simulates a restore of only some of the Secrets from a backup.
     let secrets = FakeSecrets::new();
     let data = |name: &str| all.get(name).unwrap().data;
     secrets.put("state", [(POINTER, data("state")[POINTER].clone())]);

@@ -10,7 +10,7 @@ use super::read::read_for;
 use crate::retry::{Patience, pause_between_tries};
 use crate::secrets::{Changes, Snapshot, StoreError, to_json};
 
-/// Content of a blanked slot. A chunk is never empty.
+/// Content of a blanked slot. Differs from every chunk, because chunks are never empty.
 const BLANK: &[u8] = b"";
 
 /// Result of a swap.
@@ -70,8 +70,8 @@ impl StateStore {
         memory.pointer.writer.as_ref() == Some(&self.writer)
     }
 
-    /// Signs the pointer. If this writer has already signed it, checks that it is unchanged. No other writer can then move the pointer to
-    /// a free slot.
+    /// Claims the pointer: sets `writer` in the pointer. If this writer has claimed it before, only checks that the pointer is unchanged.
+    /// Earlier writers can then no longer move the pointer to a slot that is free now.
     pub(super) async fn hold_pointer(&self, memory: &mut Memory) -> Result<(), StateError> {
         if self.is_signed(memory) {
             return self.check_pointer(memory).await;
@@ -118,7 +118,7 @@ impl StateStore {
         slot: &Slot,
         chunk: &[u8],
     ) -> Result<String, StateError> {
-        // Without a resource version the API server would accept any write.
+        // The API server accepts a write without a resource version unconditionally, so the slot must have been read.
         let Some(mut version) = slot.version.clone() else {
             return Err(StateError::Moved);
         };
@@ -128,8 +128,8 @@ impl StateStore {
         self.write_chunk(memory, slot, version, chunk).await
     }
 
-    /// Writes a chunk to a slot. If another writer has changed the slot, writes it at the new resource version, provided that the pointer
-    /// is unchanged: the other writer cannot move the pointer to the slot.
+    /// Writes a chunk to a slot. If another writer has changed the slot, overwrites it, provided that the pointer is unchanged: this writer
+    /// has claimed the pointer, so the other writer cannot move the pointer to the slot.
     async fn write_chunk(
         &self,
         memory: &Memory,
@@ -152,8 +152,8 @@ impl StateStore {
         }
     }
 
-    /// Fails if the pointer has changed since the free slots were determined: another run may have written a slot and
-    /// moved the pointer to it.
+    /// Fails if the pointer has changed since this writer last read or wrote it: another run may have written a free slot
+    /// and moved the pointer to it.
     async fn check_pointer(&self, memory: &Memory) -> Result<(), StateError> {
         let found = read_for(&*self.secrets, &self.pointer, self.patience).await?;
         if memory.is_pointer_of(&found) {

@@ -37,7 +37,7 @@ async fn save_after_lost_pointer_response_keeps_stored_version(#[case] fault: Fa
     let store = with_one_version(&secrets).await;
     secrets.fail(2, fault);
     store.put(state(3, 10)).await.unwrap_err();
-    // The next save stops after its first chunk.
+    // The next save repeats the pointer (write 3), writes its chunk (write 4) and fails at its own pointer (write 5).
     secrets.die_at(Some(5));
     store.put(state(4, 10)).await.unwrap_err();
     secrets.die_at(None);
@@ -73,7 +73,7 @@ async fn slot_named_by_another_run_is_not_overwritten() {
     let store = with_one_version(&secrets).await;
     secrets.fail(1, Fault::AnswerLost);
     store.put(state(3, 10)).await.unwrap_err();
-    // The next run stores the same state, which the first run kept as unsaved state.
+    // The first run kept its state as unsaved state. The next run stores the same state in the same slot.
     open(&secrets).await.put(state(3, 10)).await.unwrap();
     let error = store.put(state(4, 10)).await.unwrap_err();
     assert!(matches!(error, StateError::Moved), "{error}");
@@ -132,7 +132,8 @@ async fn uncertain_state_is_not_returned_to_the_engine(#[case] fault: Fault) {
     assert_eq!(stored(&secrets, 3).await, Some(state(3, 10)));
 }
 
-/// A run considered dead continues: both writers opened the same version.
+/// Two runs open the same version. The response to the pointer write of the first is lost, and the request is applied late. The second run
+/// must not overwrite the slot that this pointer names.
 #[rstest]
 #[case::applied_before_next_write(1)]
 #[case::applied_two_writes_later(2)]
@@ -143,7 +144,7 @@ async fn a_slot_is_not_overwritten_between_its_chunk_and_the_pointer(#[case] lat
     with_one_version(&secrets).await;
     let first = open_without_retries(&secrets, 3).await;
     let second = open_with(&secrets, 3, 3).await.unwrap();
-    // The writes of a save: signature, chunk, pointer.
+    // Writes of the first run: 1 claims the pointer, 2 is the chunk, 3 moves the pointer.
     secrets.fail(3, Fault::Late(later));
     first.put(state(3, 10)).await.unwrap_err();
     let error = second.put(state(7, 10)).await.unwrap_err();
@@ -152,7 +153,7 @@ async fn a_slot_is_not_overwritten_between_its_chunk_and_the_pointer(#[case] lat
     assert_eq!(stored(&secrets, 3).await, Some(state(3, 10)));
 }
 
-/// A run considered dead cannot move the pointer to the chunk of the next run.
+/// The late pointer write of an earlier run must not make the pointer name the chunk of the next run.
 #[rstest]
 #[case::applied_before_next_signature(1)]
 #[case::applied_before_next_chunk(2)]
@@ -173,7 +174,7 @@ async fn late_pointer_write_does_not_name_the_next_runs_chunk(#[case] later: usi
     assert_eq!(stored(&secrets, 3).await, Some(state(expected, 10)));
 }
 
-/// A chunk that is already in its slot is written again: otherwise an earlier write could still be applied.
+/// A chunk is written even if its slot already contains it: the new resource version makes a late write of an earlier run fail.
 #[tokio::test]
 async fn late_chunk_write_does_not_replace_the_next_runs_chunk() {
     let secrets = cluster(3);
@@ -185,14 +186,14 @@ async fn late_chunk_write_does_not_replace_the_next_runs_chunk() {
     let signature = secrets.writes().len();
     secrets.fail(signature + 1, Fault::Late(99));
     first.put(state(5, 10)).await.unwrap_err();
-    // Content of the second version, which is still in slot-0.
+    // The next run writes the content of version 2, which slot-0 still contains.
     open(&secrets).await.put(state(2, 10)).await.unwrap();
     assert_eq!(pointer(&secrets).current.unwrap().slots, ["slot-0"]);
     secrets.let_arrive();
     assert_eq!(stored(&secrets, 3).await, Some(state(2, 10)));
 }
 
-/// A cancelled save is equivalent to a save without a response.
+/// A caller that stops waiting for a save leaves the same situation as a lost response.
 #[tokio::test]
 async fn cancelled_save_leaves_no_uncertain_state() {
     for at in 1..3 {
@@ -209,7 +210,7 @@ async fn cancelled_save_leaves_no_uncertain_state() {
     }
 }
 
-/// Change of the state: its new number of digits, or `None` for deletion.
+/// Change of the state: number of noise digits of the new state, or `None` for a deletion.
 type Change = Option<usize>;
 
 async fn apply_change(store: &StateStore, wanted: Option<&Vec<u8>>) -> Result<(), StateError> {
@@ -219,8 +220,8 @@ async fn apply_change(store: &StateStore, wanted: Option<&Vec<u8>>) -> Result<()
     }
 }
 
-/// Applies all `changes`; retries failed ones after the outage. Returns the number of writes. After each attempt a
-/// new run must read a complete version.
+/// Applies all `changes` with injected `faults`, and retries failed changes. With `away`, the API server is unavailable from the first
+/// fault until the change has failed. Asserts after each attempt that a new run reads a complete version. Returns the number of writes.
 async fn survive(slots: usize, changes: &[Change], faults: &[(usize, Fault)], away: bool) -> usize {
     let secrets = cluster(slots);
     for (at, fault) in faults {
@@ -238,7 +239,7 @@ async fn survive(slots: usize, changes: &[Change], faults: &[(usize, Fault)], aw
             secrets.go_away_after(None);
             let found = stored(&secrets, slots).await;
             assert!(found == before || found == wanted, "{faults:?}: {error}");
-            // The engine continues with a state other than the unsaved one.
+            // After a failed save, the engine may save a different state next.
             let other = state(serial + 100, size.unwrap_or(10));
             if store.put(other.clone()).await.is_ok() {
                 assert_eq!(stored(&secrets, slots).await, Some(other.clone()));
