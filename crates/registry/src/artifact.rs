@@ -1,4 +1,4 @@
-//! Format of a context in a registry: an OCI artifact with one layer. Pure. See
+//! Format of a context in a registry: an OCI artifact with one layer. Performs no I/O. See
 //! <https://github.com/opencontainers/image-spec/blob/main/manifest.md#guidelines-for-artifact-usage>.
 
 use serde::Deserialize;

@@ -36,7 +36,7 @@ pub(crate) enum Authorization {
     Bearer(String),
 }
 
-/// Authorization for requests to a repository, and the time for which it is used.
+/// Authorization for requests to a repository, and the time for which the client reuses it.
 pub(crate) struct Grant {
     pub(crate) authorization: Authorization,
     pub(crate) life: Duration,
@@ -269,7 +269,7 @@ fn read_challenge(challenge: &ChallengeRef<'_>) -> Challenge {
     }
 }
 
-/// Token in the response of a token service. Some services return both fields.
+/// Token in the response of a token service: in `token` or `access_token`. Some services return both.
 #[derive(Deserialize)]
 struct Token {
     token: Option<String>,
@@ -291,7 +291,7 @@ fn read_token(body: &[u8]) -> Option<Grant> {
         .into_iter()
         .flatten()
         .find(|token| !token.is_empty())?;
-    // The token becomes a header value, so it must consist of printable ASCII characters.
+    // Header values must consist of printable ASCII characters.
     if token.bytes().any(|byte| !byte.is_ascii_graphic()) {
         return None;
     }

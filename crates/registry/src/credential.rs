@@ -1,4 +1,4 @@
-//! Registry credentials. Pure.
+//! Registry credentials. Performs no I/O.
 
 use sha2::{Digest, Sha256};
 

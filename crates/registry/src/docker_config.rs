@@ -1,4 +1,4 @@
-//! Credentials in the format of Docker and Kubernetes. Pure.
+//! Credentials in the format of Docker and Kubernetes. Performs no I/O.
 
 use std::collections::BTreeMap;
 
@@ -22,14 +22,14 @@ const HUB_KEY: &str = "https://index.docker.io/v1/";
 #[derive(Clone)]
 pub struct DockerConfig {
     entries: BTreeMap<Key, Credential>,
-    /// Credential helpers by registry: programs on the machine where the config was written.
+    /// Credential helpers by registry (`credHelpers`). Never executed: they are programs on the machine where the config was written.
     helpers: BTreeMap<Key, String>,
-    /// Credential helper for all other registries (`credsStore`).
+    /// Credential helper for all other registries (`credsStore`). Never executed.
     store: Option<String>,
     universal: bool,
 }
 
-/// Compares the credentials by registry. Their notation in the config does not matter.
+/// Two configs are equal if they have the same credentials for the same registries, in whatever notation. Credential helpers do not count.
 impl PartialEq for DockerConfig {
     fn eq(&self, other: &Self) -> bool {
         self.entries == other.entries
@@ -204,7 +204,7 @@ fn host_fits(pattern: &str, host: &str) -> bool {
             .all(|(pattern, label)| label_fits(pattern, label))
 }
 
-/// Matches each text between two `*` at its first occurrence. Without backtracking, matching takes linear time.
+/// Whether `label` matches `pattern`. Matches each text between two `*` at its first occurrence, without backtracking, in linear time.
 fn label_fits(pattern: &str, label: &str) -> bool {
     let Some((start, rest)) = pattern.split_once('*') else {
         return pattern == label;

@@ -1,4 +1,4 @@
-//! Errors of names, credentials and registries. Pure.
+//! Errors of names, credentials and registries. Performs no I/O.
 
 use std::{fmt, path::PathBuf, time::Duration};
 
@@ -48,9 +48,9 @@ pub enum Error {
     /// A request to a registry failed.
     #[error("failed to {action} {subject}: {failure}{}; {}", detail_of(detail), failure.advice())]
     Request {
-        /// Action, as a verb phrase.
+        /// Action, as a verb phrase, for example `pull the context`.
         action: &'static str,
-        /// Object of the action.
+        /// Object of the action: an image or a repository.
         subject: String,
         /// Category of the failure.
         failure: Failure,
@@ -187,7 +187,7 @@ impl Error {
         )
     }
 
-    /// Whether the registry may have refused the tag, so that a push by digest can succeed.
+    /// Whether the registry may have refused the request because of the tag. A push by digest may then succeed.
     pub(crate) fn may_be_the_tag(&self) -> bool {
         matches!(
             self,
@@ -198,7 +198,7 @@ impl Error {
         )
     }
 
-    /// Whether the token may have expired.
+    /// Whether the registry refused the authorization of the request, so that the token may have expired.
     pub(crate) fn may_be_the_token(&self) -> bool {
         matches!(
             self,

@@ -19,7 +19,8 @@ const ANSWER: u64 = 1 << 20;
 /// Value of `Username` with which a helper marks `Secret` as a refresh token.
 const TOKEN: &str = "<token>";
 
-/// Requests the credential of `registry` from `program`. Error messages contain the output of a program only if the program failed.
+/// Requests the credential of `registry` from the credential helper `program`. Errors contain the output of the helper only if it failed,
+/// because the output of a successful helper contains the credential.
 pub(crate) async fn ask(program: &str, registry: &str) -> Result<Credential, Error> {
     let failed = |why: String| Error::Helper {
         program: program.to_owned(),

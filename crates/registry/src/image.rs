@@ -1,4 +1,4 @@
-//! Reads manifest and config of a base image, and composes manifest and config of the image with appended layers. Pure. See
+//! Reads manifest and config of a base image, and composes manifest and config of the image with appended layers. Performs no I/O. See
 //! <https://github.com/opencontainers/image-spec/blob/main/manifest.md>, <https://github.com/opencontainers/image-spec/blob/main/config.md>
 //! and <https://distribution.github.io/distribution/spec/manifest-v2-2/>.
 
@@ -46,7 +46,8 @@ pub struct Layer {
 pub struct ImageConfig {
     /// User of the container, `uid[:gid]`. Empty: the user of the base image.
     pub user: String,
-    /// Entrypoint of the container; removes the command of the base image. Empty: both stay as in the base image.
+    /// Entrypoint of the container. If it is not empty, the command of the base image is removed. Empty: entrypoint and command of the base
+    /// image.
     pub entrypoint: Vec<String>,
     /// Labels to add; replace labels of the base image that have the same key.
     pub labels: BTreeMap<String, String>,

@@ -2,7 +2,7 @@
 //!
 //! [`ImageName`], [`ImageRef`] and [`Digest`] validate input. [`DockerConfig`] reads the credentials of a Secret. [`Registry`] sends
 //! requests. The controller pushes contexts and requests image digests. The build pod pulls contexts and can append layers to a base image.
-//! The program must install a crypto provider of rustls in `main`; this crate installs none.
+//! A program that uses [`Registry`] must install a crypto provider of rustls in `main`; this crate installs none.
 
 mod artifact;
 mod auth;

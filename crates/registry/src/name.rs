@@ -1,4 +1,4 @@
-//! Names of repositories in registries. Pure.
+//! Names of repositories in registries. Performs no I/O.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use crate::error::Error;
 pub(crate) const DOCKER_HUB: &str = "docker.io";
 /// API host of Docker Hub.
 pub(crate) const HUB_HOST: &str = "index.docker.io";
-/// Aliases of Docker Hub.
+/// Hosts that are Docker Hub under another name.
 const DOCKER_HUB_ALIASES: [&str; 3] = [HUB_HOST, "registry-1.docker.io", "registry.hub.docker.com"];
 /// Maximum length of a repository name, in bytes: <https://distribution.github.io/distribution/spec/api/#overview>.
 const LONGEST: usize = 255;
@@ -72,7 +72,7 @@ fn read(text: &str) -> Result<ImageName, String> {
     split(text)
 }
 
-/// Refuses text that is invalid in every reference, with or without tag and digest.
+/// Refuses text that is invalid in every image reference, with or without tag and digest.
 pub(crate) fn refuse_odd_text(text: &str) -> Result<(), String> {
     if text.is_empty() {
         return Err("it is empty".into());

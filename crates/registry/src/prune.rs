@@ -1,7 +1,7 @@
-//! Selects the images of a repository to delete. Pure.
+//! Selects the images of a repository to delete. Performs no I/O.
 //!
-//! Candidates have a tag in the form of runner image tags, and a label with the uid of the namespace. An image is kept if another of its
-//! tags is kept.
+//! Candidates have a tag in the form of runner image tags, and a label with the uid of the namespace. An image with several tags is kept if
+//! one of the tags is kept.
 
 use std::{collections::BTreeSet, fmt, time::Duration};
 
@@ -85,7 +85,7 @@ pub fn choose(
         .filter(|(found, ours)| too_old(ours.created) && !used.tags.contains(&found.tag))
         .map(|(found, _)| found.tag.as_str())
         .collect();
-    // Deleting a manifest removes all of its tags.
+    // A registry deletes a manifest with all of its tags, so a manifest stays if one of its tags stays.
     let (going, staying): (Vec<&Found>, Vec<&Found>) = found
         .iter()
         .partition(|found| going.contains(found.tag.as_str()));

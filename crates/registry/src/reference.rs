@@ -1,4 +1,4 @@
-//! Image references by tag and digest. Pure.
+//! Image references by tag and digest. Performs no I/O.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use crate::{
     name::{self, ImageName, invalid},
 };
 
-/// Algorithm and value of a digest: `sha256:…` or `sha512:…`.
+/// Digest of a manifest or blob, with its algorithm: `sha256:…` or `sha512:…`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Digest(String);
 
@@ -41,7 +41,7 @@ impl Digest {
         hasher.finish()
     }
 
-    /// Returns the digest as text, with its algorithm.
+    /// Returns the digest as text, including its algorithm.
     pub fn as_str(&self) -> &str {
         &self.0
     }

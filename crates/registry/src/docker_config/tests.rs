@@ -2,7 +2,7 @@ use super::*;
 use proptest::prelude::*;
 use rstest::rstest;
 
-/// `me:hunter2`
+/// `me:hunter2` in base64.
 const AUTH: &str = "bWU6aHVudGVyMg==";
 
 fn read(config: &str) -> DockerConfig {
@@ -71,7 +71,7 @@ fn docker_hub_credentials_match_all_its_host_names(#[case] key: &str) {
     );
 }
 
-/// Matching with backtracking would not finish.
+/// A matcher with backtracking would not finish in acceptable time.
 #[test]
 fn host_pattern_with_many_wildcards_matches_in_linear_time() {
     const STARS: usize = 100_000;
@@ -252,7 +252,7 @@ proptest! {
         let config = json!({"auths": {key: {"username": "u", "password": "p"}}}).to_string();
         let config = DockerConfig::parse(config.as_bytes()).ok().unwrap();
         let found = |image: &str| config.credentials_for(&ImageName::parse(image).unwrap()).is_some();
-        // A path `v1` or `v2` is an API version.
+        // A path `v1` or `v2` is an API version, which the parser ignores.
         prop_assume!(!["v1", "v2"].contains(&prefix.join("/").as_str()));
         let (image, other) = (format!("{host}/{path}"), format!("other-{host}/{path}"));
         prop_assert!(found(&image));

@@ -300,7 +300,7 @@ fn any_json() -> impl Strategy<Value = Value> {
     })
 }
 
-/// `base` with some of its fields replaced.
+/// Generates `base` with up to two of `fields` (JSON pointers) replaced by arbitrary JSON.
 fn altered(base: Value, fields: &'static [&'static str]) -> impl Strategy<Value = Value> {
     let field = prop::sample::select(fields);
     prop::collection::vec((field, any_json()), 0..3).prop_map(move |changes| {

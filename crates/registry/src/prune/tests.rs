@@ -22,7 +22,7 @@ fn digest(text: &str) -> Digest {
     Digest::of(text.as_bytes())
 }
 
-/// Returns an image of namespace `mine`, with a separate context.
+/// Returns image `number` of the namespace with uid `mine`. It is `days` old, and no other image has the same context.
 fn image(number: u64, days: i64) -> Found {
     Found {
         tag: tag(number),
@@ -176,7 +176,7 @@ fn owner_is_read_from_image_labels() {
 
 #[test]
 fn unknown_fields_of_an_image_config_are_skipped() {
-    // A parser that keeps the content refuses it at 128 levels.
+    // serde_json limits content that it keeps to 128 nested levels. Parsing succeeds only if unknown fields are skipped.
     let deep = format!("{}{}", "[".repeat(1_000), "]".repeat(1_000));
     let other = format!("[{}{deep}]", r#"{"":0},"#.repeat(15_000));
     let labels = format!(r#"{{"x":{other},"io.alustan.namespace":"uid"}}"#);
@@ -204,7 +204,7 @@ proptest! {
                 ours.namespace = if whose == 0 { "theirs".to_owned() } else { "mine".to_owned() };
                 ours.context = Some(digest(&format!("context {content}")));
             });
-            // Two tags refer to one image.
+            // Two runner image tags refer to the same image.
             one.digest = digest(&format!("image {}", number / 2));
             found.insert(one.tag.clone(), one);
         }

@@ -1,4 +1,4 @@
-//! Appends layers to an image in a registry. Does not unpack the image, and needs no kaniko.
+//! Appends layers to an image in a registry, without unpacking the image.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -40,9 +40,8 @@ const MAX_DELAY: Duration = Duration::from_secs(10);
 
 impl Registry {
     /// Appends `layers` to the image `base` (by digest), pushes the result as `target` (by tag) and returns the digest of its manifest. If
-    /// the tag already exists, does not replace it but returns its digest. Requests the tag first, and again directly before the push of
-    /// the manifest. Only registries with immutable tags prevent the replacement of a tag that another client creates after the second
-    /// request.
+    /// the tag already exists, does not replace it but returns its digest. Checks this at the start, and again directly before the push of
+    /// the manifest. A tag that another client creates after the second check is replaced, unless the registry has immutable tags.
     ///
     /// Layers of the base image are mounted from its repository if registry and credentials permit mounts, and are copied otherwise. If
     /// `base` is an index, the image for the platform in `config` is used. The same input gives the same digest. Memory use does not depend
@@ -123,7 +122,7 @@ struct Append<'a> {
     config: &'a ImageConfig,
 }
 
-/// Whether to check for an existing blob before the push.
+/// Whether to push a blob that the registry already has.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Push {
     IfMissing,
@@ -234,7 +233,7 @@ impl Append<'_> {
             };
             (blob, Origin::Layer(layer))
         });
-        // An image may have the same layer more than once.
+        // An image may have the same layer more than once. Push its blob once.
         let mut seen = BTreeSet::new();
         let blobs: Vec<_> = inherited
             .chain(own)
@@ -303,7 +302,7 @@ impl Append<'_> {
         }
         let mount = || self.mounts.mount(digest, self.base.name());
         let mounted = match mount().await {
-            // The token may have expired.
+            // The token may have expired: retry once with a new token.
             Err(error) if error.may_be_the_token() => {
                 self.mounts.forget_token().await;
                 mount().await

@@ -24,12 +24,12 @@ use crate::{
     reference::{Digest, Hasher},
 };
 
-/// Size of the pieces in which files are read, in bytes.
+/// Size of the chunks in which files are read, in bytes.
 const CHUNK: usize = 128 << 10;
 pub(super) const CONTENT_DIGEST: &str = "docker-content-digest";
 const BLOB_TYPE: &str = "application/octet-stream";
 
-/// A repository, and the token for its requests. The token is replaced before it expires.
+/// A repository, and the token for requests to it. The token is renewed before it expires.
 pub(super) struct Repository<'a> {
     pub(super) call: Call<'a>,
     /// Repository of the same registry from which blobs are mounted. The token permits pulls from it.
@@ -325,7 +325,7 @@ pub(super) fn in_memory(bytes: Bytes) -> impl Stream<Item = Result<Bytes, Error>
 /// the wrong content is therefore never copied completely.
 struct Download {
     response: Response,
-    /// `None` after the last piece.
+    /// `None` after the last chunk.
     hasher: Option<Hasher>,
     digest: Digest,
     /// Remaining bytes.
@@ -380,7 +380,7 @@ impl Download {
 struct Progress {
     size: u64,
     sent: AtomicU64,
-    /// Error of the content stream.
+    /// Error of reading the content to upload.
     fault: parking_lot::Mutex<Option<Error>>,
 }
 
@@ -423,7 +423,7 @@ impl Progress {
     }
 
     /// Waits for `work`, an upload. Fails if no byte is sent within `stall`, or if `work` does not end within `end` after the last byte.
-    /// Detection takes at most twice that time.
+    /// The check runs at intervals of this length, so the failure may take twice the time.
     async fn watch<T>(
         &self,
         work: impl Future<Output = T>,

@@ -1,4 +1,5 @@
-//! Calls to a registry with authentication and a timeout. A call is repeated once if the registry refuses a cached session.
+//! Calls to a registry with authentication and a timeout. A call is repeated once with a new session if the registry refuses the token of a
+//! cached session.
 
 use std::{
     future::Future,

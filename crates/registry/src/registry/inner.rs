@@ -1,4 +1,4 @@
-//! Options, HTTP clients and sessions, shared by all clones of the registry client.
+//! Options, HTTP clients and sessions that all clones of a [`Registry`](crate::Registry) share.
 
 use super::options::Options;
 use crate::session::Sessions;

@@ -78,7 +78,7 @@ fn http(
         .map_err(|_| setup("failed to configure the HTTP client with the CA certificates"))
 }
 
-/// Returns whether to follow a redirect from the first URL to the second URL with the given status.
+/// Decides whether the HTTP client follows a redirect from the first URL to the second URL with the given status.
 type Rule = fn(&Url, &Url, StatusCode) -> bool;
 
 /// Permits redirects of token requests. A redirect to another origin must not keep the body, as 307 and 308 do, and must not lead from

@@ -18,12 +18,12 @@ pub(super) struct TagList {
     pub(super) tags: Option<Page>,
 }
 
-/// Tags of a response.
+/// Tags in one response to a request for tags.
 #[derive(Default)]
 pub(super) struct Page {
     /// Number of entries, including invalid entries; [`TAGS`] + 1 if the response has more than [`TAGS`] entries.
     pub(super) size: usize,
-    /// Valid tags.
+    /// Tags of valid form, see [`is_tag`].
     pub(super) valid: Vec<String>,
 }
 

@@ -27,7 +27,7 @@ const BASIC: &str = "Basic bWU6aHVudGVyMg==";
 const UPLOADS: &str = "/v2/team/app/blobs/uploads/";
 const BLOB_UNKNOWN: &str = r#"{"errors":[{"code":"MANIFEST_BLOB_UNKNOWN","message":"gone"}]}"#;
 
-/// Layers, stored in files.
+/// Layers in files of a temporary folder.
 struct Layers {
     folder: TempDir,
     layers: Vec<Layer>,
@@ -73,7 +73,7 @@ fn target(server: &FakeRegistry) -> ImageRef {
     ImageRef::tagged(server.name("team/app"), "new").unwrap()
 }
 
-/// Appends the two layers to `base` and pushes to `server`, without credentials.
+/// Appends [`PROVIDERS`] and [`MODULE`] to `base` and pushes the image to `server`, without credentials.
 async fn append(base: &ImageRef, server: &FakeRegistry) -> Result<Digest, Error> {
     append_with(base, &plain(None), server, &plain(None)).await
 }
@@ -143,7 +143,7 @@ fn is_manifest_put(seen: &Seen) -> bool {
     seen.method == "PUT" && seen.path.contains("/manifests/")
 }
 
-/// Returns the digest of the image, which is the same in every registry.
+/// Returns the digest of the image that [`append`] pushes to a registry without faults. It is the same in every registry.
 async fn predicted() -> Digest {
     let (server, base) = with_base(|_, _| None).await;
     append(&base, &server).await.unwrap()

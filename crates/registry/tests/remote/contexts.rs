@@ -218,7 +218,7 @@ async fn credentials_open_a_private_registry_with_tls() {
     }
 }
 
-/// Starts a registry with endless responses to reads of `path`. It does not support `HEAD`.
+/// Starts a fake registry without support for `HEAD`. Its response to a `GET` of a path that contains `path` has an endless body.
 async fn endless(path: &'static str) -> FakeRegistry {
     FakeRegistry::start("", move |seen, _| {
         let is_read = seen.path.contains(path);

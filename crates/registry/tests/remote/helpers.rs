@@ -1,4 +1,4 @@
-//! Contract with credential helpers, tested with a fake helper.
+//! Calls of credential helpers, tested with a fake helper.
 
 use std::{fs, os::unix::fs::PermissionsExt};
 
@@ -25,7 +25,8 @@ impl FakeHelper {
         );
         fs::write(folder.path().join("answer"), answer).unwrap();
         let program = folder.path().join("fake-credential-helper");
-        // A file that a child of another thread still holds open for writing cannot be executed.
+        // `cp` writes the program: a child process of another test thread could inherit a file descriptor of this process for writing, and
+        // the execution would fail with `ETXTBSY`.
         fs::write(folder.path().join("new"), text).unwrap();
         std::process::Command::new("cp")
             .arg(folder.path().join("new"))

@@ -203,7 +203,7 @@ async fn registry_without_pagination_is_queried_twice_at_most() {
 
 #[tokio::test]
 async fn endless_tag_list_is_an_error() {
-    // Each page continues the previous one.
+    // Each page starts after the last tag of the previous page, so the list never ends.
     let server = Fake::start(|_, seen| match seen.path.as_str() {
         "/v2/team/x/tags/list" => {
             let last = seen.fields.split("last=context-").nth(1);
@@ -247,7 +247,7 @@ async fn manifests_of_invalid_tags_are_not_requested() {
     assert_eq!(listed.unwrap(), []);
 }
 
-/// Checks that the inventory of a registry with this list of tags fails with `words`. Returns the registry.
+/// Asserts that the inventory of a registry with this list of tags fails with a message that contains `words`. Returns the registry.
 async fn is_refused(list: String, words: &str) -> Fake {
     let server = Fake::start(move |_, seen| match seen.path.as_str() {
         "/v2/team/x/tags/list" => (200, None, list.clone()),
@@ -283,7 +283,7 @@ async fn invalid_list_of_tags_is_an_error() {
 
 #[tokio::test]
 async fn unknown_fields_of_registry_responses_are_skipped() {
-    // A parser that keeps the content refuses it at 128 levels.
+    // serde_json limits content that it keeps to 128 nested levels. Parsing succeeds only if unknown fields are skipped.
     let deep = format!("{}{}", "[".repeat(1_000), "]".repeat(1_000));
     let other = format!("[{}{deep}]", r#"{"":0},"#.repeat(15_000));
     let (tag, digest) = ("a".repeat(40), Digest::of(b"config"));
@@ -326,7 +326,7 @@ async fn manifests_larger_than_4_mib_are_not_read_for_pruning() {
     );
 }
 
-/// Starts a registry with immutable tags.
+/// Starts a fake registry with immutable tags. `taken_by`: manifest that already has the tag of the context; empty if there is none.
 async fn immutable(taken_by: &'static str) -> Fake {
     Fake::start(move |_, seen| {
         let tagged = seen.path.starts_with("/v2/team/x/manifests/context-");

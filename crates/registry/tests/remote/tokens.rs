@@ -1,4 +1,4 @@
-//! Token services, and responses of faulty registries.
+//! Requests for tokens, and faulty responses of token services and registries.
 
 use std::{
     io::{Read as _, Write as _},
@@ -18,7 +18,7 @@ fn bearer(host: &str) -> String {
     format!("Bearer realm=\"http://{host}/token\",service=\"s\"")
 }
 
-/// Response of a registry that requires a token. `token`: response of its token service.
+/// Returns the response of a registry that requires a token. `token`: status and body of the response of its token service.
 fn with_tokens(host: &str, seen: &Seen, token: (u16, &str)) -> (u16, Option<String>, String) {
     match seen.path.as_str() {
         "/token" => (token.0, None, token.1.to_owned()),
@@ -210,7 +210,8 @@ async fn token_service_redirect_forwards_no_credentials() {
     }
 }
 
-/// The registry determines the address of its token service, so the response of the token service must not appear in messages.
+/// The registry determines the address of its token service, which may be a server inside of the cluster. So errors must not contain the
+/// response.
 #[tokio::test]
 async fn token_service_response_is_not_quoted_in_errors() {
     for status in [200, 401, 403, 404, 500] {

@@ -1,4 +1,4 @@
-//! A real registry on a free port.
+//! A real registry: the program `docker-registry` on a free port.
 
 use std::{
     fs,
@@ -12,7 +12,7 @@ use tempfile::TempDir;
 
 pub(crate) const USER: &str = "me";
 pub(crate) const PASSWORD: &str = "hunter2";
-/// bcrypt hash of the password.
+/// Line of an htpasswd file: [`USER`] and the bcrypt hash of [`PASSWORD`].
 const HTPASSWD: &str = "me:$2b$05$abcdefghijklmnopqrstuuoXuKqgZXLiJqzfmMXDDhSFPIvxV7t8.\n";
 
 /// Settings of the registry.
@@ -103,7 +103,7 @@ impl DockerRegistry {
         log.matches(&format!("\"{method} ")).count()
     }
 
-    /// Returns the path of the file with a blob.
+    /// Returns the path of the file in which the registry stores a blob.
     pub(crate) fn blob(&self, digest: &str) -> PathBuf {
         let digits = digest.strip_prefix("sha256:").unwrap();
         let blobs = self

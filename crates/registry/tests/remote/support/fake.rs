@@ -1,4 +1,4 @@
-//! A server with faulty responses of registries and token services.
+//! A fake HTTP server in the role of a registry and its token service. Each test defines the responses.
 
 use std::sync::{Arc, Mutex};
 
@@ -15,7 +15,7 @@ use tokio::net::TcpListener;
 pub(crate) struct Seen {
     pub(crate) method: String,
     pub(crate) path: String,
-    /// Query or form.
+    /// URL query, or form in the body.
     pub(crate) fields: String,
     pub(crate) authorization: String,
     /// Size of the body, in bytes.

@@ -29,11 +29,11 @@ pub(crate) enum Fault {
     Status(u16),
     /// Status, headers, body.
     Answer(u16, Vec<(&'static str, String)>, String),
-    /// A body without end.
+    /// An endless body.
     Endless,
-    /// Status and a body of spaces that does not end after this number.
+    /// Status, and a body that stays open after this number of spaces.
     Stuck(u16, usize),
-    /// Reads the first piece of the request and closes the connection.
+    /// Reads the first chunk of the request body and closes the connection.
     Break,
     /// Closes the connection in the middle of the response.
     Cut(Vec<u8>),
@@ -46,7 +46,7 @@ type Faults = dyn Fn(&Seen, usize) -> Option<Fault> + Send + Sync;
 #[derive(Default)]
 struct Repository {
     blobs: BTreeMap<String, Bytes>,
-    /// By digest and by tag.
+    /// Manifests by digest and by tag.
     manifests: BTreeMap<String, Bytes>,
 }
 
@@ -71,8 +71,8 @@ impl FakeRegistry {
         Self::start("", |_, _| None).await
     }
 
-    /// Starts a registry with the faults that `faults` returns. Its second argument is the number of equal requests before.
-    /// `authorization`: the accepted header, or `Bearer` for any token.
+    /// Starts a registry with the faults that `faults` returns. Its second argument is the number of earlier requests with the same method
+    /// and path. `authorization`: the accepted header, or `Bearer` for any token.
     pub(crate) async fn start(
         authorization: &str,
         faults: impl Fn(&Seen, usize) -> Option<Fault> + Send + Sync + 'static,
@@ -101,7 +101,7 @@ impl FakeRegistry {
         digest
     }
 
-    /// Stores content under a digest that need not match.
+    /// Stores `content` as the blob `digest`, even if the digest does not match.
     pub(crate) fn set_blob(&self, repository: &str, digest: &Digest, content: &[u8]) {
         let mut repositories = self.inner.repositories();
         let blobs = &mut repositories.entry(repository.into()).or_default().blobs;
@@ -196,7 +196,7 @@ impl Inner {
         self.repositories.lock().unwrap()
     }
 
-    /// Records a request. Returns its position and the number of equal requests before.
+    /// Records a request. Returns its position in the record, and the number of earlier requests with the same method and path.
     fn note(&self, seen: &Seen) -> (usize, usize) {
         let mut all = self.seen.lock().unwrap();
         let same = |other: &&Seen| (&other.method, &other.path) == (&seen.method, &seen.path);
