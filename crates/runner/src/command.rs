@@ -86,7 +86,8 @@ pub struct Finished {
     pub stdout: Vec<u8>,
     /// Redacted tail of standard error.
     pub stderr: String,
-    /// Why the command was stopped, if it was. Without cause and exit code, the command was not started: the run had been requested to stop.
+    /// Why the command was stopped, if it was. Without cause and exit code, the command was not started: the run had already been requested
+    /// to stop.
     pub cause: Option<Cause>,
 }
 

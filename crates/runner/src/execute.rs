@@ -67,7 +67,7 @@ impl Session {
         done
     }
 
-    /// Refuses a state that was applied with the other engine or a newer version, unless `spec.engine.allowSwitch` is set.
+    /// Refuses a state that was applied with a different engine or a newer version, unless `spec.engine.allowSwitch` is set.
     fn refuse_engine(&self) -> Result<(), Failure> {
         let engines = self
             .inputs

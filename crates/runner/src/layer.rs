@@ -204,7 +204,7 @@ struct Exact {
 
 impl Exact {
     /// # Errors
-    /// If `file` is not a regular file: another process may have replaced it since its type was read.
+    /// Fails if `file` is not a regular file: another process may have replaced it after [`append`] read its type.
     fn new(file: OwnedFd) -> io::Result<Self> {
         let found = fstat(&file)?;
         if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile {

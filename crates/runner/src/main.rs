@@ -103,7 +103,7 @@ async fn start_run() -> Done {
     let vars = process_vars();
     let identity = identity(&vars)?;
     let commands = commands(&vars)?;
-    // Not in build pods: the registry client waits for its credential helper, a child process that this code would reap.
+    // Only in run pods. In build pods, the registry client waits for its credential helper, a child process that `reap_orphans` would reap.
     reap_orphans(commands.processes.clone())?;
     let client = kube::Client::try_from(client_config(&vars).await?)?;
     let secrets = Arc::new(KubeSecrets::new(client, &identity.namespace));

@@ -1,9 +1,9 @@
 //! Steps of a build that the runner executes: they convert the context artifact to the folders that become layers of the runner image. With
 //! builder kind Append, the runner also creates and pushes the image.
 //!
-//! Runs unprivileged in the base image. The containers of [`pull`] and [`build`] have the registry credentials, so they must not execute files
-//! from the git repository. [`prepare`] executes `init`, which evaluates the module and may execute programs; its container has the git
-//! credentials. The git credentials never reach the builder or a layer (rule 2). The same inputs produce the same files, so that an
+//! Runs unprivileged in the base image. The containers of [`pull`] and [`build`] have the registry credentials, so they must not execute
+//! files from the git repository. [`prepare`] executes `init`, which evaluates the module and may execute programs. Its container has the
+//! git credentials. The git credentials never reach the builder or a layer (rule 2). The same inputs produce the same files, so that an
 //! unchanged layer is not pushed again.
 //!
 //! For kaniko, the containers `pull` and `prepare` run one after the other, before kaniko. With builder kind Append, [`build`] pulls the

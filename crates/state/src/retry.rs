@@ -11,14 +11,14 @@ pub struct Patience {
 }
 
 impl Patience {
-    /// Sets the deadline to `time` from now.
+    /// Returns a deadline `time` from now.
     pub fn lasting(time: Duration) -> Self {
         Self {
             end: Instant::now() + time,
         }
     }
 
-    /// Sets the deadline to `end`.
+    /// Returns the deadline `end`.
     pub fn until(end: Instant) -> Self {
         Self { end }
     }

@@ -43,7 +43,7 @@ impl Session {
     }
 
     fn state_of(&self, head: StateHead) -> Result<State, Failure> {
-        // Only this resource writes its managed state, so a state without a recorded lineage is its own.
+        // If the run record was lost, a managed state still belongs to this resource: no other resource writes it.
         let proven = self.inputs.applied_before || self.server.is_some();
         let owner = owner(&self.claimed.lineage, proven, &head);
         if owner == Owner::Nobody && self.has_left(&head) {

@@ -1,8 +1,9 @@
-//! Connection between the containers `build` and `prepare` of a build by `Append`, which start together: a container start takes longer than
-//! most steps of a build. `build` pulls the context and tells `prepare`; `prepare` executes `init` and returns its result.
+//! Connection between the containers `build` and `prepare` of a build by `Append`. Both start together, because a container start takes
+//! longer than most steps of a build. `build` pulls the context and tells `prepare`; `prepare` executes `init` and returns its result.
 //!
 //! `prepare` connects before it executes files from the git repository, and `build` accepts one connection, so the module cannot connect.
-//! `build` reads the prepared folders without following links: a module that took over `prepare` could only change its own image.
+//! `build` reads the prepared folders without following symbolic links, so a module that took over `prepare` could only change its own
+//! image.
 
 use std::fs;
 use std::io::{self, ErrorKind};

@@ -14,9 +14,9 @@ pub(super) struct Providers {
     pub(super) found: PathBuf,
     /// Filesystem mirror in the base image.
     pub(super) base: PathBuf,
-    /// Folder to which the other providers are copied, and from which the builder copies them into the image.
+    /// Folder for copies of the providers that the base image lacks. The builder copies it into the image.
     pub(super) target: PathBuf,
-    /// Path of the other providers in the runner image.
+    /// Path of [`Self::target`] in the runner image.
     pub(super) at_run_time: PathBuf,
 }
 

@@ -1,4 +1,4 @@
-//! A run does not use the other engine or an older version than the last apply, unless `spec.engine.allowSwitch` is set.
+//! A run does not use a different engine or an older version than the last apply, unless `spec.engine.allowSwitch` is set.
 
 use alustan_api::report::{FailureClass, RunResult};
 use alustan_api::run::RunKind;

@@ -42,7 +42,7 @@ pub(crate) struct World {
     number: i64,
 }
 
-/// Finished run.
+/// Exit code, output and report of a finished run.
 pub(crate) struct Ran {
     pub(crate) code: i32,
     pub(crate) stdout: String,
@@ -228,7 +228,7 @@ impl World {
         Gate { path }
     }
 
-    /// Starts a run, as the controller does.
+    /// Writes run record, inputs and report of the next run, as the controller does. Starts no pod.
     pub(crate) fn start(&mut self, kind: RunKind) {
         self.number += 1;
         let before = self.record();
@@ -416,7 +416,7 @@ impl World {
         self.write_record(&record);
     }
 
-    /// Takes the lock of the state as another holder.
+    /// Writes a state lock of the holder `who` to the run report.
     pub(crate) fn lock_by(&self, who: &str) -> StateLock {
         let lock = StateLock {
             id: "of-somebody".into(),
@@ -586,7 +586,7 @@ impl Ran {
     }
 }
 
-/// Waits for a condition. Panics if it is not met in time.
+/// Waits until `condition` is true. Panics after [`PATIENCE`].
 #[track_caller]
 pub(crate) fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let end = Instant::now() + PATIENCE;
