@@ -94,9 +94,9 @@ pub fn decide(tf: &Terraform, seen: &Seen, settings: &Settings, now: Timestamp) 
     case.decide()
 }
 
-/// Returns the steps that delete finished Jobs beyond [`KEPT_JOBS`]. The history keeps their reports. The Job of the pending plan is kept,
-/// because its log shows the plan to approve. A Job whose engine container has terminated is deleted at once if a sidecar still runs,
-/// because the sidecar never terminates.
+/// Returns the steps that delete finished runner Jobs beyond [`KEPT_JOBS`]. The history keeps their reports. The Job of the pending plan is
+/// kept, because its log shows the plan to approve. A Job whose engine container has terminated is deleted at once if a sidecar still runs,
+/// because the sidecar may never terminate.
 fn old_jobs(case: &ReconcileCase<'_>) -> Vec<Step> {
     let current = &case.current;
     let waits = case.history.pending.as_ref().map(|plan| plan.run);
@@ -122,9 +122,9 @@ fn old_jobs(case: &ReconcileCase<'_>) -> Vec<Step> {
 enum Next {
     /// Starts a run.
     Run(Box<Wanted>, RunKind, Trigger),
-    /// Builds the image while inputs of the run are missing.
+    /// Builds the image, but starts no run, because inputs of the run are missing.
     Image(Summary),
-    /// Waits for a change, at most until the timestamp.
+    /// Starts nothing until a change, or until the timestamp.
     Rest(Summary, Option<Timestamp>),
 }
 
@@ -194,15 +194,15 @@ impl ReconcileCase<'_> {
         decision
     }
 
-    /// Returns the image digest of the last run. `None` if it ran in a base image.
+    /// Returns the image digest of the last run. `None` if that run used a base image.
     fn last_digest(&self) -> Option<String> {
         let run = self.current.run.as_ref().filter(|run| !run.unpack)?;
         let (_, digest) = run.image.split_once('@')?;
         Some(digest.to_owned())
     }
 
-    /// Clears the report of a run that is already in the history. The replica that recorded the run may have stopped before it cleared the
-    /// report.
+    /// Clears the report of a run that is already in the history: a replica may have stopped after it wrote the history and before it
+    /// cleared the report.
     fn clear_report(&mut self) {
         let RecordSeen {
             record,
@@ -217,7 +217,7 @@ impl ReconcileCase<'_> {
         }
     }
 
-    /// Stores the notifications in the history, so that the next leader sends pending notifications and does not repeat sent ones.
+    /// Stores the notifications in the history, so that a new leader sends the pending ones and does not repeat the delivered ones.
     fn remember_notices(&mut self) {
         if self.history.notices != self.seen.notices {
             self.history.notices.clone_from(&self.seen.notices);
@@ -339,8 +339,8 @@ impl ReconcileCase<'_> {
         Ok(Runner { base, plan })
     }
 
-    /// Returns the summary of `refusal`, a violation of the allow lists. Requeues after [`CONFLICT`], because changes of `ServiceAccount`s
-    /// do not requeue the resource.
+    /// Returns the summary of `refusal`, a violation of the allow lists. If the spec names `ServiceAccount`s, requeues after [`CONFLICT`],
+    /// because the operator does not watch them.
     fn not_allowed(&self, refusal: &Failure) -> Summary {
         let situation = match refusal.class {
             FailureClass::Transient => missing_input(refusal),
@@ -374,8 +374,8 @@ impl ReconcileCase<'_> {
         Ok(())
     }
 
-    /// Returns the summary of a conflict if another resource owns the state. A state address from a run report counts only while the config
-    /// hash is unchanged, because another configuration may have another state address.
+    /// Returns the summary of a conflict if another resource owns the state. A state address that the last run reported counts only if that
+    /// run had the same config hash: another configuration may have another state address.
     fn conflict(&self, hash: &str) -> Option<Summary> {
         let last = self.current.run.as_ref();
         let same = last.is_some_and(|run| run.config_hash == hash) && !self.has_moved();
@@ -387,7 +387,7 @@ impl ReconcileCase<'_> {
         })
     }
 
-    /// Whether the last known state address in the history differs from the address in status, which may be older.
+    /// Whether the state address in the latest report that has one differs from the address in status, which may be older.
     fn has_moved(&self) -> bool {
         let mut reports = self.history.reports.iter();
         let now = reports.find_map(|report| report.state_address.as_ref());
@@ -395,8 +395,9 @@ impl ReconcileCase<'_> {
         now.is_some() && before != Some(now)
     }
 
-    /// Returns the status to keep while the query to the repository is pending or fails, for example after a restart or during an outage. A
-    /// ready resource stays ready.
+    /// Returns the status to keep while the commit is unknown: the query to the repository is pending, or failed without an earlier result.
+    /// So a ready resource stays ready after a restart of the operator, and while the git server is unreachable. `None` if the status must
+    /// be rendered again.
     fn unchanged(&self) -> Option<TerraformStatus> {
         let unknown = match &self.seen.source {
             Answer::Pending => true,
@@ -444,7 +445,8 @@ impl ReconcileCase<'_> {
         })
     }
 
-    /// Returns the unchanged status of a waiting resource while the query to the repository is pending, for example after a restart.
+    /// Returns the unchanged status of a waiting resource ([`Self::waited`]) while the query to the repository is pending, for example
+    /// after a restart of the operator.
     fn waits_as_before(&self) -> Option<TerraformStatus> {
         let asked = self.seen.source == Answer::Pending && self.seen.inputs.is_ok();
         self.waited().filter(|_| asked)
@@ -484,8 +486,8 @@ impl ReconcileCase<'_> {
         wanted.is_ok_and(|wanted| self.is_applied(&wanted.config.hash))
     }
 
-    /// Returns the last known commit and context from status and pin, unless the repository, reference or path in the spec changed since.
-    /// They may be outdated: no run or build starts with them.
+    /// Returns the last known commit and context from status and pin, unless repository, reference or path in the spec have changed since.
+    /// The commit may be outdated, so no run or build starts with it.
     fn last_source(&self) -> Option<SourceSeen> {
         let told = self.tf.status.as_ref()?.source.as_ref()?;
         let pin = self.seen.pin.as_ref()?;
@@ -580,7 +582,7 @@ impl ReconcileCase<'_> {
         }
     }
 
-    /// Returns how `next` waits for its image: the queue class, and whether condition `Ready` stays unchanged.
+    /// Returns the queue class of `next`, and whether condition `Ready` stays unchanged while `next` waits for its image.
     fn waiting_for_image(&self, next: &Next) -> Waits {
         match next {
             Next::Run(wanted, kind, trigger) => Waits {
@@ -614,8 +616,9 @@ impl ReconcileCase<'_> {
         }
     }
 
-    /// Returns the decision with `situation` if no run can start. A waiting resource keeps its status while the registry is queried. A
-    /// ready resource gets the new status, because it may be ready with another configuration.
+    /// Returns the decision with `situation` for a resource whose next run cannot start. While the registry is queried, a resource that
+    /// already waits ([`Self::waited`]) keeps its status. A ready resource gets the new status, because it may be ready with an earlier
+    /// configuration.
     fn asking(
         self,
         situation: &Summary,
@@ -680,8 +683,8 @@ impl ReconcileCase<'_> {
         self.run(&run, Some(plan), Some(digest))
     }
 
-    /// Returns the next action while values of referenced objects are `missing`. `own`: digest of the configuration without these values. A
-    /// resource with an applied configuration stays ready until the values exist or its configuration changes.
+    /// Returns the next action while values of `spec.variablesFrom` are `missing`. `own`: digest of the configuration without these values.
+    /// A resource with an applied configuration stays ready until the values exist or its configuration changes.
     fn without_values(&self, own: &str, missing: &Summary) -> Next {
         let applied = self.history.applied.as_ref();
         let unchanged =
@@ -699,8 +702,8 @@ impl ReconcileCase<'_> {
         Next::Rest(situation, None)
     }
 
-    /// Returns the end of a message: the command that shows the log of the last run. If a quota or limit range denied the run: the command
-    /// that shows the quotas and limit ranges of the namespace.
+    /// Returns a message suffix with the command that shows the log of the last run. If a quota or limit range denied that run, the command
+    /// shows the quotas and limit ranges of the namespace instead.
     pub(crate) fn last_logs(&self) -> String {
         let Some(report) = self.history.reports.first() else {
             return String::new();
@@ -839,8 +842,8 @@ fn fetching() -> Summary {
     )
 }
 
-/// Returns the summary of a missing object that the spec references. Status shows it before failures of repository and registry, because
-/// missing credentials may cause these failures.
+/// Returns the summary of a missing object that the spec names. Checked before failures of repository and registry, because missing
+/// credentials may cause these failures.
 fn missing_input(failure: &Failure) -> Summary {
     Summary {
         state: State::Pending,
@@ -848,7 +851,7 @@ fn missing_input(failure: &Failure) -> Summary {
     }
 }
 
-/// Whether the resource waits for another object.
+/// Whether `status` reports that the resource waits for another object, for example a dependency.
 fn is_blocked(status: &TerraformStatus) -> bool {
     status.state == State::Pending && ready_is(status, "False")
 }

@@ -15,11 +15,12 @@ use crate::model::{admission, progress};
 use crate::observed::Waiting;
 use crate::step::{Decision, Step, Swap};
 
-/// Startup time after which status reports a pod as slow if Kubernetes reports no cause. The pull of a large image takes long.
+/// Time after which status reports a pod that has not started, if Kubernetes reports no cause. Shorter waits are normal: the pull of a
+/// large image takes long.
 const SLOW_POD: SignedDuration = SignedDuration::from_mins(2);
 /// Startup timeout of a pod if Kubernetes reports no cause.
 const GIVE_UP_SLOWLY: SignedDuration = SignedDuration::from_mins(20);
-/// Time in which a run must end after its `spec.timeouts` have expired. Much longer than the termination grace period of its pod.
+/// Time that a run may exceed its `spec.timeouts` before it counts as overdue. Much longer than the termination grace period of its pod.
 const OVERDUE: SignedDuration = SignedDuration::from_mins(30);
 
 impl ReconcileCase<'_> {
@@ -32,7 +33,8 @@ impl ReconcileCase<'_> {
             Some(hash) => (*hash == run.config_hash, *hash != run.config_hash),
             None => (false, false),
         };
-        // `help` is skipped: if the API server rejected its CreateJob step, the later steps, which cancel the run, would not execute.
+        // A cancelled run gets no `start_run::help`: if the API server rejected the step that creates the Job, the later steps, which
+        // cancel the run, would not execute.
         let is_replaced = changed && self.seen.job.is_none() && self.starting().is_some();
         if is_replaced || self.is_overruled(run) {
             self.cancel(&run.job, None);
@@ -72,7 +74,7 @@ impl ReconcileCase<'_> {
         overruled && self.current.phase < RunPhase::Applying
     }
 
-    /// Returns the decision of a suspended resource: starts nothing and cancels `run`, which has not changed anything.
+    /// Returns the decision of a suspended resource: starts nothing, and cancels `run`, which has not changed any object.
     pub(crate) fn suspended(
         mut self,
         run: Option<&RunSpec>,
@@ -102,7 +104,8 @@ impl ReconcileCase<'_> {
         self.done(&situation, None, None)
     }
 
-    /// Returns the summary of the active run. A drift check or correction of the applied configuration leaves `Ready` unchanged (rule 7).
+    /// Returns the summary of the active run. `quiet`: the run is a drift check or correction of the applied configuration and leaves
+    /// `Ready` unchanged.
     pub(crate) fn running(&self, quiet: bool) -> Summary {
         let Some(run) = &self.current.run else {
             return Summary::busy(
@@ -142,7 +145,7 @@ impl ReconcileCase<'_> {
             RunKind::Plan | RunKind::Apply | RunKind::Drift => limits.apply,
         };
         let limits = i64::try_from(limits.plan.saturating_add(change)).unwrap_or(i64::MAX);
-        // A forged report may contain any time.
+        // A forged report may contain any claim time. A time in the future does not count.
         let claim = self.current.claimed_by.as_ref();
         claim
             .map(|claim| claim.at)
@@ -199,7 +202,8 @@ impl ReconcileCase<'_> {
         run.as_ref().filter(|_| unclaimed)
     }
 
-    /// Returns the time of the next reconcile of the active run if no event occurs: its next startup timeout, or its deadline.
+    /// Returns the time of the next reconcile of the active run without an event: the next startup timeout while no pod has claimed the
+    /// run, then the deadline of the run.
     pub(crate) fn look_due(&self) -> Option<Timestamp> {
         let Some(run) = self.starting() else {
             return self.due().filter(|due| self.now < *due);
@@ -213,7 +217,7 @@ impl ReconcileCase<'_> {
             .min()
     }
 
-    /// Whether `why` is a failed pull of the runner image, and `run` is a destroy that can use the base image instead.
+    /// Whether `why` is a failed pull of the runner image, and `run` is a destroy that can run in the base image instead.
     fn has_another_way(&self, run: &RunSpec, why: &Waiting) -> bool {
         let pin = self.seen.pin.as_ref();
         let way = pin.is_some_and(|pin| pin.base.is_some() && pin.artifact.is_some());
@@ -227,7 +231,7 @@ impl ReconcileCase<'_> {
         waits_since(run.started_at, scheduled_at, self.now)
     }
 
-    /// Returns the cause if the pod does not start, and the time at which the run is cancelled.
+    /// Returns why the pod of `run` does not start, and the time at which the run is cancelled.
     fn obstacle(&self, run: &RunSpec) -> Option<(Waiting, Timestamp)> {
         if let Some(refused) = &self.seen.refused {
             return Some((refused.clone(), self.now));
@@ -297,8 +301,8 @@ impl ReconcileCase<'_> {
         })
     }
 
-    /// Sets `cancel` in run record and report, so that the run cannot start to apply. Then deletes the Job, because a plan may take long,
-    /// and a pod that cannot start never ends.
+    /// Sets `cancel` in run record and report, so that the run cannot start to apply. Then deletes the Job: the plan may take long, and a
+    /// pod that cannot start never ends.
     pub(crate) fn cancel(&mut self, job: &str, given_up: Option<Failure>) {
         if !self.current.cancel {
             self.current.cancel = true;
@@ -314,7 +318,7 @@ impl ReconcileCase<'_> {
         self.delete_job(job);
     }
 
-    /// Deletes the Job of the current run. Its pod gets SIGTERM and its grace period.
+    /// Deletes the Job `name` of the current run. Its pod gets SIGTERM and its termination grace period.
     pub(crate) fn delete_job(&mut self, name: &str) {
         let job = self.seen.job.as_ref().filter(|job| !job.finished);
         self.steps.extend(job.map(|job| Step::DeleteJob {

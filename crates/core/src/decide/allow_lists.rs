@@ -1,4 +1,4 @@
-//! Checks resources against the allow lists in ConfigMap `alustan-allowed`. The admission policy of the same name
+//! Checks resources against the allow lists in ConfigMap `alustan-allowed`. The admission policy `alustan-allowed`
 //! (`deploy/kustomize/components/allow-lists/policy.yaml`) enforces the same rules. This check also covers resources that are older than
 //! the policy or bypassed it.
 
@@ -52,8 +52,8 @@ pub(crate) fn account_refusal(
     account(tf, named, allowed, accounts)
 }
 
-/// Returns a copy of the deleted `tf` with `approval.destroy: Manual`. `None` unless the allow lists require this value and the spec has
-/// another one.
+/// Returns a copy of the deleted `tf` with `approval.destroy: Manual` if the allow lists require this value and the spec has another one;
+/// otherwise `None`.
 pub(crate) fn asks_before_destroy(tf: &Terraform, allowed: &Allowed) -> Option<Terraform> {
     let deleted = tf.metadata.deletion_timestamp.is_some();
     (deleted && must_ask(tf, allowed)).then(|| {

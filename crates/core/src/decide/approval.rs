@@ -72,7 +72,7 @@ pub fn judged_by(tf: &Terraform, destroys: bool) -> String {
     digest.chars().take(12).collect()
 }
 
-/// Returns the kind of the run for changes without an approved plan.
+/// Returns the kind of the run that plans changes: a plan if every plan needs approval, otherwise apply or destroy.
 pub fn kind(tf: &Terraform, destroys: bool) -> RunKind {
     match (mode(tf, destroys), destroys) {
         (ApprovalMode::Manual, _) => RunKind::Plan,
@@ -95,7 +95,7 @@ pub(crate) fn subject_of(run: &RunSpec) -> String {
     subject(&run.config_hash, &run.judged_by)
 }
 
-/// Returns the pending plan that `run` reported.
+/// Returns the pending plan of run `number`, which reported that its plan needs approval.
 pub(crate) fn pend(run: &RunSpec, number: i64, asks: PlanAsks, now: Timestamp) -> PendingPlan {
     PendingPlan {
         id: asks.id,
@@ -141,7 +141,7 @@ pub(crate) fn trigger(plan: &PendingPlan) -> Trigger {
     }
 }
 
-/// Returns the approval of `plan` in `tf` for the history, with user, field manager and time if the API server has recorded them.
+/// Returns the approval of `plan` in `tf`, for the history. Includes user, field manager and time if the API server has recorded them.
 pub(crate) fn given(tf: &Terraform, plan: &PendingPlan, run: i64) -> ApprovalGiven {
     let entry = tf
         .managed_fields()
@@ -187,7 +187,7 @@ impl ReconcileCase<'_> {
                 alustan_api::names::plan(&name)
             )
         });
-        // The command removes the user of an earlier approval, which does not approve this plan.
+        // The command also clears `spec.approval.by`, the user of an earlier approval.
         let approval = match self.tf.spec.approval.by {
             Some(_) => json!({ "plan": plan.id, "by": null }),
             None => json!({ "plan": plan.id }),

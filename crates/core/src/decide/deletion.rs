@@ -26,8 +26,8 @@ use crate::queue::Class;
 use crate::status::notifications::{LAST_WORD, is_wanted};
 use crate::step::{Decision, Step, Swap};
 
-/// Adds the steps that clean up and remove the finalizer. The first step is a compare-and-swap of the unchanged run record, which fails if
-/// the observed record is stale: a stale record may lack the first apply.
+/// Adds the steps that clean up and remove the finalizer. The first step is a compare-and-swap of the unchanged run record. It fails if the
+/// observed record is stale, because a stale record may lack the first apply.
 fn let_go(case: &mut ReconcileCase<'_>, clean_up: Step) {
     let guard = Swap::unchanged(&case.current);
     case.steps.push(Step::SwapRecord(Box::new(guard)));
@@ -77,7 +77,7 @@ pub(crate) fn decide(case: ReconcileCase<'_>) -> Decision {
     }
 }
 
-/// Returns the decision with summary `why`. The resource waits until its spec changes.
+/// Returns the decision with summary `why`. The operator starts nothing until the spec changes.
 fn waits(case: ReconcileCase<'_>, why: fn(&Terraform) -> Summary) -> Decision {
     let situation = why(case.tf);
     case.done(&situation, None, None)
@@ -92,8 +92,8 @@ fn orphan(mut case: ReconcileCase<'_>) -> Decision {
     case.done(&situation, None, None)
 }
 
-/// Returns the decision after a successful destroy. The run record proves the destroy, so it is deleted only after status no longer
-/// contains the last apply.
+/// Returns the decision after a successful destroy. Status must no longer contain the last apply before clean-up deletes the run record,
+/// because only the run record proves the destroy.
 fn nothing_is_left(case: ReconcileCase<'_>) -> Decision {
     let message = "all managed objects are destroyed";
     let look_at = match last_word(&case) {
@@ -108,8 +108,8 @@ fn nothing_is_left(case: ReconcileCase<'_>) -> Decision {
     case.done(&situation, None, None)
 }
 
-/// Returns the time until which the resource waits for the delivery of notification `Destroyed`, which cannot be sent after the removal of
-/// the finalizer.
+/// Returns the time until which the finalizer stays, so that notification `Destroyed` is delivered: it cannot be sent after the removal of
+/// the finalizer. `None` if there is nothing to wait for.
 fn last_word(case: &ReconcileCase<'_>) -> Option<Timestamp> {
     let event = NotificationEvent::Destroyed;
     let notices = &case.history.notices;
@@ -192,8 +192,8 @@ fn pin_lost(case: ReconcileCase<'_>) -> Decision {
     case.done(&Summary::stalled(Reason::PinLost, message), None, None)
 }
 
-/// Returns the decision to destroy with the current spec: the resource has no pin, and it is unknown whether anything was applied. An empty
-/// state is a success.
+/// Returns the decision to destroy with the current spec: the resource has no pin, and it is unknown whether anything was applied. A
+/// destroy with an empty state succeeds.
 fn destroy_by_the_spec(mut case: ReconcileCase<'_>) -> Decision {
     let target = match case.target() {
         Ok(target) => target,
@@ -279,7 +279,7 @@ fn abandon_hint(case: &ReconcileCase<'_>) -> String {
     format!("{}{}", case.last_logs(), how_to_abandon(case.tf))
 }
 
-/// Abandons the resource. Ends an active run first, within its grace period, so that its state is not lost.
+/// Abandons the resource. If a run is active, stops it first: its pod has its termination grace period to save the state.
 fn abandon(mut case: ReconcileCase<'_>) -> Decision {
     let run = facts::open_run(&case.current).cloned();
     let message = if let Some(run) = run {
@@ -305,8 +305,8 @@ fn abandon(mut case: ReconcileCase<'_>) -> Decision {
     case.done(&situation, None, None)
 }
 
-/// Returns the decision while `run` is active: continues a destroy that is still wanted, waits for an apply (rule 8), and cancels any other
-/// run.
+/// Returns the decision for a deleted resource while `run` is active: continues a destroy that is still wanted, waits for an apply (rule
+/// 8), and cancels any other run.
 fn under_way(mut case: ReconcileCase<'_>, run: &RunSpec) -> Decision {
     let wanted = run.destroys && Kept::of(case.tf).is_none();
     let goes_on = wanted && !case.is_overruled(run);
@@ -365,7 +365,7 @@ fn going(case: &ReconcileCase<'_>, run: &RunSpec) -> String {
     format!("run {number} is {what} and is not interrupted; {then}")
 }
 
-/// Whether the last run destroyed everything, or its plan was empty.
+/// Whether the last run was a destroy that succeeded, or that had nothing to destroy.
 fn destroyed(case: &ReconcileCase<'_>) -> bool {
     let run = case.current.run.as_ref();
     let last = case.history.reports.first();

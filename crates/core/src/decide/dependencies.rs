@@ -10,7 +10,7 @@ use crate::model::case::ReconcileCase;
 use crate::model::summary::{Summary, how_to_abandon};
 use crate::observed::{DependencySeen, StackSeen, Standing, TestSeen};
 
-/// Requeue interval for objects that cannot be watched.
+/// Requeue interval of a resource that waits for other objects, because the operator does not watch all of them.
 const LOOK_AGAIN: SignedDuration = SignedDuration::from_mins(1);
 /// Maximum number of names in a message.
 const NAMES: usize = 10;
@@ -97,7 +97,7 @@ impl ReconcileCase<'_> {
         Some(self.waits_for(test, failure, State::Pending))
     }
 
-    /// Returns the summary of a run for changed inputs that waits, because outputs of an upstream resource may also change soon.
+    /// Returns the summary of a run for changed inputs that waits for an upstream resource: its outputs may also change soon.
     pub(crate) fn unsettled(&self, trigger: &Trigger) -> Option<Summary> {
         let changing = self.seen.stack.changing.as_ref()?;
         let Trigger::Input { of } = trigger else {
@@ -226,8 +226,8 @@ impl ReconcileCase<'_> {
         due.unwrap_or(Timestamp::MAX)
     }
 
-    /// Stores the first failing test of `tests` in the history unless it is already stored, with the current time, at which its timeout
-    /// starts.
+    /// Stores the first failing test of `tests` and the current time in the history. The timeout of the test starts at this time. Does
+    /// nothing if this test is already stored.
     pub(crate) fn note_wait(&mut self, tests: &[TestSeen]) {
         let field = tests.iter().find_map(failed).map(|(test, _)| &test.field);
         let noted = self.history.waiting.as_ref().map(|it| &it.field);

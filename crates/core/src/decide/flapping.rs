@@ -4,14 +4,14 @@
 use alustan_api::run::InputRuns;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
-/// Minimum time between two runs.
+/// Minimum time between the first two runs. It doubles with each further run.
 const FIRST: SignedDuration = SignedDuration::from_mins(1);
-/// Maximum time between two runs.
+/// Upper bound of the minimum time between two runs.
 const LONGEST: SignedDuration = SignedDuration::from_hours(1);
 /// Number of consecutive runs from which inputs count as flapping.
 const FLAPPING: u32 = 3;
 
-/// Returns the minimum time between the last of `runs` and the next run. It doubles with each run.
+/// Returns the minimum time between the last of `runs` and the next run: [`FIRST`], doubled with each run, at most [`LONGEST`].
 fn gap(runs: &InputRuns) -> SignedDuration {
     let doubled = runs.times.saturating_sub(1).min(10);
     (FIRST * (1 << doubled)).min(LONGEST)

@@ -18,7 +18,7 @@ use crate::observed::{Answer, BuildSeen, BuildState, Seen, SourceSeen, Waiting};
 use crate::settings::Settings;
 use crate::step::{Object, Step, Swap};
 
-/// Time in which a registry must return the digest of a pushed image.
+/// Time after a push in which the registry must return the digest of the image.
 const PUSHED: SignedDuration = SignedDuration::from_mins(1);
 
 /// Availability of an image.
@@ -169,7 +169,8 @@ fn going_on(
     let unborn = (!build.has_pod && case.now >= build.created_at + NO_POD)
         .then(|| pod_wait::no_pod(case.settings.builds_in(case.tf), &build.job));
     let logs = logs_of_build(case, &build.job);
-    // The Job owns its build Secret, so the Secret is created after the Job.
+    // The build Secret is created after the Job, its owner. If the operator stopped between these two writes, this reconcile creates the
+    // Secret.
     let lent = (!build.lent).then(|| lend(case, plan)).flatten();
     let lent = Vec::from_iter(lent);
     let Some(why) = waiting.cloned().or(unborn) else {
@@ -218,8 +219,8 @@ pub(crate) fn taken_back(seen: &Seen) -> impl Iterator<Item = Step> {
     over.map(|lent| Step::DeleteBuildSecret(Box::new(lent.clone())))
 }
 
-/// Refuses `containerRegistry.serviceAccountName` for builds in another namespace, because every resource could use every ServiceAccount of
-/// that namespace.
+/// Refuses `containerRegistry.serviceAccountName` if images are built in another namespace, because every resource could then use every
+/// ServiceAccount of the build namespace.
 fn no_identity(tf: &Terraform, settings: &Settings) -> Option<Summary> {
     let account = tf.spec.container_registry.service_account_name.as_ref()?;
     settings.lends(tf).then(|| {
@@ -239,7 +240,7 @@ fn building(logs: &str) -> Summary {
     Summary::busy(State::Building, Reason::Building, message)
 }
 
-/// Handles `failure` of `build`: counts it once, and deletes the Job when the retry is due.
+/// Handles `failure` of `build`: counts the failure once per Job, and deletes the Job when the retry is due.
 fn broken(
     case: &ReconcileCase<'_>,
     plan: &ImagePlan,
@@ -284,7 +285,7 @@ fn broken(
     }))
 }
 
-/// Handles a requested retry: resets the failure counter, but keeps the uid of the last counted Job.
+/// Handles a requested retry: resets the failure counter. The uid of the last counted Job stays, so that this Job is not counted again.
 fn again(case: &ReconcileCase<'_>) -> Image {
     Image::Missing(Box::new(Missing {
         steps: Vec::new(),
@@ -359,7 +360,7 @@ fn begin(case: &ReconcileCase<'_>, source: &SourceSeen, plan: &ImagePlan) -> Ima
     };
     let job = build_job::job(tf, &build, case.settings);
     let name = job.metadata.name.clone().unwrap_or_default();
-    // A stale record may lack the failure of an earlier build. The swap fails if the observed record is stale.
+    // A stale run record may lack the failure of an earlier build. The swap fails if the observed record is stale.
     let history = start_run::with_claim(case.history.clone(), &steps);
     steps.push(Step::SwapRecord(Box::new(Swap {
         history: (history.cache != case.history.cache).then_some(history),
@@ -382,8 +383,8 @@ fn has_cache(case: &ReconcileCase<'_>) -> bool {
     is_there && start_run::has_cache(case.tf, case.seen, &case.history, waits)
 }
 
-/// Returns the steps that create the `PersistentVolumeClaim` of the cache volume and the pull secret, for a build in the namespace of its
-/// resource.
+/// Returns the steps that create the `PersistentVolumeClaim` of the cache volume and the pull secret. Only for a build in the namespace of
+/// its resource.
 fn surroundings(case: &ReconcileCase<'_>) -> Vec<Step> {
     let mut steps = start_run::cache(case.tf, case.seen, &case.history);
     let inputs = case.seen.inputs.as_ref().ok();

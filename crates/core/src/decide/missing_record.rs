@@ -20,7 +20,8 @@ use crate::step::{Decision, Step};
 /// Returns the decision for `tf` at `now` without a run record.
 pub(crate) fn decide(tf: &Terraform, seen: &Seen, settings: &Settings, now: Timestamp) -> Decision {
     let deleting = tf.metadata.deletion_timestamp.is_some();
-    // All other resources, deleted or not, need a record first: only a written record shows whether anything was applied.
+    // The operator adds its finalizer before it creates the run record, and removes it last: without the finalizer, nothing is left to
+    // destroy.
     if deleting && !has_finalizer(tf) {
         return let_go(tf, seen, now);
     }
@@ -54,8 +55,8 @@ fn let_go(tf: &Terraform, seen: &Seen, now: Timestamp) -> Decision {
     decision(tf, seen, Vec::new(), &gone, now)
 }
 
-/// Adds the finalizer, and sets annotation [`KEPT`](alustan_api::KEPT) to the uid of `tf`; a copy or a restored resource has the uid of
-/// another resource in it. Then creates the run record.
+/// Returns the decision that adds the finalizer, sets annotation [`KEPT`](alustan_api::KEPT) to the uid of `tf`, and creates the run
+/// record. In a copied or restored resource, the annotation has the uid of the original.
 pub(crate) fn begin(tf: &Terraform, seen: &Seen, now: Timestamp) -> Decision {
     let history = History {
         reconcile_at: facts::requested(tf),
@@ -67,8 +68,8 @@ pub(crate) fn begin(tf: &Terraform, seen: &Seen, now: Timestamp) -> Decision {
         steps.push(Step::AddFinalizer);
     }
     if seen.record.is_none() {
-        // After earlier runs, it is unknown whether anything was applied: destroy will run, and a missing state counts as lost. Run numbers
-        // continue.
+        // After earlier runs, it is unknown whether anything was applied. So the last known run counts as an apply: deletion runs destroy,
+        // and a missing state counts as lost. Run numbers continue.
         let last = last_known_run(tf, seen);
         let attempted = last.max(i64::from(is_unknown(tf, seen)));
         let record = RunRecord {
@@ -103,7 +104,8 @@ pub(crate) fn begin(tf: &Terraform, seen: &Seen, now: Timestamp) -> Decision {
 /// [`KEPT`](alustan_api::KEPT) is not its uid, so the finalizer may come from an earlier resource.
 fn is_unknown(tf: &Terraform, seen: &Seen) -> bool {
     let deleting = tf.metadata.deletion_timestamp.is_some();
-    // If the annotation has the uid of an earlier resource, the status proves no run: it may only report that a restore is required.
+    // If annotation `KEPT` has the uid of an earlier resource, a status does not prove a run: it may only report that a restore is
+    // required.
     let has_status = tf.status.is_some() && restore::other_uid(tf).is_none();
     let told = has_status || seen.pin.is_some() || !seen.jobs.is_empty();
     deleting && !has_own_uid(tf) && !seen.is_copy && !told
@@ -128,8 +130,8 @@ fn last_known_run(tf: &Terraform, seen: &Seen) -> i64 {
     job.max(pin).max(status).unwrap_or_default()
 }
 
-/// Returns the decision if the run record was deleted during a run. No other run starts, and no object that the run needs is deleted. If
-/// the resource is abandoned, the Job is deleted, and its pod ends within its grace period.
+/// Returns the decision if the run record was deleted while `job` is active. No other run starts, and no object that the active run needs
+/// is deleted. If the resource is abandoned, the Job is deleted, and its pod ends within its grace period.
 fn running(tf: &Terraform, seen: &Seen, job: &OwnJob, now: Timestamp) -> Decision {
     let deleting = tf.metadata.deletion_timestamp.is_some();
     let mut steps = Vec::new();
@@ -164,8 +166,8 @@ fn running(tf: &Terraform, seen: &Seen, job: &OwnJob, now: Timestamp) -> Decisio
     )
 }
 
-/// Returns the decision for a deleted resource with neither record nor pin. Status and Jobs show whether anything was applied: after a
-/// destroy, status no longer contains an apply, and clean-up deletes the Jobs before the run record.
+/// Returns the decision for a deleted resource with neither run record nor pin. Status and Jobs show whether anything was applied: a
+/// successful destroy removes the apply from status, and clean-up deletes the Jobs before the run record.
 fn nothing_left(tf: &Terraform, seen: &Seen, nothing: NothingLeft, now: Timestamp) -> Decision {
     let applied = facts::says_attempted(tf) || !seen.jobs.is_empty();
     let abandoned = leaves_everything(tf);

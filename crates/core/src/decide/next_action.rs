@@ -100,7 +100,7 @@ impl ReconcileCase<'_> {
         }
     }
 
-    /// Whether drift was found and is to be corrected.
+    /// Whether the next run corrects drift: drift was found, `driftDetection.mode` is `Correct`, and corrections converge.
     fn corrects(&self) -> bool {
         let mode = self.tf.spec.drift_detection.mode;
         self.history.drift.is_some() && mode == DriftMode::Correct && !self.never_ends()
@@ -130,7 +130,8 @@ impl ReconcileCase<'_> {
         self.seen.pin.is_none() && self.tf.spec.drift_detection.mode == DriftMode::Correct
     }
 
-    /// Returns the run for a change of the configuration, or the wait for it: runs for inputs that keep changing are rate-limited.
+    /// Returns the run for a changed configuration. If only inputs changed and they keep changing, returns the wait of the rate limit (rule
+    /// 14).
     fn changed(&self, kind: RunKind, source: &SourceSeen, config: &Config) -> NextAction {
         let trigger = self.change(source, config);
         let runs = &self.history.input_runs;
@@ -182,7 +183,7 @@ impl ReconcileCase<'_> {
         if self.history.undone.unverified {
             return NextAction::Run(RunKind::Drift, Trigger::Drift);
         }
-        // A timestamp in the future comes from clock skew.
+        // A timestamp in the future comes from clock skew. It does not count, so a drift check is due.
         let checked = self.history.checked_at.filter(|at| *at <= self.now);
         let due = checked.map(|checked| {
             next_look(
@@ -227,7 +228,7 @@ impl ReconcileCase<'_> {
         Summary::ready(State::Drifted, Reason::Drifted, message)
     }
 
-    /// Returns the end of a message: the location from which the state was copied.
+    /// Returns a message suffix with the location from which the state was copied.
     fn moved_from(&self) -> String {
         let last = self.history.reports.first();
         let from = last.and_then(|report| report.moved_from.as_ref());
@@ -236,7 +237,7 @@ impl ReconcileCase<'_> {
         })
     }
 
-    /// Returns the end of a message: variables of the spec that the module does not declare.
+    /// Returns a message suffix with the variables of the spec that the module does not declare.
     fn ignored_variables(&self) -> String {
         let last = self.history.reports.first();
         let undeclared = last.map_or(&[][..], |report| &report.undeclared);
@@ -299,8 +300,8 @@ impl ReconcileCase<'_> {
     }
 }
 
-/// Returns the time of the next drift check. Each resource has a fixed offset within the interval. The time is at least half an interval
-/// after `checked`, the time of the last comparison with the real objects.
+/// Returns the time of the next drift check. The `uid` determines a fixed offset within the interval, which spreads the drift checks of
+/// many resources. The time is at least half an interval after `checked`, the time of the last comparison with the real objects.
 fn next_look(checked: Timestamp, interval: std::time::Duration, uid: &str) -> Timestamp {
     let interval = i64::try_from(interval.as_millis())
         .unwrap_or(i64::MAX)

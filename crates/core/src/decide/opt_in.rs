@@ -33,7 +33,7 @@ pub(crate) fn engine_too_old(base: &PinnedImage, backend: &BackendInputs) -> Opt
     })
 }
 
-/// Whether the last failure required an opt-in that the spec of `tf` has now.
+/// Whether the last failure required an opt-in that the spec of `tf` now contains.
 pub(crate) fn is_given(tf: &Terraform, failures: &Failures) -> bool {
     match Reason::from_stored(&failures.reason) {
         Some(Reason::EngineChangeNotAllowed) => may_switch(tf),
@@ -43,7 +43,7 @@ pub(crate) fn is_given(tf: &Terraform, failures: &Failures) -> bool {
 }
 
 impl ReconcileCase<'_> {
-    /// Returns the summary if the last apply used another engine, or a newer version, than `base` has.
+    /// Returns the summary if the last apply used another engine than the one in `base`, or a newer version of it.
     pub(crate) fn refuses_engine(&self, base: &PinnedImage) -> Option<Summary> {
         let (before, next) = (self.history.engine.as_ref()?, base.engine.as_ref()?);
         let why = before.refusal(next).filter(|_| !may_switch(self.tf))?;
@@ -64,8 +64,8 @@ impl ReconcileCase<'_> {
         Some(Summary::stalled(Reason::EngineChangeNotAllowed, message))
     }
 
-    /// Adds to `inputs`, for the checks of the runner: the engine of the last apply unless a switch is allowed, the time of a restore, and
-    /// the backend from which to migrate the state.
+    /// Adds to `inputs` what the runner checks or copies: the engine of the last apply unless a switch is allowed, the time of a restore,
+    /// and the backend from which to migrate the state.
     ///
     /// # Errors
     ///

@@ -18,8 +18,8 @@ const LARGEST_ANNOTATIONS: usize = 256 * 1024;
 ///
 /// # Errors
 ///
-/// Fails if an output is missing, unreadable or sensitive in an annotation, if the outputs are too large, or if an object exists that
-/// belongs to another owner.
+/// Fails if an output is missing, unreadable, or sensitive and selected for an annotation; if the outputs are too large; or if the Secret
+/// or ConfigMap exists and does not belong to `tf`.
 pub(crate) fn hand_on(
     tf: &Terraform,
     outputs: &Outputs,
@@ -61,8 +61,8 @@ pub(crate) fn left_behind(before: &PublishedOutputs, now: &PublishedOutputs) -> 
     left.map(Step::DeleteOutputs).collect()
 }
 
-/// Returns the key of the failure counter for the publication of outputs. `subject`: key of the run. A change of `spec.outputs` starts a
-/// new counter.
+/// Returns the key of the failure counter for the publication of outputs. `subject`: key of the failure counter of the run. A change of
+/// `spec.outputs` starts a new counter.
 pub(crate) fn subject(subject: &str, tf: &Terraform) -> String {
     let wanted = digest::plain(&outputs::wanted(tf));
     let wanted: String = wanted.chars().take(12).collect();

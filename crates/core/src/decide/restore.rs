@@ -29,8 +29,8 @@ pub struct Rebound {
     pub open_run: Option<i64>,
 }
 
-/// Converts the run record `own` of an earlier resource for a new resource. `told`: progress in its run report. An unfinished apply or
-/// destroy counts as applying, even if the backup has an earlier phase of the run.
+/// Converts the run record `own` of an earlier resource for a new resource. `told`: progress in the run report of the earlier resource. An
+/// apply or destroy that had not ended counts as applying, even if the backup shows an earlier phase.
 pub fn rebound(own: &RunRecord, told: &Told) -> Rebound {
     let found = progress::believed(own, told, true);
     let number = found.number.clamp(0, MAX_NUMBER);
@@ -63,7 +63,7 @@ pub fn how_to_restore(tf: &Terraform) -> String {
     format!("kubectl alustan restore {} -n {namespace}", tf.name_any())
 }
 
-/// Returns a copy of `tf` with `approval.mode: Manual` until the first apply after a restore. Otherwise `None`.
+/// After a restore and until the first apply, returns a copy of `tf` with `approval.mode: Manual`. Otherwise `None`.
 pub(crate) fn asking(tf: &Terraform, history: &History) -> Option<Terraform> {
     is_first_plan(history).then(|| {
         let mut tf = tf.clone();
@@ -72,12 +72,12 @@ pub(crate) fn asking(tf: &Terraform, history: &History) -> Option<Terraform> {
     })
 }
 
-/// Returns the time of the restore.
+/// Returns the time of the restore; `None` if the resource was not restored.
 pub(crate) fn at(history: &History) -> Option<Timestamp> {
     history.restored.as_ref().map(|restored| restored.at)
 }
 
-/// Returns the reason for the approval of the first plan after a restore.
+/// Returns why the first plan after a restore waits for approval. `None` for any other plan.
 pub(crate) fn because(history: &History) -> Option<String> {
     let restored = history
         .restored
@@ -242,11 +242,11 @@ pub(crate) fn without_secrets(tf: &Terraform, seen: &Seen, now: Timestamp) -> Op
 /// Obstacle to a restore that a user must resolve.
 #[derive(Clone, Copy)]
 enum Obstacle {
-    /// The restore is not requested, or the record does not exist.
+    /// No restore is requested, or the run record of the earlier resource is missing.
     NotRequested,
-    /// The owner of the record still exists.
+    /// The resource that owns the run record still exists.
     Conflict,
-    /// This version of the operator cannot read the record.
+    /// This version of the operator cannot read the run record.
     Unreadable,
 }
 
@@ -257,7 +257,7 @@ impl Obstacle {
             Self::Conflict => Reason::StateConflict,
             Self::Unreadable => Reason::RecordUnreadable,
         };
-        // The deletion of the owner, which may be in another namespace, does not requeue the resource.
+        // The resource that owns the run record may be in another namespace, and its deletion does not requeue `tf`.
         let look_at = match self {
             Self::Conflict => Some(now + CONFLICT),
             Self::NotRequested | Self::Unreadable => None,

@@ -16,8 +16,8 @@ use crate::model::config_hash::Config;
 use crate::model::{facts, orphans};
 use crate::observed::{FoundInput, InputsSeen, Seen, SourceSeen, VariablesSeen};
 
-/// Number of state slots besides the slot in the pointer Secret. Together, they store the current, the previous and the next version of the
-/// state.
+/// Number of state slots besides the slot in the pointer Secret. The three slots store the current, the previous and the next version of
+/// the state.
 const SLOTS: u32 = 2;
 
 /// Returns the inputs of a run of `tf` at `source`. `found`: values of `spec.variablesFrom`. `slots`: number of state slots. `max_timeout`:
@@ -100,15 +100,15 @@ pub(crate) fn backend(
     )
 }
 
-/// Returns the type of the backend block in the module, from `known`; a placeholder if `known` has no type. `None` if the operator writes
-/// the block.
+/// Returns the type of the `backend` block in the module, or a placeholder if `known` has no type. `None` if the module has no block and
+/// the operator writes it.
 pub(crate) fn module_backend(known: &BackendInputs) -> Option<&str> {
     let own = known.kind.as_deref().unwrap_or("of the module's own");
     (!known.write_block).then_some(own)
 }
 
-/// Returns the number of state slots of the next run after `record`. The first run uses the pointer Secret alone, and requests slots if the
-/// state does not fit in it.
+/// Returns the number of state slots for the next run after `record`. The first run has only the pointer Secret. It requests slots in its
+/// report if the state does not fit in the pointer Secret.
 pub fn slots(record: &RunRecord) -> u32 {
     if record.state_made {
         record.slots_wanted.max(SLOTS)
@@ -181,7 +181,7 @@ fn all_variables(tf: &Terraform, found: &BTreeMap<&str, Found<'_>>) -> BTreeMap<
     all
 }
 
-/// Updates the variables in `inputs` with live values.
+/// Updates the variables in `inputs`, which come from a pin, with the live values of `spec.variables` and `spec.variablesFrom`.
 pub(crate) fn refresh(tf: &Terraform, seen: &VariablesSeen, inputs: &mut RunInputs) {
     let found = effective(tf, seen);
     inputs.variables.extend(all_variables(tf, &found));
@@ -243,7 +243,7 @@ pub fn config(
     } else {
         digest::keyed(key, &json!([own, found]))
     };
-    // A changed `variablesFrom` is a change of the spec, even if the values are the same.
+    // A changed list `variablesFrom` counts as a change of the spec, even if the values are the same.
     let from = &tf.spec.variables_from;
     let own = if from.is_empty() {
         own

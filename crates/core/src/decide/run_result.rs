@@ -33,7 +33,7 @@ pub struct RecordedResult {
     pub record: RunRecord,
     /// New history.
     pub history: History,
-    /// Whether outputs were published.
+    /// Whether `steps` publish the outputs.
     pub outputs: bool,
 }
 
@@ -70,7 +70,7 @@ pub fn record_result(tf: &Terraform, seen: &Seen, now: Timestamp) -> Option<Reco
             Ok(objects) => {
                 let (now, before) = (outputs::wanted(tf), &current.history.applied);
                 let before = before.as_ref().and_then(|it| it.handed_on.as_ref());
-                // The check fails if the observed record is stale, so that outdated outputs are not published again.
+                // Fails if the observed record is stale, so that outdated outputs are not published again.
                 let guard = Swap::unchanged(&current.record);
                 steps.push(Step::CheckRecord(Box::new(guard)));
                 steps.extend(objects);
@@ -88,7 +88,7 @@ pub fn record_result(tf: &Terraform, seen: &Seen, now: Timestamp) -> Option<Reco
     let applied = applies(run) && is_done(report.result);
     let half_way = current.record.begun == current.record.number;
     let history = fold(&current.history, run, report, handed_on, half_way, uid, now);
-    // Destroy uses the pin of the last apply, also of an apply without changes.
+    // `attempted` selects the pin that destroy uses, so it also counts an apply without changes.
     let attempted = if applied {
         current.record.number
     } else {
@@ -117,7 +117,8 @@ pub fn record_result(tf: &Terraform, seen: &Seen, now: Timestamp) -> Option<Reco
     })
 }
 
-/// Returns the address of the state of a run. The reported address counts only for the module's own backend; the operator knows all others.
+/// Returns the address of the state of a run. `told`, the address that the runner reported, counts only for the `backend` block of the
+/// module: the operator derives every other address from `backend`.
 fn address(tf: &Terraform, backend: &BackendInputs, told: Option<String>) -> Option<String> {
     match (&backend.managed, &backend.kind) {
         (Some(managed), _) => {
@@ -129,8 +130,8 @@ fn address(tf: &Terraform, backend: &BackendInputs, told: Option<String>) -> Opt
     }
 }
 
-/// Returns the writes that precede the record of a synthetic report. They fail if the observation is stale, because the run may have
-/// reported since or may still be active.
+/// Returns the writes that close a run before its synthetic report is recorded. They fail if the observation is stale, because the run may
+/// have reported since or may still be active.
 fn closing(record: &RunRecord, run: &RunSpec) -> Vec<Step> {
     if !progress::has_own_report(run) {
         return Vec::new();
@@ -159,8 +160,8 @@ fn fail(report: &mut RunReport, failure: Failure) {
     report.failure = Some(progress::failure(failure));
 }
 
-/// Returns a synthetic report if the run can no longer report: its Job has finished and no pod of it is alive, or the Job of a claimed or
-/// cancelled run is missing.
+/// Returns a synthetic report if the run can no longer report: its Job has finished and no pod of the Job is alive, or the run is claimed
+/// or cancelled and its Job does not exist.
 fn lost(
     current: &RecordSeen,
     run: &RunSpec,
@@ -241,7 +242,8 @@ fn loss(record: &RunRecord, run: &RunSpec, job: Option<&JobSeen>) -> Failure {
     )
 }
 
-/// Returns whether the cache volume is usable after a run or build with this result. `has_cache`: whether its pod mounted the volume.
+/// Returns whether the cache volume is usable after a run or build with this result. `before`: usability before the run. `has_cache`:
+/// whether the pod mounted the volume.
 pub(crate) fn cache_after(
     before: CacheVolume,
     has_cache: bool,
@@ -261,7 +263,7 @@ pub(crate) fn cache_after(
     }
 }
 
-/// Returns the architecture of `run` if the run has a result, which proves that an image and a node of this architecture exist.
+/// Returns the architecture of `run` if the run has a result. A result proves that an image and a node of this architecture exist.
 fn architecture_with(report: &RunReport, run: &RunSpec, half_way: bool) -> Option<Architecture> {
     let is_void = matches!(report.result, RunResult::Failed | RunResult::Cancelled);
     (half_way || !is_void).then_some(run.architecture)
@@ -358,7 +360,7 @@ fn fold(
         }
     }
     if half_way {
-        // An approval is valid once (rule 6).
+        // An approval is valid once (rule 6), so a plan that began to apply is no longer pending.
         next.pending = None;
     }
     let quiet = (run.kind, report.result) == (RunKind::Drift, RunResult::NoChanges);
@@ -421,7 +423,7 @@ fn shape(report: &RunReport) -> String {
     changes.map_or_else(String::new, |changes| changes.shape.clone())
 }
 
-/// Whether the plan of run `number` has the same changes as `report`. Attribute values may differ, for example values of `timestamp()`.
+/// Whether the plan of run `number` changes the same objects as `report`. Attribute values may differ, for example values of `timestamp()`.
 fn is_of(history: &History, number: i64, report: &RunReport) -> bool {
     let plan = history.report(number);
     plan.is_some_and(|plan| shape(plan) == shape(report))
@@ -431,8 +433,8 @@ fn digest(report: &RunReport) -> Option<&String> {
     Some(&report.changes.as_ref()?.digest)
 }
 
-/// Whether a drift check found the same differences as the previous one. Only the latest such report is kept, so that reports of runs with
-/// changes stay in the history.
+/// Whether `report` is of a drift check that found the same differences as the drift check of `last`. `report` then replaces `last`, so
+/// that reports of runs with changes stay in the history.
 fn is_repeated(last: Option<&RunReport>, report: &RunReport) -> bool {
     last.is_some_and(|last| {
         (last.kind, last.result) == (RunKind::Drift, RunResult::Changes)
@@ -441,8 +443,8 @@ fn is_repeated(last: Option<&RunReport>, report: &RunReport) -> bool {
     })
 }
 
-/// Adds a failure to the counter with key `of`. Transient failures do not use the retry budget. A failure that only a user can fix exhausts
-/// the budget.
+/// Returns `failures` with one more failure of key `of`. A failure with another key restarts the counter. Transient failures do not use the
+/// retry budget. A failure that only a user can fix exhausts the budget.
 pub fn count(
     failures: &Failures,
     of: &str,

@@ -55,9 +55,9 @@ pub struct RunRequest {
 }
 
 impl RunRequest {
-    /// Returns the writes that start the run, and its run record. Order: objects that the pod needs, run record, report, pin, Job. The
-    /// compare-and-swap of the run record ensures that only one run gets the number. The pin follows the run record, so that a stale
-    /// reconcile cannot replace the pin of an active run. The pin precedes the Job, so that nothing is applied without a pin.
+    /// Returns the writes that start the run, and its run record. Order: objects that the pod needs, run record, report, pin, label of the
+    /// namespace, Job. The compare-and-swap of the run record ensures that only one run gets the number. The pin follows the run record, so
+    /// that a stale reconcile cannot replace the pin of an active run. The pin precedes the Job, so that nothing is applied without a pin.
     pub(crate) fn steps(&self, case: &ReconcileCase<'_>) -> (Vec<Step>, RunRecord) {
         let ReconcileCase {
             tf,
@@ -154,7 +154,8 @@ impl RunRequest {
     }
 }
 
-/// Returns `history` after `steps`: the cache volume counts as usable if a step replaces its `PersistentVolumeClaim`.
+/// Returns `history` after `steps`. If a step replaces the `PersistentVolumeClaim` of the cache volume, the cache volume counts as usable
+/// again.
 pub(crate) fn with_claim(history: History, steps: &[Step]) -> History {
     if steps.iter().any(|step| matches!(step, Step::DeleteClaim)) {
         return History {
@@ -172,15 +173,16 @@ fn trace_id(key: &[u8], tf: &Terraform, number: i64, now: Timestamp) -> String {
     id
 }
 
-/// Returns the names of pods of earlier runs. These pods have ended when the next run starts.
+/// Returns the names of pods of earlier runs. These pods have ended when the next run starts, so the next run may release their locks (rule
+/// 9).
 fn earlier_pods(previous: &RunRecord) -> Vec<String> {
     let last = previous.claimed_by.iter().map(|claim| claim.pod.clone());
     let pods = last.chain(previous.earlier_pods.iter().cloned());
     pods.take(EARLIER_PODS).collect()
 }
 
-/// Returns the step that writes the pin, with which destroy removes the objects that the run of `record` may create. The new pin contains
-/// the pin of the last apply, which is used until this run begins to apply.
+/// Returns the step that writes the pin, with which destroy removes the objects that the run of `record` may create. `None` for drift
+/// checks and destroy runs. The new pin contains the pin of the last apply: destroy uses that one until this run begins to apply.
 fn pin(
     tf: &Terraform,
     seen: &Seen,
@@ -214,7 +216,7 @@ fn pin(
         revision: run.revision.clone(),
         context: run.context.clone(),
         inputs: RunInputs {
-            // Not in the pin: needed only until the state is copied.
+            // The source of a state migration is not in the pin: only the run that copies the state needs it.
             migrate: None,
             ..inputs.clone()
         },
@@ -319,8 +321,8 @@ fn ensure(object: Object) -> Step {
     Step::Ensure(Box::new(object))
 }
 
-/// Whether a pod mounts the cache volume. `waits`: also a volume whose `PersistentVolumeClaim` is not bound yet. A new volume is empty and
-/// takes longer to provision than a build or run takes, so a first apply or a destroy does not wait for it.
+/// Whether a pod mounts the cache volume. `waits`: whether the pod waits for a volume whose `PersistentVolumeClaim` is not bound yet. A new
+/// volume is empty and takes longer to provision than a build or run takes, so a first apply or a destroy does not wait for it.
 pub(crate) fn has_cache(tf: &Terraform, seen: &Seen, history: &History, waits: bool) -> bool {
     let is_suspect = state_volume::usability(seen, history) == CacheVolume::Suspect;
     tf.spec.cache.enabled && !is_suspect && (waits || seen.cache == CacheSeen::Bound)
@@ -369,7 +371,7 @@ pub fn help(tf: &Terraform, seen: &Seen, settings: &Settings) -> Vec<Step> {
     if seen.job.is_none() && seen.refused.is_none() && !begun {
         steps.push(Step::SwapRecord(Box::new(Swap::unchanged(&current.record))));
         if progress::has_own_report(run) {
-            // If a pod has claimed the run since, the swap fails and the claim stays.
+            // If a pod has claimed the run since the observation, this swap fails and the claim stays.
             let reset = progress::of(&current.record);
             steps.push(Step::SwapReport(Box::new(reset)));
         }

@@ -1,6 +1,6 @@
 //! Conflicts of two resources with one state (rule 11). The state belongs to the resource that applied to it, otherwise to the older
-//! resource. An address from a run report never has precedence over an address in a spec, and counts in its own namespace only, because
-//! module code can report any address.
+//! resource. Module code can report any address, so an address from a run report never has precedence over an address in a spec, and counts
+//! only in its own namespace.
 
 use alustan_api::report::Failure;
 use alustan_api::run::Pin;
@@ -16,7 +16,8 @@ pub fn address(tf: &Terraform) -> Option<String> {
         .filter(|it| is_shared(it))
 }
 
-/// Returns the address of the state of the deleted `tf` from its pin. The backend in the spec may have changed since the last apply.
+/// Returns the address of the state of the deleted `tf` from its pin; if the pin does not determine the address, as reported by the last
+/// run. The backend in the spec may have changed since the last apply.
 fn pinned(tf: &Terraform, pin: &Pin) -> Option<String> {
     let backend = &pin.inputs.backend;
     if backend.managed.is_some() {

@@ -31,7 +31,8 @@ pub(crate) fn unsaved_after(
         UnsavedPlace::CacheVolume => !(report.recovered && run.cache),
         UnsavedPlace::Unknown => !(report.recovered && run.cache || has_result),
     };
-    // Without a connection to the API server, a run keeps its state on the cache volume and reports nothing.
+    // A run that cannot reach the API server keeps its state on the cache volume and cannot report it. So an interrupted run may have left
+    // a state there.
     let failure = report.failure.as_ref();
     let reason = failure.and_then(|failure| Reason::from_stored(&failure.reason));
     let is_interrupted = matches!(reason, Some(Reason::Interrupted | Reason::OutOfMemory));
@@ -57,13 +58,13 @@ pub(crate) fn holds_only_copy(seen: &Seen, history: &History) -> bool {
     seen.cache != CacheSeen::Absent && place == Some(UnsavedPlace::CacheVolume)
 }
 
-/// Whether the volume holds a state that exists nowhere else. Pods wait for such a volume, and it is not replaced.
+/// Whether the cache volume holds a state that exists nowhere else. Pods wait for such a volume, and the operator does not replace it.
 pub(crate) fn is_irreplaceable(seen: &Seen, history: &History) -> bool {
     holds_state(seen) || holds_only_copy(seen, history)
 }
 
 /// Returns whether pods can use the cache volume. A volume with a state, or with the only copy of an unsaved state, counts as usable, so
-/// that pods wait for it. A volume that may hold the state of an interrupted run is not replaced, but pods start without it.
+/// that pods wait for it. A volume that may hold the unsaved state of an interrupted run is not replaced, but pods start without it.
 pub(crate) fn usability(seen: &Seen, history: &History) -> CacheVolume {
     if is_irreplaceable(seen, history) {
         return CacheVolume::Usable;
@@ -104,7 +105,7 @@ pub(crate) fn may_hold_state(tf: &Terraform, seen: &Seen) -> bool {
 }
 
 impl ReconcileCase<'_> {
-    /// Returns the end of a message if the pod of `run` waits for a cache volume that may hold an unsaved state: the state, and how to
+    /// Returns a message suffix if the pod of `run` waits for a cache volume that may hold an unsaved state: which state, and how to
     /// continue. Empty if a run without the volume loses no state.
     pub(crate) fn volume_hint(&self, run: &RunSpec, why: &Waiting) -> String {
         let waits = run.cache

@@ -16,7 +16,7 @@ use crate::model::facts;
 use crate::model::image::{self, ImagePlan};
 use crate::observed::{Answer, InputsSeen, SourceSeen};
 
-/// Returns the run that destroys with the pin of the last apply. `None` without a pin.
+/// Returns the destroy run that uses the pin of the last apply. `None` without a pin.
 pub(super) fn by_the_pin(case: &ReconcileCase<'_>) -> Option<RunRequest> {
     let pin = case.seen.pin.as_ref()?;
     let pin = pin.of_what_exists(case.current.attempted).clone();
@@ -47,7 +47,7 @@ pub(super) fn by_the_pin(case: &ReconcileCase<'_>) -> Option<RunRequest> {
     })
 }
 
-/// Returns the run that destroys with the current spec, in the image `digest`.
+/// Returns the destroy run that uses the current spec and the runner image `digest`.
 pub(super) fn by_the_spec(
     case: &ReconcileCase<'_>,
     source: SourceSeen,
@@ -79,7 +79,8 @@ fn of_destroy(config: Config) -> Config {
     }
 }
 
-/// Returns `run` in the base image, with the context unpacked in the pod. Unchanged if no artifact of the context is known.
+/// Returns `run` in the base image `base`. Its pod unpacks the context from the registry. Returns `run` unchanged if no artifact of the
+/// context is known.
 fn in_base_image(
     case: &ReconcileCase<'_>,
     run: RunRequest,
@@ -100,7 +101,7 @@ fn in_base_image(
     }
 }
 
-/// Whether the context of `run` is the context of the current commit, so that it can be pushed again.
+/// Whether the context of `run` is the context of the current commit. If so, the operator can push it to the registry again.
 pub(super) fn is_in_repository(case: &ReconcileCase<'_>, run: &RunRequest) -> bool {
     let source = case.seen.source.value();
     source.is_some_and(|source| run.context.as_ref() == Some(&source.context))
@@ -142,7 +143,7 @@ fn live(case: &ReconcileCase<'_>, pin: &Pin) -> RunInputs {
     inputs
 }
 
-/// Sets the approval policy of a destroy, and clears the inputs that matter for an apply only.
+/// Sets the approval policy of a destroy, and clears the inputs that only an apply uses.
 fn judged(case: &ReconcileCase<'_>, inputs: &mut RunInputs) {
     inputs.approval = approval::inputs(case.tf, true);
     inputs.approval.restored = restore::at(&case.history);
@@ -153,7 +154,8 @@ fn judged(case: &ReconcileCase<'_>, inputs: &mut RunInputs) {
     inputs.applied_before = facts::says_applied(case.tf);
 }
 
-/// Returns the live backend if its type and configuration are those of the pin; otherwise its credentials may not match the state.
+/// Returns the live backend if its type and configuration are those of the pin. `None` otherwise, because its credentials may be for
+/// another state.
 fn same_backend(
     case: &ReconcileCase<'_>,
     seen: &InputsSeen,

@@ -1,4 +1,4 @@
-//! Summaries and messages of deleted resources whose managed objects are not destroyed.
+//! Summaries and messages of deleted resources whose managed objects stay.
 
 use alustan_api::{Reason, Terraform, names};
 use kube::ResourceExt;
@@ -49,7 +49,7 @@ pub(crate) fn unreadable(tf: &Terraform) -> String {
     )
 }
 
-/// Returns the end of a message: the location of an unsaved state, and the command to save it.
+/// Returns a message suffix with the location of an unsaved state, and the command to save it.
 fn unsaved(case: &ReconcileCase<'_>) -> Option<String> {
     let name = case.tf.name_any();
     let on_volume = state_volume::may_hold_unsaved(case.seen, &case.history);
@@ -72,8 +72,8 @@ fn unsaved(case: &ReconcileCase<'_>) -> Option<String> {
     ))
 }
 
-/// Returns the end of a message: the Secrets with the managed state. `None` if the pin has another backend. Without a pin, the run record
-/// shows whether state Secrets were created.
+/// Returns a message suffix that locates the Secrets with the managed state. `None` if the pin has another backend. Without a pin, the run
+/// record shows whether state Secrets were created.
 pub(crate) fn managed_state(case: &ReconcileCase<'_>) -> Option<String> {
     let pin = case.seen.pin.as_ref();
     let managed = pin.map_or(case.current.state_made, |pin| {
@@ -82,7 +82,7 @@ pub(crate) fn managed_state(case: &ReconcileCase<'_>) -> Option<String> {
     managed.then(|| in_secrets(case.tf))
 }
 
-/// Returns the end of a message: the Secrets with the managed state of `tf`.
+/// Returns a message suffix that locates the Secrets with the managed state of `tf`.
 pub(crate) fn in_secrets(tf: &Terraform) -> String {
     format!(
         "in Secrets of this namespace: kubectl get secrets -n {} -l {}={}",
@@ -92,12 +92,12 @@ pub(crate) fn in_secrets(tf: &Terraform) -> String {
     )
 }
 
-/// Returns the end of a message: the Secrets and the cache volume of `tf`.
+/// Returns a message suffix that locates the Secrets and the cache volume of `tf`.
 pub(crate) fn in_secrets_and_on_volume(tf: &Terraform) -> String {
     format!("{}, {}", in_secrets(tf), on_volume(tf))
 }
 
-/// Returns the end of a message: the `PersistentVolumeClaim` with the state of `tf`.
+/// Returns a message suffix with the `PersistentVolumeClaim` that has the state of `tf`.
 pub(crate) fn on_volume(tf: &Terraform) -> String {
     let claim = names::cache(&tf.name_any());
     format!("on the cache volume: PersistentVolumeClaim {claim}")

@@ -10,11 +10,11 @@ const APPROVAL: &str = "approval";
 const DESTROY: &str = "destroy";
 const PROTECTION: &str = "deletionProtection";
 
-/// Fields that can prevent destroy. If one is unreadable, the resource counts as protected.
+/// Fields that can prevent destroy. If this version cannot read one of them, the resource counts as protected.
 const KEEPS: [&str; 3] = [PROTECTION, "deletionPolicy", "suspend"];
 
-/// Builds a resource from `metadata` and the object `stored` in the API server. Each field of the spec has its live value if it is
-/// readable, otherwise the value in the pin. Status is kept if it is readable. `None` if not even a minimal spec parses.
+/// Builds a resource from `metadata` and the JSON `stored` in the API server. Each field of the spec has its live value if this version can
+/// read it, otherwise its value in the pin. Status is kept if it is readable. `None` if not even a minimal spec parses.
 pub fn parse_leniently(
     metadata: ObjectMeta,
     stored: &Value,

@@ -10,7 +10,8 @@ use crate::objects::prepare;
 use crate::observed::{InputsSeen, RecordSeen, Seen};
 use crate::settings::Settings;
 
-/// Returns `seen` with all inputs that the spec of the deleted `tf` references. Missing values come from the pin of the last apply.
+/// Returns `seen` with all inputs that the spec of the deleted `tf` names. Missing inputs come from the pin of the last apply. `attempted`:
+/// number of the last apply.
 pub(super) fn filled(tf: &Terraform, seen: &Seen, attempted: i64) -> Seen {
     let mut seen = seen.clone();
     if let Some(pin) = &seen.pin {
@@ -55,8 +56,8 @@ fn fill_scripts(tf: &Terraform, found: &mut ScriptTexts, pinned: &ScriptTexts) {
     fill(&scripts.destroy, &mut found.destroy, &pinned.destroy);
 }
 
-/// Returns the docker configuration in the `pin` of the last apply, for requests to the registry if `tf` is deleted. `None` if the spec
-/// names no registry Secret.
+/// Returns the docker configuration in the `pin` of the last apply, for requests to the registry. `None` unless `tf` is deleted and names a
+/// registry Secret.
 pub fn docker_config<'a>(
     tf: &Terraform,
     record: Option<&RecordSeen>,
@@ -78,8 +79,8 @@ fn fill_registry(tf: &Terraform, found: &mut InputsSeen, pin: &Pin) {
     }
 }
 
-/// Returns the environment variables of deleted Secrets in `runner.envFromSecrets`. As with `envFrom` of a container, later Secrets
-/// override earlier ones. Variables from `settings` override all Secrets.
+/// Returns the environment variables that the pin provides for deleted Secrets in `runner.envFromSecrets`. As with `envFrom` of a
+/// container, later Secrets override earlier ones. Variables from `settings` override all Secrets.
 pub(super) fn environment(
     tf: &Terraform,
     filled: &InputsSeen,
