@@ -1,4 +1,4 @@
-//! Digests of inputs. Equal inputs have equal digests. A keyed digest reveals nothing about a secret.
+//! Digests of inputs. Equal inputs have equal digests. A keyed digest does not reveal a secret input.
 
 use hmac::{Hmac, KeyInit, Mac};
 use serde::Serialize;
@@ -9,8 +9,8 @@ pub fn plain(value: &impl Serialize) -> String {
     hex::encode(Sha256::digest(canonical(value)))
 }
 
-/// Returns the HMAC-SHA256 of `value` with the `key` of the resource: 64 hexadecimal characters. Values of low entropy cannot be guessed
-/// from it.
+/// Returns the HMAC-SHA256 of `value` with the `key` of the resource: 64 hexadecimal characters. Without the key, a value of low entropy
+/// cannot be guessed from the digest.
 pub fn keyed(key: &[u8], value: &impl Serialize) -> String {
     let mut mac = <Hmac<Sha256> as KeyInit>::new_from_slice(key)
         .unwrap_or_else(|_| <Hmac<Sha256> as KeyInit>::new(&[0; 64].into()));
@@ -18,14 +18,14 @@ pub fn keyed(key: &[u8], value: &impl Serialize) -> String {
     hex::encode(mac.finalize().into_bytes())
 }
 
-/// Returns `value` as canonical JSON: `Value` keeps the keys of objects sorted.
+/// Returns `value` as canonical JSON: [`serde_json::Value`] sorts the keys of objects.
 fn canonical(value: &impl Serialize) -> Vec<u8> {
     serde_json::to_value(value)
         .map(|value| value.to_string().into_bytes())
         .unwrap_or_default()
 }
 
-/// Returns a number in `0.0..1.0`, derived from `text`.
+/// Returns a number in `0.0..1.0`, evenly distributed, derived from a hash of `text`.
 pub fn fraction(text: &str) -> f64 {
     let bytes: [u8; 32] = Sha256::digest(text.as_bytes()).into();
     let [a, b, c, d, ..] = bytes;

@@ -24,9 +24,9 @@ pub enum Answer<T> {
     Pending,
     /// The result.
     Known(T),
-    /// The last attempt failed; it is retried automatically.
+    /// The last attempt failed. The query is retried automatically.
     Failed {
-        /// The failure of that attempt.
+        /// The failure of the last attempt.
         failure: Failure,
         /// The last successful result.
         last: Option<T>,
@@ -49,44 +49,48 @@ impl<T> Answer<T> {
 /// Everything observed about one resource.
 #[derive(Clone)]
 pub struct Seen {
-    /// The run record.
+    /// Run record and run report; `None` if the resource has no run record.
     pub record: Option<RecordSeen>,
-    /// The pin.
+    /// Pin; `None` if its Secret does not exist.
     pub pin: Option<Pin>,
     /// Run record of an earlier resource of the same name, if this resource has none.
     pub left_behind: Option<LeftBehind>,
-    /// Whether this resource has no record and is a copy of a resource that exists, named by [`KEPT`](alustan_api::KEPT).
+    /// Whether this resource is a copy: it has no run record, and annotation [`KEPT`](alustan_api::KEPT) contains the uid of another
+    /// resource that exists.
     pub is_copy: bool,
-    /// Set for a deleted resource without record and pin, after a read from the API server instead of the cache.
+    /// Set for a deleted resource without run record and pin. Determined by reads from the API server, because the watch cache may be
+    /// stale.
     pub nothing_left: Option<NothingLeft>,
     /// Uid of the namespace of the resource.
     pub namespace_uid: String,
-    /// Failure of an invalid spec, independent of other objects.
+    /// Failure of an invalid spec: a field that this version cannot read, an invalid URL or image name, or a refused reference to another
+    /// resource.
     pub invalid: Option<Failure>,
-    /// Allow lists.
+    /// Allow lists in ConfigMap `alustan-allowed`.
     pub allowed: Arc<Allowed>,
-    /// `ServiceAccounts` that the spec names.
+    /// `ServiceAccounts` that the spec names, by name.
     pub accounts: BTreeMap<String, AccountSeen>,
-    /// Failure if another resource owns the state.
+    /// Failure of rule 11, if another resource owns the state.
     pub conflict: Option<Failure>,
     /// Values of the Secrets and ConfigMaps that the spec names.
     pub inputs: Result<InputsSeen, Box<Incomplete>>,
     /// Value sources, dependencies, dependents and tests.
     pub stack: StackSeen,
-    /// Commit and context. For a suspended resource, this and the registry queries stay [`Answer::Pending`]: repository and registry are
-    /// not queried.
+    /// Commit and context. For a suspended resource, the operator queries neither repository nor registry: this field and the registry
+    /// queries stay [`Answer::Pending`].
     pub source: Answer<SourceSeen>,
     /// The base image, resolved to a digest.
     pub base: Answer<PinnedImage>,
     /// Digest of the runner image of [`crate::model::image::plan`]; `None` if the registry does not have it.
     pub image: Answer<Option<String>>,
-    /// Reference of the context in the registry, by digest; `None` before the first query.
+    /// Result of the push of the context to the registry: reference of the context, by digest. `None` before
+    /// [`Step::PushContext`](crate::step::Step::PushContext).
     pub artifact: Option<Answer<String>>,
-    /// The build of the runner image.
+    /// Build Job of the runner image.
     pub build: Option<BuildSeen>,
     /// The Job of the current run.
     pub job: Option<JobSeen>,
-    /// Why the Job of the current run could not be created: a quota, a policy, or an existing Job of the same name.
+    /// Why the API server refused the Job of the current run: a quota, a policy, or an existing Job of the same name.
     pub refused: Option<Waiting>,
     /// Runner Jobs of this resource, by run number.
     pub jobs: BTreeMap<i64, OwnJob>,
@@ -94,18 +98,19 @@ pub struct Seen {
     pub lent: Vec<LentSeen>,
     /// The `PersistentVolumeClaim` of the cache volume.
     pub cache: CacheSeen,
-    /// State that no run of the resource wrote.
+    /// State that no run of the resource wrote, see [`ForeignState`].
     pub foreign_state: ForeignState,
-    /// Notifications in the run record, and notifications that have become due or were delivered since.
+    /// Notifications in the run record, updated with those that became due or were delivered since the record was written.
     pub notices: Notices,
-    /// Events that the operator sends for every resource, in addition to `spec.notifications`.
+    /// Events for which the operator notifies about every resource, in addition to `spec.notifications`.
     pub notified: BTreeSet<NotificationEvent>,
-    /// Owners of the output objects. [`Whose::Foreign`] is distinguished from [`Whose::Absent`] only while outputs wait to be published.
+    /// Owners of the outputs Secret and ConfigMap. [`Whose::Foreign`] is distinguished from [`Whose::Absent`] only while outputs wait to be
+    /// published.
     pub outputs: OutputsSeen,
 }
 
 impl Seen {
-    /// Returns the inputs that exist, also if others are missing.
+    /// Returns the inputs that exist, even if other inputs are missing.
     pub fn found(&self) -> &InputsSeen {
         match &self.inputs {
             Ok(inputs) => inputs,
@@ -132,9 +137,9 @@ pub struct OwnJob {
     pub name: String,
     /// Uid of the Job.
     pub uid: String,
-    /// Whether it has condition `Complete` or `Failed`, or its engine container has terminated.
+    /// Whether the Job has condition `Complete` or `Failed`, or its engine container has terminated.
     pub finished: bool,
-    /// Whether its engine container has terminated, but another container, such as an injected sidecar, still runs.
+    /// Whether the engine container has terminated, but another container, such as an injected sidecar, still runs.
     pub lingers: bool,
 }
 
@@ -147,7 +152,7 @@ pub struct LentSeen {
     pub name: String,
     /// Uid of the Secret.
     pub uid: String,
-    /// Whether the build has ended or its Job is gone.
+    /// Whether the build has ended, or its Job does not exist. The Secret is then deleted.
     pub over: bool,
 }
 
@@ -164,22 +169,23 @@ pub enum CacheSeen {
     Lost,
 }
 
-/// State that no run of a resource wrote. Observed for a deleted resource that has not applied anything.
+/// State that no run of a resource wrote. Observed only for a deleted resource that has not applied anything.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ForeignState {
-    /// Whether the Secrets of the managed state hold a version: adopted, or pushed by a user.
+    /// Whether the Secrets of the managed state hold a version, which the resource adopted or a user pushed.
     pub secrets: bool,
-    /// Whether the `PersistentVolumeClaim` of the cache volume is older than the resource: adopted together with the state on the volume.
+    /// Whether the `PersistentVolumeClaim` of the cache volume is older than the resource. The resource adopted it together with the state
+    /// on the volume.
     pub claim: bool,
 }
 
-/// Describes a deleted resource whose run record and pin do not exist, or are unreadable while the deletion leaves all real objects in
-/// place.
+/// Deleted resource without usable run record and pin: they do not exist, or they are unreadable and the deletion keeps all managed objects
+/// (abandoned, or `deletionPolicy: Orphan`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NothingLeft {
     /// Whether the namespace is terminating: nothing can be created in it.
     pub namespace_terminating: bool,
-    /// Whether record or pin exist but are unreadable.
+    /// Whether the run record or the pin exists but is unreadable.
     pub unreadable: bool,
 }
 
@@ -198,7 +204,7 @@ pub struct LeftBehind {
     pub told: Told,
     /// Uid of the resource for which the restore is requested: annotation [`RESTORE_TO`](alustan_api::labels::RESTORE_TO) of the record.
     pub restore_to: Option<String>,
-    /// Name, for messages, of the earlier resource if it still exists.
+    /// Name of the earlier resource for messages; `None` if the earlier resource does not exist any more.
     pub owner: Option<String>,
     /// Names of the pods of earlier runs that have not terminated.
     pub pods: Vec<String>,
@@ -215,19 +221,19 @@ pub struct RecordSeen {
     pub key: Vec<u8>,
     /// The record, merged with the validated progress of the run ([`crate::model::progress::believed`]).
     pub record: RunRecord,
-    /// Inputs of the current run, until it is recorded.
+    /// Inputs of the current run; removed when the run is recorded in the history.
     pub inputs: Option<RunInputs>,
-    /// Report of the current run, unvalidated, until it is recorded.
+    /// Report of the current run, unvalidated; removed when the run is recorded in the history.
     pub report: Option<RunReport>,
-    /// Outputs in that report.
+    /// Outputs of the current run, in the run report.
     pub outputs: Option<Outputs>,
-    /// Whether the report holds a state that a run could not save.
+    /// Whether the report Secret holds an unsaved state.
     pub unsaved: bool,
     /// History of earlier runs.
     pub history: History,
 }
 
-/// An object or key that the spec names does not exist.
+/// Inputs of a spec that names an object or key that does not exist.
 #[derive(Clone)]
 pub struct Incomplete {
     /// The first missing input.
@@ -243,17 +249,19 @@ pub struct InputsSeen {
     pub scripts: ScriptTexts,
     /// Data of `spec.backend.secretRef`.
     pub backend: BTreeMap<String, String>,
-    /// Data of `spec.runner.envFromSecrets`, by Secret; used for the config hash only.
+    /// Data of the Secrets in `spec.runner.envFromSecrets`, by Secret. Part of the config hash and of the pin; the pod reads the Secrets
+    /// itself.
     pub runner: BTreeMap<String, BTreeMap<String, String>>,
-    /// Names of the deleted Secrets in `runner`: a deleted resource uses their values from its pin.
+    /// Names of deleted Secrets in `spec.runner.envFromSecrets`. Destroy uses their values in the pin.
     pub gone: BTreeSet<String>,
-    /// Key of the docker configuration in the Secret of the registry.
+    /// Key of the docker configuration in the Secret of `containerRegistry.secretRef`.
     pub registry_key: Option<String>,
-    /// The docker configuration. Only its digest is used, except in a build Secret.
+    /// The docker configuration. Copied to the pin and to build Secrets. Its digest is part of the key of the failure counter of builds.
     pub docker_config: Option<String>,
-    /// The docker configuration, if the Secret of the registry cannot be a pull secret itself.
+    /// The docker configuration, if the operator must derive a pull secret: the kubelet cannot use the Secret of
+    /// `containerRegistry.secretRef`.
     pub pull_config: Option<String>,
-    /// Credentials of the repository by file name; set only for builds in another namespace.
+    /// Git credentials by file name; set only if images are built in another namespace.
     pub git: BTreeMap<String, Vec<u8>>,
 }
 
@@ -264,7 +272,7 @@ pub struct SourceSeen {
     pub revision: String,
     /// Digest of the context.
     pub context: String,
-    /// Digest of the context as an OCI artifact.
+    /// Digest of the OCI artifact that contains the context.
     pub artifact: String,
     /// Path of the module in the context; empty for its root.
     pub path: String,
@@ -287,7 +295,7 @@ pub struct BuildSeen {
     pub has_pod: bool,
     /// Time at which its pod was bound to a node.
     pub scheduled_at: Option<Timestamp>,
-    /// Whether the Job uses a build Secret.
+    /// Whether the build Secret of this Job exists.
     pub lent: bool,
     /// Progress of the build.
     pub state: BuildState,
@@ -307,9 +315,9 @@ pub enum BuildState {
 /// The Job of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobSeen {
-    /// Uid of the Job.
+    /// Uid of the Job; empty if the Job is deleted and only its pod exists.
     pub uid: String,
-    /// Whether it has condition `Complete` or `Failed`, or its engine container has terminated.
+    /// Whether the Job has condition `Complete` or `Failed`, its engine container has terminated, or the Job is deleted.
     pub finished: bool,
     /// Whether the Job has a pod.
     pub has_pod: bool,
@@ -317,9 +325,9 @@ pub struct JobSeen {
     pub scheduled_at: Option<Timestamp>,
     /// Whether the engine container of one of its pods may still run.
     pub pods_alive: bool,
-    /// Why its pod cannot start.
+    /// Why the pod of the Job cannot start.
     pub waiting: Option<Waiting>,
-    /// How its pod terminated, if known: `OOMKilled`, `Evicted: …`.
+    /// How the pod of the Job terminated, if known: `OOMKilled`, `Evicted: …`.
     pub ended: Option<String>,
 }
 
@@ -328,7 +336,7 @@ pub struct JobSeen {
 pub struct Waiting {
     /// Text of a [`Reason`](alustan_api::Reason), or a reason of Kubernetes.
     pub reason: String,
-    /// Message.
+    /// Cause, and what to do if known.
     pub message: String,
 }
 
@@ -338,7 +346,7 @@ impl fmt::Display for Waiting {
     }
 }
 
-/// Owners of the output objects under their configured names.
+/// Owners of the objects that have the names in `spec.outputs`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutputsSeen {
     /// Owner of the Secret.

@@ -9,9 +9,9 @@ use k8s_openapi::jiff::SignedDuration;
 #[expect(clippy::struct_excessive_bools, reason = "each field is one flag")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Base image of resources that set none; contains the runner.
+    /// Base image of resources that set neither a base image nor an engine. It contains the runner.
     pub base_image: String,
-    /// Catalogue: base images by engine; they contain the runner.
+    /// Catalogue: base images by engine and version. Each image contains the runner.
     pub engines: Vec<EngineImage>,
     /// Default kind of builder.
     pub builder: BuilderKind,
@@ -25,7 +25,7 @@ pub struct Settings {
     pub builder_user_namespaces: bool,
     /// Namespace of all builds; `None` for the namespace of the resource.
     pub build_namespace: Option<String>,
-    /// Image of the operator. Builds copy its runner into an image whose base image may lack the runner.
+    /// Image of the operator. Builds copy the runner from this image if the base image may lack it.
     pub operator_image: String,
     /// Registries that use plain HTTP, as `host:port`.
     pub insecure_registries: Vec<String>,
@@ -48,8 +48,8 @@ pub struct Settings {
     pub max_timeout: SignedDuration,
     /// Whether resources may reference objects in other namespaces (rule 17).
     pub cross_namespace_refs: bool,
-    /// Whether namespaces with state are labelled. Requires a cluster-wide permission, which an operator restricted to some namespaces
-    /// does not have.
+    /// Whether the operator sets label `alustan.io/holds-state` on namespaces with state. Labelling a namespace requires a cluster-wide
+    /// permission, which an operator with `--watch-namespaces` does not have.
     pub marks_namespaces: bool,
 }
 
@@ -61,8 +61,8 @@ impl Settings {
         namespace.unwrap_or_default()
     }
 
-    /// Whether the build namespace differs from that of `tf`. If so, the objects that `tf` references do not exist in the build namespace,
-    /// and credentials are copied to a build Secret.
+    /// Whether images of `tf` are built in another namespace. The objects that `tf` references do not exist there, so the operator copies
+    /// the credentials of the build to a build Secret.
     pub fn lends(&self, tf: &Terraform) -> bool {
         tf.metadata.namespace.as_deref() != Some(self.builds_in(tf))
     }
@@ -85,7 +85,7 @@ impl Settings {
         builder.and_then(|builder| builder.kind).unwrap_or(default)
     }
 
-    /// Returns the architecture of builds and runs of `tf`. `recorded`: architecture of its last run with a result.
+    /// Returns the architecture of builds and runs of `tf`. `recorded`: architecture of the last run of `tf` that had a result.
     pub fn architecture_of(&self, tf: &Terraform, recorded: Option<Architecture>) -> Architecture {
         let runner = tf.spec.runner.as_ref();
         runner

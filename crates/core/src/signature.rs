@@ -7,7 +7,7 @@ use sha2::Sha256;
 
 use crate::objects::secrets;
 
-/// Entries that are signed. The signature is in entry [`key::signature`].
+/// Entries of run record and pin that the operator signs. Each signature is in its own entry, named by [`key::signature`].
 pub const SIGNED: [&str; 4] = [key::RECORD, key::INPUTS, key::HISTORY, secrets::PIN];
 
 /// Returns the signature of `content` of `entry` in a Secret of the resource with this `uid`: 64 hexadecimal characters.
@@ -42,8 +42,8 @@ fn mac(signing_key: &[u8], uid: &str, entry: &str, content: &[u8]) -> Hmac<Sha25
     mac
 }
 
-/// Returns the part of `content` that is signed. Of a run record, only number and run are signed, because `kubectl alustan` changes locks
-/// and lineage with the permissions of its user.
+/// Returns the part of `content` that is signed. Of a run record, only number and run are signed: `kubectl alustan` changes locks and
+/// lineage with the permissions of its user, and has no signing key.
 fn signed_part(entry: &str, content: &[u8]) -> Vec<u8> {
     let decisions = |record: Value| json!([record.get("number"), record.get("run")]).to_string();
     let record = (entry == key::RECORD).then(|| serde_json::from_slice(content).ok());

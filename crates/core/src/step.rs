@@ -1,4 +1,4 @@
-//! Result of `decide`. [`Step`] defines all writes of the operator.
+//! Result of `decide`. [`Step`] defines the writes of a reconcile, except status and events.
 
 use alustan_api::TerraformStatus;
 use alustan_api::labels::Component;
@@ -17,15 +17,17 @@ use crate::queue::Class;
 /// One idempotent write.
 #[derive(Clone)]
 pub enum Step {
-    /// Add the finalizer, which keeps the resource until it is destroyed.
+    /// Add the finalizer, which keeps a deleted resource until destroy has succeeded, and annotation [`KEPT`](alustan_api::KEPT) with the
+    /// uid of the resource.
     AddFinalizer,
-    /// Create the run record with a new key.
+    /// Create the run record with a new random HMAC key.
     CreateRecord(Box<Secret>),
     /// Assign the objects of an earlier resource of the same name to this resource, for a restore from a backup.
     TakeOver(Box<TakeOver>),
     /// Replace the run record by compare-and-swap. A conflict cancels the remaining steps.
     SwapRecord(Box<Swap>),
-    /// Cancel the remaining steps if another process has replaced the observed run record. Changes nothing: the record is the observed one.
+    /// Cancel the remaining steps if another process has replaced the observed run record. The swap contains the observed record, so a
+    /// success changes nothing.
     CheckRecord(Box<Swap>),
     /// Replace the progress entry of the report Secret by compare-and-swap, and remove its entries for report and outputs. A conflict, for
     /// example with a write of the runner, cancels the remaining steps.
@@ -34,7 +36,7 @@ pub enum Step {
     Ensure(Box<Object>),
     /// Push the context to the registry. The result requeues the resource.
     PushContext,
-    /// Create a Job. An existing Job of that name with the same inputs counts as created.
+    /// Create a Job. An existing Job with the same name and inputs counts as created.
     CreateJob(Box<Job>),
     /// Delete a Job and its pods; uid is a precondition.
     DeleteJob {
@@ -45,18 +47,18 @@ pub enum Step {
         /// Uid of the Job.
         uid: String,
     },
-    /// Create this Secret for the build Job of the same name, which becomes its owner.
+    /// Create a build Secret. The build Job of the same name becomes its owner.
     CreateBuildSecret(Box<Secret>),
     /// Delete a build Secret; uid is a precondition.
     DeleteBuildSecret(Box<LentSeen>),
-    /// Delete an object with outputs that is no longer configured.
+    /// Delete an outputs Secret or ConfigMap that `spec.outputs` no longer names.
     DeleteOutputs(OutputsObject),
-    /// Delete the `PersistentVolumeClaim` of the cache volume, because its volume is lost or prevents the start of pods.
+    /// Delete the `PersistentVolumeClaim` of the cache volume, because its volume is lost or pods do not start with it.
     DeleteClaim,
-    /// Delete all objects of the resource, including builds in another namespace, and remove the label of the namespace if the namespace
-    /// contains no other state. Objects of the components in `kept` are labelled as orphaned instead of deleted.
+    /// Delete all objects of the resource, including builds in another namespace, and remove label `alustan.io/holds-state` of the
+    /// namespace if no other state is in it. Objects of the components in `kept` are labelled as orphaned instead of deleted.
     CleanUp {
-        /// Components that may hold the only copy of a state, or its key.
+        /// Components that may hold the only copy of a state, or the key that decrypts it.
         kept: Vec<Component>,
     },
     /// Remove the finalizer.
@@ -141,13 +143,14 @@ impl Step {
     }
 }
 
-/// Transfer of the objects of an earlier resource of the same name: state, volume, outputs and report get the uid of this resource. Derived
-/// objects (accounts, roles, pin, plan, Jobs) are deleted. The run record is transferred last, by compare-and-swap.
+/// Transfer of the objects of an earlier resource of the same name to this resource, for a restore. State, cache volume, outputs and report
+/// get the uid of this resource. Derived objects (accounts, roles, pin, plan, Jobs) are deleted. The run record is transferred last, by
+/// compare-and-swap.
 #[derive(Clone, Debug)]
 pub struct TakeOver {
     /// Uid of the earlier resource.
     pub uid: String,
-    /// `resourceVersion` of its run record.
+    /// `resourceVersion` of the run record of the earlier resource.
     pub version: String,
     /// Run record of this resource.
     pub record: RunRecord,
@@ -163,7 +166,7 @@ pub struct Swap {
     pub record: RunRecord,
     /// The new history; `None` keeps the current one.
     pub history: Option<History>,
-    /// Change of the inputs.
+    /// Whether the swap keeps, replaces or removes the inputs of the run.
     pub inputs: Keep<RunInputs>,
 }
 
@@ -206,7 +209,7 @@ pub enum Object {
     Binding(RoleBinding),
     /// The `PodDisruptionBudget` that prevents eviction of a runner pod.
     Budget(PodDisruptionBudget),
-    /// The namespace, with its label as the only applied field.
+    /// The namespace, with label `alustan.io/holds-state` as the only applied field.
     Namespace(Namespace),
 }
 
@@ -219,7 +222,7 @@ pub struct Decision {
     pub start: Option<Start>,
     /// The new status.
     pub status: TerraformStatus,
-    /// Time of the next reconcile without an event.
+    /// Latest time of the next reconcile, if no event causes one earlier.
     pub requeue_at: Option<Timestamp>,
 }
 

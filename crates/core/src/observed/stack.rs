@@ -1,4 +1,5 @@
-//! Observation of the objects that a resource takes values from, depends on or tests.
+//! Observation of the objects that the spec names: value sources, dependencies, dependents and tests (`waitFor`, `destroyWaitFor`,
+//! `healthChecks`).
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,9 +15,9 @@ use serde_json::Value;
 pub struct StackSeen {
     /// Values of `spec.variablesFrom`.
     pub variables: VariablesSeen,
-    /// Versions of the outputs that the resource takes from other resources, by upstream resource, see [`crate::upstream_changes`].
+    /// Versions of the outputs that the resource takes, by upstream resource, see [`crate::upstream_changes`].
     pub versions: BTreeMap<Key, String>,
-    /// An upstream resource whose outputs may change soon.
+    /// Name of an upstream resource whose outputs may change soon.
     pub changing: Option<String>,
     /// Resources that the resource depends on.
     pub dependencies: Vec<DependencySeen>,
@@ -28,7 +29,7 @@ pub struct StackSeen {
     pub destroy_wait_for: Vec<TestSeen>,
     /// Tests of `spec.healthChecks`.
     pub health_checks: Vec<TestSeen>,
-    /// Whether the resource references an object that the operator does not watch.
+    /// Whether the spec names an object that the operator does not watch and therefore polls (rule 14).
     pub unwatched: bool,
 }
 
@@ -79,9 +80,9 @@ pub enum Standing {
     Missing,
     /// Not ready, or being deleted.
     NotReady {
-        /// Reason of its `Ready` condition.
+        /// Reason of condition `Ready`; `Deleted` during a deletion; `AwaitingProcessing` without a current status.
         reason: String,
-        /// Message of its `Ready` condition.
+        /// Message of condition `Ready`, or a description of the deletion or missing status.
         message: String,
     },
     /// Ready at its current generation.
@@ -93,7 +94,7 @@ pub enum Standing {
 pub struct TestSeen {
     /// Field with the test: `spec.waitFor[0]`.
     pub field: String,
-    /// Duration of failure after which the test has timed out.
+    /// Maximum time for which the test may fail before it counts as timed out.
     pub timeout: SignedDuration,
     /// The failure, if the test does not pass.
     pub result: Result<(), Failure>,
