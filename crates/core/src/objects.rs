@@ -18,7 +18,7 @@ use kube::ResourceExt;
 use crate::settings::Settings;
 
 /// Returns metadata of an object of `tf`. The metadata has no owner reference, because foreground deletion would delete objects that
-/// destroy needs (rule 13). The controller deletes these objects itself.
+/// destroy needs (rule 13). The operator deletes the objects itself.
 pub(crate) fn meta(tf: &Terraform, name: String, component: labels::Component) -> ObjectMeta {
     ObjectMeta {
         name: Some(name),
@@ -32,7 +32,7 @@ pub(crate) fn meta(tf: &Terraform, name: String, component: labels::Component) -
     }
 }
 
-/// Returns metadata of an object of a build of `tf`. In another namespace, a label names the namespace of `tf`.
+/// Returns metadata of an object of a build of `tf`. If the build runs in another namespace, a label contains the namespace of `tf`.
 pub(crate) fn meta_of_build(
     tf: &Terraform,
     name: String,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-/// Keys of the ConfigMap.
+/// Keys of ConfigMap `alustan-allowed`.
 pub const KEYS: [&str; 6] = [
     "registries",
     "repositories",
@@ -40,7 +40,7 @@ impl Allowed {
     pub fn read(data: &BTreeMap<String, String>) -> Self {
         let list = |key: &str| data.get(key).map(|text| lines(text));
         let any = || vec![ANY.to_owned()];
-        // An unknown mode counts as `Manual`, the stricter one.
+        // An unknown mode counts as `Manual`, the stricter of the two modes.
         let manual = |key: &str| {
             data.get(key)
                 .is_some_and(|mode| !["", "Auto"].contains(&mode.trim()))
@@ -81,8 +81,8 @@ pub(crate) fn names(list: &[String], name: &str) -> bool {
     list.iter().any(|it| it == ANY || it == name)
 }
 
-/// Whether `image` is in an allowed registry. Entries match whole path segments: `registry.test/team` does not match
-/// `registry.test/teams`. A tag or digest may follow a repository; a port may not follow a host.
+/// Whether `image` is in an allowed registry. Entries match whole path segments: `registry.test/team` does not match `registry.test/teams`.
+/// An entry with a repository also matches its tags and digests. An entry with a host alone matches no other port of the host.
 pub(crate) fn is_in_registry(allowed: &Allowed, image: &str) -> bool {
     allowed.registries.iter().any(|it| {
         let rest = image.strip_prefix(it.as_str());
@@ -96,7 +96,8 @@ pub(crate) fn is_in_registry(allowed: &Allowed, image: &str) -> bool {
     })
 }
 
-/// Whether `url` is in an allowed repository. A URL with `..` or `%` matches only [`ANY`]: it could escape its prefix.
+/// Whether `url` is in an allowed repository. A URL with `..` or `%` matches only [`ANY`], because it may refer to a path outside the
+/// allowed prefix.
 pub(crate) fn is_in_repository(allowed: &Allowed, url: &str) -> bool {
     let inside = |it: &String| {
         let within = |rest: &str| {

@@ -6,12 +6,12 @@ use alustan_api::{Engine, EngineSpec, Reason, Terraform, engine};
 
 use crate::settings::{EngineImage, Settings};
 
-/// A base image that has no digest yet.
+/// A base image whose digest is not resolved yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wanted {
     /// Image reference as configured.
     pub reference: String,
-    /// Engine and version requested by `spec.engine`, if that selected the image. Example: `opentofu 1.12`.
+    /// Engine and version in `spec.engine`, if they selected the image. Example: `opentofu 1.12`.
     pub asked: Option<String>,
     /// Engine in the image, if the catalogue lists it.
     pub engine: Option<Engine>,
@@ -30,7 +30,7 @@ impl Wanted {
         }
     }
 
-    /// Returns the setting that selects the image, as the start of a message.
+    /// Returns a message prefix with the setting that selects the image.
     pub fn named_by(&self, tf: &Terraform) -> String {
         if let Some(asked) = &self.asked {
             format!("spec.engine: image of {asked} in the catalogue of the operator")
@@ -42,7 +42,8 @@ impl Wanted {
     }
 }
 
-/// Returns the base image of `tf`: `pinned` while the request is unchanged, otherwise the image to resolve.
+/// Returns the base image of `tf`: `Ok` with `pinned` while the spec selects the same image, otherwise `Err` with the image whose digest
+/// must be resolved.
 ///
 /// # Errors
 /// The catalogue has no image for `spec.engine`.
@@ -136,8 +137,8 @@ pub(crate) fn may_lack_runner(base: &PinnedImage, settings: &Settings) -> bool {
     is_foreign || base.protocol != PROTOCOL
 }
 
-/// Whether `base` may lack a runner that executes the steps of this operator's build pods. If so, the build pod uses the runner of the
-/// operator image.
+/// Whether `base` may lack a runner with the build steps of this operator version. If so, the build pod uses the runner of the operator
+/// image.
 pub(crate) fn may_lack_build_steps(base: &PinnedImage, settings: &Settings) -> bool {
     may_lack_runner(base, settings) || base.build_protocol != Some(BUILD_PROTOCOL)
 }

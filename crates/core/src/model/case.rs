@@ -1,4 +1,4 @@
-//! Input of a reconcile, and the configuration that it compares with the last apply.
+//! Input of one reconcile, and the configuration that `decide` compares with the last apply.
 
 use alustan_api::Terraform;
 use alustan_api::run::{History, PinnedImage, RunInputs, RunRecord};
@@ -13,8 +13,8 @@ use crate::queue::Class;
 use crate::settings::Settings;
 use crate::step::Step;
 
-/// Requeue interval while a condition without a watch blocks the resource: its state belongs to another resource, or its ServiceAccount
-/// is not allowed for runs.
+/// Requeue interval while the resource waits for a change that does not requeue it: for example, its state belongs to another resource, or
+/// its ServiceAccount does not allow runs.
 pub(crate) const CONFLICT: SignedDuration = SignedDuration::from_mins(1);
 
 /// One reconcile of one resource.
@@ -24,7 +24,7 @@ pub(crate) struct ReconcileCase<'a> {
     pub(crate) settings: &'a Settings,
     pub(crate) now: Timestamp,
     pub(crate) record: &'a RecordSeen,
-    /// Run record after `steps`. `history` is the history after `steps`.
+    /// Run record after the execution of `steps`. The same holds for `history`.
     pub(crate) current: RunRecord,
     pub(crate) history: History,
     pub(crate) outputs: OutputsSeen,
@@ -42,9 +42,9 @@ pub(crate) struct Target {
     pub(crate) source: SourceSeen,
     /// Runner image, or the summary of the cause if it is unknown.
     pub(crate) runner: Result<Runner, Summary>,
-    /// Digest of the configuration without referenced objects, see [`Config::own`].
+    /// Digest of the configuration without the values of `spec.variablesFrom`, see [`Config::own`].
     pub(crate) own: String,
-    /// Inputs of the run, or the summary of the missing input. The image can be built without the inputs.
+    /// Inputs of the run, or the summary of the missing input. The image can be built while an input is missing.
     pub(crate) wanted: Result<Wanted, Summary>,
 }
 

@@ -7,16 +7,16 @@ use alustan_api::run::Trigger;
 /// Digests of everything that an apply depends on (rule 3). They are HMACs, because some inputs are secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Config hash: digest of all inputs except inputs with `trigger: false`.
+    /// Config hash: digest of all inputs except values of `spec.variablesFrom` with `trigger: false`.
     pub hash: String,
-    /// Digest of all inputs except the values of referenced objects. Includes the references themselves.
+    /// Digest of all inputs except the values of `spec.variablesFrom`. Includes the entries of `spec.variablesFrom`.
     pub own: String,
-    /// Digests of referenced values, by object.
+    /// Digests of the values of `spec.variablesFrom` with `trigger: true`, by object. Example of an object: `Secret db`.
     pub found: BTreeMap<String, String>,
 }
 
 impl Config {
-    /// Returns the trigger if only referenced values changed since a run with `own` and `found`.
+    /// Returns the trigger if, since a run with digests `own` and `found`, only values of `spec.variablesFrom` changed.
     pub(crate) fn input_since(
         &self,
         own: &str,

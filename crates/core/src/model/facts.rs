@@ -1,4 +1,4 @@
-//! Facts that follow from the spec, annotations, status, run record or Job of a resource alone.
+//! Facts that follow from the spec, annotations, status, run record or Job of a resource, without an observation of other objects.
 
 use alustan_api::run::{Failures, History, RunPhase, RunRecord, RunSpec, Trigger};
 use alustan_api::{ABANDON, DeletionPolicy, Reason, State, Terraform};
@@ -18,7 +18,7 @@ pub(crate) fn says_attempted(tf: &Terraform) -> bool {
     says_applied(tf) || says_half_applied(tf)
 }
 
-/// Whether status reports an apply in progress, or one that failed part-way.
+/// Whether status reports an apply that is in progress or failed after it had started to change objects.
 pub(crate) fn says_half_applied(tf: &Terraform) -> bool {
     tf.status.as_ref().is_some_and(|status| {
         let mut conditions = status.conditions.iter();
@@ -51,12 +51,12 @@ pub fn again(failures: &Failures) -> Trigger {
     }
 }
 
-/// Whether the Job of the last run still blocks the next run.
+/// Whether the Job of the last run is active or one of its pods is alive. The next run waits for their end.
 pub fn occupied(job: Option<&JobSeen>) -> bool {
     job.is_some_and(|job| !job.finished || job.pods_alive)
 }
 
-/// Returns the run of `record` that is not in the history yet.
+/// Returns the run of `record` if its result is not in the history yet.
 pub fn open_run(record: &RunRecord) -> Option<&RunSpec> {
     record
         .run
@@ -76,7 +76,7 @@ pub(crate) enum Kept {
 }
 
 impl Kept {
-    /// Returns the field of `tf` with the highest precedence, if any is set.
+    /// Returns the field that prevents the destroy of `tf`; if several do, the one with the highest precedence.
     pub(crate) fn of(tf: &Terraform) -> Option<Self> {
         let spec = &tf.spec;
         let orphaned = spec.deletion_policy == DeletionPolicy::Orphan;
@@ -88,7 +88,7 @@ impl Kept {
         }
     }
 
-    /// Returns the end of a message: the effect of the field after the current run.
+    /// Returns a message suffix with the effect of the field after the current run.
     pub(crate) fn after_the_run(self) -> &'static str {
         match self {
             Self::Protected => "nothing is destroyed afterwards: spec.deletionProtection is true",
@@ -105,7 +105,7 @@ pub(crate) fn is_abandoned(tf: &Terraform) -> bool {
         .is_some_and(|value| value == "true")
 }
 
-/// Whether deletion of `tf` leaves all real objects in place.
+/// Whether the deletion of `tf` keeps all managed objects.
 pub fn leaves_everything(tf: &Terraform) -> bool {
     is_abandoned(tf) || Kept::of(tf) == Some(Kept::Orphaned)
 }

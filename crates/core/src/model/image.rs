@@ -27,13 +27,14 @@ pub struct ImagePlan {
     pub architecture: Architecture,
     /// Whether the build adds the runner, because the base image may lack it (rule 4).
     pub inject: bool,
-    /// Whether the build pod uses the runner of the operator, because the runner of the base image may have other build steps.
+    /// Whether the build pod uses the runner of the operator, because the runner of the base image may not have the build steps of this
+    /// version.
     pub inject_into_pod: bool,
     /// Type of the backend that the image is initialised for, so that runs need no `init`.
     pub backend: Option<&'static str>,
     /// Text of the generated Dockerfile, which only copies files (rule 2).
     pub dockerfile: String,
-    /// Path in the context of the user Dockerfile that precedes `dockerfile`.
+    /// Path, in the context, of the user's Dockerfile (`containerRegistry.dockerfile`). The build appends `dockerfile` to it.
     pub before: Option<String>,
 }
 
@@ -44,8 +45,8 @@ pub fn refusal(tf: &Terraform, settings: &Settings) -> Option<Failure> {
         .or_else(|| unsupported(tf, settings))
 }
 
-/// Refuses the use of the operator's cloud identity for a registry that the settings do not list, because the identity may also have access
-/// to registries of other users.
+/// Refuses the use of the operator's cloud identity for a registry that `--identity-registry` does not list, because the identity may also
+/// have access to registries of other users.
 fn unlent(tf: &Terraform, settings: &Settings) -> Option<Failure> {
     let registry = &tf.spec.container_registry;
     let (helper, name) = (registry.provider.helper(), &registry.image_name);
@@ -134,14 +135,14 @@ pub fn plan(
 }
 
 /// Returns a digest of the image inputs that resource and repository determine. `asked`: base image, if the resource sets a base image or
-/// an engine. Excludes the default base image, the protocol and the architecture: a change of one of them starts no run; the next run uses
-/// the new value.
+/// an engine. Excludes the default base image, the protocol and the architecture: a change of one of them starts no run, and the next run
+/// uses the new value.
 pub(crate) fn content(tf: &Terraform, source: &SourceSeen, asked: Option<&str>) -> String {
     let dockerfile = &tf.spec.container_registry.dockerfile;
     digest::plain(&json!([source.context, repository(tf), dockerfile, asked]))
 }
 
-/// Returns the image repository of `tf` under its canonical name. Docker Hub has several host names, and clients look up its credentials
+/// Returns the image repository of `tf` under its canonical name. Docker Hub has several host names, but clients look up its credentials
 /// under one of them.
 pub fn repository(tf: &Terraform) -> String {
     canonical(&tf.spec.container_registry.image_name)

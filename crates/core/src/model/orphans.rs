@@ -34,7 +34,7 @@ pub fn is_left_behind(
 
 /// Returns the name of the resource `owner` for a message about `tf`.
 pub fn owner_name(tf: &Terraform, owner: &ObjectMeta) -> String {
-    // Namespaces are boundaries (rule 17).
+    // Messages do not name resources of other namespaces (rule 17).
     if owner.namespace == tf.metadata.namespace {
         format!("Terraform {}", owner.name.as_deref().unwrap_or_default())
     } else {

@@ -8,14 +8,14 @@ use crate::model::admission;
 use crate::observed::Waiting;
 use crate::settings::Settings;
 
-/// Time without a pod after which status reports the Job.
+/// Time after which status reports a Job without a pod. Also the startup timeout of a Job whose pod a quota denies.
 pub(crate) const NO_POD: SignedDuration = SignedDuration::from_secs(30);
 
-/// Startup timeout of a pod, except for scheduling and admission.
+/// Startup timeout of a pod that is neither unschedulable nor denied by a quota.
 pub(crate) const GIVE_UP: SignedDuration = SignedDuration::from_mins(5);
 
-/// Returns the startup timeout of a Job whose pod waits for `why`. The timeout is short if a quota denies the pod, so that the Job frees
-/// its slot: the quota may stay exhausted. The timeout of an unschedulable pod is a setting, because the pod may require a new node.
+/// Returns the startup timeout of a Job whose pod waits for `why`. The timeout is short if a quota denies the pod: the quota may stay
+/// exhausted, and the Job holds a slot. The timeout of an unschedulable pod is a setting, because the pod may require a new node.
 pub(crate) fn patience(why: &Waiting, settings: &Settings) -> SignedDuration {
     if admission::is_refused(&why.reason) {
         NO_POD

@@ -24,9 +24,9 @@ const MAX_ADDRESS: usize = 2_048;
 const MAX_RESOURCE: usize = 512;
 /// Maximum size of the name of a variable, in bytes.
 const MAX_VARIABLE: usize = 128;
-/// Maximum size of the id of a plan, as of `spec.approval.plan`, in bytes.
+/// Maximum size of a plan id, in bytes. `spec.approval.plan` has the same limit.
 const MAX_ID: usize = 64;
-/// Maximum number of reasons why a plan needs approval. They share one condition message of at most 32 KiB.
+/// Maximum number of reasons why a plan needs approval. All of them are in one condition message of at most 32 KiB.
 const MAX_BECAUSE: usize = 24;
 /// Maximum size of one reason why a plan needs approval, in bytes.
 const MAX_WHY: usize = 512;
@@ -36,7 +36,7 @@ const MAX_BACKEND: usize = 64 << 10;
 const MAX_STEP: u64 = 400 * 24 * 3_600_000;
 /// Maximum size of a failure message, in bytes.
 const MAX_MESSAGE: usize = 4 * MAX_TEXT;
-/// Length of the prefix of a Job name with which all names of its pods start, in bytes.
+/// Length of the prefix that a Job name shares with the names of its pods, in bytes. Kubernetes truncates longer Job names in pod names.
 const MAX_PREFIX: usize = 57;
 /// Replaces a reported pod name that is not the name of a pod of the run.
 const UNKNOWN_POD: &str = "an unknown pod";
@@ -49,10 +49,10 @@ pub fn has_own_report(run: &RunSpec) -> bool {
 }
 
 /// Merges `told`, the reported progress of the current run, into the run record `own` after validation. `has_job`: whether the Job of the
-/// run exists. The progress is reset before the Job is created.
+/// run exists. Without the Job, the progress may still be of an earlier run: the operator resets it before it creates the Job.
 ///
 /// If the Job exists or a pod has claimed the run, and the progress is missing, unparsable or of another run, the run counts as applying. A
-/// run that began to apply according to the record counts as applying until it reports; the report may show that the engine did not start.
+/// run that began to apply according to the record counts as applying until it reports. Its report may show that the engine did not start.
 pub fn believed(own: &RunRecord, told: &Told, has_job: bool) -> RunRecord {
     let Some(run) = open_run(own).filter(|run| has_own_report(run)) else {
         return own.clone();
@@ -95,7 +95,7 @@ fn not_begun(own: RunRecord) -> RunRecord {
     }
 }
 
-/// Returns the record of a run with unknown phase: it counts as applying.
+/// Returns the record of a run whose phase is unknown. The run counts as applying.
 fn may_apply(own: RunRecord, run: &RunSpec) -> RunRecord {
     let claimed_by = Some(unknown_pod(run));
     begun(
@@ -174,8 +174,8 @@ fn claim(told: &Claim, run: &RunSpec) -> Claim {
     }
 }
 
-/// Whether `pod` has the format of the names of pods of `job`: the name of the Job, a hyphen, and a random suffix, at most 63 bytes. The
-/// next run releases the locks of this pod, so it must not be a pod of another resource.
+/// Whether `pod` has the format of a pod name of `job`: the name of the Job, a hyphen, and a random suffix, at most 63 bytes. The next run
+/// releases locks of this pod, so the name must not be that of a pod of another resource.
 fn is_pod_of(pod: &str, job: &str) -> bool {
     let (prefix, _) = job.split_at(job.floor_char_boundary(MAX_PREFIX));
     let suffix = pod.strip_prefix(prefix).and_then(|rest| rest.get(1..));
@@ -252,8 +252,8 @@ pub fn report(told: RunReport, run: &RunSpec, now: Timestamp) -> RunReport {
 }
 
 /// Returns the failure of a run with an impossible result in `report`: changes without a plan to approve, or a cancellation that the
-/// operator did not request. The failure uses the retry budget. Otherwise the operator would start the same run in an endless loop without
-/// backoff.
+/// operator did not request. The failure uses the retry budget: without it, the operator would start the same run in an endless loop
+/// without backoff.
 pub(crate) fn contradiction(report: &RunReport, is_cancelled: bool) -> Option<Failure> {
     let what = match report.result {
         RunResult::Changes if report.kind != RunKind::Drift && report.asks.is_none() => {
@@ -333,7 +333,7 @@ fn address(told: &str) -> String {
     cut(told, MAX_ADDRESS)
 }
 
-/// Truncates `text` to at most `most` bytes. Replaces control characters, which take six bytes each in JSON.
+/// Truncates `text` to at most `most` bytes. Replaces control characters by spaces, because each takes six bytes in JSON.
 pub(crate) fn cut(text: &str, most: usize) -> String {
     let is_control = |c: char| c.is_control() && !matches!(c, '\n' | '\t');
     text.get(..text.floor_char_boundary(most))
@@ -385,7 +385,7 @@ mod tests {
         }))
     }
 
-    /// Phase, last run that began, last apply that began.
+    /// Returns the phase, the number of the last run that began to apply or destroy, and the number of the last apply that began.
     fn progress(record: &RunRecord) -> (RunPhase, i64, i64) {
         (record.phase, record.begun, record.attempted)
     }

@@ -6,8 +6,8 @@ use kube::ResourceExt;
 use crate::objects::secrets;
 use crate::observed::Seen;
 
-/// Returns name and key of the Secret with the docker configuration: the Secret in `containerRegistry.secretRef`, or a Secret derived from
-/// it or from the pin, because not all clients can read all formats.
+/// Returns name and key of the Secret with the docker configuration: the Secret in `containerRegistry.secretRef`, or the pull secret that
+/// the operator derives from this Secret or from the pin, because not all clients can read all formats.
 pub(crate) fn docker_secret<'a>(tf: &Terraform, seen: &'a Seen) -> Option<(String, &'a str)> {
     let found = seen.found();
     if found.pull_config.is_some() {
@@ -17,8 +17,8 @@ pub(crate) fn docker_secret<'a>(tf: &Terraform, seen: &'a Seen) -> Option<(Strin
     Some((own.name.clone(), found.registry_key.as_deref()?))
 }
 
-/// Returns the name of the pull secret of the runner image: the Secret in `containerRegistry.secretRef`, the Secret derived from it, or the
-/// pull secret in the pin if an input is missing.
+/// Returns the name of the pull secret of the runner image: the Secret in `containerRegistry.secretRef`, or the Secret derived from it. If
+/// an input is missing, the pull secret in the pin.
 pub fn pull_secret(tf: &Terraform, seen: &Seen) -> Option<String> {
     let own = tf
         .spec

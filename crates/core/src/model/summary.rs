@@ -8,7 +8,7 @@ use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
-/// Reasons of resources that are inactive because of their spec. Notifications and alerts exclude these reasons.
+/// Reasons of resources that are inactive because a user set a field of the spec. Notifications and alerts exclude these reasons.
 pub const ON_PURPOSE: [Reason; 2] = [Reason::Suspended, Reason::DeletionProtected];
 
 /// State, reason and message of a resource, from which status and conditions are rendered.
@@ -20,13 +20,13 @@ pub struct Summary {
     pub ready: Option<bool>,
     /// Text of the [`Reason`] of condition `Ready`, or a reason of Kubernetes.
     pub reason: String,
-    /// Message of condition `Ready`: cause, next attempt and its time, possible action of a user.
+    /// Message of condition `Ready`: cause, time of the next attempt, and what a user can do.
     pub message: String,
-    /// Whether the resource is not reconciled until a user changes something.
+    /// Status of condition `Stalled`: whether the operator retries only after something changes.
     pub stalled: bool,
     /// Time of the next attempt after a failure.
     pub retry_at: Option<Timestamp>,
-    /// Latest time of the next reconcile; not part of the status.
+    /// Latest time of the next reconcile. Not part of the status.
     pub look_at: Option<Timestamp>,
 }
 
@@ -52,7 +52,7 @@ impl Summary {
         }
     }
 
-    /// Returns a summary of a failure that is not retried until a user changes something.
+    /// Returns a summary of a failure that is not retried until something changes.
     pub fn stalled(reason: impl ReasonText, message: impl Into<String>) -> Self {
         Self {
             stalled: true,
@@ -82,7 +82,7 @@ pub(crate) fn logs_in(namespace: &str, job: &str) -> String {
 /// Returns the kubectl command that merges `change` into the spec.
 pub(crate) fn patch(tf: &Terraform, change: &Value) -> String {
     let change = json!({ "spec": change }).to_string();
-    // Fails only for NUL, which JSON escapes.
+    // `try_quote` fails only for NUL, which JSON escapes.
     let change = shlex::try_quote(&change).unwrap_or_default();
     let (name, namespace) = (tf.name_any(), tf.namespace().unwrap_or_default());
     format!("kubectl patch tf {name} -n {namespace} --type merge -p {change}")
@@ -117,8 +117,8 @@ pub fn differences(changes: &ChangeSet) -> String {
 
 /// Returns the summary of a failed query to a repository or registry.
 ///
-/// The message has no time of the next attempt: queries are retried within a minute, and a status that changes with each attempt would
-/// cause one write for each resource that uses the repository.
+/// The message does not contain the time of the next attempt. Queries are retried within a minute, and a status that changes with each
+/// attempt would cause one write per resource that uses the repository.
 pub fn unanswered(failure: &Failure, retry_at: Timestamp, now: Timestamp) -> Summary {
     if failure.class == FailureClass::User {
         let message = format!(
@@ -128,7 +128,7 @@ pub fn unanswered(failure: &Failure, retry_at: Timestamp, now: Timestamp) -> Sum
         return Summary::stalled(&failure.reason, message);
     }
     let message = format!("{}; next attempt within a minute", failure.message);
-    // If a query is in progress, its answer requeues the resource.
+    // If `retry_at` has passed, a new query is in progress, and its result requeues the resource.
     Summary {
         look_at: Some(retry_at).filter(|at| *at > now),
         ..Summary::blocked(State::Failed, &failure.reason, message)
@@ -205,7 +205,7 @@ pub(crate) fn clock(at: Timestamp) -> String {
         .to_string()
 }
 
-/// Returns the end of a message: how to abandon `tf`.
+/// Returns a message suffix with the command that abandons `tf`.
 pub(crate) fn how_to_abandon(tf: &Terraform) -> String {
     format!(
         "; to abandon the resource and keep all managed objects: kubectl annotate tf {} -n {} \
@@ -215,7 +215,7 @@ pub(crate) fn how_to_abandon(tf: &Terraform) -> String {
     )
 }
 
-/// Part of messages where it is unknown whether anything was applied.
+/// Text of messages about a deleted resource of which it is unknown whether anything was applied.
 pub(crate) const NOTHING_KNOWN: &str = "the resource has no status, run record or pin, for example \
      after a restore from a backup; it is unknown whether anything was applied, so destroy runs \
      with the current spec and succeeds if there is no state";

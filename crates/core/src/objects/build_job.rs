@@ -90,8 +90,8 @@ fn pod_labels(tf: &Terraform, job: &ObjectMeta) -> BTreeMap<String, String> {
     labels
 }
 
-/// Annotations of the build pod. They disable sidecars, and cloud tokens in the container that executes `init`. `kubectl logs` prints the log
-/// of the builder.
+/// Annotations of the build pod. They disable sidecars, disable cloud tokens in the container that executes `init`, and select the builder
+/// as the container whose log `kubectl logs` prints.
 fn pod_annotations() -> BTreeMap<String, String> {
     let skipped =
         pod::WITHOUT_IDENTITY.map(|name| (name.to_owned(), prepare::PREPARE_CONTAINER.to_owned()));
@@ -167,7 +167,8 @@ fn pod_spec(tf: &Terraform, build: &Build<'_>, settings: &Settings) -> PodSpec {
     }
 }
 
-/// Container that pulls the context, appends it to the base image once it is prepared, and pushes the result. Runs without root.
+/// Container of builder kind `Append`. It pulls the context, appends layers to the base image once container `prepare` has installed the
+/// providers, and pushes the image. It does not run as root.
 fn append(
     tf: &Terraform,
     build: &Build<'_>,
@@ -190,7 +191,7 @@ fn append(
 }
 
 /// Container of kaniko. It runs as root and writes to its root filesystem. It has no ServiceAccount token of the cluster, and mounts only
-/// the prepared context and its docker configuration.
+/// the prepared context and the docker configuration.
 fn builder(tf: &Terraform, build: &Build<'_>, settings: &Settings) -> Container {
     let own = tf.spec.container_registry.builder.as_ref();
     let image = own.and_then(|builder| builder.image.clone());
@@ -232,7 +233,7 @@ fn arguments(tf: &Terraform, build: &Build<'_>, settings: &Settings) -> Vec<Stri
         "--push-retry=3".to_owned(),
         "--image-download-retry=3".to_owned(),
         "--image-fs-extract-retry=1".to_owned(),
-        // The tag is derived from the content: a concurrent build pushed the same image.
+        // The tag is a digest of the content: if an immutable tag exists, a concurrent build has pushed the same image.
         "--push-ignore-immutable-tag-errors".to_owned(),
     ];
     arguments.extend(cache(tf, &repository));
@@ -260,8 +261,8 @@ fn arguments(tf: &Terraform, build: &Build<'_>, settings: &Settings) -> Vec<Stri
     arguments
 }
 
-/// Arguments of kaniko for its layer cache. kaniko looks up layers by content, so that a commit to the module pushes only the layer of the
-/// module.
+/// Arguments of kaniko for its layer cache. kaniko looks up layers by content: after a commit to the module, it pushes only the layer of
+/// the module.
 fn cache(tf: &Terraform, repository: &str) -> Vec<String> {
     let own = tf.spec.container_registry.builder.as_ref();
     if own.is_some_and(|builder| !builder.cache) {
@@ -277,7 +278,7 @@ fn cache(tf: &Terraform, repository: &str) -> Vec<String> {
     kept.chain(lifetime).collect()
 }
 
-/// Host names, as kaniko uses them, of the registries for which kaniko trusts the CA bundle of the operator.
+/// Host names of the registries for which kaniko trusts the CA bundle of the operator. kaniko uses `index.docker.io` for Docker Hub.
 fn trusted(repository: &str, base: &str) -> impl Iterator<Item = String> {
     let base = canonical(base);
     let mut hosts: Vec<String> = [repository, base.as_str()]

@@ -31,7 +31,7 @@ pub fn name(tf: &Terraform) -> String {
         .unwrap_or_else(|| names::outputs(&tf.name_any()))
 }
 
-/// Returns the configured destination of the outputs of `tf`.
+/// Returns the objects to which `spec.outputs` of `tf` publishes the outputs.
 pub fn wanted(tf: &Terraform) -> PublishedOutputs {
     let spec = tf.spec.outputs.clone().unwrap_or_default();
     PublishedOutputs {
@@ -87,7 +87,7 @@ fn metadata(tf: &Terraform, name: String, chosen: &Chosen) -> ObjectMeta {
     }
 }
 
-/// Returns a string without quotes, any other value as JSON.
+/// Returns `value` as text: a string without quotes, any other value as JSON.
 pub fn text(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
@@ -101,7 +101,7 @@ fn keys(outputs: &Outputs, which: impl Fn(&Output) -> bool) -> String {
     keys.join(",")
 }
 
-/// The outputs in a Secret built by [`secret`]. [`Self::get`] parses a single value.
+/// Outputs in a Secret built by [`secret`]. Values are parsed on demand, by [`Self::get`].
 pub struct Stored<'a> {
     secret: &'a Secret,
     json: BTreeSet<&'a str>,

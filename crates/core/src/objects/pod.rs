@@ -16,7 +16,8 @@ pub(crate) const AZURE_IDENTITY: (&str, &str) = ("azure.workload.identity/use", 
 /// Annotation with the container whose log `kubectl logs` prints.
 pub(crate) const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
 
-/// Annotations of Azure and EKS that list the containers of a pod without cloud token. Azure separates names by semicolons, EKS by commas:
+/// Annotations of Azure and EKS that list the containers of a pod that get no cloud token. A pod can list only one container in both,
+/// because Azure separates names by semicolons and EKS by commas:
 /// <https://azure.github.io/azure-workload-identity/docs/topics/service-account-labels-and-annotations.html>,
 /// <https://github.com/aws/amazon-eks-pod-identity-webhook#pod-annotations>.
 pub(crate) const WITHOUT_IDENTITY: [&str; 2] = [
@@ -25,7 +26,7 @@ pub(crate) const WITHOUT_IDENTITY: [&str; 2] = [
 ];
 
 /// Labels and annotations that disable the injection of sidecars: Istio, Linkerd, Kuma, Consul, Vault, OpenTelemetry and Datadog. A sidecar
-/// does not terminate with the run, and init containers would start before the proxy of a service mesh.
+/// does not terminate with the run. Init containers start before the proxy of a service mesh, so they could not use the network.
 const WITHOUT_SIDECARS: [(&str, &str); 7] = [
     ("admission.datadoghq.com/enabled", "false"),
     ("consul.hashicorp.com/connect-inject", "false"),
@@ -36,7 +37,8 @@ const WITHOUT_SIDECARS: [(&str, &str); 7] = [
     ("vault.hashicorp.com/agent-inject", "false"),
 ];
 
-/// Returns [`WITHOUT_SIDECARS`]. Some injectors read labels, others annotations: pods have both.
+/// Returns [`WITHOUT_SIDECARS`]. Pods get the entries both as labels and as annotations, because some injectors read labels and others
+/// annotations.
 pub(crate) fn without_sidecars() -> impl Iterator<Item = (String, String)> {
     let pairs = WITHOUT_SIDECARS.into_iter();
     pairs.map(|(name, value)| (name.to_owned(), value.to_owned()))

@@ -1,4 +1,4 @@
-//! Containers that unpack a context and install its providers, in builds and in runs that use the base image.
+//! Containers that unpack a context and install its providers. They are part of build pods, and of run pods that use the base image.
 //!
 //! `init` evaluates the module, which can read files and execute programs. So the container of `init` has neither the credentials of the
 //! registry nor a volume that can change what a container with these credentials executes.
@@ -22,7 +22,7 @@ pub(crate) const DOCKER: &str = "docker";
 const INJECT: &str = "inject";
 const GIT: &str = "git";
 /// Volume for `/tmp` of the containers that have the credentials of the registry. The container of `init` does not mount it, because
-/// programs read configuration from it (`HOME=/tmp`).
+/// programs in these containers read configuration from `/tmp` (`HOME=/tmp`).
 const REGISTRY_TMP: &str = "tmp-registry";
 
 /// Name of the container that pulls the context for kaniko, or for a run.
@@ -30,7 +30,7 @@ pub const PULL_CONTAINER: &str = "pull";
 /// Name of the container that executes `init`.
 pub const PREPARE_CONTAINER: &str = "prepare";
 
-/// Inputs of the preparation.
+/// Inputs of the containers that prepare a context.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Prepare<'a> {
     /// Base image, by digest.
@@ -43,19 +43,19 @@ pub(crate) struct Prepare<'a> {
     pub(crate) dockerfile: &'a str,
     /// Type of the backend to initialise the module for; empty for none.
     pub(crate) backend: &'a str,
-    /// Whether the base image may lack the runner, or may have another version of it than the pod requires.
+    /// Whether the pod uses the runner of the operator image, because the base image may lack the runner or have another version of it.
     pub(crate) inject: bool,
     /// Whether the image gets the runner as a layer.
     pub(crate) layer: bool,
     /// Whether the pod has a volume with a docker configuration.
     pub(crate) docker: bool,
-    /// Path in the context of the user Dockerfile that precedes `dockerfile`.
+    /// Path, in the context, of the user's Dockerfile, to which `dockerfile` is appended.
     pub(crate) before: Option<&'a str>,
     /// Name of the build Secret, which replaces the Secrets of the resource.
     pub(crate) lent: Option<&'a str>,
 }
 
-/// Name of the credential helper for the registry of a cloud. It is in the image of the operator.
+/// Name of the credential helper for the cloud registry in `containerRegistry.provider`. The operator image contains it.
 fn helper(tf: &Terraform) -> Option<&'static str> {
     tf.spec.container_registry.provider.helper()
 }
@@ -71,14 +71,15 @@ pub(crate) fn containers(
     injected.into_iter().chain(prepared).collect()
 }
 
-/// Returns the container that prepares the context while `build`, which pulls it, runs in the same pod.
+/// Returns the container `prepare` of builder kind `Append`. It runs beside the container `build`, which pulls the context for it.
 pub(crate) fn beside_builder(
     tf: &Terraform,
     prepare: &Prepare<'_>,
     settings: &Settings,
 ) -> Container {
     let mut container = init(tf, prepare, settings);
-    // Last: `build` waits until the kubelet has created this folder, and with it those of the other mounts.
+    // The kubelet creates the folders of `subPath` mounts in order. The container `build` waits for the folder of the last mount before it
+    // writes to the volume.
     let handover = VolumeMount {
         sub_path: Some(paths::HANDOVER.to_owned()),
         ..pod::mount(VOLUME, &format!("{}/{}", paths::BUILD, paths::HANDOVER))
@@ -108,11 +109,12 @@ pub const HTTPS_FILES: [&str; 3] = ["username", "password", "ca.crt"];
 /// Names of the files with git credentials for SSH: private key and host keys.
 pub const SSH_FILES: [&str; 2] = ["ssh-key", "known_hosts"];
 
-/// Key of a build Secret that marks the Secret as complete: the Secret has this key only together with all other keys.
+/// Key of every build Secret. A build Secret is written completely, so this key proves that the other keys are present too.
 pub const LENT_FILE: &str = "lent";
 
 /// Volume with git credentials, for private modules. Only the container of `init` mounts it. Secrets of the resource are optional, so that
-/// a deleted Secret blocks only builds that need it. Key [`LENT_FILE`] of a build Secret is required, so that the pod waits for the Secret.
+/// a deleted Secret blocks only builds that need it. Key [`LENT_FILE`] of a build Secret is required, so that the pod waits until the
+/// operator has created the build Secret.
 fn git_credentials(tf: &Terraform, lent: Option<&str>) -> Option<Volume> {
     let repo = &tf.spec.git_repo;
     let secret = |name: &str, keys: &[(&str, &str)], optional: bool| VolumeProjection {
@@ -155,7 +157,7 @@ fn git_credentials(tf: &Terraform, lent: Option<&str>) -> Option<Volume> {
     })
 }
 
-/// Paths of the programs that the base image may lack. They are in the image of the operator.
+/// Paths, in the image of the operator, of the programs that the base image may lack.
 fn injected(tf: &Terraform, prepare: &Prepare<'_>) -> Vec<String> {
     let runner = prepare.inject.then(|| paths::RUNNER.to_owned());
     let helper = helper(tf).map(|helper| format!("{}/{helper}", paths::PROGRAMS));
@@ -191,7 +193,7 @@ fn read_only(mount: VolumeMount) -> VolumeMount {
     }
 }
 
-/// Returns the path of the runner. `inject`: whether the runner is copied into the pod, because the base image may lack it.
+/// Returns the path of the runner. `inject`: whether the pod uses the runner that was copied from the operator image.
 pub(crate) fn runner(inject: bool) -> String {
     if inject {
         format!("{}/alustan-runner", paths::INJECT)
@@ -291,7 +293,7 @@ pub(crate) fn with_registry(
 }
 
 /// Container that executes `init`, which installs providers and modules. Of the build volume, it mounts only the folders that become
-/// layers: the container can neither change the Dockerfile nor replace these folders by links.
+/// layers. So it can neither change the Dockerfile nor replace these folders by links.
 fn init(tf: &Terraform, prepare: &Prepare<'_>, settings: &Settings) -> Container {
     let layer = |layer: paths::Layer| VolumeMount {
         sub_path: Some(format!("src/{}", layer.source)),
@@ -356,7 +358,7 @@ pub(crate) fn host(image: &str) -> &str {
     image.split_once('/').map_or(image, |(host, _)| host)
 }
 
-/// Environment variables for proxies and the CA bundle.
+/// Environment variables of every container: proxies and the CA bundle.
 pub(crate) fn environment(settings: &Settings) -> Vec<EnvVar> {
     let proxies = settings
         .environment

@@ -9,7 +9,7 @@ use kube::ResourceExt;
 
 use super::meta;
 
-/// Returns the ServiceAccount of the runner. Its token is mounted only in pods that request it.
+/// Returns the ServiceAccount of the runner. Only pods that set `automountServiceAccountToken` get its token.
 pub fn account(tf: &Terraform) -> ServiceAccount {
     ServiceAccount {
         metadata: meta(tf, names::runner(&tf.name_any()), Component::Run),

@@ -34,10 +34,10 @@ pub struct Parts<'a> {
     pub number: i64,
     /// The run.
     pub run: &'a RunSpec,
-    /// Digest of the inputs of the run.
+    /// Digest of the inputs of the run, for the annotation [`labels::INPUTS`].
     pub inputs: &'a str,
-    /// HMAC-SHA256 of the run and its inputs with the key of the resource. The pod template of a Job is immutable, so the runner detects
-    /// changes of the run record.
+    /// HMAC-SHA256 of the run and its inputs with the key of the resource. The runner compares it with the run record: the pod template of
+    /// a Job is immutable, so a later change of the record is detected.
     pub decision: &'a str,
     /// Path of the module in the context.
     pub path: &'a str,
@@ -74,7 +74,7 @@ pub fn job(tf: &Terraform, parts: &Parts<'_>, settings: &Settings) -> Job {
     }
 }
 
-/// Name of the container that executes the engine. The run ends when it terminates.
+/// Name of the container that executes the engine. The run ends when this container terminates.
 pub const ENGINE_CONTAINER: &str = "terraform";
 
 /// Metadata of the pod. Annotations keep autoscalers from evicting pods that change real objects (rule 8).
@@ -150,7 +150,7 @@ fn pod_spec(tf: &Terraform, parts: &Parts<'_>, settings: &Settings) -> PodSpec {
 /// Name of the volume with tokens.
 const TOKENS: &str = "tokens";
 
-/// Volume with the tokens of `spec.runner.tokens`. The kubelet rotates them before they expire.
+/// Volume with the tokens of `spec.runner.tokens`. The kubelet rotates the tokens before they expire.
 fn tokens(tf: &Terraform) -> Option<Volume> {
     let wanted = tf.spec.runner.iter().flat_map(|runner| &runner.tokens);
     let sources: Vec<_> = wanted

@@ -19,13 +19,13 @@ use crate::settings::Settings;
 /// Key of the pin in its Secret.
 pub const PIN: &str = "pin";
 
-/// Key of the managed state in the pointer Secret. The runner writes it.
+/// Key of the pointer Secret with the pointer to the current version of the managed state. The runner writes it.
 const POINTER: &str = "pointer";
 
 /// Key of the docker configuration in Secrets that the operator creates.
 pub const DOCKER_CONFIG: &str = ".dockerconfigjson";
 
-/// Builds a new run record without its HMAC key. The caller adds the key, because this crate is deterministic.
+/// Builds a new run record without its HMAC key. The caller adds the random key, because this crate is deterministic.
 pub fn record(tf: &Terraform, record: &RunRecord, history: &History) -> Secret {
     let data = [(key::RECORD, json(record)), (key::HISTORY, json(history))];
     secret(tf, names::record(&tf.name_any()), Component::Record, data)
@@ -52,12 +52,12 @@ pub fn plan(tf: &Terraform) -> Secret {
     empty(tf, &names::plan(&tf.name_any()), Component::Plan)
 }
 
-/// Builds the pointer Secret of the managed state, without a version.
+/// Builds the empty pointer Secret of the managed state.
 pub fn pointer(tf: &Terraform, state: &ManagedState) -> Secret {
     empty(tf, &state.pointer, Component::State)
 }
 
-/// Whether the pointer names a version. Unparsable content counts as a version.
+/// Whether the pointer Secret names a version of the state. Unparsable content counts as a version.
 pub fn has_version(pointer: &Secret) -> bool {
     let content = pointer.data.as_ref().and_then(|data| data.get(POINTER));
     let Some(content) = content.filter(|content| !content.0.is_empty()) else {
