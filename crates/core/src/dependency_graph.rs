@@ -11,7 +11,7 @@ use kube::core::Selector;
 
 use crate::observed::{DependencySeen, Key, Standing};
 
-/// Maximum number of label comparisons to resolve the selectors of one graph: about 20 ms.
+/// Maximum number of label comparisons to resolve the selectors of one graph. They take about 20 ms.
 const COMPARISONS: usize = 200_000;
 /// Maximum number of labels and values in one selector.
 const SELECTOR_TERMS: usize = 50;
@@ -23,7 +23,7 @@ pub struct Named {
     pub field: String,
     /// The referenced resource.
     pub key: Key,
-    /// Whether a change of its outputs starts a run.
+    /// Whether a change of the outputs of the referenced resource starts a run.
     pub trigger: bool,
 }
 
@@ -52,8 +52,8 @@ pub fn outputs_refs(tf: &Terraform) -> impl Iterator<Item = (usize, &OutputsRef)
     entries.filter_map(|(i, entry)| Some((i, entry.terraform_ref.as_ref()?)))
 }
 
-/// Returns the resources among `all` that the selector of `of`, an entry of `tf`, matches, sorted by name. Excludes `tf` and resources
-/// that are being deleted.
+/// Returns the resources among `all` that the selector of `of`, an entry of `spec.variablesFrom` of `tf`, matches, sorted by name. Excludes
+/// `tf` and resources that are being deleted.
 ///
 /// # Errors
 /// The selector is invalid.
@@ -69,8 +69,8 @@ pub fn selected<'a>(
     Ok(selected)
 }
 
-/// Whether the selector of `of`, an entry of `tf`, matches `it`. Does not copy the selector, because each event of a resource is compared
-/// with the selectors of all resources.
+/// Whether the selector of `of`, an entry of `spec.variablesFrom` of `tf`, matches `it`. Does not copy the selector, because each event of
+/// a resource is compared with the selectors of all resources.
 fn selects(tf: &Terraform, of: &OutputsRef, it: &Terraform) -> bool {
     let (own, other) = (&tf.metadata, &it.metadata);
     let is_own = other.name == own.name && other.namespace == own.namespace;
@@ -126,10 +126,10 @@ fn terms(selector: &LabelSelector) -> usize {
     labels + values.sum::<usize>()
 }
 
-/// The resources and their references. The references of a resource are resolved once, when they are first needed.
+/// All resources and the references between them. The references of a resource are resolved once, when they are first needed.
 pub struct DependencyGraph<'a> {
     all: Vec<&'a Terraform>,
-    /// The same resources by key. Built when it is first needed, because most resources have no references.
+    /// The resources of `all` by key. Built when it is first needed, because most resources have no references.
     by_key: OnceLock<BTreeMap<Key, &'a Terraform>>,
     references: BTreeMap<Key, Arc<[Named]>>,
     /// Remaining label comparisons.
@@ -168,7 +168,7 @@ impl<'a> DependencyGraph<'a> {
         there.map(|(_, tf)| *tf)
     }
 
-    /// Returns the references of `tf` by name, and the resources that it selects: one entry per resource.
+    /// Returns the resources that `tf` references by name or selects, without duplicates.
     fn resolve(&mut self, tf: &Terraform) -> Result<Arc<[Named]>, TooMany> {
         let own = Key::of(tf);
         if let Some(known) = self.references.get(&own) {
@@ -199,8 +199,8 @@ impl<'a> DependencyGraph<'a> {
         Ok(references)
     }
 
-    /// Returns the resources that `tf` references or selects. Empty if finding them requires too many label comparisons, which
-    /// [`Self::check`] refuses.
+    /// Returns the resources that `tf` references or selects. Empty if their search requires too many label comparisons; [`Self::check`]
+    /// returns an error in this case.
     pub fn references(&mut self, tf: &Terraform) -> Arc<[Named]> {
         self.resolve(tf).unwrap_or_default()
     }
@@ -225,8 +225,8 @@ impl<'a> DependencyGraph<'a> {
         references.iter().map(dependency).collect()
     }
 
-    /// Returns the readiness of resource `key`, for messages in namespace `here`. For a resource that waits for others, the message names
-    /// the root cause.
+    /// Returns the readiness of resource `key`, for messages in namespace `here`. If the resource waits for its own dependencies, the
+    /// message names the root cause.
     fn standing_of(
         &self,
         key: &Key,
@@ -248,8 +248,8 @@ impl<'a> DependencyGraph<'a> {
         }
     }
 
-    /// Returns the root cause for each dependency of `tf` that waits for its own dependencies: the nearest resource that is missing or not
-    /// ready for another reason, and this reason.
+    /// Returns, for each dependency of `tf` that waits for its own dependencies, the root cause: the nearest resource that is missing or
+    /// not ready for another reason, and this reason.
     fn causes(&mut self, tf: &Terraform) -> BTreeMap<Key, (Key, String)> {
         let mut waiting = BTreeMap::from([(Key::of(tf), Vec::new())]);
         let mut next = vec![tf];
@@ -285,8 +285,8 @@ impl<'a> DependencyGraph<'a> {
         causes
     }
 
-    /// Returns the resources that reference `of` by name and must be destroyed first. Excluded are resources that only select `of`, since
-    /// they continue without it, resources on a cycle with `of`, since `of` would wait forever, and other namespaces unless
+    /// Returns the resources that reference `of` by name and must be destroyed first. Excludes resources that only select `of`, because
+    /// they continue without it; resources on a cycle with `of`, because `of` would wait forever; and resources of other namespaces unless
     /// `cross_namespace`.
     pub fn dependents(&mut self, of: &Terraform, cross_namespace: bool) -> Vec<Key> {
         let own = Key::of(of);
@@ -338,7 +338,7 @@ impl<'a> DependencyGraph<'a> {
                 Failure::user(Reason::InvalidSelector, format!("{field}.{error}"))
             })?;
         }
-        // Transient, because references of other resources may be the cause.
+        // The failure is transient, because references of other resources may be the cause.
         let too_many = |TooMany| {
             let text = format!(
                 "spec.variablesFrom: finding all dependencies of the resource requires more than \
@@ -400,12 +400,12 @@ fn back_to(own: &Key, came_from: &BTreeMap<Key, (Key, String)>) -> (String, Vec<
     (first, path.into())
 }
 
-/// Readiness of `tf` for its dependents.
+/// Returns the readiness of `tf` for its dependents.
 pub fn standing(tf: &Terraform) -> Standing {
     standing_with(tf, tf.status.as_ref())
 }
 
-/// Readiness of `tf` with `status` for its dependents.
+/// Returns the readiness of `tf` with `status` for its dependents.
 pub(crate) fn standing_with(tf: &Terraform, status: Option<&TerraformStatus>) -> Standing {
     let not_ready = |reason: String, message: &str| Standing::NotReady {
         reason,

@@ -1,8 +1,8 @@
 //! Leader election with a Lease, without I/O: the controller reads and writes the Lease as directed by [`Elector::next`].
 //!
-//! Clocks of different machines are never compared. Each replica measures durations on its own monotonic clock: a standby replica from
-//! the last change of the Lease that it observed, the leader from the time at which it *sent* its last successful renewal, which is
-//! earlier. So the leader stops writing before another replica starts, as long as no clock is more than 5 % fast or slow. client-go
+//! Clocks of different machines are never compared. Each replica measures durations on its own monotonic clock: a standby replica from the
+//! last change of the Lease that it observed, the leader from the time at which it *sent* its last successful renewal, which is earlier. So
+//! the leader stops writing before another replica becomes the leader, as long as no clock is more than 5 % fast or slow. client-go
 //! measures the same way (<https://pkg.go.dev/k8s.io/client-go/tools/leaderelection>), but checks its clock only after a failed renewal.
 
 use std::time::Duration;
@@ -12,17 +12,17 @@ pub type Moment = Duration;
 
 /// Lease duration: standby replicas wait for this time after the last renewal.
 pub const DURATION: Duration = Duration::from_secs(15);
-/// Time without a renewal after which a standby replica takes a Lease, even if the lease duration is longer.
+/// Maximum lease duration that a standby replica respects. A longer duration in the Lease, which may be forged, counts as this one.
 const LONGEST: Duration = Duration::from_mins(1);
-/// Time after its last renewal during which a leader may start a write.
+/// Time after its last renewal in which the leader may start a write.
 pub const BEGINS: Duration = Duration::from_secs(10);
-/// Time after its last renewal at which writes in progress are cancelled.
+/// Time after its last renewal at which the leader cancels writes in progress.
 pub const ENDS: Duration = Duration::from_secs(13);
 /// Renew interval of the leader.
 pub const RENEWS: Duration = Duration::from_secs(3);
 /// Poll interval of standby replicas.
 pub const LOOKS: Duration = Duration::from_secs(2);
-/// Retry delay after a failed call.
+/// Retry delay after a failed read or write of the Lease.
 pub const AGAIN: Duration = Duration::from_secs(1);
 
 /// Identity of a replica: a process in a pod.
@@ -34,7 +34,7 @@ pub struct Identity {
 
 impl Identity {
     /// Builds the identity of a process. `pod`: name of its pod, if known. `process`: globally unique id. Pod names are unique, and
-    /// processes of a pod run one after another.
+    /// processes of a pod run one after another, so an earlier process of the same pod has terminated.
     pub fn new(pod: Option<String>, process: impl Into<String>) -> Self {
         let process = process.into();
         Self { pod, process }
@@ -52,7 +52,7 @@ impl Identity {
     }
 }
 
-/// Returns the pod of a holder; the whole `holder` if it has another format.
+/// Returns the pod name in `holder`; the whole `holder` if it has another format.
 pub fn pod(holder: &str) -> &str {
     holder.rsplit_once('_').map_or(holder, |(pod, _)| pod)
 }
@@ -66,7 +66,7 @@ pub struct Record {
     pub holder: Option<String>,
     /// `renewTime`, on the clock of the holder; only compared for equality.
     pub renewed: String,
-    /// Lease duration after a renewal.
+    /// Time after a renewal until the Lease expires.
     pub duration: Duration,
 }
 
@@ -87,7 +87,7 @@ pub enum Act {
     Take(String),
     /// Replace the Lease at this resource version, with a later renew time.
     Renew(String),
-    /// None: the election has ended for this process.
+    /// No operation: the election has ended for this process.
     End,
 }
 
@@ -98,14 +98,15 @@ pub enum Standing {
     Unknown,
     /// Leader: may write.
     Leads,
-    /// Leader whose last renewal is too old: another replica may lead. It writes nothing until the next successful renewal.
+    /// Leader whose last renewal is too old: another replica may have become the leader. It writes nothing until the next successful
+    /// renewal.
     Doubts,
     /// Standby.
     StandsBy {
         /// Holder of the Lease.
         leader: Option<String>,
     },
-    /// Former leader; does not lead again.
+    /// The election has ended for this process, which lost or released the Lease. It does not lead again.
     Over {
         /// New holder of the Lease, if any.
         by: Option<String>,
@@ -119,7 +120,7 @@ pub struct Elector {
     knows: Knows,
     /// Time of the last read.
     looked: Moment,
-    /// Time of the last call, if it failed.
+    /// Time of the last read or write, if it failed.
     failed: Option<Moment>,
 }
 
@@ -128,7 +129,7 @@ enum Knows {
     Nothing,
     /// No Lease exists, and this replica has never observed one.
     Absent,
-    /// Current or last content of a Lease of another holder, and the time since which it has not changed.
+    /// A Lease of another holder: last observed content, and the time since which it has not changed.
     Others {
         record: Record,
         since: Moment,
@@ -145,12 +146,12 @@ enum Knows {
     },
 }
 
-/// Lease as found by the last read or write.
+/// Whether the Lease exists and is unchanged, according to the last read or write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Found {
     There,
     Gone,
-    /// At another resource version: it must be read before the next write.
+    /// The Lease has another resource version. The replica reads it before the next write.
     Changed,
 }
 
@@ -202,8 +203,8 @@ impl Elector {
         }
     }
 
-    /// Returns the operation on the Lease of another holder: polls the Lease, and takes it once it has no holder or was not renewed for its
-    /// duration.
+    /// Returns the operation on a Lease of another holder: polls the Lease, and takes it once it has no holder or was not renewed for the
+    /// lease duration.
     fn wait_for(&self, record: &Record, since: Moment, found: Found) -> (Moment, Act) {
         let holder = record.holder.as_deref();
         let free = holder.is_none_or(|holder| self.identity.succeeds(holder));
@@ -245,7 +246,7 @@ impl Elector {
                 record,
                 found: Found::There,
             },
-            // The lease duration starts again, because the last holder may not have noticed the deletion.
+            // The lease duration starts again, because the last holder may not have noticed the deletion of the Lease.
             (
                 Knows::Others {
                     record,
@@ -263,7 +264,8 @@ impl Elector {
                 version,
                 found: Found::Gone,
             },
-            // A renewal without a response succeeded: no other process writes this holder.
+            // Only this process writes its own identity as holder, so it still leads. The new version comes from a renewal whose response
+            // was lost, or from a client that changed other fields.
             (Knows::Ours { sent, .. }, Some(record))
                 if record.holder.as_ref() == Some(&self.identity.holder()) =>
             {
@@ -289,7 +291,7 @@ impl Elector {
         }
     }
 
-    /// Records a conflict: the Lease differs from the last read.
+    /// Records a conflict: the write was refused, because the Lease differs from the last read.
     pub fn refused(&mut self) {
         self.failed = None;
         match &mut self.knows {
@@ -299,7 +301,7 @@ impl Elector {
         }
     }
 
-    /// Records a call that failed or timed out at `now`. Its effect is unknown.
+    /// Records a read or write that failed or timed out at `now`. Whether a write had an effect is unknown.
     pub fn failed(&mut self, now: Moment) {
         self.failed = Some(now);
     }

@@ -15,14 +15,15 @@ use crate::model::facts::{occupied, open_run};
 use crate::observed::{Answer as Found, Seen};
 use crate::step::Decision;
 
-/// Maximum size of a request, in bytes: a resource of the size limit of etcd (1.5 MiB), its JSON escapes, and the controller.
+/// Maximum size of a request, in bytes. Sufficient for a resource at the size limit of etcd (1.5 MiB) with JSON escapes, and the
+/// `CompositeController`.
 pub const LONGEST_REQUEST: usize = 4 << 20;
 
-/// Resync interval of a busy resource, in seconds. Its runs write Secrets, which metacontroller does not watch.
+/// Resync interval of a busy resource, in seconds. Short, because metacontroller does not watch the Secrets to which runs write.
 const AT_WORK: u32 = 2;
 /// Resync interval of a resource that is due soon or waits for other resources, in seconds.
 const SOON: u32 = 10;
-/// Resync interval of an idle resource, in seconds. Its repository and its value sources may have changed.
+/// Resync interval of an idle resource, in seconds. Metacontroller watches neither the repository nor the value sources.
 const AT_REST: u32 = 30;
 
 /// The resource of a hook request.
@@ -45,7 +46,7 @@ pub struct Asked {
 pub struct Refusal {
     /// HTTP status code.
     pub status: u16,
-    /// Stable reason.
+    /// Reason in `UpperCamelCase`, the same in all versions of the operator.
     pub reason: &'static str,
     /// Cause and remedy.
     pub message: String,
@@ -190,7 +191,7 @@ fn is_part(name: &str) -> bool {
         && bytes.iter().all(|byte| end(*byte) || *byte == b'-')
 }
 
-/// Checks kind and hook version of `controller`. The kind is empty if metacontroller read the controller as a typed object.
+/// Checks kind and hook version of `controller`. Metacontroller omits the kind of a controller that it read as a typed object.
 fn check_controller(controller: &Controller, finalizing: bool) -> Result<(), Refusal> {
     if !matches!(controller.kind.as_str(), "" | "CompositeController") {
         let message = format!(
@@ -235,7 +236,7 @@ fn check_children(children: Objects) -> Result<(), Refusal> {
     Err(Refusal::new(422, "ChildrenClaimed", message))
 }
 
-/// Refuses a request with Secrets, because any reader of the request would get access to them.
+/// Refuses a request with Secrets, because every process that can read the request would see their values.
 fn check_related(related: Objects) -> Result<(), Refusal> {
     let mut kinds = related.into_iter().flatten().map(|(kind, _)| kind);
     if !kinds.any(|kind| kind.starts_with("Secret.")) {
@@ -264,7 +265,7 @@ fn check_kind(parent: &Parent) -> Result<(), Refusal> {
 pub struct Answer {
     /// The whole status. Metacontroller removes fields that are not in it.
     pub status: Value,
-    /// Resync interval, in seconds; 0 for no resync before a change.
+    /// Resync interval, in seconds. With 0, only a change causes the next request.
     pub resync_after_seconds: u32,
     /// Whether metacontroller may remove its finalizer.
     pub finalized: bool,
@@ -289,8 +290,8 @@ impl Answer {
         }
     }
 
-    /// Returns the body; equal responses have equal bodies. It has no children, because metacontroller would delete them with the
-    /// resource, and destroy needs them.
+    /// Returns the JSON body. Equal responses have equal bodies. The list of children is empty: metacontroller would delete children
+    /// together with the resource, but destroy needs these objects.
     pub fn body(&self) -> String {
         json!({
             "status": self.status,
@@ -316,7 +317,7 @@ pub fn is_known(if_none_match: &str, tag: &str) -> bool {
 /// How often metacontroller resyncs a resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pace {
-    /// Busy.
+    /// Busy: a run, a write or a query is in progress.
     AtWork,
     /// Idle until the next reconcile, which is due after this duration.
     AtRest(SignedDuration),
@@ -325,7 +326,8 @@ pub enum Pace {
 }
 
 impl Pace {
-    /// Returns the resync interval, in seconds. It has fixed steps, so that the response does not change only because time passes.
+    /// Returns the resync interval, in seconds. It has one of few fixed values, so that a response does not change only because time
+    /// passes.
     pub fn seconds(self) -> u32 {
         match self {
             Self::AtWork => AT_WORK,
@@ -365,7 +367,7 @@ fn is_at_work(tf: &Terraform, seen: &Seen, decision: &Decision) -> bool {
     runs || asks || occupied(seen.job.as_ref()) || !decision.steps.is_empty()
 }
 
-/// Whether the resource waits for other objects for an unknown time. Excludes waits for an approval or until a known time.
+/// Whether the resource waits for other objects for an unknown time. A wait for an approval, or until a known time, does not count.
 fn is_waiting(decision: &Decision) -> bool {
     let status = &decision.status;
     let mut conditions = status.conditions.iter();

@@ -31,7 +31,7 @@ pub struct Definition {
 /// Type of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Increases until the operator restarts.
+    /// Only increases. Starts at 0 when the operator starts.
     Counter,
     /// Increases and decreases.
     Gauge,
@@ -163,12 +163,12 @@ definitions! {
     ] "Requests to the API server, including watches; a request that the client repeats counts once";
 }
 
-/// Run and build that ended with a swap of the run record.
+/// Run and build whose end a swap of the run record adds to the history.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Ended {
-    /// The run, as recorded.
+    /// The run; `None` if the swap records no run.
     pub run: Option<Run>,
-    /// Reason of a build that failed.
+    /// Reason of the build failure; `None` if no build failed.
     pub build: Option<String>,
 }
 
@@ -183,7 +183,7 @@ pub struct Run {
     pub result: &'static str,
     /// Reason of a failure.
     pub reason: Option<String>,
-    /// Seconds from the start of the run by the controller to its report.
+    /// Seconds from the start of the run by the operator to its report.
     pub seconds: f64,
     /// Durations of its steps.
     pub took: StepTimes,
@@ -261,11 +261,11 @@ pub struct Counts {
 /// Start times of the oldest failure, drift and pending approval; each map is empty if there are none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Oldest {
-    /// Not Ready and not stalled, by reason.
+    /// Start of the oldest failure of resources that are not Ready and not stalled, by reason.
     pub not_ready: BTreeMap<&'static str, Timestamp>,
-    /// Drift, by reason.
+    /// Start of the oldest drift, by reason.
     pub drift: BTreeMap<&'static str, Timestamp>,
-    /// Plan that waits for approval, by kind of the change.
+    /// Start of the longest wait of a plan for approval, by value of label `of`.
     pub approval: BTreeMap<&'static str, Timestamp>,
 }
 
@@ -284,7 +284,7 @@ pub fn count<'a>(
     counts
 }
 
-/// Sets the entry of `what` to the earlier of its value and `since`.
+/// Sets the entry `what` of `oldest` to `since`, unless it has an earlier time.
 pub fn older(oldest: &mut BTreeMap<&'static str, Timestamp>, what: &'static str, since: Timestamp) {
     let known = oldest.entry(what).or_insert(since);
     *known = since.min(*known);
@@ -351,7 +351,7 @@ fn failed_lately(status: &TerraformStatus, now: Timestamp) -> bool {
     ended.is_some_and(|ended| now.duration_since(ended.0) <= LATELY)
 }
 
-/// Returns the latest of `since`, the last apply and the last approval.
+/// Returns the latest of `since`, the last apply and the last approval: a failure or wait before them is over.
 fn unless_settled(status: &TerraformStatus, since: Timestamp) -> Timestamp {
     let applied = status.last_applied.as_ref().map(|it| it.time.0);
     let plan = status.plan.as_ref();
@@ -360,7 +360,8 @@ fn unless_settled(status: &TerraformStatus, since: Timestamp) -> Timestamp {
     settled.map_or(since, |settled| settled.max(since))
 }
 
-/// Start of the current run of failed attempts. `Ready` alternates between False and Unknown with each attempt; `Reconciling` stays True.
+/// Returns the start of the current series of failed attempts. `Ready` alternates between False and Unknown with each attempt;
+/// `Reconciling` stays True.
 fn unready_since(status: &TerraformStatus, ready: &Condition) -> Timestamp {
     let busy = Conditions(&status.conditions).get("Reconciling", "True");
     let since = busy.unwrap_or(ready).last_transition_time.0;
@@ -373,7 +374,7 @@ fn drift_since(status: &TerraformStatus, differs: &Condition) -> Timestamp {
 }
 
 /// Returns the value of label `of` for the plan that waits for approval, and the start of its wait. The plan of a correction does not
-/// change `Ready`.
+/// change `Ready`, so its wait starts with the drift.
 fn approval_since(
     tf: &Terraform,
     status: &TerraformStatus,
@@ -525,7 +526,7 @@ mod tests {
         assert_eq!(run.reason.as_deref(), Some("ApplyFailed"));
         assert!((run.seconds - 20.0).abs() < f64::EPSILON);
         assert_eq!(run.took.plan, Some(1500));
-        // The next swap of the same or a later reconcile records nothing new.
+        // A later swap of the run record does not count the run again.
         let again = ended(
             &record(RunPhase::Recorded),
             &found,
@@ -636,7 +637,7 @@ mod tests {
     #[test]
     fn oldest_failure_per_reason_ignores_later_attempts() {
         let all = [
-            // `Ready` changed with the last attempt; the failure is older.
+            // `Ready` changed at 900, with the last attempt. The failure started at 300, when `Reconciling` became True.
             unready("ApplyFailed", 900, 300),
             unready("ApplyFailed", 400, 400),
             unready("RepositoryUnreachable", 500, 500),
@@ -716,7 +717,7 @@ mod tests {
     fn approval_age_counts_from_change_drift_or_deletion() {
         let awaits = |ready| Verdict::new(Condition::Ready, ready, Reason::AwaitingApproval, "");
         let change = since(&[(awaits(None), 700)]);
-        // Ready since long before; a correction of its drift waits for approval.
+        // The resource is Ready since 5. Its drift started at 800, and the correction waits for approval.
         let differs = Verdict::new(Condition::InSync, false, Reason::Drifted, "");
         let drift = since(&[(awaits(Some(true)), 5), (differs, 800)]);
         let mut destroy = since(&[(awaits(None), 100)]);
@@ -758,7 +759,7 @@ mod tests {
                 run(RunResult::Done, now - 5),
                 run(RunResult::Failed, now - 20),
             ]),
-            // The clock of its node is ahead.
+            // A time in the future, from a node whose clock is ahead, counts as recent.
             with(vec![run(RunResult::Failed, now + 60)]),
             with(Vec::new()),
         ];

@@ -1,4 +1,4 @@
-//! Run queue: selects the runs that may start, across all resources (rule 18).
+//! Queue of runs: selects those that may start, across all resources (rule 18). A build counts as a run.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, btree_set};
@@ -15,7 +15,7 @@ pub enum Class {
     Change,
     /// Plans, and drift checks requested by a user.
     Plan,
-    /// Drift checks.
+    /// Other drift checks.
     Drift,
 }
 
@@ -30,7 +30,7 @@ pub struct Waiting {
     pub since: Timestamp,
 }
 
-/// Time in the queue after which a run counts as one class higher. A drift check counts at most as a plan.
+/// Time in the queue after which a run counts as one class higher. A drift check counts at most as a plan, however long it waits.
 const AGEING: SignedDuration = SignedDuration::from_mins(10);
 
 /// Run slots of the operator.
@@ -47,8 +47,9 @@ pub struct Places {
 }
 
 impl Places {
-    /// Creates `all` slots. One namespace uses at most `per_namespace` slots (0: half of all slots). A tenth of the slots is reserved for
-    /// namespaces without a run. Drift checks use at most half of the slots, so that changes still start while drift checks take long.
+    /// Returns the limits for `all` slots. One namespace uses at most `per_namespace` slots (0: half of all slots). A tenth of the slots is
+    /// reserved for namespaces without a run. Drift checks use at most half of the slots, so that changes still start while drift checks
+    /// take long.
     pub fn new(all: usize, per_namespace: usize) -> Self {
         let half = all.div_ceil(2);
         let per_namespace = match per_namespace {
@@ -63,10 +64,10 @@ impl Places {
         }
     }
 
-    /// Returns the runs of `queue` that start now, in their order, in addition to the `running` ones.
+    /// Returns the runs of `queue` that start now, in their order. The `running` runs already hold slots.
     ///
-    /// A namespace or class that is refused a slot is refused for the rest of the call, since free slots only decrease. The cost depends
-    /// on the number of namespaces and admitted runs, not on the length of the queue.
+    /// A namespace or class that gets no slot is skipped for the rest of the call, because the number of free slots only decreases. The
+    /// cost depends on the number of namespaces and admitted runs, not on the length of the queue.
     pub fn admit(
         self,
         queue: &Queue,
@@ -105,10 +106,10 @@ impl Places {
     }
 }
 
-/// Number of the last slot that each namespace got. Slots are numbered in the order in which they are granted.
+/// Number of the last slot that each namespace got. All slots are numbered from 1, in the order in which the operator grants them.
 pub type Served = BTreeMap<String, u64>;
 
-/// Running runs.
+/// Running runs, at most one per resource.
 #[derive(Clone, Debug, Default)]
 pub struct Running {
     classes: BTreeMap<Key, Class>,
@@ -116,13 +117,13 @@ pub struct Running {
     drift: usize,
     /// Number of runs by namespace.
     load: BTreeMap<String, usize>,
-    /// Runs that are known from their Job only: no reconcile has confirmed them since the start of the operator. A tenant may have forged
-    /// the Job.
+    /// Runs that are known only from a Job: no reconcile has confirmed them since the start of the operator. A tenant may have forged the
+    /// Job.
     unconfirmed: BTreeSet<Key>,
 }
 
 impl Running {
-    /// Adds an apply or destroy that is known from its Job only. It is unconfirmed until [`Self::insert`] or [`Self::remove`].
+    /// Adds a run that is known only from a Job, as an apply or destroy. It is unconfirmed until [`Self::insert`] or [`Self::remove`].
     pub fn expect(&mut self, key: Key) {
         self.insert(key.clone(), Class::Change);
         self.unconfirmed.insert(key);
@@ -244,9 +245,9 @@ impl Queue {
         self.waiting.values().copied()
     }
 
-    /// Returns all queued runs in the order in which they start; [`Places::admit`] returns those that start at `now`. Order: class with
-    /// ageing; namespace with the fewest runs that are running or earlier in the order; namespace that was `served` longest ago;
-    /// oldest run.
+    /// Returns all queued runs in the order in which they start; [`Places::admit`] returns those that start at `now`. Sort keys: class with
+    /// ageing; number of runs of the namespace that are running or earlier in the order; time since the namespace was last `served`,
+    /// longest first; age of the run.
     ///
     /// An idle namespace's first apply waits for at most one run per other namespace.
     pub fn order<'a>(&'a self, running: &Running, served: &Served, now: Timestamp) -> Order<'a> {
@@ -283,7 +284,7 @@ pub struct Order<'a> {
     places: u64,
 }
 
-/// Sort key of a namespace: rank of its first run, number of runs, last slot, time of its first run.
+/// Sort key of a namespace: rank of its first run, number of its runs, number of its last slot, queue time of its first run.
 type Turn = (i64, usize, u64, Timestamp);
 
 /// Remaining runs of a namespace.
@@ -293,7 +294,7 @@ struct Ahead<'a> {
     served: u64,
 }
 
-/// Runs of one class, oldest first; an older run never has a higher rank.
+/// Runs of one class, oldest first. An older run of a class never starts later than a younger one.
 type Names<'a> = Peekable<btree_set::Iter<'a, (Timestamp, String)>>;
 
 /// First run of a class of a namespace. Candidates are sorted by their fields, in this order.
@@ -344,7 +345,7 @@ impl Order<'_> {
         Some(First { key, class, load })
     }
 
-    /// Removes the remaining runs of a class.
+    /// Removes the remaining runs of `class` from the order.
     fn exclude(&mut self, class: Class) {
         for line in self.lines.values_mut() {
             line.classes.retain(|(it, _)| *it != class);
@@ -383,7 +384,8 @@ impl Iterator for Order<'_> {
 
 /// Priority of a run; lower ranks start first.
 fn rank(class: Class, since: Timestamp, now: Timestamp) -> i64 {
-    // Without a minimum rank, aged drift checks would precede later changes and delay them if more drift checks wait than there are slots.
+    // Without a minimum rank for drift checks, aged drift checks would start before later changes. If more drift checks wait than there are
+    // slots, they would delay the changes.
     let (class, first) = match class {
         Class::Change => (0, 0),
         Class::Plan => (1, 0),
@@ -429,7 +431,7 @@ mod tests {
         queue
     }
 
-    /// Runs that change something.
+    /// Returns the resources `keys` with running applies.
     fn running_of(keys: &[Key]) -> Running {
         let mut running = Running::default();
         running.extend(keys.iter().cloned().map(|key| (key, Class::Change)));
@@ -441,7 +443,8 @@ mod tests {
         queue.order(&running, served, now).collect()
     }
 
-    /// Reference implementation of [`Places::admit`]: a linear search for each next run. `drift` of the runs are drift checks.
+    /// Reference implementation of [`Places::admit`]: a linear search for each next run. `drift`: number of drift checks among the
+    /// `running` runs.
     fn admitted_one_by_one(
         places: Places,
         queue: &[Waiting],
@@ -516,7 +519,7 @@ mod tests {
         );
     }
 
-    /// Queued runs, running runs and last slots of five namespaces.
+    /// Generates queued runs, running runs and last slots of five namespaces.
     fn crowd() -> impl Strategy<Value = (Vec<Waiting>, Vec<Key>, Served)> {
         let place = (0..5_u8, 0..20_u8);
         let what = (0..3_usize, 0..5_000_i64);
@@ -538,7 +541,7 @@ mod tests {
         })
     }
 
-    /// The run that starts first, by linear search.
+    /// Returns the run that starts first, by linear search.
     fn first_of(
         queue: &[Waiting],
         going: &[Key],
@@ -652,7 +655,7 @@ mod tests {
         let admit =
             |running: &Running| places.admit(&queue_of(&queue), running, &Served::new(), at(2));
         assert_eq!(admit(&running), [key("2", "other")]);
-        // Real runs hold their slots, also beyond a limit that was lowered.
+        // Confirmed runs hold their slots, even beyond the limit of their namespace.
         for i in 0..10 {
             running.insert(key("1", &format!("f{i}")), Class::Change);
         }
@@ -710,7 +713,7 @@ mod tests {
             prop_assert_eq!(found, one_by_one(&queue, &running, &served, at(5_000)));
         }
 
-        /// The order does not depend on the history of the queue.
+        /// After any sequence of inserts, removals and starts, the queue has the order of a linear search.
         #[test]
         fn queue_is_in_order_after_any_changes(
             events in prop::collection::vec(
@@ -767,8 +770,8 @@ mod tests {
             }
         }
 
-        /// Thousands of runs wait in some namespaces, all slots are in use and get free in any order. An apply in another namespace waits
-        /// for at most one run of each of these namespaces.
+        /// Thousands of runs wait in up to three namespaces, all slots are in use, and slots become free in any order. An apply in another
+        /// namespace waits for at most one run of each of these namespaces.
         #[test]
         fn thousand_runs_delay_apply_of_another_tenant_by_at_most_one(
             greedy in 1..4_usize,

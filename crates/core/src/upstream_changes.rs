@@ -1,5 +1,5 @@
-//! Detects upstream outputs that are about to change (rule 14). A change that reaches a resource on several paths of the dependency graph
-//! causes one run, not one run per path.
+//! Detects upstream outputs that are about to change (rule 14). A run waits for them, so that a change that reaches a resource on several
+//! paths of the dependency graph causes one run, not one run per path.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -13,9 +13,9 @@ use crate::observed::{Answer, DependencySeen, Key, Seen, Standing};
 pub struct Look {
     /// Versions of the outputs that the resource took, by resource.
     pub versions: BTreeMap<Key, String>,
-    /// Activity of the resource.
+    /// Activity of the resource after the reconcile.
     pub doing: Doing,
-    /// Whether the resource is ready for its dependents. The last reconcile of a dependent may be older.
+    /// Whether the resource was ready for its dependents after this reconcile. The last reconcile of a dependent may be older.
     pub ready: bool,
 }
 
@@ -73,8 +73,8 @@ pub fn versions(
     versions.collect()
 }
 
-/// Returns the first resource from which `tf` takes outputs, directly or transitively, that is active or has not processed its latest
-/// inputs: its outputs may change soon. Failed, suspended and deleted resources delay no run.
+/// Returns the first resource from which `tf` takes outputs, directly or transitively, and whose outputs may change soon: it is active or
+/// has not processed its latest inputs. Failed, suspended and deleted resources delay no run.
 pub fn changing(
     tf: &Terraform,
     graph: &mut DependencyGraph<'_>,
@@ -98,7 +98,7 @@ pub fn changing(
             let ready = |key| {
                 graph.get(key).is_some() && looks.get(key).is_none_or(|look: &Look| look.ready)
             };
-            // Its dependencies have become ready since its last reconcile.
+            // `it` waited for its dependencies at its last reconcile. They are ready now, so its next reconcile may start a run.
             if depends_on.iter().all(|it| ready(&it.key)) {
                 return Some(key);
             }

@@ -23,7 +23,7 @@ fn record(version: &str, holder: Option<&str>, renewed: &str) -> Record {
     }
 }
 
-/// A leader since its write at `sent`.
+/// Returns a leader whose only write of the Lease was sent at `sent`.
 fn leader(sent: Moment) -> Elector {
     let mut leader = elector("a");
     leader.looked(None, sent);
@@ -115,7 +115,7 @@ fn leader_without_renewal_stops_writing_before_takeover() {
         assert_eq!(leader.next(second(now)).0, second(now) + AGAIN);
     }
     assert_eq!(leader.standing(second(20)), Standing::Doubts);
-    // No other replica has taken the Lease: it continues to lead.
+    // No other replica has taken the Lease, so a late renewal succeeds and the replica leads again.
     leader.wrote("2", second(20));
     assert_eq!(leader.standing(second(21)), Standing::Leads);
 }
@@ -195,38 +195,38 @@ fn replica_reads_lease_again_after_conflict() {
     assert_eq!(first.next(second(0)), (second(0), Act::Look));
 }
 
-/// Milliseconds of true time, unknown to all replicas.
+/// Milliseconds of simulated real time. A replica knows only its own clock.
 type Millis = u64;
 
-/// Lease on the API server: resource version, holder, renew time.
+/// Stored Lease: resource version, holder, renew time.
 type Lease = (u64, Option<String>, u64);
 
-/// Timeout of a call.
+/// Timeout of a call by a replica.
 const PATIENCE: Millis = 4_000;
 
 struct Call {
     act: Act,
     sent: Moment,
-    /// Time at which the API server processes the call, if it has not yet.
+    /// Time at which the API server processes the call; `None` if the call is lost or already processed.
     acts: Option<Millis>,
     answer: Option<Result<Lease, Refused>>,
-    /// Time at which the replica receives the response or times out.
+    /// Time at which the replica receives the response, or times out.
     ends: Millis,
     heard: bool,
 }
 
-/// The Lease does not exist or has another resource version.
+/// Error response: the Lease does not exist, exists already, or has another resource version.
 struct Refused;
 
 struct Replica {
     elector: Elector,
     offset: Millis,
-    /// Milliseconds on its clock per second of true time.
+    /// Milliseconds on the clock of the replica per second of real time.
     rate: u64,
     call: Option<Call>,
-    /// The process is stopped until this time.
+    /// Time until which the process is paused.
     paused: Millis,
-    /// Latest end of the writes that it started.
+    /// Latest time at which a write that the replica started may still be in progress.
     writes_until: Millis,
     alive: bool,
 }
@@ -236,7 +236,7 @@ impl Replica {
         Moment::from_millis((now + self.offset) * self.rate / 1_000)
     }
 
-    /// Returns the time at which its clock shows `moment`, rounded up.
+    /// Returns the real time at which the clock of the replica shows `moment`, rounded up.
     fn time(&self, moment: Moment) -> Millis {
         let millis = u64::try_from(moment.as_millis()).unwrap();
         let since = (millis * 1_000).div_ceil(self.rate);
@@ -247,7 +247,7 @@ impl Replica {
         self.alive && self.elector.may_begin(self.clock(now))
     }
 
-    /// Returns the time of its next event.
+    /// Returns the real time of the next event of the replica.
     fn next(&self, now: Millis) -> Millis {
         let Some(call) = &self.call else {
             let (due, _) = self.elector.next(self.clock(now));
@@ -263,10 +263,10 @@ struct World {
     now: Millis,
     lease: Option<Lease>,
     replicas: Vec<Replica>,
-    /// Calls in flight after their timeout.
+    /// Calls that the replica no longer waits for and the API server has not processed yet: time of processing, operation, holder.
     late: Vec<(Millis, Act, String)>,
     chance: std::vec::IntoIter<u16>,
-    /// Number of processes that became leader.
+    /// Number of times that a replica created or took the Lease.
     leaders: usize,
 }
 
@@ -296,7 +296,7 @@ impl World {
         self.chance.next().unwrap_or_default() % below
     }
 
-    /// Returns a latency, mostly short.
+    /// Returns a random latency, mostly 5 ms, at most 20 s.
     fn latency(&mut self) -> Millis {
         match self.chance(8) {
             0..6 => 5,
@@ -369,7 +369,7 @@ impl World {
         }
         let replica = &self.replicas[index];
         match replica.elector.next(replica.clock(now)) {
-            // The pod starts the next process.
+            // The process exits, and the pod starts the next process.
             (_, Act::End) => self.kill(index),
             (due, act) if replica.time(due).max(replica.paused) <= now => self.call(index, act),
             _ => {}
@@ -418,7 +418,7 @@ impl World {
         }
     }
 
-    /// While one replica may start a write, no write of another replica is in progress.
+    /// Asserts that no write of another replica is in progress while one replica may start a write.
     fn assert_single_writer(&mut self) {
         let now = self.now;
         for replica in &mut self.replicas {
@@ -435,7 +435,7 @@ impl World {
         assert!(!led || writes.len() == 1, "at {now}: {writes:?}");
     }
 
-    /// Terminates a process without a release; the pod starts the next one.
+    /// Terminates a process without a release of the Lease. The pod starts the next process.
     fn kill(&mut self, index: usize) {
         let replica = &mut self.replicas[index];
         let Identity { pod, process } = replica.elector.identity().clone();

@@ -30,7 +30,7 @@ fn request() -> Value {
     })
 }
 
-/// Returns the request with the value at `pointer` replaced; `None` removes it.
+/// Returns the request in which `value` replaces the value at JSON pointer `pointer`. `None` removes the value.
 fn with(pointer: &str, value: Option<Value>) -> Value {
     let mut request = request();
     let (parent, last) = pointer.rsplit_once('/').unwrap();
@@ -111,7 +111,7 @@ fn unsupported_request_is_refused_with_reason() {
             400,
             "InvalidRequest",
         ),
-        // Sent by a DecoratorController.
+        // A DecoratorController sends these fields.
         (with("/object", Some(json!({}))), 400, "InvalidRequest"),
         (with("/attachments", Some(json!({}))), 400, "InvalidRequest"),
         (with("/parent/kind", Some(json!("Pod"))), 422, "UnknownKind"),
@@ -267,7 +267,7 @@ fn anything() -> impl Strategy<Value = Value> {
     })
 }
 
-/// JSON pointers in a request to fields that users can write.
+/// JSON pointers to the fields of a request that `any_value_in_any_field_is_read_or_refused` replaces by arbitrary values.
 const PLACES: [&str; 10] = [
     "/controller",
     "/controller/spec/hooks",

@@ -16,7 +16,7 @@ use crate::model::summary::ON_PURPOSE;
 /// Delivery period of a notification. An older notification is dropped, and is not sent to a sink that is added later.
 pub const NEWS: SignedDuration = SignedDuration::from_hours(1);
 
-/// Maximum time that a destroyed resource waits for the delivery of its last notification.
+/// Maximum time for which the finalizer of a destroyed resource stays until the last notification is delivered.
 pub const LAST_WORD: SignedDuration = SignedDuration::from_mins(1);
 
 /// Maximum number of undelivered notifications of a resource. If there are more, the oldest is dropped.
@@ -59,7 +59,7 @@ pub fn note(
     };
     for Standing { event, id, at } in look.standing() {
         let known = is_told(notices, event, &id) || notices.due.iter().any(|due| due.id == id);
-        // The transition time of a condition does not change with its reason, so a fact that the previous status lacks starts `now`.
+        // A condition that changes only its reason keeps its transition time, so a fact that the previous status lacks starts `now`.
         // Exception: the time of an apply is exact.
         let stood = before.iter().any(|it| it.id == id) || event == NotificationEvent::Succeeded;
         let at = if stood { at } else { now };
@@ -76,7 +76,8 @@ pub fn note(
     bound(notices);
 }
 
-/// Merges into `notices` the undelivered and delivered notifications `left`, which an earlier process stored in the run record.
+/// Merges the notifications `left` into `notices`. `left`: undelivered and delivered notifications that an earlier process stored in the
+/// run record.
 pub fn take_up(notices: &mut Notices, left: &Notices) {
     for (event, ids) in &left.told {
         let own = notices.told.entry(*event).or_default();
@@ -211,7 +212,7 @@ impl<'a> Look<'a> {
     fn destroyed(&self) -> Option<Standing> {
         let at = self.tf.metadata.deletion_timestamp.as_ref();
         let at = at.filter(|_| self.ready.reason == Reason::Destroyed)?;
-        // Destroy may have started long after the deletion.
+        // The destroy run may have ended long after the deletion. The later time counts.
         let at = at.0.max(self.since());
         Some(self.thing(NotificationEvent::Destroyed, at, &[]))
     }

@@ -4,8 +4,8 @@
 
 use serde_json::{Map, Value};
 
-/// Returns the merge patch that removes the fields of the stored status `written` that the new status `said` does not have; `None` if there
-/// are none. Lists are skipped: they contain conditions of other controllers.
+/// Returns the merge patch that removes the fields that the stored status `written` has and the new status `said` does not have; `None` if
+/// there are none. Lists are skipped: they may contain conditions of other controllers.
 pub fn leftovers(written: &Value, said: &Value) -> Option<Value> {
     let (Value::Object(written), Value::Object(said)) = (written, said) else {
         return None;

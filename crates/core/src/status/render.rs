@@ -16,7 +16,7 @@ use crate::model::summary::{Summary, differences, drifted, summary};
 use crate::model::{facts, progress};
 use crate::observed::{Answer, SourceSeen, StackSeen};
 
-/// Message of conditions `Reconciling` and `Stalled`. Condition `Ready` has the full text.
+/// Message of conditions `Reconciling` and `Stalled` with status True. Condition `Ready` has the full text.
 const SEE_READY: &str = "see condition Ready";
 
 /// Maximum size of a message, in bytes, as for conditions of Kubernetes:
@@ -32,7 +32,7 @@ pub fn bounded(mut status: TerraformStatus) -> TerraformStatus {
     status
 }
 
-/// Returns `status` after a read or write of the cluster failed with `reason` and `message`. The reconcile is retried.
+/// Returns `status` with the failure of a read or write of the cluster. The reconcile is retried.
 pub fn troubled(
     tf: &Terraform,
     status: TerraformStatus,
@@ -80,7 +80,7 @@ pub struct ImageView<'a> {
     pub problem: Option<(String, String)>,
 }
 
-/// Inputs of a status.
+/// Values from which a status is rendered.
 #[derive(Clone)]
 pub struct View<'a> {
     /// The resource.
@@ -180,7 +180,7 @@ impl View<'_> {
         })
     }
 
-    /// Returns the lock that blocks the last run.
+    /// Returns the state lock that the last run could not acquire.
     fn lock(&self, situation: &Summary) -> Option<LockStatus> {
         let last = self.history.reports.first();
         let lock = last?
@@ -210,7 +210,8 @@ impl View<'_> {
         })
     }
 
-    /// Returns the number of the last run. Drift checks count only if they found drift.
+    /// Returns the number of the last run in the history, or of the current apply or destroy. Drift checks that found no drift do not
+    /// count.
     fn run_number(&self) -> Option<i64> {
         let told = self.history.reports.first().map(|report| report.number);
         let record = self.record.filter(|record| record.number > 0);
@@ -267,14 +268,14 @@ impl View<'_> {
         }
     }
 
-    /// Returns the engine from the catalogue, otherwise from the report of the last apply.
+    /// Returns the engine of the base image, if the catalogue lists it; otherwise the engine in the report of the last apply.
     fn engine(&self) -> Option<Engine> {
         let base = self.history.base.as_ref();
         let known = base.and_then(|base| base.engine.clone());
         known.or_else(|| self.history.engine.clone())
     }
 
-    /// Returns the image in the image plan, otherwise the image of the last run.
+    /// Returns the image of the image plan, otherwise the image of the last run.
     fn image(&self) -> Option<ImageStatus> {
         if let Some(plan) = self.image.plan {
             return Some(ImageStatus {
@@ -366,8 +367,8 @@ impl View<'_> {
         })
     }
 
-    /// Returns the number of failures of the current run or build, without failures of earlier configurations. A failure that is not
-    /// retried counts as one failure.
+    /// Returns the number of failures of the current run or build, without failures of earlier configurations. A failure that exhausts the
+    /// retry budget at once counts as one.
     fn retry(&self, situation: &Summary) -> Option<RetryStatus> {
         let run = self.record.and_then(|record| record.run.as_ref());
         let built = self.image.plan.filter(|_| self.image.digest.is_none());
