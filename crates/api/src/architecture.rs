@@ -21,7 +21,7 @@ impl Architecture {
     /// Every architecture.
     pub const ALL: [Self; 2] = [Self::Amd64, Self::Arm64];
 
-    /// Returns the architecture of this program.
+    /// Returns the architecture that this binary was compiled for.
     pub const fn own() -> Self {
         if cfg!(target_arch = "aarch64") {
             Self::Arm64
@@ -38,7 +38,7 @@ impl Architecture {
         }
     }
 
-    /// Parses the result of [`Self::as_str`].
+    /// Parses a value of `kubernetes.io/arch`.
     pub fn parse(text: &str) -> Option<Self> {
         Self::ALL
             .into_iter()

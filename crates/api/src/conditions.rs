@@ -12,7 +12,7 @@ use crate::reason::ReasonText;
 pub enum Kind {
     /// The current configuration is applied and health checks pass.
     Ready,
-    /// Work is in progress or due.
+    /// The resource is not ready and not stalled, or a run applies or destroys.
     Reconciling,
     /// The resource is not retried until something changes.
     Stalled,
@@ -103,8 +103,8 @@ pub fn merge(
         .collect()
 }
 
-/// Returns the conditions for `verdicts`, followed by the conditions in `conditions` that have another type. Sets transition times as
-/// [`merge`] does.
+/// Returns the conditions for `verdicts`, followed by those `conditions` whose type has no verdict. Takes transition times from `previous`,
+/// as [`merge`] does.
 pub fn update(
     conditions: Vec<Condition>,
     previous: &[Condition],

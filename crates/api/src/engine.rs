@@ -39,7 +39,7 @@ impl EngineName {
         }
     }
 
-    /// Parses the result of [`Self::as_str`].
+    /// Parses a value of `spec.engine.name`.
     pub fn parse(text: &str) -> Option<Self> {
         [Self::Terraform, Self::Opentofu]
             .into_iter()
@@ -154,8 +154,8 @@ fn parts(before: &str) -> Vec<(String, u32)> {
     before.split('.').map(part).collect()
 }
 
-/// Whether `version` equals `wanted`, or is a release whose first numbers are those of `wanted`. Pre-releases match by their full version
-/// only.
+/// Whether `version` satisfies `wanted`: it equals `wanted`, or is a release that begins with the numbers of `wanted`. `1.12` matches
+/// `1.12.6`, and no pre-release.
 pub fn is_wanted(wanted: &str, version: &str) -> bool {
     let within = || {
         version

@@ -9,7 +9,7 @@ pub fn is_small(text: &[u8]) -> bool {
     values(text) <= VALUES
 }
 
-/// Returns the number of values in JSON text, or a higher number: 1 plus the number of commas and opening brackets outside of strings. Does
+/// Returns an upper bound of the number of values in JSON text: 1 plus the number of commas and opening brackets outside of strings. Does
 /// not check that `text` is valid JSON.
 pub fn values(text: &[u8]) -> usize {
     let mut count = 1;

@@ -76,7 +76,7 @@ pub fn run_job(name: &str, kind: RunKind, number: i64) -> String {
     if name.len() <= room {
         return format!("{name}{end}");
     }
-    // FNV-1a (<http://www.isthe.com/chongo/tech/comp/fnv/>): each version of the operator computes the same name.
+    // FNV-1a (<http://www.isthe.com/chongo/tech/comp/fnv/>), so that an upgrade of the operator does not change the names of Jobs.
     let digest = name.bytes().fold(0x811c_9dc5_u32, |digest, byte| {
         (digest ^ u32::from(byte)).wrapping_mul(0x0100_0193)
     });
@@ -85,7 +85,7 @@ pub fn run_job(name: &str, kind: RunKind, number: i64) -> String {
     format!("{kept}-{digest:08x}{end}")
 }
 
-/// Name of the Job that builds the image with this `tag` (hexadecimal, rule 1).
+/// Name of the Job that builds the image with tag `tag`, a hexadecimal digest (rule 1).
 pub fn build_job(tag: &str) -> String {
     format!("alustan-build-{}", tag.get(..20).unwrap_or(tag))
 }

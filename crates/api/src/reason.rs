@@ -237,7 +237,7 @@ pub enum Reason {
     WorkspaceFailed,
 }
 
-/// Names of reasons in records, statuses and reports of earlier versions, with the current reasons.
+/// Earlier names of renamed reasons, with the current reasons. Records, statuses and reports of earlier versions contain the earlier names.
 const RENAMED: [(&str, Reason); 14] = [
     (
         "BuildIdentityElsewhere",
@@ -277,8 +277,8 @@ impl Reason {
     }
 }
 
-/// Returns the current name of `reason` if it is a [`Reason`], else [`OTHER`]. Kubernetes sets the reasons of pods that do not start, and
-/// their number is unbounded.
+/// Returns the current name of `reason` if it is a [`Reason`], else [`OTHER`]. Bounds the cardinality of metric labels: Kubernetes sets the
+/// reason of a pod that does not start, to any string.
 pub fn bounded(reason: &str) -> &'static str {
     Reason::from_stored(reason).map_or(OTHER, Reason::as_str)
 }
@@ -288,7 +288,8 @@ pub fn current(reason: &str) -> &str {
     Reason::from_stored(reason).map_or(reason, |current| current.as_str())
 }
 
-/// Returns the earliest name of a reason: ids of notifications contain it, so that an upgrade sends none twice.
+/// Returns the earlier name of a renamed reason, and other reasons unchanged. Ids of notifications contain this name, so that an upgrade
+/// which renames a reason does not send a notification again.
 pub fn earlier(reason: &str) -> &str {
     let renamed = RENAMED
         .iter()

@@ -31,7 +31,7 @@ pub struct RunReport {
     /// Name of the Job. Set by the controller.
     #[serde(default)]
     pub job: String,
-    /// Changes of the plan, if there was one.
+    /// Changes in the plan. `None` without a plan.
     pub changes: Option<ChangeSet>,
     /// Plan that waits for approval. Only with [`RunResult::Changes`].
     #[serde(default)]
@@ -39,7 +39,7 @@ pub struct RunReport {
     /// Lineage of the state at the end of the run, if it is known and the state belongs to the resource.
     #[serde(default)]
     pub lineage: Option<String>,
-    /// Lock of another process that the run could not acquire.
+    /// Lock of the state that another process holds, so that the run could not acquire it.
     #[serde(default)]
     pub lock: Option<StateLock>,
     /// Failure of the run, with [`RunResult::Failed`].
@@ -122,7 +122,7 @@ pub enum RunResult {
     NoChanges,
     /// There were changes and nothing was applied: a drift check, or a plan that waits for approval.
     Changes,
-    /// The plan was applied, or everything was destroyed.
+    /// The plan was applied, or all managed objects were destroyed.
     Done,
     /// The run failed, see [`RunReport::failure`].
     Failed,
@@ -188,7 +188,7 @@ pub struct ResourceChange {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Failure {
-    /// Retry behaviour.
+    /// Whether the failure is retried, and within which budget.
     pub class: FailureClass,
     /// [`Reason`](crate::Reason) as a string.
     #[serde(deserialize_with = "crate::reason::deserialize")]

@@ -30,11 +30,11 @@ pub use crate::state_lock::StateLock;
 pub const PROTOCOL: u32 = 5;
 
 /// Version of the protocol between controller and runner in build pods. Version 3: with builder kind Append, `build` pulls the context and
-/// communicates with `prepare`. It is not part of the image tag: the build pod uses the runner of the operator if that of the base image has
-/// another version.
+/// communicates with `prepare`. It is not part of the image tag: the build pod uses the runner of the operator if the runner in the base
+/// image has another version.
 pub const BUILD_PROTOCOL: u32 = 3;
 
-/// Maximum number of state slots, for states of up to 1 GiB.
+/// Maximum number of state slots of a resource. It allows states of up to 1 GiB.
 pub const MAX_SLOTS: u32 = 1024;
 
 /// Keys in the data of the run record and the run report.
@@ -188,11 +188,12 @@ pub struct RunProgress {
     pub cancel: bool,
     /// Set by the controller when the run has ended. No pod may claim or continue the run.
     pub closed: bool,
-    /// Whether the run reached [`RunPhase::Applying`]. False if the engine then refused to start, so that nothing changed.
+    /// Whether the run may have changed objects: it reached [`RunPhase::Applying`], and the engine did not refuse to start.
     pub began: bool,
-    /// Lock of the managed backend, while the engine holds it.
+    /// Lock of the managed state, while the engine holds it.
     pub lock: Option<StateLock>,
-    /// Number of state slots that the state needs, if the operator provided fewer. The controller limits it to [`MAX_SLOTS`].
+    /// Highest number of state slots that a run requested because the existing slots were too few. 0 without a request. The controller
+    /// limits it to [`MAX_SLOTS`].
     pub slots_wanted: u32,
     /// See [`RunRecord::lineage`].
     pub lineage: Lineage,
@@ -210,15 +211,15 @@ pub struct RunRecord {
     pub number: i64,
     /// Inputs of the run without secrets.
     pub run: Option<RunSpec>,
-    /// Phase of the run that the controller observed last.
+    /// Phase of the run, as the controller observed it last.
     pub phase: RunPhase,
     /// Pod that claimed the run.
     pub claimed_by: Option<Claim>,
     /// Whether the controller cancelled the run. Has no effect on a run that reached [`RunPhase::Applying`].
     pub cancel: bool,
-    /// Lock of the managed backend, while the engine holds it.
+    /// Lock of the managed state, while the engine or `kubectl alustan state push` holds it.
     pub lock: Option<StateLock>,
-    /// Number of state slots that the state needs, if the operator provided fewer.
+    /// See [`RunProgress::slots_wanted`].
     pub slots_wanted: u32,
     /// Number of the last apply that reached [`RunPhase::Applying`] or succeeded without changes. 0 if there was none.
     pub attempted: i64,
@@ -294,7 +295,7 @@ pub struct RunSpec {
     pub revision: Option<String>,
     /// Digest of the context in the image.
     pub context: Option<String>,
-    /// Digest of the context in the registry.
+    /// Reference of the context in the registry, by digest.
     #[serde(default)]
     pub artifact: Option<String>,
     /// Whether the pod mounts the cache volume.
@@ -319,7 +320,7 @@ pub struct RunSpec {
     #[serde(default)]
     pub found: BTreeMap<String, String>,
     /// Digest of the approval settings: mode, rules, adoption, and `emptying: Allow`. Empty with the defaults. A pending plan with another
-    /// digest is not applied, and a run creates a new plan.
+    /// digest is not applied: a run creates a new plan instead.
     #[serde(default)]
     pub judged_by: String,
     /// Whether the run destroys, or creates a destroy plan.
@@ -331,7 +332,7 @@ pub struct RunSpec {
     /// Trace id in the logs of the operator and of the run: 32 hexadecimal digits, as in W3C Trace Context.
     #[serde(default)]
     pub trace_id: String,
-    /// [`PROTOCOL`] of the operator that started the run. Runners before version 5 wrote to the run record.
+    /// [`PROTOCOL`] of the operator that started the run. Runners before version 5 wrote their progress and report to the run record.
     #[serde(default)]
     pub protocol: u32,
     /// Start time, set by the controller.
@@ -376,7 +377,7 @@ pub struct RunInputs {
     pub backend: BackendInputs,
     /// Time limits, in seconds.
     pub timeouts: TimeLimits,
-    /// Approval of the plan.
+    /// Which plans of the run need approval, and which plan is approved.
     #[serde(default)]
     pub approval: ApprovalInputs,
     /// Whether a state with an unknown lineage is adopted. Its first plan then waits for approval.
@@ -394,7 +395,7 @@ pub struct RunInputs {
     /// Name of the Secret for the text of the plan.
     #[serde(default)]
     pub plan_secret: Option<String>,
-    /// Environment variables from the pin, for Secrets that do not exist. Only for destroy.
+    /// Environment variables from the pin, for Secrets in `spec.runner.envFromSecrets` that no longer exist. Only for destroy.
     #[serde(default)]
     pub environment: BTreeMap<String, String>,
     /// Name of the `ServiceAccount` of the pod. `None` for the `ServiceAccount` that the operator creates for the resource.
@@ -412,7 +413,7 @@ pub struct ApprovalInputs {
     pub destroy: bool,
     /// Approval rules, independent of [`Self::manual`].
     pub rules: Vec<ApprovalRule>,
-    /// Approved plan.
+    /// Approved plan that the run may apply.
     pub approved: Option<ApprovedPlan>,
     /// Whether a plan that removes every managed object of the state needs approval.
     #[serde(default)]
@@ -423,7 +424,7 @@ pub struct ApprovalInputs {
     pub restored: Option<Timestamp>,
 }
 
-/// Approved plan.
+/// Reference to an approved plan.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ApprovedPlan {
@@ -433,7 +434,7 @@ pub struct ApprovedPlan {
     pub run: i64,
 }
 
-/// Texts of the scripts.
+/// Texts of `spec.scripts`, inline or from a `ConfigMap`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ScriptTexts {
@@ -462,7 +463,7 @@ pub struct BackendInputs {
     /// Arguments with secret values, passed in the same file as [`Self::config`].
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub secret_config: BTreeMap<String, String>,
-    /// Bucket and table to create before the first run if they do not exist.
+    /// Bucket and lock table to create before the first run if they do not exist.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bootstrap: Option<Bootstrap>,
     /// Secrets of the managed state. `None` for other backends.
@@ -478,7 +479,7 @@ impl BackendInputs {
     }
 }
 
-/// Bucket and table for states in S3 (`spec.backend.bootstrap`).
+/// Bucket and lock table for states in S3 (`spec.backend.bootstrap`).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Bootstrap {
@@ -486,7 +487,7 @@ pub struct Bootstrap {
     pub bucket: String,
     /// Region of the bucket.
     pub region: String,
-    /// Name of the table with the locks.
+    /// Name of the `DynamoDB` table with the locks. `None` if the lock is a file in the bucket.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub table: Option<String>,
     /// URL of the server with the S3 API, if it is not AWS.
@@ -500,7 +501,7 @@ pub struct Bootstrap {
 pub struct ManagedState {
     /// Name of the pointer Secret, which names the slots of the current and the previous version.
     pub pointer: String,
-    /// Names of the slots.
+    /// Names of the slot Secrets.
     pub slots: Vec<String>,
 }
 
@@ -508,11 +509,11 @@ pub struct ManagedState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TimeLimits {
-    /// Limit of init and plan.
+    /// Time limit of `init` and `plan`.
     pub plan: u64,
-    /// Limit of apply.
+    /// Time limit of `apply`.
     pub apply: u64,
-    /// Limit of destroy.
+    /// Time limit of `destroy`.
     pub destroy: u64,
 }
 
@@ -522,7 +523,7 @@ pub type Outputs = BTreeMap<String, Output>;
 /// Output of the module.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Output {
-    /// Value of the output.
+    /// Value with its JSON type, as in `output -json`.
     pub value: Value,
     /// Whether the module marks the output as sensitive.
     #[serde(default)]
@@ -559,7 +560,7 @@ pub struct History {
     pub architecture: Option<Architecture>,
     /// Last image that could not be pulled. The operator does not use the digest of this image in the pin, and queries the registry again.
     pub lost_image: Option<String>,
-    /// Consecutive runs for changed values of `spec.variablesFrom`.
+    /// Consecutive runs that changed values of `spec.variablesFrom` caused.
     pub input_runs: InputRuns,
     /// Object test that currently fails.
     pub waiting: Option<WaitingSince>,
@@ -573,7 +574,7 @@ pub struct History {
     pub unsaved: Option<UnsavedState>,
     /// Restore, if this resource continues the run numbers and the state of an earlier resource.
     pub restored: Option<Restored>,
-    /// Reports of the last ten runs, newest first, without drift checks that found nothing.
+    /// Reports of the last ten runs, newest first, without drift checks that found no drift.
     pub reports: Vec<RunReport>,
 }
 
@@ -611,7 +612,7 @@ pub enum CacheVolume {
 }
 
 impl History {
-    /// Returns the report of run `number`, if it is kept.
+    /// Returns the report of run `number`, if [`Self::reports`] still contains it.
     pub fn report(&self, number: i64) -> Option<&RunReport> {
         self.reports.iter().find(|report| report.number == number)
     }
@@ -646,9 +647,9 @@ pub struct Notice {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Applied {
-    /// Revision of the run.
+    /// Applied revision.
     pub revision: Option<String>,
-    /// Context of the run.
+    /// Digest of the applied context.
     pub context: Option<String>,
     /// Config hash (rule 3).
     pub config_hash: String,
@@ -819,7 +820,7 @@ pub struct Pin {
     pub revision: Option<String>,
     /// Digest of the context in the image.
     pub context: Option<String>,
-    /// Digest of the context in the registry.
+    /// Reference of the context in the registry, by digest.
     #[serde(default)]
     pub artifact: Option<String>,
     /// Base image by digest. If the runner image does not exist, or its runner has another [`PROTOCOL`], destroy uses the base image and
@@ -849,9 +850,9 @@ pub struct Pin {
 }
 
 impl Pin {
-    /// Returns the pin with the inputs of the existing objects. `attempted` is the number of the last apply that reached
-    /// [`RunPhase::Applying`]. If the run of this pin is later, it has changed nothing, and destroy must use the earlier pin. Without an
-    /// earlier pin, returns this pin.
+    /// Returns the pin with the inputs of the existing objects, for destroy. `attempted` is the number of the last apply that reached
+    /// [`RunPhase::Applying`]. If the run of this pin is later, it has changed nothing: returns the earlier pin [`Self::before`], if there
+    /// is one.
     pub fn of_what_exists(&self, attempted: i64) -> &Self {
         match &self.before {
             Some(before) if self.number > attempted => before,
