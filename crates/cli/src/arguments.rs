@@ -44,7 +44,6 @@ pub(crate) enum Command {
 }
 
 impl Command {
-    /// Runs the subcommand.
     pub(crate) async fn run(&self, cluster: &Cluster) -> Result<(), Error> {
         match self {
             Self::Tree(tree) => tree.run(cluster).await,

@@ -178,7 +178,7 @@ fn readable(resource: DeserializeGuard<Terraform>) -> Option<Terraform> {
     }
 }
 
-/// Executes `call`, a call to the API server, with a timeout. `what` is the operation in errors, as a verb phrase.
+/// Executes `call`, a call to the API server, with a timeout. `what` names the operation in errors, for example `read Secret web-run`.
 pub(crate) async fn call<T>(
     what: &str,
     call: impl Future<Output = Result<T, kube::Error>>,

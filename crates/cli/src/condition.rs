@@ -1,4 +1,4 @@
-//! Conditions of a resource.
+//! Reads conditions and status of a resource.
 
 use alustan_api::Terraform;
 use alustan_api::conditions::Kind;

@@ -1,4 +1,4 @@
-//! Plan that waits for approval.
+//! The plan of a resource that waits for approval, as reported in its status.
 
 use alustan_api::Terraform;
 use alustan_core::observed::Key;

@@ -31,9 +31,9 @@ pub(crate) enum Update {
 
 /// Run record of a resource.
 pub(crate) struct Record {
-    /// Secrets of the namespace of the resource.
+    /// Client for the Secrets in the namespace of the resource.
     pub(crate) secrets: Arc<dyn Secrets>,
-    /// Key of the resource.
+    /// Namespace and name of the resource.
     pub(crate) key: Key,
 }
 

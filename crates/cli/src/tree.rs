@@ -115,8 +115,8 @@ struct Printer<'a> {
 }
 
 impl<'a> Printer<'a> {
-    /// Adds the rows of `key` and, recursively, of its dependents. The name of `key` follows `branch`. The branches of
-    /// its dependents follow `indent`.
+    /// Adds the rows of `key` and, recursively, of its dependents. `branch` is the prefix of the name of `key`. `indent` is
+    /// the start of the prefixes of its dependents.
     fn print(&mut self, key: &'a Key, branch: &str, indent: &str) {
         let name = format!("{branch}{}", key.seen_from(self.here));
         if !self.printed.insert(key) {
@@ -220,7 +220,7 @@ mod tests {
         lines.iter().map(one).collect()
     }
 
-    /// Returns the names in the tree.
+    /// Renders the tree without the columns STATE, READY and REASON. Keeps [`ABOVE`].
     fn names(graph: &Graph) -> String {
         let text = graph.render("team");
         let lines = text.lines().skip(1);

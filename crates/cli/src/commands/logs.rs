@@ -48,7 +48,6 @@ pub(crate) struct Logs {
 }
 
 impl Logs {
-    /// Prints the log.
     pub(crate) async fn run(&self, cluster: &Cluster) -> Result<(), Error> {
         let tf = cluster.resource(&self.name).await?;
         let (pod, container) = match self.pod(cluster, &tf).await {
@@ -95,7 +94,8 @@ impl Logs {
         self.started(cluster, &job).await
     }
 
-    /// Returns the number of the selected run and the end of its log. `logs` is the data of the run report.
+    /// Returns the number of the selected run and the end of its log, if the run report contains it. `logs` is the data of
+    /// the run report.
     async fn kept(
         &self,
         cluster: &Cluster,
@@ -212,7 +212,7 @@ fn start(pod: &Pod) -> Start {
         .as_ref()
         .and_then(|it| it.container_statuses.as_ref());
     let statuses = statuses.map(Vec::as_slice).unwrap_or_default();
-    // The list includes injected sidecars.
+    // The list includes injected sidecars, so the container is selected by name.
     let engine = statuses
         .iter()
         .find(|container| container.name == ENGINE_CONTAINER);

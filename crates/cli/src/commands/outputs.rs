@@ -41,7 +41,6 @@ enum Form {
 }
 
 impl Outputs {
-    /// Prints the outputs.
     pub(crate) async fn run(&self, cluster: &Cluster) -> Result<(), Error> {
         let (secret, values) = self.values(cluster).await?;
         let Some(key) = &self.key else {

@@ -18,7 +18,6 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// Prints the plan.
     pub(crate) async fn run(&self, cluster: &Cluster) -> Result<(), Error> {
         let tf = cluster.resource(&self.name).await?;
         let pending = match pending(&tf) {

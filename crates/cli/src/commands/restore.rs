@@ -113,7 +113,7 @@ fn check(tf: &Terraform, found: &Secret) -> Result<(), Error> {
     )))
 }
 
-/// Returns the progress of the last run from the run report in the backup.
+/// Returns the progress of the last run, from the run report that was restored from the backup.
 async fn told(record: &Record) -> Told {
     let reported = record.reported().await;
     let Some(progress) = reported.get(key::PROGRESS) else {
@@ -124,7 +124,7 @@ async fn told(record: &Record) -> Told {
     })
 }
 
-/// Returns the warning about a run that had not ended at the time of the backup.
+/// Returns the warning about run `number`, which had not ended at the time of the backup.
 fn open(key: &Key, number: i64) -> String {
     let Key { namespace, name } = key;
     format!(

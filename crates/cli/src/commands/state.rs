@@ -25,7 +25,6 @@ enum What {
 }
 
 impl State {
-    /// Runs the subcommand.
     pub(crate) async fn run(&self, cluster: &Cluster) -> Result<(), Error> {
         match &self.what {
             What::Pull(pull) => pull.run(cluster).await,

@@ -22,7 +22,6 @@ pub(crate) struct Tree {
 }
 
 impl Tree {
-    /// Prints the tree.
     pub(crate) async fn run(&self, cluster: &Cluster) -> Result<(), Error> {
         if let Some(name) = &self.name {
             cluster.resource(name).await?;

@@ -21,7 +21,6 @@ pub(crate) struct Unlock {
 }
 
 impl Unlock {
-    /// Releases the lock.
     pub(crate) async fn run(&self, cluster: &Cluster) -> Result<(), Error> {
         let tf = cluster.resource(&self.name).await?;
         let record = Record::of(cluster, &tf);
@@ -40,8 +39,8 @@ impl Unlock {
     }
 }
 
-/// Removes the lock `id` from `record`. If `tried` is true, an earlier attempt may have removed the lock, and a missing
-/// lock is a success.
+/// Removes the lock `id` from `record`. `tried` is true if this command has already tried to remove the lock: the write may
+/// have succeeded although its response was lost, so a missing lock is a success.
 fn release(key: &Key, record: &mut RunRecord, id: &str, tried: bool) -> Result<Update, Error> {
     match record.lock.take() {
         Some(lock) if lock.id == id => Ok(Update::Write),

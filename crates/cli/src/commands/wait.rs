@@ -18,7 +18,7 @@ use crate::print;
 
 /// Refresh interval of the progress line on a terminal.
 const TICK: Duration = Duration::from_secs(1);
-/// Time in which the operator reads the repository after `gitRepo.interval` has elapsed.
+/// Time that the operator may need to fetch a commit after `gitRepo.interval` has elapsed.
 const READ: Duration = Duration::from_secs(10);
 
 /// Wait until a resource is ready, and show the progress.
@@ -131,7 +131,8 @@ struct Patience {
 }
 
 impl Patience {
-    /// Records a verdict. `tf` is set if a commit that the operator has not read yet may fix the resource.
+    /// Records a verdict. `tf` is set if a commit that the operator has not fetched yet may fix the resource: if the first
+    /// verdict is [`Verdict::Stalled`], the command then waits for one more `gitRepo.interval`.
     ///
     /// # Errors
     /// The reason why the resource cannot become ready.
@@ -207,7 +208,7 @@ fn commit(text: &str) -> Result<String, String> {
     }
 }
 
-/// Verdict on the current spec of a resource.
+/// Whether the current spec of a resource is applied, or can still be applied, according to its status.
 #[derive(Debug, PartialEq, Eq)]
 enum Verdict {
     /// The spec is applied.
@@ -416,7 +417,7 @@ mod tests {
         patience.seen(stalled(), Some(&tf)).unwrap();
         patience.seen(stalled(), Some(&tf)).unwrap();
         patience.check().unwrap();
-        // A run that fails from now on used the new commit.
+        // The resource stopped being stalled in between: if it is stalled again, the wait fails at once.
         patience.seen(Verdict::NotYet, Some(&tf)).unwrap();
         assert!(patience.seen(stalled(), Some(&tf)).is_err());
 
@@ -425,7 +426,7 @@ mod tests {
             has_begun: true,
         };
         assert!(patience.check().is_err());
-        // With --revision or --generation, the status is final.
+        // With --revision or --generation (`None`), the wait fails at once if the resource is stalled.
         assert!(Patience::default().seen(stalled(), None).is_err());
     }
 

@@ -18,7 +18,6 @@ pub(crate) struct Pull {
 }
 
 impl Pull {
-    /// Prints the state.
     pub(crate) async fn run(&self, cluster: &Cluster) -> Result<(), Error> {
         let tf = cluster.resource(&self.name).await?;
         let record = managed(cluster, &tf).await?;

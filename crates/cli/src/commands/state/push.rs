@@ -1,5 +1,5 @@
-//! `state push`: writes a new version of the state from a file. During the write, it holds the lock of the state in the
-//! run record, as an apply does.
+//! `state push`: writes a new version of the state from a file. During the push, the run record contains a lock of the
+//! command, which makes a second push fail. A run that starts removes the lock; the push checks this before it writes.
 
 use std::fs;
 use std::path::PathBuf;
@@ -184,8 +184,8 @@ fn take(
     Ok(Update::Write)
 }
 
-/// Releases the lock. `slots` is set after a successful push: records that the state exists, and the number of slots
-/// that it needs.
+/// Removes `lock` from `record`. `slots` is set after a successful push. In this case, also records that the state exists,
+/// and the number of slots that it needs.
 fn give_back(record: &mut RunRecord, lock: &StateLock, slots: Option<u32>) -> Update {
     let found = record.clone();
     record.lock.take_if(|held| held == lock);
@@ -200,7 +200,7 @@ fn give_back(record: &mut RunRecord, lock: &StateLock, slots: Option<u32>) -> Up
     }
 }
 
-/// Prints a warning if a run started during the push, and if the next run will refuse the lineage of the state.
+/// Prints a warning if a run started during the push, and another if the next run will refuse the lineage of the state.
 fn report(key: &Key, before: &RunRecord, after: &RunRecord, head: &StateHead) {
     let Key { namespace, name } = key;
     if after.number != before.number {
