@@ -1,4 +1,4 @@
-//! Static checks of rules.
+//! Static checks of `spec.approval.rules`.
 
 use alustan_api::ApprovalRule;
 use alustan_expressions::{Nothing, check as check_expression};
@@ -11,12 +11,12 @@ use crate::PLAN;
 pub struct BadRule {
     /// Index of the rule, from 0.
     pub index: usize,
-    /// Cause.
+    /// Error in the expression.
     pub what: String,
 }
 
-/// Checks the expressions of `rules`. Does not evaluate them, so no rule can block the caller. Accepts a rule if the check could
-/// not run: [`judge`](crate::judge) then reports the error.
+/// Checks the expressions of `rules`. Does not evaluate them, so no rule can block the caller. Accepts a rule if the thread of the
+/// check could not be started: [`judge`](crate::judge) then reports the error.
 ///
 /// # Errors
 /// The first rule whose expression is invalid, or cannot have a boolean result.

@@ -34,7 +34,7 @@ pub struct Plan {
     pub resources: Vec<Resource>,
 }
 
-/// A resource that changes.
+/// A resource of the module that the plan changes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Resource {
     /// Address, such as `module.db.aws_db_instance.main[0]`.

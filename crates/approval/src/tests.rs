@@ -220,7 +220,7 @@ fn deeply_nested_rule_causes_no_stack_overflow(#[case] when: String) {
     assert!(good || judged.iter().all(|it| it.unclear.is_some()));
 }
 
-/// Fragments of expressions, combined to valid and invalid ones.
+/// Generates valid and invalid expressions from fragments.
 fn soup() -> impl Strategy<Value = String> {
     let pieces = [
         "plan",
@@ -302,7 +302,7 @@ proptest! {
         prop_assert!(matched.len() <= 1);
     }
 
-    /// Numbers are compared by value.
+    /// Numbers are not compared as strings: `10 > 9` is true.
     #[test]
     fn change_counts_are_compared_as_integers(
         destroy in 0_i64..50, limit in 0_i64..50, then in prop_oneof![Just(RuleAction::Ask), Just(RuleAction::Deny)]

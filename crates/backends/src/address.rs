@@ -44,7 +44,7 @@ pub fn described(spec: &BackendSpec, owner: Owner<'_>) -> Option<String> {
     is_known(&address).then_some(address)
 }
 
-/// Whether an [`address`] refers to the same state in every pod.
+/// Whether an [`address`] refers to the same state in every pod, so that two resources with this address use one state.
 pub fn is_shared(address: &str) -> bool {
     let Some((kind, place)) = address.split_once("://") else {
         return false;
@@ -55,7 +55,7 @@ pub fn is_shared(address: &str) -> bool {
     }
 }
 
-/// Whether an [`address`] has a location.
+/// Whether an [`address`] has a location after `://`.
 pub fn is_known(address: &str) -> bool {
     !address.ends_with("://")
 }

@@ -70,7 +70,7 @@ pub(crate) trait Backend: Sync {
         None
     }
 
-    /// Field of the spec that changes the location.
+    /// Field of `spec.backend` that sets the location of the state.
     fn place_field(&self) -> &'static str {
         "config"
     }
@@ -86,7 +86,7 @@ pub(crate) trait Backend: Sync {
     }
 }
 
-/// Minimum version of Terraform and `OpenTofu`.
+/// Minimum version of Terraform and `OpenTofu` for a backend configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Since {
     /// Minimum version, for example `1.10.0`.
@@ -122,7 +122,7 @@ pub(crate) fn config(backend: &dyn Backend, spec: &BackendSpec, owner: Owner<'_>
     config
 }
 
-/// Returns the value of a string argument; `None` if it is empty.
+/// Returns the value of a string argument; `None` if it is missing or empty.
 pub(crate) fn text<'a>(config: &'a Config, name: &str) -> Option<&'a str> {
     let text = config.get(name).and_then(Value::as_str);
     text.filter(|it| !it.is_empty())

@@ -42,7 +42,7 @@ impl Backend for Http {
         "address"
     }
 
-    /// Returns false for a server on loopback: each pod has its own.
+    /// Returns false for a server on loopback: it belongs to one pod.
     fn is_shared(&self, place: &str) -> bool {
         let host = place.split(['/', ':']).next().unwrap_or_default();
         !matches!(host, "" | "localhost" | "127.0.0.1" | "[")

@@ -178,7 +178,7 @@ fn validate_type(provider: BackendProvider, kind: &str) -> Result<(), Invalid> {
     }
 }
 
-/// Returns the field of `spec` that changes the location of the state.
+/// Returns the field of `spec` that sets the location of the state.
 pub fn place_field(spec: &BackendSpec) -> Option<&'static str> {
     spec.provider.map(|provider| of(provider).place_field())
 }

@@ -60,8 +60,8 @@ impl Backend for Pg {
     }
 }
 
-/// Returns server and database from the libpq parameters; `None` without a host. `value` returns a parameter by its keyword and its
-/// environment variable.
+/// Returns `HOST:PORT/DATABASE` from the libpq parameters; `None` without a host. `value` returns the value of a parameter, given its
+/// keyword and its environment variable.
 fn server(value: impl Fn(&str, &str) -> Option<String>) -> Option<String> {
     let host = value("host", "PGHOST")?;
     let port = value("port", "PGPORT").map(|port| format!(":{port}"));

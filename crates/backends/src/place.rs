@@ -16,7 +16,7 @@ pub enum Move {
     Unknown,
 }
 
-/// Whether a change of the backend from `from` to `to` migrates the state.
+/// Returns whether a change of the backend from `from` to `to` requires a migration of the state.
 pub fn step(from: &BackendInputs, to: &BackendInputs) -> Move {
     let is_told = |backend: &BackendInputs| backend.write_block;
     let moves = match (&from.managed, &to.managed) {
@@ -28,7 +28,7 @@ pub fn step(from: &BackendInputs, to: &BackendInputs) -> Move {
     if moves { Move::Yes } else { Move::No }
 }
 
-/// Returns the address of a state for comparison; if it is unknown, backend type and configuration without secrets.
+/// Returns the address of a state for comparison. If the address is unknown, returns backend type and configuration without secrets.
 fn whereabouts(backend: &BackendInputs) -> Result<String, (Option<&str>, &Config)> {
     let known = address_of(backend).filter(|address| is_known(address));
     known.ok_or((backend.kind.as_deref(), &backend.config))

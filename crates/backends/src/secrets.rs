@@ -62,7 +62,7 @@ pub(crate) fn validate(backend: &dyn Backend, spec: &BackendSpec) -> Result<(), 
     Ok(())
 }
 
-/// Refuses keys of the Secret that the resource also sets: the Secret would silently override the resource.
+/// Refuses backend arguments that both the Secret and the resource set: the Secret would silently override the resource.
 pub(crate) fn validate_keys(
     backend: &dyn Backend,
     spec: &BackendSpec,

@@ -18,7 +18,7 @@ fn spec(fields: Value) -> BackendSpec {
     serde_json::from_value(fields).unwrap()
 }
 
-/// Backend of the first API version.
+/// Returns a `spec.backend` in the format of the first API version: bucket, lock table and region.
 fn seed() -> Value {
     json!({ "provider": "aws", "s3": "s3-store", "dynamoDB": "db-table", "region": "us-east-1" })
 }

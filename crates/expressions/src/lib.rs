@@ -1,4 +1,4 @@
-//! Expressions in CEL (<https://cel.dev>) over one value: checked before use, evaluated in a separate thread. Pure.
+//! Expressions in CEL (<https://cel.dev>) over one value: checked before use, evaluated in a separate thread. No I/O.
 
 mod check;
 mod json;
@@ -38,8 +38,8 @@ pub fn evaluate(
     })
 }
 
-/// Variable resolver that returns null once the CPU time of the thread exceeds `until`. Without the value of the subject, the
-/// evaluation ends soon.
+/// Variable resolver that ends a slow evaluation. Once the CPU time of the thread exceeds `until`, each variable resolves to null,
+/// so that loops over the subject end.
 struct Clock {
     until: Duration,
     is_over: AtomicBool,
@@ -79,7 +79,7 @@ fn run(program: &Program, subject: Subject, value: &impl Serialize) -> Result<Va
         ExecutionError::UndeclaredReference(name) => {
             Nothing::Invalid(format!("undeclared reference {name:?}"))
         }
-        // The messages of other errors may contain values of the subject.
+        // The messages of other errors may contain values of the subject, so they are omitted.
         _ => Nothing::Invalid("the expression cannot be evaluated for this value".to_owned()),
     })?;
     json::of(&result).map_err(Nothing::Invalid)

@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// Maximum length of an expression, in bytes. A longer expression could be nested so deep that no stack suffices.
+/// Maximum length of an expression, in bytes. A longer expression could be nested so deep that the parser overflows its stack.
 pub(crate) const LONGEST: usize = 1000;
 
 /// Maximum CPU time of an evaluation. An expression that iterates over a large object for each element of this object would take
 /// minutes.
 pub(crate) const LONGEST_TIME: Duration = Duration::from_secs(2);
 
-/// Variable of expressions.
+/// The variable that an expression may use, and limits of the expression.
 #[derive(Clone, Copy, Debug)]
 pub struct Subject {
     /// Name of the variable.
