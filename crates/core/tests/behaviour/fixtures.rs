@@ -1,4 +1,4 @@
-//! A resource, its settings, and edits of them.
+//! Builders of the test resource and of operator settings, and edits of a resource.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ pub(crate) fn at(second: i64) -> Timestamp {
     Timestamp::from_second(START + second).unwrap()
 }
 
-/// Returns the default configuration of the operator.
+/// Returns the settings of the operator that most tests use.
 pub(crate) fn settings() -> Settings {
     Settings {
         base_image: "registry.test/base:1".to_owned(),
@@ -43,7 +43,7 @@ pub(crate) fn settings() -> Settings {
     }
 }
 
-/// Returns the new resource `web`.
+/// Returns resource `web` in namespace `team`, without finalizers and status.
 pub(crate) fn terraform() -> Terraform {
     serde_json::from_value(json!({
         "apiVersion": "alustan.io/v1alpha1",
@@ -69,7 +69,7 @@ pub(crate) fn terraform() -> Terraform {
 pub(crate) trait Edit: Sized {
     /// Sets the name, and a uid derived from it.
     fn named(self, name: &str) -> Self;
-    /// Sets a variable.
+    /// Sets a variable in `spec.variables`.
     fn with_variable(self, name: &str, value: impl Into<Value>) -> Self;
     /// Sets an inline script in `spec.scripts`.
     fn with_script(self, name: &str, text: &str) -> Self;

@@ -1,5 +1,5 @@
-//! Property test for forged reports: for any content of the report Secret, the operator writes only objects of the same resource, keeps
-//! its decisions, and uses bounded memory.
+//! Property test for forged reports: for any content of the report Secret, the operator writes only objects of the same resource, does not
+//! replace the active run, and bounds the size of run record and status.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,7 +26,7 @@ use serde_json::json;
 use crate::fixtures::{Edit as _, at};
 use crate::world::{Look, Stage, World};
 
-/// Maximum size of status and history after a report, in bytes of JSON.
+/// Maximum size of the status, the run record and the history after a forged report, each in bytes of JSON.
 const LARGEST: usize = 256 << 10;
 
 fn text() -> BoxedStrategy<String> {
@@ -45,7 +45,7 @@ fn number() -> impl Strategy<Value = i64> {
     prop_oneof![Just(0), Just(1), Just(2), Just(-1), any::<i64>()]
 }
 
-/// Returns the number of the current run in half of the cases.
+/// Generates the number of the current run ([`OF_RECORD`]) in half of the cases, else any number.
 fn run_number() -> impl Strategy<Value = i64> {
     prop_oneof![Just(OF_RECORD), number()]
 }
@@ -133,9 +133,9 @@ fn progress() -> BoxedStrategy<RunProgress> {
         .boxed()
 }
 
-/// Placeholder for the trace id of the open run.
+/// Placeholder in generated progress. [`forge`] replaces it with the trace id of the current run.
 const OF_RUN: &str = "of the run";
-/// Placeholder for its number.
+/// Placeholder in generated progress and reports. [`forge`] replaces it with the number of the current run.
 const OF_RECORD: i64 = -7_777;
 
 fn changes() -> BoxedStrategy<ChangeSet> {
@@ -269,7 +269,7 @@ fn forged() -> BoxedStrategy<Forged> {
         .boxed()
 }
 
-/// Worlds with a run in each stage.
+/// Returns worlds whose run is at different stages, including a manual plan and a destroy.
 fn worlds() -> Vec<World> {
     let at_stage = |manual: bool, stage: Stage| {
         let mut world = World::new();
@@ -326,12 +326,12 @@ fn forge(world: &mut World, forged: &Forged) -> Seen {
     world.observe(0)
 }
 
-/// Maximum size of a name, in bytes.
+/// Maximum size of an id, a name or a digest in a validated report, in bytes.
 const WORD: usize = 256;
-/// Maximum size of the address of a state, in bytes.
+/// Maximum size of a state address in a validated report, in bytes.
 const ADDRESS: usize = 2_048;
 
-/// Checks the validated progress.
+/// Checks `believed`, the run record after the operator has merged the forged progress into it.
 fn check_progress(world: &World, believed: &RunRecord) {
     let own = &world.own;
     let Some(run) = open_run(own) else {
@@ -381,7 +381,7 @@ fn check_lock(lock: &StateLock) {
     assert!(texts.iter().all(|text| text.len() <= WORD), "{lock:?}");
 }
 
-/// Checks the validated report.
+/// Validates the forged report `told` as the operator does, and checks the result.
 fn check_report(told: &RunReport, run: &RunSpec, now: Timestamp) {
     let report = alustan_core::model::progress::report(told.clone(), run, now);
     assert_eq!(
@@ -564,7 +564,7 @@ fn forged_report_affects_only_its_resource() {
         ..ProptestConfig::default()
     };
     let hours = prop_oneof![Just(0_i64), Just(2), Just(9_000)];
-    // Content, time until it is read, and whether the pods have ended by then.
+    // Content of the report Secret, hours until the operator reads it, and whether all pods have ended by then.
     let passes = prop::collection::vec((forged(), hours, any::<bool>()), 1..5);
     proptest!(config, |(index in 0..worlds.len(), passes in passes)| {
         let mut world = worlds[index].clone();
@@ -576,7 +576,7 @@ fn forged_report_affects_only_its_resource() {
             let seen = forge(&mut world, &forged);
             let decision = decide(world.tf(), &seen, &world.settings, world.now);
             check(&world, &seen, &decision);
-            // Destroy relies on the report of the module: objects that the module left are lost with the resource.
+            // A forged success of a destroy run makes the operator release the resource: it has only the report of the module.
             if decision.steps.iter().any(|step| matches!(step, Step::RemoveFinalizer)) {
                 break;
             }

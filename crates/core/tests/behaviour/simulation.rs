@@ -47,7 +47,7 @@ fn react(world: &mut World, after: After) {
     }
 }
 
-/// Ends all faults. The wanted configuration must be applied within bounded time and a bounded number of reconciles.
+/// Ends all faults. The wanted configuration must then be applied, or the deleted resource be gone, within a bounded number of reconciles.
 fn assert_converges(world: &mut World) {
     world.git_up = true;
     world.registry_up = true;
@@ -94,13 +94,13 @@ fn assert_converges(world: &mut World) {
     assert_stays_converged(world);
 }
 
-/// Lets two hours pass without events. Reconciles other than drift checks must write nothing.
+/// Advances the clock by two hours without events. Only few runs may start, and the numbers of reconciles and writes per run are bounded.
 fn assert_stays_converged(world: &mut World) {
     let end = world.now + SignedDuration::from_hours(2);
-    // A drift check, or a run caused by it, may be active.
+    // A drift check, or a correction that it caused, may already be active.
     let record = &world.record.as_ref().unwrap().record;
     let open = usize::from(open_run(record).is_some());
-    // A run whose pod waits for a lost volume is cancelled and repeated.
+    // A run whose pod waits for a lost cache volume is cancelled and repeated: one run more.
     let waits = usize::from(open_run(record).is_some() && record.claimed_by.is_none());
     let (mut looks, mut writes, runs) = (0, 0, world.run_number());
     while world.now < end {
@@ -131,7 +131,7 @@ fn story(world: &mut World, events: &[(Event, After)]) {
     assert_converges(world);
 }
 
-/// Initial worlds in several phases, so that events reach late phases.
+/// Returns initial worlds in different phases of a resource. From a new resource alone, generated events rarely reach the late phases.
 fn beginnings() -> Vec<World> {
     let building = World::until(|world| !world.builds.is_empty());
     let starting = World::until(|world| !world.jobs.is_empty());
@@ -159,7 +159,7 @@ fn beginnings() -> Vec<World> {
     ]
 }
 
-/// A world with a private repository and a build namespace.
+/// Returns a world with a private repository and an active build in the build namespace.
 fn elsewhere() -> World {
     let private = terraform().with("/gitRepo/credentialsSecret/name", "login");
     let mut world = World::with(private);
@@ -191,7 +191,7 @@ fn whatever_happens_rules_hold_and_world_converges() {
             "proptest-regressions/simulation.txt",
         ))),
         max_shrink_iters: 20_000,
-        // A fast generator: without optimisation the default takes as long as the test itself.
+        // In an unoptimised build, the default generator takes as long as the rest of the test.
         rng_algorithm: RngAlgorithm::XorShift,
         ..ProptestConfig::default()
     };

@@ -40,18 +40,18 @@ pub(crate) struct Config {
     pub(crate) size: serde_json::Value,
     pub(crate) cloud: u32,
     pub(crate) image: String,
-    /// Backend, scripts and ServiceAccount.
+    /// Backend, scripts, values of `spec.variablesFrom`, engine, base image and ServiceAccount.
     pub(crate) how: serde_json::Value,
 }
 
-/// Real objects.
+/// Real objects of the module.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Real {
     /// Configuration of the last complete apply.
     pub(crate) config: Option<Config>,
-    /// An apply or a destroy was interrupted since then.
+    /// Whether an apply or a destroy has failed or was killed since then, so that the objects may be incomplete.
     pub(crate) partial: bool,
-    /// Real objects were changed by hand.
+    /// Whether the real objects differ from `config`, for example because a user changed them.
     pub(crate) drifted: bool,
 }
 
@@ -66,13 +66,13 @@ pub(crate) struct Job {
     pub(crate) uid: String,
     pub(crate) number: i64,
     pub(crate) image: String,
-    /// Labels of its pod.
+    /// Labels of the pod.
     pub(crate) labels: BTreeMap<String, String>,
-    /// Context that its pod unpacks.
+    /// Reference of the context that the pod unpacks, if its image is a base image.
     pub(crate) unpacks: Option<String>,
-    /// Whether its pod waits for the cache volume.
+    /// Whether the pod mounts the cache volume, and cannot start without it.
     pub(crate) volume: bool,
-    /// Whether its pod waits for the Secret `cloud`.
+    /// Whether the pod cannot start without Secret `cloud`.
     pub(crate) cloud: bool,
     pub(crate) spawned: bool,
 }
@@ -82,12 +82,12 @@ pub(crate) struct Build {
     pub(crate) uid: String,
     pub(crate) destination: (String, String),
     pub(crate) credentials: bool,
-    /// Whether it cannot start without a build Secret.
+    /// Whether the build pod cannot start without a build Secret.
     pub(crate) borrows: bool,
-    /// Its build Secret.
+    /// Build Secret that the controller created for this build.
     pub(crate) lent: Option<Secret>,
     pub(crate) created_at: Timestamp,
-    /// Whether no pod is created for it.
+    /// Whether the Job controller cannot create the build pod.
     pub(crate) unborn: bool,
     pub(crate) state: BuildState,
 }
@@ -104,7 +104,7 @@ pub(crate) struct Look {
 /// Result of a reconcile.
 pub(crate) struct Looked {
     pub(crate) decision: Decision,
-    /// Whether the wanted run, or its build, was started.
+    /// Whether the run or build in `decision.start` was started.
     pub(crate) started: bool,
     /// Whether anything was written, including status.
     pub(crate) wrote: bool,
@@ -122,13 +122,13 @@ pub(crate) struct World {
     pub(crate) others: Vec<Terraform>,
     /// Value sources, dependencies, dependents and tests.
     pub(crate) stack: StackSeen,
-    /// The run record, merged with the validated progress.
+    /// The run record as the controller observes it: merged with the validated progress of the run report.
     pub(crate) record: Option<RecordSeen>,
     /// The run record as written by the controller.
     pub(crate) own: RunRecord,
     /// Progress in the run report.
     pub(crate) progress: Option<RunProgress>,
-    /// Earlier versions of the record, newest last; `None` before its creation.
+    /// Earlier versions of [`Self::record`], newest last. `None` before its creation.
     pub(crate) earlier: Vec<Option<RecordSeen>>,
     pub(crate) pin: Option<Pin>,
     /// Run record of an earlier resource of the same name.
@@ -144,9 +144,9 @@ pub(crate) struct World {
     pub(crate) untagged: BTreeSet<String>,
     /// Contexts in the registry.
     pub(crate) artifacts: BTreeSet<String>,
-    /// Images that were removed from the registry.
+    /// Digests of images that were removed from the registry, by repository and tag.
     pub(crate) vanished: BTreeMap<(String, String), String>,
-    /// Names of other objects that were created.
+    /// Names of the objects that the controller applied with [`Step::Ensure`](alustan_core::step::Step::Ensure).
     pub(crate) objects: BTreeSet<String>,
     pub(crate) outputs: OutputsSeen,
     /// Outputs of the module besides `size`.
@@ -165,16 +165,16 @@ pub(crate) struct World {
     pub(crate) accounts: BTreeMap<String, AccountSeen>,
     /// Reason for which the API server refuses Jobs.
     pub(crate) refuses_jobs: Option<Reason>,
-    /// How killed pods terminate.
+    /// Termination of the container of a killed pod, for example `OOMKilled, exit code 137`.
     pub(crate) ended: Option<String>,
-    /// Time at which pods are scheduled.
+    /// Time at which the pods of builds and runs were bound to nodes.
     pub(crate) scheduled_at: Option<Timestamp>,
-    /// Claim of the cache volume.
+    /// State of the `PersistentVolumeClaim` of the cache volume.
     pub(crate) cache: CacheSeen,
-    /// State that no run wrote.
+    /// Whether Secrets or the cache volume contain a state that no run wrote.
     pub(crate) foreign_state: ForeignState,
     pub(crate) real: Real,
-    /// Digest of the tag of the base image.
+    /// Number in the digest to which the tag of the base image resolves.
     pub(crate) base_digest: u32,
     /// Context and revision at the head of the branch.
     pub(crate) head: (u32, u32),
@@ -183,29 +183,29 @@ pub(crate) struct World {
     pub(crate) registry_refuses: bool,
     /// Whether the Secret `regcred` exists.
     pub(crate) regcred: bool,
-    /// Docker configuration in it.
+    /// Docker configuration in Secret `regcred`.
     pub(crate) docker_config: String,
-    /// The docker configuration, if that Secret cannot be a pull secret itself.
+    /// Docker configuration of a derived pull secret, if Secret `regcred` cannot be used as pull secret.
     pub(crate) pull_config: Option<String>,
-    /// Type of the backend of the module.
+    /// Type of the `backend` block of the module.
     pub(crate) module_backend: Option<String>,
     /// Text in the ConfigMap of scripts; `None` if it does not exist.
     pub(crate) script: Option<String>,
-    /// Credentials of the backend.
+    /// Data of the Secret in `spec.backend.secretRef`.
     pub(crate) backend_secret: BTreeMap<String, String>,
     /// Value in the Secret `cloud`; `None` if it does not exist.
     pub(crate) cloud: Option<u32>,
-    /// Whether the node of the cache volume is gone.
+    /// Whether no node can mount the cache volume.
     pub(crate) volume_unreachable: bool,
     /// Whether every apply is followed by drift.
     pub(crate) unsteady: bool,
-    /// Whether plans delete all objects.
+    /// Whether each plan removes every managed object.
     pub(crate) empties: bool,
-    /// Whether the dispatcher has a slot.
+    /// Whether the queue has a free slot.
     pub(crate) room: bool,
-    /// Whether the quota of the namespace is exhausted: no Job, pod or claim is admitted.
+    /// Whether the quota of the namespace is exhausted: no Job, pod or `PersistentVolumeClaim` is admitted.
     pub(crate) full: bool,
-    /// Whether clean-up removes the record before the pin.
+    /// Whether the clean-up of a deleted resource deletes the run record before the pin.
     pub(crate) record_first: bool,
     pub(crate) memory: Memory,
     pub(crate) ledger: Ledger,
@@ -282,7 +282,7 @@ impl World {
         Self::with(fixtures::terraform())
     }
 
-    /// A world in which everything is applied.
+    /// Returns a world in which resource `web` is applied and ready.
     pub(crate) fn applied() -> Self {
         let mut world = Self::new();
         world.settle();
@@ -290,7 +290,7 @@ impl World {
         world
     }
 
-    /// Restores removed images; by digest only if the tag was pushed again.
+    /// Restores the images that [`Self::lose_images`] removed. If their tag was pushed again, only their digest is restored.
     pub(crate) fn restore_images(&mut self) {
         for (place, digest) in std::mem::take(&mut self.vanished) {
             self.untagged.insert(digest.clone());

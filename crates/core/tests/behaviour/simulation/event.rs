@@ -8,7 +8,7 @@ use crate::fixtures::Edit as _;
 use crate::world::{Act, World};
 use alustan_core::observed::{CacheSeen, Whose};
 
-/// An event.
+/// Event of the simulation, executed by [`happen`].
 #[derive(Clone, Debug)]
 pub(super) enum Event {
     Pod(u8, Act),
@@ -50,7 +50,8 @@ pub(super) enum Event {
     Clock(i64),
 }
 
-/// Reconciles after an event.
+/// Reconciles after an event: none, a number of them, one that crashes after a number of writes, or one that observes an older version of
+/// the run record.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum After {
     Nothing,
@@ -130,7 +131,7 @@ pub(super) fn after() -> impl Strategy<Value = After> {
     ]
 }
 
-/// Values of `spec.outputs`.
+/// Returns one of four values of `spec.outputs`.
 fn outputs(which: u8) -> serde_json::Value {
     match which {
         0 => serde_json::Value::Null,

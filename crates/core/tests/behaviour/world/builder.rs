@@ -8,7 +8,8 @@ use super::{Class, World};
 use crate::fixtures::failure;
 
 impl World {
-    /// Removes finished builds, as `ttlSecondsAfterFinished` does. The controller has an hour to record their result.
+    /// Deletes finished build Jobs, as `ttlSecondsAfterFinished` does. Keeps a failed Job until the controller has recorded its failure,
+    /// for which the controller has an hour.
     pub(crate) fn expire_builds(&mut self) {
         let memory = self.record.as_ref().map(|record| &record.history);
         let counted = memory.and_then(|history| history.build_failures.job_uid.clone());
@@ -31,7 +32,7 @@ impl World {
             any = true;
             let forbidden = (!build.credentials).then_some(FailureClass::User);
             let Some(class) = fail.or(forbidden) else {
-                // Builds are not reproducible.
+                // Two builds of the same content have different digests.
                 let digest = digest::plain(&(&build.destination, &build.uid));
                 let digest = format!("sha256:{digest}");
                 self.images.insert(build.destination.clone(), digest);

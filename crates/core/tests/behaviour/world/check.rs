@@ -27,7 +27,7 @@ impl World {
         }
     }
 
-    /// Whether it is deleted and its spec prevents destroy.
+    /// Whether the resource is deleted and its spec prevents destroy.
     fn is_kept(&self) -> bool {
         let spec = &self.tf().spec;
         let orphaned = spec.deletion_policy == DeletionPolicy::Orphan;
@@ -93,7 +93,7 @@ impl World {
             );
         }
     }
-    /// `Ready` stays True unless a failure occurs or another configuration is wanted. Drift alone and a restart do not change it.
+    /// Checks that `Ready` stays True unless a failure occurs or the wanted configuration changes. Drift and a restart do not change it.
     fn may_be_busy(&self, status: &TerraformStatus, decision: &Decision, seen: &Seen) {
         let failed = matches!(status.state, State::Failed | State::Stalled)
             || decision.steps.iter().any(records_failures);

@@ -1,4 +1,4 @@
-//! Simulates the writes of the controller.
+//! Executes the steps of a decision in the simulated cluster, as the controller does.
 
 use alustan_api::labels::Component;
 use alustan_api::run::{Pin, RunProgress, RunRecord, key};
@@ -20,30 +20,30 @@ use super::{Build, Class, Config, Job, Ledger, Look, Looked, World};
 enum Ended {
     Conflict,
     Crash,
-    /// Denied by a quota; the next reconcile observes it.
+    /// A quota denied an object. The next reconcile observes the denial.
     Full,
-    /// Denied for this reason.
+    /// The API server refused a Job for this reason.
     Refused(Reason),
 }
 
-/// Denial of a Job by an exhausted quota.
+/// Message of the API server when an exhausted quota denies a Job.
 const FULL: &str = "jobs.batch \"web\" is forbidden: exceeded quota: small, requested: count/jobs.batch=1, \
                     used: count/jobs.batch=2, limited: count/jobs.batch=2";
 
-/// Execution of the steps of a decision.
+/// Progress in the execution of the steps of a decision.
 struct Pass {
-    /// Resource version of the record that the next swap replaces.
+    /// Resource version of the run record that the next swap replaces.
     version: Option<String>,
-    /// Resource version of the report.
+    /// Resource version of the run report that the next swap replaces.
     report_version: Option<String>,
-    /// Writes until the controller crashes.
+    /// Number of writes until the controller crashes. `None`: it does not crash.
     left: Option<usize>,
     wrote: bool,
     wanted: Option<Config>,
 }
 
 impl World {
-    /// Reconciles the resource.
+    /// Reconciles the resource. Checks the decision, unless the observed run record is outdated.
     pub(crate) fn look(&mut self, look: Look) -> Looked {
         let seen = self.observe(look.stale.unwrap_or_default());
         let decision = decide(self.tf(), &seen, &self.settings, self.now);
@@ -142,7 +142,7 @@ impl World {
             }
             Step::CreateRecord(secret) => self.create_record(secret)?,
             Step::TakeOver(left) => self.take_over(left)?,
-            // The observed record may be that of another process.
+            // A check fails like a swap if the run record has changed since it was observed.
             Step::SwapRecord(swap) | Step::CheckRecord(swap) => self.swap_record(swap, pass)?,
             Step::SwapReport(progress) => self.swap_report(progress, pass)?,
             Step::Ensure(object) if self.full && matches!(**object, Object::Claim(_)) => {
@@ -189,7 +189,7 @@ impl World {
             }
             Step::CleanUp { .. } => {}
             Step::RemoveFinalizer => {
-                // Before a restore, objects of an earlier resource do not belong to this one.
+                // Before a restore, the real objects belong to the earlier resource and not to this one.
                 if self.left_behind.is_none() {
                     Ledger::released(&self.real, self.tf());
                 }
@@ -252,14 +252,14 @@ impl World {
         Ok(())
     }
 
-    /// Writes a new version of the record.
+    /// Stores a new version of the run record.
     pub(crate) fn store(&mut self, mut next: RecordSeen) {
         next.version = self.fresh().to_string();
         self.own = next.record.clone();
         self.put(next);
     }
 
-    /// Writes a new version of the report.
+    /// Stores a new version of the run report.
     pub(crate) fn store_report(&mut self, mut next: RecordSeen, progress: RunProgress) {
         next.report_version = Some(self.fresh().to_string());
         self.progress = Some(progress);
@@ -428,7 +428,7 @@ impl World {
         });
     }
 
-    /// Deletes a Job. A working pod terminates gracefully.
+    /// Deletes a Job and its pods. A pod that plans or applies terminates gracefully, so it can still progress.
     pub(crate) fn delete_job(&mut self, name: &str) {
         self.builds.remove(name);
         let Some(job) = self.jobs.remove(name) else {
@@ -504,7 +504,7 @@ fn destination(builder: &Container) -> (String, String) {
     (image.to_owned(), tag.to_owned())
 }
 
-/// Whether the pod of `volume` waits for a Secret.
+/// Whether a pod with `volume` cannot start without a Secret.
 fn wants_a_secret(volume: &Volume) -> bool {
     let whole = volume.secret.iter().map(|secret| secret.optional);
     let projected = volume.projected.iter().flat_map(|it| &it.sources).flatten();

@@ -74,16 +74,16 @@ pub(crate) struct Ledger {
     judged: BTreeMap<i64, String>,
     /// Config hashes of destroy runs; their inputs differ from the wanted configuration.
     destroys: BTreeMap<i64, String>,
-    /// Subject of the last failure, and its cost since the last success.
+    /// [`Self::subject`] of the last failure, and the retry budget that its failures have used since the last success.
     streak: (String, u32),
-    /// Total cost of failures by subject.
+    /// Retry budget that all failures have used, by [`Self::subject`].
     costs: BTreeMap<String, u32>,
     pub(crate) kinds: Vec<(RunKind, RunResult)>,
     /// Plans that waited for approval, and the configuration that they were made for.
     asked: BTreeMap<String, Option<Config>>,
     /// Approved plans.
     approved: BTreeSet<String>,
-    /// Applied plans.
+    /// Approved plans that were applied.
     used: BTreeSet<String>,
 }
 
@@ -103,7 +103,7 @@ impl Ledger {
         self.approved.insert(id.to_owned());
     }
 
-    /// Checks that a plan that needs approval has one, and that no approval is used twice.
+    /// Checks that a plan which needs approval is approved, and that no approval is used twice.
     fn may_apply(&mut self, current: &RecordSeen) {
         let approval = &current.inputs.as_ref().unwrap().approval;
         let Some(plan) = &approval.approved else {
@@ -219,7 +219,7 @@ impl Ledger {
         self.failed(&of, FailureClass::Transient);
     }
 
-    /// Returns the subject whose budget the failures of run `number` use.
+    /// Returns the key of the retry budget that failures of run `number` use: its configuration and its approval settings.
     fn subject(&self, number: i64) -> String {
         let judged_by = self.judged.get(&number);
         match self.destroys.get(&number) {
@@ -233,7 +233,7 @@ impl Ledger {
         self.destroys.contains_key(&number)
     }
 
-    /// Records a failure of `of`. Its budget must not have been used up before.
+    /// Records a failure of the run or build with budget key `of`. Its retry budget must not have been used up before.
     pub(crate) fn failed(&mut self, of: &str, class: FailureClass) {
         if self.streak.0 != of {
             self.streak = (of.to_owned(), 0);
@@ -255,12 +255,12 @@ impl Ledger {
         }
     }
 
-    /// Whether the budget of any subject can be used up.
+    /// Whether any retry budget can be used up.
     pub(crate) fn may_be_stalled(&self) -> bool {
         self.costs.values().any(|cost| *cost >= LIMIT)
     }
 
-    /// Resets the budget after a request of a user or a success.
+    /// Resets the retry budget after a success or a request by annotation.
     pub(crate) fn new_budget(&mut self) {
         self.streak = (String::new(), 0);
     }
@@ -277,7 +277,7 @@ impl Ledger {
         assert_eq!(names.len(), self.jobs.len(), "two runs share a Job");
     }
 
-    /// Checks the pods after a change.
+    /// Checks that pods of at most one run have a claim.
     pub(crate) fn pods(pods: &[Pod]) {
         let working = pods.iter().filter(|pod| pod.stage.past_claim());
         let numbers: BTreeSet<i64> = working.map(|pod| pod.number).collect();
@@ -287,7 +287,7 @@ impl Ledger {
         );
     }
 
-    /// Checks that the resource may be released.
+    /// Checks that the resource may be released: its real objects are destroyed, or it is abandoned or orphaned.
     pub(crate) fn released(real: &Real, tf: &Terraform) {
         let abandoned = tf
             .annotations()

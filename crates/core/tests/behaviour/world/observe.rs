@@ -35,14 +35,14 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    /// Returns whether the query was made before.
+    /// Returns whether the query was made before, and records it.
     fn was_asked(&mut self, question: String) -> bool {
         let new = self.questions.insert(question);
         self.asked |= new;
         !new
     }
 
-    /// Drops the query of the source.
+    /// Drops the query of the commit, and its result.
     fn forget_source(&mut self) {
         self.questions.remove("source");
         self.source = None;
@@ -57,7 +57,7 @@ const NO_REGCRED: &str =
     "spec.containerRegistry.secretRef: Secret regcred does not exist; create it";
 
 impl World {
-    /// Returns the observation with the record of `stale` versions ago.
+    /// Returns the observation of a reconcile. Its run record is `stale` versions old.
     pub(crate) fn observe(&mut self, stale: usize) -> Seen {
         let record = self.record_seen(stale);
         if let Some(record) = &record {
@@ -303,7 +303,7 @@ impl World {
         Err(Box::new(Incomplete { failure, found }))
     }
 
-    /// Returns the scripts that exist.
+    /// Returns the texts of the scripts. A script in a missing ConfigMap has none.
     fn scripts(&self) -> ScriptTexts {
         let scripts = self.tf().spec.scripts.clone().unwrap_or_default();
         let text = |script: Option<Script>| {
@@ -418,7 +418,7 @@ impl World {
         of_pods.chain(self.jobs.iter().map(own)).collect()
     }
 
-    /// Returns the wanted configuration as far as the controller can derive it from `seen`, with all values that it needs.
+    /// Returns the configuration that the user wants, or `None` if the controller cannot derive it from `seen`.
     pub(crate) fn wanted(&self, seen: &Seen) -> Option<Config> {
         if seen.stack.variables.missing.is_some() {
             return None;
@@ -437,7 +437,7 @@ impl World {
         Some(self.config(context, cloud.parse().unwrap()))
     }
 
-    /// Returns the wanted configuration.
+    /// Returns the configuration that the user wants now, whether the controller has observed it or not.
     pub(crate) fn wanted_now(&self) -> Config {
         self.config(
             format!("context-{}", self.head.0),
@@ -447,7 +447,7 @@ impl World {
 
     fn config(&self, context: String, cloud: u32) -> Config {
         let spec = &self.tf().spec;
-        // `backend.migrate` alone changes nothing.
+        // A change of `backend.migrate` alone is no change of the configuration.
         let backend = spec.backend.clone().map(|backend| BackendSpec {
             migrate: false,
             ..backend

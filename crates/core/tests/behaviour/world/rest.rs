@@ -4,15 +4,15 @@ use k8s_openapi::jiff::Timestamp;
 
 use super::{Act, Look, World};
 
-/// How a world converged.
+/// Result of [`World::run_until_rest`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rest {
-    /// Nothing more happens until a user changes something.
+    /// Whether the resource is stalled: not retried until a user changes something.
     pub(crate) stalled: bool,
 }
 
 impl World {
-    /// Returns a new world at the time when `reached` is true.
+    /// Advances a new world until `reached` is true.
     pub(crate) fn until(reached: impl Fn(&Self) -> bool) -> Self {
         Self::until_in(Self::new(), reached)
     }
@@ -34,7 +34,7 @@ impl World {
         panic!("it never comes to that: {:?}", world.status());
     }
 
-    /// Reconciles, runs and builds until nothing happens at the current time. Returns the requeue time.
+    /// Reconciles, and lets builds and pods progress, until nothing changes without an advance of the clock. Returns the requeue time.
     pub(crate) fn settle(&mut self) -> Option<Timestamp> {
         for _ in 0..100 {
             let looked = self.tf.is_some().then(|| self.look(Look::default()));
@@ -49,7 +49,7 @@ impl World {
         panic!("the world does not come to rest: {:?}", self.status());
     }
 
-    /// Advances the clock without failures until the resource is ready, stalled or gone.
+    /// Advances the clock from one requeue time to the next, without failures, until the resource is ready, stalled or gone.
     pub(crate) fn run_until_rest(&mut self) -> Rest {
         for _ in 0..40 {
             let next = self.settle();

@@ -26,12 +26,12 @@ impl Stage {
         self < Self::Dead
     }
 
-    /// Whether it has claimed its run.
+    /// Whether the pod is alive and has claimed its run.
     pub(crate) fn past_claim(self) -> bool {
         self.is_alive() && self > Self::Created
     }
 
-    /// Whether it has claimed its run and not reported yet.
+    /// Whether the pod has claimed its run and not reported yet.
     pub(crate) fn is_working(self) -> bool {
         self.past_claim() && self < Self::Reported
     }
@@ -44,11 +44,11 @@ pub(crate) struct Pod {
     pub(crate) job_uid: String,
     pub(crate) number: i64,
     pub(crate) image: String,
-    /// Context that it unpacks.
+    /// Reference of the context that the pod unpacks, if its image is a base image.
     pub(crate) unpacks: Option<String>,
-    /// Whether it waits for the cache volume.
+    /// Whether the pod mounts the cache volume, and cannot start without it.
     pub(crate) volume: bool,
-    /// Whether it waits for the Secret `cloud`.
+    /// Whether the pod cannot start without Secret `cloud`.
     pub(crate) cloud: bool,
     pub(crate) stage: Stage,
 }
@@ -65,7 +65,7 @@ pub(crate) enum Act {
 }
 
 impl World {
-    /// Applies `act` to one of the active pods. False if nothing changed.
+    /// Applies `act` to active pod `which`, modulo the number of active pods. Returns false if nothing changed.
     pub(crate) fn act(&mut self, which: usize, act: Act) -> bool {
         self.spawn();
         let alive: Vec<usize> = (0..self.pods.len())
@@ -289,7 +289,7 @@ impl World {
         }
     }
 
-    /// Returns the kind of the run of `pod`, if the pod still has its claim.
+    /// Returns the kind of the run of `pod`. `None` if the pod has no claim, or its run has reported or is closed.
     pub(super) fn kind_of(&self, pod: &Pod) -> Option<RunKind> {
         let record = &self.record.as_ref()?.record;
         let progress = self.progress.as_ref()?;
@@ -297,7 +297,7 @@ impl World {
         Some(run.kind)
     }
 
-    /// Changes the report by compare-and-swap, as the runner does: it retries on conflict.
+    /// Changes the progress in the run report. Conflicts need no simulation, because the runner retries them.
     pub(super) fn swap(&mut self, change: impl FnOnce(&mut RunProgress) -> bool) -> bool {
         let (Some(next), Some(mut progress)) = (self.record.clone(), self.progress.clone()) else {
             return false;
