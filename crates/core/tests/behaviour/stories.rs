@@ -92,7 +92,7 @@ fn word(step: &Step) -> String {
     }
 }
 
-/// Formats the change of the controller in `progress`.
+/// Names the change that the controller makes when it writes `progress` to the run report.
 fn report_change(progress: &RunProgress) -> &'static str {
     match (progress.closed, progress.cancel) {
         (true, _) => "close",
@@ -124,7 +124,7 @@ impl World {
         self.look(Look::default())
     }
 
-    /// Reconciles and acts until the pod of the current run is at `stage`.
+    /// Reconciles, and lets builds and pods progress, until the newest pod is at `stage`.
     fn run_to(&mut self, stage: Stage) -> &mut Self {
         for _ in 0..50 {
             self.look_once();
@@ -142,7 +142,7 @@ impl World {
         panic!("no pod comes to {stage:?}: {:?}", self.status())
     }
 
-    /// The deleted resource waits for approval with its real objects, and is destroyed once approved.
+    /// Asserts that the deleted resource waits for approval and keeps its real objects, and that they are destroyed after the approval.
     fn is_destroyed_once_approved(&mut self) {
         assert!(!self.real.is_empty(), "destroyed, and nobody was asked");
         assert_eq!(self.status().state, State::AwaitingApproval);
@@ -170,7 +170,7 @@ impl World {
             .unwrap_or_default()
     }
 
-    /// Advances the clock to the requeue time and reconciles.
+    /// Reconciles, advances the clock to the requeue time, and reconciles again.
     fn next_look(&mut self) -> Looked {
         let looked = self.look_once();
         let next = looked

@@ -20,7 +20,7 @@ fn abandoned_resource_keeps_real_objects_and_state() {
     assert!(world.objects.contains("web-state"));
 }
 
-/// An apply failed part-way and kept its state at `place`.
+/// Returns a world after an apply that failed part-way and left an unsaved state at `place`.
 fn failed(place: UnsavedPlace) -> World {
     let mut world = World::applied();
     world.edit(|tf| tf.with_variable("size", 1));
@@ -67,7 +67,7 @@ fn unsaved_state_is_kept_with_its_encryption_key(
     assert!(world.tf.is_none() && world.record.is_some());
 }
 
-/// The volume may contain an unsaved state.
+/// The pod of an apply is killed, so its unsaved state may be on the cache volume.
 #[test]
 fn volume_of_an_interrupted_run_is_kept() {
     let mut world = World::applied();
@@ -86,7 +86,7 @@ fn volume_of_an_interrupted_run_is_kept() {
     );
 }
 
-/// A run that changes nothing has no state to save.
+/// A drift check changes no objects, so it leaves no unsaved state on the cache volume.
 #[test]
 fn volume_of_an_interrupted_drift_check_is_deleted() {
     let mut world = World::applied();

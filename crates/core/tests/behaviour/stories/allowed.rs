@@ -19,7 +19,7 @@ use super::objects::Made;
 use crate::fixtures::{Edit as _, terraform};
 use crate::world::World;
 
-/// Shared with the tests of the admission policy (`tests/api/policies.rs`): both must give the same result.
+/// Cases that the tests of the admission policy (`tests/api/policies.rs`) also use: operator and policy must give the same result.
 const TABLE: &str = include_str!("../../../../../tests/tables/allowed.json");
 
 const RUNNER: &str = "/runner/serviceAccountName";
@@ -31,7 +31,7 @@ fn lists(data: &[(&str, &str)]) -> Arc<Allowed> {
     Arc::new(Allowed::read(&data.collect()))
 }
 
-/// A world with ServiceAccount `cloud`.
+/// Returns a world with resource `tf`. `cloud` is the state of ServiceAccount `cloud`: absent, not annotated, or annotated for runs.
 fn world(tf: Terraform, cloud: AccountSeen) -> World {
     let mut world = World::with(tf);
     world.accounts = BTreeMap::from([("cloud".to_owned(), cloud)]);
@@ -75,7 +75,7 @@ fn allow_lists_permit_only_listed_values() {
     }
 }
 
-/// Returns all `ServiceAccounts` that `tf` names, allowed for runs.
+/// Returns all `ServiceAccounts` that `tf` names, each annotated for runs.
 fn open(tf: &Terraform) -> BTreeMap<String, AccountSeen> {
     let names = alustan_core::decide::allow_lists::accounts(tf).map(|(_, name)| name.to_owned());
     names.map(|name| (name, AccountSeen::Open)).collect()
@@ -271,7 +271,7 @@ fn changed_service_account_starts_an_apply() {
     assert_eq!((kind, trigger.as_str()), (RunKind::Apply, "spec"));
 }
 
-/// Editing and deleting a resource does not give access to another ServiceAccount.
+/// A user who edits a resource and then deletes it must not gain access to a ServiceAccount that is not annotated for runs.
 #[rstest]
 #[case::same("cloud", AccountSeen::Open, "cloud")]
 #[case::no_longer_allowed("cloud", AccountSeen::Closed, "cloud")]

@@ -32,7 +32,7 @@ impl World {
 const PLANNED: (RunKind, RunResult) = (RunKind::Plan, RunResult::Changes);
 const APPLIED: (RunKind, RunResult) = (RunKind::Apply, RunResult::Done);
 
-/// A world with a plan that deletes everything applied.
+/// Returns a world in which a plan that removes every managed object waits for approval.
 fn emptying() -> World {
     let mut world = World::applied();
     world.empties = true;
@@ -160,7 +160,7 @@ fn an_approval_is_good_once() {
     let mut world = World::awaiting();
     world.approve();
     world.settle();
-    // The same object is deleted by hand, twice.
+    // The same drift occurs twice. Each correction needs its own approval.
     for _ in 0..2 {
         world.real.drifted = true;
         let next = world.look_once().decision.requeue_at.unwrap();
@@ -246,7 +246,7 @@ fn plan_without_changes_needs_no_approval() {
     let mut world = World::awaiting();
     world.approve();
     world.settle();
-    // A new context without effect on the plan.
+    // The context changes, but the objects that it describes do not.
     world.edit(|tf| tf.with("/gitRepo/include", json!(["docs"])));
     let config = world.wanted_now();
     world.real.config = Some(config);

@@ -12,7 +12,7 @@ use super::objects::{Made, pod};
 use crate::fixtures::Edit as _;
 use crate::world::{Stage, World};
 
-/// A world in which an operator on amd64 applied everything.
+/// Returns a world with a resource that an operator on amd64 has applied.
 fn applied() -> World {
     let mut world = World::new();
     world.settings.own_architecture = Amd64;

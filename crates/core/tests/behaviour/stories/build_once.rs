@@ -259,7 +259,7 @@ fn queued_run_has_no_requeue_interval() {
     assert!(world.jobs.is_empty());
 }
 
-/// Restarts the operator with another base image.
+/// Restarts the operator with another default base image (`--base-image`).
 fn upgrade(world: &mut World) {
     "registry.test/base:2".clone_into(&mut world.settings.base_image);
     world.restart().settle();
@@ -315,7 +315,7 @@ fn a_resource_stays_ready_while_the_next_image_cannot_be_built() {
     assert_eq!(world.last_run().1, "interval");
 }
 
-/// A world applied by an operator with protocol 4.
+/// Returns a world with a resource that an operator with protocol 4 has applied.
 fn applied_by_protocol_4() -> World {
     let mut world = World::applied();
     let seen = world.observe(0);

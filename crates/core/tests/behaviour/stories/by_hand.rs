@@ -16,7 +16,7 @@ fn destroy_inputs(world: &World) -> alustan_api::run::RunInputs {
     world.record.as_ref().unwrap().inputs.clone().unwrap()
 }
 
-/// Run record, pin and state are lost. With a new, empty state every object would be created twice.
+/// Run record, pin and state are deleted by hand. A run with a new, empty state would create every object a second time.
 #[test]
 fn lost_record_is_not_recreated_with_an_empty_state() {
     let mut world = World::applied();
@@ -32,7 +32,7 @@ fn lost_record_is_not_recreated_with_an_empty_state() {
     );
 }
 
-/// The image is gone and a drift check rebuilds it. The pin must not refer to the old digest.
+/// The runner image is deleted from the registry, and a drift check builds it again with another digest. Later runs must use it.
 #[test]
 fn resource_stays_ready_after_drift_check_rebuilds_image() {
     let mut world = World::applied();
@@ -56,7 +56,7 @@ fn resource_stays_ready_after_drift_check_rebuilds_image() {
     assert!(bad <= 1, "{bad} times not ready: {looks:#?}");
 }
 
-/// Destroy must not use the old digest.
+/// The runner image is deleted from the registry and built again with another digest. Destroy must use the new digest.
 #[test]
 fn destroy_uses_rebuilt_image() {
     let mut world = World::applied();
@@ -87,7 +87,7 @@ fn s3(bucket: &str) -> serde_json::Value {
     json!({ "provider": "aws", "s3": bucket, "region": "eu-west-1" })
 }
 
-/// The state was moved to another bucket by hand, and the apply with it changed nothing.
+/// A user moves the state to another bucket by hand, and the apply with the new backend changes nothing. Destroy must use the new backend.
 #[test]
 fn destroy_uses_backend_of_last_successful_apply() {
     let mut world = World::with(fixtures::terraform().with("/backend", s3("old")));
@@ -97,7 +97,7 @@ fn destroy_uses_backend_of_last_successful_apply() {
         tf.with("/backend", s3("new"))
             .with("/backend/migrate", true)
     });
-    // The user has moved the state: a plan finds no changes.
+    // The user has moved the state, so the plan finds no changes.
     world.run_to(Stage::Planning);
     world.real.config = Some(world.wanted_now());
     world.settle();
@@ -135,7 +135,7 @@ fn destroy_uses_pinned_backend_with_pinned_credentials() {
     );
 }
 
-/// A destroy without cache volume creates no claim.
+/// A destroy does not need the cache volume: if the volume is missing, the destroy runs without it.
 #[test]
 fn destroy_creates_no_persistent_volume_claim() {
     let mut world = World::applied();
@@ -167,7 +167,7 @@ fn no_run_starts_beside_pod_of_deleted_record_and_job() {
     assert_eq!(world.reason(), "RecordLost");
 }
 
-/// The node of an applying pod is gone permanently, the Pod object is not.
+/// The node of an applying pod is lost, but the Pod object remains: the run neither reports nor ends. Its timeout must be reported.
 #[test]
 fn overdue_run_makes_resource_not_ready() {
     let mut world = World::new();
@@ -186,7 +186,7 @@ fn overdue_run_makes_resource_not_ready() {
     );
 }
 
-/// The time of a claim may be forged by the module.
+/// The module forges the time of the claim. The deadline of the run must not depend on it.
 #[test]
 fn claim_in_the_future_delays_no_deadline() {
     let mut world = World::new();
@@ -204,7 +204,7 @@ fn claim_in_the_future_delays_no_deadline() {
     );
 }
 
-/// Rule 13: the message of a deleted resource must explain how to abandon it.
+/// Rule 13: the deleted resource waits for a pod that does not end. Its message must explain how to abandon it.
 #[test]
 fn deletion_waiting_for_overdue_run_names_abandon() {
     let mut world = World::new();
@@ -217,7 +217,7 @@ fn deletion_waiting_for_overdue_run_names_abandon() {
     assert!(status.message.contains("abandon"), "{}", status.message);
 }
 
-/// The pin of an applied resource is deleted by hand.
+/// The pin of an applied resource is deleted by hand. Without a pin, destroy would fail with `PinLost`.
 #[test]
 fn lost_pin_is_recreated_or_resource_is_not_ready() {
     let mut world = World::applied();
@@ -230,7 +230,7 @@ fn lost_pin_is_recreated_or_resource_is_not_ready() {
     );
 }
 
-/// The registry changed and nothing was applied since: the pinned image is in the old registry.
+/// The registry in the spec changes, and the resource is deleted before the next apply. The pinned image is in the old registry.
 #[test]
 fn pinned_image_is_pulled_with_pull_secret_of_its_registry() {
     let mut world = World::applied();
@@ -262,7 +262,7 @@ fn pinned_image_is_pulled_with_pull_secret_of_its_registry() {
     );
 }
 
-/// The run record of a resource with another backend is lost; later the resource changes to the managed backend.
+/// The run record of a resource with state in S3 is lost. When its state later moves to the managed backend, the Secrets must be created.
 #[test]
 fn recreated_record_assumes_no_managed_state() {
     let mut world = World::with(fixtures::terraform().with("/backend", s3("states")));
@@ -280,7 +280,7 @@ fn recreated_record_assumes_no_managed_state() {
     );
 }
 
-/// The finalizer is removed by hand. Status must not be reset.
+/// The finalizer is removed by hand. The operator must not treat the resource as new and reset its status.
 #[test]
 fn removed_finalizer_leaves_resource_ready() {
     let mut world = World::applied();
@@ -289,7 +289,7 @@ fn removed_finalizer_leaves_resource_ready() {
     assert!(world.is_ready(), "{:?}", world.status());
 }
 
-/// `InSync` after an apply that failed part-way.
+/// An apply fails part-way. `InSync` must not be True.
 #[test]
 fn partial_apply_is_not_in_sync() {
     let mut world = World::applied();
@@ -300,7 +300,7 @@ fn partial_apply_is_not_in_sync() {
     assert_ne!(condition(&world.status(), "InSync"), "True");
 }
 
-/// Drift is only reported, and twelve drift checks in a row fail.
+/// Drift mode `Report`: after drift was found, twelve drift checks in a row fail. The drift must stay in status.
 #[test]
 fn drift_stays_reported_while_drift_checks_fail() {
     let mut world = World::applied();
@@ -329,7 +329,7 @@ fn drift_stays_reported_while_drift_checks_fail() {
     );
 }
 
-/// The controller was down when the first apply and its pod ended.
+/// The controller is down while the first apply ends. The reconcile that publishes the outputs must not start a run for missing outputs.
 #[test]
 fn outputs_published_in_same_reconcile_start_no_run() {
     let mut world = World::new();

@@ -6,7 +6,7 @@ use k8s_openapi::jiff::SignedDuration;
 
 use crate::world::{Act, Stage, World};
 
-/// A temporarily wrong clock must not postpone drift checks permanently.
+/// The clock is a year ahead for one reconcile. Drift checks must not be postponed by a year.
 #[test]
 fn drift_checks_continue_after_clock_was_a_year_ahead() {
     let mut world = World::applied();

@@ -32,7 +32,7 @@ fn claimed_address_does_not_block_owner_of_the_state() {
     world.settle();
     assert!(world.is_ready());
     let address = state_conflict::address(world.tf.as_ref().unwrap());
-    // Older resources with an apply; the state address is in the report of a run or in the spec.
+    // Two older resources with an apply claim the state of `web`: `told` by the address in a run report, `named` by its spec.
     let mut told = terraform().named("old");
     told.metadata.creation_timestamp = Some(Time(at(1)));
     told.status.clone_from(&owner("old").status);
@@ -68,7 +68,7 @@ fn forged_address_of_a_managed_state_is_ignored() {
     assert_eq!(address.as_deref(), Some("secret://team/web-state"));
 }
 
-/// Rules 11 and 13: "two resources on one state would destroy each other's objects".
+/// Rules 11 and 13: two resources use one state. Deletion of the younger one must not destroy the objects of the older one.
 #[test]
 fn state_of_older_resource_is_not_destroyed_with_younger_one() {
     let mut world = World::with(in_s3("web", 5));

@@ -65,7 +65,7 @@ fn unobserved_record_prevents_release() {
 fn completed_destroy_survives_repeated_controller_crashes() {
     let mut world = World::applied();
     world.delete().run_to(Stage::Reported);
-    // Crash after the swap, before the status update.
+    // Crash after the write of the run record, before the update of the status.
     world.look(Look {
         stale: None,
         crash: Some(1),
@@ -265,7 +265,7 @@ fn pin_of_a_run_that_never_started_is_not_used() {
     world.room = false;
     world.edit(|tf| tf.with_variable("size", 1)).settle();
     world.room = true;
-    // Crash after the swap, the ninth write.
+    // Crash after nine writes: run record, report and pin of run 2 are written, and its Job is not created.
     world.look(Look {
         crash: Some(9),
         stale: None,
@@ -279,7 +279,7 @@ fn pin_of_a_run_that_never_started_is_not_used() {
 }
 
 impl World {
-    /// Reconciles until the finalizer of the operator is removed; another one stays.
+    /// Reconciles until the operator removes its finalizer. A finalizer of another controller keeps the resource.
     fn run_until_released(&mut self) {
         for _ in 0..50 {
             let looked = self.look_once();

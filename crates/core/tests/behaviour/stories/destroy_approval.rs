@@ -8,7 +8,7 @@ use super::is_quiet;
 use crate::fixtures::Edit as _;
 use crate::world::{Act, Stage, World};
 
-/// A deleted resource whose destroy plan waits for approval.
+/// Returns a world with a deleted resource whose destroy plan waits for approval.
 fn awaiting() -> World {
     let mut world = World::applied();
     world.edit(|tf| tf.with("/approval/destroy", "Manual"));

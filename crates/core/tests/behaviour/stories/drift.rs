@@ -18,7 +18,7 @@ impl World {
         world
     }
 
-    /// Starts the next drift check.
+    /// Advances the clock until the next drift check starts.
     pub(super) fn begin_look(&mut self) -> &mut Self {
         let looked = self.next_look();
         assert!(looked.started, "{:?}", self.status());
@@ -26,7 +26,7 @@ impl World {
         self
     }
 
-    /// Settles, and checks that `Ready` stays True.
+    /// Reconciles until the world is idle. Asserts that `Ready` is True after each reconcile.
     fn settle_ready(&mut self) -> &mut Self {
         for _ in 0..30 {
             let looked = self.look_once();
@@ -56,7 +56,7 @@ fn drift_check_without_drift_leaves_status_unchanged() {
     assert_eq!(world.run_number(), 4);
 }
 
-/// There is no drift right after an apply.
+/// Drift is unlikely right after an apply, so the first drift check is delayed. The checks of different resources are spread.
 #[test]
 fn first_drift_check_is_half_to_one_and_a_half_intervals_later() {
     let waits: Vec<_> = (0..20)

@@ -226,7 +226,7 @@ fn runner_gets_applied_engine_unless_switch_is_allowed() {
         .failure
         .as_mut()
         .unwrap()
-        // Report of an earlier runner image.
+        // Earlier name of the reason, as an earlier runner reports it.
         .reason = "EngineSwitch".to_owned();
     world.settle();
     assert_eq!(

@@ -12,7 +12,7 @@ use crate::fixtures::{Edit as _, at};
 use crate::world::{Act, Stage, World};
 
 impl World {
-    /// The current run fails at `stage`.
+    /// Lets the current run fail at `stage`, and its pod end.
     pub(super) fn fail_at(&mut self, stage: Stage, class: FailureClass) -> &mut Self {
         self.run_to(stage);
         self.act(0, Act::Fail(class));
@@ -22,7 +22,7 @@ impl World {
         self
     }
 
-    /// The build fails.
+    /// Lets the next build fail.
     fn fail_build(&mut self, class: FailureClass) -> &mut Self {
         for _ in 0..20 {
             self.look_once();
@@ -75,7 +75,7 @@ fn module_failures_are_retried_until_budget_is_used_up() {
     assert!(is_quiet(&world.look_once()), "stalled is stalled");
 }
 
-/// Module code may forge the result. If it used no retry, the same run would start again immediately, in a loop.
+/// A module forges an impossible result. The run must use the retry budget: otherwise the same run would start again at once, in a loop.
 #[rstest]
 #[case::changes_without_a_plan(RunResult::Changes)]
 #[case::cancelled_by_itself(RunResult::Cancelled)]

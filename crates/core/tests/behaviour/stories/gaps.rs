@@ -16,7 +16,7 @@ use serde_json::json;
 use crate::fixtures::{Edit as _, terraform};
 use crate::world::{Act, Stage, World};
 
-/// A resource with a reference to every kind of object that can be missing.
+/// Returns a resource that references every kind of object that may be deleted before destroy.
 fn rich() -> Terraform {
     let backend = json!({
         "provider": "aws", "s3": "states", "region": "us-east-1", "secretRef": {"name": "aws"},
@@ -49,7 +49,7 @@ fn remove_referenced_objects(world: &mut World) {
     world.restart();
 }
 
-/// Starts the wanted run. Returns its inputs, its Job, and the Secrets created before it.
+/// Starts the next run. Returns its inputs, its Job, and the Secrets that are applied before the Job.
 fn started(world: &mut World) -> (RunInputs, Job, Vec<Secret>) {
     let start = world.look_once().decision.start.expect("a run");
     let inputs = world.record.clone().unwrap().inputs.unwrap();
@@ -105,7 +105,8 @@ fn destroy_uses_pin_only_for_missing_values() {
     assert_eq!(inputs.environment["TOKEN"], "7");
 }
 
-/// Returns the environment of a destroy with the Secrets `names`, in this order; `cloud` is gone, `other` exists.
+/// Returns the environment variables that a destroy takes from the pin. `envFromSecrets` lists `names` in this order. Secret `cloud` is
+/// deleted, `other` exists.
 fn environment(names: [&str; 2]) -> BTreeMap<String, String> {
     let mut world = applied();
     let pinned = ["TOKEN", "REGION", "PROXY"].map(|name| (name.to_owned(), "pinned".to_owned()));

@@ -14,7 +14,7 @@ use super::{is_quiet, words};
 use crate::fixtures::{self, Edit as _};
 use crate::world::{Look, Stage, World};
 
-/// A world whose module has outputs besides `size`, with this `spec.outputs`.
+/// Returns a world with `spec.outputs` set to `spec`. Its module has outputs besides `size`.
 fn with_outputs(spec: Value) -> World {
     let mut world = World::with(fixtures::terraform().with("/outputs", spec));
     for (name, value, sensitive) in [
@@ -174,7 +174,7 @@ fn foreign_config_map_is_kept_and_nothing_is_published() {
             .objects
             .is_disjoint(&["theirs", "web-outputs"].map(str::to_owned).into())
     );
-    // Another name resets the budget.
+    // A changed name in `spec.outputs` resets the retry budget.
     world.outputs.config_map = Whose::Absent;
     world.edit(|tf| tf.with("/outputs/configMapName", "ours"));
     world.settle();
@@ -212,7 +212,7 @@ fn explicit_defaults_in_spec_outputs_start_no_run() {
     assert_eq!(world.run_number(), 1);
 }
 
-/// An apply would correct drift that must only be reported.
+/// Drift mode `Report`: changed outputs start no apply, because an apply would also correct drift.
 #[test]
 fn changed_outputs_wait_for_next_apply_in_report_mode() {
     let mut world = applied(json!({"configMapName": "told"}));

@@ -20,7 +20,7 @@ struct Health {
     message: String,
 }
 
-/// Health in Argo CD. It executes the script in Lua 5.1 with the object in `obj`
+/// Returns the health that Argo CD determines. Argo CD executes the script in Lua 5.1 with the object in `obj`
 /// (<https://argo-cd.readthedocs.io/en/stable/operator-manual/health/#custom-health-checks>).
 fn argo(tf: &Terraform) -> Health {
     let lua = Lua::new();
@@ -35,7 +35,7 @@ fn argo(tf: &Terraform) -> Health {
     lua.from_value(said).unwrap()
 }
 
-/// Status in kstatus, by the rules of `checkGenericProperties` and `checkReadyCondition` in
+/// Returns the status that kstatus determines, by the rules of `checkGenericProperties` and `checkReadyCondition` in
 /// <https://github.com/kubernetes-sigs/cli-utils/blob/master/pkg/kstatus/status/generic.go>.
 fn kstatus(tf: &Terraform) -> &'static str {
     if tf.metadata.deletion_timestamp.is_some() {
@@ -64,7 +64,7 @@ fn kstatus(tf: &Terraform) -> &'static str {
     "Current"
 }
 
-/// Resources as left by the operator, with a description of their situation.
+/// Returns resources with the status that the operator sets in different situations, each with a description of the situation.
 fn fixtures() -> Vec<(&'static str, Terraform)> {
     let mut all: Vec<(&'static str, Terraform)> = Vec::new();
     let mut keep = |what, world: &World| all.push((what, world.tf().clone()));

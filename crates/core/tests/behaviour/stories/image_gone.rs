@@ -9,7 +9,7 @@ use super::pod_security::restricted;
 use super::words;
 use crate::world::{Act, Look, Stage, World};
 
-/// A deleted resource with a missing image, at the time when that is detected.
+/// Returns a world with a deleted resource, after the operator has detected that the runner image is gone from the registry.
 fn lost() -> World {
     let mut world = World::applied();
     world.lose_images();
@@ -27,7 +27,7 @@ fn lost() -> World {
     panic!("{:?}", world.status());
 }
 
-/// Starts the destroy in the base image. Returns the observation of that reconcile.
+/// Reconciles until the destroy starts in the base image. Returns the observation of the reconcile that starts it.
 fn started(world: &mut World) -> Seen {
     for _ in 0..10 {
         let seen = world.observe(0);
@@ -70,7 +70,7 @@ fn destroy_without_image_completes_within_a_minute() {
     assert!(took.as_secs() <= 60, "{took:?}");
 }
 
-/// Whether the context is pushed before the destroy starts.
+/// Reconciles until the destroy starts. Returns whether the operator pushed the context to the registry before.
 fn pushes(world: &mut World) -> bool {
     let mut pushed = false;
     for _ in 0..10 {

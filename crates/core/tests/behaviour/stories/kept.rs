@@ -1,4 +1,4 @@
-//! Rule 13: fields of the spec that prevent destroy.
+//! Rule 13: fields of the spec that prevent destroy: `deletionProtection`, `suspend` and `deletionPolicy: Orphan`.
 
 use alustan_api::run::RunKind;
 use alustan_api::{ABANDON, State};
@@ -222,7 +222,7 @@ fn orphaned_resource_without_apply_leaves_no_state() {
     assert!(!world.objects.iter().any(|name| name.contains("-state")));
 }
 
-/// The objects of an adopted or pushed state exist, and may be its only copy.
+/// No run has applied, but an adopted or pushed state exists. Deletion must keep its Secrets or its volume: they may be its only copy.
 #[rstest]
 #[case::adopted_or_pushed(true, false, "CleanUp but state", "Secrets of this namespace")]
 #[case::on_an_adopted_volume(false, true, "CleanUp but cache", "PersistentVolumeClaim web-cache")]

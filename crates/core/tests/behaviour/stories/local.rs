@@ -8,7 +8,7 @@ use super::words;
 use crate::fixtures::{Edit as _, terraform};
 use crate::world::{Stage, World};
 
-/// Everything is applied, with the state on the volume.
+/// Returns a world with an applied resource whose state is on the cache volume.
 fn applied() -> World {
     let mut world = World::with(terraform().with("/backend", json!({"provider": "local"})));
     world.settle();
@@ -58,7 +58,7 @@ fn lost_volume_with_local_state_is_not_replaced(#[case] cache: CacheSeen) {
     assert!(world.tf.is_none() && world.real.is_empty());
 }
 
-/// Pin and cache volume are both lost.
+/// Pin and cache volume are lost. The state address in the run record shows that the state was on the volume.
 #[test]
 fn run_record_shows_local_state_on_lost_volume() {
     let mut world = applied();

@@ -11,7 +11,7 @@ use crate::world::{Act, World};
 const AN_HOUR: SignedDuration = SignedDuration::from_hours(1);
 
 impl World {
-    /// Returns the pace after the next reconcile.
+    /// Returns the resync interval that metacontroller gets for the current observation.
     fn pace(&mut self) -> Pace {
         let seen = self.observe(0);
         let decision = decide(self.tf(), &seen, &self.settings, self.now);
@@ -22,7 +22,7 @@ impl World {
         self.pace() != Pace::AtRest(AN_HOUR)
     }
 
-    /// Reconciles at the returned intervals, without failures, until the world settles.
+    /// Reconciles until the world is idle. Asserts that builds and pods progress only while the resync interval is short.
     fn poll(&mut self) -> &mut Self {
         for _ in 0..100 {
             let soon = self.is_polled_soon();

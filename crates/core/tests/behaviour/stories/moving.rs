@@ -36,7 +36,7 @@ fn inputs(world: &World) -> &RunInputs {
     world.record.as_ref().unwrap().inputs.as_ref().unwrap()
 }
 
-/// Formats the state location of a run.
+/// Returns the location of the state of a run, for example `s3://bucket/a`.
 fn place(inputs: &RunInputs) -> String {
     alustan_backends::place(&inputs.backend)
 }
@@ -117,7 +117,8 @@ fn changed_lock_of_the_same_state_needs_no_permission() {
     assert_eq!(world.run_number(), 2);
 }
 
-/// A run that copied the state may end before it changes anything. Until it applies, the old location is complete.
+/// A run that copies the state to another backend is killed. Before phase `Applying`, the state in the old backend is complete and destroy
+/// uses it. From then on destroy uses the new backend.
 #[rstest]
 #[case::while_planning(Stage::Planning, "Secret web-state")]
 #[case::while_applying(Stage::Applying, "s3://bucket/a")]
@@ -143,7 +144,7 @@ fn failed_move_is_retried_from_the_old_location() {
     assert_eq!(alustan_backends::place(before), "Secret web-state");
 }
 
-/// The Role of the runner names the Secrets of a managed state on either side of the move.
+/// The Role of the runner names the Secrets of a managed state, whether the state moves from them or to them.
 #[rstest]
 #[case(managed(), s3("a"), &["web-state", "web-state-slot-0", "web-state-slot-1"])]
 #[case(s3("a"), managed(), &["web-state"])]
@@ -164,7 +165,7 @@ fn runner_role_names_secrets_of_managed_state_during_move(
     assert_eq!(states, secrets);
 }
 
-/// Only the engine knows the configuration in the backend block of the module, so the runner decides.
+/// Only the engine knows the configuration in the backend block of the module, so the runner decides whether the state moves.
 #[test]
 fn module_backend_is_migrated_only_if_migrate_is_set() {
     let mut world = World::with(terraform());

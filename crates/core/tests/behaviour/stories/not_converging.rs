@@ -6,7 +6,7 @@ use alustan_api::run::RunKind;
 use crate::fixtures::Edit as _;
 use crate::world::{Act, Stage, World};
 
-/// Rule 7, with two attempts for each correction.
+/// Rule 7 also applies if the first attempt of each correction fails and is retried.
 #[test]
 fn not_converging_is_reported_if_each_correction_is_retried() {
     let mut world = World::applied();
@@ -39,7 +39,7 @@ fn not_converging_is_reported_if_each_correction_is_retried() {
     assert_eq!(world.reason(), "NotConverging", "{:?}", world.ledger.kinds);
 }
 
-/// Rule 7, with an approval of each correction.
+/// Rule 7 also applies if a user approves each correction.
 #[test]
 fn not_converging_is_reported_if_each_correction_is_approved() {
     let mut world = World::applied();

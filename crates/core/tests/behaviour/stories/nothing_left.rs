@@ -1,4 +1,4 @@
-//! Rule 13: run record and pin are confirmed to be gone.
+//! Rule 13: deletion of a resource whose run record and pin do not exist or are unreadable, according to the API server.
 
 use alustan_api::ABANDON;
 use alustan_core::decide::decide;
@@ -42,7 +42,7 @@ fn deletion_without_record_and_pin_is_decided_by_status(
     assert!(!ready.message.is_empty());
 }
 
-/// Run record and pin exist and are unreadable: a run may have left an unsaved state.
+/// Run record and pin exist but are unreadable. A run may have left an unsaved state, so all objects that may contain it are kept.
 #[test]
 fn abandoned_resource_with_unreadable_record_keeps_objects() {
     let mut world = World::applied();

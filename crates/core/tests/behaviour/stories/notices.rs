@@ -18,7 +18,7 @@ use crate::fixtures::{Edit as _, terraform};
 use crate::world::{Act, Stage, World};
 
 impl World {
-    /// A world with a resource whose sink subscribes to `events`.
+    /// Returns a world with a resource whose notification sink subscribes to `events`.
     fn subscribed(events: &[NotificationEvent]) -> Self {
         let place = json!([{"url": "https://events.test/", "events": events}]);
         Self::with(terraform().with("/notifications", place))
@@ -28,7 +28,7 @@ impl World {
         self.notices.due.clone()
     }
 
-    /// Delivers all due notifications.
+    /// Delivers all due notifications. Returns their events.
     fn deliver(&mut self) -> Vec<NotificationEvent> {
         let due = self.due();
         for notice in &due {
@@ -37,7 +37,7 @@ impl World {
         due.iter().map(|notice| notice.event).collect()
     }
 
-    /// The API server refuses each Job with `reason`.
+    /// Reconciles while the API server refuses each Job with `reason`.
     fn refused(&mut self, reason: Reason) -> &mut Self {
         self.refuses_jobs = Some(reason);
         for _ in 0..12 {
@@ -46,7 +46,7 @@ impl World {
         self
     }
 
-    /// Returns the notifications delivered until the world settles; pods do `act`.
+    /// Reconciles until the world is idle, and applies `act` to pods. Returns the events of the delivered notifications.
     fn delivered(&mut self, act: Act) -> Vec<NotificationEvent> {
         let mut heard = Vec::new();
         for _ in 0..60 {
@@ -83,7 +83,7 @@ fn undelivered_notification_is_sent_after_restart() {
     assert_eq!(first.len(), 1);
 }
 
-/// An upgrade renames the reason of a status that stays the same.
+/// An upgrade of the operator renames the reason of a failure. The failure is the same and must not be sent again.
 #[test]
 fn renamed_reason_causes_no_second_notification() {
     let mut world = World::subscribed(&[]);
@@ -106,7 +106,7 @@ fn renamed_reason_causes_no_second_notification() {
     assert_eq!(after, before);
 }
 
-/// The API server stores no fractions of a second.
+/// The API server truncates times in status to seconds. The changed times must not look like a new event.
 #[test]
 fn truncated_times_in_status_cause_no_notification() {
     let mut world = World::subscribed(&[]);

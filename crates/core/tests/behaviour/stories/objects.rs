@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use crate::fixtures::{Edit as _, terraform};
 use crate::world::{Act, Stage, World};
 
-/// All objects that were created until the end of the first drift check.
+/// Jobs and other objects that the operator creates.
 pub(super) struct Made {
     pub(super) jobs: Vec<Job>,
     pub(super) objects: Vec<Object>,

@@ -7,7 +7,7 @@ use alustan_core::decide::image_build::pinned;
 use crate::fixtures::Edit as _;
 use crate::world::World;
 
-/// Rule 13: destroy needs the pin, also while a plan waits for approval for weeks.
+/// Rule 13: the pin is deleted while a plan waits for approval. The operator must write it again, because destroy needs it.
 #[test]
 fn lost_pin_is_recreated_while_correction_waits_for_approval() {
     let mut world = World::applied();
@@ -27,7 +27,7 @@ fn lost_pin_is_recreated_while_correction_waits_for_approval() {
     assert!(world.tf.is_none() && world.real.is_empty());
 }
 
-/// If the pin is of a new apply, its `before` describes the existing objects.
+/// The pin of a later run contains the pin of the last apply in `before`. The digest of the applied image must be found there.
 #[test]
 fn digest_of_applied_image_is_taken_from_pin() {
     let before = World::applied().pin.unwrap();

@@ -10,7 +10,7 @@ use crate::fixtures::Edit as _;
 use crate::world::{Stage, World, condition};
 
 impl World {
-    /// A world with a new run whose Job was just denied.
+    /// Returns a world with a new run whose Job a quota has denied.
     fn with_denied_job() -> Self {
         let mut world = Self::applied();
         world.full = true;

@@ -389,7 +389,7 @@ fn hostile(count: usize, entries: usize) -> Vec<Terraform> {
 #[case::labels(json!({ "matchLabels": { "tier": "low" } }))]
 #[case::everything(json!({}))]
 fn selectors_that_lead_to_too_many_resources_are_refused(#[case] selector: serde_json::Value) {
-    // No resource is on a cycle, since deleted ones are not selected: all of them must be resolved to know it.
+    // `first` is deleted and not selected, so it is on no cycle. To find that out, the selectors of all resources would be resolved.
     let mut all = hostile(300, 50);
     for tf in &mut all {
         let labels = [("tier".to_owned(), "low".to_owned())];

@@ -40,7 +40,7 @@ fn arguments(job: &Job) -> Vec<String> {
     container(job, "build").unwrap().args.unwrap()
 }
 
-/// Value of a variable of the container that pulls the context.
+/// Returns the value of an environment variable of container `pull`, which pulls the context.
 fn environment(job: &Job, name: &str) -> Option<String> {
     let variables = container(job, "pull").unwrap().env.unwrap();
     let found = variables.into_iter().find(|one| one.name == name)?;
@@ -336,7 +336,7 @@ fn dockerfile_of_repository_is_built_first_on_pinned_base() {
     let before = environment(&job, "ALUSTAN_DOCKERFILE_BEFORE").unwrap();
     assert_eq!(before, "docker/Dockerfile");
     let ours = environment(&job, "ALUSTAN_DOCKERFILE").unwrap();
-    // The image built by the user Dockerfile may lack the runner.
+    // The image that the user Dockerfile builds may lack the runner, so the build copies it.
     assert!(
         ours.starts_with("COPY --chown=0:0 bin/ /usr/local/bin/\n"),
         "{ours}"

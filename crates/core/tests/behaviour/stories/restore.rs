@@ -16,7 +16,7 @@ use crate::world::{Stage, World};
 
 const UID: &str = "uid-after-restore";
 
-/// Returns `made` after a restore from a backup: another uid, no status and no Jobs.
+/// Returns `made` after a restore from a backup: the resource has another uid and no status, and there are no Jobs.
 fn restored(mut made: World) -> World {
     let told = made
         .progress
@@ -115,7 +115,7 @@ fn restored_resource_without_changes_is_ready_without_approval() {
     assert!(world.is_ready());
     assert_eq!(world.ledger.kinds, [(RunKind::Plan, RunResult::NoChanges)]);
     assert_eq!(world.run_number(), 2);
-    // After the first run the spec decides.
+    // After the first run, plans need approval only if the spec requires it.
     world.edit(|tf| tf.with_variable("size", 1)).settle();
     assert!(world.is_ready());
     assert_eq!(world.last_run().0, RunKind::Apply);
@@ -290,7 +290,7 @@ fn restored_resource_waits_for_its_secrets() {
     assert!(world.is_ready());
 }
 
-/// A copy of the manifest of a resource that exists.
+/// Returns a world with a copy of an existing resource: annotation `alustan.io/uid` has the uid of the original.
 fn copy() -> World {
     let mut tf = terraform().annotated(KEPT, "uid-of-the-original");
     tf.metadata.finalizers = Some(vec![FINALIZER.to_owned()]);
@@ -310,7 +310,7 @@ fn copy_of_an_existing_resource_gets_a_new_record() {
     assert_eq!(Some(kept), tf.metadata.uid.as_ref());
     world.settle();
     assert!(world.is_ready() && world.run_number() == 1);
-    // Once the original is gone, the record proves that this is not a backup.
+    // The original is deleted. The run record of the copy proves that the copy does not come from a backup.
     world.is_copy = false;
     world.settle();
     assert!(world.is_ready());
@@ -349,7 +349,7 @@ fn deletion_before_the_restore_leaves_everything(#[case] because: fn(&mut World)
     for finalizer in [true, false] {
         let mut world = restored(World::applied());
         let real = world.real.clone();
-        // Velero restores the finalizer, the documented kubectl command does not.
+        // Velero restores finalizers. The kubectl command in the documentation does not.
         if !finalizer {
             world.tf.as_mut().unwrap().metadata.finalizers = None;
         }

@@ -10,7 +10,7 @@ use super::words;
 use crate::fixtures::Edit as _;
 use crate::world::{Act, Look, Stage, World};
 
-/// Rules 5 and 6: an approval that becomes required while the run plans is requested.
+/// Rules 5 and 6: the spec starts to require approval while the run plans. The plan must wait for approval.
 #[rstest]
 #[case::approval("/approval/mode", json!("Manual"))]
 #[case::rules("/approval/rules", json!([{ "when": "plan.change > 0", "then": "Ask" }]))]

@@ -55,7 +55,7 @@ fn fails(list: &str) -> TestSeen {
     test(list, Err((FailureClass::Transient, "ObjectNotReady")))
 }
 
-/// A world applied with this password in the Secret `db`.
+/// Returns a world with a resource that was applied with `password` from Secret `db`.
 fn with_password(password: &str) -> World {
     let mut world = World::new();
     world.stack.variables.found = vec![found("Secret db", "password", password)];

@@ -10,7 +10,7 @@ use serde_json::json;
 use crate::fixtures::{Edit as _, at, terraform};
 use crate::world::{Stage, World};
 
-/// A resource with its state in S3, created at `second`.
+/// Returns a resource with state in S3, created at `second`.
 fn in_s3(name: &str, second: i64, key: Option<&str>) -> Terraform {
     let mut backend = json!({ "provider": "aws", "s3": "bucket", "region": "us-east-1" });
     if let Some(key) = key {
@@ -47,7 +47,7 @@ fn the_younger_of_two_on_one_state_is_refused(#[case] other: Terraform, #[case] 
     assert_eq!(conflict(&tf, None, [&other]).is_some(), refused);
 }
 
-/// A module can forge the reported address.
+/// A module can forge the reported address, so it counts only in the namespace of its resource.
 #[rstest]
 #[case::reported_in_same_namespace(reported("old", "s3://bucket/x"), "team", true)]
 #[case::reported_in_another_namespace(reported("old", "s3://bucket/x"), "other", false)]
@@ -147,7 +147,7 @@ fn conflict_message_hides_names_in_other_namespaces() {
     assert!(!failure.message.contains("old ") && !failure.message.contains("secret-team"));
 }
 
-/// The record has the lineage of the state. A new record does not assume that the state is its own.
+/// Only the run record has the lineage of the state. After its loss, the operator must not assume that an existing state is its own.
 #[test]
 fn recreated_record_marks_the_lineage_as_lost() {
     let lineage = |world: &World| world.record.as_ref().unwrap().record.lineage.clone();

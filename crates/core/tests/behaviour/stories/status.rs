@@ -230,7 +230,7 @@ fn outage_during_drift_check_sets_source_ready_false() {
     assert_eq!(condition(&world.status(), "SourceReady"), "False");
 }
 
-/// A restart writes nothing and sends no notification twice.
+/// After a restart of the operator, an unchanged resource causes no write and no second notification.
 #[rstest]
 #[case::pending_plan(World::with(fixtures::terraform().with("/approval/mode", "Manual")), None)]
 #[case::transient_failure(World::new(), Some(FailureClass::Transient))]

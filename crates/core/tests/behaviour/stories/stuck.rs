@@ -13,7 +13,7 @@ use crate::fixtures::Edit as _;
 use crate::world::{Act, Stage, World, condition};
 
 impl World {
-    /// A world in which the pod of a new run cannot pull its image.
+    /// Returns a world in which the pod of a new run cannot pull its image.
     fn unpulled() -> Self {
         let mut world = Self::applied();
         world.images.clear();
@@ -24,7 +24,7 @@ impl World {
         world
     }
 
-    /// A world in which the pod of a new run fits no node.
+    /// Returns a world in which the pod of a new run cannot be scheduled, because no node can mount the cache volume.
     fn unscheduled() -> Self {
         let mut world = Self::applied();
         world.cache = CacheSeen::Bound;
@@ -297,7 +297,7 @@ fn lost_cache_volume_is_replaced() {
     assert!(world.is_ready());
 }
 
-/// Provisioning of a volume takes seconds, and a new one is empty.
+/// A new cache volume takes seconds to provision and is empty, so these runs start without it.
 #[test]
 fn first_run_and_destroy_do_not_wait_for_new_volume() {
     for (cache, waits) in [(CacheSeen::Absent, false), (CacheSeen::Bound, true)] {
@@ -355,7 +355,7 @@ fn missing_or_renamed_outputs_are_published_again() {
     assert!(super::is_quiet(&world.look_once()));
 }
 
-/// An apply would correct drift that must only be reported.
+/// Drift mode `Report`: missing outputs start no apply, because an apply would also correct drift.
 #[test]
 fn missing_outputs_start_no_run_in_report_mode() {
     let mut world = World::applied();
@@ -384,7 +384,7 @@ fn destroy_uses_pin_of_last_apply_that_began() {
         (exists.number, exists.inputs.variables["size"].clone()),
         (1, 0.into())
     );
-    // An apply that changed something decides.
+    // Once the apply of run 3 begins, destroy uses the pin of run 3.
     world.edit(|tf| tf.with_variable("size", 8));
     world.run_to(Stage::Applying);
     let attempted = world.record.as_ref().unwrap().record.attempted;
@@ -432,7 +432,7 @@ fn deletion_without_record_and_pin_waits_for_the_run() {
     assert!(world.tf.is_none());
 }
 
-/// The new record does not show earlier runs; Jobs, pin or status do.
+/// Run record and pin are deleted by hand. The operator takes the numbers of the new record from Jobs and status.
 #[test]
 fn recreated_record_counts_earlier_runs() {
     let mut world = World::applied();
@@ -560,7 +560,7 @@ fn unreachable_cache_volume_is_replaced() {
     assert_eq!(last_run(&world), (3, false));
     assert!(world.volume_unreachable);
 
-    // A run without the volume started, so the next run gets a new volume.
+    // Run 3 could start without the volume, so the volume counts as unusable and the next run gets a new one.
     world.edit(|tf| tf.with_variable("size", 2));
     world.run_until_rest();
     assert!(world.is_ready(), "{:?}", world.status());
@@ -568,7 +568,7 @@ fn unreachable_cache_volume_is_replaced() {
     assert_eq!(last_run(&world), (4, true));
 }
 
-/// Run 2 applies with the cache volume, which then becomes unreachable for all nodes.
+/// Returns a world in which run 2 applies with the cache volume, and the volume then becomes unreachable for all nodes.
 fn applying_with_unreachable_volume() -> World {
     let mut world = World::applied();
     world.cache = CacheSeen::Bound;
@@ -578,7 +578,7 @@ fn applying_with_unreachable_volume() -> World {
     world
 }
 
-/// Run 2 could not save its state and kept it at `place`. It failed for another reason.
+/// Returns a world in which run 2 failed with a transient failure and left an unsaved state at `place`.
 fn unsaved(place: UnsavedPlace) -> World {
     let mut world = applying_with_unreachable_volume();
     world.act(0, Act::Fail(FailureClass::Transient));
@@ -660,7 +660,7 @@ fn lost_claim_with_an_unsaved_state_is_not_replaced() {
     assert_eq!(world.cache, CacheSeen::Lost);
 }
 
-/// The volume may contain an unsaved state.
+/// The pod of an apply is killed, so its unsaved state may be on the cache volume.
 #[test]
 fn lost_volume_is_kept_and_unused_after_an_interrupted_run() {
     let mut world = applying_with_unreachable_volume();
@@ -714,7 +714,7 @@ fn destroy_continues_without_unusable_cache_volume() {
     assert!(world.volume_unreachable, "the claim is not replaced");
 }
 
-/// The approved plan is applied from the volume.
+/// The run stores the destroy plan on the cache volume, from which a later run applies it after the approval.
 #[test]
 fn destroy_plan_with_approval_mounts_cache_volume() {
     let mut world = World::applied();
@@ -733,7 +733,7 @@ fn cache_volume_is_usable_after_a_delayed_start() {
     world.pass(10 * 60);
     world.run_to(Stage::Created);
     world.pass(20 * 60);
-    // The volume holds the state, so the next run uses it as well. Now it can start.
+    // The next run also mounts the volume, which has the unsaved state. Its pod can start now.
     world.volume_unreachable = false;
     world.run_until_rest();
     assert!(world.is_ready(), "{:?}", world.status());

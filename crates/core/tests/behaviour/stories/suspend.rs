@@ -142,7 +142,7 @@ fn suspend_does_not_interrupt_an_apply() {
     assert_eq!(world.reason(), "Suspended");
 }
 
-/// The swap of `cancel` competes with the swap of the phase: the first one wins.
+/// The controller sets `cancel` and the runner sets phase `Applying`, both by compare-and-swap: the first write wins.
 #[test]
 fn first_of_cancellation_and_apply_wins() {
     let mut cancelled = World::new();
@@ -154,7 +154,7 @@ fn first_of_cancellation_and_apply_wins() {
 
     let mut applied = World::new();
     applied.run_to(Stage::Applying);
-    // The controller observes the record from before the apply.
+    // The controller observes the run record from before phase `Applying`, so its cancellation fails with a conflict.
     applied.suspend(true);
     applied.look(crate::world::Look {
         stale: Some(1),

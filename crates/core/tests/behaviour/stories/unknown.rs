@@ -9,7 +9,7 @@ use super::words;
 use crate::fixtures::{Edit as _, at, terraform};
 use crate::world::{Act, Real, Stage, World};
 
-/// A resource restored from a backup: with its finalizer, without its status, with another uid.
+/// Returns a world with a resource restored from a backup: with finalizer and another uid, without status, run record and pin.
 fn restored() -> World {
     let mut tf = terraform().annotated(alustan_api::KEPT, "uid-of-the-one-before");
     tf.metadata.finalizers = Some(vec![alustan_api::FINALIZER.to_owned()]);

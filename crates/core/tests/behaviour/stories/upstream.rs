@@ -18,7 +18,7 @@ fn key(i: usize) -> Key {
     Key::new("team", format!("r{i}"))
 }
 
-/// Resources that take outputs of each other along the edges.
+/// Returns one resource per node of `graph`. Each takes outputs of its dependencies.
 fn takers(graph: &Graph) -> Vec<Terraform> {
     let resource = |(i, from): (&usize, &BTreeSet<usize>)| {
         let from = from.iter().map(|from| {
@@ -33,19 +33,22 @@ fn takers(graph: &Graph) -> Vec<Terraform> {
     graph.iter().map(resource).collect()
 }
 
-/// A resource as observed by its neighbours.
+/// State of a simulated resource.
 #[derive(Clone, Debug, Default)]
 struct Node {
     /// Number of changes of its spec.
     spec: usize,
-    /// Inputs of the last run and of the active run.
+    /// Inputs of the last run: number of changes of the spec, and versions of the outputs of the dependencies.
     applied: (usize, BTreeMap<Key, String>),
+    /// Inputs of the active run.
     running: Option<(usize, BTreeMap<Key, String>)>,
-    /// Version of its outputs, and whether runs leave it unchanged.
+    /// Version of its outputs.
     outputs: String,
+    /// Whether runs leave the version of the outputs unchanged.
     constant: bool,
-    /// Whether it is ready, and whether its status shows that.
+    /// Whether it is ready, according to its last reconcile.
     ready: bool,
+    /// Whether its status says that it is ready.
     shown: bool,
     runs: usize,
 }
@@ -130,7 +133,7 @@ impl Stack {
         self.looks.insert(of.clone(), look);
     }
 
-    /// Ends the run of `of`.
+    /// Ends the active run of `of`, if there is one.
     fn finish(&mut self, of: &Key) {
         let node = self.nodes.get_mut(of).unwrap();
         if let Some(run) = node.running.take() {
@@ -152,7 +155,7 @@ impl Stack {
         is(tf, ready, "Because");
     }
 
-    /// Executes one of the three kinds of events for one resource.
+    /// Executes an event for `of`. `kind` 0 reconciles the resource, 1 ends its run, 2 updates its status.
     fn step(&mut self, of: &Key, kind: usize) {
         match kind {
             0 => self.look(of),
@@ -162,7 +165,7 @@ impl Stack {
     }
 }
 
-/// A stack, the resource whose spec changes, the resources with constant outputs, and a sequence of events.
+/// Generates a stack, the resource whose spec changes, the resources with constant outputs, and a sequence of events.
 fn stories() -> impl Strategy<Value = (Graph, usize, BTreeSet<usize>, Vec<(usize, usize)>)> {
     stacks().prop_flat_map(|graph| {
         let size = graph.len();
@@ -173,7 +176,7 @@ fn stories() -> impl Strategy<Value = (Graph, usize, BTreeSet<usize>, Vec<(usize
 }
 
 proptest! {
-    // Some orders are rare, and each case is fast.
+    // Many cases, because some orders of events are rare. Each case is fast.
     #![proptest_config(ProptestConfig::with_cases(4_096))]
 
     #[test]
@@ -184,7 +187,7 @@ proptest! {
     }
 }
 
-/// A change of `changed`, followed by `steps`, runs each downstream resource at most once.
+/// Changes the spec of `changed` and executes the events `steps`. Asserts that each downstream resource runs at most once.
 fn runs_once(
     graph: &Graph,
     changed: usize,
@@ -223,8 +226,8 @@ fn runs_once(
     Ok(())
 }
 
-/// `far` takes from `left`, `left` from `base`, and `end` from `base` and `far`. `end` is reconciled after the run of `left`, before
-/// `far` observes it.
+/// `far` takes outputs of `left`, `left` of `base`, and `end` of `base` and `far`. `end` is reconciled after the run of `left` and before
+/// `far` runs with the new outputs of `left`.
 #[test]
 fn resource_waits_until_upstream_run_is_observed() {
     let (base, left, far, end) = (0, 1, 2, 3);
