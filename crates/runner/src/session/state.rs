@@ -23,7 +23,7 @@ pub(super) async fn start_server(
     let Some(store) = open_store(inputs, secrets, record).await? else {
         return Ok(None);
     };
-    let server = StateServer::start(Arc::new(store), record.clone(), password());
+    let server = StateServer::start(Arc::new(store), record.clone(), password()?);
     let server = server.await.map_err(|error| {
         let message = format!("failed to start the state server: {error}");
         world(Reason::StateUnavailable, message)
@@ -79,9 +79,14 @@ fn lost(error: &StateError, identity: &Identity) -> Failure {
     )
 }
 
-fn password() -> String {
+fn password() -> Result<String, Failure> {
     let mut bytes = [0; 24];
-    // Fails only without a random source of the operating system, which Linux always has.
-    let _ = SystemRandom::new().fill(&mut bytes);
-    hex::encode(bytes)
+    let filled = SystemRandom::new().fill(&mut bytes);
+    filled.map_err(|_| {
+        world(
+            Reason::RandomSourceUnavailable,
+            "the operating system returned no random bytes for the password of the state server",
+        )
+    })?;
+    Ok(hex::encode(bytes))
 }
