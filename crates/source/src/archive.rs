@@ -1,4 +1,4 @@
-//! Packs a context: a tar.gz whose bytes depend only on names and contents. Pure.
+//! Packs a context into a tar.gz. The bytes depend only on the paths, the contents, the executable bits and the link targets. Pure.
 
 use std::io::{self, Write as _};
 
@@ -8,9 +8,7 @@ use tar::{Builder, EntryType, Header};
 /// An entry of a context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Item<'a> {
-    /// A file and its content.
     File { executable: bool, content: &'a [u8] },
-    /// A symbolic link and its target.
     Link { target: &'a str },
 }
 
@@ -76,7 +74,7 @@ mod tests {
         pack(entries).unwrap()
     }
 
-    /// A change of these bytes rebuilds the images of all users. Change them only on purpose.
+    /// Pins the digest of a packed context: if the bytes change, the images of all users are rebuilt.
     #[test]
     fn archive_bytes_are_reproducible() {
         let files = BTreeMap::from([

@@ -151,8 +151,8 @@ impl GitCache {
     /// Like [`fetch_context`](Self::fetch_context), but does not pack files that this cache has already packed: [`Context::bytes`] is then
     /// `None`. Also returns the revision that was read.
     ///
-    /// A call waits for a fetch and then for a permit to read. When it gets the permit, it calls `newest` again, and reads that revision if
-    /// it is already fetched.
+    /// The call fetches the revision that `newest` returns, then waits for a read permit. With the permit, it calls `newest` again. If that
+    /// revision is already fetched, the call reads it instead.
     pub async fn find_context(
         &self,
         url: &RepositoryUrl,
@@ -174,8 +174,8 @@ impl GitCache {
         (revision, found)
     }
 
-    /// Returns the context at `revision`, or at the revision that `newest` returns when the call gets its permit to read, if that revision
-    /// is already fetched. Sets `revision` to the revision that was read.
+    /// Fetches `revision` and waits for a read permit. Then reads the revision that `newest` returns if it is already fetched, else
+    /// `revision`. Sets `revision` to the revision that was read.
     async fn context(
         &self,
         question: &Question<'_>,

@@ -81,7 +81,7 @@ pub enum Error {
         /// URL of the repository.
         remote: String,
     },
-    /// The resource has no ssh key.
+    /// The URL requires an ssh key, and the resource has none.
     #[error("no ssh key for {remote}: set `gitRepo.sshKeySecret` to a Secret with a private key")]
     SshKeyMissing {
         /// URL of the repository.
@@ -106,7 +106,7 @@ pub enum Error {
         failure.advice(remote)
     )]
     Git {
-        /// Action, as a verb phrase.
+        /// Failed action, as a verb phrase for the message: `fetch from`, `create`.
         action: &'static str,
         /// URL of the repository.
         remote: String,
@@ -121,7 +121,7 @@ pub enum Error {
         after.as_secs()
     )]
     Timeout {
-        /// Action, as a verb phrase.
+        /// Failed action, as a verb phrase for the message: `fetch from`, `create`.
         action: &'static str,
         /// URL of the repository.
         remote: String,
@@ -133,11 +133,11 @@ pub enum Error {
     PathLeavesRepository {
         /// File with the `module` block.
         file: String,
-        /// Line of the block, from 1; 0 in JSON.
+        /// Line of the `module` block, from 1; 0 in a JSON file.
         line: usize,
-        /// Name of the block.
+        /// Name of the `module` block.
         module: String,
-        /// Value of `source` in the block.
+        /// Value of `source` in the `module` block.
         source_path: String,
     },
     /// The source of a local module is not a folder of the repository.
@@ -147,11 +147,11 @@ pub enum Error {
     ModuleNotFound {
         /// File with the `module` block.
         file: String,
-        /// Line of the block, from 1; 0 in JSON.
+        /// Line of the `module` block, from 1; 0 in a JSON file.
         line: usize,
-        /// Name of the block.
+        /// Name of the `module` block.
         module: String,
-        /// Value of `source` in the block.
+        /// Value of `source` in the `module` block.
         source_path: String,
         /// Additional reason with a leading space, or empty.
         why: &'static str,
@@ -199,17 +199,17 @@ pub enum Error {
     RepositoryTooLarge {
         /// URL of the repository.
         remote: String,
-        /// Maximum number of bytes.
+        /// Exceeded limit, in bytes.
         limit: u64,
     },
-    /// The repositories that are being fetched exceed the size limit of the cache.
+    /// The repositories that are being fetched, and therefore cannot be evicted, exceed the size limit of the cache.
     #[error(
         "the git cache of the operator is full: the repositories that are being fetched exceed \
          {limit} bytes in total; retried automatically. To increase the limit, set \
          `--git-cache-mib`"
     )]
     CacheFull {
-        /// Maximum number of bytes.
+        /// Exceeded limit, in bytes.
         limit: u64,
     },
     /// A submodule cannot be fetched.
@@ -222,10 +222,10 @@ pub enum Error {
         /// Reason for which the submodule cannot be fetched.
         why: String,
     },
-    /// The cache cannot be used.
+    /// A file or folder of the cache cannot be read or written.
     #[error("failed to {action} {}", path.display())]
     Cache {
-        /// Action, as a verb phrase.
+        /// Failed action, as a verb phrase for the message: `fetch from`, `create`.
         action: &'static str,
         /// Path of the file or folder on which the action failed.
         path: PathBuf,

@@ -67,8 +67,8 @@ impl fmt::Display for CommitId {
 pub struct Revision {
     /// Commit id.
     pub commit: CommitId,
-    /// Full name of the reference, for example `refs/heads/main`; the commit id if the commit was requested by id. Fetched if the host does
-    /// not serve commits by id.
+    /// Full name of the reference, for example `refs/heads/main`; the commit id if the commit was requested by id. The cache fetches the
+    /// reference if the host does not serve commits by id.
     pub reference: String,
 }
 

@@ -366,7 +366,7 @@ pub(crate) mod tests {
     fn steps_along_a_path_are_limited() {
         let tree = tree(&["a/main.tf"]);
         let steps = Steps::default();
-        // A step is 64 bytes. The path counts once as a whole, and once as the name of a file.
+        // `follow` takes one step per 64 bytes, for the path and again for its only component: two of the four million steps.
         let long = "x".repeat(64 << 20);
         assert_eq!(tree.follow(&long, &steps), Err(Astray::Missing));
         assert_eq!(tree.follow(&long, &steps), Err(Astray::TooLong));

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use tokio::sync::oneshot;
 
-/// A fixed number of permits.
+/// Concurrency limit with a fixed number of permits, fair between tenants.
 pub struct Turns {
     at_once: usize,
     state: Mutex<State>,
@@ -48,7 +48,7 @@ impl Turns {
         self.state.lock()
     }
 
-    /// Waits for a permit for `tenant`. Never returns `None`.
+    /// Waits for a permit for `tenant`. Always returns `Some`, because the queue exists as long as `self`.
     pub async fn take(self: &Arc<Self>, tenant: &Arc<str>) -> Option<Turn> {
         let (turn, given) = oneshot::channel();
         {
@@ -126,7 +126,7 @@ mod tests {
 
     type Names = UnboundedSender<&'static str>;
 
-    /// Starts a call of `tenant` that takes a permit, reports it and holds it for one second.
+    /// Starts a call of `tenant` that takes a permit, sends `tenant` to `sender` and holds the permit for one second.
     fn start_call(turns: &Arc<Turns>, tenant: &'static str, sender: &Names) -> JoinHandle<()> {
         let (turns, sender) = (turns.clone(), sender.clone());
         tokio::spawn(async move {

@@ -107,7 +107,7 @@ impl fmt::Display for RepositoryUrl {
 /// Parts of a URL. The path may contain both the repository and a folder.
 struct Parts<'a> {
     scheme: Scheme,
-    /// Part of the URL before the path, with the host in lower case.
+    /// Part of the URL before `path`, with the host in lower case: `https://host:8443/`, `git@host:`.
     prefix: String,
     host: String,
     path: &'a str,

@@ -31,7 +31,7 @@ pub(super) struct Contents {
 }
 
 impl Contents {
-    /// Returns the content of an object.
+    /// Returns the content of the object with the id `object`; `None` if it was not requested.
     pub(super) fn get(&self, object: &str) -> Option<&[u8]> {
         self.output.get(self.ranges.get(object)?.clone())
     }
@@ -40,7 +40,7 @@ impl Contents {
 /// Local git calls on one repository of the cache.
 pub(super) struct Call<'a> {
     pub(super) session: &'a Session,
-    /// Folder of the repository.
+    /// Folder of the bare repository in the cache.
     pub(super) repository: &'a Path,
     pub(super) options: &'a CacheOptions,
     pub(super) url: &'a RepositoryUrl,
@@ -49,11 +49,11 @@ pub(super) struct Call<'a> {
 
 /// Module whose files are selected from a commit.
 pub(super) struct WantedModule<'a> {
-    /// Folder of the module.
+    /// Folder of the root module in the repository; `""` for the root of the repository.
     pub(super) path: &'a str,
-    /// Additional files and folders.
+    /// Additional files and folders (`gitRepo.include`).
     pub(super) include: &'a [String],
-    /// Whether to fetch submodules.
+    /// Whether to fetch submodules (`gitRepo.submodules`).
     pub(super) submodules: bool,
     /// Returns whether submodules may be fetched from a repository.
     pub(super) allows: Allows<'a>,
@@ -91,13 +91,13 @@ impl Call<'_> {
         let commit = contents.get(commit.as_str());
         Ok(Snapshot {
             tree: Arc::new(tree),
-            // Some histories contain commits with an invalid date.
+            // 0 if the date is invalid, which occurs in some histories.
             committed_at: commit.and_then(committed_at).unwrap_or_default(),
             bytes,
         })
     }
 
-    /// Returns the files of `tree` that the module needs. `facts` is the cache of facts of configuration files.
+    /// Returns the files of `tree` that the module needs. `facts` caches the module calls and the backend of each configuration file.
     pub(super) async fn closure(
         &self,
         tree: &Arc<Tree>,

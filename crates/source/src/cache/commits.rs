@@ -22,7 +22,7 @@ const COMMITS: usize = 10_000;
 /// Retention of the errors of failed fetches, for callers that waited for the same fetch.
 const FAILURES: Duration = Duration::from_mins(10);
 
-/// Files of a commit.
+/// Tree and committer date of a commit.
 pub(super) struct Snapshot {
     pub(super) tree: Arc<Tree>,
     /// Committer date of the commit, in seconds since 1970.
@@ -31,7 +31,7 @@ pub(super) struct Snapshot {
     pub(super) bytes: usize,
 }
 
-/// Files of a commit, while they are in memory. The mutex permits one caller at a time to read them from git.
+/// Weak reference to the files of a commit, empty if they are not in memory. The mutex permits one caller at a time to read them from git.
 type Files = Arc<tokio::sync::Mutex<Weak<Snapshot>>>;
 
 /// A commit that was fetched into a repository of the cache.
@@ -110,7 +110,7 @@ impl Commits {
         known.failed.insert(repository.to_owned(), failure);
     }
 
-    /// Whether the cache still has the entry from which `commit` was returned.
+    /// Whether `commit` is current. False if its repository was removed after `commit` was returned, even if the commit was fetched again.
     pub(super) fn holds(&self, commit: &Commit) -> bool {
         let now = self.get(&commit.repository, &commit.revision);
         now.is_some_and(|now| Arc::ptr_eq(&now.files, &commit.files))

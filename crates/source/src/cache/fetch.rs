@@ -14,13 +14,13 @@ use crate::{
     reference::Revision,
 };
 
-/// Reference in a repository of the cache to the last fetched commit. With it, the next fetch transfers only the difference.
+/// Git reference to the last fetched commit, in each repository of the cache. Because of it, the next fetch transfers only the difference.
 pub(super) const KEPT: &str = "refs/alustan/last";
 
 /// Infinite depth in git: <https://git-scm.com/docs/shallow>.
 const WHOLE: &str = "--depth=2147483647";
 
-/// A fetch of one commit.
+/// Fetch of one commit into a repository of the cache.
 pub(super) struct Fetch<'a> {
     pub(super) call: Call<'a>,
     pub(super) repository: &'a Repository,
@@ -199,7 +199,7 @@ impl Fetch<'_> {
             fetched = fetch => fetched.map(drop),
             error = self.out_of_room(most) => Err(error),
         };
-        // The fetch may have ended before the size was checked.
+        // The fetch may have ended between two checks of `out_of_room`.
         match ended.and_then(|()| self.check_room(most)) {
             Err(error @ (Error::RepositoryTooLarge { .. } | Error::CacheFull { .. })) => {
                 self.clear().await?;

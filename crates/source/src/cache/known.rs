@@ -46,7 +46,7 @@ impl SelectionId {
     }
 }
 
-/// Cache of packed contexts.
+/// Digests and sizes of packed contexts, by selection.
 #[derive(Default)]
 pub(super) struct KnownContexts(Mutex<HashMap<SelectionId, KnownContext>>);
 

@@ -49,7 +49,7 @@ impl Size {
 /// Whether a read that failed with `error` as [`Size::Small`] may succeed as [`Size::Large`].
 pub(super) fn is_too_large(error: &Error) -> bool {
     match error {
-        // If a fetch exceeded its limit, `limit` is larger than [`SMALL_READ`].
+        // A `limit` above [`SMALL_READ`] is the limit of a fetch, which does not depend on the size class.
         Error::RepositoryTooLarge { limit, .. } => *limit <= SMALL_READ,
         Error::Git { failure, .. } => *failure == GitFailure::OutOfMemory,
         _ => false,
@@ -71,7 +71,7 @@ impl Limits {
         })
     }
 
-    /// Waits for a permit of `size` for `tenant`. Never returns `None`.
+    /// Waits for a permit of `size` for `tenant`. Always returns `Some`, as [`Turns::take`].
     pub(super) async fn take(&self, size: Size, tenant: &Arc<str>) -> Option<Turn> {
         match size {
             Size::Small => self.small.take(tenant).await,

@@ -205,7 +205,7 @@ impl Repository {
         remove(&self.path)
     }
 
-    /// Records the use, and removes lock files and incomplete pack files of a killed git process.
+    /// Sets the time of the last use, and removes lock files and incomplete pack files of a killed git process.
     pub(super) fn tidy(&self) -> Result<(), Error> {
         let used = self.path.join(USED);
         fs::write(&used, "").map_err(|source| cache_error("write", &used, source))?;

@@ -1,7 +1,8 @@
 //! Git submodules. Adds the files of fetched submodules to the tree of the superproject, and computes the closure again.
 //!
 //! Commits of submodules are fetched into the cached repository of the superproject, under the same limits. Objects do not conflict,
-//! because git names them by their content. A caller that reads the superproject with its submodules needs read access to both.
+//! because git names them by their content. No tenant gains access: the folder of the repository depends on the credentials that fetched
+//! both.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -34,7 +35,7 @@ struct Named {
     url: String,
 }
 
-/// A fetched submodule and its path in the tree.
+/// A fetched submodule, with its path in the tree of the superproject.
 struct Graft {
     path: String,
     url: RepositoryUrl,
@@ -56,7 +57,7 @@ impl Grafted {
         }
     }
 
-    /// Adds the files of a submodule at `path`, unless the list of all files would exceed [`LISTING`].
+    /// Adds the files of a submodule at `path`. Fails if the list of all files would exceed [`LISTING`].
     fn with(mut self, path: &str, submodule: &Snapshot) -> Result<Self, String> {
         let prefixes = submodule.tree.count().saturating_mul(path.len());
         self.bytes += submodule.bytes.saturating_add(prefixes) as u64;
@@ -334,7 +335,7 @@ mod tests {
         assert_eq!(read_named(listing), [named]);
     }
 
-    /// A non-linear implementation would not finish.
+    /// With 200,000 entries, a quadratic implementation would not finish in time.
     #[test]
     fn many_names_in_gitmodules_are_read_in_linear_time() {
         let entries = |n: u32| format!("submodule.{n}.path\np{n}\0submodule.{n}.url\nu\0");
@@ -358,7 +359,7 @@ mod tests {
             refused.err().unwrap(),
             "the list of files including all submodules exceeds 67108864 bytes"
         );
-        // Each file of a submodule has the path of the submodule as its prefix.
+        // The limit includes the path of the submodule, which prefixes each of its files.
         let files = snapshot(tree(&["a", "b"]), 0);
         let grafted = Grafted::new(&mebibytes(0));
         let path = "p".repeat(32 << 20);

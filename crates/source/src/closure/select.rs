@@ -34,7 +34,7 @@ impl Closure {
             }
         }
         check_limits(&entries, limits)?;
-        // While submodules are missing, the target of a link may be missing, so links are checked later.
+        // A link may point into a submodule that is not fetched yet. Links are therefore checked only when no submodule is missing.
         if !self.submodules || submodules.is_empty() {
             self.check_links(&mut entries)?;
         }
@@ -66,8 +66,8 @@ impl Closure {
         )
     }
 
-    /// Whether the module requires `path`. If the closure is the whole repository, invalid files that the module does not require are
-    /// skipped and cause no error.
+    /// Whether the module requires `path`; always true unless the closure is the whole repository. An invalid file is an error if the
+    /// module requires it, and is skipped otherwise.
     fn is_needed(&self, path: &str) -> bool {
         self.whole.is_none() || self.singles.contains(path) || self.is_inside(path)
     }
@@ -174,7 +174,8 @@ fn is_left_out(path: &str) -> bool {
         .any(|part| part.eq_ignore_ascii_case(".git") || part == ".terraform" || state(part))
 }
 
-/// Refuses paths that could leave a folder or that cannot be unpacked. Trees come from the network and are untrusted.
+/// Refuses paths that could leave the folder into which the context is unpacked, or that cannot be unpacked. Trees come from the network
+/// and are untrusted.
 fn check_name(path: &str) -> Result<(), Error> {
     if path.len() > LONGEST_PATH {
         let beginning: String = path.chars().take(SHOWN).collect();

@@ -232,7 +232,7 @@ fn too_many_modules_include_the_whole_repository() {
     };
     let why = whole(2_002).unwrap();
     assert!(why.ends_with(": too many modules"), "{why}");
-    // Including the root module and its two files.
+    // 1,998 called modules with one file each, and two files of the root module: the maximum of 2,000 files.
     assert_eq!(whole(1_998), None);
 }
 
@@ -393,13 +393,13 @@ fn paths_too_long_to_be_unpacked_are_refused() {
         reason(close(&tree(&["main.tf", &longer]), &[], "", &[])),
         "ContextTooLarge"
     );
-    // The module does not need the file: it is left out of a whole repository.
+    // A context with the whole repository omits a file with too long a path if the module does not need the file.
     let beside = tree(&["m/bad.tf", &long]);
     let found = close(&beside, &[("m/bad.tf", "[")], "m", &[]).unwrap();
     assert_eq!(paths(&found), ["m/bad.tf"]);
 }
 
-/// Ten files share 51 folders each: 16,000 files, and 81,600 folders.
+/// Each group of ten files has 51 folders, so 16,000 files have 81,600 folders.
 #[test]
 fn number_of_context_folders_is_limited() {
     let path = |file: usize| format!("{}/{}x{file}", file / 10, "a/".repeat(50));
@@ -412,7 +412,7 @@ fn number_of_context_folders_is_limited() {
     assert_eq!(error.reason().as_str(), "ContextTooLarge");
     let wanted = "has 81600 folders, more than the limit of 30000";
     assert!(error.to_string().contains(wanted), "{error}");
-    // 588 groups have 29,988 folders.
+    // 588 groups have 29,988 folders, and 589 groups have 30,039.
     assert_eq!(reason(of(5_880)), "ok");
     assert_eq!(reason(of(5_881)), "ContextTooLarge");
 }
@@ -425,7 +425,7 @@ fn link_cycle_does_not_create_endless_modules() {
     assert_eq!(paths(&found), ["m/a", "m/b", "m/main.tf", "x"]);
 }
 
-/// Shapes with quadratic cost if they are followed one by one. A non-linear implementation would not finish.
+/// Trees that take quadratic time if each path is resolved separately. A quadratic implementation would not finish in time.
 #[rstest]
 #[case::nested_modules((0..2_000).map(|depth| format!("{}main.tf", "a/".repeat(depth))).collect(), "./a")]
 #[case::links_over_links((0..20_000).map(|link| format!("l{link} -> {}main.tf", "./".repeat(1_000))).chain(["main.tf".to_owned()]).collect(), "./a")]

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 /// Maximum number of distinct local module sources in one configuration file.
 pub(super) const SOURCES: usize = 2_000;
-/// Maximum length of a path, in bytes, as in Linux.
+/// Maximum length of a path, in bytes (`PATH_MAX` of Linux).
 pub(crate) const PATH: usize = 4_096;
 /// Maximum length of a module name in messages, in characters.
 pub(super) const NAME: usize = 256;

@@ -5,7 +5,7 @@ use super::*;
 use proptest::prelude::*;
 use rstest::rstest;
 
-/// Returns the facts of a text without unclear parts.
+/// Returns the facts of `text`. Asserts that no part of it is unclear.
 fn facts(path: &str, text: &str) -> Facts {
     let facts = read(path, text.as_bytes());
     assert_eq!(facts.unclear, None, "{text}");
@@ -16,7 +16,7 @@ fn sources(path: &str, text: &str) -> Vec<String> {
     facts(path, text).calls.into_keys().collect()
 }
 
-/// Returns the line at which a text becomes unclear, and the reason.
+/// Returns line and reason of the unclear part of `text`; `(0, "clear")` if there is none.
 fn unclear(path: &str, text: &str) -> (usize, &'static str) {
     let unclear = read(path, text.as_bytes()).unclear;
     unclear.map_or((0, "clear"), |unclear| (unclear.line, unclear.why))
@@ -98,7 +98,7 @@ fn module_block_without_a_source_is_ignored() {
     assert!(sources("x.tf.json", r#"{"module":{"a":{}}}"#).is_empty());
 }
 
-/// Syntax before a module call that must still be found.
+/// The scanner finds a module call after each of these texts.
 #[rstest]
 #[case::comments("# module \"x\" {\n// }\n/* { \" */ a = 1 /* \n */ # \"\n")]
 #[case::comment_in_a_header("a /* { */ \"b\" /* c */ {\n}\n")]
@@ -135,7 +135,7 @@ fn module_call_is_found_after_other_syntax(#[case] before: impl AsRef<str>) {
     assert_eq!(facts.calls, BTreeMap::from([("./m".to_owned(), call)]));
 }
 
-/// Facts before the unclear part are kept.
+/// The scanner keeps the facts before a syntax error.
 #[rstest]
 #[case::open_bracket("resource \"a\" \"b\" {\n  x = [\n}\n", 5)]
 #[case::open_block("a {\n", 4)]
@@ -177,7 +177,7 @@ fn byte_order_mark_and_crlf_are_accepted() {
     assert!(read("x.tf", &[0xff, 0xfe]).unclear.is_some());
 }
 
-/// Reads 4 MiB of each shape. A non-linear implementation would not finish.
+/// Reads hostile files of 4 MiB each. A quadratic implementation would not finish in time.
 #[test]
 fn hostile_files_are_read_in_linear_time() {
     const SIZE: usize = 4 << 20;

@@ -8,7 +8,7 @@ use rstest::rstest;
 use std::collections::BTreeSet;
 use std::io::Write as _;
 
-/// A raw entry. The header contains the name unchanged, which `tar::Builder` refuses.
+/// A tar entry whose header contains `name` unchanged, for example `../x`. `tar::Builder` refuses such names.
 struct Raw {
     kind: EntryType,
     name: &'static str,
@@ -116,7 +116,7 @@ fn nothing_is_written_through_a_link() {
 
 #[test]
 fn links_that_escape_in_combination_are_refused() {
-    // `a/b/up` ends at the top, so `a/b/up/../secret` is outside although its text stays inside.
+    // `a/b/up` points to the target folder, so `a/b/up/../secret` is outside of it, although the path looks inside.
     let entries = [
         file("a/b/f"),
         link("a/b/up", "../.."),
@@ -226,7 +226,7 @@ fn parent_folders_count_as_entries() {
     );
 }
 
-/// Ten files share 51 folders each: 16,000 entries, and 81,600 folders.
+/// Each group of ten files has 51 folders, so 16,000 files have 81,600 folders.
 #[test]
 fn files_in_many_deep_folders_are_refused_early() {
     let path = |file: usize| format!("{}/{}x{file}", file / 10, "a/".repeat(50));

@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use rstest::rstest;
 
 #[rstest]
-// Forms of the first API version.
+// On GitHub and Bitbucket, the path after `owner/name` is a folder in the repository.
 #[case(
     "git@github.com:example/terraform-repo/terraform",
     "git@github.com:example/terraform-repo",
@@ -31,7 +31,7 @@ use rstest::rstest;
     "git@gitlab.com:group/sub/name.git",
     ""
 )]
-// Double slash of go-getter.
+// `//` before the folder, as in go-getter URLs.
 #[case(
     "https://gitlab.com/g/n.git//modules/x",
     "https://gitlab.com/g/n.git",

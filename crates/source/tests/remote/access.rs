@@ -7,7 +7,7 @@ use tokio::process::Command;
 
 use crate::support::{HttpServer, Origin, Rules, SshServer};
 
-/// `me:hunter2`
+/// Base64 of `me:hunter2`: `Authorization` that the server requires.
 const ME: &str = "bWU6aHVudGVyMg==";
 
 /// Clones `module` with the credentials of `repository`.

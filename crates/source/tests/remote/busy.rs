@@ -1,4 +1,4 @@
-//! Many modules of one repository, and a sequence of commits.
+//! Number of git calls for many modules of one repository, over several commits.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ const MODULES: usize = 1_000;
 const SHARED: usize = 10;
 const AT_ONCE: usize = 8;
 
-/// A `git` that counts its calls by subcommand, and waits while a file `hold-SUBCOMMAND` exists.
+/// A script `git` that records its calls by subcommand, waits while the file `hold-SUBCOMMAND` exists, and then runs the real git.
 struct CountingGit {
     folder: tempfile::TempDir,
 }
@@ -62,7 +62,7 @@ impl CountingGit {
         TestCache::with(options)
     }
 
-    /// Returns the number of calls of `subcommand` so far; `batch`: calls of `cat-file` that read files.
+    /// Returns the number of calls of `subcommand` so far. `batch` means `cat-file --batch`, which reads files.
     fn calls(&self, subcommand: &str) -> usize {
         let calls = std::fs::read_to_string(self.folder.path().join("calls"));
         let calls = calls.unwrap_or_default();
@@ -82,7 +82,7 @@ impl CountingGit {
     }
 }
 
-/// Calls wait until this is dropped.
+/// Guard: all calls of one git subcommand wait until it is dropped.
 struct Held(PathBuf);
 
 impl Drop for Held {
@@ -95,7 +95,7 @@ fn module(number: usize) -> String {
     format!("modules/{number:04}")
 }
 
-/// Creates a repository with `modules` modules, each of which uses one of `SHARED` others.
+/// Creates a repository with `modules` modules, each of which calls one of `SHARED` local modules.
 fn monorepo(modules: usize) -> Origin {
     let text = |number: usize| {
         let shared = number % SHARED;
@@ -121,10 +121,10 @@ async fn serve(folder: &Path) -> HttpServer {
     HttpServer::plain(folder, Rules::default()).await
 }
 
-/// Wanted revision, replaced by a later commit.
+/// Revision that all requests want. The tests replace it with a later commit.
 type Head = Arc<Mutex<Revision>>;
 
-/// Result for a module.
+/// Context of the module `number`, and the revision that was read.
 #[derive(Debug)]
 struct Answer {
     number: usize,
@@ -181,7 +181,7 @@ fn packed(answers: &[Answer]) -> Vec<usize> {
     packed.map(|answer| answer.number).collect()
 }
 
-/// Cost of a commit: a fetch and a listing, and for each changed module two reads and one pack.
+/// A commit costs one `fetch`, one `ls-tree`, and for each changed module two `cat-file` calls and one packed context.
 #[tokio::test(flavor = "multi_thread")]
 async fn commit_to_a_monorepo_packs_the_modules_that_it_changes() {
     let (origin, git) = (monorepo(MODULES), CountingGit::new());
@@ -193,7 +193,8 @@ async fn commit_to_a_monorepo_packs_the_modules_that_it_changes() {
     assert_eq!(packed(&before).len(), MODULES);
     assert_eq!((git.calls("fetch"), git.calls("ls-tree")), (1, 1));
     let mut batches = git.calls("batch");
-    // Reads of the commit, of configuration and files of each module, and of the shared modules at most once per concurrent reader.
+    // One call reads the commit. Two calls per module read its configuration and its files. Each concurrent reader reads a shared module at
+    // most once.
     assert!(batches <= 1 + 2 * MODULES + AT_ONCE * SHARED, "{batches}");
 
     for (commit, (file, changed)) in [
@@ -223,12 +224,12 @@ async fn commit_to_a_monorepo_packs_the_modules_that_it_changes() {
             (commits, commits)
         );
         let read = git.calls("batch") - batches;
-        // Reads of the commit, and of changed configuration and of files of each module.
+        // One call reads the commit. Two calls per changed module read its configuration and its files.
         assert!(read <= 1 + 2 * changed.len(), "{file}: {read}");
         batches += read;
         before = answers;
     }
-    // A push of the same files packs them again.
+    // `fetch_context`, which the controller calls to push a context, packs the same files again.
     let context = cache.context(&url, &module(1), &none).await.unwrap();
     assert!(context.bytes.is_some() && context.digest == before[1].context.digest);
 }
@@ -263,7 +264,7 @@ async fn superseded_requests_keep_their_queue_position() {
     *head.lock().unwrap() = second.clone();
     requests.extend(recorded(request_all(&cache, &url, &head, 0..1)));
     git.until("fetch", 2).await;
-    // Waits for a permit after that of the fetch.
+    // The cache has one permit, which the fetch holds: this call returns after the fetch.
     cache.resolve(&url, None, &none).await.unwrap();
     drop(pause);
     for request in requests {

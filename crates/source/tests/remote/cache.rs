@@ -1,4 +1,4 @@
-//! Git cache over time: concurrent calls, killed processes, damaged and worn repositories.
+//! Git cache over time: concurrent calls, killed processes, damaged repositories, and repositories with many pack files.
 
 use std::{fs, path::PathBuf, time::Duration};
 

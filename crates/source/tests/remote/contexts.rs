@@ -128,7 +128,7 @@ async fn unparsable_module_uses_the_whole_repository() {
     assert_ne!(context.digest, next.digest, "every commit counts");
 }
 
-/// A push must not delay other modules: each module is read, included as the whole repository, or refused for its size.
+/// A hostile module must not delay other modules. The cache reads it, includes the whole repository, or refuses it because of its size.
 #[tokio::test]
 async fn hostile_modules_are_read_in_bounded_time() {
     let (cache, none) = (TestCache::new(), Credentials::default());

@@ -1,4 +1,4 @@
-//! `git http-backend` behind TLS.
+//! Repositories over HTTPS, served by `git http-backend`.
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +6,7 @@ use alustan_source::{CacheOptions, Credentials, Error, GitCache, Reference, Repo
 
 use crate::support::{self, HttpServer, Origin, Rules, TestCache, names};
 
-/// `me:p@ss/w:rd`
+/// Base64 of `me:p@ss/w:rd`: `Authorization` that the server requires.
 const ME: &str = "bWU6cEBzcy93OnJk";
 const PASSWORD: &str = "p@ss/w:rd";
 
@@ -109,7 +109,7 @@ async fn repository_ca_is_added_to_the_system_ca() {
         .environment
         .insert("GIT_SSL_CAINFO".to_owned(), usual.into_os_string());
     let cache = TestCache::with(options);
-    // Certificates of a repository do not replace those of the system.
+    // The CA of the repository (`second`) is trusted in addition to the system CA (`first`).
     for server in [&first, &second] {
         let credentials = second.credentials(None);
         cache

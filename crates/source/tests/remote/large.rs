@@ -80,8 +80,8 @@ async fn repository_of_500_mib_is_fetched_once_and_evicted() {
     fetched_once_within_bounds(10).await;
 }
 
-/// Fifty files of `megabytes` MiB each and a module of four bytes: fetched once over ssh, within limits on disk, and removed when another
-/// repository needs the space.
+/// Asserts that a repository with fifty files of `megabytes` MiB each is fetched once over ssh, stays within its size limit on disk, and is
+/// evicted when another repository needs the space.
 async fn fetched_once_within_bounds(megabytes: usize) {
     let (server, origin) = (SshServer::start(), Origin::empty());
     let size = (megabytes as u64) << 20;
@@ -97,7 +97,7 @@ async fn fetched_once_within_bounds(megabytes: usize) {
     let used = bytes_in(cache.root.path());
     assert!((50 * size..52 * size).contains(&used), "{used}");
 
-    // A commit to the module transfers almost nothing.
+    // A fetch of a commit to the module adds less than 1 MiB.
     import(&origin, |pipe| {
         writeln!(
             pipe,
@@ -110,7 +110,7 @@ async fn fetched_once_within_bounds(megabytes: usize) {
     let again = bytes_in(cache.root.path());
     assert!(again < used + (1 << 20), "{used} became {again}");
 
-    // Another repository needs the space.
+    // A fetch of another repository evicts the first one.
     let other = Origin::empty();
     fill(&other, 15, megabytes);
     let small = HttpServer::plain(other.folder.path(), Rules::default()).await;
@@ -142,7 +142,7 @@ async fn repository_larger_than_the_cache_leaves_no_files() {
     assert!(bytes_in(cache.root.path()) < 1 << 20);
 }
 
-/// Commits a module and two files of `megabytes` MiB that differ in one byte. The server stores the second as a difference.
+/// Commits a module and two files of `megabytes` MiB that differ in one byte. The server stores the second file as a delta.
 fn differing(origin: &Origin, megabytes: usize) {
     let bytes = noise(megabytes << 20);
     import(origin, |pipe| {
@@ -176,7 +176,7 @@ async fn memory_of_git_is_bounded_and_large_files_are_fetched() {
         .await;
     assert_eq!(names(&context.unwrap()), ["module/main.tf"]);
 
-    // Needs more memory than most fetches get: it is repeated alone.
+    // This fetch exceeds the memory limit of a small fetch, and is repeated as a large one.
     let origin = Origin::empty();
     differing(&origin, 40);
     let server = HttpServer::plain(origin.folder.path(), Rules::default()).await;

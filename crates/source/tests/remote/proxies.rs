@@ -1,4 +1,4 @@
-//! Proxies of the operator, as used by git.
+//! Git uses the proxies in the environment of the operator.
 
 use std::sync::{
     Arc,
@@ -59,7 +59,7 @@ async fn join(stream: TcpStream, counter: &AtomicUsize) -> std::io::Result<()> {
     let mut server = TcpStream::connect(target.split(' ').next().unwrap()).await?;
     counter.fetch_add(1, Ordering::SeqCst);
     stream.write_all(b"HTTP/1.1 200 Joined\r\n\r\n").await?;
-    // Either side may close the connection.
+    // Ignores an error: either side may close the connection.
     let _ = copy_bidirectional(&mut stream, &mut server).await;
     Ok(())
 }

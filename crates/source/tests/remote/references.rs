@@ -22,7 +22,7 @@ async fn light_and_annotated_tags_resolve_to_their_commit() {
     let first = origin.git(&["-C", "work", "rev-parse", "HEAD"]);
     origin.git(&["-C", "work", "tag", "light"]);
     origin.git(&["-C", "work", "tag", "--annotate", "--message=m", "v1.0"]);
-    // A tag of a tag, and a branch with the name of a tag.
+    // `nested` is an annotated tag of the tag `v1.0`. The push below creates a branch with the name of the tag `light`.
     origin.git(&[
         "-C",
         "work",
@@ -109,7 +109,7 @@ async fn past_commit_is_fetched_from_every_kind_of_host() {
             assert_eq!(revision.commit.as_str(), id.as_str());
             assert_eq!(files(&context), main_tf(text), "old host: {old}");
         }
-        // The head is found afterwards as well.
+        // Earlier fetches by commit id do not affect a fetch of the default branch.
         let (_, context) = cache
             .context_at(&server.url(), &Reference::Default, &none)
             .await
@@ -145,7 +145,7 @@ async fn unreachable_commit_is_fetched_if_the_host_serves_it() {
     );
 }
 
-/// Asserts that a missing commit is reported, with both protocol versions.
+/// Asserts that a missing commit is reported, with both versions of the git protocol.
 async fn misses_a_commit(origin: &Origin, word: &str) {
     let commit = Reference::commit(&"a".repeat(40)).unwrap();
     for old in [false, true] {
@@ -190,7 +190,7 @@ async fn a_rewritten_branch_is_followed() {
     for old in [false, true] {
         let (server, cache) = (serve(&origin, old).await, TestCache::new());
         cache.context(&server.url(), "", &none).await.unwrap();
-        // Another history without a common commit.
+        // Replaces the history of `main` with one that has no commit in common with it.
         origin.git(&["-C", "work", "checkout", "--quiet", "--orphan", "other"]);
         origin.git(&["-C", "work", "rm", "--quiet", "-r", "-f", "."]);
         let text = format!("# rewritten {old}\n");
@@ -251,7 +251,7 @@ async fn deleted_branch_is_reported_with_the_default_branch() {
             "its default branch is main",
         ],
     );
-    // The previous commit is still available.
+    // The commit to which the branch pointed can still be fetched by its id.
     cache
         .context_of(&server.url(), "", &revision, &none)
         .await

@@ -1,4 +1,4 @@
-//! A real sshd.
+//! Repositories over ssh, served by a real sshd.
 
 use alustan_source::{Credentials, Error, SecretBytes};
 

@@ -1,13 +1,14 @@
-//! Submodules of git, if they are requested.
+//! Contexts with git submodules (`ContextSpec::submodules`).
 
 use alustan_source::{Credentials, RepositoryUrl};
 
 use crate::support::{HttpServer, Origin, Rules, TestCache, assert_failure, files, names};
 
-/// `me:hunter2`
+/// Base64 of `me:hunter2`: `Authorization` that the server requires.
 const ME: &str = "bWU6aHVudGVyMg==";
 
-/// Creates `r.git` with `url` as the submodule at `modules`. That is `s.git` with `x/main.tf` and the submodule `deep`, which is `d.git`.
+/// Creates `r.git` with the submodule `modules`, whose URL is `url`. Also creates `s.git` with `x/main.tf` and the submodule `deep`, and
+/// `d.git` for `deep`.
 fn origin(url: &str) -> Origin {
     let origin = Origin::with(&[
         (
@@ -82,7 +83,7 @@ async fn local_modules_in_nested_submodules_are_included() {
         .await
         .unwrap();
     assert_eq!(context.digest, again.digest);
-    // The module may be in a submodule.
+    // The root module may be in a submodule.
     let inside = cache
         .with_submodules(&server.url(), "modules/x", &credentials)
         .await
@@ -204,7 +205,7 @@ async fn more_than_100_submodules_are_refused() {
     let first = origin.commit(&[("main.tf", "")]);
     let push = |to: &str| origin.git(&["-C", "work", "push", "--quiet", "origin", to]);
     push("HEAD:refs/heads/first");
-    // Each submodule is the repository itself.
+    // The 101 submodules all refer to the repository itself.
     let section = |n: u32| format!("[submodule \"{n}\"]\n\tpath = s{n}\n\turl = ../r.git\n");
     let sections: String = (0..=100).map(section).collect();
     std::fs::write(origin.work().join(".gitmodules"), sections).unwrap();

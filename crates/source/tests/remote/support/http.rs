@@ -42,7 +42,7 @@ pub(crate) struct HttpServer {
     address: String,
     /// PEM certificate of the server, if it uses TLS.
     pub(crate) ca: Option<String>,
-    /// Every `Authorization` received.
+    /// `Authorization` headers of all requests so far.
     pub(crate) seen: Arc<Mutex<Vec<String>>>,
     task: tokio::task::JoinHandle<()>,
 }
@@ -86,7 +86,7 @@ impl HttpServer {
         format!("{}/r.git", self.address)
     }
 
-    /// Returns credentials that trust the server, and sign in if a password is given.
+    /// Returns credentials that trust the server, and authenticate if `password` is given.
     pub(crate) fn credentials(&self, password: Option<&str>) -> Credentials {
         let https = password.map(|password| HttpsCredentials {
             username: SecretString::new("me"),
@@ -235,7 +235,7 @@ fn cgi(output: &[u8]) -> Response<Body> {
 }
 
 fn acceptor() -> (TlsAcceptor, String) {
-    // CAs with the same name would be mistaken for each other.
+    // Each CA needs its own name, because TLS clients find a CA by its name.
     static NUMBER: AtomicUsize = AtomicUsize::new(0);
     let name = format!("test {}", NUMBER.fetch_add(1, Ordering::SeqCst));
     let mut parameters = rcgen::CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();

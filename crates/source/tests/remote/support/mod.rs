@@ -182,7 +182,7 @@ impl Origin {
         self.git(&["-C", "work", "rev-parse", "HEAD"])
     }
 
-    /// Runs git beside the repository. Returns its output.
+    /// Runs git in `folder`. Returns its trimmed stdout.
     pub(crate) fn git(&self, arguments: &[&str]) -> String {
         let mut git = Command::new("git");
         git.current_dir(self.folder.path())

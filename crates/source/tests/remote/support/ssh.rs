@@ -42,7 +42,7 @@ impl SshServer {
         );
         std::fs::write(path("config"), text).unwrap();
         if whoami() == "root" {
-            // Folder in which sshd drops its privileges; normally created by the service of the package.
+            // Privilege separation directory of sshd. Usually the service of the package creates it.
             std::fs::create_dir_all("/run/sshd").unwrap();
         }
         let child = Command::new(SSHD)
@@ -73,7 +73,7 @@ impl SshServer {
         }
     }
 
-    /// Returns the URL of a local repository.
+    /// Returns the ssh URL of `repository`, a local path.
     pub(crate) fn url(&self, repository: &Path) -> String {
         format!(
             "ssh://{}@127.0.0.1:{}{}",
@@ -92,12 +92,12 @@ impl SshServer {
         std::fs::read_to_string(self.path("client")).unwrap()
     }
 
-    /// Returns the line of the host as printed by `ssh-keyscan`.
+    /// Returns the `known_hosts` entry of the server, as printed by `ssh-keyscan`.
     pub(crate) fn known_hosts(&self) -> String {
         self.known_hosts_with("host")
     }
 
-    /// Returns the line of the host with the public key from another file.
+    /// Returns a `known_hosts` entry of the server with the public key in the file `KEY.pub`.
     pub(crate) fn known_hosts_with(&self, key: &str) -> String {
         let public = std::fs::read_to_string(self.path(&format!("{key}.pub"))).unwrap();
         format!("[127.0.0.1]:{} {public}", self.port)
@@ -115,13 +115,13 @@ impl SshServer {
         }
     }
 
-    /// Creates another key pair in the folder of the server. Returns the private key.
+    /// Creates a key pair in the files `NAME` and `NAME.pub`, and does not authorize it. Returns the private key.
     pub(crate) fn new_key(&self, name: &str, passphrase: &str) -> String {
         keygen(&self.path(name), passphrase);
         std::fs::read_to_string(self.path(name)).unwrap()
     }
 
-    /// Creates another authorized key pair with `ssh-keygen` and these arguments. Returns the private key.
+    /// Creates a key pair with `ssh-keygen ARGUMENTS`, and authorizes it on the server. Returns the private key.
     pub(crate) fn new_guest(&self, name: &str, arguments: &[&str]) -> String {
         keygen_with(&self.path(name), arguments);
         let public = std::fs::read_to_string(self.path(&format!("{name}.pub"))).unwrap();
