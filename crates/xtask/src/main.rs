@@ -122,7 +122,7 @@ mod tests {
 
     use super::*;
 
-    /// Evidence for the tables of `docs/security.md`.
+    /// Page that names the tests for each threat in the tables of `docs/security.md`.
     const SECURITY_TESTS: &str = "docs/development/security-tests.md";
 
     /// Appends all Rust code below `folder` to `text`, including tests.
@@ -151,11 +151,11 @@ mod tests {
         "state",
     ];
 
-    /// Asserts that the production code below `folder` has no literal reason.
+    /// Asserts that the production code below `folder` contains no string literal as a reason: reasons are variants of `Reason`.
     fn assert_no_literal_reason(folder: &Path) {
         for entry in std::fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
-            // Responses of HTTP servers have other reasons.
+            // Skips `http`: a reason in an HTTP response is not a reason of a condition.
             if path.is_dir() && !path.ends_with("tests") && !path.ends_with("http") {
                 assert_no_literal_reason(&path);
             } else if path.extension().is_some_and(|it| it == "rs") && !path.ends_with("tests.rs") {
@@ -306,8 +306,7 @@ mod tests {
         }
     }
 
-    /// Returns true if a sentence advises to delete an object that may hold state, without a condition, a warning or
-    /// a copy.
+    /// Returns true if `sentence` advises to delete an object that may hold state, and names no condition, no warning and no backup.
     fn is_dangerous_advice(sentence: &str) -> bool {
         const OBJECTS: [&str; 14] = [
             "-state",

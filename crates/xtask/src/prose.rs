@@ -24,12 +24,12 @@ const LIMIT: usize = 1;
 /// Regular expressions of paraphrases, one per line.
 const PATTERNS: &str = include_str!("paraphrases.txt");
 
-/// Folders and files that are read.
+/// Folders and files whose texts are counted.
 const PLACES: [&str; 9] = [
     ".ci", ".github", "Makefile", "crates", "deploy", "docs", "hack", "images", "tests",
 ];
 
-/// Folders that are not read.
+/// Names of folders that are skipped.
 const SKIPPED: [&str; 3] = ["target", "snapshots", "proptest-regressions"];
 
 /// Kind of text. Each kind has its own rate of paraphrases.

@@ -96,7 +96,7 @@ fn kind(field: &Value) -> String {
     }
 }
 
-/// Escapes a text for a table cell.
+/// Formats `text` as a cell of a Markdown table: on one line, with `|` and `<` escaped.
 fn cell(text: &str) -> String {
     let words: Vec<&str> = text.split_whitespace().collect();
     words.join(" ").replace('|', "\\|").replace('<', "&lt;")

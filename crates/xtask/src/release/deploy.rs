@@ -154,7 +154,7 @@ mod tests {
         }
     }
 
-    /// Uses the files of this checkout: fails if a digest moves to another file.
+    /// Uses `deploy/` of this checkout. Fails if an image reference moves to another file.
     #[test]
     fn all_image_references_get_the_digests() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
