@@ -1,4 +1,4 @@
-//! URLs of repositories, and names of references in them.
+//! Repository URLs and reference names: none becomes an option of git, and a parsed URL survives a round trip through text.
 #![no_main]
 
 use alustan_source::{Reference, RepositoryUrl};

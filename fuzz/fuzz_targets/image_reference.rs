@@ -1,4 +1,4 @@
-//! Names and references of images.
+//! Names and references of images: a parsed value survives a round trip through text.
 #![no_main]
 
 use alustan_registry::{ImageName, ImageRef};

@@ -1,4 +1,4 @@
-//! Plans in the JSON format of the engine.
+//! Plans in the JSON format of the engine: each accepted plan has a digest.
 #![no_main]
 
 use alustan_runner::changes::summary;

@@ -1,4 +1,4 @@
-//! Run reports with any content: module code has the token of the runner.
+//! Run reports with any content, because module code can forge them with the token of the runner.
 #![no_main]
 
 use std::sync::LazyLock;
