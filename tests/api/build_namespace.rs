@@ -1,5 +1,4 @@
-//! Builds in a separate build namespace: Secrets of builds, their owners, and their deletion. The tests play the Job
-//! controller.
+//! Builds in a separate build namespace: Secrets of builds, their owners, and their deletion. The tests simulate the Job controller.
 
 use std::collections::BTreeMap;
 use std::process::{Child, Command};
@@ -29,7 +28,7 @@ struct Operator {
 }
 
 impl Operator {
-    /// Starts a separate server with a build namespace.
+    /// Starts an API server, and an operator with a build namespace.
     async fn new() -> Self {
         let server = Server::of_its_own().await;
         let builds: Namespace =
@@ -59,7 +58,7 @@ impl Operator {
             .args(["--listen", "127.0.0.1:0"])
             .args(["--build-namespace", BUILDS])
             .args(["--log-level", "info,alustan_controller=debug"])
-            // All operators of the test have the same identity, and thus continue with the same Lease.
+            // A restarted operator has the same Lease holder identity, so it does not wait for the Lease to expire.
             .args(["--pod-name", "operator"])
             .arg("--cache-dir")
             .arg(self.server.folder().join("cache"))
@@ -69,7 +68,7 @@ impl Operator {
         self.leash = Some(leashed(&mut operator, &log));
     }
 
-    /// Stops the operator and waits for its end.
+    /// Kills the operator and waits until its process has ended.
     fn stop(&mut self) {
         if let Some(mut leash) = self.leash.take() {
             drop(leash.stdin.take());
@@ -77,7 +76,7 @@ impl Operator {
         }
     }
 
-    /// Creates a tenant with a registry Secret for `user`, and a resource `web`.
+    /// Creates a tenant namespace with a registry Secret for `user` and a resource `web`.
     async fn tenant(&self, user: &str) -> Space {
         let space = Space::of(&self.server, json!({})).await;
         let login =
@@ -116,7 +115,7 @@ impl Operator {
         Api::namespaced(self.server.client().await, BUILDS)
     }
 
-    /// Waits for the build of a tenant and the Secret of the build.
+    /// Waits for the build Job of a tenant and for the Secret of the build. Returns both.
     async fn build(&self, tenant: &Space) -> (Job, Secret) {
         let list =
             ListParams::default().labels(&format!("{}={}", labels::NAMESPACE, tenant.namespace));
@@ -130,7 +129,7 @@ impl Operator {
         .await
     }
 
-    /// Waits until `object` is gone, also if another object has its name.
+    /// Waits until `object` is deleted. A new object with the same name does not count.
     async fn gone<K>(&self, object: &K)
     where
         K: kube::Resource<DynamicType = (), Scope = kube::core::NamespaceResourceScope>,
@@ -148,7 +147,7 @@ impl Operator {
         .await;
     }
 
-    /// Completes the build.
+    /// Sets the build Job to complete, like the Job controller.
     async fn ends(&self, job: &Job) {
         let now = Timestamp::now().to_string();
         let condition = |kind: &str| {
@@ -255,7 +254,7 @@ async fn build_elsewhere_gets_a_secret_that_is_deleted_in_every_case() {
     operator.gone(&job).await;
 }
 
-/// Labels that a tenant can set in its namespace are not trusted.
+/// The operator does not trust labels of objects in tenant namespaces.
 #[tokio::test]
 async fn labels_in_a_tenant_namespace_create_and_delete_nothing() {
     let operator = Operator::new().await;
@@ -265,7 +264,7 @@ async fn labels_in_a_tenant_namespace_create_and_delete_nothing() {
     );
     let (job, lent) = operator.build(&tenant).await;
     let labels: BTreeMap<_, _> = lent.labels().clone();
-    // A copy of the build in another tenant's namespace, under the same name.
+    // Creates a copy of the build Job in the namespace of another tenant, with the same name and labels.
     let mut forged = job.clone();
     forged.metadata =
         serde_json::from_value(json!({"name": job.name_any(), "labels": labels})).unwrap();

@@ -1,6 +1,5 @@
-//! Requests to the API server for one apply of a new resource, from its creation to Ready, with the runner image in
-//! the registry. The tests play the Job controller, the kubelet and the runner. For the requests of the runner see
-//! `crates/runner/tests/run/calls.rs`.
+//! Requests to the API server for one apply of a new resource, from its creation to Ready, with the runner image in the registry. The tests
+//! simulate the Job controller, the kubelet and the runner. For the requests of the runner see `crates/runner/tests/run/calls.rs`.
 
 use std::process::{Child, Command};
 use std::sync::Arc;
@@ -19,11 +18,11 @@ use crate::outside::Outside;
 use crate::server::{OPERATOR, Server, built, free_ports, leashed, until};
 use crate::space::{Space, resource, with};
 
-/// Requests of the first apply, after the read of the namespace, which is shared by all its resources.
+/// Requests of the first apply, without `get namespaces`, which the operator sends once per namespace.
 const FIRST: &[&str] = &[
     "patch terraforms web",
     "create secrets web-run",
-    // Pending, with the requested objects.
+    // State `Pending`, before the objects of the run are created.
     "patch terraforms/status web",
     "create persistentvolumeclaims web-cache",
     "patch poddisruptionbudgets web-runner",
@@ -31,22 +30,22 @@ const FIRST: &[&str] = &[
     "patch roles web-runner",
     "patch secrets web-state",
     "patch serviceaccounts web-runner",
-    // The run starts.
+    // Start of the run.
     "patch secrets web-run",
     "create secrets web-report",
     "patch namespaces",
     "patch secrets web-pin",
     "create jobs web-apply-1",
-    // Planning.
+    // State `Planning`.
     "patch terraforms/status web",
     "create events",
-    // Applying.
+    // State `Applying`.
     "patch terraforms/status web",
-    // The run has reported.
+    // The operator publishes the outputs and records the report.
     "patch secrets web-outputs",
     "patch secrets web-run",
     "patch secrets web-report",
-    // Success.
+    // State `Success`.
     "patch terraforms/status web",
     "create events",
 ];
@@ -59,7 +58,7 @@ const NEXT: &[&str] = &[
     "get secrets web-state-slot-0",
     "get secrets web-state-slot-1",
     "get serviceaccounts web-runner",
-    // The slots are new.
+    // The first run stores its state in `web-state`. This run adds two state slots, which the Role must list.
     "patch roles web-runner",
     "patch secrets web-state-slot-0",
     "patch secrets web-state-slot-1",
@@ -77,14 +76,14 @@ const NEXT: &[&str] = &[
     "create events",
 ];
 
-/// Update of the status.
+/// Request that updates the status of the resource.
 const STATUS: &str = "patch terraforms/status web";
 
 /// Request for the Secret that the runs use as environment.
 const READ: &str = "get secrets credentials";
 
-/// Maximum number of [`READ`] requests of the first apply: one of the first reconcile, one of the start of the run, and one after every ten
-/// seconds of the run. About ten reconciles need the Secret.
+/// Maximum number of [`READ`] requests of the first apply: one by the first reconcile, one at the start of the run, and one per ten seconds
+/// of the run. About ten reconciles need the Secret, and share a read for ten seconds.
 const READS: usize = 5;
 
 struct Operator {
@@ -188,7 +187,7 @@ fn described(call: &Value) -> String {
     }
 }
 
-/// Plays the cluster in run `number` of the resource `web`.
+/// Simulates the Job controller, the kubelet and the runner in run `number` of the resource `web`.
 struct Run<'a> {
     operator: &'a Operator,
     space: &'a Space,
@@ -200,7 +199,7 @@ impl Run<'_> {
         names::run_job("web", RunKind::Apply, self.number)
     }
 
-    /// Carries out the run, from its Job to the end of its pod.
+    /// Simulates the whole run, from its Job to the end of its pod.
     async fn carry_out(&self) {
         let jobs = self.space.api::<Job>();
         let job = self.job();
@@ -240,7 +239,7 @@ impl Run<'_> {
         .await;
     }
 
-    /// Creates the pod as the Job controller.
+    /// Creates the pod, like the Job controller.
     async fn create_pod(&self, job: &Job) {
         let pod = json!({
             "metadata": {"name": self.job()},
@@ -262,7 +261,7 @@ impl Run<'_> {
         pods.create(&PostParams::default(), &pod).await.unwrap();
     }
 
-    /// Completes the Job as the Job controller.
+    /// Sets the Job to complete, like the Job controller.
     async fn finishes(&self, job: &Job) {
         let now = Timestamp::now();
         let condition = |kind: &str| {
@@ -283,7 +282,7 @@ impl Run<'_> {
         self.operator.reconciles_after(finished).await;
     }
 
-    /// Sets the phase of the pod as the kubelet.
+    /// Sets the phase of the pod, like the kubelet.
     async fn pod_is(&self, phase: &str) {
         let edit = PatchParams::default();
         let status = Patch::Merge(json!({"status": {"phase": phase}}));
@@ -293,7 +292,7 @@ impl Run<'_> {
             .unwrap();
     }
 
-    /// Changes the run report as the runner.
+    /// Changes the run report, like the runner.
     async fn change(&self, change: impl Fn(&mut RunProgress), more: Value) {
         let api = self.space.api::<Secret>();
         let name = names::report("web");

@@ -1,4 +1,4 @@
-//! `kubectl alustan` as users run it. No operator runs: the tests write its objects.
+//! `kubectl alustan` as users run it. No operator runs: the tests write the objects that the operator would write.
 
 mod logs;
 mod restore;
@@ -17,13 +17,13 @@ use serde_json::{Value, json};
 use crate::server::built;
 use crate::space::{Space, resource, with};
 
-/// Path of the program.
+/// Returns the path of `kubectl-alustan`.
 fn program() -> &'static PathBuf {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     PROGRAM.get_or_init(|| built("kubectl-alustan").unwrap())
 }
 
-/// Result of a command.
+/// Exit code, stdout and stderr of a command.
 #[derive(Debug)]
 pub(crate) struct Told {
     code: i32,
@@ -40,14 +40,14 @@ impl Told {
         }
     }
 
-    /// Returns the output of a successful command.
+    /// Asserts exit code 0. Returns stdout.
     #[track_caller]
     pub(crate) fn done(self) -> String {
         assert_eq!(self.code, 0, "{self:?}");
         self.out
     }
 
-    /// Returns the error of a failed command.
+    /// Asserts exit code 1. Returns stderr.
     #[track_caller]
     pub(crate) fn refused(self) -> String {
         assert_eq!(self.code, 1, "{self:?}");
@@ -55,7 +55,7 @@ impl Told {
     }
 }
 
-/// Builds a command from words, in the namespace of `space`.
+/// Builds the command `kubectl-alustan WORDS` for the namespace of `space`.
 fn command(space: &Space, words: &str) -> Command {
     let mut command = Command::new(program());
     command
@@ -96,7 +96,7 @@ async fn get(space: &Space, name: &str) -> Terraform {
     space.api::<Terraform>().get(name).await.unwrap()
 }
 
-/// Returns a status with this state, and with status and reason of `Ready`.
+/// Returns a status with the state `state`, and a condition `Ready` with the status `ready` and the reason `reason`.
 fn status(state: &str, ready: &str, reason: &str) -> Value {
     let stalled = if state == "Stalled" { "True" } else { "False" };
     let message = format!("{reason} it is");
@@ -126,7 +126,7 @@ async fn create_secret(space: &Space, name: &str, data: Value) {
     api.create(&PostParams::default(), &secret).await.unwrap();
 }
 
-/// Creates the default ServiceAccount of pods; no controller creates it here.
+/// Creates the ServiceAccount `default`, which pods require. These tests have no controller that creates it.
 async fn create_account(space: &Space) {
     let account = json!({"metadata": {"name": "default"}});
     let account: ServiceAccount = serde_json::from_value(account).unwrap();

@@ -61,7 +61,7 @@ fn description_names_the_default_of_a_field() {
     assert!(silent.is_empty(), "no word of the default: {silent:#?}");
 }
 
-/// The API server warns about unknown formats.
+/// The API server does not know formats such as `uint32`, and warns about them.
 #[test]
 fn no_field_has_an_unsigned_format() {
     let odd: Vec<_> = all_fields()

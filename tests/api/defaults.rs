@@ -72,7 +72,7 @@ async fn variables_of_any_type_are_kept() {
     assert_eq!(serde_json::to_value(tf.spec.variables).unwrap(), variables);
 }
 
-/// Templates render `null` for a missing value.
+/// Helm templates may render `null` for a missing value.
 #[tokio::test]
 async fn null_equals_an_absent_field() {
     let space = Space::new().await;

@@ -24,23 +24,23 @@ const MANY: usize = 24;
 /// Namespace of the operator and its Lease.
 const SYSTEM: &str = "alustan-system";
 const LEASE: &str = "alustan";
-/// Secret of the senders of pushes.
+/// Token that webhooks send in `x-gitlab-token`.
 const SECRET: &str = "a secret";
 
-/// A replica: a process with a separate account, so that the audit log distinguishes the replicas.
+/// A replica: a process of the operator with its own ServiceAccount, by which the audit log distinguishes the replicas.
 struct Replica {
     name: &'static str,
     port: u16,
     leash: Child,
 }
 
-/// Objects shared by the replicas of a test.
+/// API server of the two replicas of a test.
 struct Pair {
     server: Arc<Server>,
 }
 
 impl Pair {
-    /// Starts a separate server, and grants the rights of the operator to two accounts.
+    /// Starts an API server, and grants the rights of the operator to the `ServiceAccount`s `a` and `b`.
     async fn new() -> Self {
         let server = Server::of_its_own().await;
         for name in ["a", "b"] {
@@ -62,7 +62,7 @@ impl Pair {
         Space::of(&self.server, json!({})).await
     }
 
-    /// Starts a replica; `signal` ends it later.
+    /// Starts the replica `name`. [`Replica::end`] sends `signal` to it.
     fn start(&self, name: &'static str, signal: &str, more: &[&str]) -> Replica {
         let program = built("alustan-controller").unwrap();
         let [port] = free_ports();
@@ -95,7 +95,7 @@ impl Pair {
         api.get(LEASE).await.unwrap()
     }
 
-    /// Returns time and content of the calls of `name` that wrote anything except the Lease.
+    /// Returns time, verb and URI of each write request of the replica `name`, except writes of the Lease.
     fn writes(&self, name: &str) -> Vec<(Timestamp, String)> {
         let user = user(name);
         let calls = self.server.audit().into_iter();
@@ -165,13 +165,13 @@ impl Replica {
         .await;
     }
 
-    /// Sends the signal with which the replica was started.
+    /// Sends the signal that was passed to [`Pair::start`].
     fn end(&mut self) {
-        // The leash waits for the end of its input.
+        // `leash.sh` sends the signal when its stdin is closed.
         drop(self.leash.stdin.take());
     }
 
-    /// Waits for the end of the replica.
+    /// Ends the replica and waits until its process has ended, at most 30 s.
     async fn ended(&mut self) {
         self.end();
         let deadline = Instant::now() + Duration::from_secs(30);
@@ -201,7 +201,7 @@ impl Replica {
     }
 }
 
-/// Plays the runner: reports every destroy that has a Job as done.
+/// Simulates the runner: writes a report of success for every destroy run that has a Job.
 async fn all_run(space: &Space) {
     let secrets = space.api::<Secret>();
     let jobs = space.api::<Job>();
@@ -240,7 +240,7 @@ async fn ha_standby_replaces_a_killed_leader_without_duplicate_runs() {
     );
 
     let made = made(&space).await;
-    // Deletes all of them in the middle of their reconciles.
+    // Deletes all resources. The leader is killed when it has created a few of the destroy Jobs.
     let api = space.raw();
     for name in &names {
         api.delete(name, &DeleteParams::default()).await.unwrap();
@@ -301,7 +301,7 @@ async fn ha_terminating_leader_releases_its_lease() {
         "{}",
         pair.log(&first)
     );
-    // A replica that returns stands by.
+    // A restarted replica is on standby.
     let third = pair.start("a", "TERM", &[]);
     third.is("on standby; the leader is b").await;
 }
@@ -357,7 +357,7 @@ async fn ha_push_to_any_replica_reaches_the_leader() {
     let second = pair.start("b", "TERM", &[]);
     second.is("on standby; the leader is a").await;
     let repository = "https://127.0.0.1:1/team/infra";
-    // The leader knows that the resource follows the repository after the first reconcile.
+    // The first reconcile of the resource registers its repository for pushes.
     until("the leader to know who follows", async || {
         let (code, told) = first.send_push(repository).await;
         let known = (code, &told["resources"]) == (202, &json!(1));

@@ -6,7 +6,7 @@ use serde_json::json;
 use crate::server::{Server, until};
 use crate::space::{Space, resource};
 
-/// Explains a field. The server publishes the schema shortly after it serves the CRD.
+/// Returns the output of `kubectl explain`. Retries, because the API server publishes the schema shortly after it serves the CRD.
 async fn explain(server: &Server, field: &str) -> String {
     until(field, async || server.kubectl(&["explain", field])).await
 }

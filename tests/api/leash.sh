@@ -1,6 +1,6 @@
-# Runs a program for as long as standard input stays open: leash.sh PROGRAM [ARGUMENT…].
-# When the test that holds the other end is over, in whatever way, the program is ended, too, and
-# FOLDER, where it is set, is removed with all that it kept there.
+# Runs PROGRAM until standard input is closed: leash.sh PROGRAM [ARGUMENT…]. The test holds the other
+# end of the pipe, so PROGRAM ends with the test program, also if that crashes. SIGNAL is the signal
+# that ends PROGRAM (default: KILL). Then the folder FOLDER is removed, if it is set.
 "$@" </dev/null &
 program=$!
 read -r _

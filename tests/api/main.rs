@@ -1,5 +1,4 @@
-//! The API on a real etcd and kube-apiserver, for users and the operator: schema, rules, ownership, rights. Also the
-//! operator's program for behaviour that needs no node.
+//! Tests on a real etcd and kube-apiserver: CRD schema and rules, field ownership, RBAC, and behaviour of the operator that needs no node.
 
 #![expect(
     clippy::expect_used,

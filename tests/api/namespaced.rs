@@ -1,5 +1,5 @@
-//! An operator of two namespaces, with Roles in them and without cluster-wide rights. Allow-lists restrict the
-//! resources. The tests share one server.
+//! An operator that watches two namespaces, with a Role in each and without cluster-wide rights. Allow-lists restrict the resources. The
+//! tests share one server.
 
 use std::collections::BTreeSet;
 use std::process::{Child, Command};
@@ -72,7 +72,7 @@ impl Installed {
         self.server.kubectl(&apply).unwrap();
     }
 
-    /// Creates the Role and its binding in a watched namespace.
+    /// Creates the Role of the operator and its RoleBinding in a watched namespace.
     fn admit(&self, namespace: &str) {
         let rights = ["kustomize", "deploy/kustomize/watched"];
         self.apply(namespace, &self.server.kubectl(&rights).unwrap());
@@ -82,7 +82,7 @@ impl Installed {
         format!("system:serviceaccount:{}:alustan-controller", self.system)
     }
 
-    /// Returns the operator of these namespaces.
+    /// Returns the command that starts an operator for `namespaces`.
     fn operator(&self, namespaces: &[&str]) -> Command {
         let mut operator = operator(&self.server).unwrap();
         operator
@@ -141,8 +141,7 @@ impl Narrow {
         }
     }
 
-    /// Checks that the operator calls nothing outside of its namespaces, and nothing in them that its Roles do not
-    /// allow.
+    /// Asserts that each request of the operator is in a watched namespace or its own, and allowed by its Roles.
     fn keeps_to_its_namespaces(&self) {
         let watched = self.spaces.iter().map(|space| space.namespace.as_str());
         let mut places: BTreeSet<&str> = watched.collect();
@@ -209,7 +208,7 @@ async fn namespaced_operator_needs_only_roles_in_its_namespaces() {
     narrow.keeps_to_its_namespaces();
 }
 
-/// Deletes an applied resource and plays its destroy run. Checks that its namespace has no label.
+/// Deletes the resource `applied` and simulates its destroy run. Asserts that the namespace has no label `alustan.io/holds-state`.
 async fn destroys(space: &Space) {
     let raw = space.raw();
     raw.delete("applied", &DeleteParams::default())
@@ -221,7 +220,7 @@ async fn destroys(space: &Space) {
             return Ok(());
         }
         if jobs.get_opt("applied-destroy-2").await.unwrap().is_some() {
-            // If the record is gone, the operator has read the report.
+            // `reports` fails if the operator has already read the report and deleted its Secret.
             let _known_already = reports(&secrets, "applied", 2).await;
         }
         Err("it is there".to_owned())
@@ -316,7 +315,7 @@ async fn operator_waits_for_all_watches_and_survives_a_lost_one() {
     server.kubectl(&binding).unwrap();
     one.apply(&resource("next")).await.unwrap();
     reason(one, "next", "RepositoryUnreachable").await;
-    // The leash follows its input.
+    // `leash.sh` ends the operator when its stdin is closed.
     drop(leash.stdin.take());
     leash.wait().unwrap();
 }

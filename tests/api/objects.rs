@@ -98,7 +98,7 @@ pub(crate) fn run_inputs(name: &str) -> RunInputs {
     }
 }
 
-/// Returns the Jobs of every kind of run, and of builds from our base image and from a foreign one.
+/// Returns the Jobs of every kind of run, and of builds based on the operator's base image and on another one.
 fn jobs(tf: &Terraform) -> Vec<Job> {
     let name = tf.name_any();
     let kinds = [
@@ -235,7 +235,7 @@ where
     assert_eq!(versions[0], versions[1], "{what}: applied again");
 }
 
-/// Creates an object that the operator creates once. Only an apply is validated strictly, so it is tried first.
+/// Creates `object` as the operator. Applies it as a dry run first, because only an apply is validated strictly.
 async fn create<K>(space: &Space, object: &K) -> K
 where
     K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
@@ -258,7 +258,7 @@ where
     created.unwrap_or_else(|error| panic!("{what}: {error}"))
 }
 
-/// Acts as the operator's account, so its role must include all rights of the runner's role.
+/// The test uses the operator's ServiceAccount, which may create the Role of a runner only if it has all rights of that Role.
 #[tokio::test]
 async fn operator_may_create_all_its_objects() {
     let space = Space::new().await;

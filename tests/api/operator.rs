@@ -1,5 +1,5 @@
-//! The operator's program with the rights of its account, for behaviour that needs no node. All tests share one
-//! server and one operator. An unreadable resource exists from the start.
+//! Behaviour of the operator that needs no node, with the rights of its ServiceAccount. All tests share one API server and one operator.
+//! Resources that the operator cannot parse exist from the start.
 
 mod bad_input;
 mod outputs;
@@ -28,7 +28,7 @@ use crate::samples;
 use crate::server::{DEADLINE, OPERATOR, Server, leashed, operator, until};
 use crate::space::{Space, resource, with};
 
-/// Unreadable resources. Two of them are deleted: `UNKNOWN` without a run record, `PINNED` with run record and pin.
+/// Resources that the operator cannot parse. Two of them are deleted: `UNKNOWN` without a run record, `PINNED` with run record and pin.
 const UNREADABLE: &str = "unreadable";
 const UNKNOWN: &str = "unknown";
 const PINNED: &str = "pinned";
@@ -39,7 +39,7 @@ struct Operator {
 }
 
 impl Operator {
-    /// Returns the shared operator. It has a separate server, so that it does not act in other tests.
+    /// Returns the shared operator. It has its own API server, so that it does not reconcile resources of other tests.
     async fn shared() -> &'static Self {
         static SHARED: OnceCell<Result<Operator, String>> = OnceCell::const_new();
         match SHARED.get_or_init(Self::start).await {
@@ -92,7 +92,7 @@ impl Operator {
             let object = &call["objectRef"];
             let own = object["namespace"] == "alustan-system" && object["name"] == "alustan";
             let other_lease = object["resource"] == "leases" && !own;
-            // The name in a create is in its body.
+            // The audit log has no name for a create request, because the name is in the body.
             assert!(!other_lease || call["verb"] == "create", "{what}");
         }
     }
@@ -102,7 +102,7 @@ impl Operator {
     }
 }
 
-/// Writes resources under a looser schema than the one served afterwards.
+/// Creates the unreadable resources. Installs a CRD with a looser schema first, and the real CRD afterwards.
 async fn write_unreadable(server: &Server) {
     let strict = Terraform::crd();
     let mut loose = strict.clone();
@@ -320,7 +320,7 @@ async fn status_fields_left_by_metacontroller_are_removed() {
     operator.keeps_to_its_role();
 }
 
-/// 200 resources are idle; one more cannot be read.
+/// 200 resources are idle, and the operator cannot parse one more.
 #[tokio::test]
 async fn idle_resources_cause_no_write_beside_an_unreadable_one() {
     const MANY: usize = 200;
@@ -345,7 +345,7 @@ async fn idle_resources_cause_no_write_beside_an_unreadable_one() {
     settle(operator, &space.namespace).await;
 
     let before = operator.writes(&space.namespace).len();
-    // Several intervals of the repository.
+    // Six polling intervals (`gitRepo.interval: 1s`).
     tokio::time::sleep(Duration::from_secs(6)).await;
     let writes = operator.writes(&space.namespace);
     let more = writes.len() - before;
@@ -368,7 +368,7 @@ async fn idle_resources_cause_no_write_beside_an_unreadable_one() {
     })
     .await;
 
-    // A resource that became unreadable can still be fixed.
+    // The operator reconciles the unreadable resource once it is fixed.
     let mended = json!({"spec": {
         "gitRepo": {"url": "https://127.0.0.1:1/a/b"}, "retry": {"limit": 2},
         "containerRegistry": {"imageName": "127.0.0.1:1/a/b"},
@@ -391,13 +391,14 @@ async fn idle_resources_cause_no_write_beside_an_unreadable_one() {
     operator.keeps_to_its_role();
 }
 
-/// Returns the API of the resources in the default namespace, without parsing.
+/// Returns an untyped API of the resources in the namespace `default`, for resources that cannot be parsed.
 fn unread(client: kube::Client) -> Api<DynamicObject> {
     let kind = ApiResource::erase::<Terraform>(&());
     Api::namespaced_with(client, "default", &kind)
 }
 
-/// Waits until the operator removes its finalizer. The garbage collector's finalizer stays: this server has none.
+/// Waits until the operator removes its finalizer. The finalizer of foreground deletion stays, because this server has no garbage
+/// collector.
 async fn until_released(api: &Api<DynamicObject>, name: &str) {
     until("the operator to let go", async || {
         let left = api.get_opt(name).await.unwrap();
@@ -514,7 +515,7 @@ async fn namespace_label_is_removed_with_the_last_pin() {
     operator.keeps_to_its_role();
 }
 
-/// Waits until the operator writes nothing more.
+/// Waits until the operator has written nothing in `namespace` for two seconds.
 async fn settle(operator: &Operator, namespace: &str) {
     let since = Instant::now();
     let mut before = usize::MAX;
@@ -529,7 +530,8 @@ async fn settle(operator: &Operator, namespace: &str) {
     }
 }
 
-/// Requires a flag. Without it see `inputs_are_awaited_keep_their_types_and_start_one_run`.
+/// The shared operator has `--allow-cross-namespace-refs`. For an operator without the flag, see
+/// `inputs_are_awaited_keep_their_types_and_start_one_run`.
 #[tokio::test]
 async fn cross_namespace_dependencies_are_read_and_watched() {
     let operator = Operator::shared().await;

@@ -15,7 +15,7 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpListener;
 use tokio::process::Command;
 
-/// Git server and registry. Every repository has the same content. `base` has every tag, each with a different image.
+/// Git server and registry. Every git repository has the same content. In the registry, `base` has every tag, each with a different image.
 /// `present` and all repositories below it have every tag until [`Outside::forget_images`].
 pub(crate) struct Outside {
     /// `host:port`, for plain HTTP.
@@ -33,7 +33,7 @@ struct Served {
 }
 
 impl Outside {
-    /// Starts the servers with an empty module. Files are in `folder`.
+    /// Starts the servers with a module that has one output. The repository is in `folder`.
     pub(crate) async fn start(folder: &Path) -> Self {
         Self::with_files(folder, |repository| {
             let module = "output \"a\" { value = 1 }\n";
@@ -80,7 +80,7 @@ impl Outside {
         commit_all(repository).await
     }
 
-    /// Limits `present` to the images that are pushed to it.
+    /// Removes all tags from `present`, except those of pushed images.
     pub(crate) fn forget_images(&self) {
         self.served.has_images.store(false, Ordering::SeqCst);
     }
@@ -164,7 +164,7 @@ async fn upload_pack(repository: &Path, how: &[&str], asked: &[u8]) -> Vec<u8> {
         .spawn()
         .unwrap();
     let mut stdin = git.stdin.take().unwrap();
-    // The advertisement of references reads no input.
+    // Ignores an error: the advertisement of references reads no input.
     let _ = stdin.write_all(asked).await;
     drop(stdin);
     git.wait_with_output().await.unwrap().stdout

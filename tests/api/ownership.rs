@@ -1,5 +1,5 @@
-//! Write permissions by field manager: spec and status, foreign fields, finalizers, and compare-and-swap of the run
-//! record. The patches are those of the operator's `enact` and `report`.
+//! Write permissions by field manager: spec and status, foreign fields, finalizers, and compare-and-swap of the run record. The tests send
+//! the same patches as the operator (`apply.rs` and `report.rs` of the controller).
 
 use alustan_api::labels::Component;
 use alustan_api::run::{Output, Outputs, RunRecord, key};
@@ -164,7 +164,7 @@ async fn deleted_resource_is_removed_with_its_last_finalizer() {
     let waiting = raw.get("web").await.unwrap().metadata;
     assert!(waiting.deletion_timestamp.is_some());
     finalizers(&space, &uid, &[]).await.unwrap();
-    // The garbage collector removes the foreground finalizer; this server has none.
+    // The finalizer of foreground deletion stays, because this server has no garbage collector.
     let left = raw.get_opt("web").await.unwrap();
     let left = left.and_then(|object| object.metadata.finalizers);
     assert!(
@@ -193,7 +193,7 @@ async fn deleted_resource_is_not_created_again() {
     assert_eq!(status_of(refused.unwrap_err()), 404);
     assert_eq!(raw.get_opt("web").await.unwrap(), None);
 
-    // A new resource of the same name must not be changed.
+    // A patch with the uid of the deleted resource must not change a new resource of the same name.
     let other = space.apply(&resource("web")).await.unwrap();
     let refused = finalizers(&space, &uid, &[FINALIZER]).await.unwrap_err();
     assert_eq!(status_of(refused), 422);

@@ -42,7 +42,7 @@ pub(crate) async fn signing_key(client: &Client) -> Vec<u8> {
     secret.await.data.unwrap()["key"].0.clone()
 }
 
-/// Signs the entries that an operator verifies after it has signed all records.
+/// Signs all entries of `secret` that the operator verifies.
 fn sign(secret: &mut Secret, uid: &str, signing_key: &[u8]) {
     let data = secret.data.get_or_insert_default();
     for entry in SIGNED {
@@ -53,7 +53,7 @@ fn sign(secret: &mut Secret, uid: &str, signing_key: &[u8]) {
     }
 }
 
-/// Creates the run record and the pin of an applied `tf`. `signing_key`: key of a running operator.
+/// Creates run record and pin for `tf`, as after an apply. `signing_key` is the key of a running operator.
 pub(crate) async fn leave_record_and_pin(
     secrets: &Api<Secret>,
     tf: &DynamicObject,
@@ -87,10 +87,10 @@ pub(crate) async fn leave_record_and_pin(
     }
 }
 
-/// Plays the runner: reports the destroy `number` of the resource `name` as done.
+/// Simulates the runner: writes a report of success for the destroy run `number` of the resource `name`.
 ///
 /// # Errors
-/// The report does not exist: the operator has read it.
+/// If the report does not exist, because the operator has already read it and deleted its Secret.
 pub(crate) async fn reports(
     secrets: &Api<Secret>,
     name: &str,
@@ -109,8 +109,8 @@ pub(crate) async fn reports(
 }
 
 impl Space {
-    /// Creates an applied resource `name`. Deletion destroys it. Nothing runs before that, because its repository is
-    /// unreachable. No operator may run yet.
+    /// Creates a resource `name` with run record and pin, as after an apply: its deletion starts a destroy run. No other run starts,
+    /// because its repository is unreachable. Must be called before an operator starts.
     pub(crate) async fn applied(&self, name: &str) {
         let mut made = resource(name);
         made["metadata"]["finalizers"] = json!([FINALIZER]);

@@ -1,4 +1,4 @@
-//! Refusals of the API server: `deploy/kustomize/base/policies.yaml`, and the allow-lists.
+//! Requests that the admission policies refuse: `deploy/kustomize/base/policies.yaml`, and the allow-lists.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ use crate::objects::run_inputs;
 use crate::server::{OPERATOR, until};
 use crate::space::{Space, resource, with, with_spec};
 
-/// Returns the refusal of `call`, once the API server enforces its policies.
+/// Repeats `call` until a policy refuses it. Returns the message of the refusal.
 async fn refusal<T>(call: impl AsyncFn() -> Result<T, kube::Error>) -> String {
     until("a refusal", async || match call().await {
         Err(kube::Error::Api(status)) if status.code == 403 => Ok(status.message),
@@ -230,7 +230,7 @@ async fn right_to_edit_a_resource_does_not_allow_approval() {
     .await;
 }
 
-/// Creates approvers `alice` and `bob` in `space`.
+/// Grants `alice` and `bob` the rights to edit and approve resources in `space`. Returns their clients.
 async fn approvers(space: &Space) -> [Api<Terraform>; 2] {
     let may_edit = json!({
         "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role",
@@ -275,7 +275,7 @@ async fn approver_has_the_name_of_the_user_of_the_request() {
 
     let approved = change(&alice, json!({"plan": "01", "by": "alice"})).await;
     assert_eq!(approved.unwrap().spec.approval.by.as_deref(), Some("alice"));
-    // The name of another approver cannot stay with a changed plan.
+    // `bob` cannot change the approved plan and keep `alice` as the approver.
     for forged in [json!({"plan": "02"}), json!({"plan": null})] {
         refusal(async || change(&bob, forged.clone()).await).await;
     }
@@ -284,7 +284,7 @@ async fn approver_has_the_name_of_the_user_of_the_request() {
     assert_eq!(anonymous.unwrap().spec.approval.by, None);
     refusal(async || change(&bob, json!({"by": "alice"})).await).await;
 
-    // A create with an approver, like a restore.
+    // A create request may name another approver, because a restore from a backup does.
     let new = with(resource("new"), "/approval", Some(json!({"by": "alice"})));
     let apply = PatchParams::apply("bob").dry_run();
     bob.patch("new", &apply, &Patch::Apply(&new)).await.unwrap();
@@ -367,7 +367,7 @@ async fn operator_may_change_approval_only_of_a_deleted_resource() {
     operator.patch("web", &edit, &open).await.unwrap();
 }
 
-/// Applies the policy of the component, its binding for the space's namespace only, and a `ConfigMap` with the lists.
+/// Installs the policy of the component `allow-lists`, a binding for the namespace of `space` only, and a `ConfigMap` with the lists.
 async fn limit(space: &Space, lists: Value) {
     let text = include_str!("../../deploy/kustomize/components/allow-lists/policy.yaml");
     let objects: Vec<Value> = serde_saphyr::from_multiple(text).unwrap();
@@ -388,7 +388,7 @@ async fn limit(space: &Space, lists: Value) {
         .unwrap();
 }
 
-/// Waits until the lists are enforced: until they refuse a resource.
+/// Waits until the API server refuses `tf` because of the lists. Returns the message.
 async fn until_refused(space: &Space, tf: &Value) -> String {
     until("a refusal", async || match space.try_create(tf).await {
         Err(refused) => Ok(refused),
@@ -482,7 +482,7 @@ async fn existing_resource_outside_the_lists_can_be_deleted() {
         }
     })
     .await;
-    // A metadata patch, like those of the operator.
+    // The operator can still change metadata.
     let note = json!({"metadata": {"annotations": {"a": "b"}}});
     let api = space.api::<Terraform>();
     let edit = PatchParams::default();
@@ -543,7 +543,7 @@ impl Module {
 
 #[tokio::test]
 async fn run_may_write_only_the_data_of_its_report_and_state() {
-    // A dot is a character like any other, not one of a regular expression.
+    // The policy must match the dot literally, not as a regular expression.
     const NAME: &str = "web.prod";
     let space = Space::new().await;
     let stored = space.apply(&resource(NAME)).await.unwrap();
@@ -587,8 +587,8 @@ async fn run_may_write_only_the_data_of_its_report_and_state() {
     .await;
     let state = names::state(NAME);
     module.patch(&state, data.clone()).await.unwrap();
-    // Both pods have the same account, like resources that share one. Before the policy is enforced, writes may pass;
-    // they do not affect the rest of the test.
+    // Both pods have the same ServiceAccount, like runs of resources that share one. Writes before the policy is enforced may succeed, and
+    // do not affect the rest of the test.
     let neighbour = Module::of(&space, NAME, "web-prod-apply-1-abcde").await;
     let why = "pod web-prod-apply-1-abcde does not belong to a run of Terraform web.prod";
     neighbour.is_refused(&report, data.clone(), why).await;

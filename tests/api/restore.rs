@@ -1,4 +1,4 @@
-//! Resources restored from a backup, with other uids than their Secrets.
+//! Resources restored from a backup: their uids differ from the uids in the labels of their Secrets.
 
 use std::collections::BTreeMap;
 use std::process::Child;
@@ -21,7 +21,7 @@ use crate::space::{Space, resource};
 /// Uid of the resource in the backup.
 const BEFORE: &str = "7a2d6c1e-0000-4000-8000-000000000000";
 
-/// Returns a server with an operator, shared by these tests.
+/// Returns the API server with an operator that all these tests share.
 async fn server() -> Arc<Server> {
     static SHARED: OnceCell<(Arc<Server>, Child)> = OnceCell::const_new();
     let (server, _leash) = SHARED.get_or_init(start).await;

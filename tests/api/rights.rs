@@ -72,7 +72,7 @@ const NEEDED: [(&str, &str, &[&str]); 15] = [
     ("", "pods/log", &["get"]),
     // Events of the Job controller about a Job without a pod.
     ("events.k8s.io", "events", &["list", "create"]),
-    // Granted to every account.
+    // Kubernetes grants this right to every account.
     (
         "authorization.k8s.io",
         "selfsubjectaccessreviews",
@@ -80,7 +80,7 @@ const NEEDED: [(&str, &str, &[&str]); 15] = [
     ),
 ];
 
-/// Calls that would be valuable to an attacker.
+/// Calls that an attacker with the operator's token could use. The role must not allow them.
 const REFUSED: [(&str, &str, &[&str]); 26] = [
     (
         "alustan.io",
@@ -227,7 +227,7 @@ async fn operator_may_use_only_its_own_lease() {
     }
 }
 
-/// The role grants only rights in the table.
+/// The `ClusterRole` grants only rights in [`NEEDED`].
 #[tokio::test]
 async fn role_grants_only_needed_rights() {
     let server = Server::shared().await;
@@ -302,7 +302,7 @@ async fn operator_cannot_grant_rights_that_it_lacks() {
     }
 }
 
-/// A controller of Kubernetes aggregates the rights for `objectRef` and similar fields.
+/// The aggregation controller of Kubernetes owns the rules of the `ClusterRole` for `objectRef` and similar fields.
 #[tokio::test]
 async fn manifests_apply_again_after_aggregation_of_rights() {
     let server = Server::shared().await;

@@ -519,7 +519,7 @@ async fn builder_fields_match_the_builder_kind() {
     .await;
 }
 
-/// The registry validates the name of an image; the operator reports the error.
+/// The schema accepts any image name. The operator reports an invalid one.
 #[tokio::test]
 async fn image_name_is_any_text() {
     let space = Space::new().await;

@@ -1,4 +1,4 @@
-//! The two resources of the first design, unchanged, and those of `deploy/examples`.
+//! The two sample resources of the original design, unchanged, and those of `deploy/examples`.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

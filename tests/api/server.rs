@@ -1,5 +1,5 @@
-//! A real etcd and kube-apiserver on loopback, without controllers and nodes. A leash (`leash.sh`) ends each process
-//! with the test program, however that ends.
+//! A real etcd and kube-apiserver on loopback, without controllers and nodes. `leash.sh` ends each process when the test program ends or
+//! crashes.
 
 mod certificates;
 
@@ -35,7 +35,7 @@ pub(crate) struct Server {
     folder: PathBuf,
     kubectl: PathBuf,
     kubeconfig: Value,
-    /// Leashes of etcd and kube-apiserver, which end when this value is dropped.
+    /// Processes of `leash.sh` for etcd and kube-apiserver. Both servers end when this value is dropped.
     _leashes: [Child; 2],
 }
 
@@ -54,7 +54,7 @@ impl Server {
     /// # Errors
     /// One line with the missing prerequisite and its remedy.
     pub(crate) async fn start() -> Result<Arc<Self>, String> {
-        // Fails if another test of this process has installed it.
+        // Ignores an error: another test of this process may have installed the provider.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let assets = assets()?;
         let folder = tempfile::Builder::new()
@@ -115,7 +115,7 @@ impl Server {
         let file = self.folder.join("manifests.yaml");
         fs::write(&file, manifests).unwrap();
         let file = file.to_str().unwrap().to_owned();
-        // Another field manager owns the CRD: a different one is refused.
+        // Field manager `tests` owns the CRD. The apply conflicts if the CRD in the manifests differs from the Rust types.
         self.kubectl(&["apply", "--server-side", "--validate=strict", "-f", &file])
             .unwrap();
     }
@@ -231,14 +231,14 @@ pub(crate) fn root() -> PathBuf {
 /// Returns the path of a program of the workspace. Cargo builds it if necessary.
 pub(crate) fn built(program: &str) -> Result<PathBuf, String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    // The features of hack/lib/common.sh.
+    // Same arguments as `CARGO_BUILD` in hack/lib/common.sh: with other features, cargo would compile dependencies again.
     let mut command = Command::new(cargo);
     command
         .args(["build", "--quiet", "--locked", "--workspace", "--examples"])
         .args(["--bin", program])
         .current_dir(root());
-    // Variables that `hack/lib/profile` and cargo set for the test program would rerun build scripts of dependencies,
-    // and replace libraries that another cargo uses.
+    // Removes variables that `hack/lib/profile` and cargo set for the test program. They would rerun build scripts of dependencies, and
+    // replace libraries that another cargo process uses.
     let is_set = |name: &str| {
         let prefixes = ["CARGO_PKG_", "CARGO_MANIFEST_", "RUSTC_BOOTSTRAP"];
         prefixes.iter().any(|prefix| name.starts_with(prefix))
@@ -274,7 +274,7 @@ pub(crate) fn operator(server: &Server) -> Result<Command, String> {
     Ok(operator)
 }
 
-/// Starts a program on a leash, with its output in `log`.
+/// Starts `program` under `leash.sh`, with its output in `log`. The program ends when the returned process is dropped.
 pub(crate) fn leashed(program: &mut Command, log: &Path) -> Child {
     let log = fs::File::create(log).unwrap();
     let mut leash = Command::new("sh");
@@ -288,7 +288,7 @@ pub(crate) fn leashed(program: &mut Command, log: &Path) -> Child {
     for (name, value) in program.get_envs() {
         leash.env(name, value.unwrap_or_default());
     }
-    // Signals of the terminal reach only the test program; the leash follows it.
+    // Signals of the terminal reach only the test program. `leash.sh` then ends `program`.
     std::os::unix::process::CommandExt::process_group(&mut leash, 0);
     leash.spawn().unwrap()
 }
@@ -307,7 +307,8 @@ fn assets() -> Result<PathBuf, String> {
     Ok(folder)
 }
 
-/// Returns unused ports, each once. They are below the ephemeral ports: no connection takes one before its server listens.
+/// Returns unused ports, each port only once per process. They are below the ephemeral ports, so that no outgoing connection uses one
+/// before its server listens.
 pub(crate) fn free_ports<const N: usize>() -> [u16; N] {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     const PORTS: Range<u16> = 10_000..30_000;

@@ -70,7 +70,7 @@ async fn changed_record_is_refused_and_a_new_key_signs_existing_ones() {
     merge(&secrets, &record, json!({key::HISTORY: history.clone()})).await;
     wait(&space, false).await;
 
-    // Earlier operators signed nothing, and their history has another key.
+    // Earlier versions signed nothing, and stored the history under another key of the Secret.
     stop(leash);
     let unsigned = json!({
         key::HISTORY: null, key::signature(key::HISTORY): null, key::signature(key::RECORD): null,
@@ -106,7 +106,7 @@ async fn changed_record_is_refused_and_a_new_key_signs_existing_ones() {
     .await;
     wait(&space, false).await;
 
-    // After that, unsigned entries are not trusted.
+    // Once all records are signed (`all-signed`), the operator refuses unsigned entries.
     merge(&secrets, &record, unsigned).await;
     wait(&space, true).await;
     stop(leash);

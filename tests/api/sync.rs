@@ -1,5 +1,4 @@
-//! The operator with `--driver=metacontroller` and a stand-in for metacontroller: HTTP exchanges, and the resulting
-//! resource.
+//! The operator with `--driver=metacontroller` and a fake metacontroller: HTTP exchanges, and the resulting resource.
 
 mod program;
 
@@ -27,7 +26,7 @@ struct Operator {
 }
 
 impl Operator {
-    /// Returns the shared operator, on a separate server, so that no other operator acts there.
+    /// Returns the shared operator. It has its own API server, so that no other operator reconciles its resources.
     async fn shared() -> &'static Self {
         static SHARED: OnceCell<Result<Operator, String>> = OnceCell::const_new();
         match SHARED.get_or_init(Self::start).await {
@@ -65,7 +64,7 @@ impl Operator {
         StandIn::start(client, &space.namespace, &self.url, TOKEN, hooks)
     }
 
-    /// Counts the operator's writes to resources of `namespace`, or to a subresource of them.
+    /// Returns how often the operator has patched resources of `namespace`, or their subresource `subresource`.
     fn wrote(&self, namespace: &str, subresource: Option<&str>) -> usize {
         let calls = self.server.audit().into_iter();
         let writes = calls.filter(|call| {
@@ -80,7 +79,7 @@ impl Operator {
     }
 }
 
-/// Returns a resource with an invalid URL: it stalls, and runs nothing.
+/// Returns a resource with an invalid URL: it becomes `Stalled` and starts no run.
 fn stalled(name: &str) -> Value {
     with(resource(name), "/gitRepo/url", Some(json!("ftp://a/b")))
 }
@@ -163,7 +162,7 @@ async fn idle_resource_gets_not_modified_and_causes_no_write() {
     space.apply(&stalled("web")).await.unwrap();
     let api = space.api::<Terraform>();
     wait(&api, "web", "a status", is_stalled).await;
-    // A changed label triggers a call of the hook at once.
+    // Each changed label triggers a call of the hook. Waits for the response that marks an idle resource.
     for turn in 0..100 {
         let turn = turn.to_string();
         let touched = json!({"metadata": {"labels": {"turn": turn}}});
@@ -179,7 +178,7 @@ async fn idle_resource_gets_not_modified_and_causes_no_write() {
             call.cloned().ok_or_else(|| format!("{:?}", calls.last()))
         })
         .await;
-        // A resource in progress may also receive the same response twice.
+        // A resource in progress may also get a 304, but with a shorter `resyncAfterSeconds`.
         if (known.status, &known.answer["resyncAfterSeconds"]) == (304, &json!(30)) {
             break;
         }

@@ -1,4 +1,4 @@
-//! Tenants share one operator: load or refusals of one tenant do not delay another.
+//! Tenants share one operator: load and refused objects of one tenant do not delay another.
 
 use std::process::{Child, Command};
 use std::sync::Arc;
@@ -24,7 +24,7 @@ struct Operator {
 }
 
 impl Operator {
-    /// Starts a separate server without an operator.
+    /// Starts an API server. [`Operator::start`] starts the operator.
     async fn none() -> Self {
         let server = Server::of_its_own().await;
         Self {
@@ -94,7 +94,7 @@ async fn job(space: &Space, name: &str) -> Job {
     .await
 }
 
-/// Plays the quota controller: reports the limit, and a usage of zero.
+/// Creates a `ResourceQuota` for Jobs. Simulates the quota controller: sets the limit and a usage of zero in the status.
 async fn quota(space: &Space, jobs: &str) {
     let quota = json!({
         "apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "small"},
@@ -161,7 +161,7 @@ async fn tenancy_refused_pod_is_reported_with_the_original_message() {
     let api = space.api::<Terraform>();
     api.delete("web", &DeleteParams::default()).await.unwrap();
     let made = job(&space, "web-destroy-2").await;
-    // Plays the Job controller.
+    // Simulates the Job controller, whose pod the API server refused.
     let why = "Error creating: pods \"web-destroy-2-x7k2p\" is forbidden: maximum memory usage per Container is \
                64Mi, but limit is 2Gi";
     let now = Timestamp::now().to_string();
@@ -187,7 +187,7 @@ async fn tenancy_refused_pod_is_reported_with_the_original_message() {
     job(&space, "web-destroy-3").await;
 }
 
-/// Objects are named after their resource: `web-2-run` is not an object of `web`.
+/// Names of objects begin with the name of their resource. The deletion of `web` must not delete `web-2-run`.
 #[tokio::test]
 async fn deletion_keeps_a_resource_with_the_same_name_prefix() {
     let mut operator = Operator::none().await;
@@ -247,7 +247,7 @@ async fn tenancy_hundreds_of_runs_delay_another_tenant_by_one_run() {
     .await;
     modest.raw().delete("modest", &now).await.unwrap();
     wait_for_reason(&modest, "modest", "Queued").await;
-    // The runs end one after the other, until a run of the other tenant starts.
+    // The runs of `greedy` end one after the other, until a run of `modest` starts.
     let mut done = Vec::new();
     for _ in 0..3 {
         if !jobs(&modest).await.is_empty() {

@@ -1,5 +1,5 @@
-//! An operator with a new base image takes over resources that were applied with the previous one. The tests play the
-//! Job controller and the runner.
+//! An operator with a new base image takes over resources that were applied with the previous one. The tests simulate the Job controller
+//! and the runner.
 
 use std::collections::BTreeMap;
 use std::process::{Child, Command};
@@ -73,7 +73,7 @@ impl Operator {
         with(tf, "/driftDetection/mode", Some(json!("Report")))
     }
 
-    /// Completes `job`: a build pushes its image, a run reports.
+    /// Pushes the image of a build, or writes the report of a run. Then completes `job`.
     async fn end(&self, space: &Space, job: &Job) {
         let name = &job.labels()[NAME];
         match job.labels().get(IMAGE_TAG) {
@@ -141,7 +141,7 @@ async fn jobs(space: &Space) -> Vec<Job> {
     all.unwrap().items
 }
 
-/// Returns the Jobs that have not ended: at most [`SLOTS`].
+/// Returns the Jobs that have not ended. Asserts that there are at most [`SLOTS`].
 async fn active(space: &Space) -> Vec<Job> {
     let mut jobs = jobs(space).await;
     jobs.retain(|job| {
@@ -205,7 +205,7 @@ async fn base_image_upgrade_applies_nothing_and_respects_slots() {
     })
     .await;
 
-    // The new operator reconciles all resources, also with a change that requires no apply.
+    // The new operator reconciles all resources after a change of `retry`, which requires no apply.
     operator.outside.forget_images();
     operator.start("2");
     for name in &names {
@@ -272,7 +272,7 @@ async fn base_image_upgrade_applies_nothing_and_respects_slots() {
     assert_eq!(kinds(&space).await, expected);
 }
 
-/// Succeeds if `count` runs of this number have ended.
+/// Returns `Ok` if `count` runs with number `number` have started and all of them have ended.
 async fn runs_end(space: &Space, number: &str, count: usize) -> Result<(), String> {
     let begun = kinds(space).await.remove(number).unwrap_or_default().len();
     let open = active(space).await;

@@ -1,4 +1,4 @@
-//! Logs of runs. There is no node: a listener plays the kubelet.
+//! Logs of runs. A TLS listener simulates the kubelet.
 
 use std::process::Stdio;
 use std::sync::Arc;
@@ -68,7 +68,7 @@ async fn logs_of_a_failed_run_outlive_its_job() {
         why.contains("run 1 of ") && why.contains("has no Job"),
         "{why}"
     );
-    // A run that has just started is not the failed run.
+    // `logs` without `--run` refers to a run that has just started, not to the failed run.
     create_job(&space, "web-plan-4").await;
     let why = run(&space, "logs web").await.refused();
     assert!(why.contains("Job web-plan-4 has no pod"), "{why}");
@@ -140,7 +140,7 @@ async fn create_job(space: &Space, name: &str) {
     jobs.create(&PostParams::default(), &job).await.unwrap();
 }
 
-/// Creates a pod of `job` on a separate node.
+/// Creates a node, and a pod of `job` on it. Returns the name of the pod.
 async fn create_pod(space: &Space, job: &str) -> String {
     create_account(space).await;
     create_node(space).await;
@@ -154,7 +154,7 @@ async fn create_pod(space: &Space, job: &str) -> String {
     name
 }
 
-/// Starts the pod as the kubelet.
+/// Sets the pod to running, like the kubelet.
 async fn start_pod(space: &Space, name: &str) {
     let started = json!({"status": {"phase": "Running", "containerStatuses": [{
         "name": "terraform", "image": "", "imageID": "", "ready": true, "restartCount": 0,
@@ -209,6 +209,6 @@ async fn answer(acceptor: TlsAcceptor, stream: TcpStream) {
         .await
         .unwrap();
     stream.shutdown().await.unwrap();
-    // The client closes the connection.
+    // Waits until the client closes the connection.
     let _ = stream.read(&mut [0; 1024]).await;
 }

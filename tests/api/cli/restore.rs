@@ -1,4 +1,4 @@
-//! `restore` without a run record to restore.
+//! `kubectl alustan restore` in cases in which it must not change anything.
 
 use alustan_api::labels::{self, COMPONENT, Component, NAME};
 use alustan_api::names;

@@ -1,4 +1,4 @@
-//! Managed state by commands of users: pull, push and unlock.
+//! `kubectl alustan state pull`, `state push` and `unlock` with the `managed` backend.
 
 use std::fmt::Write;
 
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::{create_account, create_secret, run};
 use crate::space::{Space, resource, with};
 
-/// Creates a resource whose last run has ended, with the Secrets of a state but no state.
+/// Creates a resource whose last run has ended, with empty Secrets for the managed state.
 async fn at_rest() -> Space {
     let space = Space::new().await;
     space.apply(&resource("web")).await.unwrap();
@@ -40,7 +40,7 @@ async fn record(space: &Space) -> RunRecord {
     serde_json::from_slice(&secret.data.unwrap()[key::RECORD].0).unwrap()
 }
 
-/// Changes fields of the run record, like a run.
+/// Changes fields of the run record.
 async fn change_record(space: &Space, change: Value) {
     let mut record = serde_json::to_value(record(space).await).unwrap();
     for (name, value) in change.as_object().unwrap() {

@@ -1,4 +1,4 @@
-//! Outputs that a run reports. The tests play the runner.
+//! Outputs that a run reports. The tests simulate the runner.
 
 use alustan_api::report::{RunReport, RunResult, StepTimes};
 use alustan_api::run::{
@@ -21,7 +21,7 @@ fn json_of(value: &impl Serialize) -> ByteString {
     ByteString(serde_json::to_vec(value).unwrap())
 }
 
-/// A run as recorded by the operator, and its successful report.
+/// Run record of a run, and the Secret with its successful report.
 struct Done {
     record: Value,
     report: Secret,
@@ -100,13 +100,13 @@ fn done(tf: &Terraform, number: i64, signing_key: &[u8]) -> Done {
     }
 }
 
-/// Records a run with `map` as `spec.outputs.configMapName`. Returns its status.
+/// Simulates run `number` with `map` as `spec.outputs.configMapName`. Returns the status of the run.
 async fn run(space: &Space, number: i64, map: &str) -> RunStatus {
     let web = with(resource("web"), "/outputs/configMapName", Some(map.into()));
     run_of(space, number, &web).boxed_local().await
 }
 
-/// Records a run without a `ConfigMap`.
+/// Simulates run `number` without a `ConfigMap` for the outputs. Returns the status of the run.
 async fn run_without_map(space: &Space, number: i64) -> RunStatus {
     run_of(space, number, &resource("web")).boxed_local().await
 }

@@ -106,7 +106,7 @@ async fn answer(mut stream: TcpStream, counter: Arc<AtomicUsize>) {
     let _gone = stream.write_all(format!("{head}{body}").as_bytes()).await;
 }
 
-/// Writes a module with 100,000 links to one file.
+/// Writes a module with 100,000 hard links to one file.
 fn write_names(repository: &Path) {
     let names = repository.join("names");
     std::fs::create_dir_all(names.join("b")).unwrap();
@@ -150,7 +150,7 @@ fn write_large_files(repository: &Path) {
     std::fs::write(folder("wide").join("main.tf"), wide).unwrap();
 }
 
-/// There are as many hostile repositories as concurrent git processes.
+/// The test has eight hostile repositories, as many as the operator runs git calls concurrently.
 #[tokio::test]
 async fn hostile_repositories_delay_no_other() {
     const COPIES: usize = 2;
@@ -161,7 +161,7 @@ async fn hostile_repositories_delay_no_other() {
     let names = Outside::with_files(&folder.path().join("names"), write_names).await;
     let large = Outside::with_files(&folder.path().join("large"), write_large_files).await;
     let honest = Outside::start(folder.path()).await;
-    // Expected result: refused for its size, refused for its content, or included.
+    // Hostile modules, each with the expected status and reason of `SourceReady`.
     let modules = [
         ("names", &names, ("False", "ContextTooLarge")),
         ("calls", &large, ("False", "ModuleNotFound")),
@@ -243,8 +243,8 @@ async fn resources_of_one_repository_share_one_request_per_interval() {
     .await;
     server.is_asked(3).await;
     let intervals = since.elapsed().as_secs_f64() / INTERVAL.as_secs_f64();
-    // The first request for each reference, and one request for all of them in each interval: `concurrent_queries_share_one_request`. On
-    // a loaded machine queries that are due at the same time are sent apart. Each reference by itself takes three requests an interval.
+    // Expects a first request per reference, and then one shared request per interval (`concurrent_queries_share_one_request`). Permits two
+    // per interval, because a loaded machine may send queries separately. Without sharing, there are three per interval.
     let [firsts, asked] = [REFERENCES.len(), server.asked()].map(|it| u32::try_from(it).unwrap());
     let most = 2.0 * intervals.ceil() + f64::from(firsts);
     println!("{MANY} resources, {intervals:.1} intervals: asked {asked} times");
@@ -254,7 +254,7 @@ async fn resources_of_one_repository_share_one_request_per_interval() {
     );
 }
 
-/// The counting server also plays the registry; its responses are invalid there.
+/// A second counting server is the registry. Its responses are not valid registry responses.
 #[tokio::test]
 async fn suspended_resource_queries_neither_git_nor_registry() {
     let operator = Operator::shared().await;
@@ -329,7 +329,7 @@ async fn first_run_after_a_suspension_has_the_newest_commit() {
     let api: Api<Terraform> = space.api();
     let revision = |tf: &Terraform| Some(tf.status.as_ref()?.source.as_ref()?.revision.clone());
 
-    // Nothing runs before the suspension: the dependency does not exist.
+    // No run starts before the suspension, because the dependency does not exist.
     let blocked = with(web.clone(), "/dependsOn", Some(json!([{"name": "gone"}])));
     space.apply(&blocked).await.unwrap();
     let tf = wait(&api, "web", "a commit", |tf| revision(tf).is_some()).await;

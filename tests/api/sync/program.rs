@@ -1,5 +1,5 @@
-//! The metacontroller program. The Go proxy has no such module, so `ALUSTAN_METACONTROLLER` must contain the path of
-//! a checkout with the built program:
+//! Tests with the real metacontroller. The Go module proxy does not have its module, so `ALUSTAN_METACONTROLLER` must contain the path of a
+//! checkout with the built program:
 //!
 //! ```sh
 //! git clone --depth 1 --branch v4.17.2 https://github.com/metacontroller/metacontroller && cd metacontroller
@@ -33,7 +33,7 @@ use crate::space::with;
 
 /// Account of metacontroller, as bound by `deploy/metacontroller`.
 const METACONTROLLER: &str = "system:serviceaccount:metacontroller:metacontroller";
-/// Token after the rotation.
+/// Token of the hook after its rotation.
 const NEXT: &str = "the-token-after-it";
 const LOG: &str = "metacontroller.log";
 
@@ -91,7 +91,7 @@ impl Recorder {
         self.lines.lock().unwrap().clone()
     }
 
-    /// Returns the calls with status 200, one per line, after a line with the version.
+    /// Returns the calls with status 200 as JSON lines. The first line contains the version of metacontroller.
     fn record(&self, version: &str) -> String {
         let head = json!({"metacontroller": version.trim()});
         let lines = self.lines().into_iter().filter(|it| it["code"] == 200);
@@ -159,7 +159,7 @@ fn apply(operator: &Operator, object: &Value) {
     operator.server.kubectl(&apply).unwrap();
 }
 
-/// Returns the minimum rights of metacontroller for its own resources, and `also`.
+/// Returns the `ClusterRole` of metacontroller and its binding: the minimum rights for its own resources, and the rules `also`.
 fn rights(also: &[Value]) -> Vec<Value> {
     let own = json!({"apiGroups": ["metacontroller.k8s.io"], "resources": ["*"], "verbs": ["*"]});
     let (group, version) = ("rbac.authorization.k8s.io", "rbac.authorization.k8s.io/v1");
@@ -179,7 +179,7 @@ fn rights(also: &[Value]) -> Vec<Value> {
     ]
 }
 
-/// Returns the Secret with metacontroller's tokens.
+/// Returns the Secret with the current and the next token of the hook.
 fn secret() -> Value {
     json!({
         "apiVersion": "v1", "kind": "Secret", "stringData": {"token": TOKEN, "next": NEXT},
@@ -218,7 +218,7 @@ async fn create_and_delete(operator: &'static Operator, recorder: &Recorder, wan
     is_deleted(&space, "web").await;
 }
 
-/// Sets `resyncPeriodSeconds: 1` and checks that metacontroller calls every second.
+/// Sets `resyncPeriodSeconds: 1` and asserts that metacontroller calls the hook ten times within 20 s.
 async fn is_called_every_second(
     operator: &'static Operator,
     recorder: &Recorder,
@@ -290,7 +290,7 @@ async fn changes_the_token(operator: &'static Operator, recorder: &Recorder, con
 #[ignore = "needs the metacontroller program: see the top of tests/api/sync/program.rs"]
 async fn metacontroller_program_drives_both_hook_versions() {
     let folder = checkout();
-    // A separate operator: the program calls for every resource of the server.
+    // Starts another operator than the shared one, because metacontroller calls its hook for every resource of the API server.
     let operator: &Operator = Box::leak(Box::new(Operator::start().await.unwrap()));
     let server = &operator.server;
     let crds = folder.join("manifests/production/metacontroller-crds-v1.yaml");
@@ -367,7 +367,7 @@ async fn metacontroller_program_drives_both_hook_versions() {
     }
     let remove = ["delete", "compositecontroller", "alustan", "--timeout=60s"];
     server.kubectl(&remove).unwrap();
-    // The leash follows its input.
+    // `leash.sh` ends metacontroller when its stdin is closed.
     drop(program.stdin.take());
     program.wait().unwrap();
 }
