@@ -11,7 +11,7 @@ async fn adopt_local_state_pushed_before_first_run_recreates_nothing() {
         scene
             .commit("web", &[("main.tf", &counter.life("a"))])
             .await;
-        // Stands in for an engine elsewhere: objects that are applied, with their state in a file.
+        // The resource `old` simulates an engine outside of the cluster: its objects stay, and its state is pulled into a file.
         let mut old = scene.resource_of("old", "web");
         old["spec"]["deletionPolicy"] = json!("Orphan");
         scene.apply(&old).await;

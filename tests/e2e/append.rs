@@ -155,7 +155,7 @@ async fn append_copies_base_layers_that_cannot_be_mounted() {
 #[tokio::test]
 async fn append_build_succeeds_after_interrupted_uploads() {
     scene("cut", |scene| async move {
-        // The uploads fail more often than one build retries them: the operator starts another build.
+        // 12 uploads fail, more than one build retries, so the operator starts another build.
         let left = Arc::new(AtomicUsize::new(12));
         builds_and_applies_through(&scene, Fault::CutsUploads(left.clone())).await;
         assert_eq!(left.load(Ordering::SeqCst), 0);

@@ -73,13 +73,13 @@ async fn attack_on_run_secrets_affects_no_other_resource() {
         let run = json!({
             "kind": "apply", "job": "quiet-apply-1", "image": "evil", "serviceAccount": "default",
         });
-        // Run record: another ServiceAccount and image, no state.
+        // Forges the run record: another ServiceAccount and image, and no state.
         let record = json!({"number": 2, "phase": "Starting", "run": run, "attempted": 0, "stateMade": false});
         attacks(&scene, "record", "record-run", data("record", &record)).await;
-        // Report: another open run that requests `u32::MAX` state slots.
+        // Forges the progress in the run report: another active run, which requests `u32::MAX` state slots.
         let progress = json!({"number": 2, "phase": "Starting", "slotsWanted": u32::MAX, "run": run});
         attacks(&scene, "progress", "progress-report", data("progress", &progress)).await;
-        // Report: finished while running, with the state address of another resource.
+        // Forges the report of a finished run while the run applies, with the state address of `quiet`.
         let at = "2026-01-01T00:00:00Z";
         let done = json!({
             "number": 1, "kind": "destroy", "result": "Done", "job": "quiet-apply-1",
@@ -130,7 +130,7 @@ async fn attack_on_run_secrets_affects_no_other_resource() {
     .await;
 }
 
-/// A module server redirects `init` to the folders of registry credentials. The files of a Secret volume are links below `..data`.
+/// The module source redirects `init` to the registry credentials, in the `..data` folder of a Secret volume.
 #[tokio::test]
 async fn attack_on_registry_credentials_during_init_finds_no_file() {
     scene("attack-init", |scene| async move {

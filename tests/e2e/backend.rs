@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::drift;
 
-/// Module with a real object. The provider takes its credentials from variables: a backend might read the environment.
+/// Module with a real object. The provider takes its credentials from variables, because a backend might read environment variables.
 const MODULE: &str = r#"
 terraform {
   required_providers {
@@ -86,7 +86,7 @@ fn holder(counter: &Counter, block: &str) -> String {
     )
 }
 
-/// Asserts that `web` creates nothing while another engine holds the lock, and retries until it is released.
+/// Asserts that `web` creates nothing while another engine holds the lock, and retries until the lock is released.
 async fn waits_for_the_lock(scene: &Scene, backend: &Value, block: &str, secret: Option<&str>) {
     let counter = Counter::start().await;
     counter.hold("/locked");
@@ -119,7 +119,7 @@ async fn is_locked(scene: &Scene) {
         .await;
 }
 
-/// Waits until `web` is ready and has corrected drift.
+/// Waits until `web` is ready. Then changes its ConfigMap and waits for the correction.
 async fn lives(scene: &Scene, address: &str) {
     let status = scene.ready("web").await.status.unwrap();
     assert_eq!(status.state_address.as_deref(), Some(address));
@@ -200,7 +200,7 @@ async fn backend_aws_bucket_is_created_only_with_bootstrap() {
                 "{what}: {said}"
             );
         }
-        // The same with an existing bucket and table.
+        // `bootstrap` changes nothing if bucket and table exist.
         let mut own = resource(&scene, "own", &scene.s3_backend(&there, "locks", "own"));
         own["spec"]["backend"]["bootstrap"] = json!(true);
         scene.apply(&own).await;
@@ -309,7 +309,7 @@ async fn backend_kubernetes_waits_for_the_lock_and_corrects_drift() {
 
 #[tokio::test]
 async fn backend_http_waits_for_the_lock_and_corrects_drift() {
-    // Shorter than the minimum length of a value in the search after all tests: the script below contains it in plain text.
+    // Too short for the search for secrets after all tests, because the script below contains it in plain text.
     const PASSWORD: &str = "x3marker-8k";
     scene("http", |scene| async move {
         module(&scene).await;

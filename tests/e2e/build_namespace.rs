@@ -35,7 +35,7 @@ async fn no_secrets_left(scene: &Scene, namespace: &str) {
 mod own_operators {
     use super::*;
 
-    /// Uses a private registry. One operator crashes before it creates the build Secret, another one before it deletes it.
+    /// Uses a private registry. One operator crashes before it creates the build Secret, another one before it deletes that Secret.
     #[tokio::test]
     async fn build_elsewhere_works_for_a_restricted_namespace() {
         scene_with_own_operators("elsewhere", |scene| async move {
@@ -79,7 +79,7 @@ mod own_operators {
             "a build beside its resource"
         );
 
-        // Append also builds there, without root.
+        // `builder.kind: Append` builds in a namespace that enforces PodSecurity *restricted*.
         scene.enforce(&builds, "restricted").await;
         web["spec"]["containerRegistry"]["builder"] = json!({"kind": "Append"});
         scene.apply(&web).await;

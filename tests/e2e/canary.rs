@@ -1,4 +1,4 @@
-//! Puts a canary into every secret input and searches everything that was written.
+//! Puts a canary, a unique secret value, into every secret input, and searches for it in everything that the cluster stored or logged.
 //!
 //! Not searched for: values shorter than four characters, which the redactor does not mask, and values that a script encodes.
 
@@ -87,7 +87,7 @@ async fn is_nowhere_else(
     assert_eq!(found, belongs(scene, allowed), "{found:#?}");
 }
 
-/// Authorizes the users in `lines` for the repositories until dropped.
+/// Authorizes users at the git server until dropped. Contains the changed files (`htpasswd`, `authorized_keys`) and the added lines.
 struct Guests {
     files: Vec<(std::path::PathBuf, String)>,
 }
@@ -221,7 +221,7 @@ async fn canary_of_each_input_appears_only_in_expected_secrets() {
             .await;
         let server = scene.git_server().await;
         canaries.known("hook", server.secret());
-        // The Secret is older than the searched history. The annotation adds it.
+        // The Secret is older than the searched history of etcd. The annotation adds a new version of it.
         let now = format!("e2e={}", scene.namespace);
         scene
             .kubectl(&["annotate", "secret", "alustan-hooks", "-n", "alustan-system", "--overwrite", &now])

@@ -23,7 +23,7 @@ const NAME: &str = "web";
 enum Story {
     /// Creation with an image build.
     Build,
-    /// Creation.
+    /// Creation, with or without an image build.
     Create,
     /// Change of the inputs after loss of the cache volume.
     Replace,
@@ -31,7 +31,7 @@ enum Story {
     Change,
     /// Creation with manual approval, until the plan is pending.
     Ask,
-    /// Approval of that plan.
+    /// Approval of the pending plan.
     Approve,
     /// Deletion.
     Destroy,

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::drift;
 
-/// Returns data and pointer of a managed state, without the `writer` of the pointer: the run that signed it last.
+/// Returns data and pointer of a managed state. Omits `writer`, the run that last claimed the pointer.
 async fn state(scene: &Scene, name: &str) -> (String, Value) {
     let secret = scene.data(name).await;
     let mut pointer: Value = serde_json::from_str(&secret["pointer"]).unwrap();
@@ -20,7 +20,7 @@ async fn state(scene: &Scene, name: &str) -> (String, Value) {
 async fn unapplied_resource_is_removed_without_a_run() {
     scene("never", |scene| async move {
         scene.commit("web", &[("main.tf", "")]).await;
-        // Resources without a commit, with a build that cannot start, and deleted directly after creation.
+        // Three resources: without a commit, with a build that cannot start, and deleted directly after creation.
         let mut lost = scene.resource_of("lost", "web");
         lost["spec"]["gitRepo"]["branch"] = json!("no-such-branch");
         let mut stuck = scene.resource_of("stuck", "web");
@@ -53,7 +53,7 @@ async fn a_run_that_cannot_start_is_cancelled_by_deletion() {
         let tf = scene.said("web", "ImagePull").await;
         let tag = tf.status.unwrap().image.unwrap().tag;
         scene.delete("web", &DeleteParams::background()).await;
-        // The tag resolves to an image that no node can unpack.
+        // Replaces the image at the tag by one that no node can unpack.
         scene.spoil("web", &tag).await;
         scene.apply(&web).await;
         scene.said("web", "run 1 (created) cannot start: ").await;
@@ -214,7 +214,7 @@ async fn a_namespace_that_is_deleted_does_not_hang() {
             scene.namespace
         );
         assert!(!deleted && said.contains(&anyway), "{said}");
-        // Runs the command in the message.
+        // Runs the command that the refusal suggests.
         scene.cluster.run("bash", &["-c", &anyway]).await;
         scene.cluster.run("kubectl", &delete).await;
         scene
@@ -223,7 +223,7 @@ async fn a_namespace_that_is_deleted_does_not_hang() {
                 found.is_none().then_some(())
             })
             .await;
-        // No run can start in a terminating namespace.
+        // No destroy run can start in a terminating namespace.
         assert_eq!(counter.lives(), (1, 0));
     })
     .await;
@@ -258,7 +258,7 @@ async fn delete_is_refused_if_protected_and_orphans_if_requested() {
         let tf = scene.ready("safe").await;
         assert_eq!(tf.metadata.deletion_timestamp, None);
         assert_eq!(counter.lives(), (2, 0));
-        // Runs the command in the message.
+        // Runs the command that the refusal suggests.
         scene.cluster.run("bash", &["-c", &allow]).await;
         scene.delete("safe", &foreground).await;
         assert_eq!(counter.lives(), (2, 1));

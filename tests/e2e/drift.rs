@@ -24,7 +24,7 @@ resource "kubectl_manifest" "greeting" {
 }
 "#;
 
-/// Returns a resource of that module. Its object has the name of the resource.
+/// Returns a resource of [`MODULE`]. The ConfigMap has the name of the resource.
 pub(crate) fn resource(scene: &Scene, name: &str, mode: &str) -> Value {
     let mut resource = scene.resource_of(name, "greeting");
     let spec = &mut resource["spec"];
@@ -34,7 +34,7 @@ pub(crate) fn resource(scene: &Scene, name: &str, mode: &str) -> Value {
     resource
 }
 
-/// Returns the text of the object, if the object exists.
+/// Returns the text in the ConfigMap `name`; `None` if it does not exist.
 pub(crate) async fn text(scene: &Scene, name: &str) -> Option<String> {
     let map = scene.api::<ConfigMap>().get(name).await.ok()?;
     map.data?.remove("text")
@@ -96,7 +96,7 @@ async fn drift_is_corrected_reported_or_ignored_as_configured() {
             })
             .await;
 
-        // The intervals are equal: the other resources were checked more than once in the meantime.
+        // All resources have the same interval, and the others were checked more than once: `ignore` has no drift checks.
         assert_eq!(text(&scene, "ignore").await.as_deref(), Some("changed"));
         let jobs = scene.jobs("run").await;
         let own: Vec<_> = jobs

@@ -4,7 +4,7 @@ use alustan_tests::{Counter, scene};
 
 use crate::approval::{approve, pending};
 
-/// The image is built from the emptied folder. Only a cluster shows that neither build nor run treats it as a module without objects.
+/// A folder without configuration files is an error and destroys nothing. A module without objects destroys all objects after approval.
 #[tokio::test]
 async fn empty_folder_destroys_nothing_empty_module_needs_approval() {
     scene("empty", |scene| async move {

@@ -144,7 +144,7 @@ mod alone {
             scene.ready("web").await;
             assert_eq!(scene.data("web-outputs").await["v"], "from afar: true");
             scene.log("web-apply-1", "network: true").await;
-            // The next run destroys this object without a network. `either` passes in both cases.
+            // Run 3 destroys the object of this run without a network. Its probe accepts both results.
             scene.apply(&with("either")).await;
             scene.ready_after_run("web", 2).await;
 
@@ -159,7 +159,7 @@ mod alone {
                     condition(tf, "SourceReady").is_some_and(|it| it.status == "False")
                 })
                 .await;
-            // The network stays cut: the destroy probe of an object that was created without a network fails with one.
+            // The network stays cut, because the destroy probe of the object of run 3 expects no network.
             scene.delete("web", &DeleteParams::foreground()).await;
             scene.nothing_left().await;
             drop(cut);

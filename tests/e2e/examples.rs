@@ -1,4 +1,4 @@
-//! Scenarios of `deploy/examples`: `hack/twin` applies the twin of each example, as a user does.
+//! Scenarios of `deploy/examples`. `hack/twin` applies the twin of each example: its resources, with modules that run in the dev cluster.
 
 use std::collections::BTreeMap;
 
@@ -58,7 +58,7 @@ async fn examples_cluster_is_created_before_and_destroyed_after_apps() {
             let data = made(&scene, app).await.unwrap();
             assert_eq!(data["cluster"], "blue", "{app}");
         }
-        // The credentials come from the other module alone and appear in no object that users without access to Secrets can read.
+        // The credentials come from the outputs of `cluster` alone, and appear in no object that users without access to Secrets can read.
         let token = scene.data("module-credentials").await["KUBE_TOKEN"].clone();
         let kubeconfig: Value =
             serde_json::from_str(&scene.data("cluster-outputs").await["kubeconfig"]).unwrap();
@@ -89,7 +89,7 @@ async fn examples_cluster_is_created_before_and_destroyed_after_apps() {
     .await;
 }
 
-/// Stand-in for the controller of the Ingress.
+/// Simulates the load balancer controller of the Ingress.
 struct Controller(Api<Ingress>);
 
 impl Controller {
@@ -123,7 +123,7 @@ async fn examples_data_passes_both_ways_between_module_and_workload() {
     scene("both", |scene| async move {
         let controller = Controller(scene.api());
         twin(&scene, "pass-data-both-ways").await;
-        // Forward: the ARN of the role.
+        // From module to workload: the ARN of the role.
         scene.ready("identity").await;
         let arn = scene.data("shop-cluster").await["role_arn"].clone();
         assert!(arn.starts_with("arn:aws:iam::"), "{arn}");
@@ -139,7 +139,7 @@ async fn examples_data_passes_both_ways_between_module_and_workload() {
             })
             .await;
 
-        // Backward: the hostname of the load balancer.
+        // From workload to module: the hostname of the load balancer.
         scene.ready("platform").await;
         scene.reason("dns", "FieldNotFound").await;
         let name = "shop.example.com";
@@ -153,7 +153,7 @@ async fn examples_data_passes_both_ways_between_module_and_workload() {
             assert_eq!(scene.run_number(untouched).await, 1, "{untouched}");
         }
 
-        // The record is destroyed. Its dependencies stay until the controller removes its finalizer.
+        // `dns` is destroyed. Its dependency `platform` stays until the controller removes its finalizer from the Ingress.
         let all = delete_all(&scene).await;
         let api = &controller.0;
         api.delete("shop", &DeleteParams::default()).await.unwrap();
@@ -189,7 +189,7 @@ async fn examples_k3s_changes_run_only_the_affected_dependents() {
         let workers = made(&scene, "alpha-workers").await.unwrap();
         assert_eq!(workers["server"], "https://api--alpha.example.com:6443");
 
-        // A replaced server has another address.
+        // The replacement of server `b` changes its address.
         let servers = json!({"variables": {"servers": {"b": 2}}});
         change(&scene, "alpha-control-plane", servers).await;
         let because = trigger(&scene, "shared-endpoint", 2).await;

@@ -62,7 +62,7 @@ async fn git_tag_is_followed_and_commit_is_pinned() {
                 source_reason(tf) == Some("TagNotFound")
             })
             .await;
-        // Commit that is on no branch any more.
+        // A commit that no branch contains any more is still fetched by its id.
         scene
             .git("web", &["update-ref", "-d", "refs/heads/main"])
             .await;
@@ -123,7 +123,7 @@ async fn git_ssh_keys_of_all_types_work_without_a_passphrase() {
     .await;
 }
 
-/// Modules that the engine fetches during the image build.
+/// The engine fetches the private modules over ssh and HTTPS during the image build.
 #[tokio::test]
 async fn git_credentials_reach_private_modules_and_not_the_image() {
     scene("git-modules", |scene| async move {
@@ -185,7 +185,7 @@ async fn git_submodules_are_fetched_only_if_enabled() {
         scene
             .commit("web", &[("main.tf", main), (".gitmodules", names)])
             .await;
-        // Creates the commit of `git submodule add`.
+        // Creates the commit that `git submodule add` would create.
         let tree = scene.git("web", &["ls-tree", "main"]).await;
         let file = tempfile::tempdir().unwrap();
         let file = file.path().join("index").display().to_string();
@@ -226,7 +226,7 @@ async fn git_submodules_are_fetched_only_if_enabled() {
 #[tokio::test]
 async fn git_rewritten_branch_is_applied_and_missing_one_reported() {
     scene("git-branches", |scene| async move {
-        // Empty repository.
+        // A repository whose only branch is deleted counts as empty.
         scene.commit("web", &[("main.tf", OLD)]).await;
         let tree = scene.git("web", &["rev-parse", "main^{tree}"]).await;
         scene
@@ -245,7 +245,7 @@ async fn git_rewritten_branch_is_applied_and_missing_one_reported() {
         scene.ready("web").await;
         assert_eq!(version(&scene, "web").await, "old");
 
-        // Rewritten branch without a common commit.
+        // Rewrites the branch: the old and the new history have no common commit.
         scene
             .git("web", &["update-ref", "-d", "refs/heads/main"])
             .await;

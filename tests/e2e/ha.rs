@@ -124,7 +124,7 @@ mod alone {
             let url = web["spec"]["gitRepo"]["url"].clone();
             let push = json!({"repository": url, "ref": "refs/heads/main"});
             let server = scene.git_server().await;
-            // Each report uses a separate connection, so that both replicas receive some.
+            // Each push uses a separate connection, so that both replicas receive some of them.
             for _ in 0..12 {
                 assert_eq!(server.report(&push).await, json!({"resources": 1}));
             }

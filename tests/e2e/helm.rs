@@ -79,7 +79,7 @@ mod alone {
         let second = push(&scene, &chart).await;
         assert_eq!((first[0].as_str(), first[2].as_str()), (second[0].as_str(), "0.0.1"));
 
-        // The CRD was installed with kustomize.
+        // `--take-ownership` is required because kustomize has installed the CRD.
         helm(&scene, "install", &first, &["--take-ownership"]).await;
         let module = "resource \"terraform_data\" \"a\" {}\noutput \"id\" { value = terraform_data.a.id }";
         scene.commit("web", &[("main.tf", module)]).await;

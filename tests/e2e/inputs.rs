@@ -164,7 +164,7 @@ async fn inputs_are_awaited_keep_their_types_and_start_one_run() {
             "{log}"
         );
 
-        // The selector matches another resource: one run, with the values in the order of the names.
+        // A second resource that the selector matches starts one run. Its values are in the order of the resource names.
         let mut annex = network("annex");
         annex["spec"]["variables"] = json!({"id": "net-2"});
         scene.apply(&annex).await;

@@ -20,7 +20,7 @@ fn module(counter: &Counter) -> String {
     format!("variable \"name\" {{}}\n{first}{second}")
 }
 
-/// Returns a resource of that module. The backoff of 30 minutes leaves retries to the annotation `alustan.io/reconcile-at`.
+/// Returns a resource of [`module`]. With a backoff of 30 minutes, only the annotation `alustan.io/reconcile-at` starts a retry.
 fn resource(scene: &Scene, name: &str) -> Value {
     let mut resource = scene.resource_of(name, "web");
     resource["spec"]["variables"] = json!({"name": name});
@@ -65,7 +65,7 @@ async fn log_until_the_end(scene: &Scene, pod: &str) -> tokio::task::JoinHandle<
         follow: true,
         ..LogParams::default()
     };
-    // The pod's status may not have reached the API server yet.
+    // Retries, because the API server may not know yet that the container runs.
     let log = scene
         .until("the log of the pod", async || {
             scene.api::<Pod>().log_stream(pod, &follow).await.ok()
@@ -104,7 +104,8 @@ async fn interrupted_apply_is_continued_after_pod_deletion_or_sigkill() {
                 assert!(message.contains(part), "no {part:?} in {message}");
             }
             let log = log.await.unwrap();
-            // The engine process that shows the plan runs in parallel to the one that applies and may still be running.
+            // The runner sends one SIGINT to each engine process: to the one that applies, and to the one that shows the plan, if it still
+            // runs.
             let interrupts: Vec<&str> = log
                 .lines()
                 .filter(|line| line.contains("sending SIGINT to the engine"))
@@ -149,7 +150,7 @@ async fn interrupted_apply_is_continued_after_pod_deletion_or_sigkill() {
     .await;
 }
 
-/// Returns the backend block of a state in a separate bucket behind `gate`.
+/// Returns the backend block of a state in the bucket `name` behind the proxy `gate`.
 fn bucket(gate: &Gate, name: &str) -> String {
     let address = &gate.address;
     format!(
@@ -183,7 +184,7 @@ async fn interrupt_of_the_backend_during_apply_loses_no_state() {
             "{}",
             ready.message
         );
-        // The next run fails at its start.
+        // The next run fails, because the backend is still unreachable.
         scene
             .wait("web", "a run in vain", |tf| {
                 let runs = &tf.status.as_ref().unwrap().runs;

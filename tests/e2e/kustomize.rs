@@ -1,4 +1,4 @@
-//! The overlays, with the cluster's own registry and git server.
+//! The kustomize overlays, installed with the registry and the git server of the dev cluster.
 
 use std::path::Path;
 use std::time::{Duration, Instant};

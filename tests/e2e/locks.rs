@@ -1,4 +1,4 @@
-//! States in a bucket: locks and ownership.
+//! States in an S3 bucket: locks and ownership.
 
 use alustan_tests::{Counter, Scene, condition, scene};
 use kube::api::DeleteParams;
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 const TABLE: &str = "locks";
 
-/// Creates a bucket for the scene, and credentials.
+/// Creates a bucket for the scene, and a Secret with its credentials.
 async fn bucket(scene: &Scene) {
     scene.aws_with_secret(&scene.namespace, TABLE).await;
 }

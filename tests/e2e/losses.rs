@@ -24,7 +24,7 @@ async fn missing_image_is_reported_and_a_change_replaces_the_run() {
             assert!(message.contains(part), "no {part:?} in {message}");
         }
 
-        // The operator would wait for the image longer than the test's deadline.
+        // Changes the spec again, because the operator would wait for the image longer than the deadline of the test.
         web["spec"]["variables"]["v"] = json!("three");
         scene.apply(&web).await;
         scene
@@ -73,7 +73,7 @@ async fn no_run_starts_beside_a_run_whose_record_is_lost() {
         let record = scene.api::<Secret>().get_opt("web-run").await.unwrap();
         assert!(record.is_none(), "{record:?}");
 
-        // The run cannot report what it created. The next run finds it in the state.
+        // Run 1 cannot report what it created. Run 2 finds the object in the state.
         counter.release("/made");
         scene.ready_after_run("web", 2).await;
         assert_eq!(scene.data("web-outputs").await["v"], "two");

@@ -35,7 +35,7 @@ async fn a_commit_is_built_applied_and_destroyed() {
         let shown = scene.kubectl(&["get", "tf", "web"]).await;
         assert!(shown.contains("Success"), "{shown}");
 
-        // Deletes as Argo CD does: objects with an owner reference are deleted first.
+        // Foreground deletion, as in Argo CD, deletes objects with an owner reference first.
         scene.delete("web", &DeleteParams::foreground()).await;
         scene.nothing_left().await;
     })

@@ -154,7 +154,7 @@ async fn backend_migrate_copies_state_to_a_bucket_and_back() {
         assert_eq!(copy["lineage"], made["lineage"]);
         assert_eq!(managed(&scene).await, made);
 
-        // Migrates to another key, together with a change.
+        // Migrates to another key of the bucket, and changes a variable in the same run.
         let mut on = in_bucket(&scene, "other", "two");
         on["spec"]["backend"]["migrate"] = json!(true);
         scene.apply(&on).await;
@@ -179,7 +179,7 @@ async fn backend_migrate_copies_state_to_a_bucket_and_back() {
     .await;
 }
 
-/// The runner is killed between the copy and the first change. Then the resource is deleted.
+/// The runner is killed after it has copied the state and before it changes an object. Then the resource is deleted.
 #[tokio::test]
 async fn backend_migrate_killed_midway_destroys_from_the_old_state() {
     scene("cutshort", |scene| async move {
@@ -189,7 +189,7 @@ async fn backend_migrate_killed_midway_destroys_from_the_old_state() {
         scene.commit("web", &[("main.tf", &module)]).await;
         scene.apply(&scene.resource("web")).await;
         scene.ready("web").await;
-        // The plan script blocks. The run changes nothing until it continues.
+        // The plan script blocks the run before its first change.
         let mut web = in_bucket(&scene, "state", "one");
         web["spec"]["variables"] = json!({});
         web["spec"]["backend"]["migrate"] = json!(true);
@@ -206,7 +206,7 @@ async fn backend_migrate_killed_midway_destroys_from_the_old_state() {
         counter.release("/planned");
         scene.delete("web", &DeleteParams::foreground()).await;
         assert_eq!(counter.lives(), (1, 1));
-        // The copy is unchanged.
+        // Destroy used the old state: the copy in the bucket is unchanged.
         assert_eq!(state(&scene, "state").await, copy);
     })
     .await;

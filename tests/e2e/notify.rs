@@ -11,7 +11,7 @@ use tokio::process::{Child, Command};
 /// Signing secret: "what both sides know" in base64.
 const SECRET: &str = "whsec_d2hhdCBib3RoIHNpZGVzIGtub3c=";
 
-/// Computes a signature with openssl, as an independent receiver.
+/// Computes the signature of a message with openssl, independently of the operator's code.
 const CHECK: &str = r#"key=$(printf %s "${SECRET#whsec_}" | base64 -d)
 printf '%s.%s.%s' "$ID" "$AT" "$BODY" | openssl dgst -sha256 -hmac "$key" -binary | base64"#;
 
@@ -111,7 +111,7 @@ async fn notifications_are_signed_and_repeated_until_accepted() {
             "{text}"
         );
 
-        // The relay refused the message with the wrong signature.
+        // Slack got one message: the relay refused the message with the wrong signature.
         web["spec"]["notifications"] = json!([{"secretRef": {"name": "inbox"}}]);
         scene.apply(&web).await;
         scene.delete("web", &DeleteParams::foreground()).await;

@@ -136,7 +136,7 @@ async fn order_a_change_runs_dependents_and_a_failure_blocks_them() {
         base["spec"]["variables"]["other"] = json!("x");
         scene.apply(&base).await;
         scene.ready_after_run("base", 3).await;
-        // The dependency fails.
+        // The dependency `base` fails, so no run of `web` starts.
         base["spec"]["variables"]["value"] = json!("bad");
         scene.apply(&base).await;
         scene.stalled("base").await;

@@ -59,7 +59,7 @@ async fn orphan_state_is_adopted_by_the_next_resource_of_the_name() {
             );
             assert!(said.contains(object) && said.contains(&adopt), "{said}");
             assert!(!said.contains("remove"), "{said}");
-            // Runs the command in the message.
+            // Runs the command that the message of `Ready` suggests.
             scene.cluster.run("bash", &["-c", &adopt]).await;
             let runs = scene.ready(name).await.status.unwrap().runs;
             let results: Vec<_> = runs.iter().map(|run| run.result.as_str()).collect();

@@ -59,7 +59,7 @@ mod alone {
             assert_eq!(is(&tf, "Ready").0, "True");
             scene.ready("runs").await;
 
-            // Git returns first: new revisions are fetched and wait for the registry.
+            // The git server returns before the registry: new revisions are fetched, and their builds wait for the registry.
             scene.cluster.start().await;
             scene.cluster.stop(&["registry"]).await;
             let tf = scene
@@ -102,7 +102,7 @@ mod alone {
             scene.cluster.stop(&["apiserver"]).await;
             counter.release("/made");
             counter.release("/destroyed");
-            // Both runs have finished and retry until their states and reports are saved.
+            // Both engines have finished. The runners retry until states and reports are saved.
             scene.printed("makes-apply-1", "Creation complete").await;
             scene
                 .printed("goes-destroy-2", "Destruction complete")

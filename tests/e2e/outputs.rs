@@ -7,7 +7,7 @@ use kube::ResourceExt;
 use kube::api::DeleteParams;
 use serde_json::json;
 
-/// Module with a counted object and outputs of several types.
+/// Module with one object, which `counter` counts, and outputs of several types.
 fn module(counter: &Counter) -> String {
     let object = counter.life("a");
     format!(

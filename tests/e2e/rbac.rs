@@ -1,5 +1,5 @@
-//! Rights: runs use a ServiceAccount with the permission of its owner, and the operator uses each right that it has. The comparison
-//! of used and granted rights follows after all tests (`tests/src/bin/sweep.rs`).
+//! Runs use only a ServiceAccount that is annotated to allow runs, and the operator uses each right that its roles grant.
+//! `tests/src/bin/sweep.rs` compares used and granted rights after all tests.
 
 use alustan_api::{State, Terraform};
 use alustan_tests::{condition, scene, scene_alone};
@@ -66,7 +66,7 @@ mod alone {
     #[tokio::test]
     async fn rbac_operator_uses_all_its_rights() {
         scene_alone("rights", |scene| async move {
-            // The operator creates its Lease.
+            // Deletes the Lease, so that the operator creates it.
             scene.cluster.scale_operator(0).await;
             let lease = ["delete", "lease", "alustan", "-n", "alustan-system"];
             scene.cluster.run("kubectl", &lease).await;

@@ -5,8 +5,7 @@ use serde_json::{Value, json};
 
 const PRIVATE: &str = "private-registry.alustan.test";
 
-/// Each fault is reported for the Secret that causes it. The registry's Secret has the usual type, without the key that `secretRef`
-/// names.
+/// The operator reports each fault with the Secret that causes it. The Secret of the registry has no key that `secretRef` names.
 #[tokio::test]
 async fn corrected_credentials_of_git_and_registry_are_reread() {
     scene("login", |scene| async move {
@@ -118,7 +117,7 @@ async fn registry_without_tls_needs_insecure_and_reuses_its_images() {
             .commit("web", &[("main.tf", "output \"v\" { value = 2 }")])
             .await;
         scene.ready_after_run("web", 2).await;
-        // The existing image is reused: its tag could not be pushed again.
+        // The operator reuses the existing image. The registry would refuse a second push to its tag.
         let builds = scene.jobs("build").await.len();
         scene
             .commit("web", &[("main.tf", "output \"v\" { value = 1 }")])
@@ -134,7 +133,7 @@ async fn registry_without_tls_needs_insecure_and_reuses_its_images() {
 #[tokio::test]
 async fn prune_removes_only_old_images_that_are_not_in_use() {
     scene("prune", |scene| async move {
-        // Unique content: prune keeps a context that another test uses as well.
+        // The content is unique, because prune would keep a context that another test uses.
         let namespace = &scene.namespace;
         let version = |number: u8| format!("output \"v\" {{ value = {number} }} # {namespace}");
         let tag = |tf: alustan_api::Terraform| tf.status.unwrap().image.unwrap().tag;

@@ -54,7 +54,7 @@ async fn create(scene: &Scene, mut list: Value) {
     assert!(good, "{said}");
 }
 
-/// Deletes all objects of the operator in the namespace except claims, without destroy. The resources must be suspended.
+/// Deletes all objects of the operator in the namespace except `PersistentVolumeClaim`s, without destroy. The resources must be suspended.
 async fn lose_everything(scene: &Scene, names: &[&str]) {
     let api = scene.api::<Terraform>();
     let edit = PatchParams::default();
@@ -67,7 +67,7 @@ async fn lose_everything(scene: &Scene, names: &[&str]) {
         api.patch(name, &edit, &free).await.unwrap();
         scene.deleted(name, &uid).await;
     }
-    // kubectl waits for the end of the pods: `kubectl alustan restore` is refused before.
+    // kubectl waits until the pods have ended, because `kubectl alustan restore` is refused before.
     let kinds = "job,pod,secret,configmap,poddisruptionbudget,rolebinding,role,serviceaccount";
     scene.kubectl(&["delete", kinds, "-l", OURS]).await;
 }
@@ -112,7 +112,7 @@ impl Page {
         scene.cluster.run("bash", &["-c", &script]).await
     }
 
-    /// Repeats the block that suspends until it lists no pod.
+    /// Repeats the code block that suspends the resources, until its output lists no pod.
     async fn suspend(&self, scene: &Scene, heading: &str, values: &[(&str, &str)]) {
         scene
             .until("the end of all pods", async || {
@@ -192,7 +192,7 @@ async fn restore_into_the_same_namespace_recreates_nothing() {
             "the claim with the state"
         );
 
-        // After the restore the resource behaves like any other.
+        // A change of a restored resource is applied.
         web["spec"]["variables"]["v"] = json!("two");
         scene.apply(&web).await;
         scene.ready_after_run("web", 3).await;
@@ -272,7 +272,7 @@ async fn restore_with_new_uids_needs_approval_of_changes() {
 mod own_operators {
     use super::*;
 
-    /// Operators of two clusters. Each has its own signing key and watches only its own namespace.
+    /// Two operators simulate two clusters. Each has its own signing key and watches only its own namespace.
     #[tokio::test]
     async fn restore_into_another_cluster_follows_the_documentation() {
         scene_with_own_operators("restore-from", |old| async move {

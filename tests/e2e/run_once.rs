@@ -16,7 +16,7 @@ async fn apply_runs_once_after_controller_crash() {
         scene.apply(&scene.resource_of(NAME, "web")).await;
         counter.reached("/made").await;
         scene.cluster.kill_controller().await;
-        // The apply ends while no operator watches.
+        // The apply ends while no operator runs.
         counter.release("/made");
         let tf = scene.ready(NAME).await;
         let status = tf.status.unwrap();

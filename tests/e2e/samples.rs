@@ -1,12 +1,12 @@
-//! Sample resources of `deploy/examples`, applied unchanged: in the dev cluster the names of github.com, Docker Hub and AWS resolve
-//! to stand-ins.
+//! Sample resources of `deploy/examples`, applied unchanged: in the dev cluster, the names of github.com, Docker Hub and AWS resolve to
+//! local servers.
 
 use alustan_tests::{Scene, around, scene};
 use kube::api::DeleteParams;
 use serde_json::{Value, json};
 
 const NAME: &str = "example-terraformconfig";
-/// The stand-in accepts any key.
+/// Value of `AWS_SECRET_ACCESS_KEY`. The AWS emulator accepts any value.
 const KEY: &str = "x7-marker-of-a-backend-key-9q";
 const MODULE: &str = r#"
 variable "var1" {}
@@ -15,7 +15,7 @@ resource "terraform_data" "a" { input = "${var.var1}, ${var.var2}" }
 output "both" { value = terraform_data.a.output }
 "#;
 
-/// Returns the objects of an example, with the scene's namespace and the credentials of the stand-ins.
+/// Returns the objects of an example, with the scene's namespace and the credentials for the local servers.
 async fn example(scene: &Scene, name: &str) -> Vec<Value> {
     let file = format!("deploy/examples/{name}/resource.yaml");
     let text = scene

@@ -1,4 +1,4 @@
-//! `--driver=metacontroller`: an operator of the test, and a stand-in for metacontroller that calls it over HTTP.
+//! `--driver=metacontroller`: an operator of the test, and a fake metacontroller that calls its hooks over HTTP.
 //! `tests/api/sync/program.rs` tests with metacontroller itself.
 
 use std::net::TcpListener;

@@ -10,10 +10,10 @@ use serde_json::json;
 
 /// Number of resources of one tenant.
 const MANY: usize = 1_000;
-/// Number of concurrent writes.
+/// Number of requests that the test sends concurrently.
 const AT_ONCE: usize = 20;
 
-/// Returns the number of resources in the queue.
+/// Returns the number of resources with a queue position in their status.
 async fn queued(scene: &Scene) -> usize {
     let all = scene
         .api::<Terraform>()
@@ -81,7 +81,7 @@ async fn tenancy_quota_refusal_is_reported_and_run_is_retried() {
             .filter(|run| run.reason.as_deref() == Some("QuotaRefused"));
         assert!(refused.count() >= 1, "{runs:?}");
 
-        // Limit for claims: a smaller volume is accepted.
+        // Limit for PersistentVolumeClaims: a smaller volume is accepted.
         let limits = json!({
             "apiVersion": "v1", "kind": "LimitRange",
             "metadata": {"name": "volumes", "namespace": scene.namespace},
@@ -166,7 +166,7 @@ mod alone {
             };
             greedy.beside("modest".to_owned(), modest).await;
 
-            // Most of them never ran and are deleted without destroy.
+            // Most resources of the greedy tenant have applied nothing, and are deleted without destroy.
             let delete = ["delete", "tf", "--all", "--wait=false"];
             greedy.kubectl(&delete).await;
             for _ in 0..3 {
