@@ -1,4 +1,4 @@
-//! Canaries: values that may appear in few places only, and the encodings in which they may appear.
+//! Canaries: unique secret values that may appear in few places only. The search covers the encodings in which they may appear.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
@@ -88,7 +88,7 @@ impl Searcher {
         let mut at = 0;
         while let Some(begin) = position(bytes, at, GZIP) {
             let mut text = Vec::new();
-            // Bytes after the end of the archive cause an error. The text before it counts.
+            // Bytes after the end of the archive cause an error. The text that was unpacked before the error counts.
             let _ = MultiGzDecoder::new(&bytes[begin..]).read_to_end(&mut text);
             if !text.is_empty() {
                 names.extend(self.search(&text));
@@ -111,7 +111,7 @@ fn parts(value: &str) -> Vec<String> {
         Ok(Value::Object(object)) => object.values().flat_map(|it| parts(&text(it))).collect(),
         Ok(Value::Array(array)) => array.iter().flat_map(|it| parts(&text(it))).collect(),
         _ => match STANDARD.decode(value).map(String::from_utf8) {
-            // Login of a docker configuration.
+            // Field `auth` of a docker configuration: base64 of `user:password`.
             Ok(Ok(login)) if login.contains(':') => login.split(':').map(str::to_owned).collect(),
             _ if value.contains("-----BEGIN CERTIFICATE") => Vec::new(),
             _ if value.starts_with("-----BEGIN") => value

@@ -22,7 +22,7 @@ pub struct Cluster {
 impl Cluster {
     /// Connects to the dev cluster.
     pub async fn connect() -> Self {
-        // Fails in the second test of a process: the provider is already installed.
+        // Ignores an error: another test of this process may have installed the provider.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let folder = PathBuf::from(
             std::env::var("ALUSTAN_DEV_DIR").unwrap_or_else(|_| "/var/tmp/alustan-dev".to_owned()),
@@ -69,7 +69,7 @@ impl Cluster {
             .spawn()
             .unwrap_or_else(|error| panic!("{program}: {error}"));
         let mut stdin = child.stdin.take().expect("a pipe");
-        // A program that does not read its input may end first.
+        // Ignores an error: a program that does not read its input may end first.
         let _ = stdin.write_all(input.unwrap_or_default().as_bytes()).await;
         drop(stdin);
         let output = child.wait_with_output().await.expect("an exit code");
@@ -88,8 +88,8 @@ impl Cluster {
             .await;
     }
 
-    /// Ends the first process of the container in the first running pod that `selector` selects, with SIGKILL. Waits for the pod's
-    /// status, because effects of a pod may be visible before its status is Running.
+    /// Kills the first process of the container in the first running pod of `selector` with SIGKILL. Waits until the status of a pod is
+    /// Running, because a pod may have effects before.
     pub async fn kill(&self, namespace: &str, selector: &str) {
         let ids = "jsonpath={.items[*].status.containerStatuses[0].containerID}";
         let phase = "--field-selector=status.phase=Running";

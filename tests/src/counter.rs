@@ -24,7 +24,7 @@ pub struct Counter {
     redirects: Arc<Mutex<BTreeMap<String, String>>>,
 }
 
-/// Reads the whole head. Closing a connection with unread bytes resets it, and the client would treat the response as a failure.
+/// Reads the whole head of a request. If bytes were unread, closing the connection would reset it, and the client would fail.
 async fn read_request(stream: &mut TcpStream) -> String {
     let mut request = Vec::new();
     let mut part = [0; 1024];
@@ -81,7 +81,7 @@ impl Counter {
         let redirect = self.redirects.lock().unwrap().get(path).cloned();
         let redirect = redirect.unwrap_or_default();
         let answer = format!("HTTP/1.0 200 OK\r\n{redirect}content-length: 0\r\n\r\n");
-        // The request of a client that disconnects early counts as well.
+        // Ignores an error: the request of a client that disconnects early counts as well.
         let _ = stream.write_all(answer.as_bytes()).await;
     }
 

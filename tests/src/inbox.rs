@@ -13,7 +13,7 @@ use tokio::net::TcpListener;
 
 use crate::counter::HOST;
 
-/// Keeps the received messages.
+/// Receiver of notifications, which keeps all messages.
 #[derive(Clone)]
 pub struct Inbox {
     /// `host:port`, as reached by pods.

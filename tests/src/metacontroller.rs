@@ -1,4 +1,4 @@
-//! Stand-in for metacontroller: the same calls over HTTP and to the API server
+//! Fake metacontroller: calls the hooks and the API server like metacontroller
 //! (<https://github.com/metacontroller/metacontroller/tree/v4.17.2/pkg/controller/composite>).
 
 use std::collections::HashMap;
@@ -65,7 +65,7 @@ struct Answer {
     finalized: bool,
 }
 
-/// Stands in for metacontroller in one namespace until dropped.
+/// Fake metacontroller for one namespace, which runs until dropped.
 pub struct StandIn {
     worker: JoinHandle<()>,
     calls: Arc<Mutex<Vec<Exchange>>>,

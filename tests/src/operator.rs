@@ -14,13 +14,13 @@ use crate::{Cluster, Scene};
 
 /// Maximum time until an operator reaches the step at which it crashes.
 const DEADLINE: Duration = Duration::from_mins(2);
-/// Signal that cannot be caught.
+/// Number of the signal with which an operator kills itself at its step.
 const SIGKILL: i32 = 9;
 
 /// Starts operators with the configuration of the installed one, limited to one namespace.
 pub struct Operators {
     namespace: String,
-    /// Whether they watch only that namespace.
+    /// Whether the operators watch only `namespace`.
     narrow: bool,
     cluster: Cluster,
     environment: Vec<(String, String)>,
@@ -53,7 +53,7 @@ impl Operators {
         }
     }
 
-    /// Watches all namespaces.
+    /// Makes the operators watch all namespaces.
     #[must_use]
     pub fn everywhere(mut self) -> Self {
         self.narrow = false;
@@ -77,7 +77,7 @@ impl Operators {
         let log = folder.join(format!("log/operator-{}.log", self.namespace));
         let file = File::options().create(true).append(true).open(&log);
         let file = file.expect("a log");
-        // Each wrapper replaces its process by the next program (`exec`).
+        // Each wrapper script replaces itself by the next program (`exec`), so that `process` is the operator.
         let process = Command::new("hack/cluster/in")
             .current_dir(Cluster::root())
             .arg(program())

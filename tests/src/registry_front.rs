@@ -12,7 +12,7 @@ use crate::counter::HOST;
 
 /// Registry of the dev cluster.
 const REGISTRY: &str = "10.99.1.2:5000";
-/// Minimum size of a layer of the base image, in bytes. Uploads of the operator are smaller.
+/// Minimum size of an upload that [`Fault::CutsUploads`] interrupts, in bytes: layers of the base image, but no upload of the operator.
 const LARGE: usize = 1 << 20;
 
 /// Fault that the proxy injects.
@@ -80,7 +80,7 @@ impl RegistryFront {
 impl Drop for RegistryFront {
     fn drop(&mut self) {
         self.server.abort();
-        // The folder is missing if the dev cluster was recreated.
+        // Ignores an error: the folder is missing if the dev cluster was recreated.
         let _ = std::fs::remove_dir_all(&self.node);
     }
 }
@@ -142,7 +142,7 @@ impl Head {
         (self.method == "PUT" && !tag.contains(':')).then_some(tag)
     }
 
-    /// Reads the body: closing a connection with unread bytes resets it.
+    /// Reads the body of the request, because closing a connection with unread bytes resets it.
     async fn skip_body(&self, stream: &mut TcpStream) -> Option<()> {
         let mut body = vec![0; self.length()];
         stream.read_exact(&mut body).await.ok().map(drop)

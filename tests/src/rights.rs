@@ -23,8 +23,8 @@ const ATTACKS: &str = "e2e-attack-";
 const RUNNER: &str = "-runner";
 /// Verbs of a run for the Secrets that its Role names. The operator needs them as well to create that Role.
 const OF_RUNS: [&str; 2] = ["get", "patch"];
-/// Rights that no e2e test uses. They are needed for a deleted resource that this version cannot read (`tests/api/operator.rs`), for
-/// a claim that the watch does not know, and for such a Job that a pod has claimed.
+/// Rights that no e2e test uses. The operator needs them for a deleted resource that it cannot parse (`tests/api/operator.rs`), and for a
+/// `PersistentVolumeClaim`, or a Job whose run a pod has claimed, that its mirrors do not contain.
 const RARE: [[&str; 3]; 3] = [
     ["alustan.io", "terraforms", "get"],
     ["", "persistentvolumeclaims", "get"],
@@ -164,7 +164,7 @@ fn right([group, resource, verb]: [&str; 3]) -> Right {
 /// Audit log of the dev cluster from a point in time.
 pub struct Audit {
     cluster: Cluster,
-    /// Length of the log at that time, in bytes.
+    /// Length of the log at the start, in bytes.
     from: u64,
 }
 
@@ -198,7 +198,7 @@ impl Audit {
     fn calls(&self) -> impl Iterator<Item = Call> {
         let mut log = File::open(self.cluster.folder.join(AUDIT_LOG)).expect("the audit log");
         let length = log.metadata().expect("its length").len();
-        // The log was rotated because of its size.
+        // A log that became shorter was rotated.
         let from = if length < self.from { 0 } else { self.from };
         log.seek(SeekFrom::Start(from)).expect("a place in it");
         let lines = BufReader::new(log).lines().map_while(Result::ok);
@@ -232,7 +232,7 @@ impl Roles {
                 && !call.namespace.starts_with(ATTACKS)
                 && call.right.resource == "secrets"
                 && OF_RUNS.contains(&call.right.verb.as_str());
-            // A granted right is forbidden only while the roles do not exist: some tests install and uninstall them.
+            // A forbidden call that the roles grant is no violation: some tests uninstall the roles for a while.
             let missing =
                 !self.controller.contains(&call.right) && !self.lease.contains(&call.right);
             of_a_run || call.user == OPERATOR && missing && known.contains(&about(&call.right))
@@ -260,7 +260,7 @@ impl Roles {
             .collect();
         [
             (CONTROLLER, &self.controller, operator),
-            // If the ClusterRole grants the same right, the API server names the ClusterRole.
+            // If the ClusterRole grants the same right, the audit log names the ClusterRole.
             (LEASE, &self.lease, &by(LEASE) | &by(CONTROLLER)),
             ("the Role of runs", &of_runs, runs),
         ]

@@ -303,7 +303,7 @@ impl Scene {
         let deletions = left.iter().map(|tf| self.delete_background(tf.name_any()));
         futures::future::join_all(deletions).await;
         let namespaces: Api<Namespace> = Api::all(self.client());
-        // An orphaned state protects its namespace from deletion. It is not needed here.
+        // Removes the label with which an orphaned state protects the namespace from deletion.
         let unmarked = json!({"metadata": {"labels": {alustan_api::labels::HOLDS_STATE: null}}});
         let parameters = PatchParams::default();
         let unmark = Patch::Merge(&unmarked);

@@ -27,7 +27,7 @@ use crate::Cluster;
 use crate::canary::{Canaries, Searcher};
 use crate::scene::until;
 
-/// Interval of polls for files and processes with a short life, and of new watches after etcd was stopped.
+/// Interval of polls for short-lived files and processes, and of attempts to watch etcd after it was stopped.
 const PERIOD: Duration = Duration::from_millis(200);
 /// Maximum size of a kept file, in bytes. Larger ones are programs.
 const LARGE: u64 = 16 << 20;
@@ -35,7 +35,7 @@ const LARGE: u64 = 16 << 20;
 const REGISTRY: &str = "/registry/";
 /// URL of etcd's watch, as reached on the node.
 const ETCD: &str = "http://127.0.0.1:2379/v3/watch";
-/// Folders of the registries.
+/// Folders of the dev cluster with the data of the registries.
 const REGISTRIES: [&str; 2] = ["registry", "private-registry"];
 /// Keys of Secrets with public values.
 const PUBLIC: [&str; 6] = [
@@ -51,7 +51,7 @@ const OUR_VALUE: [u8; 2] = [0x12, 7];
 /// Tolerance for coarse file timestamps.
 const COARSE: Duration = Duration::from_secs(2);
 
-/// Keeps everything that is written after its start.
+/// Keeps everything that is written to etcd, logs, pods and volumes after its start.
 pub struct Sweep {
     cluster: Cluster,
     since: SystemTime,
@@ -61,7 +61,7 @@ pub struct Sweep {
     keepers: JoinSet<()>,
 }
 
-/// Kept data.
+/// Data that a [`Sweep`] has kept.
 pub struct Swept {
     cluster: Cluster,
     since: SystemTime,
@@ -71,7 +71,7 @@ pub struct Swept {
     kept_of_pods: TempDir,
 }
 
-/// Places with the names of the canaries in them.
+/// Names of the canaries that were found, by place: key in etcd, file, …
 pub type Found = BTreeMap<String, BTreeSet<String>>;
 
 impl Sweep {
@@ -137,7 +137,7 @@ impl Sweep {
         let name = format!("canary-{}", now.expect("a clock").as_nanos());
         let about = ["-n", "default", "configmap", &name];
         let key = STANDARD.encode(format!("{REGISTRY}configmaps/default/{name}"));
-        // The watch misses objects that are created before it starts.
+        // Creates the object until the history contains it: the watch misses objects that are created before it starts.
         until("etcd's history", async || {
             for verb in ["create", "delete"] {
                 let arguments = [&[verb][..], &about].concat();
@@ -220,7 +220,7 @@ impl Swept {
             }
         }
         let kept = std::fs::read_dir(self.kept_of_pods.path().join(FILES)).expect("a folder");
-        // The operator pod always has such files.
+        // The operator pod always has files in an emptyDir volume.
         assert!(kept.count() > 0, "no file of a pod was kept");
         let lines = std::fs::read(self.kept.path().join(ARGUMENTS)).expect("arguments");
         assert!(
@@ -418,8 +418,8 @@ impl Keeper {
         }
     }
 
-    /// Links every file of the scene's logs and volumes, and of every emptyDir except inputs. `seen` contains the linked files by inode
-    /// and path, which therefore need no further call.
+    /// Links every file of the scene's logs and volumes, and of every emptyDir except inputs. Skips files in `seen`, which contains the
+    /// linked files by inode and path.
     fn link(&self, seen: &mut HashSet<(u64, OsString)>) {
         let own = |it: &PathBuf| it.to_string_lossy().contains(&self.namespace);
         for (part, below, kept) in [
@@ -480,14 +480,15 @@ struct Arguments {
 #[derive(Clone, Copy)]
 enum Process {
     InPod,
-    /// Number of polls that found it outside of pods.
+    /// Number of polls that found the process outside of pods.
     Outside(u32),
 }
 
 impl Arguments {
     /// Adds the current command lines. Returns whether some are new.
     fn look(&mut self) -> bool {
-        // The first process of a container enters the pod's cgroup shortly after its start.
+        // Number of polls that check the cgroup of a process again: the first process of a container enters the pod's cgroup shortly after
+        // its start.
         const OFTEN: u32 = 10;
         let before = self.lines.len();
         let earlier = std::mem::take(&mut self.processes);
@@ -551,7 +552,7 @@ fn entries_below(folder: &Path) -> Vec<DirEntry> {
     let mut files = Vec::new();
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
         match entry.file_type() {
-            // The trailing slash matches the folder of an input.
+            // `join("")` adds a trailing slash, so that `is_input` matches the folder of an input.
             Ok(kind) if kind.is_dir() && !is_input(&entry.path().join("")) => {
                 files.extend(entries_below(&entry.path()));
             }

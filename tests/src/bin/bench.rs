@@ -1,5 +1,6 @@
-//! `make bench`: the operator compared with plain Terraform, in one run on the dev cluster. Each duration is measured by a client that
-//! watches, in milliseconds. The ratio refers to the floor: a hand-written Job that runs `init`, `plan` and `apply` in the same image.
+//! `make bench`: the operator compared with plain Terraform, in one run on the dev cluster. Durations are in milliseconds, as seen by a
+//! client that watches the objects. Each ratio is relative to the floor: a hand-written Job that runs `init`, `plan` and `apply` in the
+//! same image.
 
 #![expect(
     clippy::unwrap_used,
@@ -122,7 +123,7 @@ impl<'a> Bench<'a> {
         tf
     }
 
-    /// Measures builds by `kind`. Each round uses a different module.
+    /// Measures the time from apply to Ready with a build by the builder `kind`. Each round uses a different module.
     async fn with_build(&self, kind: &str, prefix: &str) -> Vec<Duration> {
         let mut times = Vec::new();
         for n in 0..ROUNDS {
@@ -200,7 +201,7 @@ impl<'a> Bench<'a> {
         time
     }
 
-    /// Measures a new resource whose image is in the registry.
+    /// Measures a new resource without a build: its image is in the registry.
     async fn apply(&self, n: usize) -> Round {
         let name = format!("present{n}");
         let tf = self.resource(&name, "bench");
@@ -244,7 +245,8 @@ impl<'a> Bench<'a> {
         start.elapsed()
     }
 
-    /// Measures commits to the module of `name` alone. Returns the durations and the number of bytes that the last commit pushed.
+    /// Measures commits to the module of `name` alone. Returns the durations, and the number of bytes that the last build pushed to the
+    /// registry.
     async fn commits(&self, name: &str) -> (Vec<Duration>, u64) {
         let mut times = Vec::new();
         let mut pushed = 0;
@@ -278,7 +280,7 @@ impl<'a> Bench<'a> {
         (times, pushed)
     }
 
-    /// Measures the time from the first byte of a push report to the build Job. It includes the sender, a shell with openssl and curl.
+    /// Measures the time from a push report to the build Job. It includes the start of the sender, a shell script with openssl and curl.
     async fn pushes(&self) -> Vec<Duration> {
         let mut tf = self.resource("told", "told");
         tf["spec"]["gitRepo"]["interval"] = json!("12h");
@@ -425,7 +427,7 @@ impl<'a> Bench<'a> {
             .collect()
     }
 
-    /// Measures plain Jobs: the limit of the host.
+    /// Measures [`CROWD`] concurrent Jobs without the operator: the limit of the host.
     async fn crowd_floor(&self, image: &str) -> Duration {
         let start = Instant::now();
         join_all((ROUNDS..ROUNDS + CROWD).map(|n| self.floor(image.to_owned(), n))).await;

@@ -1,6 +1,6 @@
-//! `sweep [--all-rights] COMMAND…`: runs a command that uses the dev cluster, and then checks secrets and rights. A value of a Secret
-//! must not appear outside of Secrets. The operator and the runners must not make calls that their roles do not allow. With
-//! `--all-rights` they must have used each right that they have.
+//! `sweep [--all-rights] COMMAND…`: runs a command that uses the dev cluster, and then checks secrets and rights. A value of a Secret must
+//! not appear outside of Secrets. The operator and the runners must not make calls that their roles do not allow. With `--all-rights`, they
+//! must have used each right that their roles grant.
 
 #![expect(clippy::expect_used, clippy::print_stderr, reason = "a tool")]
 
@@ -38,7 +38,7 @@ async fn main() -> ExitCode {
             names.iter().take(3).cloned().collect::<Vec<_>>().join("; ")
         );
     }
-    // A run that failed half-way does not show which rights it needs.
+    // A command that failed may not have used all rights.
     let wrong = audit.end(all_rights && good).await;
     eprintln!(
         "the calls of operator and runners were held to their roles; {} are wrong",

@@ -1,18 +1,18 @@
-//! Stand-in for AWS in the dev cluster.
+//! Emulator of AWS (S3 and DynamoDB) in the dev cluster.
 
 use serde_json::{Value, json};
 
 use crate::Scene;
 
-/// `host:port` of the stand-in without TLS.
+/// `host:port` of the emulator without TLS.
 pub const AWS: &str = "10.99.1.2:5566";
-/// Host of the stand-in with TLS.
+/// Host of the emulator with TLS.
 const ADDRESS: &str = "10.99.1.2";
 const S3: &str = "s3.us-east-1.amazonaws.com";
 const DYNAMO: &str = "dynamodb.us-east-1.amazonaws.com";
 
 impl Scene {
-    /// Creates a bucket and a table in the stand-in, and the Secret `aws` with credentials for them.
+    /// Creates a bucket and a lock table in the emulator, and the Secret `aws` with credentials for them.
     pub async fn aws_with_secret(&self, bucket: &str, table: &str) {
         self.aws(bucket, table).await;
         let credentials = [
@@ -22,11 +22,11 @@ impl Scene {
         self.secret("aws", "Opaque", &credentials).await;
     }
 
-    /// Creates a bucket and a table for locks in the stand-in.
+    /// Creates a bucket and a lock table in the emulator.
     pub async fn aws(&self, bucket: &str, table: &str) {
         self.cluster.run("hack/cluster/aws-up", &[]).await;
         let url = format!("https://{S3}/{bucket}");
-        // Both may exist because of another test.
+        // Bucket and table may exist because of another test.
         self.call(S3, &["-X", "PUT", &url]).await;
         let table = json!({
             "TableName": table, "BillingMode": "PAY_PER_REQUEST",
@@ -48,7 +48,7 @@ impl Scene {
             .await;
     }
 
-    /// Releases that lock, regardless of its holder.
+    /// Releases the lock of the state at `place`, regardless of its holder.
     pub async fn unlock(&self, table: &str, place: &str) {
         let key = json!({"TableName": table, "Key": {"LockID": {"S": place}}});
         self.dynamo("DeleteItem", &key).await;

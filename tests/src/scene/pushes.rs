@@ -18,7 +18,7 @@ const SYSTEM: &str = "alustan-system";
 const HOOK: &str =
     "/api/v1/namespaces/alustan-system/services/alustan-controller:http/proxy/hooks/generic";
 
-/// Sender of docs/hooks.md.
+/// Shell script of docs/hooks.md that sends a signed push report.
 const SENDER: &str = r#"set -eu
 id=$(openssl rand -hex 16) at=$(date +%s)
 key=$(printf %s "${SECRET#whsec_}" | base64 -d | od -An -v -tx1 | tr -d ' \n')

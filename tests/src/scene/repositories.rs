@@ -61,7 +61,7 @@ impl Scene {
             self.namespace.clone(),
             format!("private/{}", self.namespace),
         ] {
-            // Most scenes have only one of them.
+            // Ignores an error: most scenes have only one of the folders.
             let _ = std::fs::remove_dir_all(self.cluster.folder.join("git").join(owner));
         }
     }

@@ -16,7 +16,7 @@ impl Scene {
 
     /// Returns a minimal resource for the scene's repository `repository`, with an image of that name.
     pub fn resource_of(&self, name: &str, repository: &str) -> Value {
-        // Each poll takes 50 ms of CPU time.
+        // The installed operator polls the repositories of all scenes, and each poll takes 50 ms of CPU time.
         let interval = if self.uses_installed_operator {
             "30s"
         } else {
@@ -35,7 +35,7 @@ impl Scene {
         })
     }
 
-    /// Same as [`Self::resource`], built by the stand-in for kaniko instead of Append, the default of the dev cluster.
+    /// Same as [`Self::resource`], built by the fake kaniko of the dev cluster instead of `Append`, the default builder there.
     pub fn resource_by_kaniko(&self, name: &str) -> Value {
         let mut resource = self.resource(name);
         resource["spec"]["containerRegistry"]["builder"] = json!({"kind": "Kaniko"});
@@ -47,7 +47,7 @@ impl Scene {
         self.try_apply(resource).await.expect("apply the resource");
     }
 
-    /// Applies a resource. The API server may refuse it.
+    /// Applies a resource like [`Self::apply`], but returns a refusal of the API server instead of a panic.
     ///
     /// # Errors
     /// Error of the API server.
@@ -130,7 +130,7 @@ impl Scene {
         })
     }
 
-    /// Applies any object.
+    /// Applies an object of any kind with `kubectl apply --server-side`.
     pub async fn create(&self, object: &Value) {
         let text = object.to_string();
         let apply = ["apply", "--server-side", "-f", "-"];

@@ -1,16 +1,16 @@
-//! Storage for states other than AWS.
+//! Storage for states in other backends than AWS: Google Cloud Storage and `PostgreSQL`.
 
 use serde_json::json;
 
 use crate::Scene;
 
-/// URL of the dev cluster's stand-in for Google Cloud Storage.
+/// URL of the emulator of Google Cloud Storage in the dev cluster.
 pub const GCS: &str = "http://10.99.1.2:5567";
 /// `host:port` of `PostgreSQL` in the dev cluster.
 pub const PG: &str = "10.99.1.2:5432";
 
 impl Scene {
-    /// Creates a bucket in the stand-in for Google Cloud Storage.
+    /// Creates a bucket in the emulator of Google Cloud Storage.
     pub async fn gcs(&self, bucket: &str) {
         self.cluster.run("hack/cluster/gcs-up", &[]).await;
         let url = format!("{GCS}/storage/v1/b?project=e2e");
@@ -20,7 +20,7 @@ impl Scene {
         self.cluster.run("curl", &arguments).await;
     }
 
-    /// Returns an object in a bucket of that stand-in.
+    /// Returns an object in a bucket of the emulator of Google Cloud Storage.
     pub async fn in_gcs(&self, bucket: &str, object: &str) -> String {
         let object = object.replace('/', "%2F");
         let url = format!("{GCS}/storage/v1/b/{bucket}/o/{object}?alt=media");
@@ -33,13 +33,13 @@ impl Scene {
         format!("postgres://postgres:alustan-test@{PG}/postgres?sslmode=disable")
     }
 
-    /// Runs `query` in the database. Returns its result.
+    /// Runs `query` in the database of [`Self::pg`]. Returns its result.
     pub async fn in_pg(&self, query: &str) -> String {
         let url = self.pg().await;
         self.cluster.run("psql", &["-qAt", "-c", query, &url]).await
     }
 
-    /// Returns the property `what` of a bucket in the stand-in for AWS: `versioning`, `encryption`, …
+    /// Returns the property `what` of a bucket in the emulator of AWS: `versioning`, `encryption`, …
     pub async fn about_bucket(&self, bucket: &str, what: &str) -> String {
         self.s3(bucket, &format!("?{what}")).await
     }

@@ -11,14 +11,15 @@ use serde_json::json;
 use crate::Scene;
 
 impl Scene {
-    /// Returns the folder of a claim's volume on the node.
+    /// Returns the folder on the node with the volume of the `PersistentVolumeClaim` `claim`.
     pub async fn volume_of(&self, claim: &str) -> PathBuf {
         let volume = self.bound(claim).await;
         let folder = format!("{volume}_{}_{claim}", self.namespace);
         self.cluster.folder.join("volumes").join(folder)
     }
 
-    /// Returns the volume of a claim. Selects a node first: an unused claim is bound only when a pod is scheduled.
+    /// Returns the volume of the `PersistentVolumeClaim` `claim`. Annotates it with a node first, because an unused claim is not bound
+    /// before a pod is scheduled.
     async fn bound(&self, claim: &str) -> String {
         const NODE: &str = "volume.kubernetes.io/selected-node";
         let nodes: Api<Node> = Api::all(self.cluster.client.clone());
@@ -38,7 +39,7 @@ impl Scene {
         .await
     }
 
-    /// Deletes the volume of a claim, as if the disk were lost.
+    /// Deletes the volume of the `PersistentVolumeClaim` `claim`, as if the disk were lost.
     pub async fn lose_volume(&self, claim: &str) {
         let claims = self.api::<PersistentVolumeClaim>();
         let volume = self.bound(claim).await;
@@ -70,7 +71,7 @@ pub struct Disk {
 }
 
 impl Scene {
-    /// Creates a volume of `kib` KiB for a claim with its storage class.
+    /// Creates a volume of `kib` KiB. A `PersistentVolumeClaim` with the storage class of the disk is bound to it.
     pub async fn disk(&self, kib: u32) -> Disk {
         let class = self.namespace.clone();
         let folder = self.cluster.folder.join("volumes").join(&class);
