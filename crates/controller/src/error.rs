@@ -74,10 +74,7 @@ pub(crate) enum Error {
         "{kind} {name} already exists and does not belong to this resource; {}",
         advice(kind, name)
     )]
-    NameTaken {
-        kind: String,
-        name: String,
-    },
+    NameTaken { kind: String, name: String },
     /// The API server did not respond within [`TIMEOUT`].
     #[error("failed to {0}: the API server did not respond within {TIMEOUT:?}")]
     Timeout(String),
