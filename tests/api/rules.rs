@@ -563,7 +563,7 @@ async fn invalid_object_names_are_refused() {
             refuses_resource(&space, &web, &format!("{field}/name"), message).await;
         }
         if key {
-            let message = "must be a key of a Secret or ConfigMap";
+            let message = "must be a valid key of a Secret or ConfigMap";
             for wrong in ["", "a/b", "a b"] {
                 let reference = json!({"name": "a", "key": wrong});
                 let web = with(resource("web"), field, Some(reference));
@@ -619,7 +619,7 @@ async fn invalid_or_reserved_output_metadata_is_refused() {
     let good = ["server", "ca.crt", "A_b-1", &long[1..]].map(|key| entry(key, "endpoint"));
     accepts(&space, "/outputs/keys", &good).await;
     let bad = ["a b", "a/b", "", &long].map(|key| entry(key, "endpoint"));
-    let message = "each key must be a key of a Secret or ConfigMap";
+    let message = "each key must be a valid key of a Secret or ConfigMap";
     refuses(&space, "/outputs/keys", message, &bad).await;
 
     let good = [

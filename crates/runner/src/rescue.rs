@@ -119,8 +119,8 @@ impl Session {
             }
         };
         let note = format!(
-            "failed to save the state; it is kept {name}, and the next run pushes it before any \
-             other operation: {}",
+            "failed to save the state: {}; it is kept {name}, and the next run pushes it before any \
+             other operation",
             push.message
         );
         (Some(place), note)

@@ -284,8 +284,11 @@ fn split_path(host: &str, path: &str) -> Result<(String, Option<String>), String
         .map_or((path, ""), |(path, rest)| (path, rest));
     let repository = repository.trim_matches('/');
     let (repository, implied) = split_owner(host, repository)?;
-    if repository.is_empty() || repository.starts_with('-') {
+    if repository.is_empty() {
         return Err("it has no repository path".into());
+    }
+    if repository.starts_with('-') {
+        return Err("its repository path starts with `-`".into());
     }
     if repository
         .split('/')

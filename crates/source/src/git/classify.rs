@@ -215,7 +215,9 @@ impl GitFailure {
                 "compare the fingerprint of the host key with the published one, and add the output of \
                  `ssh-keyscan` to key `known_hosts` of the Secret of spec.gitRepo.sshKeySecret"
             }
-            Self::SshKeyUnreadable => "set an unencrypted OpenSSH private key in the Secret",
+            Self::SshKeyUnreadable => {
+                "set an unencrypted OpenSSH private key in the Secret of spec.gitRepo.sshKeySecret"
+            }
             Self::Authentication if http => {
                 "the repository is private or does not exist: check user name and token in the \
                  Secret of `gitRepo.credentialsSecret`"

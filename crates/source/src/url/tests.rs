@@ -109,7 +109,7 @@ fn valid_repository_urls_are_parsed(
 #[case("https://github.com/o", "owner/name")]
 #[case("https://github.com/o/r/tree/main/x", "web page")]
 #[case("git@github.com:-x", "owner/name")]
-#[case("git@host:-x", "no repository path")]
+#[case("git@host:-x", "starts with `-`")]
 #[case("git@host:", "no repository path")]
 fn invalid_repository_urls_are_refused(#[case] text: &str, #[case] why: &str) {
     let error = RepositoryUrl::parse(text).unwrap_err();
