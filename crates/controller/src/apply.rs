@@ -7,8 +7,8 @@ mod deletions;
 mod finalizer;
 mod namespaces;
 mod objects;
-pub(crate) mod pass;
 mod restore;
+pub(crate) mod step_executor;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -35,15 +35,15 @@ use tracing::{debug, info};
 
 use crate::apply::namespaces::LABEL_TTL;
 use crate::apply::objects::Owned;
-use crate::apply::pass::StepExecutor;
-use crate::apply::pass::encoded;
+use crate::apply::step_executor::StepExecutor;
+use crate::apply::step_executor::encoded;
 use crate::call::StatusKind;
 use crate::call::call;
 use crate::call::is;
 use crate::context::Context;
 use crate::error::Error;
 use crate::fail_point::Moment;
-use crate::observe::session::Observer;
+use crate::observe::observer::Observer;
 use crate::resource::is_made_for;
 use crate::signing::Data;
 use crate::step_name;

@@ -2,10 +2,10 @@
 
 mod connections;
 mod hooks;
-mod metrics;
+mod open_metrics;
 mod probes;
-mod received;
-mod shared;
+mod request_body;
+mod shared_secrets;
 mod sync;
 mod tls;
 
@@ -17,10 +17,10 @@ use tokio::net::TcpListener;
 
 use crate::args::Config;
 use crate::health::Health;
-use crate::sync::Syncs;
+use crate::metacontroller::Syncs;
 use connections::listen;
 pub(crate) use hooks::{Hooks, Push, Pushed};
-pub(crate) use metrics::Measured;
+pub(crate) use open_metrics::Measured;
 use sync::Door;
 use tls::{Identity, TlsListener};
 
@@ -64,7 +64,7 @@ impl Listeners {
         let door = Door::new(config.driver, config.sync.token_dir.clone(), parts.syncs);
         let router = probes::router(parts.health)
             .merge(hooks::router(parts.hooks))
-            .merge(metrics::router(parts.measured));
+            .merge(open_metrics::router(parts.measured));
         let Some(by_tls) = self.sync else {
             return listen(self.all, router.merge(sync::router(door)), stop()).await;
         };

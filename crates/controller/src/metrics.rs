@@ -1,6 +1,6 @@
 //! Values of `/metrics`. [`alustan_core::metrics`] defines the metrics.
 
-mod calls;
+mod api_calls;
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::sync::{Arc, Weak};
@@ -26,7 +26,7 @@ use crate::queue::Load;
 use crate::resource::Ref;
 use crate::version::Version;
 
-pub(crate) use calls::Counting;
+pub(crate) use api_calls::Counting;
 
 /// Buckets of the duration of runs, steps and queueing, in seconds, up to an apply of two hours.
 const RUN_BUCKETS: [f64; 14] = [

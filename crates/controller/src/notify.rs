@@ -1,6 +1,6 @@
 //! Sends notifications in the background, with retries, at least once.
 
-mod places;
+mod receivers;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::path::PathBuf;
@@ -28,10 +28,10 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::call::call;
 use crate::error::with_causes;
-use crate::notify::places::{Place, Places, address};
+use crate::notify::receivers::{Place, Places, address};
 use crate::report::events::publish;
 use crate::resource::{Guarded, Ref};
-use crate::webhook::{self, Secret};
+use crate::standard_webhooks::{self, Secret};
 
 /// Time limit for the response of a receiver.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -264,9 +264,12 @@ impl Notifier {
         if let Some(secret) = secret {
             let (id, at) = (&notice.id, Timestamp::now().as_second());
             request = request
-                .header(webhook::ID, id)
-                .header(webhook::TIMESTAMP, at)
-                .header(webhook::SIGNATURE, secret.sign(id, at, body.as_bytes()));
+                .header(standard_webhooks::ID, id)
+                .header(standard_webhooks::TIMESTAMP, at)
+                .header(
+                    standard_webhooks::SIGNATURE,
+                    secret.sign(id, at, body.as_bytes()),
+                );
         }
         let answer = request.body(body).send().await;
         let answer = answer.map_err(|error| {

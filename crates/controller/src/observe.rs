@@ -15,8 +15,8 @@ mod accounts;
 mod dependencies;
 mod inputs;
 pub(crate) mod jobs;
+pub(crate) mod observer;
 mod record;
-pub(crate) mod session;
 
 use std::fmt::Debug;
 use std::hash::Hash;
@@ -48,7 +48,7 @@ use serde::de::DeserializeOwned;
 use crate::call::call;
 use crate::context::Context;
 use crate::error::Error;
-use crate::observe::session::Observer;
+use crate::observe::observer::Observer;
 use crate::remote::queries::{self, Push, Repository};
 use crate::resource::{Ref, is_made_for, readable};
 use crate::write_through_cache::WriteThroughCache;

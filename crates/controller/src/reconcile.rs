@@ -24,12 +24,12 @@ use kube::{Resource, ResourceExt};
 use tracing::field::Empty;
 use tracing::{Instrument, Span, debug, error, info, info_span, warn};
 
-use crate::apply::pass::StepExecutor;
+use crate::apply::step_executor::StepExecutor;
 use crate::args::Driver;
 use crate::context::Context;
 use crate::error::Error;
 use crate::observe::jobs;
-use crate::observe::session::Observer;
+use crate::observe::observer::Observer;
 use crate::queue::Queued;
 use crate::report::events::publish;
 use crate::report::{report, tell};

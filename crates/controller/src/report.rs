@@ -16,7 +16,7 @@ use crate::args::Driver;
 use crate::call::call;
 use crate::context::Context;
 use crate::error::Error;
-use crate::observe::session::Observer;
+use crate::observe::observer::Observer;
 use crate::report::events::publish;
 
 /// Minimum time between a change of the status and a status that only reports a pending query.

@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use crate::apply::delete::delete_job;
-use crate::apply::pass::StepExecutor;
+use crate::apply::step_executor::StepExecutor;
 use crate::apply::{build_secrets, namespaces};
 use crate::call::{call, gone};
 use crate::error::Error;

@@ -15,7 +15,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::apply::pass::StepExecutor;
+use crate::apply::step_executor::StepExecutor;
 use crate::call::call;
 use crate::error::Error;
 use crate::resource::is_made_for;

@@ -12,7 +12,7 @@ use kube::api::ListParams;
 use serde_json::json;
 
 use crate::apply::objects::Owned;
-use crate::apply::pass::{StepExecutor, encoded};
+use crate::apply::step_executor::{StepExecutor, encoded};
 use crate::call::{call, gone};
 use crate::error::Error;
 use crate::signing::Data;

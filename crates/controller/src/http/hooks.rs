@@ -26,11 +26,11 @@ use tracing::{info, warn};
 
 pub(crate) use payload::{Push, Sender};
 
-use super::received::{Budget, Unreceived};
-use super::shared::secrets_in;
+use super::request_body::{Budget, Unreceived};
+use super::shared_secrets::secrets_in;
 use crate::error::with_causes;
 use crate::leader::Leader;
-use crate::webhook::{self, Secret};
+use crate::standard_webhooks::{self, Secret};
 
 /// Maximum size of a message, in bytes. GitHub omits commits beyond 2048 of a push.
 const LONGEST: usize = 5 << 20;
@@ -343,15 +343,20 @@ fn authentic(
     now: Timestamp,
 ) -> Result<Vec<u8>, Refusal> {
     let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
-    if let Some(signatures) = header(webhook::SIGNATURE).filter(|_| sender != Sender::Github) {
-        let (id, at) = (header(webhook::ID), header(webhook::TIMESTAMP));
+    if let Some(signatures) =
+        header(standard_webhooks::SIGNATURE).filter(|_| sender != Sender::Github)
+    {
+        let (id, at) = (
+            header(standard_webhooks::ID),
+            header(standard_webhooks::TIMESTAMP),
+        );
         let at = at.and_then(|at| at.parse().ok());
         let (Some(id), Some(at)) = (id, at) else {
             return Err(refused(
                 "header webhook-id or webhook-timestamp is missing or invalid",
             ));
         };
-        if !webhook::is_recent(at, now) {
+        if !standard_webhooks::is_recent(at, now) {
             return Err(refused(
                 "header webhook-timestamp differs from the current time by more than five minutes: \
                  the message is old, or a clock is wrong",

@@ -20,11 +20,11 @@ use axum::response::Response;
 use axum::routing::post;
 use tracing::{debug, error};
 
-use super::received::{Budget, PATIENCE, Received, Unreceived};
-use super::shared::secrets_in;
+use super::request_body::{Budget, PATIENCE, Received, Unreceived};
+use super::shared_secrets::secrets_in;
 use crate::args::Driver;
-use crate::sync::Syncs;
-use crate::webhook::Secret;
+use crate::metacontroller::Syncs;
+use crate::standard_webhooks::Secret;
 
 /// Value of `Retry-After` in responses with status 429, in seconds.
 const AGAIN: &str = "2";

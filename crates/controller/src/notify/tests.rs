@@ -244,7 +244,7 @@ async fn message_is_signed_at_the_time_of_delivery() {
     drop(turns);
     scene.settled().await;
     let headers = log.lock()[0].headers.clone();
-    let at = headers[webhook::TIMESTAMP]
+    let at = headers[standard_webhooks::TIMESTAMP]
         .to_str()
         .unwrap()
         .parse()
@@ -253,8 +253,13 @@ async fn message_is_signed_at_the_time_of_delivery() {
     let header = |name| headers[name].to_str().unwrap();
     let body = &log.lock()[0].body;
     let secret = Secret::read(b"key").unwrap();
-    let (id, body) = (header(webhook::ID), body.to_string());
-    assert!(secret.has_signed(header(webhook::SIGNATURE), id, at, body.as_bytes()));
+    let (id, body) = (header(standard_webhooks::ID), body.to_string());
+    assert!(secret.has_signed(
+        header(standard_webhooks::SIGNATURE),
+        id,
+        at,
+        body.as_bytes()
+    ));
 }
 
 #[tokio::test]

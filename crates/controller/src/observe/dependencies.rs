@@ -13,12 +13,12 @@ use alustan_core::observed::StackSeen;
 use kube::ResourceExt;
 use tokio::time::Instant;
 
-use super::session::Observer;
+use super::observer::Observer;
 use crate::error::Error;
 use crate::observe::dependencies::evaluation::{EXPRESSIONS, Stack};
 use crate::resource::readable;
 
-/// Observes the dependencies of the resource of the `session`. If its references are refused, the second value is the cause, and at most
+/// Observes the dependencies of the resource of the `observer`. If its references are refused, the second value is the cause, and at most
 /// the objects of `spec.destroyWaitFor` are read.
 pub(super) async fn see(session: &Observer<'_>) -> Result<(StackSeen, Option<Failure>), Error> {
     let tf = session.tf;

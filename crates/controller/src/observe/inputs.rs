@@ -20,7 +20,7 @@ use serde::de::DeserializeOwned;
 
 use crate::call::call;
 use crate::error::{Error, Found};
-use crate::observe::session::Observer;
+use crate::observe::observer::Observer;
 use crate::recent_reads::{MAX_AGE, RecentReads, Values};
 use crate::resource::Ref;
 
@@ -40,7 +40,7 @@ pub(super) struct Inputs {
     pub(super) docker: Result<Option<DockerConfig>, Failure>,
 }
 
-/// Reads all inputs that the resource of the `session` refers to. `pinned` is the docker configuration to use if the registry Secret is
+/// Reads all inputs that the resource of the `observer` refers to. `pinned` is the docker configuration to use if the registry Secret is
 /// unusable.
 ///
 /// # Errors

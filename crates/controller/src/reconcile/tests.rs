@@ -24,7 +24,7 @@ use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 
 use super::{act, look, retry, running, running_class};
-use crate::apply::pass::StepExecutor;
+use crate::apply::step_executor::StepExecutor;
 use crate::args::Config;
 use crate::context::Context;
 use crate::fake_api::{self, Log};
@@ -32,7 +32,7 @@ use crate::health::Health;
 use crate::leader::Leader;
 use crate::metrics::Metrics;
 use crate::mirrors::Mirrors;
-use crate::observe::session::Observer;
+use crate::observe::observer::Observer;
 use crate::queue::Dispatcher;
 use crate::remote::context_store::AT_ONCE;
 use crate::remote::queries::{Repository, push};

@@ -24,7 +24,7 @@ use tokio::time::timeout;
 use crate::leader::Leader;
 use crate::memory::Memory;
 use crate::mirrors::Mirrors;
-use crate::observe::session::Observer;
+use crate::observe::observer::Observer;
 use crate::remote::answers::Pruned;
 use crate::remote::failure::registry;
 use crate::remote::polled_cache::Ask;

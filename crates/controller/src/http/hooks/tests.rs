@@ -71,9 +71,9 @@ impl Endpoint {
         let secret = Secret::read(SECRET).unwrap();
         let (signature, at) = (secret.sign(id, at, body.as_bytes()), at.to_string());
         let headers = [
-            (webhook::ID, id),
-            (webhook::TIMESTAMP, &at),
-            (webhook::SIGNATURE, &signature),
+            (standard_webhooks::ID, id),
+            (standard_webhooks::TIMESTAMP, &at),
+            (standard_webhooks::SIGNATURE, &signature),
         ];
         self.post(path, &headers, body).await
     }

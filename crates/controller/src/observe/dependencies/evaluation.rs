@@ -19,7 +19,7 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::context::Context;
 use crate::error::{Error, Found};
-use crate::observe::session::Observer;
+use crate::observe::observer::Observer;
 use crate::resource::is_made_for;
 use crate::watch::dynamic::{Page, Query, Which};
 use crate::watch::trim::is_left_out;

@@ -8,7 +8,7 @@ use k8s_openapi::ByteString;
 use serde::Serialize;
 
 use crate::context::Context;
-use crate::observe::session::Observer;
+use crate::observe::observer::Observer;
 
 /// Executes the steps of one reconcile of one resource.
 pub(crate) struct StepExecutor<'a> {

@@ -1,4 +1,4 @@
-//! One reconcile of one resource.
+//! The observer of one reconcile of one resource.
 
 use std::collections::HashSet;
 use std::time::Duration;

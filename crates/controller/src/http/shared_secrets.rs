@@ -5,7 +5,7 @@ use std::path::Path;
 
 use tracing::warn;
 
-use crate::webhook::Secret;
+use crate::standard_webhooks::Secret;
 
 /// Reads the secrets in the files of `folder`. Call it for each request, because a mounted Secret changes while the operator runs.
 /// Skips files whose names begin with a dot, which belong to the kubelet

@@ -10,7 +10,7 @@ use reqwest::Url;
 use serde::Deserialize;
 use tracing::error;
 
-use crate::webhook::Secret;
+use crate::standard_webhooks::Secret;
 
 /// Receiver of notifications about all resources.
 #[derive(Clone, Deserialize, PartialEq, Eq)]
