@@ -59,7 +59,7 @@ const LARGEST_LEFTOVER: usize = 768 << 10;
 impl<'a> StepExecutor<'a> {
     /// Creates the executor of one reconcile that observed `seen`.
     pub(crate) fn new(
-        cx: &'a Context,
+        ctx: &'a Context,
         tf: &'a Terraform,
         session: &'a Observer<'a>,
         seen: &'a Seen,
@@ -68,7 +68,7 @@ impl<'a> StepExecutor<'a> {
         let version = record.map(|record| record.version.clone());
         let report_version = record.and_then(|record| record.report_version.clone());
         Self {
-            cx,
+            ctx,
             tf,
             session,
             version,
@@ -95,9 +95,9 @@ impl<'a> StepExecutor<'a> {
                 })
                 .collect();
             if objects.is_empty() {
-                self.cx.fail_point.reached(Moment::Before, step);
+                self.ctx.fail_point.reached(Moment::Before, step);
                 self.step(step).await?;
-                self.cx.fail_point.reached(Moment::After, step);
+                self.ctx.fail_point.reached(Moment::After, step);
                 rest = after;
             } else {
                 // The API server refuses a RoleBinding to a Role that does not exist yet. The label of the namespace must follow the pin,
@@ -118,7 +118,7 @@ impl<'a> StepExecutor<'a> {
         debug!(step = step_name::name(step), "executing a step");
         match step {
             Step::AddFinalizer => self.add_finalizer().await,
-            Step::RemoveFinalizer => finalizer::remove(&self.cx.client, self.tf).await,
+            Step::RemoveFinalizer => finalizer::remove(&self.ctx.client, self.tf).await,
             Step::CreateRecord(secret) => self.create_record(secret).await,
             Step::TakeOver(left) => self.take_over(left).await,
             Step::CheckRecord(_) if self.wrote_record() => Ok(()),
@@ -134,15 +134,15 @@ impl<'a> StepExecutor<'a> {
                 namespace,
                 name,
                 uid,
-            } => delete::delete_job(self.cx, namespace, name, uid).await,
-            Step::CreateBuildSecret(secret) => build_secrets::lend(self.cx, secret).await,
-            Step::DeleteBuildSecret(lent) => build_secrets::take_back(self.cx, lent).await,
+            } => delete::delete_job(self.ctx, namespace, name, uid).await,
+            Step::CreateBuildSecret(secret) => build_secrets::lend(self.ctx, secret).await,
+            Step::DeleteBuildSecret(lent) => build_secrets::take_back(self.ctx, lent).await,
             Step::DeleteOutputs(OutputsObject::Secret(name)) => {
-                self.cx.mirrors.secrets.forget(&self.namespace(), name);
+                self.ctx.mirrors.secrets.forget(&self.namespace(), name);
                 self.delete_outputs::<Secret>(name).await
             }
             Step::DeleteOutputs(OutputsObject::ConfigMap(name)) => {
-                self.cx.mirrors.config_maps.forget(&self.namespace(), name);
+                self.ctx.mirrors.config_maps.forget(&self.namespace(), name);
                 self.delete_outputs::<ConfigMap>(name).await
             }
             Step::DeleteClaim => self.delete_claim().await,
@@ -162,7 +162,7 @@ impl<'a> StepExecutor<'a> {
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
     {
-        Api::namespaced(self.cx.client.clone(), &self.namespace())
+        Api::namespaced(self.ctx.client.clone(), &self.namespace())
     }
 
     /// Adds the finalizer. The patch contains the uid, so that it does not create a deleted resource again.
@@ -198,7 +198,7 @@ impl<'a> StepExecutor<'a> {
         let mut secret = secret.clone();
         let data = secret.data.get_or_insert_default();
         data.insert(key::KEY.to_owned(), ByteString(fresh.to_vec()));
-        self.cx.signer.sign(&self.uid(), data);
+        self.ctx.signer.sign(&self.uid(), data);
         let api = self.api::<Secret>();
         match call(
             "create the run record",
@@ -208,7 +208,7 @@ impl<'a> StepExecutor<'a> {
         {
             Ok(created) => {
                 self.version.clone_from(&created.metadata.resource_version);
-                self.cx.mirrors.secrets.wrote(created);
+                self.ctx.mirrors.secrets.wrote(created);
                 Ok(())
             }
             Err(Error::Call { source, .. }) if is(&source, StatusKind::AlreadyExists) => {
@@ -219,7 +219,7 @@ impl<'a> StepExecutor<'a> {
                     Some(found)
                         if orphans::is_left_behind(self.tf, found.labels(), Component::Record) =>
                     {
-                        self.cx.mirrors.secrets.wrote(found);
+                        self.ctx.mirrors.secrets.wrote(found);
                         Err(Error::Conflict)
                     }
                     Some(found) if !is_made_for(self.tf, &found) => {
@@ -227,7 +227,7 @@ impl<'a> StepExecutor<'a> {
                     }
                     Some(found) => {
                         self.version.clone_from(&found.metadata.resource_version);
-                        self.cx.mirrors.secrets.wrote(found);
+                        self.ctx.mirrors.secrets.wrote(found);
                         Ok(())
                     }
                     None => Err(Error::Conflict),
@@ -241,7 +241,7 @@ impl<'a> StepExecutor<'a> {
     /// writes run records, and a process that has lost the Lease exits. If another client has written the record since, the next
     /// [`Step::SwapRecord`] fails.
     fn wrote_record(&self) -> bool {
-        let written = self.cx.memory.record_version(self.session.who);
+        let written = self.ctx.memory.record_version(self.session.who);
         written.is_some() && written == self.version
     }
 
@@ -285,7 +285,7 @@ impl<'a> StepExecutor<'a> {
         removed: Vec<String>,
     ) -> Result<(), Error> {
         let name = alustan_api::names::record(&self.tf.name_any());
-        self.cx.signer.sign(&self.uid(), &mut written);
+        self.ctx.signer.sign(&self.uid(), &mut written);
         let removed = removed.into_iter().map(|entry| (entry, None));
         let data: BTreeMap<_, _> = written
             .into_iter()
@@ -299,9 +299,9 @@ impl<'a> StepExecutor<'a> {
         match call(what, api.patch(&name, &parameters, &patch)).await {
             Ok(written) => {
                 self.version.clone_from(&written.metadata.resource_version);
-                let memory = &self.cx.memory;
+                let memory = &self.ctx.memory;
                 memory.set_record_version(self.session.who, self.version.clone());
-                self.cx.mirrors.secrets.wrote(written);
+                self.ctx.mirrors.secrets.wrote(written);
                 Ok(())
             }
             Err(Error::Call { source, .. })
@@ -317,9 +317,9 @@ impl<'a> StepExecutor<'a> {
     /// Reads Secret `name` from the API server after a conflict, because the watch cache may be stale, for example after an outage of the
     /// API server. The next reconcile then observes the current version and does not repeat the failed write.
     async fn look_again(&self, what: &str, name: &str) {
-        self.cx.mirrors.secrets.forget(&self.namespace(), name);
+        self.ctx.mirrors.secrets.forget(&self.namespace(), name);
         if let Ok(Some(found)) = call(what, self.api::<Secret>().get_opt(name)).await {
-            self.cx.mirrors.secrets.wrote(found);
+            self.ctx.mirrors.secrets.wrote(found);
         }
     }
 
@@ -346,7 +346,7 @@ impl<'a> StepExecutor<'a> {
             Ok(written) => {
                 self.report_version
                     .clone_from(&written.metadata.resource_version);
-                self.cx.mirrors.secrets.wrote(written);
+                self.ctx.mirrors.secrets.wrote(written);
                 Ok(())
             }
             Err(Error::Call { source, .. }) if is(&source, StatusKind::AlreadyExists) => {
@@ -388,14 +388,14 @@ impl<'a> StepExecutor<'a> {
         let patch = Patch::Merge(&body);
         let written = api.patch(name, &parameters, &patch);
         let written = call("free space in the run report", written).await?;
-        self.cx.mirrors.secrets.wrote(written);
+        self.ctx.mirrors.secrets.wrote(written);
         Ok(())
     }
 
     /// Returns the unsaved state that a runner of an earlier operator version wrote to the run record. A new run report gets a copy.
     fn reported_before(&self) -> BTreeMap<String, ByteString> {
         let name = alustan_api::names::record(&self.tf.name_any());
-        let record = self.cx.mirrors.known_secret(&self.namespace(), &name);
+        let record = self.ctx.mirrors.known_secret(&self.namespace(), &name);
         let data = record
             .and_then(|record| record.data.clone())
             .unwrap_or_default();
@@ -412,7 +412,7 @@ impl<'a> StepExecutor<'a> {
         };
         let report = before.report.as_ref();
         let ended = metrics::ended(&before.record, &before.history, report, swap);
-        self.cx.metrics.ended(&ended);
+        self.ctx.metrics.ended(&ended);
         before.record.clone_from(&swap.record);
         if let Some(history) = &swap.history {
             before.history.clone_from(history);
@@ -420,9 +420,9 @@ impl<'a> StepExecutor<'a> {
     }
 
     async fn ensure(&self, object: &Object) -> Result<(), Error> {
-        self.cx.fail_point.reached_object(Moment::Before, object);
+        self.ctx.fail_point.reached_object(Moment::Before, object);
         self.write(object).await?;
-        self.cx.fail_point.reached_object(Moment::After, object);
+        self.ctx.fail_point.reached_object(Moment::After, object);
         Ok(())
     }
 
@@ -430,7 +430,7 @@ impl<'a> StepExecutor<'a> {
         match object {
             Object::Secret(secret) => self.secret(secret).await,
             Object::ConfigMap(map) => {
-                let mirror = &self.cx.mirrors.config_maps;
+                let mirror = &self.ctx.mirrors.config_maps;
                 let known = self.known_by(mirror, &map.name_any());
                 if let Some(written) = self.apply(map, known).await? {
                     mirror.wrote(written.metadata.into_response_partial());
@@ -448,7 +448,7 @@ impl<'a> StepExecutor<'a> {
 
     /// Sets label `alustan.io/holds-state` of `namespace`, unless this process has set it within [`LABEL_TTL`].
     async fn label(&self, namespace: &str) -> Result<(), Error> {
-        let Context { client, memory, .. } = self.cx;
+        let Context { client, memory, .. } = self.ctx;
         let uid = self.session.namespace_uid();
         let is_labelled = |uid: &String| memory.is_labelled(namespace, uid, LABEL_TTL);
         if uid.as_ref().is_some_and(is_labelled) {
@@ -468,18 +468,18 @@ impl<'a> StepExecutor<'a> {
         let mut secret = Cow::Borrowed(secret);
         if is(Component::Pin) {
             let data = secret.to_mut().data.get_or_insert_default();
-            self.cx.signer.sign(&self.uid(), data);
+            self.ctx.signer.sign(&self.uid(), data);
         }
         match self.apply(&*secret, self.known_secret(&secret)).await {
             Ok(written) => {
                 if let Some(written) = written.filter(is_mirrored) {
-                    self.cx.mirrors.secrets.wrote(written);
+                    self.ctx.mirrors.secrets.wrote(written);
                 }
                 Ok(())
             }
             // A Secret of another owner has the name of the outputs Secret. The next reconcile observes it and ends the run with a failure.
             Err(Error::NameTaken { .. }) if outputs => {
-                let memory = &self.cx.memory;
+                let memory = &self.ctx.memory;
                 memory.set_outputs_taken(self.session.who, true);
                 Err(Error::Conflict)
             }
@@ -523,7 +523,7 @@ impl<'a> StepExecutor<'a> {
         let what = format!("create PersistentVolumeClaim {name}");
         match call(&what, api.create(&PostParams::default(), claim)).await {
             Ok(made) => {
-                self.cx.mirrors.claims.wrote(made);
+                self.ctx.mirrors.claims.wrote(made);
                 Ok(())
             }
             Err(Error::Call { source, .. }) if is(&source, StatusKind::AlreadyExists) => {
@@ -549,7 +549,7 @@ impl<'a> StepExecutor<'a> {
     async fn create_job(&self, job: &Job) -> Result<(), Error> {
         let name = job.name_any();
         let namespace = job.namespace().unwrap_or_default();
-        let api: Api<Job> = Api::namespaced(self.cx.client.clone(), &namespace);
+        let api: Api<Job> = Api::namespaced(self.ctx.client.clone(), &namespace);
         match call(
             &format!("create Job {name}"),
             api.create(&PostParams::default(), job),
@@ -558,7 +558,7 @@ impl<'a> StepExecutor<'a> {
         {
             Ok(created) => {
                 info!(job = name, protocol = PROTOCOL, "created a Job");
-                self.cx.mirrors.jobs.wrote(created);
+                self.ctx.mirrors.jobs.wrote(created);
                 Ok(())
             }
             Err(Error::Call { source, .. }) if is(&source, StatusKind::AlreadyExists) => {
@@ -571,13 +571,13 @@ impl<'a> StepExecutor<'a> {
                 let is_build = component.is_some_and(|it| it == Component::Build.as_str());
                 let inputs = |job: &Job| job.annotations().get(labels::INPUTS).cloned();
                 if inputs(&old) == inputs(job) && (is_ours || is_build) {
-                    self.cx.mirrors.jobs.wrote(old);
+                    self.ctx.mirrors.jobs.wrote(old);
                     return Ok(());
                 }
                 let error = Error::JobNameConflict(name.clone());
                 if is_ours {
                     let uid = old.uid().unwrap_or_default();
-                    delete::delete_job(self.cx, &namespace, &name, &uid).await?;
+                    delete::delete_job(self.ctx, &namespace, &name, &uid).await?;
                 } else {
                     self.remember_denial(name, &error);
                 }
@@ -593,7 +593,7 @@ impl<'a> StepExecutor<'a> {
     /// Stores why Job `name` cannot be created. The next reconcile cancels the run of the Job, which releases its slot.
     fn remember_denial(&self, name: String, error: &Error) {
         if let Some(why) = error.denial() {
-            self.cx.memory.set_denied(self.session.who, name, why);
+            self.ctx.memory.set_denied(self.session.who, name, why);
         }
     }
 }

@@ -46,9 +46,9 @@ impl Syncs {
     }
 
     /// Enables reconciles: until this call, [`Self::sync`] refuses all requests.
-    pub(crate) fn begin(&self, cx: Arc<Context>) {
+    pub(crate) fn begin(&self, ctx: Arc<Context>) {
         // `set` fails only on a second call. The operator calls `begin` once.
-        let _ = self.context.set(cx);
+        let _ = self.context.set(ctx);
     }
 
     /// Reconciles the resource in `asked`. The reconcile continues if the caller disconnects.
@@ -67,10 +67,10 @@ impl Syncs {
             );
             return Err(Refusal::new(422, "NamespaceNotWatched", message));
         }
-        let Some(cx) = self.context.get().filter(|cx| has_listed(cx)).cloned() else {
+        let Some(ctx) = self.context.get().filter(|ctx| has_listed(ctx)).cloned() else {
             return Err(again("NotReady", "the operator is starting"));
         };
-        if !cx.leader.leads() {
+        if !ctx.leader.leads() {
             return Err(again(
                 Reason::NotLeader.as_str(),
                 "another replica of the operator is the leader",
@@ -80,7 +80,7 @@ impl Syncs {
         let Some(turn) = Turn::take(self, who) else {
             return Err(again("Busy", "another reconcile of the resource is active"));
         };
-        let looked = tokio::spawn(async move { looked(&cx, &turn.who, asked).await });
+        let looked = tokio::spawn(async move { looked(&ctx, &turn.who, asked).await });
         match tokio::time::timeout(LONGEST, looked).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(error)) => {
@@ -95,8 +95,8 @@ impl Syncs {
     }
 }
 
-fn has_listed(cx: &Context) -> bool {
-    *cx.mirrors.listed.borrow() >= LISTS
+fn has_listed(ctx: &Context) -> bool {
+    *ctx.mirrors.listed.borrow() >= LISTS
 }
 
 /// Returns a refusal that metacontroller retries after a delay, without an event.
@@ -127,8 +127,8 @@ impl Drop for Turn {
     }
 }
 
-async fn looked(cx: &Arc<Context>, who: &Ref, asked: Asked) -> Result<Answer, Refusal> {
-    let api: Api<Guarded> = Api::namespaced(cx.client.clone(), &asked.namespace);
+async fn looked(ctx: &Arc<Context>, who: &Ref, asked: Asked) -> Result<Answer, Refusal> {
+    let api: Api<Guarded> = Api::namespaced(ctx.client.clone(), &asked.namespace);
     let found = call("read the resource", api.get_opt(&asked.name)).await;
     let found = found.map_err(|error| unread(&error))?;
     let unchanged = Answer::unchanged(&asked);
@@ -143,7 +143,7 @@ async fn looked(cx: &Arc<Context>, who: &Ref, asked: Asked) -> Result<Answer, Re
     };
     if asked.finalizing && object.meta().deletion_timestamp.is_none() {
         // The resource no longer matches the selector of the CompositeController: another controller owns it.
-        forget(cx, who);
+        forget(ctx, who);
         return Ok(Answer {
             finalized: true,
             ..saying(unchanged, object.0.ok().and_then(|tf| tf.status))
@@ -151,11 +151,11 @@ async fn looked(cx: &Arc<Context>, who: &Ref, asked: Asked) -> Result<Answer, Re
     }
     let released = !object.finalizers().iter().any(|name| name == FINALIZER);
     object.managed_fields_mut().retain(sets_approval);
-    let pace = match Box::pin(look(&object, cx)).await {
+    let pace = match Box::pin(look(&object, ctx)).await {
         // With the native driver, a later answer requeues the resource. Metacontroller gets no such notification, so it must poll soon.
-        Ok(_) if cx.answers.is_asking(who) => Pace::AtWork,
+        Ok(_) if ctx.answers.is_asking(who) => Pace::AtWork,
         Ok(looked) => looked.pace,
-        Err(error) => failed(cx, who, &error),
+        Err(error) => failed(ctx, who, &error),
     };
     let answer = Answer {
         resync_after_seconds: pace.seconds(),
@@ -164,7 +164,7 @@ async fn looked(cx: &Arc<Context>, who: &Ref, asked: Asked) -> Result<Answer, Re
     };
     // The API server accepts no status for a resource that cannot be read.
     Ok(match object.0 {
-        Ok(tf) => saying(answer, cx.memory.status(who).or(tf.status)),
+        Ok(tf) => saying(answer, ctx.memory.status(who).or(tf.status)),
         Err(_) => answer,
     })
 }
@@ -185,12 +185,12 @@ fn saying(answer: Answer, status: Option<TerraformStatus>) -> Answer {
 }
 
 /// Returns the pace after a failed reconcile. The status of the resource has the cause.
-fn failed(cx: &Context, who: &Ref, error: &Error) -> Pace {
+fn failed(ctx: &Context, who: &Ref, error: &Error) -> Pace {
     if error.is_conflict() {
         debug!(resource = %who, "the run record changed; requeueing");
         return Pace::AtWork;
     }
-    let wait = pause(cx, who, error);
+    let wait = pause(ctx, who, error);
     warn!(
         resource = %who,
         reason = error.reason().as_str(),

@@ -60,13 +60,13 @@ pub(crate) use record::pin;
 impl<'a> Observer<'a> {
     /// Creates the observer of one reconcile of `tf`.
     pub(crate) fn new(
-        cx: &'a Context,
+        ctx: &'a Context,
         tf: &'a Terraform,
         who: &'a Ref,
         unreadable: Option<Failure>,
     ) -> Self {
         Self {
-            cx,
+            ctx,
             tf,
             who,
             unreadable,
@@ -81,7 +81,7 @@ impl<'a> Observer<'a> {
     pub(crate) fn push_context(&self) {
         let push = self.push.lock().take();
         if let Some(push) = push {
-            self.cx
+            self.ctx
                 .answers
                 .artifacts
                 .get(&push.question, self.who, None, push.ask);
@@ -91,7 +91,7 @@ impl<'a> Observer<'a> {
     /// Whether annotation [`KEPT`](alustan_api::KEPT) contains the uid of another resource that exists.
     fn is_copy(&self) -> bool {
         let uid = restore::other_uid(self.tf);
-        uid.is_some_and(|uid| self.cx.living_owner(self.tf, uid).is_some())
+        uid.is_some_and(|uid| self.ctx.living_owner(self.tf, uid).is_some())
     }
 
     /// Returns why the resource must not use its state: the state belongs to another resource.
@@ -100,7 +100,7 @@ impl<'a> Observer<'a> {
         let pin = pin.map(|pin| pin.of_what_exists(attempted));
         // `in_use` returns `None` if no other resource can use the same state. Then skip the search.
         state_conflict::in_use(self.tf, pin)?;
-        let others = self.cx.resources.state();
+        let others = self.ctx.resources.state();
         state_conflict::conflict(self.tf, pin, readable(&others))
     }
 
@@ -113,17 +113,17 @@ impl<'a> Observer<'a> {
     /// # Errors
     /// If a call of the API server fails, or the run record or pin is unreadable or forged.
     pub(crate) async fn observe(&self) -> Result<Seen, Error> {
-        let (cx, tf) = (self.cx, self.tf);
+        let (ctx, tf) = (self.ctx, self.tf);
         let Kept {
             record,
             pin,
             left_behind,
             nothing_left,
-        } = record::kept(cx, tf).await?;
+        } = record::kept(ctx, tf).await?;
         let docker = docker_config(tf, record.as_ref(), pin.as_ref());
         let inputs = inputs::read(self, docker).await?;
         let namespace_uid = self.namespace_uid();
-        let (lists, accounts) = (cx.allowed.now(), accounts::see(cx, tf).await?);
+        let (lists, accounts) = (ctx.allowed.now(), accounts::see(ctx, tf).await?);
         // Without a pin, a resource that the allow lists refuse causes no request to its repository or registry.
         let not_allowed = allow_lists::refusal(tf, &lists, &accounts).filter(|_| pin.is_none());
         let (source, base) = match not_allowed {
@@ -132,7 +132,7 @@ impl<'a> Observer<'a> {
         };
         let plan = self.plan(&source, &base, namespace_uid.as_deref(), record.as_ref());
         let build = match plan.as_ref().and_then(|plan| self.build(plan)) {
-            Some(build) => Some(jobs::explained(cx, cx.settings.builds_in(tf), build).await),
+            Some(build) => Some(jobs::explained(ctx, ctx.settings.builds_in(tf), build).await),
             None => None,
         };
         let history = record.as_ref().map(|record| &record.history);
@@ -163,7 +163,7 @@ impl<'a> Observer<'a> {
         let foreign_state = self.foreign_state(record.as_ref()).await?;
         let (stack, refused) = dependencies::see(self).await?;
         let left = record.as_ref().map(|record| &record.history.notices);
-        let notices = cx.notifier.notices(self.who, left);
+        let notices = ctx.notifier.notices(self.who, left);
         let seen = Seen {
             left_behind,
             is_copy: record.is_none() && self.is_copy(),
@@ -190,18 +190,18 @@ impl<'a> Observer<'a> {
             build: build.map(|build| build.seen),
             job,
             refused: self.denied(record.as_ref()),
-            jobs: jobs::own(cx, tf),
-            lent: jobs::lent(cx, tf),
+            jobs: jobs::own(ctx, tf),
+            lent: jobs::lent(ctx, tf),
             cache: self.cache(),
             foreign_state,
             outputs,
             record,
             pin,
             notices,
-            notified: cx.notifier.notified(),
+            notified: ctx.notifier.notified(),
         };
         let used = self.used.lock().clone();
-        cx.answers.keep(self.who, &used);
+        ctx.answers.keep(self.who, &used);
         Ok(seen)
     }
 
@@ -210,8 +210,8 @@ impl<'a> Observer<'a> {
         let namespace = self.tf.namespace().unwrap_or_default();
         let question = format!("namespace {namespace}");
         self.use_question(&question);
-        let ask = queries::namespace_uid(self.cx.client.clone(), namespace);
-        self.cx
+        let ask = queries::namespace_uid(self.ctx.client.clone(), namespace);
+        self.ctx
             .answers
             .namespaces
             .get(&question, self.who, None, ask)
@@ -227,7 +227,7 @@ impl<'a> Observer<'a> {
         namespace_uid: Option<&str>,
         record: Option<&RecordSeen>,
     ) -> Option<ImagePlan> {
-        let (tf, settings) = (self.tf, &self.cx.settings);
+        let (tf, settings) = (self.tf, &self.ctx.settings);
         let recorded = record.and_then(|record| record.history.architecture);
         let architecture = settings.architecture_of(tf, recorded);
         let plan = image::plan(
@@ -238,7 +238,7 @@ impl<'a> Observer<'a> {
             namespace_uid?,
             settings,
         );
-        self.cx.memory.set_planned(self.who, &plan.tag);
+        self.ctx.memory.set_planned(self.who, &plan.tag);
         Some(plan)
     }
 
@@ -247,7 +247,7 @@ impl<'a> Observer<'a> {
     fn source(&self, inputs: &Inputs) -> Answer<SourceSeen> {
         if self.tf.spec.suspend {
             // Drop the commit, so that runs after the suspension use the newest one.
-            self.cx.memory.forget_source(self.who);
+            self.ctx.memory.forget_source(self.who);
             return Answer::Pending;
         }
         let git = match &inputs.git {
@@ -260,9 +260,9 @@ impl<'a> Observer<'a> {
         };
         let question = repository.question();
         self.use_question(&question);
-        let answers = &self.cx.answers;
+        let answers = &self.ctx.answers;
         let every = Some(repository.every(self.tf.spec.git_repo.interval.into()));
-        let ask = repository.ask_revision(self.cx.references.clone());
+        let ask = repository.ask_revision(self.ctx.references.clone());
         let (revision, trouble) = match answers.revisions.get(&question, self.who, every, ask) {
             Answer::Known(revision) => (revision, None),
             Answer::Failed {
@@ -283,17 +283,17 @@ impl<'a> Observer<'a> {
             }
             Answer::Pending => return Answer::Pending,
         };
-        let allowed = self.cx.allowed.now();
+        let allowed = self.ctx.allowed.now();
         let module = repository.module_question(&allowed);
         self.use_question(&module);
-        let ask = repository.ask_module(self.cx.git.clone(), self.cx.contexts.clone(), allowed);
+        let ask = repository.ask_module(self.ctx.git.clone(), self.ctx.contexts.clone(), allowed);
         let answer = answers
             .modules
             .get_about(&module, revision, self.who, None, ask);
         let place = repository.place();
         match (answer, trouble) {
             (Answer::Known(source), None) => {
-                self.cx.memory.set_source(self.who, &place, source.clone());
+                self.ctx.memory.set_source(self.who, &place, source.clone());
                 Answer::Known(source)
             }
             (Answer::Known(last), Some((failure, retry_at))) => Answer::Failed {
@@ -302,7 +302,7 @@ impl<'a> Observer<'a> {
                 retry_at,
             },
             (Answer::Pending, _) => self
-                .cx
+                .ctx
                 .memory
                 .source(self.who, &place)
                 .map_or(Answer::Pending, Answer::Known),
@@ -315,7 +315,7 @@ impl<'a> Observer<'a> {
                 _,
             ) => {
                 if failure.class != FailureClass::Transient {
-                    self.cx.memory.forget_source(self.who);
+                    self.ctx.memory.forget_source(self.who);
                 }
                 Answer::Failed {
                     failure,
@@ -329,7 +329,7 @@ impl<'a> Observer<'a> {
     /// Returns the base image by digest: the pinned one, or one whose digest the registry returns.
     fn base(&self, record: Option<&RecordSeen>, inputs: &Inputs) -> Answer<PinnedImage> {
         let pinned = record.and_then(|record| record.history.base.as_ref());
-        let wanted = match base_image(self.tf, &self.cx.settings, pinned) {
+        let wanted = match base_image(self.tf, &self.ctx.settings, pinned) {
             Ok(Ok(pinned)) => return Answer::Known(pinned),
             Ok(Err(_)) if self.tf.spec.suspend => return Answer::Pending,
             Ok(Err(wanted)) => wanted,
@@ -371,7 +371,7 @@ impl<'a> Observer<'a> {
     fn claim(&self) -> Option<Arc<PersistentVolumeClaim>> {
         let namespace = self.tf.namespace().unwrap_or_default();
         let claim = names::cache(&self.tf.name_any());
-        let claim = self.cx.mirrors.claims.get(&namespace, &claim);
+        let claim = self.ctx.mirrors.claims.get(&namespace, &claim);
         claim.filter(|claim| {
             is_made_for(self.tf, &**claim) && claim.metadata.deletion_timestamp.is_none()
         })
@@ -387,7 +387,7 @@ impl<'a> Observer<'a> {
         }
         let name = names::state(&tf.name_any());
         let namespace = tf.namespace().unwrap_or_default();
-        let api: Api<Secret> = Api::namespaced(self.cx.client.clone(), &namespace);
+        let api: Api<Secret> = Api::namespaced(self.ctx.client.clone(), &namespace);
         let pointer = call("read the state pointer", api.get_opt(&name)).await?;
         let pointer = pointer.filter(|pointer| is_made_for(tf, pointer));
         let created = &tf.metadata.creation_timestamp;
@@ -433,10 +433,10 @@ impl<'a> Observer<'a> {
         pushed_by: Option<&str>,
         docker: Option<&DockerConfig>,
     ) -> Result<Answer<Option<String>>, Failure> {
-        let question = queries::digest(self.cx, self.tf, reference, pushed_by, docker)?;
+        let question = queries::digest(self.ctx, self.tf, reference, pushed_by, docker)?;
         self.use_question(&question.text);
         Ok(self
-            .cx
+            .ctx
             .answers
             .images
             .get(&question.text, self.who, None, question.ask))
@@ -450,7 +450,7 @@ impl<'a> Observer<'a> {
             Err(failure) => return Some(failed(failure)),
         };
         self.use_question(&push.question);
-        let known = self.cx.answers.artifacts.peek(&push.question, self.who);
+        let known = self.ctx.answers.artifacts.peek(&push.question, self.who);
         *self.push.lock() = Some(push);
         known
     }
@@ -459,23 +459,23 @@ impl<'a> Observer<'a> {
         let docker = inputs.docker.as_ref().map_err(Clone::clone)?.as_ref();
         let git = inputs.git.as_ref().map_err(Clone::clone)?;
         let repository = Repository::of(self.tf, git)?;
-        queries::push(self.cx, self.tf, source, repository, docker)
+        queries::push(self.ctx, self.tf, source, repository, docker)
     }
 
     fn build(&self, plan: &ImagePlan) -> Option<jobs::Build> {
-        let namespace = self.cx.settings.builds_in(self.tf).to_owned();
+        let namespace = self.ctx.settings.builds_in(self.tf).to_owned();
         let name = names::build_job(&plan.tag);
-        self.cx.memory.done_building(self.who);
-        self.cx
+        self.ctx.memory.done_building(self.who);
+        self.ctx
             .memory
             .wait_for_build(format!("{namespace}/{name}"), self.who);
-        let mut build = jobs::build(self.cx, &namespace, &name)?;
+        let mut build = jobs::build(self.ctx, &namespace, &name)?;
         if let (BuildState::Failed(failure, _), Some(pod)) = (&mut build.seen.state, &build.log_of)
         {
             let question = format!("log {namespace}/{pod}");
             self.use_question(&question);
-            let ask = queries::log(self.cx.client.clone(), namespace, pod.clone());
-            match self.cx.answers.logs.get(&question, self.who, None, ask) {
+            let ask = queries::log(self.ctx.client.clone(), namespace, pod.clone());
+            match self.ctx.answers.logs.get(&question, self.who, None, ask) {
                 Answer::Known(log) => *failure = queries::explain(failure, &log),
                 Answer::Pending => build.seen.state = BuildState::Active(None),
                 Answer::Failed { .. } => {}
@@ -493,7 +493,7 @@ impl<'a> Observer<'a> {
         };
         let claimed = open_run(&record.record).is_some() && record.record.claimed_by.is_some();
         jobs::run(
-            self.cx,
+            self.ctx,
             self.tf,
             &run.job,
             claimed && record.report.is_none(),
@@ -504,7 +504,7 @@ impl<'a> Observer<'a> {
     /// Returns why this process could not create the Job of the current run.
     fn denied(&self, record: Option<&RecordSeen>) -> Option<Waiting> {
         let run = record?.record.run.as_ref()?;
-        self.cx.memory.denied(self.who, &run.job)
+        self.ctx.memory.denied(self.who, &run.job)
     }
 
     /// Returns whether the Secret and the ConfigMap with the outputs exist and belong to the resource.
@@ -514,7 +514,7 @@ impl<'a> Observer<'a> {
         } = outputs::wanted(self.tf);
         let Context {
             mirrors, memory, ..
-        } = self.cx;
+        } = self.ctx;
         let wait = record.is_some_and(|record| record.outputs.is_some());
         // The apply that creates the outputs Secret detects a Secret of another owner, so usually no read is needed. With a ConfigMap, both
         // are read first: if another owner has one of the two names, the operator writes neither.
@@ -553,7 +553,7 @@ impl<'a> Observer<'a> {
         if !read {
             return Ok(Whose::Absent);
         }
-        let api: Api<K> = Api::namespaced(self.cx.client.clone(), &namespace);
+        let api: Api<K> = Api::namespaced(self.ctx.client.clone(), &namespace);
         let what = format!("read {} {name}", K::kind(&()));
         Ok(match call(&what, api.get_metadata_opt(name)).await? {
             None => Whose::Absent,

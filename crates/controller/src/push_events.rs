@@ -15,10 +15,10 @@ use crate::remote::queries;
 use crate::resource::Ref;
 
 /// Handles pushes until all senders are dropped.
-pub(crate) async fn follow(cx: Arc<Context>, mut pushes: mpsc::Receiver<Pushed>) {
+pub(crate) async fn follow(ctx: Arc<Context>, mut pushes: mpsc::Receiver<Pushed>) {
     while let Some((push, told)) = pushes.recv().await {
-        let who = concerned(&cx, &push);
-        cx.answers.revisions.ask_now(&who);
+        let who = concerned(&ctx, &push);
+        ctx.answers.revisions.ask_now(&who);
         info!(
             repository = push.repositories.first().map(RepositoryUrl::remote),
             reference = push.reference,
@@ -30,8 +30,8 @@ pub(crate) async fn follow(cx: Arc<Context>, mut pushes: mpsc::Receiver<Pushed>)
     }
 }
 
-fn concerned(cx: &Context, push: &Push) -> HashSet<Ref> {
-    let all = cx.resources.state();
+fn concerned(ctx: &Context, push: &Push) -> HashSet<Ref> {
+    let all = ctx.resources.state();
     let concerned = all.iter().filter(|resource| {
         let tf = resource.0.as_ref();
         tf.is_ok_and(|tf| is_concerned(&tf.spec.git_repo, push))

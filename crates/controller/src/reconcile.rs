@@ -49,10 +49,10 @@ const GENTLE: Duration = Duration::from_secs(10);
 
 /// Reconciles `object`. Does nothing if metacontroller triggers reconciles, or if another replica leads. A new leader reconciles all
 /// resources.
-pub(crate) async fn reconcile(object: Arc<Guarded>, cx: Arc<Context>) -> Result<Action, Error> {
-    match cx.driver {
-        Driver::Native if cx.leader.leads() => {
-            let looked = Box::pin(look(&object, &cx)).await;
+pub(crate) async fn reconcile(object: Arc<Guarded>, ctx: Arc<Context>) -> Result<Action, Error> {
+    match ctx.driver {
+        Driver::Native if ctx.leader.leads() => {
+            let looked = Box::pin(look(&object, &ctx)).await;
             looked.map(|looked| looked.action())
         }
         Driver::Native | Driver::Metacontroller => Ok(Action::await_change()),
@@ -83,45 +83,45 @@ impl Looked {
 ///
 /// # Errors
 /// [`Error::Conflict`] if the resource or its run record changed; other errors are retried with a backoff.
-pub(crate) async fn look(object: &Guarded, cx: &Arc<Context>) -> Result<Looked, Error> {
+pub(crate) async fn look(object: &Guarded, ctx: &Arc<Context>) -> Result<Looked, Error> {
     // Wait for the first lists: an object that is missing in an incomplete watch cache may exist. Fails only after the watches have ended.
-    let _ = cx
+    let _ = ctx
         .mirrors
         .listed
         .clone()
         .wait_for(|lists| *lists >= LISTS)
         .await;
     let who = ObjectRef::from_obj(object);
-    cx.memory.begin(&who, object.uid());
-    let (began, _looking) = (Instant::now(), cx.health.look(&who));
+    ctx.memory.begin(&who, object.uid());
+    let (began, _looking) = (Instant::now(), ctx.health.look(&who));
     let span = info_span!("reconcile", run = Empty, trace_id = Empty);
-    let result = match Box::pin(unmeasured(object, who.clone(), cx))
+    let result = match Box::pin(unmeasured(object, who.clone(), ctx))
         .instrument(span)
         .await
     {
         // The resource no longer exists, but the watch has not reported the deletion yet.
         Err(Error::Gone) => {
-            forget(cx, &who);
+            forget(ctx, &who);
             Ok(Looked::UNTIL_CHANGED)
         }
         result => result,
     };
     if result.as_ref().is_err_and(|error| !error.is_conflict()) {
-        cx.dispatcher.unknown(&key(&who), Timestamp::now());
+        ctx.dispatcher.unknown(&key(&who), Timestamp::now());
     }
-    cx.metrics.looked(&who, &result, began.elapsed());
+    ctx.metrics.looked(&who, &result, began.elapsed());
     result
 }
 
-async fn unmeasured(object: &Guarded, who: Ref, cx: &Arc<Context>) -> Result<Looked, Error> {
+async fn unmeasured(object: &Guarded, who: Ref, ctx: &Arc<Context>) -> Result<Looked, Error> {
     let (mut tf, unreadable) = match &object.0 {
         Ok(tf) => (tf.clone(), None),
         Err(invalid) => {
-            let Some(tf) = deleted(cx, invalid).await? else {
+            let Some(tf) = deleted(ctx, invalid).await? else {
                 error!(resource = %who, error = invalid.error, "unreadable resource");
                 let event = unreadable::event(&invalid.error);
-                publish(&cx.client, &cx.instance, &object.object_ref(&()), event).await;
-                cx.dispatcher.idle(&key(&who), Timestamp::now());
+                publish(&ctx.client, &ctx.instance, &object.object_ref(&()), event).await;
+                ctx.dispatcher.idle(&key(&who), Timestamp::now());
                 return Ok(Looked {
                     again: Some(RESYNC),
                     pace: Pace::UntilChanged,
@@ -130,25 +130,25 @@ async fn unmeasured(object: &Guarded, who: Ref, cx: &Arc<Context>) -> Result<Loo
             (tf, Some(unreadable::failure(&invalid.error)))
         }
     };
-    if let Some(written) = cx.memory.status(&who) {
+    if let Some(written) = ctx.memory.status(&who) {
         tf.status = Some(written);
     }
-    cx.dispatcher.begin(|| running(cx));
-    let session = Observer::new(cx, &tf, &who, unreadable);
+    ctx.dispatcher.begin(|| running(ctx));
+    let session = Observer::new(ctx, &tf, &who, unreadable);
     if tf.metadata.deletion_timestamp.is_some() && !tf.finalizers().iter().any(|f| f == FINALIZER) {
-        forget(cx, &who);
+        forget(ctx, &who);
         return Ok(Looked::UNTIL_CHANGED);
     }
-    let mut seen = observed(cx, &who, &tf, &session).await?;
+    let mut seen = observed(ctx, &who, &tf, &session).await?;
     note_run(&seen);
     if let Some(build) = &seen.build {
-        cx.metrics.saw_build(build);
+        ctx.metrics.saw_build(build);
     }
     let now = Timestamp::now();
-    let mut decision = decide(&tf, &seen, &cx.settings, now);
+    let mut decision = decide(&tf, &seen, &ctx.settings, now);
     if decision.start.is_some() && session.requires_fresh_reads() {
-        seen = observed(cx, &who, &tf, &session).await?;
-        decision = decide(&tf, &seen, &cx.settings, now);
+        seen = observed(ctx, &who, &tf, &session).await?;
+        decision = decide(&tf, &seen, &ctx.settings, now);
     }
     let latest = if seen.stack.unwatched {
         UNWATCHED
@@ -162,13 +162,13 @@ async fn unmeasured(object: &Guarded, who: Ref, cx: &Arc<Context>) -> Result<Loo
     });
     // Metacontroller is not notified when a slot becomes free. It polls the resources whose runs are next in the queue, but not those that
     // are far back.
-    let is_far = cx.driver == Driver::Metacontroller && cx.dispatcher.is_far(&key(&who), now);
+    let is_far = ctx.driver == Driver::Metacontroller && ctx.dispatcher.is_far(&key(&who), now);
     let pace = pace(&tf, &seen, &decision, signed(wait), is_far);
-    Box::pin(act(cx, &who, &tf, &session, &seen, decision)).await?;
-    cx.memory.succeeded(&who);
+    Box::pin(act(ctx, &who, &tf, &session, &seen, decision)).await?;
+    ctx.memory.succeeded(&who);
     Ok(Looked {
         again: Some(session.next_within(wait)),
-        pace: if cx.notifier.knows_more(&who, &seen) {
+        pace: if ctx.notifier.knows_more(&who, &seen) {
             Pace::AtWork
         } else {
             pace
@@ -179,18 +179,18 @@ async fn unmeasured(object: &Guarded, who: Ref, cx: &Arc<Context>) -> Result<Loo
 /// Observes the cluster. If that fails, reports the error in the status, and releases the slot unless a Job or pod of the resource is
 /// active.
 async fn observed(
-    cx: &Context,
+    ctx: &Context,
     who: &Ref,
     tf: &Terraform,
     session: &Observer<'_>,
 ) -> Result<Seen, Error> {
     match Box::pin(session.observe()).await {
         Err(error) if !matches!(error, Error::Conflict | Error::Gone) => {
-            if !is_at_work(cx, who) {
-                cx.dispatcher.idle(&key(who), Timestamp::now());
+            if !is_at_work(ctx, who) {
+                ctx.dispatcher.idle(&key(who), Timestamp::now());
             }
             let status = tf.status.clone().unwrap_or_default();
-            Box::pin(report(session, trouble(tf, &cx.settings, status, &error))).await?;
+            Box::pin(report(session, trouble(tf, &ctx.settings, status, &error))).await?;
             Err(error)
         }
         observed => observed,
@@ -225,15 +225,15 @@ fn note_run(seen: &Seen) {
 }
 
 /// Reads the unreadable resource if it is being deleted; otherwise returns `None`.
-async fn deleted(cx: &Context, invalid: &InvalidObject) -> Result<Option<Terraform>, Error> {
+async fn deleted(ctx: &Context, invalid: &InvalidObject) -> Result<Option<Terraform>, Error> {
     match &invalid.metadata.deletion_timestamp {
-        Some(_) => Box::pin(unreadable::read(cx, invalid)).await,
+        Some(_) => Box::pin(unreadable::read(ctx, invalid)).await,
         None => Ok(None),
     }
 }
 
 async fn act(
-    cx: &Context,
+    ctx: &Context,
     who: &Ref,
     tf: &Terraform,
     session: &Observer<'_>,
@@ -250,7 +250,7 @@ async fn act(
     let leaving = steps
         .iter()
         .any(|step| matches!(step, Step::RemoveFinalizer));
-    let mut pass = StepExecutor::new(cx, tf, session, seen);
+    let mut pass = StepExecutor::new(ctx, tf, session, seen);
     let mut done = pass.enact(&steps).await;
     let run = running_class(seen.record.as_ref(), seen.job.as_ref());
     match start {
@@ -258,10 +258,10 @@ async fn act(
             class,
             steps,
             status: started,
-        }) if done.is_ok() => match cx.dispatcher.admit(&key, class, Timestamp::now()) {
+        }) if done.is_ok() => match ctx.dispatcher.admit(&key, class, Timestamp::now()) {
             Ok(waited) => {
                 if let Some(waited) = waited {
-                    cx.metrics.admitted(class, waited);
+                    ctx.metrics.admitted(class, waited);
                 }
                 done = pass.enact(&steps).await;
                 status = started;
@@ -271,52 +271,52 @@ async fn act(
                     let what = run.map_or("a build", |_| "a run");
                     info!(resource = %who, run, trace_id, ?state, "started {what}: {}", status.message);
                 } else {
-                    cx.dispatcher.idle(&key, Timestamp::now());
+                    ctx.dispatcher.idle(&key, Timestamp::now());
                 }
             }
             // Status shows no queue position for drift checks.
             Err(Queued) if class == Class::Drift => {}
             Err(Queued) => {
-                let position = cx.dispatcher.position(&key, Timestamp::now());
+                let position = ctx.dispatcher.position(&key, Timestamp::now());
                 let position = i32::try_from(position).unwrap_or(i32::MAX);
                 status.queue = Some(alustan_api::QueueStatus { position });
             }
         },
         // The steps before the start of the run failed.
         Some(_) if done.as_ref().is_err_and(|error| !error.is_conflict()) => {
-            cx.dispatcher.idle(&key, Timestamp::now());
+            ctx.dispatcher.idle(&key, Timestamp::now());
         }
         Some(_) => {}
-        None if run.is_some() || builds(cx, who, tf, seen) => cx.dispatcher.running(&key, run),
-        None => cx.dispatcher.idle(&key, Timestamp::now()),
+        None if run.is_some() || builds(ctx, who, tf, seen) => ctx.dispatcher.running(&key, run),
+        None => ctx.dispatcher.idle(&key, Timestamp::now()),
     }
     if leaving && done.is_ok() {
         info!(resource = %who, "released: {}", status.message);
-        tell(cx, tf, &status).await;
-        forget(cx, who);
+        tell(ctx, tf, &status).await;
+        forget(ctx, who);
         return Ok(());
     }
     match done {
         Ok(()) => {
-            cx.looks.note(&key, Look::of(tf, seen, &status));
+            ctx.looks.note(&key, Look::of(tf, seen, &status));
             report(session, status).await
         }
         Err(error) if error.is_conflict() || error.is_not_leading() => Err(error),
         Err(error) => {
-            report(session, trouble(tf, &cx.settings, status, &error)).await?;
+            report(session, trouble(tf, &ctx.settings, status, &error)).await?;
             Err(error)
         }
     }
 }
 
 /// Drops queries, watches, queue entry and in-memory state of `who`, which is deleted or kept only by finalizers of other controllers.
-pub(crate) fn forget(cx: &Context, who: &Ref) {
-    cx.dispatcher.idle(&key(who), Timestamp::now());
-    cx.answers.keep(who, &HashSet::new());
-    cx.objects.keep(who, &HashSet::new());
-    cx.looks.forget(&key(who));
-    cx.memory.forget(who);
-    cx.notifier.forget(who);
+pub(crate) fn forget(ctx: &Context, who: &Ref) {
+    ctx.dispatcher.idle(&key(who), Timestamp::now());
+    ctx.answers.keep(who, &HashSet::new());
+    ctx.objects.keep(who, &HashSet::new());
+    ctx.looks.forget(&key(who));
+    ctx.memory.forget(who);
+    ctx.notifier.forget(who);
 }
 
 fn key(who: &Ref) -> Key {
@@ -324,30 +324,30 @@ fn key(who: &Ref) -> Key {
 }
 
 /// Whether the watch caches have an unfinished Job of `who`, or a run pod that has not ended.
-fn is_at_work(cx: &Context, who: &Ref) -> bool {
-    let jobs = cx
+fn is_at_work(ctx: &Context, who: &Ref) -> bool {
+    let jobs = ctx
         .mirrors
         .jobs
-        .filter(|job| existing_owner(cx, job).as_ref() == Some(who) && jobs::is_running(cx, job));
-    let pods = cx
+        .filter(|job| existing_owner(ctx, job).as_ref() == Some(who) && jobs::is_running(ctx, job));
+    let pods = ctx
         .mirrors
         .pods
-        .filter(|pod| existing_owner(cx, pod).as_ref() == Some(who) && jobs::is_living_run(pod));
+        .filter(|pod| existing_owner(ctx, pod).as_ref() == Some(who) && jobs::is_living_run(pod));
     !(jobs.is_empty() && pods.is_empty())
 }
 
 /// Returns the resources with an unfinished run or build, for example after a restart of the operator.
-fn running(cx: &Context) -> Vec<Key> {
-    let jobs = cx.mirrors.jobs.filter(|job| jobs::is_running(cx, job));
-    let owners = jobs.iter().filter_map(|job| existing_owner(cx, &**job));
+fn running(ctx: &Context) -> Vec<Key> {
+    let jobs = ctx.mirrors.jobs.filter(|job| jobs::is_running(ctx, job));
+    let owners = jobs.iter().filter_map(|job| existing_owner(ctx, &**job));
     owners.map(|who| key(&who)).collect()
 }
 
 /// Returns the resource to which `object` belongs by its labels, if the resource exists. Tenants may create Jobs with any labels, and a
 /// slot that is held for a missing resource would never be released.
-fn existing_owner(cx: &Context, object: &impl Resource) -> Option<Ref> {
-    let who = owner(&cx.settings, object)?;
-    let resource = cx.resources.get(&who)?;
+fn existing_owner(ctx: &Context, object: &impl Resource) -> Option<Ref> {
+    let who = owner(&ctx.settings, object)?;
+    let resource = ctx.resources.get(&who)?;
     let is_made_for = object.labels().get(labels::UID) == resource.meta().uid.as_ref();
     is_made_for.then_some(who)
 }
@@ -365,19 +365,19 @@ fn running_class(record: Option<&RecordSeen>, job: Option<&JobSeen>) -> Option<C
 }
 
 /// Whether a build that `who` started is active. A resource that waits for a build of another resource has no slot.
-fn builds(cx: &Context, who: &Ref, tf: &Terraform, seen: &Seen) -> bool {
+fn builds(ctx: &Context, who: &Ref, tf: &Terraform, seen: &Seen) -> bool {
     if tf.spec.suspend {
         // The image tag of a suspended resource is not known, so its build is found by the labels of the Job.
         let key = key(who);
-        return cx.dispatcher.holds(&key) && running(cx).contains(&key);
+        return ctx.dispatcher.holds(&key) && running(ctx).contains(&key);
     }
     let active = seen
         .build
         .as_ref()
         .filter(|build| matches!(build.state, BuildState::Active(_)));
-    let namespace = cx.settings.builds_in(tf);
-    let job = active.and_then(|build| cx.mirrors.jobs.get(namespace, &build.job));
-    job.and_then(|job| owner(&cx.settings, &*job)).as_ref() == Some(who)
+    let namespace = ctx.settings.builds_in(tf);
+    let job = active.and_then(|build| ctx.mirrors.jobs.get(namespace, &build.job));
+    job.and_then(|job| owner(&ctx.settings, &*job)).as_ref() == Some(who)
 }
 
 /// Returns the status after a failed read or write, with the cause. If the API server is unavailable, the status stays unchanged.
@@ -404,18 +404,18 @@ fn trouble(
 
 /// Requeues a failed reconcile with a growing backoff.
 #[expect(clippy::needless_pass_by_value, reason = "the controller calls it so")]
-pub(crate) fn retry(object: Arc<Guarded>, error: &Error, cx: Arc<Context>) -> Action {
+pub(crate) fn retry(object: Arc<Guarded>, error: &Error, ctx: Arc<Context>) -> Action {
     let who = ObjectRef::from_obj(&*object);
     if error.is_conflict() {
-        let wait = cx.memory.conflicted(&who);
+        let wait = ctx.memory.conflicted(&who);
         debug!(resource = %who, ?wait, "the resource or its run record changed; requeueing");
         return Action::requeue(wait);
     }
-    if error.is_not_leading() && !cx.leader.leads() {
+    if error.is_not_leading() && !ctx.leader.leads() {
         info!(resource = %who, "not the leader; the next leader reconciles the resource");
         return Action::await_change();
     }
-    let wait = pause(&cx, &who, error);
+    let wait = pause(&ctx, &who, error);
     warn!(
         resource = %who,
         reason = error.reason().as_str(),
@@ -427,8 +427,8 @@ pub(crate) fn retry(object: Arc<Guarded>, error: &Error, cx: Arc<Context>) -> Ac
 }
 
 /// Returns the backoff after a failed reconcile of `who`.
-pub(crate) fn pause(cx: &Context, who: &Ref, error: &Error) -> Duration {
-    let wait = cx.memory.failed(who);
+pub(crate) fn pause(ctx: &Context, who: &Ref, error: &Error) -> Duration {
+    let wait = ctx.memory.failed(who);
     if error.refusal().is_some() {
         wait.max(GENTLE)
     } else {

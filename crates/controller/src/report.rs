@@ -30,36 +30,36 @@ pub(crate) const STATUS_DELAY: Duration = Duration::from_secs(1);
 /// # Errors
 /// If the status cannot be written.
 pub(crate) async fn report(session: &Observer<'_>, status: TerraformStatus) -> Result<(), Error> {
-    let Observer { cx, tf, who, .. } = *session;
+    let Observer { ctx, tf, who, .. } = *session;
     let status = bounded(status);
     if is_transitional(session, &status) {
         session.requeue_within(STATUS_DELAY);
         return Ok(());
     }
-    cx.notifier.tell(who, tf, &status);
+    ctx.notifier.tell(who, tf, &status);
     let previous = tf.status.as_ref();
     if previous != Some(&status) {
-        if session.unreadable.is_none() && cx.driver == Driver::Native {
-            write(cx, tf, &status).await?;
+        if session.unreadable.is_none() && ctx.driver == Driver::Native {
+            write(ctx, tf, &status).await?;
         }
-        tell(cx, tf, &status).await;
+        tell(ctx, tf, &status).await;
     }
-    cx.memory.set_status(who, status);
+    ctx.memory.set_status(who, status);
     Ok(())
 }
 
 /// Whether the result of a query is likely to replace `status` immediately.
 fn is_transitional(session: &Observer<'_>, status: &TerraformStatus) -> bool {
-    let Observer { cx, tf, who, .. } = *session;
+    let Observer { ctx, tf, who, .. } = *session;
     let previous = tf.status.as_ref().filter(|previous| *previous != status);
-    cx.driver == Driver::Native
+    ctx.driver == Driver::Native
         && previous.is_some_and(|previous| only_reports_a_query(previous, status))
-        && cx.memory.has_new_status(who, STATUS_DELAY)
+        && ctx.memory.has_new_status(who, STATUS_DELAY)
 }
 
-async fn write(cx: &Context, tf: &Terraform, status: &TerraformStatus) -> Result<(), Error> {
+async fn write(ctx: &Context, tf: &Terraform, status: &TerraformStatus) -> Result<(), Error> {
     let api: Api<Terraform> =
-        Api::namespaced(cx.client.clone(), &tf.namespace().unwrap_or_default());
+        Api::namespaced(ctx.client.clone(), &tf.namespace().unwrap_or_default());
     let body = json!({
         "apiVersion": Terraform::api_version(&()), "kind": Terraform::kind(&()),
         "metadata": {"name": tf.name_any()}, "status": status,
@@ -101,8 +101,8 @@ fn left(written: &TerraformStatus, said: &TerraformStatus) -> Option<Value> {
 }
 
 /// Publishes an event for each relevant change from the status of `tf` to `status`.
-pub(crate) async fn tell(cx: &Context, tf: &Terraform, status: &TerraformStatus) {
+pub(crate) async fn tell(ctx: &Context, tf: &Terraform, status: &TerraformStatus) {
     for event in alustan_core::status::events::events(tf.status.as_ref(), status) {
-        publish(&cx.client, &cx.instance, &tf.object_ref(&()), event).await;
+        publish(&ctx.client, &ctx.instance, &tf.object_ref(&()), event).await;
     }
 }

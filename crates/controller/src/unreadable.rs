@@ -47,14 +47,14 @@ pub(crate) fn failure(error: &str) -> Failure {
 /// Reads the deleted resource `invalid`: readable fields from the API server, all others from the pin. The metadata comes from the
 /// API server, because older metadata could still contain a finalizer that has been removed.
 pub(crate) async fn read(
-    cx: &Context,
+    ctx: &Context,
     invalid: &InvalidObject,
 ) -> Result<Option<Terraform>, Error> {
-    let (metadata, stored) = stored(cx, &invalid.metadata).await?;
+    let (metadata, stored) = stored(ctx, &invalid.metadata).await?;
     let Some(bare) = parse_leniently(metadata.clone(), &stored, None) else {
         return Ok(None);
     };
-    let pin = pin(cx, &bare).await?;
+    let pin = pin(ctx, &bare).await?;
     Ok(parse_leniently(metadata, &stored, pin.as_ref()))
 }
 
@@ -91,13 +91,13 @@ fn parsed(text: &RawValue) -> Option<Value> {
 
 /// Reads metadata, spec and status of the resource with metadata `known` from the API server. If it no longer exists, returns `known`
 /// without finalizers.
-async fn stored(cx: &Context, known: &ObjectMeta) -> Result<(ObjectMeta, Value), Error> {
+async fn stored(ctx: &Context, known: &ObjectMeta) -> Result<(ObjectMeta, Value), Error> {
     let path = Terraform::url_path(&(), known.namespace.as_deref());
     let name = known.name.as_deref().unwrap_or_default();
     let request = Request::new(path).get(name, &GetParams::default());
     let read = async {
         let request = request.map_err(kube::Error::BuildRequest)?;
-        match cx.client.request::<Stored>(request).await {
+        match ctx.client.request::<Stored>(request).await {
             Err(error) if is(&error, StatusKind::NotFound) => Ok(None),
             found => found.map(Some),
         }

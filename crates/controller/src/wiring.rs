@@ -327,11 +327,11 @@ async fn control(
         read: Mutex::default(),
         listed,
     };
-    let cx = Arc::new(context(made, config, mirrors, resources.clone())?);
-    syncs.begin(cx.clone());
-    let (of_secret, of_map, of_claim) = (cx.clone(), cx.clone(), cx.clone());
-    let (of_job, of_pod) = (cx.clone(), cx.clone());
-    let (by_secret, by_map) = (cx.clone(), cx.clone());
+    let ctx = Arc::new(context(made, config, mirrors, resources.clone())?);
+    syncs.begin(ctx.clone());
+    let (of_secret, of_map, of_claim) = (ctx.clone(), ctx.clone(), ctx.clone());
+    let (of_job, of_pod) = (ctx.clone(), ctx.clone());
+    let (by_secret, by_map) = (ctx.clone(), ctx.clone());
     let of_outputs = resources.clone();
     let controller = Controller::for_stream(resource_events, resources.clone())
         .with_config(kube::runtime::controller::Config::default().debounce(DEBOUNCE))
@@ -374,27 +374,27 @@ async fn control(
         .reconcile_on(received(woken))
         .graceful_shutdown_on(stop);
     info!(driver = ?config.driver, "watching resources");
-    let looks = controller.run(reconcile, retry, cx.clone());
+    let looks = controller.run(reconcile, retry, ctx.clone());
     let mut looks = std::pin::pin!(looks);
     let mut tick = tokio::time::interval(Duration::from_secs(10));
-    tokio::spawn(look_at_all(cx.clone(), wake.clone()));
-    tokio::spawn(cx.allowed.clone().follow(cx.resources.clone(), wake));
-    tokio::spawn(ready(cx.mirrors.listed.clone(), health.clone()));
-    tokio::spawn(sweep(cx.git.clone()));
-    tokio::spawn(refresh(cx.dispatcher.clone()));
-    tokio::spawn(follow(cx.clone(), pushes));
+    tokio::spawn(look_at_all(ctx.clone(), wake.clone()));
+    tokio::spawn(ctx.allowed.clone().follow(ctx.resources.clone(), wake));
+    tokio::spawn(ready(ctx.mirrors.listed.clone(), health.clone()));
+    tokio::spawn(sweep(ctx.git.clone()));
+    tokio::spawn(refresh(ctx.dispatcher.clone()));
+    tokio::spawn(follow(ctx.clone(), pushes));
     loop {
         tokio::select! {
             look = looks.next() => match look {
                 Some(Ok(_)) => {}
                 Some(Err(controller::Error::ObjectNotFound(who))) => {
                     let namespace = who.namespace.unwrap_or_default();
-                    gone(&cx, config, Ref::new(&who.name).within(&namespace));
+                    gone(&ctx, config, Ref::new(&who.name).within(&namespace));
                 }
                 Some(Err(error)) => debug!(%error, "reconcile failed"),
                 None => return Ok(()),
             },
-            _ = tick.tick() => cx.inputs.expire(),
+            _ = tick.tick() => ctx.inputs.expire(),
         }
         health.turn();
     }
@@ -402,31 +402,31 @@ async fn control(
 
 /// Drops the state of a deleted resource, and deletes its remaining builds, for example after its finalizer was removed by hand. Deletes
 /// builds of resources in watched namespaces only: the build namespace may contain builds of resources that another operator watches.
-fn gone(cx: &Arc<Context>, config: &Config, who: Ref) {
-    forget(cx, &who);
+fn gone(ctx: &Arc<Context>, config: &Config, who: Ref) {
+    forget(ctx, &who);
     let namespace = who.namespace.as_deref().unwrap_or_default();
     if is_watched(&config.watch_namespaces, namespace) {
-        let cx = cx.clone();
-        tokio::spawn(async move { sweep_after(&cx, &who).await });
+        let ctx = ctx.clone();
+        tokio::spawn(async move { sweep_after(&ctx, &who).await });
     }
 }
 
 /// Each time this replica becomes the leader, requeues all resources, and deleted resources with remaining builds: no replica reconciled
 /// them since the previous leader stopped. Also signs Secrets that are not signed yet.
-async fn look_at_all(cx: Arc<Context>, wake: mpsc::UnboundedSender<Ref>) {
+async fn look_at_all(ctx: Arc<Context>, wake: mpsc::UnboundedSender<Ref>) {
     loop {
-        cx.leader.begins().await;
-        let existing = cx.clone();
+        ctx.leader.begins().await;
+        let existing = ctx.clone();
         tokio::spawn(async move {
             existing
                 .signer
                 .sign_existing(&existing.client, &existing.mirrors.secrets)
                 .await;
         });
-        wake_all(cx.resources.state(), &wake);
+        wake_all(ctx.resources.state(), &wake);
         let elsewhere = |job: &Job| job.labels().contains_key(labels::NAMESPACE);
-        let builds = cx.mirrors.jobs.filter(elsewhere);
-        for who in builds.iter().filter_map(|job| owner(&cx.settings, &**job)) {
+        let builds = ctx.mirrors.jobs.filter(elsewhere);
+        for who in builds.iter().filter_map(|job| owner(&ctx.settings, &**job)) {
             let _ = wake.send(who);
         }
     }
@@ -552,10 +552,10 @@ pub(crate) fn context(
 }
 
 /// Returns the resources to reconcile after an event of a Job or its pod: the owner, and all resources that wait for this build.
-fn whom(cx: &Context, object: &impl Resource, job: &str) -> Vec<Ref> {
+fn whom(ctx: &Context, object: &impl Resource, job: &str) -> Vec<Ref> {
     let namespace = object.namespace().unwrap_or_default();
-    let mut who = cx.memory.waiting_for_build(&format!("{namespace}/{job}"));
-    who.extend(owner(&cx.settings, object));
+    let mut who = ctx.memory.waiting_for_build(&format!("{namespace}/{job}"));
+    who.extend(owner(&ctx.settings, object));
     who
 }
 

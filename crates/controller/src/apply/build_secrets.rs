@@ -21,22 +21,22 @@ use crate::watch::mapping::{is_lent, is_lent_to, owner};
 /// # Errors
 /// [`Error::NameTaken`] if the name belongs to a Secret that is not a build Secret. [`Error::Conflict`] if the name belonged to the build
 /// Secret of an earlier Job: this Secret is deleted, and the next reconcile creates the new one.
-pub(super) async fn lend(cx: &Context, secret: &Secret) -> Result<(), Error> {
+pub(super) async fn lend(ctx: &Context, secret: &Secret) -> Result<(), Error> {
     let name = secret.name_any();
     let namespace = secret.namespace().unwrap_or_default();
-    let job = cx.mirrors.jobs.get(&namespace, &name);
+    let job = ctx.mirrors.jobs.get(&namespace, &name);
     let Some(job) = job.filter(|job| !jobs::finished(job)) else {
         return Ok(());
     };
     let mut secret = secret.clone();
     secret.metadata.owner_references = job.owner_ref(&()).map(|owner| vec![owner]);
-    let api: Api<Secret> = Api::namespaced(cx.client.clone(), &namespace);
+    let api: Api<Secret> = Api::namespaced(ctx.client.clone(), &namespace);
     let what = format!("create build Secret {name}");
     match call(&what, api.create(&PostParams::default(), &secret)).await {
         Ok(mut made) => {
             info!(job = name, namespace, "created a build Secret");
             made.data = None;
-            cx.mirrors.secrets.wrote(made);
+            ctx.mirrors.secrets.wrote(made);
             Ok(())
         }
         Err(Error::Call { source, .. }) if is(&source, StatusKind::AlreadyExists) => {
@@ -60,9 +60,9 @@ pub(super) async fn lend(cx: &Context, secret: &Secret) -> Result<(), Error> {
 }
 
 /// Deletes a build Secret that no active build uses.
-pub(super) async fn take_back(cx: &Context, lent: &LentSeen) -> Result<(), Error> {
-    cx.mirrors.secrets.forget(&lent.namespace, &lent.name);
-    let api: Api<Secret> = Api::namespaced(cx.client.clone(), &lent.namespace);
+pub(super) async fn take_back(ctx: &Context, lent: &LentSeen) -> Result<(), Error> {
+    ctx.mirrors.secrets.forget(&lent.namespace, &lent.name);
+    let api: Api<Secret> = Api::namespaced(ctx.client.clone(), &lent.namespace);
     delete_this(&api, &lent.name, &lent.uid).await?;
     info!(
         job = lent.name,
@@ -74,8 +74,8 @@ pub(super) async fn take_back(cx: &Context, lent: &LentSeen) -> Result<(), Error
 
 /// Deletes the builds and build Secrets of a resource from the build namespace. Neither garbage collection nor the deletion of the
 /// resource's namespace removes them.
-pub(crate) async fn sweep(cx: &Context, who: &Ref) -> Result<(), Error> {
-    let (Some(namespace), Some(own)) = (&cx.settings.build_namespace, &who.namespace) else {
+pub(crate) async fn sweep(ctx: &Context, who: &Ref) -> Result<(), Error> {
+    let (Some(namespace), Some(own)) = (&ctx.settings.build_namespace, &who.namespace) else {
         return Ok(());
     };
     let ours = format!(
@@ -87,31 +87,31 @@ pub(crate) async fn sweep(cx: &Context, who: &Ref) -> Result<(), Error> {
         who.name
     );
     let list = ListParams::default().labels(&ours);
-    let api: Api<Secret> = Api::namespaced(cx.client.clone(), namespace);
+    let api: Api<Secret> = Api::namespaced(ctx.client.clone(), namespace);
     for secret in call("list build Secrets", api.list_metadata(&list)).await? {
         let name = secret.name_any();
-        cx.mirrors.secrets.forget(namespace, &name);
+        ctx.mirrors.secrets.forget(namespace, &name);
         delete_this(&api, &name, &secret.uid().unwrap_or_default()).await?;
     }
-    let api: Api<Job> = Api::namespaced(cx.client.clone(), namespace);
+    let api: Api<Job> = Api::namespaced(ctx.client.clone(), namespace);
     for job in call("list builds", api.list_metadata(&list)).await? {
         let uid = job.uid().unwrap_or_default();
-        delete_job(cx, namespace, &job.name_any(), &uid).await?;
+        delete_job(ctx, namespace, &job.name_any(), &uid).await?;
     }
     Ok(())
 }
 
 /// Deletes the builds of a resource that was deleted without a reconcile, for example because its finalizer was removed by hand. Calls the
 /// API server only if the watch cache has a build of the resource.
-pub(crate) async fn sweep_after(cx: &Context, who: &Ref) {
+pub(crate) async fn sweep_after(ctx: &Context, who: &Ref) {
     let builds = |object: &Job| {
         object.labels().contains_key(labels::NAMESPACE)
-            && owner(&cx.settings, object).as_ref() == Some(who)
+            && owner(&ctx.settings, object).as_ref() == Some(who)
     };
-    if !cx.leader.leads() || cx.mirrors.jobs.filter(builds).is_empty() {
+    if !ctx.leader.leads() || ctx.mirrors.jobs.filter(builds).is_empty() {
         return;
     }
-    match sweep(cx, who).await {
+    match sweep(ctx, who).await {
         Ok(()) => info!(resource = %who, "deleted the builds of a deleted resource"),
         Err(error) => warn!(
             resource = %who,

@@ -12,13 +12,13 @@ use crate::error::Error;
 /// Deletes a Job with its pods: without a propagation policy the API server would orphan the pods. Keeps a Job with the same name and
 /// another uid.
 pub(super) async fn delete_job(
-    cx: &Context,
+    ctx: &Context,
     namespace: &str,
     name: &str,
     uid: &str,
 ) -> Result<(), Error> {
-    cx.mirrors.jobs.forget(namespace, name);
-    let api: Api<Job> = Api::namespaced(cx.client.clone(), namespace);
+    ctx.mirrors.jobs.forget(namespace, name);
+    let api: Api<Job> = Api::namespaced(ctx.client.clone(), namespace);
     delete_this(&api, name, uid).await
 }
 

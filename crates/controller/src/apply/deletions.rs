@@ -40,7 +40,7 @@ impl StepExecutor<'_> {
     /// created.
     pub(super) async fn delete_claim(&self) -> Result<(), Error> {
         let name = alustan_api::names::cache(&self.tf.name_any());
-        self.cx.mirrors.claims.forget(&self.namespace(), &name);
+        self.ctx.mirrors.claims.forget(&self.namespace(), &name);
         let api = self.api::<PersistentVolumeClaim>();
         self.not_taken(&api, &name).await?;
         let what = format!("delete PersistentVolumeClaim {name}");
@@ -52,12 +52,12 @@ impl StepExecutor<'_> {
     /// (<https://kubernetes.io/docs/concepts/storage/persistent-volumes/#storage-object-in-use-protection>).
     pub(super) async fn delete_finished_users(&self, claim: &str) -> Result<(), Error> {
         let namespace = self.tf.namespace();
-        let users = self.cx.mirrors.jobs.filter(|job| {
+        let users = self.ctx.mirrors.jobs.filter(|job| {
             job.namespace() == namespace && jobs::finished(job) && names_claim(job, claim)
         });
         for job in users {
             let (name, uid) = (job.name_any(), job.uid().unwrap_or_default());
-            delete_job(self.cx, &self.namespace(), &name, &uid).await?;
+            delete_job(self.ctx, &self.namespace(), &name, &uid).await?;
         }
         Ok(())
     }
@@ -74,7 +74,7 @@ impl StepExecutor<'_> {
             labels::UID
         );
         let owned = format!("{ours},!{}", labels::ORPHANED);
-        build_secrets::sweep(self.cx, self.session.who).await?;
+        build_secrets::sweep(self.ctx, self.session.who).await?;
         self.delete_all::<Job>(&ours).await?;
         self.delete_all::<PodDisruptionBudget>(&ours).await?;
         self.delete_all::<RoleBinding>(&ours).await?;
@@ -91,13 +91,13 @@ impl StepExecutor<'_> {
         self.delete_all::<PersistentVolumeClaim>(&owned).await?;
         self.delete_all::<ConfigMap>(&ours).await?;
         self.delete_all::<Secret>(&owned).await?;
-        if self.cx.settings.marks_namespaces {
+        if self.ctx.settings.marks_namespaces {
             // Another reconcile that relied on this entry has written its pin before, and `unmark` keeps the label of a namespace with a
             // pin.
-            self.cx.memory.forget_label(&self.namespace());
-            namespaces::unmark(&self.cx.client, &self.namespace()).await?;
+            self.ctx.memory.forget_label(&self.namespace());
+            namespaces::unmark(&self.ctx.client, &self.namespace()).await?;
         }
-        self.cx
+        self.ctx
             .mirrors
             .forget(&self.namespace(), &self.tf.name_any());
         Ok(())

@@ -62,7 +62,7 @@ impl StepExecutor<'_> {
     /// Returns the known state of the Secret to apply.
     pub(super) fn known_secret(&self, secret: &Secret) -> Known {
         if is_mirrored(secret) {
-            self.known_by(&self.cx.mirrors.secrets, &secret.name_any())
+            self.known_by(&self.ctx.mirrors.secrets, &secret.name_any())
         } else {
             self.known_by_runs()
         }
@@ -184,7 +184,7 @@ impl StepExecutor<'_> {
         let name = found.name_any();
         let is_orphaned = orphans::is_orphaned(self.tf, found.labels());
         let uid = found.labels().get(labels::UID).filter(|_| is_orphaned);
-        if let Some(owner) = uid.and_then(|uid| self.cx.living_owner(self.tf, uid)) {
+        if let Some(owner) = uid.and_then(|uid| self.ctx.living_owner(self.tf, uid)) {
             return Err(Error::StateInUse { kind, name, owner });
         }
         match (is_orphaned, orphans::adopts(self.tf)) {

@@ -12,7 +12,7 @@ use crate::observe::observer::Observer;
 
 /// Executes the steps of one reconcile of one resource.
 pub(crate) struct StepExecutor<'a> {
-    pub(crate) cx: &'a Context,
+    pub(crate) ctx: &'a Context,
     pub(crate) tf: &'a Terraform,
     pub(crate) session: &'a Observer<'a>,
     /// Resource version of the run record: as observed, then as of the last write of this reconcile.

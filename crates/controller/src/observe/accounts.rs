@@ -16,11 +16,11 @@ use crate::error::Error;
 
 /// Returns the `ServiceAccount`s that `tf` refers to, by name. All are in the namespace of `tf`.
 pub(super) async fn see(
-    cx: &Context,
+    ctx: &Context,
     tf: &Terraform,
 ) -> Result<BTreeMap<String, AccountSeen>, Error> {
     let namespace = tf.namespace().unwrap_or_default();
-    let api: Api<ServiceAccount> = Api::namespaced(cx.client.clone(), &namespace);
+    let api: Api<ServiceAccount> = Api::namespaced(ctx.client.clone(), &namespace);
     let mut accounts = BTreeMap::new();
     for (_, name) in allow_lists::accounts(tf) {
         let what = format!("read ServiceAccount {name}");

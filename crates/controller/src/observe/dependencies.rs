@@ -22,9 +22,9 @@ use crate::resource::readable;
 /// the objects of `spec.destroyWaitFor` are read.
 pub(super) async fn see(session: &Observer<'_>) -> Result<(StackSeen, Option<Failure>), Error> {
     let tf = session.tf;
-    let resources = session.cx.resources.state();
+    let resources = session.ctx.resources.state();
     let deleted = tf.metadata.deletion_timestamp.is_some();
-    let cross_namespace = session.cx.settings.cross_namespace_refs;
+    let cross_namespace = session.ctx.settings.cross_namespace_refs;
     let here = tf.namespace().unwrap_or_default();
     let mut stack = Stack {
         session,

@@ -46,7 +46,7 @@ pub(super) struct Inputs {
 /// # Errors
 /// If a call of the API server fails. Missing and invalid inputs are part of the result.
 pub(super) async fn read(session: &Observer<'_>, pinned: Option<&str>) -> Result<Inputs, Error> {
-    let Observer { cx, tf, .. } = *session;
+    let Observer { ctx, tf, .. } = *session;
     let reader = Reader {
         session,
         namespace: tf.namespace().unwrap_or_default(),
@@ -54,7 +54,7 @@ pub(super) async fn read(session: &Observer<'_>, pinned: Option<&str>) -> Result
     let git = reader.git(tf).await?;
     let registry = reader.registry(tf).await?;
     let (mut found, missing) = reader.seen(tf, &registry).await?;
-    let files = git.as_ref().ok().filter(|_| cx.settings.lends(tf));
+    let files = git.as_ref().ok().filter(|_| ctx.settings.lends(tf));
     found.git = files.map(|git| git.files.clone()).unwrap_or_default();
     let git = git.map(|git| git.credentials);
     let missing = [
@@ -126,12 +126,14 @@ pub(super) struct Reader<'a> {
 
 impl Reader<'_> {
     pub(super) async fn secret(&self, field: &str, name: &str) -> Found<Secret> {
-        let found = self.find(&self.session.cx.inputs.secrets, name).await?;
+        let found = self.find(&self.session.ctx.inputs.secrets, name).await?;
         Ok(found.ok_or_else(|| self.missing(field, "Secret", name)))
     }
 
     pub(super) async fn config_map(&self, field: &str, name: &str) -> Found<ConfigMap> {
-        let found = self.find(&self.session.cx.inputs.config_maps, name).await?;
+        let found = self
+            .find(&self.session.ctx.inputs.config_maps, name)
+            .await?;
         Ok(found.ok_or_else(|| self.missing(field, "ConfigMap", name)))
     }
 
@@ -145,7 +147,7 @@ impl Reader<'_> {
         if let Some(reused) = self.session.reuse(|| recent.get(&key, MAX_AGE)) {
             return Ok(Some(reused));
         }
-        let api: Api<K> = Api::namespaced(self.session.cx.client.clone(), &self.namespace);
+        let api: Api<K> = Api::namespaced(self.session.ctx.client.clone(), &self.namespace);
         let what = format!("read {} {name}", K::kind(&()));
         let since = recent.begin(&key);
         let found = Box::pin(call(&what, api.get_opt(name))).await?;
@@ -187,8 +189,14 @@ impl Reader<'_> {
         let repo = &tf.spec.git_repo;
         let mut secrets = GitSecrets::default();
         let mut credentials = Credentials::default();
-        let mut authorities: Vec<String> =
-            self.session.cx.settings.ca_bundle.iter().cloned().collect();
+        let mut authorities: Vec<String> = self
+            .session
+            .ctx
+            .settings
+            .ca_bundle
+            .iter()
+            .cloned()
+            .collect();
         authorities.extend(repo.ca_bundle.clone());
         if let Some(reference) = &repo.ssh_key_secret {
             let field = "spec.gitRepo.sshKeySecret";

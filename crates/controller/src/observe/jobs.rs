@@ -39,17 +39,17 @@ const EVENTS: u32 = 100;
 /// Returns the Job `name` of the current run, if it belongs to `tf`. With `claimed` (a pod has claimed the run), reads the Job and its pods
 /// from the API server if the watch caches do not have them, before the run counts as lost.
 pub(super) async fn run(
-    cx: &Context,
+    ctx: &Context,
     tf: &Terraform,
     name: &str,
     claimed: bool,
 ) -> Result<Option<JobSeen>, Error> {
     let namespace = tf.namespace().unwrap_or_default();
-    let pods = own_pods(cx, tf, name);
+    let pods = own_pods(ctx, tf, name);
     let pods_alive = pods.iter().any(|pod| alive(pod));
-    let mut job = cx.mirrors.jobs.get(&namespace, name);
+    let mut job = ctx.mirrors.jobs.get(&namespace, name);
     if job.is_none() && claimed {
-        let api: Api<Job> = Api::namespaced(cx.client.clone(), &namespace);
+        let api: Api<Job> = Api::namespaced(ctx.client.clone(), &namespace);
         job = call(&format!("read Job {name}"), api.get_opt(name))
             .await?
             .map(Arc::new);
@@ -57,7 +57,7 @@ pub(super) async fn run(
     let job = job.filter(|job| is_made_for(tf, &**job));
     let ended_engine = !pods_alive && pods.iter().any(|pod| engine_ended(pod));
     let Some(job) = job else {
-        let pods_alive = pods_alive || (claimed && lives(&cx.client, tf, name).await?);
+        let pods_alive = pods_alive || (claimed && lives(&ctx.client, tf, name).await?);
         return Ok(pods_alive.then(|| JobSeen {
             uid: String::new(),
             finished: true,
@@ -72,7 +72,7 @@ pub(super) async fn run(
     let mut waiting = pods.iter().find_map(|pod| stuck(pod));
     let created_at = moment(job.creation_timestamp().as_ref());
     if pods.is_empty() && !finished(&job) && is_late(created_at) {
-        waiting = no_pod(&cx.client, &namespace, &uid).await;
+        waiting = no_pod(&ctx.client, &namespace, &uid).await;
     }
     Ok(Some(JobSeen {
         uid,
@@ -86,11 +86,11 @@ pub(super) async fn run(
 }
 
 /// Whether the watch caches have the Job `name` of `tf`, or a pod of it whose engine container may run.
-pub(super) fn is_there(cx: &Context, tf: &Terraform, name: &str) -> bool {
+pub(super) fn is_there(ctx: &Context, tf: &Terraform, name: &str) -> bool {
     let namespace = tf.namespace().unwrap_or_default();
-    let job = cx.mirrors.jobs.get(&namespace, name);
+    let job = ctx.mirrors.jobs.get(&namespace, name);
     job.is_some_and(|job| is_made_for(tf, &*job))
-        || own_pods(cx, tf, name).iter().any(|pod| alive(pod))
+        || own_pods(ctx, tf, name).iter().any(|pod| alive(pod))
 }
 
 /// Whether the Job controller should have created a pod by now.
@@ -130,12 +130,12 @@ async fn lives(client: &Client, tf: &Terraform, job: &str) -> Result<bool, Error
 }
 
 /// Returns the run Jobs of `tf` by run number, including deleted Jobs with a pod whose engine container may still run.
-pub(super) fn own(cx: &Context, tf: &Terraform) -> BTreeMap<i64, OwnJob> {
-    let pods = cx
+pub(super) fn own(ctx: &Context, tf: &Terraform) -> BTreeMap<i64, OwnJob> {
+    let pods = ctx
         .mirrors
         .pods
         .filter(|pod| is_made_for(tf, pod) && is(pod.labels(), Component::Run) && alive(pod));
-    let jobs = cx
+    let jobs = ctx
         .mirrors
         .jobs
         .filter(|job| is_made_for(tf, job) && is(job.labels(), Component::Run));
@@ -148,7 +148,7 @@ pub(super) fn own(cx: &Context, tf: &Terraform) -> BTreeMap<i64, OwnJob> {
         })
     });
     let of_jobs = jobs.iter().map(|job| {
-        let lingers = !finished(job) && has_lingering_pod(cx, job);
+        let lingers = !finished(job) && has_lingering_pod(ctx, job);
         OwnJob {
             name: job.name_any(),
             uid: job.uid().unwrap_or_default(),
@@ -163,8 +163,8 @@ pub(super) fn own(cx: &Context, tf: &Terraform) -> BTreeMap<i64, OwnJob> {
 }
 
 /// Returns the names of the run pods of the resource with this uid, in the namespace of `tf`, that have not ended.
-pub(super) fn living_pods(cx: &Context, tf: &Terraform, uid: &str) -> Vec<String> {
-    let pods = cx.mirrors.pods.filter(|pod| {
+pub(super) fn living_pods(ctx: &Context, tf: &Terraform, uid: &str) -> Vec<String> {
+    let pods = ctx.mirrors.pods.filter(|pod| {
         let is_theirs = pod.labels().get(labels::UID).is_some_and(|of| of == uid);
         is_theirs
             && pod.namespace() == tf.namespace()
@@ -188,10 +188,10 @@ fn number(tf: &Terraform, job: &str) -> Option<i64> {
 }
 
 /// Whether `job` is a run or build that has not ended. A Job with a pod that [`lingers`] counts as ended.
-pub(crate) fn is_running(cx: &Context, job: &Job) -> bool {
+pub(crate) fn is_running(ctx: &Context, job: &Job) -> bool {
     let kinds = [Component::Run, Component::Build];
     let is_ours = kinds.into_iter().any(|kind| is(job.labels(), kind));
-    is_ours && !finished(job) && !has_lingering_pod(cx, job)
+    is_ours && !finished(job) && !has_lingering_pod(ctx, job)
 }
 
 /// Whether `pod` is the pod of a run, and its engine container may still run.
@@ -199,8 +199,8 @@ pub(crate) fn is_living_run(pod: &Pod) -> bool {
     is(pod.labels(), Component::Run) && alive(pod)
 }
 
-fn has_lingering_pod(cx: &Context, job: &Job) -> bool {
-    let pods = pods(cx, &job.namespace().unwrap_or_default(), &job.name_any());
+fn has_lingering_pod(ctx: &Context, job: &Job) -> bool {
+    let pods = pods(ctx, &job.namespace().unwrap_or_default(), &job.name_any());
     pods.iter().any(|pod| lingers(pod))
 }
 
@@ -228,20 +228,20 @@ pub(super) struct Build {
 }
 
 /// Adds to an active `build` without a pod the cause why it has no pod.
-pub(super) async fn explained(cx: &Context, namespace: &str, mut build: Build) -> Build {
+pub(super) async fn explained(ctx: &Context, namespace: &str, mut build: Build) -> Build {
     let seen = &mut build.seen;
     let unborn = seen.state == BuildState::Active(None) && !seen.has_pod;
     if unborn && is_late(seen.created_at) {
-        seen.state = BuildState::Active(no_pod(&cx.client, namespace, &seen.uid).await);
+        seen.state = BuildState::Active(no_pod(&ctx.client, namespace, &seen.uid).await);
     }
     build
 }
 
 /// Returns the build Job `name`.
-pub(super) fn build(cx: &Context, namespace: &str, name: &str) -> Option<Build> {
-    let job = cx.mirrors.jobs.get(namespace, name)?;
+pub(super) fn build(ctx: &Context, namespace: &str, name: &str) -> Option<Build> {
+    let job = ctx.mirrors.jobs.get(namespace, name)?;
     let uid = job.uid().unwrap_or_default();
-    let mut pods = pods(cx, namespace, name);
+    let mut pods = pods(ctx, namespace, name);
     // A repeated build has the name of the previous one, whose pod may still be terminating.
     pods.retain(|pod| pod.labels().get(CONTROLLER_UID) == Some(&uid));
     let pod = pods.first();
@@ -251,7 +251,7 @@ pub(super) fn build(cx: &Context, namespace: &str, name: &str) -> Option<Build> 
         created_at: moment(job.creation_timestamp().as_ref()),
         has_pod: pod.is_some(),
         scheduled_at: pod.and_then(|pod| scheduled_at(pod)),
-        lent: cx
+        lent: ctx
             .mirrors
             .secrets
             .get(namespace, name)
@@ -303,8 +303,8 @@ fn builds_by_runner(job: &Job) -> bool {
 }
 
 /// Returns the build Secrets of `tf`, and of earlier resources of the same name.
-pub(super) fn lent(cx: &Context, tf: &Terraform) -> Vec<LentSeen> {
-    let namespace = cx.settings.builds_in(tf);
+pub(super) fn lent(ctx: &Context, tf: &Terraform) -> Vec<LentSeen> {
+    let namespace = ctx.settings.builds_in(tf);
     let of_tf = |secret: &Secret| {
         let labels = secret.labels();
         is_lent(secret)
@@ -312,10 +312,10 @@ pub(super) fn lent(cx: &Context, tf: &Terraform) -> Vec<LentSeen> {
             && labels.get(labels::NAMESPACE) == tf.metadata.namespace.as_ref()
             && labels.get(labels::NAME) == tf.metadata.name.as_ref()
     };
-    let lent = cx.mirrors.secrets.filter(of_tf);
+    let lent = ctx.mirrors.secrets.filter(of_tf);
     let seen = lent.iter().map(|secret| {
         let name = secret.name_any();
-        let build = build(cx, namespace, &name).filter(|it| is_lent_to(&**secret, &it.seen.uid));
+        let build = build(ctx, namespace, &name).filter(|it| is_lent_to(&**secret, &it.seen.uid));
         let goes_on = |build: &Build| matches!(build.seen.state, BuildState::Active(_));
         LentSeen {
             namespace: namespace.to_owned(),
@@ -415,14 +415,14 @@ pub(crate) fn finished(job: &Job) -> bool {
 }
 
 /// Returns the pods of Job `job` that belong to `tf`.
-fn own_pods(cx: &Context, tf: &Terraform, job: &str) -> Vec<Arc<Pod>> {
-    let mut pods = pods(cx, &tf.namespace().unwrap_or_default(), job);
+fn own_pods(ctx: &Context, tf: &Terraform, job: &str) -> Vec<Arc<Pod>> {
+    let mut pods = pods(ctx, &tf.namespace().unwrap_or_default(), job);
     pods.retain(|pod| is_made_for(tf, &**pod));
     pods
 }
 
-fn pods(cx: &Context, namespace: &str, job: &str) -> Vec<Arc<Pod>> {
-    cx.mirrors.pods.filter(|pod| {
+fn pods(ctx: &Context, namespace: &str, job: &str) -> Vec<Arc<Pod>> {
+    ctx.mirrors.pods.filter(|pod| {
         pod.metadata.namespace.as_deref() == Some(namespace)
             && pod.labels().get(JOB_NAME).is_some_and(|name| name == job)
     })

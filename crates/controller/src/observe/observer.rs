@@ -14,7 +14,7 @@ use crate::resource::Ref;
 /// Reads the inputs of one reconcile. Collects the queries that the resource uses, and keeps the push of its context until the reconcile
 /// starts it.
 pub(crate) struct Observer<'a> {
-    pub(crate) cx: &'a Context,
+    pub(crate) ctx: &'a Context,
     pub(crate) tf: &'a Terraform,
     pub(crate) who: &'a Ref,
     /// Failure of parsing the stored resource, if it is unreadable.

@@ -32,8 +32,8 @@ pub(super) struct Kept {
 }
 
 /// Returns the pin of `tf`, which is being deleted.
-pub(crate) async fn pin(cx: &Context, tf: &Terraform) -> Result<Option<Pin>, Error> {
-    Ok(kept(cx, tf).await?.pin)
+pub(crate) async fn pin(ctx: &Context, tf: &Terraform) -> Result<Option<Pin>, Error> {
+    Ok(kept(ctx, tf).await?.pin)
 }
 
 /// Returns run record and pin of `tf`. Reads the Secrets from the API server if `tf` is being deleted and the watch cache has no run
@@ -43,7 +43,7 @@ pub(crate) async fn pin(cx: &Context, tf: &Terraform) -> Result<Option<Pin>, Err
 /// # Errors
 /// [`Error::Unreadable`] or [`Error::Forged`] if a Secret cannot be used. [`Error::Conflict`] or [`Error::Gone`] if `tf` is being deleted,
 /// has neither run record nor pin, and is not the latest version of the resource.
-pub(super) async fn kept(cx: &Context, tf: &Terraform) -> Result<Kept, Error> {
+pub(super) async fn kept(ctx: &Context, tf: &Terraform) -> Result<Kept, Error> {
     let namespace = tf.namespace().unwrap_or_default();
     let name = tf.name_any();
     let (record, report, pin) = (
@@ -52,7 +52,7 @@ pub(super) async fn kept(cx: &Context, tf: &Terraform) -> Result<Kept, Error> {
         names::pin(&name),
     );
     let deleting = tf.metadata.deletion_timestamp.is_some();
-    let known = |name| Box::pin(cx.mirrors.secret(&cx.client, &namespace, name));
+    let known = |name| Box::pin(ctx.mirrors.secret(&ctx.client, &namespace, name));
     let mut all = Found {
         record: known(&record).await?,
         report: known(&report).await?,
@@ -63,7 +63,7 @@ pub(super) async fn kept(cx: &Context, tf: &Terraform) -> Result<Kept, Error> {
     let other = |secret: &Arc<Secret>| !is_ours(secret) || is_left(secret);
     let is_other = all.record.as_ref().is_some_and(other);
     if is_other || (all.record.is_none() && deleting) {
-        let api: Api<Secret> = Api::namespaced(cx.client.clone(), &namespace);
+        let api: Api<Secret> = Api::namespaced(ctx.client.clone(), &namespace);
         let read = async |what, name| Box::pin(call(what, api.get_opt(name))).await;
         all = Found {
             record: read("read the run record", &record).await?.map(Arc::new),
@@ -71,7 +71,7 @@ pub(super) async fn kept(cx: &Context, tf: &Terraform) -> Result<Kept, Error> {
             pin: read("read the pin", &pin).await?.map(Arc::new),
         };
     }
-    let left_behind = left_behind(cx, tf, &all);
+    let left_behind = left_behind(ctx, tf, &all);
     // An orphaned run record means that clean-up has labelled all other objects that it keeps: only its deletions are left to do.
     let is_cleaned_up = all.record.as_ref().is_some_and(is_left);
     let is_used = |secret: &Arc<Secret>| is_ours(secret) && !is_cleaned_up;
@@ -80,19 +80,19 @@ pub(super) async fn kept(cx: &Context, tf: &Terraform) -> Result<Kept, Error> {
         report: all.report.filter(is_used),
         pin: all.pin.filter(is_used),
     };
-    let has_job = |run: &RunSpec| jobs::is_there(cx, tf, &run.job);
+    let has_job = |run: &RunSpec| jobs::is_there(ctx, tf, &run.job);
     let uid = tf.uid().unwrap_or_default();
     let read_record = found
         .record
         .map(|secret| {
-            cx.signer.verify(&uid, &secret)?;
+            ctx.signer.verify(&uid, &secret)?;
             decode(&secret, found.report.as_deref(), has_job)
         })
         .transpose();
     let read_pin = found
         .pin
         .map(|secret| {
-            cx.signer.verify(&uid, &secret)?;
+            ctx.signer.verify(&uid, &secret)?;
             required(&secret, secrets::PIN)
         })
         .transpose();
@@ -104,8 +104,8 @@ pub(super) async fn kept(cx: &Context, tf: &Terraform) -> Result<Kept, Error> {
     };
     let nothing = deleting && record.is_none() && pin.is_none();
     let nothing_left = if nothing {
-        check_is_latest(cx, tf).await?;
-        Some(nothing_left(cx, &namespace, given_up).await?)
+        check_is_latest(ctx, tf).await?;
+        Some(nothing_left(ctx, &namespace, given_up).await?)
     } else {
         None
     };
@@ -119,7 +119,7 @@ pub(super) async fn kept(cx: &Context, tf: &Terraform) -> Result<Kept, Error> {
 
 /// Returns the run record in `all` if it belongs to an earlier resource with the name of `tf`. The run report may belong to `tf` already,
 /// if an earlier reconcile did not complete the restore.
-fn left_behind(cx: &Context, tf: &Terraform, all: &Found) -> Option<LeftBehind> {
+fn left_behind(ctx: &Context, tf: &Terraform, all: &Found) -> Option<LeftBehind> {
     let is_left =
         |secret: &Secret, component| orphans::is_left_behind(tf, secret.labels(), component);
     let secret = all.record.as_deref()?;
@@ -146,8 +146,8 @@ fn left_behind(cx: &Context, tf: &Terraform, all: &Found) -> Option<LeftBehind> 
         history: history.unwrap_or_default(),
         told: told(report),
         restore_to: secret.annotations().get(labels::RESTORE_TO).cloned(),
-        owner: cx.living_owner(tf, &uid),
-        pods: jobs::living_pods(cx, tf, &uid),
+        owner: ctx.living_owner(tf, &uid),
+        pods: jobs::living_pods(ctx, tf, &uid),
         uid,
     })
 }
@@ -164,9 +164,9 @@ struct Found {
 ///
 /// # Errors
 /// [`Error::Conflict`] if there is a later version, [`Error::Gone`] if the resource does not exist.
-async fn check_is_latest(cx: &Context, tf: &Terraform) -> Result<(), Error> {
+async fn check_is_latest(ctx: &Context, tf: &Terraform) -> Result<(), Error> {
     let api: Api<Terraform> =
-        Api::namespaced(cx.client.clone(), &tf.namespace().unwrap_or_default());
+        Api::namespaced(ctx.client.clone(), &tf.namespace().unwrap_or_default());
     let found = call("read the resource", api.get_metadata_opt(&tf.name_any())).await?;
     let latest = found.ok_or(Error::Gone)?;
     if latest.metadata.resource_version == tf.metadata.resource_version {
@@ -177,11 +177,11 @@ async fn check_is_latest(cx: &Context, tf: &Terraform) -> Result<(), Error> {
 }
 
 async fn nothing_left(
-    cx: &Context,
+    ctx: &Context,
     namespace: &str,
     unreadable: bool,
 ) -> Result<NothingLeft, Error> {
-    let api: Api<Namespace> = Api::all(cx.client.clone());
+    let api: Api<Namespace> = Api::all(ctx.client.clone());
     let namespace = call("read the namespace", api.get_metadata_opt(namespace)).await?;
     let alive =
         |namespace: &PartialObjectMeta<Namespace>| namespace.metadata.deletion_timestamp.is_none();

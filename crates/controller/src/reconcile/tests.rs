@@ -130,10 +130,10 @@ async fn write_refused_by_the_api_server_is_notified() {
     })
     .await;
     let folder = tempfile::tempdir().unwrap();
-    let cx = operator(client, folder.path());
+    let ctx = operator(client, folder.path());
     let tf: Terraform = serde_json::from_value(resource).unwrap();
     let object = Guarded(Ok(tf));
-    assert!(look(&object, &cx).await.is_err());
+    assert!(look(&object, &ctx).await.is_err());
     let data = notified(&place).await["data"].clone();
     assert_eq!(
         (&data["event"], &data["reason"]),
@@ -179,10 +179,10 @@ async fn outdated_status_of_a_deleted_resource_is_not_used() {
     })
     .await;
     let folder = tempfile::tempdir().unwrap();
-    let cx = operator(client, folder.path());
+    let ctx = operator(client, folder.path());
     let look_at = async |version: &str| {
         let tf: Terraform = serde_json::from_value(destroyed(version, &applied)).unwrap();
-        let failed = look(&Guarded(Ok(tf)), &cx).await.is_err();
+        let failed = look(&Guarded(Ok(tf)), &ctx).await.is_err();
         let mut asked = std::mem::take(&mut *asked.lock());
         asked.retain(|asked| asked.method == "PATCH" && asked.uri.contains("/status"));
         (failed, asked.len())
@@ -211,10 +211,10 @@ async fn restore_binds_the_report_second_to_last_and_the_record_last() {
     })
     .await;
     let folder = tempfile::tempdir().unwrap();
-    let cx = operator(client, folder.path());
+    let ctx = operator(client, folder.path());
     let tf = living();
     let who = Ref::new("web").within("team");
-    let session = Observer::new(&cx, &tf, &who, None);
+    let session = Observer::new(&ctx, &tf, &who, None);
     let seen = Box::pin(session.observe()).await.unwrap();
     let left = TakeOver {
         uid: "u1".to_owned(),
@@ -223,7 +223,7 @@ async fn restore_binds_the_report_second_to_last_and_the_record_last() {
         history: History::default(),
     };
     let steps = [Step::TakeOver(Box::new(left))];
-    let mut pass = StepExecutor::new(&cx, &tf, &session, &seen);
+    let mut pass = StepExecutor::new(&ctx, &tf, &session, &seen);
     Box::pin(pass.enact(&steps)).await.unwrap();
     let asked = asked.lock();
     let bound: Vec<_> = asked
@@ -247,14 +247,14 @@ async fn conflicts_back_off_and_a_missing_resource_is_forgotten() {
     })
     .await;
     let folder = tempfile::tempdir().unwrap();
-    let cx = operator(client, folder.path());
+    let ctx = operator(client, folder.path());
     let tf: Terraform = serde_json::from_value(destroyed("7", &json!(null))).unwrap();
     let object = Arc::new(Guarded(Ok(tf)));
     let mut waits = Vec::new();
     for _ in 0..12 {
-        let error = look(&object, &cx).await.err().unwrap();
+        let error = look(&object, &ctx).await.err().unwrap();
         assert!(error.is_conflict(), "{error}");
-        waits.push(retry(object.clone(), &error, cx.clone()));
+        waits.push(retry(object.clone(), &error, ctx.clone()));
     }
     let expected = [
         50, 100, 200, 400, 800, 1600, 3200, 6400, 10_000, 10_000, 10_000, 10_000,
@@ -262,10 +262,10 @@ async fn conflicts_back_off_and_a_missing_resource_is_forgotten() {
     let expected = expected.map(|wait| Action::requeue(Duration::from_millis(wait)));
     assert_eq!(waits, expected);
     exists.store(false, Ordering::Relaxed);
-    let looked = look(&object, &cx).await.unwrap();
+    let looked = look(&object, &ctx).await.unwrap();
     assert_eq!(looked.action(), Action::await_change());
     let who = reflector::ObjectRef::from_obj(&*object);
-    assert_eq!(cx.memory.conflicted(&who), Duration::from_millis(50));
+    assert_eq!(ctx.memory.conflicted(&who), Duration::from_millis(50));
 }
 
 #[tokio::test]
@@ -283,7 +283,7 @@ async fn input_values_and_scripts_have_a_size_limit() {
         })
         .await;
         let folder = tempfile::tempdir().unwrap();
-        let cx = operator(client, folder.path());
+        let ctx = operator(client, folder.path());
         let mut resource = json!({
             "apiVersion": "alustan.io/v1alpha1", "kind": "Terraform",
             "metadata": {"name": "web", "namespace": "team", "uid": "u", "generation": 1},
@@ -298,7 +298,7 @@ async fn input_values_and_scripts_have_a_size_limit() {
             .extend(spec.as_object().unwrap().clone());
         let tf: Terraform = serde_json::from_value(resource).unwrap();
         let who = Ref::new("web").within("team");
-        let session = Observer::new(&cx, &tf, &who, None);
+        let session = Observer::new(&ctx, &tf, &who, None);
         let seen = Box::pin(session.observe()).await.unwrap();
         let missing = [
             seen.inputs.err().map(|it| it.failure),
@@ -342,7 +342,7 @@ async fn secret_is_read_again_after_a_change_and_before_a_run() {
     })
     .await;
     let folder = tempfile::tempdir().unwrap();
-    let cx = operator(client, folder.path());
+    let ctx = operator(client, folder.path());
     let mut resource = destroyed("7", &json!(null));
     resource["metadata"]["deletionTimestamp"] = json!(null);
     resource["spec"]["runner"] = json!({"envFromSecrets": [{"name": "credentials"}]});
@@ -356,19 +356,19 @@ async fn secret_is_read_again_after_a_change_and_before_a_run() {
         let asked = asked.lock();
         asked.iter().filter(|it| it.uri.ends_with(SECRET)).count()
     };
-    let first = Observer::new(&cx, &tf, &who, None);
+    let first = Observer::new(&ctx, &tf, &who, None);
     observe(&first).await;
     assert!(!first.requires_fresh_reads(), "nothing to reuse");
-    let second = Observer::new(&cx, &tf, &who, None);
+    let second = Observer::new(&ctx, &tf, &who, None);
     observe(&second).await;
     assert_eq!(reads(), 1);
     assert!(second.requires_fresh_reads(), "before the start of a run");
     observe(&second).await;
     assert_eq!(reads(), 2);
-    cx.inputs
+    ctx.inputs
         .secrets
         .forget(&Ref::new("credentials").within("team"));
-    observe(&Observer::new(&cx, &tf, &who, None)).await;
+    observe(&Observer::new(&ctx, &tf, &who, None)).await;
     assert_eq!(reads(), 3);
 }
 
@@ -380,7 +380,7 @@ async fn status_of_a_pending_query_is_written_a_second_later() {
     })
     .await;
     let folder = tempfile::tempdir().unwrap();
-    let cx = operator(client, folder.path());
+    let ctx = operator(client, folder.path());
     let who = Ref::new("web").within("team");
     let hour = Duration::from_hours(1);
     for (reason, next, written) in [
@@ -389,13 +389,13 @@ async fn status_of_a_pending_query_is_written_a_second_later() {
         ("Queued", hour, 2),
     ] {
         let mut tf = living();
-        tf.status = cx.memory.status(&who);
+        tf.status = ctx.memory.status(&who);
         let ready = json!({
             "type": "Ready", "status": "Unknown", "reason": reason, "message": "",
             "lastTransitionTime": "2026-01-01T00:00:00Z",
         });
         let status = json!({"state": "Pending", "message": "", "conditions": [ready]});
-        let session = Observer::new(&cx, &tf, &who, None);
+        let session = Observer::new(&ctx, &tf, &who, None);
         let status = serde_json::from_value(status).unwrap();
         Box::pin(report(&session, status)).await.unwrap();
         assert_eq!(session.next_within(hour), next, "{reason}");
@@ -432,10 +432,10 @@ async fn forged_jobs_hold_no_slots_after_a_restart() {
         pods: reflector::store().0,
         resources,
     };
-    let cx = operator_with(client, folder.path(), stores);
-    assert_eq!(running(&cx), [Key::new("team", "web")]);
+    let ctx = operator_with(client, folder.path(), stores);
+    assert_eq!(running(&ctx), [Key::new("team", "web")]);
     job_writer.apply_watcher_event(&Event::Apply(unfinished_job("web-apply-1", "web", "u1")));
-    assert_eq!(running(&cx), []);
+    assert_eq!(running(&ctx), []);
 }
 
 /// Returns the record of an open apply with number 2.
@@ -473,17 +473,17 @@ async fn record_check_is_sent_unless_this_process_wrote_the_record() {
     })
     .await;
     let folder = tempfile::tempdir().unwrap();
-    let cx = operator(client, folder.path());
+    let ctx = operator(client, folder.path());
     let tf = living();
     let who = Ref::new("web").within("team");
-    let session = Observer::new(&cx, &tf, &who, None);
+    let session = Observer::new(&ctx, &tf, &who, None);
     let mut seen = Box::pin(session.observe()).await.unwrap();
     let mut record = open_record();
     let check = Step::CheckRecord(Box::new(Swap::unchanged(&record.record)));
     for (version, sent) in [("1", 1), ("2", 1), ("3", 2)] {
         version.clone_into(&mut record.version);
         seen.record = Some(record.clone());
-        let mut pass = StepExecutor::new(&cx, &tf, &session, &seen);
+        let mut pass = StepExecutor::new(&ctx, &tf, &session, &seen);
         Box::pin(pass.enact(std::slice::from_ref(&check)))
             .await
             .unwrap();
@@ -540,7 +540,7 @@ async fn unreadable_record_holds_a_slot_only_while_a_job_or_pod_runs() {
         pods,
         resources,
     };
-    let cx = operator_with(client, folder.path(), stores);
+    let ctx = operator_with(client, folder.path(), stores);
     let labels = |component| labels::of("web", "u", component);
     let record = json!({
         "metadata": {
@@ -548,12 +548,12 @@ async fn unreadable_record_holds_a_slot_only_while_a_job_or_pod_runs() {
         },
     });
     let record: Secret = serde_json::from_value(record).unwrap();
-    cx.mirrors.secrets.wrote(record);
+    ctx.mirrors.secrets.wrote(record);
     let key = Key::new("team", "web");
     let holds_after_look = async || {
-        cx.dispatcher.running(&key, None);
-        assert!(look(&object, &cx).await.is_err());
-        cx.dispatcher.holds(&key)
+        ctx.dispatcher.running(&key, None);
+        assert!(look(&object, &ctx).await.is_err());
+        ctx.dispatcher.holds(&key)
     };
     assert!(!holds_after_look().await);
     let job = unfinished_job("web-apply-1", "web", "u");
@@ -578,13 +578,13 @@ async fn slot_is_released_if_the_steps_before_a_run_fail() {
     })
     .await;
     let folder = tempfile::tempdir().unwrap();
-    let cx = operator(client, folder.path());
+    let ctx = operator(client, folder.path());
     let tf = living();
     let who = Ref::new("web").within("team");
-    let session = Observer::new(&cx, &tf, &who, None);
+    let session = Observer::new(&ctx, &tf, &who, None);
     let seen = Box::pin(session.observe()).await.unwrap();
     let key = Key::new("team", "web");
-    cx.dispatcher.running(&key, Some(Class::Change));
+    ctx.dispatcher.running(&key, Some(Class::Change));
     let decision = Decision {
         steps: vec![Step::AddFinalizer],
         start: Some(Start {
@@ -595,9 +595,9 @@ async fn slot_is_released_if_the_steps_before_a_run_fail() {
         status: TerraformStatus::default(),
         requeue_at: None,
     };
-    let acted = Box::pin(act(&cx, &who, &tf, &session, &seen, decision)).await;
+    let acted = Box::pin(act(&ctx, &who, &tf, &session, &seen, decision)).await;
     assert!(acted.is_err());
-    assert!(!cx.dispatcher.holds(&key));
+    assert!(!ctx.dispatcher.holds(&key));
 }
 
 /// The next reconcile cancels the run of the denied Job. It takes the reason from memory.
@@ -624,15 +624,15 @@ async fn denied_job_is_remembered_with_its_reason() {
         })
         .await;
         let folder = tempfile::tempdir().unwrap();
-        let cx = operator(client, folder.path());
+        let ctx = operator(client, folder.path());
         let tf = living();
         let who = Ref::new("web").within("team");
-        let session = Observer::new(&cx, &tf, &who, None);
+        let session = Observer::new(&ctx, &tf, &who, None);
         let seen = Box::pin(session.observe()).await.unwrap();
         let create = Step::CreateJob(Box::new(unfinished_job("web-apply-2", "web", "u")));
-        let mut pass = StepExecutor::new(&cx, &tf, &session, &seen);
+        let mut pass = StepExecutor::new(&ctx, &tf, &session, &seen);
         assert!(Box::pin(pass.enact(&[create])).await.is_err());
-        let why = cx.memory.denied(&who, "web-apply-2");
+        let why = ctx.memory.denied(&who, "web-apply-2");
         assert_eq!(why.map(|why| why.reason).as_deref(), remembered);
     }
 }
@@ -641,15 +641,15 @@ async fn denied_job_is_remembered_with_its_reason() {
 async fn resource_created_again_inherits_no_memory() {
     let (client, _) = fake_api::serve(|_| fake_api::not_found()).await;
     let folder = tempfile::tempdir().unwrap();
-    let cx = operator(client, folder.path());
+    let ctx = operator(client, folder.path());
     let look_at = async |uid: &str| {
         let mut tf = living();
         tf.metadata.uid = Some(uid.to_owned());
-        assert!(look(&Guarded(Ok(tf)), &cx).await.is_err());
+        assert!(look(&Guarded(Ok(tf)), &ctx).await.is_err());
     };
     let who = Ref::new("web").within("team");
     look_at("u").await;
-    let memory = &cx.memory;
+    let memory = &ctx.memory;
     memory.set_status(&who, TerraformStatus::default());
     memory.set_outputs_taken(&who, true);
     memory.set_denied(&who, "web-apply-1".to_owned(), no_pod("no"));
@@ -695,10 +695,10 @@ async fn tested(resource: &Value, count: usize) -> (Result<(), String>, Vec<Stri
     })
     .await;
     let folder = tempfile::tempdir().unwrap();
-    let cx = operator(client, folder.path());
+    let ctx = operator(client, folder.path());
     let tf: Terraform = serde_json::from_value(resource.clone()).unwrap();
     let who = Ref::new("web").within("team");
-    let session = Observer::new(&cx, &tf, &who, None);
+    let session = Observer::new(&ctx, &tf, &who, None);
     let stack = Box::pin(session.observe()).await.unwrap().stack;
     let tests = [stack.wait_for, stack.destroy_wait_for].concat();
     let result = tests[0].result.clone();
@@ -769,11 +769,11 @@ async fn refetch_of_a_context_does_not_block_pushes() {
     let host = registry.local_addr().unwrap();
     let (client, _) = fake_api::serve(|_| fake_api::not_found()).await;
     let folder = tempfile::tempdir().unwrap();
-    let cx = operator(client, folder.path());
+    let ctx = operator(client, folder.path());
     let git = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let git_host = git.local_addr().unwrap();
     let stored = Digest::of(b"context");
-    cx.contexts.put(stored.as_str(), b"context").unwrap();
+    ctx.contexts.put(stored.as_str(), b"context").unwrap();
     let gone = Digest::of(b"gone");
     let start = |name: &str, context: &Digest| {
         let seen = SourceSeen {
@@ -794,7 +794,7 @@ async fn refetch_of_a_context_does_not_block_pushes() {
         });
         let tf: Terraform = serde_json::from_value(resource).unwrap();
         let repository = Repository::of(&tf, &Credentials::default()).unwrap();
-        let push = push(&cx, &tf, &seen, repository, None).unwrap();
+        let push = push(&ctx, &tf, &seen, repository, None).unwrap();
         tokio::spawn((push.ask)())
     };
     let fetches: Vec<_> = (0..AT_ONCE)

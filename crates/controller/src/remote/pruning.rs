@@ -53,13 +53,13 @@ impl Observer<'_> {
         namespace: &str,
         docker: Option<&DockerConfig>,
     ) {
-        let (cx, tf) = (self.cx, self.tf);
+        let (ctx, tf) = (self.ctx, self.tf);
         let question = match self.question(prune, plan, namespace, docker) {
             Ok(question) => question,
             Err(trouble) => return self.tell_pruned(&Err(trouble), "").await,
         };
         self.use_question(&question.text);
-        let answer = cx
+        let answer = ctx
             .answers
             .pruned
             .get(&question.text, self.who, None, question.ask);
@@ -82,21 +82,21 @@ impl Observer<'_> {
         namespace: &str,
         docker: Option<&DockerConfig>,
     ) -> Result<Question, Failure> {
-        let (cx, tf) = (self.cx, self.tf);
+        let (ctx, tf) = (self.ctx, self.tf);
         let name = image_name(tf)?;
-        let access = access(cx, tf, &name, docker)?;
+        let access = access(ctx, tf, &name, docker)?;
         let policy = Policy {
             keep: usize::try_from(prune.keep).unwrap_or(usize::MAX),
             older_than: prune.older_than.into(),
         };
         let work = Work {
-            registry: cx.registry.clone(),
-            mirrors: cx.mirrors.clone(),
-            resources: cx.resources.clone(),
+            registry: ctx.registry.clone(),
+            mirrors: ctx.mirrors.clone(),
+            resources: ctx.resources.clone(),
             home: tf.namespace().unwrap_or_default(),
-            memory: cx.memory.clone(),
-            leader: cx.leader.clone(),
-            turns: cx.prunings.clone(),
+            memory: ctx.memory.clone(),
+            leader: ctx.leader.clone(),
+            turns: ctx.prunings.clone(),
             namespace: namespace.to_owned(),
             policy,
             text: format!(
@@ -131,15 +131,15 @@ impl Observer<'_> {
                 )
             }
         };
-        if self.cx.memory.is_news(self.who, &reason, of) {
+        if self.ctx.memory.is_news(self.who, &reason, of) {
             let event = Event {
                 warning,
                 reason,
                 note,
             };
             publish(
-                &self.cx.client,
-                &self.cx.instance,
+                &self.ctx.client,
+                &self.ctx.instance,
                 &self.tf.object_ref(&()),
                 event,
             )

@@ -211,7 +211,7 @@ pub(crate) fn check(tf: &Terraform) -> Result<(), Failure> {
 /// Returns the query of the digest of `reference`. With `pushed_by`, the Job of the build that pushed the image, this is a new query, which
 /// is retried until the registry has the image.
 pub(crate) fn digest(
-    cx: &Context,
+    ctx: &Context,
     tf: &Terraform,
     reference: &str,
     pushed_by: Option<&str>,
@@ -222,12 +222,12 @@ pub(crate) fn digest(
         class: FailureClass::User,
         ..registry("spec.containerRegistry.baseImage", &error)
     })?;
-    let access = access(cx, tf, image.name(), docker)?;
+    let access = access(ctx, tf, image.name(), docker)?;
     let text = format!(
         "digest of {reference} {pushed_by:?} as {}",
         identity(&access, docker)
     );
-    let client = cx.registry.clone();
+    let client = ctx.registry.clone();
     let missing = pushed_by.map(|job| {
         Failure::transient(
             Reason::ImageMissing,
@@ -264,7 +264,7 @@ pub(crate) fn image_name(tf: &Terraform) -> Result<ImageName, Failure> {
 
 /// Returns the access of `tf` to the registry of `name`.
 pub(crate) fn access(
-    cx: &Context,
+    ctx: &Context,
     tf: &Terraform,
     name: &ImageName,
     docker: Option<&DockerConfig>,
@@ -272,7 +272,7 @@ pub(crate) fn access(
     let own = &tf.spec.container_registry;
     let same = ImageName::parse(&own.image_name).is_ok_and(|own| own.registry() == name.registry());
     let helper = own.provider.helper();
-    let helper = helper.filter(|_| cx.settings.lends_identity_to(&name.to_string()));
+    let helper = helper.filter(|_| ctx.settings.lends_identity_to(&name.to_string()));
     let opened = docker.map(|docker| docker.open(name)).transpose();
     let opened = match opened {
         Err(error) if same && helper.is_none() => {
@@ -305,22 +305,22 @@ pub(crate) struct Push {
 /// Builds the push of the context of `seen`. A context that is no longer stored is fetched again before the push waits for its
 /// permit.
 pub(crate) fn push(
-    cx: &Context,
+    ctx: &Context,
     tf: &Terraform,
     seen: &SourceSeen,
     repository: Repository,
     docker: Option<&DockerConfig>,
 ) -> Result<Push, Failure> {
     let name = image_name(tf)?;
-    let access = access(cx, tf, &name, docker)?;
+    let access = access(ctx, tf, &name, docker)?;
     let question = format!(
         "push of {} to {name} as {}",
         seen.context,
         identity(&access, docker)
     );
-    let (git, contexts, seen) = (cx.git.clone(), cx.contexts.clone(), seen.clone());
-    let client = cx.registry.clone();
-    let allowed = cx.allowed.now();
+    let (git, contexts, seen) = (ctx.git.clone(), ctx.contexts.clone(), seen.clone());
+    let client = ctx.registry.clone();
+    let allowed = ctx.allowed.now();
     let ask: Ask<String> = Box::new(move || {
         let (client, name, access) = (client.clone(), name.clone(), access.clone());
         let (git, contexts, seen, repository) = (

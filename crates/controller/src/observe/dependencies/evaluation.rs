@@ -42,12 +42,12 @@ pub(crate) struct Stack<'a> {
 impl Stack<'_> {
     /// Returns the versions of the outputs Secrets that the resource uses, and the name of a dependency whose outputs may change soon.
     pub(super) fn upstream(&mut self) -> (BTreeMap<Key, String>, Option<String>) {
-        let Observer { cx, tf, .. } = *self.session;
+        let Observer { ctx, tf, .. } = *self.session;
         if tf.spec.variables_from.is_empty() {
             return Default::default();
         }
         let version = |it: &Terraform| {
-            let outputs = outputs_secret(cx, it)?;
+            let outputs = outputs_secret(ctx, it)?;
             Some(format!(
                 "{:?} {:?}",
                 outputs.uid(),
@@ -55,7 +55,7 @@ impl Stack<'_> {
             ))
         };
         let graph = &mut self.graph;
-        let changing = cx.looks.changing(tf, graph, version);
+        let changing = ctx.looks.changing(tf, graph, version);
         let here = tf.namespace().unwrap_or_default();
         let changing = changing.map(|key| key.seen_from(&here));
         (upstream_changes::versions(tf, graph, version), changing)
@@ -63,29 +63,29 @@ impl Stack<'_> {
 
     /// Ends the watches that the resource no longer uses. Sets `seen.unwatched` if the resource refers to objects without a watch.
     pub(super) fn watched(&self, seen: StackSeen) -> StackSeen {
-        let Observer { cx, who, .. } = *self.session;
+        let Observer { ctx, who, .. } = *self.session;
         StackSeen {
-            unwatched: !cx.objects.keep(who, &self.used),
+            unwatched: !ctx.objects.keep(who, &self.used),
             ..seen
         }
     }
 
     /// Reads the outputs Secrets of dependencies that have no content in the watch cache.
     pub(super) async fn complete_sources(&mut self) -> Result<(), Error> {
-        let Observer { cx, tf, .. } = *self.session;
+        let Observer { ctx, tf, .. } = *self.session;
         for reference in &*self.graph.references(tf) {
             if let Some(source) = self.graph.get(&reference.key) {
                 let namespace = &reference.key.namespace;
                 let name = outputs::name(source);
-                cx.mirrors.secret(&cx.client, namespace, &name).await?;
+                ctx.mirrors.secret(&ctx.client, namespace, &name).await?;
             }
         }
         Ok(())
     }
 
     pub(super) async fn find(&mut self, field: &str, which: &Which, query: Query) -> Found<Page> {
-        let Observer { cx, who, .. } = *self.session;
-        let found = cx.objects.find(field, which, who, query).await;
+        let Observer { ctx, who, .. } = *self.session;
+        let found = ctx.objects.find(field, which, who, query).await;
         self.used.insert(which.clone());
         found
     }
@@ -104,7 +104,7 @@ impl Stack<'_> {
         object: &DynamicObject,
     ) -> Result<Value, Failure> {
         let namespace = self.namespace(None);
-        let evaluator = &self.session.cx.evaluator;
+        let evaluator = &self.session.ctx.evaluator;
         let evaluated = Box::pin(evaluator.evaluate(&namespace, expression, object));
         let Ok(evaluated) = timeout_at(self.evaluates_until, evaluated).await else {
             let seconds = EXPRESSIONS.as_secs();
@@ -143,8 +143,8 @@ impl Stack<'_> {
 }
 
 /// Returns the outputs Secret of `tf`. `None` if the Secret does not exist, belongs to another owner, or is cached without content.
-pub(super) fn outputs_secret(cx: &Context, tf: &Terraform) -> Option<Arc<Secret>> {
+pub(super) fn outputs_secret(ctx: &Context, tf: &Terraform) -> Option<Arc<Secret>> {
     let namespace = tf.namespace().unwrap_or_default();
-    let secret = cx.mirrors.known_secret(&namespace, &outputs::name(tf));
+    let secret = ctx.mirrors.known_secret(&namespace, &outputs::name(tf));
     secret.filter(|secret| is_made_for(tf, &**secret) && !is_left_out(secret))
 }

@@ -152,7 +152,7 @@ impl Stack<'_> {
     /// Succeeds if the cluster does not have the API group of the kind: then no object of the kind exists. If the group exists, the kind is
     /// probably misspelt.
     async fn is_kind_gone(&self, field: &str, gone: &ObjectsGone) -> Found<()> {
-        let objects = &self.session.cx.objects;
+        let objects = &self.session.ctx.objects;
         if !objects.has_group(&gone.api_version).await? {
             return Ok(Ok(()));
         }

@@ -179,7 +179,7 @@ impl Stack<'_> {
             );
             Failure::transient(Reason::DependencyNotFound, message)
         })?;
-        let secret = outputs_secret(self.session.cx, tf).ok_or_else(|| {
+        let secret = outputs_secret(self.session.ctx, tf).ok_or_else(|| {
             let message = format!(
                 "{field}: Terraform {name} has no outputs yet; reconciliation resumes \
                  automatically once it has outputs"
