@@ -241,7 +241,7 @@ impl<'a> StepExecutor<'a> {
     /// writes run records, and a process that has lost the Lease exits. If another client has written the record since, the next
     /// [`Step::SwapRecord`] fails.
     fn wrote_record(&self) -> bool {
-        let written = self.ctx.memory.record_version(self.session.who);
+        let written = self.ctx.memory.record_version(self.session.resource);
         written.is_some() && written == self.version
     }
 
@@ -300,7 +300,7 @@ impl<'a> StepExecutor<'a> {
             Ok(written) => {
                 self.version.clone_from(&written.metadata.resource_version);
                 let memory = &self.ctx.memory;
-                memory.set_record_version(self.session.who, self.version.clone());
+                memory.set_record_version(self.session.resource, self.version.clone());
                 self.ctx.mirrors.secrets.wrote(written);
                 Ok(())
             }
@@ -412,7 +412,7 @@ impl<'a> StepExecutor<'a> {
         };
         let report = before.report.as_ref();
         let ended = metrics::ended(&before.record, &before.history, report, swap);
-        self.ctx.metrics.ended(&ended);
+        self.ctx.metrics.record_end(&ended);
         before.record.clone_from(&swap.record);
         if let Some(history) = &swap.history {
             before.history.clone_from(history);
@@ -480,7 +480,7 @@ impl<'a> StepExecutor<'a> {
             // A Secret of another owner has the name of the outputs Secret. The next reconcile observes it and ends the run with a failure.
             Err(Error::NameTaken { .. }) if outputs => {
                 let memory = &self.ctx.memory;
-                memory.set_outputs_taken(self.session.who, true);
+                memory.set_outputs_taken(self.session.resource, true);
                 Err(Error::Conflict)
             }
             Err(error) => Err(error),
@@ -593,7 +593,7 @@ impl<'a> StepExecutor<'a> {
     /// Stores why Job `name` cannot be created. The next reconcile cancels the run of the Job, which releases its slot.
     fn remember_denial(&self, name: String, error: &Error) {
         if let Some(why) = error.denial() {
-            self.ctx.memory.set_denied(self.session.who, name, why);
+            self.ctx.memory.set_denied(self.session.resource, name, why);
         }
     }
 }

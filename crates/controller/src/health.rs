@@ -77,12 +77,14 @@ impl Health {
         self.lock().turned = Instant::now();
     }
 
-    /// Records the start of a reconcile of `who`.
-    pub(crate) fn look(&self, who: &Ref) -> Looking {
+    /// Records the start of a reconcile of `resource`.
+    pub(crate) fn look(&self, resource: &Ref) -> Looking {
         let mut state = self.lock();
         let number = state.next;
         state.next += 1;
-        state.looks.insert(number, (Instant::now(), who.clone()));
+        state
+            .looks
+            .insert(number, (Instant::now(), resource.clone()));
         Looking {
             health: self.clone(),
             number,
@@ -101,7 +103,7 @@ impl Health {
             return Err(format!("no iteration of the controller loop for {age} s"));
         }
         // Sequence numbers increase with time: the first entry is the oldest.
-        let Some((began, who)) = state.looks.values().next() else {
+        let Some((began, resource)) = state.looks.values().next() else {
             return Ok(format!(
                 "last iteration of the controller loop {age} s ago; no active reconcile"
             ));
@@ -110,7 +112,7 @@ impl Health {
         let (many, seconds) = (state.looks.len(), oldest.as_secs());
         if oldest >= HUNG {
             // Callers of the probe may lack permission to list resources: only the log names the resource.
-            warn!(resource = %who, seconds, "reconcile does not finish");
+            warn!(resource = %resource, seconds, "reconcile does not finish");
             return Err(format!(
                 "a reconcile has not finished for {seconds} s; see the log for the resource"
             ));

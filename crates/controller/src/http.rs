@@ -20,7 +20,7 @@ use crate::health::Health;
 use crate::metacontroller::Syncs;
 use connections::listen;
 pub(crate) use hooks::{Hooks, Push, Pushed};
-pub(crate) use open_metrics::Measured;
+pub(crate) use open_metrics::MetricsSources;
 use sync::Door;
 use tls::{Identity, TlsListener};
 
@@ -28,7 +28,7 @@ use tls::{Identity, TlsListener};
 pub(crate) struct Parts {
     pub(crate) health: Health,
     pub(crate) hooks: Hooks,
-    pub(crate) measured: Measured,
+    pub(crate) metrics_sources: MetricsSources,
     pub(crate) syncs: Arc<Syncs>,
 }
 
@@ -64,7 +64,7 @@ impl Listeners {
         let door = Door::new(config.driver, config.sync.token_dir.clone(), parts.syncs);
         let router = probes::router(parts.health)
             .merge(hooks::router(parts.hooks))
-            .merge(open_metrics::router(parts.measured));
+            .merge(open_metrics::router(parts.metrics_sources));
         let Some(by_tls) = self.sync else {
             return listen(self.all, router.merge(sync::router(door)), stop()).await;
         };

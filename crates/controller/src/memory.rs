@@ -42,14 +42,14 @@ pub(crate) struct Remembered {
 }
 
 impl Memory {
-    fn with<T>(&self, who: &Ref, f: impl FnOnce(&mut Remembered) -> T) -> T {
+    fn with<T>(&self, resource: &Ref, f: impl FnOnce(&mut Remembered) -> T) -> T {
         let mut resources = self.resources.lock();
-        f(resources.entry(who.clone()).or_default())
+        f(resources.entry(resource.clone()).or_default())
     }
 
-    /// Begins a reconcile of the resource `who` with this uid. Drops the state of an earlier resource of the same name.
-    pub(crate) fn begin(&self, who: &Ref, uid: Option<String>) {
-        self.with(who, |memory| {
+    /// Begins a reconcile of `resource`, which has this uid. Drops the state of an earlier resource of the same name.
+    pub(crate) fn begin(&self, resource: &Ref, uid: Option<String>) {
+        self.with(resource, |memory| {
             if memory.uid != uid {
                 *memory = Remembered {
                     uid,
@@ -59,14 +59,14 @@ impl Memory {
         });
     }
 
-    /// Returns the last written status of `who`.
-    pub(crate) fn status(&self, who: &Ref) -> Option<TerraformStatus> {
-        self.with(who, |memory| memory.status.clone())
+    /// Returns the last written status of `resource`.
+    pub(crate) fn status(&self, resource: &Ref) -> Option<TerraformStatus> {
+        self.with(resource, |memory| memory.status.clone())
     }
 
-    /// Stores the written status of `who`.
-    pub(crate) fn set_status(&self, who: &Ref, status: TerraformStatus) {
-        self.with(who, |memory| {
+    /// Stores the written status of `resource`.
+    pub(crate) fn set_status(&self, resource: &Ref, status: TerraformStatus) {
+        self.with(resource, |memory| {
             if memory.status.as_ref() != Some(&status) {
                 memory.status = Some(status);
                 memory.status_at = Some(Instant::now());
@@ -74,16 +74,16 @@ impl Memory {
         });
     }
 
-    /// Whether the status of `who` changed within `max_age`.
-    pub(crate) fn has_new_status(&self, who: &Ref, max_age: Duration) -> bool {
-        let at = self.with(who, |memory| memory.status_at);
+    /// Whether the status of `resource` changed within `max_age`.
+    pub(crate) fn has_new_status(&self, resource: &Ref, max_age: Duration) -> bool {
+        let at = self.with(resource, |memory| memory.status_at);
         at.is_some_and(|at| at.elapsed() < max_age)
     }
 
-    /// Returns the last commit and context of `who` for `question`, the identity of its module. They stay in use while a new commit is
+    /// Returns the last commit and context of `resource` for `question`, the identity of its module. They stay in use while a new commit is
     /// fetched.
-    pub(crate) fn source(&self, who: &Ref, question: &str) -> Option<SourceSeen> {
-        self.with(who, |memory| {
+    pub(crate) fn source(&self, resource: &Ref, question: &str) -> Option<SourceSeen> {
+        self.with(resource, |memory| {
             memory
                 .source
                 .as_ref()
@@ -97,9 +97,9 @@ impl Memory {
         self.of_all(|memory| Some(memory.source.as_ref()?.1.artifact.clone()))
     }
 
-    /// Stores the tag of the runner image that `who` needs.
-    pub(crate) fn set_planned(&self, who: &Ref, tag: &str) {
-        self.with(who, |memory| memory.planned = Some(tag.to_owned()));
+    /// Stores the tag of the runner image that `resource` needs.
+    pub(crate) fn set_planned(&self, resource: &Ref, tag: &str) {
+        self.with(resource, |memory| memory.planned = Some(tag.to_owned()));
     }
 
     /// Returns the tags of the runner images that resources need, built or not.
@@ -112,31 +112,31 @@ impl Memory {
         resources.values().filter_map(value).collect()
     }
 
-    /// Drops commit and context of `who`, for example because the latest commit cannot be used.
-    pub(crate) fn forget_source(&self, who: &Ref) {
-        self.with(who, |memory| memory.source = None);
+    /// Drops commit and context of `resource`, for example because the latest commit cannot be used.
+    pub(crate) fn forget_source(&self, resource: &Ref) {
+        self.with(resource, |memory| memory.source = None);
     }
 
-    /// Stores commit and context of `who` for `question`, the identity of its module.
-    pub(crate) fn set_source(&self, who: &Ref, question: &str, source: SourceSeen) {
-        self.with(who, |memory| {
+    /// Stores commit and context of `resource` for `question`, the identity of its module.
+    pub(crate) fn set_source(&self, resource: &Ref, question: &str, source: SourceSeen) {
+        self.with(resource, |memory| {
             memory.source = Some((question.to_owned(), source));
         });
     }
 
-    /// Counts a failed reconcile of `who`. Returns the backoff, which doubles from 500 ms to 5 minutes.
-    pub(crate) fn failed(&self, who: &Ref) -> Duration {
-        let failures = self.with(who, |memory| {
+    /// Counts a failed reconcile of `resource`. Returns the backoff, which doubles from 500 ms to 5 minutes.
+    pub(crate) fn failed(&self, resource: &Ref) -> Duration {
+        let failures = self.with(resource, |memory| {
             memory.failures = memory.failures.saturating_add(1);
             memory.failures
         });
         doubled(Duration::from_millis(500), failures, Duration::from_mins(5))
     }
 
-    /// Counts a reconcile of `who` that ended with a conflict. Returns the backoff, which doubles from 50 ms to 10 seconds. A watch event
-    /// may requeue `who` earlier.
-    pub(crate) fn conflicted(&self, who: &Ref) -> Duration {
-        let conflicts = self.with(who, |memory| {
+    /// Counts a reconcile of `resource` that ended with a conflict. Returns the backoff, which doubles from 50 ms to 10 seconds. A watch event
+    /// may requeue `resource` earlier.
+    pub(crate) fn conflicted(&self, resource: &Ref) -> Duration {
+        let conflicts = self.with(resource, |memory| {
             memory.conflicts = memory.conflicts.saturating_add(1);
             memory.conflicts
         });
@@ -147,56 +147,58 @@ impl Memory {
         )
     }
 
-    /// Stores why Job `job` of `who` could not be created.
-    pub(crate) fn set_denied(&self, who: &Ref, job: String, why: Waiting) {
-        self.with(who, |memory| memory.denied = Some((job, why)));
+    /// Stores why Job `job` of `resource` could not be created.
+    pub(crate) fn set_denied(&self, resource: &Ref, job: String, why: Waiting) {
+        self.with(resource, |memory| memory.denied = Some((job, why)));
     }
 
-    /// Returns why Job `job` of `who` could not be created, if it is the last such Job.
-    pub(crate) fn denied(&self, who: &Ref, job: &str) -> Option<Waiting> {
-        self.with(who, |memory| {
+    /// Returns why Job `job` of `resource` could not be created, if it is the last such Job.
+    pub(crate) fn denied(&self, resource: &Ref, job: &str) -> Option<Waiting> {
+        self.with(resource, |memory| {
             let (last, why) = memory.denied.as_ref()?;
             (last == job).then(|| why.clone())
         })
     }
 
-    /// Stores whether a Secret of another owner has the name of the outputs Secret of `who`.
-    pub(crate) fn set_outputs_taken(&self, who: &Ref, taken: bool) {
-        self.with(who, |memory| memory.outputs_taken = taken);
+    /// Stores whether a Secret of another owner has the name of the outputs Secret of `resource`.
+    pub(crate) fn set_outputs_taken(&self, resource: &Ref, taken: bool) {
+        self.with(resource, |memory| memory.outputs_taken = taken);
     }
 
-    /// Whether a Secret of another owner had the name of the outputs Secret of `who`.
-    pub(crate) fn outputs_taken(&self, who: &Ref) -> bool {
-        self.with(who, |memory| memory.outputs_taken)
+    /// Whether a Secret of another owner had the name of the outputs Secret of `resource`.
+    pub(crate) fn outputs_taken(&self, resource: &Ref) -> bool {
+        self.with(resource, |memory| memory.outputs_taken)
     }
 
-    /// Stores the resource version of the run record of `who` after a write by this process.
-    pub(crate) fn set_record_version(&self, who: &Ref, version: Option<String>) {
-        self.with(who, |memory| memory.record_version = version);
+    /// Stores the resource version of the run record of `resource` after a write by this process.
+    pub(crate) fn set_record_version(&self, resource: &Ref, version: Option<String>) {
+        self.with(resource, |memory| memory.record_version = version);
     }
 
-    /// Returns the resource version of the last write of the run record of `who` by this process.
-    pub(crate) fn record_version(&self, who: &Ref) -> Option<String> {
-        self.with(who, |memory| memory.record_version.clone())
+    /// Returns the resource version of the last write of the run record of `resource` by this process.
+    pub(crate) fn record_version(&self, resource: &Ref) -> Option<String> {
+        self.with(resource, |memory| memory.record_version.clone())
     }
 
-    /// Stores `what` for events of `who` with `reason`. Returns whether it differs from the stored text, so that the same event is not
+    /// Stores `what` for events of `resource` with `reason`. Returns whether it differs from the stored text, so that the same event is not
     /// published again.
-    pub(crate) fn is_news(&self, who: &Ref, reason: &str, what: &str) -> bool {
+    pub(crate) fn is_news(&self, resource: &Ref, reason: &str, what: &str) -> bool {
         let told = (reason.to_owned(), what.to_owned());
-        self.with(who, |memory| memory.told.insert(told.0, told.1))
+        self.with(resource, |memory| memory.told.insert(told.0, told.1))
             .is_none_or(|before| before != what)
     }
 
-    /// Resets the backoff of `who` after a successful reconcile.
-    pub(crate) fn succeeded(&self, who: &Ref) {
-        self.with(who, |memory| (memory.failures, memory.conflicts) = (0, 0));
+    /// Resets the backoff of `resource` after a successful reconcile.
+    pub(crate) fn succeeded(&self, resource: &Ref) {
+        self.with(resource, |memory| {
+            (memory.failures, memory.conflicts) = (0, 0)
+        });
     }
 
-    /// Registers `who` as waiting for the build `job`. Several resources may wait for one build.
-    pub(crate) fn wait_for_build(&self, job: String, who: &Ref) {
+    /// Registers `resource` as waiting for the build `job`. Several resources may wait for one build.
+    pub(crate) fn wait_for_build(&self, job: String, resource: &Ref) {
         let mut builds = self.builds.lock();
-        builds.entry(job).or_default().insert(who.clone());
+        builds.entry(job).or_default().insert(resource.clone());
     }
 
     /// Returns the resources that wait for the build `job`.
@@ -223,19 +225,19 @@ impl Memory {
         self.labelled.lock().remove(name);
     }
 
-    /// Unregisters `who` from all builds.
-    pub(crate) fn done_building(&self, who: &Ref) {
+    /// Unregisters `resource` from all builds.
+    pub(crate) fn done_building(&self, resource: &Ref) {
         let mut builds = self.builds.lock();
         builds.retain(|_, waiting| {
-            waiting.remove(who);
+            waiting.remove(resource);
             !waiting.is_empty()
         });
     }
 
-    /// Drops all state of the deleted resource `who`.
-    pub(crate) fn forget(&self, who: &Ref) {
-        self.resources.lock().remove(who);
-        self.done_building(who);
+    /// Drops all state of `resource`, which is deleted.
+    pub(crate) fn forget(&self, resource: &Ref) {
+        self.resources.lock().remove(resource);
+        self.done_building(resource);
     }
 }
 

@@ -76,11 +76,11 @@ impl Syncs {
                 "another replica of the operator is the leader",
             ));
         }
-        let who = Ref::new(&asked.name).within(&asked.namespace);
-        let Some(turn) = Turn::take(self, who) else {
+        let resource = Ref::new(&asked.name).within(&asked.namespace);
+        let Some(turn) = Turn::take(self, resource) else {
             return Err(again("Busy", "another reconcile of the resource is active"));
         };
-        let looked = tokio::spawn(async move { looked(&ctx, &turn.who, asked).await });
+        let looked = tokio::spawn(async move { looked(&ctx, &turn.resource, asked).await });
         match tokio::time::timeout(LONGEST, looked).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(error)) => {
@@ -107,27 +107,27 @@ fn again(reason: &'static str, why: &str) -> Refusal {
 /// Exclusive right to reconcile a resource.
 struct Turn {
     of: Arc<Syncs>,
-    who: Ref,
+    resource: Ref,
 }
 
 impl Turn {
-    /// Returns `None` while another request reconciles `who`.
-    fn take(of: Arc<Syncs>, who: Ref) -> Option<Self> {
+    /// Returns `None` while another request reconciles `resource`.
+    fn take(of: Arc<Syncs>, resource: Ref) -> Option<Self> {
         let mut busy = of.busy.lock();
-        let free = busy.insert(who.clone());
+        let free = busy.insert(resource.clone());
         drop(busy);
-        free.then_some(Self { of, who })
+        free.then_some(Self { of, resource })
     }
 }
 
 impl Drop for Turn {
     fn drop(&mut self) {
         let mut busy = self.of.busy.lock();
-        busy.remove(&self.who);
+        busy.remove(&self.resource);
     }
 }
 
-async fn looked(ctx: &Arc<Context>, who: &Ref, asked: Asked) -> Result<Answer, Refusal> {
+async fn looked(ctx: &Arc<Context>, resource: &Ref, asked: Asked) -> Result<Answer, Refusal> {
     let api: Api<Guarded> = Api::namespaced(ctx.client.clone(), &asked.namespace);
     let found = call("read the resource", api.get_opt(&asked.name)).await;
     let found = found.map_err(|error| unread(&error))?;
@@ -135,7 +135,7 @@ async fn looked(ctx: &Arc<Context>, who: &Ref, asked: Asked) -> Result<Answer, R
     let same = |it: &Guarded| it.uid().as_deref() == Some(&*asked.uid);
     let Some(mut object) = found.filter(same) else {
         // A newer resource with the same name has another uid and gets its own requests.
-        debug!(resource = %who, "the resource no longer exists");
+        debug!(resource = %resource, "the resource no longer exists");
         return Ok(Answer {
             finalized: asked.finalizing,
             ..unchanged
@@ -143,7 +143,7 @@ async fn looked(ctx: &Arc<Context>, who: &Ref, asked: Asked) -> Result<Answer, R
     };
     if asked.finalizing && object.meta().deletion_timestamp.is_none() {
         // The resource no longer matches the selector of the CompositeController: another controller owns it.
-        forget(ctx, who);
+        forget(ctx, resource);
         return Ok(Answer {
             finalized: true,
             ..saying(unchanged, object.0.ok().and_then(|tf| tf.status))
@@ -153,9 +153,9 @@ async fn looked(ctx: &Arc<Context>, who: &Ref, asked: Asked) -> Result<Answer, R
     object.managed_fields_mut().retain(sets_approval);
     let pace = match Box::pin(look(&object, ctx)).await {
         // With the native driver, a later answer requeues the resource. Metacontroller gets no such notification, so it must poll soon.
-        Ok(_) if ctx.answers.is_asking(who) => Pace::AtWork,
+        Ok(_) if ctx.answers.is_asking(resource) => Pace::AtWork,
         Ok(looked) => looked.pace,
-        Err(error) => failed(ctx, who, &error),
+        Err(error) => failed(ctx, resource, &error),
     };
     let answer = Answer {
         resync_after_seconds: pace.seconds(),
@@ -164,7 +164,7 @@ async fn looked(ctx: &Arc<Context>, who: &Ref, asked: Asked) -> Result<Answer, R
     };
     // The API server accepts no status for a resource that cannot be read.
     Ok(match object.0 {
-        Ok(tf) => saying(answer, ctx.memory.status(who).or(tf.status)),
+        Ok(tf) => saying(answer, ctx.memory.status(resource).or(tf.status)),
         Err(_) => answer,
     })
 }
@@ -185,14 +185,14 @@ fn saying(answer: Answer, status: Option<TerraformStatus>) -> Answer {
 }
 
 /// Returns the pace after a failed reconcile. The status of the resource has the cause.
-fn failed(ctx: &Context, who: &Ref, error: &Error) -> Pace {
+fn failed(ctx: &Context, resource: &Ref, error: &Error) -> Pace {
     if error.is_conflict() {
-        debug!(resource = %who, "the run record changed; requeueing");
+        debug!(resource = %resource, "the run record changed; requeueing");
         return Pace::AtWork;
     }
-    let wait = pause(ctx, who, error);
+    let wait = pause(ctx, resource, error);
     warn!(
-        resource = %who,
+        resource = %resource,
         reason = error.reason().as_str(),
         error = error.chain(),
         ?wait,

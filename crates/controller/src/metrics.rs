@@ -26,14 +26,14 @@ use crate::queue::Load;
 use crate::resource::Ref;
 use crate::version::Version;
 
-pub(crate) use api_calls::Counting;
+pub(crate) use api_calls::CallCounter;
 
 /// Buckets of the duration of runs, steps and queueing, in seconds, up to an apply of two hours.
 const RUN_BUCKETS: [f64; 14] = [
     0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0, 7200.0,
 ];
 /// Buckets of the duration of reconciles, in seconds. A reconcile takes milliseconds, or seconds if the API server is slow.
-const LOOK_BUCKETS: [f64; 10] = [0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0];
+const RECONCILE_BUCKETS: [f64; 10] = [0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0];
 
 /// Maximum number of builds to remember. A build is counted once, but each resource that waits for it observes it.
 const BUILDS: usize = 1024;
@@ -51,8 +51,8 @@ pub(crate) struct Metrics {
     scrape: Mutex<()>,
     builds: Mutex<VecDeque<String>>,
     /// Resources whose last reconcile failed.
-    in_vain: Mutex<HashSet<Ref>>,
-    asking: Mutex<Vec<(Asked, Weak<dyn Unanswered>)>>,
+    failing: Mutex<HashSet<Ref>>,
+    query_caches: Mutex<Vec<(QueryKind, Weak<dyn QueryCache>)>>,
     reconciles: Counters<1>,
     last_reconcile: Gauges<1>,
     reconcile_seconds: Histogram,
@@ -75,7 +75,7 @@ pub(crate) struct Metrics {
     oldest_drift: Gauges<1>,
     oldest_approval: Gauges<1>,
     run_failed: Gauge,
-    look_failed: Gauge,
+    reconcile_failed: Gauge,
     git_failed: Gauge,
     registry_failed: Gauge,
     queue_length: Gauges<1>,
@@ -87,24 +87,24 @@ pub(crate) struct Metrics {
 
 /// Target and operation of a query.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Asked {
+pub(crate) enum QueryKind {
     /// Query to a git repository, with the operation, for example `fetch`.
     Git(&'static str),
     /// Query to a registry, with the operation, for example `push`.
     Registry(&'static str),
-    /// Query to the API server. Counted by [`Counting`] instead.
+    /// Query to the API server. Counted by [`CallCounter`] instead.
     Api,
 }
 
 /// Cache of answers to queries.
-pub(crate) trait Unanswered: Send + Sync {
+pub(crate) trait QueryCache: Send + Sync {
     /// Returns the resources with a query whose last attempt was a transient failure.
-    fn unanswered(&self) -> Vec<Ref>;
+    fn failing(&self) -> Vec<Ref>;
 }
 
 /// Values computed for each scrape.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Now {
+pub(crate) struct ScrapeValues {
     /// Counts of resources.
     pub(crate) counts: Counts,
     /// Active and queued runs.
@@ -115,14 +115,17 @@ pub(crate) struct Now {
     pub(crate) leads: bool,
 }
 
-fn runs() -> Histogram {
+fn run_histogram() -> Histogram {
     Histogram::new(RUN_BUCKETS)
 }
 
 /// Registers `metric` under its name. The encoder appends the suffix `_total` to the names of counters.
-fn register<M: Metric + Clone>(registry: &mut Registry, of: &Definition, metric: M) -> M {
-    let name = of.name.strip_suffix("_total").unwrap_or(of.name);
-    registry.register(name, of.help, metric.clone());
+fn register<M: Metric + Clone>(registry: &mut Registry, definition: &Definition, metric: M) -> M {
+    let name = definition
+        .name
+        .strip_suffix("_total")
+        .unwrap_or(definition.name);
+    registry.register(name, definition.help, metric.clone());
     metric
 }
 
@@ -137,7 +140,7 @@ impl Metrics {
             Family::<[(&'static str, String); 4], Gauge>::default(),
         );
         info.get_or_create(&Version::this().labels()).set(1);
-        let of_runs = || Family::new_with_constructor(runs as fn() -> Histogram);
+        let run_histograms = || Family::new_with_constructor(run_histogram as fn() -> Histogram);
         let metrics = Self {
             ready: register(r, &table::READY, Gauge::default()),
             resources: register(r, &table::RESOURCES, Family::default()),
@@ -150,17 +153,21 @@ impl Metrics {
             oldest_drift: register(r, &table::OLDEST_DRIFT, Family::default()),
             oldest_approval: register(r, &table::OLDEST_APPROVAL, Family::default()),
             run_failed: register(r, &table::RUN_FAILED, Gauge::default()),
-            look_failed: register(r, &table::LOOK_FAILED, Gauge::default()),
+            reconcile_failed: register(r, &table::LOOK_FAILED, Gauge::default()),
             git_failed: register(r, &table::GIT_FAILED, Gauge::default()),
             registry_failed: register(r, &table::REGISTRY_FAILED, Gauge::default()),
             reconciles: register(r, &table::RECONCILES, Family::default()),
             last_reconcile: register(r, &table::LAST_RECONCILE, Family::default()),
-            reconcile_seconds: register(r, &table::RECONCILE_SECONDS, Histogram::new(LOOK_BUCKETS)),
+            reconcile_seconds: register(
+                r,
+                &table::RECONCILE_SECONDS,
+                Histogram::new(RECONCILE_BUCKETS),
+            ),
             errors: register(r, &table::ERRORS, Family::default()),
             runs: register(r, &table::RUNS, Family::default()),
-            run_seconds: register(r, &table::RUN_SECONDS, of_runs()),
-            step_seconds: register(r, &table::STEP_SECONDS, of_runs()),
-            queue_seconds: register(r, &table::QUEUE_SECONDS, of_runs()),
+            run_seconds: register(r, &table::RUN_SECONDS, run_histograms()),
+            step_seconds: register(r, &table::STEP_SECONDS, run_histograms()),
+            queue_seconds: register(r, &table::QUEUE_SECONDS, run_histograms()),
             queue_length: register(r, &table::QUEUE_LENGTH, Family::default()),
             oldest_queued: register(r, &table::OLDEST_QUEUED, Family::default()),
             places_used: register(r, &table::PLACES_USED, Gauge::default()),
@@ -173,15 +180,15 @@ impl Metrics {
             since: Timestamp::now(),
             scrape: Mutex::default(),
             builds: Mutex::default(),
-            in_vain: Mutex::default(),
-            asking: Mutex::default(),
+            failing: Mutex::default(),
+            query_caches: Mutex::default(),
         };
-        metrics.begin();
+        metrics.create_counters();
         Arc::new(metrics)
     }
 
     /// Creates the counters that alerting rules divide by, with value 0: without a first sample, an increase is not visible.
-    fn begin(&self) {
+    fn create_counters(&self) {
         for result in ["ok", "conflict", "error"] {
             self.reconciles.get_or_create_owned(&[("result", result)]);
         }
@@ -205,56 +212,61 @@ impl Metrics {
         }
     }
 
-    /// Records a reconcile of `who` and its duration.
-    pub(crate) fn looked<T>(&self, who: &Ref, result: &Result<T, Error>, took: Duration) {
-        let mut in_vain = self.in_vain.lock();
-        let word = match result {
+    /// Records a reconcile of `resource` and its duration.
+    pub(crate) fn record_reconcile<T>(
+        &self,
+        resource: &Ref,
+        result: &Result<T, Error>,
+        duration: Duration,
+    ) {
+        let mut failing = self.failing.lock();
+        let label = match result {
             Ok(_) => {
-                in_vain.remove(who);
+                failing.remove(resource);
                 "ok"
             }
             // The next reconcile resolves the conflict.
             Err(error) if error.is_conflict() => "conflict",
             Err(error) => {
-                in_vain.insert(who.clone());
-                self.failed(error.reason().as_str());
+                failing.insert(resource.clone());
+                self.count_failure(error.reason().as_str());
                 "error"
             }
         };
-        drop(in_vain);
-        self.reconciles.get_or_create(&[("result", word)]).inc();
-        let last = self.last_reconcile.get_or_create(&[("result", word)]);
+        drop(failing);
+        self.reconciles.get_or_create(&[("result", label)]).inc();
+        let last = self.last_reconcile.get_or_create(&[("result", label)]);
         last.set(Timestamp::now().as_second());
         drop(last);
-        self.reconcile_seconds.observe(took.as_secs_f64());
+        self.reconcile_seconds.observe(duration.as_secs_f64());
     }
 
     /// Counts a failure with `reason`.
-    pub(crate) fn failed(&self, reason: &str) {
+    pub(crate) fn count_failure(&self, reason: &str) {
         let reason = reason::bounded(reason);
         self.errors.get_or_create(&[("reason", reason)]).inc();
     }
 
     /// Records the build and the run that ended with an update of the run record.
-    pub(crate) fn ended(&self, ended: &Ended) {
+    pub(crate) fn record_end(&self, ended: &Ended) {
         if let Some(reason) = &ended.build {
-            self.failed(reason);
+            self.count_failure(reason);
         }
         if let Some(run) = &ended.run {
-            self.run_ended(run);
+            self.record_run(run);
         }
     }
 
-    fn run_ended(&self, run: &Run) {
+    fn record_run(&self, run: &Run) {
         let kind = run.kind.as_str();
         let labels = [("kind", kind), ("result", run.result)];
         self.runs.get_or_create(&labels).inc();
         if let Some(reason) = &run.reason {
-            self.failed(reason);
+            self.count_failure(reason);
         }
-        let all = self.run_seconds.get_or_create(&[("kind", kind)]);
-        all.observe(run.seconds);
-        drop(all);
+        let histogram = self.run_seconds.get_or_create(&[("kind", kind)]);
+        histogram.observe(run.seconds);
+        drop(histogram);
         let change = if run.kind == RunKind::Destroy || run.destroys {
             "destroy"
         } else {
@@ -265,20 +277,20 @@ impl Metrics {
             ("plan", run.took.plan),
             (change, run.took.apply),
         ];
-        for (step, took) in steps {
-            if let Some(took) = took {
-                self.step_took(step, Duration::from_millis(took).as_secs_f64());
+        for (step, duration) in steps {
+            if let Some(duration) = duration {
+                self.record_step(step, Duration::from_millis(duration).as_secs_f64());
             }
         }
     }
 
-    fn step_took(&self, step: &'static str, seconds: f64) {
+    fn record_step(&self, step: &'static str, seconds: f64) {
         let histogram = self.step_seconds.get_or_create(&[("step", step)]);
         histogram.observe(seconds);
     }
 
     /// Records the duration of a successful build, once per build. Ignores builds that ended before the start of this process.
-    pub(crate) fn saw_build(&self, build: &BuildSeen) {
+    pub(crate) fn record_build(&self, build: &BuildSeen) {
         let BuildState::Done(at) = build.state else {
             return;
         };
@@ -293,76 +305,79 @@ impl Metrics {
         if builds.len() > BUILDS {
             builds.pop_front();
         }
-        self.step_took("build", table::seconds_between(build.created_at, at));
+        self.record_step("build", table::seconds_between(build.created_at, at));
     }
 
     /// Records the admission of a run of `class` and its time in the queue.
-    pub(crate) fn admitted(&self, class: Class, waited: SignedDuration) {
+    pub(crate) fn record_admission(&self, class: Class, waited: SignedDuration) {
         let labels = [("class", table::class(class))];
         let histogram = self.queue_seconds.get_or_create(&labels);
         histogram.observe(waited.as_secs_f64().max(0.0));
     }
 
-    /// Registers the cache `by` of the queries `asked`, and creates the counters of these queries with value 0.
-    pub(crate) fn will_ask(&self, asked: Asked, by: Weak<dyn Unanswered>) {
+    /// Registers `cache`, which sends queries of `kind`, and creates the counters of these queries with value 0.
+    pub(crate) fn register_queries(&self, kind: QueryKind, cache: Weak<dyn QueryCache>) {
         for result in ["ok", "refused", "error"] {
-            self.counter(asked, result);
+            self.counter(kind, result);
         }
-        let mut asking = self.asking.lock();
-        asking.push((asked, by));
+        let mut query_caches = self.query_caches.lock();
+        query_caches.push((kind, cache));
     }
 
-    fn counter(&self, asked: Asked, result: &'static str) -> Option<Counter> {
-        let (family, operation) = match asked {
-            Asked::Git(operation) => (&self.git, operation),
-            Asked::Registry(operation) => (&self.registries, operation),
-            Asked::Api => return None,
+    fn counter(&self, kind: QueryKind, result: &'static str) -> Option<Counter> {
+        let (family, operation) = match kind {
+            QueryKind::Git(operation) => (&self.git, operation),
+            QueryKind::Registry(operation) => (&self.registries, operation),
+            QueryKind::Api => return None,
         };
         let labels = [("operation", operation), ("result", result)];
         Some(family.get_or_create_owned(&labels))
     }
 
-    /// Returns the number of resources with a query that `of` selects and whose last attempt was a transient failure.
-    fn unanswered(&self, of: fn(Asked) -> bool) -> i64 {
-        let asking = self.asking.lock();
-        let all = asking.iter().filter(|(asked, _)| of(*asked));
-        let who = all.filter_map(|(_, who)| Some(who.upgrade()?.unanswered()));
-        let who: HashSet<Ref> = who.flatten().collect();
-        number(who.len())
+    /// Returns the number of resources with a query of a kind that `selects` accepts and whose last attempt was a transient failure.
+    fn failing_count(&self, selects: fn(QueryKind) -> bool) -> i64 {
+        let query_caches = self.query_caches.lock();
+        let failing: HashSet<Ref> = query_caches
+            .iter()
+            .filter(|(kind, _)| selects(*kind))
+            .filter_map(|(_, cache)| Some(cache.upgrade()?.failing()))
+            .flatten()
+            .collect();
+        number(failing.len())
     }
 
-    /// Removes failures of resources that no longer exist: those for which `there` returns false.
-    pub(crate) fn keep(&self, there: impl Fn(&Ref) -> bool) {
-        let mut in_vain = self.in_vain.lock();
-        in_vain.retain(there);
+    /// Removes failures of resources that no longer exist: those for which `exists` returns false.
+    pub(crate) fn retain_failing(&self, exists: impl Fn(&Ref) -> bool) {
+        let mut failing = self.failing.lock();
+        failing.retain(exists);
     }
 
     /// Records the result of a query.
-    pub(crate) fn answered(&self, asked: Asked, failure: Option<&Failure>) {
+    pub(crate) fn record_query(&self, kind: QueryKind, failure: Option<&Failure>) {
         let result = match failure.map(|failure| failure.class) {
             None => "ok",
             Some(FailureClass::Transient) => "error",
             Some(FailureClass::Module | FailureClass::User) => "refused",
         };
-        if let Some(counter) = self.counter(asked, result) {
+        if let Some(counter) = self.counter(kind, result) {
             counter.inc();
         }
         if let Some(failure) = failure {
-            self.failed(&failure.reason);
+            self.count_failure(&failure.reason);
         }
     }
 
     /// Counts a call of the API server with its status code. `None`: no response.
-    fn called(&self, method: &'static str, code: Option<u16>) {
+    fn record_call(&self, method: &'static str, code: Option<u16>) {
         let code = code.map_or_else(|| "none".to_owned(), |code| code.to_string());
         let labels = [("method", method.to_owned()), ("code", code)];
         self.calls.get_or_create(&labels).inc();
     }
 
     /// Encodes all metrics as `OpenMetrics` text, with the gauges of `now`.
-    pub(crate) fn text(&self, now: &Now) -> Result<String, std::fmt::Error> {
-        let _one = self.scrape.lock();
-        let Now {
+    pub(crate) fn text(&self, now: &ScrapeValues) -> Result<String, std::fmt::Error> {
+        let _guard = self.scrape.lock();
+        let ScrapeValues {
             counts,
             load,
             ready,
@@ -381,13 +396,13 @@ impl Metrics {
         self.awaiting_approval.set(counts.awaiting_approval);
         self.suspended.set(counts.suspended);
         self.run_failed.set(counts.run_failed);
-        let in_vain = self.in_vain.lock();
-        self.look_failed.set(number(in_vain.len()));
-        drop(in_vain);
-        let of_git = self.unanswered(|asked| matches!(asked, Asked::Git(_)));
-        self.git_failed.set(of_git);
-        let of_registries = self.unanswered(|asked| matches!(asked, Asked::Registry(_)));
-        self.registry_failed.set(of_registries);
+        let failing = self.failing.lock();
+        self.reconcile_failed.set(number(failing.len()));
+        drop(failing);
+        let failing_git = self.failing_count(|kind| matches!(kind, QueryKind::Git(_)));
+        self.git_failed.set(failing_git);
+        let failing_registries = self.failing_count(|kind| matches!(kind, QueryKind::Registry(_)));
+        self.registry_failed.set(failing_registries);
         self.places_used.set(load.running);
         self.places.set(load.places);
         self.leader.set(i64::from(*leads));

@@ -107,9 +107,9 @@ impl Notifier {
             .collect()
     }
 
-    /// Returns the notifications of `who`, including those in its run record (`left`).
-    pub(crate) fn notices(&self, who: &Ref, left: Option<&Notices>) -> Notices {
-        self.with(who, |messages| {
+    /// Returns the notifications of `resource`, including those in its run record (`left`).
+    pub(crate) fn notices(&self, resource: &Ref, left: Option<&Notices>) -> Notices {
+        self.with(resource, |messages| {
             if let Some(left) = left {
                 take_up(&mut messages.notices, left);
             }
@@ -119,9 +119,9 @@ impl Notifier {
 
     /// Sends the notifications that the change to `status` causes, and those that are not delivered yet, to their receivers. `tf` has the
     /// previous status.
-    pub(crate) fn tell(self: &Arc<Self>, who: &Ref, tf: &Terraform, status: &TerraformStatus) {
+    pub(crate) fn tell(self: &Arc<Self>, resource: &Ref, tf: &Terraform, status: &TerraformStatus) {
         let (notified, now) = (self.notified(), Timestamp::now());
-        let (is_new, to_send) = self.with(who, |Messages { notices, under_way }| {
+        let (is_new, to_send) = self.with(resource, |Messages { notices, under_way }| {
             let before = notices.clone();
             note(notices, tf, status, &notified, now);
             let due = notices.due.iter();
@@ -130,63 +130,64 @@ impl Notifier {
             (before != *notices, to_send)
         });
         for notice in to_send {
-            let (who, tf) = (who.clone(), tf.clone());
-            tokio::spawn(self.clone().deliver(who, tf, notice));
+            let (resource, tf) = (resource.clone(), tf.clone());
+            tokio::spawn(self.clone().deliver(resource, tf, notice));
         }
         if is_new {
-            self.remember(who);
+            self.remember(resource);
         }
     }
 
-    /// Returns whether the notifications of `who` differ from those in its run record, as observed in `seen`.
-    pub(crate) fn knows_more(&self, who: &Ref, seen: &Seen) -> bool {
+    /// Returns whether the notifications of `resource` differ from those in its run record, as observed in `seen`.
+    pub(crate) fn knows_more(&self, resource: &Ref, seen: &Seen) -> bool {
         let all = self.messages.lock();
-        all.get(who).is_some_and(|it| it.notices != seen.notices)
+        all.get(resource)
+            .is_some_and(|it| it.notices != seen.notices)
     }
 
-    /// Removes the notifications of the deleted resource `who`. Active deliveries continue.
-    pub(crate) fn forget(&self, who: &Ref) {
+    /// Removes the notifications of `resource`, which is deleted. Active deliveries continue.
+    pub(crate) fn forget(&self, resource: &Ref) {
         let mut all = self.messages.lock();
-        all.remove(who);
+        all.remove(resource);
     }
 
-    fn with<T>(&self, who: &Ref, f: impl FnOnce(&mut Messages) -> T) -> T {
+    fn with<T>(&self, resource: &Ref, f: impl FnOnce(&mut Messages) -> T) -> T {
         let mut all = self.messages.lock();
-        f(all.entry(who.clone()).or_default())
+        f(all.entry(resource.clone()).or_default())
     }
 
-    /// Requeues `who`. The next reconcile saves its notifications in the run record.
-    fn remember(&self, who: &Ref) {
+    /// Requeues `resource`. The next reconcile saves its notifications in the run record.
+    fn remember(&self, resource: &Ref) {
         // `send` fails only after the controller has stopped.
-        let _ = self.wake.send(who.clone());
+        let _ = self.wake.send(resource.clone());
     }
 
     /// Returns whether `notice` is still to be delivered. A newer notification may have replaced it.
-    fn is_due(&self, who: &Ref, notice: &Notice) -> bool {
+    fn is_due(&self, resource: &Ref, notice: &Notice) -> bool {
         let all = self.messages.lock();
-        let messages = all.get(who);
+        let messages = all.get(resource);
         messages.is_none_or(|it| it.notices.due.iter().any(|due| due.id == notice.id))
     }
 
-    fn ended(&self, who: &Ref, notice: &Notice) {
+    fn ended(&self, resource: &Ref, notice: &Notice) {
         let mut all = self.messages.lock();
-        let Some(messages) = all.get_mut(who) else {
+        let Some(messages) = all.get_mut(resource) else {
             return;
         };
         messages.under_way.remove(&notice.id);
         settle(&mut messages.notices, notice.event, &notice.id);
         drop(all);
-        self.remember(who);
+        self.remember(resource);
     }
 
     /// Retries until all receivers have accepted `notice`, or until it expires. Each attempt reads the resource, its receivers and their
     /// Secrets again: a corrected receiver gets the message, and a removed receiver gets no further attempts. After the deletion of the
     /// resource, `tf` has its last known version.
-    async fn deliver(self: Arc<Self>, who: Ref, mut tf: Terraform, notice: Notice) {
+    async fn deliver(self: Arc<Self>, resource: Ref, mut tf: Terraform, notice: Notice) {
         let (mut taken, mut told) = (Vec::new(), Vec::new());
         let mut wait = FIRST;
-        while self.is_due(&who, &notice) {
-            tf = self.current(&who, tf);
+        while self.is_due(&resource, &notice) {
+            tf = self.current(&resource, tf);
             let mut targets = self.targets(&tf, notice.event);
             targets.retain(|target| !taken.contains(target));
             let tries = targets.iter().map(|target| self.once(target, &tf, &notice));
@@ -213,12 +214,12 @@ impl Notifier {
             tokio::time::sleep(wait.min(left)).await;
             wait = (wait * 2).min(LONGEST);
         }
-        self.ended(&who, &notice);
+        self.ended(&resource, &notice);
     }
 
     /// Returns the current version of the resource, or `before` if it no longer exists or cannot be read.
-    fn current(&self, who: &Ref, before: Terraform) -> Terraform {
-        let now = self.resources.get(who);
+    fn current(&self, resource: &Ref, before: Terraform) -> Terraform {
+        let now = self.resources.get(resource);
         let now = now.as_deref().and_then(|it| it.0.as_ref().ok());
         let same = now.filter(|now| now.uid() == before.uid());
         same.cloned().unwrap_or(before)

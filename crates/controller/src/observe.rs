@@ -62,13 +62,13 @@ impl<'a> Observer<'a> {
     pub(crate) fn new(
         ctx: &'a Context,
         tf: &'a Terraform,
-        who: &'a Ref,
+        resource: &'a Ref,
         unreadable: Option<Failure>,
     ) -> Self {
         Self {
             ctx,
             tf,
-            who,
+            resource,
             unreadable,
             used: Mutex::default(),
             push: Mutex::default(),
@@ -84,7 +84,7 @@ impl<'a> Observer<'a> {
             self.ctx
                 .answers
                 .artifacts
-                .get(&push.question, self.who, None, push.ask);
+                .get(&push.question, self.resource, None, push.ask);
         }
     }
 
@@ -163,7 +163,7 @@ impl<'a> Observer<'a> {
         let foreign_state = self.foreign_state(record.as_ref()).await?;
         let (stack, refused) = dependencies::see(self).await?;
         let left = record.as_ref().map(|record| &record.history.notices);
-        let notices = ctx.notifier.notices(self.who, left);
+        let notices = ctx.notifier.notices(self.resource, left);
         let seen = Seen {
             left_behind,
             is_copy: record.is_none() && self.is_copy(),
@@ -201,7 +201,7 @@ impl<'a> Observer<'a> {
             notified: ctx.notifier.notified(),
         };
         let used = self.used.lock().clone();
-        ctx.answers.keep(self.who, &used);
+        ctx.answers.keep(self.resource, &used);
         Ok(seen)
     }
 
@@ -214,7 +214,7 @@ impl<'a> Observer<'a> {
         self.ctx
             .answers
             .namespaces
-            .get(&question, self.who, None, ask)
+            .get(&question, self.resource, None, ask)
             .value()
             .cloned()
     }
@@ -238,7 +238,7 @@ impl<'a> Observer<'a> {
             namespace_uid?,
             settings,
         );
-        self.ctx.memory.set_planned(self.who, &plan.tag);
+        self.ctx.memory.set_planned(self.resource, &plan.tag);
         Some(plan)
     }
 
@@ -247,7 +247,7 @@ impl<'a> Observer<'a> {
     fn source(&self, inputs: &Inputs) -> Answer<SourceSeen> {
         if self.tf.spec.suspend {
             // Drop the commit, so that runs after the suspension use the newest one.
-            self.ctx.memory.forget_source(self.who);
+            self.ctx.memory.forget_source(self.resource);
             return Answer::Pending;
         }
         let git = match &inputs.git {
@@ -263,7 +263,8 @@ impl<'a> Observer<'a> {
         let answers = &self.ctx.answers;
         let every = Some(repository.every(self.tf.spec.git_repo.interval.into()));
         let ask = repository.ask_revision(self.ctx.references.clone());
-        let (revision, trouble) = match answers.revisions.get(&question, self.who, every, ask) {
+        let (revision, trouble) = match answers.revisions.get(&question, self.resource, every, ask)
+        {
             Answer::Known(revision) => (revision, None),
             Answer::Failed {
                 failure,
@@ -289,11 +290,13 @@ impl<'a> Observer<'a> {
         let ask = repository.ask_module(self.ctx.git.clone(), self.ctx.contexts.clone(), allowed);
         let answer = answers
             .modules
-            .get_about(&module, revision, self.who, None, ask);
+            .get_about(&module, revision, self.resource, None, ask);
         let place = repository.place();
         match (answer, trouble) {
             (Answer::Known(source), None) => {
-                self.ctx.memory.set_source(self.who, &place, source.clone());
+                self.ctx
+                    .memory
+                    .set_source(self.resource, &place, source.clone());
                 Answer::Known(source)
             }
             (Answer::Known(last), Some((failure, retry_at))) => Answer::Failed {
@@ -304,7 +307,7 @@ impl<'a> Observer<'a> {
             (Answer::Pending, _) => self
                 .ctx
                 .memory
-                .source(self.who, &place)
+                .source(self.resource, &place)
                 .map_or(Answer::Pending, Answer::Known),
             (
                 Answer::Failed {
@@ -315,7 +318,7 @@ impl<'a> Observer<'a> {
                 _,
             ) => {
                 if failure.class != FailureClass::Transient {
-                    self.ctx.memory.forget_source(self.who);
+                    self.ctx.memory.forget_source(self.resource);
                 }
                 Answer::Failed {
                     failure,
@@ -439,7 +442,7 @@ impl<'a> Observer<'a> {
             .ctx
             .answers
             .images
-            .get(&question.text, self.who, None, question.ask))
+            .get(&question.text, self.resource, None, question.ask))
     }
 
     /// Returns the result of the push of the context. `None`: the push has not been requested. Returns a failure if the operator cannot
@@ -450,7 +453,11 @@ impl<'a> Observer<'a> {
             Err(failure) => return Some(failed(failure)),
         };
         self.use_question(&push.question);
-        let known = self.ctx.answers.artifacts.peek(&push.question, self.who);
+        let known = self
+            .ctx
+            .answers
+            .artifacts
+            .peek(&push.question, self.resource);
         *self.push.lock() = Some(push);
         known
     }
@@ -465,17 +472,22 @@ impl<'a> Observer<'a> {
     fn build(&self, plan: &ImagePlan) -> Option<jobs::Build> {
         let namespace = self.ctx.settings.builds_in(self.tf).to_owned();
         let name = names::build_job(&plan.tag);
-        self.ctx.memory.done_building(self.who);
+        self.ctx.memory.done_building(self.resource);
         self.ctx
             .memory
-            .wait_for_build(format!("{namespace}/{name}"), self.who);
+            .wait_for_build(format!("{namespace}/{name}"), self.resource);
         let mut build = jobs::build(self.ctx, &namespace, &name)?;
         if let (BuildState::Failed(failure, _), Some(pod)) = (&mut build.seen.state, &build.log_of)
         {
             let question = format!("log {namespace}/{pod}");
             self.use_question(&question);
             let ask = queries::log(self.ctx.client.clone(), namespace, pod.clone());
-            match self.ctx.answers.logs.get(&question, self.who, None, ask) {
+            match self
+                .ctx
+                .answers
+                .logs
+                .get(&question, self.resource, None, ask)
+            {
                 Answer::Known(log) => *failure = queries::explain(failure, &log),
                 Answer::Pending => build.seen.state = BuildState::Active(None),
                 Answer::Failed { .. } => {}
@@ -504,7 +516,7 @@ impl<'a> Observer<'a> {
     /// Returns why this process could not create the Job of the current run.
     fn denied(&self, record: Option<&RecordSeen>) -> Option<Waiting> {
         let run = record?.record.run.as_ref()?;
-        self.ctx.memory.denied(self.who, &run.job)
+        self.ctx.memory.denied(self.resource, &run.job)
     }
 
     /// Returns whether the Secret and the ConfigMap with the outputs exist and belong to the resource.
@@ -518,10 +530,10 @@ impl<'a> Observer<'a> {
         let wait = record.is_some_and(|record| record.outputs.is_some());
         // The apply that creates the outputs Secret detects a Secret of another owner, so usually no read is needed. With a ConfigMap, both
         // are read first: if another owner has one of the two names, the operator writes neither.
-        let read = wait && (config_map.is_some() || memory.outputs_taken(self.who));
+        let read = wait && (config_map.is_some() || memory.outputs_taken(self.resource));
         let secret = self.whose(&mirrors.secrets, &secret, read).await?;
         if read {
-            memory.set_outputs_taken(self.who, secret == Whose::Foreign);
+            memory.set_outputs_taken(self.resource, secret == Whose::Foreign);
         }
         Ok(OutputsSeen {
             secret,

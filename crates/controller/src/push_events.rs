@@ -17,16 +17,16 @@ use crate::resource::Ref;
 /// Handles pushes until all senders are dropped.
 pub(crate) async fn follow(ctx: Arc<Context>, mut pushes: mpsc::Receiver<Pushed>) {
     while let Some((push, told)) = pushes.recv().await {
-        let who = concerned(&ctx, &push);
-        ctx.answers.revisions.ask_now(&who);
+        let resources = concerned(&ctx, &push);
+        ctx.answers.revisions.ask_now(&resources);
         info!(
             repository = push.repositories.first().map(RepositoryUrl::remote),
             reference = push.reference,
-            resources = who.len(),
+            resources = resources.len(),
             "a push"
         );
         // `send` fails if the HTTP request of the push has timed out.
-        let _ = told.send(who.len());
+        let _ = told.send(resources.len());
     }
 }
 

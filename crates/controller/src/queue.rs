@@ -394,8 +394,8 @@ mod tests {
         }
         let mut names = || {
             let mut names = Vec::new();
-            while let Ok(who) = woken.try_recv() {
-                names.push(who.name);
+            while let Ok(resource) = woken.try_recv() {
+                names.push(resource.name);
             }
             names
         };
@@ -417,7 +417,7 @@ mod tests {
         let at = |second| Timestamp::from_second(second).unwrap();
         let (wake, mut woken) = mpsc::unbounded_channel();
         let dispatcher = Dispatcher::new(Places::new(50, 0), wake);
-        let of = |who: &Ref| Key::new(who.namespace.clone().unwrap(), &who.name);
+        let of = |resource: &Ref| Key::new(resource.namespace.clone().unwrap(), &resource.name);
         let mut running = Vec::new();
         for number in 0..QUEUED {
             let key = Key::new(format!("ns{}", number % 50), format!("n{number}"));
@@ -430,13 +430,13 @@ mod tests {
         let (mut started, mut wakes) = (running.len(), 0);
         while let Some(ends) = running.pop() {
             dispatcher.idle(&ends, at(QUEUED));
-            while let Ok(who) = woken.try_recv() {
+            while let Ok(resource) = woken.try_recv() {
                 wakes += 1;
                 if dispatcher
-                    .admit(&of(&who), Class::Change, at(QUEUED))
+                    .admit(&of(&resource), Class::Change, at(QUEUED))
                     .is_ok()
                 {
-                    running.push(of(&who));
+                    running.push(of(&resource));
                     started += 1;
                 }
             }

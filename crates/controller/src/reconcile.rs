@@ -91,37 +91,38 @@ pub(crate) async fn look(object: &Guarded, ctx: &Arc<Context>) -> Result<Looked,
         .clone()
         .wait_for(|lists| *lists >= LISTS)
         .await;
-    let who = ObjectRef::from_obj(object);
-    ctx.memory.begin(&who, object.uid());
-    let (began, _looking) = (Instant::now(), ctx.health.look(&who));
+    let resource = ObjectRef::from_obj(object);
+    ctx.memory.begin(&resource, object.uid());
+    let (began, _looking) = (Instant::now(), ctx.health.look(&resource));
     let span = info_span!("reconcile", run = Empty, trace_id = Empty);
-    let result = match Box::pin(unmeasured(object, who.clone(), ctx))
+    let result = match Box::pin(unmeasured(object, resource.clone(), ctx))
         .instrument(span)
         .await
     {
         // The resource no longer exists, but the watch has not reported the deletion yet.
         Err(Error::Gone) => {
-            forget(ctx, &who);
+            forget(ctx, &resource);
             Ok(Looked::UNTIL_CHANGED)
         }
         result => result,
     };
     if result.as_ref().is_err_and(|error| !error.is_conflict()) {
-        ctx.dispatcher.unknown(&key(&who), Timestamp::now());
+        ctx.dispatcher.unknown(&key(&resource), Timestamp::now());
     }
-    ctx.metrics.looked(&who, &result, began.elapsed());
+    ctx.metrics
+        .record_reconcile(&resource, &result, began.elapsed());
     result
 }
 
-async fn unmeasured(object: &Guarded, who: Ref, ctx: &Arc<Context>) -> Result<Looked, Error> {
+async fn unmeasured(object: &Guarded, resource: Ref, ctx: &Arc<Context>) -> Result<Looked, Error> {
     let (mut tf, unreadable) = match &object.0 {
         Ok(tf) => (tf.clone(), None),
         Err(invalid) => {
             let Some(tf) = deleted(ctx, invalid).await? else {
-                error!(resource = %who, error = invalid.error, "unreadable resource");
+                error!(resource = %resource, error = invalid.error, "unreadable resource");
                 let event = unreadable::event(&invalid.error);
                 publish(&ctx.client, &ctx.instance, &object.object_ref(&()), event).await;
-                ctx.dispatcher.idle(&key(&who), Timestamp::now());
+                ctx.dispatcher.idle(&key(&resource), Timestamp::now());
                 return Ok(Looked {
                     again: Some(RESYNC),
                     pace: Pace::UntilChanged,
@@ -130,24 +131,24 @@ async fn unmeasured(object: &Guarded, who: Ref, ctx: &Arc<Context>) -> Result<Lo
             (tf, Some(unreadable::failure(&invalid.error)))
         }
     };
-    if let Some(written) = ctx.memory.status(&who) {
+    if let Some(written) = ctx.memory.status(&resource) {
         tf.status = Some(written);
     }
     ctx.dispatcher.begin(|| running(ctx));
-    let session = Observer::new(ctx, &tf, &who, unreadable);
+    let session = Observer::new(ctx, &tf, &resource, unreadable);
     if tf.metadata.deletion_timestamp.is_some() && !tf.finalizers().iter().any(|f| f == FINALIZER) {
-        forget(ctx, &who);
+        forget(ctx, &resource);
         return Ok(Looked::UNTIL_CHANGED);
     }
-    let mut seen = observed(ctx, &who, &tf, &session).await?;
+    let mut seen = observed(ctx, &resource, &tf, &session).await?;
     note_run(&seen);
     if let Some(build) = &seen.build {
-        ctx.metrics.saw_build(build);
+        ctx.metrics.record_build(build);
     }
     let now = Timestamp::now();
     let mut decision = decide(&tf, &seen, &ctx.settings, now);
     if decision.start.is_some() && session.requires_fresh_reads() {
-        seen = observed(ctx, &who, &tf, &session).await?;
+        seen = observed(ctx, &resource, &tf, &session).await?;
         decision = decide(&tf, &seen, &ctx.settings, now);
     }
     let latest = if seen.stack.unwatched {
@@ -162,13 +163,14 @@ async fn unmeasured(object: &Guarded, who: Ref, ctx: &Arc<Context>) -> Result<Lo
     });
     // Metacontroller is not notified when a slot becomes free. It polls the resources whose runs are next in the queue, but not those that
     // are far back.
-    let is_far = ctx.driver == Driver::Metacontroller && ctx.dispatcher.is_far(&key(&who), now);
+    let is_far =
+        ctx.driver == Driver::Metacontroller && ctx.dispatcher.is_far(&key(&resource), now);
     let pace = pace(&tf, &seen, &decision, signed(wait), is_far);
-    Box::pin(act(ctx, &who, &tf, &session, &seen, decision)).await?;
-    ctx.memory.succeeded(&who);
+    Box::pin(act(ctx, &resource, &tf, &session, &seen, decision)).await?;
+    ctx.memory.succeeded(&resource);
     Ok(Looked {
         again: Some(session.next_within(wait)),
-        pace: if ctx.notifier.knows_more(&who, &seen) {
+        pace: if ctx.notifier.knows_more(&resource, &seen) {
             Pace::AtWork
         } else {
             pace
@@ -180,14 +182,14 @@ async fn unmeasured(object: &Guarded, who: Ref, ctx: &Arc<Context>) -> Result<Lo
 /// active.
 async fn observed(
     ctx: &Context,
-    who: &Ref,
+    resource: &Ref,
     tf: &Terraform,
     session: &Observer<'_>,
 ) -> Result<Seen, Error> {
     match Box::pin(session.observe()).await {
         Err(error) if !matches!(error, Error::Conflict | Error::Gone) => {
-            if !is_at_work(ctx, who) {
-                ctx.dispatcher.idle(&key(who), Timestamp::now());
+            if !is_at_work(ctx, resource) {
+                ctx.dispatcher.idle(&key(resource), Timestamp::now());
             }
             let status = tf.status.clone().unwrap_or_default();
             Box::pin(report(session, trouble(tf, &ctx.settings, status, &error))).await?;
@@ -234,13 +236,13 @@ async fn deleted(ctx: &Context, invalid: &InvalidObject) -> Result<Option<Terraf
 
 async fn act(
     ctx: &Context,
-    who: &Ref,
+    resource: &Ref,
     tf: &Terraform,
     session: &Observer<'_>,
     seen: &Seen,
     decision: Decision,
 ) -> Result<(), Error> {
-    let key = key(who);
+    let key = key(resource);
     let Decision {
         steps,
         start,
@@ -261,7 +263,7 @@ async fn act(
         }) if done.is_ok() => match ctx.dispatcher.admit(&key, class, Timestamp::now()) {
             Ok(waited) => {
                 if let Some(waited) = waited {
-                    ctx.metrics.admitted(class, waited);
+                    ctx.metrics.record_admission(class, waited);
                 }
                 done = pass.enact(&steps).await;
                 status = started;
@@ -269,7 +271,7 @@ async fn act(
                     let (run, trace_id) = number_and_trace(&steps);
                     let state = status.state;
                     let what = run.map_or("a build", |_| "a run");
-                    info!(resource = %who, run, trace_id, ?state, "started {what}: {}", status.message);
+                    info!(resource = %resource, run, trace_id, ?state, "started {what}: {}", status.message);
                 } else {
                     ctx.dispatcher.idle(&key, Timestamp::now());
                 }
@@ -287,13 +289,15 @@ async fn act(
             ctx.dispatcher.idle(&key, Timestamp::now());
         }
         Some(_) => {}
-        None if run.is_some() || builds(ctx, who, tf, seen) => ctx.dispatcher.running(&key, run),
+        None if run.is_some() || builds(ctx, resource, tf, seen) => {
+            ctx.dispatcher.running(&key, run)
+        }
         None => ctx.dispatcher.idle(&key, Timestamp::now()),
     }
     if leaving && done.is_ok() {
-        info!(resource = %who, "released: {}", status.message);
+        info!(resource = %resource, "released: {}", status.message);
         tell(ctx, tf, &status).await;
-        forget(ctx, who);
+        forget(ctx, resource);
         return Ok(());
     }
     match done {
@@ -309,30 +313,31 @@ async fn act(
     }
 }
 
-/// Drops queries, watches, queue entry and in-memory state of `who`, which is deleted or kept only by finalizers of other controllers.
-pub(crate) fn forget(ctx: &Context, who: &Ref) {
-    ctx.dispatcher.idle(&key(who), Timestamp::now());
-    ctx.answers.keep(who, &HashSet::new());
-    ctx.objects.keep(who, &HashSet::new());
-    ctx.looks.forget(&key(who));
-    ctx.memory.forget(who);
-    ctx.notifier.forget(who);
+/// Drops queries, watches, queue entry and in-memory state of `resource`, which is deleted or kept only by finalizers of other controllers.
+pub(crate) fn forget(ctx: &Context, resource: &Ref) {
+    ctx.dispatcher.idle(&key(resource), Timestamp::now());
+    ctx.answers.keep(resource, &HashSet::new());
+    ctx.objects.keep(resource, &HashSet::new());
+    ctx.looks.forget(&key(resource));
+    ctx.memory.forget(resource);
+    ctx.notifier.forget(resource);
 }
 
-fn key(who: &Ref) -> Key {
-    Key::new(who.namespace.clone().unwrap_or_default(), &who.name)
+fn key(resource: &Ref) -> Key {
+    Key::new(
+        resource.namespace.clone().unwrap_or_default(),
+        &resource.name,
+    )
 }
 
-/// Whether the watch caches have an unfinished Job of `who`, or a run pod that has not ended.
-fn is_at_work(ctx: &Context, who: &Ref) -> bool {
-    let jobs = ctx
-        .mirrors
-        .jobs
-        .filter(|job| existing_owner(ctx, job).as_ref() == Some(who) && jobs::is_running(ctx, job));
-    let pods = ctx
-        .mirrors
-        .pods
-        .filter(|pod| existing_owner(ctx, pod).as_ref() == Some(who) && jobs::is_living_run(pod));
+/// Whether the watch caches have an unfinished Job of `resource`, or a run pod that has not ended.
+fn is_at_work(ctx: &Context, resource: &Ref) -> bool {
+    let jobs = ctx.mirrors.jobs.filter(|job| {
+        existing_owner(ctx, job).as_ref() == Some(resource) && jobs::is_running(ctx, job)
+    });
+    let pods = ctx.mirrors.pods.filter(|pod| {
+        existing_owner(ctx, pod).as_ref() == Some(resource) && jobs::is_living_run(pod)
+    });
     !(jobs.is_empty() && pods.is_empty())
 }
 
@@ -340,16 +345,16 @@ fn is_at_work(ctx: &Context, who: &Ref) -> bool {
 fn running(ctx: &Context) -> Vec<Key> {
     let jobs = ctx.mirrors.jobs.filter(|job| jobs::is_running(ctx, job));
     let owners = jobs.iter().filter_map(|job| existing_owner(ctx, &**job));
-    owners.map(|who| key(&who)).collect()
+    owners.map(|resource| key(&resource)).collect()
 }
 
 /// Returns the resource to which `object` belongs by its labels, if the resource exists. Tenants may create Jobs with any labels, and a
 /// slot that is held for a missing resource would never be released.
 fn existing_owner(ctx: &Context, object: &impl Resource) -> Option<Ref> {
-    let who = owner(&ctx.settings, object)?;
-    let resource = ctx.resources.get(&who)?;
+    let reference = owner(&ctx.settings, object)?;
+    let resource = ctx.resources.get(&reference)?;
     let is_made_for = object.labels().get(labels::UID) == resource.meta().uid.as_ref();
-    is_made_for.then_some(who)
+    is_made_for.then_some(reference)
 }
 
 /// Returns the class of the open run, or of the last run if its pod still runs. A run that has reported its result needs no slot, even if
@@ -364,11 +369,11 @@ fn running_class(record: Option<&RecordSeen>, job: Option<&JobSeen>) -> Option<C
     (is_unreported || occupied(job)).then_some(class)
 }
 
-/// Whether a build that `who` started is active. A resource that waits for a build of another resource has no slot.
-fn builds(ctx: &Context, who: &Ref, tf: &Terraform, seen: &Seen) -> bool {
+/// Whether a build that `resource` started is active. A resource that waits for a build of another resource has no slot.
+fn builds(ctx: &Context, resource: &Ref, tf: &Terraform, seen: &Seen) -> bool {
     if tf.spec.suspend {
         // The image tag of a suspended resource is not known, so its build is found by the labels of the Job.
-        let key = key(who);
+        let key = key(resource);
         return ctx.dispatcher.holds(&key) && running(ctx).contains(&key);
     }
     let active = seen
@@ -377,7 +382,7 @@ fn builds(ctx: &Context, who: &Ref, tf: &Terraform, seen: &Seen) -> bool {
         .filter(|build| matches!(build.state, BuildState::Active(_)));
     let namespace = ctx.settings.builds_in(tf);
     let job = active.and_then(|build| ctx.mirrors.jobs.get(namespace, &build.job));
-    job.and_then(|job| owner(&ctx.settings, &*job)).as_ref() == Some(who)
+    job.and_then(|job| owner(&ctx.settings, &*job)).as_ref() == Some(resource)
 }
 
 /// Returns the status after a failed read or write, with the cause. If the API server is unavailable, the status stays unchanged.
@@ -405,19 +410,19 @@ fn trouble(
 /// Requeues a failed reconcile with a growing backoff.
 #[expect(clippy::needless_pass_by_value, reason = "the controller calls it so")]
 pub(crate) fn retry(object: Arc<Guarded>, error: &Error, ctx: Arc<Context>) -> Action {
-    let who = ObjectRef::from_obj(&*object);
+    let resource = ObjectRef::from_obj(&*object);
     if error.is_conflict() {
-        let wait = ctx.memory.conflicted(&who);
-        debug!(resource = %who, ?wait, "the resource or its run record changed; requeueing");
+        let wait = ctx.memory.conflicted(&resource);
+        debug!(resource = %resource, ?wait, "the resource or its run record changed; requeueing");
         return Action::requeue(wait);
     }
     if error.is_not_leading() && !ctx.leader.leads() {
-        info!(resource = %who, "not the leader; the next leader reconciles the resource");
+        info!(resource = %resource, "not the leader; the next leader reconciles the resource");
         return Action::await_change();
     }
-    let wait = pause(&ctx, &who, error);
+    let wait = pause(&ctx, &resource, error);
     warn!(
-        resource = %who,
+        resource = %resource,
         reason = error.reason().as_str(),
         error = error.chain(),
         ?wait,
@@ -426,9 +431,9 @@ pub(crate) fn retry(object: Arc<Guarded>, error: &Error, ctx: Arc<Context>) -> A
     Action::requeue(wait)
 }
 
-/// Returns the backoff after a failed reconcile of `who`.
-pub(crate) fn pause(ctx: &Context, who: &Ref, error: &Error) -> Duration {
-    let wait = ctx.memory.failed(who);
+/// Returns the backoff after a failed reconcile of `resource`.
+pub(crate) fn pause(ctx: &Context, resource: &Ref, error: &Error) -> Duration {
+    let wait = ctx.memory.failed(resource);
     if error.refusal().is_some() {
         wait.max(GENTLE)
     } else {

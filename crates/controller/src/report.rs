@@ -30,13 +30,15 @@ pub(crate) const STATUS_DELAY: Duration = Duration::from_secs(1);
 /// # Errors
 /// If the status cannot be written.
 pub(crate) async fn report(session: &Observer<'_>, status: TerraformStatus) -> Result<(), Error> {
-    let Observer { ctx, tf, who, .. } = *session;
+    let Observer {
+        ctx, tf, resource, ..
+    } = *session;
     let status = bounded(status);
     if is_transitional(session, &status) {
         session.requeue_within(STATUS_DELAY);
         return Ok(());
     }
-    ctx.notifier.tell(who, tf, &status);
+    ctx.notifier.tell(resource, tf, &status);
     let previous = tf.status.as_ref();
     if previous != Some(&status) {
         if session.unreadable.is_none() && ctx.driver == Driver::Native {
@@ -44,17 +46,19 @@ pub(crate) async fn report(session: &Observer<'_>, status: TerraformStatus) -> R
         }
         tell(ctx, tf, &status).await;
     }
-    ctx.memory.set_status(who, status);
+    ctx.memory.set_status(resource, status);
     Ok(())
 }
 
 /// Whether the result of a query is likely to replace `status` immediately.
 fn is_transitional(session: &Observer<'_>, status: &TerraformStatus) -> bool {
-    let Observer { ctx, tf, who, .. } = *session;
+    let Observer {
+        ctx, tf, resource, ..
+    } = *session;
     let previous = tf.status.as_ref().filter(|previous| *previous != status);
     ctx.driver == Driver::Native
         && previous.is_some_and(|previous| only_reports_a_query(previous, status))
-        && ctx.memory.has_new_status(who, STATUS_DELAY)
+        && ctx.memory.has_new_status(resource, STATUS_DELAY)
 }
 
 async fn write(ctx: &Context, tf: &Terraform, status: &TerraformStatus) -> Result<(), Error> {

@@ -75,13 +75,13 @@ impl UpstreamActivity {
     }
 
     fn wake_for(&self, known: &Known, of: &Key) {
-        for (who, _) in known
+        for (waiting, _) in known
             .waiting
             .iter()
             .filter(|(_, waits_for)| *waits_for == of)
         {
             // `send` fails only after the controller has stopped.
-            let _ = self.wake.send(to_ref(who));
+            let _ = self.wake.send(to_ref(waiting));
         }
     }
 }

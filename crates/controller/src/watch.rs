@@ -94,7 +94,7 @@ impl Watches {
                     listed.send_replace(true);
                 }
                 // `send` fails only after the controller has stopped.
-                let wake = |who: Ref| drop(wake.send(who));
+                let wake = |resource: Ref| drop(wake.send(resource));
                 if let watcher::Event::Delete(gone) = event {
                     wake(ObjectRef::from_obj(gone));
                     // Fails only if no Secret cache subscribes; then there is nothing to remove.

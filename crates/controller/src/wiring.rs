@@ -34,10 +34,10 @@ use crate::error::with_causes;
 use crate::evaluator::Evaluator;
 use crate::fail_point::FailPoint;
 use crate::health::Health;
-use crate::http::{self, Hooks, Listeners, Measured, Pushed};
+use crate::http::{self, Hooks, Listeners, MetricsSources, Pushed};
 use crate::leader::{Election, Fence, Leader};
 use crate::metacontroller::Syncs;
-use crate::metrics::{Asked, Counting, Metrics};
+use crate::metrics::{CallCounter, Metrics, QueryKind};
 use crate::mirrors::Mirrors;
 use crate::notify::{self, Notifier};
 use crate::push_events::follow;
@@ -130,7 +130,7 @@ pub(crate) async fn run(config: Config) -> Result<()> {
     };
     let routes = http::Parts {
         hooks: Hooks::new(config.hook_secrets.clone(), push, leader.clone())?,
-        measured: Measured {
+        metrics_sources: MetricsSources {
             metrics,
             resources: watches.0.resources(),
             dispatcher,
@@ -242,7 +242,7 @@ async fn signer(config: &Config, metrics: &Arc<Metrics>) -> Result<Signer> {
 
 /// Builds a client without the [`Fence`]: it also writes on a replica that does not lead.
 fn unfenced(api: kube::Config, metrics: &Arc<Metrics>) -> Result<Client> {
-    let client = ClientBuilder::try_from(api)?.with_layer(&Counting::new(metrics.clone()));
+    let client = ClientBuilder::try_from(api)?.with_layer(&CallCounter::new(metrics.clone()));
     Ok(client.build())
 }
 
@@ -269,7 +269,7 @@ pub(crate) struct Made {
 /// Builds a client that counts its calls and writes only while this replica leads.
 async fn connect(metrics: &Arc<Metrics>, leader: &Leader) -> Result<Client> {
     let builder = ClientBuilder::try_from(kube::Config::infer().await?)?;
-    let builder = builder.with_layer(&Counting::new(metrics.clone()));
+    let builder = builder.with_layer(&CallCounter::new(metrics.clone()));
     Ok(builder.with_layer(&Fence::new(leader.clone())).build())
 }
 
@@ -337,9 +337,9 @@ async fn control(
         .with_config(kube::runtime::controller::Config::default().debounce(DEBOUNCE))
         .watches_stream(secret_events, move |secret| {
             of_secret.mirrors.secrets.saw(&secret);
-            let mut who = takers(&of_secret.settings, &of_outputs, &secret);
-            who.extend(owner(&of_secret.settings, &secret));
-            who
+            let mut affected = takers(&of_secret.settings, &of_outputs, &secret);
+            affected.extend(owner(&of_secret.settings, &secret));
+            affected
         })
         .watches_stream(map_events, move |map| {
             of_map.mirrors.config_maps.saw(&map);
@@ -387,9 +387,9 @@ async fn control(
         tokio::select! {
             look = looks.next() => match look {
                 Some(Ok(_)) => {}
-                Some(Err(controller::Error::ObjectNotFound(who))) => {
-                    let namespace = who.namespace.unwrap_or_default();
-                    gone(&ctx, config, Ref::new(&who.name).within(&namespace));
+                Some(Err(controller::Error::ObjectNotFound(deleted))) => {
+                    let namespace = deleted.namespace.unwrap_or_default();
+                    gone(&ctx, config, Ref::new(&deleted.name).within(&namespace));
                 }
                 Some(Err(error)) => debug!(%error, "reconcile failed"),
                 None => return Ok(()),
@@ -402,12 +402,12 @@ async fn control(
 
 /// Drops the state of a deleted resource, and deletes its remaining builds, for example after its finalizer was removed by hand. Deletes
 /// builds of resources in watched namespaces only: the build namespace may contain builds of resources that another operator watches.
-fn gone(ctx: &Arc<Context>, config: &Config, who: Ref) {
-    forget(ctx, &who);
-    let namespace = who.namespace.as_deref().unwrap_or_default();
+fn gone(ctx: &Arc<Context>, config: &Config, resource: Ref) {
+    forget(ctx, &resource);
+    let namespace = resource.namespace.as_deref().unwrap_or_default();
     if is_watched(&config.watch_namespaces, namespace) {
         let ctx = ctx.clone();
-        tokio::spawn(async move { sweep_after(&ctx, &who).await });
+        tokio::spawn(async move { sweep_after(&ctx, &resource).await });
     }
 }
 
@@ -426,16 +426,16 @@ async fn look_at_all(ctx: Arc<Context>, wake: mpsc::UnboundedSender<Ref>) {
         wake_all(ctx.resources.state(), &wake);
         let elsewhere = |job: &Job| job.labels().contains_key(labels::NAMESPACE);
         let builds = ctx.mirrors.jobs.filter(elsewhere);
-        for who in builds.iter().filter_map(|job| owner(&ctx.settings, &**job)) {
-            let _ = wake.send(who);
+        for resource in builds.iter().filter_map(|job| owner(&ctx.settings, &**job)) {
+            let _ = wake.send(resource);
         }
     }
 }
 
 fn received(woken: mpsc::UnboundedReceiver<Ref>) -> impl Stream<Item = Ref> {
     stream::unfold(woken, |mut woken| async move {
-        let who = woken.recv().await?;
-        Some((who, woken))
+        let resource = woken.recv().await?;
+        Some((resource, woken))
     })
 }
 
@@ -530,13 +530,13 @@ pub(crate) fn context(
         contexts: Arc::new(contexts),
         prunings: Turns::new(pruning::AT_ONCE),
         answers: Answers {
-            namespaces: PolledCache::new(wake.clone(), metrics.clone(), Asked::Api),
-            revisions: PolledCache::new(wake.clone(), metrics.clone(), Asked::Git("resolve")),
-            modules: PolledCache::new(wake.clone(), metrics.clone(), Asked::Git("fetch")),
-            images: PolledCache::new(wake.clone(), metrics.clone(), Asked::Registry("digest")),
-            artifacts: PolledCache::new(wake.clone(), metrics.clone(), Asked::Registry("push")),
-            logs: PolledCache::new(wake.clone(), metrics.clone(), Asked::Api),
-            pruned: PolledCache::new(wake.clone(), metrics.clone(), Asked::Registry("prune")),
+            namespaces: PolledCache::new(wake.clone(), metrics.clone(), QueryKind::Api),
+            revisions: PolledCache::new(wake.clone(), metrics.clone(), QueryKind::Git("resolve")),
+            modules: PolledCache::new(wake.clone(), metrics.clone(), QueryKind::Git("fetch")),
+            images: PolledCache::new(wake.clone(), metrics.clone(), QueryKind::Registry("digest")),
+            artifacts: PolledCache::new(wake.clone(), metrics.clone(), QueryKind::Registry("push")),
+            logs: PolledCache::new(wake.clone(), metrics.clone(), QueryKind::Api),
+            pruned: PolledCache::new(wake.clone(), metrics.clone(), QueryKind::Registry("prune")),
         },
         notifier,
         allowed: Arc::new(AllowLists::open(config.allowed.clone())?),
@@ -554,9 +554,9 @@ pub(crate) fn context(
 /// Returns the resources to reconcile after an event of a Job or its pod: the owner, and all resources that wait for this build.
 fn whom(ctx: &Context, object: &impl Resource, job: &str) -> Vec<Ref> {
     let namespace = object.namespace().unwrap_or_default();
-    let mut who = ctx.memory.waiting_for_build(&format!("{namespace}/{job}"));
-    who.extend(owner(&ctx.settings, object));
-    who
+    let mut resources = ctx.memory.waiting_for_build(&format!("{namespace}/{job}"));
+    resources.extend(owner(&ctx.settings, object));
+    resources
 }
 
 /// Returns the key of `object` in [`RecentInputs`].
@@ -585,7 +585,7 @@ fn takers(settings: &Settings, resources: &Store<Guarded>, secret: &Secret) -> V
     let outputs = Component::Outputs.as_str();
     let component = secret.labels().get(labels::COMPONENT);
     let made_for = owner(settings, secret).filter(|_| component.is_some_and(|it| it == outputs));
-    let made_for = made_for.and_then(|who| resources.get(&who));
+    let made_for = made_for.and_then(|owner| resources.get(&owner));
     let Some(Ok(made_for)) = made_for.as_deref().map(|it| &it.0) else {
         return Vec::new();
     };

@@ -74,8 +74,8 @@ pub(super) async fn take_back(ctx: &Context, lent: &LentSeen) -> Result<(), Erro
 
 /// Deletes the builds and build Secrets of a resource from the build namespace. Neither garbage collection nor the deletion of the
 /// resource's namespace removes them.
-pub(crate) async fn sweep(ctx: &Context, who: &Ref) -> Result<(), Error> {
-    let (Some(namespace), Some(own)) = (&ctx.settings.build_namespace, &who.namespace) else {
+pub(crate) async fn sweep(ctx: &Context, resource: &Ref) -> Result<(), Error> {
+    let (Some(namespace), Some(own)) = (&ctx.settings.build_namespace, &resource.namespace) else {
         return Ok(());
     };
     let ours = format!(
@@ -84,7 +84,7 @@ pub(crate) async fn sweep(ctx: &Context, who: &Ref) -> Result<(), Error> {
         labels::MANAGER,
         labels::NAMESPACE,
         labels::NAME,
-        who.name
+        resource.name
     );
     let list = ListParams::default().labels(&ours);
     let api: Api<Secret> = Api::namespaced(ctx.client.clone(), namespace);
@@ -103,18 +103,18 @@ pub(crate) async fn sweep(ctx: &Context, who: &Ref) -> Result<(), Error> {
 
 /// Deletes the builds of a resource that was deleted without a reconcile, for example because its finalizer was removed by hand. Calls the
 /// API server only if the watch cache has a build of the resource.
-pub(crate) async fn sweep_after(ctx: &Context, who: &Ref) {
+pub(crate) async fn sweep_after(ctx: &Context, resource: &Ref) {
     let builds = |object: &Job| {
         object.labels().contains_key(labels::NAMESPACE)
-            && owner(&ctx.settings, object).as_ref() == Some(who)
+            && owner(&ctx.settings, object).as_ref() == Some(resource)
     };
     if !ctx.leader.leads() || ctx.mirrors.jobs.filter(builds).is_empty() {
         return;
     }
-    match sweep(ctx, who).await {
-        Ok(()) => info!(resource = %who, "deleted the builds of a deleted resource"),
+    match sweep(ctx, resource).await {
+        Ok(()) => info!(resource = %resource, "deleted the builds of a deleted resource"),
         Err(error) => warn!(
-            resource = %who,
+            resource = %resource,
             error = error.chain(),
             "failed to delete the builds of a deleted resource"
         ),

@@ -74,7 +74,7 @@ impl StepExecutor<'_> {
             labels::UID
         );
         let owned = format!("{ours},!{}", labels::ORPHANED);
-        build_secrets::sweep(self.ctx, self.session.who).await?;
+        build_secrets::sweep(self.ctx, self.session.resource).await?;
         self.delete_all::<Job>(&ours).await?;
         self.delete_all::<PodDisruptionBudget>(&ours).await?;
         self.delete_all::<RoleBinding>(&ours).await?;

@@ -14,7 +14,7 @@ use kube::runtime::reflector::Store;
 
 use crate::health::Health;
 use crate::leader::Leader;
-use crate::metrics::{Metrics, Now};
+use crate::metrics::{Metrics, ScrapeValues};
 use crate::queue::{Dispatcher, Load};
 use crate::resource::Guarded;
 
@@ -22,7 +22,7 @@ const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset
 
 /// Counters, and the sources of gauges that are computed for each scrape.
 #[derive(Clone)]
-pub(crate) struct Measured {
+pub(crate) struct MetricsSources {
     /// Counters and histograms.
     pub(crate) metrics: Arc<Metrics>,
     /// All resources.
@@ -36,30 +36,35 @@ pub(crate) struct Measured {
 }
 
 /// Returns the route.
-pub(crate) fn router(measured: Measured) -> Router {
+pub(crate) fn router(sources: MetricsSources) -> Router {
     Router::new()
         .route("/metrics", get(scrape))
-        .with_state(measured)
+        .with_state(sources)
 }
 
-async fn scrape(State(measured): State<Measured>) -> Response {
-    let Measured {
+async fn scrape(State(sources): State<MetricsSources>) -> Response {
+    let MetricsSources {
         metrics,
         resources,
         dispatcher,
         health,
         leader,
-    } = measured;
-    metrics.keep(|who| resources.get(who).is_some());
+    } = sources;
+    metrics.retain_failing(|resource| resources.get(resource).is_some());
     // All replicas watch the resources. Only the leader reports them, so that a sum over replicas is correct.
     let (counts, load) = if leader.acts() {
-        let (all, now) = (resources.state(), Timestamp::now());
-        let counts = count(all.iter().map(|it| it.0.as_ref().ok()), now);
+        let (all_resources, now) = (resources.state(), Timestamp::now());
+        let counts = count(
+            all_resources
+                .iter()
+                .map(|resource| resource.0.as_ref().ok()),
+            now,
+        );
         (counts, dispatcher.load())
     } else {
         (Counts::default(), Load::default())
     };
-    let now = Now {
+    let now = ScrapeValues {
         counts,
         load,
         ready: health.is_ready(),
@@ -109,23 +114,26 @@ mod tests {
         Guarded(Ok(tf.unwrap()))
     }
 
-    async fn scraped(measured: &Measured) -> String {
+    async fn scraped(sources: &MetricsSources) -> String {
         let request = Request::get("/metrics").body(Body::empty()).unwrap();
-        let answer = router(measured.clone()).oneshot(request).await.unwrap();
-        assert_eq!(answer.status(), StatusCode::OK);
-        assert_eq!(answer.headers()[header::CONTENT_TYPE], OPEN_METRICS);
-        let text = to_bytes(answer.into_body(), usize::MAX).await.unwrap();
+        let response = router(sources.clone()).oneshot(request).await.unwrap();
+        assert_eq!(response.status(), StatusCode::OK);
+        assert_eq!(response.headers()[header::CONTENT_TYPE], OPEN_METRICS);
+        let text = to_bytes(response.into_body(), usize::MAX).await.unwrap();
         String::from_utf8(text.to_vec()).unwrap()
     }
 
     #[track_caller]
-    fn has(text: &str, line: &str) {
-        assert!(text.lines().any(|it| it == line), "{line}\n{text}");
+    fn assert_has_line(text: &str, line: &str) {
+        assert!(
+            text.lines().any(|candidate| candidate == line),
+            "{line}\n{text}"
+        );
     }
 
-    fn measured(resources: Store<Guarded>, leader: Leader) -> Measured {
+    fn sources(resources: Store<Guarded>, leader: Leader) -> MetricsSources {
         let (wake, _woken) = mpsc::unbounded_channel();
-        Measured {
+        MetricsSources {
             metrics: Metrics::new(),
             resources,
             dispatcher: Arc::new(Dispatcher::new(Places::new(7, 0), wake)),
@@ -140,11 +148,11 @@ mod tests {
         for (name, reason) in [("secret-project", "StateLost"), ("other", "StateLost")] {
             writer.apply_watcher_event(&watcher::Event::Apply(resource(name, reason)));
         }
-        let text = scraped(&measured(resources, Leader::leading())).await;
-        has(&text, "alustan_leader 1");
-        has(&text, "alustan_resources{state=\"Stalled\"} 2");
-        has(&text, "alustan_resources_stalled{reason=\"StateLost\"} 2");
-        has(&text, "alustan_run_places 7");
+        let text = scraped(&sources(resources, Leader::leading())).await;
+        assert_has_line(&text, "alustan_leader 1");
+        assert_has_line(&text, "alustan_resources{state=\"Stalled\"} 2");
+        assert_has_line(&text, "alustan_resources_stalled{reason=\"StateLost\"} 2");
+        assert_has_line(&text, "alustan_run_places 7");
         for name in ["secret-project", "team", "git.test", "registry.test"] {
             assert!(!text.contains(name), "{name}");
         }
@@ -154,13 +162,13 @@ mod tests {
     async fn scrape_reports_ready_0_until_the_caches_are_filled() {
         let (resources, mut writer) = reflector::store();
         writer.apply_watcher_event(&watcher::Event::Apply(resource("web", "StateLost")));
-        let measured = measured(resources, Leader::leading());
-        let text = scraped(&measured).await;
-        has(&text, "alustan_ready 0");
-        has(&text, "alustan_reconciles_total{result=\"ok\"} 0");
+        let sources = sources(resources, Leader::leading());
+        let text = scraped(&sources).await;
+        assert_has_line(&text, "alustan_ready 0");
+        assert_has_line(&text, "alustan_reconciles_total{result=\"ok\"} 0");
         assert!(!text.contains("alustan_last_reconcile_timestamp_seconds{"));
-        measured.health.set_ready();
-        has(&scraped(&measured).await, "alustan_ready 1");
+        sources.health.set_ready();
+        assert_has_line(&scraped(&sources).await, "alustan_ready 1");
     }
 
     #[tokio::test]
@@ -168,24 +176,30 @@ mod tests {
         let (resources, mut writer) = reflector::store();
         let web = resource("web", "Rejected");
         writer.apply_watcher_event(&watcher::Event::Apply(web.clone()));
-        let measured = measured(resources, Leader::leading());
-        let (who, took) = (Ref::new("web").within("team"), Duration::ZERO);
+        let sources = sources(resources, Leader::leading());
+        let (reference, duration) = (Ref::new("web").within("team"), Duration::ZERO);
         let failed: Result<(), Error> = Err(Error::RandomSourceUnavailable);
         for _ in 0..3 {
-            measured.metrics.looked(&who, &failed, took);
+            sources
+                .metrics
+                .record_reconcile(&reference, &failed, duration);
         }
-        let text = scraped(&measured).await;
-        has(&text, "alustan_resources_reconcile_failed 1");
-        has(&text, "alustan_reconciles_total{result=\"error\"} 3");
-        measured.metrics.looked(&who, &Ok(()), took);
-        has(
-            &scraped(&measured).await,
+        let text = scraped(&sources).await;
+        assert_has_line(&text, "alustan_resources_reconcile_failed 1");
+        assert_has_line(&text, "alustan_reconciles_total{result=\"error\"} 3");
+        sources
+            .metrics
+            .record_reconcile(&reference, &Ok(()), duration);
+        assert_has_line(
+            &scraped(&sources).await,
             "alustan_resources_reconcile_failed 0",
         );
-        measured.metrics.looked(&who, &failed, took);
+        sources
+            .metrics
+            .record_reconcile(&reference, &failed, duration);
         writer.apply_watcher_event(&watcher::Event::Delete(web));
-        has(
-            &scraped(&measured).await,
+        assert_has_line(
+            &scraped(&sources).await,
             "alustan_resources_reconcile_failed 0",
         );
     }
@@ -194,10 +208,10 @@ mod tests {
     async fn standby_replica_counts_no_resources() {
         let (resources, mut writer) = reflector::store();
         writer.apply_watcher_event(&watcher::Event::Apply(resource("web", "StateLost")));
-        let text = scraped(&measured(resources, Leader::following(None))).await;
-        has(&text, "alustan_leader 0");
-        has(&text, "alustan_run_places 0");
-        has(&text, "alustan_resources_drifted 0");
+        let text = scraped(&sources(resources, Leader::following(None))).await;
+        assert_has_line(&text, "alustan_leader 0");
+        assert_has_line(&text, "alustan_run_places 0");
+        assert_has_line(&text, "alustan_resources_drifted 0");
         assert!(!text.contains("alustan_resources{"), "{text}");
     }
 }

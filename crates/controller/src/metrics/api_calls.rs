@@ -12,30 +12,30 @@ use super::Metrics;
 
 /// Layer, and the service that it creates around the service `inner`.
 #[derive(Clone)]
-pub(crate) struct Counting<S = ()> {
+pub(crate) struct CallCounter<S = ()> {
     metrics: Arc<Metrics>,
     inner: S,
 }
 
-impl Counting {
+impl CallCounter {
     /// Creates a client layer that counts API server calls in `metrics`.
     pub(crate) fn new(metrics: Arc<Metrics>) -> Self {
         Self { metrics, inner: () }
     }
 }
 
-impl<S> Layer<S> for Counting {
-    type Service = Counting<S>;
+impl<S> Layer<S> for CallCounter {
+    type Service = CallCounter<S>;
 
-    fn layer(&self, inner: S) -> Counting<S> {
-        Counting {
+    fn layer(&self, inner: S) -> CallCounter<S> {
+        CallCounter {
             metrics: self.metrics.clone(),
             inner,
         }
     }
 }
 
-impl<S, A, B> Service<Request<A>> for Counting<S>
+impl<S, A, B> Service<Request<A>> for CallCounter<S>
 where
     S: Service<Request<A>, Response = Response<B>>,
     S::Future: Send + 'static,
@@ -50,12 +50,15 @@ where
 
     fn call(&mut self, request: Request<A>) -> Self::Future {
         let (metrics, method) = (self.metrics.clone(), method(request.method()));
-        let answer = self.inner.call(request);
+        let response = self.inner.call(request);
         Box::pin(async move {
-            let answer = answer.await;
-            let code = answer.as_ref().ok().map(|answer| answer.status().as_u16());
-            metrics.called(method, code);
-            answer
+            let response = response.await;
+            let code = response
+                .as_ref()
+                .ok()
+                .map(|response| response.status().as_u16());
+            metrics.record_call(method, code);
+            response
         })
     }
 }
@@ -77,23 +80,25 @@ mod tests {
     use kube::client::ClientBuilder;
     use kube::{Api, Config};
 
-    use super::super::Now;
+    use super::super::ScrapeValues;
     use super::*;
     use crate::fake_api;
 
     #[tokio::test]
     async fn api_requests_are_counted_by_status_code() {
-        let (address, _log) = fake_api::address(|_| fake_api::not_found()).await;
+        let (address, _requests) = fake_api::address(|_| fake_api::not_found()).await;
         let metrics = Metrics::new();
         let mut config = Config::new(address.parse().unwrap());
         config.default_retry = false;
         let client = ClientBuilder::try_from(config).unwrap();
-        let client = client.with_layer(&Counting::new(metrics.clone())).build();
+        let client = client
+            .with_layer(&CallCounter::new(metrics.clone()))
+            .build();
         let api: Api<k8s_openapi::api::core::v1::Secret> = Api::namespaced(client, "team");
         for _ in 0..2 {
             assert!(api.get_opt("web").await.unwrap().is_none());
         }
-        let text = metrics.text(&Now::default()).unwrap();
+        let text = metrics.text(&ScrapeValues::default()).unwrap();
         let line = "alustan_api_requests_total{method=\"GET\",code=\"404\"} 2\n";
         assert!(text.contains(line), "{text}");
     }

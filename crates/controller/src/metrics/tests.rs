@@ -7,11 +7,11 @@ use super::*;
 
 fn sampled() -> Arc<Metrics> {
     let metrics = Metrics::new();
-    let (who, took) = (Ref::new("web").within("team"), Duration::from_millis(3));
-    metrics.looked(&who, &Ok(()), took);
-    metrics.looked::<()>(&who, &Err(Error::Conflict), took);
-    metrics.looked::<()>(&who, &Err(Error::RandomSourceUnavailable), took);
-    metrics.ended(&Ended {
+    let (resource, duration) = (Ref::new("web").within("team"), Duration::from_millis(3));
+    metrics.record_reconcile(&resource, &Ok(()), duration);
+    metrics.record_reconcile::<()>(&resource, &Err(Error::Conflict), duration);
+    metrics.record_reconcile::<()>(&resource, &Err(Error::RandomSourceUnavailable), duration);
+    metrics.record_end(&Ended {
         run: Some(Run {
             kind: RunKind::Apply,
             destroys: false,
@@ -26,23 +26,23 @@ fn sampled() -> Arc<Metrics> {
         }),
         build: Some("BuildFailed".to_owned()),
     });
-    metrics.admitted(Class::Drift, SignedDuration::from_secs(4));
+    metrics.record_admission(Class::Drift, SignedDuration::from_secs(4));
     let failure = Failure {
         class: FailureClass::Transient,
         reason: "HeardNowhere".to_owned(),
         message: String::new(),
     };
-    metrics.answered(Asked::Git("resolve"), None);
-    metrics.answered(Asked::Registry("push"), Some(&failure));
-    metrics.called("GET", Some(200));
-    metrics.called("GET", None);
+    metrics.record_query(QueryKind::Git("resolve"), None);
+    metrics.record_query(QueryKind::Registry("push"), Some(&failure));
+    metrics.record_call("GET", Some(200));
+    metrics.record_call("GET", None);
     metrics
 }
 
 fn text(metrics: &Metrics) -> String {
     let one = |name| BTreeMap::from([(name, 1)]);
     let since = |name| BTreeMap::from([(name, Timestamp::from_second(1_700_000_000).unwrap())]);
-    let now = Now {
+    let now = ScrapeValues {
         counts: Counts {
             states: one("Stalled"),
             not_ready: one("StateLost"),
@@ -149,7 +149,7 @@ fn samples_have_the_recorded_values() {
 fn gauges_of_past_reasons_are_removed() {
     let metrics = sampled();
     assert!(text(&metrics).contains("StateLost"));
-    let later = metrics.text(&Now::default()).unwrap();
+    let later = metrics.text(&ScrapeValues::default()).unwrap();
     for sample in ["StateLost", "GitTimeout", "_drift_timestamp_seconds{"] {
         assert!(!later.contains(sample), "{sample}\n{later}");
     }
@@ -158,10 +158,10 @@ fn gauges_of_past_reasons_are_removed() {
 #[test]
 fn counters_start_at_zero() {
     let metrics = Metrics::new();
-    let nobody: Weak<Asking> = Weak::new();
-    metrics.will_ask(Asked::Git("fetch"), nobody.clone());
-    metrics.will_ask(Asked::Registry("prune"), nobody);
-    let text = metrics.text(&Now::default()).unwrap();
+    let dropped: Weak<FailingCache> = Weak::new();
+    metrics.register_queries(QueryKind::Git("fetch"), dropped.clone());
+    metrics.register_queries(QueryKind::Registry("prune"), dropped);
+    let text = metrics.text(&ScrapeValues::default()).unwrap();
     for line in [
         "alustan_reconciles_total{result=\"error\"} 0",
         "alustan_runs_total{kind=\"destroy\",result=\"Failed\"} 0",
@@ -172,29 +172,37 @@ fn counters_start_at_zero() {
     }
 }
 
-struct Asking(&'static [&'static str]);
+struct FailingCache(&'static [&'static str]);
 
-impl Unanswered for Asking {
-    fn unanswered(&self) -> Vec<Ref> {
-        let who = self.0.iter();
-        who.map(|name| Ref::new(name).within("team")).collect()
+impl QueryCache for FailingCache {
+    fn failing(&self) -> Vec<Ref> {
+        self.0
+            .iter()
+            .map(|name| Ref::new(name).within("team"))
+            .collect()
     }
 }
 
 #[test]
 fn resource_with_several_failed_queries_counts_once() {
     let metrics = Metrics::new();
-    let (one, other) = (Arc::new(Asking(&["a", "b"])), Arc::new(Asking(&["b", "c"])));
-    let (registry, gone) = (Arc::new(Asking(&["a"])), Arc::new(Asking(&["d"])));
-    let all: [(Asked, &Arc<Asking>); 4] = [
-        (Asked::Git("resolve"), &one),
-        (Asked::Git("fetch"), &other),
-        (Asked::Registry("digest"), &registry),
-        (Asked::Git("fetch"), &gone),
+    let (one, other) = (
+        Arc::new(FailingCache(&["a", "b"])),
+        Arc::new(FailingCache(&["b", "c"])),
+    );
+    let (registry, gone) = (
+        Arc::new(FailingCache(&["a"])),
+        Arc::new(FailingCache(&["d"])),
+    );
+    let all: [(QueryKind, &Arc<FailingCache>); 4] = [
+        (QueryKind::Git("resolve"), &one),
+        (QueryKind::Git("fetch"), &other),
+        (QueryKind::Registry("digest"), &registry),
+        (QueryKind::Git("fetch"), &gone),
     ];
-    for (asked, who) in all {
-        let who: Weak<Asking> = Arc::downgrade(who);
-        metrics.will_ask(asked, who);
+    for (kind, cache) in all {
+        let cache: Weak<FailingCache> = Arc::downgrade(cache);
+        metrics.register_queries(kind, cache);
     }
     drop(gone);
     let text = text(&metrics);
@@ -220,10 +228,10 @@ fn build_seen_by_several_resources_counts_once() {
         state: BuildState::Done(ended),
     };
     let later = now + SignedDuration::from_secs(5);
-    metrics.saw_build(&build("a", later));
-    metrics.saw_build(&build("a", later));
-    metrics.saw_build(&build("b", later));
-    metrics.saw_build(&build("of yesterday", now - SignedDuration::from_hours(24)));
+    metrics.record_build(&build("a", later));
+    metrics.record_build(&build("a", later));
+    metrics.record_build(&build("b", later));
+    metrics.record_build(&build("of yesterday", now - SignedDuration::from_hours(24)));
     let text = text(&metrics);
     let line = "alustan_step_duration_seconds_count{step=\"build\"} 2";
     assert!(text.lines().any(|it| it == line), "{text}");

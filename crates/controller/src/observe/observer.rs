@@ -16,7 +16,7 @@ use crate::resource::Ref;
 pub(crate) struct Observer<'a> {
     pub(crate) ctx: &'a Context,
     pub(crate) tf: &'a Terraform,
-    pub(crate) who: &'a Ref,
+    pub(crate) resource: &'a Ref,
     /// Failure of parsing the stored resource, if it is unreadable.
     pub(crate) unreadable: Option<Failure>,
     pub(super) used: Mutex<HashSet<String>>,

@@ -213,8 +213,8 @@ async fn restore_binds_the_report_second_to_last_and_the_record_last() {
     let folder = tempfile::tempdir().unwrap();
     let ctx = operator(client, folder.path());
     let tf = living();
-    let who = Ref::new("web").within("team");
-    let session = Observer::new(&ctx, &tf, &who, None);
+    let web = Ref::new("web").within("team");
+    let session = Observer::new(&ctx, &tf, &web, None);
     let seen = Box::pin(session.observe()).await.unwrap();
     let left = TakeOver {
         uid: "u1".to_owned(),
@@ -264,8 +264,8 @@ async fn conflicts_back_off_and_a_missing_resource_is_forgotten() {
     exists.store(false, Ordering::Relaxed);
     let looked = look(&object, &ctx).await.unwrap();
     assert_eq!(looked.action(), Action::await_change());
-    let who = reflector::ObjectRef::from_obj(&*object);
-    assert_eq!(ctx.memory.conflicted(&who), Duration::from_millis(50));
+    let web = reflector::ObjectRef::from_obj(&*object);
+    assert_eq!(ctx.memory.conflicted(&web), Duration::from_millis(50));
 }
 
 #[tokio::test]
@@ -297,8 +297,8 @@ async fn input_values_and_scripts_have_a_size_limit() {
             .unwrap()
             .extend(spec.as_object().unwrap().clone());
         let tf: Terraform = serde_json::from_value(resource).unwrap();
-        let who = Ref::new("web").within("team");
-        let session = Observer::new(&ctx, &tf, &who, None);
+        let web = Ref::new("web").within("team");
+        let session = Observer::new(&ctx, &tf, &web, None);
         let seen = Box::pin(session.observe()).await.unwrap();
         let missing = [
             seen.inputs.err().map(|it| it.failure),
@@ -347,7 +347,7 @@ async fn secret_is_read_again_after_a_change_and_before_a_run() {
     resource["metadata"]["deletionTimestamp"] = json!(null);
     resource["spec"]["runner"] = json!({"envFromSecrets": [{"name": "credentials"}]});
     let tf: Terraform = serde_json::from_value(resource).unwrap();
-    let who = Ref::new("web").within("team");
+    let web = Ref::new("web").within("team");
     let observe = async |session: &Observer<'_>| {
         let seen = Box::pin(session.observe()).await.unwrap();
         assert!(seen.found().runner.contains_key("credentials"));
@@ -356,10 +356,10 @@ async fn secret_is_read_again_after_a_change_and_before_a_run() {
         let asked = asked.lock();
         asked.iter().filter(|it| it.uri.ends_with(SECRET)).count()
     };
-    let first = Observer::new(&ctx, &tf, &who, None);
+    let first = Observer::new(&ctx, &tf, &web, None);
     observe(&first).await;
     assert!(!first.requires_fresh_reads(), "nothing to reuse");
-    let second = Observer::new(&ctx, &tf, &who, None);
+    let second = Observer::new(&ctx, &tf, &web, None);
     observe(&second).await;
     assert_eq!(reads(), 1);
     assert!(second.requires_fresh_reads(), "before the start of a run");
@@ -368,7 +368,7 @@ async fn secret_is_read_again_after_a_change_and_before_a_run() {
     ctx.inputs
         .secrets
         .forget(&Ref::new("credentials").within("team"));
-    observe(&Observer::new(&ctx, &tf, &who, None)).await;
+    observe(&Observer::new(&ctx, &tf, &web, None)).await;
     assert_eq!(reads(), 3);
 }
 
@@ -381,7 +381,7 @@ async fn status_of_a_pending_query_is_written_a_second_later() {
     .await;
     let folder = tempfile::tempdir().unwrap();
     let ctx = operator(client, folder.path());
-    let who = Ref::new("web").within("team");
+    let web = Ref::new("web").within("team");
     let hour = Duration::from_hours(1);
     for (reason, next, written) in [
         ("AwaitingProcessing", hour, 1),
@@ -389,13 +389,13 @@ async fn status_of_a_pending_query_is_written_a_second_later() {
         ("Queued", hour, 2),
     ] {
         let mut tf = living();
-        tf.status = ctx.memory.status(&who);
+        tf.status = ctx.memory.status(&web);
         let ready = json!({
             "type": "Ready", "status": "Unknown", "reason": reason, "message": "",
             "lastTransitionTime": "2026-01-01T00:00:00Z",
         });
         let status = json!({"state": "Pending", "message": "", "conditions": [ready]});
-        let session = Observer::new(&ctx, &tf, &who, None);
+        let session = Observer::new(&ctx, &tf, &web, None);
         let status = serde_json::from_value(status).unwrap();
         Box::pin(report(&session, status)).await.unwrap();
         assert_eq!(session.next_within(hour), next, "{reason}");
@@ -475,8 +475,8 @@ async fn record_check_is_sent_unless_this_process_wrote_the_record() {
     let folder = tempfile::tempdir().unwrap();
     let ctx = operator(client, folder.path());
     let tf = living();
-    let who = Ref::new("web").within("team");
-    let session = Observer::new(&ctx, &tf, &who, None);
+    let web = Ref::new("web").within("team");
+    let session = Observer::new(&ctx, &tf, &web, None);
     let mut seen = Box::pin(session.observe()).await.unwrap();
     let mut record = open_record();
     let check = Step::CheckRecord(Box::new(Swap::unchanged(&record.record)));
@@ -580,8 +580,8 @@ async fn slot_is_released_if_the_steps_before_a_run_fail() {
     let folder = tempfile::tempdir().unwrap();
     let ctx = operator(client, folder.path());
     let tf = living();
-    let who = Ref::new("web").within("team");
-    let session = Observer::new(&ctx, &tf, &who, None);
+    let web = Ref::new("web").within("team");
+    let session = Observer::new(&ctx, &tf, &web, None);
     let seen = Box::pin(session.observe()).await.unwrap();
     let key = Key::new("team", "web");
     ctx.dispatcher.running(&key, Some(Class::Change));
@@ -595,7 +595,7 @@ async fn slot_is_released_if_the_steps_before_a_run_fail() {
         status: TerraformStatus::default(),
         requeue_at: None,
     };
-    let acted = Box::pin(act(&ctx, &who, &tf, &session, &seen, decision)).await;
+    let acted = Box::pin(act(&ctx, &web, &tf, &session, &seen, decision)).await;
     assert!(acted.is_err());
     assert!(!ctx.dispatcher.holds(&key));
 }
@@ -626,13 +626,13 @@ async fn denied_job_is_remembered_with_its_reason() {
         let folder = tempfile::tempdir().unwrap();
         let ctx = operator(client, folder.path());
         let tf = living();
-        let who = Ref::new("web").within("team");
-        let session = Observer::new(&ctx, &tf, &who, None);
+        let web = Ref::new("web").within("team");
+        let session = Observer::new(&ctx, &tf, &web, None);
         let seen = Box::pin(session.observe()).await.unwrap();
         let create = Step::CreateJob(Box::new(unfinished_job("web-apply-2", "web", "u")));
         let mut pass = StepExecutor::new(&ctx, &tf, &session, &seen);
         assert!(Box::pin(pass.enact(&[create])).await.is_err());
-        let why = ctx.memory.denied(&who, "web-apply-2");
+        let why = ctx.memory.denied(&web, "web-apply-2");
         assert_eq!(why.map(|why| why.reason).as_deref(), remembered);
     }
 }
@@ -647,25 +647,25 @@ async fn resource_created_again_inherits_no_memory() {
         tf.metadata.uid = Some(uid.to_owned());
         assert!(look(&Guarded(Ok(tf)), &ctx).await.is_err());
     };
-    let who = Ref::new("web").within("team");
+    let web = Ref::new("web").within("team");
     look_at("u").await;
     let memory = &ctx.memory;
-    memory.set_status(&who, TerraformStatus::default());
-    memory.set_outputs_taken(&who, true);
-    memory.set_denied(&who, "web-apply-1".to_owned(), no_pod("no"));
-    assert!(memory.is_news(&who, "Pruned", "images"));
-    let first = memory.failed(&who);
-    assert!(memory.failed(&who) > first);
+    memory.set_status(&web, TerraformStatus::default());
+    memory.set_outputs_taken(&web, true);
+    memory.set_denied(&web, "web-apply-1".to_owned(), no_pod("no"));
+    assert!(memory.is_news(&web, "Pruned", "images"));
+    let first = memory.failed(&web);
+    assert!(memory.failed(&web) > first);
     look_at("u").await;
-    assert!(memory.status(&who).is_some());
-    assert!(memory.outputs_taken(&who));
-    assert_eq!(memory.denied(&who, "web-apply-1"), Some(no_pod("no")));
+    assert!(memory.status(&web).is_some());
+    assert!(memory.outputs_taken(&web));
+    assert_eq!(memory.denied(&web, "web-apply-1"), Some(no_pod("no")));
     look_at("u1").await;
-    assert!(memory.status(&who).is_none());
-    assert!(!memory.outputs_taken(&who));
-    assert_eq!(memory.denied(&who, "web-apply-1"), None);
-    assert!(memory.is_news(&who, "Pruned", "images"));
-    assert_eq!(memory.failed(&who), first);
+    assert!(memory.status(&web).is_none());
+    assert!(!memory.outputs_taken(&web));
+    assert_eq!(memory.denied(&web, "web-apply-1"), None);
+    assert!(memory.is_news(&web, "Pruned", "images"));
+    assert_eq!(memory.failed(&web), first);
 }
 
 /// Returns a page of `count` `ConfigMap`s.
@@ -697,8 +697,8 @@ async fn tested(resource: &Value, count: usize) -> (Result<(), String>, Vec<Stri
     let folder = tempfile::tempdir().unwrap();
     let ctx = operator(client, folder.path());
     let tf: Terraform = serde_json::from_value(resource.clone()).unwrap();
-    let who = Ref::new("web").within("team");
-    let session = Observer::new(&ctx, &tf, &who, None);
+    let web = Ref::new("web").within("team");
+    let session = Observer::new(&ctx, &tf, &web, None);
     let stack = Box::pin(session.observe()).await.unwrap().stack;
     let tests = [stack.wait_for, stack.destroy_wait_for].concat();
     let result = tests[0].result.clone();

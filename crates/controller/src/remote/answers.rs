@@ -28,25 +28,25 @@ pub(crate) struct Answers {
 }
 
 impl Answers {
-    /// Returns whether a query of `who` has no answer yet for its newest argument. Ignores prunings.
-    pub(crate) fn is_asking(&self, who: &Ref) -> bool {
-        self.namespaces.is_asking(who)
-            || self.revisions.is_asking(who)
-            || self.modules.is_asking(who)
-            || self.images.is_asking(who)
-            || self.artifacts.is_asking(who)
-            || self.logs.is_asking(who)
+    /// Returns whether a query of `resource` has no answer yet for its newest argument. Ignores prunings.
+    pub(crate) fn is_asking(&self, resource: &Ref) -> bool {
+        self.namespaces.is_asking(resource)
+            || self.revisions.is_asking(resource)
+            || self.modules.is_asking(resource)
+            || self.images.is_asking(resource)
+            || self.artifacts.is_asking(resource)
+            || self.logs.is_asking(resource)
     }
 
-    /// Unsubscribes `who` from queries not in `used`.
-    pub(crate) fn keep(&self, who: &Ref, used: &HashSet<String>) {
-        self.namespaces.keep(who, used);
-        self.revisions.keep(who, used);
-        self.modules.keep(who, used);
-        self.images.keep(who, used);
-        self.artifacts.keep(who, used);
-        self.logs.keep(who, used);
-        self.pruned.keep(who, used);
+    /// Unsubscribes `resource` from queries not in `used`.
+    pub(crate) fn keep(&self, resource: &Ref, used: &HashSet<String>) {
+        self.namespaces.keep(resource, used);
+        self.revisions.keep(resource, used);
+        self.modules.keep(resource, used);
+        self.images.keep(resource, used);
+        self.artifacts.keep(resource, used);
+        self.logs.keep(resource, used);
+        self.pruned.keep(resource, used);
     }
 }
 

@@ -18,7 +18,7 @@ use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use crate::backoff::doubled;
-use crate::metrics::{Asked, Metrics, Unanswered};
+use crate::metrics::{Metrics, QueryCache, QueryKind};
 use crate::resource::Ref;
 
 /// Sends a query once. Called again for each attempt.
@@ -72,7 +72,7 @@ pub(crate) struct PolledCache<V, A = ()> {
     began: Instant,
     wake: UnboundedSender<Ref>,
     metrics: Arc<Metrics>,
-    asked: Asked,
+    asked: QueryKind,
 }
 
 struct Entry<V, A> {
@@ -82,7 +82,7 @@ struct Entry<V, A> {
     /// Argument of the request that returned `answer`.
     answered: Option<A>,
     /// Subscribers and their poll intervals.
-    users: HashMap<Ref, Option<Every>>,
+    subscribers: HashMap<Ref, Option<Every>>,
     /// Shortest interval of all subscribers.
     every: watch::Sender<Option<Every>>,
     /// Ends the wait for the next poll.
@@ -112,7 +112,7 @@ impl<V, A: PartialEq> Entry<V, A> {
 
 impl<V, A> Entry<V, A> {
     fn settle_interval(&self) {
-        let all = self.users.values().flatten();
+        let all = self.subscribers.values().flatten();
         let every = all.min_by_key(|every| every.interval).copied();
         self.every
             .send_if_modified(|now| std::mem::replace(now, every) != every);
@@ -128,12 +128,12 @@ impl<V, A> Drop for Entry<V, A> {
 }
 
 impl<V: Clone + PartialEq + Send + 'static> PolledCache<V> {
-    /// Returns the answer to `question` and subscribes `who`. Polls with `ask` at the shortest interval of all subscribers. Without
+    /// Returns the answer to `question` and subscribes `subscriber`. Polls with `ask` at the shortest interval of all subscribers. Without
     /// an interval, polling ends with the first success.
     pub(crate) fn get(
         self: &Arc<Self>,
         question: &str,
-        who: &Ref,
+        subscriber: &Ref,
         every: Option<Every>,
         ask: Ask<V>,
     ) -> Answer<V> {
@@ -141,7 +141,7 @@ impl<V: Clone + PartialEq + Send + 'static> PolledCache<V> {
             let answer = ask();
             Box::pin(async move { ((), answer.await) })
         });
-        self.get_about(question, (), who, every, ask)
+        self.get_about(question, (), subscriber, every, ask)
     }
 }
 
@@ -154,7 +154,7 @@ where
     pub(crate) fn new(
         wake: UnboundedSender<Ref>,
         metrics: Arc<Metrics>,
-        asked: Asked,
+        asked: QueryKind,
     ) -> Arc<Self> {
         let lookups = Arc::new(Self {
             entries: Mutex::default(),
@@ -164,7 +164,7 @@ where
             asked,
         });
         let me: Weak<Self> = Arc::downgrade(&lookups);
-        lookups.metrics.will_ask(asked, me);
+        lookups.metrics.register_queries(asked, me);
         lookups
     }
 
@@ -174,13 +174,13 @@ where
         self: &Arc<Self>,
         question: &str,
         about: A,
-        who: &Ref,
+        subscriber: &Ref,
         every: Option<Every>,
         ask: AskAbout<V, A>,
     ) -> Answer<V> {
         let mut entries = self.entries.lock();
         if let Some(entry) = entries.get_mut(question) {
-            entry.users.insert(who.clone(), every);
+            entry.subscribers.insert(subscriber.clone(), every);
             entry.settle_interval();
             entry.want(about);
             return entry.answer.clone();
@@ -204,7 +204,7 @@ where
             answer: Answer::Pending,
             about,
             answered: None,
-            users: HashMap::from([(who.clone(), every)]),
+            subscribers: HashMap::from([(subscriber.clone(), every)]),
             every: sender,
             now,
             task: Some(task.abort_handle()),
@@ -213,38 +213,43 @@ where
         Answer::Pending
     }
 
-    /// Returns the answer to `question`, if the query exists, and subscribes `who`.
-    pub(crate) fn peek(&self, question: &str, who: &Ref) -> Option<Answer<V>> {
+    /// Returns the answer to `question`, if the query exists, and subscribes `subscriber`.
+    pub(crate) fn peek(&self, question: &str, subscriber: &Ref) -> Option<Answer<V>> {
         let mut entries = self.entries.lock();
         let entry = entries.get_mut(question)?;
-        entry.users.entry(who.clone()).or_default();
+        entry.subscribers.entry(subscriber.clone()).or_default();
         Some(entry.answer.clone())
     }
 
     /// Polls all queries of these resources immediately.
-    pub(crate) fn ask_now(&self, who: &HashSet<Ref>) {
+    pub(crate) fn ask_now(&self, resources: &HashSet<Ref>) {
         let entries = self.entries.lock();
         let entries = entries.values();
-        let theirs = entries.filter(|entry| entry.users.keys().any(|user| who.contains(user)));
+        let theirs = entries.filter(|entry| {
+            entry
+                .subscribers
+                .keys()
+                .any(|subscriber| resources.contains(subscriber))
+        });
         theirs.for_each(|entry| entry.now.notify_one());
     }
 
-    /// Returns whether a query of `who` has no answer yet for its newest argument.
-    pub(crate) fn is_asking(&self, who: &Ref) -> bool {
+    /// Returns whether a query of `subscriber` has no answer yet for its newest argument.
+    pub(crate) fn is_asking(&self, subscriber: &Ref) -> bool {
         let entries = self.entries.lock();
         let mut asked = entries.values();
-        asked.any(|entry| entry.is_open() && entry.users.contains_key(who))
+        asked.any(|entry| entry.is_open() && entry.subscribers.contains_key(subscriber))
     }
 
-    /// Unsubscribes `who` from queries not in `used`. A query without subscribers stops polling.
-    pub(crate) fn keep(&self, who: &Ref, used: &HashSet<String>) {
+    /// Unsubscribes `subscriber` from queries not in `used`. A query without subscribers stops polling.
+    pub(crate) fn keep(&self, subscriber: &Ref, used: &HashSet<String>) {
         let mut entries = self.entries.lock();
         entries.retain(|question, entry| {
             if !used.contains(question) {
-                entry.users.remove(who);
+                entry.subscribers.remove(subscriber);
                 entry.settle_interval();
             }
-            !entry.users.is_empty()
+            !entry.subscribers.is_empty()
         });
     }
 
@@ -272,23 +277,23 @@ where
         entry.answer = answer;
         entry.answered = Some(about);
         if news {
-            for user in entry.users.keys() {
+            for subscriber in entry.subscribers.keys() {
                 // `send` fails only after the controller has stopped.
-                let _ = self.wake.send(user.clone());
+                let _ = self.wake.send(subscriber.clone());
             }
         }
         true
     }
 }
 
-impl<V: Send, A: Send + Sync> Unanswered for PolledCache<V, A> {
-    fn unanswered(&self) -> Vec<Ref> {
+impl<V: Send, A: Send + Sync> QueryCache for PolledCache<V, A> {
+    fn failing(&self) -> Vec<Ref> {
         let entries = self.entries.lock();
         let failed = entries.values().filter(|entry| {
             matches!(&entry.answer, Answer::Failed { failure, .. } if failure.class == FailureClass::Transient)
         });
         failed
-            .flat_map(|entry| entry.users.keys().cloned())
+            .flat_map(|entry| entry.subscribers.keys().cloned())
             .collect()
     }
 }
@@ -331,7 +336,7 @@ async fn answer<V, A>(
         let (about, result) = ask(due.about.clone()).await;
         let failure = result.as_ref().err();
         if let Some(lookups) = lookups.upgrade() {
-            lookups.metrics.answered(lookups.asked, failure);
+            lookups.metrics.record_query(lookups.asked, failure);
         }
         if before.replace(about.clone()) != Some(about.clone()) {
             failures = 0;
@@ -432,7 +437,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn shared_query_is_sent_once_and_wakes_all_subscribers() {
         let (wake, mut woken) = mpsc::unbounded_channel();
-        let lookups = PolledCache::new(wake, Metrics::new(), Asked::Api);
+        let lookups = PolledCache::new(wake, Metrics::new(), QueryKind::Api);
         let asked = Arc::new(AtomicUsize::new(0));
         for name in ["a", "b", "c"] {
             assert_eq!(
@@ -453,7 +458,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn transient_failure_is_returned_and_retried() {
         let (wake, mut woken) = mpsc::unbounded_channel();
-        let lookups = PolledCache::new(wake, Metrics::new(), Asked::Api);
+        let lookups = PolledCache::new(wake, Metrics::new(), QueryKind::Api);
         let asked = Arc::new(AtomicUsize::new(0));
         let ask = || counting(&asked, 2);
         lookups.get("q", &subscriber("a"), None, ask());
@@ -472,7 +477,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn unanswered_lists_subscribers_of_failing_queries() {
         let (wake, mut woken) = mpsc::unbounded_channel();
-        let lookups = PolledCache::new(wake, Metrics::new(), Asked::Api);
+        let lookups = PolledCache::new(wake, Metrics::new(), QueryKind::Api);
         let asked = Arc::new(AtomicUsize::new(0));
         for name in ["a", "b"] {
             lookups.get("q", &subscriber(name), None, counting(&asked, 1));
@@ -481,11 +486,11 @@ mod tests {
         for _ in 0..3 {
             woken.recv().await.unwrap();
         }
-        let mut unanswered = lookups.unanswered();
+        let mut unanswered = lookups.failing();
         unanswered.sort_by(|one, other| one.name.cmp(&other.name));
         assert_eq!(unanswered, [subscriber("a"), subscriber("b")]);
         woken.recv().await.unwrap();
-        assert_eq!(lookups.unanswered(), []);
+        assert_eq!(lookups.failing(), []);
         // A permanent failure does not count as unanswered.
         let ask: Ask<usize> = Box::new(|| {
             let failure = Failure {
@@ -497,13 +502,13 @@ mod tests {
         });
         lookups.get("r", &subscriber("d"), None, ask);
         while woken.recv().await != Some(subscriber("d")) {}
-        assert_eq!(lookups.unanswered(), []);
+        assert_eq!(lookups.failing(), []);
     }
 
     #[tokio::test(start_paused = true)]
     async fn shortest_interval_of_all_subscribers_applies_at_once() {
         let (wake, mut woken) = mpsc::unbounded_channel();
-        let lookups = PolledCache::new(wake, Metrics::new(), Asked::Api);
+        let lookups = PolledCache::new(wake, Metrics::new(), QueryKind::Api);
         let asked = Arc::new(AtomicUsize::new(0));
         let get = |name, minutes| {
             let every = Some(Every::new(Duration::from_mins(minutes), "q"));
@@ -524,7 +529,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn ask_now_sends_queries_of_the_given_resources_at_once() {
         let (wake, mut woken) = mpsc::unbounded_channel();
-        let lookups = PolledCache::new(wake, Metrics::new(), Asked::Api);
+        let lookups = PolledCache::new(wake, Metrics::new(), QueryKind::Api);
         let hour = Some(Every::new(Duration::from_hours(1), "q"));
         let (mine, other) = (Arc::default(), Arc::default());
         lookups.get("q", &subscriber("a"), hour, counting(&mine, 0));
@@ -540,7 +545,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn newer_argument_keeps_the_queue_position_of_the_query() {
         let (wake, mut woken) = mpsc::unbounded_channel();
-        let lookups = PolledCache::new(wake, Metrics::new(), Asked::Api);
+        let lookups = PolledCache::new(wake, Metrics::new(), QueryKind::Api);
         let turns = Arc::new(tokio::sync::Semaphore::new(0));
         let begun = Arc::new(AtomicUsize::new(0));
         let get = |about: usize| {
@@ -613,7 +618,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn query_without_subscribers_is_not_polled() {
         let (wake, mut woken) = mpsc::unbounded_channel();
-        let lookups = PolledCache::new(wake, Metrics::new(), Asked::Api);
+        let lookups = PolledCache::new(wake, Metrics::new(), QueryKind::Api);
         let asked = Arc::new(AtomicUsize::new(0));
         let minute = Some(Every::new(Duration::from_mins(1), "q"));
         lookups.get("q", &subscriber("a"), minute, counting(&asked, 0));

@@ -62,7 +62,7 @@ impl Observer<'_> {
         let answer = ctx
             .answers
             .pruned
-            .get(&question.text, self.who, None, question.ask);
+            .get(&question.text, self.resource, None, question.ask);
         if let Answer::Known(Pruned { removed, trouble }) = answer {
             let place = &tf.spec.container_registry.image_name;
             let done = format!("{FIELD}: removed {removed} images and contexts from {place}");
@@ -131,7 +131,7 @@ impl Observer<'_> {
                 )
             }
         };
-        if self.ctx.memory.is_news(self.who, &reason, of) {
+        if self.ctx.memory.is_news(self.resource, &reason, of) {
             let event = Event {
                 warning,
                 reason,

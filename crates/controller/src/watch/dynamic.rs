@@ -116,7 +116,7 @@ pub(crate) struct Objects {
 }
 
 struct Watch {
-    users: HashSet<Ref>,
+    subscribers: HashSet<Ref>,
     task: AbortHandle,
 }
 
@@ -137,13 +137,13 @@ impl Objects {
         }
     }
 
-    /// Returns the objects that `which` and `query` select. Later changes of these objects requeue `who`. Secrets are returned without
+    /// Returns the objects that `which` and `query` select. Later changes of these objects requeue `subscriber`. Secrets are returned without
     /// their data.
     pub(crate) async fn find(
         &self,
         field: &str,
         which: &Which,
-        who: &Ref,
+        subscriber: &Ref,
         query: Query,
     ) -> Found<Page> {
         let (resource, scope) = match self.kind(field, which).await? {
@@ -151,7 +151,7 @@ impl Objects {
             Err(failure) => return Ok(Err(failure)),
         };
         // Watch before the read, so that no change after the read is missed.
-        self.watch(which, who, &resource, &scope);
+        self.watch(which, subscriber, &resource, &scope);
         let what = format!("read {}", which.named(""));
         let is_secret = resource.kind == "Secret" && resource.group.is_empty();
         let mut parameters = which.parameters();
@@ -200,15 +200,15 @@ impl Objects {
         }
     }
 
-    /// Unsubscribes `who` from objects that are not in `used`; a watch without subscribers ends. Returns whether all objects in `used` are
+    /// Unsubscribes `subscriber` from objects that are not in `used`; a watch without subscribers ends. Returns whether all objects in `used` are
     /// watched.
-    pub(crate) fn keep(&self, who: &Ref, used: &HashSet<Which>) -> bool {
+    pub(crate) fn keep(&self, subscriber: &Ref, used: &HashSet<Which>) -> bool {
         let mut watches = self.watches();
         watches.retain(|which, watch| {
             if !used.contains(which) {
-                watch.users.remove(who);
+                watch.subscribers.remove(subscriber);
             }
-            !watch.users.is_empty()
+            !watch.subscribers.is_empty()
         });
         used.iter().all(|which| watches.contains_key(which))
     }
@@ -269,14 +269,19 @@ impl Objects {
         }
     }
 
-    fn watch(&self, which: &Which, who: &Ref, resource: &ApiResource, scope: &Scope) {
+    fn watch(&self, which: &Which, subscriber: &Ref, resource: &ApiResource, scope: &Scope) {
         let mut watches = self.watches();
         if let Some(watch) = watches.get_mut(which) {
-            watch.users.insert(who.clone());
+            watch.subscribers.insert(subscriber.clone());
             return;
         }
-        let has_user = |watch: &&Watch| watch.users.iter().any(|it| it.namespace == who.namespace);
-        if watches.values().filter(has_user).count() >= WATCHES {
+        let has_subscriber = |watch: &&Watch| {
+            watch
+                .subscribers
+                .iter()
+                .any(|it| it.namespace == subscriber.namespace)
+        };
+        if watches.values().filter(has_subscriber).count() >= WATCHES {
             debug!(?which, "the namespace has reached its limit of watches");
             return;
         }
@@ -288,7 +293,7 @@ impl Objects {
             self.wake.clone(),
         ));
         let watch = Watch {
-            users: HashSet::from([who.clone()]),
+            subscribers: HashSet::from([subscriber.clone()]),
             task: task.abort_handle(),
         };
         watches.insert(which.clone(), watch);
@@ -316,10 +321,13 @@ async fn listen(
             return;
         };
         let watches = watches.lock();
-        let users = watches.get(&which).into_iter().flat_map(|it| &it.users);
-        for user in users {
+        let subscribers = watches
+            .get(&which)
+            .into_iter()
+            .flat_map(|it| &it.subscribers);
+        for subscriber in subscribers {
             // `send` fails only after the controller has stopped.
-            let _ = wake.send(user.clone());
+            let _ = wake.send(subscriber.clone());
         }
     }
 }
@@ -382,10 +390,11 @@ mod tests {
         let objects = Objects::new(client, mpsc::unbounded_channel().0);
         let kind = ApiResource::erase::<ConfigMap>(&());
         // Each resource refers to 20 objects.
-        let who = |namespace: &str, i: usize| Ref::new(&format!("r{}", i / 20)).within(namespace);
+        let subscriber =
+            |namespace: &str, i: usize| Ref::new(&format!("r{}", i / 20)).within(namespace);
         let watch = |namespace: &str, i: usize| {
-            let who = who(namespace, i);
-            objects.watch(&which(namespace, i), &who, &kind, &Scope::Namespaced);
+            let subscriber = subscriber(namespace, i);
+            objects.watch(&which(namespace, i), &subscriber, &kind, &Scope::Namespaced);
         };
         for i in 0..2 * WATCHES {
             watch("team", i);
@@ -393,7 +402,8 @@ mod tests {
         assert_eq!(objects.watches().len(), WATCHES);
         watch("other", 0);
         assert_eq!(objects.watches().len(), WATCHES + 1);
-        let keep = |i: usize| objects.keep(&who("team", i), &HashSet::from([which("team", i)]));
+        let keep =
+            |i: usize| objects.keep(&subscriber("team", i), &HashSet::from([which("team", i)]));
         assert!(!keep(WATCHES), "it is not watched");
         assert!(keep(0));
         assert_eq!(objects.watches().len(), WATCHES + 1 - 19);

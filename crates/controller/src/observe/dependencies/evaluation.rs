@@ -63,9 +63,9 @@ impl Stack<'_> {
 
     /// Ends the watches that the resource no longer uses. Sets `seen.unwatched` if the resource refers to objects without a watch.
     pub(super) fn watched(&self, seen: StackSeen) -> StackSeen {
-        let Observer { ctx, who, .. } = *self.session;
+        let Observer { ctx, resource, .. } = *self.session;
         StackSeen {
-            unwatched: !ctx.objects.keep(who, &self.used),
+            unwatched: !ctx.objects.keep(resource, &self.used),
             ..seen
         }
     }
@@ -84,8 +84,8 @@ impl Stack<'_> {
     }
 
     pub(super) async fn find(&mut self, field: &str, which: &Which, query: Query) -> Found<Page> {
-        let Observer { ctx, who, .. } = *self.session;
-        let found = ctx.objects.find(field, which, who, query).await;
+        let Observer { ctx, resource, .. } = *self.session;
+        let found = ctx.objects.find(field, which, resource, query).await;
         self.used.insert(which.clone());
         found
     }
