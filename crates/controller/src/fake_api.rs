@@ -13,40 +13,40 @@ use serde_json::{Value, json};
 
 /// A recorded request.
 #[derive(Clone, Debug)]
-pub(crate) struct Asked {
+pub(crate) struct RecordedRequest {
     pub(crate) method: String,
     pub(crate) uri: String,
     /// Content type of the body.
-    pub(crate) kind: String,
+    pub(crate) content_type: String,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Value,
 }
 
 /// Requests recorded so far.
-pub(crate) type Log = Arc<Mutex<Vec<Asked>>>;
+pub(crate) type RequestLog = Arc<Mutex<Vec<RecordedRequest>>>;
 
 /// Response to a request: status code and body.
-type Answer = (u16, Value);
+type FakeResponse = (u16, Value);
 
-/// Starts a server that responds with `answer`. Returns a client for it, and the log of its requests.
-pub(crate) async fn serve(answer: impl FnMut(&Asked) -> Answer + Send + 'static) -> (Client, Log) {
-    let (url, seen) = address(answer).await;
+/// Starts a server that responds with `respond`. Returns a client for it, and the log of its requests.
+pub(crate) async fn serve(respond: impl FnMut(&RecordedRequest) -> FakeResponse + Send + 'static) -> (Client, RequestLog) {
+    let (url, requests) = address(respond).await;
     let client = Client::try_from(Config::new(url.parse().unwrap())).unwrap();
-    (client, seen)
+    (client, requests)
 }
 
-/// Starts a server that responds with `answer`. Returns its URL, and the log of its requests.
+/// Starts a server that responds with `respond`. Returns its URL, and the log of its requests.
 pub(crate) async fn address(
-    answer: impl FnMut(&Asked) -> Answer + Send + 'static,
-) -> (String, Log) {
-    let (log, answer) = (Log::default(), Arc::new(Mutex::new(answer)));
-    let seen = log.clone();
+    respond: impl FnMut(&RecordedRequest) -> FakeResponse + Send + 'static,
+) -> (String, RequestLog) {
+    let (requests, respond) = (RequestLog::default(), Arc::new(Mutex::new(respond)));
+    let recorded = requests.clone();
     let app = Router::new().fallback(move |request: Request| {
-        let (log, answer) = (log.clone(), answer.clone());
+        let (requests, respond) = (requests.clone(), respond.clone());
         async move {
-            let asked = read(request).await;
-            log.lock().push(asked.clone());
-            let (status, body) = (answer.lock())(&asked);
+            let recorded_request = read(request).await;
+            requests.lock().push(recorded_request.clone());
+            let (status, body) = (respond.lock())(&recorded_request);
             Response::builder()
                 .status(StatusCode::from_u16(status).unwrap())
                 .header(header::CONTENT_TYPE, "application/json")
@@ -57,30 +57,30 @@ pub(crate) async fn address(
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     tokio::spawn(async move { axum::serve(listener, app).await });
-    (url, seen)
+    (url, recorded)
 }
 
-async fn read(request: Request) -> Asked {
+async fn read(request: Request) -> RecordedRequest {
     let (parts, body) = request.into_parts();
-    let kind = parts.headers.get(header::CONTENT_TYPE);
-    let kind = kind.map(|kind| kind.to_str().unwrap().to_owned());
+    let content_type = parts.headers.get(header::CONTENT_TYPE);
+    let content_type = content_type.map(|content_type| content_type.to_str().unwrap().to_owned());
     let body = to_bytes(body, usize::MAX).await.unwrap();
-    Asked {
+    RecordedRequest {
         method: parts.method.to_string(),
         uri: parts.uri.to_string(),
-        kind: kind.unwrap_or_default(),
+        content_type: content_type.unwrap_or_default(),
         headers: parts.headers,
         body: serde_json::from_slice(&body).unwrap_or_default(),
     }
 }
 
 /// Returns a list of `items`.
-pub(crate) fn list(items: &[Value]) -> Answer {
+pub(crate) fn list(items: &[Value]) -> FakeResponse {
     (200, json!({"metadata": {}, "items": items}))
 }
 
 /// Returns a response with status 403.
-pub(crate) fn forbidden() -> Answer {
+pub(crate) fn forbidden() -> FakeResponse {
     let status = json!({
         "kind": "Status", "status": "Failure", "reason": "Forbidden", "code": 403, "message": "no",
     });
@@ -88,7 +88,7 @@ pub(crate) fn forbidden() -> Answer {
 }
 
 /// Returns a response with status 404.
-pub(crate) fn not_found() -> Answer {
+pub(crate) fn not_found() -> FakeResponse {
     let status = json!({
         "kind": "Status", "status": "Failure", "reason": "NotFound", "code": 404, "message": "gone",
     });

@@ -126,7 +126,7 @@ mod tests {
     async fn secret_cached_without_data_is_read_once_per_version() {
         let (version, mut versions) = watch::channel("7");
         let answer = move |_: &_| (200, json!(secret(&versions.borrow_and_update())));
-        let (client, asked) = fake_api::serve(answer).await;
+        let (client, requests) = fake_api::serve(answer).await;
         let (secrets, mut writer) = reflector::store();
         let mirrors = Mirrors {
             secrets: WriteThroughCache::new(secrets),
@@ -145,11 +145,11 @@ mod tests {
             writer.apply_watcher_event(&watcher::Event::Apply(left_out));
             for _ in 0..2 {
                 assert_eq!(read().await, whole(next));
-                assert_eq!(asked.lock().len(), times);
+                assert_eq!(requests.lock().len(), times);
             }
         }
         writer.apply_watcher_event(&watcher::Event::Apply(secret("9")));
         assert_eq!(read().await, whole("9"));
-        assert_eq!(asked.lock().len(), 2);
+        assert_eq!(requests.lock().len(), 2);
     }
 }

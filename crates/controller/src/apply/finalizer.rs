@@ -62,7 +62,7 @@ async fn patched(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fake_api::{self, Asked};
+    use crate::fake_api::{self, RecordedRequest};
 
     fn deleted() -> Terraform {
         let resource = json!({
@@ -79,8 +79,8 @@ mod tests {
         serde_json::from_value(resource).unwrap()
     }
 
-    fn invalid(asked: &Asked) -> (u16, Value) {
-        if asked.kind == "application/json-patch+json" {
+    fn invalid(request: &RecordedRequest) -> (u16, Value) {
+        if request.content_type == "application/json-patch+json" {
             return (200, json!({"metadata": {"name": "web"}}));
         }
         let status = json!({
@@ -92,18 +92,18 @@ mod tests {
 
     #[tokio::test]
     async fn finalizer_is_removed_from_a_resource_with_an_invalid_spec() {
-        let (client, asked) = fake_api::serve(invalid).await;
+        let (client, requests) = fake_api::serve(invalid).await;
         let tf = deleted();
         remove(&client, &tf).await.unwrap();
-        let asked = asked.lock();
-        assert_eq!(asked[0].kind, "application/merge-patch+json");
-        assert_eq!(asked[0].body["metadata"]["resourceVersion"], "7");
+        let requests = requests.lock();
+        assert_eq!(requests[0].content_type, "application/merge-patch+json");
+        assert_eq!(requests[0].body["metadata"]["resourceVersion"], "7");
         let changes = [
             json!({"op": "test", "path": "/metadata/uid", "value": "u"}),
             json!({"op": "test", "path": "/metadata/resourceVersion", "value": "7"}),
             json!({"op": "add", "path": "/spec", "value": tf.spec}),
             json!({"op": "add", "path": "/metadata/finalizers", "value": ["of.another/one"]}),
         ];
-        assert_eq!(asked[1].body, json!(changes));
+        assert_eq!(requests[1].body, json!(changes));
     }
 }

@@ -86,25 +86,25 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::fake_api::{self, Asked, list, not_found};
+    use crate::fake_api::{self, RecordedRequest, list, not_found};
 
     /// Calls `unmark` and returns the label values that it patches. `held`: number of pins or states that its first and its second check
     /// find.
     async fn marks(held: [usize; 2]) -> Vec<Value> {
         let mut looks = held.into_iter();
-        let (client, asked) = fake_api::serve(move |asked| {
+        let (client, requests) = fake_api::serve(move |request| {
             let secret = json!({"metadata": {"name": "of-another"}});
-            match asked.method.as_str() {
-                "GET" if asked.uri.contains("pin") => list(&vec![secret; looks.next().unwrap()]),
+            match request.method.as_str() {
+                "GET" if request.uri.contains("pin") => list(&vec![secret; looks.next().unwrap()]),
                 "GET" => list(&[]),
                 _ => (200, json!({"metadata": {"name": "team"}})),
             }
         })
         .await;
         unmark(&client, "team").await.unwrap();
-        let asked = asked.lock();
-        let patches = asked.iter().filter(|it| it.method == "PATCH");
-        let mark = |it: &Asked| it.body["metadata"]["labels"][labels::HOLDS_STATE].clone();
+        let requests = requests.lock();
+        let patches = requests.iter().filter(|it| it.method == "PATCH");
+        let mark = |it: &RecordedRequest| it.body["metadata"]["labels"][labels::HOLDS_STATE].clone();
         patches.map(mark).collect()
     }
 
@@ -117,34 +117,34 @@ mod tests {
 
     #[tokio::test]
     async fn state_without_a_pin_keeps_the_holds_state_label() {
-        let (client, asked) = fake_api::serve(|asked| {
-            let all = asked.uri.contains("pin") && asked.uri.contains("state");
+        let (client, requests) = fake_api::serve(|request| {
+            let all = request.uri.contains("pin") && request.uri.contains("state");
             let state = json!({"metadata": {"name": "web-state"}});
             list(&vec![state; usize::from(all)])
         })
         .await;
         unmark(&client, "team").await.unwrap();
-        assert!(asked.lock().iter().all(|it| it.method == "GET"));
+        assert!(requests.lock().iter().all(|it| it.method == "GET"));
     }
 
     #[tokio::test]
     async fn orphaned_state_keeps_the_holds_state_label() {
         for kind in ["/secrets?", "/persistentvolumeclaims?"] {
-            let (client, asked) = fake_api::serve(move |asked| {
-                let holds = asked.uri.contains(kind) && asked.uri.contains("orphaned");
+            let (client, requests) = fake_api::serve(move |request| {
+                let holds = request.uri.contains(kind) && request.uri.contains("orphaned");
                 let object = json!({"metadata": {"name": "web-cache"}});
                 list(&vec![object; usize::from(holds)])
             })
             .await;
             unmark(&client, "team").await.unwrap();
-            assert!(asked.lock().iter().all(|it| it.method == "GET"));
+            assert!(requests.lock().iter().all(|it| it.method == "GET"));
         }
     }
 
     #[tokio::test]
     async fn deleted_namespace_is_not_created_again() {
-        let (client, asked) = fake_api::serve(|_| not_found()).await;
+        let (client, requests) = fake_api::serve(|_| not_found()).await;
         mark(&client, "team").await.unwrap();
-        assert_eq!(asked.lock()[0].kind, "application/merge-patch+json");
+        assert_eq!(requests.lock()[0].content_type, "application/merge-patch+json");
     }
 }

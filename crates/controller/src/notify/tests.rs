@@ -7,7 +7,7 @@ use tokio::sync::mpsc::{self, UnboundedReceiver};
 use tokio::time::{sleep, timeout};
 
 use super::*;
-use crate::fake_api::{self, Log};
+use crate::fake_api::{self, RequestLog};
 use crate::resource::Guarded;
 
 struct Scene {
@@ -15,18 +15,18 @@ struct Scene {
     resources: Writer<Guarded>,
     woken: UnboundedReceiver<Ref>,
     /// Requests that the fake API server received.
-    api: Log,
+    api: RequestLog,
 }
 
 /// Creates a notifier in a cluster in which each Secret has a key `secret`.
 async fn scene() -> Scene {
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let (kube, api) = fake_api::serve(|asked| match &*asked.method {
+    let (kube, api) = fake_api::serve(|request| match &*request.method {
         "GET" => {
             let secret = json!({"metadata": {"name": "key"}, "data": {"secret": "a2V5"}});
             (200, secret)
         }
-        _ => (201, asked.body.clone()),
+        _ => (201, request.body.clone()),
     })
     .await;
     let (resources, writer) = reflector::store();
@@ -99,8 +99,8 @@ impl Scene {
     }
 
     fn warnings(&self) -> usize {
-        let asked = self.api.lock();
-        let events = asked.iter().filter(|it| it.uri.contains("/events"));
+        let requests = self.api.lock();
+        let events = requests.iter().filter(|it| it.uri.contains("/events"));
         events.count()
     }
 
@@ -112,17 +112,17 @@ impl Scene {
             }
         };
         timeout(Duration::from_secs(10), wait).await.unwrap();
-        let asked = self.api.lock();
-        asked.iter().map(|it| it.body.to_string()).collect()
+        let requests = self.api.lock();
+        requests.iter().map(|it| it.body.to_string()).collect()
     }
 }
 
-async fn receiver(status: u16) -> (Value, Log) {
+async fn receiver(status: u16) -> (Value, RequestLog) {
     let (url, log) = fake_api::address(move |_| (status, json!({}))).await;
     (json!([{"url": url}]), log)
 }
 
-async fn wait_for_request(log: &Log) {
+async fn wait_for_request(log: &RequestLog) {
     let wait = async {
         while log.lock().is_empty() {
             sleep(Duration::from_millis(20)).await;

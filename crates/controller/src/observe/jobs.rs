@@ -701,7 +701,7 @@ mod tests {
     }
 
     async fn lives_with(pods: &'static [(&'static str, &'static str)]) -> (bool, String) {
-        let (client, asked) = fake_api::serve(move |_| {
+        let (client, requests) = fake_api::serve(move |_| {
             let pod = |(uid, phase): &(&str, &str)| {
                 json!({
                     "metadata": {"name": phase, "namespace": "team", "labels": {labels::UID: uid}},
@@ -720,7 +720,7 @@ mod tests {
         });
         let tf: Terraform = serde_json::from_value(tf).unwrap();
         let lives = lives(&client, &tf, "web-apply-1").await.unwrap();
-        let uri = asked.lock()[0].uri.clone();
+        let uri = requests.lock()[0].uri.clone();
         (lives, uri)
     }
 
@@ -740,9 +740,9 @@ mod tests {
 
     #[tokio::test]
     async fn at_most_100_events_of_a_job_are_read() {
-        let (client, asked) = fake_api::serve(|_| fake_api::list(&[])).await;
+        let (client, requests) = fake_api::serve(|_| fake_api::list(&[])).await;
         assert_eq!(no_pod(&client, "team", "uid-of-job").await, None);
-        let uri = asked.lock()[0].uri.clone();
+        let uri = requests.lock()[0].uri.clone();
         assert!(uri.contains("limit=100"), "{uri}");
     }
 }

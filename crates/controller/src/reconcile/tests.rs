@@ -27,7 +27,7 @@ use super::{act, look, retry, running, running_class};
 use crate::apply::step_executor::StepExecutor;
 use crate::args::Config;
 use crate::context::Context;
-use crate::fake_api::{self, Log};
+use crate::fake_api::{self, RequestLog};
 use crate::health::Health;
 use crate::leader::Leader;
 use crate::metrics::Metrics;
@@ -96,7 +96,7 @@ fn operator_with(
     Arc::new(context(made, &config, mirrors, resources).unwrap())
 }
 
-async fn notified(place: &Log) -> Value {
+async fn notified(place: &RequestLog) -> Value {
     for _ in 0..100 {
         if let Some(first) = place.lock().first() {
             return first.body.clone();
@@ -119,10 +119,10 @@ async fn write_refused_by_the_api_server_is_notified() {
         },
     });
     let stored = resource.clone();
-    let (client, _) = fake_api::serve(move |asked| match (&*asked.method, &*asked.uri) {
+    let (client, _) = fake_api::serve(move |request| match (&*request.method, &*request.uri) {
         ("PATCH", uri) if uri.contains("/web/status?") => {
             let mut written = stored.clone();
-            written["status"] = asked.body["status"].clone();
+            written["status"] = request.body["status"].clone();
             (200, written)
         }
         ("PATCH" | "POST", _) => fake_api::forbidden(),
@@ -169,7 +169,7 @@ fn living() -> Terraform {
 async fn outdated_status_of_a_deleted_resource_is_not_used() {
     let applied = json!({"revision": "c0ffee", "configHash": "h", "time": "2026-01-01T00:00:00Z"});
     let applied = json!({"state": "Destroying", "message": "", "lastApplied": applied});
-    let (client, asked) = fake_api::serve(|asked| match (&*asked.method, &*asked.uri) {
+    let (client, requests) = fake_api::serve(|request| match (&*request.method, &*request.uri) {
         ("GET", uri) if uri.ends_with("/terraforms/web") => (200, destroyed("9", &json!(null))),
         ("GET", uri) if uri.ends_with("/namespaces/team") => {
             (200, json!({"metadata": {"name": "team"}}))
@@ -183,9 +183,9 @@ async fn outdated_status_of_a_deleted_resource_is_not_used() {
     let look_at = async |version: &str| {
         let tf: Terraform = serde_json::from_value(destroyed(version, &applied)).unwrap();
         let failed = look(&Guarded(Ok(tf)), &ctx).await.is_err();
-        let mut asked = std::mem::take(&mut *asked.lock());
-        asked.retain(|asked| asked.method == "PATCH" && asked.uri.contains("/status"));
-        (failed, asked.len())
+        let mut requests = std::mem::take(&mut *requests.lock());
+        requests.retain(|request| request.method == "PATCH" && request.uri.contains("/status"));
+        (failed, requests.len())
     };
     assert_eq!(look_at("7").await, (true, 0));
     let (_, written) = look_at("9").await;
@@ -195,14 +195,14 @@ async fn outdated_status_of_a_deleted_resource_is_not_used() {
 /// Until the run record is bound, each reconcile repeats the restore and reads the run report of the previous resource again.
 #[tokio::test]
 async fn restore_binds_the_report_second_to_last_and_the_record_last() {
-    let (client, asked) = fake_api::serve(|asked| {
-        let name = if asked.uri.contains("component%3Dreport") {
+    let (client, requests) = fake_api::serve(|request| {
+        let name = if request.uri.contains("component%3Dreport") {
             "web-report"
         } else {
             "web-other"
         };
-        match &*asked.method {
-            "GET" if asked.uri.contains("labelSelector=") => {
+        match &*request.method {
+            "GET" if request.uri.contains("labelSelector=") => {
                 fake_api::list(&[json!({"metadata": {"name": name}})])
             }
             "GET" => fake_api::not_found(),
@@ -225,11 +225,11 @@ async fn restore_binds_the_report_second_to_last_and_the_record_last() {
     let steps = [Step::TakeOver(Box::new(left))];
     let mut pass = StepExecutor::new(&ctx, &tf, &session, &seen);
     Box::pin(pass.enact(&steps)).await.unwrap();
-    let asked = asked.lock();
-    let bound: Vec<_> = asked
+    let requests = requests.lock();
+    let bound: Vec<_> = requests
         .iter()
-        .filter(|asked| asked.method == "PATCH")
-        .map(|asked| asked.uri.split(['/', '?']).nth(6).unwrap_or_default())
+        .filter(|request| request.method == "PATCH")
+        .map(|request| request.uri.split(['/', '?']).nth(6).unwrap_or_default())
         .collect();
     assert!(bound.len() >= 5, "{bound:?}");
     assert_eq!(bound[bound.len() - 2..], ["web-report", "web-run"]);
@@ -239,7 +239,7 @@ async fn restore_binds_the_report_second_to_last_and_the_record_last() {
 async fn conflicts_back_off_and_a_missing_resource_is_forgotten() {
     let exists = Arc::new(AtomicBool::new(true));
     let stored = exists.clone();
-    let (client, _) = fake_api::serve(move |asked| match (&*asked.method, &*asked.uri) {
+    let (client, _) = fake_api::serve(move |request| match (&*request.method, &*request.uri) {
         ("GET", uri) if uri.ends_with("/terraforms/web") && stored.load(Ordering::Relaxed) => {
             (200, destroyed("9", &json!(null)))
         }
@@ -271,8 +271,8 @@ async fn conflicts_back_off_and_a_missing_resource_is_forgotten() {
 #[tokio::test]
 async fn input_values_and_scripts_have_a_size_limit() {
     let seen = async |bytes: usize, spec: Value| {
-        let (client, _) = fake_api::serve(move |asked| {
-            if asked.uri.ends_with("/configmaps/big") {
+        let (client, _) = fake_api::serve(move |request| {
+            if request.uri.ends_with("/configmaps/big") {
                 (
                     200,
                     json!({"metadata": {"name": "big"}, "data": {"a": "x".repeat(bytes)}}),
@@ -332,8 +332,8 @@ async fn input_values_and_scripts_have_a_size_limit() {
 #[tokio::test]
 async fn secret_is_read_again_after_a_change_and_before_a_run() {
     const SECRET: &str = "/secrets/credentials";
-    let (client, asked) = fake_api::serve(|asked| {
-        if asked.uri.ends_with(SECRET) {
+    let (client, requests) = fake_api::serve(|request| {
+        if request.uri.ends_with(SECRET) {
             let secret = json!({"metadata": {"name": "credentials"}, "data": {"TOKEN": "YQ=="}});
             (200, secret)
         } else {
@@ -353,8 +353,8 @@ async fn secret_is_read_again_after_a_change_and_before_a_run() {
         assert!(seen.found().runner.contains_key("credentials"));
     };
     let reads = || {
-        let asked = asked.lock();
-        asked.iter().filter(|it| it.uri.ends_with(SECRET)).count()
+        let requests = requests.lock();
+        requests.iter().filter(|it| it.uri.ends_with(SECRET)).count()
     };
     let first = Observer::new(&ctx, &tf, &web, None);
     observe(&first).await;
@@ -374,7 +374,7 @@ async fn secret_is_read_again_after_a_change_and_before_a_run() {
 
 #[tokio::test]
 async fn status_of_a_pending_query_is_written_a_second_later() {
-    let (client, asked) = fake_api::serve(|asked| match &*asked.method {
+    let (client, requests) = fake_api::serve(|request| match &*request.method {
         "PATCH" => (200, destroyed("8", &json!(null))),
         _ => fake_api::not_found(),
     })
@@ -399,8 +399,8 @@ async fn status_of_a_pending_query_is_written_a_second_later() {
         let status = serde_json::from_value(status).unwrap();
         Box::pin(report(&session, status)).await.unwrap();
         assert_eq!(session.next_within(hour), next, "{reason}");
-        let asked = asked.lock();
-        let patches = asked.iter().filter(|asked| asked.method == "PATCH");
+        let requests = requests.lock();
+        let patches = requests.iter().filter(|request| request.method == "PATCH");
         assert_eq!(patches.count(), written, "{reason}");
     }
 }
@@ -464,7 +464,7 @@ fn open_record() -> RecordSeen {
 /// A run record that this process did not write may be stale: another replica may have written it before this one became the leader.
 #[tokio::test]
 async fn record_check_is_sent_unless_this_process_wrote_the_record() {
-    let (client, asked) = fake_api::serve(|asked| match &*asked.method {
+    let (client, requests) = fake_api::serve(|request| match &*request.method {
         "PATCH" => {
             let metadata = json!({"name": "web-run", "namespace": "team", "resourceVersion": "2"});
             (200, json!({ "metadata": metadata }))
@@ -487,8 +487,8 @@ async fn record_check_is_sent_unless_this_process_wrote_the_record() {
         Box::pin(pass.enact(std::slice::from_ref(&check)))
             .await
             .unwrap();
-        let asked = asked.lock();
-        let patches = asked.iter().filter(|asked| asked.method == "PATCH");
+        let requests = requests.lock();
+        let patches = requests.iter().filter(|request| request.method == "PATCH");
         assert_eq!(patches.count(), sent, "observed version {version}");
     }
 }
@@ -572,7 +572,7 @@ async fn unreadable_record_holds_a_slot_only_while_a_job_or_pod_runs() {
 
 #[tokio::test]
 async fn slot_is_released_if_the_steps_before_a_run_fail() {
-    let (client, _) = fake_api::serve(|asked| match &*asked.method {
+    let (client, _) = fake_api::serve(|request| match &*request.method {
         "GET" => fake_api::not_found(),
         _ => fake_api::forbidden(),
     })
@@ -610,7 +610,7 @@ async fn denied_job_is_remembered_with_its_reason() {
         (404, "NotFound", None),
     ];
     for (code, reason, remembered) in cases {
-        let (client, _) = fake_api::serve(move |asked| match (&*asked.method, &*asked.uri) {
+        let (client, _) = fake_api::serve(move |request| match (&*request.method, &*request.uri) {
             ("POST", uri) if uri.contains("/jobs") => {
                 let status = json!({
                     "kind": "Status", "status": "Failure", "reason": reason, "code": code, "message": "no",
@@ -684,7 +684,7 @@ fn page(uri: &str, count: usize) -> Value {
 
 /// Runs the only object test of `resource` in a cluster with `count` `ConfigMap`s. Returns its result and the list requests that it sends.
 async fn tested(resource: &Value, count: usize) -> (Result<(), String>, Vec<String>) {
-    let (client, asked) = fake_api::serve(move |asked| match &*asked.uri {
+    let (client, requests) = fake_api::serve(move |request| match &*request.uri {
         "/api/v1" => {
             let kind = json!({"name": "configmaps", "kind": "ConfigMap", "namespaced": true});
             (200, json!({"groupVersion": "v1", "resources": [kind]}))
@@ -702,7 +702,7 @@ async fn tested(resource: &Value, count: usize) -> (Result<(), String>, Vec<Stri
     let stack = Box::pin(session.observe()).await.unwrap().stack;
     let tests = [stack.wait_for, stack.destroy_wait_for].concat();
     let result = tests[0].result.clone();
-    let mut lists: Vec<_> = asked.lock().iter().map(|asked| asked.uri.clone()).collect();
+    let mut lists: Vec<_> = requests.lock().iter().map(|request| request.uri.clone()).collect();
     // Ignore the requests of the watch, which lists the objects, too.
     lists.retain(|uri| {
         let is_of_watch = uri.contains("limit=500") || uri.contains("watch=");

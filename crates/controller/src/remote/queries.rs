@@ -566,10 +566,10 @@ mod tests {
 
     #[tokio::test]
     async fn at_most_200_lines_and_1_mib_of_a_build_log_are_read() {
-        let (client, asked) = fake_api::serve(|_| (200, json!("error"))).await;
+        let (client, requests) = fake_api::serve(|_| (200, json!("error"))).await;
         let ask = log(client, "team".to_owned(), "web-build".to_owned());
         ask().await.unwrap();
-        let uri = asked.lock()[0].uri.clone();
+        let uri = requests.lock()[0].uri.clone();
         for bound in ["tailLines=200", "limitBytes=1048576"] {
             assert!(uri.contains(bound), "{uri}");
         }

@@ -326,7 +326,7 @@ async fn push_without_reachable_leader_returns_not_leader() {
 
 #[tokio::test]
 async fn forwarded_push_follows_no_redirect() {
-    let (elsewhere, asked) = fake_api::address(|_| (202, json!({}))).await;
+    let (elsewhere, requests) = fake_api::address(|_| (202, json!({}))).await;
     let redirect = move || {
         let to = [(LOCATION, elsewhere.clone())];
         async move { (StatusCode::TEMPORARY_REDIRECT, to, "{}") }
@@ -334,7 +334,7 @@ async fn forwarded_push_follows_no_redirect() {
     let stands_by = standby_of(Router::new().fallback(redirect)).await;
     let (status, _) = stands_by.github(SECRET, "push", PUSH).await;
     assert_eq!(status, 307);
-    assert!(asked.lock().is_empty());
+    assert!(requests.lock().is_empty());
 }
 
 #[tokio::test]
