@@ -34,12 +34,12 @@ use serde_json::{Value, json};
 use tracing::{debug, info};
 
 use crate::apply::namespaces::LABEL_TTL;
-use crate::apply::objects::Owned;
+use crate::apply::objects::OwnedObject;
 use crate::apply::step_executor::StepExecutor;
 use crate::apply::step_executor::encoded;
 use crate::call::StatusKind;
 use crate::call::call;
-use crate::call::is;
+use crate::call::has_status;
 use crate::context::Context;
 use crate::error::Error;
 use crate::fail_point::Moment;
@@ -54,14 +54,14 @@ const FINALIZER_MANAGER: &str = "terraform.alustan.io/finalizer";
 
 /// Maximum size, in bytes, of an unsaved state that the operator keeps when it frees space in a full run report. Runners write at most 700
 /// KiB.
-const LARGEST_LEFTOVER: usize = 768 << 10;
+const MAX_UNSAVED_STATE_BYTES: usize = 768 << 10;
 
 impl<'a> StepExecutor<'a> {
     /// Creates the executor of one reconcile that observed `seen`.
     pub(crate) fn new(
         ctx: &'a Context,
         tf: &'a Terraform,
-        session: &'a Observer<'a>,
+        observer: &'a Observer<'a>,
         seen: &'a Seen,
     ) -> Self {
         let record = seen.record.as_ref();
@@ -70,7 +70,7 @@ impl<'a> StepExecutor<'a> {
         Self {
             ctx,
             tf,
-            session,
+            observer,
             version,
             report_version,
             record: record.map(Cow::Borrowed),
@@ -120,13 +120,13 @@ impl<'a> StepExecutor<'a> {
             Step::AddFinalizer => self.add_finalizer().await,
             Step::RemoveFinalizer => finalizer::remove(&self.ctx.client, self.tf).await,
             Step::CreateRecord(secret) => self.create_record(secret).await,
-            Step::TakeOver(left) => self.take_over(left).await,
+            Step::TakeOver(takeover) => self.take_over(takeover).await,
             Step::CheckRecord(_) if self.wrote_record() => Ok(()),
             Step::SwapRecord(swap) | Step::CheckRecord(swap) => self.swap(swap).await,
             Step::SwapReport(progress) => self.swap_report(progress).await,
             Step::Ensure(object) => self.ensure(object).await,
             Step::PushContext => {
-                self.session.push_context();
+                self.observer.push_context();
                 Ok(())
             }
             Step::CreateJob(job) => self.create_job(job).await,
@@ -135,8 +135,10 @@ impl<'a> StepExecutor<'a> {
                 name,
                 uid,
             } => delete::delete_job(self.ctx, namespace, name, uid).await,
-            Step::CreateBuildSecret(secret) => build_secrets::lend(self.ctx, secret).await,
-            Step::DeleteBuildSecret(lent) => build_secrets::take_back(self.ctx, lent).await,
+            Step::CreateBuildSecret(secret) => build_secrets::create(self.ctx, secret).await,
+            Step::DeleteBuildSecret(build_secret) => {
+                build_secrets::delete(self.ctx, build_secret).await
+            }
             Step::DeleteOutputs(OutputsObject::Secret(name)) => {
                 self.ctx.mirrors.secrets.forget(&self.namespace(), name);
                 self.delete_outputs::<Secret>(name).await
@@ -191,13 +193,13 @@ impl<'a> StepExecutor<'a> {
     /// [`Error::RunRecordConflict`] if the existing Secret belongs to another owner, [`Error::Conflict`] if it is the run record of an
     /// earlier resource of the same name, or has been deleted.
     async fn create_record(&mut self, secret: &Secret) -> Result<(), Error> {
-        let mut fresh = [0_u8; 32];
+        let mut random_key = [0_u8; 32];
         SystemRandom::new()
-            .fill(&mut fresh)
+            .fill(&mut random_key)
             .map_err(|_| Error::RandomSourceUnavailable)?;
         let mut secret = secret.clone();
         let data = secret.data.get_or_insert_default();
-        data.insert(key::KEY.to_owned(), ByteString(fresh.to_vec()));
+        data.insert(key::KEY.to_owned(), ByteString(random_key.to_vec()));
         self.ctx.signer.sign(&self.uid(), data);
         let api = self.api::<Secret>();
         match call(
@@ -211,23 +213,27 @@ impl<'a> StepExecutor<'a> {
                 self.ctx.mirrors.secrets.wrote(created);
                 Ok(())
             }
-            Err(Error::Call { source, .. }) if is(&source, StatusKind::AlreadyExists) => {
+            Err(Error::Call { source, .. }) if has_status(&source, StatusKind::AlreadyExists) => {
                 let name = secret.name_any();
-                let found = call("read the run record", api.get_opt(&name)).await?;
-                match found {
+                let existing = call("read the run record", api.get_opt(&name)).await?;
+                match existing {
                     // The next reconcile observes the run record of the earlier resource.
-                    Some(found)
-                        if orphans::is_left_behind(self.tf, found.labels(), Component::Record) =>
+                    Some(existing)
+                        if orphans::is_left_behind(
+                            self.tf,
+                            existing.labels(),
+                            Component::Record,
+                        ) =>
                     {
-                        self.ctx.mirrors.secrets.wrote(found);
+                        self.ctx.mirrors.secrets.wrote(existing);
                         Err(Error::Conflict)
                     }
-                    Some(found) if !is_made_for(self.tf, &found) => {
+                    Some(existing) if !is_made_for(self.tf, &existing) => {
                         Err(Error::RunRecordConflict(name))
                     }
-                    Some(found) => {
-                        self.version.clone_from(&found.metadata.resource_version);
-                        self.ctx.mirrors.secrets.wrote(found);
+                    Some(existing) => {
+                        self.version.clone_from(&existing.metadata.resource_version);
+                        self.ctx.mirrors.secrets.wrote(existing);
                         Ok(())
                     }
                     None => Err(Error::Conflict),
@@ -241,8 +247,8 @@ impl<'a> StepExecutor<'a> {
     /// writes run records, and a process that has lost the Lease exits. If another client has written the record since, the next
     /// [`Step::SwapRecord`] fails.
     fn wrote_record(&self) -> bool {
-        let written = self.ctx.memory.record_version(self.session.resource);
-        written.is_some() && written == self.version
+        let last_written = self.ctx.memory.record_version(self.observer.resource);
+        last_written.is_some() && last_written == self.version
     }
 
     /// Writes the run record with a merge patch that requires the observed resource version.
@@ -268,7 +274,7 @@ impl<'a> StepExecutor<'a> {
         let metadata = json!({"resourceVersion": self.version});
         self.patch_record("update the run record", &metadata, written, removed)
             .await?;
-        self.count(swap);
+        self.record_metrics(swap);
         Ok(())
     }
 
@@ -279,7 +285,7 @@ impl<'a> StepExecutor<'a> {
     /// [`Error::Conflict`] if the run record has another resource version or does not exist.
     async fn patch_record(
         &mut self,
-        what: &str,
+        operation: &str,
         metadata: &Value,
         mut written: Data,
         removed: Vec<String>,
@@ -296,18 +302,19 @@ impl<'a> StepExecutor<'a> {
         let api = self.api::<Secret>();
         let parameters = PatchParams::default();
         let patch = Patch::Merge(&body);
-        match call(what, api.patch(&name, &parameters, &patch)).await {
+        match call(operation, api.patch(&name, &parameters, &patch)).await {
             Ok(written) => {
                 self.version.clone_from(&written.metadata.resource_version);
                 let memory = &self.ctx.memory;
-                memory.set_record_version(self.session.resource, self.version.clone());
+                memory.set_record_version(self.observer.resource, self.version.clone());
                 self.ctx.mirrors.secrets.wrote(written);
                 Ok(())
             }
             Err(Error::Call { source, .. })
-                if is(&source, StatusKind::Conflict) || is(&source, StatusKind::NotFound) =>
+                if has_status(&source, StatusKind::Conflict)
+                    || has_status(&source, StatusKind::NotFound) =>
             {
-                self.look_again("read the run record", &name).await;
+                self.reload_secret("read the run record", &name).await;
                 Err(Error::Conflict)
             }
             Err(error) => Err(error),
@@ -316,17 +323,17 @@ impl<'a> StepExecutor<'a> {
 
     /// Reads Secret `name` from the API server after a conflict, because the watch cache may be stale, for example after an outage of the
     /// API server. The next reconcile then observes the current version and does not repeat the failed write.
-    async fn look_again(&self, what: &str, name: &str) {
+    async fn reload_secret(&self, operation: &str, name: &str) {
         self.ctx.mirrors.secrets.forget(&self.namespace(), name);
-        if let Ok(Some(found)) = call(what, self.api::<Secret>().get_opt(name)).await {
-            self.ctx.mirrors.secrets.wrote(found);
+        if let Ok(Some(current)) = call(operation, self.api::<Secret>().get_opt(name)).await {
+            self.ctx.mirrors.secrets.wrote(current);
         }
     }
 
     /// Writes `progress` to the run report and removes result and outputs, if the report has the observed resource version. Creates the
     /// report if none was observed.
     async fn swap_report(&mut self, progress: &RunProgress) -> Result<(), Error> {
-        const WHAT: &str = "update the run report";
+        const OPERATION: &str = "update the run report";
         let name = alustan_api::names::report(&self.tf.name_any());
         let api = self.api::<Secret>();
         let written = if let Some(version) = &self.report_version {
@@ -335,12 +342,12 @@ impl<'a> StepExecutor<'a> {
             });
             let body = json!({"metadata": {"resourceVersion": version}, "data": data});
             let patch = Patch::Merge(&body);
-            call(WHAT, api.patch(&name, &PatchParams::default(), &patch)).await
+            call(OPERATION, api.patch(&name, &PatchParams::default(), &patch)).await
         } else {
             let mut secret = secrets::report(self.tf, progress);
             let data = secret.data.get_or_insert_default();
-            data.extend(self.reported_before());
-            call(WHAT, api.create(&PostParams::default(), &secret)).await
+            data.extend(self.unsaved_state_in_record());
+            call(OPERATION, api.create(&PostParams::default(), &secret)).await
         };
         match written {
             Ok(written) => {
@@ -349,18 +356,19 @@ impl<'a> StepExecutor<'a> {
                 self.ctx.mirrors.secrets.wrote(written);
                 Ok(())
             }
-            Err(Error::Call { source, .. }) if is(&source, StatusKind::AlreadyExists) => {
-                self.not_taken(&api, &name).await?;
-                self.look_again("read the run report", &name).await;
+            Err(Error::Call { source, .. }) if has_status(&source, StatusKind::AlreadyExists) => {
+                self.get_own_metadata(&api, &name).await?;
+                self.reload_secret("read the run report", &name).await;
                 Err(Error::Conflict)
             }
             Err(Error::Call { source, .. })
-                if is(&source, StatusKind::Conflict) || is(&source, StatusKind::NotFound) =>
+                if has_status(&source, StatusKind::Conflict)
+                    || has_status(&source, StatusKind::NotFound) =>
             {
-                self.look_again("read the run report", &name).await;
+                self.reload_secret("read the run report", &name).await;
                 Err(Error::Conflict)
             }
-            Err(Error::Call { source, .. }) if is(&source, StatusKind::Invalid) => {
+            Err(Error::Call { source, .. }) if has_status(&source, StatusKind::Invalid) => {
                 self.remove_foreign_entries(&api, &name).await?;
                 Err(Error::Conflict)
             }
@@ -371,12 +379,12 @@ impl<'a> StepExecutor<'a> {
     /// Frees space in a run report that a module has filled up to the maximum size of a Secret. Keeps only the entries of
     /// [`is_kept_when_full`].
     async fn remove_foreign_entries(&self, api: &Api<Secret>, name: &str) -> Result<(), Error> {
-        let found = call("read the run report", api.get_opt(name)).await?;
-        let Some(found) = found.filter(|found| is_made_for(self.tf, found)) else {
+        let report = call("read the run report", api.get_opt(name)).await?;
+        let Some(report) = report.filter(|report| is_made_for(self.tf, report)) else {
             return Ok(());
         };
-        let version = found.resource_version();
-        let removed: BTreeMap<String, Option<ByteString>> = found
+        let version = report.resource_version();
+        let removed: BTreeMap<String, Option<ByteString>> = report
             .data
             .unwrap_or_default()
             .into_iter()
@@ -393,7 +401,7 @@ impl<'a> StepExecutor<'a> {
     }
 
     /// Returns the unsaved state that a runner of an earlier operator version wrote to the run record. A new run report gets a copy.
-    fn reported_before(&self) -> BTreeMap<String, ByteString> {
+    fn unsaved_state_in_record(&self) -> BTreeMap<String, ByteString> {
         let name = alustan_api::names::record(&self.tf.name_any());
         let record = self.ctx.mirrors.known_secret(&self.namespace(), &name);
         let data = record
@@ -406,16 +414,16 @@ impl<'a> StepExecutor<'a> {
 
     /// Records in the metrics the run and the build that ended with `swap`. Called only after this reconcile has written `swap`, so that
     /// each run and build counts once.
-    fn count(&mut self, swap: &Swap) {
-        let Some(before) = self.record.as_mut().map(Cow::to_mut) else {
+    fn record_metrics(&mut self, swap: &Swap) {
+        let Some(observed) = self.record.as_mut().map(Cow::to_mut) else {
             return;
         };
-        let report = before.report.as_ref();
-        let ended = metrics::ended(&before.record, &before.history, report, swap);
+        let report = observed.report.as_ref();
+        let ended = metrics::ended(&observed.record, &observed.history, report, swap);
         self.ctx.metrics.record_end(&ended);
-        before.record.clone_from(&swap.record);
+        observed.record.clone_from(&swap.record);
         if let Some(history) = &swap.history {
-            before.history.clone_from(history);
+            observed.history.clone_from(history);
         }
     }
 
@@ -428,49 +436,54 @@ impl<'a> StepExecutor<'a> {
 
     async fn write(&self, object: &Object) -> Result<(), Error> {
         match object {
-            Object::Secret(secret) => self.secret(secret).await,
+            Object::Secret(secret) => self.apply_secret(secret).await,
             Object::ConfigMap(map) => {
                 let mirror = &self.ctx.mirrors.config_maps;
-                let known = self.known_by(mirror, &map.name_any());
+                let known = self.known_state(mirror, &map.name_any());
                 if let Some(written) = self.apply(map, known).await? {
                     mirror.wrote(written.metadata.into_response_partial());
                 }
                 Ok(())
             }
-            Object::Claim(claim) => self.claim(claim).await,
-            Object::Account(account) => self.of_runs(account).await,
-            Object::Role(role) => self.of_runs(role).await,
-            Object::Binding(binding) => self.of_runs(binding).await,
-            Object::Budget(budget) => self.of_runs(budget).await,
-            Object::Namespace(namespace) => self.label(&namespace.name_any()).await,
+            Object::Claim(claim) => self.create_claim(claim).await,
+            Object::Account(account) => self.apply_run_object(account).await,
+            Object::Role(role) => self.apply_run_object(role).await,
+            Object::Binding(binding) => self.apply_run_object(binding).await,
+            Object::Budget(budget) => self.apply_run_object(budget).await,
+            Object::Namespace(namespace) => self.label_namespace(&namespace.name_any()).await,
         }
     }
 
     /// Sets label `alustan.io/holds-state` of `namespace`, unless this process has set it within [`LABEL_TTL`].
-    async fn label(&self, namespace: &str) -> Result<(), Error> {
+    async fn label_namespace(&self, namespace: &str) -> Result<(), Error> {
         let Context { client, memory, .. } = self.ctx;
-        let uid = self.session.namespace_uid();
+        let uid = self.observer.namespace_uid();
         let is_labelled = |uid: &String| memory.is_labelled(namespace, uid, LABEL_TTL);
         if uid.as_ref().is_some_and(is_labelled) {
             return Ok(());
         }
-        namespaces::mark(client, namespace).await?;
+        namespaces::add_label(client, namespace).await?;
         if let Some(uid) = uid {
             memory.set_labelled(namespace, uid);
         }
         Ok(())
     }
 
-    async fn secret(&self, secret: &Secret) -> Result<(), Error> {
-        let of = secret.labels().get(labels::COMPONENT);
-        let is = |component: Component| of.is_some_and(|of| of == component.as_str());
-        let outputs = is(Component::Outputs);
+    async fn apply_secret(&self, secret: &Secret) -> Result<(), Error> {
+        let component = secret.labels().get(labels::COMPONENT);
+        let has_component =
+            |expected: Component| component.is_some_and(|component| component == expected.as_str());
+        let is_outputs = has_component(Component::Outputs);
+        let is_pin = has_component(Component::Pin);
         let mut secret = Cow::Borrowed(secret);
-        if is(Component::Pin) {
+        if is_pin {
             let data = secret.to_mut().data.get_or_insert_default();
             self.ctx.signer.sign(&self.uid(), data);
         }
-        match self.apply(&*secret, self.known_secret(&secret)).await {
+        match self
+            .apply(&*secret, self.known_state_of_secret(&secret))
+            .await
+        {
             Ok(written) => {
                 if let Some(written) = written.filter(is_mirrored) {
                     self.ctx.mirrors.secrets.wrote(written);
@@ -478,25 +491,25 @@ impl<'a> StepExecutor<'a> {
                 Ok(())
             }
             // A Secret of another owner has the name of the outputs Secret. The next reconcile observes it and ends the run with a failure.
-            Err(Error::NameTaken { .. }) if outputs => {
+            Err(Error::NameTaken { .. }) if is_outputs => {
                 let memory = &self.ctx.memory;
-                memory.set_outputs_taken(self.session.resource, true);
+                memory.set_outputs_taken(self.observer.resource, true);
                 Err(Error::Conflict)
             }
             Err(error) => Err(error),
         }
     }
 
-    async fn of_runs<K: Owned>(&self, object: &K) -> Result<(), Error> {
-        let applied = self.apply(object, self.known_by_runs()).await;
-        applied.map(drop)
+    async fn apply_run_object<K: OwnedObject>(&self, object: &K) -> Result<(), Error> {
+        let result = self.apply(object, self.known_state_of_run_object()).await;
+        result.map(drop)
     }
 
     /// Reads the metadata of an object. Returns `None` if the object does not exist.
     ///
     /// # Errors
     /// [`Error::NameTaken`] if the object belongs to another owner.
-    async fn not_taken<K>(
+    async fn get_own_metadata<K>(
         &self,
         api: &Api<K>,
         name: &str,
@@ -506,7 +519,10 @@ impl<'a> StepExecutor<'a> {
     {
         let kind = K::kind(&()).into_owned();
         let found = call(&format!("read {kind} {name}"), api.get_metadata_opt(name)).await?;
-        if found.as_ref().is_none_or(|it| is_made_for(self.tf, it)) {
+        if found
+            .as_ref()
+            .is_none_or(|object| is_made_for(self.tf, object))
+        {
             return Ok(found);
         }
         Err(Error::NameTaken {
@@ -517,25 +533,25 @@ impl<'a> StepExecutor<'a> {
 
     /// Creates the `PersistentVolumeClaim` of the cache volume. Does not change the spec of an existing one: most of its fields are
     /// immutable, and a refused change would block runs, in particular a destroy.
-    async fn claim(&self, claim: &PersistentVolumeClaim) -> Result<(), Error> {
+    async fn create_claim(&self, claim: &PersistentVolumeClaim) -> Result<(), Error> {
         let name = claim.name_any();
         let api = self.api::<PersistentVolumeClaim>();
-        let what = format!("create PersistentVolumeClaim {name}");
-        match call(&what, api.create(&PostParams::default(), claim)).await {
-            Ok(made) => {
-                self.ctx.mirrors.claims.wrote(made);
+        let operation = format!("create PersistentVolumeClaim {name}");
+        match call(&operation, api.create(&PostParams::default(), claim)).await {
+            Ok(created) => {
+                self.ctx.mirrors.claims.wrote(created);
                 Ok(())
             }
-            Err(Error::Call { source, .. }) if is(&source, StatusKind::AlreadyExists) => {
-                let what = format!("read PersistentVolumeClaim {name}");
-                let found = call(&what, api.get_metadata_opt(&name)).await?;
+            Err(Error::Call { source, .. }) if has_status(&source, StatusKind::AlreadyExists) => {
+                let operation = format!("read PersistentVolumeClaim {name}");
+                let metadata = call(&operation, api.get_metadata_opt(&name)).await?;
                 // The PersistentVolumeClaim was deleted after the create failed.
-                let old = found.ok_or(Error::Conflict)?;
-                if self.is_ours(&old)? && old.metadata.deletion_timestamp.is_some() {
+                let existing = metadata.ok_or(Error::Conflict)?;
+                if self.is_ours(&existing)? && existing.metadata.deletion_timestamp.is_some() {
                     self.delete_finished_users(&name).await?;
                     return Err(Error::VolumeTerminating(name));
                 }
-                self.adopt(&api, &old).await
+                self.adopt(&api, &existing).await
             }
             Err(error) => Err(error),
         }
@@ -561,22 +577,23 @@ impl<'a> StepExecutor<'a> {
                 self.ctx.mirrors.jobs.wrote(created);
                 Ok(())
             }
-            Err(Error::Call { source, .. }) if is(&source, StatusKind::AlreadyExists) => {
-                let what = format!("read Job {name}");
-                let Some(old) = call(&what, api.get_opt(&name)).await? else {
+            Err(Error::Call { source, .. }) if has_status(&source, StatusKind::AlreadyExists) => {
+                let operation = format!("read Job {name}");
+                let Some(existing) = call(&operation, api.get_opt(&name)).await? else {
                     return Ok(());
                 };
-                let is_ours = is_made_for(self.tf, &old);
-                let component = old.labels().get(labels::COMPONENT);
-                let is_build = component.is_some_and(|it| it == Component::Build.as_str());
+                let is_ours = is_made_for(self.tf, &existing);
+                let component = existing.labels().get(labels::COMPONENT);
+                let is_build =
+                    component.is_some_and(|component| component == Component::Build.as_str());
                 let inputs = |job: &Job| job.annotations().get(labels::INPUTS).cloned();
-                if inputs(&old) == inputs(job) && (is_ours || is_build) {
-                    self.ctx.mirrors.jobs.wrote(old);
+                if inputs(&existing) == inputs(job) && (is_ours || is_build) {
+                    self.ctx.mirrors.jobs.wrote(existing);
                     return Ok(());
                 }
                 let error = Error::JobNameConflict(name.clone());
                 if is_ours {
-                    let uid = old.uid().unwrap_or_default();
+                    let uid = existing.uid().unwrap_or_default();
                     delete::delete_job(self.ctx, &namespace, &name, &uid).await?;
                 } else {
                     self.remember_denial(name, &error);
@@ -592,18 +609,20 @@ impl<'a> StepExecutor<'a> {
 
     /// Stores why Job `name` cannot be created. The next reconcile cancels the run of the Job, which releases its slot.
     fn remember_denial(&self, name: String, error: &Error) {
-        if let Some(why) = error.denial() {
-            self.ctx.memory.set_denied(self.session.resource, name, why);
+        if let Some(denial) = error.denial() {
+            self.ctx
+                .memory
+                .set_denied(self.observer.resource, name, denial);
         }
     }
 }
 
 /// Whether `entry` of `size` bytes stays when the operator frees space in a full run report. Progress stays, and an unsaved state of at
-/// most [`LARGEST_LEFTOVER`] bytes.
+/// most [`MAX_UNSAVED_STATE_BYTES`] bytes.
 fn is_kept_when_full(entry: &str, size: usize) -> bool {
     match entry {
         key::PROGRESS => true,
-        key::LEFTOVER => size <= LARGEST_LEFTOVER,
+        key::LEFTOVER => size <= MAX_UNSAVED_STATE_BYTES,
         _ => false,
     }
 }
@@ -616,8 +635,8 @@ mod tests {
     fn a_full_report_keeps_progress_and_unsaved_state() {
         for (entry, size, is_kept) in [
             (key::PROGRESS, 1 << 20, true),
-            (key::LEFTOVER, LARGEST_LEFTOVER, true),
-            (key::LEFTOVER, LARGEST_LEFTOVER + 1, false),
+            (key::LEFTOVER, MAX_UNSAVED_STATE_BYTES, true),
+            (key::LEFTOVER, MAX_UNSAVED_STATE_BYTES + 1, false),
             ("log-7", 1, false),
             ("of-a-module", 1, false),
         ] {

@@ -6,15 +6,15 @@ use crate::error::{Error, TIMEOUT};
 
 /// Runs a call of the API server with a timeout of [`TIMEOUT`].
 pub(crate) async fn call<T>(
-    what: &str,
+    operation: &str,
     future: impl Future<Output = Result<T, kube::Error>>,
 ) -> Result<T, Error> {
     match tokio::time::timeout(TIMEOUT, future).await {
         Ok(result) => result.map_err(|source| Error::Call {
-            what: what.to_owned(),
+            operation: operation.to_owned(),
             source: Box::new(source),
         }),
-        Err(_) => Err(Error::Timeout(what.to_owned())),
+        Err(_) => Err(Error::Timeout(operation.to_owned())),
     }
 }
 
@@ -26,7 +26,7 @@ pub(crate) enum StatusKind {
     NotFound,
 }
 
-pub(crate) fn is(error: &kube::Error, kind: StatusKind) -> bool {
+pub(crate) fn has_status(error: &kube::Error, kind: StatusKind) -> bool {
     let kube::Error::Api(status) = error else {
         return false;
     };
@@ -39,9 +39,9 @@ pub(crate) fn is(error: &kube::Error, kind: StatusKind) -> bool {
 }
 
 /// Treats status `NotFound` as success: the object does not exist.
-pub(crate) fn gone<T>(result: Result<T, Error>) -> Result<(), Error> {
+pub(crate) fn ignore_not_found<T>(result: Result<T, Error>) -> Result<(), Error> {
     match result {
-        Err(Error::Call { source, .. }) if is(&source, StatusKind::NotFound) => Ok(()),
+        Err(Error::Call { source, .. }) if has_status(&source, StatusKind::NotFound) => Ok(()),
         other => other.map(drop),
     }
 }

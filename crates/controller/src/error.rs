@@ -16,10 +16,10 @@ pub(crate) type Found<T> = Result<Result<T, Failure>, Error>;
 #[derive(Debug, Error)]
 pub(crate) enum Error {
     /// A call of the API server failed.
-    #[error("failed to {what}")]
+    #[error("failed to {operation}")]
     Call {
         /// Operation, as a verb phrase after "failed to", for example `read Secret x`.
-        what: String,
+        operation: String,
         /// Error of the client, with the response of the API server if there is one.
         #[source]
         source: Box<kube::Error>,
@@ -244,7 +244,7 @@ impl Error {
     /// Returns the message with its cause.
     pub(crate) fn chain(&self) -> String {
         match self {
-            Self::Call { what, source } => format!("failed to {what}: {}", cause(source)),
+            Self::Call { operation, source } => format!("failed to {operation}: {}", cause(source)),
             Self::Conflict
             | Self::Gone
             | Self::JobNameConflict(_)

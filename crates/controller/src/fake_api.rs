@@ -29,7 +29,9 @@ pub(crate) type RequestLog = Arc<Mutex<Vec<RecordedRequest>>>;
 type FakeResponse = (u16, Value);
 
 /// Starts a server that responds with `respond`. Returns a client for it, and the log of its requests.
-pub(crate) async fn serve(respond: impl FnMut(&RecordedRequest) -> FakeResponse + Send + 'static) -> (Client, RequestLog) {
+pub(crate) async fn serve(
+    respond: impl FnMut(&RecordedRequest) -> FakeResponse + Send + 'static,
+) -> (Client, RequestLog) {
     let (url, requests) = address(respond).await;
     let client = Client::try_from(Config::new(url.parse().unwrap())).unwrap();
     (client, requests)

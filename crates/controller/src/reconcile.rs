@@ -135,20 +135,20 @@ async fn unmeasured(object: &Guarded, resource: Ref, ctx: &Arc<Context>) -> Resu
         tf.status = Some(written);
     }
     ctx.dispatcher.begin(|| running(ctx));
-    let session = Observer::new(ctx, &tf, &resource, unreadable);
+    let observer = Observer::new(ctx, &tf, &resource, unreadable);
     if tf.metadata.deletion_timestamp.is_some() && !tf.finalizers().iter().any(|f| f == FINALIZER) {
         forget(ctx, &resource);
         return Ok(Looked::UNTIL_CHANGED);
     }
-    let mut seen = observed(ctx, &resource, &tf, &session).await?;
+    let mut seen = observed(ctx, &resource, &tf, &observer).await?;
     note_run(&seen);
     if let Some(build) = &seen.build {
         ctx.metrics.record_build(build);
     }
     let now = Timestamp::now();
     let mut decision = decide(&tf, &seen, &ctx.settings, now);
-    if decision.start.is_some() && session.requires_fresh_reads() {
-        seen = observed(ctx, &resource, &tf, &session).await?;
+    if decision.start.is_some() && observer.requires_fresh_reads() {
+        seen = observed(ctx, &resource, &tf, &observer).await?;
         decision = decide(&tf, &seen, &ctx.settings, now);
     }
     let latest = if seen.stack.unwatched {
@@ -166,10 +166,10 @@ async fn unmeasured(object: &Guarded, resource: Ref, ctx: &Arc<Context>) -> Resu
     let is_far =
         ctx.driver == Driver::Metacontroller && ctx.dispatcher.is_far(&key(&resource), now);
     let pace = pace(&tf, &seen, &decision, signed(wait), is_far);
-    Box::pin(act(ctx, &resource, &tf, &session, &seen, decision)).await?;
+    Box::pin(act(ctx, &resource, &tf, &observer, &seen, decision)).await?;
     ctx.memory.succeeded(&resource);
     Ok(Looked {
-        again: Some(session.next_within(wait)),
+        again: Some(observer.next_within(wait)),
         pace: if ctx.notifier.knows_more(&resource, &seen) {
             Pace::AtWork
         } else {
@@ -184,15 +184,15 @@ async fn observed(
     ctx: &Context,
     resource: &Ref,
     tf: &Terraform,
-    session: &Observer<'_>,
+    observer: &Observer<'_>,
 ) -> Result<Seen, Error> {
-    match Box::pin(session.observe()).await {
+    match Box::pin(observer.observe()).await {
         Err(error) if !matches!(error, Error::Conflict | Error::Gone) => {
             if !is_at_work(ctx, resource) {
                 ctx.dispatcher.idle(&key(resource), Timestamp::now());
             }
             let status = tf.status.clone().unwrap_or_default();
-            Box::pin(report(session, trouble(tf, &ctx.settings, status, &error))).await?;
+            Box::pin(report(observer, trouble(tf, &ctx.settings, status, &error))).await?;
             Err(error)
         }
         observed => observed,
@@ -238,7 +238,7 @@ async fn act(
     ctx: &Context,
     resource: &Ref,
     tf: &Terraform,
-    session: &Observer<'_>,
+    observer: &Observer<'_>,
     seen: &Seen,
     decision: Decision,
 ) -> Result<(), Error> {
@@ -252,7 +252,7 @@ async fn act(
     let leaving = steps
         .iter()
         .any(|step| matches!(step, Step::RemoveFinalizer));
-    let mut pass = StepExecutor::new(ctx, tf, session, seen);
+    let mut pass = StepExecutor::new(ctx, tf, observer, seen);
     let mut done = pass.enact(&steps).await;
     let run = running_class(seen.record.as_ref(), seen.job.as_ref());
     match start {
@@ -303,11 +303,11 @@ async fn act(
     match done {
         Ok(()) => {
             ctx.looks.note(&key, Look::of(tf, seen, &status));
-            report(session, status).await
+            report(observer, status).await
         }
         Err(error) if error.is_conflict() || error.is_not_leading() => Err(error),
         Err(error) => {
-            report(session, trouble(tf, &ctx.settings, status, &error)).await?;
+            report(observer, trouble(tf, &ctx.settings, status, &error)).await?;
             Err(error)
         }
     }

@@ -29,19 +29,19 @@ pub(crate) const STATUS_DELAY: Duration = Duration::from_secs(1);
 ///
 /// # Errors
 /// If the status cannot be written.
-pub(crate) async fn report(session: &Observer<'_>, status: TerraformStatus) -> Result<(), Error> {
+pub(crate) async fn report(observer: &Observer<'_>, status: TerraformStatus) -> Result<(), Error> {
     let Observer {
         ctx, tf, resource, ..
-    } = *session;
+    } = *observer;
     let status = bounded(status);
-    if is_transitional(session, &status) {
-        session.requeue_within(STATUS_DELAY);
+    if is_transitional(observer, &status) {
+        observer.requeue_within(STATUS_DELAY);
         return Ok(());
     }
     ctx.notifier.tell(resource, tf, &status);
     let previous = tf.status.as_ref();
     if previous != Some(&status) {
-        if session.unreadable.is_none() && ctx.driver == Driver::Native {
+        if observer.unreadable.is_none() && ctx.driver == Driver::Native {
             write(ctx, tf, &status).await?;
         }
         tell(ctx, tf, &status).await;
@@ -51,10 +51,10 @@ pub(crate) async fn report(session: &Observer<'_>, status: TerraformStatus) -> R
 }
 
 /// Whether the result of a query is likely to replace `status` immediately.
-fn is_transitional(session: &Observer<'_>, status: &TerraformStatus) -> bool {
+fn is_transitional(observer: &Observer<'_>, status: &TerraformStatus) -> bool {
     let Observer {
         ctx, tf, resource, ..
-    } = *session;
+    } = *observer;
     let previous = tf.status.as_ref().filter(|previous| *previous != status);
     ctx.driver == Driver::Native
         && previous.is_some_and(|previous| only_reports_a_query(previous, status))

@@ -14,7 +14,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
-use crate::call::{StatusKind, call, is};
+use crate::call::{StatusKind, call, has_status};
 use crate::context::Context;
 use crate::error::Error;
 use crate::observe::pin;
@@ -98,7 +98,7 @@ async fn stored(ctx: &Context, known: &ObjectMeta) -> Result<(ObjectMeta, Value)
     let read = async {
         let request = request.map_err(kube::Error::BuildRequest)?;
         match ctx.client.request::<Stored>(request).await {
-            Err(error) if is(&error, StatusKind::NotFound) => Ok(None),
+            Err(error) if has_status(&error, StatusKind::NotFound) => Ok(None),
             found => found.map(Some),
         }
     };

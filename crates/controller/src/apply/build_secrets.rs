@@ -8,20 +8,20 @@ use kube::api::{Api, ListParams, PostParams};
 use kube::{Resource, ResourceExt};
 use tracing::{info, warn};
 
-use crate::apply::delete::{delete_job, delete_this};
-use crate::call::{StatusKind, call, is};
+use crate::apply::delete::{delete_job, delete_with_uid};
+use crate::call::{StatusKind, call, has_status};
 use crate::context::Context;
 use crate::error::Error;
 use crate::observe::jobs;
 use crate::resource::Ref;
-use crate::watch::mapping::{is_lent, is_lent_to, owner};
+use crate::watch::mapping::{is_build_secret, is_build_secret_of, owner};
 
 /// Creates the build Secret for the build Job of the same name. Does nothing if the Job has finished or does not exist.
 ///
 /// # Errors
 /// [`Error::NameTaken`] if the name belongs to a Secret that is not a build Secret. [`Error::Conflict`] if the name belonged to the build
 /// Secret of an earlier Job: this Secret is deleted, and the next reconcile creates the new one.
-pub(super) async fn lend(ctx: &Context, secret: &Secret) -> Result<(), Error> {
+pub(super) async fn create(ctx: &Context, secret: &Secret) -> Result<(), Error> {
     let name = secret.name_any();
     let namespace = secret.namespace().unwrap_or_default();
     let job = ctx.mirrors.jobs.get(&namespace, &name);
@@ -31,28 +31,28 @@ pub(super) async fn lend(ctx: &Context, secret: &Secret) -> Result<(), Error> {
     let mut secret = secret.clone();
     secret.metadata.owner_references = job.owner_ref(&()).map(|owner| vec![owner]);
     let api: Api<Secret> = Api::namespaced(ctx.client.clone(), &namespace);
-    let what = format!("create build Secret {name}");
-    match call(&what, api.create(&PostParams::default(), &secret)).await {
-        Ok(mut made) => {
+    let operation = format!("create build Secret {name}");
+    match call(&operation, api.create(&PostParams::default(), &secret)).await {
+        Ok(mut created) => {
             info!(job = name, namespace, "created a build Secret");
-            made.data = None;
-            ctx.mirrors.secrets.wrote(made);
+            created.data = None;
+            ctx.mirrors.secrets.wrote(created);
             Ok(())
         }
-        Err(Error::Call { source, .. }) if is(&source, StatusKind::AlreadyExists) => {
-            let what = format!("read Secret {name}");
-            let Some(old) = call(&what, api.get_metadata_opt(&name)).await? else {
+        Err(Error::Call { source, .. }) if has_status(&source, StatusKind::AlreadyExists) => {
+            let operation = format!("read Secret {name}");
+            let Some(existing) = call(&operation, api.get_metadata_opt(&name)).await? else {
                 return Err(Error::Conflict);
             };
-            if is_lent_to(&old, &job.uid().unwrap_or_default()) {
+            if is_build_secret_of(&existing, &job.uid().unwrap_or_default()) {
                 return Ok(());
             }
-            if !is_lent(&old) {
+            if !is_build_secret(&existing) {
                 let kind = Secret::kind(&()).into_owned();
                 return Err(Error::NameTaken { kind, name });
             }
-            // `old` is the build Secret of an earlier Job with the same name.
-            delete_this(&api, &name, &old.uid().unwrap_or_default()).await?;
+            // `existing` is the build Secret of an earlier Job with the same name.
+            delete_with_uid(&api, &name, &existing.uid().unwrap_or_default()).await?;
             Err(Error::Conflict)
         }
         Err(error) => Err(error),
@@ -60,13 +60,15 @@ pub(super) async fn lend(ctx: &Context, secret: &Secret) -> Result<(), Error> {
 }
 
 /// Deletes a build Secret that no active build uses.
-pub(super) async fn take_back(ctx: &Context, lent: &LentSeen) -> Result<(), Error> {
-    ctx.mirrors.secrets.forget(&lent.namespace, &lent.name);
-    let api: Api<Secret> = Api::namespaced(ctx.client.clone(), &lent.namespace);
-    delete_this(&api, &lent.name, &lent.uid).await?;
+pub(super) async fn delete(ctx: &Context, build_secret: &LentSeen) -> Result<(), Error> {
+    ctx.mirrors
+        .secrets
+        .forget(&build_secret.namespace, &build_secret.name);
+    let api: Api<Secret> = Api::namespaced(ctx.client.clone(), &build_secret.namespace);
+    delete_with_uid(&api, &build_secret.name, &build_secret.uid).await?;
     info!(
-        job = lent.name,
-        namespace = lent.namespace,
+        job = build_secret.name,
+        namespace = build_secret.namespace,
         "deleted a build Secret"
     );
     Ok(())
@@ -74,27 +76,29 @@ pub(super) async fn take_back(ctx: &Context, lent: &LentSeen) -> Result<(), Erro
 
 /// Deletes the builds and build Secrets of a resource from the build namespace. Neither garbage collection nor the deletion of the
 /// resource's namespace removes them.
-pub(crate) async fn sweep(ctx: &Context, resource: &Ref) -> Result<(), Error> {
-    let (Some(namespace), Some(own)) = (&ctx.settings.build_namespace, &resource.namespace) else {
+pub(crate) async fn delete_builds(ctx: &Context, resource: &Ref) -> Result<(), Error> {
+    let (Some(namespace), Some(resource_namespace)) =
+        (&ctx.settings.build_namespace, &resource.namespace)
+    else {
         return Ok(());
     };
-    let ours = format!(
-        "{}={},{}={own},{}={}",
+    let selector = format!(
+        "{}={},{}={resource_namespace},{}={}",
         labels::MANAGED_BY,
         labels::MANAGER,
         labels::NAMESPACE,
         labels::NAME,
         resource.name
     );
-    let list = ListParams::default().labels(&ours);
+    let parameters = ListParams::default().labels(&selector);
     let api: Api<Secret> = Api::namespaced(ctx.client.clone(), namespace);
-    for secret in call("list build Secrets", api.list_metadata(&list)).await? {
+    for secret in call("list build Secrets", api.list_metadata(&parameters)).await? {
         let name = secret.name_any();
         ctx.mirrors.secrets.forget(namespace, &name);
-        delete_this(&api, &name, &secret.uid().unwrap_or_default()).await?;
+        delete_with_uid(&api, &name, &secret.uid().unwrap_or_default()).await?;
     }
     let api: Api<Job> = Api::namespaced(ctx.client.clone(), namespace);
-    for job in call("list builds", api.list_metadata(&list)).await? {
+    for job in call("list builds", api.list_metadata(&parameters)).await? {
         let uid = job.uid().unwrap_or_default();
         delete_job(ctx, namespace, &job.name_any(), &uid).await?;
     }
@@ -103,15 +107,15 @@ pub(crate) async fn sweep(ctx: &Context, resource: &Ref) -> Result<(), Error> {
 
 /// Deletes the builds of a resource that was deleted without a reconcile, for example because its finalizer was removed by hand. Calls the
 /// API server only if the watch cache has a build of the resource.
-pub(crate) async fn sweep_after(ctx: &Context, resource: &Ref) {
-    let builds = |object: &Job| {
+pub(crate) async fn delete_builds_of_deleted(ctx: &Context, resource: &Ref) {
+    let is_build = |object: &Job| {
         object.labels().contains_key(labels::NAMESPACE)
             && owner(&ctx.settings, object).as_ref() == Some(resource)
     };
-    if !ctx.leader.leads() || ctx.mirrors.jobs.filter(builds).is_empty() {
+    if !ctx.leader.leads() || ctx.mirrors.jobs.filter(is_build).is_empty() {
         return;
     }
-    match sweep(ctx, resource).await {
+    match delete_builds(ctx, resource).await {
         Ok(()) => info!(resource = %resource, "deleted the builds of a deleted resource"),
         Err(error) => warn!(
             resource = %resource,

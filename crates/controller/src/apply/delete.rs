@@ -5,7 +5,7 @@ use kube::Resource;
 use kube::api::{Api, DeleteParams, Preconditions};
 use serde::de::DeserializeOwned;
 
-use crate::call::{StatusKind, call, gone, is};
+use crate::call::{StatusKind, call, has_status, ignore_not_found};
 use crate::context::Context;
 use crate::error::Error;
 
@@ -19,24 +19,24 @@ pub(super) async fn delete_job(
 ) -> Result<(), Error> {
     ctx.mirrors.jobs.forget(namespace, name);
     let api: Api<Job> = Api::namespaced(ctx.client.clone(), namespace);
-    delete_this(&api, name, uid).await
+    delete_with_uid(&api, name, uid).await
 }
 
 /// Deletes the object `name` if it has this uid. Succeeds if it does not exist or has another uid.
-pub(super) async fn delete_this<K>(api: &Api<K>, name: &str, uid: &str) -> Result<(), Error>
+pub(super) async fn delete_with_uid<K>(api: &Api<K>, name: &str, uid: &str) -> Result<(), Error>
 where
     K: Resource<DynamicType = ()> + DeserializeOwned + Clone + std::fmt::Debug,
 {
-    let this = DeleteParams {
+    let parameters = DeleteParams {
         preconditions: Some(Preconditions {
             uid: Some(uid.to_owned()),
             resource_version: None,
         }),
         ..DeleteParams::background()
     };
-    let what = format!("delete {} {name}", K::kind(&()));
-    match call(&what, api.delete(name, &this)).await {
-        Err(Error::Call { source, .. }) if is(&source, StatusKind::Conflict) => Ok(()),
-        other => gone(other),
+    let operation = format!("delete {} {name}", K::kind(&()));
+    match call(&operation, api.delete(name, &parameters)).await {
+        Err(Error::Call { source, .. }) if has_status(&source, StatusKind::Conflict) => Ok(()),
+        other => ignore_not_found(other),
     }
 }

@@ -14,7 +14,7 @@ use serde_json::json;
 use crate::apply::delete::delete_job;
 use crate::apply::step_executor::StepExecutor;
 use crate::apply::{build_secrets, namespaces};
-use crate::call::{call, gone};
+use crate::call::{call, ignore_not_found};
 use crate::error::Error;
 use crate::observe::jobs;
 
@@ -30,10 +30,10 @@ impl StepExecutor<'_> {
         let api = self.api::<K>();
         match self.not_taken(&api, name).await {
             Err(Error::NameTaken { .. }) => return Ok(()),
-            other => other?,
+            result => result?,
         };
-        let what = format!("delete {} {name}", K::kind(&()));
-        gone(call(&what, api.delete(name, &DeleteParams::default())).await)
+        let operation = format!("delete {} {name}", K::kind(&()));
+        ignore_not_found(call(&operation, api.delete(name, &DeleteParams::default())).await)
     }
 
     /// Deletes the `PersistentVolumeClaim` of the cache volume. Kubernetes removes it once no pod refers to it; only then can a new one be
@@ -43,8 +43,8 @@ impl StepExecutor<'_> {
         self.ctx.mirrors.claims.forget(&self.namespace(), &name);
         let api = self.api::<PersistentVolumeClaim>();
         self.not_taken(&api, &name).await?;
-        let what = format!("delete PersistentVolumeClaim {name}");
-        gone(call(&what, api.delete(&name, &DeleteParams::background())).await)
+        let operation = format!("delete PersistentVolumeClaim {name}");
+        ignore_not_found(call(&operation, api.delete(&name, &DeleteParams::background())).await)
     }
 
     /// Deletes finished Jobs that use the `PersistentVolumeClaim` `claim`, with their logs. Kubernetes keeps a `PersistentVolumeClaim`
@@ -52,10 +52,10 @@ impl StepExecutor<'_> {
     /// (<https://kubernetes.io/docs/concepts/storage/persistent-volumes/#storage-object-in-use-protection>).
     pub(super) async fn delete_finished_users(&self, claim: &str) -> Result<(), Error> {
         let namespace = self.tf.namespace();
-        let users = self.ctx.mirrors.jobs.filter(|job| {
-            job.namespace() == namespace && jobs::finished(job) && names_claim(job, claim)
+        let jobs = self.ctx.mirrors.jobs.filter(|job| {
+            job.namespace() == namespace && jobs::finished(job) && mounts_claim(job, claim)
         });
-        for job in users {
+        for job in jobs {
             let (name, uid) = (job.name_any(), job.uid().unwrap_or_default());
             delete_job(self.ctx, &self.namespace(), &name, &uid).await?;
         }
@@ -67,35 +67,42 @@ impl StepExecutor<'_> {
     /// components. Then removes the label `alustan.io/holds-state` of the namespace, if no state is left in it.
     pub(super) async fn clean_up(&self, kept: &[Component]) -> Result<(), Error> {
         let uid = self.tf.uid().unwrap_or_default();
-        let ours = format!(
+        let own_selector = format!(
             "{}={},{}={uid}",
             labels::MANAGED_BY,
             labels::MANAGER,
             labels::UID
         );
-        let owned = format!("{ours},!{}", labels::ORPHANED);
-        build_secrets::sweep(self.ctx, self.session.resource).await?;
-        self.delete_all::<Job>(&ours).await?;
-        self.delete_all::<PodDisruptionBudget>(&ours).await?;
-        self.delete_all::<RoleBinding>(&ours).await?;
-        self.delete_all::<Role>(&ours).await?;
-        self.delete_all::<ServiceAccount>(&ours).await?;
+        let not_orphaned_selector = format!("{own_selector},!{}", labels::ORPHANED);
+        build_secrets::delete_builds(self.ctx, self.observer.resource).await?;
+        self.delete_all::<Job>(&own_selector).await?;
+        self.delete_all::<PodDisruptionBudget>(&own_selector)
+            .await?;
+        self.delete_all::<RoleBinding>(&own_selector).await?;
+        self.delete_all::<Role>(&own_selector).await?;
+        self.delete_all::<ServiceAccount>(&own_selector).await?;
         for component in kept {
-            let of = format!("{ours},{}={}", labels::COMPONENT, component.as_str());
+            let component_selector = format!(
+                "{own_selector},{}={}",
+                labels::COMPONENT,
+                component.as_str()
+            );
             if *component == Component::Cache {
-                self.orphan::<PersistentVolumeClaim>(&of).await?;
+                self.orphan::<PersistentVolumeClaim>(&component_selector)
+                    .await?;
             } else {
-                self.orphan::<Secret>(&of).await?;
+                self.orphan::<Secret>(&component_selector).await?;
             }
         }
-        self.delete_all::<PersistentVolumeClaim>(&owned).await?;
-        self.delete_all::<ConfigMap>(&ours).await?;
-        self.delete_all::<Secret>(&owned).await?;
+        self.delete_all::<PersistentVolumeClaim>(&not_orphaned_selector)
+            .await?;
+        self.delete_all::<ConfigMap>(&own_selector).await?;
+        self.delete_all::<Secret>(&not_orphaned_selector).await?;
         if self.ctx.settings.marks_namespaces {
-            // Another reconcile that relied on this entry has written its pin before, and `unmark` keeps the label of a namespace with a
+            // Another reconcile that relied on this entry has written its pin before, and `remove_label` keeps the label of a namespace with a
             // pin.
             self.ctx.memory.forget_label(&self.namespace());
-            namespaces::unmark(&self.ctx.client, &self.namespace()).await?;
+            namespaces::remove_label(&self.ctx.client, &self.namespace()).await?;
         }
         self.ctx
             .mirrors
@@ -113,17 +120,17 @@ impl StepExecutor<'_> {
     {
         let api = self.api::<K>();
         let kind = K::kind(&());
-        let list = ListParams::default().labels(selector);
-        let what = format!("list {kind}s to orphan");
-        let mark = json!({"metadata": {"labels": {labels::ORPHANED: "true"}}});
-        for object in call(&what, api.list_metadata(&list)).await? {
+        let parameters = ListParams::default().labels(selector);
+        let operation = format!("list {kind}s to orphan");
+        let label = json!({"metadata": {"labels": {labels::ORPHANED: "true"}}});
+        for object in call(&operation, api.list_metadata(&parameters)).await? {
             let name = object.name_any();
-            let what = format!("label {kind} {name}");
-            let edit = PatchParams::default();
-            gone(
+            let operation = format!("label {kind} {name}");
+            let patch_parameters = PatchParams::default();
+            ignore_not_found(
                 call(
-                    &what,
-                    api.patch_metadata(&name, &edit, &Patch::Merge(&mark)),
+                    &operation,
+                    api.patch_metadata(&name, &patch_parameters, &Patch::Merge(&label)),
                 )
                 .await,
             )?;
@@ -140,18 +147,20 @@ impl StepExecutor<'_> {
     {
         let api = self.api::<K>();
         let kind = K::kind(&());
-        let list = ListParams::default().labels(selector);
-        let what = format!("list {kind}s to clean up");
-        for object in call(&what, api.list_metadata(&list)).await? {
+        let parameters = ListParams::default().labels(selector);
+        let operation = format!("list {kind}s to clean up");
+        for object in call(&operation, api.list_metadata(&parameters)).await? {
             let name = object.name_any();
-            let what = format!("delete {kind} {name}");
-            gone(call(&what, api.delete(&name, &DeleteParams::background())).await)?;
+            let operation = format!("delete {kind} {name}");
+            ignore_not_found(
+                call(&operation, api.delete(&name, &DeleteParams::background())).await,
+            )?;
         }
         Ok(())
     }
 }
 
-fn names_claim(job: &Job, claim: &str) -> bool {
+fn mounts_claim(job: &Job, claim: &str) -> bool {
     let pod = job
         .spec
         .as_ref()
@@ -161,5 +170,5 @@ fn names_claim(job: &Job, claim: &str) -> bool {
         .into_iter()
         .flatten()
         .filter_map(|volume| volume.persistent_volume_claim.as_ref());
-    claims.into_iter().any(|it| it.claim_name == claim)
+    claims.into_iter().any(|source| source.claim_name == claim)
 }

@@ -5,7 +5,7 @@ use kube::api::{DynamicObject, PartialObjectMeta, Patch, PatchParams};
 use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
 
-use crate::call::{StatusKind, call, gone, is};
+use crate::call::{StatusKind, call, has_status, ignore_not_found};
 use crate::error::Error;
 use crate::unreadable::unread;
 
@@ -14,49 +14,49 @@ use crate::unreadable::unread;
 /// the destroy run used.
 pub(super) async fn remove(client: &Client, tf: &Terraform) -> Result<(), Error> {
     let metadata = json!({
-        "uid": tf.uid(), "resourceVersion": tf.resource_version(), "finalizers": others(tf),
+        "uid": tf.uid(), "resourceVersion": tf.resource_version(), "finalizers": other_finalizers(tf),
     });
-    let merge = Patch::Merge(json!({ "metadata": metadata }));
-    let mut removed = patched(client, tf, &merge).await;
-    if let Err(Error::Call { source, .. }) = &removed
-        && is(source, StatusKind::Invalid)
-        && let Ok(mended) = serde_json::from_value(mended(tf))
+    let merge_patch = Patch::Merge(json!({ "metadata": metadata }));
+    let mut result = patch_metadata(client, tf, &merge_patch).await;
+    if let Err(Error::Call { source, .. }) = &result
+        && has_status(source, StatusKind::Invalid)
+        && let Ok(patch) = serde_json::from_value(replacing_patch(tf))
     {
-        removed = patched(client, tf, &Patch::Json(mended)).await;
+        result = patch_metadata(client, tf, &Patch::Json(patch)).await;
     }
-    match removed {
-        Err(Error::Call { source, .. }) if is(&source, StatusKind::Conflict) => {
+    match result {
+        Err(Error::Call { source, .. }) if has_status(&source, StatusKind::Conflict) => {
             Err(Error::Conflict)
         }
-        other => gone(other),
+        result => ignore_not_found(result),
     }
 }
 
 /// Returns the JSON patch that removes the finalizer and replaces the spec: a merge patch would keep the fields that the API server
 /// refuses.
-fn mended(tf: &Terraform) -> Value {
+fn replacing_patch(tf: &Terraform) -> Value {
     json!([
         {"op": "test", "path": "/metadata/uid", "value": tf.uid()},
         {"op": "test", "path": "/metadata/resourceVersion", "value": tf.resource_version()},
         {"op": "add", "path": "/spec", "value": tf.spec},
-        {"op": "add", "path": "/metadata/finalizers", "value": others(tf)},
+        {"op": "add", "path": "/metadata/finalizers", "value": other_finalizers(tf)},
     ])
 }
 
-fn others(tf: &Terraform) -> Vec<&String> {
+fn other_finalizers(tf: &Terraform) -> Vec<&String> {
     let all = tf.finalizers().iter();
     all.filter(|finalizer| *finalizer != FINALIZER).collect()
 }
 
-async fn patched(
+async fn patch_metadata(
     client: &Client,
     tf: &Terraform,
     patch: &Patch<Value>,
 ) -> Result<PartialObjectMeta<DynamicObject>, Error> {
     let api = unread(client, &tf.namespace().unwrap_or_default());
     let (name, parameters) = (tf.name_any(), PatchParams::default());
-    let patched = api.patch_metadata(&name, &parameters, patch);
-    call("remove the finalizer", patched).await
+    let request = api.patch_metadata(&name, &parameters, patch);
+    call("remove the finalizer", request).await
 }
 
 #[cfg(test)]

@@ -12,32 +12,32 @@ use kube::{Client, Resource};
 use serde::de::DeserializeOwned;
 use serde_json::json;
 
-use crate::call::{call, gone};
+use crate::call::{call, ignore_not_found};
 use crate::error::Error;
 
 /// Time for which the operator assumes that a label that it has set is still there.
 pub(super) const LABEL_TTL: Duration = Duration::from_mins(10);
 
 /// Adds the label to `namespace`.
-pub(super) async fn mark(client: &Client, namespace: &str) -> Result<(), Error> {
-    set(client, namespace, Some("true")).await
+pub(super) async fn add_label(client: &Client, namespace: &str) -> Result<(), Error> {
+    set_label(client, namespace, Some("true")).await
 }
 
 /// Removes the label from `namespace` if it contains no pin, managed state or orphaned state. Checks again after the removal, and restores
 /// the label if one was created meanwhile.
-pub(super) async fn unmark(client: &Client, namespace: &str) -> Result<(), Error> {
+pub(super) async fn remove_label(client: &Client, namespace: &str) -> Result<(), Error> {
     if holds_state(client, namespace).await? {
         return Ok(());
     }
-    set(client, namespace, None).await?;
+    set_label(client, namespace, None).await?;
     if holds_state(client, namespace).await? {
-        mark(client, namespace).await?;
+        add_label(client, namespace).await?;
     }
     Ok(())
 }
 
 async fn holds_state(client: &Client, namespace: &str) -> Result<bool, Error> {
-    let held = format!(
+    let state_selector = format!(
         "{}={},{} in ({},{})",
         labels::MANAGED_BY,
         labels::MANAGER,
@@ -46,15 +46,15 @@ async fn holds_state(client: &Client, namespace: &str) -> Result<bool, Error> {
         Component::State.as_str()
     );
     // The only copy of an orphaned state may be in state Secrets, on a cache volume, or in a run report.
-    let orphaned = format!(
+    let orphaned_selector = format!(
         "{}={},{}",
         labels::MANAGED_BY,
         labels::MANAGER,
         labels::ORPHANED
     );
-    Ok(has_any::<Secret>(client, namespace, &held).await?
-        || has_any::<Secret>(client, namespace, &orphaned).await?
-        || has_any::<PersistentVolumeClaim>(client, namespace, &orphaned).await?)
+    Ok(has_any::<Secret>(client, namespace, &state_selector).await?
+        || has_any::<Secret>(client, namespace, &orphaned_selector).await?
+        || has_any::<PersistentVolumeClaim>(client, namespace, &orphaned_selector).await?)
 }
 
 /// Whether `namespace` has objects that `selector` selects.
@@ -65,20 +65,26 @@ where
         + Clone
         + Debug,
 {
-    let list = ListParams::default().labels(selector).limit(1);
+    let parameters = ListParams::default().labels(selector).limit(1);
     let api: Api<K> = Api::namespaced(client.clone(), namespace);
-    let what = format!("list {}s that contain state", K::kind(&()));
-    let found = call(&what, api.list_metadata(&list)).await?;
-    Ok(!found.items.is_empty())
+    let operation = format!("list {}s that contain state", K::kind(&()));
+    let page = call(&operation, api.list_metadata(&parameters)).await?;
+    Ok(!page.items.is_empty())
 }
 
-/// Sets the label to `mark`; `None` removes it. Uses a merge patch, because an apply would create a deleted namespace again.
-async fn set(client: &Client, namespace: &str, mark: Option<&str>) -> Result<(), Error> {
+/// Sets the label to `value`; `None` removes it. Uses a merge patch, because an apply would create a deleted namespace again.
+async fn set_label(client: &Client, namespace: &str, value: Option<&str>) -> Result<(), Error> {
     let api: Api<Namespace> = Api::all(client.clone());
-    let body = json!({"metadata": {"labels": {labels::HOLDS_STATE: mark}}});
-    let what = format!("label namespace {namespace}");
+    let body = json!({"metadata": {"labels": {labels::HOLDS_STATE: value}}});
+    let operation = format!("label namespace {namespace}");
     let (parameters, patch) = (PatchParams::default(), Patch::Merge(&body));
-    gone(call(&what, api.patch_metadata(namespace, &parameters, &patch)).await)
+    ignore_not_found(
+        call(
+            &operation,
+            api.patch_metadata(namespace, &parameters, &patch),
+        )
+        .await,
+    )
 }
 
 #[cfg(test)]
@@ -88,63 +94,80 @@ mod tests {
     use super::*;
     use crate::fake_api::{self, RecordedRequest, list, not_found};
 
-    /// Calls `unmark` and returns the label values that it patches. `held`: number of pins or states that its first and its second check
+    /// Calls `remove_label` and returns the label values that it patches. `counts`: number of pins or states that its first and its second check
     /// find.
-    async fn marks(held: [usize; 2]) -> Vec<Value> {
-        let mut looks = held.into_iter();
+    async fn patched_labels(counts: [usize; 2]) -> Vec<Value> {
+        let mut state_counts = counts.into_iter();
         let (client, requests) = fake_api::serve(move |request| {
             let secret = json!({"metadata": {"name": "of-another"}});
             match request.method.as_str() {
-                "GET" if request.uri.contains("pin") => list(&vec![secret; looks.next().unwrap()]),
+                "GET" if request.uri.contains("pin") => {
+                    list(&vec![secret; state_counts.next().unwrap()])
+                }
                 "GET" => list(&[]),
                 _ => (200, json!({"metadata": {"name": "team"}})),
             }
         })
         .await;
-        unmark(&client, "team").await.unwrap();
+        remove_label(&client, "team").await.unwrap();
         let requests = requests.lock();
-        let patches = requests.iter().filter(|it| it.method == "PATCH");
-        let mark = |it: &RecordedRequest| it.body["metadata"]["labels"][labels::HOLDS_STATE].clone();
-        patches.map(mark).collect()
+        let patches = requests.iter().filter(|request| request.method == "PATCH");
+        let label = |request: &RecordedRequest| {
+            request.body["metadata"]["labels"][labels::HOLDS_STATE].clone()
+        };
+        patches.map(label).collect()
     }
 
     #[tokio::test]
     async fn holds_state_label_is_removed_with_the_last_pin_or_state() {
-        assert_eq!(marks([0, 0]).await, [Value::Null]);
-        assert_eq!(marks([1, 1]).await, [] as [Value; 0]);
-        assert_eq!(marks([0, 1]).await, [Value::Null, json!("true")]);
+        assert_eq!(patched_labels([0, 0]).await, [Value::Null]);
+        assert_eq!(patched_labels([1, 1]).await, [] as [Value; 0]);
+        assert_eq!(patched_labels([0, 1]).await, [Value::Null, json!("true")]);
     }
 
     #[tokio::test]
     async fn state_without_a_pin_keeps_the_holds_state_label() {
         let (client, requests) = fake_api::serve(|request| {
-            let all = request.uri.contains("pin") && request.uri.contains("state");
+            let is_state_query = request.uri.contains("pin") && request.uri.contains("state");
             let state = json!({"metadata": {"name": "web-state"}});
-            list(&vec![state; usize::from(all)])
+            list(&vec![state; usize::from(is_state_query)])
         })
         .await;
-        unmark(&client, "team").await.unwrap();
-        assert!(requests.lock().iter().all(|it| it.method == "GET"));
+        remove_label(&client, "team").await.unwrap();
+        assert!(
+            requests
+                .lock()
+                .iter()
+                .all(|request| request.method == "GET")
+        );
     }
 
     #[tokio::test]
     async fn orphaned_state_keeps_the_holds_state_label() {
         for kind in ["/secrets?", "/persistentvolumeclaims?"] {
             let (client, requests) = fake_api::serve(move |request| {
-                let holds = request.uri.contains(kind) && request.uri.contains("orphaned");
+                let is_query = request.uri.contains(kind) && request.uri.contains("orphaned");
                 let object = json!({"metadata": {"name": "web-cache"}});
-                list(&vec![object; usize::from(holds)])
+                list(&vec![object; usize::from(is_query)])
             })
             .await;
-            unmark(&client, "team").await.unwrap();
-            assert!(requests.lock().iter().all(|it| it.method == "GET"));
+            remove_label(&client, "team").await.unwrap();
+            assert!(
+                requests
+                    .lock()
+                    .iter()
+                    .all(|request| request.method == "GET")
+            );
         }
     }
 
     #[tokio::test]
     async fn deleted_namespace_is_not_created_again() {
         let (client, requests) = fake_api::serve(|_| not_found()).await;
-        mark(&client, "team").await.unwrap();
-        assert_eq!(requests.lock()[0].content_type, "application/merge-patch+json");
+        add_label(&client, "team").await.unwrap();
+        assert_eq!(
+            requests.lock()[0].content_type,
+            "application/merge-patch+json"
+        );
     }
 }

@@ -27,10 +27,10 @@ use crate::write_through_cache::WriteThroughCache;
 const NO_OBJECT: &str = "1";
 
 /// Fields that an apply cannot change.
-const FIXED: [&str; 3] = ["apiVersion", "kind", "type"];
+const IMMUTABLE_FIELDS: [&str; 3] = ["apiVersion", "kind", "type"];
 
 /// Kinds of objects that a resource owns.
-pub(super) trait Owned:
+pub(super) trait OwnedObject:
     Resource<DynamicType = (), Scope = NamespaceResourceScope>
     + Serialize
     + DeserializeOwned
@@ -39,7 +39,7 @@ pub(super) trait Owned:
 {
 }
 
-impl<K> Owned for K where
+impl<K> OwnedObject for K where
     K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
         + Serialize
         + DeserializeOwned
@@ -49,42 +49,49 @@ impl<K> Owned for K where
 }
 
 /// Known state of an object before it is applied.
-pub(super) enum Known {
+pub(super) enum KnownState {
     /// The object does not exist.
     Absent,
     /// The object exists, belongs to the resource and has this uid.
-    Ours(String),
+    Owned(String),
     /// Unknown: the operator must read the object first.
-    Nothing,
+    Unknown,
 }
 
 impl StepExecutor<'_> {
     /// Returns the known state of the Secret to apply.
-    pub(super) fn known_secret(&self, secret: &Secret) -> Known {
+    pub(super) fn known_state_of_secret(&self, secret: &Secret) -> KnownState {
         if is_mirrored(secret) {
-            self.known_by(&self.ctx.mirrors.secrets, &secret.name_any())
+            self.known_state(&self.ctx.mirrors.secrets, &secret.name_any())
         } else {
-            self.known_by_runs()
+            self.known_state_of_run_object()
         }
     }
 
     /// Returns the known state of the object `name` from the watch cache of managed objects.
-    pub(super) fn known_by<K>(&self, mirror: &WriteThroughCache<K>, name: &str) -> Known
+    pub(super) fn known_state<K>(&self, mirror: &WriteThroughCache<K>, name: &str) -> KnownState
     where
         K: Resource<DynamicType = ()> + Clone + Debug + 'static,
         ObjectRef<K>: Hash + Eq,
     {
-        let Some(found) = mirror.get(&self.namespace(), name) else {
-            return Known::Absent;
+        let Some(cached) = mirror.get(&self.namespace(), name) else {
+            return KnownState::Absent;
         };
-        let ours = found.uid().filter(|_| is_made_for(self.tf, &*found));
-        ours.map_or(Known::Nothing, Known::Ours)
+        let uid = cached.uid().filter(|_| is_made_for(self.tf, &*cached));
+        uid.map_or(KnownState::Unknown, KnownState::Owned)
     }
 
     /// Returns the known state of an object that only runs need: absent before the first run, unknown later.
-    pub(super) fn known_by_runs(&self) -> Known {
-        let first = self.record.as_ref().is_some_and(|it| it.record.number == 0);
-        if first { Known::Absent } else { Known::Nothing }
+    pub(super) fn known_state_of_run_object(&self) -> KnownState {
+        let is_first_run = self
+            .record
+            .as_ref()
+            .is_some_and(|record| record.record.number == 0);
+        if is_first_run {
+            KnownState::Absent
+        } else {
+            KnownState::Unknown
+        }
     }
 
     /// Applies `object`. Returns `None` if the live object already has all fields of `object`.
@@ -93,16 +100,16 @@ impl StepExecutor<'_> {
     /// [`Error::NameTaken`] if the live object has another owner, or belongs to an earlier resource of the same name: the module would run
     /// with permissions and state of that owner. [`Error::OrphanedState`] if it is orphaned state and the resource does not adopt it,
     /// [`Error::StateInUse`] if the resource that has the state still exists.
-    pub(super) async fn apply<K: Owned>(
+    pub(super) async fn apply<K: OwnedObject>(
         &self,
         object: &K,
-        known: Known,
+        known: KnownState,
     ) -> Result<Option<K>, Error> {
-        let is_unknown = matches!(known, Known::Nothing);
+        let is_unknown = matches!(known, KnownState::Unknown);
         let expected = match known {
-            Known::Absent => Some(new(object)),
-            Known::Ours(uid) => Some(with_uid(object, uid)),
-            Known::Nothing => None,
+            KnownState::Absent => Some(if_absent(object)),
+            KnownState::Owned(uid) => Some(with_uid(object, uid)),
+            KnownState::Unknown => None,
         };
         if let Some(expected) = expected
             && let Some(applied) = self.try_apply(&expected).await?
@@ -110,8 +117,8 @@ impl StepExecutor<'_> {
             return Ok(Some(applied));
         }
         let wanted = fields(object);
-        let expected = match self.read(object, &wanted).await? {
-            None => new(object),
+        let expected = match self.read_live(object, &wanted).await? {
+            None => if_absent(object),
             // If the entry of the watch cache was wrong, apply even if no field differs: the comparison does not show which fields the
             // operator owns.
             Some((_, found)) if is_unknown && contains_fields(&found, &wanted) => return Ok(None),
@@ -123,19 +130,24 @@ impl StepExecutor<'_> {
 
     /// Applies `object` with the precondition in its metadata (uid or resource version). Returns `None` if the live object does not meet
     /// the precondition.
-    async fn try_apply<K: Owned>(&self, object: &K) -> Result<Option<K>, Error> {
+    async fn try_apply<K: OwnedObject>(&self, object: &K) -> Result<Option<K>, Error> {
         let name = object.name_any();
-        let what = format!("apply {} {name}", K::kind(&()));
+        let operation = format!("apply {} {name}", K::kind(&()));
         let api = self.api::<K>();
         let parameters = PatchParams::apply(FIELD_MANAGER).force();
-        match call(&what, api.patch(&name, &parameters, &Patch::Apply(object))).await {
+        match call(
+            &operation,
+            api.patch(&name, &parameters, &Patch::Apply(object)),
+        )
+        .await
+        {
             Err(Error::Call { source, .. }) if is_unmet(&source) => Ok(None),
-            other => other.map(Some),
+            result => result.map(Some),
         }
     }
 
     /// Reads the live object with the name of `object`: its uid, and the fields that are compared with `wanted`.
-    async fn read<K: Owned>(
+    async fn read_live<K: OwnedObject>(
         &self,
         object: &K,
         wanted: &Value,
@@ -143,47 +155,47 @@ impl StepExecutor<'_> {
         let kind = K::kind(&());
         let name = object.name_any();
         let api: Api<K> = self.api();
-        let what = format!("read {kind} {name}");
+        let operation = format!("read {kind} {name}");
         // An object that is applied without data, such as a state slot, is compared by metadata: the operator does not read the data of a
         // state.
         let only_metadata = wanted.as_object().is_some_and(|wanted| wanted.len() == 1);
         if only_metadata {
-            let found = call(&what, api.get_metadata_opt(&name)).await?;
-            self.seen(&api, found).await
+            let live = call(&operation, api.get_metadata_opt(&name)).await?;
+            self.adopt_and_read(&api, live).await
         } else {
-            let found = call(&what, api.get_opt(&name)).await?;
-            self.seen(&api, found).await
+            let live = call(&operation, api.get_opt(&name)).await?;
+            self.adopt_and_read(&api, live).await
         }
     }
 
-    /// Returns uid and fields of `found`. Adopts `found` first if it is orphaned state.
-    async fn seen<K: Owned>(
+    /// Returns uid and fields of `live`. Adopts `live` first if it is orphaned state.
+    async fn adopt_and_read<K: OwnedObject>(
         &self,
         api: &Api<K>,
-        found: Option<impl Resource<DynamicType = ()> + Serialize>,
+        live: Option<impl Resource<DynamicType = ()> + Serialize>,
     ) -> Result<Option<(String, Value)>, Error> {
-        let Some(found) = found else {
+        let Some(live) = live else {
             return Ok(None);
         };
-        self.adopt(api, &found).await?;
-        Ok(Some((found.uid().unwrap_or_default(), fields(&found))))
+        self.adopt(api, &live).await?;
+        Ok(Some((live.uid().unwrap_or_default(), fields(&live))))
     }
 
-    /// Returns whether `found` belongs to the resource; `false` for orphaned state that the resource adopts.
+    /// Returns whether `live` belongs to the resource; `false` for orphaned state that the resource adopts.
     ///
     /// # Errors
     /// The errors of [`Self::apply`] about the owner of the object.
-    pub(super) fn is_ours<F>(&self, found: &F) -> Result<bool, Error>
+    pub(super) fn is_ours<F>(&self, live: &F) -> Result<bool, Error>
     where
         F: Resource<DynamicType = ()>,
     {
-        if is_made_for(self.tf, found) {
+        if is_made_for(self.tf, live) {
             return Ok(true);
         }
         let kind = F::kind(&()).into_owned();
-        let name = found.name_any();
-        let is_orphaned = orphans::is_orphaned(self.tf, found.labels());
-        let uid = found.labels().get(labels::UID).filter(|_| is_orphaned);
+        let name = live.name_any();
+        let is_orphaned = orphans::is_orphaned(self.tf, live.labels());
+        let uid = live.labels().get(labels::UID).filter(|_| is_orphaned);
         if let Some(owner) = uid.and_then(|uid| self.ctx.living_owner(self.tf, uid)) {
             return Err(Error::StateInUse { kind, name, owner });
         }
@@ -198,31 +210,31 @@ impl StepExecutor<'_> {
         }
     }
 
-    /// Adopts `found` if it is orphaned state.
-    pub(super) async fn adopt<K: Owned>(
+    /// Adopts `live` if it is orphaned state.
+    pub(super) async fn adopt<K: OwnedObject>(
         &self,
         api: &Api<K>,
-        found: &impl Resource<DynamicType = ()>,
+        live: &impl Resource<DynamicType = ()>,
     ) -> Result<(), Error> {
-        if self.is_ours(found)? {
+        if self.is_ours(live)? {
             return Ok(());
         }
-        self.rebind(api, found).await
+        self.rebind(api, live).await
     }
 
-    /// Assigns `found` to the resource: sets the label with its uid, and removes label `alustan.io/orphaned`.
-    pub(super) async fn rebind<K: Owned>(
+    /// Assigns `live` to the resource: sets the label with its uid, and removes label `alustan.io/orphaned`.
+    pub(super) async fn rebind<K: OwnedObject>(
         &self,
         api: &Api<K>,
-        found: &impl Resource<DynamicType = ()>,
+        live: &impl Resource<DynamicType = ()>,
     ) -> Result<(), Error> {
         let labels = json!({labels::UID: self.tf.uid(), labels::ORPHANED: null});
-        let body = json!({"metadata": {"uid": found.uid(), "labels": labels}});
-        let name = found.name_any();
-        let what = format!("adopt {} {name}", K::kind(&()));
-        let edit = PatchParams::default();
+        let body = json!({"metadata": {"uid": live.uid(), "labels": labels}});
+        let name = live.name_any();
+        let operation = format!("adopt {} {name}", K::kind(&()));
+        let parameters = PatchParams::default();
         let patch = Patch::Merge(&body);
-        call(&what, api.patch_metadata(&name, &edit, &patch))
+        call(&operation, api.patch_metadata(&name, &parameters, &patch))
             .await
             .map(drop)
     }
@@ -239,41 +251,40 @@ fn is_unmet(error: &kube::Error) -> bool {
 }
 
 /// Returns `object` with the precondition that it does not exist.
-fn new<K: Resource + Clone>(object: &K) -> K {
-    let mut new = object.clone();
-    new.meta_mut().resource_version = Some(NO_OBJECT.to_owned());
-    new
+fn if_absent<K: Resource + Clone>(object: &K) -> K {
+    let mut object_if_absent = object.clone();
+    object_if_absent.meta_mut().resource_version = Some(NO_OBJECT.to_owned());
+    object_if_absent
 }
 
 /// Returns `object` with the precondition that the live object has this uid.
 fn with_uid<K: Resource + Clone>(object: &K, uid: String) -> K {
-    let mut known = object.clone();
-    known.meta_mut().uid = Some(uid);
-    known
+    let mut object_with_uid = object.clone();
+    object_with_uid.meta_mut().uid = Some(uid);
+    object_with_uid
 }
 
 /// Returns the fields of `object` that an apply may change.
 fn fields(object: &impl Serialize) -> Value {
     let mut fields = serde_json::to_value(object).unwrap_or_default();
     if let Some(fields) = fields.as_object_mut() {
-        fields.retain(|name, _| !FIXED.contains(&name.as_str()));
+        fields.retain(|name, _| !IMMUTABLE_FIELDS.contains(&name.as_str()));
     }
     fields
 }
 
-/// Whether `found` has all fields of `wanted`. It may have more: other clients and the API server add fields.
-fn contains_fields(found: &Value, wanted: &Value) -> bool {
-    match (found, wanted) {
-        (Value::Object(found), Value::Object(wanted)) => wanted.iter().all(|(name, wanted)| {
-            found
-                .get(name)
-                .is_some_and(|found| contains_fields(found, wanted))
+/// Whether `live` has all fields of `wanted`. It may have more: other clients and the API server add fields.
+fn contains_fields(live: &Value, wanted: &Value) -> bool {
+    match (live, wanted) {
+        (Value::Object(live), Value::Object(wanted)) => wanted.iter().all(|(name, wanted)| {
+            live.get(name)
+                .is_some_and(|live| contains_fields(live, wanted))
         }),
-        (Value::Array(found), Value::Array(wanted)) => {
-            found.len() == wanted.len()
-                && found.iter().zip(wanted).all(|(a, b)| contains_fields(a, b))
+        (Value::Array(live), Value::Array(wanted)) => {
+            live.len() == wanted.len()
+                && live.iter().zip(wanted).all(|(a, b)| contains_fields(a, b))
         }
-        (found, wanted) => found == wanted,
+        (live, wanted) => live == wanted,
     }
 }
 
@@ -286,11 +297,11 @@ mod tests {
     #[test]
     fn fields_added_by_the_api_server_cause_no_apply() {
         let wanted = json!({"metadata": {"labels": {"a": "b"}}, "rules": [{"verbs": ["get"]}]});
-        let mut found = wanted.clone();
-        found["metadata"]["uid"] = json!("u");
-        found["metadata"]["labels"]["of"] = json!("another");
-        found["rules"][0]["apiGroups"] = json!([""]);
-        assert!(contains_fields(&found, &wanted));
+        let mut live = wanted.clone();
+        live["metadata"]["uid"] = json!("u");
+        live["metadata"]["labels"]["of"] = json!("another");
+        live["rules"][0]["apiGroups"] = json!([""]);
+        assert!(contains_fields(&live, &wanted));
     }
 
     #[test]
@@ -303,9 +314,9 @@ mod tests {
             ("/rules/0/verbs", json!([])),
             ("/rules", json!([{"verbs": ["get"]}, {"verbs": ["*"]}])),
         ] {
-            let mut found = wanted.clone();
-            *found.pointer_mut(pointer).unwrap() = value;
-            assert!(!contains_fields(&found, &wanted), "{pointer}: {found}");
+            let mut live = wanted.clone();
+            *live.pointer_mut(pointer).unwrap() = value;
+            assert!(!contains_fields(&live, &wanted), "{pointer}: {live}");
         }
     }
 }

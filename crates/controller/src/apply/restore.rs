@@ -11,17 +11,17 @@ use kube::ResourceExt;
 use kube::api::ListParams;
 use serde_json::json;
 
-use crate::apply::objects::Owned;
+use crate::apply::objects::OwnedObject;
 use crate::apply::step_executor::{StepExecutor, encoded};
-use crate::call::{call, gone};
+use crate::call::{call, ignore_not_found};
 use crate::error::Error;
 use crate::signing::Data;
 
 impl StepExecutor<'_> {
     /// Assigns state, outputs, cache volume, run report and run record of an earlier resource to this one. Deletes its Jobs and the other
     /// objects of its runs, including the pin. The run record is assigned last: until then, the next reconcile repeats the step.
-    pub(super) async fn take_over(&mut self, left: &TakeOver) -> Result<(), Error> {
-        let theirs = |component: Component| {
+    pub(super) async fn take_over(&mut self, takeover: &TakeOver) -> Result<(), Error> {
+        let selector_of = |component: Component| {
             format!(
                 "{}={},{}={},{}={},{}={}",
                 labels::MANAGED_BY,
@@ -29,46 +29,47 @@ impl StepExecutor<'_> {
                 labels::NAME,
                 self.tf.name_any(),
                 labels::UID,
-                left.uid,
+                takeover.uid,
                 labels::COMPONENT,
                 component.as_str()
             )
         };
-        let runs = theirs(Component::Run);
-        self.delete_all::<Job>(&runs).await?;
-        self.delete_all::<PodDisruptionBudget>(&runs).await?;
-        self.delete_all::<RoleBinding>(&runs).await?;
-        self.delete_all::<Role>(&runs).await?;
-        self.delete_all::<ServiceAccount>(&runs).await?;
-        for derived in [Component::Pin, Component::Plan, Component::Registry] {
-            self.delete_all::<Secret>(&theirs(derived)).await?;
+        let run_selector = selector_of(Component::Run);
+        self.delete_all::<Job>(&run_selector).await?;
+        self.delete_all::<PodDisruptionBudget>(&run_selector)
+            .await?;
+        self.delete_all::<RoleBinding>(&run_selector).await?;
+        self.delete_all::<Role>(&run_selector).await?;
+        self.delete_all::<ServiceAccount>(&run_selector).await?;
+        for component in [Component::Pin, Component::Plan, Component::Registry] {
+            self.delete_all::<Secret>(&selector_of(component)).await?;
         }
-        for kept in [Component::State, Component::Outputs] {
-            self.rebind_all::<Secret>(&theirs(kept)).await?;
+        for component in [Component::State, Component::Outputs] {
+            self.rebind_all::<Secret>(&selector_of(component)).await?;
         }
-        self.rebind_all::<ConfigMap>(&theirs(Component::Outputs))
+        self.rebind_all::<ConfigMap>(&selector_of(Component::Outputs))
             .await?;
-        self.rebind_all::<PersistentVolumeClaim>(&theirs(Component::Cache))
+        self.rebind_all::<PersistentVolumeClaim>(&selector_of(Component::Cache))
             .await?;
-        self.rebind_all::<Secret>(&theirs(Component::Report))
+        self.rebind_all::<Secret>(&selector_of(Component::Report))
             .await?;
-        self.rebind_record(left).await
+        self.rebind_record(takeover).await
     }
 
-    async fn rebind_all<K: Owned>(&self, selector: &str) -> Result<(), Error> {
+    async fn rebind_all<K: OwnedObject>(&self, selector: &str) -> Result<(), Error> {
         let api = self.api::<K>();
-        let list = ListParams::default().labels(selector);
-        let what = format!("list {}s to restore", K::kind(&()));
-        for found in call(&what, api.list_metadata(&list)).await? {
-            gone(self.rebind(&api, &found).await)?;
+        let parameters = ListParams::default().labels(selector);
+        let operation = format!("list {}s to restore", K::kind(&()));
+        for object in call(&operation, api.list_metadata(&parameters)).await? {
+            ignore_not_found(self.rebind(&api, &object).await)?;
         }
         Ok(())
     }
 
-    async fn rebind_record(&mut self, left: &TakeOver) -> Result<(), Error> {
+    async fn rebind_record(&mut self, takeover: &TakeOver) -> Result<(), Error> {
         let written = Data::from([
-            (key::RECORD.to_owned(), encoded(&left.record)),
-            (key::HISTORY.to_owned(), encoded(&left.history)),
+            (key::RECORD.to_owned(), encoded(&takeover.record)),
+            (key::HISTORY.to_owned(), encoded(&takeover.history)),
         ]);
         let removed = vec![
             key::INPUTS.to_owned(),
@@ -78,7 +79,7 @@ impl StepExecutor<'_> {
             key::OUTPUTS.to_owned(),
         ];
         let metadata = json!({
-            "resourceVersion": left.version,
+            "resourceVersion": takeover.version,
             "labels": {labels::UID: self.tf.uid(), labels::ORPHANED: null},
             "annotations": {labels::RESTORE_TO: null},
         });

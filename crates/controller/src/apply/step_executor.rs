@@ -14,7 +14,7 @@ use crate::observe::observer::Observer;
 pub(crate) struct StepExecutor<'a> {
     pub(crate) ctx: &'a Context,
     pub(crate) tf: &'a Terraform,
-    pub(crate) session: &'a Observer<'a>,
+    pub(crate) observer: &'a Observer<'a>,
     /// Resource version of the run record: as observed, then as of the last write of this reconcile.
     pub(super) version: Option<String>,
     /// Resource version of the run report: as observed, then as of the last write of this reconcile.

@@ -20,14 +20,14 @@ use crate::resource::readable;
 
 /// Observes the dependencies of the resource of the `observer`. If its references are refused, the second value is the cause, and at most
 /// the objects of `spec.destroyWaitFor` are read.
-pub(super) async fn see(session: &Observer<'_>) -> Result<(StackSeen, Option<Failure>), Error> {
-    let tf = session.tf;
-    let resources = session.ctx.resources.state();
+pub(super) async fn see(observer: &Observer<'_>) -> Result<(StackSeen, Option<Failure>), Error> {
+    let tf = observer.tf;
+    let resources = observer.ctx.resources.state();
     let deleted = tf.metadata.deletion_timestamp.is_some();
-    let cross_namespace = session.ctx.settings.cross_namespace_refs;
+    let cross_namespace = observer.ctx.settings.cross_namespace_refs;
     let here = tf.namespace().unwrap_or_default();
     let mut stack = Stack {
-        session,
+        observer,
         graph: DependencyGraph::new(readable(&resources)),
         used: HashSet::new(),
         outputs_read: 0,

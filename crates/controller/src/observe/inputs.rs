@@ -45,10 +45,10 @@ pub(super) struct Inputs {
 ///
 /// # Errors
 /// If a call of the API server fails. Missing and invalid inputs are part of the result.
-pub(super) async fn read(session: &Observer<'_>, pinned: Option<&str>) -> Result<Inputs, Error> {
-    let Observer { ctx, tf, .. } = *session;
+pub(super) async fn read(observer: &Observer<'_>, pinned: Option<&str>) -> Result<Inputs, Error> {
+    let Observer { ctx, tf, .. } = *observer;
     let reader = Reader {
-        session,
+        observer,
         namespace: tf.namespace().unwrap_or_default(),
     };
     let git = reader.git(tf).await?;
@@ -120,19 +120,19 @@ impl Missing {
 
 /// Reads Secrets and `ConfigMap`s of a namespace.
 pub(super) struct Reader<'a> {
-    pub(super) session: &'a Observer<'a>,
+    pub(super) observer: &'a Observer<'a>,
     pub(super) namespace: String,
 }
 
 impl Reader<'_> {
     pub(super) async fn secret(&self, field: &str, name: &str) -> Found<Secret> {
-        let found = self.find(&self.session.ctx.inputs.secrets, name).await?;
+        let found = self.find(&self.observer.ctx.inputs.secrets, name).await?;
         Ok(found.ok_or_else(|| self.missing(field, "Secret", name)))
     }
 
     pub(super) async fn config_map(&self, field: &str, name: &str) -> Found<ConfigMap> {
         let found = self
-            .find(&self.session.ctx.inputs.config_maps, name)
+            .find(&self.observer.ctx.inputs.config_maps, name)
             .await?;
         Ok(found.ok_or_else(|| self.missing(field, "ConfigMap", name)))
     }
@@ -144,10 +144,10 @@ impl Reader<'_> {
         K: Values + DeserializeOwned + Clone + Debug,
     {
         let key = Ref::new(name).within(&self.namespace);
-        if let Some(reused) = self.session.reuse(|| recent.get(&key, MAX_AGE)) {
+        if let Some(reused) = self.observer.reuse(|| recent.get(&key, MAX_AGE)) {
             return Ok(Some(reused));
         }
-        let api: Api<K> = Api::namespaced(self.session.ctx.client.clone(), &self.namespace);
+        let api: Api<K> = Api::namespaced(self.observer.ctx.client.clone(), &self.namespace);
         let what = format!("read {} {name}", K::kind(&()));
         let since = recent.begin(&key);
         let found = Box::pin(call(&what, api.get_opt(name))).await?;
@@ -190,7 +190,7 @@ impl Reader<'_> {
         let mut secrets = GitSecrets::default();
         let mut credentials = Credentials::default();
         let mut authorities: Vec<String> = self
-            .session
+            .observer
             .ctx
             .settings
             .ca_bundle

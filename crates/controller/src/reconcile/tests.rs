@@ -214,8 +214,8 @@ async fn restore_binds_the_report_second_to_last_and_the_record_last() {
     let ctx = operator(client, folder.path());
     let tf = living();
     let web = Ref::new("web").within("team");
-    let session = Observer::new(&ctx, &tf, &web, None);
-    let seen = Box::pin(session.observe()).await.unwrap();
+    let observer = Observer::new(&ctx, &tf, &web, None);
+    let seen = Box::pin(observer.observe()).await.unwrap();
     let left = TakeOver {
         uid: "u1".to_owned(),
         version: "1".to_owned(),
@@ -223,7 +223,7 @@ async fn restore_binds_the_report_second_to_last_and_the_record_last() {
         history: History::default(),
     };
     let steps = [Step::TakeOver(Box::new(left))];
-    let mut pass = StepExecutor::new(&ctx, &tf, &session, &seen);
+    let mut pass = StepExecutor::new(&ctx, &tf, &observer, &seen);
     Box::pin(pass.enact(&steps)).await.unwrap();
     let requests = requests.lock();
     let bound: Vec<_> = requests
@@ -298,8 +298,8 @@ async fn input_values_and_scripts_have_a_size_limit() {
             .extend(spec.as_object().unwrap().clone());
         let tf: Terraform = serde_json::from_value(resource).unwrap();
         let web = Ref::new("web").within("team");
-        let session = Observer::new(&ctx, &tf, &web, None);
-        let seen = Box::pin(session.observe()).await.unwrap();
+        let observer = Observer::new(&ctx, &tf, &web, None);
+        let seen = Box::pin(observer.observe()).await.unwrap();
         let missing = [
             seen.inputs.err().map(|it| it.failure),
             seen.stack.variables.missing,
@@ -348,13 +348,16 @@ async fn secret_is_read_again_after_a_change_and_before_a_run() {
     resource["spec"]["runner"] = json!({"envFromSecrets": [{"name": "credentials"}]});
     let tf: Terraform = serde_json::from_value(resource).unwrap();
     let web = Ref::new("web").within("team");
-    let observe = async |session: &Observer<'_>| {
-        let seen = Box::pin(session.observe()).await.unwrap();
+    let observe = async |observer: &Observer<'_>| {
+        let seen = Box::pin(observer.observe()).await.unwrap();
         assert!(seen.found().runner.contains_key("credentials"));
     };
     let reads = || {
         let requests = requests.lock();
-        requests.iter().filter(|it| it.uri.ends_with(SECRET)).count()
+        requests
+            .iter()
+            .filter(|it| it.uri.ends_with(SECRET))
+            .count()
     };
     let first = Observer::new(&ctx, &tf, &web, None);
     observe(&first).await;
@@ -395,10 +398,10 @@ async fn status_of_a_pending_query_is_written_a_second_later() {
             "lastTransitionTime": "2026-01-01T00:00:00Z",
         });
         let status = json!({"state": "Pending", "message": "", "conditions": [ready]});
-        let session = Observer::new(&ctx, &tf, &web, None);
+        let observer = Observer::new(&ctx, &tf, &web, None);
         let status = serde_json::from_value(status).unwrap();
-        Box::pin(report(&session, status)).await.unwrap();
-        assert_eq!(session.next_within(hour), next, "{reason}");
+        Box::pin(report(&observer, status)).await.unwrap();
+        assert_eq!(observer.next_within(hour), next, "{reason}");
         let requests = requests.lock();
         let patches = requests.iter().filter(|request| request.method == "PATCH");
         assert_eq!(patches.count(), written, "{reason}");
@@ -476,14 +479,14 @@ async fn record_check_is_sent_unless_this_process_wrote_the_record() {
     let ctx = operator(client, folder.path());
     let tf = living();
     let web = Ref::new("web").within("team");
-    let session = Observer::new(&ctx, &tf, &web, None);
-    let mut seen = Box::pin(session.observe()).await.unwrap();
+    let observer = Observer::new(&ctx, &tf, &web, None);
+    let mut seen = Box::pin(observer.observe()).await.unwrap();
     let mut record = open_record();
     let check = Step::CheckRecord(Box::new(Swap::unchanged(&record.record)));
     for (version, sent) in [("1", 1), ("2", 1), ("3", 2)] {
         version.clone_into(&mut record.version);
         seen.record = Some(record.clone());
-        let mut pass = StepExecutor::new(&ctx, &tf, &session, &seen);
+        let mut pass = StepExecutor::new(&ctx, &tf, &observer, &seen);
         Box::pin(pass.enact(std::slice::from_ref(&check)))
             .await
             .unwrap();
@@ -581,8 +584,8 @@ async fn slot_is_released_if_the_steps_before_a_run_fail() {
     let ctx = operator(client, folder.path());
     let tf = living();
     let web = Ref::new("web").within("team");
-    let session = Observer::new(&ctx, &tf, &web, None);
-    let seen = Box::pin(session.observe()).await.unwrap();
+    let observer = Observer::new(&ctx, &tf, &web, None);
+    let seen = Box::pin(observer.observe()).await.unwrap();
     let key = Key::new("team", "web");
     ctx.dispatcher.running(&key, Some(Class::Change));
     let decision = Decision {
@@ -595,7 +598,7 @@ async fn slot_is_released_if_the_steps_before_a_run_fail() {
         status: TerraformStatus::default(),
         requeue_at: None,
     };
-    let acted = Box::pin(act(&ctx, &web, &tf, &session, &seen, decision)).await;
+    let acted = Box::pin(act(&ctx, &web, &tf, &observer, &seen, decision)).await;
     assert!(acted.is_err());
     assert!(!ctx.dispatcher.holds(&key));
 }
@@ -627,10 +630,10 @@ async fn denied_job_is_remembered_with_its_reason() {
         let ctx = operator(client, folder.path());
         let tf = living();
         let web = Ref::new("web").within("team");
-        let session = Observer::new(&ctx, &tf, &web, None);
-        let seen = Box::pin(session.observe()).await.unwrap();
+        let observer = Observer::new(&ctx, &tf, &web, None);
+        let seen = Box::pin(observer.observe()).await.unwrap();
         let create = Step::CreateJob(Box::new(unfinished_job("web-apply-2", "web", "u")));
-        let mut pass = StepExecutor::new(&ctx, &tf, &session, &seen);
+        let mut pass = StepExecutor::new(&ctx, &tf, &observer, &seen);
         assert!(Box::pin(pass.enact(&[create])).await.is_err());
         let why = ctx.memory.denied(&web, "web-apply-2");
         assert_eq!(why.map(|why| why.reason).as_deref(), remembered);
@@ -698,11 +701,15 @@ async fn tested(resource: &Value, count: usize) -> (Result<(), String>, Vec<Stri
     let ctx = operator(client, folder.path());
     let tf: Terraform = serde_json::from_value(resource.clone()).unwrap();
     let web = Ref::new("web").within("team");
-    let session = Observer::new(&ctx, &tf, &web, None);
-    let stack = Box::pin(session.observe()).await.unwrap().stack;
+    let observer = Observer::new(&ctx, &tf, &web, None);
+    let stack = Box::pin(observer.observe()).await.unwrap().stack;
     let tests = [stack.wait_for, stack.destroy_wait_for].concat();
     let result = tests[0].result.clone();
-    let mut lists: Vec<_> = requests.lock().iter().map(|request| request.uri.clone()).collect();
+    let mut lists: Vec<_> = requests
+        .lock()
+        .iter()
+        .map(|request| request.uri.clone())
+        .collect();
     // Ignore the requests of the watch, which lists the objects, too.
     lists.retain(|uri| {
         let is_of_watch = uri.contains("limit=500") || uri.contains("watch=");

@@ -30,7 +30,7 @@ pub(crate) const EXPRESSIONS: Duration = Duration::from_mins(3);
 
 /// Dependencies of one resource in one reconcile.
 pub(crate) struct Stack<'a> {
-    pub(super) session: &'a Observer<'a>,
+    pub(super) observer: &'a Observer<'a>,
     /// Graph of all readable resources.
     pub(super) graph: DependencyGraph<'a>,
     pub(super) used: HashSet<Which>,
@@ -42,7 +42,7 @@ pub(crate) struct Stack<'a> {
 impl Stack<'_> {
     /// Returns the versions of the outputs Secrets that the resource uses, and the name of a dependency whose outputs may change soon.
     pub(super) fn upstream(&mut self) -> (BTreeMap<Key, String>, Option<String>) {
-        let Observer { ctx, tf, .. } = *self.session;
+        let Observer { ctx, tf, .. } = *self.observer;
         if tf.spec.variables_from.is_empty() {
             return Default::default();
         }
@@ -63,7 +63,7 @@ impl Stack<'_> {
 
     /// Ends the watches that the resource no longer uses. Sets `seen.unwatched` if the resource refers to objects without a watch.
     pub(super) fn watched(&self, seen: StackSeen) -> StackSeen {
-        let Observer { ctx, resource, .. } = *self.session;
+        let Observer { ctx, resource, .. } = *self.observer;
         StackSeen {
             unwatched: !ctx.objects.keep(resource, &self.used),
             ..seen
@@ -72,7 +72,7 @@ impl Stack<'_> {
 
     /// Reads the outputs Secrets of dependencies that have no content in the watch cache.
     pub(super) async fn complete_sources(&mut self) -> Result<(), Error> {
-        let Observer { ctx, tf, .. } = *self.session;
+        let Observer { ctx, tf, .. } = *self.observer;
         for reference in &*self.graph.references(tf) {
             if let Some(source) = self.graph.get(&reference.key) {
                 let namespace = &reference.key.namespace;
@@ -84,14 +84,14 @@ impl Stack<'_> {
     }
 
     pub(super) async fn find(&mut self, field: &str, which: &Which, query: Query) -> Found<Page> {
-        let Observer { ctx, resource, .. } = *self.session;
+        let Observer { ctx, resource, .. } = *self.observer;
         let found = ctx.objects.find(field, which, resource, query).await;
         self.used.insert(which.clone());
         found
     }
 
     pub(super) fn namespace(&self, of: Option<&String>) -> String {
-        let own = || self.session.tf.namespace().unwrap_or_default();
+        let own = || self.observer.tf.namespace().unwrap_or_default();
         of.cloned().unwrap_or_else(own)
     }
 
@@ -104,7 +104,7 @@ impl Stack<'_> {
         object: &DynamicObject,
     ) -> Result<Value, Failure> {
         let namespace = self.namespace(None);
-        let evaluator = &self.session.ctx.evaluator;
+        let evaluator = &self.observer.ctx.evaluator;
         let evaluated = Box::pin(evaluator.evaluate(&namespace, expression, object));
         let Ok(evaluated) = timeout_at(self.evaluates_until, evaluated).await else {
             let seconds = EXPRESSIONS.as_secs();

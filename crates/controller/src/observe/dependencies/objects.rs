@@ -43,7 +43,7 @@ impl Stack<'_> {
             namespace: self.namespace(test.namespace.as_ref()),
             of: found!(of(field, test.name.as_ref(), test.selector.as_ref())),
         };
-        let here = self.session.tf.namespace().unwrap_or_default();
+        let here = self.observer.tf.namespace().unwrap_or_default();
         let named = which.named(&here);
         let (mut count, mut next) = (0, None);
         loop {
@@ -121,7 +121,7 @@ impl Stack<'_> {
             namespace: self.namespace(gone.namespace.as_ref()),
             of: found!(of(field, gone.name.as_ref(), gone.selector.as_ref())),
         };
-        let here = self.session.tf.namespace().unwrap_or_default();
+        let here = self.observer.tf.namespace().unwrap_or_default();
         let named = which.named(&here);
         let mut page = match self.find(field, &which, Query::UnmanagedMetadata).await? {
             Ok(page) => page,
@@ -131,7 +131,7 @@ impl Stack<'_> {
             Err(failure) => return Ok(Err(failure)),
         };
         // Do not wait for the resource itself, which is deleted last.
-        let own = self.session.tf.uid();
+        let own = self.observer.tf.uid();
         page.items.retain(|object| object.uid() != own);
         let more = page.items.len().saturating_sub(NAMES);
         let more = match page.next {
@@ -152,7 +152,7 @@ impl Stack<'_> {
     /// Succeeds if the cluster does not have the API group of the kind: then no object of the kind exists. If the group exists, the kind is
     /// probably misspelt.
     async fn is_kind_gone(&self, field: &str, gone: &ObjectsGone) -> Found<()> {
-        let objects = &self.session.ctx.objects;
+        let objects = &self.observer.ctx.objects;
         if !objects.has_group(&gone.api_version).await? {
             return Ok(Ok(()));
         }

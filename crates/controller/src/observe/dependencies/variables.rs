@@ -25,7 +25,7 @@ const LARGEST_OUTPUTS: usize = 64 << 20;
 
 impl Stack<'_> {
     pub(super) async fn variables(&mut self) -> Result<VariablesSeen, Error> {
-        let tf = self.session.tf;
+        let tf = self.observer.tf;
         let mut seen = VariablesSeen::default();
         let mut size = 0;
         for (i, from) in tf.spec.variables_from.iter().enumerate() {
@@ -74,8 +74,8 @@ impl Stack<'_> {
 
     fn reader(&self) -> Reader<'_> {
         Reader {
-            session: self.session,
-            namespace: self.session.tf.namespace().unwrap_or_default(),
+            observer: self.observer,
+            namespace: self.observer.tf.namespace().unwrap_or_default(),
         }
     }
 
@@ -114,7 +114,7 @@ impl Stack<'_> {
 
     /// Returns the outputs that `of` takes: those of one resource, or for each variable a list of the outputs of all selected resources.
     fn outputs(&mut self, field: &str, of: &OutputsRef) -> Result<FoundInput, Failure> {
-        let tf = self.session.tf;
+        let tf = self.observer.tf;
         let here = tf.namespace().unwrap_or_default();
         let namespace = of.namespace.as_ref().unwrap_or(&here);
         if let Some(name) = &of.name {
@@ -170,7 +170,7 @@ impl Stack<'_> {
         key: &Key,
         of: &OutputsRef,
     ) -> Result<BTreeMap<String, FoundValue>, Failure> {
-        let here = self.session.tf.namespace().unwrap_or_default();
+        let here = self.observer.tf.namespace().unwrap_or_default();
         let name = key.seen_from(&here);
         let tf = self.graph.get(key).ok_or_else(|| {
             let message = format!(
@@ -179,7 +179,7 @@ impl Stack<'_> {
             );
             Failure::transient(Reason::DependencyNotFound, message)
         })?;
-        let secret = outputs_secret(self.session.ctx, tf).ok_or_else(|| {
+        let secret = outputs_secret(self.observer.ctx, tf).ok_or_else(|| {
             let message = format!(
                 "{field}: Terraform {name} has no outputs yet; reconciliation resumes \
                  automatically once it has outputs"
@@ -215,7 +215,7 @@ impl Stack<'_> {
             let message = format!("{field}.kind: must not be Secret; use secretRef");
             return Ok(Err(Failure::user(Reason::InvalidReference, message)));
         }
-        let here = self.session.tf.namespace().unwrap_or_default();
+        let here = self.observer.tf.namespace().unwrap_or_default();
         let named = which.named(&here);
         let page = found!(self.find(field, &which, Query::Page(None)).await?);
         let Some(object) = page.items.into_iter().next() else {
