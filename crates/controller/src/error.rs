@@ -10,7 +10,7 @@ use thiserror::Error;
 use crate::leader::NotLeading;
 
 /// Value, or the [`Failure`] that explains why it is missing. The outer [`Error`] is a failed call of the API server.
-pub(crate) type Found<T> = Result<Result<T, Failure>, Error>;
+pub(crate) type ReadResult<T> = Result<Result<T, Failure>, Error>;
 
 /// Failed read or write of a Kubernetes object.
 #[derive(Debug, Error)]
@@ -311,16 +311,16 @@ mod tests {
                 owner: "Terraform db".to_owned(),
             },
         ] {
-            let told = error.to_string();
-            assert!(told.contains("keep "), "{told}");
+            let message = error.to_string();
+            assert!(message.contains("keep "), "{message}");
             assert!(
-                !told.contains("remove") && !told.contains("delete it"),
-                "{told}"
+                !message.contains("remove") && !message.contains("delete it"),
+                "{message}"
             );
         }
-        let told = taken("Secret", "web-report").to_string();
-        assert!(told.contains("kubectl alustan restore web"), "{told}");
-        let told = taken("ServiceAccount", "web-runner").to_string();
-        assert!(told.contains("delete it"), "{told}");
+        let message = taken("Secret", "web-report").to_string();
+        assert!(message.contains("kubectl alustan restore web"), "{message}");
+        let message = taken("ServiceAccount", "web-runner").to_string();
+        assert!(message.contains("delete it"), "{message}");
     }
 }

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use crate::call::call;
 use crate::error::Error;
 use crate::resource::Ref;
-use crate::watch::trim::is_left_out;
+use crate::watch::trim::is_content_removed;
 use crate::write_through_cache::WriteThroughCache;
 
 /// Watch caches of the objects that the operator manages for resources.
@@ -26,7 +26,7 @@ pub(crate) struct Mirrors {
     pub(crate) claims: WriteThroughCache<PersistentVolumeClaim>,
     pub(crate) jobs: WriteThroughCache<Job>,
     pub(crate) pods: WriteThroughCache<Pod>,
-    /// Secrets that the watch cache holds without content ([`is_left_out`]), as last read from the API server.
+    /// Secrets that the watch cache holds without content ([`is_content_removed`]), as last read from the API server.
     pub(crate) read: Mutex<HashMap<Ref, Arc<Secret>>>,
     /// Number of watches that have completed their first list.
     pub(crate) listed: tokio::sync::watch::Receiver<usize>,
@@ -34,10 +34,10 @@ pub(crate) struct Mirrors {
 
 impl Mirrors {
     /// Returns a Secret of an existing resource without a call of the API server. A Secret without content in the watch cache
-    /// ([`is_left_out`]) is returned without content, unless a reconcile has read its current version.
+    /// ([`is_content_removed`]) is returned without content, unless a reconcile has read its current version.
     pub(crate) fn known_secret(&self, namespace: &str, name: &str) -> Option<Arc<Secret>> {
         let known = self.secrets.get(namespace, name)?;
-        if !is_left_out(&known) {
+        if !is_content_removed(&known) {
             return Some(known);
         }
         let read = self.read.lock();
@@ -46,7 +46,7 @@ impl Mirrors {
         Some(read.cloned().unwrap_or(known))
     }
 
-    /// Returns a Secret of an existing resource. Reads it from the API server if it has no content in the watch cache ([`is_left_out`]).
+    /// Returns a Secret of an existing resource. Reads it from the API server if it has no content in the watch cache ([`is_content_removed`]).
     ///
     /// # Errors
     /// If the call of the API server fails.
@@ -57,7 +57,7 @@ impl Mirrors {
         name: &str,
     ) -> Result<Option<Arc<Secret>>, Error> {
         let known = self.known_secret(namespace, name);
-        if !known.as_deref().is_some_and(is_left_out) {
+        if !known.as_deref().is_some_and(is_content_removed) {
             return Ok(known);
         }
         let api: Api<Secret> = Api::namespaced(client.clone(), namespace);
@@ -112,7 +112,7 @@ mod tests {
 
     use super::*;
     use crate::fake_api;
-    use crate::watch::trim::leave_out;
+    use crate::watch::trim::remove_content;
 
     fn secret(version: &str) -> Secret {
         let secret = json!({
@@ -141,7 +141,7 @@ mod tests {
         for (times, next) in [(1, "7"), (2, "8")] {
             version.send_replace(next);
             let mut left_out = secret(next);
-            leave_out(&mut left_out);
+            remove_content(&mut left_out);
             writer.apply_watcher_event(&watcher::Event::Apply(left_out));
             for _ in 0..2 {
                 assert_eq!(read().await, whole(next));

@@ -2,7 +2,7 @@
 //! caches of polled queries.
 
 /// Unwraps a value, or returns its failure from the calling function.
-macro_rules! found {
+macro_rules! value_or_return {
     ($result:expr) => {
         match $result {
             Ok(value) => value,
@@ -53,7 +53,7 @@ use crate::remote::queries::{self, Push, Repository};
 use crate::resource::{Ref, is_made_for, readable};
 use crate::write_through_cache::WriteThroughCache;
 use inputs::Inputs;
-use record::Kept;
+use record::StoredRecord;
 
 pub(crate) use record::pin;
 
@@ -70,7 +70,7 @@ impl<'a> Observer<'a> {
             tf,
             resource,
             unreadable,
-            used: Mutex::default(),
+            used_queries: Mutex::default(),
             push: Mutex::default(),
             reads: Mutex::default(),
             within: Mutex::default(),
@@ -96,16 +96,16 @@ impl<'a> Observer<'a> {
 
     /// Returns why the resource must not use its state: the state belongs to another resource.
     fn conflict(&self, record: Option<&RecordSeen>, pin: Option<&Pin>) -> Option<Failure> {
-        let attempted = record.map_or(0, |it| it.record.attempted);
+        let attempted = record.map_or(0, |record| record.record.attempted);
         let pin = pin.map(|pin| pin.of_what_exists(attempted));
         // `in_use` returns `None` if no other resource can use the same state. Then skip the search.
         state_conflict::in_use(self.tf, pin)?;
-        let others = self.ctx.resources.state();
-        state_conflict::conflict(self.tf, pin, readable(&others))
+        let resources = self.ctx.resources.state();
+        state_conflict::conflict(self.tf, pin, readable(&resources))
     }
 
-    pub(crate) fn use_question(&self, question: &str) {
-        self.used.lock().insert(question.to_owned());
+    pub(crate) fn use_query(&self, query: &str) {
+        self.used_queries.lock().insert(query.to_owned());
     }
 
     /// Reads the inputs of the reconcile.
@@ -114,25 +114,32 @@ impl<'a> Observer<'a> {
     /// If a call of the API server fails, or the run record or pin is unreadable or forged.
     pub(crate) async fn observe(&self) -> Result<Seen, Error> {
         let (ctx, tf) = (self.ctx, self.tf);
-        let Kept {
+        let StoredRecord {
             record,
             pin,
             left_behind,
             nothing_left,
-        } = record::kept(ctx, tf).await?;
+        } = record::read(ctx, tf).await?;
         let docker = docker_config(tf, record.as_ref(), pin.as_ref());
         let inputs = inputs::read(self, docker).await?;
         let namespace_uid = self.namespace_uid();
-        let (lists, accounts) = (ctx.allowed.now(), accounts::see(ctx, tf).await?);
+        let (allowed, accounts) = (ctx.allowed.now(), accounts::observe(ctx, tf).await?);
         // Without a pin, a resource that the allow lists refuse causes no request to its repository or registry.
-        let not_allowed = allow_lists::refusal(tf, &lists, &accounts).filter(|_| pin.is_none());
-        let (source, base) = match not_allowed {
-            Some(failure) => (failed(failure.clone()), failed(failure)),
+        let not_allowed = allow_lists::refusal(tf, &allowed, &accounts).filter(|_| pin.is_none());
+        let (source, base_image_answer) = match not_allowed {
+            Some(failure) => (failed_answer(failure.clone()), failed_answer(failure)),
             None => (self.source(&inputs), self.base(record.as_ref(), &inputs)),
         };
-        let plan = self.plan(&source, &base, namespace_uid.as_deref(), record.as_ref());
+        let plan = self.plan(
+            &source,
+            &base_image_answer,
+            namespace_uid.as_deref(),
+            record.as_ref(),
+        );
         let build = match plan.as_ref().and_then(|plan| self.build(plan)) {
-            Some(build) => Some(jobs::explained(ctx, ctx.settings.builds_in(tf), build).await),
+            Some(build) => {
+                Some(jobs::with_pending_cause(ctx, ctx.settings.builds_in(tf), build).await)
+            }
             None => None,
         };
         let history = record.as_ref().map(|record| &record.history);
@@ -161,9 +168,9 @@ impl<'a> Observer<'a> {
         let job = self.job(record.as_ref()).await?;
         let outputs = self.outputs(record.as_ref()).await?;
         let foreign_state = self.foreign_state(record.as_ref()).await?;
-        let (stack, refused) = dependencies::see(self).await?;
-        let left = record.as_ref().map(|record| &record.history.notices);
-        let notices = ctx.notifier.notices(self.resource, left);
+        let (stack, refused) = dependencies::observe(self).await?;
+        let recorded_notices = record.as_ref().map(|record| &record.history.notices);
+        let notices = ctx.notifier.notices(self.resource, recorded_notices);
         let seen = Seen {
             left_behind,
             is_copy: record.is_none() && self.is_copy(),
@@ -174,24 +181,24 @@ impl<'a> Observer<'a> {
                 .clone()
                 .or_else(|| queries::check(tf).err())
                 .or(refused),
-            allowed: lists,
+            allowed,
             accounts,
             conflict: self.conflict(record.as_ref(), pin.as_ref()),
             inputs: inputs.seen,
             stack,
-            source: if plan.is_none() && base.value().is_some() {
-                pending(source)
+            source: if plan.is_none() && base_image_answer.value().is_some() {
+                pending_if_known(source)
             } else {
                 source
             },
-            base,
+            base: base_image_answer,
             image,
             artifact,
             build: build.map(|build| build.seen),
             job,
             refused: self.denied(record.as_ref()),
-            jobs: jobs::own(ctx, tf),
-            lent: jobs::lent(ctx, tf),
+            jobs: jobs::own_jobs(ctx, tf),
+            lent: jobs::build_secrets(ctx, tf),
             cache: self.cache(),
             foreign_state,
             outputs,
@@ -200,7 +207,7 @@ impl<'a> Observer<'a> {
             notices,
             notified: ctx.notifier.notified(),
         };
-        let used = self.used.lock().clone();
+        let used = self.used_queries.lock().clone();
         ctx.answers.keep(self.resource, &used);
         Ok(seen)
     }
@@ -209,7 +216,7 @@ impl<'a> Observer<'a> {
     pub(crate) fn namespace_uid(&self) -> Option<String> {
         let namespace = self.tf.namespace().unwrap_or_default();
         let question = format!("namespace {namespace}");
-        self.use_question(&question);
+        self.use_query(&question);
         let ask = queries::namespace_uid(self.ctx.client.clone(), namespace);
         self.ctx
             .answers
@@ -252,47 +259,47 @@ impl<'a> Observer<'a> {
         }
         let git = match &inputs.git {
             Ok(git) => git,
-            Err(failure) => return failed(failure.clone()),
+            Err(failure) => return failed_answer(failure.clone()),
         };
         let repository = match Repository::of(self.tf, git) {
             Ok(repository) => repository,
-            Err(failure) => return failed(failure),
+            Err(failure) => return failed_answer(failure),
         };
         let question = repository.question();
-        self.use_question(&question);
+        self.use_query(&question);
         let answers = &self.ctx.answers;
         let every = Some(repository.every(self.tf.spec.git_repo.interval.into()));
         let ask = repository.ask_revision(self.ctx.references.clone());
-        let (revision, trouble) = match answers.revisions.get(&question, self.resource, every, ask)
-        {
-            Answer::Known(revision) => (revision, None),
-            Answer::Failed {
-                failure,
-                last: Some(last),
-                retry_at,
-            } => (last, Some((failure, retry_at))),
-            Answer::Failed {
-                failure,
-                last: None,
-                retry_at,
-            } => {
-                return Answer::Failed {
+        let (revision, poll_failure) =
+            match answers.revisions.get(&question, self.resource, every, ask) {
+                Answer::Known(revision) => (revision, None),
+                Answer::Failed {
+                    failure,
+                    last: Some(last),
+                    retry_at,
+                } => (last, Some((failure, retry_at))),
+                Answer::Failed {
                     failure,
                     last: None,
                     retry_at,
-                };
-            }
-            Answer::Pending => return Answer::Pending,
-        };
+                } => {
+                    return Answer::Failed {
+                        failure,
+                        last: None,
+                        retry_at,
+                    };
+                }
+                Answer::Pending => return Answer::Pending,
+            };
         let allowed = self.ctx.allowed.now();
         let module = repository.module_question(&allowed);
-        self.use_question(&module);
+        self.use_query(&module);
         let ask = repository.ask_module(self.ctx.git.clone(), self.ctx.contexts.clone(), allowed);
         let answer = answers
             .modules
             .get_about(&module, revision, self.resource, None, ask);
         let place = repository.place();
-        match (answer, trouble) {
+        match (answer, poll_failure) {
             (Answer::Known(source), None) => {
                 self.ctx
                     .memory
@@ -336,22 +343,22 @@ impl<'a> Observer<'a> {
             Ok(Ok(pinned)) => return Answer::Known(pinned),
             Ok(Err(_)) if self.tf.spec.suspend => return Answer::Pending,
             Ok(Err(wanted)) => wanted,
-            Err(failure) => return failed(failure),
+            Err(failure) => return failed_answer(failure),
         };
         let docker = match &inputs.docker {
             Ok(docker) => docker.as_ref(),
-            Err(failure) => return failed(failure.clone()),
+            Err(failure) => return failed_answer(failure.clone()),
         };
         let digest = match self.digest(&wanted.reference, None, docker) {
             Ok(digest) => digest,
-            Err(failure) => return failed(failure),
+            Err(failure) => return failed_answer(failure),
         };
         match digest {
             Answer::Known(Some(digest)) => {
                 let resolved = queries::by_digest(&wanted.reference, &digest);
                 Answer::Known(wanted.pinned(resolved))
             }
-            Answer::Known(None) => failed(Failure::user(
+            Answer::Known(None) => failed_answer(Failure::user(
                 Reason::BaseImageNotFound,
                 format!(
                     "{}: the registry has no {}",
@@ -383,8 +390,8 @@ impl<'a> Observer<'a> {
     /// Detects state that no run of the resource wrote. Calls the API server only if the resource is being deleted and has never applied.
     async fn foreign_state(&self, record: Option<&RecordSeen>) -> Result<ForeignState, Error> {
         let tf = self.tf;
-        let unapplied =
-            record.filter(|it| it.record.attempted == 0 && it.history.applied.is_none());
+        let unapplied = record
+            .filter(|record| record.record.attempted == 0 && record.history.applied.is_none());
         if unapplied.is_none() || tf.metadata.deletion_timestamp.is_none() {
             return Ok(ForeignState::default());
         }
@@ -422,12 +429,12 @@ impl<'a> Observer<'a> {
     ) -> Answer<Option<String>> {
         let docker = match &inputs.docker {
             Ok(docker) => docker.as_ref(),
-            Err(failure) => return failed(failure.clone()),
+            Err(failure) => return failed_answer(failure.clone()),
         };
         let reference = format!("{}:{}", image::repository(self.tf), plan.tag);
         let done = build.filter(|build| matches!(build.state, BuildState::Done(_)));
         self.digest(&reference, done.map(|build| build.job.as_str()), docker)
-            .unwrap_or_else(failed)
+            .unwrap_or_else(failed_answer)
     }
 
     fn digest(
@@ -437,7 +444,7 @@ impl<'a> Observer<'a> {
         docker: Option<&DockerConfig>,
     ) -> Result<Answer<Option<String>>, Failure> {
         let question = queries::digest(self.ctx, self.tf, reference, pushed_by, docker)?;
-        self.use_question(&question.text);
+        self.use_query(&question.text);
         Ok(self
             .ctx
             .answers
@@ -448,11 +455,11 @@ impl<'a> Observer<'a> {
     /// Returns the result of the push of the context. `None`: the push has not been requested. Returns a failure if the operator cannot
     /// push. Stores the push, so that [`Self::push_context`] can request it.
     fn artifact(&self, source: &Answer<SourceSeen>, inputs: &Inputs) -> Option<Answer<String>> {
-        let push = match self.way_to_push(source.value()?, inputs) {
+        let push = match self.push_query(source.value()?, inputs) {
             Ok(push) => push,
-            Err(failure) => return Some(failed(failure)),
+            Err(failure) => return Some(failed_answer(failure)),
         };
-        self.use_question(&push.question);
+        self.use_query(&push.question);
         let known = self
             .ctx
             .answers
@@ -462,7 +469,7 @@ impl<'a> Observer<'a> {
         known
     }
 
-    fn way_to_push(&self, source: &SourceSeen, inputs: &Inputs) -> Result<Push, Failure> {
+    fn push_query(&self, source: &SourceSeen, inputs: &Inputs) -> Result<Push, Failure> {
         let docker = inputs.docker.as_ref().map_err(Clone::clone)?.as_ref();
         let git = inputs.git.as_ref().map_err(Clone::clone)?;
         let repository = Repository::of(self.tf, git)?;
@@ -480,7 +487,7 @@ impl<'a> Observer<'a> {
         if let (BuildState::Failed(failure, _), Some(pod)) = (&mut build.seen.state, &build.log_of)
         {
             let question = format!("log {namespace}/{pod}");
-            self.use_question(&question);
+            self.use_query(&question);
             let ask = queries::log(self.ctx.client.clone(), namespace, pod.clone());
             match self
                 .ctx
@@ -527,18 +534,18 @@ impl<'a> Observer<'a> {
         let Context {
             mirrors, memory, ..
         } = self.ctx;
-        let wait = record.is_some_and(|record| record.outputs.is_some());
+        let has_outputs = record.is_some_and(|record| record.outputs.is_some());
         // The apply that creates the outputs Secret detects a Secret of another owner, so usually no read is needed. With a ConfigMap, both
         // are read first: if another owner has one of the two names, the operator writes neither.
-        let read = wait && (config_map.is_some() || memory.outputs_taken(self.resource));
-        let secret = self.whose(&mirrors.secrets, &secret, read).await?;
+        let read = has_outputs && (config_map.is_some() || memory.outputs_taken(self.resource));
+        let secret = self.owner_of(&mirrors.secrets, &secret, read).await?;
         if read {
             memory.set_outputs_taken(self.resource, secret == Whose::Foreign);
         }
         Ok(OutputsSeen {
             secret,
             config_map: match config_map {
-                Some(name) => self.whose(&mirrors.config_maps, &name, read).await?,
+                Some(name) => self.owner_of(&mirrors.config_maps, &name, read).await?,
                 None => Whose::Absent,
             },
         })
@@ -546,7 +553,7 @@ impl<'a> Observer<'a> {
 
     /// Returns whether the object `name` exists and belongs to the resource. The watch cache contains only objects with the managed-by
     /// label of the operator: an object of another owner is found only with `read`.
-    async fn whose<K>(
+    async fn owner_of<K>(
         &self,
         mirror: &WriteThroughCache<K>,
         name: &str,
@@ -558,16 +565,16 @@ impl<'a> Observer<'a> {
         ObjectRef<K>: Hash + Eq,
     {
         let namespace = self.tf.namespace().unwrap_or_default();
-        let own = mirror.get(&namespace, name);
-        if own.is_some_and(|object| is_made_for(self.tf, &*object)) {
+        let cached = mirror.get(&namespace, name);
+        if cached.is_some_and(|object| is_made_for(self.tf, &*object)) {
             return Ok(Whose::Ours);
         }
         if !read {
             return Ok(Whose::Absent);
         }
         let api: Api<K> = Api::namespaced(self.ctx.client.clone(), &namespace);
-        let what = format!("read {} {name}", K::kind(&()));
-        Ok(match call(&what, api.get_metadata_opt(name)).await? {
+        let operation = format!("read {} {name}", K::kind(&()));
+        Ok(match call(&operation, api.get_metadata_opt(name)).await? {
             None => Whose::Absent,
             Some(object) if is_made_for(self.tf, &object) => Whose::Ours,
             Some(_) => Whose::Foreign,
@@ -576,7 +583,7 @@ impl<'a> Observer<'a> {
 }
 
 /// Returns the answer for a query that cannot be sent.
-fn failed<T>(failure: Failure) -> Answer<T> {
+fn failed_answer<T>(failure: Failure) -> Answer<T> {
     Answer::Failed {
         failure,
         last: None,
@@ -586,9 +593,9 @@ fn failed<T>(failure: Failure) -> Answer<T> {
 
 /// Replaces a known commit by [`Answer::Pending`]. Called while the uid of the namespace is unknown, without which the runner image cannot
 /// be planned.
-fn pending(source: Answer<SourceSeen>) -> Answer<SourceSeen> {
+fn pending_if_known(source: Answer<SourceSeen>) -> Answer<SourceSeen> {
     match source {
         Answer::Known(_) => Answer::Pending,
-        other => other,
+        answer => answer,
     }
 }

@@ -20,7 +20,7 @@ use tracing::{info, warn};
 
 use crate::call::call;
 use crate::error::Error;
-use crate::watch::trim::{is_left_out, own_name};
+use crate::watch::trim::{expected_name, is_content_removed};
 use crate::write_through_cache::WriteThroughCache;
 
 /// Size of a signing key, in bytes.
@@ -157,8 +157,8 @@ impl Signer {
         // Sign only Secrets with the name of a run record or pin. A tenant could copy the signature of any other Secret to a run record.
         let unsigned = secrets.filter(|secret| {
             uid(secret).is_some()
-                && own_name(secret).is_some_and(|name| name == secret.name_any())
-                && (is_left_out(secret) || self.is_unsigned(secret))
+                && expected_name(secret).is_some_and(|name| name == secret.name_any())
+                && (is_content_removed(secret) || self.is_unsigned(secret))
         });
         let count = unsigned.len();
         let mut results = stream::iter(unsigned)
@@ -183,7 +183,7 @@ impl Signer {
         let name = secret.name_any();
         let api: Api<Secret> =
             Api::namespaced(client.clone(), &secret.namespace().unwrap_or_default());
-        if is_left_out(&secret) {
+        if is_content_removed(&secret) {
             match call("read a run record", api.get_opt(&name)).await? {
                 Some(found) if self.is_unsigned(&found) => secret = found,
                 _ => return Ok(()),

@@ -267,7 +267,7 @@ fn without_resources(
             .filter_map(|name| secrets.get(&ObjectRef::new(&name).within(&namespace)));
         let left_out = known.map(|secret| {
             let mut secret = Secret::clone(&secret);
-            trim::leave_out(&mut secret);
+            trim::remove_content(&mut secret);
             Ok(watcher::Event::Apply(secret))
         });
         stream::iter(left_out.collect::<Vec<_>>())
@@ -346,7 +346,7 @@ mod tests {
         let events: Vec<_> = events.try_collect().await.unwrap();
         let left_out = events.iter().map(|event| match event {
             watcher::Event::Apply(secret) => {
-                assert!(trim::is_left_out(secret) && secret.data.is_none());
+                assert!(trim::is_content_removed(secret) && secret.data.is_none());
                 secret.name_any()
             }
             other => panic!("{other:?}"),

@@ -15,7 +15,7 @@ use crate::context::Context;
 use crate::error::Error;
 
 /// Returns the `ServiceAccount`s that `tf` refers to, by name. All are in the namespace of `tf`.
-pub(super) async fn see(
+pub(super) async fn observe(
     ctx: &Context,
     tf: &Terraform,
 ) -> Result<BTreeMap<String, AccountSeen>, Error> {
@@ -23,18 +23,18 @@ pub(super) async fn see(
     let api: Api<ServiceAccount> = Api::namespaced(ctx.client.clone(), &namespace);
     let mut accounts = BTreeMap::new();
     for (_, name) in allow_lists::accounts(tf) {
-        let what = format!("read ServiceAccount {name}");
-        let found = call(&what, api.get_metadata_opt(name)).await?;
-        let seen = found.map_or(AccountSeen::Absent, |account| {
-            let says = account.annotations().get(ALLOW_RUNS);
-            let open = says.is_some_and(|says| says == "true");
-            if open {
+        let operation = format!("read ServiceAccount {name}");
+        let account = call(&operation, api.get_metadata_opt(name)).await?;
+        let account_seen = account.map_or(AccountSeen::Absent, |account| {
+            let annotation = account.annotations().get(ALLOW_RUNS);
+            let is_open = annotation.is_some_and(|annotation| annotation == "true");
+            if is_open {
                 AccountSeen::Open
             } else {
                 AccountSeen::Closed
             }
         });
-        accounts.insert(name.to_owned(), seen);
+        accounts.insert(name.to_owned(), account_seen);
     }
     Ok(accounts)
 }

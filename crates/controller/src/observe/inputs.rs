@@ -19,13 +19,13 @@ use kube::{Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 
 use crate::call::call;
-use crate::error::{Error, Found};
+use crate::error::{Error, ReadResult};
 use crate::observe::observer::Observer;
 use crate::recent_reads::{MAX_AGE, RecentReads, Values};
 use crate::resource::Ref;
 
 /// Maximum size of a script, in bytes. The run record holds all scripts, and a Secret holds 1 MiB.
-const LARGEST_SCRIPT: usize = 64 << 10;
+const MAX_SCRIPT_BYTES: usize = 64 << 10;
 
 /// Key of Secrets of the older type `kubernetes.io/dockercfg`.
 const DOCKERCFG: &str = ".dockercfg";
@@ -53,9 +53,9 @@ pub(super) async fn read(observer: &Observer<'_>, pinned: Option<&str>) -> Resul
     };
     let git = reader.git(tf).await?;
     let registry = reader.registry(tf).await?;
-    let (mut found, missing) = reader.seen(tf, &registry).await?;
+    let (mut inputs, missing) = reader.seen(tf, &registry).await?;
     let files = git.as_ref().ok().filter(|_| ctx.settings.lends(tf));
-    found.git = files.map(|git| git.files.clone()).unwrap_or_default();
+    inputs.git = files.map(|git| git.files.clone()).unwrap_or_default();
     let git = git.map(|git| git.credentials);
     let missing = [
         git.as_ref().err(),
@@ -63,12 +63,15 @@ pub(super) async fn read(observer: &Observer<'_>, pinned: Option<&str>) -> Resul
         missing.as_ref(),
     ];
     let seen = match missing.into_iter().flatten().next().cloned() {
-        Some(failure) => Err(Box::new(Incomplete { failure, found })),
-        None => Ok(found),
+        Some(failure) => Err(Box::new(Incomplete {
+            failure,
+            found: inputs,
+        })),
+        None => Ok(inputs),
     };
     let docker = registry.map(|registry| registry.map(|registry| registry.config));
-    let stands_in = || DockerConfig::parse(pinned?.as_bytes()).ok();
-    let docker = docker.or_else(|failure| stands_in().map(Some).ok_or(failure));
+    let pinned_config = || DockerConfig::parse(pinned?.as_bytes()).ok();
+    let docker = docker.or_else(|failure| pinned_config().map(Some).ok_or(failure));
     Ok(Inputs { seen, git, docker })
 }
 
@@ -81,10 +84,10 @@ struct GitSecrets {
 }
 
 impl GitSecrets {
-    fn keep(&mut self, files: &[&str], data: &BTreeMap<String, ByteString>) {
-        let found = files.iter().filter_map(|file| data.get_key_value(*file));
-        let found = found.map(|(file, text)| (file.clone(), text.0.clone()));
-        self.files.extend(found);
+    fn copy_files(&mut self, files: &[&str], data: &BTreeMap<String, ByteString>) {
+        let entries = files.iter().filter_map(|file| data.get_key_value(*file));
+        let entries = entries.map(|(file, text)| (file.clone(), text.0.clone()));
+        self.files.extend(entries);
     }
 }
 
@@ -107,9 +110,9 @@ impl RegistrySecret {
 struct Missing(Option<Failure>);
 
 impl Missing {
-    fn or_found<T>(&mut self, found: Result<T, Failure>) -> Option<T> {
-        match found {
-            Ok(found) => Some(found),
+    fn take_value<T>(&mut self, result: Result<T, Failure>) -> Option<T> {
+        match result {
+            Ok(value) => Some(value),
             Err(failure) => {
                 self.0.get_or_insert(failure);
                 None
@@ -125,16 +128,16 @@ pub(super) struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    pub(super) async fn secret(&self, field: &str, name: &str) -> Found<Secret> {
-        let found = self.find(&self.observer.ctx.inputs.secrets, name).await?;
-        Ok(found.ok_or_else(|| self.missing(field, "Secret", name)))
+    pub(super) async fn secret(&self, field: &str, name: &str) -> ReadResult<Secret> {
+        let secret = self.find(&self.observer.ctx.inputs.secrets, name).await?;
+        Ok(secret.ok_or_else(|| self.missing(field, "Secret", name)))
     }
 
-    pub(super) async fn config_map(&self, field: &str, name: &str) -> Found<ConfigMap> {
-        let found = self
+    pub(super) async fn config_map(&self, field: &str, name: &str) -> ReadResult<ConfigMap> {
+        let config_map = self
             .find(&self.observer.ctx.inputs.config_maps, name)
             .await?;
-        Ok(found.ok_or_else(|| self.missing(field, "ConfigMap", name)))
+        Ok(config_map.ok_or_else(|| self.missing(field, "ConfigMap", name)))
     }
 
     /// Returns the object `name`: reused from `recent`, or read from the API server.
@@ -148,11 +151,11 @@ impl Reader<'_> {
             return Ok(Some(reused));
         }
         let api: Api<K> = Api::namespaced(self.observer.ctx.client.clone(), &self.namespace);
-        let what = format!("read {} {name}", K::kind(&()));
+        let operation = format!("read {} {name}", K::kind(&()));
         let since = recent.begin(&key);
-        let found = Box::pin(call(&what, api.get_opt(name))).await?;
-        recent.end(&key, since, found.as_ref());
-        Ok(found)
+        let object = Box::pin(call(&operation, api.get_opt(name))).await?;
+        recent.end(&key, since, object.as_ref());
+        Ok(object)
     }
 
     fn missing(&self, field: &str, kind: &str, name: &str) -> Failure {
@@ -185,7 +188,7 @@ impl Reader<'_> {
         )
     }
 
-    async fn git(&self, tf: &Terraform) -> Found<GitSecrets> {
+    async fn git(&self, tf: &Terraform) -> ReadResult<GitSecrets> {
         let repo = &tf.spec.git_repo;
         let mut secrets = GitSecrets::default();
         let mut credentials = Credentials::default();
@@ -200,7 +203,7 @@ impl Reader<'_> {
         authorities.extend(repo.ca_bundle.clone());
         if let Some(reference) = &repo.ssh_key_secret {
             let field = "spec.gitRepo.sshKeySecret";
-            let data = found!(self.secret(field, &reference.name).await?)
+            let data = value_or_return!(self.secret(field, &reference.name).await?)
                 .data
                 .unwrap_or_default();
             let Some(key) = data.get(&reference.key) else {
@@ -213,13 +216,13 @@ impl Reader<'_> {
             };
             let [ssh_key, known_hosts] = SSH_FILES;
             secrets.files.insert(ssh_key.to_owned(), key.0.clone());
-            secrets.keep(&[known_hosts], &data);
+            secrets.copy_files(&[known_hosts], &data);
             credentials.ssh_key = Some(SecretBytes::new(key.0.clone()));
             credentials.known_hosts = data.get("known_hosts").map(text);
         }
         if let Some(reference) = &repo.credentials_secret {
             let field = "spec.gitRepo.credentialsSecret";
-            let data = found!(self.secret(field, &reference.name).await?)
+            let data = value_or_return!(self.secret(field, &reference.name).await?)
                 .data
                 .unwrap_or_default();
             let user = data.get("username").map_or_else(|| "git".to_owned(), text);
@@ -232,7 +235,7 @@ impl Reader<'_> {
                     "password",
                 )));
             }
-            secrets.keep(&HTTPS_FILES, &data);
+            secrets.copy_files(&HTTPS_FILES, &data);
             if let Some(password) = password {
                 credentials.https = Some(HttpsCredentials {
                     username: SecretString::new(user),
@@ -246,12 +249,12 @@ impl Reader<'_> {
         Ok(Ok(secrets))
     }
 
-    async fn registry(&self, tf: &Terraform) -> Found<Option<RegistrySecret>> {
+    async fn registry(&self, tf: &Terraform) -> ReadResult<Option<RegistrySecret>> {
         let Some(reference) = &tf.spec.container_registry.secret_ref else {
             return Ok(Ok(None));
         };
         let field = "spec.containerRegistry.secretRef";
-        let secret = found!(self.secret(field, &reference.name).await?);
+        let secret = value_or_return!(self.secret(field, &reference.name).await?);
         let data = secret.data.unwrap_or_default();
         let key = [reference.key.as_str(), DOCKER_CONFIG, DOCKERCFG]
             .into_iter()
@@ -264,12 +267,13 @@ impl Reader<'_> {
                 &reference.key,
             )));
         };
-        let config = found!(
-            DockerConfig::parse(&value.0).map_err(|error| Failure::transient(
-                error.reason(),
-                format!("{field}: key {key} of Secret {}: {error}", reference.name),
-            ))
-        );
+        let config =
+            value_or_return!(
+                DockerConfig::parse(&value.0).map_err(|error| Failure::transient(
+                    error.reason(),
+                    format!("{field}: key {key} of Secret {}: {error}", reference.name),
+                ))
+            );
         let pulls = key == DOCKER_CONFIG
             && secret.type_.as_deref() == Some("kubernetes.io/dockerconfigjson")
             && config.is_universal();
@@ -300,13 +304,13 @@ impl Reader<'_> {
         let backend = tf.spec.backend.as_ref();
         if let Some(reference) = backend.and_then(|backend| backend.secret_ref.as_ref()) {
             let secret = self.secret("spec.backend.secretRef", &reference.name);
-            let secret = missing.or_found(secret.await?);
+            let secret = missing.take_value(secret.await?);
             seen.backend = secret.map(strings).unwrap_or_default();
         }
         let runner = tf.spec.runner.iter();
         for reference in runner.flat_map(|runner| &runner.env_from_secrets) {
             let secret = self.secret("spec.runner.envFromSecrets", &reference.name);
-            if let Some(secret) = missing.or_found(secret.await?) {
+            if let Some(secret) = missing.take_value(secret.await?) {
                 seen.runner.insert(reference.name.clone(), strings(secret));
             }
         }
@@ -318,13 +322,13 @@ impl Reader<'_> {
             return Ok(ScriptTexts::default());
         };
         let init = self.script("spec.scripts.init", scripts.init.as_ref());
-        let init = missing.or_found(init.await?).flatten();
+        let init = missing.take_value(init.await?).flatten();
         let plan = self.script("spec.scripts.plan", scripts.plan.as_ref());
-        let plan = missing.or_found(plan.await?).flatten();
+        let plan = missing.take_value(plan.await?).flatten();
         let apply = self.script("spec.scripts.apply", scripts.apply.as_ref());
-        let apply = missing.or_found(apply.await?).flatten();
+        let apply = missing.take_value(apply.await?).flatten();
         let destroy = self.script("spec.scripts.destroy", scripts.destroy.as_ref());
-        let destroy = missing.or_found(destroy.await?).flatten();
+        let destroy = missing.take_value(destroy.await?).flatten();
         Ok(ScriptTexts {
             init,
             plan,
@@ -333,32 +337,32 @@ impl Reader<'_> {
         })
     }
 
-    async fn script(&self, field: &str, script: Option<&Script>) -> Found<Option<String>> {
+    async fn script(&self, field: &str, script: Option<&Script>) -> ReadResult<Option<String>> {
         let Some(script) = script else {
             return Ok(Ok(None));
         };
         let Some(KeyRef { name, key }) = &script.config_map_ref else {
-            let place = format!("{field}.inline");
+            let source = format!("{field}.inline");
             let inline = script.inline.clone();
-            return Ok(inline.map(|text| check_script(&place, text)).transpose());
+            return Ok(inline.map(|text| check_script(&source, text)).transpose());
         };
         let field = format!("{field}.configMapRef");
-        let map = found!(self.config_map(&field, name).await?);
+        let map = value_or_return!(self.config_map(&field, name).await?);
         let Some(text) = map.data.as_ref().and_then(|data| data.get(key)) else {
             return Ok(Err(self.missing_key(&field, "ConfigMap", name, key)));
         };
-        let place = format!("{field}: key {key} of ConfigMap {name}");
-        Ok(check_script(&place, text.clone()).map(Some))
+        let source = format!("{field}: key {key} of ConfigMap {name}");
+        Ok(check_script(&source, text.clone()).map(Some))
     }
 }
 
-/// Returns `text` unless it has more than [`LARGEST_SCRIPT`] bytes. The schema of the CRD counts characters.
-fn check_script(place: &str, text: String) -> Result<String, Failure> {
-    if text.len() <= LARGEST_SCRIPT {
+/// Returns `text` unless it has more than [`MAX_SCRIPT_BYTES`] bytes. The schema of the CRD counts characters.
+fn check_script(source: &str, text: String) -> Result<String, Failure> {
+    if text.len() <= MAX_SCRIPT_BYTES {
         return Ok(text);
     }
     let message = format!(
-        "{place} is {} bytes; a script has at most {LARGEST_SCRIPT} bytes",
+        "{source} is {} bytes; a script has at most {MAX_SCRIPT_BYTES} bytes",
         text.len()
     );
     Err(Failure::user(Reason::InputTooLarge, message))

@@ -27,14 +27,14 @@ use crate::call::call;
 use crate::context::Context;
 use crate::error::Error;
 use crate::resource::is_made_for;
-use crate::watch::mapping::{is_lent, is_lent_to};
+use crate::watch::mapping::{is_build_secret, is_build_secret_of};
 use crate::watch::trim::{CONTROLLER_UID, JOB_NAME};
 
 /// Age of a Job without a pod after which its events are read. Shorter than the delay until status reports a missing pod.
-const LATE: SignedDuration = SignedDuration::from_secs(10);
+const POD_CREATION_TIMEOUT: SignedDuration = SignedDuration::from_secs(10);
 
 /// Maximum number of events of a Job that are read.
-const EVENTS: u32 = 100;
+const MAX_EVENTS: u32 = 100;
 
 /// Returns the Job `name` of the current run, if it belongs to `tf`. With `claimed` (a pod has claimed the run), reads the Job and its pods
 /// from the API server if the watch caches do not have them, before the run counts as lost.
@@ -55,9 +55,9 @@ pub(super) async fn run(
             .map(Arc::new);
     }
     let job = job.filter(|job| is_made_for(tf, &**job));
-    let ended_engine = !pods_alive && pods.iter().any(|pod| engine_ended(pod));
+    let has_engine_ended = !pods_alive && pods.iter().any(|pod| engine_ended(pod));
     let Some(job) = job else {
-        let pods_alive = pods_alive || (claimed && lives(&ctx.client, tf, name).await?);
+        let pods_alive = pods_alive || (claimed && has_living_pod(&ctx.client, tf, name).await?);
         return Ok(pods_alive.then(|| JobSeen {
             uid: String::new(),
             finished: true,
@@ -69,14 +69,14 @@ pub(super) async fn run(
         }));
     };
     let uid = job.uid().unwrap_or_default();
-    let mut waiting = pods.iter().find_map(|pod| stuck(pod));
-    let created_at = moment(job.creation_timestamp().as_ref());
+    let mut waiting = pods.iter().find_map(|pod| waiting_cause(pod));
+    let created_at = timestamp(job.creation_timestamp().as_ref());
     if pods.is_empty() && !finished(&job) && is_late(created_at) {
         waiting = no_pod(&ctx.client, &namespace, &uid).await;
     }
     Ok(Some(JobSeen {
         uid,
-        finished: finished(&job) || ended_engine,
+        finished: finished(&job) || has_engine_ended,
         has_pod: !pods.is_empty(),
         scheduled_at: pods.iter().filter_map(|pod| scheduled_at(pod)).max(),
         pods_alive,
@@ -86,7 +86,7 @@ pub(super) async fn run(
 }
 
 /// Whether the watch caches have the Job `name` of `tf`, or a pod of it whose engine container may run.
-pub(super) fn is_there(ctx: &Context, tf: &Terraform, name: &str) -> bool {
+pub(super) fn exists(ctx: &Context, tf: &Terraform, name: &str) -> bool {
     let namespace = tf.namespace().unwrap_or_default();
     let job = ctx.mirrors.jobs.get(&namespace, name);
     job.is_some_and(|job| is_made_for(tf, &*job))
@@ -95,23 +95,23 @@ pub(super) fn is_there(ctx: &Context, tf: &Terraform, name: &str) -> bool {
 
 /// Whether the Job controller should have created a pod by now.
 fn is_late(created_at: Timestamp) -> bool {
-    Timestamp::now().duration_since(created_at) >= LATE
+    Timestamp::now().duration_since(created_at) >= POD_CREATION_TIMEOUT
 }
 
 /// Returns why the Job controller failed to create a pod for the Job `uid`, from its latest event. `None` if the operator may not list
 /// events; status then refers to `kubectl describe`.
 async fn no_pod(client: &Client, namespace: &str, uid: &str) -> Option<Waiting> {
     let api: Api<Event> = Api::namespaced(client.clone(), namespace);
-    let failures = format!("regarding.uid={uid},reason=FailedCreate");
-    let list = ListParams::default().fields(&failures).limit(EVENTS);
-    let found = call("list the events of a Job", api.list(&list)).await;
-    let found = found.inspect_err(|error| {
+    let selector = format!("regarding.uid={uid},reason=FailedCreate");
+    let parameters = ListParams::default().fields(&selector).limit(MAX_EVENTS);
+    let events = call("list the events of a Job", api.list(&parameters)).await;
+    let events = events.inspect_err(|error| {
         debug!(
             error = error.chain(),
             "cannot determine why the Job has no pod"
         );
     });
-    let latest = found.ok()?.items.into_iter().max_by_key(|event| {
+    let latest = events.ok()?.items.into_iter().max_by_key(|event| {
         let at = event.deprecated_last_timestamp.as_ref().map(|at| at.0);
         at.max(event.event_time.as_ref().map(|at| at.0))
     });
@@ -119,10 +119,14 @@ async fn no_pod(client: &Client, namespace: &str, uid: &str) -> Option<Waiting> 
 }
 
 /// Whether a pod of the Job `job` of `tf` may still run and hold the state lock.
-async fn lives(client: &Client, tf: &Terraform, job: &str) -> Result<bool, Error> {
+async fn has_living_pod(client: &Client, tf: &Terraform, job: &str) -> Result<bool, Error> {
     let api: Api<Pod> = Api::namespaced(client.clone(), &tf.namespace().unwrap_or_default());
-    let list = ListParams::default().labels(&format!("{JOB_NAME}={job}"));
-    let pods = call(&format!("list the pods of Job {job}"), api.list(&list)).await?;
+    let parameters = ListParams::default().labels(&format!("{JOB_NAME}={job}"));
+    let pods = call(
+        &format!("list the pods of Job {job}"),
+        api.list(&parameters),
+    )
+    .await?;
     Ok(pods
         .items
         .iter()
@@ -130,16 +134,15 @@ async fn lives(client: &Client, tf: &Terraform, job: &str) -> Result<bool, Error
 }
 
 /// Returns the run Jobs of `tf` by run number, including deleted Jobs with a pod whose engine container may still run.
-pub(super) fn own(ctx: &Context, tf: &Terraform) -> BTreeMap<i64, OwnJob> {
-    let pods = ctx
-        .mirrors
-        .pods
-        .filter(|pod| is_made_for(tf, pod) && is(pod.labels(), Component::Run) && alive(pod));
+pub(super) fn own_jobs(ctx: &Context, tf: &Terraform) -> BTreeMap<i64, OwnJob> {
+    let pods = ctx.mirrors.pods.filter(|pod| {
+        is_made_for(tf, pod) && has_component(pod.labels(), Component::Run) && alive(pod)
+    });
     let jobs = ctx
         .mirrors
         .jobs
-        .filter(|job| is_made_for(tf, job) && is(job.labels(), Component::Run));
-    let of_pods = pods.iter().filter_map(|pod| {
+        .filter(|job| is_made_for(tf, job) && has_component(job.labels(), Component::Run));
+    let jobs_of_pods = pods.iter().filter_map(|pod| {
         Some(OwnJob {
             name: pod.labels().get(JOB_NAME)?.clone(),
             uid: pod.labels().get(CONTROLLER_UID)?.clone(),
@@ -147,7 +150,7 @@ pub(super) fn own(ctx: &Context, tf: &Terraform) -> BTreeMap<i64, OwnJob> {
             lingers: false,
         })
     });
-    let of_jobs = jobs.iter().map(|job| {
+    let existing_jobs = jobs.iter().map(|job| {
         let lingers = !finished(job) && has_lingering_pod(ctx, job);
         OwnJob {
             name: job.name_any(),
@@ -156,26 +159,29 @@ pub(super) fn own(ctx: &Context, tf: &Terraform) -> BTreeMap<i64, OwnJob> {
             lingers,
         }
     });
-    of_pods
-        .chain(of_jobs)
-        .filter_map(|job| Some((number(tf, &job.name)?, job)))
+    jobs_of_pods
+        .chain(existing_jobs)
+        .filter_map(|job| Some((run_number(tf, &job.name)?, job)))
         .collect()
 }
 
 /// Returns the names of the run pods of the resource with this uid, in the namespace of `tf`, that have not ended.
 pub(super) fn living_pods(ctx: &Context, tf: &Terraform, uid: &str) -> Vec<String> {
     let pods = ctx.mirrors.pods.filter(|pod| {
-        let is_theirs = pod.labels().get(labels::UID).is_some_and(|of| of == uid);
+        let is_theirs = pod
+            .labels()
+            .get(labels::UID)
+            .is_some_and(|value| value == uid);
         is_theirs
             && pod.namespace() == tf.namespace()
-            && is(pod.labels(), Component::Run)
+            && has_component(pod.labels(), Component::Run)
             && alive(pod)
     });
     pods.iter().map(|pod| pod.name_any()).collect()
 }
 
 /// Returns the run number of the Job with this name, if the name is that of a run of `tf`.
-fn number(tf: &Terraform, job: &str) -> Option<i64> {
+fn run_number(tf: &Terraform, job: &str) -> Option<i64> {
     let number = job.rsplit_once('-')?.1.parse().ok()?;
     let kinds = [
         RunKind::Plan,
@@ -190,13 +196,15 @@ fn number(tf: &Terraform, job: &str) -> Option<i64> {
 /// Whether `job` is a run or build that has not ended. A Job with a pod that [`lingers`] counts as ended.
 pub(crate) fn is_running(ctx: &Context, job: &Job) -> bool {
     let kinds = [Component::Run, Component::Build];
-    let is_ours = kinds.into_iter().any(|kind| is(job.labels(), kind));
+    let is_ours = kinds
+        .into_iter()
+        .any(|kind| has_component(job.labels(), kind));
     is_ours && !finished(job) && !has_lingering_pod(ctx, job)
 }
 
 /// Whether `pod` is the pod of a run, and its engine container may still run.
 pub(crate) fn is_living_run(pod: &Pod) -> bool {
-    is(pod.labels(), Component::Run) && alive(pod)
+    has_component(pod.labels(), Component::Run) && alive(pod)
 }
 
 fn has_lingering_pod(ctx: &Context, job: &Job) -> bool {
@@ -212,13 +220,15 @@ fn lingers(pod: &Pod) -> bool {
         .status
         .iter()
         .flat_map(|status| &status.container_statuses);
-    let mut states = containers.flatten().filter_map(|it| it.state.as_ref());
+    let mut states = containers
+        .flatten()
+        .filter_map(|container| container.state.as_ref());
     is_pending_or_running(pod) && has_work_ended && states.any(|state| state.terminated.is_none())
 }
 
-fn is(labels: &BTreeMap<String, String>, component: Component) -> bool {
-    let of = labels.get(labels::COMPONENT);
-    of.is_some_and(|value| value == component.as_str())
+fn has_component(labels: &BTreeMap<String, String>, component: Component) -> bool {
+    let label = labels.get(labels::COMPONENT);
+    label.is_some_and(|value| value == component.as_str())
 }
 
 /// A build, and the pod whose log explains its failure, if the log is needed.
@@ -228,10 +238,10 @@ pub(super) struct Build {
 }
 
 /// Adds to an active `build` without a pod the cause why it has no pod.
-pub(super) async fn explained(ctx: &Context, namespace: &str, mut build: Build) -> Build {
+pub(super) async fn with_pending_cause(ctx: &Context, namespace: &str, mut build: Build) -> Build {
     let seen = &mut build.seen;
-    let unborn = seen.state == BuildState::Active(None) && !seen.has_pod;
-    if unborn && is_late(seen.created_at) {
+    let has_no_pod = seen.state == BuildState::Active(None) && !seen.has_pod;
+    if has_no_pod && is_late(seen.created_at) {
         seen.state = BuildState::Active(no_pod(&ctx.client, namespace, &seen.uid).await);
     }
     build
@@ -248,14 +258,14 @@ pub(super) fn build(ctx: &Context, namespace: &str, name: &str) -> Option<Build>
     let (state, log_of) = state_of(&job, pod);
     let seen = BuildSeen {
         job: name.to_owned(),
-        created_at: moment(job.creation_timestamp().as_ref()),
+        created_at: timestamp(job.creation_timestamp().as_ref()),
         has_pod: pod.is_some(),
         scheduled_at: pod.and_then(|pod| scheduled_at(pod)),
         lent: ctx
             .mirrors
             .secrets
             .get(namespace, name)
-            .is_some_and(|secret| is_lent_to(&*secret, &uid)),
+            .is_some_and(|secret| is_build_secret_of(&*secret, &uid)),
         uid,
         state,
     };
@@ -270,21 +280,24 @@ fn state_of(job: &Job, pod: Option<&Arc<Pod>>) -> (BuildState, Option<String>) {
     let state = match (prepared, built) {
         (_, Some(end)) if end.exit_code == 0 => BuildState::Done(ended_at(end)),
         (Some(end), _) => {
-            let failure = cut_off(pod, end).unwrap_or_else(|| prepare_failure(end));
+            let failure = interruption(pod, end).unwrap_or_else(|| prepare_failure(end));
             BuildState::Failed(failure, ended_at(end))
         }
         (None, Some(end)) => {
-            let known = cut_off(pod, end);
+            let known = interruption(pod, end);
             // Only the runner's report is used: a tenant may choose the image of kaniko, and so its output.
             let known = known.or_else(|| reported(end).filter(|_| builds_by_runner(job)));
             log_of = pod.filter(|_| known.is_none()).map(|pod| pod.name_any());
             let failure = known.unwrap_or_else(|| builder_failure(end));
             BuildState::Failed(failure, ended_at(end))
         }
-        (None, None) => match over(job) {
-            Some(end) if end.type_ == "Complete" => BuildState::Done(since(end)),
-            Some(end) => BuildState::Failed(lost(&job.name_any(), end), since(end)),
-            None => BuildState::Active(pod.and_then(|pod| stuck(pod))),
+        (None, None) => match finished_condition(job) {
+            Some(end) if end.type_ == "Complete" => BuildState::Done(transition_time(end)),
+            Some(end) => BuildState::Failed(
+                lost_build_failure(&job.name_any(), end),
+                transition_time(end),
+            ),
+            None => BuildState::Active(pod.and_then(|pod| waiting_cause(pod))),
         },
     };
     (state, log_of)
@@ -303,24 +316,25 @@ fn builds_by_runner(job: &Job) -> bool {
 }
 
 /// Returns the build Secrets of `tf`, and of earlier resources of the same name.
-pub(super) fn lent(ctx: &Context, tf: &Terraform) -> Vec<LentSeen> {
+pub(super) fn build_secrets(ctx: &Context, tf: &Terraform) -> Vec<LentSeen> {
     let namespace = ctx.settings.builds_in(tf);
-    let of_tf = |secret: &Secret| {
+    let belongs_to_tf = |secret: &Secret| {
         let labels = secret.labels();
-        is_lent(secret)
+        is_build_secret(secret)
             && secret.metadata.namespace.as_deref() == Some(namespace)
             && labels.get(labels::NAMESPACE) == tf.metadata.namespace.as_ref()
             && labels.get(labels::NAME) == tf.metadata.name.as_ref()
     };
-    let lent = ctx.mirrors.secrets.filter(of_tf);
-    let seen = lent.iter().map(|secret| {
+    let build_secrets = ctx.mirrors.secrets.filter(belongs_to_tf);
+    let seen = build_secrets.iter().map(|secret| {
         let name = secret.name_any();
-        let build = build(ctx, namespace, &name).filter(|it| is_lent_to(&**secret, &it.seen.uid));
-        let goes_on = |build: &Build| matches!(build.seen.state, BuildState::Active(_));
+        let build = build(ctx, namespace, &name)
+            .filter(|build| is_build_secret_of(&**secret, &build.seen.uid));
+        let is_active = |build: &Build| matches!(build.seen.state, BuildState::Active(_));
         LentSeen {
             namespace: namespace.to_owned(),
             uid: secret.uid().unwrap_or_default(),
-            over: !build.as_ref().is_some_and(goes_on),
+            over: !build.as_ref().is_some_and(is_active),
             name,
         }
     });
@@ -328,7 +342,7 @@ pub(super) fn lent(ctx: &Context, tf: &Terraform) -> Vec<LentSeen> {
 }
 
 /// Returns the failure of a container that was terminated by a drain, an eviction or the loss of its node.
-fn cut_off(pod: Option<&Arc<Pod>>, end: &ContainerStateTerminated) -> Option<Failure> {
+fn interruption(pod: Option<&Arc<Pod>>, end: &ContainerStateTerminated) -> Option<Failure> {
     let status = pod?.status.as_ref()?;
     let mut conditions = status.conditions.iter().flatten();
     let disrupted = conditions
@@ -374,8 +388,8 @@ fn reported(end: &ContainerStateTerminated) -> Option<Failure> {
 }
 
 /// Returns the failure of a build without a container status that explains it.
-fn lost(name: &str, end: &JobCondition) -> Failure {
-    let (reason, what) = if end.reason.as_deref() == Some("DeadlineExceeded") {
+fn lost_build_failure(name: &str, end: &JobCondition) -> Failure {
+    let (reason, description) = if end.reason.as_deref() == Some("DeadlineExceeded") {
         (
             Reason::BuildTimedOut,
             "exceeded its deadline: the builder hung or is too slow",
@@ -386,23 +400,23 @@ fn lost(name: &str, end: &JobCondition) -> Failure {
             "failed without a container status: its pod was deleted or did not start",
         )
     };
-    Failure::transient(reason, format!("build {name} {what}"))
+    Failure::transient(reason, format!("build {name} {description}"))
 }
 
-fn moment(time: Option<&Time>) -> Timestamp {
+fn timestamp(time: Option<&Time>) -> Timestamp {
     time.map_or(Timestamp::UNIX_EPOCH, |time| time.0)
 }
 
 fn ended_at(end: &ContainerStateTerminated) -> Timestamp {
-    moment(end.finished_at.as_ref())
+    timestamp(end.finished_at.as_ref())
 }
 
-fn since(end: &JobCondition) -> Timestamp {
-    moment(end.last_transition_time.as_ref())
+fn transition_time(end: &JobCondition) -> Timestamp {
+    timestamp(end.last_transition_time.as_ref())
 }
 
 /// Returns the condition `Complete` or `Failed` of a finished Job.
-fn over(job: &Job) -> Option<&JobCondition> {
+fn finished_condition(job: &Job) -> Option<&JobCondition> {
     let conditions = job.status.as_ref()?.conditions.as_ref()?;
     conditions.iter().find(|condition| {
         condition.status == "True" && matches!(condition.type_.as_str(), "Complete" | "Failed")
@@ -411,7 +425,7 @@ fn over(job: &Job) -> Option<&JobCondition> {
 
 /// Whether `job` has condition `Complete` or `Failed`.
 pub(crate) fn finished(job: &Job) -> bool {
-    over(job).is_some()
+    finished_condition(job).is_some()
 }
 
 /// Returns the pods of Job `job` that belong to `tf`.
@@ -471,7 +485,7 @@ fn failed_to_prepare(pod: &Pod) -> Option<&ContainerStateTerminated> {
 
 /// Returns why a pod does not start. `ContainerCreating` is not a cause. The kubelet alternates between `ErrImagePull` and
 /// `ImagePullBackOff` for an image that it cannot pull; both become `ImagePullBackOff`.
-fn stuck(pod: &Pod) -> Option<Waiting> {
+fn waiting_cause(pod: &Pod) -> Option<Waiting> {
     let waiting = statuses(pod).find_map(|status| {
         let waiting = status.state.as_ref()?.waiting.as_ref()?;
         let reason = match waiting.reason.as_deref()? {
@@ -521,10 +535,10 @@ fn ended(pod: &Pod) -> Option<String> {
     statuses(pod).find_map(|status| {
         let end = status.state.as_ref()?.terminated.as_ref()?;
         let reason = end.reason.as_deref().unwrap_or("Error");
-        let told =
+        let report =
             reported(end).map(|failure| format!(": {}: {}", failure.reason, failure.message));
-        let told = told.unwrap_or_default();
-        (end.exit_code != 0).then(|| format!("{reason}, exit code {}{told}", end.exit_code))
+        let report = report.unwrap_or_default();
+        (end.exit_code != 0).then(|| format!("{reason}, exit code {}{report}", end.exit_code))
     })
 }
 
@@ -635,17 +649,20 @@ mod tests {
                 "state": {"terminated": {"exitCode": exit_code, "message": message}},
             })
         };
-        let told = |statuses: Value| {
+        let failure_message = |statuses: Value| {
             let pod = json!({"metadata": {}, "status": {"initContainerStatuses": statuses}});
             let pod: Pod = serde_json::from_value(pod).unwrap();
             failed_to_prepare(&pod).map(|end| prepare_failure(end).message)
         };
-        assert_eq!(told(json!([ended("inject", 1)])), None);
-        assert_eq!(told(json!([ended("pull", 1)])), Some("pull".to_owned()));
+        assert_eq!(failure_message(json!([ended("inject", 1)])), None);
+        assert_eq!(
+            failure_message(json!([ended("pull", 1)])),
+            Some("pull".to_owned())
+        );
         let second = json!([ended("pull", 0), ended("prepare", 1)]);
-        assert_eq!(told(second), Some("prepare".to_owned()));
+        assert_eq!(failure_message(second), Some("prepare".to_owned()));
         let none = json!([ended("pull", 0), ended("prepare", 0)]);
-        assert_eq!(told(none), None);
+        assert_eq!(failure_message(none), None);
     }
 
     /// State of a build by `Append` whose containers have terminated with an exit code, and a failure if it has a reason.
@@ -700,7 +717,7 @@ mod tests {
         }
     }
 
-    async fn lives_with(pods: &'static [(&'static str, &'static str)]) -> (bool, String) {
+    async fn observe_pods(pods: &'static [(&'static str, &'static str)]) -> (bool, String) {
         let (client, requests) = fake_api::serve(move |_| {
             let pod = |(uid, phase): &(&str, &str)| {
                 json!({
@@ -719,23 +736,23 @@ mod tests {
             "spec": {"gitRepo": {"url": "https://git.test/web"}, "containerRegistry": {"imageName": "registry.test/web"}},
         });
         let tf: Terraform = serde_json::from_value(tf).unwrap();
-        let lives = lives(&client, &tf, "web-apply-1").await.unwrap();
+        let has_living_pod = has_living_pod(&client, &tf, "web-apply-1").await.unwrap();
         let uri = requests.lock()[0].uri.clone();
-        (lives, uri)
+        (has_living_pod, uri)
     }
 
     #[tokio::test]
     async fn run_of_a_deleted_job_is_alive_while_its_pod_runs() {
         let living = &[("uid-of-web", "Failed"), ("uid-of-web", "Running")];
-        let (lives, uri) = lives_with(living).await;
-        assert!(lives);
+        let (has_living_pod, uri) = observe_pods(living).await;
+        assert!(has_living_pod);
         assert!(uri.starts_with("/api/v1/namespaces/team/pods?"), "{uri}");
         assert!(uri.contains("job-name%3Dweb-apply-1"), "{uri}");
         let ended = &[("uid-of-web", "Failed"), ("uid-of-web", "Succeeded")];
-        assert!(!lives_with(ended).await.0);
+        assert!(!observe_pods(ended).await.0);
         let of_another = &[("uid-of-another", "Running")];
-        assert!(!lives_with(of_another).await.0);
-        assert!(!lives_with(&[]).await.0);
+        assert!(!observe_pods(of_another).await.0);
+        assert!(!observe_pods(&[]).await.0);
     }
 
     #[tokio::test]

@@ -19,7 +19,7 @@ pub(crate) struct Observer<'a> {
     pub(crate) resource: &'a Ref,
     /// Failure of parsing the stored resource, if it is unreadable.
     pub(crate) unreadable: Option<Failure>,
-    pub(super) used: Mutex<HashSet<String>>,
+    pub(super) used_queries: Mutex<HashSet<String>>,
     pub(super) push: Mutex<Option<Push>>,
     pub(super) reads: Mutex<InputReads>,
     /// Longest time until the next reconcile, if this one requires another.

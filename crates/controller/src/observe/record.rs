@@ -21,10 +21,10 @@ use crate::call::call;
 use crate::context::Context;
 use crate::error::Error;
 use crate::resource::is_made_for;
-use crate::watch::trim::{LARGEST_PROGRESS, LARGEST_REPORT};
+use crate::watch::trim::{MAX_PROGRESS_BYTES, MAX_REPORT_BYTES};
 
 /// Run record and pin of a resource.
-pub(super) struct Kept {
+pub(super) struct StoredRecord {
     pub(super) record: Option<RecordSeen>,
     pub(super) pin: Option<Pin>,
     pub(super) left_behind: Option<LeftBehind>,
@@ -33,7 +33,7 @@ pub(super) struct Kept {
 
 /// Returns the pin of `tf`, which is being deleted.
 pub(crate) async fn pin(ctx: &Context, tf: &Terraform) -> Result<Option<Pin>, Error> {
-    Ok(kept(ctx, tf).await?.pin)
+    Ok(read(ctx, tf).await?.pin)
 }
 
 /// Returns run record and pin of `tf`. Reads the Secrets from the API server if `tf` is being deleted and the watch cache has no run
@@ -43,7 +43,7 @@ pub(crate) async fn pin(ctx: &Context, tf: &Terraform) -> Result<Option<Pin>, Er
 /// # Errors
 /// [`Error::Unreadable`] or [`Error::Forged`] if a Secret cannot be used. [`Error::Conflict`] or [`Error::Gone`] if `tf` is being deleted,
 /// has neither run record nor pin, and is not the latest version of the resource.
-pub(super) async fn kept(ctx: &Context, tf: &Terraform) -> Result<Kept, Error> {
+pub(super) async fn read(ctx: &Context, tf: &Terraform) -> Result<StoredRecord, Error> {
     let namespace = tf.namespace().unwrap_or_default();
     let name = tf.name_any();
     let (record, report, pin) = (
@@ -52,64 +52,66 @@ pub(super) async fn kept(ctx: &Context, tf: &Terraform) -> Result<Kept, Error> {
         names::pin(&name),
     );
     let deleting = tf.metadata.deletion_timestamp.is_some();
-    let known = |name| Box::pin(ctx.mirrors.secret(&ctx.client, &namespace, name));
-    let mut all = Found {
-        record: known(&record).await?,
-        report: known(&report).await?,
-        pin: known(&pin).await?,
+    let read_cached = |name| Box::pin(ctx.mirrors.secret(&ctx.client, &namespace, name));
+    let mut record_secrets = RecordSecrets {
+        record: read_cached(&record).await?,
+        report: read_cached(&report).await?,
+        pin: read_cached(&pin).await?,
     };
     let is_ours = |secret: &Arc<Secret>| is_made_for(tf, &**secret);
-    let is_left = |secret: &Arc<Secret>| deleting && secret.labels().contains_key(labels::ORPHANED);
-    let other = |secret: &Arc<Secret>| !is_ours(secret) || is_left(secret);
-    let is_other = all.record.as_ref().is_some_and(other);
-    if is_other || (all.record.is_none() && deleting) {
+    let is_orphaned =
+        |secret: &Arc<Secret>| deleting && secret.labels().contains_key(labels::ORPHANED);
+    let is_not_ours = |secret: &Arc<Secret>| !is_ours(secret) || is_orphaned(secret);
+    let has_foreign_record = record_secrets.record.as_ref().is_some_and(is_not_ours);
+    if has_foreign_record || (record_secrets.record.is_none() && deleting) {
         let api: Api<Secret> = Api::namespaced(ctx.client.clone(), &namespace);
-        let read = async |what, name| Box::pin(call(what, api.get_opt(name))).await;
-        all = Found {
+        let read = async |operation, name| Box::pin(call(operation, api.get_opt(name))).await;
+        record_secrets = RecordSecrets {
             record: read("read the run record", &record).await?.map(Arc::new),
             report: read("read the run report", &report).await?.map(Arc::new),
             pin: read("read the pin", &pin).await?.map(Arc::new),
         };
     }
-    let left_behind = left_behind(ctx, tf, &all);
+    let left_behind = left_behind(ctx, tf, &record_secrets);
     // An orphaned run record means that clean-up has labelled all other objects that it keeps: only its deletions are left to do.
-    let is_cleaned_up = all.record.as_ref().is_some_and(is_left);
+    let is_cleaned_up = record_secrets.record.as_ref().is_some_and(is_orphaned);
     let is_used = |secret: &Arc<Secret>| is_ours(secret) && !is_cleaned_up;
-    let found = Found {
-        record: all.record.filter(is_used),
-        report: all.report.filter(is_used),
-        pin: all.pin.filter(is_used),
+    let used_secrets = RecordSecrets {
+        record: record_secrets.record.filter(is_used),
+        report: record_secrets.report.filter(is_used),
+        pin: record_secrets.pin.filter(is_used),
     };
-    let has_job = |run: &RunSpec| jobs::is_there(ctx, tf, &run.job);
+    let has_job = |run: &RunSpec| jobs::exists(ctx, tf, &run.job);
     let uid = tf.uid().unwrap_or_default();
-    let read_record = found
+    let read_record = used_secrets
         .record
         .map(|secret| {
             ctx.signer.verify(&uid, &secret)?;
-            decode(&secret, found.report.as_deref(), has_job)
+            decode(&secret, used_secrets.report.as_deref(), has_job)
         })
         .transpose();
-    let read_pin = found
+    let read_pin = used_secrets
         .pin
         .map(|secret| {
             ctx.signer.verify(&uid, &secret)?;
             required(&secret, secrets::PIN)
         })
         .transpose();
-    let given_up = deleting && leaves_everything(tf) && (read_record.is_err() || read_pin.is_err());
-    let (record, pin) = if given_up {
+    let ignores_unreadable =
+        deleting && leaves_everything(tf) && (read_record.is_err() || read_pin.is_err());
+    let (record, pin) = if ignores_unreadable {
         (None, None)
     } else {
         (read_record?, read_pin?)
     };
-    let nothing = deleting && record.is_none() && pin.is_none();
-    let nothing_left = if nothing {
+    let has_nothing = deleting && record.is_none() && pin.is_none();
+    let nothing_left = if has_nothing {
         check_is_latest(ctx, tf).await?;
-        Some(nothing_left(ctx, &namespace, given_up).await?)
+        Some(nothing_left(ctx, &namespace, ignores_unreadable).await?)
     } else {
         None
     };
-    Ok(Kept {
+    Ok(StoredRecord {
         record,
         pin,
         left_behind,
@@ -117,19 +119,23 @@ pub(super) async fn kept(ctx: &Context, tf: &Terraform) -> Result<Kept, Error> {
     })
 }
 
-/// Returns the run record in `all` if it belongs to an earlier resource with the name of `tf`. The run report may belong to `tf` already,
+/// Returns the run record in `record_secrets` if it belongs to an earlier resource with the name of `tf`. The run report may belong to `tf` already,
 /// if an earlier reconcile did not complete the restore.
-fn left_behind(ctx: &Context, tf: &Terraform, all: &Found) -> Option<LeftBehind> {
-    let is_left =
+fn left_behind(
+    ctx: &Context,
+    tf: &Terraform,
+    record_secrets: &RecordSecrets,
+) -> Option<LeftBehind> {
+    let is_left_behind =
         |secret: &Secret, component| orphans::is_left_behind(tf, secret.labels(), component);
-    let secret = all.record.as_deref()?;
-    if !is_left(secret, Component::Record) {
+    let secret = record_secrets.record.as_deref()?;
+    if !is_left_behind(secret, Component::Record) {
         return None;
     }
-    let report = all
+    let report = record_secrets
         .report
         .as_deref()
-        .filter(|report| is_made_for(tf, *report) || is_left(report, Component::Report));
+        .filter(|report| is_made_for(tf, *report) || is_left_behind(report, Component::Report));
     let uid = secret
         .labels()
         .get(labels::UID)
@@ -144,7 +150,7 @@ fn left_behind(ctx: &Context, tf: &Terraform, all: &Found) -> Option<LeftBehind>
         version: secret.resource_version().unwrap_or_default(),
         record,
         history: history.unwrap_or_default(),
-        told: told(report),
+        told: reported_progress(report),
         restore_to: secret.annotations().get(labels::RESTORE_TO).cloned(),
         owner: ctx.living_owner(tf, &uid),
         pods: jobs::living_pods(ctx, tf, &uid),
@@ -152,8 +158,8 @@ fn left_behind(ctx: &Context, tf: &Terraform, all: &Found) -> Option<LeftBehind>
     })
 }
 
-/// Secrets of one resource.
-struct Found {
+/// Run record, run report and pin of one resource.
+struct RecordSecrets {
     record: Option<Arc<Secret>>,
     report: Option<Arc<Secret>>,
     pin: Option<Arc<Secret>>,
@@ -167,8 +173,8 @@ struct Found {
 async fn check_is_latest(ctx: &Context, tf: &Terraform) -> Result<(), Error> {
     let api: Api<Terraform> =
         Api::namespaced(ctx.client.clone(), &tf.namespace().unwrap_or_default());
-    let found = call("read the resource", api.get_metadata_opt(&tf.name_any())).await?;
-    let latest = found.ok_or(Error::Gone)?;
+    let metadata = call("read the resource", api.get_metadata_opt(&tf.name_any())).await?;
+    let latest = metadata.ok_or(Error::Gone)?;
     if latest.metadata.resource_version == tf.metadata.resource_version {
         Ok(())
     } else {
@@ -199,8 +205,8 @@ fn decode(
     has_job: impl Fn(&RunSpec) -> bool,
 ) -> Result<RecordSeen, Error> {
     let key = required_bytes(secret, key::KEY)?;
-    let own: RunRecord = required(secret, key::RECORD)?;
-    let run = own.run.as_ref();
+    let recorded: RunRecord = required(secret, key::RECORD)?;
+    let run = recorded.run.as_ref();
     let reported = match report {
         _ if run.is_some_and(|run| !has_own_report(run)) => Reported::read(secret),
         Some(report) => Reported::read(report),
@@ -212,7 +218,7 @@ fn decode(
         version: secret.resource_version().unwrap_or_default(),
         report_version: report.and_then(ResourceExt::resource_version),
         key: key.to_vec(),
-        record: progress::believed(&own, &told(report), has_job),
+        record: progress::believed(&recorded, &reported_progress(report), has_job),
         inputs: decoded(secret, key::INPUTS)?,
         report: reported.report,
         outputs: reported.outputs,
@@ -229,12 +235,12 @@ fn history(secret: &Secret) -> Result<History, Error> {
 }
 
 /// Returns the progress in the run report.
-fn told(report: Option<&Secret>) -> Told {
+fn reported_progress(report: Option<&Secret>) -> Told {
     let Some(report) = report else {
         return Told::Absent;
     };
     data(report, key::PROGRESS)
-        .filter(|bytes| bytes.len() <= LARGEST_PROGRESS)
+        .filter(|bytes| bytes.len() <= MAX_PROGRESS_BYTES)
         .and_then(|bytes| serde_json::from_slice(bytes).ok())
         .map_or(Told::Unreadable, |progress| {
             Told::Progress(Box::new(progress))
@@ -250,7 +256,7 @@ struct Reported {
 
 impl Reported {
     fn read(secret: &Secret) -> Self {
-        let report = data(secret, key::REPORT).filter(|bytes| bytes.len() <= LARGEST_REPORT);
+        let report = data(secret, key::REPORT).filter(|bytes| bytes.len() <= MAX_REPORT_BYTES);
         let outputs = data(secret, key::OUTPUTS).filter(|bytes| json_size::is_small(bytes));
         Self {
             report: report.and_then(|bytes| serde_json::from_slice(bytes).ok()),
@@ -309,9 +315,10 @@ mod tests {
 
     #[test]
     fn larger_reports_and_progress_are_not_read() {
-        let progress = |size| told(Some(&of_size(key::PROGRESS, &json!({"number": 1}), size)));
-        assert!(matches!(progress(LARGEST_PROGRESS), Told::Progress(_)));
-        assert!(matches!(progress(LARGEST_PROGRESS + 1), Told::Unreadable));
+        let progress =
+            |size| reported_progress(Some(&of_size(key::PROGRESS, &json!({"number": 1}), size)));
+        assert!(matches!(progress(MAX_PROGRESS_BYTES), Told::Progress(_)));
+        assert!(matches!(progress(MAX_PROGRESS_BYTES + 1), Told::Unreadable));
         let json = json!({
             "number": 1,
             "kind": "apply",
@@ -320,7 +327,7 @@ mod tests {
             "finishedAt": "2026-01-01T00:00:01Z",
         });
         let report = |size| Reported::read(&of_size(key::REPORT, &json, size)).report;
-        assert!(report(LARGEST_REPORT).is_some());
-        assert!(report(LARGEST_REPORT + 1).is_none());
+        assert!(report(MAX_REPORT_BYTES).is_some());
+        assert!(report(MAX_REPORT_BYTES + 1).is_none());
     }
 }

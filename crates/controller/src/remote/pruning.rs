@@ -31,7 +31,7 @@ use crate::remote::polled_cache::Ask;
 use crate::remote::queries::{access, identity, image_name};
 use crate::report::events::publish;
 use crate::resource::Guarded;
-use crate::watch::trim::is_left_out;
+use crate::watch::trim::is_content_removed;
 
 /// Interval of prunings of a registry repository, in seconds. A new image also causes a pruning.
 const EVERY: i64 = 86_400;
@@ -58,7 +58,7 @@ impl Observer<'_> {
             Ok(question) => question,
             Err(trouble) => return self.tell_pruned(&Err(trouble), "").await,
         };
-        self.use_question(&question.text);
+        self.use_query(&question.text);
         let answer = ctx
             .answers
             .pruned
@@ -256,7 +256,7 @@ fn used(kept: &[Arc<Secret>], home: &str, memory: &Memory) -> Result<Used, Failu
 
 /// Returns the images in a pin or a run record.
 fn needs(secret: &Secret) -> Result<Vec<Needs>, Failure> {
-    if is_left_out(secret) {
+    if is_content_removed(secret) {
         return Err(unreadable(secret));
     }
     let mut all = Vec::new();
@@ -341,7 +341,7 @@ mod tests {
     use tokio::sync::watch;
 
     use super::*;
-    use crate::watch::trim::leave_out;
+    use crate::watch::trim::remove_content;
 
     /// Returns the pruning of a repository. A request to its registry times out after two hours.
     fn work(host: SocketAddr, name: &str, turns: &Arc<Turns>) -> Work {
@@ -507,7 +507,7 @@ mod tests {
             assert!(used(&kept, "other", &Memory::default()).is_ok());
         }
         let mut left_out = Secret::clone(&kept(secrets::PIN, &json!({})));
-        leave_out(&mut left_out);
+        remove_content(&mut left_out);
         assert!(used(&[Arc::new(left_out)], "team", &Memory::default()).is_err());
     }
 

@@ -18,7 +18,7 @@ use tokio::task::AbortHandle;
 use tracing::debug;
 
 use crate::call::call;
-use crate::error::{Error, Found};
+use crate::error::{Error, ReadResult};
 use crate::resource::Ref;
 
 /// Maximum number of objects that a selector may select.
@@ -145,7 +145,7 @@ impl Objects {
         which: &Which,
         subscriber: &Ref,
         query: Query,
-    ) -> Found<Page> {
+    ) -> ReadResult<Page> {
         let (resource, scope) = match self.kind(field, which).await? {
             Ok(kind) => kind,
             Err(failure) => return Ok(Err(failure)),
@@ -226,7 +226,7 @@ impl Objects {
         Ok(groups.groups.iter().any(|it| it.name == group))
     }
 
-    async fn kind(&self, field: &str, which: &Which) -> Found<(ApiResource, Scope)> {
+    async fn kind(&self, field: &str, which: &Which) -> ReadResult<(ApiResource, Scope)> {
         let key = (which.api_version.clone(), which.kind.clone());
         let known = self.kinds.lock().get(&key).cloned();
         if let Some(known) = known {

@@ -28,33 +28,37 @@ pub(crate) const MIRRORED: [Component; 5] = [
 /// Whether the watch cache has Secrets of the component of `secret`.
 pub(crate) fn is_mirrored(secret: &Secret) -> bool {
     let component = secret.labels().get(labels::COMPONENT);
-    component.is_some_and(|component| MIRRORED.iter().any(|of| of.as_str() == component))
+    component.is_some_and(|component| {
+        MIRRORED
+            .iter()
+            .any(|mirrored| mirrored.as_str() == component)
+    })
 }
 
 /// Returns the resource that `object` belongs to by its labels. The namespace label counts in the build namespace only: elsewhere, tenants
 /// may have written it.
 pub(crate) fn owner(settings: &Settings, object: &impl Resource) -> Option<Ref> {
     let (namespace, labels) = (object.namespace()?, object.labels());
-    let builds = settings.build_namespace.as_ref() == Some(&namespace);
-    let elsewhere = labels.get(labels::NAMESPACE).filter(|_| builds);
-    Some(Ref::new(labels.get(labels::NAME)?).within(elsewhere.unwrap_or(&namespace)))
+    let is_build_namespace = settings.build_namespace.as_ref() == Some(&namespace);
+    let labelled_namespace = labels.get(labels::NAMESPACE).filter(|_| is_build_namespace);
+    Some(Ref::new(labels.get(labels::NAME)?).within(labelled_namespace.unwrap_or(&namespace)))
 }
 
 /// Whether `object` is a build Secret.
-pub(crate) fn is_lent(object: &impl ResourceExt) -> bool {
+pub(crate) fn is_build_secret(object: &impl ResourceExt) -> bool {
     let component = object.labels().get(labels::COMPONENT);
     component.is_some_and(|component| component == Component::Lent.as_str())
 }
 
 /// Whether `object` is the build Secret of the Job `uid`.
-pub(crate) fn is_lent_to(object: &impl ResourceExt, uid: &str) -> bool {
+pub(crate) fn is_build_secret_of(object: &impl ResourceExt, uid: &str) -> bool {
     let mut owners = object.owner_references().iter();
-    is_lent(object) && owners.any(|owner| owner.uid == uid)
+    is_build_secret(object) && owners.any(|owner| owner.uid == uid)
 }
 
 /// Whether `namespaces`, the watched namespaces (all if empty), include `namespace`.
 pub(crate) fn is_watched(namespaces: &[String], namespace: &str) -> bool {
-    namespaces.is_empty() || namespaces.iter().any(|it| it == namespace)
+    namespaces.is_empty() || namespaces.iter().any(|watched| watched == namespace)
 }
 
 /// Requeues `resources`.

@@ -15,15 +15,15 @@ use kube::runtime::reflector::Store;
 use kube::{Resource as _, ResourceExt};
 
 use crate::resource::{Guarded, Ref};
-use crate::watch::mapping::is_lent;
+use crate::watch::mapping::is_build_secret;
 
 /// Maximum size of the result in a run report that the operator reads, in bytes of JSON. Runners write at most a fraction of it.
-pub(crate) const LARGEST_REPORT: usize = 256 << 10;
+pub(crate) const MAX_REPORT_BYTES: usize = 256 << 10;
 /// Maximum size of the progress in a run report that the operator reads, in bytes of JSON.
-pub(crate) const LARGEST_PROGRESS: usize = 128 << 10;
+pub(crate) const MAX_PROGRESS_BYTES: usize = 128 << 10;
 /// Maximum size of the values from other objects (`spec.variablesFrom`), in bytes of JSON. The run record contains them twice, and a Secret
 /// has at most 1 MiB.
-pub(crate) const LARGEST_VALUES: usize = 256 * 1024;
+pub(crate) const MAX_VALUES_BYTES: usize = 256 * 1024;
 
 /// Labels that reconciles read.
 const LABELS: [&str; 10] = [
@@ -45,7 +45,7 @@ const ANNOTATIONS: [&str; 3] = [
     labels::SENSITIVE_OUTPUTS,
 ];
 /// Annotation of a Secret whose content is missing in the watch cache. The Secret in the cluster does not have it.
-const LEFT_OUT: &str = "alustan.io/left-out";
+const CONTENT_REMOVED: &str = "alustan.io/left-out";
 
 /// Label of pods with the name of their Job.
 pub(crate) const JOB_NAME: &str = "batch.kubernetes.io/job-name";
@@ -54,11 +54,11 @@ pub(crate) const JOB_NAME: &str = "batch.kubernetes.io/job-name";
 pub(crate) const CONTROLLER_UID: &str = "batch.kubernetes.io/controller-uid";
 
 /// Maximum number of owner references of an object that are kept.
-const OWNERS: usize = 10;
+const MAX_OWNERS: usize = 10;
 /// Maximum length of a name, in bytes: <https://kubernetes.io/docs/concepts/overview/working-with-objects/names>.
-const NAME: usize = 253;
+const MAX_NAME_BYTES: usize = 253;
 /// Maximum number of volumes of a Job that are kept.
-const VOLUMES: usize = 30;
+const MAX_VOLUMES: usize = 30;
 
 /// Removes metadata that no reconcile reads, and bounds the owner references.
 fn metadata(meta: &mut ObjectMeta) {
@@ -72,9 +72,9 @@ fn metadata(meta: &mut ObjectMeta) {
     if let Some(owners) = &mut meta.owner_references {
         owners.retain(|owner| {
             let texts = [&owner.name, &owner.uid, &owner.kind, &owner.api_version];
-            texts.iter().all(|text| text.len() <= NAME)
+            texts.iter().all(|text| text.len() <= MAX_NAME_BYTES)
         });
-        owners.truncate(OWNERS);
+        owners.truncate(MAX_OWNERS);
     }
 }
 
@@ -82,29 +82,34 @@ fn metadata(meta: &mut ObjectMeta) {
 pub(crate) fn job(job: &mut Job) {
     let annotations = job.metadata.annotations.take();
     metadata(&mut job.metadata);
-    let inputs = annotations.and_then(|mut all| all.remove_entry(labels::INPUTS));
-    let inputs = inputs.filter(|(_, digest)| digest.len() <= NAME);
-    job.metadata.annotations = inputs.map(|entry| [entry].into());
+    let inputs_annotation =
+        annotations.and_then(|mut annotations| annotations.remove_entry(labels::INPUTS));
+    let inputs_annotation = inputs_annotation.filter(|(_, digest)| digest.len() <= MAX_NAME_BYTES);
+    job.metadata.annotations = inputs_annotation.map(|entry| [entry].into());
     let Some(spec) = &mut job.spec else {
         return;
     };
     spec.selector = None;
     spec.template.metadata = None;
     spec.template.spec = spec.template.spec.take().map(|pod| {
-        let claimed = pod.volumes.into_iter().flatten().filter_map(|volume| {
+        let claim_volumes = pod.volumes.into_iter().flatten().filter_map(|volume| {
             Some(Volume {
                 persistent_volume_claim: Some(volume.persistent_volume_claim?),
                 ..Volume::default()
             })
         });
-        let builds = |it: &Container| it.args.as_deref() == Some(&["build".to_owned()]);
-        let builder = pod.containers.iter().find(|it| builds(it));
+        let is_builder =
+            |container: &Container| container.args.as_deref() == Some(&["build".to_owned()]);
+        let builder = pod
+            .containers
+            .iter()
+            .find(|container| is_builder(container));
         PodSpec {
-            volumes: Some(claimed.take(VOLUMES).collect()),
+            volumes: Some(claim_volumes.take(MAX_VOLUMES).collect()),
             containers: builder
-                .map(|it| {
+                .map(|container| {
                     vec![Container {
-                        args: it.args.clone(),
+                        args: container.args.clone(),
                         ..Container::default()
                     }]
                 })
@@ -131,17 +136,17 @@ pub(crate) fn claim(claim: &mut PersistentVolumeClaim) {
     claim.spec = None;
 }
 
-/// Trims a Secret. Removes its content if the resource in its labels does not exist or uses no Secret of this name, see [`is_left_out`].
+/// Trims a Secret. Removes its content if the resource in its labels does not exist or uses no Secret of this name, see [`is_content_removed`].
 pub(crate) fn secret(secret: &mut Secret, resources: &Store<Guarded>) {
     let annotations = secret.metadata.annotations.take();
     metadata(&mut secret.metadata);
     secret.type_ = None;
-    if is_lent(secret) {
+    if is_build_secret(secret) {
         secret.data = None;
         return;
     }
     if !has_resource(secret, resources) {
-        leave_out(secret);
+        remove_content(secret);
         return;
     }
     secret.metadata.annotations = annotations.map(|mut annotations| {
@@ -168,66 +173,67 @@ pub(crate) fn secret(secret: &mut Secret, resources: &Store<Guarded>) {
     if is_outputs {
         // A truncated value still exceeds the limit by one byte, so that it is refused.
         for content in data.values_mut() {
-            content.0.truncate(LARGEST_VALUES + 1);
+            content.0.truncate(MAX_VALUES_BYTES + 1);
             content.0.shrink_to_fit();
         }
     }
 }
 
-/// Removes the content of a Secret and marks it with [`LEFT_OUT`].
-pub(crate) fn leave_out(secret: &mut Secret) {
+/// Removes the content of a Secret and marks it with [`CONTENT_REMOVED`].
+pub(crate) fn remove_content(secret: &mut Secret) {
     secret.data = None;
-    secret.metadata.annotations = Some([(LEFT_OUT.to_owned(), String::new())].into());
+    secret.metadata.annotations = Some([(CONTENT_REMOVED.to_owned(), String::new())].into());
 }
 
 /// Whether the content of this Secret is missing in the watch cache, because its resource was not known when the Secret arrived. If the
 /// resource has been created since, its reconcile reads the Secret from the API server.
-pub(crate) fn is_left_out(secret: &Secret) -> bool {
-    secret.annotations().contains_key(LEFT_OUT)
+pub(crate) fn is_content_removed(secret: &Secret) -> bool {
+    secret.annotations().contains_key(CONTENT_REMOVED)
 }
 
 /// Returns the names of the Secrets of `resource` that the watch cache holds.
 pub(crate) fn names(resource: &Guarded) -> Vec<String> {
     let name = resource.name_any();
     let outputs = resource.0.as_ref().ok().map(outputs::name);
-    let others = [names::record, names::report, names::pin].map(|of| of(&name));
-    others.into_iter().chain(outputs).collect()
+    let names = [names::record, names::report, names::pin].map(|name_of| name_of(&name));
+    names.into_iter().chain(outputs).collect()
 }
 
 /// Whether the resource in the labels of `secret` exists, has the uid in the labels, and requires the name of the Secret.
 fn has_resource(secret: &Secret, resources: &Store<Guarded>) -> bool {
     let labels = secret.labels();
-    let (Some(of), Some(namespace)) = (labels.get(labels::NAME), secret.namespace()) else {
+    let (Some(resource_name), Some(namespace)) = (labels.get(labels::NAME), secret.namespace())
+    else {
         return false;
     };
-    let Some(resource) = resources.get(&Ref::new(of).within(&namespace)) else {
+    let Some(resource) = resources.get(&Ref::new(resource_name).within(&namespace)) else {
         return false;
     };
     if labels.get(labels::UID) != resource.meta().uid.as_ref() {
         return false;
     }
-    let name = own_name(secret).or_else(|| resource.0.as_ref().ok().map(outputs::name));
+    let name = expected_name(secret).or_else(|| resource.0.as_ref().ok().map(outputs::name));
     name.is_some_and(|name| name == secret.name_any())
 }
 
 /// Returns the name that a run record, a run report or a pin must have by its labels. `None` for other Secrets.
-pub(crate) fn own_name(secret: &Secret) -> Option<String> {
+pub(crate) fn expected_name(secret: &Secret) -> Option<String> {
     let labels = secret.labels();
-    let (of, component) = (labels.get(labels::NAME)?, labels.get(labels::COMPONENT)?);
-    let named = [
-        (Component::Record, names::record(of)),
-        (Component::Report, names::report(of)),
-        (Component::Pin, names::pin(of)),
+    let (resource_name, component) = (labels.get(labels::NAME)?, labels.get(labels::COMPONENT)?);
+    let expected_names = [
+        (Component::Record, names::record(resource_name)),
+        (Component::Report, names::report(resource_name)),
+        (Component::Pin, names::pin(resource_name)),
     ];
-    let mut named = named.into_iter();
-    named.find_map(|(kind, name)| (kind.as_str() == component).then_some(name))
+    let mut expected_names = expected_names.into_iter();
+    expected_names.find_map(|(kind, name)| (kind.as_str() == component).then_some(name))
 }
 
 /// Whether reconciles read the entry `name`, of `size` bytes, of a run report.
 fn is_read(name: &str, size: usize) -> bool {
     match name {
-        key::PROGRESS => size <= LARGEST_PROGRESS,
-        key::REPORT => size <= LARGEST_REPORT,
+        key::PROGRESS => size <= MAX_PROGRESS_BYTES,
+        key::REPORT => size <= MAX_REPORT_BYTES,
         key::OUTPUTS => true,
         _ => false,
     }
@@ -256,8 +262,13 @@ mod tests {
         resources
     }
 
-    /// Returns a Secret as the watch cache holds it. `of`: name and uid of its resource. `sizes`: names and sizes of its entries.
-    fn kept(of: (&str, &str), component: Component, name: &str, sizes: &[(&str, usize)]) -> Secret {
+    /// Returns a Secret as the watch cache holds it. `owner`: name and uid of its resource. `sizes`: names and sizes of its entries.
+    fn trimmed(
+        owner: (&str, &str),
+        component: Component,
+        name: &str,
+        sizes: &[(&str, usize)],
+    ) -> Secret {
         let data = sizes
             .iter()
             .map(|(entry, size)| ((*entry).to_owned(), ByteString(vec![b'x'; *size])));
@@ -266,8 +277,8 @@ mod tests {
                 name: Some(name.to_owned()),
                 namespace: Some("team".to_owned()),
                 resource_version: Some("1".to_owned()),
-                labels: Some(labels::of(of.0, of.1, component)),
-                annotations: Some([labels::RESTORE_TO, LEFT_OUT].map(text).into()),
+                labels: Some(labels::of(owner.0, owner.1, component)),
+                annotations: Some([labels::RESTORE_TO, CONTENT_REMOVED].map(annotation).into()),
                 ..ObjectMeta::default()
             },
             data: Some(data.collect()),
@@ -277,7 +288,7 @@ mod tests {
         secret
     }
 
-    fn text(name: &str) -> (String, String) {
+    fn annotation(name: &str) -> (String, String) {
         (name.to_owned(), "x".to_owned())
     }
 
@@ -292,11 +303,12 @@ mod tests {
 
     #[test]
     fn entries_of_a_report_that_are_not_read_are_removed() {
-        let report =
-            |entries: &[(&str, usize)]| sizes(kept(WEB, Component::Report, "web-report", entries));
+        let report = |entries: &[(&str, usize)]| {
+            sizes(trimmed(WEB, Component::Report, "web-report", entries))
+        };
         let read = [
-            (key::PROGRESS, LARGEST_PROGRESS),
-            (key::REPORT, LARGEST_REPORT),
+            (key::PROGRESS, MAX_PROGRESS_BYTES),
+            (key::REPORT, MAX_REPORT_BYTES),
         ];
         let expected = read.map(|(entry, size)| (entry.to_owned(), size));
         assert_eq!(report(&read), expected);
@@ -309,11 +321,11 @@ mod tests {
 
     #[test]
     fn outputs_that_are_too_large_for_a_variable_are_cut() {
-        let entries = [("large", 1 << 20), ("small", LARGEST_VALUES)];
-        let expected = [("large", LARGEST_VALUES + 1), ("small", LARGEST_VALUES)];
+        let entries = [("large", 1 << 20), ("small", MAX_VALUES_BYTES)];
+        let expected = [("large", MAX_VALUES_BYTES + 1), ("small", MAX_VALUES_BYTES)];
         let expected = expected.map(|(entry, size)| (entry.to_owned(), size));
         assert_eq!(
-            sizes(kept(WEB, Component::Outputs, "shared", &entries)),
+            sizes(trimmed(WEB, Component::Outputs, "shared", &entries)),
             expected
         );
     }
@@ -321,19 +333,19 @@ mod tests {
     #[test]
     fn secrets_of_no_resource_are_cached_without_data() {
         let entry = [(key::RECORD, 1 << 20)];
-        let record = kept(WEB, Component::Record, "web-run", &entry);
+        let record = trimmed(WEB, Component::Record, "web-run", &entry);
         let annotations = record.metadata.annotations.clone().unwrap();
-        assert_eq!(annotations, [labels::RESTORE_TO].map(text).into());
+        assert_eq!(annotations, [labels::RESTORE_TO].map(annotation).into());
         assert_eq!(record.metadata.resource_version.as_deref(), Some("1"));
-        for (of, component, name) in [
+        for (owner, component, name) in [
             (("web", "u1"), Component::Record, "web-run"),
             (("other", "u"), Component::Record, "other-run"),
             (WEB, Component::Record, "anything"),
             (WEB, Component::Pin, "web-run"),
             (WEB, Component::Outputs, "anything"),
         ] {
-            let secret = kept(of, component, name, &entry);
-            assert!(is_left_out(&secret), "{name} of {of:?}");
+            let secret = trimmed(owner, component, name, &entry);
+            assert!(is_content_removed(&secret), "{name} of {owner:?}");
             assert_eq!(
                 (secret.data, secret.metadata.annotations.unwrap().len()),
                 (None, 1)

@@ -18,36 +18,36 @@ use serde_json::Value;
 use tokio::time::{Instant, timeout_at};
 
 use crate::context::Context;
-use crate::error::{Error, Found};
+use crate::error::{Error, ReadResult};
 use crate::observe::observer::Observer;
 use crate::resource::is_made_for;
 use crate::watch::dynamic::{Page, Query, Which};
-use crate::watch::trim::is_left_out;
+use crate::watch::trim::is_content_removed;
 
 /// Maximum time to evaluate all expressions of one reconcile, including the wait for child processes. Must be shorter than `health::HUNG`,
 /// after which the liveness probe fails.
-pub(crate) const EXPRESSIONS: Duration = Duration::from_mins(3);
+pub(crate) const EVALUATION_TIMEOUT: Duration = Duration::from_mins(3);
 
 /// Dependencies of one resource in one reconcile.
-pub(crate) struct Stack<'a> {
+pub(crate) struct Dependencies<'a> {
     pub(super) observer: &'a Observer<'a>,
     /// Graph of all readable resources.
     pub(super) graph: DependencyGraph<'a>,
-    pub(super) used: HashSet<Which>,
+    pub(super) used_objects: HashSet<Which>,
     /// Size of the outputs Secrets that were read, in bytes.
     pub(super) outputs_read: usize,
     pub(super) evaluates_until: Instant,
 }
 
-impl Stack<'_> {
+impl Dependencies<'_> {
     /// Returns the versions of the outputs Secrets that the resource uses, and the name of a dependency whose outputs may change soon.
     pub(super) fn upstream(&mut self) -> (BTreeMap<Key, String>, Option<String>) {
         let Observer { ctx, tf, .. } = *self.observer;
         if tf.spec.variables_from.is_empty() {
             return Default::default();
         }
-        let version = |it: &Terraform| {
-            let outputs = outputs_secret(ctx, it)?;
+        let version = |source: &Terraform| {
+            let outputs = outputs_secret(ctx, source)?;
             Some(format!(
                 "{:?} {:?}",
                 outputs.uid(),
@@ -56,22 +56,22 @@ impl Stack<'_> {
         };
         let graph = &mut self.graph;
         let changing = ctx.looks.changing(tf, graph, version);
-        let here = tf.namespace().unwrap_or_default();
-        let changing = changing.map(|key| key.seen_from(&here));
+        let own_namespace = tf.namespace().unwrap_or_default();
+        let changing = changing.map(|key| key.seen_from(&own_namespace));
         (upstream_changes::versions(tf, graph, version), changing)
     }
 
     /// Ends the watches that the resource no longer uses. Sets `seen.unwatched` if the resource refers to objects without a watch.
-    pub(super) fn watched(&self, seen: StackSeen) -> StackSeen {
+    pub(super) fn with_watches(&self, seen: StackSeen) -> StackSeen {
         let Observer { ctx, resource, .. } = *self.observer;
         StackSeen {
-            unwatched: !ctx.objects.keep(resource, &self.used),
+            unwatched: !ctx.objects.keep(resource, &self.used_objects),
             ..seen
         }
     }
 
     /// Reads the outputs Secrets of dependencies that have no content in the watch cache.
-    pub(super) async fn complete_sources(&mut self) -> Result<(), Error> {
+    pub(super) async fn read_missing_outputs(&mut self) -> Result<(), Error> {
         let Observer { ctx, tf, .. } = *self.observer;
         for reference in &*self.graph.references(tf) {
             if let Some(source) = self.graph.get(&reference.key) {
@@ -83,60 +83,65 @@ impl Stack<'_> {
         Ok(())
     }
 
-    pub(super) async fn find(&mut self, field: &str, which: &Which, query: Query) -> Found<Page> {
+    pub(super) async fn find(
+        &mut self,
+        field: &str,
+        which: &Which,
+        query: Query,
+    ) -> ReadResult<Page> {
         let Observer { ctx, resource, .. } = *self.observer;
         let found = ctx.objects.find(field, which, resource, query).await;
-        self.used.insert(which.clone());
+        self.used_objects.insert(which.clone());
         found
     }
 
-    pub(super) fn namespace(&self, of: Option<&String>) -> String {
-        let own = || self.observer.tf.namespace().unwrap_or_default();
-        of.cloned().unwrap_or_else(own)
+    pub(super) fn namespace(&self, namespace: Option<&String>) -> String {
+        let own_namespace = || self.observer.tf.namespace().unwrap_or_default();
+        namespace.cloned().unwrap_or_else(own_namespace)
     }
 
-    /// Evaluates `expression` on `object`. Failures name the field `place` and the object `named`.
+    /// Evaluates `expression` on `object`. Failures name `field` and `object_name`.
     pub(super) async fn evaluate(
         &self,
-        place: &str,
-        named: &str,
+        field: &str,
+        object_name: &str,
         expression: &str,
         object: &DynamicObject,
     ) -> Result<Value, Failure> {
         let namespace = self.namespace(None);
         let evaluator = &self.observer.ctx.evaluator;
-        let evaluated = Box::pin(evaluator.evaluate(&namespace, expression, object));
-        let Ok(evaluated) = timeout_at(self.evaluates_until, evaluated).await else {
-            let seconds = EXPRESSIONS.as_secs();
+        let evaluation = Box::pin(evaluator.evaluate(&namespace, expression, object));
+        let Ok(result) = timeout_at(self.evaluates_until, evaluation).await else {
+            let seconds = EVALUATION_TIMEOUT.as_secs();
             let message = format!(
-                "{place}: the evaluation of the expressions of this resource, including the wait \
+                "{field}: the evaluation of the expressions of this resource, including the wait \
                  for other resources in its namespace, exceeds {seconds} s"
             );
             return Err(Failure::transient(Reason::ExpressionTooSlow, message));
         };
-        evaluated.map_err(|nothing| match &nothing {
-            Nothing::Invalid(why) => Failure::user(
+        result.map_err(|error| match &error {
+            Nothing::Invalid(cause) => Failure::user(
                 Reason::InvalidExpression,
-                format!("{place}: {why}: {expression}"),
+                format!("{field}: {cause}: {expression}"),
             ),
             // The operator reads Secrets without their data, so that expressions cannot read it.
-            Nothing::Missing(_) if named.starts_with("Secret ") => Failure::user(
+            Nothing::Missing(_) if object_name.starts_with("Secret ") => Failure::user(
                 Reason::InvalidExpression,
-                format!("{place}: the operator reads only the metadata of Secrets: {expression}"),
+                format!("{field}: the operator reads only the metadata of Secrets: {expression}"),
             ),
-            Nothing::Missing(why) => Failure::transient(
+            Nothing::Missing(cause) => Failure::transient(
                 Reason::FieldNotFound,
-                format!("{place}: {named} does not have the field yet ({why}): {expression}"),
+                format!("{field}: {object_name} does not have the field yet ({cause}): {expression}"),
             ),
             Nothing::TooSlow => Failure::transient(
                 Reason::ExpressionTooSlow,
                 format!(
-                    "{place}: {nothing} for {named}: {expression}; reduce the number of elements \
+                    "{field}: {error} for {object_name}: {expression}; reduce the number of elements \
                      that the expression iterates over"
                 ),
             ),
-            Nothing::Unknown(why) => {
-                Failure::transient(Reason::ExpressionAborted, format!("{place}: {why}"))
+            Nothing::Unknown(cause) => {
+                Failure::transient(Reason::ExpressionAborted, format!("{field}: {cause}"))
             }
         })
     }
@@ -146,5 +151,5 @@ impl Stack<'_> {
 pub(super) fn outputs_secret(ctx: &Context, tf: &Terraform) -> Option<Arc<Secret>> {
     let namespace = tf.namespace().unwrap_or_default();
     let secret = ctx.mirrors.known_secret(&namespace, &outputs::name(tf));
-    secret.filter(|secret| is_made_for(tf, &**secret) && !is_left_out(secret))
+    secret.filter(|secret| is_made_for(tf, &**secret) && !is_content_removed(secret))
 }

@@ -11,14 +11,14 @@ use kube::api::DynamicObject;
 use kube::core::Duration;
 use serde_json::Value;
 
-use crate::error::{Error, Found};
-use crate::observe::dependencies::evaluation::Stack;
+use crate::error::{Error, ReadResult};
+use crate::observe::dependencies::evaluation::Dependencies;
 use crate::watch::dynamic::{MOST, Of, Query, Which};
 
 /// Maximum number of objects that a message names.
-const NAMES: usize = 5;
+const MAX_NAMES: usize = 5;
 
-impl Stack<'_> {
+impl Dependencies<'_> {
     pub(super) async fn tests(
         &mut self,
         list: &str,
@@ -36,28 +36,32 @@ impl Stack<'_> {
         Ok(seen)
     }
 
-    async fn test(&mut self, field: &str, test: &ObjectTest) -> Found<()> {
+    async fn test(&mut self, field: &str, test: &ObjectTest) -> ReadResult<()> {
         let which = Which {
             api_version: test.api_version.clone(),
             kind: test.kind.clone(),
             namespace: self.namespace(test.namespace.as_ref()),
-            of: found!(of(field, test.name.as_ref(), test.selector.as_ref())),
+            of: value_or_return!(name_or_labels(
+                field,
+                test.name.as_ref(),
+                test.selector.as_ref()
+            )),
         };
-        let here = self.observer.tf.namespace().unwrap_or_default();
-        let named = which.named(&here);
+        let own_namespace = self.observer.tf.namespace().unwrap_or_default();
+        let description = which.named(&own_namespace);
         let (mut count, mut next) = (0, None);
         loop {
-            let page = found!(self.find(field, &which, Query::Page(next)).await?);
+            let page = value_or_return!(self.find(field, &which, Query::Page(next)).await?);
             for object in &page.items {
                 count += 1;
                 if count > MOST {
                     let message = format!(
-                        "{field}.selector: {named} selects more than {MOST} objects; add labels to the \
+                        "{field}.selector: {description} selects more than {MOST} objects; add labels to the \
                          selector"
                     );
                     return Ok(Err(Failure::user(Reason::InvalidSelector, message)));
                 }
-                found!(self.passes(field, test, object).await);
+                value_or_return!(self.passes(field, test, object).await);
             }
             next = page.next;
             if next.is_none() {
@@ -66,7 +70,7 @@ impl Stack<'_> {
         }
         if count == 0 {
             let message = format!(
-                "{field}: {named} does not exist; reconciliation resumes automatically once it \
+                "{field}: {description} does not exist; reconciliation resumes automatically once it \
                      exists"
             );
             return Ok(Err(Failure::transient(Reason::ObjectNotFound, message)));
@@ -80,30 +84,37 @@ impl Stack<'_> {
         test: &ObjectTest,
         object: &DynamicObject,
     ) -> Result<(), Failure> {
-        let named = format!("{} {}", test.kind, object.name_any());
+        let object_name = format!("{} {}", test.kind, object.name_any());
         if let Some(condition) = &test.condition {
-            has(field, &named, condition, object)?;
+            check_condition(field, &object_name, condition, object)?;
         }
         let Some(expression) = &test.cel else {
             return Ok(());
         };
-        let place = format!("{field}.cel");
-        match self.evaluate(&place, &named, expression, object).await? {
+        let cel_field = format!("{field}.cel");
+        match self
+            .evaluate(&cel_field, &object_name, expression, object)
+            .await?
+        {
             Value::Bool(true) => Ok(()),
             Value::Bool(false) => {
-                let message = format!("{place}: the expression is false for {named}: {expression}");
+                let message =
+                    format!("{cel_field}: the expression is false for {object_name}: {expression}");
                 Err(Failure::transient(Reason::ObjectNotReady, message))
             }
             _ => {
-                let message = format!("{place}: the result of the expression is not a boolean");
+                let message = format!("{cel_field}: the result of the expression is not a boolean");
                 Err(Failure::user(Reason::InvalidExpression, message))
             }
         }
     }
 
-    pub(super) async fn gone(&mut self, all: &[ObjectsGone]) -> Result<Vec<TestSeen>, Error> {
+    pub(super) async fn deletions(
+        &mut self,
+        objects: &[ObjectsGone],
+    ) -> Result<Vec<TestSeen>, Error> {
         let mut seen = Vec::new();
-        for (i, gone) in all.iter().enumerate() {
+        for (i, gone) in objects.iter().enumerate() {
             let field = format!("spec.destroyWaitFor[{i}]");
             seen.push(TestSeen {
                 result: self.is_gone(&field, gone).await?,
@@ -114,15 +125,19 @@ impl Stack<'_> {
         Ok(seen)
     }
 
-    async fn is_gone(&mut self, field: &str, gone: &ObjectsGone) -> Found<()> {
+    async fn is_gone(&mut self, field: &str, gone: &ObjectsGone) -> ReadResult<()> {
         let which = Which {
             api_version: gone.api_version.clone(),
             kind: gone.kind.clone(),
             namespace: self.namespace(gone.namespace.as_ref()),
-            of: found!(of(field, gone.name.as_ref(), gone.selector.as_ref())),
+            of: value_or_return!(name_or_labels(
+                field,
+                gone.name.as_ref(),
+                gone.selector.as_ref()
+            )),
         };
-        let here = self.observer.tf.namespace().unwrap_or_default();
-        let named = which.named(&here);
+        let own_namespace = self.observer.tf.namespace().unwrap_or_default();
+        let description = which.named(&own_namespace);
         let mut page = match self.find(field, &which, Query::UnmanagedMetadata).await? {
             Ok(page) => page,
             Err(failure) if failure.reason == Reason::KindNotFound => {
@@ -133,25 +148,28 @@ impl Stack<'_> {
         // Do not wait for the resource itself, which is deleted last.
         let own = self.observer.tf.uid();
         page.items.retain(|object| object.uid() != own);
-        let more = page.items.len().saturating_sub(NAMES);
+        let more = page.items.len().saturating_sub(MAX_NAMES);
         let more = match page.next {
-            Some(_) => Some(format!("{named} selects more than {MOST} objects")),
+            Some(_) => Some(format!("{description} selects more than {MOST} objects")),
             None if more > 0 => Some(format!("and {more} more")),
             None => None,
         };
-        let first = page.items.iter().take(NAMES);
-        let first = first.map(|it| still_there(&gone.kind, it));
-        let left: Vec<_> = first.chain(more).collect();
-        if left.is_empty() {
+        let named_objects = page.items.iter().take(MAX_NAMES);
+        let named_objects = named_objects.map(|object| describe_remaining(&gone.kind, object));
+        let remaining: Vec<_> = named_objects.chain(more).collect();
+        if remaining.is_empty() {
             return Ok(Ok(()));
         }
-        let message = format!("{field}: waiting for the deletion of {}", left.join(", "));
+        let message = format!(
+            "{field}: waiting for the deletion of {}",
+            remaining.join(", ")
+        );
         Ok(Err(Failure::transient(Reason::WaitingForDeletion, message)))
     }
 
     /// Succeeds if the cluster does not have the API group of the kind: then no object of the kind exists. If the group exists, the kind is
     /// probably misspelt.
-    async fn is_kind_gone(&self, field: &str, gone: &ObjectsGone) -> Found<()> {
+    async fn is_kind_gone(&self, field: &str, gone: &ObjectsGone) -> ReadResult<()> {
         let objects = &self.observer.ctx.objects;
         if !objects.has_group(&gone.api_version).await? {
             return Ok(Ok(()));
@@ -166,7 +184,7 @@ impl Stack<'_> {
 }
 
 /// Describes an object that should be deleted, with the finalizers that keep it.
-fn still_there(kind: &str, object: &DynamicObject) -> String {
+fn describe_remaining(kind: &str, object: &DynamicObject) -> String {
     let name = object.name_any();
     if object.metadata.deletion_timestamp.is_none() {
         return format!("{kind} {name} (not deleted yet)");
@@ -175,30 +193,44 @@ fn still_there(kind: &str, object: &DynamicObject) -> String {
     format!("{kind} {name} (being deleted; finalizers: {finalizers})")
 }
 
-fn has(field: &str, named: &str, kind: &str, object: &DynamicObject) -> Result<(), Failure> {
+fn check_condition(
+    field: &str,
+    object_name: &str,
+    kind: &str,
+    object: &DynamicObject,
+) -> Result<(), Failure> {
     let conditions = object.data.pointer("/status/conditions");
     let mut conditions = conditions.and_then(Value::as_array).into_iter().flatten();
-    let found = conditions.find(|it| it.get("type").and_then(Value::as_str) == Some(kind));
-    let text = |name: &str| found.and_then(|it| it.get(name)).and_then(Value::as_str);
+    let condition =
+        conditions.find(|condition| condition.get("type").and_then(Value::as_str) == Some(kind));
+    let text = |name: &str| {
+        condition
+            .and_then(|condition| condition.get(name))
+            .and_then(Value::as_str)
+    };
     match text("status") {
         Some("True") => Ok(()),
         Some(status) => {
-            let why = [text("reason"), text("message")].into_iter().flatten();
-            let why: Vec<_> = why.collect();
+            let causes = [text("reason"), text("message")].into_iter().flatten();
+            let causes: Vec<_> = causes.collect();
             let message = format!(
-                "{field}.condition: {named} has {kind}={status}: {}",
-                why.join(": ")
+                "{field}.condition: {object_name} has {kind}={status}: {}",
+                causes.join(": ")
             );
             Err(Failure::transient(Reason::ObjectNotReady, message))
         }
         None => {
-            let message = format!("{field}.condition: {named} has no condition {kind} yet");
+            let message = format!("{field}.condition: {object_name} has no condition {kind} yet");
             Err(Failure::transient(Reason::ObjectNotReady, message))
         }
     }
 }
 
-fn of(field: &str, name: Option<&String>, selector: Option<&LabelSelector>) -> Result<Of, Failure> {
+fn name_or_labels(
+    field: &str,
+    name: Option<&String>,
+    selector: Option<&LabelSelector>,
+) -> Result<Of, Failure> {
     if let Some(name) = name {
         return Ok(Of::Name(name.clone()));
     }

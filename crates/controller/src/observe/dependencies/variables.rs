@@ -14,16 +14,16 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::ResourceExt;
 use serde_json::Value;
 
-use crate::error::{Error, Found};
-use crate::observe::dependencies::evaluation::{Stack, outputs_secret};
+use crate::error::{Error, ReadResult};
+use crate::observe::dependencies::evaluation::{Dependencies, outputs_secret};
 use crate::observe::inputs::Reader;
 use crate::watch::dynamic::{Of, Query, Which};
-use crate::watch::trim::LARGEST_VALUES;
+use crate::watch::trim::MAX_VALUES_BYTES;
 
 /// Maximum size of the outputs Secrets that one reconcile reads, in bytes.
-const LARGEST_OUTPUTS: usize = 64 << 20;
+const MAX_OUTPUTS_BYTES: usize = 64 << 20;
 
-impl Stack<'_> {
+impl Dependencies<'_> {
     pub(super) async fn variables(&mut self) -> Result<VariablesSeen, Error> {
         let tf = self.observer.tf;
         let mut seen = VariablesSeen::default();
@@ -36,7 +36,7 @@ impl Stack<'_> {
                     size += values
                         .map(|found| found.value.to_string().len())
                         .sum::<usize>();
-                    if size > LARGEST_VALUES {
+                    if size > MAX_VALUES_BYTES {
                         let failure = too_large(&field, &found.of, size);
                         seen.missing.get_or_insert(failure);
                         continue;
@@ -51,7 +51,7 @@ impl Stack<'_> {
         Ok(seen)
     }
 
-    async fn entry(&mut self, field: &str, from: &VariablesFrom) -> Found<FoundInput> {
+    async fn entry(&mut self, field: &str, from: &VariablesFrom) -> ReadResult<FoundInput> {
         if let Some(keys) = &from.secret_ref {
             return self.secret(&format!("{field}.secretRef"), keys).await;
         }
@@ -60,11 +60,11 @@ impl Stack<'_> {
                 .config_map(&format!("{field}.configMapRef"), keys)
                 .await;
         }
-        if let Some(of) = &from.terraform_ref {
-            return Ok(self.outputs(&format!("{field}.terraformRef"), of));
+        if let Some(reference) = &from.terraform_ref {
+            return Ok(self.outputs(&format!("{field}.terraformRef"), reference));
         }
-        if let Some(of) = &from.object_ref {
-            return self.values(&format!("{field}.objectRef"), of).await;
+        if let Some(reference) = &from.object_ref {
+            return self.values(&format!("{field}.objectRef"), reference).await;
         }
         let message = format!(
             "{field}: one of secretRef, configMapRef, terraformRef and objectRef is required"
@@ -79,7 +79,7 @@ impl Stack<'_> {
         }
     }
 
-    async fn secret(&self, field: &str, keys: &KeysRef) -> Found<FoundInput> {
+    async fn secret(&self, field: &str, keys: &KeysRef) -> ReadResult<FoundInput> {
         let reader = self.reader();
         let data = match reader.secret(field, &keys.name).await? {
             Ok(secret) => secret.data.unwrap_or_default(),
@@ -88,7 +88,7 @@ impl Stack<'_> {
         };
         let mut texts = BTreeMap::new();
         for (key, ByteString(bytes)) in data {
-            if keys.keys.is_empty() || keys.keys.values().any(|it| *it == key) {
+            if keys.keys.is_empty() || keys.keys.values().any(|wanted| *wanted == key) {
                 let Ok(text) = String::from_utf8(bytes) else {
                     let message = format!(
                         "{field}: key {key} of Secret {} is not valid UTF-8",
@@ -99,33 +99,34 @@ impl Stack<'_> {
                 texts.insert(key, text);
             }
         }
-        Ok(chosen(&reader, field, "Secret", keys, &texts))
+        Ok(select_keys(&reader, field, "Secret", keys, &texts))
     }
 
-    async fn config_map(&self, field: &str, keys: &KeysRef) -> Found<FoundInput> {
+    async fn config_map(&self, field: &str, keys: &KeysRef) -> ReadResult<FoundInput> {
         let reader = self.reader();
         let texts = match reader.config_map(field, &keys.name).await? {
             Ok(map) => map.data.unwrap_or_default(),
             Err(_) if keys.optional => BTreeMap::new(),
             Err(missing) => return Ok(Err(missing)),
         };
-        Ok(chosen(&reader, field, "ConfigMap", keys, &texts))
+        Ok(select_keys(&reader, field, "ConfigMap", keys, &texts))
     }
 
-    /// Returns the outputs that `of` takes: those of one resource, or for each variable a list of the outputs of all selected resources.
-    fn outputs(&mut self, field: &str, of: &OutputsRef) -> Result<FoundInput, Failure> {
+    /// Returns the outputs that `outputs_ref` takes: those of one resource, or for each variable a list of the outputs of all selected resources.
+    fn outputs(&mut self, field: &str, outputs_ref: &OutputsRef) -> Result<FoundInput, Failure> {
         let tf = self.observer.tf;
-        let here = tf.namespace().unwrap_or_default();
-        let namespace = of.namespace.as_ref().unwrap_or(&here);
-        if let Some(name) = &of.name {
+        let own_namespace = tf.namespace().unwrap_or_default();
+        let namespace = outputs_ref.namespace.as_ref().unwrap_or(&own_namespace);
+        if let Some(name) = &outputs_ref.name {
             let key = Key::new(namespace, name);
             return Ok(FoundInput {
-                of: format!("Terraform {}", key.seen_from(&here)),
-                values: self.outputs_of(field, &key, of)?,
-                trigger: of.trigger,
+                of: format!("Terraform {}", key.seen_from(&own_namespace)),
+                values: self.outputs_of(field, &key, outputs_ref)?,
+                trigger: outputs_ref.trigger,
             });
         }
-        let selected = dependency_graph::selected(tf, of, self.graph.in_namespace(namespace));
+        let selected =
+            dependency_graph::selected(tf, outputs_ref, self.graph.in_namespace(namespace));
         let selected = selected
             .map_err(|error| Failure::user(Reason::InvalidSelector, format!("{field}.{error}")))?;
         if selected.is_empty() {
@@ -135,43 +136,47 @@ impl Stack<'_> {
             );
             return Err(Failure::transient(Reason::DependencyNotFound, message));
         }
-        let described = of.selector.as_ref().map(described).unwrap_or_default();
-        let described = format!("Terraform with {described}");
+        let description = outputs_ref
+            .selector
+            .as_ref()
+            .map(describe_labels)
+            .unwrap_or_default();
+        let description = format!("Terraform with {description}");
         let mut lists: BTreeMap<String, (Vec<Value>, bool)> = BTreeMap::new();
         let mut size = 0;
-        for each in selected {
+        for source in selected {
             for (variable, FoundValue { value, secret }) in
-                self.outputs_of(field, &Key::of(each), of)?
+                self.outputs_of(field, &Key::of(source), outputs_ref)?
             {
                 size += value.to_string().len();
                 let (list, is_secret) = lists.entry(variable).or_default();
                 list.push(value);
                 *is_secret |= secret;
             }
-            if size > LARGEST_VALUES {
-                return Err(too_large(field, &described, size));
+            if size > MAX_VALUES_BYTES {
+                return Err(too_large(field, &description, size));
             }
         }
         let values = lists.into_iter().map(|(variable, (list, secret))| {
-            let value = found(Value::Array(list), secret);
+            let value = found_value(Value::Array(list), secret);
             (variable, value)
         });
         Ok(FoundInput {
-            of: described,
+            of: description,
             values: values.collect(),
-            trigger: of.trigger,
+            trigger: outputs_ref.trigger,
         })
     }
 
-    /// Returns the outputs of the resource `key` that `of` takes, by variable.
+    /// Returns the outputs of the resource `key` that `outputs_ref` takes, by variable.
     fn outputs_of(
         &mut self,
         field: &str,
         key: &Key,
-        of: &OutputsRef,
+        outputs_ref: &OutputsRef,
     ) -> Result<BTreeMap<String, FoundValue>, Failure> {
-        let here = self.observer.tf.namespace().unwrap_or_default();
-        let name = key.seen_from(&here);
+        let own_namespace = self.observer.tf.namespace().unwrap_or_default();
+        let name = key.seen_from(&own_namespace);
         let tf = self.graph.get(key).ok_or_else(|| {
             let message = format!(
                 "{field}: Terraform {name} does not exist; reconciliation resumes automatically \
@@ -187,60 +192,66 @@ impl Stack<'_> {
             Failure::transient(Reason::OutputNotFound, message)
         })?;
         self.outputs_read += size_of_outputs(&secret);
-        if self.outputs_read > LARGEST_OUTPUTS {
+        if self.outputs_read > MAX_OUTPUTS_BYTES {
             let message = format!(
                 "{field}: the outputs Secrets of the selected resources exceed {} MiB (at \
                  Terraform {name}). Select fewer resources, or publish fewer outputs with \
                  spec.outputs.keys",
-                LARGEST_OUTPUTS >> 20
+                MAX_OUTPUTS_BYTES >> 20
             );
             return Err(Failure::user(Reason::InputTooLarge, message));
         }
         let stored = Stored::in_secret(&secret);
-        let values = of.outputs.iter().map(|(variable, output)| {
+        let values = outputs_ref.outputs.iter().map(|(variable, output)| {
             let output = output_of(field, &name, &stored, output)?;
-            Ok((variable.clone(), found(output.value, output.sensitive)))
+            Ok((
+                variable.clone(),
+                found_value(output.value, output.sensitive),
+            ))
         });
         values.collect()
     }
 
-    async fn values(&mut self, field: &str, of: &ValuesRef) -> Found<FoundInput> {
+    async fn values(&mut self, field: &str, values_ref: &ValuesRef) -> ReadResult<FoundInput> {
         let which = Which {
-            api_version: of.api_version.clone(),
-            kind: of.kind.clone(),
-            namespace: self.namespace(of.namespace.as_ref()),
-            of: Of::Name(of.name.clone()),
+            api_version: values_ref.api_version.clone(),
+            kind: values_ref.kind.clone(),
+            namespace: self.namespace(values_ref.namespace.as_ref()),
+            of: Of::Name(values_ref.name.clone()),
         };
         if which.kind == "Secret" && which.api_version == "v1" {
             let message = format!("{field}.kind: must not be Secret; use secretRef");
             return Ok(Err(Failure::user(Reason::InvalidReference, message)));
         }
-        let here = self.observer.tf.namespace().unwrap_or_default();
-        let named = which.named(&here);
-        let page = found!(self.find(field, &which, Query::Page(None)).await?);
+        let own_namespace = self.observer.tf.namespace().unwrap_or_default();
+        let description = which.named(&own_namespace);
+        let page = value_or_return!(self.find(field, &which, Query::Page(None)).await?);
         let Some(object) = page.items.into_iter().next() else {
             let message = format!(
-                "{field}: {named} does not exist; reconciliation resumes automatically once it \
+                "{field}: {description} does not exist; reconciliation resumes automatically once it \
                  exists"
             );
             return Ok(Err(Failure::transient(Reason::ObjectNotFound, message)));
         };
         let mut values = BTreeMap::new();
-        for (variable, expression) in &of.values {
-            let place = format!("{field}.values.{variable}");
-            let value = found!(self.evaluate(&place, &named, expression, &object).await);
-            values.insert(variable.clone(), found(value, false));
+        for (variable, expression) in &values_ref.values {
+            let value_field = format!("{field}.values.{variable}");
+            let value = value_or_return!(
+                self.evaluate(&value_field, &description, expression, &object)
+                    .await
+            );
+            values.insert(variable.clone(), found_value(value, false));
         }
         Ok(Ok(FoundInput {
-            of: named,
+            of: description,
             values,
-            trigger: of.trigger,
+            trigger: values_ref.trigger,
         }))
     }
 }
 
 /// Returns the entries of `texts` that `keys` selects.
-fn chosen(
+fn select_keys(
     reader: &Reader<'_>,
     field: &str,
     kind: &str,
@@ -248,15 +259,19 @@ fn chosen(
     texts: &BTreeMap<String, String>,
 ) -> Result<FoundInput, Failure> {
     let secret = kind == "Secret";
-    let text = |text: &String| found(Value::String(text.clone()), secret);
+    let text = |text: &String| found_value(Value::String(text.clone()), secret);
     let mut values = BTreeMap::new();
     if keys.keys.is_empty() {
-        values.extend(texts.iter().map(|(key, it)| (key.clone(), text(it))));
+        values.extend(
+            texts
+                .iter()
+                .map(|(key, text_value)| (key.clone(), text(text_value))),
+        );
     }
     for (variable, key) in &keys.keys {
         match texts.get(key) {
-            Some(it) => {
-                values.insert(variable.clone(), text(it));
+            Some(text_value) => {
+                values.insert(variable.clone(), text(text_value));
             }
             None if keys.optional => {}
             None => return Err(reader.missing_key(field, kind, &keys.name, key)),
@@ -269,7 +284,7 @@ fn chosen(
     })
 }
 
-fn found(value: Value, secret: bool) -> FoundValue {
+fn found_value(value: Value, secret: bool) -> FoundValue {
     FoundValue { value, secret }
 }
 
@@ -280,15 +295,15 @@ fn output_of(
     output: &str,
 ) -> Result<Output, Failure> {
     stored.get(output).ok_or_else(|| {
-        let there: Vec<_> = stored.names().collect();
-        let there = if there.is_empty() {
+        let existing_names: Vec<_> = stored.names().collect();
+        let existing_names = if existing_names.is_empty() {
             "none".to_owned()
         } else {
-            there.join(", ")
+            existing_names.join(", ")
         };
         let message = format!(
             "{field}.outputs: output {output} of Terraform {name} does not exist or is null \
-             (existing outputs: {there}); reconciliation resumes automatically once it has a value"
+             (existing outputs: {existing_names}); reconciliation resumes automatically once it has a value"
         );
         Failure::transient(Reason::OutputNotFound, message)
     })
@@ -296,21 +311,22 @@ fn output_of(
 
 /// Returns the size of the values and annotations of an outputs Secret, in bytes.
 fn size_of_outputs(secret: &Secret) -> usize {
-    let values = secret.data.iter().flatten().map(|(_, it)| it.0.len());
+    let values = secret.data.iter().flatten().map(|(_, value)| value.0.len());
     let annotations = secret.annotations().values().map(String::len);
     values.chain(annotations).sum()
 }
 
-fn described(selector: &LabelSelector) -> String {
-    dependency_graph::selector(Some(selector)).map_or_else(|error| error, |it| it.to_string())
+fn describe_labels(selector: &LabelSelector) -> String {
+    dependency_graph::selector(Some(selector))
+        .map_or_else(|error| error, |selector| selector.to_string())
 }
 
-fn too_large(field: &str, of: &str, size: usize) -> Failure {
+fn too_large(field: &str, source: &str, size: usize) -> Failure {
     Failure::user(
         Reason::InputTooLarge,
         format!(
-            "{field}: the values including {of} are {size} bytes, more than the limit of \
-             {LARGEST_VALUES} bytes for a run. Select fewer keys, or pass a reference instead of \
+            "{field}: the values including {source} are {size} bytes, more than the limit of \
+             {MAX_VALUES_BYTES} bytes for a run. Select fewer keys, or pass a reference instead of \
              the content"
         ),
     )
