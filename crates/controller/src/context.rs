@@ -20,7 +20,7 @@ use crate::notify::Notifier;
 use crate::queue::Dispatcher;
 use crate::recent_reads::RecentInputs;
 use crate::remote::answers::Answers;
-use crate::remote::context_store::Contexts;
+use crate::remote::context_store::ContextStore;
 use crate::remote::git_refs::References;
 use crate::resource::Guarded;
 use crate::signing::Signer;
@@ -45,7 +45,7 @@ pub(crate) struct Context {
     /// Queries the references of git repositories.
     pub(crate) references: Arc<References>,
     pub(crate) git: Arc<alustan_source::GitCache>,
-    pub(crate) contexts: Arc<Contexts>,
+    pub(crate) contexts: Arc<ContextStore>,
     /// Limits how many registry repositories are pruned at the same time.
     pub(crate) prunings: Arc<alustan_source::Turns>,
     pub(crate) answers: Answers,

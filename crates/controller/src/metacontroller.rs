@@ -153,7 +153,7 @@ async fn looked(ctx: &Arc<Context>, resource: &Ref, asked: Asked) -> Result<Answ
     object.managed_fields_mut().retain(sets_approval);
     let pace = match Box::pin(look(&object, ctx)).await {
         // With the native driver, a later answer requeues the resource. Metacontroller gets no such notification, so it must poll soon.
-        Ok(_) if ctx.answers.is_asking(resource) => Pace::AtWork,
+        Ok(_) if ctx.answers.has_open_query(resource) => Pace::AtWork,
         Ok(looked) => looked.pace,
         Err(error) => failed(ctx, resource, &error),
     };

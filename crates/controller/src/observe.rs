@@ -49,7 +49,7 @@ use crate::call::call;
 use crate::context::Context;
 use crate::error::Error;
 use crate::observe::observer::Observer;
-use crate::remote::queries::{self, Push, Repository};
+use crate::remote::queries::{self, PushQuery, Repository};
 use crate::resource::{Ref, is_made_for, readable};
 use crate::write_through_cache::WriteThroughCache;
 use inputs::Inputs;
@@ -84,7 +84,7 @@ impl<'a> Observer<'a> {
             self.ctx
                 .answers
                 .artifacts
-                .get(&push.question, self.resource, None, push.ask);
+                .get(&push.key, self.resource, None, push.send);
         }
     }
 
@@ -215,13 +215,13 @@ impl<'a> Observer<'a> {
     /// Returns the uid of the namespace, once it is known.
     pub(crate) fn namespace_uid(&self) -> Option<String> {
         let namespace = self.tf.namespace().unwrap_or_default();
-        let question = format!("namespace {namespace}");
-        self.use_query(&question);
-        let ask = queries::namespace_uid(self.ctx.client.clone(), namespace);
+        let query = format!("namespace {namespace}");
+        self.use_query(&query);
+        let send = queries::namespace_uid(self.ctx.client.clone(), namespace);
         self.ctx
             .answers
             .namespaces
-            .get(&question, self.resource, None, ask)
+            .get(&query, self.resource, None, send)
             .value()
             .cloned()
     }
@@ -265,13 +265,13 @@ impl<'a> Observer<'a> {
             Ok(repository) => repository,
             Err(failure) => return failed_answer(failure),
         };
-        let question = repository.question();
-        self.use_query(&question);
+        let query = repository.revision_query();
+        self.use_query(&query);
         let answers = &self.ctx.answers;
-        let every = Some(repository.every(self.tf.spec.git_repo.interval.into()));
-        let ask = repository.ask_revision(self.ctx.references.clone());
+        let interval = Some(repository.poll_interval(self.tf.spec.git_repo.interval.into()));
+        let send = repository.revision_sender(self.ctx.references.clone());
         let (revision, poll_failure) =
-            match answers.revisions.get(&question, self.resource, every, ask) {
+            match answers.revisions.get(&query, self.resource, interval, send) {
                 Answer::Known(revision) => (revision, None),
                 Answer::Failed {
                     failure,
@@ -292,18 +292,20 @@ impl<'a> Observer<'a> {
                 Answer::Pending => return Answer::Pending,
             };
         let allowed = self.ctx.allowed.now();
-        let module = repository.module_question(&allowed);
-        self.use_query(&module);
-        let ask = repository.ask_module(self.ctx.git.clone(), self.ctx.contexts.clone(), allowed);
-        let answer = answers
-            .modules
-            .get_about(&module, revision, self.resource, None, ask);
-        let place = repository.place();
+        let module_query = repository.module_query(&allowed);
+        self.use_query(&module_query);
+        let send =
+            repository.module_sender(self.ctx.git.clone(), self.ctx.contexts.clone(), allowed);
+        let answer =
+            answers
+                .modules
+                .get_with_argument(&module_query, revision, self.resource, None, send);
+        let module_identity = repository.module_identity();
         match (answer, poll_failure) {
             (Answer::Known(source), None) => {
                 self.ctx
                     .memory
-                    .set_source(self.resource, &place, source.clone());
+                    .set_source(self.resource, &module_identity, source.clone());
                 Answer::Known(source)
             }
             (Answer::Known(last), Some((failure, retry_at))) => Answer::Failed {
@@ -314,7 +316,7 @@ impl<'a> Observer<'a> {
             (Answer::Pending, _) => self
                 .ctx
                 .memory
-                .source(self.resource, &place)
+                .source(self.resource, &module_identity)
                 .map_or(Answer::Pending, Answer::Known),
             (
                 Answer::Failed {
@@ -443,13 +445,13 @@ impl<'a> Observer<'a> {
         pushed_by: Option<&str>,
         docker: Option<&DockerConfig>,
     ) -> Result<Answer<Option<String>>, Failure> {
-        let question = queries::digest(self.ctx, self.tf, reference, pushed_by, docker)?;
-        self.use_query(&question.text);
+        let query = queries::digest(self.ctx, self.tf, reference, pushed_by, docker)?;
+        self.use_query(&query.key);
         Ok(self
             .ctx
             .answers
             .images
-            .get(&question.text, self.resource, None, question.ask))
+            .get(&query.key, self.resource, None, query.send))
     }
 
     /// Returns the result of the push of the context. `None`: the push has not been requested. Returns a failure if the operator cannot
@@ -459,17 +461,17 @@ impl<'a> Observer<'a> {
             Ok(push) => push,
             Err(failure) => return Some(failed_answer(failure)),
         };
-        self.use_query(&push.question);
-        let known = self
+        self.use_query(&push.key);
+        let answer = self
             .ctx
             .answers
             .artifacts
-            .peek(&push.question, self.resource);
+            .get_existing(&push.key, self.resource);
         *self.push.lock() = Some(push);
-        known
+        answer
     }
 
-    fn push_query(&self, source: &SourceSeen, inputs: &Inputs) -> Result<Push, Failure> {
+    fn push_query(&self, source: &SourceSeen, inputs: &Inputs) -> Result<PushQuery, Failure> {
         let docker = inputs.docker.as_ref().map_err(Clone::clone)?.as_ref();
         let git = inputs.git.as_ref().map_err(Clone::clone)?;
         let repository = Repository::of(self.tf, git)?;
@@ -486,15 +488,10 @@ impl<'a> Observer<'a> {
         let mut build = jobs::build(self.ctx, &namespace, &name)?;
         if let (BuildState::Failed(failure, _), Some(pod)) = (&mut build.seen.state, &build.log_of)
         {
-            let question = format!("log {namespace}/{pod}");
-            self.use_query(&question);
-            let ask = queries::log(self.ctx.client.clone(), namespace, pod.clone());
-            match self
-                .ctx
-                .answers
-                .logs
-                .get(&question, self.resource, None, ask)
-            {
+            let query = format!("log {namespace}/{pod}");
+            self.use_query(&query);
+            let send = queries::log(self.ctx.client.clone(), namespace, pod.clone());
+            match self.ctx.answers.logs.get(&query, self.resource, None, send) {
                 Answer::Known(log) => *failure = queries::explain(failure, &log),
                 Answer::Pending => build.seen.state = BuildState::Active(None),
                 Answer::Failed { .. } => {}
@@ -587,7 +584,7 @@ fn failed_answer<T>(failure: Failure) -> Answer<T> {
     Answer::Failed {
         failure,
         last: None,
-        retry_at: Timestamp::now() + queries::LOOK_AGAIN,
+        retry_at: Timestamp::now() + queries::RETRY_DELAY,
     }
 }
 

@@ -18,7 +18,7 @@ use crate::resource::Ref;
 pub(crate) async fn follow(ctx: Arc<Context>, mut pushes: mpsc::Receiver<Pushed>) {
     while let Some((push, told)) = pushes.recv().await {
         let resources = concerned(&ctx, &push);
-        ctx.answers.revisions.ask_now(&resources);
+        ctx.answers.revisions.poll_now(&resources);
         info!(
             repository = push.repositories.first().map(RepositoryUrl::remote),
             reference = push.reference,

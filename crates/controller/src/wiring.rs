@@ -45,7 +45,7 @@ use crate::queue::{Dispatcher, REFRESH};
 use crate::recent_reads::RecentInputs;
 use crate::reconcile::{forget, reconcile, retry};
 use crate::remote::answers::Answers;
-use crate::remote::context_store::Contexts;
+use crate::remote::context_store::ContextStore;
 use crate::remote::git_refs::References;
 use crate::remote::polled_cache::PolledCache;
 use crate::remote::pruning;
@@ -488,7 +488,7 @@ pub(crate) fn context(
         leader,
         dispatcher,
     } = made;
-    let contexts = Contexts::open(config.cache_dir.join("contexts"))
+    let contexts = ContextStore::open(config.cache_dir.join("contexts"))
         .with_context(|| format!("--cache-dir: failed to open {}", config.cache_dir.display()))?;
     let options = CacheOptions {
         cache_bytes: config.git_cache_mib << 20,
@@ -528,7 +528,7 @@ pub(crate) fn context(
         references: References::new(git.clone()),
         git,
         contexts: Arc::new(contexts),
-        prunings: Turns::new(pruning::AT_ONCE),
+        prunings: Turns::new(pruning::MAX_CONCURRENT_PRUNINGS),
         answers: Answers {
             namespaces: PolledCache::new(wake.clone(), metrics.clone(), QueryKind::Api),
             revisions: PolledCache::new(wake.clone(), metrics.clone(), QueryKind::Git("resolve")),

@@ -8,7 +8,7 @@ use alustan_api::report::Failure;
 use parking_lot::Mutex;
 
 use crate::context::Context;
-use crate::remote::queries::Push;
+use crate::remote::queries::PushQuery;
 use crate::resource::Ref;
 
 /// Reads the inputs of one reconcile. Collects the queries that the resource uses, and keeps the push of its context until the reconcile
@@ -20,7 +20,7 @@ pub(crate) struct Observer<'a> {
     /// Failure of parsing the stored resource, if it is unreadable.
     pub(crate) unreadable: Option<Failure>,
     pub(super) used_queries: Mutex<HashSet<String>>,
-    pub(super) push: Mutex<Option<Push>>,
+    pub(super) push: Mutex<Option<PushQuery>>,
     pub(super) reads: Mutex<InputReads>,
     /// Longest time until the next reconcile, if this one requires another.
     pub(super) within: Mutex<Option<Duration>>,

@@ -34,7 +34,7 @@ use crate::metrics::Metrics;
 use crate::mirrors::Mirrors;
 use crate::observe::observer::Observer;
 use crate::queue::Dispatcher;
-use crate::remote::context_store::AT_ONCE;
+use crate::remote::context_store::MAX_SMALL_PUSHES;
 use crate::remote::queries::{Repository, push};
 use crate::report::{STATUS_DELAY, report};
 use crate::resource::{Guarded, Ref};
@@ -802,9 +802,9 @@ async fn refetch_of_a_context_does_not_block_pushes() {
         let tf: Terraform = serde_json::from_value(resource).unwrap();
         let repository = Repository::of(&tf, &Credentials::default()).unwrap();
         let push = push(&ctx, &tf, &seen, repository, None).unwrap();
-        tokio::spawn((push.ask)())
+        tokio::spawn((push.send)())
     };
-    let fetches: Vec<_> = (0..AT_ONCE)
+    let fetches: Vec<_> = (0..MAX_SMALL_PUSHES)
         .map(|number| start(&format!("a{number}"), &gone))
         .collect();
     let _unanswered = git.accept().await.unwrap();

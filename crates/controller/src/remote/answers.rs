@@ -29,13 +29,13 @@ pub(crate) struct Answers {
 
 impl Answers {
     /// Returns whether a query of `resource` has no answer yet for its newest argument. Ignores prunings.
-    pub(crate) fn is_asking(&self, resource: &Ref) -> bool {
-        self.namespaces.is_asking(resource)
-            || self.revisions.is_asking(resource)
-            || self.modules.is_asking(resource)
-            || self.images.is_asking(resource)
-            || self.artifacts.is_asking(resource)
-            || self.logs.is_asking(resource)
+    pub(crate) fn has_open_query(&self, resource: &Ref) -> bool {
+        self.namespaces.has_open_query(resource)
+            || self.revisions.has_open_query(resource)
+            || self.modules.has_open_query(resource)
+            || self.images.has_open_query(resource)
+            || self.artifacts.has_open_query(resource)
+            || self.logs.has_open_query(resource)
     }
 
     /// Unsubscribes `resource` from queries not in `used`.
@@ -55,5 +55,5 @@ impl Answers {
 pub(crate) struct Pruned {
     pub(crate) removed: usize,
     /// Cause, if the pruning is incomplete.
-    pub(crate) trouble: Option<Failure>,
+    pub(crate) failure: Option<Failure>,
 }

@@ -10,23 +10,23 @@ use alustan_source::{Turn, Turns};
 use tracing::warn;
 
 /// Maximum age of a stored context.
-const KEEP: Duration = Duration::from_hours(1);
+const MAX_AGE: Duration = Duration::from_hours(1);
 
 /// Maximum total size of stored contexts, in bytes. Enforced before another context is stored, which may exceed it.
-const LIMIT: u64 = 1 << 30;
+const MAX_TOTAL_BYTES: u64 = 1 << 30;
 
 /// Maximum size of a small context, in bytes.
-const SMALL: u64 = 4 << 20;
+const MAX_SMALL_BYTES: u64 = 4 << 20;
 
 /// Maximum number of concurrent pushes of small contexts.
-pub(crate) const AT_ONCE: usize = 8;
+pub(crate) const MAX_SMALL_PUSHES: usize = 8;
 
 /// Maximum number of concurrent pushes of larger contexts. A context has at most 64 MiB, so all pushes together hold at most 160
 /// MiB of contexts in memory.
-const LARGE_AT_ONCE: usize = 2;
+const MAX_LARGE_PUSHES: usize = 2;
 
 /// Directory of contexts.
-pub(crate) struct Contexts {
+pub(crate) struct ContextStore {
     folder: PathBuf,
     limit: u64,
     /// Limits pushes of small contexts.
@@ -36,43 +36,43 @@ pub(crate) struct Contexts {
 }
 
 /// Context in memory during its push to a registry.
-pub(crate) struct Held {
+pub(crate) struct HeldContext {
     pub(crate) bytes: Vec<u8>,
     /// Permit of the push. It must outlive all copies of the content.
-    pub(crate) turn: Option<Turn>,
+    pub(crate) permit: Option<Turn>,
 }
 
-impl Contexts {
+impl ContextStore {
     /// Opens the store in `folder`. Creates the directory if it does not exist.
     pub(crate) fn open(folder: PathBuf) -> io::Result<Self> {
         std::fs::create_dir_all(&folder)?;
         Ok(Self {
             folder,
-            limit: LIMIT,
-            small: Turns::new(AT_ONCE),
-            large: Turns::new(LARGE_AT_ONCE),
+            limit: MAX_TOTAL_BYTES,
+            small: Turns::new(MAX_SMALL_PUSHES),
+            large: Turns::new(MAX_LARGE_PUSHES),
         })
     }
 
     /// Waits for the permit of a push, with fairness between tenants, and reads the stored context `digest` of `tenant` into memory. Fails
     /// immediately if the context is not stored.
-    pub(crate) async fn hold(&self, tenant: &str, digest: &str) -> io::Result<Held> {
+    pub(crate) async fn hold(&self, tenant: &str, digest: &str) -> io::Result<HeldContext> {
         let size = self.file(digest).metadata()?.len();
-        let turns = if size > SMALL {
+        let permits = if size > MAX_SMALL_BYTES {
             &self.large
         } else {
             &self.small
         };
-        let turn = turns.take(&Arc::from(tenant)).await;
-        Ok(Held {
+        let permit = permits.take(&Arc::from(tenant)).await;
+        Ok(HeldContext {
             bytes: self.get(digest)?,
-            turn,
+            permit,
         })
     }
 
     /// Stores a context until its push. Removes old contexts first.
     pub(crate) fn put(&self, digest: &str, bytes: &[u8]) -> io::Result<()> {
-        self.sweep();
+        self.remove_expired();
         let file = self.file(digest);
         let unfinished = file.with_extension("new");
         std::fs::write(&unfinished, bytes)?;
@@ -89,19 +89,19 @@ impl Contexts {
     }
 
     /// Removes expired contexts, and the oldest ones beyond the maximum total size.
-    fn sweep(&self) {
+    fn remove_expired(&self) {
         let entries = std::fs::read_dir(&self.folder)
             .into_iter()
             .flatten()
             .flatten();
-        let mut found: Vec<_> = entries.map(|entry| age_of(entry.path())).collect();
-        found.sort();
+        let mut files: Vec<_> = entries.map(|entry| age_of(entry.path())).collect();
+        files.sort();
         let mut size = 0;
-        let gone = found.into_iter().filter(|(age, bytes, _)| {
+        let expired = files.into_iter().filter(|(age, bytes, _)| {
             size += bytes;
-            *age > KEEP || size > self.limit
+            *age > MAX_AGE || size > self.limit
         });
-        for (_, _, path) in gone {
+        for (_, _, path) in expired {
             if let Err(error) = std::fs::remove_file(&path) {
                 warn!(%error, file = %path.display(), "failed to remove an old context");
             }
@@ -129,7 +129,7 @@ mod tests {
     #[tokio::test]
     async fn contexts_in_memory_for_pushes_have_160_mib_at_most() {
         let folder = tempfile::tempdir().unwrap();
-        let contexts = Contexts::open(folder.path().to_owned()).unwrap();
+        let contexts = ContextStore::open(folder.path().to_owned()).unwrap();
         assert!(contexts.hold("team", "sha256:gone").await.is_err());
         let kinds = [("sha256:small", 4, 8), ("sha256:large", 64, 2)];
         let mut held = Vec::new();
@@ -150,10 +150,10 @@ mod tests {
     #[tokio::test]
     async fn pushes_of_one_namespace_delay_another_by_one_push() {
         let folder = tempfile::tempdir().unwrap();
-        let contexts = Contexts::open(folder.path().to_owned()).unwrap();
+        let contexts = ContextStore::open(folder.path().to_owned()).unwrap();
         for (digest, size, at_once) in [
-            ("sha256:small", 7, AT_ONCE),
-            ("sha256:large", 64 << 20, LARGE_AT_ONCE),
+            ("sha256:small", 7, MAX_SMALL_PUSHES),
+            ("sha256:large", 64 << 20, MAX_LARGE_PUSHES),
         ] {
             contexts.put(digest, &vec![0; size]).unwrap();
             let mut held = Vec::new();
@@ -172,17 +172,17 @@ mod tests {
     #[tokio::test]
     async fn large_contexts_do_not_delay_pushes_of_small_ones() {
         let folder = tempfile::tempdir().unwrap();
-        let contexts = Contexts::open(folder.path().to_owned()).unwrap();
+        let contexts = ContextStore::open(folder.path().to_owned()).unwrap();
         contexts.put("sha256:large", &vec![0; 64 << 20]).unwrap();
         contexts.put("sha256:small", b"context").unwrap();
         let push = |_| Box::pin(contexts.hold("busy", "sha256:large"));
-        let mut pushes: Vec<_> = (0..AT_ONCE).map(push).collect();
+        let mut pushes: Vec<_> = (0..MAX_SMALL_PUSHES).map(push).collect();
         let mut held = Vec::new();
         for push in &mut pushes {
             held.push(poll!(push));
         }
         let begun = held.iter().filter(|held| held.is_ready()).count();
-        assert_eq!(begun, LARGE_AT_ONCE);
+        assert_eq!(begun, MAX_LARGE_PUSHES);
         let small = contexts.hold("team", "sha256:small").now_or_never();
         assert!(small.is_some_and(|held| held.is_ok()));
     }
@@ -190,7 +190,7 @@ mod tests {
     #[test]
     fn old_contexts_and_the_oldest_over_the_limit_are_deleted() {
         let folder = tempfile::tempdir().unwrap();
-        let mut contexts = Contexts::open(folder.path().to_owned()).unwrap();
+        let mut contexts = ContextStore::open(folder.path().to_owned()).unwrap();
         contexts.limit = 250;
         for (digest, age) in [("sha256:a", 7200), ("sha256:b", 60), ("sha256:c", 30)] {
             contexts.put(digest, &[0; 100]).unwrap();

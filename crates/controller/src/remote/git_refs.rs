@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use crate::remote::failure;
 
 /// Time during which queries to the same repository are collected.
-const GATHER: Duration = Duration::from_millis(50);
+const GATHER_TIME: Duration = Duration::from_millis(50);
 
 /// Repository, by URL and credentials.
 #[derive(Clone)]
@@ -33,7 +33,7 @@ type Request = Box<
         + Sync,
 >;
 
-/// Collects queries of references: queries to the same repository within [`GATHER`] share one request.
+/// Collects queries of references: queries to the same repository within [`GATHER_TIME`] share one request.
 pub(crate) struct References {
     request: Request,
     gathering: Mutex<HashMap<String, Gathering>>,
@@ -75,25 +75,31 @@ impl References {
         reference: &Reference,
     ) -> Result<Listing, Failure> {
         let listing = {
-            let mut all = self.gathering.lock();
-            let gathering = all.entry(remote.identity.clone()).or_insert_with(|| {
-                let ask = self.clone().ask(remote.clone()).boxed().shared();
-                Gathering {
-                    wanted: BTreeSet::new(),
-                    listing: ask,
-                }
-            });
+            let mut gathering_by_remote = self.gathering.lock();
+            let gathering = gathering_by_remote
+                .entry(remote.identity.clone())
+                .or_insert_with(|| {
+                    let listing = self
+                        .clone()
+                        .request_gathered(remote.clone())
+                        .boxed()
+                        .shared();
+                    Gathering {
+                        wanted: BTreeSet::new(),
+                        listing,
+                    }
+                });
             gathering.wanted.insert(reference.clone());
             gathering.listing.clone()
         };
         listing.await
     }
 
-    async fn ask(self: Arc<Self>, remote: Remote) -> Result<Listing, Failure> {
-        tokio::time::sleep(GATHER).await;
+    async fn request_gathered(self: Arc<Self>, remote: Remote) -> Result<Listing, Failure> {
+        tokio::time::sleep(GATHER_TIME).await;
         let gathered = {
-            let mut all = self.gathering.lock();
-            all.remove(&remote.identity)
+            let mut gathering_by_remote = self.gathering.lock();
+            gathering_by_remote.remove(&remote.identity)
         };
         let wanted = gathered.map(|gathered| gathered.wanted).unwrap_or_default();
         (self.request)(remote, wanted).await
@@ -129,12 +135,12 @@ mod tests {
             tenant: "team".to_owned(),
         };
         let names = ["main", "next", "main"].map(|name| Reference::branch(Some(name)).unwrap());
-        let one = remote("one.example");
-        let queries = names.iter().map(|name| references.list(&one, name));
+        let first = remote("one.example");
+        let queries = names.iter().map(|name| references.list(&first, name));
         join_all(queries).await;
         assert_eq!(*requests.lock(), [2]);
-        let other = remote("other.example");
-        let queries = [&one, &other].map(|remote| references.list(remote, &names[0]));
+        let second = remote("other.example");
+        let queries = [&first, &second].map(|remote| references.list(remote, &names[0]));
         join_all(queries).await;
         assert_eq!(*requests.lock(), [2, 1, 1]);
     }

@@ -22,38 +22,38 @@ use crate::metrics::{Metrics, QueryCache, QueryKind};
 use crate::resource::Ref;
 
 /// Sends a query once. Called again for each attempt.
-pub(crate) type Ask<V> =
+pub(crate) type SendQuery<V> =
     Box<dyn Fn() -> Pin<Box<dyn Future<Output = Result<V, Failure>> + Send>> + Send + Sync>;
 
 /// Sends a query once. Reads the newest argument when the request starts, and returns that argument with the answer.
-pub(crate) type AskAbout<V, A> = Box<
+pub(crate) type SendQueryWith<V, A> = Box<
     dyn Fn(watch::Receiver<A>) -> Pin<Box<dyn Future<Output = (A, Result<V, Failure>)> + Send>>
         + Send
         + Sync,
 >;
 
-/// Backoff after the first transient failure. Doubles up to [`LONGEST`].
-const FIRST: Duration = Duration::from_secs(2);
+/// Backoff after the first transient failure. Doubles up to [`MAX_BACKOFF`].
+const FIRST_BACKOFF: Duration = Duration::from_secs(2);
 /// Maximum backoff of transient failures. It is much shorter than that of runs: queries are cheap, and recovery of a repository
 /// should be noticed soon.
-const LONGEST: Duration = Duration::from_mins(1);
+const MAX_BACKOFF: Duration = Duration::from_mins(1);
 /// Range of the phases of poll intervals: zero to one day.
 const DAY: Duration = Duration::from_hours(24);
 
 /// Poll interval of a query. Queries with the same interval and phase are due at the same times, regardless of the time of their first
 /// request, so that they can share requests.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Every {
+pub(crate) struct PollInterval {
     interval: Duration,
     phase: Duration,
 }
 
-impl Every {
-    /// Creates an interval for queries about `thing`, for example a repository. Queries about the same `thing` have the same phase.
-    pub(crate) fn new(interval: Duration, thing: &str) -> Self {
+impl PollInterval {
+    /// Creates an interval for queries about `target`, for example a repository. Queries about the same `target` have the same phase.
+    pub(crate) fn new(interval: Duration, target: &str) -> Self {
         Self {
             interval: interval.max(Duration::from_millis(1)),
-            phase: DAY.mul_f64(digest::fraction(thing)),
+            phase: DAY.mul_f64(digest::fraction(target)),
         }
     }
 
@@ -72,21 +72,21 @@ pub(crate) struct PolledCache<V, A = ()> {
     began: Instant,
     wake: UnboundedSender<Ref>,
     metrics: Arc<Metrics>,
-    asked: QueryKind,
+    kind: QueryKind,
 }
 
 struct Entry<V, A> {
     answer: Answer<V>,
     /// Argument that the subscribers requested last.
-    about: watch::Sender<A>,
+    argument: watch::Sender<A>,
     /// Argument of the request that returned `answer`.
     answered: Option<A>,
     /// Subscribers and their poll intervals.
-    subscribers: HashMap<Ref, Option<Every>>,
+    subscribers: HashMap<Ref, Option<PollInterval>>,
     /// Shortest interval of all subscribers.
-    every: watch::Sender<Option<Every>>,
+    interval: watch::Sender<Option<PollInterval>>,
     /// Ends the wait for the next poll.
-    now: Arc<Notify>,
+    poll_now: Arc<Notify>,
     task: Option<AbortHandle>,
 }
 
@@ -94,28 +94,32 @@ impl<V, A: PartialEq> Entry<V, A> {
     /// Returns whether the query has no answer yet for its newest argument.
     fn is_open(&self) -> bool {
         matches!(self.answer, Answer::Pending)
-            || self.answered.as_ref() != Some(&*self.about.borrow())
+            || self.answered.as_ref() != Some(&*self.argument.borrow())
     }
 
-    /// Sets the argument to `about` and discards a failure about another argument.
-    fn want(&mut self, about: A) {
-        let is_news = self.about.send_if_modified(|wanted| {
-            let is_news = *wanted != about;
-            *wanted = about;
-            is_news
+    /// Sets the argument and discards a failure about another argument.
+    fn set_argument(&mut self, argument: A) {
+        let is_changed = self.argument.send_if_modified(|current| {
+            let is_changed = *current != argument;
+            *current = argument;
+            is_changed
         });
-        if is_news && matches!(self.answer, Answer::Failed { .. }) {
+        if is_changed && matches!(self.answer, Answer::Failed { .. }) {
             self.answer = Answer::Pending;
         }
     }
 }
 
 impl<V, A> Entry<V, A> {
-    fn settle_interval(&self) {
-        let all = self.subscribers.values().flatten();
-        let every = all.min_by_key(|every| every.interval).copied();
-        self.every
-            .send_if_modified(|now| std::mem::replace(now, every) != every);
+    fn update_interval(&self) {
+        let shortest = self
+            .subscribers
+            .values()
+            .flatten()
+            .min_by_key(|subscribed| subscribed.interval)
+            .copied();
+        self.interval
+            .send_if_modified(|current| std::mem::replace(current, shortest) != shortest);
     }
 }
 
@@ -128,20 +132,20 @@ impl<V, A> Drop for Entry<V, A> {
 }
 
 impl<V: Clone + PartialEq + Send + 'static> PolledCache<V> {
-    /// Returns the answer to `question` and subscribes `subscriber`. Polls with `ask` at the shortest interval of all subscribers. Without
+    /// Returns the answer to `query` and subscribes `subscriber`. Polls with `send` at the shortest interval of all subscribers. Without
     /// an interval, polling ends with the first success.
     pub(crate) fn get(
         self: &Arc<Self>,
-        question: &str,
+        query: &str,
         subscriber: &Ref,
-        every: Option<Every>,
-        ask: Ask<V>,
+        interval: Option<PollInterval>,
+        send: SendQuery<V>,
     ) -> Answer<V> {
-        let ask: AskAbout<V, ()> = Box::new(move |_| {
-            let answer = ask();
-            Box::pin(async move { ((), answer.await) })
+        let send: SendQueryWith<V, ()> = Box::new(move |_| {
+            let result = send();
+            Box::pin(async move { ((), result.await) })
         });
-        self.get_about(question, (), subscriber, every, ask)
+        self.get_with_argument(query, (), subscriber, interval, send)
     }
 }
 
@@ -150,113 +154,116 @@ where
     V: Clone + PartialEq + Send + 'static,
     A: Clone + PartialEq + Send + Sync + 'static,
 {
-    /// Creates an empty cache. `wake` receives resources whose answers changed. `metrics` counts the answers to queries `asked`.
+    /// Creates an empty cache. `wake` receives resources whose answers changed. `metrics` counts the answers to queries of this `kind`.
     pub(crate) fn new(
         wake: UnboundedSender<Ref>,
         metrics: Arc<Metrics>,
-        asked: QueryKind,
+        kind: QueryKind,
     ) -> Arc<Self> {
-        let lookups = Arc::new(Self {
+        let cache = Arc::new(Self {
             entries: Mutex::default(),
             began: Instant::now(),
             wake,
             metrics,
-            asked,
+            kind,
         });
-        let me: Weak<Self> = Arc::downgrade(&lookups);
-        lookups.metrics.register_queries(asked, me);
-        lookups
+        let weak: Weak<Self> = Arc::downgrade(&cache);
+        cache.metrics.register_queries(kind, weak);
+        cache
     }
 
     /// Like [`get`](PolledCache::get), with an argument. A newer argument replaces an earlier one that has not been sent. Until the newer
     /// argument has an answer, the earlier answer is returned.
-    pub(crate) fn get_about(
+    pub(crate) fn get_with_argument(
         self: &Arc<Self>,
-        question: &str,
-        about: A,
+        query: &str,
+        argument: A,
         subscriber: &Ref,
-        every: Option<Every>,
-        ask: AskAbout<V, A>,
+        interval: Option<PollInterval>,
+        send: SendQueryWith<V, A>,
     ) -> Answer<V> {
         let mut entries = self.entries.lock();
-        if let Some(entry) = entries.get_mut(question) {
-            entry.subscribers.insert(subscriber.clone(), every);
-            entry.settle_interval();
-            entry.want(about);
+        if let Some(entry) = entries.get_mut(query) {
+            entry.subscribers.insert(subscriber.clone(), interval);
+            entry.update_interval();
+            entry.set_argument(argument);
             return entry.answer.clone();
         }
-        let (sender, receiver) = watch::channel(every);
-        let (about, wanted) = watch::channel(about);
-        let now = Arc::<Notify>::default();
-        let due = Due {
-            every: receiver,
-            about: wanted,
-            now: now.clone(),
+        let (interval_sender, interval_receiver) = watch::channel(interval);
+        let (argument_sender, argument_receiver) = watch::channel(argument);
+        let poll_now = Arc::<Notify>::default();
+        let schedule = Schedule {
+            interval: interval_receiver,
+            argument: argument_receiver,
+            poll_now: poll_now.clone(),
         };
-        let task = tokio::spawn(answer(
+        let task = tokio::spawn(poll(
             Arc::downgrade(self),
-            question.to_owned(),
+            query.to_owned(),
             self.began,
-            due,
-            ask,
+            schedule,
+            send,
         ));
         let entry = Entry {
             answer: Answer::Pending,
-            about,
+            argument: argument_sender,
             answered: None,
-            subscribers: HashMap::from([(subscriber.clone(), every)]),
-            every: sender,
-            now,
+            subscribers: HashMap::from([(subscriber.clone(), interval)]),
+            interval: interval_sender,
+            poll_now,
             task: Some(task.abort_handle()),
         };
-        entries.insert(question.to_owned(), entry);
+        entries.insert(query.to_owned(), entry);
         Answer::Pending
     }
 
-    /// Returns the answer to `question`, if the query exists, and subscribes `subscriber`.
-    pub(crate) fn peek(&self, question: &str, subscriber: &Ref) -> Option<Answer<V>> {
+    /// Returns the answer to `query`, if the query exists, and subscribes `subscriber`.
+    pub(crate) fn get_existing(&self, query: &str, subscriber: &Ref) -> Option<Answer<V>> {
         let mut entries = self.entries.lock();
-        let entry = entries.get_mut(question)?;
+        let entry = entries.get_mut(query)?;
         entry.subscribers.entry(subscriber.clone()).or_default();
         Some(entry.answer.clone())
     }
 
     /// Polls all queries of these resources immediately.
-    pub(crate) fn ask_now(&self, resources: &HashSet<Ref>) {
+    pub(crate) fn poll_now(&self, resources: &HashSet<Ref>) {
         let entries = self.entries.lock();
-        let entries = entries.values();
-        let theirs = entries.filter(|entry| {
+        let is_subscribed = |entry: &&Entry<V, A>| {
             entry
                 .subscribers
                 .keys()
                 .any(|subscriber| resources.contains(subscriber))
-        });
-        theirs.for_each(|entry| entry.now.notify_one());
+        };
+        entries
+            .values()
+            .filter(is_subscribed)
+            .for_each(|entry| entry.poll_now.notify_one());
     }
 
     /// Returns whether a query of `subscriber` has no answer yet for its newest argument.
-    pub(crate) fn is_asking(&self, subscriber: &Ref) -> bool {
+    pub(crate) fn has_open_query(&self, subscriber: &Ref) -> bool {
         let entries = self.entries.lock();
-        let mut asked = entries.values();
-        asked.any(|entry| entry.is_open() && entry.subscribers.contains_key(subscriber))
+        entries
+            .values()
+            .any(|entry| entry.is_open() && entry.subscribers.contains_key(subscriber))
     }
 
     /// Unsubscribes `subscriber` from queries not in `used`. A query without subscribers stops polling.
     pub(crate) fn keep(&self, subscriber: &Ref, used: &HashSet<String>) {
         let mut entries = self.entries.lock();
-        entries.retain(|question, entry| {
-            if !used.contains(question) {
+        entries.retain(|query, entry| {
+            if !used.contains(query) {
                 entry.subscribers.remove(subscriber);
-                entry.settle_interval();
+                entry.update_interval();
             }
             !entry.subscribers.is_empty()
         });
     }
 
     /// Stores an answer. Requeues the subscribers if it changed. Returns false if the query has no subscribers.
-    fn store(&self, question: &str, about: A, answer: Answer<V>) -> bool {
+    fn store(&self, query: &str, argument: A, answer: Answer<V>) -> bool {
         let mut entries = self.entries.lock();
-        let Some(entry) = entries.get_mut(question) else {
+        let Some(entry) = entries.get_mut(query) else {
             return false;
         };
         let answer = match answer {
@@ -267,16 +274,16 @@ where
                 last: entry
                     .answer
                     .value()
-                    .filter(|_| entry.answered.as_ref() == Some(&about))
+                    .filter(|_| entry.answered.as_ref() == Some(&argument))
                     .cloned(),
                 retry_at,
             },
             other => other,
         };
-        let news = !same(&entry.answer, &answer);
+        let is_changed = !is_same(&entry.answer, &answer);
         entry.answer = answer;
-        entry.answered = Some(about);
-        if news {
+        entry.answered = Some(argument);
+        if is_changed {
             for subscriber in entry.subscribers.keys() {
                 // `send` fails only after the controller has stopped.
                 let _ = self.wake.send(subscriber.clone());
@@ -289,65 +296,65 @@ where
 impl<V: Send, A: Send + Sync> QueryCache for PolledCache<V, A> {
     fn failing(&self) -> Vec<Ref> {
         let entries = self.entries.lock();
-        let failed = entries.values().filter(|entry| {
+        let failing = entries.values().filter(|entry| {
             matches!(&entry.answer, Answer::Failed { failure, .. } if failure.class == FailureClass::Transient)
         });
-        failed
+        failing
             .flat_map(|entry| entry.subscribers.keys().cloned())
             .collect()
     }
 }
 
 /// Returns whether two answers are equal, except for the time of the next attempt.
-fn same<V: PartialEq>(one: &Answer<V>, other: &Answer<V>) -> bool {
-    match (one, other) {
+fn is_same<V: PartialEq>(previous: &Answer<V>, next: &Answer<V>) -> bool {
+    match (previous, next) {
         (
             Answer::Failed { failure, last, .. },
             Answer::Failed {
-                failure: also,
-                last: before,
+                failure: next_failure,
+                last: next_last,
                 ..
             },
-        ) => failure == also && last == before,
-        (one, other) => one == other,
+        ) => failure == next_failure && last == next_last,
+        (previous, next) => previous == next,
     }
 }
 
 /// Argument and schedule of a query.
-struct Due<A> {
-    every: watch::Receiver<Option<Every>>,
-    about: watch::Receiver<A>,
-    now: Arc<Notify>,
+struct Schedule<A> {
+    interval: watch::Receiver<Option<PollInterval>>,
+    argument: watch::Receiver<A>,
+    poll_now: Arc<Notify>,
 }
 
-async fn answer<V, A>(
-    lookups: Weak<PolledCache<V, A>>,
-    question: String,
+async fn poll<V, A>(
+    cache: Weak<PolledCache<V, A>>,
+    query: String,
     began: Instant,
-    mut due: Due<A>,
-    ask: AskAbout<V, A>,
+    mut schedule: Schedule<A>,
+    send: SendQueryWith<V, A>,
 ) where
     V: Clone + PartialEq + Send + 'static,
     A: Clone + PartialEq + Send + Sync + 'static,
 {
-    let (mut failures, mut before) = (0_u32, None);
+    let (mut failures, mut last_argument) = (0_u32, None);
     loop {
-        let asked = Instant::now();
-        let (about, result) = ask(due.about.clone()).await;
+        let sent_at = Instant::now();
+        let (argument, result) = send(schedule.argument.clone()).await;
         let failure = result.as_ref().err();
-        if let Some(lookups) = lookups.upgrade() {
-            lookups.metrics.record_query(lookups.asked, failure);
+        if let Some(cache) = cache.upgrade() {
+            cache.metrics.record_query(cache.kind, failure);
         }
-        if before.replace(about.clone()) != Some(about.clone()) {
+        if last_argument.replace(argument.clone()) != Some(argument.clone()) {
             failures = 0;
         }
-        let failed = failure.map(|failure| failure.class);
-        failures = failed.map_or(0, |_| failures + 1);
-        let wait = |every: Option<Every>| {
-            let next = every.map(|every| every.wait(asked - began));
-            match failed {
+        let failure_class = failure.map(|failure| failure.class);
+        failures = failure_class.map_or(0, |_| failures + 1);
+        let wait = |interval: Option<PollInterval>| {
+            let next = interval.map(|interval| interval.wait(sent_at - began));
+            match failure_class {
                 None => next,
-                Some(class) => Some(pause(failures, class, next)),
+                Some(class) => Some(retry_delay(failures, class, next)),
             }
         };
         let answer = match result {
@@ -355,37 +362,37 @@ async fn answer<V, A>(
             Err(failure) => Answer::Failed {
                 failure,
                 last: None,
-                retry_at: after(wait(*due.every.borrow())),
+                retry_at: after(wait(*schedule.interval.borrow())),
             },
         };
-        let wanted = lookups
+        let has_subscribers = cache
             .upgrade()
-            .is_some_and(|lookups| lookups.store(&question, about.clone(), answer));
-        if !wanted || due.wait(asked, &about, wait).await.is_none() {
+            .is_some_and(|cache| cache.store(&query, argument.clone(), answer));
+        if !has_subscribers || schedule.wait(sent_at, &argument, wait).await.is_none() {
             return;
         }
     }
 }
 
 fn after(wait: Option<Duration>) -> Timestamp {
-    let wait = SignedDuration::try_from(wait.unwrap_or(LONGEST));
+    let wait = SignedDuration::try_from(wait.unwrap_or(MAX_BACKOFF));
     Timestamp::now() + wait.unwrap_or(SignedDuration::from_mins(1))
 }
 
-impl<A: PartialEq> Due<A> {
-    /// Sleeps until the query is due. A shorter interval, a call of `ask_now` and an argument other than `answered` end the sleep.
+impl<A: PartialEq> Schedule<A> {
+    /// Sleeps until the query is due. A shorter interval, a call of `poll_now` and an argument other than `answered` end the sleep.
     /// Returns `None` if the query has no subscribers.
     async fn wait(
         &mut self,
-        asked: Instant,
+        sent_at: Instant,
         answered: &A,
-        wait: impl Fn(Option<Every>) -> Option<Duration>,
+        wait: impl Fn(Option<PollInterval>) -> Option<Duration>,
     ) -> Option<()> {
         loop {
-            if *self.about.borrow_and_update() != *answered {
+            if *self.argument.borrow_and_update() != *answered {
                 return Some(());
             }
-            let due = wait(*self.every.borrow_and_update()).map(|wait| asked + wait);
+            let due = wait(*self.interval.borrow_and_update()).map(|wait| sent_at + wait);
             let sleep = async {
                 match due {
                     Some(due) => tokio::time::sleep_until(due).await,
@@ -394,18 +401,18 @@ impl<A: PartialEq> Due<A> {
             };
             tokio::select! {
                 () = sleep => return Some(()),
-                () = self.now.notified() => return Some(()),
-                changed = self.every.changed() => changed.ok()?,
-                changed = self.about.changed() => changed.ok()?,
+                () = self.poll_now.notified() => return Some(()),
+                changed = self.interval.changed() => changed.ok()?,
+                changed = self.argument.changed() => changed.ok()?,
             }
         }
     }
 }
 
-fn pause(failures: u32, class: FailureClass, next: Option<Duration>) -> Duration {
+fn retry_delay(failures: u32, class: FailureClass, next: Option<Duration>) -> Duration {
     match class {
-        FailureClass::Transient => doubled(FIRST, failures, LONGEST),
-        FailureClass::Module | FailureClass::User => next.unwrap_or(LONGEST),
+        FailureClass::Transient => doubled(FIRST_BACKOFF, failures, MAX_BACKOFF),
+        FailureClass::Module | FailureClass::User => next.unwrap_or(MAX_BACKOFF),
     }
 }
 
@@ -421,10 +428,10 @@ mod tests {
         Ref::new(name).within("ns")
     }
 
-    fn counting(asked: &Arc<AtomicUsize>, fail_first: usize) -> Ask<usize> {
-        let asked = asked.clone();
+    fn counting(calls: &Arc<AtomicUsize>, fail_first: usize) -> SendQuery<usize> {
+        let calls = calls.clone();
         Box::new(move || {
-            let n = asked.fetch_add(1, Ordering::SeqCst);
+            let n = calls.fetch_add(1, Ordering::SeqCst);
             let failure = Failure {
                 class: FailureClass::Transient,
                 reason: "RepositoryUnreachable".to_owned(),
@@ -437,11 +444,11 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn shared_query_is_sent_once_and_wakes_all_subscribers() {
         let (wake, mut woken) = mpsc::unbounded_channel();
-        let lookups = PolledCache::new(wake, Metrics::new(), QueryKind::Api);
-        let asked = Arc::new(AtomicUsize::new(0));
+        let cache = PolledCache::new(wake, Metrics::new(), QueryKind::Api);
+        let calls = Arc::new(AtomicUsize::new(0));
         for name in ["a", "b", "c"] {
             assert_eq!(
-                lookups.get("q", &subscriber(name), None, counting(&asked, 0)),
+                cache.get("q", &subscriber(name), None, counting(&calls, 0)),
                 Answer::Pending
             );
         }
@@ -449,50 +456,53 @@ mod tests {
             woken.recv().await.unwrap();
         }
         assert_eq!(
-            lookups.get("q", &subscriber("a"), None, counting(&asked, 0)),
+            cache.get("q", &subscriber("a"), None, counting(&calls, 0)),
             Answer::Known(0)
         );
-        assert_eq!(asked.load(Ordering::SeqCst), 1);
+        assert_eq!(calls.load(Ordering::SeqCst), 1);
     }
 
     #[tokio::test(start_paused = true)]
     async fn transient_failure_is_returned_and_retried() {
         let (wake, mut woken) = mpsc::unbounded_channel();
-        let lookups = PolledCache::new(wake, Metrics::new(), QueryKind::Api);
-        let asked = Arc::new(AtomicUsize::new(0));
-        let ask = || counting(&asked, 2);
-        lookups.get("q", &subscriber("a"), None, ask());
-        assert!(lookups.is_asking(&subscriber("a")) && !lookups.is_asking(&subscriber("b")));
+        let cache = PolledCache::new(wake, Metrics::new(), QueryKind::Api);
+        let calls = Arc::new(AtomicUsize::new(0));
+        let send = || counting(&calls, 2);
+        cache.get("q", &subscriber("a"), None, send());
+        assert!(cache.has_open_query(&subscriber("a")) && !cache.has_open_query(&subscriber("b")));
         woken.recv().await.unwrap();
-        assert!(!lookups.is_asking(&subscriber("a")));
+        assert!(!cache.has_open_query(&subscriber("a")));
         assert!(matches!(
-            lookups.peek("q", &subscriber("a")),
+            cache.get_existing("q", &subscriber("a")),
             Some(Answer::Failed { last: None, .. })
         ));
         // The second failure equals the first, so it requeues no resource.
         woken.recv().await.unwrap();
-        assert_eq!(lookups.peek("q", &subscriber("a")), Some(Answer::Known(2)));
+        assert_eq!(
+            cache.get_existing("q", &subscriber("a")),
+            Some(Answer::Known(2))
+        );
     }
 
     #[tokio::test(start_paused = true)]
     async fn unanswered_lists_subscribers_of_failing_queries() {
         let (wake, mut woken) = mpsc::unbounded_channel();
-        let lookups = PolledCache::new(wake, Metrics::new(), QueryKind::Api);
-        let asked = Arc::new(AtomicUsize::new(0));
+        let cache = PolledCache::new(wake, Metrics::new(), QueryKind::Api);
+        let calls = Arc::new(AtomicUsize::new(0));
         for name in ["a", "b"] {
-            lookups.get("q", &subscriber(name), None, counting(&asked, 1));
+            cache.get("q", &subscriber(name), None, counting(&calls, 1));
         }
-        lookups.get("p", &subscriber("c"), None, counting(&Arc::default(), 0));
+        cache.get("p", &subscriber("c"), None, counting(&Arc::default(), 0));
         for _ in 0..3 {
             woken.recv().await.unwrap();
         }
-        let mut unanswered = lookups.failing();
-        unanswered.sort_by(|one, other| one.name.cmp(&other.name));
-        assert_eq!(unanswered, [subscriber("a"), subscriber("b")]);
+        let mut failing = cache.failing();
+        failing.sort_by(|first, second| first.name.cmp(&second.name));
+        assert_eq!(failing, [subscriber("a"), subscriber("b")]);
         woken.recv().await.unwrap();
-        assert_eq!(lookups.failing(), []);
-        // A permanent failure does not count as unanswered.
-        let ask: Ask<usize> = Box::new(|| {
+        assert_eq!(cache.failing(), []);
+        // A permanent failure does not count.
+        let send: SendQuery<usize> = Box::new(|| {
             let failure = Failure {
                 class: FailureClass::User,
                 reason: "BranchNotFound".to_owned(),
@@ -500,84 +510,84 @@ mod tests {
             };
             Box::pin(async move { Err(failure) })
         });
-        lookups.get("r", &subscriber("d"), None, ask);
+        cache.get("r", &subscriber("d"), None, send);
         while woken.recv().await != Some(subscriber("d")) {}
-        assert_eq!(lookups.failing(), []);
+        assert_eq!(cache.failing(), []);
     }
 
     #[tokio::test(start_paused = true)]
     async fn shortest_interval_of_all_subscribers_applies_at_once() {
         let (wake, mut woken) = mpsc::unbounded_channel();
-        let lookups = PolledCache::new(wake, Metrics::new(), QueryKind::Api);
-        let asked = Arc::new(AtomicUsize::new(0));
+        let cache = PolledCache::new(wake, Metrics::new(), QueryKind::Api);
+        let calls = Arc::new(AtomicUsize::new(0));
         let get = |name, minutes| {
-            let every = Some(Every::new(Duration::from_mins(minutes), "q"));
-            lookups.get("q", &subscriber(name), every, counting(&asked, 0))
+            let interval = Some(PollInterval::new(Duration::from_mins(minutes), "q"));
+            cache.get("q", &subscriber(name), interval, counting(&calls, 0))
         };
         get("a", 600);
         woken.recv().await.unwrap();
         tokio::time::sleep(Duration::from_mins(5)).await;
-        assert_eq!(asked.load(Ordering::SeqCst), 1);
+        assert_eq!(calls.load(Ordering::SeqCst), 1);
         get("b", 10);
         tokio::time::sleep(Duration::from_mins(7)).await;
-        assert_eq!(asked.load(Ordering::SeqCst), 2);
-        lookups.keep(&subscriber("b"), &HashSet::new());
+        assert_eq!(calls.load(Ordering::SeqCst), 2);
+        cache.keep(&subscriber("b"), &HashSet::new());
         tokio::time::sleep(Duration::from_hours(1)).await;
-        assert_eq!(asked.load(Ordering::SeqCst), 2);
+        assert_eq!(calls.load(Ordering::SeqCst), 2);
     }
 
     #[tokio::test(start_paused = true)]
     async fn ask_now_sends_queries_of_the_given_resources_at_once() {
         let (wake, mut woken) = mpsc::unbounded_channel();
-        let lookups = PolledCache::new(wake, Metrics::new(), QueryKind::Api);
-        let hour = Some(Every::new(Duration::from_hours(1), "q"));
+        let cache = PolledCache::new(wake, Metrics::new(), QueryKind::Api);
+        let hour = Some(PollInterval::new(Duration::from_hours(1), "q"));
         let (mine, other) = (Arc::default(), Arc::default());
-        lookups.get("q", &subscriber("a"), hour, counting(&mine, 0));
-        lookups.get("p", &subscriber("b"), hour, counting(&other, 0));
+        cache.get("q", &subscriber("a"), hour, counting(&mine, 0));
+        cache.get("p", &subscriber("b"), hour, counting(&other, 0));
         woken.recv().await.unwrap();
         woken.recv().await.unwrap();
-        lookups.ask_now(&HashSet::from([subscriber("a"), subscriber("c")]));
+        cache.poll_now(&HashSet::from([subscriber("a"), subscriber("c")]));
         assert_eq!(woken.recv().await, Some(subscriber("a")));
-        let asked = |count: &AtomicUsize| count.load(Ordering::SeqCst);
-        assert_eq!((asked(&mine), asked(&other)), (2, 1));
+        let calls_of = |count: &AtomicUsize| count.load(Ordering::SeqCst);
+        assert_eq!((calls_of(&mine), calls_of(&other)), (2, 1));
     }
 
     #[tokio::test(start_paused = true)]
     async fn newer_argument_keeps_the_queue_position_of_the_query() {
         let (wake, mut woken) = mpsc::unbounded_channel();
-        let lookups = PolledCache::new(wake, Metrics::new(), QueryKind::Api);
-        let turns = Arc::new(tokio::sync::Semaphore::new(0));
+        let cache = PolledCache::new(wake, Metrics::new(), QueryKind::Api);
+        let permits = Arc::new(tokio::sync::Semaphore::new(0));
         let begun = Arc::new(AtomicUsize::new(0));
-        let get = |about: usize| {
-            let (turns, begun) = (turns.clone(), begun.clone());
-            let ask: AskAbout<usize, usize> = Box::new(move |about| {
-                let (turns, begun) = (turns.clone(), begun.clone());
+        let get = |argument: usize| {
+            let (permits, begun) = (permits.clone(), begun.clone());
+            let send: SendQueryWith<usize, usize> = Box::new(move |argument| {
+                let (permits, begun) = (permits.clone(), begun.clone());
                 Box::pin(async move {
                     begun.fetch_add(1, Ordering::SeqCst);
-                    turns.acquire().await.unwrap().forget();
-                    let about = *about.borrow();
+                    permits.acquire().await.unwrap().forget();
+                    let argument = *argument.borrow();
                     let failure = Failure {
                         class: FailureClass::User,
                         reason: "Odd".to_owned(),
                         message: String::new(),
                     };
-                    let answer = if about % 2 == 0 {
-                        Ok(about)
+                    let answer = if argument % 2 == 0 {
+                        Ok(argument)
                     } else {
                         Err(failure)
                     };
-                    (about, answer)
+                    (argument, answer)
                 })
             });
-            lookups.get_about("q", about, &subscriber("a"), None, ask)
+            cache.get_with_argument("q", argument, &subscriber("a"), None, send)
         };
         assert_eq!(get(2), Answer::Pending);
         tokio::task::yield_now().await;
         assert_eq!(get(4), Answer::Pending);
-        turns.add_permits(1);
+        permits.add_permits(1);
         woken.recv().await.unwrap();
         assert_eq!(get(4), Answer::Known(4));
-        assert!(!lookups.is_asking(&subscriber("a")));
+        assert!(!cache.has_open_query(&subscriber("a")));
         assert_eq!(
             begun.load(Ordering::SeqCst),
             1,
@@ -585,14 +595,14 @@ mod tests {
         );
         // The answer for the older argument is returned until the next answer.
         assert_eq!(get(5), Answer::Known(4));
-        assert!(lookups.is_asking(&subscriber("a")));
-        turns.add_permits(1);
+        assert!(cache.has_open_query(&subscriber("a")));
+        permits.add_permits(1);
         woken.recv().await.unwrap();
         assert!(matches!(get(5), Answer::Failed { last: None, .. }));
-        assert!(!lookups.is_asking(&subscriber("a")));
+        assert!(!cache.has_open_query(&subscriber("a")));
         // A failure for an older argument is discarded.
         assert_eq!(get(6), Answer::Pending);
-        turns.add_permits(1);
+        permits.add_permits(1);
         woken.recv().await.unwrap();
         assert_eq!(get(6), Answer::Known(6));
         assert_eq!(begun.load(Ordering::SeqCst), 3);
@@ -600,32 +610,32 @@ mod tests {
 
     #[test]
     fn polls_of_one_repository_coincide() {
-        let every = |minutes| Every::new(Duration::from_mins(minutes), "a repository");
-        let first = every(5).wait(Duration::ZERO);
+        let interval_of = |minutes| PollInterval::new(Duration::from_mins(minutes), "a repository");
+        let first = interval_of(5).wait(Duration::ZERO);
         for seconds in [1, 7, 40, 200, 299, 3000] {
             let now = Duration::from_secs(seconds);
-            let wait = every(5).wait(now);
+            let wait = interval_of(5).wait(now);
             let apart = (now + wait).abs_diff(first).as_millis();
             assert_eq!(apart % Duration::from_mins(5).as_millis(), 0, "{wait:?}");
             let range = Duration::from_secs(30)..=Duration::from_secs(330);
             assert!(range.contains(&wait), "{wait:?}");
         }
         // Polls of the longer interval coincide with polls of the shorter one.
-        let apart = every(60).wait(first).as_millis();
+        let apart = interval_of(60).wait(first).as_millis();
         assert_eq!(apart % Duration::from_mins(5).as_millis(), 0);
     }
 
     #[tokio::test(start_paused = true)]
     async fn query_without_subscribers_is_not_polled() {
         let (wake, mut woken) = mpsc::unbounded_channel();
-        let lookups = PolledCache::new(wake, Metrics::new(), QueryKind::Api);
-        let asked = Arc::new(AtomicUsize::new(0));
-        let minute = Some(Every::new(Duration::from_mins(1), "q"));
-        lookups.get("q", &subscriber("a"), minute, counting(&asked, 0));
+        let cache = PolledCache::new(wake, Metrics::new(), QueryKind::Api);
+        let calls = Arc::new(AtomicUsize::new(0));
+        let minute = Some(PollInterval::new(Duration::from_mins(1), "q"));
+        cache.get("q", &subscriber("a"), minute, counting(&calls, 0));
         woken.recv().await.unwrap();
-        lookups.keep(&subscriber("a"), &HashSet::new());
+        cache.keep(&subscriber("a"), &HashSet::new());
         tokio::time::sleep(Duration::from_mins(10)).await;
-        assert_eq!(asked.load(Ordering::SeqCst), 1);
-        assert_eq!(lookups.peek("q", &subscriber("a")), None);
+        assert_eq!(calls.load(Ordering::SeqCst), 1);
+        assert_eq!(cache.get_existing("q", &subscriber("a")), None);
     }
 }

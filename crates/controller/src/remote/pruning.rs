@@ -27,19 +27,19 @@ use crate::mirrors::Mirrors;
 use crate::observe::observer::Observer;
 use crate::remote::answers::Pruned;
 use crate::remote::failure::registry;
-use crate::remote::polled_cache::Ask;
+use crate::remote::polled_cache::SendQuery;
 use crate::remote::queries::{access, identity, image_name};
 use crate::report::events::publish;
 use crate::resource::Guarded;
 use crate::watch::trim::is_content_removed;
 
 /// Interval of prunings of a registry repository, in seconds. A new image also causes a pruning.
-const EVERY: i64 = 86_400;
+const PRUNE_INTERVAL_SECONDS: i64 = 86_400;
 /// Maximum number of concurrent prunings. With 100,000 images, the inventory of a repository takes 50 MiB of memory, and the selection of
 /// the images to delete takes 60 MiB.
-pub(crate) const AT_ONCE: usize = 2;
+pub(crate) const MAX_CONCURRENT_PRUNINGS: usize = 2;
 /// Time limit of a pruning, without the wait for its turn. A slow registry must not delay other prunings.
-const LONGEST: Duration = Duration::from_mins(20);
+const PRUNE_TIMEOUT: Duration = Duration::from_mins(20);
 /// Field name for messages.
 const FIELD: &str = "spec.containerRegistry.prune";
 
@@ -54,34 +54,34 @@ impl Observer<'_> {
         docker: Option<&DockerConfig>,
     ) {
         let (ctx, tf) = (self.ctx, self.tf);
-        let question = match self.question(prune, plan, namespace, docker) {
-            Ok(question) => question,
-            Err(trouble) => return self.tell_pruned(&Err(trouble), "").await,
+        let query = match self.query(prune, plan, namespace, docker) {
+            Ok(query) => query,
+            Err(failure) => return self.publish_result(&Err(failure), "").await,
         };
-        self.use_query(&question.text);
+        self.use_query(&query.key);
         let answer = ctx
             .answers
             .pruned
-            .get(&question.text, self.resource, None, question.ask);
-        if let Answer::Known(Pruned { removed, trouble }) = answer {
-            let place = &tf.spec.container_registry.image_name;
-            let done = format!("{FIELD}: removed {removed} images and contexts from {place}");
+            .get(&query.key, self.resource, None, query.send);
+        if let Answer::Known(Pruned { removed, failure }) = answer {
+            let image_name = &tf.spec.container_registry.image_name;
+            let note = format!("{FIELD}: removed {removed} images and contexts from {image_name}");
             if removed > 0 {
-                self.tell_pruned(&Ok(done), &question.text).await;
+                self.publish_result(&Ok(note), &query.key).await;
             }
-            if let Some(trouble) = trouble {
-                self.tell_pruned(&Err(trouble), "").await;
+            if let Some(failure) = failure {
+                self.publish_result(&Err(failure), "").await;
             }
         }
     }
 
-    fn question(
+    fn query(
         &self,
         prune: &Prune,
         plan: &ImagePlan,
         namespace: &str,
         docker: Option<&DockerConfig>,
-    ) -> Result<Question, Failure> {
+    ) -> Result<PruneQuery, Failure> {
         let (ctx, tf) = (self.ctx, self.tf);
         let name = image_name(tf)?;
         let access = access(ctx, tf, &name, docker)?;
@@ -89,17 +89,17 @@ impl Observer<'_> {
             keep: usize::try_from(prune.keep).unwrap_or(usize::MAX),
             older_than: prune.older_than.into(),
         };
-        let work = Work {
+        let pruning = Pruning {
             registry: ctx.registry.clone(),
             mirrors: ctx.mirrors.clone(),
             resources: ctx.resources.clone(),
-            home: tf.namespace().unwrap_or_default(),
+            resource_namespace: tf.namespace().unwrap_or_default(),
             memory: ctx.memory.clone(),
             leader: ctx.leader.clone(),
-            turns: ctx.prunings.clone(),
+            permits: ctx.prunings.clone(),
             namespace: namespace.to_owned(),
             policy,
-            text: format!(
+            key: format!(
                 "prune {name} of {namespace} by {policy:?} with {} on day {} as {}",
                 plan.tag,
                 day(tf, Timestamp::now()),
@@ -108,30 +108,30 @@ impl Observer<'_> {
             access,
             name,
         };
-        let text = work.text.clone();
-        let work = Arc::new(work);
+        let query = pruning.key.clone();
+        let pruning = Arc::new(pruning);
         // The query has no interval. It is sent again when its key changes: the key contains the image tag and the day.
-        let ask: Ask<Pruned> = Box::new(move || {
-            let work = work.clone();
-            Box::pin(async move { Ok(work.run(Timestamp::now()).await) })
+        let send: SendQuery<Pruned> = Box::new(move || {
+            let pruning = pruning.clone();
+            Box::pin(async move { Ok(pruning.run(Timestamp::now()).await) })
         });
-        Ok(Question { text, ask })
+        Ok(PruneQuery { key: query, send })
     }
 
-    async fn tell_pruned(&self, what: &Result<String, Failure>, of: &str) {
-        let (warning, reason, note) = match what {
+    async fn publish_result(&self, result: &Result<String, Failure>, query: &str) {
+        let (warning, reason, note) = match result {
             Ok(note) => (false, Reason::Pruned.into(), note.clone()),
-            Err(trouble) => {
+            Err(failure) => {
                 let advice =
                     ". Runs and builds are not affected; to disable pruning, remove the field";
                 (
                     true,
-                    trouble.reason.clone(),
-                    format!("{}{advice}", trouble.message),
+                    failure.reason.clone(),
+                    format!("{}{advice}", failure.message),
                 )
             }
         };
-        if self.ctx.memory.is_news(self.resource, &reason, of) {
+        if self.ctx.memory.is_news(self.resource, &reason, query) {
             let event = Event {
                 warning,
                 reason,
@@ -148,35 +148,35 @@ impl Observer<'_> {
     }
 }
 
-struct Question {
-    text: String,
-    ask: Ask<Pruned>,
+struct PruneQuery {
+    key: String,
+    send: SendQuery<Pruned>,
 }
 
 /// Pruning of a registry repository.
-struct Work {
+struct Pruning {
     registry: Registry,
     name: ImageName,
     access: Access,
     mirrors: Arc<Mirrors>,
     resources: Store<Guarded>,
     /// Namespace of the resource. Only images of this namespace are removed.
-    home: String,
+    resource_namespace: String,
     memory: Arc<Memory>,
     leader: Leader,
-    turns: Arc<Turns>,
+    permits: Arc<Turns>,
     namespace: String,
     policy: Policy,
-    text: String,
+    key: String,
 }
 
-impl Work {
+impl Pruning {
     async fn run(&self, now: Timestamp) -> Pruned {
-        let _turn = self.turns.take(&Arc::from(self.namespace.as_str())).await;
+        let _permit = self.permits.take(&Arc::from(self.namespace.as_str())).await;
         let mut removed = 0;
-        let done = timeout(LONGEST, self.remove(now, &mut removed)).await;
-        let trouble = done.unwrap_or_else(|_| Err(self.too_slow())).err();
-        Pruned { removed, trouble }
+        let result = timeout(PRUNE_TIMEOUT, self.remove(now, &mut removed)).await;
+        let failure = result.unwrap_or_else(|_| Err(self.too_slow())).err();
+        Pruned { removed, failure }
     }
 
     fn too_slow(&self) -> Failure {
@@ -186,44 +186,44 @@ impl Work {
                 "{FIELD}: failed to remove all old images and contexts from {} within {} minutes; \
                  the next pruning, within a day, removes the remaining ones",
                 self.name,
-                LONGEST.as_secs() / 60
+                PRUNE_TIMEOUT.as_secs() / 60
             ),
         )
     }
 
     async fn remove(&self, now: Timestamp, removed: &mut usize) -> Result<(), Failure> {
-        let refused = |error| registry(FIELD, &error);
-        let found = self.registry.inventory(&self.name, &self.access).await;
-        let found = found.map_err(refused)?;
+        let prune_failure = |error| registry(FIELD, &error);
+        let inventory = self.registry.inventory(&self.name, &self.access).await;
+        let inventory = inventory.map_err(prune_failure)?;
         // The inventory of a large repository takes time, so collect the used images after it: a resource may have started to use one
         // meanwhile.
         let used = self.needed()?;
-        for digest in choose(&found, &self.namespace, &used, self.policy, now) {
+        for digest in choose(&inventory, &self.namespace, &used, self.policy, now) {
             // Stop if this replica no longer leads: the new leader may know of more used images.
             if !self.leader.leads() {
                 break;
             }
             let deleted = self.registry.delete(&self.name, &digest, &self.access);
-            deleted.await.map_err(refused)?;
+            deleted.await.map_err(prune_failure)?;
             *removed += 1;
         }
         Ok(())
     }
 
     /// Returns images and contexts that resources use now.
-    fn needed(&self) -> Result<Used, Failure> {
-        let mut kept = Vec::new();
+    fn used_images(&self) -> Result<Used, Failure> {
+        let mut secrets = Vec::new();
         for resource in self.resources.state() {
             let namespace = resource.namespace().unwrap_or_default();
             let name = resource.name_any();
             let names = [names::pin(&name), names::record(&name)];
-            kept.extend(
+            secrets.extend(
                 names
                     .iter()
                     .filter_map(|name| self.mirrors.known_secret(&namespace, name)),
             );
         }
-        used(&kept, &self.home, &self.memory)
+        collect_used(&secrets, &self.resource_namespace, &self.memory)
     }
 }
 
@@ -231,23 +231,29 @@ impl Work {
 /// image counts even before its first run, because it may already be old: its age is that of its commit.
 ///
 /// # Errors
-/// If a Secret in namespace `home` cannot be read: it may refer to any image of that namespace.
-fn used(kept: &[Arc<Secret>], home: &str, memory: &Memory) -> Result<Used, Failure> {
-    let contexts = memory.artifacts();
-    let contexts = contexts
+/// If a Secret in namespace `resource_namespace` cannot be read: it may refer to any image of that namespace.
+fn collect_used(
+    secrets_of_resources: &[Arc<Secret>],
+    resource_namespace: &str,
+    memory: &Memory,
+) -> Result<Used, Failure> {
+    let digests = memory.artifacts();
+    let digests = digests
         .iter()
         .filter_map(|digest| Digest::parse(digest).ok());
     let mut used = Used {
-        digests: contexts.collect(),
+        digests: digests.collect(),
         tags: memory.planned().into_iter().collect(),
     };
-    for secret in kept {
-        match needs(secret) {
-            Ok(all) => all.into_iter().for_each(|needs| needs.add_to(&mut used)),
-            Err(failure) if secret.metadata.namespace.as_deref() == Some(home) => {
+    for secret in secrets_of_resources {
+        match images_in(secret) {
+            Ok(all_images) => all_images
+                .into_iter()
+                .for_each(|images| images.add_to(&mut used)),
+            Err(failure) if secret.metadata.namespace.as_deref() == Some(resource_namespace) => {
                 return Err(failure);
             }
-            // Only images of namespace `home` are removed.
+            // Only images of namespace `resource_namespace` are removed.
             Err(_) => {}
         }
     }
@@ -255,24 +261,24 @@ fn used(kept: &[Arc<Secret>], home: &str, memory: &Memory) -> Result<Used, Failu
 }
 
 /// Returns the images in a pin or a run record.
-fn needs(secret: &Secret) -> Result<Vec<Needs>, Failure> {
+fn images_in(secret: &Secret) -> Result<Vec<UsedImages>, Failure> {
     if is_content_removed(secret) {
         return Err(unreadable(secret));
     }
-    let mut all = Vec::new();
+    let mut images = Vec::new();
     for (name, value) in secret.data.iter().flatten() {
         match name.as_str() {
-            secrets::PIN => all.push(read::<Needs>(secret, &value.0)?),
-            key::RECORD => all.extend(read::<Ran>(secret, &value.0)?.run),
+            secrets::PIN => images.push(read::<UsedImages>(secret, &value.0)?),
+            key::RECORD => images.extend(read::<RunRecordImages>(secret, &value.0)?.run),
             _ => {}
         }
     }
-    Ok(all)
+    Ok(images)
 }
 
 /// Images in a pin or in a run. Other fields are ignored, because another version may have written them.
 #[derive(Deserialize)]
-struct Needs {
+struct UsedImages {
     image: String,
     tag: String,
     artifact: Option<String>,
@@ -282,18 +288,18 @@ struct Needs {
 
 /// The part of a run record that has images.
 #[derive(Deserialize)]
-struct Ran {
-    run: Option<Needs>,
+struct RunRecordImages {
+    run: Option<UsedImages>,
 }
 
-impl Needs {
+impl UsedImages {
     fn add_to(self, used: &mut Used) {
         used.tags.insert(self.tag);
         let images = [Some(self.image), self.artifact, self.base];
-        let digests = images.iter().flatten().filter_map(|it| digest_of(it));
+        let digests = images.iter().flatten().filter_map(|image| digest_of(image));
         used.digests.extend(digests);
-        if let Some(before) = self.before {
-            before.add_to(used);
+        if let Some(previous_images) = self.before {
+            previous_images.add_to(used);
         }
     }
 }
@@ -320,10 +326,10 @@ fn unreadable(secret: &Secret) -> Failure {
 
 /// Returns the number of the current day of the resource. Days of different resources begin at different times.
 fn day(tf: &Terraform, now: Timestamp) -> i64 {
-    let whole = Duration::from_secs(EVERY.unsigned_abs());
-    let offset = whole.mul_f64(hash::fraction(&tf.uid().unwrap_or_default()));
+    let day_length = Duration::from_secs(PRUNE_INTERVAL_SECONDS.unsigned_abs());
+    let offset = day_length.mul_f64(hash::fraction(&tf.uid().unwrap_or_default()));
     let offset = i64::try_from(offset.as_secs()).unwrap_or_default();
-    (now.as_second() + offset).div_euclid(EVERY)
+    (now.as_second() + offset).div_euclid(PRUNE_INTERVAL_SECONDS)
 }
 
 #[cfg(test)]
@@ -344,13 +350,13 @@ mod tests {
     use crate::watch::trim::remove_content;
 
     /// Returns the pruning of a repository. A request to its registry times out after two hours.
-    fn work(host: SocketAddr, name: &str, turns: &Arc<Turns>) -> Work {
+    fn pruning(host: SocketAddr, name: &str, permits: &Arc<Turns>) -> Pruning {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let options = alustan_registry::Options {
             timeout: Duration::from_hours(2),
             ..alustan_registry::Options::default()
         };
-        Work {
+        Pruning {
             registry: Registry::new(options).unwrap(),
             name: ImageName::parse(&format!("{host}/team/{name}")).unwrap(),
             access: Access {
@@ -359,16 +365,16 @@ mod tests {
             },
             mirrors: Arc::new(Mirrors::empty()),
             resources: reflector::store().0,
-            home: "team".to_owned(),
+            resource_namespace: "team".to_owned(),
             memory: Arc::default(),
             leader: Leader::leading(),
-            turns: turns.clone(),
+            permits: permits.clone(),
             namespace: "uid".to_owned(),
             policy: Policy {
                 keep: 0,
                 older_than: Duration::ZERO,
             },
-            text: String::new(),
+            key: String::new(),
         }
     }
 
@@ -376,10 +382,10 @@ mod tests {
     async fn repositories_are_pruned_one_at_a_time() {
         let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let host = server.local_addr().unwrap();
-        let turns = Turns::new(1);
+        let permits = Turns::new(1);
         for name in ["a", "b"] {
-            let work = work(host, name, &turns);
-            tokio::spawn(async move { work.run(Timestamp::now()).await });
+            let pruning = pruning(host, name, &permits);
+            tokio::spawn(async move { pruning.run(Timestamp::now()).await });
         }
         let first = server.accept().await.unwrap();
         let second = timeout(Duration::from_millis(200), server.accept());
@@ -428,18 +434,18 @@ mod tests {
     #[tokio::test]
     async fn slow_deletions_end_after_20_minutes() {
         let (host, mut deletions) = serve_slow_deletions().await;
-        let turns = Turns::new(1);
-        let work = work(host, "a", &turns);
-        let pruning = tokio::spawn(async move { work.run(Timestamp::now()).await });
+        let permits = Turns::new(1);
+        let pruning = pruning(host, "a", &permits);
+        let pruning = tokio::spawn(async move { pruning.run(Timestamp::now()).await });
         deletions.wait_for(|number| *number == 2).await.unwrap();
         // From here on, only the time limit ends the wait for the second response.
         tokio::time::pause();
         let pruned = pruning.await.unwrap();
         assert_eq!(pruned.removed, 1);
-        let trouble = pruned.trouble.unwrap();
+        let trouble = pruned.failure.unwrap();
         assert_eq!(trouble.reason, "PruneTimeout");
         assert!(trouble.message.contains("within 20 minutes"), "{trouble:?}");
-        assert!(turns.take(&Arc::from("other")).await.is_some());
+        assert!(permits.take(&Arc::from("other")).await.is_some());
     }
 
     fn digest(text: &str) -> Digest {
@@ -450,7 +456,7 @@ mod tests {
         format!("h/x@{}", digest(text))
     }
 
-    fn kept(name: &str, value: &Value) -> Arc<Secret> {
+    fn secret_with(name: &str, value: &Value) -> Arc<Secret> {
         Arc::new(Secret {
             metadata: ObjectMeta {
                 namespace: Some("team".to_owned()),
@@ -472,16 +478,16 @@ mod tests {
         };
         let mut now = pin("now");
         now["before"] = pin("before");
-        let all = [
-            kept(secrets::PIN, &now),
-            kept(key::RECORD, &json!({"run": pin("last"), "number": 3})),
-            kept(key::RECORD, &json!({"number": 0})),
-            kept("outputs", &json!("no")),
+        let secrets_in_use = [
+            secret_with(secrets::PIN, &now),
+            secret_with(key::RECORD, &json!({"run": pin("last"), "number": 3})),
+            secret_with(key::RECORD, &json!({"number": 0})),
+            secret_with("outputs", &json!("no")),
         ];
         let memory = Memory::default();
         memory.set_planned(&ObjectRef::new("planned"), "planned");
         memory.set_planned(&ObjectRef::new("of-another"), "planned-for-another");
-        let used = used(&all, "team", &memory).unwrap();
+        let used = collect_used(&secrets_in_use, "team", &memory).unwrap();
         let names = ["now", "before", "last"];
         let digests = names
             .into_iter()
@@ -501,14 +507,14 @@ mod tests {
     #[test]
     fn unreadable_secret_prevents_pruning() {
         for (name, value) in [(secrets::PIN, json!({})), (key::RECORD, json!({"run": {}}))] {
-            let kept = [kept(name, &value)];
-            let failure = used(&kept, "team", &Memory::default()).unwrap_err();
+            let stored = [secret_with(name, &value)];
+            let failure = collect_used(&stored, "team", &Memory::default()).unwrap_err();
             assert_eq!(failure.reason, "PruneSkipped");
-            assert!(used(&kept, "other", &Memory::default()).is_ok());
+            assert!(collect_used(&stored, "other", &Memory::default()).is_ok());
         }
-        let mut left_out = Secret::clone(&kept(secrets::PIN, &json!({})));
-        remove_content(&mut left_out);
-        assert!(used(&[Arc::new(left_out)], "team", &Memory::default()).is_err());
+        let mut without_content = Secret::clone(&secret_with(secrets::PIN, &json!({})));
+        remove_content(&mut without_content);
+        assert!(collect_used(&[Arc::new(without_content)], "team", &Memory::default()).is_err());
     }
 
     #[test]
@@ -519,7 +525,7 @@ mod tests {
         }))
         .unwrap();
         let at = |second| day(&tf, Timestamp::from_second(second).unwrap());
-        assert_eq!(at(1_000_000 + EVERY), at(1_000_000) + 1);
+        assert_eq!(at(1_000_000 + PRUNE_INTERVAL_SECONDS), at(1_000_000) + 1);
         let days: std::collections::BTreeSet<i64> = (0..24).map(|hour| at(hour * 3600)).collect();
         assert_eq!(days.len(), 2);
     }

@@ -21,19 +21,19 @@ use tracing::warn;
 use crate::call::call;
 use crate::context::Context;
 use crate::error::Error;
-use crate::remote::context_store::{Contexts, Held};
+use crate::remote::context_store::{ContextStore, HeldContext};
 use crate::remote::failure::at_commit;
 use crate::remote::failure::registry;
 use crate::remote::failure::source;
 use crate::remote::git_refs::{References, Remote};
-use crate::remote::polled_cache::{Ask, AskAbout, Every};
+use crate::remote::polled_cache::{PollInterval, SendQuery, SendQueryWith};
 
 /// Retry delay of a query that cannot be sent, for example because its Secret is invalid. The Secret may have been corrected.
-pub(crate) const LOOK_AGAIN: SignedDuration = SignedDuration::from_secs(30);
+pub(crate) const RETRY_DELAY: SignedDuration = SignedDuration::from_secs(30);
 
 /// Maximum number of lines and bytes to read from the log of a failed build.
-const LOG_LINES: i64 = 200;
-const LOG_BYTES: i64 = 1 << 20;
+const MAX_LOG_LINES: i64 = 200;
+const MAX_LOG_BYTES: i64 = 1 << 20;
 
 /// Git repository, reference and path of a module, with credentials.
 #[derive(Clone)]
@@ -82,7 +82,7 @@ impl Repository {
 
     /// Returns the key of the query that resolves the reference to a revision: repository, reference and digest of the credentials.
     /// Resources with the same key share the query.
-    pub(crate) fn question(&self) -> String {
+    pub(crate) fn revision_query(&self) -> String {
         format!(
             "revision of {:?} in {}",
             self.reference, self.remote.identity
@@ -90,15 +90,15 @@ impl Repository {
     }
 
     /// Returns the poll interval of the revision.
-    pub(crate) fn every(&self, interval: Duration) -> Every {
-        Every::new(interval, &self.remote.identity)
+    pub(crate) fn poll_interval(&self, interval: Duration) -> PollInterval {
+        PollInterval::new(interval, &self.remote.identity)
     }
 
     /// Returns the identity of the module, regardless of the commit.
-    pub(crate) fn place(&self) -> String {
+    pub(crate) fn module_identity(&self) -> String {
         format!(
             "{} {:?} {:?} {}",
-            self.question(),
+            self.revision_query(),
             self.spec.path,
             self.spec.include,
             self.spec.submodules
@@ -106,8 +106,8 @@ impl Repository {
     }
 
     /// Returns the key of the query for the context of the module. The commit is the argument of the query, not a part of the key.
-    pub(crate) fn module_question(&self, allowed: &Allowed) -> String {
-        let module = format!("module {}", self.place());
+    pub(crate) fn module_query(&self, allowed: &Allowed) -> String {
+        let module = format!("module {}", self.module_identity());
         if self.spec.submodules {
             format!("{module} allowing {:?}", allowed.repositories())
         } else {
@@ -116,39 +116,43 @@ impl Repository {
     }
 
     /// Returns the request for the revision of the reference.
-    pub(crate) fn ask_revision(&self, references: Arc<References>) -> Ask<Revision> {
-        let me = self.clone();
+    pub(crate) fn revision_sender(&self, references: Arc<References>) -> SendQuery<Revision> {
+        let repository = self.clone();
         Box::new(move || {
-            let (references, me) = (references.clone(), me.clone());
+            let (references, repository) = (references.clone(), repository.clone());
             Box::pin(async move {
-                let listing = references.list(&me.remote, &me.reference).await?;
-                listing.find(&me.reference).map_err(|error| source(&error))
+                let listing = references
+                    .list(&repository.remote, &repository.reference)
+                    .await?;
+                listing
+                    .find(&repository.reference)
+                    .map_err(|error| source(&error))
             })
         })
     }
 
     /// Returns the request for the context of the module at the newest revision.
-    pub(crate) fn ask_module(
+    pub(crate) fn module_sender(
         &self,
         git: Arc<GitCache>,
-        contexts: Arc<Contexts>,
+        contexts: Arc<ContextStore>,
         allowed: Arc<Allowed>,
-    ) -> AskAbout<SourceSeen, Revision> {
-        let me = self.clone();
-        Box::new(move |wanted| {
-            let (git, contexts, me) = (git.clone(), contexts.clone(), me.clone());
+    ) -> SendQueryWith<SourceSeen, Revision> {
+        let repository = self.clone();
+        Box::new(move |revisions| {
+            let (git, contexts, repository) = (git.clone(), contexts.clone(), repository.clone());
             let allowed = allowed.clone();
             Box::pin(async move {
-                let git = git.of_tenant(&me.remote.tenant);
-                let newest = || wanted.borrow().clone();
+                let git = git.of_tenant(&repository.remote.tenant);
+                let newest = || revisions.borrow().clone();
                 let allows = |url: &RepositoryUrl| allowed.has_repository(url.remote());
-                let (url, credentials) = (&me.remote.url, &me.remote.credentials);
-                let (revision, found) = git
-                    .find_context(url, &newest, &me.spec, credentials, &allows)
+                let (url, credentials) = (&repository.remote.url, &repository.remote.credentials);
+                let (revision, result) = git
+                    .find_context(url, &newest, &repository.spec, credentials, &allows)
                     .await;
-                let seen = found
+                let seen = result
                     .map_err(|error| at_commit(&revision, &error))
-                    .and_then(|context| seen(&revision, context, &contexts));
+                    .and_then(|context| store_and_describe(&revision, context, &contexts));
                 (revision, seen)
             })
         })
@@ -156,10 +160,10 @@ impl Repository {
 }
 
 /// Stores a newly packed context for the push and describes it.
-fn seen(
+fn store_and_describe(
     revision: &Revision,
     context: alustan_source::Context,
-    contexts: &Contexts,
+    contexts: &ContextStore,
 ) -> Result<SourceSeen, Failure> {
     if let Some(bytes) = &context.bytes
         && let Err(error) = contexts.put(context.digest.as_str(), bytes)
@@ -197,9 +201,9 @@ pub(crate) fn reference(
 }
 
 /// Query for a digest in a registry.
-pub(crate) struct DigestQuestion {
-    pub(crate) text: String,
-    pub(crate) ask: Ask<Option<String>>,
+pub(crate) struct DigestQuery {
+    pub(crate) key: String,
+    pub(crate) send: SendQuery<Option<String>>,
 }
 
 /// Checks the fields of the spec that CRD schema and CEL rules cannot check completely.
@@ -216,14 +220,14 @@ pub(crate) fn digest(
     reference: &str,
     pushed_by: Option<&str>,
     docker: Option<&DockerConfig>,
-) -> Result<DigestQuestion, Failure> {
+) -> Result<DigestQuery, Failure> {
     image_name(tf)?;
     let image = ImageRef::parse(reference).map_err(|error| Failure {
         class: FailureClass::User,
         ..registry("spec.containerRegistry.baseImage", &error)
     })?;
     let access = access(ctx, tf, image.name(), docker)?;
-    let text = format!(
+    let query = format!(
         "digest of {reference} {pushed_by:?} as {}",
         identity(&access, docker)
     );
@@ -237,7 +241,7 @@ pub(crate) fn digest(
             ),
         )
     });
-    let ask: Ask<Option<String>> = Box::new(move || {
+    let send: SendQuery<Option<String>> = Box::new(move || {
         let (client, image, access) = (client.clone(), image.clone(), access.clone());
         let missing = missing.clone();
         Box::pin(async move {
@@ -251,7 +255,7 @@ pub(crate) fn digest(
             }
         })
     });
-    Ok(DigestQuestion { text, ask })
+    Ok(DigestQuery { key: query, send })
 }
 
 /// Returns the registry repository of the images of `tf`.
@@ -270,22 +274,23 @@ pub(crate) fn access(
     docker: Option<&DockerConfig>,
 ) -> Result<Access, Failure> {
     let own = &tf.spec.container_registry;
-    let same = ImageName::parse(&own.image_name).is_ok_and(|own| own.registry() == name.registry());
+    let is_own_registry =
+        ImageName::parse(&own.image_name).is_ok_and(|own| own.registry() == name.registry());
     let helper = own.provider.helper();
     let helper = helper.filter(|_| ctx.settings.lends_identity_to(&name.to_string()));
-    let opened = docker.map(|docker| docker.open(name)).transpose();
-    let opened = match opened {
-        Err(error) if same && helper.is_none() => {
+    let credential = docker.map(|docker| docker.open(name)).transpose();
+    let credential = match credential {
+        Err(error) if is_own_registry && helper.is_none() => {
             return Err(registry("spec.containerRegistry.secretRef", &error));
         }
         // Continue without a credential: the registry is not that of `imageName`, and its base images are usually public, or the cloud
         // identity is used.
         Err(_) => None,
-        Ok(opened) => opened.flatten(),
+        Ok(credential) => credential.flatten(),
     };
     Ok(Access {
-        credential: opened.cloned(),
-        insecure: own.insecure && same,
+        credential: credential.cloned(),
+        insecure: own.insecure && is_own_registry,
         helper: helper.map(str::to_owned),
     })
 }
@@ -297,9 +302,9 @@ pub(crate) fn identity(access: &Access, docker: Option<&DockerConfig>) -> String
 }
 
 /// Query that pushes a context.
-pub(crate) struct Push {
-    pub(crate) question: String,
-    pub(crate) ask: Ask<String>,
+pub(crate) struct PushQuery {
+    pub(crate) key: String,
+    pub(crate) send: SendQuery<String>,
 }
 
 /// Builds the push of the context of `seen`. A context that is no longer stored is fetched again before the push waits for its
@@ -310,10 +315,10 @@ pub(crate) fn push(
     seen: &SourceSeen,
     repository: Repository,
     docker: Option<&DockerConfig>,
-) -> Result<Push, Failure> {
+) -> Result<PushQuery, Failure> {
     let name = image_name(tf)?;
     let access = access(ctx, tf, &name, docker)?;
-    let question = format!(
+    let query = format!(
         "push of {} to {name} as {}",
         seen.context,
         identity(&access, docker)
@@ -321,7 +326,7 @@ pub(crate) fn push(
     let (git, contexts, seen) = (ctx.git.clone(), ctx.contexts.clone(), seen.clone());
     let client = ctx.registry.clone();
     let allowed = ctx.allowed.now();
-    let ask: Ask<String> = Box::new(move || {
+    let send: SendQuery<String> = Box::new(move || {
         let (client, name, access) = (client.clone(), name.clone(), access.clone());
         let (git, contexts, seen, repository) = (
             git.clone(),
@@ -332,13 +337,15 @@ pub(crate) fn push(
         let allowed = allowed.clone();
         Box::pin(async move {
             let tenant = &repository.remote.tenant;
-            let Held { bytes, turn: _turn } =
-                if let Ok(held) = contexts.hold(tenant, &seen.context).await {
-                    held
-                } else {
-                    let bytes = repository.fetch_again(&git, &seen, &allowed).await?;
-                    store(&contexts, tenant, &seen.context, bytes).await?
-                };
+            let HeldContext {
+                bytes,
+                permit: _permit,
+            } = if let Ok(held) = contexts.hold(tenant, &seen.context).await {
+                held
+            } else {
+                let bytes = repository.fetch_again(&git, &seen, &allowed).await?;
+                store_and_hold(&contexts, tenant, &seen.context, bytes).await?
+            };
             let digest = alustan_registry::Digest::parse(&seen.context)
                 .map_err(|error| registry("the context", &error))?;
             let pushed = client
@@ -348,16 +355,16 @@ pub(crate) fn push(
             Ok(format!("{name}@{}", pushed.as_str()))
         })
     });
-    Ok(Push { question, ask })
+    Ok(PushQuery { key: query, send })
 }
 
 /// Stores a context of `tenant` and reads it for its push.
-async fn store(
-    contexts: &Contexts,
+async fn store_and_hold(
+    contexts: &ContextStore,
     tenant: &str,
     context: &str,
     bytes: Vec<u8>,
-) -> Result<Held, Failure> {
+) -> Result<HeldContext, Failure> {
     contexts
         .put(context, &bytes)
         .map_err(|error| not_stored(&error))?;
@@ -421,37 +428,37 @@ pub(crate) fn by_digest(reference: &str, digest: &str) -> String {
 }
 
 /// Returns the request for the uid of a namespace.
-pub(crate) fn namespace_uid(client: Client, namespace: String) -> Ask<String> {
+pub(crate) fn namespace_uid(client: Client, namespace: String) -> SendQuery<String> {
     Box::new(move || {
         let api: Api<Namespace> = Api::all(client.clone());
         let namespace = namespace.clone();
         Box::pin(async move {
-            let found = call("read the namespace", api.get_metadata(&namespace)).await;
-            let found = found.map_err(|error| cluster(&error))?;
-            Ok(found.uid().unwrap_or_default())
+            let namespace_metadata = call("read the namespace", api.get_metadata(&namespace)).await;
+            let namespace_metadata = namespace_metadata.map_err(|error| api_failure(&error))?;
+            Ok(namespace_metadata.uid().unwrap_or_default())
         })
     })
 }
 
 /// Returns the request for the last lines of the log of a build.
-pub(crate) fn log(client: Client, namespace: String, pod: String) -> Ask<String> {
+pub(crate) fn log(client: Client, namespace: String, pod: String) -> SendQuery<String> {
     Box::new(move || {
         let api: Api<Pod> = Api::namespaced(client.clone(), &namespace);
         let pod = pod.clone();
         Box::pin(async move {
             let parameters = LogParams {
                 container: Some("build".to_owned()),
-                tail_lines: Some(LOG_LINES),
-                limit_bytes: Some(LOG_BYTES),
+                tail_lines: Some(MAX_LOG_LINES),
+                limit_bytes: Some(MAX_LOG_BYTES),
                 ..LogParams::default()
             };
             let log = call("read the log of the build", api.logs(&pod, &parameters)).await;
-            log.map_err(|error| cluster(&error))
+            log.map_err(|error| api_failure(&error))
         })
     })
 }
 
-fn cluster(error: &Error) -> Failure {
+fn api_failure(error: &Error) -> Failure {
     Failure::transient(
         Reason::ApiUnavailable,
         format!("the API server: {}", error.chain()),
@@ -461,11 +468,11 @@ fn cluster(error: &Error) -> Failure {
 /// Adds the cause in `log` to the failure of a build: the last line of the form `error …` or `Error: …` (kaniko may print its usage
 /// after that), or else the last line with text. Does not change transient failures.
 pub(crate) fn explain(failure: &Failure, log: &str) -> Failure {
-    let said = |line: &&str| line.starts_with("error ") || line.starts_with("Error: ");
+    let is_error = |line: &&str| line.starts_with("error ") || line.starts_with("Error: ");
     let line = log
         .lines()
         .rev()
-        .find(said)
+        .find(is_error)
         .or_else(|| log.lines().rev().find(|line| !line.is_empty()));
     let Some(line) = line.filter(|_| failure.class != FailureClass::Transient) else {
         return failure.clone();
@@ -476,17 +483,17 @@ pub(crate) fn explain(failure: &Failure, log: &str) -> Failure {
 }
 
 fn classify(line: &str) -> (FailureClass, Reason) {
-    let says = |words: &[&str]| words.iter().any(|word| line.contains(word));
-    if says(&[
+    let contains_any = |words: &[&str]| words.iter().any(|word| line.contains(word));
+    if contains_any(&[
         "UNAUTHORIZED",
         "401 Unauthorized",
         "authentication required",
         "DENIED",
     ]) {
         (FailureClass::User, Reason::RegistryUnauthorized)
-    } else if says(&["MANIFEST_UNKNOWN", "NAME_UNKNOWN"]) {
+    } else if contains_any(&["MANIFEST_UNKNOWN", "NAME_UNKNOWN"]) {
         (FailureClass::Module, Reason::BaseImageNotFound)
-    } else if says(&[
+    } else if contains_any(&[
         "connection refused",
         "no such host",
         "i/o timeout",
@@ -494,7 +501,7 @@ fn classify(line: &str) -> (FailureClass, Reason) {
         "EOF",
     ]) {
         (FailureClass::Transient, Reason::RegistryUnreachable)
-    } else if says(&["x509:", "server gave HTTP response"]) {
+    } else if contains_any(&["x509:", "server gave HTTP response"]) {
         (FailureClass::Module, Reason::RegistryTls)
     } else {
         (FailureClass::Module, Reason::BuildFailed)
@@ -512,7 +519,7 @@ mod tests {
     #[test]
     fn invalid_commit_date_becomes_1970() {
         let folder = tempfile::tempdir().unwrap();
-        let contexts = Contexts::open(folder.path().to_owned()).unwrap();
+        let contexts = ContextStore::open(folder.path().to_owned()).unwrap();
         let revision = Revision::of_commit(&CommitId::parse(&"a".repeat(40)).unwrap());
         let date = |committed_at: i64| {
             let context = alustan_source::Context {
@@ -526,7 +533,9 @@ mod tests {
                 uncompressed: 0,
                 submodules: Vec::new(),
             };
-            seen(&revision, context, &contexts).unwrap().committed_at
+            store_and_describe(&revision, context, &contexts)
+                .unwrap()
+                .committed_at
         };
         assert_eq!(date(1_700_000_000).as_second(), 1_700_000_000);
         // The first second of the year 10000, which `Timestamp` cannot represent.
@@ -537,9 +546,9 @@ mod tests {
     #[tokio::test]
     async fn unusable_cache_directory_is_reported_with_its_cause() {
         let folder = tempfile::tempdir().unwrap();
-        let contexts = Contexts::open(folder.path().join("contexts")).unwrap();
+        let contexts = ContextStore::open(folder.path().join("contexts")).unwrap();
         std::fs::remove_dir(folder.path().join("contexts")).unwrap();
-        let stored = store(&contexts, "team", "sha256:a", Vec::new()).await;
+        let stored = store_and_hold(&contexts, "team", "sha256:a", Vec::new()).await;
         let failure = stored.err().unwrap();
         assert_eq!(failure.reason, "GitCacheUnusable");
         for part in [
@@ -558,17 +567,17 @@ mod tests {
             message: "the builder failed with exit code 1 (Error)".to_owned(),
         };
         let log = format!("ok\nerror \u{1b}[31m{}\n", "x".repeat(100_000));
-        let found = explain(&failure, &log);
+        let explained = explain(&failure, &log);
         let begin = "the builder failed with exit code 1 (Error): error  [31mxxx";
-        assert!(found.message.starts_with(begin), "{found:?}");
-        assert!(found.message.len() <= 8_000);
+        assert!(explained.message.starts_with(begin), "{explained:?}");
+        assert!(explained.message.len() <= 8_000);
     }
 
     #[tokio::test]
     async fn at_most_200_lines_and_1_mib_of_a_build_log_are_read() {
         let (client, requests) = fake_api::serve(|_| (200, json!("error"))).await;
-        let ask = log(client, "team".to_owned(), "web-build".to_owned());
-        ask().await.unwrap();
+        let send = log(client, "team".to_owned(), "web-build".to_owned());
+        send().await.unwrap();
         let uri = requests.lock()[0].uri.clone();
         for bound in ["tailLines=200", "limitBytes=1048576"] {
             assert!(uri.contains(bound), "{uri}");
