@@ -26,7 +26,7 @@ use crate::resource::Guarded;
 use crate::signing::Signer;
 use crate::upstream_activity::UpstreamActivity;
 use crate::watch::allow_lists::AllowLists;
-use crate::watch::dynamic::Objects;
+use crate::watch::dynamic::DynamicWatches;
 
 /// Clients, watch caches, caches of polled queries, and settings.
 pub(crate) struct Context {
@@ -53,11 +53,11 @@ pub(crate) struct Context {
     /// Allow lists for repositories, registries and accounts.
     pub(crate) allowed: Arc<AllowLists>,
     /// Objects of any kind that resources refer to.
-    pub(crate) objects: Objects,
+    pub(crate) objects: DynamicWatches,
     /// Secrets and `ConfigMap`s that specs name. Reconciles reuse them for some seconds after a read.
     pub(crate) inputs: RecentInputs,
     pub(crate) evaluator: Evaluator,
-    pub(crate) looks: UpstreamActivity,
+    pub(crate) upstream_activity: UpstreamActivity,
     pub(crate) memory: Arc<Memory>,
     pub(crate) fail_point: FailPoint,
     pub(crate) health: Health,

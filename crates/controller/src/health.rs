@@ -15,10 +15,10 @@ use crate::resource::Ref;
 
 /// Maximum time between two iterations of the controller loop; after it, the operator is not live. The loop iterates at least every ten
 /// seconds.
-pub(crate) const STUCK: Duration = Duration::from_mins(1);
+pub(crate) const ITERATION_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// Duration after which an active reconcile counts as hung.
-pub(crate) const HUNG: Duration = Duration::from_mins(10);
+pub(crate) const RECONCILE_TIMEOUT: Duration = Duration::from_mins(10);
 
 /// Health of the operator, shared by its clones.
 #[derive(Clone)]
@@ -26,26 +26,26 @@ pub(crate) struct Health(Arc<Inner>);
 
 pub(crate) struct Inner {
     leader: Leader,
-    warm: AtomicBool,
-    loops: Mutex<Loop>,
+    has_listed: AtomicBool,
+    state: Mutex<State>,
 }
 
-pub(crate) struct Loop {
-    turned: Instant,
+pub(crate) struct State {
+    last_iteration: Instant,
     /// Start time and resource of active reconciles, by sequence number.
-    looks: BTreeMap<u64, (Instant, Ref)>,
+    reconciles: BTreeMap<u64, (Instant, Ref)>,
     next: u64,
 }
 
 /// Guard of an active reconcile. The reconcile ends when the guard is dropped.
-pub(crate) struct Looking {
+pub(crate) struct ActiveReconcile {
     health: Health,
     number: u64,
 }
 
-impl Drop for Looking {
+impl Drop for ActiveReconcile {
     fn drop(&mut self) {
-        self.health.lock().looks.remove(&self.number);
+        self.health.lock().reconciles.remove(&self.number);
     }
 }
 
@@ -54,38 +54,38 @@ impl Health {
     pub(crate) fn new(leader: Leader) -> Self {
         Self(Arc::new(Inner {
             leader,
-            warm: AtomicBool::default(),
-            loops: Mutex::new(Loop {
-                turned: Instant::now(),
-                looks: BTreeMap::new(),
+            has_listed: AtomicBool::default(),
+            state: Mutex::new(State {
+                last_iteration: Instant::now(),
+                reconciles: BTreeMap::new(),
                 next: 0,
             }),
         }))
     }
 
-    fn lock(&self) -> MutexGuard<'_, Loop> {
-        self.0.loops.lock()
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock()
     }
 
     /// Records that the watches have listed all objects.
     pub(crate) fn set_ready(&self) {
-        self.0.warm.store(true, Ordering::Release);
+        self.0.has_listed.store(true, Ordering::Release);
     }
 
     /// Records an iteration of the controller loop.
-    pub(crate) fn turn(&self) {
-        self.lock().turned = Instant::now();
+    pub(crate) fn record_iteration(&self) {
+        self.lock().last_iteration = Instant::now();
     }
 
     /// Records the start of a reconcile of `resource`.
-    pub(crate) fn look(&self, resource: &Ref) -> Looking {
+    pub(crate) fn begin_reconcile(&self, resource: &Ref) -> ActiveReconcile {
         let mut state = self.lock();
         let number = state.next;
         state.next += 1;
         state
-            .looks
+            .reconciles
             .insert(number, (Instant::now(), resource.clone()));
-        Looking {
+        ActiveReconcile {
             health: self.clone(),
             number,
         }
@@ -97,20 +97,20 @@ impl Health {
     /// The cause if the operator is not live.
     pub(crate) fn live(&self) -> Result<String, String> {
         let state = self.lock();
-        let turned = state.turned.elapsed();
-        let age = turned.as_secs();
-        if turned >= STUCK {
+        let since_iteration = state.last_iteration.elapsed();
+        let age = since_iteration.as_secs();
+        if since_iteration >= ITERATION_TIMEOUT {
             return Err(format!("no iteration of the controller loop for {age} s"));
         }
         // Sequence numbers increase with time: the first entry is the oldest.
-        let Some((began, resource)) = state.looks.values().next() else {
+        let Some((started_at, resource)) = state.reconciles.values().next() else {
             return Ok(format!(
                 "last iteration of the controller loop {age} s ago; no active reconcile"
             ));
         };
-        let oldest = began.elapsed();
-        let (many, seconds) = (state.looks.len(), oldest.as_secs());
-        if oldest >= HUNG {
+        let oldest_age = started_at.elapsed();
+        let (active, seconds) = (state.reconciles.len(), oldest_age.as_secs());
+        if oldest_age >= RECONCILE_TIMEOUT {
             // Callers of the probe may lack permission to list resources: only the log names the resource.
             warn!(resource = %resource, seconds, "reconcile does not finish");
             return Err(format!(
@@ -118,14 +118,14 @@ impl Health {
             ));
         }
         Ok(format!(
-            "last iteration of the controller loop {age} s ago; active reconciles: {many}, the \
+            "last iteration of the controller loop {age} s ago; active reconciles: {active}, the \
              oldest for {seconds} s"
         ))
     }
 
     /// Returns whether the watches have listed all objects.
     pub(crate) fn is_ready(&self) -> bool {
-        self.0.warm.load(Ordering::Acquire)
+        self.0.has_listed.load(Ordering::Acquire)
     }
 
     pub(crate) fn ready(&self) -> Result<String, String> {
@@ -136,7 +136,7 @@ impl Health {
             Role::Has(role) => Ok(format!(
                 "the initial lists of the watches are complete; {role}"
             )),
-            Role::None(why) => Err(why),
+            Role::None(cause) => Err(cause),
         }
     }
 }

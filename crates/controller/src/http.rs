@@ -17,7 +17,7 @@ use tokio::net::TcpListener;
 
 use crate::args::Config;
 use crate::health::Health;
-use crate::metacontroller::Syncs;
+use crate::metacontroller::SyncHandler;
 use connections::listen;
 pub(crate) use hooks::{Hooks, Push, Pushed};
 pub(crate) use open_metrics::MetricsSources;
@@ -29,7 +29,7 @@ pub(crate) struct Parts {
     pub(crate) health: Health,
     pub(crate) hooks: Hooks,
     pub(crate) metrics_sources: MetricsSources,
-    pub(crate) syncs: Arc<Syncs>,
+    pub(crate) syncs: Arc<SyncHandler>,
 }
 
 /// Sockets that the HTTP server listens on.

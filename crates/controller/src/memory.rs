@@ -13,14 +13,14 @@ use crate::resource::Ref;
 /// State that one process keeps per resource between two reconciles.
 #[derive(Default)]
 pub(crate) struct Memory {
-    resources: Mutex<HashMap<Ref, Remembered>>,
+    resources: Mutex<HashMap<Ref, ResourceState>>,
     builds: Mutex<HashMap<String, HashSet<Ref>>>,
     /// Namespaces that this process has labelled, by name: uid, and time of the label.
     labelled: Mutex<HashMap<String, (String, Instant)>>,
 }
 
 #[derive(Default)]
-pub(crate) struct Remembered {
+pub(crate) struct ResourceState {
     uid: Option<String>,
     /// Last written status.
     status: Option<TerraformStatus>,
@@ -28,7 +28,7 @@ pub(crate) struct Remembered {
     status_at: Option<Instant>,
     source: Option<(String, SourceSeen)>,
     /// Tag of the runner image that the resource needs, built or not.
-    planned: Option<String>,
+    image_tag: Option<String>,
     failures: u32,
     /// Number of consecutive conflicts.
     conflicts: u32,
@@ -36,24 +36,24 @@ pub(crate) struct Remembered {
     denied: Option<(String, Waiting)>,
     /// Whether a Secret of another owner has the name of the outputs Secret.
     outputs_taken: bool,
-    told: HashMap<String, String>,
+    published_events: HashMap<String, String>,
     /// Resource version of the last write of the run record by this process.
     record_version: Option<String>,
 }
 
 impl Memory {
-    fn with<T>(&self, resource: &Ref, f: impl FnOnce(&mut Remembered) -> T) -> T {
+    fn with_state<T>(&self, resource: &Ref, f: impl FnOnce(&mut ResourceState) -> T) -> T {
         let mut resources = self.resources.lock();
         f(resources.entry(resource.clone()).or_default())
     }
 
     /// Begins a reconcile of `resource`, which has this uid. Drops the state of an earlier resource of the same name.
     pub(crate) fn begin(&self, resource: &Ref, uid: Option<String>) {
-        self.with(resource, |memory| {
+        self.with_state(resource, |memory| {
             if memory.uid != uid {
-                *memory = Remembered {
+                *memory = ResourceState {
                     uid,
-                    ..Remembered::default()
+                    ..ResourceState::default()
                 };
             }
         });
@@ -61,12 +61,12 @@ impl Memory {
 
     /// Returns the last written status of `resource`.
     pub(crate) fn status(&self, resource: &Ref) -> Option<TerraformStatus> {
-        self.with(resource, |memory| memory.status.clone())
+        self.with_state(resource, |memory| memory.status.clone())
     }
 
     /// Stores the written status of `resource`.
     pub(crate) fn set_status(&self, resource: &Ref, status: TerraformStatus) {
-        self.with(resource, |memory| {
+        self.with_state(resource, |memory| {
             if memory.status.as_ref() != Some(&status) {
                 memory.status = Some(status);
                 memory.status_at = Some(Instant::now());
@@ -76,57 +76,57 @@ impl Memory {
 
     /// Whether the status of `resource` changed within `max_age`.
     pub(crate) fn has_new_status(&self, resource: &Ref, max_age: Duration) -> bool {
-        let at = self.with(resource, |memory| memory.status_at);
+        let at = self.with_state(resource, |memory| memory.status_at);
         at.is_some_and(|at| at.elapsed() < max_age)
     }
 
-    /// Returns the last commit and context of `resource` for `question`, the identity of its module. They stay in use while a new commit is
+    /// Returns the last commit and context of `resource` for the module with the identity `module`. They stay in use while a new commit is
     /// fetched.
-    pub(crate) fn source(&self, resource: &Ref, question: &str) -> Option<SourceSeen> {
-        self.with(resource, |memory| {
+    pub(crate) fn source(&self, resource: &Ref, module: &str) -> Option<SourceSeen> {
+        self.with_state(resource, |memory| {
             memory
                 .source
                 .as_ref()
-                .filter(|(of, _)| of == question)
-                .map(|(_, seen)| seen.clone())
+                .filter(|(key, _)| key == module)
+                .map(|(_, source)| source.clone())
         })
     }
 
     /// Returns the digests of the OCI artifacts that contain the contexts of all resources.
     pub(crate) fn artifacts(&self) -> Vec<String> {
-        self.of_all(|memory| Some(memory.source.as_ref()?.1.artifact.clone()))
+        self.collect_all(|memory| Some(memory.source.as_ref()?.1.artifact.clone()))
     }
 
     /// Stores the tag of the runner image that `resource` needs.
-    pub(crate) fn set_planned(&self, resource: &Ref, tag: &str) {
-        self.with(resource, |memory| memory.planned = Some(tag.to_owned()));
+    pub(crate) fn set_planned_image(&self, resource: &Ref, tag: &str) {
+        self.with_state(resource, |memory| memory.image_tag = Some(tag.to_owned()));
     }
 
     /// Returns the tags of the runner images that resources need, built or not.
-    pub(crate) fn planned(&self) -> Vec<String> {
-        self.of_all(|memory| memory.planned.clone())
+    pub(crate) fn planned_images(&self) -> Vec<String> {
+        self.collect_all(|memory| memory.image_tag.clone())
     }
 
-    fn of_all<T>(&self, value: impl Fn(&Remembered) -> Option<T>) -> Vec<T> {
+    fn collect_all<T>(&self, value: impl Fn(&ResourceState) -> Option<T>) -> Vec<T> {
         let resources = self.resources.lock();
         resources.values().filter_map(value).collect()
     }
 
     /// Drops commit and context of `resource`, for example because the latest commit cannot be used.
     pub(crate) fn forget_source(&self, resource: &Ref) {
-        self.with(resource, |memory| memory.source = None);
+        self.with_state(resource, |memory| memory.source = None);
     }
 
-    /// Stores commit and context of `resource` for `question`, the identity of its module.
-    pub(crate) fn set_source(&self, resource: &Ref, question: &str, source: SourceSeen) {
-        self.with(resource, |memory| {
-            memory.source = Some((question.to_owned(), source));
+    /// Stores commit and context of `resource` for the module with the identity `module`.
+    pub(crate) fn set_source(&self, resource: &Ref, module: &str, source: SourceSeen) {
+        self.with_state(resource, |memory| {
+            memory.source = Some((module.to_owned(), source));
         });
     }
 
     /// Counts a failed reconcile of `resource`. Returns the backoff, which doubles from 500 ms to 5 minutes.
     pub(crate) fn failed(&self, resource: &Ref) -> Duration {
-        let failures = self.with(resource, |memory| {
+        let failures = self.with_state(resource, |memory| {
             memory.failures = memory.failures.saturating_add(1);
             memory.failures
         });
@@ -136,7 +136,7 @@ impl Memory {
     /// Counts a reconcile of `resource` that ended with a conflict. Returns the backoff, which doubles from 50 ms to 10 seconds. A watch event
     /// may requeue `resource` earlier.
     pub(crate) fn conflicted(&self, resource: &Ref) -> Duration {
-        let conflicts = self.with(resource, |memory| {
+        let conflicts = self.with_state(resource, |memory| {
             memory.conflicts = memory.conflicts.saturating_add(1);
             memory.conflicts
         });
@@ -148,49 +148,51 @@ impl Memory {
     }
 
     /// Stores why Job `job` of `resource` could not be created.
-    pub(crate) fn set_denied(&self, resource: &Ref, job: String, why: Waiting) {
-        self.with(resource, |memory| memory.denied = Some((job, why)));
+    pub(crate) fn set_denied(&self, resource: &Ref, job: String, denial: Waiting) {
+        self.with_state(resource, |memory| memory.denied = Some((job, denial)));
     }
 
     /// Returns why Job `job` of `resource` could not be created, if it is the last such Job.
     pub(crate) fn denied(&self, resource: &Ref, job: &str) -> Option<Waiting> {
-        self.with(resource, |memory| {
-            let (last, why) = memory.denied.as_ref()?;
-            (last == job).then(|| why.clone())
+        self.with_state(resource, |memory| {
+            let (last, denial) = memory.denied.as_ref()?;
+            (last == job).then(|| denial.clone())
         })
     }
 
     /// Stores whether a Secret of another owner has the name of the outputs Secret of `resource`.
     pub(crate) fn set_outputs_taken(&self, resource: &Ref, taken: bool) {
-        self.with(resource, |memory| memory.outputs_taken = taken);
+        self.with_state(resource, |memory| memory.outputs_taken = taken);
     }
 
     /// Whether a Secret of another owner had the name of the outputs Secret of `resource`.
     pub(crate) fn outputs_taken(&self, resource: &Ref) -> bool {
-        self.with(resource, |memory| memory.outputs_taken)
+        self.with_state(resource, |memory| memory.outputs_taken)
     }
 
     /// Stores the resource version of the run record of `resource` after a write by this process.
     pub(crate) fn set_record_version(&self, resource: &Ref, version: Option<String>) {
-        self.with(resource, |memory| memory.record_version = version);
+        self.with_state(resource, |memory| memory.record_version = version);
     }
 
     /// Returns the resource version of the last write of the run record of `resource` by this process.
     pub(crate) fn record_version(&self, resource: &Ref) -> Option<String> {
-        self.with(resource, |memory| memory.record_version.clone())
+        self.with_state(resource, |memory| memory.record_version.clone())
     }
 
-    /// Stores `what` for events of `resource` with `reason`. Returns whether it differs from the stored text, so that the same event is not
+    /// Stores `text` for events of `resource` with `reason`. Returns whether it differs from the stored text, so that the same event is not
     /// published again.
-    pub(crate) fn is_news(&self, resource: &Ref, reason: &str, what: &str) -> bool {
-        let told = (reason.to_owned(), what.to_owned());
-        self.with(resource, |memory| memory.told.insert(told.0, told.1))
-            .is_none_or(|before| before != what)
+    pub(crate) fn is_new_event(&self, resource: &Ref, reason: &str, text: &str) -> bool {
+        let entry = (reason.to_owned(), text.to_owned());
+        self.with_state(resource, |memory| {
+            memory.published_events.insert(entry.0, entry.1)
+        })
+        .is_none_or(|previous| previous != text)
     }
 
     /// Resets the backoff of `resource` after a successful reconcile.
     pub(crate) fn succeeded(&self, resource: &Ref) {
-        self.with(resource, |memory| {
+        self.with_state(resource, |memory| {
             (memory.failures, memory.conflicts) = (0, 0)
         });
     }
@@ -217,7 +219,9 @@ impl Memory {
     pub(crate) fn is_labelled(&self, name: &str, uid: &str, max_age: Duration) -> bool {
         let mut labelled = self.labelled.lock();
         labelled.retain(|_, (_, at)| at.elapsed() < max_age);
-        labelled.get(name).is_some_and(|(of, _)| of == uid)
+        labelled
+            .get(name)
+            .is_some_and(|(labelled_uid, _)| labelled_uid == uid)
     }
 
     /// Drops the entry of namespace `name`, because its label may be removed.
@@ -226,7 +230,7 @@ impl Memory {
     }
 
     /// Unregisters `resource` from all builds.
-    pub(crate) fn done_building(&self, resource: &Ref) {
+    pub(crate) fn stop_waiting_for_builds(&self, resource: &Ref) {
         let mut builds = self.builds.lock();
         builds.retain(|_, waiting| {
             waiting.remove(resource);
@@ -237,7 +241,7 @@ impl Memory {
     /// Drops all state of `resource`, which is deleted.
     pub(crate) fn forget(&self, resource: &Ref) {
         self.resources.lock().remove(resource);
-        self.done_building(resource);
+        self.stop_waiting_for_builds(resource);
     }
 }
 

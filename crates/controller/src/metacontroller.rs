@@ -16,26 +16,26 @@ use tracing::{debug, warn};
 use crate::call::call;
 use crate::context::Context;
 use crate::error::Error;
-use crate::reconcile::{forget, look, pause, signed};
+use crate::reconcile::{forget, reconcile_object, retry_delay, signed};
 use crate::resource::{Guarded, Ref};
 use crate::watch::mapping::{LISTS, is_watched};
 
 /// Maximum time that a request waits for its reconcile. Metacontroller times out after 10 s
 /// (<https://metacontroller.github.io/metacontroller/api/hook.html#webhook>). A reconcile takes milliseconds; a delayed one
 /// continues in the background.
-const LONGEST: Duration = Duration::from_secs(6);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(6);
 
 /// Reconciles resources on requests of metacontroller.
 #[derive(Default)]
-pub(crate) struct Syncs {
+pub(crate) struct SyncHandler {
     /// Watched namespaces. Empty: all namespaces.
     namespaces: Vec<String>,
     context: OnceLock<Arc<Context>>,
     /// Resources with an active reconcile. Each has at most one.
-    busy: Mutex<HashSet<Ref>>,
+    active: Mutex<HashSet<Ref>>,
 }
 
-impl Syncs {
+impl SyncHandler {
     /// Creates the handler for resources in `namespaces`, or in all namespaces if that is empty. Reconciles start after
     /// [`Self::begin`].
     pub(crate) fn new(namespaces: Vec<String>) -> Self {
@@ -51,43 +51,48 @@ impl Syncs {
         let _ = self.context.set(ctx);
     }
 
-    /// Reconciles the resource in `asked`. The reconcile continues if the caller disconnects.
+    /// Reconciles the resource in `request`. The reconcile continues if the caller disconnects.
     ///
     /// # Errors
     /// Status 422 if the namespace is not watched, 429 if the caller must retry, 500 if the reconcile panics, 502 if the resource
     /// cannot be read.
-    pub(crate) async fn sync(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
-        if !is_watched(&self.namespaces, &asked.namespace) {
+    pub(crate) async fn sync(self: Arc<Self>, request: Asked) -> Result<Answer, Refusal> {
+        if !is_watched(&self.namespaces, &request.namespace) {
             let message = format!(
                 "the operator does not watch namespace {} (--watch-namespaces {}). Restrict \
                  spec.parentResource.labelSelector of the CompositeController to resources in \
                  watched namespaces",
-                asked.namespace,
+                request.namespace,
                 self.namespaces.join(",")
             );
             return Err(Refusal::new(422, "NamespaceNotWatched", message));
         }
         let Some(ctx) = self.context.get().filter(|ctx| has_listed(ctx)).cloned() else {
-            return Err(again("NotReady", "the operator is starting"));
+            return Err(retry_later("NotReady", "the operator is starting"));
         };
         if !ctx.leader.leads() {
-            return Err(again(
+            return Err(retry_later(
                 Reason::NotLeader.as_str(),
                 "another replica of the operator is the leader",
             ));
         }
-        let resource = Ref::new(&asked.name).within(&asked.namespace);
-        let Some(turn) = Turn::take(self, resource) else {
-            return Err(again("Busy", "another reconcile of the resource is active"));
+        let resource = Ref::new(&request.name).within(&request.namespace);
+        let Some(active_sync) = ActiveSync::take(self, resource) else {
+            return Err(retry_later(
+                "Busy",
+                "another reconcile of the resource is active",
+            ));
         };
-        let looked = tokio::spawn(async move { looked(&ctx, &turn.resource, asked).await });
-        match tokio::time::timeout(LONGEST, looked).await {
+        let reconciliation = tokio::spawn(async move {
+            reconcile_and_answer(&ctx, &active_sync.resource, request).await
+        });
+        match tokio::time::timeout(REQUEST_TIMEOUT, reconciliation).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(error)) => {
                 let message = format!("the reconcile of the resource was aborted: {error}");
                 Err(Refusal::new(500, "LookFailed", message))
             }
-            Err(_) => Err(again(
+            Err(_) => Err(retry_later(
                 "Busy",
                 "the reconcile of the resource has not finished",
             )),
@@ -100,84 +105,88 @@ fn has_listed(ctx: &Context) -> bool {
 }
 
 /// Returns a refusal that metacontroller retries after a delay, without an event.
-fn again(reason: &'static str, why: &str) -> Refusal {
-    Refusal::new(429, reason, format!("{why}; retry"))
+fn retry_later(reason: &'static str, message: &str) -> Refusal {
+    Refusal::new(429, reason, format!("{message}; retry"))
 }
 
 /// Exclusive right to reconcile a resource.
-struct Turn {
-    of: Arc<Syncs>,
+struct ActiveSync {
+    handler: Arc<SyncHandler>,
     resource: Ref,
 }
 
-impl Turn {
+impl ActiveSync {
     /// Returns `None` while another request reconciles `resource`.
-    fn take(of: Arc<Syncs>, resource: Ref) -> Option<Self> {
-        let mut busy = of.busy.lock();
-        let free = busy.insert(resource.clone());
-        drop(busy);
-        free.then_some(Self { of, resource })
+    fn take(handler: Arc<SyncHandler>, resource: Ref) -> Option<Self> {
+        let mut active = handler.active.lock();
+        let free = active.insert(resource.clone());
+        drop(active);
+        free.then_some(Self { handler, resource })
     }
 }
 
-impl Drop for Turn {
+impl Drop for ActiveSync {
     fn drop(&mut self) {
-        let mut busy = self.of.busy.lock();
-        busy.remove(&self.resource);
+        let mut active = self.handler.active.lock();
+        active.remove(&self.resource);
     }
 }
 
-async fn looked(ctx: &Arc<Context>, resource: &Ref, asked: Asked) -> Result<Answer, Refusal> {
-    let api: Api<Guarded> = Api::namespaced(ctx.client.clone(), &asked.namespace);
-    let found = call("read the resource", api.get_opt(&asked.name)).await;
-    let found = found.map_err(|error| unread(&error))?;
-    let unchanged = Answer::unchanged(&asked);
-    let same = |it: &Guarded| it.uid().as_deref() == Some(&*asked.uid);
-    let Some(mut object) = found.filter(same) else {
+async fn reconcile_and_answer(
+    ctx: &Arc<Context>,
+    resource: &Ref,
+    request: Asked,
+) -> Result<Answer, Refusal> {
+    let api: Api<Guarded> = Api::namespaced(ctx.client.clone(), &request.namespace);
+    let object = call("read the resource", api.get_opt(&request.name)).await;
+    let object = object.map_err(|error| read_refusal(&error))?;
+    let unchanged = Answer::unchanged(&request);
+    let has_requested_uid = |object: &Guarded| object.uid().as_deref() == Some(&*request.uid);
+    let Some(mut object) = object.filter(has_requested_uid) else {
         // A newer resource with the same name has another uid and gets its own requests.
         debug!(resource = %resource, "the resource no longer exists");
         return Ok(Answer {
-            finalized: asked.finalizing,
+            finalized: request.finalizing,
             ..unchanged
         });
     };
-    if asked.finalizing && object.meta().deletion_timestamp.is_none() {
+    if request.finalizing && object.meta().deletion_timestamp.is_none() {
         // The resource no longer matches the selector of the CompositeController: another controller owns it.
         forget(ctx, resource);
         return Ok(Answer {
             finalized: true,
-            ..saying(unchanged, object.0.ok().and_then(|tf| tf.status))
+            ..with_status(unchanged, object.0.ok().and_then(|tf| tf.status))
         });
     }
-    let released = !object.finalizers().iter().any(|name| name == FINALIZER);
+    let has_no_finalizer = !object.finalizers().iter().any(|name| name == FINALIZER);
     object.managed_fields_mut().retain(sets_approval);
-    let pace = match Box::pin(look(&object, ctx)).await {
+    let pace = match Box::pin(reconcile_object(&object, ctx)).await {
         // With the native driver, a later answer requeues the resource. Metacontroller gets no such notification, so it must poll soon.
         Ok(_) if ctx.answers.has_open_query(resource) => Pace::AtWork,
-        Ok(looked) => looked.pace,
-        Err(error) => failed(ctx, resource, &error),
+        Ok(outcome) => outcome.pace,
+        Err(error) => pace_after_failure(ctx, resource, &error),
     };
     let answer = Answer {
         resync_after_seconds: pace.seconds(),
-        finalized: asked.finalizing && released,
+        finalized: request.finalizing && has_no_finalizer,
         ..unchanged
     };
     // The API server accepts no status for a resource that cannot be read.
     Ok(match object.0 {
-        Ok(tf) => saying(answer, ctx.memory.status(resource).or(tf.status)),
+        Ok(tf) => with_status(answer, ctx.memory.status(resource).or(tf.status)),
         Err(_) => answer,
     })
 }
 
 /// Returns the refusal of a resource that cannot be read. For permanent errors metacontroller writes an event.
-fn unread(error: &Error) -> Refusal {
+fn read_refusal(error: &Error) -> Refusal {
     match error.reason() {
-        reason @ Reason::ApiUnavailable => again(reason.as_str(), &error.chain()),
+        reason @ Reason::ApiUnavailable => retry_later(reason.as_str(), &error.chain()),
         reason => Refusal::new(502, reason.as_str(), error.chain()),
     }
 }
 
-fn saying(answer: Answer, status: Option<TerraformStatus>) -> Answer {
+fn with_status(answer: Answer, status: Option<TerraformStatus>) -> Answer {
     match status {
         Some(status) => answer.saying(&status),
         None => answer,
@@ -185,12 +194,12 @@ fn saying(answer: Answer, status: Option<TerraformStatus>) -> Answer {
 }
 
 /// Returns the pace after a failed reconcile. The status of the resource has the cause.
-fn failed(ctx: &Context, resource: &Ref, error: &Error) -> Pace {
+fn pace_after_failure(ctx: &Context, resource: &Ref, error: &Error) -> Pace {
     if error.is_conflict() {
         debug!(resource = %resource, "the run record changed; requeueing");
         return Pace::AtWork;
     }
-    let wait = pause(ctx, resource, error);
+    let wait = retry_delay(ctx, resource, error);
     warn!(
         resource = %resource,
         reason = error.reason().as_str(),

@@ -245,7 +245,7 @@ impl<'a> Observer<'a> {
             namespace_uid?,
             settings,
         );
-        self.ctx.memory.set_planned(self.resource, &plan.tag);
+        self.ctx.memory.set_planned_image(self.resource, &plan.tag);
         Some(plan)
     }
 
@@ -481,7 +481,7 @@ impl<'a> Observer<'a> {
     fn build(&self, plan: &ImagePlan) -> Option<jobs::Build> {
         let namespace = self.ctx.settings.builds_in(self.tf).to_owned();
         let name = names::build_job(&plan.tag);
-        self.ctx.memory.done_building(self.resource);
+        self.ctx.memory.stop_waiting_for_builds(self.resource);
         self.ctx
             .memory
             .wait_for_build(format!("{namespace}/{name}"), self.resource);

@@ -15,9 +15,9 @@ use crate::remote::queries;
 use crate::resource::Ref;
 
 /// Handles pushes until all senders are dropped.
-pub(crate) async fn follow(ctx: Arc<Context>, mut pushes: mpsc::Receiver<Pushed>) {
-    while let Some((push, told)) = pushes.recv().await {
-        let resources = concerned(&ctx, &push);
+pub(crate) async fn poll_after_pushes(ctx: Arc<Context>, mut pushes: mpsc::Receiver<Pushed>) {
+    while let Some((push, reply)) = pushes.recv().await {
+        let resources = affected(&ctx, &push);
         ctx.answers.revisions.poll_now(&resources);
         info!(
             repository = push.repositories.first().map(RepositoryUrl::remote),
@@ -26,24 +26,24 @@ pub(crate) async fn follow(ctx: Arc<Context>, mut pushes: mpsc::Receiver<Pushed>
             "a push"
         );
         // `send` fails if the HTTP request of the push has timed out.
-        let _ = told.send(resources.len());
+        let _ = reply.send(resources.len());
     }
 }
 
-fn concerned(ctx: &Context, push: &Push) -> HashSet<Ref> {
-    let all = ctx.resources.state();
-    let concerned = all.iter().filter(|resource| {
+fn affected(ctx: &Context, push: &Push) -> HashSet<Ref> {
+    let resources = ctx.resources.state();
+    let affected = resources.iter().filter(|resource| {
         let tf = resource.0.as_ref();
-        tf.is_ok_and(|tf| is_concerned(&tf.spec.git_repo, push))
+        tf.is_ok_and(|tf| is_affected(&tf.spec.git_repo, push))
     });
-    concerned
+    affected
         .map(|resource| ObjectRef::from_obj(&**resource))
         .collect()
 }
 
-fn is_concerned(repo: &GitRepo, push: &Push) -> bool {
+fn is_affected(repo: &GitRepo, push: &Push) -> bool {
     let url = RepositoryUrl::parse(&repo.url).ok();
     let reference = queries::reference(repo).ok();
-    let both = url.zip(reference);
-    both.is_some_and(|(url, reference)| push.concerns(&url, &reference))
+    let url_and_reference = url.zip(reference);
+    url_and_reference.is_some_and(|(url, reference)| push.affects(&url, &reference))
 }

@@ -32,49 +32,49 @@ use crate::observe::jobs;
 use crate::observe::observer::Observer;
 use crate::queue::Queued;
 use crate::report::events::publish;
-use crate::report::{report, tell};
+use crate::report::{publish_events, report};
 use crate::resource::{Guarded, Ref};
 use crate::unreadable;
 use crate::watch::mapping::{LISTS, owner};
 
 /// Minimum requeue delay; events reconcile immediately.
-const SOONEST: Duration = Duration::from_secs(1);
+const MIN_REQUEUE_DELAY: Duration = Duration::from_secs(1);
 /// Resync interval without events: a watch does not guarantee that every event arrives.
-const RESYNC: Duration = Duration::from_hours(1);
+const RESYNC_INTERVAL: Duration = Duration::from_hours(1);
 /// Interval of reconciles of a resource that refers to objects without a watch.
-const UNWATCHED: Duration = Duration::from_mins(1);
+const UNWATCHED_INTERVAL: Duration = Duration::from_mins(1);
 
 /// Minimum retry delay after a `ResourceQuota` or `LimitRange` refused an object: a quota usually stays exhausted for a while.
-const GENTLE: Duration = Duration::from_secs(10);
+const MIN_QUOTA_RETRY_DELAY: Duration = Duration::from_secs(10);
 
 /// Reconciles `object`. Does nothing if metacontroller triggers reconciles, or if another replica leads. A new leader reconciles all
 /// resources.
 pub(crate) async fn reconcile(object: Arc<Guarded>, ctx: Arc<Context>) -> Result<Action, Error> {
     match ctx.driver {
         Driver::Native if ctx.leader.leads() => {
-            let looked = Box::pin(look(&object, &ctx)).await;
-            looked.map(|looked| looked.action())
+            let outcome = Box::pin(reconcile_object(&object, &ctx)).await;
+            outcome.map(|outcome| outcome.action())
         }
         Driver::Native | Driver::Metacontroller => Ok(Action::await_change()),
     }
 }
 
 /// Delay until the next reconcile.
-pub(crate) struct Looked {
+pub(crate) struct Outcome {
     /// Requeue delay of the native driver, where watches requeue, too. `None`: no requeue before the resource changes.
-    again: Option<Duration>,
+    requeue_after: Option<Duration>,
     /// Pace for metacontroller, where no watch requeues.
     pub(crate) pace: Pace,
 }
 
-impl Looked {
+impl Outcome {
     const UNTIL_CHANGED: Self = Self {
-        again: None,
+        requeue_after: None,
         pace: Pace::UntilChanged,
     };
 
     fn action(&self) -> Action {
-        self.again
+        self.requeue_after
             .map_or_else(Action::await_change, Action::requeue)
     }
 }
@@ -83,7 +83,10 @@ impl Looked {
 ///
 /// # Errors
 /// [`Error::Conflict`] if the resource or its run record changed; other errors are retried with a backoff.
-pub(crate) async fn look(object: &Guarded, ctx: &Arc<Context>) -> Result<Looked, Error> {
+pub(crate) async fn reconcile_object(
+    object: &Guarded,
+    ctx: &Arc<Context>,
+) -> Result<Outcome, Error> {
     // Wait for the first lists: an object that is missing in an incomplete watch cache may exist. Fails only after the watches have ended.
     let _ = ctx
         .mirrors
@@ -93,28 +96,32 @@ pub(crate) async fn look(object: &Guarded, ctx: &Arc<Context>) -> Result<Looked,
         .await;
     let resource = ObjectRef::from_obj(object);
     ctx.memory.begin(&resource, object.uid());
-    let (began, _looking) = (Instant::now(), ctx.health.look(&resource));
+    let (started_at, _active_reconcile) = (Instant::now(), ctx.health.begin_reconcile(&resource));
     let span = info_span!("reconcile", run = Empty, trace_id = Empty);
-    let result = match Box::pin(unmeasured(object, resource.clone(), ctx))
+    let result = match Box::pin(reconcile_unmeasured(object, resource.clone(), ctx))
         .instrument(span)
         .await
     {
         // The resource no longer exists, but the watch has not reported the deletion yet.
         Err(Error::Gone) => {
             forget(ctx, &resource);
-            Ok(Looked::UNTIL_CHANGED)
+            Ok(Outcome::UNTIL_CHANGED)
         }
         result => result,
     };
     if result.as_ref().is_err_and(|error| !error.is_conflict()) {
-        ctx.dispatcher.unknown(&key(&resource), Timestamp::now());
+        ctx.dispatcher.unknown(&to_key(&resource), Timestamp::now());
     }
     ctx.metrics
-        .record_reconcile(&resource, &result, began.elapsed());
+        .record_reconcile(&resource, &result, started_at.elapsed());
     result
 }
 
-async fn unmeasured(object: &Guarded, resource: Ref, ctx: &Arc<Context>) -> Result<Looked, Error> {
+async fn reconcile_unmeasured(
+    object: &Guarded,
+    resource: Ref,
+    ctx: &Arc<Context>,
+) -> Result<Outcome, Error> {
     let (mut tf, unreadable) = match &object.0 {
         Ok(tf) => (tf.clone(), None),
         Err(invalid) => {
@@ -122,54 +129,57 @@ async fn unmeasured(object: &Guarded, resource: Ref, ctx: &Arc<Context>) -> Resu
                 error!(resource = %resource, error = invalid.error, "unreadable resource");
                 let event = unreadable::event(&invalid.error);
                 publish(&ctx.client, &ctx.instance, &object.object_ref(&()), event).await;
-                ctx.dispatcher.idle(&key(&resource), Timestamp::now());
-                return Ok(Looked {
-                    again: Some(RESYNC),
+                ctx.dispatcher.idle(&to_key(&resource), Timestamp::now());
+                return Ok(Outcome {
+                    requeue_after: Some(RESYNC_INTERVAL),
                     pace: Pace::UntilChanged,
                 });
             };
             (tf, Some(unreadable::failure(&invalid.error)))
         }
     };
-    if let Some(written) = ctx.memory.status(&resource) {
-        tf.status = Some(written);
+    if let Some(last_status) = ctx.memory.status(&resource) {
+        tf.status = Some(last_status);
     }
-    ctx.dispatcher.begin(|| running(ctx));
+    ctx.dispatcher.begin(|| resources_with_runs(ctx));
     let observer = Observer::new(ctx, &tf, &resource, unreadable);
     if tf.metadata.deletion_timestamp.is_some() && !tf.finalizers().iter().any(|f| f == FINALIZER) {
         forget(ctx, &resource);
-        return Ok(Looked::UNTIL_CHANGED);
+        return Ok(Outcome::UNTIL_CHANGED);
     }
-    let mut seen = observed(ctx, &resource, &tf, &observer).await?;
-    note_run(&seen);
+    let mut seen = observe(ctx, &resource, &tf, &observer).await?;
+    record_run_in_span(&seen);
     if let Some(build) = &seen.build {
         ctx.metrics.record_build(build);
     }
     let now = Timestamp::now();
     let mut decision = decide(&tf, &seen, &ctx.settings, now);
     if decision.start.is_some() && observer.requires_fresh_reads() {
-        seen = observed(ctx, &resource, &tf, &observer).await?;
+        seen = observe(ctx, &resource, &tf, &observer).await?;
         decision = decide(&tf, &seen, &ctx.settings, now);
     }
-    let latest = if seen.stack.unwatched {
-        UNWATCHED
+    let max_wait = if seen.stack.unwatched {
+        UNWATCHED_INTERVAL
     } else {
-        RESYNC
+        RESYNC_INTERVAL
     };
-    let wait = decision.requeue_at.map_or(latest, |at| {
+    let wait = decision.requeue_at.map_or(max_wait, |at| {
         Duration::try_from(at.duration_since(now))
             .unwrap_or_default()
-            .clamp(SOONEST, latest)
+            .clamp(MIN_REQUEUE_DELAY, max_wait)
     });
     // Metacontroller is not notified when a slot becomes free. It polls the resources whose runs are next in the queue, but not those that
     // are far back.
     let is_far =
-        ctx.driver == Driver::Metacontroller && ctx.dispatcher.is_far(&key(&resource), now);
+        ctx.driver == Driver::Metacontroller && ctx.dispatcher.is_far(&to_key(&resource), now);
     let pace = pace(&tf, &seen, &decision, signed(wait), is_far);
-    Box::pin(act(ctx, &resource, &tf, &observer, &seen, decision)).await?;
+    Box::pin(apply_decision(
+        ctx, &resource, &tf, &observer, &seen, decision,
+    ))
+    .await?;
     ctx.memory.succeeded(&resource);
-    Ok(Looked {
-        again: Some(observer.next_within(wait)),
+    Ok(Outcome {
+        requeue_after: Some(observer.next_within(wait)),
         pace: if ctx.notifier.knows_more(&resource, &seen) {
             Pace::AtWork
         } else {
@@ -180,7 +190,7 @@ async fn unmeasured(object: &Guarded, resource: Ref, ctx: &Arc<Context>) -> Resu
 
 /// Observes the cluster. If that fails, reports the error in the status, and releases the slot unless a Job or pod of the resource is
 /// active.
-async fn observed(
+async fn observe(
     ctx: &Context,
     resource: &Ref,
     tf: &Terraform,
@@ -188,14 +198,18 @@ async fn observed(
 ) -> Result<Seen, Error> {
     match Box::pin(observer.observe()).await {
         Err(error) if !matches!(error, Error::Conflict | Error::Gone) => {
-            if !is_at_work(ctx, resource) {
-                ctx.dispatcher.idle(&key(resource), Timestamp::now());
+            if !has_active_job(ctx, resource) {
+                ctx.dispatcher.idle(&to_key(resource), Timestamp::now());
             }
             let status = tf.status.clone().unwrap_or_default();
-            Box::pin(report(observer, trouble(tf, &ctx.settings, status, &error))).await?;
+            Box::pin(report(
+                observer,
+                failure_status(tf, &ctx.settings, status, &error),
+            ))
+            .await?;
             Err(error)
         }
-        observed => observed,
+        result => result,
     }
 }
 
@@ -205,15 +219,15 @@ pub(crate) fn signed(wait: Duration) -> SignedDuration {
 
 /// Returns number and trace id of the run that `steps` start.
 fn number_and_trace(steps: &[Step]) -> (Option<i64>, Option<&str>) {
-    let begun = steps.iter().find_map(|step| match step {
+    let started = steps.iter().find_map(|step| match step {
         Step::SwapReport(progress) => Some((progress.number, progress.trace_id.as_str())),
         _ => None,
     });
-    begun.unzip()
+    started.unzip()
 }
 
 /// Adds number and trace id of the open run to the span, so that all log lines of this reconcile contain them.
-fn note_run(seen: &Seen) {
+fn record_run_in_span(seen: &Seen) {
     let record = seen.record.as_ref().map(|record| &record.record);
     let Some((record, run)) = record.and_then(|record| Some((record, open_run(record)?))) else {
         return;
@@ -234,7 +248,7 @@ async fn deleted(ctx: &Context, invalid: &InvalidObject) -> Result<Option<Terraf
     }
 }
 
-async fn act(
+async fn apply_decision(
     ctx: &Context,
     resource: &Ref,
     tf: &Terraform,
@@ -242,36 +256,36 @@ async fn act(
     seen: &Seen,
     decision: Decision,
 ) -> Result<(), Error> {
-    let key = key(resource);
+    let key = to_key(resource);
     let Decision {
         steps,
         start,
         mut status,
         ..
     } = decision;
-    let leaving = steps
+    let releases = steps
         .iter()
         .any(|step| matches!(step, Step::RemoveFinalizer));
-    let mut pass = StepExecutor::new(ctx, tf, observer, seen);
-    let mut done = pass.enact(&steps).await;
+    let mut executor = StepExecutor::new(ctx, tf, observer, seen);
+    let mut result = executor.enact(&steps).await;
     let run = running_class(seen.record.as_ref(), seen.job.as_ref());
     match start {
         Some(Start {
             class,
             steps,
             status: started,
-        }) if done.is_ok() => match ctx.dispatcher.admit(&key, class, Timestamp::now()) {
+        }) if result.is_ok() => match ctx.dispatcher.admit(&key, class, Timestamp::now()) {
             Ok(waited) => {
                 if let Some(waited) = waited {
                     ctx.metrics.record_admission(class, waited);
                 }
-                done = pass.enact(&steps).await;
+                result = executor.enact(&steps).await;
                 status = started;
-                if done.is_ok() {
+                if result.is_ok() {
                     let (run, trace_id) = number_and_trace(&steps);
                     let state = status.state;
-                    let what = run.map_or("a build", |_| "a run");
-                    info!(resource = %resource, run, trace_id, ?state, "started {what}: {}", status.message);
+                    let started_kind = run.map_or("a build", |_| "a run");
+                    info!(resource = %resource, run, trace_id, ?state, "started {started_kind}: {}", status.message);
                 } else {
                     ctx.dispatcher.idle(&key, Timestamp::now());
                 }
@@ -285,29 +299,30 @@ async fn act(
             }
         },
         // The steps before the start of the run failed.
-        Some(_) if done.as_ref().is_err_and(|error| !error.is_conflict()) => {
+        Some(_) if result.as_ref().is_err_and(|error| !error.is_conflict()) => {
             ctx.dispatcher.idle(&key, Timestamp::now());
         }
         Some(_) => {}
-        None if run.is_some() || builds(ctx, resource, tf, seen) => {
+        None if run.is_some() || has_active_build(ctx, resource, tf, seen) => {
             ctx.dispatcher.running(&key, run)
         }
         None => ctx.dispatcher.idle(&key, Timestamp::now()),
     }
-    if leaving && done.is_ok() {
+    if releases && result.is_ok() {
         info!(resource = %resource, "released: {}", status.message);
-        tell(ctx, tf, &status).await;
+        publish_events(ctx, tf, &status).await;
         forget(ctx, resource);
         return Ok(());
     }
-    match done {
+    match result {
         Ok(()) => {
-            ctx.looks.note(&key, Look::of(tf, seen, &status));
+            ctx.upstream_activity
+                .record(&key, Look::of(tf, seen, &status));
             report(observer, status).await
         }
         Err(error) if error.is_conflict() || error.is_not_leading() => Err(error),
         Err(error) => {
-            report(observer, trouble(tf, &ctx.settings, status, &error)).await?;
+            report(observer, failure_status(tf, &ctx.settings, status, &error)).await?;
             Err(error)
         }
     }
@@ -315,15 +330,15 @@ async fn act(
 
 /// Drops queries, watches, queue entry and in-memory state of `resource`, which is deleted or kept only by finalizers of other controllers.
 pub(crate) fn forget(ctx: &Context, resource: &Ref) {
-    ctx.dispatcher.idle(&key(resource), Timestamp::now());
+    ctx.dispatcher.idle(&to_key(resource), Timestamp::now());
     ctx.answers.keep(resource, &HashSet::new());
     ctx.objects.keep(resource, &HashSet::new());
-    ctx.looks.forget(&key(resource));
+    ctx.upstream_activity.forget(&to_key(resource));
     ctx.memory.forget(resource);
     ctx.notifier.forget(resource);
 }
 
-fn key(resource: &Ref) -> Key {
+fn to_key(resource: &Ref) -> Key {
     Key::new(
         resource.namespace.clone().unwrap_or_default(),
         &resource.name,
@@ -331,7 +346,7 @@ fn key(resource: &Ref) -> Key {
 }
 
 /// Whether the watch caches have an unfinished Job of `resource`, or a run pod that has not ended.
-fn is_at_work(ctx: &Context, resource: &Ref) -> bool {
+fn has_active_job(ctx: &Context, resource: &Ref) -> bool {
     let jobs = ctx.mirrors.jobs.filter(|job| {
         existing_owner(ctx, job).as_ref() == Some(resource) && jobs::is_running(ctx, job)
     });
@@ -342,10 +357,10 @@ fn is_at_work(ctx: &Context, resource: &Ref) -> bool {
 }
 
 /// Returns the resources with an unfinished run or build, for example after a restart of the operator.
-fn running(ctx: &Context) -> Vec<Key> {
+fn resources_with_runs(ctx: &Context) -> Vec<Key> {
     let jobs = ctx.mirrors.jobs.filter(|job| jobs::is_running(ctx, job));
     let owners = jobs.iter().filter_map(|job| existing_owner(ctx, &**job));
-    owners.map(|resource| key(&resource)).collect()
+    owners.map(|owner| to_key(&owner)).collect()
 }
 
 /// Returns the resource to which `object` belongs by its labels, if the resource exists. Tenants may create Jobs with any labels, and a
@@ -360,21 +375,21 @@ fn existing_owner(ctx: &Context, object: &impl Resource) -> Option<Ref> {
 /// Returns the class of the open run, or of the last run if its pod still runs. A run that has reported its result needs no slot, even if
 /// the result cannot be recorded yet, for example while a quota refuses the outputs Secret.
 fn running_class(record: Option<&RecordSeen>, job: Option<&JobSeen>) -> Option<Class> {
-    let is_unreported = record.is_some_and(|seen| {
-        let reported = seen.report.as_ref().map(|report| report.number);
-        open_run(&seen.record).is_some() && reported != Some(seen.record.number)
+    let is_unreported = record.is_some_and(|record_seen| {
+        let reported = record_seen.report.as_ref().map(|report| report.number);
+        open_run(&record_seen.record).is_some() && reported != Some(record_seen.record.number)
     });
-    let run = record.and_then(|seen| seen.record.run.as_ref());
+    let run = record.and_then(|record_seen| record_seen.record.run.as_ref());
     let class = run.map_or(Class::Change, |run| class(run.kind, &run.trigger));
     (is_unreported || occupied(job)).then_some(class)
 }
 
 /// Whether a build that `resource` started is active. A resource that waits for a build of another resource has no slot.
-fn builds(ctx: &Context, resource: &Ref, tf: &Terraform, seen: &Seen) -> bool {
+fn has_active_build(ctx: &Context, resource: &Ref, tf: &Terraform, seen: &Seen) -> bool {
     if tf.spec.suspend {
         // The image tag of a suspended resource is not known, so its build is found by the labels of the Job.
-        let key = key(resource);
-        return ctx.dispatcher.holds(&key) && running(ctx).contains(&key);
+        let key = to_key(resource);
+        return ctx.dispatcher.holds(&key) && resources_with_runs(ctx).contains(&key);
     }
     let active = seen
         .build
@@ -386,15 +401,19 @@ fn builds(ctx: &Context, resource: &Ref, tf: &Terraform, seen: &Seen) -> bool {
 }
 
 /// Returns the status after a failed read or write, with the cause. If the API server is unavailable, the status stays unchanged.
-fn trouble(
+fn failure_status(
     tf: &Terraform,
     settings: &Settings,
     status: TerraformStatus,
     error: &Error,
 ) -> TerraformStatus {
-    let builds = status.state == State::Building;
-    let own = tf.metadata.namespace.as_deref().unwrap_or_default();
-    let namespace = if builds { settings.builds_in(tf) } else { own };
+    let is_building = status.state == State::Building;
+    let own_namespace = tf.metadata.namespace.as_deref().unwrap_or_default();
+    let namespace = if is_building {
+        settings.builds_in(tf)
+    } else {
+        own_namespace
+    };
     let message = match error.reason() {
         Reason::ApiUnavailable => return tf.status.clone().unwrap_or(status),
         Reason::QuotaRefused | Reason::LimitRangeRefused => format!(
@@ -420,7 +439,7 @@ pub(crate) fn retry(object: Arc<Guarded>, error: &Error, ctx: Arc<Context>) -> A
         info!(resource = %resource, "not the leader; the next leader reconciles the resource");
         return Action::await_change();
     }
-    let wait = pause(&ctx, &resource, error);
+    let wait = retry_delay(&ctx, &resource, error);
     warn!(
         resource = %resource,
         reason = error.reason().as_str(),
@@ -432,10 +451,10 @@ pub(crate) fn retry(object: Arc<Guarded>, error: &Error, ctx: Arc<Context>) -> A
 }
 
 /// Returns the backoff after a failed reconcile of `resource`.
-pub(crate) fn pause(ctx: &Context, resource: &Ref, error: &Error) -> Duration {
+pub(crate) fn retry_delay(ctx: &Context, resource: &Ref, error: &Error) -> Duration {
     let wait = ctx.memory.failed(resource);
     if error.refusal().is_some() {
-        wait.max(GENTLE)
+        wait.max(MIN_QUOTA_RETRY_DELAY)
     } else {
         wait
     }

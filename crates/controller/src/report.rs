@@ -44,7 +44,7 @@ pub(crate) async fn report(observer: &Observer<'_>, status: TerraformStatus) -> 
         if observer.unreadable.is_none() && ctx.driver == Driver::Native {
             write(ctx, tf, &status).await?;
         }
-        tell(ctx, tf, &status).await;
+        publish_events(ctx, tf, &status).await;
     }
     ctx.memory.set_status(resource, status);
     Ok(())
@@ -76,7 +76,7 @@ async fn write(ctx: &Context, tf: &Terraform, status: &TerraformStatus) -> Resul
         // Metacontroller may own fields of the previous status. An apply does not remove them, and the API server may refuse the result as
         // invalid.
         Err(error) if error.is_invalid() => {
-            let status = instead(tf, status);
+            let status = replacement_patch(tf, status);
             let patch = Patch::Merge(json!({"metadata": {"uid": tf.uid()}, "status": status}));
             let parameters = PatchParams::default();
             let written = api.patch_status(&name, &parameters, &patch);
@@ -84,28 +84,31 @@ async fn write(ctx: &Context, tf: &Terraform, status: &TerraformStatus) -> Resul
         }
         written => written?,
     };
-    let Some(others) = written.status.and_then(|it| left(&it, status)) else {
+    let Some(stale_fields) = written
+        .status
+        .and_then(|written| stale_fields_patch(&written, status))
+    else {
         return Ok(());
     };
-    let patch = Patch::Merge(json!({"metadata": {"uid": tf.uid()}, "status": others}));
+    let patch = Patch::Merge(json!({"metadata": {"uid": tf.uid()}, "status": stale_fields}));
     let parameters = PatchParams::default();
     let cleared = api.patch_status(&name, &parameters, &patch);
     call("clear the status", cleared).await.map(drop)
 }
 
-/// Returns the merge patch that replaces the status of `tf` by `said`.
-fn instead(tf: &Terraform, said: &TerraformStatus) -> Value {
-    replacing(&json!(tf.status), &json!(said))
+/// Returns the merge patch that replaces the status of `tf` by `status`.
+fn replacement_patch(tf: &Terraform, status: &TerraformStatus) -> Value {
+    replacing(&json!(tf.status), &json!(status))
 }
 
-/// Returns the merge patch that removes the fields of `written` that `said` does not have. `None`: there are no such fields.
-fn left(written: &TerraformStatus, said: &TerraformStatus) -> Option<Value> {
-    let [written, said] = [written, said].map(serde_json::to_value);
-    leftovers(&written.ok()?, &said.ok()?)
+/// Returns the merge patch that removes the fields of `written` that `status` does not have. `None`: there are no such fields.
+fn stale_fields_patch(written: &TerraformStatus, status: &TerraformStatus) -> Option<Value> {
+    let [written, status] = [written, status].map(serde_json::to_value);
+    leftovers(&written.ok()?, &status.ok()?)
 }
 
 /// Publishes an event for each relevant change from the status of `tf` to `status`.
-pub(crate) async fn tell(ctx: &Context, tf: &Terraform, status: &TerraformStatus) {
+pub(crate) async fn publish_events(ctx: &Context, tf: &Terraform, status: &TerraformStatus) {
     for event in alustan_core::status::events::events(tf.status.as_ref(), status) {
         publish(&ctx.client, &ctx.instance, &tf.object_ref(&()), event).await;
     }

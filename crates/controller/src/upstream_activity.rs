@@ -20,7 +20,7 @@ pub(crate) struct UpstreamActivity {
 
 #[derive(Default)]
 struct Known {
-    looks: BTreeMap<Key, Look>,
+    results: BTreeMap<Key, Look>,
     /// Waiting resources, and the dependency whose outputs may change soon.
     waiting: BTreeMap<Key, Key>,
 }
@@ -47,41 +47,41 @@ impl UpstreamActivity {
         version: impl Fn(&Terraform) -> Option<String>,
     ) -> Option<Key> {
         let mut known = self.known();
-        let changing = upstream_changes::changing(tf, graph, &known.looks, version);
+        let changing = upstream_changes::changing(tf, graph, &known.results, version);
         match &changing {
-            Some(of) => known.waiting.insert(Key::of(tf), of.clone()),
+            Some(key) => known.waiting.insert(Key::of(tf), key.clone()),
             None => known.waiting.remove(&Key::of(tf)),
         };
         changing
     }
 
-    /// Records `look`, the result of a reconcile of `of`, after its steps are executed. Requeues the resources that wait for `of` if the
-    /// result changed. While `of` waits, they are always requeued, because they may have to wait for another dependency.
-    pub(crate) fn note(&self, of: &Key, look: Look) {
+    /// Records `result`, the result of a reconcile of `key`, after its steps are executed. Requeues the resources that wait for `key` if the
+    /// result changed. While `key` waits, they are always requeued, because they may have to wait for another dependency.
+    pub(crate) fn record(&self, key: &Key, result: Look) {
         let mut known = self.known();
-        let news = look.doing == Doing::Waits || known.looks.get(of) != Some(&look);
-        known.looks.insert(of.clone(), look);
-        if news {
-            self.wake_for(&known, of);
+        let is_changed = result.doing == Doing::Waits || known.results.get(key) != Some(&result);
+        known.results.insert(key.clone(), result);
+        if is_changed {
+            self.wake_dependents(&known, key);
         }
     }
 
-    /// Drops the deleted resource `of` and requeues the resources that wait for it.
-    pub(crate) fn forget(&self, of: &Key) {
+    /// Drops the deleted resource `key` and requeues the resources that wait for it.
+    pub(crate) fn forget(&self, key: &Key) {
         let mut known = self.known();
-        known.looks.remove(of);
-        known.waiting.remove(of);
-        self.wake_for(&known, of);
+        known.results.remove(key);
+        known.waiting.remove(key);
+        self.wake_dependents(&known, key);
     }
 
-    fn wake_for(&self, known: &Known, of: &Key) {
-        for (waiting, _) in known
+    fn wake_dependents(&self, known: &Known, key: &Key) {
+        for (waiting_key, _) in known
             .waiting
             .iter()
-            .filter(|(_, waits_for)| *waits_for == of)
+            .filter(|(_, waits_for)| *waits_for == key)
         {
             // `send` fails only after the controller has stopped.
-            let _ = self.wake.send(to_ref(waiting));
+            let _ = self.wake.send(to_ref(waiting_key));
         }
     }
 }

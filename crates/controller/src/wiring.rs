@@ -36,11 +36,11 @@ use crate::fail_point::FailPoint;
 use crate::health::Health;
 use crate::http::{self, Hooks, Listeners, MetricsSources, Pushed};
 use crate::leader::{Election, Fence, Leader};
-use crate::metacontroller::Syncs;
+use crate::metacontroller::SyncHandler;
 use crate::metrics::{CallCounter, Metrics, QueryKind};
 use crate::mirrors::Mirrors;
 use crate::notify::{self, Notifier};
-use crate::push_events::follow;
+use crate::push_events::poll_after_pushes;
 use crate::queue::{Dispatcher, REFRESH};
 use crate::recent_reads::RecentInputs;
 use crate::reconcile::{forget, reconcile, retry};
@@ -54,7 +54,7 @@ use crate::signing::Signer;
 use crate::upstream_activity::UpstreamActivity;
 use crate::watch::Watches;
 use crate::watch::allow_lists::AllowLists;
-use crate::watch::dynamic::Objects;
+use crate::watch::dynamic::DynamicWatches;
 use crate::watch::joined::Events;
 use crate::watch::mapping::LISTS;
 use crate::watch::mapping::owner;
@@ -126,7 +126,7 @@ pub(crate) async fn run(config: Config) -> Result<()> {
         woken,
         pushes,
         listed,
-        syncs: Arc::new(Syncs::new(config.watch_namespaces.clone())),
+        syncs: Arc::new(SyncHandler::new(config.watch_namespaces.clone())),
     };
     let routes = http::Parts {
         hooks: Hooks::new(config.hook_secrets.clone(), push, leader.clone())?,
@@ -252,7 +252,7 @@ struct Parts {
     woken: mpsc::UnboundedReceiver<Ref>,
     pushes: mpsc::Receiver<Pushed>,
     listed: watch::Receiver<usize>,
-    syncs: Arc<Syncs>,
+    syncs: Arc<SyncHandler>,
 }
 
 /// Components that become fields of the [`Context`].
@@ -382,7 +382,7 @@ async fn control(
     tokio::spawn(ready(ctx.mirrors.listed.clone(), health.clone()));
     tokio::spawn(sweep(ctx.git.clone()));
     tokio::spawn(refresh(ctx.dispatcher.clone()));
-    tokio::spawn(follow(ctx.clone(), pushes));
+    tokio::spawn(poll_after_pushes(ctx.clone(), pushes));
     loop {
         tokio::select! {
             look = looks.next() => match look {
@@ -396,7 +396,7 @@ async fn control(
             },
             _ = tick.tick() => ctx.inputs.expire(),
         }
-        health.turn();
+        health.record_iteration();
     }
 }
 
@@ -540,10 +540,10 @@ pub(crate) fn context(
         },
         notifier,
         allowed: Arc::new(AllowLists::open(config.allowed.clone())?),
-        objects: Objects::new(client, wake.clone()),
+        objects: DynamicWatches::new(client, wake.clone()),
         inputs: RecentInputs::default(),
         evaluator: Evaluator::new(program),
-        looks: UpstreamActivity::new(wake),
+        upstream_activity: UpstreamActivity::new(wake),
         memory: Arc::default(),
         fail_point: FailPoint::from_environment()?,
         health,

@@ -1,6 +1,6 @@
 //! `/livez`, `/readyz` and `/version`.
 //!
-//! Live: the controller loop iterates, even if idle, and no reconcile takes longer than [`HUNG`](crate::health::HUNG). All calls of a
+//! Live: the controller loop iterates, even if idle, and no reconcile takes longer than [`RECONCILE_TIMEOUT`](crate::health::RECONCILE_TIMEOUT). All calls of a
 //! reconcile have time limits, so a longer reconcile hangs. Ready: all watches have listed all objects once, and the Lease was read.
 //! Standby replicas are ready, too, because they can take over. A ready operator stays ready if the API server becomes unreachable: marking
 //! it as unready would not repair the API server.
@@ -16,8 +16,8 @@ use crate::version::Version;
 
 /// Returns the routes.
 pub(crate) fn router(health: Health) -> Router {
-    let live = get(|State(health): State<Health>| async move { answer(health.live()) });
-    let ready = get(|State(health): State<Health>| async move { answer(health.ready()) });
+    let live = get(|State(health): State<Health>| async move { respond(health.live()) });
+    let ready = get(|State(health): State<Health>| async move { respond(health.ready()) });
     Router::new()
         .route("/livez", live)
         .route("/readyz", ready)
@@ -25,10 +25,13 @@ pub(crate) fn router(health: Health) -> Router {
         .with_state(health)
 }
 
-fn answer(well: Result<String, String>) -> (StatusCode, String) {
-    match well {
-        Ok(why) => (StatusCode::OK, format!("ok: {why}\n")),
-        Err(why) => (StatusCode::SERVICE_UNAVAILABLE, format!("not ok: {why}\n")),
+fn respond(health: Result<String, String>) -> (StatusCode, String) {
+    match health {
+        Ok(detail) => (StatusCode::OK, format!("ok: {detail}\n")),
+        Err(detail) => (
+            StatusCode::SERVICE_UNAVAILABLE,
+            format!("not ok: {detail}\n"),
+        ),
     }
 }
 
@@ -49,7 +52,7 @@ mod tests {
     use tower::ServiceExt;
 
     use super::*;
-    use crate::health::STUCK;
+    use crate::health::ITERATION_TIMEOUT;
     use crate::leader::Leader;
     use crate::resource::Ref;
 
@@ -57,11 +60,11 @@ mod tests {
         Health::new(Leader::leading())
     }
 
-    async fn ask(health: &Health, path: &str) -> (u16, String) {
+    async fn get_probe(health: &Health, path: &str) -> (u16, String) {
         let request = Request::get(path).body(Body::empty()).unwrap();
-        let answer = router(health.clone()).oneshot(request).await.unwrap();
-        let code = answer.status().as_u16();
-        let body = to_bytes(answer.into_body(), usize::MAX).await.unwrap();
+        let response = router(health.clone()).oneshot(request).await.unwrap();
+        let code = response.status().as_u16();
+        let body = to_bytes(response.into_body(), usize::MAX).await.unwrap();
         (code, String::from_utf8(body.to_vec()).unwrap())
     }
 
@@ -70,11 +73,11 @@ mod tests {
         let health = alive();
         for _ in 0..30 {
             tokio::time::advance(Duration::from_secs(10)).await;
-            health.turn();
+            health.record_iteration();
         }
-        assert_eq!(ask(&health, "/livez").await.0, 200);
-        tokio::time::advance(STUCK).await;
-        let (code, why) = ask(&health, "/livez").await;
+        assert_eq!(get_probe(&health, "/livez").await.0, 200);
+        tokio::time::advance(ITERATION_TIMEOUT).await;
+        let (code, why) = get_probe(&health, "/livez").await;
         assert_eq!(
             (code, why.as_str()),
             (
@@ -87,21 +90,21 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn livez_fails_if_one_reconcile_hangs() {
         let health = alive();
-        let hanging = health.look(&Ref::new("web").within("team"));
+        let hanging = health.begin_reconcile(&Ref::new("web").within("team"));
         for _ in 0..59 {
             tokio::time::advance(Duration::from_secs(10)).await;
-            drop(health.look(&Ref::new("other").within("team")));
-            health.turn();
+            drop(health.begin_reconcile(&Ref::new("other").within("team")));
+            health.record_iteration();
         }
-        let (code, why) = ask(&health, "/livez").await;
+        let (code, why) = get_probe(&health, "/livez").await;
         assert_eq!(code, 200);
         assert!(
             why.contains("active reconciles: 1, the oldest for 590 s"),
             "{why}"
         );
         tokio::time::advance(Duration::from_secs(10)).await;
-        health.turn();
-        let (code, why) = ask(&health, "/livez").await;
+        health.record_iteration();
+        let (code, why) = get_probe(&health, "/livez").await;
         assert_eq!(
             (code, why.as_str()),
             (
@@ -110,7 +113,7 @@ mod tests {
             )
         );
         drop(hanging);
-        assert_eq!(ask(&health, "/livez").await.0, 200);
+        assert_eq!(get_probe(&health, "/livez").await.0, 200);
     }
 
     #[tokio::test]
@@ -122,11 +125,11 @@ mod tests {
             (stands_by, "on standby; the leader is other"),
         ] {
             let health = Health::new(leader);
-            assert_eq!(ask(&health, "/readyz").await.0, 503);
-            assert_eq!(ask(&health, "/livez").await.0, 200);
+            assert_eq!(get_probe(&health, "/readyz").await.0, 503);
+            assert_eq!(get_probe(&health, "/livez").await.0, 200);
             health.set_ready();
-            let told = format!("ok: the initial lists of the watches are complete; {role}\n");
-            assert_eq!(ask(&health, "/readyz").await, (200, told));
+            let body = format!("ok: the initial lists of the watches are complete; {role}\n");
+            assert_eq!(get_probe(&health, "/readyz").await, (200, body));
         }
     }
 
@@ -134,19 +137,19 @@ mod tests {
     async fn readyz_fails_until_the_lease_is_read() {
         let health = Health::new(Leader::new(Identity::new(None, "test")));
         health.set_ready();
-        let told = "not ok: reading the Lease\n".to_owned();
-        assert_eq!(ask(&health, "/readyz").await, (503, told));
+        let body = "not ok: reading the Lease\n".to_owned();
+        assert_eq!(get_probe(&health, "/readyz").await, (503, body));
     }
 
     #[tokio::test]
     async fn version_endpoint_returns_version_protocol_and_crd() {
-        let (code, text) = ask(&alive(), "/version").await;
+        let (code, text) = get_probe(&alive(), "/version").await;
         assert_eq!(code, 200);
-        let mut told: Value = serde_json::from_str(&text).unwrap();
-        told.as_object_mut().unwrap().remove("commit");
+        let mut body: Value = serde_json::from_str(&text).unwrap();
+        body.as_object_mut().unwrap().remove("commit");
         let version = env!("CARGO_PKG_VERSION");
         let wanted =
             json!({"version": version, "protocol": PROTOCOL, "crd": "alustan.io/v1alpha1"});
-        assert_eq!(told, wanted);
+        assert_eq!(body, wanted);
     }
 }

@@ -23,7 +23,7 @@ use tracing::{debug, error};
 use super::request_body::{Budget, PATIENCE, Received, Unreceived};
 use super::shared_secrets::secrets_in;
 use crate::args::Driver;
-use crate::metacontroller::Syncs;
+use crate::metacontroller::SyncHandler;
 use crate::standard_webhooks::Secret;
 
 /// Value of `Retry-After` in responses with status 429, in seconds.
@@ -43,7 +43,7 @@ pub(super) struct Door {
 impl Door {
     /// Accepts callers with a token in the directory `tokens`. Without a directory, accepts all callers, for example because TLS
     /// authenticates them.
-    pub(super) fn new(driver: Driver, tokens: Option<PathBuf>, syncs: Arc<Syncs>) -> Self {
+    pub(super) fn new(driver: Driver, tokens: Option<PathBuf>, syncs: Arc<SyncHandler>) -> Self {
         Self {
             driver,
             tokens,

@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 
-use super::{act, look, retry, running, running_class};
+use super::{apply_decision, reconcile_object, resources_with_runs, retry, running_class};
 use crate::apply::step_executor::StepExecutor;
 use crate::args::Config;
 use crate::context::Context;
@@ -40,7 +40,7 @@ use crate::report::{STATUS_DELAY, report};
 use crate::resource::{Guarded, Ref};
 use crate::signing::Signer;
 use crate::watch::mapping::LISTS;
-use crate::wiring::{Made, context};
+use crate::wiring::{ContextParts, context};
 use crate::write_through_cache::WriteThroughCache;
 
 /// Returns the context of an operator with `client` and empty watch caches.
@@ -78,7 +78,7 @@ fn operator_with(
     let cache = format!("--cache-dir={}", cache.display());
     let config = Config::try_parse_from(flags.into_iter().chain([&*cache])).unwrap();
     let (wake, _) = mpsc::unbounded_channel();
-    let made = Made {
+    let parts = ContextParts {
         client,
         signer: Arc::new(Signer::new("alustan-signing-key", &[7; 32])),
         wake: wake.clone(),
@@ -93,12 +93,12 @@ fn operator_with(
         listed: watch::channel(LISTS).1,
         ..Mirrors::empty()
     };
-    Arc::new(context(made, &config, mirrors, resources).unwrap())
+    Arc::new(context(parts, &config, mirrors, resources).unwrap())
 }
 
-async fn notified(place: &RequestLog) -> Value {
+async fn notified(receiver: &RequestLog) -> Value {
     for _ in 0..100 {
-        if let Some(first) = place.lock().first() {
+        if let Some(first) = receiver.lock().first() {
             return first.body.clone();
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
@@ -108,7 +108,7 @@ async fn notified(place: &RequestLog) -> Value {
 
 #[tokio::test]
 async fn write_refused_by_the_api_server_is_notified() {
-    let (address, place) = fake_api::address(|_| (200, json!({}))).await;
+    let (address, receiver) = fake_api::address(|_| (200, json!({}))).await;
     let resource = json!({
         "apiVersion": "alustan.io/v1alpha1", "kind": "Terraform",
         "metadata": {"name": "web", "namespace": "team", "uid": "u", "generation": 1},
@@ -133,8 +133,8 @@ async fn write_refused_by_the_api_server_is_notified() {
     let ctx = operator(client, folder.path());
     let tf: Terraform = serde_json::from_value(resource).unwrap();
     let object = Guarded(Ok(tf));
-    assert!(look(&object, &ctx).await.is_err());
-    let data = notified(&place).await["data"].clone();
+    assert!(reconcile_object(&object, &ctx).await.is_err());
+    let data = notified(&receiver).await["data"].clone();
     assert_eq!(
         (&data["event"], &data["reason"]),
         (&json!("Failed"), &json!("Forbidden"))
@@ -180,15 +180,15 @@ async fn outdated_status_of_a_deleted_resource_is_not_used() {
     .await;
     let folder = tempfile::tempdir().unwrap();
     let ctx = operator(client, folder.path());
-    let look_at = async |version: &str| {
+    let reconcile_at = async |version: &str| {
         let tf: Terraform = serde_json::from_value(destroyed(version, &applied)).unwrap();
-        let failed = look(&Guarded(Ok(tf)), &ctx).await.is_err();
+        let failed = reconcile_object(&Guarded(Ok(tf)), &ctx).await.is_err();
         let mut requests = std::mem::take(&mut *requests.lock());
         requests.retain(|request| request.method == "PATCH" && request.uri.contains("/status"));
         (failed, requests.len())
     };
-    assert_eq!(look_at("7").await, (true, 0));
-    let (_, written) = look_at("9").await;
+    assert_eq!(reconcile_at("7").await, (true, 0));
+    let (_, written) = reconcile_at("9").await;
     assert_eq!(written, 1, "status PinLost of the latest version");
 }
 
@@ -223,8 +223,8 @@ async fn restore_binds_the_report_second_to_last_and_the_record_last() {
         history: History::default(),
     };
     let steps = [Step::TakeOver(Box::new(left))];
-    let mut pass = StepExecutor::new(&ctx, &tf, &observer, &seen);
-    Box::pin(pass.enact(&steps)).await.unwrap();
+    let mut executor = StepExecutor::new(&ctx, &tf, &observer, &seen);
+    Box::pin(executor.enact(&steps)).await.unwrap();
     let requests = requests.lock();
     let bound: Vec<_> = requests
         .iter()
@@ -252,7 +252,7 @@ async fn conflicts_back_off_and_a_missing_resource_is_forgotten() {
     let object = Arc::new(Guarded(Ok(tf)));
     let mut waits = Vec::new();
     for _ in 0..12 {
-        let error = look(&object, &ctx).await.err().unwrap();
+        let error = reconcile_object(&object, &ctx).await.err().unwrap();
         assert!(error.is_conflict(), "{error}");
         waits.push(retry(object.clone(), &error, ctx.clone()));
     }
@@ -262,8 +262,8 @@ async fn conflicts_back_off_and_a_missing_resource_is_forgotten() {
     let expected = expected.map(|wait| Action::requeue(Duration::from_millis(wait)));
     assert_eq!(waits, expected);
     exists.store(false, Ordering::Relaxed);
-    let looked = look(&object, &ctx).await.unwrap();
-    assert_eq!(looked.action(), Action::await_change());
+    let outcome = reconcile_object(&object, &ctx).await.unwrap();
+    assert_eq!(outcome.action(), Action::await_change());
     let web = reflector::ObjectRef::from_obj(&*object);
     assert_eq!(ctx.memory.conflicted(&web), Duration::from_millis(50));
 }
@@ -301,7 +301,7 @@ async fn input_values_and_scripts_have_a_size_limit() {
         let observer = Observer::new(&ctx, &tf, &web, None);
         let seen = Box::pin(observer.observe()).await.unwrap();
         let missing = [
-            seen.inputs.err().map(|it| it.failure),
+            seen.inputs.err().map(|incomplete| incomplete.failure),
             seen.stack.variables.missing,
         ];
         missing
@@ -356,7 +356,7 @@ async fn secret_is_read_again_after_a_change_and_before_a_run() {
         let requests = requests.lock();
         requests
             .iter()
-            .filter(|it| it.uri.ends_with(SECRET))
+            .filter(|request| request.uri.ends_with(SECRET))
             .count()
     };
     let first = Observer::new(&ctx, &tf, &web, None);
@@ -436,9 +436,9 @@ async fn forged_jobs_hold_no_slots_after_a_restart() {
         resources,
     };
     let ctx = operator_with(client, folder.path(), stores);
-    assert_eq!(running(&ctx), [Key::new("team", "web")]);
+    assert_eq!(resources_with_runs(&ctx), [Key::new("team", "web")]);
     job_writer.apply_watcher_event(&Event::Apply(unfinished_job("web-apply-1", "web", "u1")));
-    assert_eq!(running(&ctx), []);
+    assert_eq!(resources_with_runs(&ctx), []);
 }
 
 /// Returns the record of an open apply with number 2.
@@ -486,8 +486,8 @@ async fn record_check_is_sent_unless_this_process_wrote_the_record() {
     for (version, sent) in [("1", 1), ("2", 1), ("3", 2)] {
         version.clone_into(&mut record.version);
         seen.record = Some(record.clone());
-        let mut pass = StepExecutor::new(&ctx, &tf, &observer, &seen);
-        Box::pin(pass.enact(std::slice::from_ref(&check)))
+        let mut executor = StepExecutor::new(&ctx, &tf, &observer, &seen);
+        Box::pin(executor.enact(std::slice::from_ref(&check)))
             .await
             .unwrap();
         let requests = requests.lock();
@@ -553,24 +553,24 @@ async fn unreadable_record_holds_a_slot_only_while_a_job_or_pod_runs() {
     let record: Secret = serde_json::from_value(record).unwrap();
     ctx.mirrors.secrets.wrote(record);
     let key = Key::new("team", "web");
-    let holds_after_look = async || {
+    let holds_after_reconcile = async || {
         ctx.dispatcher.running(&key, None);
-        assert!(look(&object, &ctx).await.is_err());
+        assert!(reconcile_object(&object, &ctx).await.is_err());
         ctx.dispatcher.holds(&key)
     };
-    assert!(!holds_after_look().await);
+    assert!(!holds_after_reconcile().await);
     let job = unfinished_job("web-apply-1", "web", "u");
     job_writer.apply_watcher_event(&Event::Apply(job.clone()));
-    assert!(holds_after_look().await, "its Job is unfinished");
+    assert!(holds_after_reconcile().await, "its Job is unfinished");
     job_writer.apply_watcher_event(&Event::Delete(job));
-    assert!(!holds_after_look().await);
+    assert!(!holds_after_reconcile().await);
     let pod = json!({
         "metadata": {"name": "web-apply-1-x", "namespace": "team", "labels": labels(Component::Run)},
         "status": {"phase": "Running"},
     });
     let pod: Pod = serde_json::from_value(pod).unwrap();
     pod_writer.apply_watcher_event(&Event::Apply(pod));
-    assert!(holds_after_look().await, "its pod lives");
+    assert!(holds_after_reconcile().await, "its pod lives");
 }
 
 #[tokio::test]
@@ -598,8 +598,8 @@ async fn slot_is_released_if_the_steps_before_a_run_fail() {
         status: TerraformStatus::default(),
         requeue_at: None,
     };
-    let acted = Box::pin(act(&ctx, &web, &tf, &observer, &seen, decision)).await;
-    assert!(acted.is_err());
+    let result = Box::pin(apply_decision(&ctx, &web, &tf, &observer, &seen, decision)).await;
+    assert!(result.is_err());
     assert!(!ctx.dispatcher.holds(&key));
 }
 
@@ -633,8 +633,8 @@ async fn denied_job_is_remembered_with_its_reason() {
         let observer = Observer::new(&ctx, &tf, &web, None);
         let seen = Box::pin(observer.observe()).await.unwrap();
         let create = Step::CreateJob(Box::new(unfinished_job("web-apply-2", "web", "u")));
-        let mut pass = StepExecutor::new(&ctx, &tf, &observer, &seen);
-        assert!(Box::pin(pass.enact(&[create])).await.is_err());
+        let mut executor = StepExecutor::new(&ctx, &tf, &observer, &seen);
+        assert!(Box::pin(executor.enact(&[create])).await.is_err());
         let why = ctx.memory.denied(&web, "web-apply-2");
         assert_eq!(why.map(|why| why.reason).as_deref(), remembered);
     }
@@ -645,29 +645,29 @@ async fn resource_created_again_inherits_no_memory() {
     let (client, _) = fake_api::serve(|_| fake_api::not_found()).await;
     let folder = tempfile::tempdir().unwrap();
     let ctx = operator(client, folder.path());
-    let look_at = async |uid: &str| {
+    let reconcile_at = async |uid: &str| {
         let mut tf = living();
         tf.metadata.uid = Some(uid.to_owned());
-        assert!(look(&Guarded(Ok(tf)), &ctx).await.is_err());
+        assert!(reconcile_object(&Guarded(Ok(tf)), &ctx).await.is_err());
     };
     let web = Ref::new("web").within("team");
-    look_at("u").await;
+    reconcile_at("u").await;
     let memory = &ctx.memory;
     memory.set_status(&web, TerraformStatus::default());
     memory.set_outputs_taken(&web, true);
     memory.set_denied(&web, "web-apply-1".to_owned(), no_pod("no"));
-    assert!(memory.is_news(&web, "Pruned", "images"));
+    assert!(memory.is_new_event(&web, "Pruned", "images"));
     let first = memory.failed(&web);
     assert!(memory.failed(&web) > first);
-    look_at("u").await;
+    reconcile_at("u").await;
     assert!(memory.status(&web).is_some());
     assert!(memory.outputs_taken(&web));
     assert_eq!(memory.denied(&web, "web-apply-1"), Some(no_pod("no")));
-    look_at("u1").await;
+    reconcile_at("u1").await;
     assert!(memory.status(&web).is_none());
     assert!(!memory.outputs_taken(&web));
     assert_eq!(memory.denied(&web, "web-apply-1"), None);
-    assert!(memory.is_news(&web, "Pruned", "images"));
+    assert!(memory.is_new_event(&web, "Pruned", "images"));
     assert_eq!(memory.failed(&web), first);
 }
 

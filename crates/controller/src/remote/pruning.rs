@@ -131,7 +131,7 @@ impl Observer<'_> {
                 )
             }
         };
-        if self.ctx.memory.is_news(self.resource, &reason, query) {
+        if self.ctx.memory.is_new_event(self.resource, &reason, query) {
             let event = Event {
                 warning,
                 reason,
@@ -243,7 +243,7 @@ fn collect_used(
         .filter_map(|digest| Digest::parse(digest).ok());
     let mut used = Used {
         digests: digests.collect(),
-        tags: memory.planned().into_iter().collect(),
+        tags: memory.planned_images().into_iter().collect(),
     };
     for secret in secrets_of_resources {
         match images_in(secret) {
@@ -485,8 +485,8 @@ mod tests {
             secret_with("outputs", &json!("no")),
         ];
         let memory = Memory::default();
-        memory.set_planned(&ObjectRef::new("planned"), "planned");
-        memory.set_planned(&ObjectRef::new("of-another"), "planned-for-another");
+        memory.set_planned_image(&ObjectRef::new("planned"), "planned");
+        memory.set_planned_image(&ObjectRef::new("of-another"), "planned-for-another");
         let used = collect_used(&secrets_in_use, "team", &memory).unwrap();
         let names = ["now", "before", "last"];
         let digests = names

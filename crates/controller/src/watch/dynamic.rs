@@ -22,18 +22,18 @@ use crate::error::{Error, ReadResult};
 use crate::resource::Ref;
 
 /// Maximum number of objects that a selector may select.
-pub(crate) const MOST: u32 = 100;
+pub(crate) const MAX_OBJECTS: u32 = 100;
 
 /// Maximum number of watches per namespace of resources; each takes a connection. Beyond it, objects are not watched, and the resources
 /// that refer to them are reconciled every minute.
-const WATCHES: usize = 100;
+const MAX_WATCHES: usize = 100;
 
 /// Maximum number of whole objects in memory for one resource: an object has up to 1.5 MiB.
-const PAGE: u32 = 10;
+const PAGE_SIZE: u32 = 10;
 
 /// Selects objects of one kind in one namespace.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Which {
+pub(crate) struct ObjectSelector {
     /// For example `apps/v1`.
     pub(crate) api_version: String,
     /// For example `Deployment`.
@@ -41,51 +41,59 @@ pub(crate) struct Which {
     /// Namespace, if the kind is namespaced.
     pub(crate) namespace: String,
     /// Name or labels of the objects.
-    pub(crate) of: Of,
+    pub(crate) objects: NameOrLabels,
 }
 
 /// Selects objects by name or by labels.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Of {
+pub(crate) enum NameOrLabels {
     /// Object with this name.
     Name(String),
     /// Objects that a label selector selects; an empty one selects all.
     Labels(String),
 }
 
-impl Which {
+impl ObjectSelector {
     /// Returns the selection for messages: `Ingress web`, `Ingress other/* with app=web`.
-    pub(crate) fn named(&self, here: &str) -> String {
-        let elsewhere = if self.namespace == here {
+    pub(crate) fn describe(&self, here: &str) -> String {
+        let namespace_prefix = if self.namespace == here {
             String::new()
         } else {
             format!("{}/", self.namespace)
         };
-        match &self.of {
-            Of::Name(name) => format!("{} {elsewhere}{name}", self.kind),
-            Of::Labels(labels) if labels.is_empty() => format!("{} {elsewhere}*", self.kind),
-            Of::Labels(labels) => format!("{} {elsewhere}* with {labels}", self.kind),
+        match &self.objects {
+            NameOrLabels::Name(name) => format!("{} {namespace_prefix}{name}", self.kind),
+            NameOrLabels::Labels(labels) if labels.is_empty() => {
+                format!("{} {namespace_prefix}*", self.kind)
+            }
+            NameOrLabels::Labels(labels) => {
+                format!("{} {namespace_prefix}* with {labels}", self.kind)
+            }
         }
     }
 
     fn parameters(&self) -> ListParams {
-        match &self.of {
-            Of::Name(name) => ListParams::default().fields(&format!("metadata.name={name}")),
-            Of::Labels(labels) => ListParams::default().labels(labels),
+        match &self.objects {
+            NameOrLabels::Name(name) => {
+                ListParams::default().fields(&format!("metadata.name={name}"))
+            }
+            NameOrLabels::Labels(labels) => ListParams::default().labels(labels),
         }
     }
 
-    fn watched(&self) -> watcher::Config {
-        match &self.of {
-            Of::Name(name) => watcher::Config::default().fields(&format!("metadata.name={name}")),
-            Of::Labels(labels) => watcher::Config::default().labels(labels),
+    fn watcher_config(&self) -> watcher::Config {
+        match &self.objects {
+            NameOrLabels::Name(name) => {
+                watcher::Config::default().fields(&format!("metadata.name={name}"))
+            }
+            NameOrLabels::Labels(labels) => watcher::Config::default().labels(labels),
         }
     }
 }
 
 /// Parts of the selected objects that one list call returns.
-pub(crate) enum Query {
-    /// Metadata of objects without the operator's managed-by label, at most [`MOST`].
+pub(crate) enum ListQuery {
+    /// Metadata of objects without the operator's managed-by label, at most [`MAX_OBJECTS`].
     UnmanagedMetadata,
     /// A page of whole objects: the first, or the one that begins at this continue token.
     Page(Option<String>),
@@ -108,11 +116,11 @@ impl Page {
 }
 
 /// Reads and watches the objects that resources refer to.
-pub(crate) struct Objects {
+pub(crate) struct DynamicWatches {
     client: Client,
     wake: UnboundedSender<Ref>,
     kinds: Mutex<HashMap<(String, String), (ApiResource, Scope)>>,
-    watches: Arc<Mutex<HashMap<Which, Watch>>>,
+    watches: Arc<Mutex<HashMap<ObjectSelector, Watch>>>,
 }
 
 struct Watch {
@@ -126,7 +134,7 @@ impl Drop for Watch {
     }
 }
 
-impl Objects {
+impl DynamicWatches {
     /// Creates an empty set of watches; `wake` receives the resources whose objects changed.
     pub(crate) fn new(client: Client, wake: UnboundedSender<Ref>) -> Self {
         Self {
@@ -137,83 +145,86 @@ impl Objects {
         }
     }
 
-    /// Returns the objects that `which` and `query` select. Later changes of these objects requeue `subscriber`. Secrets are returned without
+    /// Returns the objects that `selector` and `query` select. Later changes of these objects requeue `subscriber`. Secrets are returned without
     /// their data.
     pub(crate) async fn find(
         &self,
         field: &str,
-        which: &Which,
+        selector: &ObjectSelector,
         subscriber: &Ref,
-        query: Query,
+        query: ListQuery,
     ) -> ReadResult<Page> {
-        let (resource, scope) = match self.kind(field, which).await? {
+        let (resource, scope) = match self.kind(field, selector).await? {
             Ok(kind) => kind,
             Err(failure) => return Ok(Err(failure)),
         };
         // Watch before the read, so that no change after the read is missed.
-        self.watch(which, subscriber, &resource, &scope);
-        let what = format!("read {}", which.named(""));
+        self.watch(selector, subscriber, &resource, &scope);
+        let operation = format!("read {}", selector.describe(""));
         let is_secret = resource.kind == "Secret" && resource.group.is_empty();
-        let mut parameters = which.parameters();
-        let is_bare = match query {
-            Query::UnmanagedMetadata => {
-                let foreign = format!("{}!={}", labels::MANAGED_BY, labels::MANAGER);
-                let chosen = parameters.label_selector.take();
-                let chosen = chosen.filter(|selector| !selector.is_empty());
-                let both: Vec<_> = chosen.into_iter().chain([foreign]).collect();
-                parameters.label_selector = Some(both.join(","));
-                parameters.limit = Some(MOST);
+        let mut parameters = selector.parameters();
+        let is_metadata_only = match query {
+            ListQuery::UnmanagedMetadata => {
+                let unmanaged = format!("{}!={}", labels::MANAGED_BY, labels::MANAGER);
+                let label_selector = parameters.label_selector.take();
+                let label_selector = label_selector.filter(|selector| !selector.is_empty());
+                let selectors: Vec<_> = label_selector.into_iter().chain([unmanaged]).collect();
+                parameters.label_selector = Some(selectors.join(","));
+                parameters.limit = Some(MAX_OBJECTS);
                 true
             }
-            Query::Page(token) => {
-                parameters.limit = Some(PAGE);
+            ListQuery::Page(token) => {
+                parameters.limit = Some(PAGE_SIZE);
                 parameters.continue_token = token;
                 is_secret
             }
         };
-        let found = if is_bare {
-            let api: Api<DynamicObject> = self.api(which, &resource, &scope);
-            let found = call(&what, api.list_metadata(&parameters)).await;
-            found.map(|list| {
-                let items = list.items.into_iter().map(|it| bare(it, &resource));
+        let page = if is_metadata_only {
+            let api: Api<DynamicObject> = self.api(selector, &resource, &scope);
+            let page = call(&operation, api.list_metadata(&parameters)).await;
+            page.map(|list| {
+                let items = list
+                    .items
+                    .into_iter()
+                    .map(|object| metadata_only(object, &resource));
                 Page::new(list.metadata, items.collect())
             })
         } else {
-            let api: Api<DynamicObject> = self.api(which, &resource, &scope);
-            let found = call(&what, api.list(&parameters)).await;
-            found.map(|list| Page::new(list.metadata, list.items))
+            let api: Api<DynamicObject> = self.api(selector, &resource, &scope);
+            let page = call(&operation, api.list(&parameters)).await;
+            page.map(|list| Page::new(list.metadata, list.items))
         };
-        match found {
+        match page {
             Ok(page) => Ok(Ok(page)),
             Err(error) if error.reason() == Reason::Forbidden => {
                 // End the watch: without permission it would be retried forever.
-                self.watches().remove(which);
-                Ok(Err(forbidden(field, which, &resource)))
+                self.watches().remove(selector);
+                Ok(Err(forbidden_object(field, selector, &resource)))
             }
             Err(error) => {
                 if error.is_unknown() {
                     let mut kinds = self.kinds.lock();
-                    kinds.remove(&(which.api_version.clone(), which.kind.clone()));
+                    kinds.remove(&(selector.api_version.clone(), selector.kind.clone()));
                 }
-                Ok(Err(unreadable(field, which, &error)))
+                Ok(Err(unreadable_object(field, selector, &error)))
             }
         }
     }
 
     /// Unsubscribes `subscriber` from objects that are not in `used`; a watch without subscribers ends. Returns whether all objects in `used` are
     /// watched.
-    pub(crate) fn keep(&self, subscriber: &Ref, used: &HashSet<Which>) -> bool {
+    pub(crate) fn keep(&self, subscriber: &Ref, used: &HashSet<ObjectSelector>) -> bool {
         let mut watches = self.watches();
-        watches.retain(|which, watch| {
-            if !used.contains(which) {
+        watches.retain(|selector, watch| {
+            if !used.contains(selector) {
                 watch.subscribers.remove(subscriber);
             }
             !watch.subscribers.is_empty()
         });
-        used.iter().all(|which| watches.contains_key(which))
+        used.iter().all(|selector| watches.contains_key(selector))
     }
 
-    fn watches(&self) -> MutexGuard<'_, HashMap<Which, Watch>> {
+    fn watches(&self) -> MutexGuard<'_, HashMap<ObjectSelector, Watch>> {
         self.watches.lock()
     }
 
@@ -223,22 +234,26 @@ impl Objects {
             return Ok(true);
         };
         let groups = call("list the API groups", self.client.list_api_groups()).await?;
-        Ok(groups.groups.iter().any(|it| it.name == group))
+        Ok(groups.groups.iter().any(|known| known.name == group))
     }
 
-    async fn kind(&self, field: &str, which: &Which) -> ReadResult<(ApiResource, Scope)> {
-        let key = (which.api_version.clone(), which.kind.clone());
+    async fn kind(
+        &self,
+        field: &str,
+        selector: &ObjectSelector,
+    ) -> ReadResult<(ApiResource, Scope)> {
+        let key = (selector.api_version.clone(), selector.kind.clone());
         let known = self.kinds.lock().get(&key).cloned();
         if let Some(known) = known {
             return Ok(Ok(known));
         }
-        let (group, version) = which
+        let (group, version) = selector
             .api_version
             .rsplit_once('/')
-            .unwrap_or(("", &which.api_version));
-        let kind = GroupVersionKind::gvk(group, version, &which.kind);
-        let what = format!("look up {} of {}", which.kind, which.api_version);
-        match call(&what, pinned_kind(&self.client, &kind)).await {
+            .unwrap_or(("", &selector.api_version));
+        let kind = GroupVersionKind::gvk(group, version, &selector.kind);
+        let operation = format!("look up {} of {}", selector.kind, selector.api_version);
+        match call(&operation, pinned_kind(&self.client, &kind)).await {
             Ok((resource, capabilities)) => {
                 let found = (resource, capabilities.scope);
                 let mut kinds = self.kinds.lock();
@@ -250,28 +265,34 @@ impl Objects {
                 format!(
                     "{field}: the cluster has no kind {} in {}; reconciliation resumes \
                      automatically once its CustomResourceDefinition exists",
-                    which.kind, which.api_version
+                    selector.kind, selector.api_version
                 ),
             ))),
-            Err(error) => Ok(Err(unreadable(field, which, &error))),
+            Err(error) => Ok(Err(unreadable_object(field, selector, &error))),
         }
     }
 
-    fn api<K>(&self, which: &Which, resource: &ApiResource, scope: &Scope) -> Api<K>
+    fn api<K>(&self, selector: &ObjectSelector, resource: &ApiResource, scope: &Scope) -> Api<K>
     where
         K: kube::Resource<DynamicType = ApiResource, Scope = DynamicResourceScope>,
     {
         match scope {
             Scope::Cluster => Api::all_with(self.client.clone(), resource),
             Scope::Namespaced => {
-                Api::namespaced_with(self.client.clone(), &which.namespace, resource)
+                Api::namespaced_with(self.client.clone(), &selector.namespace, resource)
             }
         }
     }
 
-    fn watch(&self, which: &Which, subscriber: &Ref, resource: &ApiResource, scope: &Scope) {
+    fn watch(
+        &self,
+        selector: &ObjectSelector,
+        subscriber: &Ref,
+        resource: &ApiResource,
+        scope: &Scope,
+    ) {
         let mut watches = self.watches();
-        if let Some(watch) = watches.get_mut(which) {
+        if let Some(watch) = watches.get_mut(selector) {
             watch.subscribers.insert(subscriber.clone());
             return;
         }
@@ -279,16 +300,16 @@ impl Objects {
             watch
                 .subscribers
                 .iter()
-                .any(|it| it.namespace == subscriber.namespace)
+                .any(|existing| existing.namespace == subscriber.namespace)
         };
-        if watches.values().filter(has_subscriber).count() >= WATCHES {
-            debug!(?which, "the namespace has reached its limit of watches");
+        if watches.values().filter(has_subscriber).count() >= MAX_WATCHES {
+            debug!(which = ?selector, "the namespace has reached its limit of watches");
             return;
         }
-        let api: Api<PartialObjectMeta<DynamicObject>> = self.api(which, resource, scope);
-        let task = tokio::spawn(listen(
+        let api: Api<PartialObjectMeta<DynamicObject>> = self.api(selector, resource, scope);
+        let task = tokio::spawn(requeue_on_change(
             api,
-            which.clone(),
+            selector.clone(),
             Arc::downgrade(&self.watches),
             self.wake.clone(),
         ));
@@ -296,24 +317,24 @@ impl Objects {
             subscribers: HashSet::from([subscriber.clone()]),
             task: task.abort_handle(),
         };
-        watches.insert(which.clone(), watch);
+        watches.insert(selector.clone(), watch);
     }
 }
 
-/// Requeues the resources that refer to objects of `which` when one of these objects changes.
-async fn listen(
+/// Requeues the resources that refer to objects of `selector` when one of these objects changes.
+async fn requeue_on_change(
     api: Api<PartialObjectMeta<DynamicObject>>,
-    which: Which,
-    watches: std::sync::Weak<Mutex<HashMap<Which, Watch>>>,
+    selector: ObjectSelector,
+    watches: std::sync::Weak<Mutex<HashMap<ObjectSelector, Watch>>>,
     wake: UnboundedSender<Ref>,
 ) {
-    let mut events = std::pin::pin!(watcher(api, which.watched()).default_backoff());
+    let mut events = std::pin::pin!(watcher(api, selector.watcher_config()).default_backoff());
     while let Some(event) = events.next().await {
         match event {
             Ok(watcher::Event::Init | watcher::Event::InitApply(_)) => continue,
             Ok(_) => {}
             Err(error) => {
-                debug!(?which, %error, "watch failed; retrying");
+                debug!(which = ?selector, %error, "watch failed; retrying");
                 continue;
             }
         }
@@ -322,9 +343,9 @@ async fn listen(
         };
         let watches = watches.lock();
         let subscribers = watches
-            .get(&which)
+            .get(&selector)
             .into_iter()
-            .flat_map(|it| &it.subscribers);
+            .flat_map(|watch| &watch.subscribers);
         for subscriber in subscribers {
             // `send` fails only after the controller has stopped.
             let _ = wake.send(subscriber.clone());
@@ -333,34 +354,37 @@ async fn listen(
 }
 
 /// Returns an object with the given metadata only.
-fn bare(object: PartialObjectMeta<DynamicObject>, resource: &ApiResource) -> DynamicObject {
-    let mut bare = DynamicObject::new(&object.name_any(), resource);
-    bare.metadata = object.metadata;
+fn metadata_only(
+    object: PartialObjectMeta<DynamicObject>,
+    resource: &ApiResource,
+) -> DynamicObject {
+    let mut bare_object = DynamicObject::new(&object.name_any(), resource);
+    bare_object.metadata = object.metadata;
     // An annotation may contain the data: `kubectl apply` stores the whole applied object in one.
-    bare.metadata.annotations = None;
-    bare
+    bare_object.metadata.annotations = None;
+    bare_object
 }
 
 /// Returns the transient failure for an object that cannot be read. It affects only resources that depend on the object.
-fn unreadable(field: &str, which: &Which, error: &Error) -> Failure {
-    let named = which.named("");
+fn unreadable_object(field: &str, selector: &ObjectSelector, error: &Error) -> Failure {
+    let description = selector.describe("");
     Failure::transient(
         Reason::ObjectUnreadable,
         format!(
-            "{field}: cannot read {named}: {}; retried automatically",
+            "{field}: cannot read {description}: {}; retried automatically",
             error.chain()
         ),
     )
 }
 
-fn forbidden(field: &str, which: &Which, resource: &ApiResource) -> Failure {
+fn forbidden_object(field: &str, selector: &ObjectSelector, resource: &ApiResource) -> Failure {
     Failure::transient(
         Reason::ObjectForbidden,
         format!(
             "{field}: the operator is not allowed to read {}. Create a ClusterRole with the label \
              alustan.io/aggregate-to-controller: \"true\" and the rule {{apiGroups: [{:?}], \
              resources: [{}], verbs: [get, list, watch]}}",
-            which.named(""),
+            selector.describe(""),
             resource.group,
             resource.plural,
         ),
@@ -375,39 +399,48 @@ mod tests {
     use super::*;
     use crate::fake_api;
 
-    fn which(namespace: &str, i: usize) -> Which {
-        Which {
+    fn selector_of(namespace: &str, i: usize) -> ObjectSelector {
+        ObjectSelector {
             api_version: "v1".to_owned(),
             kind: "ConfigMap".to_owned(),
             namespace: namespace.to_owned(),
-            of: Of::Name(format!("m{i}")),
+            objects: NameOrLabels::Name(format!("m{i}")),
         }
     }
 
     #[tokio::test]
     async fn resources_of_one_namespace_have_a_limited_number_of_watches() {
         let (client, _) = fake_api::serve(|_| fake_api::not_found()).await;
-        let objects = Objects::new(client, mpsc::unbounded_channel().0);
+        let objects = DynamicWatches::new(client, mpsc::unbounded_channel().0);
         let kind = ApiResource::erase::<ConfigMap>(&());
         // Each resource refers to 20 objects.
         let subscriber =
             |namespace: &str, i: usize| Ref::new(&format!("r{}", i / 20)).within(namespace);
         let watch = |namespace: &str, i: usize| {
             let subscriber = subscriber(namespace, i);
-            objects.watch(&which(namespace, i), &subscriber, &kind, &Scope::Namespaced);
+            objects.watch(
+                &selector_of(namespace, i),
+                &subscriber,
+                &kind,
+                &Scope::Namespaced,
+            );
         };
-        for i in 0..2 * WATCHES {
+        for i in 0..2 * MAX_WATCHES {
             watch("team", i);
         }
-        assert_eq!(objects.watches().len(), WATCHES);
+        assert_eq!(objects.watches().len(), MAX_WATCHES);
         watch("other", 0);
-        assert_eq!(objects.watches().len(), WATCHES + 1);
-        let keep =
-            |i: usize| objects.keep(&subscriber("team", i), &HashSet::from([which("team", i)]));
-        assert!(!keep(WATCHES), "it is not watched");
+        assert_eq!(objects.watches().len(), MAX_WATCHES + 1);
+        let keep = |i: usize| {
+            objects.keep(
+                &subscriber("team", i),
+                &HashSet::from([selector_of("team", i)]),
+            )
+        };
+        assert!(!keep(MAX_WATCHES), "it is not watched");
         assert!(keep(0));
-        assert_eq!(objects.watches().len(), WATCHES + 1 - 19);
-        watch("team", WATCHES);
-        assert!(keep(WATCHES), "there is room again");
+        assert_eq!(objects.watches().len(), MAX_WATCHES + 1 - 19);
+        watch("team", MAX_WATCHES);
+        assert!(keep(MAX_WATCHES), "there is room again");
     }
 }

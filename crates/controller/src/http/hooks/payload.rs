@@ -42,7 +42,7 @@ pub(crate) struct Push {
 
 impl Push {
     /// Returns whether the push affects resources that use `reference` of `repository`.
-    pub(crate) fn concerns(&self, repository: &RepositoryUrl, reference: &Reference) -> bool {
+    pub(crate) fn affects(&self, repository: &RepositoryUrl, reference: &Reference) -> bool {
         self.repositories
             .iter()
             .any(|known| known.is_same_repository(repository))
@@ -213,14 +213,14 @@ mod tests {
                 .as_str(),
             "https://github.com/team/infra/modules/web",
         ] {
-            assert!(push.concerns(&repository(url), &main), "{url}");
+            assert!(push.affects(&repository(url), &main), "{url}");
         }
         for url in [
             "https://github.com/team/infra2",
             "https://gitlab.com/team/infra",
             "git@github.com:other/infra.git",
         ] {
-            assert!(!push.concerns(&repository(url), &main), "{url}");
+            assert!(!push.affects(&repository(url), &main), "{url}");
         }
     }
 
@@ -238,7 +238,7 @@ mod tests {
                 &tag,
                 &commit,
             ]
-            .map(|reference| push.concerns(&here, reference))
+            .map(|reference| push.affects(&here, reference))
         };
         assert_eq!(
             concerned(&github("refs/heads/main")),
@@ -277,7 +277,7 @@ mod tests {
             }),
         );
         let here = repository("ssh://git@gitlab.test:2222/a/b/c");
-        assert!(push.concerns(&here, &Reference::Default));
+        assert!(push.affects(&here, &Reference::Default));
     }
 
     #[test]

@@ -223,7 +223,7 @@ async fn response_429_has_retry_after_in_seconds() {
 
 #[tokio::test]
 async fn sync_is_refused_before_listing_and_in_other_namespaces() {
-    let syncs = Arc::new(Syncs::new(Vec::new()));
+    let syncs = Arc::new(SyncHandler::new(Vec::new()));
     let door = Door::new(Driver::Metacontroller, None, syncs);
     assert_eq!(
         refusal(&door, post_of(V2)).await,
@@ -232,7 +232,7 @@ async fn sync_is_refused_before_listing_and_in_other_namespaces() {
     let door = Door::new(
         Driver::Metacontroller,
         None,
-        Arc::new(Syncs::new(vec!["other".to_owned()])),
+        Arc::new(SyncHandler::new(vec!["other".to_owned()])),
     );
     assert_eq!(
         refusal(&door, post_of(V2)).await,

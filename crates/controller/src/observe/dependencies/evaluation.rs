@@ -21,10 +21,10 @@ use crate::context::Context;
 use crate::error::{Error, ReadResult};
 use crate::observe::observer::Observer;
 use crate::resource::is_made_for;
-use crate::watch::dynamic::{Page, Query, Which};
+use crate::watch::dynamic::{ListQuery, ObjectSelector, Page};
 use crate::watch::trim::is_content_removed;
 
-/// Maximum time to evaluate all expressions of one reconcile, including the wait for child processes. Must be shorter than `health::HUNG`,
+/// Maximum time to evaluate all expressions of one reconcile, including the wait for child processes. Must be shorter than `health::RECONCILE_TIMEOUT`,
 /// after which the liveness probe fails.
 pub(crate) const EVALUATION_TIMEOUT: Duration = Duration::from_mins(3);
 
@@ -33,7 +33,7 @@ pub(crate) struct Dependencies<'a> {
     pub(super) observer: &'a Observer<'a>,
     /// Graph of all readable resources.
     pub(super) graph: DependencyGraph<'a>,
-    pub(super) used_objects: HashSet<Which>,
+    pub(super) used_objects: HashSet<ObjectSelector>,
     /// Size of the outputs Secrets that were read, in bytes.
     pub(super) outputs_read: usize,
     pub(super) evaluates_until: Instant,
@@ -55,7 +55,7 @@ impl Dependencies<'_> {
             ))
         };
         let graph = &mut self.graph;
-        let changing = ctx.looks.changing(tf, graph, version);
+        let changing = ctx.upstream_activity.changing(tf, graph, version);
         let own_namespace = tf.namespace().unwrap_or_default();
         let changing = changing.map(|key| key.seen_from(&own_namespace));
         (upstream_changes::versions(tf, graph, version), changing)
@@ -86,12 +86,12 @@ impl Dependencies<'_> {
     pub(super) async fn find(
         &mut self,
         field: &str,
-        which: &Which,
-        query: Query,
+        selector: &ObjectSelector,
+        query: ListQuery,
     ) -> ReadResult<Page> {
         let Observer { ctx, resource, .. } = *self.observer;
-        let found = ctx.objects.find(field, which, resource, query).await;
-        self.used_objects.insert(which.clone());
+        let found = ctx.objects.find(field, selector, resource, query).await;
+        self.used_objects.insert(selector.clone());
         found
     }
 

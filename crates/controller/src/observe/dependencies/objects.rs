@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::error::{Error, ReadResult};
 use crate::observe::dependencies::evaluation::Dependencies;
-use crate::watch::dynamic::{MOST, Of, Query, Which};
+use crate::watch::dynamic::{ListQuery, MAX_OBJECTS, NameOrLabels, ObjectSelector};
 
 /// Maximum number of objects that a message names.
 const MAX_NAMES: usize = 5;
@@ -37,26 +37,26 @@ impl Dependencies<'_> {
     }
 
     async fn test(&mut self, field: &str, test: &ObjectTest) -> ReadResult<()> {
-        let which = Which {
+        let selector = ObjectSelector {
             api_version: test.api_version.clone(),
             kind: test.kind.clone(),
             namespace: self.namespace(test.namespace.as_ref()),
-            of: value_or_return!(name_or_labels(
+            objects: value_or_return!(name_or_labels(
                 field,
                 test.name.as_ref(),
                 test.selector.as_ref()
             )),
         };
         let own_namespace = self.observer.tf.namespace().unwrap_or_default();
-        let description = which.named(&own_namespace);
+        let description = selector.describe(&own_namespace);
         let (mut count, mut next) = (0, None);
         loop {
-            let page = value_or_return!(self.find(field, &which, Query::Page(next)).await?);
+            let page = value_or_return!(self.find(field, &selector, ListQuery::Page(next)).await?);
             for object in &page.items {
                 count += 1;
-                if count > MOST {
+                if count > MAX_OBJECTS {
                     let message = format!(
-                        "{field}.selector: {description} selects more than {MOST} objects; add labels to the \
+                        "{field}.selector: {description} selects more than {MAX_OBJECTS} objects; add labels to the \
                          selector"
                     );
                     return Ok(Err(Failure::user(Reason::InvalidSelector, message)));
@@ -126,19 +126,22 @@ impl Dependencies<'_> {
     }
 
     async fn is_gone(&mut self, field: &str, gone: &ObjectsGone) -> ReadResult<()> {
-        let which = Which {
+        let selector = ObjectSelector {
             api_version: gone.api_version.clone(),
             kind: gone.kind.clone(),
             namespace: self.namespace(gone.namespace.as_ref()),
-            of: value_or_return!(name_or_labels(
+            objects: value_or_return!(name_or_labels(
                 field,
                 gone.name.as_ref(),
                 gone.selector.as_ref()
             )),
         };
         let own_namespace = self.observer.tf.namespace().unwrap_or_default();
-        let description = which.named(&own_namespace);
-        let mut page = match self.find(field, &which, Query::UnmanagedMetadata).await? {
+        let description = selector.describe(&own_namespace);
+        let mut page = match self
+            .find(field, &selector, ListQuery::UnmanagedMetadata)
+            .await?
+        {
             Ok(page) => page,
             Err(failure) if failure.reason == Reason::KindNotFound => {
                 return self.is_kind_gone(field, gone).await;
@@ -150,7 +153,9 @@ impl Dependencies<'_> {
         page.items.retain(|object| object.uid() != own);
         let more = page.items.len().saturating_sub(MAX_NAMES);
         let more = match page.next {
-            Some(_) => Some(format!("{description} selects more than {MOST} objects")),
+            Some(_) => Some(format!(
+                "{description} selects more than {MAX_OBJECTS} objects"
+            )),
             None if more > 0 => Some(format!("and {more} more")),
             None => None,
         };
@@ -230,14 +235,14 @@ fn name_or_labels(
     field: &str,
     name: Option<&String>,
     selector: Option<&LabelSelector>,
-) -> Result<Of, Failure> {
+) -> Result<NameOrLabels, Failure> {
     if let Some(name) = name {
-        return Ok(Of::Name(name.clone()));
+        return Ok(NameOrLabels::Name(name.clone()));
     }
     let selector = dependency_graph::selector(selector);
     let selector = selector
         .map_err(|error| Failure::user(Reason::InvalidSelector, format!("{field}.{error}")))?;
-    Ok(Of::Labels(selector.to_string()))
+    Ok(NameOrLabels::Labels(selector.to_string()))
 }
 
 fn signed(duration: Duration) -> SignedDuration {

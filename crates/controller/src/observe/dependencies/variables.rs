@@ -17,7 +17,7 @@ use serde_json::Value;
 use crate::error::{Error, ReadResult};
 use crate::observe::dependencies::evaluation::{Dependencies, outputs_secret};
 use crate::observe::inputs::Reader;
-use crate::watch::dynamic::{Of, Query, Which};
+use crate::watch::dynamic::{ListQuery, NameOrLabels, ObjectSelector};
 use crate::watch::trim::MAX_VALUES_BYTES;
 
 /// Maximum size of the outputs Secrets that one reconcile reads, in bytes.
@@ -213,19 +213,19 @@ impl Dependencies<'_> {
     }
 
     async fn values(&mut self, field: &str, values_ref: &ValuesRef) -> ReadResult<FoundInput> {
-        let which = Which {
+        let selector = ObjectSelector {
             api_version: values_ref.api_version.clone(),
             kind: values_ref.kind.clone(),
             namespace: self.namespace(values_ref.namespace.as_ref()),
-            of: Of::Name(values_ref.name.clone()),
+            objects: NameOrLabels::Name(values_ref.name.clone()),
         };
-        if which.kind == "Secret" && which.api_version == "v1" {
+        if selector.kind == "Secret" && selector.api_version == "v1" {
             let message = format!("{field}.kind: must not be Secret; use secretRef");
             return Ok(Err(Failure::user(Reason::InvalidReference, message)));
         }
         let own_namespace = self.observer.tf.namespace().unwrap_or_default();
-        let description = which.named(&own_namespace);
-        let page = value_or_return!(self.find(field, &which, Query::Page(None)).await?);
+        let description = selector.describe(&own_namespace);
+        let page = value_or_return!(self.find(field, &selector, ListQuery::Page(None)).await?);
         let Some(object) = page.items.into_iter().next() else {
             let message = format!(
                 "{field}: {description} does not exist; reconciliation resumes automatically once it \
