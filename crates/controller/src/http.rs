@@ -19,22 +19,22 @@ use crate::args::Config;
 use crate::health::Health;
 use crate::metacontroller::SyncHandler;
 use connections::listen;
-pub(crate) use hooks::{Hooks, Push, Pushed};
+pub(crate) use hooks::{Hooks, Push, PushRequest};
 pub(crate) use open_metrics::MetricsSources;
-use sync::Door;
+use sync::SyncEndpoint;
 use tls::{Identity, TlsListener};
 
 /// Components that the routes of the HTTP server use.
-pub(crate) struct Parts {
+pub(crate) struct RouteState {
     pub(crate) health: Health,
     pub(crate) hooks: Hooks,
     pub(crate) metrics_sources: MetricsSources,
-    pub(crate) syncs: Arc<SyncHandler>,
+    pub(crate) sync_handler: Arc<SyncHandler>,
 }
 
 /// Sockets that the HTTP server listens on.
 pub(crate) struct Listeners {
-    all: TcpListener,
+    plain: TcpListener,
     /// Socket of `/sync`, if `--sync-listen` is set.
     sync: Option<TlsListener>,
 }
@@ -47,33 +47,42 @@ impl Listeners {
     pub(crate) async fn bind(config: &Config) -> Result<Self> {
         let sync = match config.sync.listen {
             Some(address) => Some(TlsListener::new(
-                bound("--sync-listen", address).await?,
+                bind("--sync-listen", address).await?,
                 Identity::of(&config.sync)?,
             )?),
             None => None,
         };
-        let all = bound("--listen", config.listen).await?;
-        Ok(Self { all, sync })
+        let plain = bind("--listen", config.listen).await?;
+        Ok(Self { plain, sync })
     }
 
     /// Serves requests until `stop` completes.
-    pub(crate) async fn serve<S>(self, config: &Config, parts: Parts, stop: impl Fn() -> S)
+    pub(crate) async fn serve<S>(self, config: &Config, state: RouteState, stop: impl Fn() -> S)
     where
         S: Future<Output = ()> + Send + 'static,
     {
-        let door = Door::new(config.driver, config.sync.token_dir.clone(), parts.syncs);
-        let router = probes::router(parts.health)
-            .merge(hooks::router(parts.hooks))
-            .merge(open_metrics::router(parts.metrics_sources));
-        let Some(by_tls) = self.sync else {
-            return listen(self.all, router.merge(sync::router(door)), stop()).await;
+        let sync_endpoint = SyncEndpoint::new(
+            config.driver,
+            config.sync.token_dir.clone(),
+            state.sync_handler,
+        );
+        let router = probes::router(state.health)
+            .merge(hooks::router(state.hooks))
+            .merge(open_metrics::router(state.metrics_sources));
+        let Some(tls_listener) = self.sync else {
+            return listen(
+                self.plain,
+                router.merge(sync::router(sync_endpoint)),
+                stop(),
+            )
+            .await;
         };
-        let sync = listen(by_tls, sync::router(door), stop());
-        tokio::join!(listen(self.all, router, stop()), sync);
+        let sync = listen(tls_listener, sync::router(sync_endpoint), stop());
+        tokio::join!(listen(self.plain, router, stop()), sync);
     }
 }
 
-async fn bound(flag: &str, address: SocketAddr) -> Result<TcpListener> {
+async fn bind(flag: &str, address: SocketAddr) -> Result<TcpListener> {
     let listener = match (TcpListener::bind(address).await, address.ip()) {
         // Listen on IPv4 only if the node does not support IPv6.
         (Err(_), IpAddr::V6(Ipv6Addr::UNSPECIFIED)) => {
@@ -91,15 +100,15 @@ mod tests {
     /// A listener that holds the port for IPv6 simulates a node without IPv6: in both cases `[::]` cannot be bound.
     #[tokio::test]
     async fn without_ipv6_all_addresses_of_ipv4_are_bound() {
-        let taken = TcpListener::bind((Ipv6Addr::LOCALHOST, 0)).await;
-        let port = taken
+        let occupied = TcpListener::bind((Ipv6Addr::LOCALHOST, 0)).await;
+        let port = occupied
             .as_ref()
-            .map_or(0, |it| it.local_addr().unwrap().port());
+            .map_or(0, |listener| listener.local_addr().unwrap().port());
         let any = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
-        let listener = bound("--listen", any).await.unwrap();
+        let listener = bind("--listen", any).await.unwrap();
         let address = listener.local_addr().unwrap();
         assert_eq!(address.ip(), Ipv4Addr::UNSPECIFIED);
-        let again = bound("--listen", address).await.unwrap_err().to_string();
-        assert!(again.contains("--listen 0.0.0.0"), "{again}");
+        let error = bind("--listen", address).await.unwrap_err().to_string();
+        assert!(error.contains("--listen 0.0.0.0"), "{error}");
     }
 }

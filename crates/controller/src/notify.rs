@@ -15,7 +15,7 @@ use alustan_core::status::notifications::{note, settle, take_up, until};
 use anyhow::Context as _;
 use futures::future::join_all;
 use k8s_openapi::ByteString;
-use k8s_openapi::api::core::v1::Secret as KubeSecret;
+use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::Api;
 use kube::runtime::reflector::Store;
@@ -28,26 +28,26 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::call::call;
 use crate::error::with_causes;
-use crate::notify::receivers::{Place, Places, address};
+use crate::notify::receivers::{Receiver, ReceiversFile, parse_url};
 use crate::report::events::publish;
 use crate::resource::{Guarded, Ref};
-use crate::standard_webhooks::{self, Secret};
+use crate::standard_webhooks::{self, SharedSecret};
 
 /// Time limit for the response of a receiver.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// Delay after the first failed attempt. Doubles up to [`LONGEST`].
-const FIRST: Duration = Duration::from_secs(1);
-const LONGEST: Duration = Duration::from_mins(5);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Delay after the first failed attempt. Doubles up to [`MAX_BACKOFF`].
+const FIRST_BACKOFF: Duration = Duration::from_secs(1);
+const MAX_BACKOFF: Duration = Duration::from_mins(5);
 /// Maximum number of concurrent requests to the receivers in `spec.notifications` of one namespace, or to one receiver of
 /// `--notifications`. Further requests are queued.
-const AT_ONCE: usize = 8;
+const MAX_CONCURRENT_REQUESTS: usize = 8;
 
 /// Sends notifications. Holds the pending and delivered notifications of each resource.
 pub(crate) struct Notifier {
     http: Client,
     kube: Kube,
     instance: String,
-    places: Places,
+    receivers: ReceiversFile,
     resources: Store<Guarded>,
     messages: Mutex<HashMap<Ref, Messages>>,
     queues: Queues,
@@ -57,16 +57,16 @@ pub(crate) struct Notifier {
 #[derive(Default)]
 struct Messages {
     notices: Notices,
-    under_way: HashSet<String>,
+    in_flight: HashSet<String>,
 }
 
 /// Dependencies of a notifier.
-pub(crate) struct Parts<'a> {
+pub(crate) struct NotifierParts<'a> {
     pub(crate) kube: Kube,
     /// Reporting instance of events about failed deliveries.
     pub(crate) instance: String,
     /// File of `--notifications`.
-    pub(crate) places: Option<PathBuf>,
+    pub(crate) receivers: Option<PathBuf>,
     /// CA certificates (PEM) to trust in addition to the default ones.
     pub(crate) ca_pem: Option<&'a str>,
     /// All resources.
@@ -76,14 +76,14 @@ pub(crate) struct Parts<'a> {
 }
 
 impl Notifier {
-    pub(crate) fn new(parts: Parts<'_>) -> anyhow::Result<Arc<Self>> {
+    pub(crate) fn new(parts: NotifierParts<'_>) -> anyhow::Result<Arc<Self>> {
         let trusted = parts
             .ca_pem
             .map(|pem| Certificate::from_pem_bundle(pem.as_bytes()));
         let trusted = trusted.transpose().context("--ca-file")?;
         let http = Client::builder()
             .user_agent(concat!("alustan/", env!("CARGO_PKG_VERSION")))
-            .timeout(PATIENCE)
+            .timeout(RESPONSE_TIMEOUT)
             .redirect(redirect::Policy::none())
             .tls_certs_merge(trusted.unwrap_or_default())
             .build()
@@ -92,7 +92,7 @@ impl Notifier {
             http,
             kube: parts.kube,
             instance: parts.instance,
-            places: Places::new(parts.places),
+            receivers: ReceiversFile::new(parts.receivers),
             resources: parts.resources,
             messages: Mutex::default(),
             queues: Queues::default(),
@@ -102,16 +102,17 @@ impl Notifier {
 
     /// Returns the events that receivers of `--notifications` get for every resource.
     pub(crate) fn notified(&self) -> BTreeSet<NotificationEvent> {
-        let (all, places) = (NotificationEvent::ALL.into_iter(), self.places.now());
-        all.filter(|event| places.iter().any(|place| place.tells(*event)))
+        let (events, receivers) = (NotificationEvent::ALL.into_iter(), self.receivers.now());
+        events
+            .filter(|event| receivers.iter().any(|receiver| receiver.receives(*event)))
             .collect()
     }
 
-    /// Returns the notifications of `resource`, including those in its run record (`left`).
-    pub(crate) fn notices(&self, resource: &Ref, left: Option<&Notices>) -> Notices {
+    /// Returns the notifications of `resource`, including those in its run record (`recorded`).
+    pub(crate) fn notices(&self, resource: &Ref, recorded: Option<&Notices>) -> Notices {
         self.with(resource, |messages| {
-            if let Some(left) = left {
-                take_up(&mut messages.notices, left);
+            if let Some(recorded) = recorded {
+                take_up(&mut messages.notices, recorded);
             }
             messages.notices.clone()
         })
@@ -119,13 +120,18 @@ impl Notifier {
 
     /// Sends the notifications that the change to `status` causes, and those that are not delivered yet, to their receivers. `tf` has the
     /// previous status.
-    pub(crate) fn tell(self: &Arc<Self>, resource: &Ref, tf: &Terraform, status: &TerraformStatus) {
+    pub(crate) fn notify(
+        self: &Arc<Self>,
+        resource: &Ref,
+        tf: &Terraform,
+        status: &TerraformStatus,
+    ) {
         let (notified, now) = (self.notified(), Timestamp::now());
-        let (is_new, to_send) = self.with(resource, |Messages { notices, under_way }| {
+        let (is_new, to_send) = self.with(resource, |Messages { notices, in_flight }| {
             let before = notices.clone();
             note(notices, tf, status, &notified, now);
             let due = notices.due.iter();
-            let to_send = due.filter(|notice| under_way.insert(notice.id.clone()));
+            let to_send = due.filter(|notice| in_flight.insert(notice.id.clone()));
             let to_send: Vec<Notice> = to_send.cloned().collect();
             (before != *notices, to_send)
         });
@@ -139,21 +145,22 @@ impl Notifier {
     }
 
     /// Returns whether the notifications of `resource` differ from those in its run record, as observed in `seen`.
-    pub(crate) fn knows_more(&self, resource: &Ref, seen: &Seen) -> bool {
-        let all = self.messages.lock();
-        all.get(resource)
-            .is_some_and(|it| it.notices != seen.notices)
+    pub(crate) fn has_unsaved_changes(&self, resource: &Ref, seen: &Seen) -> bool {
+        let messages_by_resource = self.messages.lock();
+        messages_by_resource
+            .get(resource)
+            .is_some_and(|messages| messages.notices != seen.notices)
     }
 
     /// Removes the notifications of `resource`, which is deleted. Active deliveries continue.
     pub(crate) fn forget(&self, resource: &Ref) {
-        let mut all = self.messages.lock();
-        all.remove(resource);
+        let mut messages_by_resource = self.messages.lock();
+        messages_by_resource.remove(resource);
     }
 
     fn with<T>(&self, resource: &Ref, f: impl FnOnce(&mut Messages) -> T) -> T {
-        let mut all = self.messages.lock();
-        f(all.entry(resource.clone()).or_default())
+        let mut messages_by_resource = self.messages.lock();
+        f(messages_by_resource.entry(resource.clone()).or_default())
     }
 
     /// Requeues `resource`. The next reconcile saves its notifications in the run record.
@@ -164,19 +171,19 @@ impl Notifier {
 
     /// Returns whether `notice` is still to be delivered. A newer notification may have replaced it.
     fn is_due(&self, resource: &Ref, notice: &Notice) -> bool {
-        let all = self.messages.lock();
-        let messages = all.get(resource);
-        messages.is_none_or(|it| it.notices.due.iter().any(|due| due.id == notice.id))
+        let messages_by_resource = self.messages.lock();
+        let messages = messages_by_resource.get(resource);
+        messages.is_none_or(|messages| messages.notices.due.iter().any(|due| due.id == notice.id))
     }
 
     fn ended(&self, resource: &Ref, notice: &Notice) {
-        let mut all = self.messages.lock();
-        let Some(messages) = all.get_mut(resource) else {
+        let mut messages_by_resource = self.messages.lock();
+        let Some(messages) = messages_by_resource.get_mut(resource) else {
             return;
         };
-        messages.under_way.remove(&notice.id);
+        messages.in_flight.remove(&notice.id);
         settle(&mut messages.notices, notice.event, &notice.id);
-        drop(all);
+        drop(messages_by_resource);
         self.remember(resource);
     }
 
@@ -184,58 +191,77 @@ impl Notifier {
     /// Secrets again: a corrected receiver gets the message, and a removed receiver gets no further attempts. After the deletion of the
     /// resource, `tf` has its last known version.
     async fn deliver(self: Arc<Self>, resource: Ref, mut tf: Terraform, notice: Notice) {
-        let (mut taken, mut told) = (Vec::new(), Vec::new());
-        let mut wait = FIRST;
+        let (mut accepted, mut reported) = (Vec::new(), Vec::new());
+        let mut wait = FIRST_BACKOFF;
         while self.is_due(&resource, &notice) {
             tf = self.current(&resource, tf);
             let mut targets = self.targets(&tf, notice.event);
-            targets.retain(|target| !taken.contains(target));
-            let tries = targets.iter().map(|target| self.once(target, &tf, &notice));
-            let answers = join_all(tries).await;
-            let left = Duration::try_from(until(&notice).duration_since(Timestamp::now()));
+            targets.retain(|target| !accepted.contains(target));
+            let attempts = targets
+                .iter()
+                .map(|target| self.send_once(target, &tf, &notice));
+            let results = join_all(attempts).await;
+            let remaining = Duration::try_from(until(&notice).duration_since(Timestamp::now()));
             // A negative duration means that the notification has expired.
-            let left = left.unwrap_or_default();
-            let over = left.is_zero();
+            let remaining = remaining.unwrap_or_default();
+            let expired = remaining.is_zero();
             let mut failed = false;
-            for (target, answer) in targets.into_iter().zip(answers) {
-                let Err(why) = answer else {
-                    taken.push(target);
+            for (target, result) in targets.into_iter().zip(results) {
+                let Err(cause) = result else {
+                    accepted.push(target);
                     continue;
                 };
                 failed = true;
-                if over || !told.contains(&target) {
-                    self.say(&target, &tf, &notice, &why, over).await;
-                    told.push(target);
+                if expired || !reported.contains(&target) {
+                    self.report_failure(&target, &tf, &notice, &cause, expired)
+                        .await;
+                    reported.push(target);
                 }
             }
-            if over || !failed {
+            if expired || !failed {
                 break;
             }
-            tokio::time::sleep(wait.min(left)).await;
-            wait = (wait * 2).min(LONGEST);
+            tokio::time::sleep(wait.min(remaining)).await;
+            wait = (wait * 2).min(MAX_BACKOFF);
         }
         self.ended(&resource, &notice);
     }
 
     /// Returns the current version of the resource, or `before` if it no longer exists or cannot be read.
     fn current(&self, resource: &Ref, before: Terraform) -> Terraform {
-        let now = self.resources.get(resource);
-        let now = now.as_deref().and_then(|it| it.0.as_ref().ok());
-        let same = now.filter(|now| now.uid() == before.uid());
-        same.cloned().unwrap_or(before)
+        let current = self.resources.get(resource);
+        let current = current.as_deref().and_then(|object| object.0.as_ref().ok());
+        let same_resource = current.filter(|current| current.uid() == before.uid());
+        same_resource.cloned().unwrap_or(before)
     }
 
     fn targets(&self, tf: &Terraform, event: NotificationEvent) -> Vec<Target> {
-        let own = tf.spec.notifications.iter().filter(|it| it.tells(event));
-        let operator = self.places.now().into_iter().filter(|it| it.tells(event));
-        own.cloned()
-            .map(Target::Own)
-            .chain(operator.map(Target::Operator))
+        let notifications = tf
+            .spec
+            .notifications
+            .iter()
+            .filter(|notification| notification.tells(event));
+        let receivers = self
+            .receivers
+            .now()
+            .into_iter()
+            .filter(|receiver| receiver.receives(event));
+        notifications
+            .cloned()
+            .map(Target::Resource)
+            .chain(receivers.map(Target::Operator))
             .collect()
     }
 
-    async fn say(&self, target: &Target, tf: &Terraform, notice: &Notice, why: &str, over: bool) {
-        let then = if over {
+    async fn report_failure(
+        &self,
+        target: &Target,
+        tf: &Terraform,
+        notice: &Notice,
+        cause: &str,
+        expired: bool,
+    ) {
+        let retry = if expired {
             "not retried".to_owned()
         } else {
             format!("retried until {:.0}", until(notice))
@@ -244,7 +270,7 @@ impl Notifier {
         let event = Event {
             warning: true,
             reason: Reason::NotificationFailed.into(),
-            note: format!("{field}: failed to send {event}: {why}; {then}"),
+            note: format!("{field}: failed to send {event}: {cause}; {retry}"),
         };
         let about = tf.object_ref(&());
         publish(&self.kube, &self.instance, &about, event).await;
@@ -254,10 +280,15 @@ impl Notifier {
     ///
     /// # Errors
     /// The cause of the failed delivery.
-    async fn once(&self, target: &Target, tf: &Terraform, notice: &Notice) -> Result<(), String> {
-        let _turn = self.queues.take(&target.queue(tf)).await;
-        let (url, secret) = self.address(target, tf).await?;
-        let url = address(&url)?;
+    async fn send_once(
+        &self,
+        target: &Target,
+        tf: &Terraform,
+        notice: &Notice,
+    ) -> Result<(), String> {
+        let _permit = self.queues.take(&target.queue(tf)).await;
+        let (url, secret) = self.url_and_secret(target, tf).await?;
+        let url = parse_url(&url)?;
         let origin = url.origin().ascii_serialization();
         let body = notice.message.to_string();
         let request = self.http.post(url);
@@ -272,12 +303,12 @@ impl Notifier {
                     secret.sign(id, at, body.as_bytes()),
                 );
         }
-        let answer = request.body(body).send().await;
-        let answer = answer.map_err(|error| {
+        let response = request.body(body).send().await;
+        let response = response.map_err(|error| {
             let error = error.without_url();
             format!("POST to {origin}: {}", with_causes(&error))
         })?;
-        let status = answer.status();
+        let status = response.status();
         if status.is_success() {
             return Ok(());
         }
@@ -285,44 +316,49 @@ impl Notifier {
     }
 
     /// Returns the URL and the signing secret of a receiver.
-    async fn address(
+    async fn url_and_secret(
         &self,
         target: &Target,
         tf: &Terraform,
-    ) -> Result<(String, Option<Secret>), String> {
-        let own = match target {
-            Target::Operator(place) => return place.address(),
-            Target::Own(own) => own,
+    ) -> Result<(String, Option<SharedSecret>), String> {
+        let notification = match target {
+            Target::Operator(receiver) => return receiver.url_and_secret(),
+            Target::Resource(notification) => notification,
         };
-        let Some(secret) = &own.secret_ref else {
-            let url = own.url.clone().ok_or("url or secretRef is required")?;
+        let Some(secret) = &notification.secret_ref else {
+            let url = notification
+                .url
+                .clone()
+                .ok_or("url or secretRef is required")?;
             return Ok((url, None));
         };
         let name = &secret.name;
         let namespace = tf.namespace().unwrap_or_default();
-        let api: Api<KubeSecret> = Api::namespaced(self.kube.clone(), &namespace);
-        let found = call(&format!("read Secret {name}"), api.get_opt(name)).await;
-        let found = found.map_err(|error| error.chain())?;
-        let found = found.ok_or_else(|| format!("Secret {name} does not exist"))?;
-        by_secret(own, name, &found.data.unwrap_or_default())
+        let api: Api<Secret> = Api::namespaced(self.kube.clone(), &namespace);
+        let secret_object = call(&format!("read Secret {name}"), api.get_opt(name)).await;
+        let secret_object = secret_object.map_err(|error| error.chain())?;
+        let secret_object = secret_object.ok_or_else(|| format!("Secret {name} does not exist"))?;
+        url_and_secret(notification, name, &secret_object.data.unwrap_or_default())
     }
 }
 
 /// Receiver of a message.
 #[derive(Clone, PartialEq, Eq)]
 enum Target {
-    Own(Notification),
-    Operator(Place),
+    Resource(Notification),
+    Operator(Receiver),
 }
 
 impl Target {
     /// Returns the field or flag that configures the receiver, for messages.
     fn field(&self, tf: &Terraform) -> String {
         match self {
-            Self::Own(own) => {
-                let mut all = tf.spec.notifications.iter();
-                let at = all.position(|it| it == own).unwrap_or_default();
-                format!("spec.notifications[{at}]")
+            Self::Resource(notification) => {
+                let mut notifications = tf.spec.notifications.iter();
+                let index = notifications
+                    .position(|other| other == notification)
+                    .unwrap_or_default();
+                format!("spec.notifications[{index}]")
             }
             Self::Operator(_) => "--notifications".to_owned(),
         }
@@ -331,8 +367,8 @@ impl Target {
     /// Returns the key of the receiver in [`Queues`]: the namespace of the resource, or the URL of a receiver of `--notifications`.
     fn queue(&self, tf: &Terraform) -> String {
         match self {
-            Self::Own(_) => tf.namespace().unwrap_or_default(),
-            Self::Operator(place) => place.url.clone(),
+            Self::Resource(_) => tf.namespace().unwrap_or_default(),
+            Self::Operator(receiver) => receiver.url.clone(),
         }
     }
 }
@@ -344,35 +380,35 @@ struct Queues(Mutex<HashMap<String, Arc<Semaphore>>>);
 impl Queues {
     /// Waits for a permit of `queue`.
     async fn take(&self, queue: &str) -> Option<OwnedSemaphorePermit> {
-        let turns = {
-            let mut all = self.0.lock();
+        let permits = {
+            let mut queues = self.0.lock();
             // Each permit and each waiting task holds a reference to its queue. Queues without them are removed.
-            all.retain(|_, turns| Arc::strong_count(turns) > 1);
-            let new = || Arc::new(Semaphore::new(AT_ONCE));
-            all.entry(queue.to_owned()).or_insert_with(new).clone()
+            queues.retain(|_, permits| Arc::strong_count(permits) > 1);
+            let new = || Arc::new(Semaphore::new(MAX_CONCURRENT_REQUESTS));
+            queues.entry(queue.to_owned()).or_insert_with(new).clone()
         };
-        turns.acquire_owned().await.ok()
+        permits.acquire_owned().await.ok()
     }
 }
 
-/// Returns URL and signing secret of the receiver `own` (`spec.notifications`). `data` is the content of Secret `name`, its `secretRef`.
-fn by_secret(
-    own: &Notification,
+/// Returns URL and signing secret of the receiver `notification` (`spec.notifications`). `data` is the content of Secret `name`, its `secretRef`.
+fn url_and_secret(
+    notification: &Notification,
     name: &str,
     data: &BTreeMap<String, ByteString>,
-) -> Result<(String, Option<Secret>), String> {
+) -> Result<(String, Option<SharedSecret>), String> {
     let key = |key: &str| data.get(key).map(|value| value.0.as_slice());
     let secret = key("secret").map(|secret| {
-        Secret::read(secret).map_err(|why| format!("key secret of Secret {name} {why}"))
+        SharedSecret::parse(secret).map_err(|cause| format!("key secret of Secret {name} {cause}"))
     });
     let secret = secret.transpose()?;
     let url = key("url").map(|url| String::from_utf8_lossy(url).trim().to_owned());
-    if own.url.is_some() && secret.is_none() {
+    if notification.url.is_some() && secret.is_none() {
         return Err(format!(
             "Secret {name} has no key secret, which is required to sign messages"
         ));
     }
-    let url = url.or_else(|| own.url.clone());
+    let url = url.or_else(|| notification.url.clone());
     let url = url.ok_or_else(|| format!("url is not set, and Secret {name} has no key url"))?;
     Ok((url, secret))
 }

@@ -10,12 +10,12 @@ use tokio::sync::mpsc;
 use tracing::info;
 
 use crate::context::Context;
-use crate::http::{Push, Pushed};
+use crate::http::{Push, PushRequest};
 use crate::remote::queries;
 use crate::resource::Ref;
 
 /// Handles pushes until all senders are dropped.
-pub(crate) async fn poll_after_pushes(ctx: Arc<Context>, mut pushes: mpsc::Receiver<Pushed>) {
+pub(crate) async fn poll_after_pushes(ctx: Arc<Context>, mut pushes: mpsc::Receiver<PushRequest>) {
     while let Some((push, reply)) = pushes.recv().await {
         let resources = affected(&ctx, &push);
         ctx.answers.revisions.poll_now(&resources);

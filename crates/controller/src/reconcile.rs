@@ -180,7 +180,7 @@ async fn reconcile_unmeasured(
     ctx.memory.succeeded(&resource);
     Ok(Outcome {
         requeue_after: Some(observer.next_within(wait)),
-        pace: if ctx.notifier.knows_more(&resource, &seen) {
+        pace: if ctx.notifier.has_unsaved_changes(&resource, &seen) {
             Pace::AtWork
         } else {
             pace

@@ -38,7 +38,7 @@ pub(crate) async fn report(observer: &Observer<'_>, status: TerraformStatus) -> 
         observer.requeue_within(STATUS_DELAY);
         return Ok(());
     }
-    ctx.notifier.tell(resource, tf, &status);
+    ctx.notifier.notify(resource, tf, &status);
     let previous = tf.status.as_ref();
     if previous != Some(&status) {
         if observer.unreadable.is_none() && ctx.driver == Driver::Native {

@@ -15,7 +15,7 @@ pub(crate) const TIMESTAMP: &str = "webhook-timestamp";
 pub(crate) const SIGNATURE: &str = "webhook-signature";
 
 /// Maximum clock skew between sender and receiver.
-pub(crate) const TOLERANCE: SignedDuration = SignedDuration::from_mins(5);
+pub(crate) const MAX_CLOCK_SKEW: SignedDuration = SignedDuration::from_mins(5);
 
 /// Maximum number of signatures in [`SIGNATURE`]. A sender that rotates its secret sends two.
 const MAX_SIGNATURES: usize = 8;
@@ -25,19 +25,19 @@ const TAG_SIZE: usize = 32;
 
 /// Secret shared by sender and receiver. It does not implement `Debug`, so that logs cannot contain it.
 #[derive(Clone)]
-pub(crate) struct Secret {
+pub(crate) struct SharedSecret {
     /// Full text of the secret, including the prefix `whsec_`.
     text: Vec<u8>,
     /// Signing key according to Standard Webhooks: `text`, or the decoded base64 after `whsec_`.
     bytes: Vec<u8>,
 }
 
-impl Secret {
+impl SharedSecret {
     /// Parses a secret: base64 after the prefix `whsec_`, or else raw bytes without surrounding white space.
     ///
     /// # Errors
     /// The cause, as a phrase that follows the name of the secret.
-    pub(crate) fn read(text: &[u8]) -> Result<Self, &'static str> {
+    pub(crate) fn parse(text: &[u8]) -> Result<Self, &'static str> {
         let text = text.trim_ascii();
         let bytes = match text.strip_prefix(b"whsec_") {
             None => text.to_vec(),
@@ -60,7 +60,7 @@ impl Secret {
 
     /// Returns whether one of `signatures` is valid for `body`, sent as `id` at `timestamp`; false for more than [`MAX_SIGNATURES`].
     /// Computes one HMAC of `body`, regardless of the number of signatures, and compares in constant time.
-    pub(crate) fn has_signed(
+    pub(crate) fn has_valid_signature(
         &self,
         signatures: &str,
         id: &str,
@@ -83,12 +83,12 @@ impl Secret {
 
     /// Returns whether `tag` is the HMAC-SHA256 of `body`, keyed with the full text of the secret, including `whsec_`. Compares in constant
     /// time.
-    pub(crate) fn has_tagged(&self, tag: &[u8], body: &[u8]) -> bool {
+    pub(crate) fn has_valid_hmac(&self, tag: &[u8], body: &[u8]) -> bool {
         hmac::verify(&key(&self.text), body, tag).is_ok()
     }
 
     /// Returns whether `token` is the full text of the secret, including `whsec_`. Compares in constant time.
-    pub(crate) fn is(&self, token: &[u8]) -> bool {
+    pub(crate) fn matches_token(&self, token: &[u8]) -> bool {
         is_equal(&key(&self.text), token, &self.text)
     }
 }
@@ -97,10 +97,10 @@ fn key(bytes: &[u8]) -> hmac::Key {
     hmac::Key::new(hmac::HMAC_SHA256, bytes)
 }
 
-/// Returns whether `timestamp` (Unix time in seconds) is within [`TOLERANCE`] of `now`.
+/// Returns whether `timestamp` (Unix time in seconds) is within [`MAX_CLOCK_SKEW`] of `now`.
 pub(crate) fn is_recent(timestamp: i64, now: Timestamp) -> bool {
     let signed = Timestamp::from_second(timestamp);
-    signed.is_ok_and(|signed| now.duration_since(signed).abs() <= TOLERANCE)
+    signed.is_ok_and(|signed| now.duration_since(signed).abs() <= MAX_CLOCK_SKEW)
 }
 
 /// Returns the HMAC of `body`, sent as `id` at `timestamp`.
@@ -112,7 +112,7 @@ fn tag(key: &hmac::Key, id: &str, timestamp: i64, body: &[u8]) -> hmac::Tag {
 }
 
 /// Reads the HMAC in an entry of [`SIGNATURE`]; `None` for other versions and other sizes.
-fn read_tag(entry: &str) -> Option<Vec<u8>> {
+fn parse_tag(entry: &str) -> Option<Vec<u8>> {
     let tag = STANDARD.decode(entry.strip_prefix("v1,")?).ok()?;
     (tag.len() == TAG_SIZE).then_some(tag)
 }
@@ -134,56 +134,56 @@ mod tests {
     const BODY: &[u8] = br#"{"test": 2432232314}"#;
     const SIGNED: &str = "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=";
 
-    fn secret(text: &str) -> Secret {
-        Secret::read(text.as_bytes()).unwrap()
+    fn secret(text: &str) -> SharedSecret {
+        SharedSecret::parse(text.as_bytes()).unwrap()
     }
 
     #[test]
     fn signature_matches_the_example_of_the_specification() {
         assert_eq!(secret(SECRET).sign(ID, AT, BODY), SIGNED);
         let several = format!("v1a,x v1,AAAA {SIGNED}");
-        assert!(secret(SECRET).has_signed(&several, ID, AT, BODY));
+        assert!(secret(SECRET).has_valid_signature(&several, ID, AT, BODY));
     }
 
     #[test]
     fn signature_of_other_key_id_time_or_body_is_refused() {
-        let other = secret("whsec_AAAA");
-        assert!(!other.has_signed(SIGNED, ID, AT, BODY));
-        let ours = secret(SECRET);
-        assert!(!ours.has_signed(SIGNED, "other", AT, BODY));
-        assert!(!ours.has_signed(SIGNED, ID, AT + 1, BODY));
-        assert!(!ours.has_signed(SIGNED, ID, AT, b"{}"));
-        assert!(!ours.has_signed("", ID, AT, BODY));
+        let other_secret = secret("whsec_AAAA");
+        assert!(!other_secret.has_valid_signature(SIGNED, ID, AT, BODY));
+        let own_secret = secret(SECRET);
+        assert!(!own_secret.has_valid_signature(SIGNED, "other", AT, BODY));
+        assert!(!own_secret.has_valid_signature(SIGNED, ID, AT + 1, BODY));
+        assert!(!own_secret.has_valid_signature(SIGNED, ID, AT, b"{}"));
+        assert!(!own_secret.has_valid_signature("", ID, AT, BODY));
     }
 
     #[test]
     fn message_with_more_than_8_signatures_is_refused() {
-        let ours = secret(SECRET);
-        let other = format!("v1,{} ", STANDARD.encode([0_u8; TAG_SIZE]));
-        let after = |others: usize| format!("{}{SIGNED}", other.repeat(others));
-        assert!(ours.has_signed(&after(7), ID, AT, BODY));
+        let own_secret = secret(SECRET);
+        let other_signature = format!("v1,{} ", STANDARD.encode([0_u8; TAG_SIZE]));
+        let preceded_by = |others: usize| format!("{}{SIGNED}", other_signature.repeat(others));
+        assert!(own_secret.has_valid_signature(&preceded_by(7), ID, AT, BODY));
         for others in [8, 100_000] {
-            assert!(!ours.has_signed(&after(others), ID, AT, BODY));
+            assert!(!own_secret.has_valid_signature(&preceded_by(others), ID, AT, BODY));
         }
     }
 
     #[test]
     fn signatures_of_other_than_32_bytes_do_not_count() {
-        let ours = secret(SECRET);
+        let own_secret = secret(SECRET);
         let tag = STANDARD.decode(&SIGNED[3..]).unwrap();
         let longer = [tag.as_slice(), &[0]].concat();
         for bytes in [longer.as_slice(), &tag[..31], &[]] {
             let signature = format!("v1,{}", STANDARD.encode(bytes));
-            assert!(!ours.has_signed(&signature, ID, AT, BODY));
+            assert!(!own_secret.has_valid_signature(&signature, ID, AT, BODY));
             let beside = format!("{signature} {SIGNED}");
-            assert!(ours.has_signed(&beside, ID, AT, BODY));
+            assert!(own_secret.has_valid_signature(&beside, ID, AT, BODY));
         }
     }
 
     #[test]
     fn secrets_are_read_without_the_line_end_of_their_file() {
-        assert!(secret("token\n").is(b"token"));
-        assert!(!secret("token").is(b"token2"));
+        assert!(secret("token\n").matches_token(b"token"));
+        assert!(!secret("token").matches_token(b"token2"));
     }
 
     #[test]
@@ -194,16 +194,19 @@ mod tests {
             ("whsec_not base64", "base64"),
             ("whsec_AAA", "base64"),
         ] {
-            let refused = Secret::read(text.as_bytes()).err().unwrap();
+            let refused = SharedSecret::parse(text.as_bytes()).err().unwrap();
             assert!(refused.contains(why), "{text}: {refused}");
         }
     }
 
     #[test]
     fn git_server_signature_uses_the_secret_with_its_prefix() {
-        let ours = secret(SECRET);
+        let own_secret = secret(SECRET);
         let tag = hmac::sign(&key(SECRET.as_bytes()), BODY);
-        assert!(ours.has_tagged(tag.as_ref(), BODY) && ours.is(SECRET.as_bytes()));
+        assert!(
+            own_secret.has_valid_hmac(tag.as_ref(), BODY)
+                && own_secret.matches_token(SECRET.as_bytes())
+        );
     }
 
     #[test]

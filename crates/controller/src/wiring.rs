@@ -34,7 +34,7 @@ use crate::error::with_causes;
 use crate::evaluator::Evaluator;
 use crate::fail_point::FailPoint;
 use crate::health::Health;
-use crate::http::{self, Hooks, Listeners, MetricsSources, Pushed};
+use crate::http::{self, Hooks, Listeners, MetricsSources, PushRequest};
 use crate::leader::{Election, Fence, Leader};
 use crate::metacontroller::SyncHandler;
 use crate::metrics::{CallCounter, Metrics, QueryKind};
@@ -126,9 +126,9 @@ pub(crate) async fn run(config: Config) -> Result<()> {
         woken,
         pushes,
         listed,
-        syncs: Arc::new(SyncHandler::new(config.watch_namespaces.clone())),
+        sync_handler: Arc::new(SyncHandler::new(config.watch_namespaces.clone())),
     };
-    let routes = http::Parts {
+    let routes = http::RouteState {
         hooks: Hooks::new(config.hook_secrets.clone(), push, leader.clone())?,
         metrics_sources: MetricsSources {
             metrics,
@@ -138,7 +138,7 @@ pub(crate) async fn run(config: Config) -> Result<()> {
             leader,
         },
         health,
-        syncs: parts.syncs.clone(),
+        sync_handler: parts.sync_handler.clone(),
     };
     let server = {
         let (config, stopped) = (config.clone(), stopped.clone());
@@ -250,9 +250,9 @@ fn unfenced(api: kube::Config, metrics: &Arc<Metrics>) -> Result<Client> {
 struct Parts {
     made: Made,
     woken: mpsc::UnboundedReceiver<Ref>,
-    pushes: mpsc::Receiver<Pushed>,
+    pushes: mpsc::Receiver<PushRequest>,
     listed: watch::Receiver<usize>,
-    syncs: Arc<SyncHandler>,
+    sync_handler: Arc<SyncHandler>,
 }
 
 /// Components that become fields of the [`Context`].
@@ -304,7 +304,7 @@ async fn control(
     let Parts {
         woken,
         pushes,
-        syncs,
+        sync_handler,
         listed,
         made,
     } = parts;
@@ -328,7 +328,7 @@ async fn control(
         listed,
     };
     let ctx = Arc::new(context(made, config, mirrors, resources.clone())?);
-    syncs.begin(ctx.clone());
+    sync_handler.begin(ctx.clone());
     let (of_secret, of_map, of_claim) = (ctx.clone(), ctx.clone(), ctx.clone());
     let (of_job, of_pod) = (ctx.clone(), ctx.clone());
     let (by_secret, by_map) = (ctx.clone(), ctx.clone());
@@ -498,10 +498,10 @@ pub(crate) fn context(
     let git = Arc::new(git.context("failed to open the git cache")?);
     let settings = config.settings()?;
     let instance = std::env::var("HOSTNAME").unwrap_or_else(|_| "alustan".to_owned());
-    let notifier = Notifier::new(notify::Parts {
+    let notifier = Notifier::new(notify::NotifierParts {
         kube: client.clone(),
         instance: instance.clone(),
-        places: config.notifications.clone(),
+        receivers: config.notifications.clone(),
         ca_pem: settings.ca_bundle.as_deref(),
         resources: resources.clone(),
         wake: wake.clone(),

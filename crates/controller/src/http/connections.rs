@@ -23,38 +23,38 @@ use tracing::debug;
 
 /// Time limit for the headers of a request, and for the wait until the next request of a connection. Metacontroller sends the next request
 /// after 10 or 30 s and must not use a connection that is being closed.
-const HEAD_LIMIT: Duration = Duration::from_secs(20);
+const HEADER_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Time after which a connection accepts no further request.
-const LIFE_LIMIT: Duration = Duration::from_mins(9);
+const MAX_CONNECTION_AGE: Duration = Duration::from_mins(9);
 
 /// Time limit for the last response of a connection, in case its peer does not read it. A response of `/sync` takes less.
-const LAST_LIMIT: Duration = Duration::from_mins(1);
+const LAST_RESPONSE_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// Maximum number of open connections of a listener. A further connection closes the one that has been in [`Idle`] for the longest time, so
+/// Maximum number of open connections of a listener. A further connection closes the one that has been in [`IdleConnections`] for the longest time, so
 /// that probes of the kubelet are answered.
-const CONNECTIONS: usize = 512;
+const MAX_CONNECTIONS: usize = 512;
 
 /// Connections without a complete request: idle, or with a request whose body has not arrived completely.
 #[derive(Default)]
-struct Idle(Mutex<Queue>);
+struct IdleConnections(Mutex<IdleQueue>);
 
 /// Signals that close connections, in the order in which the connections became idle.
 #[derive(Default)]
-struct Queue {
+struct IdleQueue {
     next: u64,
     close: BTreeMap<u64, Arc<Notify>>,
 }
 
-/// Place of a connection in [`Idle`]. The connection leaves it while a request is served.
-struct Entry {
-    idle: Arc<Idle>,
+/// Place of a connection in [`IdleConnections`]. The connection leaves it while a request is served.
+struct IdleEntry {
+    idle: Arc<IdleConnections>,
     number: Mutex<Option<u64>>,
     close: Arc<Notify>,
 }
 
-impl Idle {
-    fn queue(&self) -> MutexGuard<'_, Queue> {
+impl IdleConnections {
+    fn queue(&self) -> MutexGuard<'_, IdleQueue> {
         self.0.lock()
     }
 
@@ -66,8 +66,8 @@ impl Idle {
     }
 }
 
-impl Entry {
-    fn new(idle: Arc<Idle>) -> Self {
+impl IdleEntry {
+    fn new(idle: Arc<IdleConnections>) -> Self {
         let entry = Self {
             idle,
             number: Mutex::default(),
@@ -98,7 +98,7 @@ impl Entry {
     }
 }
 
-impl Drop for Entry {
+impl Drop for IdleEntry {
     fn drop(&mut self) {
         self.leave();
     }
@@ -110,21 +110,21 @@ pub(super) async fn listen<L: Listener>(
     router: Router,
     stop: impl Future<Output = ()>,
 ) {
-    let room = Arc::new(Semaphore::new(CONNECTIONS));
-    let idle = Arc::new(Idle::default());
+    let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let idle = Arc::new(IdleConnections::default());
     let (stopping, _) = watch::channel(());
     let accepting = async {
         loop {
             let (io, _) = listener.accept().await;
-            if room.available_permits() == 0 {
+            if permits.available_permits() == 0 {
                 idle.close_first();
             }
-            let Ok(place) = room.clone().acquire_owned().await else {
+            let Ok(permit) = permits.clone().acquire_owned().await else {
                 return;
             };
-            let entry = Arc::new(Entry::new(idle.clone()));
+            let entry = Arc::new(IdleEntry::new(idle.clone()));
             let stopping = stopping.subscribe();
-            tokio::spawn(serve(io, router.clone(), stopping, entry, place));
+            tokio::spawn(serve(io, router.clone(), stopping, entry, permit));
         }
     };
     tokio::select! {
@@ -137,52 +137,54 @@ pub(super) async fn listen<L: Listener>(
     stopping.closed().await;
 }
 
-/// Serves one connection until it is closed. Closes it after the current request once `stopping` changes, or after [`LIFE_LIMIT`]. Closes
+/// Serves one connection until it is closed. Closes it after the current request once `stopping` changes, or after [`MAX_CONNECTION_AGE`]. Closes
 /// it immediately if a new connection needs its place.
 async fn serve(
     io: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     router: Router,
     mut stopping: watch::Receiver<()>,
-    entry: Arc<Entry>,
-    _place: OwnedSemaphorePermit,
+    entry: Arc<IdleEntry>,
+    _permit: OwnedSemaphorePermit,
 ) {
     let mut builder = Builder::new(TokioExecutor::new()).http1_only();
     builder
         .http1()
         .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_LIMIT);
-    let of_request = entry.clone();
-    let answer = move |request: Request, next: Next| {
-        let entry = of_request.clone();
+        .header_read_timeout(HEADER_TIMEOUT);
+    let middleware_entry = entry.clone();
+    let middleware = move |request: Request, next: Next| {
+        let entry = middleware_entry.clone();
         async move {
-            let request = request.map(|body| leave_after(body, entry.clone()));
+            let request = request.map(|body| leave_idle_after(body, entry.clone()));
             let response = next.run(request).await;
             entry.enter();
             response
         }
     };
-    let service = TowerToHyperService::new(router.layer(from_fn(answer)));
+    let service = TowerToHyperService::new(router.layer(from_fn(middleware)));
     let mut connection = pin!(builder.serve_connection(TokioIo::new(io), service));
-    let served = async {
+    let serving = async {
         tokio::select! {
-            ended = connection.as_mut() => return Some(ended),
-            () = sleep(LIFE_LIMIT) => {}
+            result = connection.as_mut() => return Some(result),
+            () = sleep(MAX_CONNECTION_AGE) => {}
             _ = stopping.changed() => {}
         }
         connection.as_mut().graceful_shutdown();
-        timeout(LAST_LIMIT, connection.as_mut()).await.ok()
+        timeout(LAST_RESPONSE_TIMEOUT, connection.as_mut())
+            .await
+            .ok()
     };
-    let ended = tokio::select! {
-        ended = served => ended,
+    let result = tokio::select! {
+        result = serving => result,
         () = entry.close.notified() => return,
     };
-    if let Some(Err(error)) = ended {
+    if let Some(Err(error)) = result {
         debug!(%error, "connection closed with an error");
     }
 }
 
-/// Wraps `body`, so that `entry` leaves [`Idle`] at the end of the body.
-fn leave_after(body: Body, entry: Arc<Entry>) -> Body {
+/// Wraps `body`, so that `entry` leaves [`IdleConnections`] at the end of the body.
+fn leave_idle_after(body: Body, entry: Arc<IdleEntry>) -> Body {
     if body.is_end_stream() {
         entry.leave();
         return body;
@@ -216,9 +218,9 @@ mod tests {
     const WORK: Duration = Duration::from_secs(1);
 
     /// Listener whose connections come from a channel instead of a socket.
-    struct Calls(mpsc::UnboundedReceiver<DuplexStream>);
+    struct FakeListener(mpsc::UnboundedReceiver<DuplexStream>);
 
-    impl Listener for Calls {
+    impl Listener for FakeListener {
         type Io = DuplexStream;
         type Addr = ();
 
@@ -235,39 +237,43 @@ mod tests {
     }
 
     struct Server {
-        calls: mpsc::UnboundedSender<DuplexStream>,
+        connections: mpsc::UnboundedSender<DuplexStream>,
         stop: oneshot::Sender<()>,
         task: JoinHandle<()>,
     }
 
     impl Server {
         fn new() -> Self {
-            let (calls, called) = mpsc::unbounded_channel();
+            let (connections, receiver) = mpsc::unbounded_channel();
             let (stop, stopped) = oneshot::channel();
-            let answer = || async {
+            let respond = || async {
                 sleep(WORK).await;
                 "hello"
             };
-            let upload = move |_: Bytes| answer();
-            let router = Router::new().route("/", get(answer).post(upload));
+            let upload = move |_: Bytes| respond();
+            let router = Router::new().route("/", get(respond).post(upload));
             let stopped = async move {
                 let _ = stopped.await;
             };
-            let task = tokio::spawn(listen(Calls(called), router, stopped));
-            Self { calls, stop, task }
+            let task = tokio::spawn(listen(FakeListener(receiver), router, stopped));
+            Self {
+                connections,
+                stop,
+                task,
+            }
         }
 
-        /// Opens a connection and sends `begun`.
-        async fn call(&self, begun: &[u8]) -> DuplexStream {
+        /// Opens a connection and sends `bytes`.
+        async fn call(&self, bytes: &[u8]) -> DuplexStream {
             let (mut caller, io) = duplex(1024);
-            self.calls.send(io).unwrap();
-            caller.write_all(begun).await.unwrap();
+            self.connections.send(io).unwrap();
+            caller.write_all(bytes).await.unwrap();
             caller
         }
     }
 
     /// Reads the response until the connection is closed.
-    async fn answer(caller: &mut DuplexStream) -> String {
+    async fn read_response(caller: &mut DuplexStream) -> String {
         let mut text = String::new();
         caller.read_to_string(&mut text).await.unwrap();
         text
@@ -276,12 +282,12 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn connection_with_incomplete_head_is_closed() {
         let server = Server::new();
-        for begun in [&b""[..], b"GET / HTTP/1.1\r\nhost: a"] {
+        for sent in [&b""[..], b"GET / HTTP/1.1\r\nhost: a"] {
             let began = Instant::now();
-            let mut caller = server.call(begun).await;
-            let said = timeout(HEAD_LIMIT * 2, answer(&mut caller)).await;
-            assert_eq!(said.as_deref(), Ok(""));
-            assert!(began.elapsed() >= HEAD_LIMIT, "{:?}", began.elapsed());
+            let mut caller = server.call(sent).await;
+            let response = timeout(HEADER_TIMEOUT * 2, read_response(&mut caller)).await;
+            assert_eq!(response.as_deref(), Ok(""));
+            assert!(began.elapsed() >= HEADER_TIMEOUT, "{:?}", began.elapsed());
         }
     }
 
@@ -290,36 +296,36 @@ mod tests {
         let server = Server::new();
         let mut busy = [server.call(REQUEST).await, server.call(UPLOAD).await];
         let mut silent = Vec::new();
-        for _ in busy.len()..CONNECTIONS {
+        for _ in busy.len()..MAX_CONNECTIONS {
             silent.push(server.call(b"").await);
         }
         sleep(WORK / 2).await;
         let mut late = server.call(REQUEST).await;
         for caller in busy.iter_mut().chain([&mut late]) {
-            let answered = timeout(WORK * 2, answer(caller)).await;
-            assert!(answered.is_ok_and(|text| text.ends_with("hello")));
+            let response = timeout(WORK * 2, read_response(caller)).await;
+            assert!(response.is_ok_and(|text| text.ends_with("hello")));
         }
-        let closed = timeout(WORK, answer(&mut silent[0])).await;
+        let closed = timeout(WORK, read_response(&mut silent[0])).await;
         assert_eq!(closed.as_deref(), Ok(""), "the oldest is closed");
-        let open = timeout(WORK, answer(&mut silent[1])).await;
+        let open = timeout(WORK, read_response(&mut silent[1])).await;
         assert!(open.is_err(), "{open:?}");
     }
 
     #[tokio::test(start_paused = true)]
     async fn connections_with_incomplete_bodies_make_room() {
-        for age in [WORK / 2, LIFE_LIMIT + WORK] {
+        for age in [WORK / 2, MAX_CONNECTION_AGE + WORK] {
             let server = Server::new();
             let mut slow = Vec::new();
-            for _ in 0..CONNECTIONS {
+            for _ in 0..MAX_CONNECTIONS {
                 slow.push(server.call(INCOMPLETE).await);
             }
             sleep(age).await;
             let mut late = server.call(REQUEST).await;
-            let answered = timeout(WORK * 2, answer(&mut late)).await;
-            assert!(answered.is_ok_and(|text| text.ends_with("hello")));
-            let closed = timeout(WORK, answer(&mut slow[0])).await;
+            let response = timeout(WORK * 2, read_response(&mut late)).await;
+            assert!(response.is_ok_and(|text| text.ends_with("hello")));
+            let closed = timeout(WORK, read_response(&mut slow[0])).await;
             assert_eq!(closed.as_deref(), Ok(""), "the oldest is closed");
-            let open = timeout(WORK, answer(&mut slow[1])).await;
+            let open = timeout(WORK, read_response(&mut slow[1])).await;
             assert!(open.is_err(), "{open:?}");
         }
     }
@@ -329,7 +335,7 @@ mod tests {
         let server = Server::new();
         let requests = b"GET / HTTP/1.1\r\nhost: a\r\n\r\n".repeat(100);
         let (mut caller, io) = duplex(64);
-        server.calls.send(io).unwrap();
+        server.connections.send(io).unwrap();
         let limit = Duration::from_mins(11);
         let sent = timeout(limit, caller.write_all(&requests)).await;
         assert!(sent.is_ok_and(|sent| sent.is_err()), "it is still open");
@@ -339,18 +345,18 @@ mod tests {
     async fn request_at_the_end_of_a_connection_is_answered() {
         const NEXT: &[u8] = b"GET / HTTP/1.1\r\nhost: a\r\n\r\n";
         let server = Server::new();
-        let last = Instant::now() + LIFE_LIMIT.saturating_sub(WORK / 2);
+        let last = Instant::now() + MAX_CONNECTION_AGE.saturating_sub(WORK / 2);
         let mut caller = server.call(NEXT).await;
         let mut response = [0; 1024];
-        while Instant::now() + HEAD_LIMIT < last {
+        while Instant::now() + HEADER_TIMEOUT < last {
             assert!(caller.read(&mut response).await.unwrap() > 0);
-            sleep(HEAD_LIMIT / 2).await;
+            sleep(HEADER_TIMEOUT / 2).await;
             caller.write_all(NEXT).await.unwrap();
         }
         assert!(caller.read(&mut response).await.unwrap() > 0);
         sleep_until(last).await;
         caller.write_all(NEXT).await.unwrap();
-        assert!(answer(&mut caller).await.ends_with("hello"));
+        assert!(read_response(&mut caller).await.ends_with("hello"));
     }
 
     #[tokio::test(start_paused = true)]
@@ -359,8 +365,8 @@ mod tests {
         let mut caller = server.call(REQUEST).await;
         sleep(WORK / 2).await;
         server.stop.send(()).unwrap();
-        let answered = timeout(WORK * 2, answer(&mut caller)).await;
-        assert!(answered.is_ok_and(|text| text.ends_with("hello")));
+        let response = timeout(WORK * 2, read_response(&mut caller)).await;
+        assert!(response.is_ok_and(|text| text.ends_with("hello")));
         server.task.await.unwrap();
     }
 }

@@ -26,32 +26,32 @@ use tracing::{info, warn};
 
 pub(crate) use payload::{Push, Sender};
 
-use super::request_body::{Budget, Unreceived};
+use super::request_body::{BodyBudget, BodyError};
 use super::shared_secrets::secrets_in;
 use crate::error::with_causes;
 use crate::leader::Leader;
-use crate::standard_webhooks::{self, Secret};
+use crate::standard_webhooks::{self, SharedSecret};
 
 /// Maximum size of a message, in bytes. GitHub omits commits beyond 2048 of a push.
-const LONGEST: usize = 5 << 20;
+const MAX_BODY_BYTES: usize = 5 << 20;
 
 /// Time during which a repeated message is ignored.
-const REMEMBERED: Duration = Duration::from_mins(10);
+const DUPLICATE_WINDOW: Duration = Duration::from_mins(10);
 
 /// Maximum number of remembered messages. Repeating a forgotten message may cause one additional poll of its repository.
-const MEMORY: usize = 10_000;
+const MAX_REMEMBERED: usize = 10_000;
 
 /// Maximum time that a response waits for the controller, which may still be starting, or for the leader.
-const PATIENCE: Duration = Duration::from_secs(5);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Maximum size of the response of the leader, in bytes.
-const LONGEST_ANSWER: usize = 64 << 10;
+const MAX_LEADER_RESPONSE_BYTES: usize = 64 << 10;
 
 /// A push, and the channel for the number of affected resources.
-pub(crate) type Pushed = (Push, oneshot::Sender<usize>);
+pub(crate) type PushRequest = (Push, oneshot::Sender<usize>);
 
 /// Headers that a replica forwards to the leader: signatures and event types.
-const HANDED_ON: [&str; 9] = [
+const FORWARDED_HEADERS: [&str; 9] = [
     "content-type",
     "webhook-id",
     "webhook-timestamp",
@@ -64,20 +64,20 @@ const HANDED_ON: [&str; 9] = [
 ];
 
 /// Header of forwarded messages. A message with this header is not forwarded again.
-const BY_REPLICA: &str = "alustan-replica";
+const FORWARDED_MARKER: &str = "alustan-replica";
 
 /// Delay after which the sender should retry a message that no replica could accept, in seconds. Until then another replica becomes
 /// the leader.
-const AGAIN: &str = "20";
+const RETRY_AFTER_SECONDS: &str = "20";
 
 /// State of the `/hooks` endpoints.
 #[derive(Clone)]
 pub(crate) struct Hooks {
     secrets: Option<PathBuf>,
-    pushes: mpsc::Sender<Pushed>,
-    /// Time at which a message was accepted, by the SHA-256 of its identity (see [`authentic`]).
-    seen: Arc<Mutex<HashMap<Vec<u8>, Instant>>>,
-    budget: Budget,
+    pushes: mpsc::Sender<PushRequest>,
+    /// Time at which a message was accepted, by the SHA-256 of its identity (see [`verify`]).
+    accepted_at: Arc<Mutex<HashMap<Vec<u8>, Instant>>>,
+    budget: BodyBudget,
     leader: Leader,
     http: Client,
 }
@@ -87,47 +87,47 @@ impl Hooks {
     /// leader. Without a directory, refuses all messages.
     pub(crate) fn new(
         secrets: Option<PathBuf>,
-        pushes: mpsc::Sender<Pushed>,
+        pushes: mpsc::Sender<PushRequest>,
         leader: Leader,
     ) -> anyhow::Result<Self> {
         let http = Client::builder()
             .no_proxy()
-            .timeout(PATIENCE)
+            .timeout(RESPONSE_TIMEOUT)
             .redirect(redirect::Policy::none())
             .build();
         Ok(Self {
             secrets,
             pushes,
-            seen: Arc::default(),
-            budget: Budget::default(),
+            accepted_at: Arc::default(),
+            budget: BodyBudget::default(),
             leader,
             http: http.context("failed to create the HTTP client for /hooks")?,
         })
     }
 
-    /// Returns whether `message` was accepted within [`REMEMBERED`].
-    fn is_seen(&self, message: &[u8]) -> bool {
+    /// Returns whether `message` was accepted within [`DUPLICATE_WINDOW`].
+    fn is_duplicate(&self, message: &[u8]) -> bool {
         let now = Instant::now();
-        let mut seen = self.seen.lock();
-        seen.retain(|_, at| now.duration_since(*at) < REMEMBERED);
-        seen.contains_key(message)
+        let mut accepted_at = self.accepted_at.lock();
+        accepted_at.retain(|_, time| now.duration_since(*time) < DUPLICATE_WINDOW);
+        accepted_at.contains_key(message)
     }
 
     fn remember(&self, message: Vec<u8>) {
-        let mut seen = self.seen.lock();
-        if seen.len() >= MEMORY {
-            seen.clear();
+        let mut accepted_at = self.accepted_at.lock();
+        if accepted_at.len() >= MAX_REMEMBERED {
+            accepted_at.clear();
         }
-        seen.insert(message, Instant::now());
+        accepted_at.insert(message, Instant::now());
     }
 }
 
 /// Returns the routes of `/hooks`, one for each [`Sender`].
 pub(crate) fn router(hooks: Hooks) -> Router {
-    let of = |sender: Sender| {
+    let route = |sender: Sender| {
         post(async move |State(hooks): State<Hooks>, request: Request| {
-            let answer = take(&hooks, sender, request).await;
-            answer.inspect_err(
+            let result = handle(&hooks, sender, request).await;
+            result.inspect_err(
                 |Refusal {
                      reason, message, ..
                  }| {
@@ -137,9 +137,9 @@ pub(crate) fn router(hooks: Hooks) -> Router {
         })
     };
     Router::new()
-        .route(Sender::Github.path(), of(Sender::Github))
-        .route(Sender::Gitlab.path(), of(Sender::Gitlab))
-        .route(Sender::Generic.path(), of(Sender::Generic))
+        .route(Sender::Github.path(), route(Sender::Github))
+        .route(Sender::Gitlab.path(), route(Sender::Gitlab))
+        .route(Sender::Generic.path(), route(Sender::Generic))
         .with_state(hooks)
 }
 
@@ -152,11 +152,13 @@ struct Refusal {
 
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
-        let told = json!({"reason": self.reason, "message": self.message});
-        let answer = answer(self.status, &told);
+        let body = json!({"reason": self.reason, "message": self.message});
+        let response = json_response(self.status, &body);
         match self.status {
-            StatusCode::SERVICE_UNAVAILABLE => ([(RETRY_AFTER, AGAIN)], answer).into_response(),
-            _ => answer,
+            StatusCode::SERVICE_UNAVAILABLE => {
+                ([(RETRY_AFTER, RETRY_AFTER_SECONDS)], response).into_response()
+            }
+            _ => response,
         }
     }
 }
@@ -164,19 +166,19 @@ impl IntoResponse for Refusal {
 /// Reason in the response if no leader is reachable.
 const NOT_LEADER: &str = Reason::NotLeader.as_str();
 
-async fn take(hooks: &Hooks, sender: Sender, request: Request) -> Result<Response, Refusal> {
+async fn handle(hooks: &Hooks, sender: Sender, request: Request) -> Result<Response, Refusal> {
     let secrets = secrets(hooks.secrets.as_deref()).await?;
     let (parts, body) = request.into_parts();
     let headers = &parts.headers;
-    let received = hooks.budget.receive(body, LONGEST).await;
-    let received = received.map_err(unreceived)?;
-    let body = received.bytes.as_slice();
-    let message = authentic(sender, headers, body, &secrets, Timestamp::now())?;
+    let body = hooks.budget.receive(body, MAX_BODY_BYTES).await;
+    let body = body.map_err(body_refusal)?;
+    let body = body.bytes.as_slice();
+    let message = verify(sender, headers, body, &secrets, Timestamp::now())?;
     let message = digest(&digest::SHA256, &message).as_ref().to_vec();
-    if hooks.is_seen(&message) {
+    if hooks.is_duplicate(&message) {
         return Ok(ignored("duplicate delivery"));
     }
-    if let Some(event) = other_event(sender, headers) {
+    if let Some(event) = ignored_event(sender, headers) {
         return Ok(ignored(&format!("event {event} is not a push")));
     }
     if sender == Sender::Github && is_form(headers) {
@@ -187,42 +189,42 @@ async fn take(hooks: &Hooks, sender: Sender, request: Request) -> Result<Respons
                 .to_owned(),
         });
     }
-    let push = payload::read(sender, body).map_err(|message| Refusal {
+    let push = payload::parse(sender, body).map_err(|message| Refusal {
         status: StatusCode::UNPROCESSABLE_ENTITY,
         reason: "InvalidPush",
         message,
     })?;
     if !hooks.leader.acts() {
-        return hand_on(hooks, sender, headers, body).await;
+        return forward(hooks, sender, headers, body).await;
     }
-    let resources = tell(hooks, push).await.ok_or_else(|| Refusal {
+    let resources = deliver(hooks, push).await.ok_or_else(|| Refusal {
         status: StatusCode::SERVICE_UNAVAILABLE,
         reason: "NotReady",
         message: "the operator is starting; retry the delivery".to_owned(),
     })?;
     hooks.remember(message);
-    let told = json!({"resources": resources});
-    Ok(answer(StatusCode::ACCEPTED, &told))
+    let response = json!({"resources": resources});
+    Ok(json_response(StatusCode::ACCEPTED, &response))
 }
 
-fn unreceived(why: Unreceived) -> Refusal {
-    match why {
-        Unreceived::TooSlow => Refusal {
+fn body_refusal(error: BodyError) -> Refusal {
+    match error {
+        BodyError::TooSlow => Refusal {
             status: StatusCode::REQUEST_TIMEOUT,
             reason: "TooSlow",
             message: "the request body was not received within three seconds".to_owned(),
         },
-        Unreceived::TooLarge => Refusal {
+        BodyError::TooLarge => Refusal {
             status: StatusCode::PAYLOAD_TOO_LARGE,
             reason: "TooLarge",
-            message: format!("the request body exceeds {LONGEST} bytes"),
+            message: format!("the request body exceeds {MAX_BODY_BYTES} bytes"),
         },
-        Unreceived::Broken(error) => Refusal {
+        BodyError::Broken(error) => Refusal {
             status: StatusCode::BAD_REQUEST,
             reason: "BrokenOff",
             message: format!("failed to receive the request body: {error}"),
         },
-        Unreceived::Busy => Refusal {
+        BodyError::Busy => Refusal {
             status: StatusCode::SERVICE_UNAVAILABLE,
             reason: "Busy",
             message: "too many concurrent requests; retry the delivery".to_owned(),
@@ -231,48 +233,51 @@ fn unreceived(why: Unreceived) -> Refusal {
 }
 
 /// Forwards a message to the leader, which verifies its signature as well.
-async fn hand_on(
+async fn forward(
     hooks: &Hooks,
     sender: Sender,
     headers: &HeaderMap,
     body: &[u8],
 ) -> Result<Response, Refusal> {
-    let once = !headers.contains_key(BY_REPLICA);
-    let Some(leader) = hooks.leader.address().filter(|_| once) else {
-        return Err(nobody("no replica of the operator is the leader"));
+    let is_first_hop = !headers.contains_key(FORWARDED_MARKER);
+    let Some(leader) = hooks.leader.address().filter(|_| is_first_hop) else {
+        return Err(not_leader("no replica of the operator is the leader"));
     };
-    let known = HANDED_ON
+    let headers_to_forward = FORWARDED_HEADERS
         .iter()
         .filter_map(|name| Some((HeaderName::from_static(name), headers.get(*name)?.clone())));
-    let asked = hooks
+    let request = hooks
         .http
         .post(format!("http://{leader}{}", sender.path()))
-        .headers(known.collect())
-        .header(BY_REPLICA, "once")
+        .headers(headers_to_forward.collect())
+        .header(FORWARDED_MARKER, "once")
         .body(body.to_vec())
         .send();
     let unreachable = |error: reqwest::Error| {
-        let why = with_causes(&error);
-        nobody(&format!(
-            "failed to forward the request to the leader: {why}"
+        let cause = with_causes(&error);
+        not_leader(&format!(
+            "failed to forward the request to the leader: {cause}"
         ))
     };
-    let mut answered = asked.await.map_err(unreachable)?;
-    let status = answered.status();
-    let mut told = Vec::new();
-    while let Some(chunk) = answered.chunk().await.map_err(unreachable)? {
-        if told.len() + chunk.len() > LONGEST_ANSWER {
-            return Err(nobody("the response of the leader is larger than 64 KiB"));
+    let mut response = request.await.map_err(unreachable)?;
+    let status = response.status();
+    let mut response_body = Vec::new();
+    while let Some(chunk) = response.chunk().await.map_err(unreachable)? {
+        if response_body.len() + chunk.len() > MAX_LEADER_RESPONSE_BYTES {
+            return Err(not_leader(
+                "the response of the leader is larger than 64 KiB",
+            ));
         }
-        told.extend_from_slice(&chunk);
+        response_body.extend_from_slice(&chunk);
     }
-    Ok((status, [(CONTENT_TYPE, "application/json")], told).into_response())
+    Ok((status, [(CONTENT_TYPE, "application/json")], response_body).into_response())
 }
 
 /// Returns the refusal of a message if no leader is reachable. No push is lost: the next leader polls all repositories immediately.
-fn nobody(why: &str) -> Refusal {
+fn not_leader(cause: &str) -> Refusal {
     let message = format!(
-        "{why}. The next leader polls all repositories immediately; retry the delivery in {AGAIN} s"
+        "{cause}. The next leader polls all repositories immediately; retry the delivery in \
+         {RETRY_AFTER_SECONDS} s"
     );
     warn!(message, "failed to handle a request to /hooks");
     Refusal {
@@ -283,26 +288,29 @@ fn nobody(why: &str) -> Refusal {
 }
 
 /// Sends a push to the controller. Returns the number of affected resources, or `None` if the controller does not respond.
-async fn tell(hooks: &Hooks, push: Push) -> Option<usize> {
-    let (answer, told) = oneshot::channel();
-    let telling = async {
-        hooks.pushes.send((push, answer)).await.ok()?;
-        told.await.ok()
+async fn deliver(hooks: &Hooks, push: Push) -> Option<usize> {
+    let (reply, count) = oneshot::channel();
+    let delivery = async {
+        hooks.pushes.send((push, reply)).await.ok()?;
+        count.await.ok()
     };
-    tokio::time::timeout(PATIENCE, telling).await.ok().flatten()
+    tokio::time::timeout(RESPONSE_TIMEOUT, delivery)
+        .await
+        .ok()
+        .flatten()
 }
 
-fn ignored(why: &str) -> Response {
-    answer(StatusCode::OK, &json!({"ignored": why}))
+fn ignored(cause: &str) -> Response {
+    json_response(StatusCode::OK, &json!({"ignored": cause}))
 }
 
-fn answer(status: StatusCode, told: &Value) -> Response {
-    let kind = [(CONTENT_TYPE, "application/json")];
-    (status, kind, told.to_string()).into_response()
+fn json_response(status: StatusCode, body: &Value) -> Response {
+    let content_type = [(CONTENT_TYPE, "application/json")];
+    (status, content_type, body.to_string()).into_response()
 }
 
 /// Reads the secrets that verify messages. Returns at least one.
-async fn secrets(folder: Option<&Path>) -> Result<Vec<Secret>, Refusal> {
+async fn secrets(folder: Option<&Path>) -> Result<Vec<SharedSecret>, Refusal> {
     let unavailable = |reason, message: String| Refusal {
         status: StatusCode::SERVICE_UNAVAILABLE,
         reason,
@@ -314,7 +322,7 @@ async fn secrets(folder: Option<&Path>) -> Result<Vec<Secret>, Refusal> {
             "--hook-secrets is not set; the operator cannot authenticate requests".to_owned(),
         )
     })?;
-    let found = secrets_in(folder).await.map_err(|error| {
+    let secrets = secrets_in(folder).await.map_err(|error| {
         warn!(
             folder = %folder.display(),
             error = with_causes(&error),
@@ -325,21 +333,21 @@ async fn secrets(folder: Option<&Path>) -> Result<Vec<Secret>, Refusal> {
             "the operator failed to read --hook-secrets; see its log".to_owned(),
         )
     })?;
-    if found.is_empty() {
+    if secrets.is_empty() {
         return Err(unavailable(
             "HooksOff",
             "the directory of --hook-secrets contains no secret".to_owned(),
         ));
     }
-    Ok(found)
+    Ok(secrets)
 }
 
 /// Verifies a message. Returns its identity, which is the same for repeated deliveries.
-fn authentic(
+fn verify(
     sender: Sender,
     headers: &HeaderMap,
     body: &[u8],
-    secrets: &[Secret],
+    secrets: &[SharedSecret],
     now: Timestamp,
 ) -> Result<Vec<u8>, Refusal> {
     let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
@@ -352,22 +360,24 @@ fn authentic(
         );
         let at = at.and_then(|at| at.parse().ok());
         let (Some(id), Some(at)) = (id, at) else {
-            return Err(refused(
+            return Err(invalid_signature(
                 "header webhook-id or webhook-timestamp is missing or invalid",
             ));
         };
         if !standard_webhooks::is_recent(at, now) {
-            return Err(refused(
+            return Err(invalid_signature(
                 "header webhook-timestamp differs from the current time by more than five minutes: \
                  the message is old, or a clock is wrong",
             ));
         }
         return secrets
             .iter()
-            .any(|secret| secret.has_signed(signatures, id, at, body))
+            .any(|secret| secret.has_valid_signature(signatures, id, at, body))
             .then(|| id.as_bytes().to_vec())
             .ok_or_else(|| {
-                refused("header webhook-signature does not match any secret of --hook-secrets")
+                invalid_signature(
+                    "header webhook-signature does not match any secret of --hook-secrets",
+                )
             });
     }
     match sender {
@@ -376,24 +386,24 @@ fn authentic(
                 .and_then(|value| value.strip_prefix("sha256="))
                 .and_then(|tag| hex::decode(tag).ok())
                 .ok_or_else(|| {
-                    refused(
+                    invalid_signature(
                         "header x-hub-signature-256 is missing or is not a digest; set a secret \
                          for the webhook",
                     )
                 })?;
             secrets
                 .iter()
-                .any(|secret| secret.has_tagged(&tag, body))
+                .any(|secret| secret.has_valid_hmac(&tag, body))
                 .then_some(tag)
                 .ok_or_else(|| {
-                    refused(
+                    invalid_signature(
                         "header x-hub-signature-256 does not match any secret of --hook-secrets",
                     )
                 })
         }
         Sender::Gitlab => {
             let token = header("x-gitlab-token").ok_or_else(|| {
-                refused(
+                invalid_signature(
                     "headers webhook-signature and x-gitlab-token are missing; set a signing token \
                      for the webhook",
                 )
@@ -401,20 +411,22 @@ fn authentic(
             let id = header("x-gitlab-event-uuid").unwrap_or_default();
             secrets
                 .iter()
-                .any(|secret| secret.is(token.as_bytes()))
+                .any(|secret| secret.matches_token(token.as_bytes()))
                 .then(|| [id.as_bytes(), body].concat())
                 .ok_or_else(|| {
-                    refused("header x-gitlab-token does not match any secret of --hook-secrets")
+                    invalid_signature(
+                        "header x-gitlab-token does not match any secret of --hook-secrets",
+                    )
                 })
         }
-        Sender::Generic => Err(refused(
+        Sender::Generic => Err(invalid_signature(
             "header webhook-signature is missing; sign the request according to \
              https://www.standardwebhooks.com",
         )),
     }
 }
 
-fn refused(message: &str) -> Refusal {
+fn invalid_signature(message: &str) -> Refusal {
     Refusal {
         status: StatusCode::UNAUTHORIZED,
         reason: "InvalidSignature",
@@ -424,12 +436,14 @@ fn refused(message: &str) -> Refusal {
 
 /// Returns whether the body is a form, which is the default content type of GitHub webhooks.
 fn is_form(headers: &HeaderMap) -> bool {
-    let kind = headers.get(CONTENT_TYPE).and_then(|it| it.to_str().ok());
-    kind.is_some_and(|it| it.starts_with("application/x-www-form-urlencoded"))
+    let content_type = headers
+        .get(CONTENT_TYPE)
+        .and_then(|value| value.to_str().ok());
+    content_type.is_some_and(|value| value.starts_with("application/x-www-form-urlencoded"))
 }
 
 /// Returns the event type of a message, unless it is a push.
-fn other_event(sender: Sender, headers: &HeaderMap) -> Option<&str> {
+fn ignored_event(sender: Sender, headers: &HeaderMap) -> Option<&str> {
     let (header, pushes): (_, &[&str]) = match sender {
         Sender::Github => ("x-github-event", &["push"]),
         Sender::Gitlab => ("x-gitlab-event", &["Push Hook", "Tag Push Hook"]),

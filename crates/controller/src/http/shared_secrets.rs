@@ -5,7 +5,7 @@ use std::path::Path;
 
 use tracing::warn;
 
-use crate::standard_webhooks::Secret;
+use crate::standard_webhooks::SharedSecret;
 
 /// Reads the secrets in the files of `folder`. Call it for each request, because a mounted Secret changes while the operator runs.
 /// Skips files whose names begin with a dot, which belong to the kubelet
@@ -13,7 +13,7 @@ use crate::standard_webhooks::Secret;
 ///
 /// # Errors
 /// If the directory or a file in it cannot be read.
-pub(super) async fn secrets_in(folder: &Path) -> io::Result<Vec<Secret>> {
+pub(super) async fn secrets_in(folder: &Path) -> io::Result<Vec<SharedSecret>> {
     let mut files = tokio::fs::read_dir(folder).await?;
     let mut secrets = Vec::new();
     while let Some(file) = files.next_entry().await? {
@@ -21,12 +21,12 @@ pub(super) async fn secrets_in(folder: &Path) -> io::Result<Vec<Secret>> {
             continue;
         }
         match tokio::fs::read(file.path()).await {
-            Ok(secret) => match Secret::read(&secret) {
+            Ok(secret) => match SharedSecret::parse(&secret) {
                 Ok(secret) => secrets.push(secret),
-                Err(why) => {
+                Err(cause) => {
                     warn!(
                         file = %file.path().display(),
-                        "ignored an invalid secret: the secret {why}"
+                        "ignored an invalid secret: the secret {cause}"
                     );
                 }
             },

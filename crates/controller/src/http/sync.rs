@@ -20,35 +20,39 @@ use axum::response::Response;
 use axum::routing::post;
 use tracing::{debug, error};
 
-use super::request_body::{Budget, PATIENCE, Received, Unreceived};
+use super::request_body::{BODY_TIMEOUT, BodyBudget, BodyError, RequestBody};
 use super::shared_secrets::secrets_in;
 use crate::args::Driver;
 use crate::metacontroller::SyncHandler;
-use crate::standard_webhooks::Secret;
+use crate::standard_webhooks::SharedSecret;
 
 /// Value of `Retry-After` in responses with status 429, in seconds.
-const AGAIN: &str = "2";
+const RETRY_AFTER_SECONDS: &str = "2";
 
-type Looked = Pin<Box<dyn Future<Output = Result<Answer, Refusal>> + Send>>;
+type ReconcileFuture = Pin<Box<dyn Future<Output = Result<Answer, Refusal>> + Send>>;
 
 /// Authenticates requests and passes them to the reconciler.
 #[derive(Clone)]
-pub(super) struct Door {
+pub(super) struct SyncEndpoint {
     driver: Driver,
     tokens: Option<PathBuf>,
-    budget: Budget,
-    look: Arc<dyn Fn(Asked) -> Looked + Send + Sync>,
+    budget: BodyBudget,
+    reconcile: Arc<dyn Fn(Asked) -> ReconcileFuture + Send + Sync>,
 }
 
-impl Door {
+impl SyncEndpoint {
     /// Accepts callers with a token in the directory `tokens`. Without a directory, accepts all callers, for example because TLS
     /// authenticates them.
-    pub(super) fn new(driver: Driver, tokens: Option<PathBuf>, syncs: Arc<SyncHandler>) -> Self {
+    pub(super) fn new(
+        driver: Driver,
+        tokens: Option<PathBuf>,
+        sync_handler: Arc<SyncHandler>,
+    ) -> Self {
         Self {
             driver,
             tokens,
-            budget: Budget::default(),
-            look: Arc::new(move |asked| Box::pin(syncs.clone().sync(asked))),
+            budget: BodyBudget::default(),
+            reconcile: Arc::new(move |request| Box::pin(sync_handler.clone().sync(request))),
         }
     }
 
@@ -60,26 +64,30 @@ impl Door {
             return Err(Refusal::new(409, "WrongDriver", message));
         }
         let (parts, body) = request.into_parts();
-        self.let_in(&parts.headers).await?;
-        let asked = read(&self.json_of(&parts.headers, body).await?.bytes)?;
-        let answer = (self.look)(asked).await?;
-        Ok(answered(&parts.headers, &answer))
+        self.authenticate(&parts.headers).await?;
+        let sync_request = read(&self.json_body(&parts.headers, body).await?.bytes)?;
+        let answer = (self.reconcile)(sync_request).await?;
+        Ok(answer_response(&parts.headers, &answer))
     }
 
-    async fn json_of(&self, headers: &HeaderMap, body: Body) -> Result<Received, Refusal> {
-        let kind = headers.get(CONTENT_TYPE).and_then(|it| it.to_str().ok());
-        let kind = kind.and_then(|it| it.split(';').next()).map(str::trim);
-        if !kind.is_some_and(|it| it.eq_ignore_ascii_case("application/json")) {
+    async fn json_body(&self, headers: &HeaderMap, body: Body) -> Result<RequestBody, Refusal> {
+        let content_type = headers
+            .get(CONTENT_TYPE)
+            .and_then(|value| value.to_str().ok());
+        let content_type = content_type
+            .and_then(|value| value.split(';').next())
+            .map(str::trim);
+        if !content_type.is_some_and(|value| value.eq_ignore_ascii_case("application/json")) {
             let message = "the content type is not application/json";
             return Err(Refusal::new(415, "UnsupportedType", message));
         }
-        let received = self.budget.receive(body, LONGEST_REQUEST).await;
-        received.map_err(|why| match why {
-            Unreceived::TooSlow => {
-                let message = format!("the request body was not received within {PATIENCE:?}");
+        let body = self.budget.receive(body, LONGEST_REQUEST).await;
+        body.map_err(|error| match error {
+            BodyError::TooSlow => {
+                let message = format!("the request body was not received within {BODY_TIMEOUT:?}");
                 Refusal::new(408, "TooSlow", message)
             }
-            Unreceived::TooLarge => {
+            BodyError::TooLarge => {
                 let message = format!(
                     "the request body exceeds {LONGEST_REQUEST} bytes; remove spec.childResources \
                      and the customize hook of the CompositeController, which add objects to the \
@@ -87,15 +95,15 @@ impl Door {
                 );
                 Refusal::new(413, "TooLarge", message)
             }
-            Unreceived::Broken(error) => {
+            BodyError::Broken(error) => {
                 let message = format!("failed to receive the request body: {error}");
                 Refusal::new(400, "InvalidRequest", message)
             }
-            Unreceived::Busy => Refusal::new(429, "Busy", "too many concurrent requests; retry"),
+            BodyError::Busy => Refusal::new(429, "Busy", "too many concurrent requests; retry"),
         })
     }
 
-    async fn let_in(&self, headers: &HeaderMap) -> Result<(), Refusal> {
+    async fn authenticate(&self, headers: &HeaderMap) -> Result<(), Refusal> {
         let Some(folder) = &self.tokens else {
             return Ok(());
         };
@@ -121,29 +129,32 @@ impl Door {
 }
 
 /// Returns whether the bearer token in `headers` is one of `tokens`.
-fn has_token(tokens: &[Secret], headers: &HeaderMap) -> bool {
-    let given = headers.get(AUTHORIZATION).and_then(|it| it.to_str().ok());
-    let given = given.and_then(|it| it.split_once(' '));
-    given.is_some_and(|(scheme, given)| {
-        let given = given.trim().as_bytes();
-        scheme.eq_ignore_ascii_case("bearer") && tokens.iter().any(|token| token.is(given))
+fn has_token(tokens: &[SharedSecret], headers: &HeaderMap) -> bool {
+    let authorization = headers
+        .get(AUTHORIZATION)
+        .and_then(|value| value.to_str().ok());
+    let authorization = authorization.and_then(|value| value.split_once(' '));
+    authorization.is_some_and(|(scheme, bearer)| {
+        let bearer = bearer.trim().as_bytes();
+        scheme.eq_ignore_ascii_case("bearer")
+            && tokens.iter().any(|token| token.matches_token(bearer))
     })
 }
 
 /// Builds the response. If `If-None-Match` shows that the caller has this answer, the response has status 304 and no body
 /// (<https://metacontroller.github.io/metacontroller/api/hook.html#etag-reference>).
-fn answered(headers: &HeaderMap, answer: &Answer) -> Response {
+fn answer_response(headers: &HeaderMap, answer: &Answer) -> Response {
     let body = answer.body();
     let tag = entity_tag(&body);
-    let known = headers.get_all(IF_NONE_MATCH).iter();
-    let mut known = known.filter_map(|it| it.to_str().ok());
-    if known.any(|known| is_known(known, &tag)) {
+    let known_tags = headers.get_all(IF_NONE_MATCH).iter();
+    let mut known_tags = known_tags.filter_map(|value| value.to_str().ok());
+    if known_tags.any(|known_tag| is_known(known_tag, &tag)) {
         return respond(StatusCode::NOT_MODIFIED, &[(ETAG, &tag)], String::new());
     }
     respond(StatusCode::OK, &[(ETAG, &tag)], body)
 }
 
-fn refused(refusal: &Refusal) -> Response {
+fn refusal_response(refusal: &Refusal) -> Response {
     let Refusal {
         status,
         reason,
@@ -156,9 +167,9 @@ fn refused(refusal: &Refusal) -> Response {
         StatusCode::METHOD_NOT_ALLOWED => &[(ALLOW, "POST")],
         // Close the connection: the next one may reach the leader.
         StatusCode::TOO_MANY_REQUESTS if *reason == Reason::NotLeader.as_str() => {
-            &[(RETRY_AFTER, AGAIN), (CONNECTION, "close")]
+            &[(RETRY_AFTER, RETRY_AFTER_SECONDS), (CONNECTION, "close")]
         }
-        StatusCode::TOO_MANY_REQUESTS => &[(RETRY_AFTER, AGAIN)],
+        StatusCode::TOO_MANY_REQUESTS => &[(RETRY_AFTER, RETRY_AFTER_SECONDS)],
         _ => &[],
     };
     respond(status, headers, refusal.body())
@@ -175,18 +186,18 @@ fn respond(status: StatusCode, headers: &[(HeaderName, &str)], body: String) -> 
 }
 
 /// Returns the route `/sync`.
-pub(super) fn router(door: Door) -> Router {
-    let hook = |State(door): State<Door>, request: Request| async move {
-        let answer = door.answer(request).await;
-        answer.unwrap_or_else(|refusal| refused(&refusal))
+pub(super) fn router(endpoint: SyncEndpoint) -> Router {
+    let hook = |State(endpoint): State<SyncEndpoint>, request: Request| async move {
+        let answer = endpoint.answer(request).await;
+        answer.unwrap_or_else(|refusal| refusal_response(&refusal))
     };
-    let others = || async {
+    let other_methods = || async {
         let message = "method not allowed: metacontroller calls hooks with POST";
-        refused(&Refusal::new(405, "WrongMethod", message))
+        refusal_response(&Refusal::new(405, "WrongMethod", message))
     };
     Router::new()
-        .route("/sync", post(hook).fallback(others))
-        .with_state(door)
+        .route("/sync", post(hook).fallback(other_methods))
+        .with_state(endpoint)
 }
 
 #[cfg(test)]

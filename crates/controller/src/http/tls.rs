@@ -23,22 +23,22 @@ use crate::args::SyncFlags;
 use crate::error::with_causes;
 
 /// Maximum age of loaded certificates. Older ones are reloaded for the next connection.
-const REREAD: Duration = Duration::from_secs(10);
+const RELOAD_INTERVAL: Duration = Duration::from_secs(10);
 /// Time limit of a handshake.
-const PATIENCE: Duration = Duration::from_secs(5);
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum number of concurrent handshakes.
-const HANDSHAKES: usize = 64;
+const MAX_HANDSHAKES: usize = 64;
 /// Delay after a failed accept, for example for lack of file descriptors.
-const PAUSE: Duration = Duration::from_millis(500);
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(500);
 
 /// Certificate and key of the server, and the CA of client certificates.
 pub(super) struct Identity {
     folder: PathBuf,
     client_ca: Option<PathBuf>,
-    read: Mutex<Read>,
+    loaded: Mutex<Loaded>,
 }
 
-struct Read {
+struct Loaded {
     config: Arc<ServerConfig>,
     at: Instant,
 }
@@ -55,7 +55,7 @@ impl Identity {
         Ok(Self {
             folder,
             client_ca,
-            read: Mutex::new(Read {
+            loaded: Mutex::new(Loaded {
                 config,
                 at: Instant::now(),
             }),
@@ -65,42 +65,42 @@ impl Identity {
     /// Returns an acceptor with the current certificates. If the files have become unreadable, logs a warning and keeps the previous
     /// certificates.
     fn acceptor(&self) -> TlsAcceptor {
-        let mut read = self.read.lock();
-        if read.at.elapsed() >= REREAD {
-            read.at = Instant::now();
+        let mut loaded = self.loaded.lock();
+        if loaded.at.elapsed() >= RELOAD_INTERVAL {
+            loaded.at = Instant::now();
             match config(&self.folder, self.client_ca.as_deref()) {
-                Ok(config) => read.config = config,
+                Ok(config) => loaded.config = config,
                 Err(error) => warn!(
                     error = with_causes(&*error),
                     "failed to reload the certificates of /sync; keeping the current ones"
                 ),
             }
         }
-        TlsAcceptor::from(read.config.clone())
+        TlsAcceptor::from(loaded.config.clone())
     }
 }
 
 fn config(folder: &Path, client_ca: Option<&Path>) -> Result<Arc<ServerConfig>> {
-    let of = |name: &str| folder.join(name);
-    let (certificates, key) = (of("tls.crt"), of("tls.key"));
-    let why = |path: &Path| format!("--sync-tls-dir: failed to read {}", path.display());
-    let chain = certificates_in(&certificates).with_context(|| why(&certificates))?;
-    let secret = PrivateKeyDer::from_pem_file(&key).with_context(|| why(&key))?;
+    let path_of = |name: &str| folder.join(name);
+    let (certificates, key) = (path_of("tls.crt"), path_of("tls.key"));
+    let read_error = |path: &Path| format!("--sync-tls-dir: failed to read {}", path.display());
+    let chain = certificates_in(&certificates).with_context(|| read_error(&certificates))?;
+    let secret = PrivateKeyDer::from_pem_file(&key).with_context(|| read_error(&key))?;
     let builder = ServerConfig::builder();
     let builder = match client_ca {
         None => builder.with_no_client_auth(),
         Some(file) => {
-            let why = || format!("--sync-client-ca-file: failed to read {}", file.display());
+            let read_error = || format!("--sync-client-ca-file: failed to read {}", file.display());
             let mut roots = RootCertStore::empty();
-            for certificate in certificates_in(file).with_context(why)? {
-                roots.add(certificate).with_context(why)?;
+            for certificate in certificates_in(file).with_context(read_error)? {
+                roots.add(certificate).with_context(read_error)?;
             }
             let verifier = WebPkiClientVerifier::builder(Arc::new(roots)).build();
-            builder.with_client_cert_verifier(verifier.with_context(why)?)
+            builder.with_client_cert_verifier(verifier.with_context(read_error)?)
         }
     };
     let config = builder.with_single_cert(chain, secret);
-    Ok(Arc::new(config.with_context(|| why(&key))?))
+    Ok(Arc::new(config.with_context(|| read_error(&key))?))
 }
 
 fn certificates_in(file: &Path) -> Result<Vec<CertificateDer<'static>>> {
@@ -121,7 +121,7 @@ impl TlsListener {
     /// Accepts connections at `listener` until the returned value is dropped. A slow handshake delays no other connection.
     pub(super) fn new(listener: TcpListener, identity: Identity) -> Result<Self> {
         let address = listener.local_addr().context("--sync-listen")?;
-        let (accept, accepted) = mpsc::channel(HANDSHAKES);
+        let (accept, accepted) = mpsc::channel(MAX_HANDSHAKES);
         tokio::spawn(accept_all(listener, identity, accept));
         Ok(Self { address, accepted })
     }
@@ -136,28 +136,28 @@ impl fmt::Debug for TlsListener {
 }
 
 async fn accept_all(listener: TcpListener, identity: Identity, accept: mpsc::Sender<Connection>) {
-    let room = Arc::new(Semaphore::new(HANDSHAKES));
-    while let Ok(place) = room.clone().acquire_owned().await {
-        let (stream, from) = tokio::select! {
+    let permits = Arc::new(Semaphore::new(MAX_HANDSHAKES));
+    while let Ok(permit) = permits.clone().acquire_owned().await {
+        let (stream, peer) = tokio::select! {
             () = accept.closed() => return,
             accepted = listener.accept() => match accepted {
                 Ok(accepted) => accepted,
                 Err(error) => {
                     warn!(%error, "failed to accept a connection at --sync-listen");
-                    tokio::time::sleep(PAUSE).await;
+                    tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
                     continue;
                 }
             },
         };
         let (acceptor, accept) = (identity.acceptor(), accept.clone());
         tokio::spawn(async move {
-            match tokio::time::timeout(PATIENCE, acceptor.accept(stream)).await {
+            match tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await {
                 // `send` fails only after the server has ended.
-                Ok(Ok(stream)) => drop(accept.send((stream, from)).await),
-                Ok(Err(error)) => debug!(%from, %error, "TLS handshake failed"),
-                Err(_) => debug!(%from, "TLS handshake timed out"),
+                Ok(Ok(stream)) => drop(accept.send((stream, peer)).await),
+                Ok(Err(error)) => debug!(from = %peer, %error, "TLS handshake failed"),
+                Err(_) => debug!(from = %peer, "TLS handshake timed out"),
             }
-            drop(place);
+            drop(permit);
         });
     }
 }

@@ -10,12 +10,12 @@ use reqwest::Url;
 use serde::Deserialize;
 use tracing::error;
 
-use crate::standard_webhooks::Secret;
+use crate::standard_webhooks::SharedSecret;
 
 /// Receiver of notifications about all resources.
 #[derive(Clone, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub(super) struct Place {
+pub(super) struct Receiver {
     /// URL of the receiver.
     pub(super) url: String,
     /// Signing secret.
@@ -26,45 +26,45 @@ pub(super) struct Place {
     events: Vec<NotificationEvent>,
 }
 
-impl Place {
+impl Receiver {
     /// Parses a JSON list of receivers.
-    fn read(text: &str) -> anyhow::Result<Vec<Self>> {
-        let places: Vec<Self> = serde_json::from_str(text).context(
+    fn parse(text: &str) -> anyhow::Result<Vec<Self>> {
+        let receivers: Vec<Self> = serde_json::from_str(text).context(
             r#"is not of the form [{"url": "https://…", "secret": "whsec_…", "events": ["Failed"]}]"#,
         )?;
-        for place in &places {
-            let (url, _) = place.address().map_err(anyhow::Error::msg)?;
-            address(&url).map_err(anyhow::Error::msg)?;
+        for receiver in &receivers {
+            let (url, _) = receiver.url_and_secret().map_err(anyhow::Error::msg)?;
+            parse_url(&url).map_err(anyhow::Error::msg)?;
         }
-        Ok(places)
+        Ok(receivers)
     }
 
-    pub(super) fn tells(&self, event: NotificationEvent) -> bool {
+    pub(super) fn receives(&self, event: NotificationEvent) -> bool {
         self.events.is_empty() || self.events.contains(&event)
     }
 
     /// Returns the URL and the signing secret.
-    pub(super) fn address(&self) -> Result<(String, Option<Secret>), String> {
+    pub(super) fn url_and_secret(&self) -> Result<(String, Option<SharedSecret>), String> {
         let secret = self.secret.as_ref();
-        let secret = secret.map(|secret| Secret::read(secret.as_bytes()));
+        let secret = secret.map(|secret| SharedSecret::parse(secret.as_bytes()));
         let secret = secret
             .transpose()
-            .map_err(|why| format!("the secret {why}"))?;
+            .map_err(|cause| format!("the secret {cause}"))?;
         Ok((self.url.clone(), secret))
     }
 }
 
 /// Content of the file of `--notifications`, or the error of reading it.
-type Found = Result<String, ErrorKind>;
+type FileContent = Result<String, ErrorKind>;
 
 /// Receivers in the file of `--notifications`. The file is read for each use, because a mounted Secret changes while the operator runs.
-pub(super) struct Places {
+pub(super) struct ReceiversFile {
     file: Option<PathBuf>,
     /// Last content of the file, and the last valid receivers.
-    last: Mutex<(Option<Found>, Vec<Place>)>,
+    last: Mutex<(Option<FileContent>, Vec<Receiver>)>,
 }
 
-impl Places {
+impl ReceiversFile {
     pub(super) fn new(file: Option<PathBuf>) -> Self {
         let last = Mutex::default();
         Self { file, last }
@@ -72,41 +72,41 @@ impl Places {
 
     /// Returns the receivers that are now in the file, or none if it is missing. If it is invalid, logs an error and keeps the
     /// previous receivers.
-    pub(super) fn now(&self) -> Vec<Place> {
+    pub(super) fn now(&self) -> Vec<Receiver> {
         let Some(file) = &self.file else {
             return Vec::new();
         };
-        let found = std::fs::read_to_string(file).map_err(|error| error.kind());
+        let content = std::fs::read_to_string(file).map_err(|error| error.kind());
         let mut last = self.last.lock();
-        if last.0.as_ref() == Some(&found) {
+        if last.0.as_ref() == Some(&content) {
             return last.1.clone();
         }
-        let read = match &found {
-            Ok(text) => Place::read(text),
+        let parsed = match &content {
+            Ok(text) => Receiver::parse(text),
             Err(ErrorKind::NotFound) => Ok(Vec::new()),
             Err(kind) => Err(anyhow!("{kind}")),
         };
-        match read {
-            Ok(places) => last.1 = places,
+        match parsed {
+            Ok(receivers) => last.1 = receivers,
             Err(error) => {
                 let (file, error) = (file.display(), format!("{error:#}"));
                 error!(%file, error, "--notifications is invalid; keeping the previous receivers");
             }
         }
-        last.0 = Some(found);
+        last.0 = Some(content);
         last.1.clone()
     }
 }
 
 /// Parses a URL. The error does not contain the URL, which may be a secret.
-pub(super) fn address(url: &str) -> Result<Url, String> {
-    let wrong = "invalid URL: expected https://host/path";
-    let url = Url::parse(url).map_err(|error| format!("{wrong}: {error}"))?;
-    let usual = matches!(url.scheme(), "http" | "https") && url.has_host();
-    if usual {
+pub(super) fn parse_url(url: &str) -> Result<Url, String> {
+    let message = "invalid URL: expected https://host/path";
+    let url = Url::parse(url).map_err(|error| format!("{message}: {error}"))?;
+    let is_supported = matches!(url.scheme(), "http" | "https") && url.has_host();
+    if is_supported {
         Ok(url)
     } else {
-        Err(wrong.to_owned())
+        Err(message.to_owned())
     }
 }
 
@@ -118,10 +118,14 @@ mod tests {
     fn receivers_are_parsed_with_their_events() {
         let text =
             r#"[{"url": "https://a.test/x", "events": ["Failed"]}, {"url": "http://b.test"}]"#;
-        let places = Place::read(text).unwrap();
-        assert!(places[0].tells(NotificationEvent::Failed));
-        assert!(!places[0].tells(NotificationEvent::Stalled));
-        assert!(NotificationEvent::ALL.iter().all(|it| places[1].tells(*it)));
+        let receivers = Receiver::parse(text).unwrap();
+        assert!(receivers[0].receives(NotificationEvent::Failed));
+        assert!(!receivers[0].receives(NotificationEvent::Stalled));
+        assert!(
+            NotificationEvent::ALL
+                .iter()
+                .all(|event| receivers[1].receives(*event))
+        );
     }
 
     #[test]
@@ -134,10 +138,10 @@ mod tests {
             r#"[{"url": "https://a.test", "secret": " "}]"#,
             r#"[{"url": "https://a.test", "secret": "whsec_no base64"}]"#,
         ] {
-            assert!(Place::read(text).is_err(), "{text}");
+            assert!(Receiver::parse(text).is_err(), "{text}");
         }
         for url in ["file:///etc/passwd", "s3cret", "ftp://s3cret.test"] {
-            let error = address(url).unwrap_err();
+            let error = parse_url(url).unwrap_err();
             assert!(
                 error.contains("https://host/path") && !error.contains("s3cret"),
                 "{error}"
@@ -149,12 +153,12 @@ mod tests {
     fn receivers_file_is_reread_and_optional() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("places.json");
-        let places = Places::new(Some(file.clone()));
+        let receivers = ReceiversFile::new(Some(file.clone()));
         let urls = || {
-            places
+            receivers
                 .now()
                 .into_iter()
-                .map(|it| it.url)
+                .map(|receiver| receiver.url)
                 .collect::<Vec<_>>()
         };
         assert!(urls().is_empty());
@@ -166,6 +170,6 @@ mod tests {
         assert_eq!(urls(), ["https://b.test"], "a slip ends nothing");
         std::fs::remove_file(&file).unwrap();
         assert!(urls().is_empty());
-        assert!(Places::new(None).now().is_empty());
+        assert!(ReceiversFile::new(None).now().is_empty());
     }
 }

@@ -31,10 +31,10 @@ async fn scene() -> Scene {
     .await;
     let (resources, writer) = reflector::store();
     let (wake, woken) = mpsc::unbounded_channel();
-    let notifier = Notifier::new(Parts {
+    let notifier = Notifier::new(NotifierParts {
         kube,
         instance: "test".to_owned(),
-        places: None,
+        receivers: None,
         ca_pem: None,
         resources,
         wake,
@@ -47,15 +47,15 @@ async fn scene() -> Scene {
     }
 }
 
-/// Returns the resource `team/web` with receivers `places`.
-fn web(places: &Value) -> Terraform {
+/// Returns the resource `team/web` with receivers `notifications`.
+fn web(notifications: &Value) -> Terraform {
     serde_json::from_value(json!({
         "apiVersion": "alustan.io/v1alpha1", "kind": "Terraform",
         "metadata": {"name": "web", "namespace": "team", "uid": "u"},
         "spec": {
             "gitRepo": {"url": "https://git.test/team/infra"},
             "containerRegistry": {"imageName": "registry.test/team/web"},
-            "notifications": places,
+            "notifications": notifications,
         },
     }))
     .unwrap()
@@ -78,9 +78,9 @@ fn failed(reason: &str) -> TerraformStatus {
 }
 
 impl Scene {
-    /// Changes the receivers of the resource to `places`.
-    fn with(&mut self, places: &Value) -> Terraform {
-        let tf = web(places);
+    /// Changes the receivers of the resource to `notifications`.
+    fn with(&mut self, notifications: &Value) -> Terraform {
+        let tf = web(notifications);
         let event = watcher::Event::Apply(Guarded(Ok(tf.clone())));
         self.resources.apply_watcher_event(&event);
         tf
@@ -94,13 +94,15 @@ impl Scene {
             }
         };
         timeout(Duration::from_secs(10), wait).await.unwrap();
-        let told = self.notifier.notices(&web_ref(), None).told;
-        told.values().map(Vec::len).sum()
+        let delivered = self.notifier.notices(&web_ref(), None).told;
+        delivered.values().map(Vec::len).sum()
     }
 
     fn warnings(&self) -> usize {
         let requests = self.api.lock();
-        let events = requests.iter().filter(|it| it.uri.contains("/events"));
+        let events = requests
+            .iter()
+            .filter(|request| request.uri.contains("/events"));
         events.count()
     }
 
@@ -113,7 +115,10 @@ impl Scene {
         };
         timeout(Duration::from_secs(10), wait).await.unwrap();
         let requests = self.api.lock();
-        requests.iter().map(|it| it.body.to_string()).collect()
+        requests
+            .iter()
+            .map(|request| request.body.to_string())
+            .collect()
     }
 }
 
@@ -134,10 +139,10 @@ async fn wait_for_request(log: &RequestLog) {
 #[tokio::test]
 async fn each_event_is_sent_once_and_requeues_the_resource() {
     let mut scene = scene().await;
-    let (places, log) = receiver(200).await;
-    let tf = scene.with(&places);
+    let (notifications, log) = receiver(200).await;
+    let tf = scene.with(&notifications);
     for reason in ["a", "b", "a", "b", "a"] {
-        scene.notifier.tell(&web_ref(), &tf, &failed(reason));
+        scene.notifier.notify(&web_ref(), &tf, &failed(reason));
         scene.settled().await;
     }
     assert_eq!(log.lock().len(), 2);
@@ -151,37 +156,37 @@ async fn each_event_is_sent_once_and_requeues_the_resource() {
 #[tokio::test]
 async fn notice_left_by_another_process_is_sent() {
     let mut scene = scene().await;
-    let (places, log) = receiver(200).await;
-    let tf = scene.with(&places);
-    let mut left = Notices::default();
-    left.due.push(Notice {
+    let (notifications, log) = receiver(200).await;
+    let tf = scene.with(&notifications);
+    let mut recorded = Notices::default();
+    recorded.due.push(Notice {
         event: NotificationEvent::Succeeded,
         id: "left".to_owned(),
         since: Timestamp::now(),
         message: json!({"id": "left"}),
     });
-    scene.notifier.notices(&web_ref(), Some(&left));
+    scene.notifier.notices(&web_ref(), Some(&recorded));
     scene
         .notifier
-        .tell(&web_ref(), &tf, &TerraformStatus::default());
+        .notify(&web_ref(), &tf, &TerraformStatus::default());
     assert_eq!(scene.settled().await, 1);
-    assert_eq!(log.lock()[0].body, left.due[0].message);
+    assert_eq!(log.lock()[0].body, recorded.due[0].message);
 }
 
 #[tokio::test]
 async fn message_goes_to_corrected_address_and_not_to_removed_one() {
     let mut scene = scene().await;
-    let ((wrong, refused), (right, taken)) = (receiver(503).await, receiver(200).await);
+    let ((wrong, refused), (right, accepted)) = (receiver(503).await, receiver(200).await);
     let tf = scene.with(&wrong);
-    scene.notifier.tell(&web_ref(), &tf, &failed("a"));
+    scene.notifier.notify(&web_ref(), &tf, &failed("a"));
     wait_for_request(&refused).await;
     scene.with(&right);
     assert_eq!(scene.settled().await, 1);
-    assert_eq!((refused.lock().len(), taken.lock().len()), (1, 1));
+    assert_eq!((refused.lock().len(), accepted.lock().len()), (1, 1));
     assert_eq!(scene.warnings(), 1);
 
     scene.with(&wrong);
-    scene.notifier.tell(&web_ref(), &tf, &failed("b"));
+    scene.notifier.notify(&web_ref(), &tf, &failed("b"));
     scene.with(&json!([]));
     assert_eq!(scene.settled().await, 2);
     assert!(refused.lock().len() <= 2);
@@ -207,12 +212,15 @@ async fn redirect_to(elsewhere: &str) -> Value {
 async fn redirect_is_not_followed_and_its_body_not_reported() {
     let mut scene = scene().await;
     let (elsewhere, log) = receiver(200).await;
-    let places = redirect_to(elsewhere[0]["url"].as_str().unwrap()).await;
-    let tf = scene.with(&places);
-    scene.notifier.tell(&web_ref(), &tf, &failed("a"));
-    let said = scene.warned(1).await;
+    let notifications = redirect_to(elsewhere[0]["url"].as_str().unwrap()).await;
+    let tf = scene.with(&notifications);
+    scene.notifier.notify(&web_ref(), &tf, &failed("a"));
+    let bodies = scene.warned(1).await;
     assert!(log.lock().is_empty(), "redirects are not followed");
-    assert!(said.contains("307") && !said.contains("inside!"), "{said}");
+    assert!(
+        bodies.contains("307") && !bodies.contains("inside!"),
+        "{bodies}"
+    );
 }
 
 #[tokio::test]
@@ -220,28 +228,30 @@ async fn warning_hides_path_and_query_of_an_address() {
     let mut scene = scene().await;
     let (refuses, _log) = fake_api::address(|_| (503, json!({}))).await;
     let origins = [&*refuses, "http://127.0.0.1:1"];
-    let places = origins.map(|origin| json!({"url": format!("{origin}/s3cret?token=s3cret")}));
-    let tf = scene.with(&json!(places));
-    scene.notifier.tell(&web_ref(), &tf, &failed("a"));
-    let said = scene.warned(origins.len()).await;
+    let notifications =
+        origins.map(|origin| json!({"url": format!("{origin}/s3cret?token=s3cret")}));
+    let tf = scene.with(&json!(notifications));
+    scene.notifier.notify(&web_ref(), &tf, &failed("a"));
+    let bodies = scene.warned(origins.len()).await;
     for origin in origins {
-        assert!(said.contains(origin), "{said}");
+        assert!(bodies.contains(origin), "{bodies}");
     }
-    assert!(!said.contains("s3cret"), "{said}");
+    assert!(!bodies.contains("s3cret"), "{bodies}");
 }
 
 #[tokio::test]
 async fn message_is_signed_at_the_time_of_delivery() {
     let mut scene = scene().await;
-    let (mut places, log) = receiver(200).await;
-    places[0]["secretRef"] = json!({"name": "key"});
-    let tf = scene.with(&places);
-    let turns = join_all((0..AT_ONCE).map(|_| scene.notifier.queues.take("team"))).await;
+    let (mut notifications, log) = receiver(200).await;
+    notifications[0]["secretRef"] = json!({"name": "key"});
+    let tf = scene.with(&notifications);
+    let permits =
+        join_all((0..MAX_CONCURRENT_REQUESTS).map(|_| scene.notifier.queues.take("team"))).await;
     let began = Timestamp::now();
-    scene.notifier.tell(&web_ref(), &tf, &failed("a"));
+    scene.notifier.notify(&web_ref(), &tf, &failed("a"));
     sleep(Duration::from_millis(1_200)).await;
     assert!(log.lock().is_empty());
-    drop(turns);
+    drop(permits);
     scene.settled().await;
     let headers = log.lock()[0].headers.clone();
     let at = headers[standard_webhooks::TIMESTAMP]
@@ -252,9 +262,9 @@ async fn message_is_signed_at_the_time_of_delivery() {
     assert!(began.as_second() < at, "{at}");
     let header = |name| headers[name].to_str().unwrap();
     let body = &log.lock()[0].body;
-    let secret = Secret::read(b"key").unwrap();
+    let secret = SharedSecret::parse(b"key").unwrap();
     let (id, body) = (header(standard_webhooks::ID), body.to_string());
-    assert!(secret.has_signed(
+    assert!(secret.has_valid_signature(
         header(standard_webhooks::SIGNATURE),
         id,
         at,
@@ -265,7 +275,7 @@ async fn message_is_signed_at_the_time_of_delivery() {
 #[tokio::test]
 async fn slow_receiver_does_not_delay_others() {
     let queues = Queues::default();
-    let taken = join_all((0..AT_ONCE).map(|_| queues.take("team"))).await;
+    let taken = join_all((0..MAX_CONCURRENT_REQUESTS).map(|_| queues.take("team"))).await;
     let soon = Duration::from_millis(50);
     assert!(timeout(soon, queues.take("team")).await.is_err());
     for other in ["other", "https://events.test/"] {
@@ -279,11 +289,13 @@ async fn slow_receiver_does_not_delay_others() {
 #[test]
 fn message_with_unusable_secret_is_not_sent_unsigned() {
     let secret = json!({"name": "key"});
-    let own = |place: &Value| serde_json::from_value::<Notification>(place.clone()).unwrap();
-    let with_url = own(&json!({"url": "https://a.test", "secretRef": secret}));
-    let without = own(&json!({"secretRef": secret}));
+    let notification_of = |notification: &Value| {
+        serde_json::from_value::<Notification>(notification.clone()).unwrap()
+    };
+    let with_url = notification_of(&json!({"url": "https://a.test", "secretRef": secret}));
+    let without_url = notification_of(&json!({"secretRef": secret}));
     let (url, key) = (("url", "https://b.test\n"), ("secret", "whsec_AAAA"));
-    for (place, data, wanted) in [
+    for (notification, data, wanted) in [
         (&with_url, vec![key], Ok(("https://a.test", true))),
         (&with_url, vec![key, url], Ok(("https://b.test", true))),
         (&with_url, vec![], Err("no key secret")),
@@ -294,16 +306,16 @@ fn message_with_unusable_secret_is_not_sent_unsigned() {
             Err("secret of Secret key is empty"),
         ),
         (&with_url, vec![("secret", "whsec_?")], Err("not base64")),
-        (&without, vec![url], Ok(("https://b.test", false))),
-        (&without, vec![key, url], Ok(("https://b.test", true))),
-        (&without, vec![key], Err("no key url")),
-        (&without, vec![url, ("secret", "")], Err("is empty")),
+        (&without_url, vec![url], Ok(("https://b.test", false))),
+        (&without_url, vec![key, url], Ok(("https://b.test", true))),
+        (&without_url, vec![key], Err("no key url")),
+        (&without_url, vec![url, ("secret", "")], Err("is empty")),
     ] {
         let bytes = |(name, text): &(&str, &str)| {
             ((*name).to_owned(), ByteString(text.as_bytes().to_vec()))
         };
-        let found = by_secret(place, "key", &data.iter().map(bytes).collect());
-        match (found, wanted) {
+        let result = url_and_secret(notification, "key", &data.iter().map(bytes).collect());
+        match (result, wanted) {
             (Ok((url, secret)), Ok(wanted)) => assert_eq!((&*url, secret.is_some()), wanted),
             (Err(error), Err(why)) => assert!(error.contains(why), "{error}"),
             (Ok(_), Err(why)) => panic!("{data:?} is sent, although: {why}"),

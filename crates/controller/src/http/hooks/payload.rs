@@ -5,7 +5,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 /// Maximum size of a repository URL and of the name of a reference, in bytes.
-const LONGEST: usize = 2048;
+const MAX_BYTES: usize = 2048;
 
 /// Type of git server that sends a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,10 +111,10 @@ struct GenericPush {
 ///
 /// # Errors
 /// The cause, for the administrator of the sender.
-pub(crate) fn read(sender: Sender, body: &[u8]) -> Result<Push, String> {
+pub(crate) fn parse(sender: Sender, body: &[u8]) -> Result<Push, String> {
     let (addresses, reference, default) = match sender {
         Sender::Github => {
-            let push: GithubPush = shaped(body, "a GitHub push event")?;
+            let push: GithubPush = parse_json(body, "a GitHub push event")?;
             let GithubRepository {
                 clone_url,
                 ssh_url,
@@ -123,7 +123,7 @@ pub(crate) fn read(sender: Sender, body: &[u8]) -> Result<Push, String> {
             ([clone_url, ssh_url], Some(push.reference), default_branch)
         }
         Sender::Gitlab => {
-            let push: GitlabPush = shaped(body, "a GitLab push event")?;
+            let push: GitlabPush = parse_json(body, "a GitLab push event")?;
             let GitlabProject {
                 git_http_url,
                 git_ssh_url,
@@ -136,7 +136,7 @@ pub(crate) fn read(sender: Sender, body: &[u8]) -> Result<Push, String> {
             )
         }
         Sender::Generic => {
-            let push: GenericPush = shaped(
+            let push: GenericPush = parse_json(
                 body,
                 r#"of the form {"repository": "https://…", "ref": "refs/heads/main"}"#,
             )?;
@@ -146,15 +146,16 @@ pub(crate) fn read(sender: Sender, body: &[u8]) -> Result<Push, String> {
     let repositories: Vec<RepositoryUrl> = addresses
         .iter()
         .flatten()
-        .filter(|address| address.len() <= LONGEST)
+        .filter(|address| address.len() <= MAX_BYTES)
         .filter_map(|address| RepositoryUrl::parse(address).ok())
         .collect();
     if repositories.is_empty() {
         return Err("the push contains no repository URL with scheme https or ssh".to_owned());
     }
-    let is_too_long = |name: &Option<String>| name.as_ref().is_some_and(|it| it.len() > LONGEST);
+    let is_too_long =
+        |name: &Option<String>| name.as_ref().is_some_and(|name| name.len() > MAX_BYTES);
     if is_too_long(&reference) || is_too_long(&default) {
-        return Err(format!("ref or default_branch exceeds {LONGEST} bytes"));
+        return Err(format!("ref or default_branch exceeds {MAX_BYTES} bytes"));
     }
     Ok(Push {
         repositories,
@@ -163,10 +164,10 @@ pub(crate) fn read(sender: Sender, body: &[u8]) -> Result<Push, String> {
     })
 }
 
-fn shaped<T: DeserializeOwned>(body: &[u8], what: &str) -> Result<T, String> {
+fn parse_json<T: DeserializeOwned>(body: &[u8], expected: &str) -> Result<T, String> {
     serde_json::from_slice(body).map_err(|error| {
         if error.is_data() {
-            format!("the body is not {what}: {error}")
+            format!("the body is not {expected}: {error}")
         } else {
             format!("the body is not valid JSON: {error}")
         }
@@ -180,7 +181,7 @@ mod tests {
     use super::*;
 
     fn push(sender: Sender, body: &Value) -> Push {
-        read(sender, body.to_string().as_bytes()).unwrap()
+        parse(sender, body.to_string().as_bytes()).unwrap()
     }
 
     fn github(reference: &str) -> Push {
@@ -230,7 +231,7 @@ mod tests {
         let branch = |name| Reference::branch(Some(name)).unwrap();
         let tag = Reference::tag("v1").unwrap();
         let commit = Reference::commit(&"a".repeat(40)).unwrap();
-        let concerned = |push: &Push| {
+        let affected = |push: &Push| {
             [
                 &Reference::Default,
                 &branch("main"),
@@ -241,27 +242,27 @@ mod tests {
             .map(|reference| push.affects(&here, reference))
         };
         assert_eq!(
-            concerned(&github("refs/heads/main")),
+            affected(&github("refs/heads/main")),
             [true, true, false, false, false]
         );
         assert_eq!(
-            concerned(&github("refs/heads/next")),
+            affected(&github("refs/heads/next")),
             [false, false, true, false, false]
         );
         assert_eq!(
-            concerned(&github("refs/tags/v1")),
+            affected(&github("refs/tags/v1")),
             [false, false, false, true, false]
         );
         let any = push(
             Sender::Generic,
             &json!({"repository": "https://github.com/team/infra"}),
         );
-        assert_eq!(concerned(&any), [true, true, true, true, false]);
+        assert_eq!(affected(&any), [true, true, true, true, false]);
         let unnamed = Push {
             reference: Some("refs/heads/next".to_owned()),
             ..any
         };
-        assert_eq!(concerned(&unnamed), [true, false, true, false, false]);
+        assert_eq!(affected(&unnamed), [true, false, true, false, false]);
     }
 
     #[test]
@@ -292,12 +293,12 @@ mod tests {
         ] {
             let fields = format!(r#""x":{other},"{url}":"https://a.test/b""#);
             let body = format!(r#"{{"x":{other},"ref":"main","{object}":{{{fields}}}}}"#);
-            let push = read(sender, body.as_bytes()).unwrap();
+            let push = parse(sender, body.as_bytes()).unwrap();
             assert_eq!(push.repositories, [repository("https://a.test/b")]);
             assert_eq!(push.reference.as_deref(), Some("main"));
         }
         let generic = format!(r#"{{"repository":"https://a.test/b","x":{other}}}"#);
-        let error = read(Sender::Generic, generic.as_bytes()).unwrap_err();
+        let error = parse(Sender::Generic, generic.as_bytes()).unwrap_err();
         assert!(error.contains("unknown field `x`"), "{error}");
     }
 
@@ -311,7 +312,7 @@ mod tests {
         let moved = |bytes: usize| {
             json!({"repository": "https://a.test/b", "ref": "r".repeat(bytes)}).to_string()
         };
-        for (body, said) in [
+        for (body, message) in [
             ("", "not valid JSON"),
             ("[]", "not of the form"),
             (r#"{"repository": 1}"#, "not of the form"),
@@ -320,21 +321,21 @@ mod tests {
                 "branch",
             ),
             (r#"{"repository": "file:///etc"}"#, "no repository URL"),
-            (&named(LONGEST + 1), "no repository URL"),
-            (&moved(LONGEST + 1), "exceeds 2048 bytes"),
+            (&named(MAX_BYTES + 1), "no repository URL"),
+            (&moved(MAX_BYTES + 1), "exceeds 2048 bytes"),
         ] {
-            let error = read(Sender::Generic, body.as_bytes()).unwrap_err();
-            assert!(error.contains(said), "{error}");
+            let error = parse(Sender::Generic, body.as_bytes()).unwrap_err();
+            assert!(error.contains(message), "{error}");
         }
-        for longest in [named(LONGEST), moved(LONGEST)] {
-            let longest = read(Sender::Generic, longest.as_bytes());
+        for longest in [named(MAX_BYTES), moved(MAX_BYTES)] {
+            let longest = parse(Sender::Generic, longest.as_bytes());
             assert_eq!(longest.map(|push| push.repositories.len()), Ok(1));
         }
         let branch = json!({"ref": "main", "repository": {
-            "clone_url": "https://a.test/b", "default_branch": "b".repeat(LONGEST + 1),
+            "clone_url": "https://a.test/b", "default_branch": "b".repeat(MAX_BYTES + 1),
         }});
-        let error = read(Sender::Github, branch.to_string().as_bytes()).unwrap_err();
+        let error = parse(Sender::Github, branch.to_string().as_bytes()).unwrap_err();
         assert!(error.contains("default_branch exceeds"), "{error}");
-        assert!(read(Sender::Github, br#"{"zen": "x"}"#).is_err());
+        assert!(parse(Sender::Github, br#"{"zen": "x"}"#).is_err());
     }
 }

@@ -17,7 +17,7 @@ const GENERIC: &str = r#"{"repository":"https://git.test/a/b"}"#;
 struct Endpoint {
     router: Router,
     folder: tempfile::TempDir,
-    taken: Arc<Mutex<Vec<Push>>>,
+    recorded_pushes: Arc<Mutex<Vec<Push>>>,
 }
 
 impl Endpoint {
@@ -30,20 +30,20 @@ impl Endpoint {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("github"), SECRET).unwrap();
-        let (pushes, mut receiver) = mpsc::channel::<Pushed>(1);
-        let taken = Arc::<Mutex<Vec<Push>>>::default();
-        let kept = taken.clone();
+        let (pushes, mut receiver) = mpsc::channel::<PushRequest>(1);
+        let recorded_pushes = Arc::<Mutex<Vec<Push>>>::default();
+        let recorded = recorded_pushes.clone();
         tokio::spawn(async move {
-            while let Some((push, told)) = receiver.recv().await {
-                kept.lock().push(push);
-                told.send(3).unwrap();
+            while let Some((push, reply)) = receiver.recv().await {
+                recorded.lock().push(push);
+                reply.send(3).unwrap();
             }
         });
         let hooks = Hooks::new(Some(folder.path().to_owned()), pushes, leader);
         Self {
             router: router(hooks.unwrap()),
             folder,
-            taken,
+            recorded_pushes,
         }
     }
 
@@ -53,9 +53,9 @@ impl Endpoint {
             request = request.header(*name, *value);
         }
         let request = request.body(Body::from(body.to_owned())).unwrap();
-        let answer = self.router.clone().oneshot(request).await.unwrap();
-        let status = answer.status().as_u16();
-        let body = to_bytes(answer.into_body(), 1 << 20).await.unwrap();
+        let response = self.router.clone().oneshot(request).await.unwrap();
+        let status = response.status().as_u16();
+        let body = to_bytes(response.into_body(), 1 << 20).await.unwrap();
         (status, serde_json::from_slice(&body).unwrap())
     }
 
@@ -68,7 +68,7 @@ impl Endpoint {
     }
 
     async fn signed(&self, path: &str, id: &str, at: i64, body: &str) -> (u16, Value) {
-        let secret = Secret::read(SECRET).unwrap();
+        let secret = SharedSecret::parse(SECRET).unwrap();
         let (signature, at) = (secret.sign(id, at, body.as_bytes()), at.to_string());
         let headers = [
             (standard_webhooks::ID, id),
@@ -79,7 +79,7 @@ impl Endpoint {
     }
 
     fn pushes(&self) -> usize {
-        self.taken.lock().len()
+        self.recorded_pushes.lock().len()
     }
 }
 
@@ -90,11 +90,11 @@ fn now() -> i64 {
 #[tokio::test]
 async fn push_is_accepted_once_and_counts_affected_resources() {
     let endpoint = Endpoint::new();
-    let (status, told) = endpoint.github(SECRET, "push", PUSH).await;
-    assert_eq!((status, &told["resources"]), (202, &json!(3)));
-    let (status, told) = endpoint.github(SECRET, "push", PUSH).await;
+    let (status, body) = endpoint.github(SECRET, "push", PUSH).await;
+    assert_eq!((status, &body["resources"]), (202, &json!(3)));
+    let (status, body) = endpoint.github(SECRET, "push", PUSH).await;
     assert_eq!(status, 200);
-    assert!(told["ignored"].as_str().unwrap().contains("duplicate"));
+    assert!(body["ignored"].as_str().unwrap().contains("duplicate"));
     assert_eq!(endpoint.pushes(), 1);
 }
 
@@ -111,9 +111,9 @@ async fn push_without_valid_signature_is_refused() {
         ("/hooks/generic", &[("x-gitlab-token", "a secret")]),
         ("/hooks/generic", &[("webhook-signature", "v1,AAAA")]),
     ] {
-        let (status, told) = endpoint.post(path, headers, PUSH).await;
+        let (status, body) = endpoint.post(path, headers, PUSH).await;
         assert_eq!(
-            (status, &told["reason"]),
+            (status, &body["reason"]),
             (401, &json!("InvalidSignature")),
             "{path} {headers:?}"
         );
@@ -131,8 +131,8 @@ async fn webhook_secrets_are_reread_without_restart() {
     std::fs::remove_file(endpoint.folder.path().join("github")).unwrap();
     assert_eq!(endpoint.github(SECRET, "push", PUSH).await.0, 401);
     std::fs::remove_file(endpoint.folder.path().join("next")).unwrap();
-    let (status, told) = endpoint.github(b"next", "push", PUSH).await;
-    assert_eq!((status, &told["reason"]), (503, &json!("HooksOff")));
+    let (status, body) = endpoint.github(b"next", "push", PUSH).await;
+    assert_eq!((status, &body["reason"]), (503, &json!("HooksOff")));
 }
 
 #[tokio::test]
@@ -179,20 +179,20 @@ async fn expired_message_is_refused_and_replay_is_ignored() {
 #[tokio::test]
 async fn other_events_are_ignored_and_invalid_bodies_refused() {
     let endpoint = Endpoint::new();
-    let (status, told) = endpoint.github(SECRET, "ping", r#"{"zen":"x"}"#).await;
+    let (status, response) = endpoint.github(SECRET, "ping", r#"{"zen":"x"}"#).await;
     let ignored = json!("event ping is not a push");
-    assert_eq!((status, &told["ignored"]), (200, &ignored));
+    assert_eq!((status, &response["ignored"]), (200, &ignored));
     for body in ["", "{", "[]", r#"{"ref":1}"#] {
-        let (status, told) = endpoint.github(SECRET, "push", body).await;
+        let (status, response) = endpoint.github(SECRET, "push", body).await;
         assert_eq!(
-            (status, &told["reason"]),
+            (status, &response["reason"]),
             (422, &json!("InvalidPush")),
             "{body}"
         );
     }
     let long = " ".repeat((5 << 20) + 1);
-    let (status, told) = endpoint.github(SECRET, "push", &long).await;
-    assert_eq!((status, &told["reason"]), (413, &json!("TooLarge")));
+    let (status, response) = endpoint.github(SECRET, "push", &long).await;
+    assert_eq!((status, &response["reason"]), (413, &json!("TooLarge")));
 }
 
 /// Returns a body that never ends.
@@ -211,7 +211,10 @@ async fn slow_requests_time_out_and_do_not_block_a_push() {
         futures::future::join_all(slow),
         endpoint.github(SECRET, "push", PUSH)
     );
-    assert!(slow.into_iter().all(|it| it.unwrap().status() == 408));
+    assert!(
+        slow.into_iter()
+            .all(|result| result.unwrap().status() == 408)
+    );
     assert_eq!(fast.0, 202);
 }
 
@@ -224,20 +227,20 @@ async fn form_encoded_push_is_refused() {
         ("x-hub-signature-256", &*format!("sha256={tag}")),
         ("content-type", "application/x-www-form-urlencoded"),
     ];
-    let (status, told) = endpoint
+    let (status, body) = endpoint
         .post("/hooks/github", &headers, "payload=%7B%7D")
         .await;
-    assert_eq!((status, &told["reason"]), (415, &json!("UnsupportedType")));
+    assert_eq!((status, &body["reason"]), (415, &json!("UnsupportedType")));
 }
 
 #[tokio::test]
 async fn remembered_messages_are_bounded() {
     let hooks = Hooks::new(None, mpsc::channel(1).0, Leader::leading()).unwrap();
-    for number in 0..=MEMORY {
+    for number in 0..=MAX_REMEMBERED {
         hooks.remember(number.to_be_bytes().to_vec());
     }
-    assert!(hooks.is_seen(&MEMORY.to_be_bytes()));
-    assert_eq!(hooks.seen.lock().len(), 1);
+    assert!(hooks.is_duplicate(&MAX_REMEMBERED.to_be_bytes()));
+    assert_eq!(hooks.accepted_at.lock().len(), 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -246,10 +249,10 @@ async fn a_message_is_forgotten_after_ten_minutes() {
     let hooks = Hooks::new(None, mpsc::channel(1).0, Leader::leading()).unwrap();
     hooks.remember(b"a".to_vec());
     tokio::time::advance(Duration::from_secs(599)).await;
-    assert!(hooks.is_seen(b"a"));
+    assert!(hooks.is_duplicate(b"a"));
     tokio::time::advance(Duration::from_secs(1)).await;
-    assert!(!hooks.is_seen(b"a"));
-    assert!(hooks.seen.lock().is_empty());
+    assert!(!hooks.is_duplicate(b"a"));
+    assert!(hooks.accepted_at.lock().is_empty());
 }
 
 #[tokio::test]
@@ -257,19 +260,19 @@ async fn push_is_refused_if_no_secrets_are_configured() {
     let _ = rustls::crypto::ring::default_provider().install_default();
     let hooks = Hooks::new(None, mpsc::channel(1).0, Leader::leading()).unwrap();
     let request = Request::post("/hooks/github").body(Body::empty()).unwrap();
-    let answer = router(hooks).oneshot(request).await.unwrap();
-    assert_eq!(answer.status(), StatusCode::SERVICE_UNAVAILABLE);
+    let response = router(hooks).oneshot(request).await.unwrap();
+    assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
 }
 
 #[tokio::test(start_paused = true)]
 async fn push_is_not_delivered_before_the_controller_starts() {
-    let (pushes, receiver) = mpsc::channel::<Pushed>(1);
+    let (pushes, receiver) = mpsc::channel::<PushRequest>(1);
     let _ = rustls::crypto::ring::default_provider().install_default();
     let hooks = Hooks::new(None, pushes, Leader::leading()).unwrap();
-    let push = payload::read(Sender::Generic, GENERIC.as_bytes()).unwrap();
-    assert_eq!(tell(&hooks, push.clone()).await, None);
+    let push = payload::parse(Sender::Generic, GENERIC.as_bytes()).unwrap();
+    assert_eq!(deliver(&hooks, push.clone()).await, None);
     drop(receiver);
-    assert_eq!(tell(&hooks, push).await, None);
+    assert_eq!(deliver(&hooks, push).await, None);
 }
 
 /// Returns the endpoints of two replicas: the leader, and a standby replica, which forwards to the leader.
@@ -290,18 +293,18 @@ async fn standby_of(leader: Router) -> Endpoint {
 #[tokio::test]
 async fn standby_replica_forwards_push_to_the_leader() {
     let (leads, stands_by) = two_replicas().await;
-    let (status, told) = stands_by.github(SECRET, "push", PUSH).await;
-    assert_eq!((status, &told["resources"]), (202, &json!(3)));
+    let (status, body) = stands_by.github(SECRET, "push", PUSH).await;
+    assert_eq!((status, &body["resources"]), (202, &json!(3)));
     let (status, _) = stands_by.signed("/hooks/gitlab", "1", now(), GITLAB).await;
     assert_eq!(status, 202);
     assert_eq!((leads.pushes(), stands_by.pushes()), (2, 0));
     // The leader recognizes the repeated message, also if the standby replica receives it.
-    for again in [&stands_by, &leads] {
-        let (status, told) = again.github(SECRET, "push", PUSH).await;
-        assert_eq!(status, 200, "{told}");
+    for endpoint in [&stands_by, &leads] {
+        let (status, body) = endpoint.github(SECRET, "push", PUSH).await;
+        assert_eq!(status, 200, "{body}");
     }
-    let (status, told) = stands_by.github(b"other", "push", PUSH).await;
-    assert_eq!((status, &told["reason"]), (401, &json!("InvalidSignature")));
+    let (status, body) = stands_by.github(b"other", "push", PUSH).await;
+    assert_eq!((status, &body["reason"]), (401, &json!("InvalidSignature")));
     assert_eq!(leads.pushes(), 2);
 }
 
@@ -318,9 +321,9 @@ async fn push_without_reachable_leader_returns_not_leader() {
             "failed to forward the request",
         ),
     ] {
-        let (status, told) = Endpoint::of(leader).github(SECRET, "push", PUSH).await;
-        assert_eq!((status, &told["reason"]), (503, &json!(NOT_LEADER)));
-        assert!(told["message"].as_str().unwrap().contains(why), "{told}");
+        let (status, body) = Endpoint::of(leader).github(SECRET, "push", PUSH).await;
+        assert_eq!((status, &body["reason"]), (503, &json!(NOT_LEADER)));
+        assert!(body["message"].as_str().unwrap().contains(why), "{body}");
     }
 }
 
@@ -344,16 +347,16 @@ async fn endless_response_of_the_leader_is_not_read() {
         Body::from_stream(futures::stream::repeat_with(chunk))
     };
     let stands_by = standby_of(Router::new().fallback(endless)).await;
-    let (status, told) = stands_by.github(SECRET, "push", PUSH).await;
-    assert_eq!((status, &told["reason"]), (503, &json!(NOT_LEADER)));
-    let message = told["message"].as_str().unwrap();
-    assert!(message.contains("64 KiB"), "{told}");
+    let (status, body) = stands_by.github(SECRET, "push", PUSH).await;
+    assert_eq!((status, &body["reason"]), (503, &json!(NOT_LEADER)));
+    let message = body["message"].as_str().unwrap();
+    assert!(message.contains("64 KiB"), "{body}");
 }
 
 #[tokio::test]
 async fn push_is_forwarded_only_once() {
     let (_leads, stands_by) = two_replicas().await;
-    let headers = [("x-gitlab-token", "a secret"), (BY_REPLICA, "once")];
-    let (status, told) = stands_by.post("/hooks/gitlab", &headers, GITLAB).await;
-    assert_eq!((status, &told["reason"]), (503, &json!(NOT_LEADER)));
+    let headers = [("x-gitlab-token", "a secret"), (FORWARDED_MARKER, "once")];
+    let (status, body) = stands_by.post("/hooks/gitlab", &headers, GITLAB).await;
+    assert_eq!((status, &body["reason"]), (503, &json!(NOT_LEADER)));
 }

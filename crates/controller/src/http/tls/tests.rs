@@ -63,8 +63,8 @@ fn client(server: &Authority) -> ClientBuilder {
 }
 
 async fn hello(client: ClientBuilder, url: &str) -> Option<String> {
-    let answer = client.build().unwrap().get(url).send().await;
-    answer.ok()?.text().await.ok()
+    let response = client.build().unwrap().get(url).send().await;
+    response.ok()?.text().await.ok()
 }
 
 fn presenting(client: ClientBuilder, by: &Authority) -> ClientBuilder {
@@ -113,9 +113,9 @@ async fn tls_handshake_times_out() {
     let listener = TlsListener::new(listener, Identity::of(&flags).unwrap()).unwrap();
     let mut silent = TcpStream::connect(listener.address).await.unwrap();
     let began = tokio::time::Instant::now();
-    let read = tokio::time::timeout(PATIENCE * 2, silent.read(&mut [0; 1])).await;
+    let read = tokio::time::timeout(HANDSHAKE_TIMEOUT * 2, silent.read(&mut [0; 1])).await;
     assert_eq!(read.unwrap().unwrap(), 0);
-    assert!(began.elapsed() >= PATIENCE);
+    assert!(began.elapsed() >= HANDSHAKE_TIMEOUT);
 }
 
 #[test]
@@ -123,8 +123,8 @@ fn changed_certificate_is_loaded_and_broken_one_ignored() {
     let (server, other) = (authority(), authority());
     let (folder, flags) = folder(&server, None);
     let identity = Identity::of(&flags).unwrap();
-    let config = || identity.read.lock().config.clone();
-    let long_ago = || identity.read.lock().at -= REREAD;
+    let config = || identity.loaded.lock().config.clone();
+    let long_ago = || identity.loaded.lock().at -= RELOAD_INTERVAL;
     let first = config();
     identity.acceptor();
     assert!(Arc::ptr_eq(&first, &config()), "read again too soon");
