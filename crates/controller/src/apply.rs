@@ -210,7 +210,7 @@ impl<'a> StepExecutor<'a> {
         {
             Ok(created) => {
                 self.version.clone_from(&created.metadata.resource_version);
-                self.ctx.mirrors.secrets.wrote(created);
+                self.ctx.mirrors.secrets.record_write(created);
                 Ok(())
             }
             Err(Error::Call { source, .. }) if has_status(&source, StatusKind::AlreadyExists) => {
@@ -225,7 +225,7 @@ impl<'a> StepExecutor<'a> {
                             Component::Record,
                         ) =>
                     {
-                        self.ctx.mirrors.secrets.wrote(existing);
+                        self.ctx.mirrors.secrets.record_write(existing);
                         Err(Error::Conflict)
                     }
                     Some(existing) if !is_made_for(self.tf, &existing) => {
@@ -233,7 +233,7 @@ impl<'a> StepExecutor<'a> {
                     }
                     Some(existing) => {
                         self.version.clone_from(&existing.metadata.resource_version);
-                        self.ctx.mirrors.secrets.wrote(existing);
+                        self.ctx.mirrors.secrets.record_write(existing);
                         Ok(())
                     }
                     None => Err(Error::Conflict),
@@ -307,7 +307,7 @@ impl<'a> StepExecutor<'a> {
                 self.version.clone_from(&written.metadata.resource_version);
                 let memory = &self.ctx.memory;
                 memory.set_record_version(self.observer.resource, self.version.clone());
-                self.ctx.mirrors.secrets.wrote(written);
+                self.ctx.mirrors.secrets.record_write(written);
                 Ok(())
             }
             Err(Error::Call { source, .. })
@@ -326,7 +326,7 @@ impl<'a> StepExecutor<'a> {
     async fn reload_secret(&self, operation: &str, name: &str) {
         self.ctx.mirrors.secrets.forget(&self.namespace(), name);
         if let Ok(Some(current)) = call(operation, self.api::<Secret>().get_opt(name)).await {
-            self.ctx.mirrors.secrets.wrote(current);
+            self.ctx.mirrors.secrets.record_write(current);
         }
     }
 
@@ -353,7 +353,7 @@ impl<'a> StepExecutor<'a> {
             Ok(written) => {
                 self.report_version
                     .clone_from(&written.metadata.resource_version);
-                self.ctx.mirrors.secrets.wrote(written);
+                self.ctx.mirrors.secrets.record_write(written);
                 Ok(())
             }
             Err(Error::Call { source, .. }) if has_status(&source, StatusKind::AlreadyExists) => {
@@ -396,7 +396,7 @@ impl<'a> StepExecutor<'a> {
         let patch = Patch::Merge(&body);
         let written = api.patch(name, &parameters, &patch);
         let written = call("free space in the run report", written).await?;
-        self.ctx.mirrors.secrets.wrote(written);
+        self.ctx.mirrors.secrets.record_write(written);
         Ok(())
     }
 
@@ -441,7 +441,7 @@ impl<'a> StepExecutor<'a> {
                 let mirror = &self.ctx.mirrors.config_maps;
                 let known = self.known_state(mirror, &map.name_any());
                 if let Some(written) = self.apply(map, known).await? {
-                    mirror.wrote(written.metadata.into_response_partial());
+                    mirror.record_write(written.metadata.into_response_partial());
                 }
                 Ok(())
             }
@@ -486,7 +486,7 @@ impl<'a> StepExecutor<'a> {
         {
             Ok(written) => {
                 if let Some(written) = written.filter(is_mirrored) {
-                    self.ctx.mirrors.secrets.wrote(written);
+                    self.ctx.mirrors.secrets.record_write(written);
                 }
                 Ok(())
             }
@@ -539,7 +539,7 @@ impl<'a> StepExecutor<'a> {
         let operation = format!("create PersistentVolumeClaim {name}");
         match call(&operation, api.create(&PostParams::default(), claim)).await {
             Ok(created) => {
-                self.ctx.mirrors.claims.wrote(created);
+                self.ctx.mirrors.claims.record_write(created);
                 Ok(())
             }
             Err(Error::Call { source, .. }) if has_status(&source, StatusKind::AlreadyExists) => {
@@ -574,7 +574,7 @@ impl<'a> StepExecutor<'a> {
         {
             Ok(created) => {
                 info!(job = name, protocol = PROTOCOL, "created a Job");
-                self.ctx.mirrors.jobs.wrote(created);
+                self.ctx.mirrors.jobs.record_write(created);
                 Ok(())
             }
             Err(Error::Call { source, .. }) if has_status(&source, StatusKind::AlreadyExists) => {
@@ -588,7 +588,7 @@ impl<'a> StepExecutor<'a> {
                     component.is_some_and(|component| component == Component::Build.as_str());
                 let inputs = |job: &Job| job.annotations().get(labels::INPUTS).cloned();
                 if inputs(&existing) == inputs(job) && (is_ours || is_build) {
-                    self.ctx.mirrors.jobs.wrote(existing);
+                    self.ctx.mirrors.jobs.record_write(existing);
                     return Ok(());
                 }
                 let error = Error::JobNameConflict(name.clone());

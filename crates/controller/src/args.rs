@@ -23,7 +23,7 @@ const PROXIES: [&str; 6] = [
 
 /// Maximum size of `--ca-file`, in bytes. Pods receive the certificates in an environment variable, which Linux limits to 128 KiB
 /// (`MAX_ARG_STRLEN`, <https://man7.org/linux/man-pages/man2/execve.2.html>).
-const CA_BYTES: usize = 120 * 1024;
+const MAX_CA_FILE_BYTES: usize = 120 * 1024;
 
 /// Runs Terraform from git on Kubernetes.
 #[derive(Clone, Debug, Parser)]
@@ -236,9 +236,9 @@ impl Config {
     /// # Errors
     /// If `--driver=metacontroller` has neither `--sync-token-dir` nor `--sync-client-ca-file`.
     pub(crate) fn check(&self) -> Result<()> {
-        let proof = self.sync.token_dir.is_some() || self.sync.client_ca_file.is_some();
+        let is_authenticated = self.sync.token_dir.is_some() || self.sync.client_ca_file.is_some();
         ensure!(
-            proof || self.driver == Driver::Native,
+            is_authenticated || self.driver == Driver::Native,
             "--driver=metacontroller requires --sync-token-dir or --sync-client-ca-file to \
              authenticate metacontroller"
         );
@@ -252,22 +252,22 @@ impl Config {
     }
 
     /// Returns the base images for `spec.engine`.
-    fn catalogue(&self) -> Result<Vec<EngineImage>> {
+    fn engine_images(&self) -> Result<Vec<EngineImage>> {
         let given = self.engines.iter().map(|it| it.trim());
         let engines = given
             .filter(|it| !it.is_empty())
             .map(engine_image)
             .collect::<Result<Vec<_>>>()
             .context("--engine")?;
-        if let Some(twice) = given_twice(&engines) {
-            bail!("--engine: {twice} has two images; set one image for each version");
+        if let Some(duplicate) = first_duplicate(&engines) {
+            bail!("--engine: {duplicate} has two images; set one image for each version");
         }
         Ok(engines)
     }
 
     /// Converts the flags to [`Settings`]. Reads `--ca-file` and the proxy environment variables.
     pub(crate) fn settings(&self) -> Result<Settings> {
-        let engines = self.catalogue()?;
+        let engines = self.engine_images()?;
         let ca_bundle = self
             .ca_file
             .as_ref()
@@ -275,8 +275,8 @@ impl Config {
                 let text = std::fs::read_to_string(file)
                     .with_context(|| format!("--ca-file: failed to read {}", file.display()))?;
                 ensure!(
-                    text.len() <= CA_BYTES,
-                    "--ca-file: {} is {} bytes; at most {CA_BYTES} bytes can be passed to pods. \
+                    text.len() <= MAX_CA_FILE_BYTES,
+                    "--ca-file: {} is {} bytes; at most {MAX_CA_FILE_BYTES} bytes can be passed to pods. \
                      Remove the certificates of public certificate authorities",
                     file.display(),
                     text.len()
@@ -326,10 +326,10 @@ fn timeout(text: &str) -> Result<SignedDuration> {
 /// Parses a kind of builder, case-insensitively.
 fn builder_kind(text: &str) -> Result<BuilderKind> {
     let kinds = [BuilderKind::Kaniko, BuilderKind::Append];
-    let found = kinds
+    let kind = kinds
         .into_iter()
         .find(|kind| format!("{kind:?}").eq_ignore_ascii_case(text));
-    found.with_context(|| format!("invalid builder kind {text:?}: expected kaniko or append"))
+    kind.with_context(|| format!("invalid builder kind {text:?}: expected kaniko or append"))
 }
 
 /// Parses an architecture.
@@ -340,17 +340,17 @@ fn architecture(text: &str) -> Result<Architecture> {
 
 /// Parses `NAME:VERSION=IMAGE`.
 fn engine_image(text: &str) -> Result<EngineImage> {
-    let wrong = || {
+    let invalid = || {
         format!(
             "invalid engine {text:?}: expected NAME:VERSION=IMAGE, where NAME is terraform or \
              opentofu and VERSION is complete, for example \
              opentofu:1.12.6=registry.example.com/opentofu:1.12.6"
         )
     };
-    let (engine, image) = text.split_once('=').with_context(wrong)?;
-    let (name, version) = engine.split_once(':').with_context(wrong)?;
-    let name = EngineName::parse(name).with_context(wrong)?;
-    ensure!(engine::is_version(version), wrong());
+    let (engine, image) = text.split_once('=').with_context(invalid)?;
+    let (name, version) = engine.split_once(':').with_context(invalid)?;
+    let name = EngineName::parse(name).with_context(invalid)?;
+    ensure!(engine::is_version(version), invalid());
     ImageRef::parse(image)
         .with_context(|| format!("invalid engine {text:?}: invalid image {image:?}"))?;
     Ok(EngineImage {
@@ -363,13 +363,13 @@ fn engine_image(text: &str) -> Result<EngineImage> {
 }
 
 /// Returns the first engine that occurs twice in `engines`.
-fn given_twice(engines: &[EngineImage]) -> Option<&Engine> {
-    let mut all = engines.iter().enumerate();
-    let twice = all.find(|(index, one)| {
-        let mut before = engines.iter().take(*index);
-        before.any(|other| other.engine == one.engine)
+fn first_duplicate(engines: &[EngineImage]) -> Option<&Engine> {
+    let mut numbered_engines = engines.iter().enumerate();
+    let duplicate = numbered_engines.find(|(index, engine)| {
+        let mut earlier_engines = engines.iter().take(*index);
+        earlier_engines.any(|earlier| earlier.engine == engine.engine)
     });
-    twice.map(|(_, it)| &it.engine)
+    duplicate.map(|(_, engine)| &engine.engine)
 }
 
 #[cfg(test)]
@@ -400,9 +400,9 @@ mod tests {
         let flag = format!("--ca-file={}", file.path().display());
         let flags = ["alustan", "--base-image=a", "--operator-image=b", &flag];
         let config = Config::try_parse_from(flags).unwrap();
-        std::fs::write(file.path(), "x".repeat(CA_BYTES)).unwrap();
+        std::fs::write(file.path(), "x".repeat(MAX_CA_FILE_BYTES)).unwrap();
         assert!(config.settings().is_ok());
-        std::fs::write(file.path(), "x".repeat(CA_BYTES + 1)).unwrap();
+        std::fs::write(file.path(), "x".repeat(MAX_CA_FILE_BYTES + 1)).unwrap();
         let error = config.settings().unwrap_err().to_string();
         assert!(error.contains("can be passed to pods"), "{error}");
     }
@@ -464,10 +464,10 @@ mod tests {
     #[test]
     fn duplicate_engine_version_is_detected() {
         let engine = |text| engine_image(text).unwrap();
-        let one = engine("terraform:1.11.4=a.test/x:1");
-        let other = engine("terraform:1.11.5=a.test/x:1");
-        assert_eq!(given_twice(&[one.clone(), other.clone()]), None);
-        let twice = [one.clone(), other, one.clone()];
-        assert_eq!(given_twice(&twice), Some(&one.engine));
+        let first = engine("terraform:1.11.4=a.test/x:1");
+        let second = engine("terraform:1.11.5=a.test/x:1");
+        assert_eq!(first_duplicate(&[first.clone(), second.clone()]), None);
+        let twice = [first.clone(), second, first.clone()];
+        assert_eq!(first_duplicate(&twice), Some(&first.engine));
     }
 }

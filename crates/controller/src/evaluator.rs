@@ -30,27 +30,27 @@ const STACK_MIB: u64 = 64;
 
 /// Maximum number of concurrent child processes. Together they use at most 256 MiB, half of the default memory limit of the container. The
 /// kernel may kill the whole container if it exceeds the limit.
-const AT_ONCE: usize = 2;
+const MAX_PROCESSES: usize = 2;
 
 /// Maximum CPU time of a child process, in seconds. `alustan_expressions` has a lower limit, but checks it only when the expression reads
 /// the object.
 const CPU_SECONDS: u64 = 5;
 
 /// Maximum run time of a child process, including its wait for a CPU.
-const LONGEST: Duration = Duration::from_secs(30);
+const PROCESS_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Maximum size of a request, in bytes of JSON. An object has at most 1.5 MiB.
-const LARGEST_REQUEST: u64 = 16 << 20;
+const MAX_REQUEST_BYTES: u64 = 16 << 20;
 
 /// Maximum size of a result, in bytes of JSON.
-const LARGEST_RESULT: u64 = 1 << 20;
+const MAX_RESULT_BYTES: u64 = 1 << 20;
 
 /// Evaluates expressions in child processes.
 pub(crate) struct Evaluator {
     /// Executable of the operator.
     program: PathBuf,
     /// Limits concurrent child processes, with fairness between namespaces.
-    turns: Arc<Turns>,
+    permits: Arc<Turns>,
 }
 
 impl Evaluator {
@@ -58,7 +58,7 @@ impl Evaluator {
     pub(crate) fn new(program: PathBuf) -> Self {
         Self {
             program,
-            turns: Turns::new(AT_ONCE),
+            permits: Turns::new(MAX_PROCESSES),
         }
     }
 
@@ -69,7 +69,7 @@ impl Evaluator {
         expression: &str,
         object: &DynamicObject,
     ) -> Result<Value, Nothing> {
-        let _turn = self.turns.take(&Arc::from(namespace)).await;
+        let _permit = self.permits.take(&Arc::from(namespace)).await;
         let request = serde_json::to_vec(&(expression, object)).map_err(|error| unknown(&error))?;
         let mut command = Command::new(&self.program);
         command.arg(ARGUMENT).env_clear();
@@ -84,8 +84,8 @@ async fn run(mut command: Command, request: &[u8]) -> Result<Value, Nothing> {
         .stderr(Stdio::null())
         .kill_on_drop(true);
     let child = command.spawn().map_err(|error| unknown(&error))?;
-    let ended = timeout(LONGEST, exchange(child, request)).await;
-    ended.unwrap_or(Err(Nothing::TooSlow))
+    let result = timeout(PROCESS_TIMEOUT, exchange(child, request)).await;
+    result.unwrap_or(Err(Nothing::TooSlow))
 }
 
 async fn exchange(mut child: Child, request: &[u8]) -> Result<Value, Nothing> {
@@ -95,7 +95,7 @@ async fn exchange(mut child: Child, request: &[u8]) -> Result<Value, Nothing> {
     }
     let mut result = Vec::new();
     if let Some(stdout) = child.stdout.take() {
-        let mut stdout = stdout.take(LARGEST_RESULT);
+        let mut stdout = stdout.take(MAX_RESULT_BYTES);
         let read = stdout.read_to_end(&mut result).await;
         read.map_err(|error| unknown(&error))?;
         if stdout.limit() == 0 {
@@ -107,20 +107,20 @@ async fn exchange(mut child: Child, request: &[u8]) -> Result<Value, Nothing> {
         return Err(Nothing::TooSlow);
     }
     if status.signal().is_some() {
-        let why = format!("the evaluation exceeds {MEMORY_MIB} MiB of memory");
-        return Err(invalid(why));
+        let message = format!("the evaluation exceeds {MEMORY_MIB} MiB of memory");
+        return Err(invalid(message));
     }
     if !status.success() {
         return Err(unknown(&format!("evaluator process failed: {status}")));
     }
     serde_json::from_slice(&result).unwrap_or_else(|error| {
-        let why = format!("the result is not valid JSON: {error}");
-        Err(invalid(why))
+        let message = format!("the result is not valid JSON: {error}");
+        Err(invalid(message))
     })
 }
 
-fn invalid(why: impl Into<String>) -> Nothing {
-    Nothing::Invalid(why.into())
+fn invalid(message: impl Into<String>) -> Nothing {
+    Nothing::Invalid(message.into())
 }
 
 fn unknown(error: &impl Display) -> Nothing {
@@ -130,9 +130,9 @@ fn unknown(error: &impl Display) -> Nothing {
 /// Main function of the child process. Evaluates the request on standard input, a JSON list of expression and object. Writes the result to
 /// standard output as JSON.
 pub(crate) fn evaluate_request() -> Result<()> {
-    let limit = |most| Rlimit {
-        current: Some(most),
-        maximum: Some(most),
+    let limit = |maximum| Rlimit {
+        current: Some(maximum),
+        maximum: Some(maximum),
     };
     let memory = limit((MEMORY_MIB + STACK_MIB) << 20);
     setrlimit(Resource::Data, memory).context("failed to limit the memory")?;
@@ -144,7 +144,7 @@ pub(crate) fn evaluate_request() -> Result<()> {
     setrlimit(Resource::Cpu, time).context("failed to limit the CPU time")?;
     let mut request = Vec::new();
     let input = std::io::stdin().lock();
-    let read = input.take(LARGEST_REQUEST).read_to_end(&mut request);
+    let read = input.take(MAX_REQUEST_BYTES).read_to_end(&mut request);
     read.context("failed to read the request")?;
     let (expression, object): (String, DynamicObject) =
         serde_json::from_slice(&request).context("failed to parse the request")?;
@@ -212,13 +212,13 @@ mod tests {
         let kind = ApiResource::from_gvk(&GroupVersionKind::gvk("", "v1", "ConfigMap"));
         let object = DynamicObject::new("web", &kind);
         let busy = Arc::from("busy");
-        let mut held = join_all((0..AT_ONCE).map(|_| evaluator.turns.take(&busy))).await;
-        let mut waiting = pin!(evaluator.turns.take(&busy));
+        let mut held = join_all((0..MAX_PROCESSES).map(|_| evaluator.permits.take(&busy))).await;
+        let mut waiting = pin!(evaluator.permits.take(&busy));
         assert!(poll!(&mut waiting).is_pending());
         let mut team = pin!(evaluator.evaluate("team", "true", &object));
         assert!(poll!(&mut team).is_pending());
         held.pop();
-        let done = timeout(LONGEST, team).await.unwrap();
+        let done = timeout(PROCESS_TIMEOUT, team).await.unwrap();
         assert!(matches!(done, Err(Nothing::Invalid(_))), "{done:?}");
     }
 }

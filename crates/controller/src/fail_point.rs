@@ -48,19 +48,19 @@ mod under_test {
 
         /// Kills this process if `step` is the configured step.
         pub(crate) fn reached(&self, moment: Moment, step: &Step) {
-            self.end_at(moment, step.kind(), || subject(step));
+            self.kill_at(moment, step.kind(), || subject(step));
         }
 
         /// Kills this process if the configured step is the one that applies `object`.
         pub(crate) fn reached_object(&self, moment: Moment, object: &Object) {
-            self.end_at(moment, StepKind::Ensure, || object_name(object));
+            self.kill_at(moment, StepKind::Ensure, || object_name(object));
         }
 
-        fn end_at(&self, moment: Moment, kind: StepKind, subject: impl Fn() -> String) {
-            let Some((at, of, only)) = &self.at else {
+        fn kill_at(&self, moment: Moment, kind: StepKind, subject: impl Fn() -> String) {
+            let Some((at, step_kind, subject_prefix)) = &self.at else {
                 return;
             };
-            if (*at, *of) == (moment, kind) && subject().starts_with(only) {
+            if (*at, *step_kind) == (moment, kind) && subject().starts_with(subject_prefix) {
                 tracing::warn!(
                     ?moment,
                     ?kind,
@@ -81,7 +81,7 @@ mod under_test {
             Step::CreateJob(job) => job.metadata.name.clone().unwrap_or_default(),
             Step::DeleteJob { name, .. } => name.clone(),
             Step::CreateBuildSecret(secret) => secret.metadata.name.clone().unwrap_or_default(),
-            Step::DeleteBuildSecret(lent) => lent.name.clone(),
+            Step::DeleteBuildSecret(build_secret) => build_secret.name.clone(),
             Step::DeleteOutputs(object) => object.name().to_owned(),
             Step::AddFinalizer
             | Step::CreateRecord(_)
@@ -102,8 +102,8 @@ mod under_test {
             _ => return None,
         };
         let kind = parts.next()?;
-        let named = |of: &&StepKind| format!("{of:?}") == kind;
-        let kind = *StepKind::ALL.iter().find(named)?;
+        let has_name = |step_kind: &&StepKind| format!("{step_kind:?}") == kind;
+        let kind = *StepKind::ALL.iter().find(has_name)?;
         Some((moment, kind, parts.next().unwrap_or_default().to_owned()))
     }
 }

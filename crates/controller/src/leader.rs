@@ -21,20 +21,20 @@ pub(crate) use fence::{Fence, NotLeading};
 pub(crate) struct Leader(Arc<Inner>);
 
 struct Inner {
-    began: Instant,
-    known: Mutex<Known>,
+    started_at: Instant,
+    state: Mutex<ElectionState>,
     /// Each active write holds a read lock.
     writes: Arc<RwLock<()>>,
     /// Notified when this replica becomes allowed to write.
-    begins: Notify,
+    leadership_began: Notify,
 }
 
-struct Known {
+struct ElectionState {
     elector: Elector,
     /// Address of the holder of the Lease.
     address: Option<SocketAddr>,
     /// Last failure to read or write the Lease. Reset when the Lease is read.
-    trouble: Option<String>,
+    last_failure: Option<String>,
 }
 
 /// Role of this replica, for the readiness probe.
@@ -50,23 +50,23 @@ impl Leader {
     /// Creates the state of a replica that has not read the Lease.
     pub(crate) fn new(identity: Identity) -> Self {
         Self(Arc::new(Inner {
-            began: Instant::now(),
-            known: Mutex::new(Known {
+            started_at: Instant::now(),
+            state: Mutex::new(ElectionState {
                 elector: Elector::new(identity),
                 address: None,
-                trouble: None,
+                last_failure: None,
             }),
             writes: Arc::default(),
-            begins: Notify::new(),
+            leadership_began: Notify::new(),
         }))
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
-        self.0.known.lock()
+    fn state(&self) -> MutexGuard<'_, ElectionState> {
+        self.0.state.lock()
     }
 
     fn now(&self) -> Moment {
-        self.0.began.elapsed()
+        self.0.started_at.elapsed()
     }
 
     /// Returns whether this replica may start a write now.
@@ -75,48 +75,48 @@ impl Leader {
     }
 
     /// Returns whether this replica holds the Lease, as far as it knows. The Lease may have expired: only [`Self::leads`] permits writes.
-    pub(crate) fn acts(&self) -> bool {
+    pub(crate) fn holds_lease(&self) -> bool {
         matches!(self.standing(), Standing::Leads | Standing::Doubts)
     }
 
     /// Returns the current standing in the election.
     pub(crate) fn standing(&self) -> Standing {
-        self.known().elector.standing(self.now())
+        self.state().elector.standing(self.now())
     }
 
     /// Returns the address of the leader, if it is another replica.
     pub(crate) fn address(&self) -> Option<SocketAddr> {
-        self.known().address
+        self.state().address
     }
 
     /// Returns a permit to start a write now. The write is active until the permit is dropped.
     ///
     /// # Errors
     /// If another replica may lead.
-    fn pass(&self) -> Result<OwnedRwLockReadGuard<()>, NotLeading> {
-        let going = self.0.writes.clone().try_read_owned();
-        let going = going.map_err(|_| NotLeading)?;
-        let may = self.known().elector.may_begin(self.now());
-        may.then_some(going).ok_or(NotLeading)
+    fn begin_write(&self) -> Result<OwnedRwLockReadGuard<()>, NotLeading> {
+        let guard = self.0.writes.clone().try_read_owned();
+        let guard = guard.map_err(|_| NotLeading)?;
+        let is_allowed = self.state().elector.may_begin(self.now());
+        is_allowed.then_some(guard).ok_or(NotLeading)
     }
 
     /// Returns the deadline of active writes. A renewal of the Lease extends it.
-    fn ends(&self) -> Instant {
-        let ends = self.known().elector.must_end();
-        self.0.began + ends.unwrap_or_default()
+    fn write_deadline(&self) -> Instant {
+        let deadline = self.state().elector.must_end();
+        self.0.started_at + deadline.unwrap_or_default()
     }
 
     /// Waits until this replica becomes allowed to write.
-    pub(crate) async fn begins(&self) {
-        self.0.begins.notified().await;
+    pub(crate) async fn wait_for_leadership(&self) {
+        self.0.leadership_began.notified().await;
     }
 
     /// Returns the role for the readiness probe.
     pub(crate) fn role(&self) -> Role {
         match self.standing() {
             Standing::Unknown => {
-                let trouble = self.known().trouble.clone();
-                Role::None(trouble.unwrap_or_else(|| "reading the Lease".to_owned()))
+                let last_failure = self.state().last_failure.clone();
+                Role::None(last_failure.unwrap_or_else(|| "reading the Lease".to_owned()))
             }
             Standing::Over { .. } => Role::None("this replica lost its leadership".to_owned()),
             Standing::Leads => Role::Has("this replica is the leader".to_owned()),
@@ -145,7 +145,7 @@ impl Leader {
     /// Renews the Lease.
     fn renew(&self) {
         let now = self.now();
-        self.known().elector.wrote("2", now);
+        self.state().elector.wrote("2", now);
     }
 
     /// Creates a replica on standby. The leader is in pod `other`, which is reachable at `address`.
@@ -158,8 +158,8 @@ impl Leader {
             duration: alustan_core::lease::DURATION,
         };
         let now = leader.now();
-        leader.known().elector.looked(Some(lease), now);
-        leader.known().address = address;
+        leader.state().elector.looked(Some(lease), now);
+        leader.state().address = address;
         leader
     }
 }

@@ -12,33 +12,33 @@ use tracing_subscriber::EnvFilter;
 use crate::args::{Config, LogFormat};
 
 /// Interval between reads of `--log-level-file`. The kubelet updates a mounted `ConfigMap` within about a minute.
-const EVERY: Duration = Duration::from_secs(5);
+const RELOAD_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Function that replaces the filter of log lines.
-type Set = Box<dyn Fn(EnvFilter) -> Result<()> + Send>;
+type SetFilter = Box<dyn Fn(EnvFilter) -> Result<()> + Send>;
 
 /// Log level, and the file that overrides it.
-pub(crate) struct Level {
+pub(crate) struct LogLevel {
     /// Value of `--log-level`.
-    given: String,
+    flag: String,
     file: Option<PathBuf>,
     /// Last requested level, valid or not.
     last: String,
-    set: Set,
+    set: SetFilter,
 }
 
 /// Starts logging to standard error.
 ///
 /// # Errors
 /// If `--log-level` is invalid.
-pub(crate) fn start(config: &Config) -> Result<Level> {
-    let given = &config.log_level;
-    let filter = EnvFilter::try_new(given)
-        .with_context(|| format!("--log-level: invalid filter {given:?}"))?;
+pub(crate) fn start(config: &Config) -> Result<LogLevel> {
+    let flag = &config.log_level;
+    let filter = EnvFilter::try_new(flag)
+        .with_context(|| format!("--log-level: invalid filter {flag:?}"))?;
     let logs = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr);
-    let set: Set = match config.log_format {
+    let set: SetFilter = match config.log_format {
         LogFormat::Text => {
             let logs = logs.with_ansi(false).with_filter_reloading();
             let handle = logs.reload_handle();
@@ -52,33 +52,33 @@ pub(crate) fn start(config: &Config) -> Result<Level> {
             Box::new(move |filter| Ok(handle.reload(filter)?))
         }
     };
-    Ok(Level {
-        given: given.clone(),
+    Ok(LogLevel {
+        flag: flag.clone(),
         file: config.log_level_file.clone(),
-        last: given.clone(),
+        last: flag.clone(),
         set,
     })
 }
 
-impl Level {
+impl LogLevel {
     /// Applies changes of `--log-level-file`, if it is set.
     pub(crate) async fn follow(mut self) {
         let Some(file) = self.file.clone() else {
             return;
         };
-        let mut ticks = tokio::time::interval(EVERY);
+        let mut ticks = tokio::time::interval(RELOAD_INTERVAL);
         loop {
             ticks.tick().await;
-            self.look(&file);
+            self.reload(&file);
         }
     }
 
     /// Applies the level in `file`, or `--log-level` if the file is missing or empty.
-    fn look(&mut self, file: &Path) {
+    fn reload(&mut self, file: &Path) {
         let wanted = match std::fs::read_to_string(file) {
             Ok(text) if !text.trim().is_empty() => text.trim().to_owned(),
-            Ok(_) => self.given.clone(),
-            Err(error) if error.kind() == ErrorKind::NotFound => self.given.clone(),
+            Ok(_) => self.flag.clone(),
+            Err(error) if error.kind() == ErrorKind::NotFound => self.flag.clone(),
             Err(error) => {
                 warn!(
                     %error,
@@ -119,25 +119,25 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("level");
         let seen: Arc<Mutex<Vec<String>>> = Arc::default();
-        let told = seen.clone();
-        let mut level = Level {
-            given: "info".to_owned(),
+        let recorded = seen.clone();
+        let mut level = LogLevel {
+            flag: "info".to_owned(),
             file: None,
             last: "info".to_owned(),
             set: Box::new(move |filter| {
-                told.lock().push(filter.to_string());
+                recorded.lock().push(filter.to_string());
                 Ok(())
             }),
         };
-        level.look(&file);
+        level.reload(&file);
         for text in ["debug\n", "debug", "not=a=level", "info,kube=debug", ""] {
             std::fs::write(&file, text).unwrap();
-            level.look(&file);
+            level.reload(&file);
         }
         std::fs::write(&file, "error").unwrap();
-        level.look(&file);
+        level.reload(&file);
         std::fs::remove_file(&file).unwrap();
-        level.look(&file);
+        level.reload(&file);
         let seen = seen.lock();
         assert_eq!(*seen, ["debug", "kube=debug,info", "info", "error", "info"]);
     }

@@ -80,8 +80,8 @@ pub(crate) struct Metrics {
     registry_failed: Gauge,
     queue_length: Gauges<1>,
     oldest_queued: Gauges<1>,
-    places_used: Gauge,
-    places: Gauge,
+    slots_used: Gauge,
+    slots: Gauge,
     leader: Gauge,
 }
 
@@ -170,8 +170,8 @@ impl Metrics {
             queue_seconds: register(r, &table::QUEUE_SECONDS, run_histograms()),
             queue_length: register(r, &table::QUEUE_LENGTH, Family::default()),
             oldest_queued: register(r, &table::OLDEST_QUEUED, Family::default()),
-            places_used: register(r, &table::PLACES_USED, Gauge::default()),
-            places: register(r, &table::PLACES, Gauge::default()),
+            slots_used: register(r, &table::PLACES_USED, Gauge::default()),
+            slots: register(r, &table::PLACES, Gauge::default()),
             leader: register(r, &table::LEADER, Gauge::default()),
             git: register(r, &table::GIT, Family::default()),
             registries: register(r, &table::REGISTRY, Family::default()),
@@ -403,8 +403,8 @@ impl Metrics {
         self.git_failed.set(failing_git);
         let failing_registries = self.failing_count(|kind| matches!(kind, QueryKind::Registry(_)));
         self.registry_failed.set(failing_registries);
-        self.places_used.set(load.running);
-        self.places.set(load.places);
+        self.slots_used.set(load.running);
+        self.slots.set(load.slots);
         self.leader.set(i64::from(*leads));
         let mut text = String::new();
         encode(&mut text, &self.registry)?;

@@ -17,7 +17,7 @@ pub(crate) const REFRESH: Duration = Duration::from_mins(5);
 
 /// Queue of runs and builds, and the slots in use.
 pub(crate) struct Dispatcher {
-    places: Places,
+    slots: Places,
     state: Mutex<State>,
     wake: UnboundedSender<Ref>,
 }
@@ -30,13 +30,13 @@ struct State {
     queue: Queue,
     served: Served,
     /// Number of slots assigned so far.
-    places: u64,
+    assigned_slots: u64,
     /// Queue positions in status, by resource.
-    told: HashMap<Key, usize>,
+    reported_positions: HashMap<Key, usize>,
 }
 
 /// Number of slot assignments after which the last assignment to a namespace is forgotten: the namespace counts as never served.
-const REMEMBERED: u64 = 10_000;
+const MAX_ASSIGNMENTS_REMEMBERED: u64 = 10_000;
 
 /// Load of the queue, for metrics.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -48,7 +48,7 @@ pub(crate) struct Load {
     /// Number of slots in use.
     pub(crate) running: i64,
     /// Number of slots.
-    pub(crate) places: i64,
+    pub(crate) slots: i64,
 }
 
 /// The run is queued: no slot is free for it.
@@ -57,9 +57,9 @@ pub(crate) struct Queued;
 
 impl Dispatcher {
     /// Creates an empty queue. Admitted resources, and resources whose queue position changed, are sent to `wake`, which requeues them.
-    pub(crate) fn new(places: Places, wake: UnboundedSender<Ref>) -> Self {
+    pub(crate) fn new(slots: Places, wake: UnboundedSender<Ref>) -> Self {
         Self {
-            places,
+            slots,
             state: Mutex::default(),
             wake,
         }
@@ -70,7 +70,7 @@ impl Dispatcher {
     }
 
     /// Assigns slots to the runs that started before this process. Later calls have no effect. The runs count as [`Class::Change`] until
-    /// [`running`](Self::running) reports their class.
+    /// [`record_running`](Self::record_running) reports their class.
     pub(crate) fn begin(&self, running: impl FnOnce() -> Vec<Key>) {
         let mut state = self.state();
         if !std::mem::replace(&mut state.begun, true) {
@@ -102,7 +102,7 @@ impl Dispatcher {
         });
         let admitted = self.next(&state, now);
         if admitted.contains(key) {
-            state.serve(key, class);
+            state.assign_slot(key, class);
             return Ok(Some(now.duration_since(since)));
         }
         // Other runs may be admitted instead, because the class of this run may have changed: requeue their resources.
@@ -114,22 +114,22 @@ impl Dispatcher {
     /// [`refresh`](Self::refresh).
     pub(crate) fn position(&self, key: &Key, now: Timestamp) -> usize {
         let mut state = self.state();
-        if let Some(told) = state.told.get(key) {
-            return *told;
+        if let Some(reported) = state.reported_positions.get(key) {
+            return *reported;
         }
         let admitted = self.next(&state, now);
         let mut waiting = state.waiting(&admitted, now);
         let position = rounded(waiting.position(|next| next == *key).unwrap_or_default() + 1);
         drop(waiting);
-        state.told.insert(key.clone(), position);
+        state.reported_positions.insert(key.clone(), position);
         position
     }
 
     /// Whether a run of `key` is queued behind at least as many other queued runs as there are slots.
-    pub(crate) fn is_far(&self, key: &Key, now: Timestamp) -> bool {
+    pub(crate) fn is_far_back(&self, key: &Key, now: Timestamp) -> bool {
         let state = self.state();
         let admitted = self.next(&state, now);
-        let mut next = state.waiting(&admitted, now).take(self.places.all);
+        let mut next = state.waiting(&admitted, now).take(self.slots.all);
         let is_queued = state.queue.since(key).is_some();
         is_queued && !admitted.contains(key) && next.all(|next| next != *key)
     }
@@ -144,9 +144,9 @@ impl Dispatcher {
             .zip((1..).map(rounded))
             .collect();
         for (key, position) in positions {
-            let told = state.told.get_mut(&key);
-            if let Some(told) = told.filter(|told| **told != position) {
-                *told = position;
+            let reported = state.reported_positions.get_mut(&key);
+            if let Some(reported) = reported.filter(|reported| **reported != position) {
+                *reported = position;
                 self.wake(&[key]);
             }
         }
@@ -155,25 +155,33 @@ impl Dispatcher {
     /// Returns the current load.
     pub(crate) fn load(&self) -> Load {
         let state = self.state();
-        let count = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
+        let to_i64 = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
         let classes = [Class::Change, Class::Plan, Class::Drift];
-        let of = |class| state.queue.values().filter(|(it, _)| *it == class).count();
+        let count_of_class = |class| {
+            state
+                .queue
+                .values()
+                .filter(|(queued_class, _)| *queued_class == class)
+                .count()
+        };
         let mut oldest = BTreeMap::new();
         for (class, since) in state.queue.values() {
             metrics::older(&mut oldest, metrics::class(class), since);
         }
         Load {
             oldest,
-            waiting: classes.map(|it| (metrics::class(it), count(of(it)))).into(),
-            running: count(state.running.len()),
-            places: count(self.places.all),
+            waiting: classes
+                .map(|class| (metrics::class(class), to_i64(count_of_class(class))))
+                .into(),
+            running: to_i64(state.running.len()),
+            slots: to_i64(self.slots.all),
         }
     }
 
     /// Records an active run of `key`. A build (class `None`) keeps the class it was admitted with.
-    pub(crate) fn running(&self, key: &Key, class: Option<Class>) {
+    pub(crate) fn record_running(&self, key: &Key, class: Option<Class>) {
         let mut state = self.state();
-        state.leave(key);
+        state.dequeue(key);
         let class = class.or_else(|| state.running.class(key));
         state
             .running
@@ -181,34 +189,34 @@ impl Dispatcher {
     }
 
     /// Whether a run or build of `key` has a slot.
-    pub(crate) fn holds(&self, key: &Key) -> bool {
+    pub(crate) fn holds_slot(&self, key: &Key) -> bool {
         self.state().running.contains(key)
     }
 
     /// Records that `key` has no active or queued run. Requeues the resources whose runs can be admitted now.
-    pub(crate) fn idle(&self, key: &Key, now: Timestamp) {
+    pub(crate) fn record_idle(&self, key: &Key, now: Timestamp) {
         let mut state = self.state();
-        let waited = state.leave(key);
+        let waited = state.dequeue(key);
         if state.running.remove(key) || waited {
-            self.call(&state, now);
+            self.wake_admissible(&state, now);
         }
     }
 
     /// Removes `key` from the queue after a failed reconcile, so that it does not block other runs. An active run keeps its slot.
-    pub(crate) fn unknown(&self, key: &Key, now: Timestamp) {
+    pub(crate) fn reconcile_failed(&self, key: &Key, now: Timestamp) {
         let mut state = self.state();
-        if state.leave(key) {
-            self.call(&state, now);
+        if state.dequeue(key) {
+            self.wake_admissible(&state, now);
         }
     }
 
     /// Requeues the resources whose runs can be admitted now.
-    fn call(&self, state: &State, now: Timestamp) {
+    fn wake_admissible(&self, state: &State, now: Timestamp) {
         self.wake(&self.next(state, now));
     }
 
     fn next(&self, state: &State, now: Timestamp) -> Vec<Key> {
-        self.places
+        self.slots
             .admit(&state.queue, &state.running, &state.served, now)
     }
 
@@ -221,18 +229,21 @@ impl Dispatcher {
 }
 
 impl State {
-    fn serve(&mut self, key: &Key, class: Class) {
-        self.leave(key);
+    fn assign_slot(&mut self, key: &Key, class: Class) {
+        self.dequeue(key);
         self.running.insert(key.clone(), class);
-        self.places += 1;
-        self.served.insert(key.namespace.clone(), self.places);
-        let places = self.places;
-        self.served.retain(|_, last| *last + REMEMBERED > places);
+        self.assigned_slots += 1;
+        self.served
+            .insert(key.namespace.clone(), self.assigned_slots);
+        let assigned_slots = self.assigned_slots;
+        self.served.retain(|_, last_assignment| {
+            *last_assignment + MAX_ASSIGNMENTS_REMEMBERED > assigned_slots
+        });
     }
 
     /// Removes `key` from the queue. Returns whether it was queued.
-    fn leave(&mut self, key: &Key) -> bool {
-        self.told.remove(key);
+    fn dequeue(&mut self, key: &Key) -> bool {
+        self.reported_positions.remove(key);
         self.queue.remove(key)
     }
 
@@ -285,14 +296,14 @@ mod tests {
         assert_eq!(woken.try_recv().unwrap().name, "b");
         assert_eq!(dispatcher.position(&key("b"), later), 2);
         let load = dispatcher.load();
-        assert_eq!((load.running, load.places), (1, 1));
+        assert_eq!((load.running, load.slots), (1, 1));
         let waiting = [("change", 1), ("plan", 0), ("drift", 1)];
         assert_eq!(load.waiting, BTreeMap::from(waiting));
         assert_eq!(
             load.oldest,
             BTreeMap::from([("change", now), ("drift", now)])
         );
-        dispatcher.idle(&key("a"), now);
+        dispatcher.record_idle(&key("a"), now);
         assert_eq!(woken.try_recv().unwrap().name, "c");
         assert!(queued("b", Class::Drift));
         dispatcher.refresh(later);
@@ -306,12 +317,12 @@ mod tests {
         let now = Timestamp::from_second(1_000).unwrap();
         let (wake, mut woken) = mpsc::unbounded_channel();
         let dispatcher = Dispatcher::new(Places::new(1, 0), wake);
-        dispatcher.running(&key("a"), None);
+        dispatcher.record_running(&key("a"), None);
         for name in ["b", "c"] {
             let queued = dispatcher.admit(&key(name), Class::Change, now);
             assert_eq!(queued, Err(Queued));
         }
-        dispatcher.idle(&key("a"), now);
+        dispatcher.record_idle(&key("a"), now);
         assert_eq!(woken.try_recv().unwrap().name, "b");
         let reverted = dispatcher.admit(&key("b"), Class::Drift, now);
         assert_eq!(reverted, Err(Queued));
@@ -325,14 +336,14 @@ mod tests {
         let now = Timestamp::from_second(1_000).unwrap();
         let (wake, _woken) = mpsc::unbounded_channel();
         let dispatcher = Dispatcher::new(Places::new(1, 0), wake);
-        dispatcher.running(&key("a"), None);
+        dispatcher.record_running(&key("a"), None);
         for name in ["b", "c", "d"] {
             let queued = dispatcher.admit(&key(name), Class::Change, now);
             assert_eq!(queued, Err(Queued));
         }
-        let far = || ["a", "b", "c", "d", "e"].map(|name| dispatcher.is_far(&key(name), now));
+        let far = || ["a", "b", "c", "d", "e"].map(|name| dispatcher.is_far_back(&key(name), now));
         assert_eq!(far(), [false, false, true, true, false]);
-        dispatcher.idle(&key("a"), now);
+        dispatcher.record_idle(&key("a"), now);
         assert_eq!(far(), [false, false, false, true, false]);
     }
 
@@ -344,7 +355,7 @@ mod tests {
         dispatcher.begin(|| vec![key("a")]);
         dispatcher.begin(|| unreachable!("it began already"));
         assert_eq!(dispatcher.admit(&key("b"), Class::Change, now), Err(Queued));
-        dispatcher.idle(&key("a"), now);
+        dispatcher.record_idle(&key("a"), now);
         assert!(dispatcher.admit(&key("b"), Class::Change, now).is_ok());
     }
 
@@ -354,8 +365,8 @@ mod tests {
         let (wake, _woken) = mpsc::unbounded_channel();
         let dispatcher = Dispatcher::new(Places::new(2, 2), wake);
         dispatcher.begin(|| vec![key("a")]);
-        dispatcher.running(&key("a"), Some(Class::Drift));
-        dispatcher.running(&key("a"), None);
+        dispatcher.record_running(&key("a"), Some(Class::Drift));
+        dispatcher.record_running(&key("a"), None);
         let admitted = |name, class| dispatcher.admit(&key(name), class, now).is_ok();
         assert!(!admitted("b", Class::Drift), "half of the slots");
         assert!(admitted("c", Class::Plan));
@@ -366,7 +377,7 @@ mod tests {
         let now = Timestamp::from_second(1_000).unwrap();
         let (wake, _woken) = mpsc::unbounded_channel();
         let dispatcher = Dispatcher::new(Places::new(1, 0), wake);
-        dispatcher.running(&key("a"), None);
+        dispatcher.record_running(&key("a"), None);
         let position = |name| {
             assert_eq!(
                 dispatcher.admit(&key(name), Class::Change, now),
@@ -375,7 +386,7 @@ mod tests {
             dispatcher.position(&key(name), now)
         };
         assert_eq!((position("b"), position("c")), (1, 2));
-        dispatcher.idle(&key("b"), now);
+        dispatcher.record_idle(&key("b"), now);
         dispatcher.refresh(now);
         assert_eq!(position("c"), 1);
     }
@@ -385,7 +396,7 @@ mod tests {
         let at = |second| Timestamp::from_second(second).unwrap();
         let (wake, mut woken) = mpsc::unbounded_channel();
         let dispatcher = Dispatcher::new(Places::new(1, 0), wake);
-        dispatcher.running(&key("a"), None);
+        dispatcher.record_running(&key("a"), None);
         let name = |number| format!("n{number:04}");
         for number in 0..250 {
             let key = key(&name(number));
@@ -401,7 +412,7 @@ mod tests {
         };
         dispatcher.refresh(at(250));
         assert!(names().is_empty(), "nothing moved");
-        dispatcher.idle(&key(&name(0)), at(250));
+        dispatcher.record_idle(&key(&name(0)), at(250));
         assert!(names().is_empty(), "positions wait for the refresh");
         assert_eq!(dispatcher.position(&key(&name(1)), at(250)), 2);
         dispatcher.refresh(at(300));
@@ -429,7 +440,7 @@ mod tests {
         assert_eq!(running.len(), 50);
         let (mut started, mut wakes) = (running.len(), 0);
         while let Some(ends) = running.pop() {
-            dispatcher.idle(&ends, at(QUEUED));
+            dispatcher.record_idle(&ends, at(QUEUED));
             while let Ok(resource) = woken.try_recv() {
                 wakes += 1;
                 if dispatcher
@@ -456,11 +467,11 @@ mod tests {
         let now = Timestamp::from_second(1_000).unwrap();
         let (wake, mut woken) = mpsc::unbounded_channel();
         let dispatcher = Dispatcher::new(Places::new(1, 0), wake);
-        dispatcher.running(&key("a"), None);
+        dispatcher.record_running(&key("a"), None);
         assert!(dispatcher.admit(&key("b"), Class::Change, now).is_err());
-        dispatcher.idle(&key("a"), now);
+        dispatcher.record_idle(&key("a"), now);
         assert_eq!(woken.try_recv().unwrap().name, "b");
-        dispatcher.idle(&key("c"), now);
+        dispatcher.record_idle(&key("c"), now);
         assert!(woken.try_recv().is_err());
     }
 
@@ -479,11 +490,11 @@ mod tests {
         for waits in ["b", "c"] {
             assert!(dispatcher.admit(&key(waits), Class::Change, now).is_err());
         }
-        dispatcher.unknown(&key("a"), now);
+        dispatcher.reconcile_failed(&key("a"), now);
         assert_eq!(dispatcher.load().running, 1, "its run may go on");
-        dispatcher.idle(&key("a"), now);
+        dispatcher.record_idle(&key("a"), now);
         assert_eq!(woken.try_recv().unwrap().name, "b");
-        dispatcher.unknown(&key("b"), now);
+        dispatcher.reconcile_failed(&key("b"), now);
         assert_eq!(woken.try_recv().unwrap().name, "c");
         assert!(dispatcher.admit(&key("c"), Class::Change, now).is_ok());
     }
@@ -509,7 +520,7 @@ mod tests {
             let waits = dispatcher.admit(&of(namespace, name), Class::Change, at(second));
             assert!(waits.is_err());
         }
-        dispatcher.idle(&of("greedy", "first"), at(9));
+        dispatcher.record_idle(&of("greedy", "first"), at(9));
         assert!(
             dispatcher
                 .admit(&of("greedy", "a"), Class::Change, at(9))

@@ -14,10 +14,10 @@ use crate::resource::Ref;
 pub(crate) const MAX_AGE: Duration = Duration::from_secs(10);
 
 /// Maximum number of kept objects of one kind. Each reconcile reads all further objects from the API server.
-const OBJECTS: usize = 256;
+const MAX_OBJECTS: usize = 256;
 
 /// Maximum size of the values of a kept object, in bytes. Each reconcile reads larger objects from the API server.
-const LARGEST: usize = 64 << 10;
+const MAX_OBJECT_BYTES: usize = 64 << 10;
 
 /// Recently read Secrets and `ConfigMap`s that resources refer to.
 #[derive(Default)]
@@ -62,7 +62,7 @@ impl<K: Values + Clone> RecentReads<K> {
     pub(crate) fn begin(&self, key: &Ref) -> Instant {
         let since = Instant::now();
         let mut entries = self.entries.lock();
-        if entries.len() < OBJECTS {
+        if entries.len() < MAX_OBJECTS {
             let entry = Entry {
                 since,
                 object: None,
@@ -72,16 +72,16 @@ impl<K: Values + Clone> RecentReads<K> {
         since
     }
 
-    /// Ends the read of the object `key` that began at `since` and returned `found`. Does not keep an object that may have changed during
-    /// the read, or that exceeds [`LARGEST`].
-    pub(crate) fn end(&self, key: &Ref, since: Instant, found: Option<&K>) {
+    /// Ends the read of the object `key` that began at `since` and returned `result`. Does not keep an object that may have changed during
+    /// the read, or that exceeds [`MAX_OBJECT_BYTES`].
+    pub(crate) fn end(&self, key: &Ref, since: Instant, result: Option<&K>) {
         let mut entries = self.entries.lock();
         // [`Self::forget`] removes the entry when the watch reports a change. A later read may have added it again.
         let is_unchanged = entries.get(key).is_some_and(|entry| entry.since <= since);
         if !is_unchanged {
             return;
         }
-        match found.filter(|object| object.size() <= LARGEST) {
+        match result.filter(|object| object.size() <= MAX_OBJECT_BYTES) {
             Some(object) => {
                 let entry = Entry {
                     since,
@@ -206,15 +206,15 @@ mod tests {
     #[test]
     fn number_and_size_of_objects_in_memory_are_limited() {
         let reads = RecentReads::default();
-        for number in 0..=OBJECTS {
+        for number in 0..=MAX_OBJECTS {
             let key = key(&number.to_string());
             let since = reads.begin(&key);
-            reads.end(&key, since, Some(&map(LARGEST)));
+            reads.end(&key, since, Some(&map(MAX_OBJECT_BYTES)));
         }
-        assert_eq!(reads.entries.lock().len(), OBJECTS);
-        assert_eq!(reads.get(&key(&OBJECTS.to_string()), FOREVER), None);
+        assert_eq!(reads.entries.lock().len(), MAX_OBJECTS);
+        assert_eq!(reads.get(&key(&MAX_OBJECTS.to_string()), FOREVER), None);
         let since = reads.begin(&key("0"));
-        reads.end(&key("0"), since, Some(&map(LARGEST + 1)));
+        reads.end(&key("0"), since, Some(&map(MAX_OBJECT_BYTES + 1)));
         assert_eq!(reads.get(&key("0"), FOREVER), None);
     }
 }

@@ -110,7 +110,8 @@ pub(crate) async fn reconcile_object(
         result => result,
     };
     if result.as_ref().is_err_and(|error| !error.is_conflict()) {
-        ctx.dispatcher.unknown(&to_key(&resource), Timestamp::now());
+        ctx.dispatcher
+            .reconcile_failed(&to_key(&resource), Timestamp::now());
     }
     ctx.metrics
         .record_reconcile(&resource, &result, started_at.elapsed());
@@ -129,7 +130,8 @@ async fn reconcile_unmeasured(
                 error!(resource = %resource, error = invalid.error, "unreadable resource");
                 let event = unreadable::event(&invalid.error);
                 publish(&ctx.client, &ctx.instance, &object.object_ref(&()), event).await;
-                ctx.dispatcher.idle(&to_key(&resource), Timestamp::now());
+                ctx.dispatcher
+                    .record_idle(&to_key(&resource), Timestamp::now());
                 return Ok(Outcome {
                     requeue_after: Some(RESYNC_INTERVAL),
                     pace: Pace::UntilChanged,
@@ -171,7 +173,7 @@ async fn reconcile_unmeasured(
     // Metacontroller is not notified when a slot becomes free. It polls the resources whose runs are next in the queue, but not those that
     // are far back.
     let is_far =
-        ctx.driver == Driver::Metacontroller && ctx.dispatcher.is_far(&to_key(&resource), now);
+        ctx.driver == Driver::Metacontroller && ctx.dispatcher.is_far_back(&to_key(&resource), now);
     let pace = pace(&tf, &seen, &decision, signed(wait), is_far);
     Box::pin(apply_decision(
         ctx, &resource, &tf, &observer, &seen, decision,
@@ -199,7 +201,8 @@ async fn observe(
     match Box::pin(observer.observe()).await {
         Err(error) if !matches!(error, Error::Conflict | Error::Gone) => {
             if !has_active_job(ctx, resource) {
-                ctx.dispatcher.idle(&to_key(resource), Timestamp::now());
+                ctx.dispatcher
+                    .record_idle(&to_key(resource), Timestamp::now());
             }
             let status = tf.status.clone().unwrap_or_default();
             Box::pin(report(
@@ -287,7 +290,7 @@ async fn apply_decision(
                     let started_kind = run.map_or("a build", |_| "a run");
                     info!(resource = %resource, run, trace_id, ?state, "started {started_kind}: {}", status.message);
                 } else {
-                    ctx.dispatcher.idle(&key, Timestamp::now());
+                    ctx.dispatcher.record_idle(&key, Timestamp::now());
                 }
             }
             // Status shows no queue position for drift checks.
@@ -300,13 +303,13 @@ async fn apply_decision(
         },
         // The steps before the start of the run failed.
         Some(_) if result.as_ref().is_err_and(|error| !error.is_conflict()) => {
-            ctx.dispatcher.idle(&key, Timestamp::now());
+            ctx.dispatcher.record_idle(&key, Timestamp::now());
         }
         Some(_) => {}
         None if run.is_some() || has_active_build(ctx, resource, tf, seen) => {
-            ctx.dispatcher.running(&key, run)
+            ctx.dispatcher.record_running(&key, run)
         }
-        None => ctx.dispatcher.idle(&key, Timestamp::now()),
+        None => ctx.dispatcher.record_idle(&key, Timestamp::now()),
     }
     if releases && result.is_ok() {
         info!(resource = %resource, "released: {}", status.message);
@@ -330,7 +333,8 @@ async fn apply_decision(
 
 /// Drops queries, watches, queue entry and in-memory state of `resource`, which is deleted or kept only by finalizers of other controllers.
 pub(crate) fn forget(ctx: &Context, resource: &Ref) {
-    ctx.dispatcher.idle(&to_key(resource), Timestamp::now());
+    ctx.dispatcher
+        .record_idle(&to_key(resource), Timestamp::now());
     ctx.answers.keep(resource, &HashSet::new());
     ctx.objects.keep(resource, &HashSet::new());
     ctx.upstream_activity.forget(&to_key(resource));
@@ -389,7 +393,7 @@ fn has_active_build(ctx: &Context, resource: &Ref, tf: &Terraform, seen: &Seen) 
     if tf.spec.suspend {
         // The image tag of a suspended resource is not known, so its build is found by the labels of the Job.
         let key = to_key(resource);
-        return ctx.dispatcher.holds(&key) && resources_with_runs(ctx).contains(&key);
+        return ctx.dispatcher.holds_slot(&key) && resources_with_runs(ctx).contains(&key);
     }
     let active = seen
         .build

@@ -23,15 +23,15 @@ pub(crate) type Ref = ObjectRef<Guarded>;
 impl<'de> Deserialize<'de> for Guarded {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text: Box<RawValue> = Deserialize::deserialize(deserializer)?;
-        let why = match parse(text.get()) {
+        let error = match parse(text.get()) {
             Ok(tf) => return Ok(Self(Ok(tf))),
-            Err(why) => why,
+            Err(error) => error,
         };
-        let known: PartialObjectMeta<Terraform> =
+        let partial: PartialObjectMeta<Terraform> =
             serde_json::from_str(text.get()).map_err(de::Error::custom)?;
         Ok(Self(Err(InvalidObject {
-            error: why,
-            metadata: known.metadata,
+            error,
+            metadata: partial.metadata,
         })))
     }
 }
@@ -107,9 +107,11 @@ impl Resource for Guarded {
     }
 }
 
-/// Returns the readable resources of `all`.
-pub(crate) fn readable(all: &[Arc<Guarded>]) -> impl Iterator<Item = &Terraform> {
-    all.iter().filter_map(|it| it.0.as_ref().ok())
+/// Returns the readable ones of `resources`.
+pub(crate) fn readable(resources: &[Arc<Guarded>]) -> impl Iterator<Item = &Terraform> {
+    resources
+        .iter()
+        .filter_map(|resource| resource.0.as_ref().ok())
 }
 
 /// Whether `object` belongs to `tf`: its label has the uid of `tf`, and it is in the same namespace. False for objects of other owners, and
@@ -141,7 +143,7 @@ mod tests {
     fn watched(object: &Value) -> Guarded {
         let event = format!(r#"{{"type":"ADDED","object":{object}}}"#);
         match serde_json::from_str(&event).unwrap() {
-            WatchEvent::Added(found) => found,
+            WatchEvent::Added(guarded) => guarded,
             other => panic!("{other:?}"),
         }
     }
@@ -149,9 +151,9 @@ mod tests {
     #[test]
     fn a_resource_with_too_many_values_is_unreadable() {
         let many = vec![json!({"": 0}); json_size::VALUES];
-        let found = watched(&resource(&json!({"a": many}), &json!([])));
-        assert_eq!(found.meta().name.as_deref(), Some("web"));
-        let why = found.0.unwrap_err().error;
+        let guarded = watched(&resource(&json!({"a": many}), &json!([])));
+        assert_eq!(guarded.meta().name.as_deref(), Some("web"));
+        let why = guarded.0.unwrap_err().error;
         assert!(why.starts_with("the resource has 20"), "{why}");
     }
 
@@ -161,8 +163,8 @@ mod tests {
             .map(|i| (format!("f:{i}"), json!({})))
             .collect();
         let managed = json!([{"manager": "kubectl", "operation": "Apply", "fieldsV1": fields}]);
-        let found = watched(&resource(&json!({"a": [1.5, null]}), &managed));
-        let tf = found.0.unwrap();
+        let guarded = watched(&resource(&json!({"a": [1.5, null]}), &managed));
+        let tf = guarded.0.unwrap();
         assert_eq!(tf.spec.variables["a"].value(), json!([1.5, null]));
     }
 
@@ -170,8 +172,8 @@ mod tests {
     fn invalid_resource_keeps_its_metadata() {
         let mut invalid = resource(&json!({}), &json!([]));
         invalid["spec"]["suspend"] = json!("yes");
-        let found = watched(&invalid);
-        assert_eq!(found.meta().name.as_deref(), Some("web"));
-        assert!(found.0.unwrap_err().error.contains("invalid type"));
+        let guarded = watched(&invalid);
+        assert_eq!(guarded.meta().name.as_deref(), Some("web"));
+        assert!(guarded.0.unwrap_err().error.contains("invalid type"));
     }
 }

@@ -39,7 +39,9 @@ pub(crate) fn name(step: &Step) -> String {
             let name = secret.metadata.name.as_deref().unwrap_or_default();
             format!("create build Secret {name}")
         }
-        Step::DeleteBuildSecret(lent) => format!("delete build Secret {}", lent.name),
+        Step::DeleteBuildSecret(build_secret) => {
+            format!("delete build Secret {}", build_secret.name)
+        }
         Step::DeleteOutputs(OutputsObject::Secret(name)) => {
             format!("delete the outputs in Secret {name}")
         }

@@ -51,15 +51,15 @@ pub(crate) async fn read(
     invalid: &InvalidObject,
 ) -> Result<Option<Terraform>, Error> {
     let (metadata, stored) = stored(ctx, &invalid.metadata).await?;
-    let Some(bare) = parse_leniently(metadata.clone(), &stored, None) else {
+    let Some(minimal) = parse_leniently(metadata.clone(), &stored, None) else {
         return Ok(None);
     };
-    let pin = pin(ctx, &bare).await?;
+    let pin = pin(ctx, &minimal).await?;
     Ok(parse_leniently(metadata, &stored, pin.as_ref()))
 }
 
 /// Returns an [`Api`] that reads the resources in `namespace` as [`DynamicObject`]s.
-pub(crate) fn unread(client: &Client, namespace: &str) -> Api<DynamicObject> {
+pub(crate) fn dynamic_api(client: &Client, namespace: &str) -> Api<DynamicObject> {
     let kind = ApiResource::erase::<Terraform>(&());
     Api::namespaced_with(client.clone(), namespace, &kind)
 }
@@ -89,30 +89,30 @@ fn parsed(text: &RawValue) -> Option<Value> {
     serde_json::from_str(text?).ok()
 }
 
-/// Reads metadata, spec and status of the resource with metadata `known` from the API server. If it no longer exists, returns `known`
+/// Reads metadata, spec and status of the resource with this `metadata` from the API server. If it no longer exists, returns `metadata`
 /// without finalizers.
-async fn stored(ctx: &Context, known: &ObjectMeta) -> Result<(ObjectMeta, Value), Error> {
-    let path = Terraform::url_path(&(), known.namespace.as_deref());
-    let name = known.name.as_deref().unwrap_or_default();
+async fn stored(ctx: &Context, metadata: &ObjectMeta) -> Result<(ObjectMeta, Value), Error> {
+    let path = Terraform::url_path(&(), metadata.namespace.as_deref());
+    let name = metadata.name.as_deref().unwrap_or_default();
     let request = Request::new(path).get(name, &GetParams::default());
     let read = async {
         let request = request.map_err(kube::Error::BuildRequest)?;
         match ctx.client.request::<Stored>(request).await {
             Err(error) if has_status(&error, StatusKind::NotFound) => Ok(None),
-            found => found.map(Some),
+            result => result.map(Some),
         }
     };
-    let found = call("read the resource", read).await?;
-    let found = found.filter(|found| found.metadata.uid == known.uid);
-    let gone = || ObjectMeta {
+    let object = call("read the resource", read).await?;
+    let object = object.filter(|object| object.metadata.uid == metadata.uid);
+    let without_finalizers = || ObjectMeta {
         finalizers: None,
-        ..known.clone()
+        ..metadata.clone()
     };
-    Ok(match found {
-        None => (gone(), json!({})),
-        Some(found) => {
-            let fields = found.fields();
-            (found.metadata, fields)
+    Ok(match object {
+        None => (without_finalizers(), json!({})),
+        Some(object) => {
+            let fields = object.fields();
+            (object.metadata, fields)
         }
     })
 }

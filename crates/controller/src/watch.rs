@@ -28,7 +28,7 @@ use tracing::{debug, warn};
 
 use crate::error::with_causes;
 use crate::resource::{Guarded, Ref};
-use crate::watch::dependents::Followers;
+use crate::watch::dependents::Dependents;
 use crate::watch::joined::Events;
 use crate::watch::joined::joined;
 use crate::watch::mapping::to_ref;
@@ -36,11 +36,11 @@ use crate::watch::mapping::wake_all;
 use crate::watch::mapping::{MIRRORED, is_watched};
 
 /// Maximum number of objects per page of a list. An object has up to 1.5 MiB, and parsing its JSON takes several times as much memory.
-const PAGE: u32 = 50;
+const PAGE_SIZE: u32 = 50;
 
 /// Maximum number of deleted resources that wait until their Secrets are emptied in the watch cache. Secrets of further deleted resources
 /// are emptied by the next list.
-const DELETED: usize = 1_000;
+const MAX_PENDING_DELETIONS: usize = 1_000;
 
 /// Watches in some namespaces, or in all.
 #[derive(Clone)]
@@ -69,7 +69,7 @@ impl Watches {
     ) -> (Self, impl Stream<Item = Events<Guarded>> + Send + use<>) {
         let (resources, writer) = reflector::store();
         let (listed, has_resources) = watch::channel(false);
-        let deleted = broadcast::Sender::new(DELETED);
+        let deleted = broadcast::Sender::new(MAX_PENDING_DELETIONS);
         let watches = Self {
             client,
             namespaces,
@@ -79,10 +79,10 @@ impl Watches {
             has_resources,
             deleted: deleted.clone(),
         };
-        let news = predicates::generation
+        let changes = predicates::generation
             .combine(predicates::finalizers)
             .combine(predicates::annotations);
-        let (all, followers) = (watches.resources(), Followers::default());
+        let (all, dependents) = (watches.resources(), Dependents::default());
         let events = watches
             .watched(&watcher::Config::default(), |object: &mut Guarded| {
                 object.managed_fields_mut().retain(sets_approval);
@@ -95,23 +95,23 @@ impl Watches {
                 }
                 // `send` fails only after the controller has stopped.
                 let wake = |resource: Ref| drop(wake.send(resource));
-                if let watcher::Event::Delete(gone) = event {
-                    wake(ObjectRef::from_obj(gone));
+                if let watcher::Event::Delete(deleted_resource) = event {
+                    wake(ObjectRef::from_obj(deleted_resource));
                     // Fails only if no Secret cache subscribes; then there is nothing to remove.
-                    let _ = deleted.send(Arc::new(gone.clone()));
+                    let _ = deleted.send(Arc::new(deleted_resource.clone()));
                 }
-                let concerned = concerned(&followers, event, &all);
-                concerned.into_iter().for_each(wake);
+                let affected = affected(&dependents, event, &all);
+                affected.into_iter().for_each(wake);
             })
             .applied_objects()
-            .predicate_filter(news, PredicateConfig::default());
+            .predicate_filter(changes, PredicateConfig::default());
         (watches, events)
     }
 
     /// Returns watches of the same namespaces and of `namespace`.
     pub(crate) fn including(&self, namespace: Option<&String>) -> Self {
         let mut wider = self.clone();
-        let more = namespace.filter(|it| !is_watched(&self.namespaces, it));
+        let more = namespace.filter(|name| !is_watched(&self.namespaces, name));
         wider.namespaces.extend(more.cloned());
         wider
     }
@@ -153,12 +153,12 @@ impl Watches {
         let mut known = Vec::new();
         let mut first = true;
         let watch = |api: Api<K>| {
-            let events = watcher(api, wanted.clone().page_size(PAGE)).default_backoff();
+            let events = watcher(api, wanted.clone().page_size(PAGE_SIZE)).default_backoff();
             events.modify(trim.clone()).boxed()
         };
         joined(self.apis().into_iter().map(watch).collect())
             .filter(|event| {
-                told::<K>(event);
+                log_error::<K>(event);
                 future::ready(event.is_ok())
             })
             .inspect_ok(move |event| match event {
@@ -285,7 +285,7 @@ fn counted<K>(lists: watch::Sender<usize>) -> impl FnMut(&watcher::Event<K>) {
 }
 
 /// Logs the error of a watch.
-fn told<K: Resource<DynamicType = ()>>(event: &Events<watcher::Event<K>>) {
+fn log_error<K: Resource<DynamicType = ()>>(event: &Events<watcher::Event<K>>) {
     let kind = K::kind(&());
     match event {
         Ok(_) => {}
@@ -300,16 +300,16 @@ fn told<K: Resource<DynamicType = ()>>(event: &Events<watcher::Event<K>>) {
 }
 
 /// Returns the resources to reconcile after `event`, in addition to the resource of the event.
-fn concerned(
-    followers: &Followers,
+fn affected(
+    dependents: &Dependents,
     event: &watcher::Event<Guarded>,
     all: &Store<Guarded>,
 ) -> Vec<Ref> {
     let keys = match event {
-        watcher::Event::Apply(Guarded(Ok(tf))) => followers.changed(tf, || all.state()),
-        watcher::Event::Delete(Guarded(Ok(tf))) => followers.gone(tf, &all.state()),
+        watcher::Event::Apply(Guarded(Ok(tf))) => dependents.changed(tf, || all.state()),
+        watcher::Event::Delete(Guarded(Ok(tf))) => dependents.deleted(tf, &all.state()),
         watcher::Event::Init => {
-            followers.forget();
+            dependents.forget();
             return Vec::new();
         }
         _ => return Vec::new(),

@@ -27,7 +27,7 @@ use tokio::runtime;
 use tokio::sync::{mpsc, oneshot, watch};
 use tracing::{debug, info, warn};
 
-use crate::apply::build_secrets::sweep_after;
+use crate::apply::build_secrets::delete_builds_of_deleted;
 use crate::args::Config;
 use crate::context::Context;
 use crate::error::with_causes;
@@ -66,13 +66,13 @@ use crate::write_through_cache::WriteThroughCache;
 const DEBOUNCE: Duration = Duration::from_millis(20);
 
 /// Maximum time for open HTTP requests after the controller has stopped.
-const LAST_ANSWERS: Duration = Duration::from_secs(3);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Maximum number of queued push events.
-const PUSHES: usize = 100;
+const MAX_QUEUED_PUSHES: usize = 100;
 
 /// Idle time after which a repository is removed from the git cache. The next use fetches it again.
-const IDLE_REPOSITORY: Duration = Duration::from_hours(24);
+const MAX_REPOSITORY_IDLE_TIME: Duration = Duration::from_hours(24);
 
 /// Runs the operator until SIGTERM or SIGINT.
 pub(crate) async fn run(config: Config) -> Result<()> {
@@ -86,13 +86,13 @@ pub(crate) async fn run(config: Config) -> Result<()> {
         metrics.clone(),
         listed.clone(),
     );
-    let client = connect(&metrics, &leader)
+    let client = fenced_client(&metrics, &leader)
         .await
         .context("failed to connect to the API server")?;
     let health = Health::new(leader.clone());
     let (stop, stopped) = watch::channel(false);
     tokio::spawn(async move {
-        shutdown().await;
+        shutdown_signal().await;
         info!("shutting down; active runs continue");
         let _ = stop.send(true);
     });
@@ -109,9 +109,9 @@ pub(crate) async fn run(config: Config) -> Result<()> {
     let watches = Watches::new(client.clone(), namespaces, wake.clone(), lists);
     let places = Places::new(config.max_concurrent_runs, config.max_runs_per_namespace);
     let dispatcher = Dispatcher::new(places, wake.clone());
-    let (push, pushes) = mpsc::channel(PUSHES);
+    let (push, pushes) = mpsc::channel(MAX_QUEUED_PUSHES);
     let signer = signer(&config, &metrics).await?;
-    let made = Made {
+    let context_parts = ContextParts {
         client,
         signer: Arc::new(signer),
         wake,
@@ -120,9 +120,9 @@ pub(crate) async fn run(config: Config) -> Result<()> {
         leader: leader.clone(),
         dispatcher: Arc::new(dispatcher),
     };
-    let dispatcher = made.dispatcher.clone();
-    let parts = Parts {
-        made,
+    let dispatcher = context_parts.dispatcher.clone();
+    let inputs = ControllerInputs {
+        context_parts,
         woken,
         pushes,
         listed,
@@ -138,34 +138,39 @@ pub(crate) async fn run(config: Config) -> Result<()> {
             leader,
         },
         health,
-        sync_handler: parts.sync_handler.clone(),
+        sync_handler: inputs.sync_handler.clone(),
     };
     let server = {
         let (config, stopped) = (config.clone(), stopped.clone());
-        let stop = move || until(stopped.clone());
+        let stop = move || wait_for_stop(stopped.clone());
         tokio::spawn(async move { listeners.serve(&config, routes, stop).await })
     };
-    let work = Box::pin(control(parts, &config, watches, until(stopped)));
-    leading(election, work).await?;
+    let work = Box::pin(run_controller(
+        inputs,
+        &config,
+        watches,
+        wait_for_stop(stopped),
+    ));
+    run_with_election(election, work).await?;
     // An HTTP request that does not end must not delay the exit of this process.
-    match tokio::time::timeout(LAST_ANSWERS, server).await {
+    match tokio::time::timeout(SHUTDOWN_TIMEOUT, server).await {
         Ok(ended) => ended.context("the HTTP server failed"),
         Err(_) => Ok(()),
     }
 }
 
-/// Takes part in the `election` until `work` ends, then releases the Lease. The election has a separate thread: reconciles that occupy all
+/// Takes part in the `election` until `controller` ends, then releases the Lease. The election has a separate thread: reconciles that occupy all
 /// workers of the runtime must not delay a renewal of the Lease.
 ///
 /// # Errors
 /// If another replica takes the Lease: the process exits at once, because its in-memory state may be stale.
-async fn leading(
+async fn run_with_election(
     election: impl Future<Output = Result<Election>> + Send + 'static,
-    work: impl Future<Output = Result<()>>,
+    controller: impl Future<Output = Result<()>>,
 ) -> Result<()> {
     let (resign, resigned) = oneshot::channel::<()>();
     let (end, mut ended) = oneshot::channel::<Result<Option<String>>>();
-    let part = async move {
+    let participation = async move {
         let mut election = election
             .await
             .context("failed to connect to the API server")?;
@@ -182,23 +187,23 @@ async fn leading(
         .spawn(move || {
             let runtime = runtime::Builder::new_current_thread().enable_all().build();
             end.send(match runtime {
-                Ok(runtime) => runtime.block_on(part),
+                Ok(runtime) => runtime.block_on(participation),
                 Err(error) => Err(error.into()),
             })
         })
         .context("failed to start the thread of the leader election")?;
     tokio::select! {
-        over = &mut ended => {
-            let by = over.context("the leader election failed")??;
+        election_result = &mut ended => {
+            let by = election_result.context("the leader election failed")??;
             match by.as_deref().map(lease::pod) {
                 Some(by) => bail!("lost leadership to {by}; restarting"),
                 None => bail!("lost leadership: the Lease has no holder; restarting"),
             }
         }
-        done = work => {
+        result = controller => {
             drop(resign);
             ended.await.context("failed to release the Lease")??;
-            done
+            result
         }
     }
 }
@@ -220,11 +225,11 @@ async fn election(
     metrics: Arc<Metrics>,
     listed: watch::Receiver<usize>,
 ) -> Result<Election> {
-    let mut api = kube::Config::infer().await?;
-    api.default_retry = false;
+    let mut client_config = kube::Config::infer().await?;
+    client_config.default_retry = false;
     Ok(Election::new(
         leader,
-        unfenced(api, &metrics)?,
+        unfenced_client(client_config, &metrics)?,
         &config.lease,
         config.address(),
         listed,
@@ -233,7 +238,7 @@ async fn election(
 
 /// Loads the signing key. Every replica verifies signatures, and any replica may create the key.
 async fn signer(config: &Config, metrics: &Arc<Metrics>) -> Result<Signer> {
-    let client = unfenced(kube::Config::infer().await?, metrics)?;
+    let client = unfenced_client(kube::Config::infer().await?, metrics)?;
     let name = format!("{}-signing-key", config.lease);
     Signer::load(&client, &name)
         .await
@@ -241,14 +246,14 @@ async fn signer(config: &Config, metrics: &Arc<Metrics>) -> Result<Signer> {
 }
 
 /// Builds a client without the [`Fence`]: it also writes on a replica that does not lead.
-fn unfenced(api: kube::Config, metrics: &Arc<Metrics>) -> Result<Client> {
-    let client = ClientBuilder::try_from(api)?.with_layer(&CallCounter::new(metrics.clone()));
+fn unfenced_client(config: kube::Config, metrics: &Arc<Metrics>) -> Result<Client> {
+    let client = ClientBuilder::try_from(config)?.with_layer(&CallCounter::new(metrics.clone()));
     Ok(client.build())
 }
 
 /// Components of the operator that are created before the watches start.
-struct Parts {
-    made: Made,
+struct ControllerInputs {
+    context_parts: ContextParts,
     woken: mpsc::UnboundedReceiver<Ref>,
     pushes: mpsc::Receiver<PushRequest>,
     listed: watch::Receiver<usize>,
@@ -256,7 +261,7 @@ struct Parts {
 }
 
 /// Components that become fields of the [`Context`].
-pub(crate) struct Made {
+pub(crate) struct ContextParts {
     pub(crate) client: Client,
     pub(crate) signer: Arc<Signer>,
     pub(crate) wake: mpsc::UnboundedSender<Ref>,
@@ -267,14 +272,14 @@ pub(crate) struct Made {
 }
 
 /// Builds a client that counts its calls and writes only while this replica leads.
-async fn connect(metrics: &Arc<Metrics>, leader: &Leader) -> Result<Client> {
+async fn fenced_client(metrics: &Arc<Metrics>, leader: &Leader) -> Result<Client> {
     let builder = ClientBuilder::try_from(kube::Config::infer().await?)?;
     let builder = builder.with_layer(&CallCounter::new(metrics.clone()));
     Ok(builder.with_layer(&Fence::new(leader.clone())).build())
 }
 
 /// Waits for SIGTERM or SIGINT.
-async fn shutdown() {
+async fn shutdown_signal() {
     use tokio::signal::unix::{SignalKind, signal};
     match (
         signal(SignalKind::terminate()),
@@ -287,13 +292,13 @@ async fn shutdown() {
     }
 }
 
-async fn until(mut stopped: watch::Receiver<bool>) {
+async fn wait_for_stop(mut stopped: watch::Receiver<bool>) {
     // An error means that the sender was dropped, which also stops the operator.
     let _ = stopped.wait_for(|stopped| *stopped).await;
 }
 
-async fn control(
-    parts: Parts,
+async fn run_controller(
+    inputs: ControllerInputs,
     config: &Config,
     (watches, resource_events): (
         Watches,
@@ -301,23 +306,23 @@ async fn control(
     ),
     stop: impl Future<Output = ()> + Send + Sync + 'static,
 ) -> Result<()> {
-    let Parts {
+    let ControllerInputs {
         woken,
         pushes,
         sync_handler,
         listed,
-        made,
-    } = parts;
-    let (health, wake) = (made.health.clone(), made.wake.clone());
-    let ours =
+        context_parts,
+    } = inputs;
+    let (health, wake) = (context_parts.health.clone(), context_parts.wake.clone());
+    let managed =
         watcher::Config::default().labels(&format!("{}={}", labels::MANAGED_BY, labels::MANAGER));
     let resources = watches.resources();
     let builds = watches.including(config.build_namespace.as_ref());
     let (secrets, secret_events) = builds.secrets();
-    let (config_maps, map_events) = watches.mirrored(&ours, trim::config_map);
-    let (claims, claim_events) = watches.mirrored(&ours, trim::claim);
-    let (jobs, job_events) = builds.mirrored(&ours, trim::job);
-    let (pods, pod_events) = builds.mirrored(&ours, trim::pod);
+    let (config_maps, map_events) = watches.mirrored(&managed, trim::config_map);
+    let (claims, claim_events) = watches.mirrored(&managed, trim::claim);
+    let (jobs, job_events) = builds.mirrored(&managed, trim::job);
+    let (pods, pod_events) = builds.mirrored(&managed, trim::pod);
     let mirrors = Mirrors {
         secrets: WriteThroughCache::new(secrets),
         config_maps: WriteThroughCache::new(config_maps),
@@ -327,69 +332,73 @@ async fn control(
         read: Mutex::default(),
         listed,
     };
-    let ctx = Arc::new(context(made, config, mirrors, resources.clone())?);
+    let ctx = Arc::new(context(context_parts, config, mirrors, resources.clone())?);
     sync_handler.begin(ctx.clone());
-    let (of_secret, of_map, of_claim) = (ctx.clone(), ctx.clone(), ctx.clone());
-    let (of_job, of_pod) = (ctx.clone(), ctx.clone());
-    let (by_secret, by_map) = (ctx.clone(), ctx.clone());
-    let of_outputs = resources.clone();
+    let (secret_ctx, map_ctx, claim_ctx) = (ctx.clone(), ctx.clone(), ctx.clone());
+    let (job_ctx, pod_ctx) = (ctx.clone(), ctx.clone());
+    let (input_secret_ctx, input_map_ctx) = (ctx.clone(), ctx.clone());
+    let output_resources = resources.clone();
     let controller = Controller::for_stream(resource_events, resources.clone())
         .with_config(kube::runtime::controller::Config::default().debounce(DEBOUNCE))
         .watches_stream(secret_events, move |secret| {
-            of_secret.mirrors.secrets.saw(&secret);
-            let mut affected = takers(&of_secret.settings, &of_outputs, &secret);
-            affected.extend(owner(&of_secret.settings, &secret));
+            secret_ctx.mirrors.secrets.record_event(&secret);
+            let mut affected =
+                consumers_of_outputs(&secret_ctx.settings, &output_resources, &secret);
+            affected.extend(owner(&secret_ctx.settings, &secret));
             affected
         })
         .watches_stream(map_events, move |map| {
-            of_map.mirrors.config_maps.saw(&map);
-            owner(&of_map.settings, &map)
+            map_ctx.mirrors.config_maps.record_event(&map);
+            owner(&map_ctx.settings, &map)
         })
         .watches_stream(claim_events, move |claim| {
-            of_claim.mirrors.claims.saw(&claim);
-            owner(&of_claim.settings, &claim)
+            claim_ctx.mirrors.claims.record_event(&claim);
+            owner(&claim_ctx.settings, &claim)
         })
         .watches_stream(job_events, move |job| {
-            of_job.mirrors.jobs.saw(&job);
-            whom(&of_job, &job, &job.name_any())
+            job_ctx.mirrors.jobs.record_event(&job);
+            affected_resources(&job_ctx, &job, &job.name_any())
         })
         .watches_stream(pod_events, move |pod| {
             let job = pod.labels().get(JOB_NAME).cloned();
-            whom(&of_pod, &pod, &job.unwrap_or_default())
+            affected_resources(&pod_ctx, &pod, &job.unwrap_or_default())
         })
         .watches_stream(
             watches.touched::<PartialObjectMeta<Secret>>(),
             move |secret| {
-                by_secret.inputs.secrets.forget(&key_of(&secret));
-                users(&by_secret.resources, &secret, names_secret)
+                input_secret_ctx.inputs.secrets.forget(&key_of(&secret));
+                resources_using(&input_secret_ctx.resources, &secret, uses_secret)
             },
         )
         .watches_stream(
             watches.touched::<PartialObjectMeta<ConfigMap>>(),
             move |map| {
-                by_map.inputs.config_maps.forget(&key_of(&map));
-                users(&by_map.resources, &map, names_config_map)
+                input_map_ctx.inputs.config_maps.forget(&key_of(&map));
+                resources_using(&input_map_ctx.resources, &map, uses_config_map)
             },
         )
-        .reconcile_on(received(woken))
+        .reconcile_on(stream_of(woken))
         .graceful_shutdown_on(stop);
     info!(driver = ?config.driver, "watching resources");
-    let looks = controller.run(reconcile, retry, ctx.clone());
-    let mut looks = std::pin::pin!(looks);
+    let reconciles = controller.run(reconcile, retry, ctx.clone());
+    let mut reconciles = std::pin::pin!(reconciles);
     let mut tick = tokio::time::interval(Duration::from_secs(10));
-    tokio::spawn(look_at_all(ctx.clone(), wake.clone()));
+    tokio::spawn(reconcile_all_when_leading(ctx.clone(), wake.clone()));
     tokio::spawn(ctx.allowed.clone().follow(ctx.resources.clone(), wake));
-    tokio::spawn(ready(ctx.mirrors.listed.clone(), health.clone()));
-    tokio::spawn(sweep(ctx.git.clone()));
-    tokio::spawn(refresh(ctx.dispatcher.clone()));
+    tokio::spawn(set_ready_when_listed(
+        ctx.mirrors.listed.clone(),
+        health.clone(),
+    ));
+    tokio::spawn(sweep_git_cache(ctx.git.clone()));
+    tokio::spawn(refresh_queue_positions(ctx.dispatcher.clone()));
     tokio::spawn(poll_after_pushes(ctx.clone(), pushes));
     loop {
         tokio::select! {
-            look = looks.next() => match look {
+            result = reconciles.next() => match result {
                 Some(Ok(_)) => {}
                 Some(Err(controller::Error::ObjectNotFound(deleted))) => {
                     let namespace = deleted.namespace.unwrap_or_default();
-                    gone(&ctx, config, Ref::new(&deleted.name).within(&namespace));
+                    clean_up_deleted(&ctx, config, Ref::new(&deleted.name).within(&namespace));
                 }
                 Some(Err(error)) => debug!(%error, "reconcile failed"),
                 None => return Ok(()),
@@ -402,37 +411,37 @@ async fn control(
 
 /// Drops the state of a deleted resource, and deletes its remaining builds, for example after its finalizer was removed by hand. Deletes
 /// builds of resources in watched namespaces only: the build namespace may contain builds of resources that another operator watches.
-fn gone(ctx: &Arc<Context>, config: &Config, resource: Ref) {
+fn clean_up_deleted(ctx: &Arc<Context>, config: &Config, resource: Ref) {
     forget(ctx, &resource);
     let namespace = resource.namespace.as_deref().unwrap_or_default();
     if is_watched(&config.watch_namespaces, namespace) {
         let ctx = ctx.clone();
-        tokio::spawn(async move { sweep_after(&ctx, &resource).await });
+        tokio::spawn(async move { delete_builds_of_deleted(&ctx, &resource).await });
     }
 }
 
 /// Each time this replica becomes the leader, requeues all resources, and deleted resources with remaining builds: no replica reconciled
 /// them since the previous leader stopped. Also signs Secrets that are not signed yet.
-async fn look_at_all(ctx: Arc<Context>, wake: mpsc::UnboundedSender<Ref>) {
+async fn reconcile_all_when_leading(ctx: Arc<Context>, wake: mpsc::UnboundedSender<Ref>) {
     loop {
-        ctx.leader.begins().await;
-        let existing = ctx.clone();
+        ctx.leader.wait_for_leadership().await;
+        let signing_ctx = ctx.clone();
         tokio::spawn(async move {
-            existing
+            signing_ctx
                 .signer
-                .sign_existing(&existing.client, &existing.mirrors.secrets)
+                .sign_existing(&signing_ctx.client, &signing_ctx.mirrors.secrets)
                 .await;
         });
         wake_all(ctx.resources.state(), &wake);
-        let elsewhere = |job: &Job| job.labels().contains_key(labels::NAMESPACE);
-        let builds = ctx.mirrors.jobs.filter(elsewhere);
+        let is_build = |job: &Job| job.labels().contains_key(labels::NAMESPACE);
+        let builds = ctx.mirrors.jobs.filter(is_build);
         for resource in builds.iter().filter_map(|job| owner(&ctx.settings, &**job)) {
             let _ = wake.send(resource);
         }
     }
 }
 
-fn received(woken: mpsc::UnboundedReceiver<Ref>) -> impl Stream<Item = Ref> {
+fn stream_of(woken: mpsc::UnboundedReceiver<Ref>) -> impl Stream<Item = Ref> {
     stream::unfold(woken, |mut woken| async move {
         let resource = woken.recv().await?;
         Some((resource, woken))
@@ -440,12 +449,12 @@ fn received(woken: mpsc::UnboundedReceiver<Ref>) -> impl Stream<Item = Ref> {
 }
 
 /// Removes idle repositories from the git cache, once per hour.
-async fn sweep(git: Arc<GitCache>) {
+async fn sweep_git_cache(git: Arc<GitCache>) {
     let mut hours = tokio::time::interval(Duration::from_hours(1));
     loop {
         hours.tick().await;
         let git = git.clone();
-        match tokio::task::spawn_blocking(move || git.sweep(IDLE_REPOSITORY)).await {
+        match tokio::task::spawn_blocking(move || git.sweep(MAX_REPOSITORY_IDLE_TIME)).await {
             Ok(Ok(0)) => {}
             Ok(Ok(removed)) => info!(removed, "removed idle repositories from the git cache"),
             Ok(Err(error)) => warn!(
@@ -459,7 +468,7 @@ async fn sweep(git: Arc<GitCache>) {
 
 /// Refreshes the queue positions in the status of all queued resources every [`REFRESH`]. A requeue of a single resource does not refresh
 /// its position.
-async fn refresh(dispatcher: Arc<Dispatcher>) {
+async fn refresh_queue_positions(dispatcher: Arc<Dispatcher>) {
     let mut interval = tokio::time::interval(REFRESH);
     loop {
         interval.tick().await;
@@ -467,19 +476,19 @@ async fn refresh(dispatcher: Arc<Dispatcher>) {
     }
 }
 
-async fn ready(mut listed: watch::Receiver<usize>, health: Health) {
+async fn set_ready_when_listed(mut listed: watch::Receiver<usize>, health: Health) {
     if listed.wait_for(|lists| *lists >= LISTS).await.is_ok() {
         health.set_ready();
     }
 }
 
 pub(crate) fn context(
-    made: Made,
+    context_parts: ContextParts,
     config: &Config,
     mirrors: Mirrors,
     resources: Store<Guarded>,
 ) -> Result<Context> {
-    let Made {
+    let ContextParts {
         client,
         signer,
         wake,
@@ -487,7 +496,7 @@ pub(crate) fn context(
         metrics,
         leader,
         dispatcher,
-    } = made;
+    } = context_parts;
     let contexts = ContextStore::open(config.cache_dir.join("contexts"))
         .with_context(|| format!("--cache-dir: failed to open {}", config.cache_dir.display()))?;
     let options = CacheOptions {
@@ -552,7 +561,7 @@ pub(crate) fn context(
 }
 
 /// Returns the resources to reconcile after an event of a Job or its pod: the owner, and all resources that wait for this build.
-fn whom(ctx: &Context, object: &impl Resource, job: &str) -> Vec<Ref> {
+fn affected_resources(ctx: &Context, object: &impl Resource, job: &str) -> Vec<Ref> {
     let namespace = object.namespace().unwrap_or_default();
     let mut resources = ctx.memory.waiting_for_build(&format!("{namespace}/{job}"));
     resources.extend(owner(&ctx.settings, object));
@@ -565,44 +574,54 @@ fn key_of(object: &impl ResourceExt) -> Ref {
 }
 
 /// Returns the resources in the namespace of `object` whose spec refers to it.
-fn users<K: Resource<DynamicType = ()>>(
+fn resources_using<K: Resource<DynamicType = ()>>(
     resources: &Store<Guarded>,
     object: &PartialObjectMeta<K>,
-    names: fn(&alustan_api::TerraformSpec, &str) -> bool,
+    is_used_by: fn(&alustan_api::TerraformSpec, &str) -> bool,
 ) -> Vec<Ref> {
     let (namespace, name) = (object.namespace(), object.name_any());
     resources
         .state()
         .iter()
         .filter(|resource| resource.namespace() == namespace)
-        .filter(|resource| resource.0.as_ref().is_ok_and(|tf| names(&tf.spec, &name)))
+        .filter(|resource| {
+            resource
+                .0
+                .as_ref()
+                .is_ok_and(|tf| is_used_by(&tf.spec, &name))
+        })
         .map(|resource| ObjectRef::from_obj(&**resource))
         .collect()
 }
 
 /// Returns the resources that use outputs of the owner of `secret`, if it is an outputs Secret.
-fn takers(settings: &Settings, resources: &Store<Guarded>, secret: &Secret) -> Vec<Ref> {
+fn consumers_of_outputs(
+    settings: &Settings,
+    resources: &Store<Guarded>,
+    secret: &Secret,
+) -> Vec<Ref> {
     let outputs = Component::Outputs.as_str();
     let component = secret.labels().get(labels::COMPONENT);
-    let made_for = owner(settings, secret).filter(|_| component.is_some_and(|it| it == outputs));
-    let made_for = made_for.and_then(|owner| resources.get(&owner));
-    let Some(Ok(made_for)) = made_for.as_deref().map(|it| &it.0) else {
+    let source =
+        owner(settings, secret).filter(|_| component.is_some_and(|component| component == outputs));
+    let source = source.and_then(|owner| resources.get(&owner));
+    let Some(Ok(source)) = source.as_deref().map(|object| &object.0) else {
         return Vec::new();
     };
-    let all = resources.state();
-    followers(made_for, readable(&all))
+    let all_resources = resources.state();
+    followers(source, readable(&all_resources))
         .iter()
         .map(to_ref)
         .collect()
 }
 
-fn names_secret(spec: &alustan_api::TerraformSpec, name: &str) -> bool {
+fn uses_secret(spec: &alustan_api::TerraformSpec, name: &str) -> bool {
     let repo = &spec.git_repo;
-    let keys = [
+    let key_refs = [
         repo.ssh_key_secret.as_ref(),
         spec.container_registry.secret_ref.as_ref(),
     ];
-    let whole = [
+    let secret_refs = [
         repo.credentials_secret.as_ref(),
         spec.backend
             .as_ref()
@@ -612,21 +631,21 @@ fn names_secret(spec: &alustan_api::TerraformSpec, name: &str) -> bool {
         .runner
         .iter()
         .flat_map(|runner| &runner.env_from_secrets);
-    let variables = spec.variables_from.iter();
-    let mut variables = variables.filter_map(|from| from.secret_ref.as_ref());
-    variables.any(|keys| keys.name == name)
-        || keys.into_iter().flatten().any(|key| key.name == name)
-        || whole
+    let variable_refs = spec.variables_from.iter();
+    let mut variable_refs = variable_refs.filter_map(|from| from.secret_ref.as_ref());
+    variable_refs.any(|keys| keys.name == name)
+        || key_refs.into_iter().flatten().any(|key| key.name == name)
+        || secret_refs
             .into_iter()
             .flatten()
             .chain(runner)
-            .any(|whole| whole.name == name)
+            .any(|secret_ref| secret_ref.name == name)
 }
 
-fn names_config_map(spec: &alustan_api::TerraformSpec, name: &str) -> bool {
-    let variables = spec.variables_from.iter();
-    let mut variables = variables.filter_map(|from| from.config_map_ref.as_ref());
-    if variables.any(|keys| keys.name == name) {
+fn uses_config_map(spec: &alustan_api::TerraformSpec, name: &str) -> bool {
+    let variable_refs = spec.variables_from.iter();
+    let mut variable_refs = variable_refs.filter_map(|from| from.config_map_ref.as_ref());
+    if variable_refs.any(|keys| keys.name == name) {
         return true;
     }
     let Some(scripts) = &spec.scripts else {

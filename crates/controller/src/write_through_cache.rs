@@ -11,7 +11,7 @@ use kube::runtime::reflector::{ObjectRef, Store};
 use parking_lot::Mutex;
 
 /// Time after which a written object that the watch has not delivered counts as deleted.
-const BELIEVED: Duration = Duration::from_secs(10);
+const WRITE_TTL: Duration = Duration::from_secs(10);
 
 /// Watch cache with an overlay of own writes.
 pub(crate) struct WriteThroughCache<K>
@@ -48,7 +48,7 @@ where
         };
         let caught_up = match &watched {
             Some(watched) => version(&**watched) >= version(&**own),
-            None => since.elapsed() > BELIEVED,
+            None => since.elapsed() > WRITE_TTL,
         };
         if !caught_up {
             return Some(own.clone());
@@ -58,7 +58,7 @@ where
     }
 
     /// Stores an object as the API server returned it for a write.
-    pub(crate) fn wrote(&self, object: K) {
+    pub(crate) fn record_write(&self, object: K) {
         let key = ObjectRef::from_obj(&object);
         self.written
             .lock()
@@ -66,7 +66,7 @@ where
     }
 
     /// Drops the own write of an object if the watch has delivered this or a later version, or the deletion of the object.
-    pub(crate) fn saw(&self, object: &K) {
+    pub(crate) fn record_event(&self, object: &K) {
         let key = ObjectRef::from_obj(object);
         let mut written = self.written.lock();
         let older = |(own, _): &Written<K>| version(&**own) <= version(object);
@@ -121,33 +121,33 @@ mod tests {
     #[test]
     fn own_write_is_returned_until_the_watch_delivers_it() {
         let (store, mut writer) = reflector::store::<Secret>();
-        let mirror = WriteThroughCache::new(store);
+        let cache = WriteThroughCache::new(store);
         let get = || {
-            mirror
+            cache
                 .get("team", "web-outputs")
-                .and_then(|it| it.metadata.resource_version.clone())
+                .and_then(|secret| secret.metadata.resource_version.clone())
         };
-        mirror.wrote(secret("7"));
+        cache.record_write(secret("7"));
         assert_eq!(get().as_deref(), Some("7"));
-        mirror.saw(&secret("5"));
+        cache.record_event(&secret("5"));
         assert_eq!(get().as_deref(), Some("7"));
         writer.apply_watcher_event(&watcher::Event::Apply(secret("8")));
-        mirror.saw(&secret("8"));
+        cache.record_event(&secret("8"));
         assert_eq!(get().as_deref(), Some("8"));
     }
 
     #[test]
     fn object_deleted_after_own_write_is_absent_at_once() {
         let (store, mut writer) = reflector::store::<Secret>();
-        let mirror = WriteThroughCache::new(store);
-        mirror.wrote(secret("7"));
+        let cache = WriteThroughCache::new(store);
+        cache.record_write(secret("7"));
         for event in [
             watcher::Event::Apply(secret("7")),
             watcher::Event::Delete(secret("8")),
         ] {
             writer.apply_watcher_event(&event);
         }
-        mirror.saw(&secret("8"));
-        assert!(mirror.get("team", "web-outputs").is_none());
+        cache.record_event(&secret("8"));
+        assert!(cache.get("team", "web-outputs").is_none());
     }
 }

@@ -36,7 +36,7 @@ pub(super) async fn create(ctx: &Context, secret: &Secret) -> Result<(), Error> 
         Ok(mut created) => {
             info!(job = name, namespace, "created a build Secret");
             created.data = None;
-            ctx.mirrors.secrets.wrote(created);
+            ctx.mirrors.secrets.record_write(created);
             Ok(())
         }
         Err(Error::Call { source, .. }) if has_status(&source, StatusKind::AlreadyExists) => {

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::call::{StatusKind, call, has_status, ignore_not_found};
 use crate::error::Error;
-use crate::unreadable::unread;
+use crate::unreadable::dynamic_api;
 
 /// Removes the finalizer of the operator from `tf`, regardless of its field managers: an apply would keep the finalizer if another manager
 /// owns it. If the API server refuses the patch because the stored spec is invalid, also replaces the stored spec with that of `tf`, which
@@ -53,7 +53,7 @@ async fn patch_metadata(
     tf: &Terraform,
     patch: &Patch<Value>,
 ) -> Result<PartialObjectMeta<DynamicObject>, Error> {
-    let api = unread(client, &tf.namespace().unwrap_or_default());
+    let api = dynamic_api(client, &tf.namespace().unwrap_or_default());
     let (name, parameters) = (tf.name_any(), PatchParams::default());
     let request = api.patch_metadata(&name, &parameters, patch);
     call("remove the finalizer", request).await

@@ -194,7 +194,7 @@ async fn handle(hooks: &Hooks, sender: Sender, request: Request) -> Result<Respo
         reason: "InvalidPush",
         message,
     })?;
-    if !hooks.leader.acts() {
+    if !hooks.leader.holds_lease() {
         return forward(hooks, sender, headers, body).await;
     }
     let resources = deliver(hooks, push).await.ok_or_else(|| Refusal {

@@ -52,7 +52,7 @@ async fn scrape(State(sources): State<MetricsSources>) -> Response {
     } = sources;
     metrics.retain_failing(|resource| resources.get(resource).is_some());
     // All replicas watch the resources. Only the leader reports them, so that a sum over replicas is correct.
-    let (counts, load) = if leader.acts() {
+    let (counts, load) = if leader.holds_lease() {
         let (all_resources, now) = (resources.state(), Timestamp::now());
         let counts = count(
             all_resources

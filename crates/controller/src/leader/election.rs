@@ -23,9 +23,9 @@ const ADDRESS: &str = "alustan.io/address";
 
 /// Time limit of a read or write of the Lease. Two of them, such as a failed renewal and its retry, fit into the time before the writes of
 /// a leader are aborted.
-const PATIENCE: Duration = Duration::from_secs(4);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(4);
 /// Maximum wait for the initial lists before the Lease is read again.
-const AGAIN: Duration = Duration::from_secs(1);
+const LIST_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Participation of a replica in the leader election.
 pub(crate) struct Election {
@@ -37,7 +37,7 @@ pub(crate) struct Election {
     listed: watch::Receiver<usize>,
     /// Lease as read or written last.
     lease: Option<Lease>,
-    told: Standing,
+    logged_standing: Standing,
 }
 
 impl Election {
@@ -58,108 +58,114 @@ impl Election {
             address,
             listed,
             lease: None,
-            told: Standing::Unknown,
+            logged_standing: Standing::Unknown,
         }
     }
 
     /// Takes part in the election until this replica has led and lost the Lease. Returns the new holder, if any.
     pub(crate) async fn run(&mut self) -> Option<String> {
         loop {
-            let (due, act) = self.leader.known().elector.next(self.leader.now());
+            let (due, act) = self.leader.state().elector.next(self.leader.now());
             if act == Act::End {
                 let Standing::Over { by } = self.leader.standing() else {
                     return None;
                 };
                 return by;
             }
-            sleep_until(self.leader.0.began + due).await;
+            sleep_until(self.leader.0.started_at + due).await;
             if act == Act::Look || self.is_left_to_others(&act).await {
-                self.look().await;
+                self.read_lease().await;
             } else {
                 self.write(&act).await;
             }
-            self.tell();
+            self.log_standing();
         }
     }
 
     /// Returns whether a free Lease is left to other replicas. A replica whose watches have not listed cannot reconcile, and would
-    /// only prevent others from leading. Waits up to [`AGAIN`] for the lists.
+    /// only prevent others from leading. Waits up to [`LIST_TIMEOUT`] for the lists.
     async fn is_left_to_others(&mut self, act: &Act) -> bool {
         if !matches!(act, Act::Create | Act::Take(_)) {
             return false;
         }
         let listed = self.listed.wait_for(|lists| *lists >= LISTS);
-        timeout(AGAIN, listed).await.is_err()
+        timeout(LIST_TIMEOUT, listed).await.is_err()
     }
 
-    async fn look(&mut self) {
-        match timeout(PATIENCE, self.api.get_opt(&self.name)).await {
-            Ok(Ok(found)) => self.found(found),
-            Ok(Err(error)) => self.failed("read", &cause(&error)),
-            Err(_) => self.failed("read", "request timed out"),
+    async fn read_lease(&mut self) {
+        match timeout(REQUEST_TIMEOUT, self.api.get_opt(&self.name)).await {
+            Ok(Ok(found)) => self.record_read(found),
+            Ok(Err(error)) => self.record_failure("read", &cause(&error)),
+            Err(_) => self.record_failure("read", "request timed out"),
         }
     }
 
-    fn found(&mut self, found: Option<Lease>) {
+    fn record_read(&mut self, lease: Option<Lease>) {
         let now = self.leader.now();
-        let mut known = self.leader.known();
-        known.elector.looked(found.as_ref().map(record), now);
-        known.address = found.as_ref().and_then(address);
-        known.trouble = None;
-        drop(known);
-        self.lease = found;
+        let mut state = self.leader.state();
+        state.elector.looked(lease.as_ref().map(record), now);
+        state.address = lease.as_ref().and_then(address);
+        state.last_failure = None;
+        drop(state);
+        self.lease = lease;
     }
 
     async fn write(&mut self, act: &Act) {
         let sent = self.leader.now();
-        let lease = self.wanted(act);
+        let lease = self.lease_to_write(act);
         let parameters = PostParams::default();
         let written = match act {
-            Act::Create => timeout(PATIENCE, self.api.create(&parameters, &lease)).await,
-            _ => timeout(PATIENCE, self.api.replace(&self.name, &parameters, &lease)).await,
+            Act::Create => timeout(REQUEST_TIMEOUT, self.api.create(&parameters, &lease)).await,
+            _ => {
+                timeout(
+                    REQUEST_TIMEOUT,
+                    self.api.replace(&self.name, &parameters, &lease),
+                )
+                .await
+            }
         };
         match written {
-            Ok(Ok(written)) => self.wrote(written, sent),
+            Ok(Ok(written)) => self.record_write(written, sent),
             Ok(Err(kube::Error::Api(status))) if matches!(status.code, 404 | 409) => {
                 debug!(
                     lease = self.name,
                     reason = status.reason,
                     "the Lease changed since it was read"
                 );
-                self.leader.known().elector.refused();
+                self.leader.state().elector.refused();
             }
-            Ok(Err(error)) => self.failed("write", &cause(&error)),
-            Err(_) => self.failed("write", "request timed out"),
+            Ok(Err(error)) => self.record_failure("write", &cause(&error)),
+            Err(_) => self.record_failure("write", "request timed out"),
         }
     }
 
-    fn wrote(&mut self, written: Lease, sent: Moment) {
+    fn record_write(&mut self, written: Lease, sent: Moment) {
         let now = self.leader.now();
-        let mut known = self.leader.known();
-        let might = known.elector.may_begin(now);
+        let mut state = self.leader.state();
+        let could_write = state.elector.may_begin(now);
         let version = written.resource_version().unwrap_or_default();
-        known.elector.wrote(version, sent);
-        known.address = None;
-        let may = known.elector.may_begin(now);
-        drop(known);
+        state.elector.wrote(version, sent);
+        state.address = None;
+        let can_write = state.elector.may_begin(now);
+        drop(state);
         self.lease = Some(written);
-        if may && !might {
-            self.leader.0.begins.notify_one();
+        if can_write && !could_write {
+            self.leader.0.leadership_began.notify_one();
         }
     }
 
-    fn failed(&self, what: &str, why: &str) {
-        let message = format!("failed to {what} Lease {}: {why}", self.name);
-        let mut known = self.leader.known();
-        if known.trouble.as_ref() != Some(&message) {
+    fn record_failure(&self, operation: &str, cause: &str) {
+        let message = format!("failed to {operation} Lease {}: {cause}", self.name);
+        let mut state = self.leader.state();
+        if state.last_failure.as_ref() != Some(&message) {
             warn!("{message}; retrying every second");
         }
-        known.trouble = Some(message);
-        known.elector.failed(self.leader.now());
+        state.last_failure = Some(message);
+        state.elector.failed(self.leader.now());
     }
 
     /// Returns the Lease that `act` writes.
-    fn wanted(&self, act: &Act) -> Lease {
+    fn lease_to_write(&self, act: &Act) -> Lease {
         let now = MicroTime(Timestamp::now());
         let last = self.lease.clone().unwrap_or_default();
         let spec = last.spec.unwrap_or_default();
@@ -169,7 +175,7 @@ impl Election {
         Lease {
             metadata: self.metadata(act, last.metadata),
             spec: Some(LeaseSpec {
-                holder_identity: Some(self.leader.known().elector.identity().holder()),
+                holder_identity: Some(self.leader.state().elector.identity().holder()),
                 lease_duration_seconds: i32::try_from(DURATION.as_secs()).ok(),
                 acquire_time: if renews {
                     spec.acquire_time
@@ -191,7 +197,9 @@ impl Election {
         };
         let mut annotations = last.annotations.unwrap_or_default();
         annotations.remove(ADDRESS);
-        let address = self.address.map(|it| (ADDRESS.to_owned(), it.to_string()));
+        let address = self
+            .address
+            .map(|address| (ADDRESS.to_owned(), address.to_string()));
         annotations.extend(address);
         let managed = (labels::MANAGED_BY.to_owned(), labels::MANAGER.to_owned());
         let mut labels = last.labels.unwrap_or_default();
@@ -206,12 +214,12 @@ impl Election {
     }
 
     /// Logs a change of standing.
-    fn tell(&mut self) {
-        let now = self.leader.standing();
-        if now == self.told {
+    fn log_standing(&mut self) {
+        let standing = self.leader.standing();
+        if standing == self.logged_standing {
             return;
         }
-        match &now {
+        match &standing {
             Standing::Leads => info!(lease = self.name, "became the leader"),
             Standing::Doubts => warn!(
                 lease = self.name,
@@ -223,18 +231,18 @@ impl Election {
             }
             Standing::Unknown | Standing::Over { .. } => {}
         }
-        self.told = now;
+        self.logged_standing = standing;
     }
 
     /// Releases the Lease, if this replica holds it, once all active writes have ended. Another replica leads within two seconds.
     pub(crate) async fn resign(self) {
-        let Some(version) = self.leader.known().elector.resign() else {
+        let Some(version) = self.leader.state().elector.resign() else {
             return;
         };
         // Wait for active writes. The fence aborts them at their deadline.
         drop(self.leader.0.writes.write().await);
-        let mut lease = self.wanted(&Act::Renew(version));
-        let own = self.leader.known().elector.identity().holder();
+        let mut lease = self.lease_to_write(&Act::Renew(version));
+        let own = self.leader.state().elector.identity().holder();
         for _ in 0..2 {
             lease.annotations_mut().remove(ADDRESS);
             if let Some(spec) = &mut lease.spec {
@@ -243,7 +251,7 @@ impl Election {
             }
             let parameters = PostParams::default();
             let released = self.api.replace(&self.name, &parameters, &lease);
-            match timeout(PATIENCE, released).await {
+            match timeout(REQUEST_TIMEOUT, released).await {
                 Ok(Ok(_)) => {
                     info!(lease = self.name, "released the Lease");
                     return;
@@ -255,8 +263,8 @@ impl Election {
                 Err(_) => return warn!("failed to release the Lease: request timed out"),
             }
             // The Lease may have changed, because a renewal that timed out may have succeeded.
-            match timeout(PATIENCE, self.api.get(&self.name)).await {
-                Ok(Ok(found)) if holder(&found) == Some(own.clone()) => lease = found,
+            match timeout(REQUEST_TIMEOUT, self.api.get(&self.name)).await {
+                Ok(Ok(current)) if holder(&current) == Some(own.clone()) => lease = current,
                 _ => return,
             }
             lease.managed_fields_mut().clear();
@@ -272,7 +280,7 @@ fn record(lease: &Lease) -> Record {
     let spec = lease.spec.clone().unwrap_or_default();
     let seconds = spec
         .lease_duration_seconds
-        .and_then(|it| u64::try_from(it).ok());
+        .and_then(|seconds| u64::try_from(seconds).ok());
     Record {
         version: lease.resource_version().unwrap_or_default(),
         holder: spec.holder_identity.filter(|holder| !holder.is_empty()),

@@ -58,15 +58,17 @@ where
 
     fn call(&mut self, request: Request<A>) -> Self::Future {
         if matches!(*request.method(), Method::GET | Method::HEAD) {
-            let answer = self.inner.call(request);
-            return Box::pin(async move { answer.await.map_err(Into::into) });
+            let response = self.inner.call(request);
+            return Box::pin(async move { response.await.map_err(Into::into) });
         }
-        match self.leader.pass() {
-            Ok(going) => {
-                let (answer, leader) = (self.inner.call(request), self.leader.clone());
+        match self.leader.begin_write() {
+            Ok(guard) => {
+                let (response, leader) = (self.inner.call(request), self.leader.clone());
                 Box::pin(async move {
-                    let _going = going;
-                    in_time(&leader, answer).await?.map_err(Into::into)
+                    let _guard = guard;
+                    before_deadline(&leader, response)
+                        .await?
+                        .map_err(Into::into)
                 })
             }
             Err(refused) => Box::pin(async move { Err(refused.into()) }),
@@ -74,15 +76,18 @@ where
     }
 }
 
-/// Waits for `answer` as long as `leader` leads. A renewal extends the wait.
-async fn in_time<T>(leader: &Leader, answer: impl Future<Output = T>) -> Result<T, NotLeading> {
-    let mut answer = std::pin::pin!(answer);
+/// Waits for `response` as long as `leader` leads. A renewal extends the wait.
+async fn before_deadline<T>(
+    leader: &Leader,
+    response: impl Future<Output = T>,
+) -> Result<T, NotLeading> {
+    let mut response = std::pin::pin!(response);
     loop {
-        let ends = leader.ends();
-        if let Ok(answer) = timeout_at(ends, &mut answer).await {
-            return Ok(answer);
+        let deadline = leader.write_deadline();
+        if let Ok(response) = timeout_at(deadline, &mut response).await {
+            return Ok(response);
         }
-        if leader.ends() <= ends {
+        if leader.write_deadline() <= deadline {
             return Err(NotLeading);
         }
     }
@@ -112,12 +117,14 @@ mod tests {
             }
         });
         let request = Request::builder().method(method).body(()).unwrap();
-        let answer = Fence::new(leader.clone())
+        let response = Fence::new(leader.clone())
             .layer(server)
             .oneshot(request)
             .await;
-        let answer = answer.map(drop).map_err(|error| *error.downcast().unwrap());
-        (answer, arrived.load(Ordering::SeqCst) == 1)
+        let response = response
+            .map(drop)
+            .map_err(|error| *error.downcast().unwrap());
+        (response, arrived.load(Ordering::SeqCst) == 1)
     }
 
     #[tokio::test(start_paused = true)]

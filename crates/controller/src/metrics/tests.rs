@@ -59,7 +59,7 @@ fn text(metrics: &Metrics) -> String {
             waiting: one("plan"),
             oldest: since("plan"),
             running: 2,
-            places: 50,
+            slots: 50,
         },
         ready: true,
         leads: true,

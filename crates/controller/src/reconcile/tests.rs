@@ -551,12 +551,12 @@ async fn unreadable_record_holds_a_slot_only_while_a_job_or_pod_runs() {
         },
     });
     let record: Secret = serde_json::from_value(record).unwrap();
-    ctx.mirrors.secrets.wrote(record);
+    ctx.mirrors.secrets.record_write(record);
     let key = Key::new("team", "web");
     let holds_after_reconcile = async || {
-        ctx.dispatcher.running(&key, None);
+        ctx.dispatcher.record_running(&key, None);
         assert!(reconcile_object(&object, &ctx).await.is_err());
-        ctx.dispatcher.holds(&key)
+        ctx.dispatcher.holds_slot(&key)
     };
     assert!(!holds_after_reconcile().await);
     let job = unfinished_job("web-apply-1", "web", "u");
@@ -587,7 +587,7 @@ async fn slot_is_released_if_the_steps_before_a_run_fail() {
     let observer = Observer::new(&ctx, &tf, &web, None);
     let seen = Box::pin(observer.observe()).await.unwrap();
     let key = Key::new("team", "web");
-    ctx.dispatcher.running(&key, Some(Class::Change));
+    ctx.dispatcher.record_running(&key, Some(Class::Change));
     let decision = Decision {
         steps: vec![Step::AddFinalizer],
         start: Some(Start {
@@ -600,7 +600,7 @@ async fn slot_is_released_if_the_steps_before_a_run_fail() {
     };
     let result = Box::pin(apply_decision(&ctx, &web, &tf, &observer, &seen, decision)).await;
     assert!(result.is_err());
-    assert!(!ctx.dispatcher.holds(&key));
+    assert!(!ctx.dispatcher.holds_slot(&key));
 }
 
 /// The next reconcile cancels the run of the denied Job. It takes the reason from memory.

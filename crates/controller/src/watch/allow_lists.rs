@@ -18,7 +18,7 @@ use crate::resource::{Guarded, Ref};
 use crate::watch::mapping::wake_all;
 
 /// Read interval of the files. Kubelet updates a mounted `ConfigMap` within about a minute.
-const EVERY: Duration = Duration::from_secs(5);
+const RELOAD_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Allow lists in the files of a directory. The name of a file is its key in the `ConfigMap`.
 pub(crate) struct AllowLists {
@@ -48,7 +48,7 @@ impl AllowLists {
     }
 
     /// Reads the files of `folder`. Returns whether the lists changed. While the files cannot be read, the previous lists apply.
-    fn read_anew(&self, folder: &Path) -> bool {
+    fn reload(&self, folder: &Path) -> bool {
         match read(folder) {
             Ok(read) if read != *self.now() => {
                 *self.last() = Arc::new(read);
@@ -75,10 +75,10 @@ impl AllowLists {
         let Some(folder) = &self.folder else {
             return;
         };
-        let mut ticks = tokio::time::interval(EVERY);
+        let mut ticks = tokio::time::interval(RELOAD_INTERVAL);
         loop {
             ticks.tick().await;
-            if self.read_anew(folder) {
+            if self.reload(folder) {
                 info!("the allow lists changed");
                 wake_all(resources.state(), &wake);
             }
@@ -115,16 +115,16 @@ mod tests {
         std::fs::create_dir(&mounted).unwrap();
         let file = mounted.join("builders");
         std::fs::write(&file, "registry.test/builder:1\n").unwrap();
-        assert!(lists.read_anew(&mounted) && !lists.read_anew(&mounted));
+        assert!(lists.reload(&mounted) && !lists.reload(&mounted));
         let limited = lists.now();
         assert_ne!(*limited, Allowed::default());
         std::fs::remove_file(&file).unwrap();
         std::fs::create_dir(&file).unwrap();
-        assert!(!lists.read_anew(&mounted));
+        assert!(!lists.reload(&mounted));
         assert_eq!(lists.now(), limited);
         assert!(AllowLists::open(Some(mounted.clone())).is_err());
         std::fs::remove_dir(&file).unwrap();
-        assert!(lists.read_anew(&mounted));
+        assert!(lists.reload(&mounted));
         assert_eq!(*lists.now(), Allowed::default());
     }
 }

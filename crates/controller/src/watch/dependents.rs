@@ -15,21 +15,21 @@ use crate::resource::{Guarded, readable};
 
 /// Last known state of each resource, as far as its dependents read it.
 #[derive(Default)]
-pub(crate) struct Followers {
+pub(crate) struct Dependents {
     known: Mutex<HashMap<Key, Known>>,
 }
 
 struct Known {
-    /// Result of [`news`]; `None` if it may be stale.
-    news: Option<u64>,
-    concerned: BTreeSet<Key>,
+    /// Result of [`digest`]; `None` if it may be stale.
+    digest: Option<u64>,
+    affected: BTreeSet<Key>,
 }
 
-impl Followers {
+impl Dependents {
     /// Marks all known state as stale: the next event of each resource counts as a change.
     pub(crate) fn forget(&self) {
         let mut known = self.known.lock();
-        known.values_mut().for_each(|known| known.news = None);
+        known.values_mut().for_each(|known| known.digest = None);
     }
 
     /// Returns the resources to reconcile after a change of `tf`, one of `all`; none if the change does not affect them.
@@ -38,43 +38,43 @@ impl Followers {
         tf: &Terraform,
         all: impl FnOnce() -> Vec<Arc<Guarded>>,
     ) -> BTreeSet<Key> {
-        let news = news(tf);
+        let digest = digest(tf);
         let mut known = self.known.lock();
         let before = known.get(&Key::of(tf));
-        if before.is_some_and(|before| before.news == Some(news)) {
+        if before.is_some_and(|before| before.digest == Some(digest)) {
             return BTreeSet::new();
         }
         let all = all();
-        let concerned = concerned(tf, readable(&all));
+        let affected = affected(tf, readable(&all));
         let before = known.insert(
             Key::of(tf),
             Known {
-                news: Some(news),
-                concerned: concerned.clone(),
+                digest: Some(digest),
+                affected: affected.clone(),
             },
         );
-        let before = before.map(|before| before.concerned).unwrap_or_default();
-        concerned.into_iter().chain(before).collect()
+        let before = before.map(|before| before.affected).unwrap_or_default();
+        affected.into_iter().chain(before).collect()
     }
 
     /// Returns the resources to reconcile after `tf` was removed from `all`.
-    pub(crate) fn gone(&self, tf: &Terraform, all: &[Arc<Guarded>]) -> BTreeSet<Key> {
+    pub(crate) fn deleted(&self, tf: &Terraform, all: &[Arc<Guarded>]) -> BTreeSet<Key> {
         let mut known = self.known.lock();
         let before = known.remove(&Key::of(tf));
-        let before = before.map(|before| before.concerned).unwrap_or_default();
-        let concerned = concerned(tf, readable(all));
-        concerned.into_iter().chain(before).collect()
+        let before = before.map(|before| before.affected).unwrap_or_default();
+        let affected = affected(tf, readable(all));
+        affected.into_iter().chain(before).collect()
     }
 }
 
 /// Returns the dependents of `tf`, and its dependencies, which may wait for its deletion.
-fn concerned<'a>(tf: &Terraform, all: impl IntoIterator<Item = &'a Terraform>) -> BTreeSet<Key> {
-    let followed = named(tf).into_iter().map(|named| named.key);
-    followers(tf, all).into_iter().chain(followed).collect()
+fn affected<'a>(tf: &Terraform, all: impl IntoIterator<Item = &'a Terraform>) -> BTreeSet<Key> {
+    let dependencies = named(tf).into_iter().map(|named| named.key);
+    followers(tf, all).into_iter().chain(dependencies).collect()
 }
 
 /// Returns a digest of the fields that dependents read.
-fn news(tf: &Terraform) -> u64 {
+fn digest(tf: &Terraform) -> u64 {
     let mut hasher = DefaultHasher::new();
     match standing(tf) {
         Standing::Ready => (true, String::new()),

@@ -22,7 +22,7 @@ pub(super) fn joined<K: ResourceExt + Clone + Send + 'static>(
         Some(only) if watches.is_empty() => return only,
         last => watches.extend(last),
     }
-    let parts = watches.iter().map(|_| Part::new()).collect();
+    let parts = watches.iter().map(|_| NamespaceState::new()).collect();
     let numbered = watches.into_iter().enumerate();
     let numbered = numbered.map(|(number, watch)| watch.map(move |event| (number, event)).boxed());
     let joined = Joined {
@@ -39,7 +39,7 @@ pub(super) fn joined<K: ResourceExt + Clone + Send + 'static>(
 }
 
 struct Joined<K> {
-    parts: Vec<Part<K>>,
+    parts: Vec<NamespaceState<K>>,
     /// Open watches, each with the index of its part.
     open: SelectAll<BoxStream<'static, (usize, Events<Event<K>>)>>,
     /// Events to return next.
@@ -49,7 +49,7 @@ struct Joined<K> {
 }
 
 /// State of the watch of one namespace.
-struct Part<K> {
+struct NamespaceState<K> {
     /// Whether the first list is complete.
     listed: bool,
     /// Objects by name.
@@ -66,12 +66,12 @@ impl<K: ResourceExt + Clone + Send + 'static> Joined<K> {
                 return Some(event);
             }
             let (part, event) = self.open.next().await?;
-            self.take(part, event);
+            self.process(part, event);
         }
     }
 
     /// Processes `event` of the watch with the index `number`.
-    fn take(&mut self, number: usize, event: Events<Event<K>>) {
+    fn process(&mut self, number: usize, event: Events<Event<K>>) {
         let Some(part) = self.parts.get_mut(number) else {
             return;
         };
@@ -80,28 +80,28 @@ impl<K: ResourceExt + Clone + Send + 'static> Joined<K> {
             Ok(Event::InitApply(object)) => drop(part.list.insert(object.name_any(), object)),
             Ok(Event::InitDone) if part.listed => {
                 let changes = part.changes();
-                self.tell(changes);
+                self.emit(changes);
             }
             Ok(Event::InitDone) => {
                 part.listed = true;
                 part.known = std::mem::take(&mut part.list);
                 let objects = part.known.values().cloned();
                 self.due.extend(objects.map(Event::InitApply).map(Ok));
-                self.whole();
+                self.complete_first_list();
             }
             Ok(Event::Apply(object)) => {
                 part.known.insert(object.name_any(), object.clone());
-                self.tell([Event::Apply(object)]);
+                self.emit([Event::Apply(object)]);
             }
             Ok(Event::Delete(object)) => {
                 part.known.remove(&object.name_any());
-                self.tell([Event::Delete(object)]);
+                self.emit([Event::Delete(object)]);
             }
             Err(error) => self.due.push_back(Err(error)),
         }
     }
 
-    fn tell(&mut self, changes: impl IntoIterator<Item = Event<K>>) {
+    fn emit(&mut self, changes: impl IntoIterator<Item = Event<K>>) {
         match &mut self.later {
             Some(later) => later.extend(changes),
             None => self.due.extend(changes.into_iter().map(Ok)),
@@ -109,17 +109,17 @@ impl<K: ResourceExt + Clone + Send + 'static> Joined<K> {
     }
 
     /// Completes the first list once all parts have listed.
-    fn whole(&mut self) {
+    fn complete_first_list(&mut self) {
         if !self.parts.iter().all(|part| part.listed) {
             return;
         }
         self.due.push_back(Ok(Event::InitDone));
         let later = self.later.take();
-        self.tell(later.into_iter().flatten());
+        self.emit(later.into_iter().flatten());
     }
 }
 
-impl<K: ResourceExt + Clone> Part<K> {
+impl<K: ResourceExt + Clone> NamespaceState<K> {
     fn new() -> Self {
         Self {
             listed: false,
@@ -157,7 +157,7 @@ mod tests {
     type Sender = UnboundedSender<Events<Event<ConfigMap>>>;
 
     /// Watches that a test drives, and the joined watch.
-    struct Parts {
+    struct Watches {
         senders: Vec<Sender>,
         watch: Watch<ConfigMap>,
     }
@@ -175,7 +175,7 @@ mod tests {
         object.name_any() + &object.resource_version().unwrap()
     }
 
-    impl Parts {
+    impl Watches {
         fn new(namespaces: usize) -> Self {
             let parts = (0..namespaces).map(|_| unbounded());
             let (senders, watches): (Vec<_>, Vec<_>) = parts.unzip();
@@ -190,8 +190,8 @@ mod tests {
 
         fn list(&self, part: usize, objects: &[&str]) {
             self.send(part, Ok(Event::Init));
-            for it in objects {
-                self.send(part, Ok(Event::InitApply(object(it))));
+            for text in objects {
+                self.send(part, Ok(Event::InitApply(object(text))));
             }
             self.send(part, Ok(Event::InitDone));
         }
@@ -199,9 +199,9 @@ mod tests {
         /// Returns pending events as text; events of the same kind in a row are sorted.
         fn events(&mut self) -> Vec<String> {
             let mut watch = pin!(&mut self.watch);
-            let mut told = Vec::new();
+            let mut events = Vec::new();
             while let Some(Some(event)) = futures::FutureExt::now_or_never(watch.next()) {
-                told.push(match event {
+                events.push(match event {
                     Ok(Event::Init) => "init".to_owned(),
                     Ok(Event::InitApply(object)) => format!("has {}", text(&object)),
                     Ok(Event::InitDone) => "done".to_owned(),
@@ -210,16 +210,16 @@ mod tests {
                     Err(_) => "error".to_owned(),
                 });
             }
-            for same in told.chunk_by_mut(|a, b| a.split(' ').next() == b.split(' ').next()) {
+            for same in events.chunk_by_mut(|a, b| a.split(' ').next() == b.split(' ').next()) {
                 same.sort_unstable();
             }
-            told
+            events
         }
     }
 
     #[test]
     fn events_during_initial_lists_follow_the_joined_list() {
-        let mut parts = Parts::new(2);
+        let mut parts = Watches::new(2);
         assert_eq!(parts.events(), ["init"]);
         parts.list(1, &["b", "c"]);
         parts.send(1, Ok(Event::Delete(object("b"))));
@@ -233,7 +233,7 @@ mod tests {
 
     #[test]
     fn incomplete_list_emits_no_objects() {
-        let mut parts = Parts::new(2);
+        let mut parts = Watches::new(2);
         parts.send(1, Ok(Event::Init));
         parts.send(1, Ok(Event::InitApply(object("o"))));
         parts.send(1, Err(Error::NoResourceVersion));
@@ -244,7 +244,7 @@ mod tests {
 
     #[test]
     fn relist_of_one_watch_becomes_changes_and_delays_no_other() {
-        let mut parts = Parts::new(2);
+        let mut parts = Watches::new(2);
         parts.list(0, &["a", "b", "c"]);
         parts.list(1, &["d"]);
         parts.events();
@@ -261,7 +261,7 @@ mod tests {
 
     #[test]
     fn relist_during_initial_lists_follows_the_joined_list() {
-        let mut parts = Parts::new(2);
+        let mut parts = Watches::new(2);
         parts.list(0, &["a", "b", "c"]);
         parts.send(0, Ok(Event::Delete(object("a"))));
         parts.send(0, Ok(Event::Apply(object("b2"))));
@@ -269,16 +269,16 @@ mod tests {
         assert_eq!(parts.events(), ["init", "has a", "has b", "has c"]);
         parts.list(1, &[]);
         let changes = ["delete a", "apply a3", "apply b2", "apply b4", "delete c"];
-        let told = parts.events();
+        let events = parts.events();
         assert_eq!(
-            (told[0].as_str(), &told[1..]),
+            (events[0].as_str(), &events[1..]),
             ("done", &changes.map(str::to_owned)[..])
         );
     }
 
     #[test]
     fn failed_watch_delays_only_the_initial_list() {
-        let mut parts = Parts::new(2);
+        let mut parts = Watches::new(2);
         parts.list(0, &["a"]);
         assert_eq!(parts.events(), ["init", "has a"]);
         parts.send(1, Err(Error::NoResourceVersion));
@@ -294,7 +294,7 @@ mod tests {
 
     #[test]
     fn single_namespace_watch_is_passed_through() {
-        let mut parts = Parts::new(1);
+        let mut parts = Watches::new(1);
         parts.list(0, &["a"]);
         assert_eq!(parts.events(), ["init", "has a", "done"]);
         parts.list(0, &["a2"]);

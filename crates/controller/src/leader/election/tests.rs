@@ -14,7 +14,7 @@ use alustan_core::lease::Identity;
 
 /// Fake API server that stores one Lease.
 #[derive(Clone, Default)]
-struct Api(Arc<Mutex<Stored>>);
+struct FakeApi(Arc<Mutex<Stored>>);
 
 #[derive(Default)]
 struct Stored {
@@ -23,7 +23,7 @@ struct Stored {
     down: bool,
 }
 
-impl Api {
+impl FakeApi {
     fn client(&self) -> Client {
         let api = self.clone();
         let service = service_fn(move |request: Request<kube::client::Body>| {
@@ -35,27 +35,27 @@ impl Api {
                 if api.0.lock().down {
                     sleep(Duration::from_hours(1)).await;
                 }
-                let (code, answer) = api.answer(&parts.method, parts.uri.path(), body);
-                let answer = Response::builder()
+                let (code, response) = api.respond(&parts.method, parts.uri.path(), body);
+                let response = Response::builder()
                     .status(code)
-                    .body(Body::from(answer.to_string()));
-                Ok::<_, BoxError>(answer?)
+                    .body(Body::from(response.to_string()));
+                Ok::<_, BoxError>(response?)
             }
         });
         Client::new(service, "alustan-system")
     }
 
-    fn answer(&self, method: &Method, path: &str, mut body: Value) -> (u16, Value) {
+    fn respond(&self, method: &Method, path: &str, mut body: Value) -> (u16, Value) {
         let mut stored = self.0.lock();
         let leases = "/apis/coordination.k8s.io/v1/namespaces/alustan-system/leases";
         let own = [leases.to_owned(), format!("{leases}/alustan")];
         assert!(own.contains(&path.to_owned()), "{path}");
-        let there = stored.lease.clone();
-        let version = there
+        let stored_lease = stored.lease.clone();
+        let version = stored_lease
             .as_ref()
             .map(|lease| &lease["metadata"]["resourceVersion"]);
         match (method.as_str(), version) {
-            ("GET", Some(_)) => return (200, there.unwrap_or_default()),
+            ("GET", Some(_)) => return (200, stored_lease.unwrap_or_default()),
             ("POST", None) => {}
             ("PUT", Some(version)) if *version == body["metadata"]["resourceVersion"] => {}
             ("GET" | "PUT", None) => return (404, refusal(404, "NotFound")),
@@ -71,18 +71,18 @@ impl Api {
         self.0.lock().lease.clone().unwrap_or_default()
     }
 
-    fn is_down(&self, down: bool) {
+    fn set_down(&self, down: bool) {
         self.0.lock().down = down;
     }
 
     /// Starts a replica in `pod`, which other replicas reach at `address`.
     fn replica(&self, pod: &str, address: Option<&str>) -> Replica {
         let leader = Leader::new(Identity::new(Some(pod.to_owned()), "1"));
-        let address = address.map(|it| it.parse().unwrap());
-        self.begun(leader, address, watch::channel(LISTS).1)
+        let address = address.map(|address| address.parse().unwrap());
+        self.start(leader, address, watch::channel(LISTS).1)
     }
 
-    fn begun(
+    fn start(
         &self,
         leader: Leader,
         address: Option<SocketAddr>,
@@ -108,7 +108,7 @@ impl Replica {
     /// Waits until the replica leads. Returns the duration of the wait, in seconds.
     async fn leads(&self) -> u64 {
         let since = Instant::now();
-        self.leader.begins().await;
+        self.leader.wait_for_leadership().await;
         assert!(self.leader.leads());
         since.elapsed().as_secs()
     }
@@ -116,7 +116,7 @@ impl Replica {
 
 #[tokio::test(start_paused = true)]
 async fn standby_leads_only_after_the_leader_dies() {
-    let api = Api::default();
+    let api = FakeApi::default();
     let first = api.replica("a", Some("10.0.0.1:8080"));
     assert_eq!(first.leads().await, 0);
     let second = api.replica("b", None);
@@ -143,10 +143,10 @@ async fn standby_leads_only_after_the_leader_dies() {
 
 #[tokio::test(start_paused = true)]
 async fn replica_without_complete_lists_does_not_lead() {
-    let api = Api::default();
+    let api = FakeApi::default();
     let (lists, listed) = watch::channel(LISTS - 1);
     let leader = Leader::new(Identity::new(Some("cold".to_owned()), "1"));
-    let cold = api.begun(leader, None, listed);
+    let cold = api.start(leader, None, listed);
     sleep(Duration::from_mins(1)).await;
     assert_eq!(api.lease(), Value::Null);
     let warm = api.replica("warm", None);
@@ -165,45 +165,45 @@ async fn replica_without_complete_lists_does_not_lead() {
 
 #[tokio::test(start_paused = true)]
 async fn resigned_lease_is_acquired_within_two_seconds() {
-    let api = Api::default();
+    let api = FakeApi::default();
     let leader = Leader::new(Identity::new(Some("a".to_owned()), "1"));
     let listed = watch::channel(LISTS).1;
     let mut election = Election::new(leader.clone(), api.client(), "alustan", None, listed);
     let _elapsed = timeout(Duration::from_secs(5), election.run()).await;
     let second = api.replica("b", None);
     sleep(Duration::from_secs(1)).await;
-    let going = leader.pass().unwrap();
+    let guard = leader.begin_write().unwrap();
     let resigning = tokio::spawn(election.resign());
     sleep(Duration::from_secs(1)).await;
-    assert!(leader.pass().is_err(), "it begins nothing new");
+    assert!(leader.begin_write().is_err(), "it begins nothing new");
     assert_eq!(
         api.lease()["spec"]["holderIdentity"],
         "a_1",
         "a write goes on"
     );
-    drop(going);
+    drop(guard);
     resigning.await.unwrap();
     assert!(second.leads().await <= 2);
 }
 
 #[tokio::test(start_paused = true)]
 async fn leader_that_cannot_renew_stops_writes_and_can_lead_again() {
-    let api = Api::default();
+    let api = FakeApi::default();
     let only = api.replica("a", None);
     only.leads().await;
-    api.is_down(true);
+    api.set_down(true);
     advance(Duration::from_secs(13)).await;
     assert_eq!(only.leader.standing(), Standing::Doubts);
-    assert!(only.leader.pass().is_err());
+    assert!(only.leader.begin_write().is_err());
     sleep(Duration::from_mins(10)).await;
-    api.is_down(false);
+    api.set_down(false);
     assert!(only.leads().await <= 5);
     assert_eq!(api.lease()["spec"]["leaseTransitions"], 0);
 }
 
 #[tokio::test(start_paused = true)]
 async fn leader_exits_if_the_lease_has_another_holder() {
-    let api = Api::default();
+    let api = FakeApi::default();
     let first = api.replica("a", None);
     first.leads().await;
     {
@@ -218,7 +218,7 @@ async fn leader_exits_if_the_lease_has_another_holder() {
 
 #[tokio::test(start_paused = true)]
 async fn annotations_of_others_on_the_lease_are_kept() {
-    let api = Api::default();
+    let api = FakeApi::default();
     let lease = json!({
         "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
         "metadata": {"name": "alustan", "annotations": {"example.com/a": "b"}, "resourceVersion": "7"},
@@ -234,7 +234,7 @@ async fn annotations_of_others_on_the_lease_are_kept() {
 
 #[tokio::test(start_paused = true)]
 async fn lease_with_maximum_transitions_is_acquired() {
-    let api = Api::default();
+    let api = FakeApi::default();
     let lease = json!({
         "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
         "metadata": {"name": "alustan", "resourceVersion": "7"},
@@ -249,8 +249,8 @@ async fn lease_with_maximum_transitions_is_acquired() {
 
 #[tokio::test(start_paused = true)]
 async fn unreadable_lease_is_reported() {
-    let api = Api::default();
-    api.is_down(true);
+    let api = FakeApi::default();
+    api.set_down(true);
     let only = api.replica("a", None);
     sleep(Duration::from_secs(10)).await;
     let role = Role::None("failed to read Lease alustan: request timed out".to_owned());
