@@ -70,7 +70,7 @@ impl SharedSecret {
         if signatures.split(' ').nth(MAX_SIGNATURES).is_some() {
             return false;
         }
-        let received: Vec<Vec<u8>> = signatures.split(' ').filter_map(read_tag).collect();
+        let received: Vec<Vec<u8>> = signatures.split(' ').filter_map(parse_tag).collect();
         if received.is_empty() {
             return false;
         }

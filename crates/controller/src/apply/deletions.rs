@@ -28,7 +28,7 @@ impl StepExecutor<'_> {
             + std::fmt::Debug,
     {
         let api = self.api::<K>();
-        match self.not_taken(&api, name).await {
+        match self.get_own_metadata(&api, name).await {
             Err(Error::NameTaken { .. }) => return Ok(()),
             result => result?,
         };
@@ -42,7 +42,7 @@ impl StepExecutor<'_> {
         let name = alustan_api::names::cache(&self.tf.name_any());
         self.ctx.mirrors.claims.forget(&self.namespace(), &name);
         let api = self.api::<PersistentVolumeClaim>();
-        self.not_taken(&api, &name).await?;
+        self.get_own_metadata(&api, &name).await?;
         let operation = format!("delete PersistentVolumeClaim {name}");
         ignore_not_found(call(&operation, api.delete(&name, &DeleteParams::background())).await)
     }

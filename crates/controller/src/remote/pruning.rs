@@ -197,7 +197,7 @@ impl Pruning {
         let inventory = inventory.map_err(prune_failure)?;
         // The inventory of a large repository takes time, so collect the used images after it: a resource may have started to use one
         // meanwhile.
-        let used = self.needed()?;
+        let used = self.used_images()?;
         for digest in choose(&inventory, &self.namespace, &used, self.policy, now) {
             // Stop if this replica no longer leads: the new leader may know of more used images.
             if !self.leader.leads() {
