@@ -518,12 +518,12 @@ impl<'a> StepExecutor<'a> {
         K: Resource<DynamicType = ()> + DeserializeOwned + Clone + std::fmt::Debug,
     {
         let kind = K::kind(&()).into_owned();
-        let found = call(&format!("read {kind} {name}"), api.get_metadata_opt(name)).await?;
-        if found
+        let metadata = call(&format!("read {kind} {name}"), api.get_metadata_opt(name)).await?;
+        if metadata
             .as_ref()
             .is_none_or(|object| is_made_for(self.tf, object))
         {
-            return Ok(found);
+            return Ok(metadata);
         }
         Err(Error::NameTaken {
             kind,

@@ -253,9 +253,11 @@ impl Config {
 
     /// Returns the base images for `spec.engine`.
     fn engine_images(&self) -> Result<Vec<EngineImage>> {
-        let given = self.engines.iter().map(|it| it.trim());
-        let engines = given
-            .filter(|it| !it.is_empty())
+        let engines = self
+            .engines
+            .iter()
+            .map(|engine| engine.trim())
+            .filter(|engine| !engine.is_empty())
             .map(engine_image)
             .collect::<Result<Vec<_>>>()
             .context("--engine")?;

@@ -61,8 +61,8 @@ impl Mirrors {
             return Ok(known);
         }
         let api: Api<Secret> = Api::namespaced(client.clone(), namespace);
-        let what = format!("read Secret {name}");
-        let read = Box::pin(call(&what, api.get_opt(name)))
+        let operation = format!("read Secret {name}");
+        let read = Box::pin(call(&operation, api.get_opt(name)))
             .await?
             .map(Arc::new);
         if let Some(secret) = &read {
@@ -133,16 +133,16 @@ mod tests {
             ..Mirrors::empty()
         };
         let read = async || {
-            let found = mirrors.secret(&client, "team", "web-run").await.unwrap();
-            found.map(|secret| (secret.resource_version(), secret.data.is_some()))
+            let secret = mirrors.secret(&client, "team", "web-run").await.unwrap();
+            secret.map(|secret| (secret.resource_version(), secret.data.is_some()))
         };
         let whole = |version: &str| Some((Some(version.to_owned()), true));
         assert_eq!(read().await, None);
         for (times, next) in [(1, "7"), (2, "8")] {
             version.send_replace(next);
-            let mut left_out = secret(next);
-            remove_content(&mut left_out);
-            writer.apply_watcher_event(&watcher::Event::Apply(left_out));
+            let mut without_content = secret(next);
+            remove_content(&mut without_content);
+            writer.apply_watcher_event(&watcher::Event::Apply(without_content));
             for _ in 0..2 {
                 assert_eq!(read().await, whole(next));
                 assert_eq!(requests.lock().len(), times);

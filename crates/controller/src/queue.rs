@@ -428,7 +428,7 @@ mod tests {
         let at = |second| Timestamp::from_second(second).unwrap();
         let (wake, mut woken) = mpsc::unbounded_channel();
         let dispatcher = Dispatcher::new(Places::new(50, 0), wake);
-        let of = |resource: &Ref| Key::new(resource.namespace.clone().unwrap(), &resource.name);
+        let to_key = |resource: &Ref| Key::new(resource.namespace.clone().unwrap(), &resource.name);
         let mut running = Vec::new();
         for number in 0..QUEUED {
             let key = Key::new(format!("ns{}", number % 50), format!("n{number}"));
@@ -444,10 +444,10 @@ mod tests {
             while let Ok(resource) = woken.try_recv() {
                 wakes += 1;
                 if dispatcher
-                    .admit(&of(&resource), Class::Change, at(QUEUED))
+                    .admit(&to_key(&resource), Class::Change, at(QUEUED))
                     .is_ok()
                 {
-                    running.push(of(&resource));
+                    running.push(to_key(&resource));
                     started += 1;
                 }
             }
@@ -503,7 +503,7 @@ mod tests {
     fn namespaces_alternate_on_a_single_slot() {
         let (wake, _woken) = mpsc::unbounded_channel();
         let dispatcher = Dispatcher::new(Places::new(1, 0), wake);
-        let of = |namespace: &str, name: &str| Key::new(namespace, name);
+        let to_key = |namespace: &str, name: &str| Key::new(namespace, name);
         let at = |second| Timestamp::from_second(second).unwrap();
         let all = [
             ("greedy", "a"),
@@ -513,22 +513,22 @@ mod tests {
         ];
         assert!(
             dispatcher
-                .admit(&of("greedy", "first"), Class::Change, at(0))
+                .admit(&to_key("greedy", "first"), Class::Change, at(0))
                 .is_ok()
         );
         for (second, (namespace, name)) in (1..).zip(all) {
-            let waits = dispatcher.admit(&of(namespace, name), Class::Change, at(second));
+            let waits = dispatcher.admit(&to_key(namespace, name), Class::Change, at(second));
             assert!(waits.is_err());
         }
-        dispatcher.record_idle(&of("greedy", "first"), at(9));
+        dispatcher.record_idle(&to_key("greedy", "first"), at(9));
         assert!(
             dispatcher
-                .admit(&of("greedy", "a"), Class::Change, at(9))
+                .admit(&to_key("greedy", "a"), Class::Change, at(9))
                 .is_err()
         );
         assert!(
             dispatcher
-                .admit(&of("modest", "z"), Class::Change, at(9))
+                .admit(&to_key("modest", "z"), Class::Change, at(9))
                 .is_ok()
         );
     }

@@ -153,8 +153,8 @@ mod tests {
         let many = vec![json!({"": 0}); json_size::VALUES];
         let guarded = watched(&resource(&json!({"a": many}), &json!([])));
         assert_eq!(guarded.meta().name.as_deref(), Some("web"));
-        let why = guarded.0.unwrap_err().error;
-        assert!(why.starts_with("the resource has 20"), "{why}");
+        let error = guarded.0.unwrap_err().error;
+        assert!(error.starts_with("the resource has 20"), "{error}");
     }
 
     #[test]

@@ -58,11 +58,11 @@ impl Signer {
     /// If the Secret cannot be read or created, or has no key.
     pub(crate) async fn load(client: &Client, name: &str) -> Result<Self> {
         let api: Api<Secret> = Api::default_namespaced(client.clone());
-        let found = match call("read the signing key", api.get_opt(name)).await? {
-            Some(found) => found,
+        let secret = match call("read the signing key", api.get_opt(name)).await? {
+            Some(secret) => secret,
             None => create(&api, name).await?,
         };
-        let data = found.data.unwrap_or_default();
+        let data = secret.data.unwrap_or_default();
         let Some(bytes) = data.get(KEY).filter(|bytes| bytes.0.len() >= KEY_SIZE) else {
             bail!(
                 "key {KEY} of Secret {name} in the namespace of the operator is not a signing key \
@@ -185,7 +185,7 @@ impl Signer {
             Api::namespaced(client.clone(), &secret.namespace().unwrap_or_default());
         if is_content_removed(&secret) {
             match call("read a run record", api.get_opt(&name)).await? {
-                Some(found) if self.is_unsigned(&found) => secret = found,
+                Some(current) if self.is_unsigned(&current) => secret = current,
                 _ => return Ok(()),
             }
         }
@@ -210,7 +210,7 @@ impl Signer {
                 }
                 Err(error) if error.is_outdated_write() => {
                     match call("read a run record", api.get_opt(&name)).await? {
-                        Some(found) => secret = found,
+                        Some(current) => secret = current,
                         None => return Ok(()),
                     }
                 }
@@ -254,16 +254,19 @@ fn uid(secret: &Secret) -> Option<&str> {
 
 /// Creates the Secret with a new key, or reads the Secret that another replica has created first.
 async fn create(api: &Api<Secret>, name: &str) -> Result<Secret> {
-    let mut fresh = [0_u8; KEY_SIZE];
+    let mut random_key = [0_u8; KEY_SIZE];
     SystemRandom::new()
-        .fill(&mut fresh)
+        .fill(&mut random_key)
         .map_err(|_| Error::RandomSourceUnavailable)?;
     let secret = Secret {
         metadata: ObjectMeta {
             name: Some(name.to_owned()),
             ..ObjectMeta::default()
         },
-        data: Some(Data::from([(KEY.to_owned(), ByteString(fresh.to_vec()))])),
+        data: Some(Data::from([(
+            KEY.to_owned(),
+            ByteString(random_key.to_vec()),
+        )])),
         ..Secret::default()
     };
     match call(

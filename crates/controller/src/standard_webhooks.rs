@@ -188,14 +188,14 @@ mod tests {
 
     #[test]
     fn invalid_secret_is_refused_with_the_cause() {
-        for (text, why) in [
+        for (text, cause) in [
             (" \n", "empty"),
             ("whsec_", "empty"),
             ("whsec_not base64", "base64"),
             ("whsec_AAA", "base64"),
         ] {
             let refused = SharedSecret::parse(text.as_bytes()).err().unwrap();
-            assert!(refused.contains(why), "{text}: {refused}");
+            assert!(refused.contains(cause), "{text}: {refused}");
         }
     }
 

@@ -121,7 +121,7 @@ impl StepExecutor<'_> {
             None => if_absent(object),
             // If the entry of the watch cache was wrong, apply even if no field differs: the comparison does not show which fields the
             // operator owns.
-            Some((_, found)) if is_unknown && contains_fields(&found, &wanted) => return Ok(None),
+            Some((_, live)) if is_unknown && contains_fields(&live, &wanted) => return Ok(None),
             Some((uid, _)) => with_uid(object, uid),
         };
         let applied = self.try_apply(&expected).await?;

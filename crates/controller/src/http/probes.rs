@@ -77,9 +77,9 @@ mod tests {
         }
         assert_eq!(get_probe(&health, "/livez").await.0, 200);
         tokio::time::advance(ITERATION_TIMEOUT).await;
-        let (code, why) = get_probe(&health, "/livez").await;
+        let (code, body) = get_probe(&health, "/livez").await;
         assert_eq!(
-            (code, why.as_str()),
+            (code, body.as_str()),
             (
                 503,
                 "not ok: no iteration of the controller loop for 60 s\n"
@@ -96,17 +96,17 @@ mod tests {
             drop(health.begin_reconcile(&Ref::new("other").within("team")));
             health.record_iteration();
         }
-        let (code, why) = get_probe(&health, "/livez").await;
+        let (code, body) = get_probe(&health, "/livez").await;
         assert_eq!(code, 200);
         assert!(
-            why.contains("active reconciles: 1, the oldest for 590 s"),
-            "{why}"
+            body.contains("active reconciles: 1, the oldest for 590 s"),
+            "{body}"
         );
         tokio::time::advance(Duration::from_secs(10)).await;
         health.record_iteration();
-        let (code, why) = get_probe(&health, "/livez").await;
+        let (code, body) = get_probe(&health, "/livez").await;
         assert_eq!(
-            (code, why.as_str()),
+            (code, body.as_str()),
             (
                 503,
                 "not ok: a reconcile has not finished for 600 s; see the log for the resource\n"

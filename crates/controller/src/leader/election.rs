@@ -94,7 +94,7 @@ impl Election {
 
     async fn read_lease(&mut self) {
         match timeout(REQUEST_TIMEOUT, self.api.get_opt(&self.name)).await {
-            Ok(Ok(found)) => self.record_read(found),
+            Ok(Ok(lease)) => self.record_read(lease),
             Ok(Err(error)) => self.record_failure("read", &cause(&error)),
             Err(_) => self.record_failure("read", "request timed out"),
         }

@@ -81,13 +81,15 @@ fn scraped_metrics_match_the_metrics_table() {
         names.extend(metric.labels.iter().map(|label| label.name));
         let samples = text.lines().filter(|line| {
             let rest = line.strip_prefix(bare);
-            rest.is_some_and(|it| it.starts_with(['{', ' ', '_'])) && !line.starts_with('#')
+            rest.is_some_and(|rest| rest.starts_with(['{', ' ', '_'])) && !line.starts_with('#')
         });
         let mut used = BTreeSet::new();
         let mut any = false;
         for line in samples {
             any = true;
-            let labels = line.split_once('{').and_then(|(_, it)| it.split_once('}'));
+            let labels = line
+                .split_once('{')
+                .and_then(|(_, labels)| labels.split_once('}'));
             let labels = labels.map_or("", |(labels, _)| labels);
             let keys = labels.split(',').filter_map(|pair| pair.split_once('='));
             used.extend(keys.map(|(key, _)| key.to_owned()));
@@ -96,10 +98,10 @@ fn scraped_metrics_match_the_metrics_table() {
         if bare == metric.name
             && !ALL
                 .iter()
-                .any(|it| it.name != bare && it.name.starts_with(bare))
+                .any(|other| other.name != bare && other.name.starts_with(bare))
         {
             assert!(
-                used.iter().all(|it| names.contains(&it.as_str())),
+                used.iter().all(|label| names.contains(&label.as_str())),
                 "{bare}: {used:?}"
             );
         }
@@ -140,7 +142,7 @@ fn samples_have_the_recorded_values() {
         "alustan_run_places_used 2",
         "alustan_run_places 50",
     ] {
-        assert!(text.lines().any(|it| it == line), "{line}\n{text}");
+        assert!(text.lines().any(|sample| sample == line), "{line}\n{text}");
     }
     assert!(!text.contains("step=\"init\""), "{text}");
 }
@@ -168,7 +170,7 @@ fn counters_start_at_zero() {
         "alustan_git_requests_total{operation=\"fetch\",result=\"error\"} 0",
         "alustan_registry_requests_total{operation=\"prune\",result=\"refused\"} 0",
     ] {
-        assert!(text.lines().any(|it| it == line), "{line}\n{text}");
+        assert!(text.lines().any(|sample| sample == line), "{line}\n{text}");
     }
 }
 
@@ -186,31 +188,31 @@ impl QueryCache for FailingCache {
 #[test]
 fn resource_with_several_failed_queries_counts_once() {
     let metrics = Metrics::new();
-    let (one, other) = (
+    let (first, second) = (
         Arc::new(FailingCache(&["a", "b"])),
         Arc::new(FailingCache(&["b", "c"])),
     );
-    let (registry, gone) = (
+    let (third, dropped) = (
         Arc::new(FailingCache(&["a"])),
         Arc::new(FailingCache(&["d"])),
     );
-    let all: [(QueryKind, &Arc<FailingCache>); 4] = [
-        (QueryKind::Git("resolve"), &one),
-        (QueryKind::Git("fetch"), &other),
-        (QueryKind::Registry("digest"), &registry),
-        (QueryKind::Git("fetch"), &gone),
+    let caches: [(QueryKind, &Arc<FailingCache>); 4] = [
+        (QueryKind::Git("resolve"), &first),
+        (QueryKind::Git("fetch"), &second),
+        (QueryKind::Registry("digest"), &third),
+        (QueryKind::Git("fetch"), &dropped),
     ];
-    for (kind, cache) in all {
+    for (kind, cache) in caches {
         let cache: Weak<FailingCache> = Arc::downgrade(cache);
         metrics.register_queries(kind, cache);
     }
-    drop(gone);
+    drop(dropped);
     let text = text(&metrics);
     for line in [
         "alustan_resources_git_failed 3",
         "alustan_resources_registry_failed 1",
     ] {
-        assert!(text.lines().any(|it| it == line), "{line}\n{text}");
+        assert!(text.lines().any(|sample| sample == line), "{line}\n{text}");
     }
 }
 
@@ -234,5 +236,5 @@ fn build_seen_by_several_resources_counts_once() {
     metrics.record_build(&build("of yesterday", now - SignedDuration::from_hours(24)));
     let text = text(&metrics);
     let line = "alustan_step_duration_seconds_count{step=\"build\"} 2";
-    assert!(text.lines().any(|it| it == line), "{text}");
+    assert!(text.lines().any(|sample| sample == line), "{text}");
 }

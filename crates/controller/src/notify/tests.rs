@@ -317,8 +317,8 @@ fn message_with_unusable_secret_is_not_sent_unsigned() {
         let result = url_and_secret(notification, "key", &data.iter().map(bytes).collect());
         match (result, wanted) {
             (Ok((url, secret)), Ok(wanted)) => assert_eq!((&*url, secret.is_some()), wanted),
-            (Err(error), Err(why)) => assert!(error.contains(why), "{error}"),
-            (Ok(_), Err(why)) => panic!("{data:?} is sent, although: {why}"),
+            (Err(error), Err(cause)) => assert!(error.contains(cause), "{error}"),
+            (Ok(_), Err(cause)) => panic!("{data:?} is sent, although: {cause}"),
             (Err(error), Ok(_)) => panic!("{data:?}: {error}"),
         }
     }

@@ -350,10 +350,10 @@ fn interruption(pod: Option<&Arc<Pod>>, end: &ContainerStateTerminated) -> Optio
         .map(|condition| condition.reason.clone().unwrap_or_default());
     let killed = (matches!(end.exit_code, 137 | 143) && end.reason.as_deref() != Some("OOMKilled"))
         .then(|| format!("terminated by a signal, exit code {}", end.exit_code));
-    let why = status.reason.clone().or(disrupted).or(killed)?;
+    let cause = status.reason.clone().or(disrupted).or(killed)?;
     Some(Failure::transient(
         Reason::PodTerminated,
-        format!("the build pod was terminated: {why}"),
+        format!("the build pod was terminated: {cause}"),
     ))
 }
 

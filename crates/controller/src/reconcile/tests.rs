@@ -635,8 +635,8 @@ async fn denied_job_is_remembered_with_its_reason() {
         let create = Step::CreateJob(Box::new(unfinished_job("web-apply-2", "web", "u")));
         let mut executor = StepExecutor::new(&ctx, &tf, &observer, &seen);
         assert!(Box::pin(executor.enact(&[create])).await.is_err());
-        let why = ctx.memory.denied(&web, "web-apply-2");
-        assert_eq!(why.map(|why| why.reason).as_deref(), remembered);
+        let denial = ctx.memory.denied(&web, "web-apply-2");
+        assert_eq!(denial.map(|denial| denial.reason).as_deref(), remembered);
     }
 }
 

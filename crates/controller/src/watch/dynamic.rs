@@ -255,10 +255,10 @@ impl DynamicWatches {
         let operation = format!("look up {} of {}", selector.kind, selector.api_version);
         match call(&operation, pinned_kind(&self.client, &kind)).await {
             Ok((resource, capabilities)) => {
-                let found = (resource, capabilities.scope);
+                let resource_and_scope = (resource, capabilities.scope);
                 let mut kinds = self.kinds.lock();
-                kinds.insert(key, found.clone());
-                Ok(Ok(found))
+                kinds.insert(key, resource_and_scope.clone());
+                Ok(Ok(resource_and_scope))
             }
             Err(error) if error.is_unknown() => Ok(Err(Failure::transient(
                 Reason::KindNotFound,

@@ -311,7 +311,7 @@ async fn standby_replica_forwards_push_to_the_leader() {
 #[tokio::test]
 async fn push_without_reachable_leader_returns_not_leader() {
     let nowhere = "127.0.0.1:1".parse().unwrap();
-    for (leader, why) in [
+    for (leader, cause) in [
         (
             Leader::following(None),
             "no replica of the operator is the leader",
@@ -323,7 +323,7 @@ async fn push_without_reachable_leader_returns_not_leader() {
     ] {
         let (status, body) = Endpoint::of(leader).github(SECRET, "push", PUSH).await;
         assert_eq!((status, &body["reason"]), (503, &json!(NOT_LEADER)));
-        assert!(body["message"].as_str().unwrap().contains(why), "{body}");
+        assert!(body["message"].as_str().unwrap().contains(cause), "{body}");
     }
 }
 

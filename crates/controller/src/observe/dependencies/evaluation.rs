@@ -90,9 +90,9 @@ impl Dependencies<'_> {
         query: ListQuery,
     ) -> ReadResult<Page> {
         let Observer { ctx, resource, .. } = *self.observer;
-        let found = ctx.objects.find(field, selector, resource, query).await;
+        let page = ctx.objects.find(field, selector, resource, query).await;
         self.used_objects.insert(selector.clone());
-        found
+        page
     }
 
     pub(super) fn namespace(&self, namespace: Option<&String>) -> String {

@@ -31,17 +31,17 @@ impl Dependencies<'_> {
         for (i, from) in tf.spec.variables_from.iter().enumerate() {
             let field = format!("spec.variablesFrom[{i}]");
             match self.entry(&field, from).await? {
-                Ok(found) => {
-                    let values = found.values.values();
+                Ok(input) => {
+                    let values = input.values.values();
                     size += values
-                        .map(|found| found.value.to_string().len())
+                        .map(|input| input.value.to_string().len())
                         .sum::<usize>();
                     if size > MAX_VALUES_BYTES {
-                        let failure = too_large(&field, &found.of, size);
+                        let failure = too_large(&field, &input.of, size);
                         seen.missing.get_or_insert(failure);
                         continue;
                     }
-                    seen.found.push(found);
+                    seen.found.push(input);
                 }
                 Err(failure) => {
                     seen.missing.get_or_insert(failure);
