@@ -133,8 +133,8 @@ impl Memory {
         doubled(Duration::from_millis(500), failures, Duration::from_mins(5))
     }
 
-    /// Counts a reconcile of `resource` that ended with a conflict. Returns the backoff, which doubles from 50 ms to 10 seconds. A watch event
-    /// may requeue `resource` earlier.
+    /// Counts a reconcile of `resource` that ended with a conflict. Returns the backoff, which doubles from 50 ms to 10 seconds. A watch
+    /// event may requeue `resource` earlier.
     pub(crate) fn conflicted(&self, resource: &Ref) -> Duration {
         let conflicts = self.with_state(resource, |memory| {
             memory.conflicts = memory.conflicts.saturating_add(1);

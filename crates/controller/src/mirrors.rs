@@ -46,7 +46,8 @@ impl Mirrors {
         Some(read.cloned().unwrap_or(known))
     }
 
-    /// Returns a Secret of an existing resource. Reads it from the API server if it has no content in the watch cache ([`is_content_removed`]).
+    /// Returns a Secret of an existing resource. Reads it from the API server if it has no content in the watch cache
+    /// ([`is_content_removed`]).
     ///
     /// # Errors
     /// If the call of the API server fails.

@@ -391,7 +391,8 @@ impl Queues {
     }
 }
 
-/// Returns URL and signing secret of the receiver `notification` (`spec.notifications`). `data` is the content of Secret `name`, its `secretRef`.
+/// Returns URL and signing secret of the receiver `notification` (`spec.notifications`). `data` is the content of Secret `name`, its
+/// `secretRef`.
 fn url_and_secret(
     notification: &Notification,
     name: &str,

@@ -55,8 +55,8 @@ impl UpstreamActivity {
         changing
     }
 
-    /// Records `result`, the result of a reconcile of `key`, after its steps are executed. Requeues the resources that wait for `key` if the
-    /// result changed. While `key` waits, they are always requeued, because they may have to wait for another dependency.
+    /// Records `result`, the result of a reconcile of `key`, after its steps are executed. Requeues the resources that wait for `key` if
+    /// the result changed. While `key` waits, they are always requeued, because they may have to wait for another dependency.
     pub(crate) fn record(&self, key: &Key, result: Look) {
         let mut known = self.known();
         let is_changed = result.doing == Doing::Waits || known.results.get(key) != Some(&result);

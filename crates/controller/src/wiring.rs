@@ -159,8 +159,8 @@ pub(crate) async fn run(config: Config) -> Result<()> {
     }
 }
 
-/// Takes part in the `election` until `controller` ends, then releases the Lease. The election has a separate thread: reconciles that occupy all
-/// workers of the runtime must not delay a renewal of the Lease.
+/// Takes part in the `election` until `controller` ends, then releases the Lease. The election has a separate thread: reconciles that
+/// occupy all workers of the runtime must not delay a renewal of the Lease.
 ///
 /// # Errors
 /// If another replica takes the Lease: the process exits at once, because its in-memory state may be stale.
@@ -337,13 +337,12 @@ async fn run_controller(
     let (secret_ctx, map_ctx, claim_ctx) = (ctx.clone(), ctx.clone(), ctx.clone());
     let (job_ctx, pod_ctx) = (ctx.clone(), ctx.clone());
     let (input_secret_ctx, input_map_ctx) = (ctx.clone(), ctx.clone());
-    let output_resources = resources.clone();
+    let store = resources.clone();
     let controller = Controller::for_stream(resource_events, resources.clone())
         .with_config(kube::runtime::controller::Config::default().debounce(DEBOUNCE))
         .watches_stream(secret_events, move |secret| {
             secret_ctx.mirrors.secrets.record_event(&secret);
-            let mut affected =
-                consumers_of_outputs(&secret_ctx.settings, &output_resources, &secret);
+            let mut affected = consumers_of_outputs(&secret_ctx.settings, &store, &secret);
             affected.extend(owner(&secret_ctx.settings, &secret));
             affected
         })
@@ -380,15 +379,12 @@ async fn run_controller(
         .reconcile_on(stream_of(woken))
         .graceful_shutdown_on(stop);
     info!(driver = ?config.driver, "watching resources");
-    let reconciles = controller.run(reconcile, retry, ctx.clone());
-    let mut reconciles = std::pin::pin!(reconciles);
+    let mut reconciles = std::pin::pin!(controller.run(reconcile, retry, ctx.clone()));
     let mut tick = tokio::time::interval(Duration::from_secs(10));
     tokio::spawn(reconcile_all_when_leading(ctx.clone(), wake.clone()));
     tokio::spawn(ctx.allowed.clone().follow(ctx.resources.clone(), wake));
-    tokio::spawn(set_ready_when_listed(
-        ctx.mirrors.listed.clone(),
-        health.clone(),
-    ));
+    let listed = ctx.mirrors.listed.clone();
+    tokio::spawn(set_ready_when_listed(listed, health.clone()));
     tokio::spawn(sweep_git_cache(ctx.git.clone()));
     tokio::spawn(refresh_queue_positions(ctx.dispatcher.clone()));
     tokio::spawn(poll_after_pushes(ctx.clone(), pushes));

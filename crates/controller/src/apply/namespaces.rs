@@ -94,8 +94,8 @@ mod tests {
     use super::*;
     use crate::fake_api::{self, RecordedRequest, list, not_found};
 
-    /// Calls `remove_label` and returns the label values that it patches. `counts`: number of pins or states that its first and its second check
-    /// find.
+    /// Calls `remove_label` and returns the label values that it patches. `counts`: number of pins or states that its first and its second
+    /// check find.
     async fn patched_labels(counts: [usize; 2]) -> Vec<Value> {
         let mut state_counts = counts.into_iter();
         let (client, requests) = fake_api::serve(move |request| {

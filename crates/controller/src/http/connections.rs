@@ -31,8 +31,8 @@ const MAX_CONNECTION_AGE: Duration = Duration::from_mins(9);
 /// Time limit for the last response of a connection, in case its peer does not read it. A response of `/sync` takes less.
 const LAST_RESPONSE_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// Maximum number of open connections of a listener. A further connection closes the one that has been in [`IdleConnections`] for the longest time, so
-/// that probes of the kubelet are answered.
+/// Maximum number of open connections of a listener. A further connection closes the one that has been in [`IdleConnections`] for the
+/// longest time, so that probes of the kubelet are answered.
 const MAX_CONNECTIONS: usize = 512;
 
 /// Connections without a complete request: idle, or with a request whose body has not arrived completely.
@@ -137,8 +137,8 @@ pub(super) async fn listen<L: Listener>(
     stopping.closed().await;
 }
 
-/// Serves one connection until it is closed. Closes it after the current request once `stopping` changes, or after [`MAX_CONNECTION_AGE`]. Closes
-/// it immediately if a new connection needs its place.
+/// Serves one connection until it is closed. Closes it after the current request once `stopping` changes, or after [`MAX_CONNECTION_AGE`].
+/// Closes it immediately if a new connection needs its place.
 async fn serve(
     io: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     router: Router,

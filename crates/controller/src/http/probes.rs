@@ -1,9 +1,9 @@
 //! `/livez`, `/readyz` and `/version`.
 //!
-//! Live: the controller loop iterates, even if idle, and no reconcile takes longer than [`RECONCILE_TIMEOUT`](crate::health::RECONCILE_TIMEOUT). All calls of a
-//! reconcile have time limits, so a longer reconcile hangs. Ready: all watches have listed all objects once, and the Lease was read.
-//! Standby replicas are ready, too, because they can take over. A ready operator stays ready if the API server becomes unreachable: marking
-//! it as unready would not repair the API server.
+//! Live: the controller loop iterates, even if idle, and no reconcile takes longer than
+//! [`RECONCILE_TIMEOUT`](crate::health::RECONCILE_TIMEOUT). All calls of a reconcile have time limits, so a longer reconcile hangs. Ready:
+//! all watches have listed all objects once, and the Lease was read. Standby replicas are ready, too, because they can take over. A ready
+//! operator stays ready if the API server becomes unreachable: marking it as unready would not repair the API server.
 
 use axum::Router;
 use axum::extract::State;

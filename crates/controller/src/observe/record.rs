@@ -119,8 +119,8 @@ pub(super) async fn read(ctx: &Context, tf: &Terraform) -> Result<StoredRecord, 
     })
 }
 
-/// Returns the run record in `record_secrets` if it belongs to an earlier resource with the name of `tf`. The run report may belong to `tf` already,
-/// if an earlier reconcile did not complete the restore.
+/// Returns the run record in `record_secrets` if it belongs to an earlier resource with the name of `tf`. The run report may belong to `tf`
+/// already, if an earlier reconcile did not complete the restore.
 fn left_behind(
     ctx: &Context,
     tf: &Terraform,

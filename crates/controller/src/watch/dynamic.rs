@@ -145,8 +145,8 @@ impl DynamicWatches {
         }
     }
 
-    /// Returns the objects that `selector` and `query` select. Later changes of these objects requeue `subscriber`. Secrets are returned without
-    /// their data.
+    /// Returns the objects that `selector` and `query` select. Later changes of these objects requeue `subscriber`. Secrets are returned
+    /// without their data.
     pub(crate) async fn find(
         &self,
         field: &str,
@@ -211,8 +211,8 @@ impl DynamicWatches {
         }
     }
 
-    /// Unsubscribes `subscriber` from objects that are not in `used`; a watch without subscribers ends. Returns whether all objects in `used` are
-    /// watched.
+    /// Unsubscribes `subscriber` from objects that are not in `used`; a watch without subscribers ends. Returns whether all objects in
+    /// `used` are watched.
     pub(crate) fn keep(&self, subscriber: &Ref, used: &HashSet<ObjectSelector>) -> bool {
         let mut watches = self.watches();
         watches.retain(|selector, watch| {

@@ -136,7 +136,8 @@ pub(crate) fn claim(claim: &mut PersistentVolumeClaim) {
     claim.spec = None;
 }
 
-/// Trims a Secret. Removes its content if the resource in its labels does not exist or uses no Secret of this name, see [`is_content_removed`].
+/// Trims a Secret. Removes its content if the resource in its labels does not exist or uses no Secret of this name, see
+/// [`is_content_removed`].
 pub(crate) fn secret(secret: &mut Secret, resources: &Store<Guarded>) {
     let annotations = secret.metadata.annotations.take();
     metadata(&mut secret.metadata);

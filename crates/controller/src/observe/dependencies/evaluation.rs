@@ -24,8 +24,8 @@ use crate::resource::is_made_for;
 use crate::watch::dynamic::{ListQuery, ObjectSelector, Page};
 use crate::watch::trim::is_content_removed;
 
-/// Maximum time to evaluate all expressions of one reconcile, including the wait for child processes. Must be shorter than `health::RECONCILE_TIMEOUT`,
-/// after which the liveness probe fails.
+/// Maximum time to evaluate all expressions of one reconcile, including the wait for child processes. Must be shorter than
+/// `health::RECONCILE_TIMEOUT`, after which the liveness probe fails.
 pub(crate) const EVALUATION_TIMEOUT: Duration = Duration::from_mins(3);
 
 /// Dependencies of one resource in one reconcile.

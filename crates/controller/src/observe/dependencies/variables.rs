@@ -112,7 +112,8 @@ impl Dependencies<'_> {
         Ok(select_keys(&reader, field, "ConfigMap", keys, &texts))
     }
 
-    /// Returns the outputs that `outputs_ref` takes: those of one resource, or for each variable a list of the outputs of all selected resources.
+    /// Returns the outputs that `outputs_ref` takes: those of one resource, or for each variable a list of the outputs of all selected
+    /// resources.
     fn outputs(&mut self, field: &str, outputs_ref: &OutputsRef) -> Result<FoundInput, Failure> {
         let tf = self.observer.tf;
         let own_namespace = tf.namespace().unwrap_or_default();
