@@ -62,7 +62,8 @@ pub fn write_config(work: &Path, inputs: &BackendInputs) -> io::Result<Option<Pa
 pub fn is_prepared(directory: &Path, inputs: &BackendInputs) -> bool {
     let marker = fs::read(directory.join(MARKER)).ok();
     let prepared = marker.and_then(|bytes| serde_json::from_slice::<Prepared>(&bytes).ok());
-    let same = prepared.is_some_and(|it| Some(it.backend.as_str()) == inputs.kind.as_deref());
+    let same =
+        prepared.is_some_and(|prepared| Some(prepared.backend.as_str()) == inputs.kind.as_deref());
     same && inputs.managed.is_some() && inputs.config.is_empty() && has_resolved(directory)
 }
 
@@ -286,8 +287,11 @@ mod tests {
         #[case] advice: &str,
     ) {
         let failure = crate::failure::user(reason, message);
-        let told = with_advice(failure, &s3(bootstrap)).message;
-        assert!(told.contains(advice) && told.contains(message), "{told}");
+        let output = with_advice(failure, &s3(bootstrap)).message;
+        assert!(
+            output.contains(advice) && output.contains(message),
+            "{output}"
+        );
         let failure = crate::failure::user(Reason::PlanFailed, message);
         assert_eq!(with_advice(failure.clone(), &s3(bootstrap)), failure);
     }

@@ -40,13 +40,13 @@ pub struct Error {
     why: String,
 }
 
-fn failed<E>(what: &str) -> impl FnOnce(SdkError<E>) -> Error
+fn failed<E>(action: &str) -> impl FnOnce(SdkError<E>) -> Error
 where
     E: std::error::Error + 'static,
 {
-    let what = what.to_owned();
+    let action = action.to_owned();
     |error| Error {
-        what,
+        what: action,
         why: chain(&error),
     }
 }
@@ -128,7 +128,9 @@ async fn bucket(config: &SdkConfig, place: &Bootstrap) -> Result<(), Error> {
 }
 
 fn is_absent<E: ProvideErrorMetadata>(error: &SdkError<E>) -> bool {
-    let status = error.raw_response().map(|it| it.status().as_u16());
+    let status = error
+        .raw_response()
+        .map(|response| response.status().as_u16());
     status == Some(404)
 }
 
@@ -156,32 +158,32 @@ async fn secure(s3: &aws_sdk_s3::Client, place: &Bootstrap) -> Result<(), Error>
         .public_access_block_configuration(closed)
         .send()
         .await;
-    let what = format!("block public access to bucket {name}");
-    where_possible(&what, place, done.map(drop))?;
-    let what = format!("enable encryption of bucket {name}");
+    let action = format!("block public access to bucket {name}");
+    where_possible(&action, place, done.map(drop))?;
+    let action = format!("enable encryption of bucket {name}");
     let by_default = ServerSideEncryptionByDefault::builder()
         .sse_algorithm(ServerSideEncryption::Aes256)
         .build()
-        .map_err(|error| unbuilt(&what, &error))?;
+        .map_err(|error| unbuilt(&action, &error))?;
     let rule = ServerSideEncryptionRule::builder()
         .apply_server_side_encryption_by_default(by_default)
         .build();
     let encryption = ServerSideEncryptionConfiguration::builder()
         .rules(rule)
         .build()
-        .map_err(|error| unbuilt(&what, &error))?;
+        .map_err(|error| unbuilt(&action, &error))?;
     let done = s3
         .put_bucket_encryption()
         .bucket(name)
         .server_side_encryption_configuration(encryption)
         .send()
         .await;
-    where_possible(&what, place, done.map(drop))
+    where_possible(&action, place, done.map(drop))
 }
 
 /// Ignores the error `NotImplemented` of S3-compatible servers other than AWS.
 fn where_possible<E>(
-    what: &str,
+    action: &str,
     place: &Bootstrap,
     done: Result<(), SdkError<E>>,
 ) -> Result<(), Error>
@@ -190,10 +192,10 @@ where
 {
     match done {
         Err(error) if place.endpoint.is_some() && error.code() == Some("NotImplemented") => {
-            crate::say!("cannot {what}: the server does not support it");
+            crate::say!("cannot {action}: the server does not support it");
             Ok(())
         }
-        done => done.map_err(failed(what)),
+        done => done.map_err(failed(action)),
     }
 }
 
@@ -219,24 +221,24 @@ async fn status(
     name: &str,
 ) -> Result<Option<TableStatus>, Error> {
     match dynamo.describe_table().table_name(name).send().await {
-        Ok(found) => Ok(found.table.and_then(|it| it.table_status)),
+        Ok(output) => Ok(output.table.and_then(|table| table.table_status)),
         Err(error) if error.code() == Some("ResourceNotFoundException") => Ok(None),
         Err(error) => Err(failed(&format!("check table {name}"))(error)),
     }
 }
 
 async fn make_table(dynamo: &aws_sdk_dynamodb::Client, name: &str) -> Result<(), Error> {
-    let what = format!("create table {name}");
+    let action = format!("create table {name}");
     let attribute = AttributeDefinition::builder()
         .attribute_name(LOCK)
         .attribute_type(ScalarAttributeType::S)
         .build()
-        .map_err(|error| unbuilt(&what, &error))?;
+        .map_err(|error| unbuilt(&action, &error))?;
     let key = KeySchemaElement::builder()
         .attribute_name(LOCK)
         .key_type(KeyType::Hash)
         .build()
-        .map_err(|error| unbuilt(&what, &error))?;
+        .map_err(|error| unbuilt(&action, &error))?;
     let made = dynamo
         .create_table()
         .table_name(name)
@@ -252,13 +254,13 @@ async fn make_table(dynamo: &aws_sdk_dynamodb::Client, name: &str) -> Result<(),
         }
         // Another run created the lock table concurrently.
         Err(error) if error.code() == Some("ResourceInUseException") => Ok(()),
-        Err(error) => Err(failed(&what)(error)),
+        Err(error) => Err(failed(&action)(error)),
     }
 }
 
-fn unbuilt(what: &str, error: &dyn std::error::Error) -> Error {
+fn unbuilt(action: &str, error: &dyn std::error::Error) -> Error {
     Error {
-        what: what.to_owned(),
+        what: action.to_owned(),
         why: error.to_string(),
     }
 }

@@ -35,7 +35,7 @@ pub fn write_bundle(vars: &Vars, file: &Path) -> io::Result<Vars> {
     let trusted = own
         .into_iter()
         .chain(SYSTEM.iter().copied())
-        .find_map(|it| fs::read_to_string(it).ok());
+        .find_map(|path| fs::read_to_string(path).ok());
     fs::write(
         file,
         format!(

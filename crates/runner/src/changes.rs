@@ -63,7 +63,7 @@ pub fn summary(show: &[u8], key: &[u8]) -> Result<Summary, serde_json::Error> {
     let mut changes: Vec<(&'static str, &Planned)> = plan
         .resource_changes
         .iter()
-        .filter_map(|it| Some((action(&it.change)?, it)))
+        .filter_map(|planned| Some((action(&planned.change)?, planned)))
         .collect();
     changes.sort_by(|(a, x), (b, y)| (rank(a), &x.address).cmp(&(rank(b), &y.address)));
     let count = |wanted: &[&str]| {
@@ -80,7 +80,7 @@ pub fn summary(show: &[u8], key: &[u8]) -> Result<Summary, serde_json::Error> {
         resources: changes
             .iter()
             .take(MAX_CHANGES)
-            .map(|(action, it)| named(action, it))
+            .map(|(action, planned)| named(action, planned))
             .collect(),
         digest: digest(&changes, &plan.output_changes, key),
         shape: shape(&changes, &plan.output_changes, key),
@@ -91,7 +91,7 @@ pub fn summary(show: &[u8], key: &[u8]) -> Result<Summary, serde_json::Error> {
         destroy: set.destroy,
         resources: changes
             .iter()
-            .map(|(action, it)| seen(action, it))
+            .map(|(action, planned)| seen(action, planned))
             .collect(),
     };
     Ok(Summary {
@@ -121,7 +121,7 @@ fn named(action: &str, planned: &Planned) -> ResourceChange {
 
 /// Returns the action of a change; `None` if it changes nothing.
 fn action(change: &Change) -> Option<&'static str> {
-    let has = |action: &str| change.actions.iter().any(|it| it == action);
+    let has = |action: &str| change.actions.iter().any(|name| name == action);
     match (has("create"), has("delete") || has("forget")) {
         (true, true) => Some("replace"),
         (true, false) => Some("create"),
@@ -164,13 +164,13 @@ fn digest(
 ) -> String {
     let changes: Vec<Value> = changes
         .iter()
-        .map(|(action, it)| {
+        .map(|(action, planned)| {
             json!([
-                it.address,
+                planned.address,
                 action,
-                it.change.before,
-                it.change.after,
-                it.change.after_unknown
+                planned.change.before,
+                planned.change.after,
+                planned.change.after_unknown
             ])
         })
         .collect();
@@ -188,7 +188,7 @@ fn shape(
 ) -> String {
     let changes: Vec<Value> = changes
         .iter()
-        .map(|(action, it)| json!([it.address, action, attributes(&it.change)]))
+        .map(|(action, planned)| json!([planned.address, action, attributes(&planned.change)]))
         .collect();
     let outputs: Vec<&String> = changed(outputs).map(|(name, _)| name).collect();
     keyed(key, &json!([changes, outputs]))
@@ -264,7 +264,7 @@ mod tests {
         let names: Vec<_> = set
             .resources
             .iter()
-            .map(|it| format!("{} {}", it.action, it.address))
+            .map(|change| format!("{} {}", change.action, change.address))
             .collect();
         assert_eq!(
             names,

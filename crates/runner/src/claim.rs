@@ -45,9 +45,9 @@ pub async fn claim(record: &Record, now: Timestamp) -> Result<Claimed, RecordErr
 async fn try_claim(record: &Record, now: Timestamp) -> Result<Claimed, RecordError> {
     let identity = record.identity();
     let patience = Patience::lasting(PATIENCE);
-    let (found, snapshot) = record.read(patience).await?;
-    check_number(found.number, identity).map_err(RecordError::NotOurs)?;
-    let claimed = read(identity, found, &snapshot)?;
+    let (current, snapshot) = record.read(patience).await?;
+    check_number(current.number, identity).map_err(RecordError::NotOurs)?;
+    let claimed = read(identity, current, &snapshot)?;
     let leftover = record.update(patience, |progress, report| {
         check(progress, identity).map_err(RecordError::NotOurs)?;
         let leftover = report.data.get(key::LEFTOVER).cloned();
@@ -74,7 +74,7 @@ fn our_claim(identity: &Identity, at: Timestamp) -> Claim {
 
 fn read(
     identity: &Identity,
-    found: RunRecord,
+    current: RunRecord,
     snapshot: &Snapshot,
 ) -> Result<Claimed, RecordError> {
     check_decision(identity, snapshot)?;
@@ -84,8 +84,8 @@ fn read(
         key,
     };
     Ok(Claimed {
-        run: found.run.clone().ok_or_else(|| missing("run"))?,
-        record: found,
+        run: current.run.clone().ok_or_else(|| missing("run"))?,
+        record: current,
         inputs: parse(secret, snapshot, key::INPUTS)?,
         key: snapshot
             .data
@@ -106,9 +106,9 @@ fn check_decision(identity: &Identity, snapshot: &Snapshot) -> Result<(), Record
     let inputs: Value = parse(&identity.record, snapshot, key::INPUTS)?;
     let key = snapshot.data.get(key::KEY).map(Vec::as_slice);
     let key = hmac::Key::new(hmac::HMAC_SHA256, key.unwrap_or_default());
-    let found = json!([record.get("run"), inputs]).to_string();
-    let found = hex::encode(hmac::sign(&key, found.as_bytes()).as_ref());
-    if found == *decision {
+    let message = json!([record.get("run"), inputs]).to_string();
+    let signature = hex::encode(hmac::sign(&key, message.as_bytes()).as_ref());
+    if signature == *decision {
         return Ok(());
     }
     let why = "was changed in the run record by a client other than the operator";

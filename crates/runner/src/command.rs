@@ -120,10 +120,10 @@ impl Commands {
         let stdout = child
             .stdout
             .take()
-            .map(|it| self.pump(it, tokio::io::stdout(), task.show));
-        let stderr = child.stderr.take().map(|it| match task.show {
-            Show::Log => self.pump(it, tokio::io::stderr(), Show::Log),
-            Show::Caller => self.pump(it, tokio::io::sink(), Show::Log),
+            .map(|pipe| self.pump(pipe, tokio::io::stdout(), task.show));
+        let stderr = child.stderr.take().map(|pipe| match task.show {
+            Show::Log => self.pump(pipe, tokio::io::stderr(), Show::Log),
+            Show::Caller => self.pump(pipe, tokio::io::sink(), Show::Log),
         });
         let (code, cause) = self.wait(&mut child, &task).await?;
         if code.is_some() {

@@ -23,13 +23,13 @@ impl Engine {
     /// Finds `terraform` on a search path in the format of `PATH`.
     pub fn find(search_path: &str) -> Option<Self> {
         let program = std::env::split_paths(search_path)
-            .map(|it| it.join("terraform"))
-            .find(|it| it.is_file())?;
+            .map(|folder| folder.join("terraform"))
+            .find(|path| path.is_file())?;
         let real = fs::canonicalize(&program).ok()?;
         let opentofu = real
             .file_name()
             .and_then(|name| name.to_str())
-            .is_some_and(|it| it.starts_with("tofu"));
+            .is_some_and(|name| name.starts_with("tofu"));
         Some(Self { program, opentofu })
     }
 
@@ -68,9 +68,9 @@ pub fn tell(directory: &Path, engine: &alustan_api::Engine) -> io::Result<()> {
 }
 
 /// Parses the version from the output of `version -json`.
-pub fn version(said: &[u8]) -> Option<String> {
-    let said: serde_json::Value = serde_json::from_slice(said).ok()?;
-    Some(said.get("terraform_version")?.as_str()?.to_owned())
+pub fn version(output: &[u8]) -> Option<String> {
+    let output: serde_json::Value = serde_json::from_slice(output).ok()?;
+    Some(output.get("terraform_version")?.as_str()?.to_owned())
 }
 
 /// Filesystem mirror: a folder with unpacked providers.

@@ -99,12 +99,12 @@ pub fn classify(step: Step, code: i32, stderr: &str) -> Failure {
     let text = tidy(stderr);
     let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
     let (class, reason) = judge(step, code, &words);
-    let what = format!("{} failed with exit code {code}", step.name());
-    let said = useful(&text);
-    let mut message = if said.is_empty() {
-        what
+    let summary = format!("{} failed with exit code {code}", step.name());
+    let details = useful(&text);
+    let mut message = if details.is_empty() {
+        summary
     } else {
-        format!("{what}: {said}")
+        format!("{summary}: {details}")
     };
     if reason == Reason::ModulesUnavailable {
         message = format!(
@@ -155,7 +155,7 @@ fn judge(step: Step, code: i32, words: &str) -> (FailureClass, Reason) {
 pub fn is_refused(step: Step, stderr: &str) -> bool {
     let text = tidy(stderr).to_lowercase();
     let first = text.lines().find(|line| line.starts_with("error:"));
-    let says = |first: &str| LOCKED.iter().chain(STALE).any(|it| first.contains(it));
+    let says = |first: &str| LOCKED.iter().chain(STALE).any(|text| first.contains(text));
     matches!(step, Step::Apply | Step::Destroy) && first.is_some_and(says)
 }
 

@@ -133,8 +133,8 @@ fn append(
         }
         let opened = |flags| openat(folder, &name, FLAGS | flags, Mode::empty());
         let target = inside(content.target).join(&path);
-        let found = statat(folder, &name, AtFlags::SYMLINK_NOFOLLOW);
-        match FileType::from_raw_mode(found.map_err(io::Error::from).map_err(unread)?.st_mode) {
+        let stat = statat(folder, &name, AtFlags::SYMLINK_NOFOLLOW);
+        match FileType::from_raw_mode(stat.map_err(io::Error::from).map_err(unread)?.st_mode) {
             FileType::Symlink => {
                 let mut header = header(EntryType::Symlink, 0o777, 0, content.owner);
                 let link = readlinkat(folder, &name, Vec::new());
@@ -206,14 +206,14 @@ impl Exact {
     /// # Errors
     /// Fails if `file` is not a regular file: another process may have replaced it after [`append`] read its type.
     fn new(file: OwnedFd) -> io::Result<Self> {
-        let found = fstat(&file)?;
-        if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile {
+        let stat = fstat(&file)?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             return Err(io::Error::other("the file was replaced while it was read"));
         }
         Ok(Self {
             file: file.into(),
-            is_executable: found.st_mode & 0o111 != 0,
-            left: found.st_size.try_into().unwrap_or_default(),
+            is_executable: stat.st_mode & 0o111 != 0,
+            left: stat.st_size.try_into().unwrap_or_default(),
             error: None,
         })
     }

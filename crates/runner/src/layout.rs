@@ -51,7 +51,7 @@ impl Layout {
             cache: path("ALUSTAN_CACHE_DIR", paths::CACHE),
             cache_kept: vars
                 .get("ALUSTAN_CACHE_KEPT")
-                .is_some_and(|it| it == "true"),
+                .is_some_and(|value| value == "true"),
             work: path("ALUSTAN_WORK_DIR", paths::WORK),
             build: path("ALUSTAN_BUILD_DIR", paths::BUILD),
             termination_log: path("ALUSTAN_TERMINATION_LOG", "/dev/termination-log"),

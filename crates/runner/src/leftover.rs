@@ -99,8 +99,8 @@ pub async fn put(record: &Record, sealed: &[u8], patience: Patience) -> Result<(
         return Err(Unkept::NoRoom(sealed.len()));
     }
     let fits = record.update_ours(patience, |_, snapshot| {
-        let found = snapshot.data.get(key::LEFTOVER);
-        if found.is_some_and(|found| found == sealed) {
+        let stored = snapshot.data.get(key::LEFTOVER);
+        if stored.is_some_and(|stored| stored == sealed) {
             return Ok(Update::Keep(true));
         }
         let mut changes = Changes::from([(key::LEFTOVER.to_owned(), Some(sealed.to_vec()))]);

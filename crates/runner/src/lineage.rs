@@ -80,7 +80,7 @@ pub fn with_serial(state: &[u8], serial: u64) -> Option<Vec<u8>> {
     let start = text.find(NAME)? + NAME.len();
     let (before, after) = text.split_at_checked(start)?;
     let number = after.trim_start();
-    let rest = number.trim_start_matches(|it: char| it.is_ascii_digit());
+    let rest = number.trim_start_matches(|char: char| char.is_ascii_digit());
     let edited = format!("{before} {serial}{rest}").into_bytes();
     let (was, is) = (StateHead::read(state).ok()?, StateHead::read(&edited).ok()?);
     let wanted = StateHead {

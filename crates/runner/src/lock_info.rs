@@ -15,8 +15,10 @@ const PARTS: [&str; 4] = ["ID", "Operation", "Who", "Created"];
 const LINES: usize = 10;
 
 /// Parses the lock in the engine output `said`. Accepts a prefix on each line, which a wrapper of the engine may add.
-pub fn read(said: &str) -> Option<StateLock> {
-    let mut lines = said.lines().skip_while(|line| !line.contains("Lock Info:"));
+pub fn read(output: &str) -> Option<StateLock> {
+    let mut lines = output
+        .lines()
+        .skip_while(|line| !line.contains("Lock Info:"));
     lines.next()?;
     let lines: Vec<&str> = lines.take(LINES).collect();
     let [id, operation, who, created] =
@@ -46,8 +48,8 @@ fn time(text: &str) -> Option<Timestamp> {
 }
 
 /// Returns the host in `who`, which has the format `user@host`.
-pub fn host(who: &str) -> &str {
-    who.rsplit_once('@').map_or(who, |(_, host)| host)
+pub fn host(owner: &str) -> &str {
+    owner.rsplit_once('@').map_or(owner, |(_, host)| host)
 }
 
 /// Returns the host name of the pod `pod`.
@@ -105,8 +107,8 @@ mod tests {
     #[case::framed(FRAMED.to_owned())]
     #[case::unframed(tidy(FRAMED))]
     #[case::prefixed_by_wrapper(WRAPPED.to_owned())]
-    fn lock_info_is_parsed_from_engine_output(#[case] said: String) {
-        let lock = read(&said).unwrap();
+    fn lock_info_is_parsed_from_engine_output(#[case] output: String) {
+        let lock = read(&output).unwrap();
         assert_eq!(lock.id, "3d93d31b-0f0c-0d2b-bd8c-e7e2d8a5a2b1");
         assert_eq!(lock.operation, "OperationTypeApply");
         assert_eq!(lock.who, "alustan@web-apply-6-abcde");
@@ -119,8 +121,8 @@ mod tests {
     #[case("Lock Info:\n  Who: me@here\n")]
     #[case("Lock Info:\n  ID:        \n  Who:       me@here\n")]
     #[case("")]
-    fn lock_info_without_an_id_is_ignored(#[case] said: &str) {
-        assert_eq!(read(said), None);
+    fn lock_info_without_an_id_is_ignored(#[case] output: &str) {
+        assert_eq!(read(output), None);
     }
 
     #[test]

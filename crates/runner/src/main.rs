@@ -144,7 +144,7 @@ fn commands(vars: &Vars) -> std::io::Result<Commands> {
     let stop = listen()?;
     let grace = vars
         .get("ALUSTAN_GRACE")
-        .and_then(|it| it.parse().ok())
+        .and_then(|value| value.parse().ok())
         .unwrap_or(590);
     let grace = Duration::from_secs(grace);
     Ok(Commands {

@@ -70,7 +70,7 @@ pub fn has_configuration(directory: &Path, opentofu: bool, ours: &[&str]) -> io:
 pub fn has_wrapper_configuration(directory: &Path) -> io::Result<bool> {
     has_file(directory, |name| {
         let extension = Path::new(name).extension();
-        !name.starts_with('.') && extension.is_some_and(|it| it == "hcl")
+        !name.starts_with('.') && extension.is_some_and(|extension| extension == "hcl")
     })
 }
 
@@ -119,7 +119,7 @@ mod tests {
         let names = |opentofu| {
             let mut names: Vec<_> = read_module_files(directory.path(), opentofu)
                 .into_iter()
-                .map(|it| it.name)
+                .map(|file| file.name)
                 .collect();
             names.sort();
             names

@@ -32,11 +32,11 @@ mod tests {
             "host": {"value": "h", "type": "string"},
             "password": {"value": "p", "type": "string", "sensitive": true}
         }});
-        let found = from_state(state.to_string().as_bytes()).unwrap();
-        assert!(found["password"].sensitive && !found["host"].sensitive);
-        assert_eq!(found["host"].value, json!("h"));
+        let outputs = from_state(state.to_string().as_bytes()).unwrap();
+        assert!(outputs["password"].sensitive && !outputs["host"].sensitive);
+        assert_eq!(outputs["host"].value, json!("h"));
         let printed = state["outputs"].to_string();
-        assert!(from_json(printed.as_bytes()).unwrap() == found);
+        assert!(from_json(printed.as_bytes()).unwrap() == outputs);
         assert!(from_state(b"{}").unwrap().is_empty());
     }
 }

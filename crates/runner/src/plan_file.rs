@@ -79,7 +79,7 @@ mod tests {
         let plans = directory.path().join("plans");
         let mut names: Vec<_> = fs::read_dir(&plans)
             .unwrap()
-            .map(|it| it.unwrap().file_name())
+            .map(|entry| entry.unwrap().file_name())
             .collect();
         names.sort();
         assert_eq!(names, ["10.plan", "11.plan"]);

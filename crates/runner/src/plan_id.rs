@@ -124,7 +124,7 @@ mod tests {
                 ..plan
             },
         ];
-        let mut ids: BTreeSet<String> = plans.map(|it| plan_id(it, b"key")).into();
+        let mut ids: BTreeSet<String> = plans.map(|plan| plan_id(plan, b"key")).into();
         ids.insert(plan_id(plan, b"another"));
         assert_eq!(ids.len(), plans.len() + 1);
         assert!(ids.iter().all(|id| id.len() == LENGTH));

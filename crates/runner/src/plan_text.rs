@@ -28,7 +28,7 @@ pub async fn publish(
             (ID.to_owned(), Some(id.as_bytes().to_vec())),
         ]);
         let written = match secrets.read(name).await {
-            Ok(found) => secrets.swap(name, &found.version, changes).await,
+            Ok(snapshot) => secrets.swap(name, &snapshot.version, changes).await,
             Err(error) => Err(error),
         };
         match written {

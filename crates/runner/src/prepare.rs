@@ -166,7 +166,7 @@ async fn try_prepare(layout: &Layout, vars: &Vars, commands: &Commands) -> Resul
     let request = ModuleRequest::from_vars(vars);
     let place = Place::new(layout);
     let directory = module_directory(&place.module, &request.path)
-        .filter(|it| it.is_dir())
+        .filter(|path| path.is_dir())
         .ok_or_else(|| {
             user(
                 Reason::PathNotFound,
@@ -176,7 +176,11 @@ async fn try_prepare(layout: &Layout, vars: &Vars, commands: &Commands) -> Resul
     let mut environment = environment(layout, vars).map_err(unwritten)?;
     let credentials = git::Credentials::read(vars);
     let access = credentials.open(&environment)?;
-    environment.extend(access.iter().flat_map(|it| it.environment().clone()));
+    environment.extend(
+        access
+            .iter()
+            .flat_map(|access| access.environment().clone()),
+    );
     let initialised = initialise(layout, commands, environment, &request, &directory).await;
     // Processes that `init` left behind could change the files while the next steps check and copy them.
     if !commands.processes.end_all(LAST_PROCESS).await {
@@ -297,17 +301,17 @@ async fn tell_engine(
         deadline: Instant::now() + PATIENCE,
         show: Show::Caller,
     };
-    let said = commands.run(task).await.ok();
-    let version = said.and_then(|finished| engine::version(&finished.stdout));
+    let output = commands.run(task).await.ok();
+    let version = output.and_then(|finished| engine::version(&finished.stdout));
     let Some(version) = version else {
         crate::say!("failed to determine the version of {}", engine.name());
         return Ok(());
     };
-    let told = alustan_api::Engine {
+    let engine = alustan_api::Engine {
         name: engine.kind(),
         version,
     };
-    engine::tell(directory, &told).map_err(unwritten)
+    engine::tell(directory, &engine).map_err(unwritten)
 }
 
 /// Records that runs of this image with the backend type `kind` need no `init`.

@@ -144,7 +144,7 @@ fn send(pid: i32, signal: Signal) {
 fn engines(scope: Scope) -> Vec<Process> {
     in_scope(scope)
         .into_iter()
-        .filter(|it| !it.zombie && is_engine(it.pid))
+        .filter(|process| !process.zombie && is_engine(process.pid))
         .collect()
 }
 
@@ -175,7 +175,7 @@ fn in_scope(scope: Scope) -> Vec<Process> {
         Scope::Below(None) => Vec::new(),
         Scope::Below(Some(pid)) => {
             let pid = i32::try_from(pid).unwrap_or_default();
-            let own = all.iter().find(|it| it.pid == pid).cloned();
+            let own = all.iter().find(|process| process.pid == pid).cloned();
             own.into_iter().chain(below(pid, all)).collect()
         }
     }
@@ -187,15 +187,15 @@ fn below(root: i32, all: Vec<Process>) -> Vec<Process> {
     for process in all {
         children.entry(process.parent).or_default().push(process);
     }
-    let mut found = Vec::new();
+    let mut processes = Vec::new();
     let mut parents = vec![root];
     while let Some(parent) = parents.pop() {
         for process in children.remove(&parent).unwrap_or_default() {
             parents.push(process.pid);
-            found.push(process);
+            processes.push(process);
         }
     }
-    found
+    processes
 }
 
 fn all_processes() -> Vec<Process> {

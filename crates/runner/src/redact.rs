@@ -159,7 +159,9 @@ fn shapes(value: &str) -> Vec<String> {
 
 fn in_json(value: &str) -> String {
     let quoted = serde_json::Value::from(value).to_string();
-    let inner = quoted.strip_prefix('"').and_then(|it| it.strip_suffix('"'));
+    let inner = quoted
+        .strip_prefix('"')
+        .and_then(|text| text.strip_suffix('"'));
     inner.unwrap_or(&quoted).to_owned()
 }
 
@@ -302,11 +304,11 @@ mod tests {
         for before in ["", "u", "u:", "user:"] {
             let encoded = STANDARD.encode(format!("{before}correct horse and more"));
             let masked = redactor.text(&encoded);
-            let (left, right) = masked.split_once(MASK).unwrap();
+            let (shown, after) = masked.split_once(MASK).unwrap();
             // A base64 character that also encodes bits of a neighbouring byte is not masked.
             let of_neighbours =
                 before.len().div_ceil(3) * 4 + " and more".len().div_ceil(3) * 4 + 4;
-            assert!(left.len() + right.len() <= of_neighbours, "{masked}");
+            assert!(shown.len() + after.len() <= of_neighbours, "{masked}");
         }
         let short = STANDARD.encode("short");
         assert_eq!(redactor.text(&short), short);

@@ -35,24 +35,24 @@ pub struct Closing<'a> {
 }
 
 impl Closing<'_> {
-    fn note(&self, found: &mut RunProgress, report: &RunReport) {
+    fn note(&self, progress: &mut RunProgress, report: &RunReport) {
         if let Some(before) = self.refused {
-            found.began = false;
-            found.lineage = before.lineage.clone();
-            found.state_address.clone_from(&before.state_address);
-            found.own_backend.clone_from(&before.own_backend);
+            progress.began = false;
+            progress.lineage = before.lineage.clone();
+            progress.state_address.clone_from(&before.state_address);
+            progress.own_backend.clone_from(&before.own_backend);
         }
-        if self.stateless && found.lineage == Lineage::New {
-            found.lineage = Lineage::Unknown;
+        if self.stateless && progress.lineage == Lineage::New {
+            progress.lineage = Lineage::Unknown;
         }
         if let Some(lineage) = &report.lineage {
-            found.lineage = Lineage::Of(lineage.clone());
-            found.state_address.clone_from(&report.state_address);
-            found.own_backend = self.own_backend.cloned();
+            progress.lineage = Lineage::Of(lineage.clone());
+            progress.state_address.clone_from(&report.state_address);
+            progress.own_backend = self.own_backend.cloned();
         }
-        let id = found.lock.as_ref().map(|lock| lock.id.as_str());
+        let id = progress.lock.as_ref().map(|lock| lock.id.as_str());
         if id.is_some() && id == self.unlock {
-            found.lock = None;
+            progress.lock = None;
         }
     }
 }
@@ -65,31 +65,31 @@ pub async fn record(
     patience: Patience,
 ) -> Result<RunReport, RecordError> {
     record
-        .update(patience, |found, snapshot| {
-            let ours = found.claimed_by.as_ref();
+        .update(patience, |progress, snapshot| {
+            let ours = progress.claimed_by.as_ref();
             let identity = record.identity();
-            if found.number != report.number
+            if progress.number != report.number
                 || ours.is_none_or(|claim| claim.pod_uid != identity.pod_uid)
-                || found.phase > RunPhase::Reported
-                || found.closed
+                || progress.phase > RunPhase::Reported
+                || progress.closed
             {
                 return Err(RecordError::NotOurs(format!(
                     "run {} of {} is no longer claimed by this pod; its report is not recorded",
                     report.number, identity.record
                 )));
             }
-            if found.phase == RunPhase::Reported {
+            if progress.phase == RunPhase::Reported {
                 let report = parse(&identity.report(), snapshot, key::REPORT)?;
                 return Ok(Update::Keep(report));
             }
-            let cancelled = found.cancel && found.phase < RunPhase::Applying;
+            let cancelled = progress.cancel && progress.phase < RunPhase::Applying;
             let report = if cancelled {
                 as_cancelled(report)
             } else {
                 report.clone()
             };
-            found.phase = RunPhase::Reported;
-            closing.note(found, &report);
+            progress.phase = RunPhase::Reported;
+            closing.note(progress, &report);
             let mut changes = changes(&report, closing.outputs);
             make_room(snapshot, &mut changes);
             let failed = report.result == RunResult::Failed;

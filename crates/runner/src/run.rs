@@ -149,13 +149,16 @@ async fn carry_out(
         findings.refused = Some(session.claimed.clone());
     }
     let redactor = &session.commands.redactor;
-    findings.changes = findings.changes.take().map(|it| redactor.changes(it));
+    findings.changes = findings
+        .changes
+        .take()
+        .map(|changes| redactor.changes(changes));
     if let Err(Ended::Failed(failure)) = &ended
         && failure.reason == Reason::StateLocked
     {
-        findings.lock = session.lock_in_the_way().map(|it| redactor.lock(&it));
+        findings.lock = session.lock_in_the_way().map(|lock| redactor.lock(&lock));
     }
-    findings.asks = findings.asks.take().map(|it| redactor.asks(it));
+    findings.asks = findings.asks.take().map(|asks| redactor.asks(asks));
     ended.map_err(|ended| ended.redacted(redactor))
 }
 

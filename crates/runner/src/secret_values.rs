@@ -66,7 +66,7 @@ fn of_field(name: &str, value: &Value) -> Vec<String> {
             .iter()
             .flat_map(|(name, value)| of_field(name, value))
             .collect(),
-        Value::Array(items) => items.iter().flat_map(|it| of_field(name, it)).collect(),
+        Value::Array(items) => items.iter().flat_map(|item| of_field(name, item)).collect(),
         Value::Null | Value::Bool(_) | Value::Number(_) => Vec::new(),
     }
 }
@@ -74,8 +74,9 @@ fn of_field(name: &str, value: &Value) -> Vec<String> {
 /// Returns the secret values in the inputs of a backend, and the user information in URLs.
 fn of_backend(backend: &BackendInputs) -> Vec<String> {
     let (environment, config) = (&backend.environment, &backend.secret_config);
-    let told = environment.values().chain(config.values());
-    told.flat_map(|value| std::iter::once(value.clone()).chain(of_urls("", value)))
+    let values = environment.values().chain(config.values());
+    values
+        .flat_map(|value| std::iter::once(value.clone()).chain(of_urls("", value)))
         .collect()
 }
 
@@ -136,7 +137,7 @@ fn of_urls(name: &str, value: &str) -> Vec<String> {
 /// password alone. Without a password, returns the user name if it counts as a token.
 fn of_user(user: &str) -> Vec<String> {
     let Some((_, password)) = user.split_once(':') else {
-        let token = Some(user).filter(|it| it.len() >= SHORTEST_TOKEN);
+        let token = Some(user).filter(|user| user.len() >= SHORTEST_TOKEN);
         return token.map(str::to_owned).into_iter().collect();
     };
     let decoded = without_escapes(user);
@@ -154,7 +155,9 @@ fn without_escapes(text: &str) -> String {
     let mut parts = text.split('%');
     let mut bytes = parts.next().unwrap_or_default().as_bytes().to_vec();
     for part in parts {
-        let byte = part.get(..2).and_then(|it| u8::from_str_radix(it, 16).ok());
+        let byte = part
+            .get(..2)
+            .and_then(|digits| u8::from_str_radix(digits, 16).ok());
         match (byte, part.get(2..)) {
             (Some(byte), Some(rest)) => {
                 bytes.push(byte);

@@ -126,7 +126,7 @@ impl Session {
         let inputs = claimed.inputs;
         vars.extend(variables::given(&inputs.environment));
         let directory = module_directory(&layout.module_copy(), &inputs.path)
-            .filter(|it| it.is_dir())
+            .filter(|path| path.is_dir())
             .ok_or_else(|| {
                 let message = format!("the context has no folder {:?}", inputs.path);
                 user(Reason::PathNotFound, message)
@@ -377,7 +377,7 @@ impl Session {
         let words: Vec<_> = arguments
             .iter()
             .take(1)
-            .map(|it| it.to_string_lossy())
+            .map(|argument| argument.to_string_lossy())
             .collect();
         crate::say!("{} {}", self.engine.name(), words.join(" "));
         let run = || self.run_engine(arguments.clone(), ending, deadline, Show::Log);

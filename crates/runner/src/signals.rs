@@ -17,8 +17,8 @@ pub struct Stop {
 impl Stop {
     /// Creates a stop request and its sender. The sender sends the time of the request.
     pub fn channel() -> (watch::Sender<Option<Instant>>, Self) {
-        let (sender, asked) = watch::channel(None);
-        (sender, Self { asked })
+        let (sender, receiver) = watch::channel(None);
+        (sender, Self { asked: receiver })
     }
 
     /// Returns the time of the stop request, if any.

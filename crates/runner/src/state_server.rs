@@ -130,16 +130,16 @@ async fn get(store: &StateStore) -> Response {
     }
 }
 
-fn written(what: &str, result: Result<(), StateError>) -> Response {
+fn written(action: &str, result: Result<(), StateError>) -> Response {
     match result {
         Ok(()) => StatusCode::OK.into_response(),
-        Err(error) => refused(what, &error),
+        Err(error) => refused(action, &error),
     }
 }
 
 /// Logs `error` and returns it as a response. The engine shows only the HTTP status.
-fn refused(what: &str, error: &StateError) -> Response {
-    crate::say!("the state was not {what}: {error}");
+fn refused(action: &str, error: &StateError) -> Response {
+    crate::say!("the state was not {action}: {error}");
     let status = match error {
         StateError::Moved => StatusCode::CONFLICT,
         StateError::NoRoom { .. } => StatusCode::INSUFFICIENT_STORAGE,
@@ -182,7 +182,7 @@ async fn unlock(context: &Context, body: &[u8]) -> Response {
 }
 
 /// Returns status 200, or 423 with the lock that blocks the request.
-fn held(what: &str, result: Result<Option<StateLock>, RecordError>) -> Response {
+fn held(action: &str, result: Result<Option<StateLock>, RecordError>) -> Response {
     match result {
         Ok(None) => StatusCode::OK.into_response(),
         Ok(Some(lock)) => {
@@ -196,7 +196,7 @@ fn held(what: &str, result: Result<Option<StateLock>, RecordError>) -> Response 
             (StatusCode::LOCKED, crate::record::to_json(&info)).into_response()
         }
         Err(error) => {
-            crate::say!("the state was not {what}: {error}");
+            crate::say!("the state was not {action}: {error}");
             (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response()
         }
     }

@@ -53,7 +53,7 @@ pub fn keep(snapshot: &Snapshot, changes: &mut Changes, number: i64, packed: Vec
     let mut runs: Vec<i64> = snapshot
         .data
         .keys()
-        .filter_map(|it| key::log_of(it))
+        .filter_map(|key| key::log_of(key))
         .collect();
     runs.sort_unstable();
     let old = runs.len().saturating_sub(RUNS - 1);
@@ -67,8 +67,11 @@ pub fn keep(snapshot: &Snapshot, changes: &mut Changes, number: i64, packed: Vec
 
 /// Adds the removal of all logs to `changes`.
 pub fn remove_all(snapshot: &Snapshot, changes: &mut Changes) {
-    let logs = snapshot.data.keys().filter(|it| key::log_of(it).is_some());
-    changes.extend(logs.map(|it| (it.clone(), None)));
+    let logs = snapshot
+        .data
+        .keys()
+        .filter(|key| key::log_of(key).is_some());
+    changes.extend(logs.map(|key| (key.clone(), None)));
 }
 
 #[cfg(test)]
@@ -122,18 +125,21 @@ mod tests {
 
     #[test]
     fn the_logs_of_the_last_failed_runs_are_kept() {
-        let found = snapshot(&[("log-9", 1), ("log-10", 1), ("log-2", 1), ("record", 1)]);
+        let secret = snapshot(&[("log-9", 1), ("log-10", 1), ("log-2", 1), ("record", 1)]);
         let mut changes = Changes::new();
-        keep(&found, &mut changes, 12, vec![1]);
+        keep(&secret, &mut changes, 12, vec![1]);
         let wanted = [("log-12", Some(vec![1])), ("log-2", None)];
-        assert_eq!(changes, wanted.map(|(key, it)| (key.to_owned(), it)).into());
+        assert_eq!(
+            changes,
+            wanted.map(|(key, value)| (key.to_owned(), value)).into()
+        );
     }
 
     #[test]
     fn log_never_displaces_an_unsaved_state() {
-        let found = snapshot(&[(key::LEFTOVER, 700 * 1024), ("log-9", 60 * 1024)]);
+        let secret = snapshot(&[(key::LEFTOVER, 700 * 1024), ("log-9", 60 * 1024)]);
         let mut changes = Changes::new();
-        keep(&found, &mut changes, 12, vec![1; 300 * 1024]);
+        keep(&secret, &mut changes, 12, vec![1; 300 * 1024]);
         assert_eq!(changes, [("log-9".to_owned(), None)].into());
     }
 }

@@ -161,7 +161,7 @@ pub fn undeclared(
             name: name.clone(),
             similar: similar(name, declared.keys()),
         })
-        .filter(|it| !scripts || it.similar.is_some())
+        .filter(|undeclared| !scripts || undeclared.similar.is_some())
         .take(MAX_CHANGES)
         .collect()
 }
@@ -189,7 +189,9 @@ fn similar<'a>(name: &str, declared: impl Iterator<Item = &'a String>) -> Option
 pub fn with_fields(error: &str, own: &BTreeSet<String>) -> String {
     let is_quoted = |line: &&str| {
         let number = line.split_once(':').map(|(number, _)| number);
-        number.is_some_and(|it| !it.is_empty() && it.bytes().all(|byte| byte.is_ascii_digit()))
+        number.is_some_and(|number| {
+            !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())
+        })
     };
     let mut lines = error.lines().peekable();
     let mut text = Vec::new();
@@ -421,7 +423,7 @@ mod tests {
         let error = "Error: Invalid value for input variable\non zzz-alustan.auto.tfvars.json line 2:\n\
             2:   \"list\": [\n3:     \"a\"\n4:   ],\nThe given value is not suitable for var.list declared at \
             main.tf:2,1-16: a\nnumber is required.";
-        let own = |names: &[&str]| names.iter().map(|it| (*it).to_owned()).collect();
+        let own = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
         let wanted = |field: &str| {
             format!(
                 "Error: Invalid value for input variable\non {field}:\nThe given value is not suitable for \

@@ -35,7 +35,7 @@ fn copy_file(from: &Path, to: &Path) -> io::Result<()> {
 /// Creates the symbolic link `link` to `target`, and replaces an existing entry.
 pub fn replace_link(target: &Path, link: &Path) -> io::Result<()> {
     match fs::symlink_metadata(link) {
-        Ok(found) if found.is_dir() => fs::remove_dir_all(link)?,
+        Ok(metadata) if metadata.is_dir() => fs::remove_dir_all(link)?,
         Ok(_) => fs::remove_file(link)?,
         Err(_) => {}
     }

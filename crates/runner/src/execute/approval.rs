@@ -39,8 +39,8 @@ impl Session {
     /// adoption of a state.
     pub(super) fn somebody_has_a_say(&self, state: &State) -> bool {
         let approval = &self.inputs.approval;
-        let asked = approval.manual || approval.approved.is_some();
-        asked || !approval.rules.is_empty() || state.is_taken_over()
+        let requested = approval.manual || approval.approved.is_some();
+        requested || !approval.rules.is_empty() || state.is_taken_over()
     }
 
     /// Creates a plan, and requests its approval if it has changes.
@@ -203,7 +203,7 @@ impl Session {
         findings.changes = Some(summary.set.clone());
         if goal == Goal::Apply {
             let matched = self.matched(&summary.plan).await?;
-            if let Some(rule) = matched.iter().find(|it| it.then == RuleAction::Deny) {
+            if let Some(rule) = matched.iter().find(|rule| rule.then == RuleAction::Deny) {
                 return Err(denied(rule, &summary.set));
             }
             because.extend(matched.iter().map(ToString::to_string));
@@ -312,7 +312,7 @@ fn denied(rule: &Matched, set: &ChangeSet) -> Failure {
         .resources
         .iter()
         .take(NAMED)
-        .map(|it| format!("{} {}", it.action, it.address))
+        .map(|resource| format!("{} {}", resource.action, resource.address))
         .collect();
     if total > named.len() {
         named.push("…".to_owned());
@@ -345,9 +345,9 @@ mod tests {
         let rules = vec![rule("false"), rule(&slow)];
         let plan = alustan_approval::Plan::default();
         let matched = judged_until(Instant::now(), rules, plan).await;
-        let told: Vec<String> = matched.iter().map(ToString::to_string).collect();
+        let messages: Vec<String> = matched.iter().map(ToString::to_string).collect();
         let wanted = "spec.approval.rules[0] cannot be evaluated and counts as matching: \
                       the evaluation exceeded spec.timeouts.plan: false";
-        assert_eq!((told.len(), told[0].as_str()), (2, wanted));
+        assert_eq!((messages.len(), messages[0].as_str()), (2, wanted));
     }
 }

@@ -60,7 +60,7 @@ impl Session {
     /// Returns the previous address of the state, for messages.
     fn old_place(&self, old: &BackendInputs) -> String {
         let managed = old.managed.as_ref();
-        let managed = managed.map(|it| self.secret_address(&it.pointer));
+        let managed = managed.map(|backend| self.secret_address(&backend.pointer));
         managed
             .or_else(|| self.claimed.state_address.clone())
             .unwrap_or_else(|| "its previous location".to_owned())

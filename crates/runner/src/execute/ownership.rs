@@ -81,14 +81,14 @@ impl Session {
         };
         if let Some(server) = &self.server {
             let version = server.store().version().await;
-            let lineage = version.and_then(|it| it.lineage);
+            let lineage = version.and_then(|version| version.lineage);
             if known.is_some() && lineage.as_ref() == known {
                 return Ok(None);
             }
             let state = server.store().get().await;
             return read(state.as_deref().map_or(&[], Vec::as_slice)).map(Some);
         }
-        let here = self.state_address().filter(|it| is_known(it));
+        let here = self.state_address().filter(|address| is_known(address));
         let seen_here = known.is_some() && here.is_some() && self.claimed.state_address == here;
         if seen_here || !backend::has_resolved(&self.directory) {
             return Ok(None);
@@ -169,8 +169,8 @@ impl Session {
     }
 
     fn lineage_noted(&self, state: &State) -> Option<String> {
-        let found = state.head.as_ref().filter(|head| head.things > 0);
-        match (found, &self.claimed.lineage) {
+        let head = state.head.as_ref().filter(|head| head.things > 0);
+        match (head, &self.claimed.lineage) {
             (Some(head), _) => head.lineage.clone(),
             (None, Lineage::Of(lineage)) if state.owner == Owner::Us => Some(lineage.clone()),
             (None, Lineage::Of(_) | Lineage::New | Lineage::Lost | Lineage::Unknown) => None,
@@ -190,12 +190,12 @@ impl Session {
         if noted != Lineage::New || unsaved || self.was_refused() {
             return;
         }
-        let found = if began {
+        let head = if began {
             self.head_now().await
         } else {
             state.head.clone()
         };
-        if let Some(head) = found {
+        if let Some(head) = head {
             findings.lineage = head.lineage.filter(|_| began);
             findings.stateless = findings.lineage.is_none();
         }

@@ -151,7 +151,10 @@ impl Session {
         let (number, key) = (self.record.identity().number, self.key.clone());
         let kept =
             tokio::task::spawn_blocking(move || plan_file::keep(&cache, number, &file, &key)).await;
-        if let Err(error) = kept.map_err(std::io::Error::other).and_then(|it| it) {
+        if let Err(error) = kept
+            .map_err(std::io::Error::other)
+            .and_then(|result| result)
+        {
             crate::say!("failed to store the plan on the cache volume: {error}");
         }
     }

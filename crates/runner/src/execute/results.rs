@@ -15,7 +15,7 @@ use crate::session::{LOOK, Session};
 impl Session {
     /// Returns the outputs of the module. Fails if they exceed [`outputs::LARGEST`].
     pub(super) async fn outputs(&self) -> Result<Outputs, Ended> {
-        let found = match fs::read(self.layout.outputs_file()) {
+        let outputs = match fs::read(self.layout.outputs_file()) {
             Ok(json) => outputs::from_json(&json).map_err(|error| {
                 user(
                     Reason::OutputsUnreadable,
@@ -27,7 +27,7 @@ impl Session {
             })?,
             Err(_) => self.engine_outputs().await?,
         };
-        let text = to_json(&found);
+        let text = to_json(&outputs);
         let values = json_size::values(&text);
         if values > json_size::VALUES {
             let text = format!(
@@ -39,7 +39,9 @@ impl Session {
         }
         let size = text.len();
         if size > outputs::LARGEST {
-            let sizes = found.iter().map(|(name, it)| (to_json(it).len(), name));
+            let sizes = outputs
+                .iter()
+                .map(|(name, output)| (to_json(output).len(), name));
             let largest = sizes.max().map_or_else(String::new, |(size, name)| {
                 format!("; the largest output is {name} ({size} bytes)")
             });
@@ -51,7 +53,7 @@ impl Session {
             );
             return Err(user(Reason::OutputsTooLarge, text).into());
         }
-        Ok(found)
+        Ok(outputs)
     }
 
     async fn engine_outputs(&self) -> Result<Outputs, Ended> {

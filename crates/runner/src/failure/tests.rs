@@ -236,11 +236,11 @@ Error: Unsupported Terraform Core version
 )]
 fn engine_output_determines_failure_class_and_reason(
     #[case] step: Step,
-    #[case] said: &str,
+    #[case] stderr: &str,
     #[case] class: FailureClass,
     #[case] reason: &str,
 ) {
-    let failure = classify(step, 1, said);
+    let failure = classify(step, 1, stderr);
     assert_eq!(
         (failure.class, failure.reason.as_str()),
         (class, reason),
@@ -300,7 +300,7 @@ fn json_error_position_contains_no_content(#[case] json: &str) {
 
 #[test]
 fn failed_module_download_names_the_credentials_field() {
-    let said = |why: &str| {
+    let message = |why: &str| {
         format!(
             "\nError: Failed to download module\n\n  on main.tf line 1:\n\nCould not download module \"a\" (main.tf:1) source code from\n\
              \"git::https://host/r.git\": error downloading: {why}\n"
@@ -309,7 +309,7 @@ fn failed_module_download_names_the_credentials_field() {
     let refused = classify(
         Step::Init,
         1,
-        &said("fatal: could not read Username for 'https://host'"),
+        &message("fatal: could not read Username for 'https://host'"),
     );
     assert_eq!(
         (refused.class, refused.reason.as_str()),
@@ -319,7 +319,7 @@ fn failed_module_download_names_the_credentials_field() {
         refused.message.contains("sshKeySecret")
             && refused.message.contains("could not read Username")
     );
-    let away = classify(Step::Init, 1, &said("Could not resolve host: host"));
+    let away = classify(Step::Init, 1, &message("Could not resolve host: host"));
     assert_eq!(
         (away.class, away.reason.as_str()),
         (FailureClass::Transient, "InitFailed")

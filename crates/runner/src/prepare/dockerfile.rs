@@ -25,12 +25,12 @@ pub(super) fn read(repository: &Path, path: &str) -> Result<String, Failure> {
     let (folder, name) = path.rsplit_once('/').unwrap_or(("", path));
     // No symbolic link in the path may point outside of the repository.
     let root = repository.canonicalize().ok();
-    let folder = module_directory(repository, folder).and_then(|it| it.canonicalize().ok());
-    let folder = folder.filter(|it| root.is_some_and(|root| it.starts_with(root)));
+    let folder = module_directory(repository, folder).and_then(|folder| folder.canonicalize().ok());
+    let folder = folder.filter(|folder| root.is_some_and(|root| folder.starts_with(root)));
     let file = folder.map(|folder| folder.join(name));
     let size = file.as_ref().and_then(|file| {
-        let found = fs::symlink_metadata(file).ok()?;
-        found.is_file().then_some(found.len())
+        let metadata = fs::symlink_metadata(file).ok()?;
+        metadata.is_file().then_some(metadata.len())
     });
     let (Some(file), Some(size)) = (file, size) else {
         return Err(refuse(
@@ -109,7 +109,7 @@ fn check_sources(words: &[&str], stages: &BTreeSet<String>) -> Result<(), String
     let number = |image: &str| image.bytes().all(|byte| byte.is_ascii_digit());
     match sources
         .into_iter()
-        .find(|it| !number(it) && !is_fixed(it, stages))
+        .find(|image| !number(image) && !is_fixed(image, stages))
     {
         None => Ok(()),
         Some(image) => Err(format!(

@@ -54,7 +54,7 @@ fn remove_histories(modules: &Path) -> io::Result<()> {
     for entry in entries {
         let history = entry?.path().join(".git");
         match fs::symlink_metadata(&history) {
-            Ok(found) if found.is_dir() => fs::remove_dir_all(history)?,
+            Ok(metadata) if metadata.is_dir() => fs::remove_dir_all(history)?,
             Ok(_) => fs::remove_file(history)?,
             Err(_) => {}
         }
@@ -65,8 +65,9 @@ fn remove_histories(modules: &Path) -> io::Result<()> {
 fn sort_modules(file: &Path) -> io::Result<()> {
     edit_json(file, |manifest| {
         if let Some(modules) = manifest.get_mut("Modules").and_then(Value::as_array_mut) {
-            modules.sort_by_key(|it| {
-                it.get("Key")
+            modules.sort_by_key(|module| {
+                module
+                    .get("Key")
                     .and_then(Value::as_str)
                     .unwrap_or("")
                     .to_owned()
@@ -96,17 +97,17 @@ fn edit_json(file: &Path, edit: impl FnOnce(&mut Value)) -> io::Result<()> {
 /// Sets a fixed modification time, and mode 0755 or 0644, for `path` and all files and folders below it. Skips folders of another user: the
 /// kubelet creates mount points, as root.
 fn level(path: &Path) -> io::Result<()> {
-    let found = fs::symlink_metadata(path)?;
-    if found.is_dir() {
+    let metadata = fs::symlink_metadata(path)?;
+    if metadata.is_dir() {
         for entry in fs::read_dir(path)? {
             level(&entry?.path())?;
         }
-        if found.uid() != geteuid().as_raw() {
+        if metadata.uid() != geteuid().as_raw() {
             return Ok(());
         }
         fs::set_permissions(path, fs::Permissions::from_mode(0o755))?;
-    } else if found.is_file() {
-        let executable = found.permissions().mode() & 0o111 != 0;
+    } else if metadata.is_file() {
+        let executable = metadata.permissions().mode() & 0o111 != 0;
         let mode = if executable { 0o755 } else { 0o644 };
         fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
     }

@@ -34,7 +34,7 @@ impl Credentials {
         let text = |name: &str| Some(String::from_utf8_lossy(&bytes(name)?).into_owned());
         let own = vars.get(BUNDLE).cloned();
         let authorities: Vec<String> = own.into_iter().chain(text("ca.crt")).collect();
-        let found = alustan_source::Credentials {
+        let credentials = alustan_source::Credentials {
             ssh_key: bytes("ssh-key").map(SecretBytes::new),
             known_hosts: text("known_hosts"),
             https: text("password").map(|password| HttpsCredentials {
@@ -46,7 +46,7 @@ impl Credentials {
         let url = vars.get("ALUSTAN_GIT_URL").cloned();
         Self {
             url: url.unwrap_or_else(|| NOBODY.to_owned()),
-            found,
+            found: credentials,
         }
     }
 
@@ -75,14 +75,17 @@ impl Credentials {
 
     /// Writes the credentials to files for git, which runs in `environment`. Returns `None` without credentials.
     pub(super) fn open(&self, environment: &Vars) -> Result<Option<GitAccess>, Failure> {
-        let found = &self.found;
-        if found.ssh_key.is_none() && found.https.is_none() && found.ca_bundle.is_none() {
+        let credentials = &self.found;
+        if credentials.ssh_key.is_none()
+            && credentials.https.is_none()
+            && credentials.ca_bundle.is_none()
+        {
             return Ok(None);
         }
         let names: BTreeMap<String, String> = environment.clone().into_iter().collect();
         let url = RepositoryUrl::parse(&self.url);
         let access =
-            url.and_then(|url| GitAccess::open(&std::env::temp_dir(), &url, found, &names));
+            url.and_then(|url| GitAccess::open(&std::env::temp_dir(), &url, credentials, &names));
         access.map(Some).map_err(|error| {
             let class = if error.is_transient() {
                 FailureClass::Transient
@@ -129,11 +132,11 @@ mod tests {
         let credentials = Credentials::read(&vars);
         assert_eq!(credentials.secrets(), [key, "hunter22"]);
         let access = credentials.open(&Vars::new()).unwrap().unwrap();
-        let found = access.environment();
-        assert!(found["GIT_SSH_COMMAND"].starts_with("ssh "));
-        let authorities = fs::read_to_string(&found["GIT_SSL_CAINFO"]).unwrap();
+        let environment = access.environment();
+        assert!(environment["GIT_SSH_COMMAND"].starts_with("ssh "));
+        let authorities = fs::read_to_string(&environment["GIT_SSL_CAINFO"]).unwrap();
         assert!(authorities.ends_with("\nOWN\n"));
-        let store = found["GIT_CONFIG_VALUE_1"]
+        let store = environment["GIT_CONFIG_VALUE_1"]
             .strip_prefix("store --file=")
             .unwrap();
         assert_eq!(

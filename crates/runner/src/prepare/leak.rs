@@ -43,10 +43,10 @@ fn unread(error: &io::Error) -> Failure {
 fn find(folder: &Path, marks: &Redactor) -> io::Result<Option<PathBuf>> {
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
-        let found = fs::symlink_metadata(&path)?;
-        let file = if found.is_dir() {
+        let metadata = fs::symlink_metadata(&path)?;
+        let file = if metadata.is_dir() {
             find(&path, marks)?
-        } else if found.is_file() && found.len() <= LARGEST && contains(&path, marks)? {
+        } else if metadata.is_file() && metadata.len() <= LARGEST && contains(&path, marks)? {
             Some(path)
         } else {
             None

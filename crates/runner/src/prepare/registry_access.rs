@@ -138,9 +138,9 @@ mod tests {
             "b.test": {"username": "somebody", "password": "swordfish"},
             "c.test": {"identitytoken": "identity-token-1", "registrytoken": "registry-token-1"},
         });
-        let said = format!("as somebody: {secret} is refused");
+        let username = format!("as somebody: {secret} is refused");
         for config in [json!({"auths": auths}), auths] {
-            let printed = printed(&config.to_string(), &said);
+            let printed = printed(&config.to_string(), &username);
             assert_eq!(printed, "as somebody: (redacted) is refused");
         }
     }

@@ -30,7 +30,9 @@ impl ContextRequest {
             context: needed("ALUSTAN_CONTEXT")?,
             dockerfile: needed("ALUSTAN_DOCKERFILE")?,
             before: vars.get("ALUSTAN_DOCKERFILE_BEFORE").cloned(),
-            inject: vars.get("ALUSTAN_INJECT").is_some_and(|it| it == "true"),
+            inject: vars
+                .get("ALUSTAN_INJECT")
+                .is_some_and(|value| value == "true"),
         })
     }
 }

@@ -77,8 +77,8 @@ impl Session {
             return None;
         }
         let printed = String::from_utf8_lossy(&finished.stdout);
-        let told = [&*finished.stderr, &*printed].map(tidy);
-        told.iter().find_map(|said| read(said))
+        let outputs = [&*finished.stderr, &*printed].map(tidy);
+        outputs.iter().find_map(|output| read(output))
     }
 
     /// Replaces positions in the generated tfvars file, in the message of a failure, by fields of the resource.
@@ -128,7 +128,10 @@ impl Session {
         );
         let deadline = Instant::now() + RELEASE;
         let finished = self.run_engine(arguments, Ending::Quick, deadline, Show::Log);
-        match finished.await.and_then(|it| judge(Step::Unlock, &it, &[0])) {
+        match finished
+            .await
+            .and_then(|finished| judge(Step::Unlock, &finished, &[0]))
+        {
             Ok(_) => true,
             Err(failure) => {
                 crate::say!("failed to release the lock: {}", failure.message);

@@ -82,8 +82,8 @@ impl Session {
     /// Returns the path of the file to which the engine copies the state.
     fn copy_in(&self, directory: &Path) -> PathBuf {
         let workspace = self.bare_environment.get("TF_WORKSPACE");
-        let workspace = workspace.filter(|it| !it.is_empty() && *it != "default");
-        let folder = workspace.map(|it| Path::new("terraform.tfstate.d").join(it));
+        let workspace = workspace.filter(|name| !name.is_empty() && *name != "default");
+        let folder = workspace.map(|name| Path::new("terraform.tfstate.d").join(name));
         directory
             .join(folder.unwrap_or_default())
             .join("terraform.tfstate")

@@ -82,7 +82,7 @@ async fn patch(
         .map(|(key, value)| {
             (
                 key.clone(),
-                value.as_str().map(|it| STANDARD.decode(it).unwrap()),
+                value.as_str().map(|data| STANDARD.decode(data).unwrap()),
             )
         })
         .collect();

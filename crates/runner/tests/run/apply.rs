@@ -113,7 +113,7 @@ fn recurring_diff_keeps_its_shape_and_changes_its_digest() {
     }
     assert!(
         seen.iter()
-            .all(|it| it.shape == seen[0].shape && it.change == 1)
+            .all(|changes| changes.shape == seen[0].shape && changes.change == 1)
     );
     assert_ne!(seen[0].digest, seen[1].digest);
 }
@@ -272,8 +272,8 @@ fn undeclared_variables_are_reported_and_refused_if_strict() {
     world.inputs.own_variables = ["replica".to_owned()].into();
     let ran = world.run(RunKind::Apply);
     let report = ran.expect(RunResult::NoChanges);
-    let told: Vec<_> = report.undeclared.iter().map(ToString::to_string).collect();
-    assert_eq!(told, ["replica (did you mean replicas?)"]);
+    let variables: Vec<_> = report.undeclared.iter().map(ToString::to_string).collect();
+    assert_eq!(variables, ["replica (did you mean replicas?)"]);
 
     world.write_module("main.tf", "variable \"replicas\" {}\n");
     let ran = world.run(RunKind::Apply);
@@ -430,7 +430,9 @@ fn plans_are_kept_encrypted() {
     let mut world = world();
     world.run(RunKind::Apply).expect(RunResult::Done);
     let plan = std::fs::read(world.path("cache/plans/1.plan")).unwrap();
-    assert!(plan.starts_with(b"ALUSTAN1") && !plan.windows(4).any(|it| it == b"PK\x03\x04"));
+    assert!(
+        plan.starts_with(b"ALUSTAN1") && !plan.windows(4).any(|window| window == b"PK\x03\x04")
+    );
 }
 
 #[test]

@@ -428,8 +428,8 @@ fn plan_text_is_redacted_and_its_secret_is_optional() {
     world.secrets.remove("web-plan");
     let ran = world.run(RunKind::Plan);
     expect_pending(&ran);
-    let said = "failed to publish the plan in Secret web-plan: Secret web-plan does not exist";
-    assert!(ran.stderr.contains(said), "{}", ran.logs());
+    let message = "failed to publish the plan in Secret web-plan: Secret web-plan does not exist";
+    assert!(ran.stderr.contains(message), "{}", ran.logs());
 }
 
 #[test]

@@ -32,12 +32,12 @@ fn world() -> World {
 
 fn assert_calls(world: &World, what: &str, expected: &[&[&str]]) {
     let expected = expected.concat();
-    let found = world.calls();
+    let calls = world.calls();
     assert_eq!(
-        found,
+        calls,
         expected,
         "{what} sends {} requests instead of {}",
-        found.len(),
+        calls.len(),
         expected.len()
     );
 }

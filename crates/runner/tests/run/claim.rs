@@ -55,8 +55,9 @@ fn run_with_changed_inputs_is_not_claimed() {
     world.vars.insert("ALUSTAN_DECISION".into(), "00".into());
     let ran = world.finish(world.pod());
     assert_eq!(ran.code, 0);
-    let told = "run 1 of web-run was changed in the run record by a client other than the operator";
-    assert!(ran.stderr.contains(told), "{}", ran.stderr);
+    let message =
+        "run 1 of web-run was changed in the run record by a client other than the operator";
+    assert!(ran.stderr.contains(message), "{}", ran.stderr);
     assert_eq!(world.secrets.get(REPORT), before);
 }
 

@@ -18,8 +18,8 @@ fn engine(name: EngineName, version: &str) -> Engine {
 /// World with a module that `engine` prepared.
 fn prepared_by(engine: &Engine) -> World {
     let world = World::new(MODULE);
-    let told = serde_json::to_string(engine).unwrap();
-    world.write_module(".terraform/engine.json", &told);
+    let json = serde_json::to_string(engine).unwrap();
+    world.write_module(".terraform/engine.json", &json);
     world
 }
 

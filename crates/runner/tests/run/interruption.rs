@@ -23,8 +23,8 @@ fn module(world: &World, gate: &Gate) -> String {
 /// Puts a shell script `terraform` into the PATH that executes the engine as a child process and logs its exit code.
 fn wrap(world: &World) {
     let engine = std::env::split_paths(&std::env::var_os("PATH").unwrap())
-        .map(|it| it.join("terraform"))
-        .find(|it| it.is_file())
+        .map(|folder| folder.join("terraform"))
+        .find(|path| path.is_file())
         .unwrap();
     let log = world.path("wrapper").display().to_string();
     world.program(

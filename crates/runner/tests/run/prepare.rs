@@ -254,23 +254,23 @@ fn providers_are_copied_only_when_the_base_image_lacks_them() {
 
 /// Adds mode, modification time and content of `path` and of everything below to `tree`.
 fn describe(path: &Path, name: &str, tree: &mut Vec<String>) {
-    let found = fs::symlink_metadata(path).unwrap();
-    let content = if found.is_symlink() {
+    let metadata = fs::symlink_metadata(path).unwrap();
+    let content = if metadata.is_symlink() {
         fs::read_link(path).unwrap().display().to_string()
-    } else if found.is_file() {
+    } else if metadata.is_file() {
         fs::read_to_string(path).unwrap()
     } else {
         String::new()
     };
     tree.push(format!(
         "{name} {:o} {} {content}",
-        found.mode(),
-        found.mtime()
+        metadata.mode(),
+        metadata.mtime()
     ));
-    if found.is_dir() {
+    if metadata.is_dir() {
         let mut names: Vec<_> = fs::read_dir(path)
             .unwrap()
-            .map(|it| it.unwrap().file_name())
+            .map(|entry| entry.unwrap().file_name())
             .collect();
         names.sort();
         for entry in names {
@@ -385,13 +385,13 @@ fn prepare_does_not_print_the_proxy_password() {
         .output()
         .unwrap();
     assert_eq!(done.status.code(), Some(1));
-    let said = [
+    let outputs = [
         done.stdout,
         done.stderr,
         fs::read(layout.termination_log).unwrap(),
     ];
-    for said in said.map(|said| String::from_utf8(said).unwrap()) {
-        assert!(!said.contains("hidden"), "{said}");
+    for output in outputs.map(|output| String::from_utf8(output).unwrap()) {
+        assert!(!output.contains("hidden"), "{output}");
     }
 }
 
@@ -435,10 +435,10 @@ fn unreachable_proxy_is_reported_without_its_password() {
         .output()
         .unwrap();
     assert_eq!(done.status.code(), Some(1));
-    let said = [done.stdout, done.stderr, fs::read(log).unwrap()].concat();
-    let said = String::from_utf8(said).unwrap();
+    let output = [done.stdout, done.stderr, fs::read(log).unwrap()].concat();
+    let output = String::from_utf8(output).unwrap();
     assert!(
-        said.contains("RegistryUnreachable") && !said.contains("hidden"),
-        "{said}"
+        output.contains("RegistryUnreachable") && !output.contains("hidden"),
+        "{output}"
     );
 }

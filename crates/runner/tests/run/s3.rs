@@ -132,12 +132,12 @@ async fn object(
 /// Removes the frames of `aws-chunked` from the body.
 fn plain(headers: &HeaderMap, body: &[u8]) -> Vec<u8> {
     let encoding = headers.get("content-encoding");
-    if encoding.is_none_or(|it| it.as_bytes() != b"aws-chunked") {
+    if encoding.is_none_or(|encoding| encoding.as_bytes() != b"aws-chunked") {
         return body.to_vec();
     }
     let mut plain = Vec::new();
     let mut rest = body;
-    while let Some(end) = rest.windows(2).position(|it| it == b"\r\n") {
+    while let Some(end) = rest.windows(2).position(|window| window == b"\r\n") {
         let head = String::from_utf8_lossy(&rest[..end]).into_owned();
         let size = head.split(';').next().unwrap_or_default();
         let size = usize::from_str_radix(size, 16).unwrap_or(0);

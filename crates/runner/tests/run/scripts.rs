@@ -120,7 +120,7 @@ fn orphans_of_a_script_do_not_stay_as_zombies() {
 
 fn zombies_of(parent: u32) -> usize {
     let entries = std::fs::read_dir("/proc").unwrap().flatten();
-    let stats = entries.filter_map(|it| std::fs::read_to_string(it.path().join("stat")).ok());
+    let stats = entries.filter_map(|entry| std::fs::read_to_string(entry.path().join("stat")).ok());
     stats
         .filter(|stat| {
             let rest = stat.rsplit_once(')').map_or("", |(_, rest)| rest);

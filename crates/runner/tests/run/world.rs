@@ -171,14 +171,14 @@ impl World {
     }
 
     /// Executes the shell command `what` before each engine command `command`.
-    pub(crate) fn before_engine(&self, command: &str, what: &str) {
-        self.wrap_engine(&format!("if [ \"$1\" = {command} ]; then {what}; fi"));
+    pub(crate) fn before_engine(&self, command: &str, script: &str) {
+        self.wrap_engine(&format!("if [ \"$1\" = {command} ]; then {script}; fi"));
     }
 
     fn wrap_engine(&self, first: &str) {
         let engine = std::env::split_paths(&std::env::var_os("PATH").unwrap())
-            .map(|it| it.join("terraform"))
-            .find(|it| it.is_file())
+            .map(|folder| folder.join("terraform"))
+            .find(|path| path.is_file())
             .unwrap();
         let engine = engine.display();
         self.program(
@@ -267,7 +267,7 @@ impl World {
             earlier_pods: self.earlier_pods.clone(),
             ..RunRecord::default()
         };
-        let leftover = self.leftover().map(|it| (key::LEFTOVER, it));
+        let leftover = self.leftover().map(|leftover| (key::LEFTOVER, leftover));
         let progress = [(key::PROGRESS, to_json(&progress(&record)))];
         self.secrets
             .put(REPORT, progress.into_iter().chain(leftover));
@@ -377,7 +377,7 @@ impl World {
     pub(crate) fn pointer(&self) -> Pointer {
         let data = self.secrets.get("web-state").unwrap().data;
         data.get("pointer")
-            .map(|it| serde_json::from_slice(it).unwrap())
+            .map(|bytes| serde_json::from_slice(bytes).unwrap())
             .unwrap_or_default()
     }
 
@@ -390,7 +390,7 @@ impl World {
         snapshot
             .data
             .get(key)
-            .map(|it| serde_json::from_slice(it).unwrap())
+            .map(|bytes| serde_json::from_slice(bytes).unwrap())
     }
 
     /// Adds state slots up to `count`, as the controller does.
@@ -417,11 +417,11 @@ impl World {
     }
 
     /// Writes a state lock of the holder `who` to the run report.
-    pub(crate) fn lock_by(&self, who: &str) -> StateLock {
+    pub(crate) fn lock_by(&self, owner: &str) -> StateLock {
         let lock = StateLock {
             id: "of-somebody".into(),
             operation: "OperationTypeApply".into(),
-            who: who.into(),
+            who: owner.into(),
             at: Timestamp::UNIX_EPOCH,
         };
         let mut record = self.record();
