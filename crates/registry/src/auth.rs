@@ -231,13 +231,13 @@ fn challenge(response: &Response) -> Challenge {
         .get_all(WWW_AUTHENTICATE)
         .iter()
         .filter_map(|value| value.to_str().ok());
-    let found: Vec<Challenge> = headers.flat_map(read_challenges).collect();
-    let bearer = found
+    let challenges: Vec<Challenge> = headers.flat_map(read_challenges).collect();
+    let bearer = challenges
         .iter()
         .position(|one| matches!(one, Challenge::Bearer { .. }));
-    let chosen = bearer.or_else(|| found.iter().position(|one| *one == Challenge::Basic));
+    let chosen = bearer.or_else(|| challenges.iter().position(|one| *one == Challenge::Basic));
     chosen
-        .and_then(|at| found.into_iter().nth(at))
+        .and_then(|at| challenges.into_iter().nth(at))
         .unwrap_or(Challenge::Unknown)
 }
 

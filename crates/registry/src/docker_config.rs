@@ -89,7 +89,7 @@ impl DockerConfig {
             Some(
                 read_entry(key, entry)
                     .transpose()?
-                    .map(|found| (Key::parse(key), found)),
+                    .map(|credential| (Key::parse(key), credential)),
             )
         });
         let entries = entries.collect::<Result<BTreeMap<_, _>, _>>()?;
@@ -120,8 +120,8 @@ impl DockerConfig {
     /// [`Error::InvalidCredentials`] if the config refers to a credential helper for the repository: the helper is a program on another
     /// machine.
     pub fn open(&self, image: &ImageName) -> Result<Option<&Credential>, Error> {
-        if let Some(found) = self.credentials_for(image) {
-            return Ok(Some(found));
+        if let Some(credential) = self.credentials_for(image) {
+            return Ok(Some(credential));
         }
         let helper = self.helpers.iter().find(|(key, _)| key.fits(image));
         match helper.map(|(_, program)| program).or(self.store.as_ref()) {
@@ -139,7 +139,7 @@ impl DockerConfig {
         let fitting = self.entries.iter().filter(|(key, _)| key.fits(image));
         fitting
             .max_by_key(|(key, _)| (key.path.len(), !key.host.contains('*')))
-            .map(|(_, found)| found)
+            .map(|(_, credential)| credential)
     }
 
     /// Returns the config as `.dockerconfigjson`. Equal content gives equal bytes. The result is secret.
@@ -213,12 +213,12 @@ fn label_fits(pattern: &str, label: &str) -> bool {
     let inner = label
         .strip_prefix(start)
         .and_then(|label| label.strip_suffix(end));
-    let left = inner.and_then(|inner| {
-        middle.split('*').try_fold(inner, |left, part| {
-            left.split_once(part).map(|(_, left)| left)
+    let rest = inner.and_then(|inner| {
+        middle.split('*').try_fold(inner, |rest, part| {
+            rest.split_once(part).map(|(_, rest)| rest)
         })
     });
-    left.is_some()
+    rest.is_some()
 }
 
 fn read_helpers(root: &Map<String, Value>) -> Result<BTreeMap<Key, String>, Error> {

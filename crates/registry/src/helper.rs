@@ -43,7 +43,7 @@ pub(crate) async fn ask(program: &str, registry: &str) -> Result<Credential, Err
             why: error.to_string(),
             missing: error.kind() == std::io::ErrorKind::NotFound,
         })?;
-    let (said, complaints) = converse(&mut child, registry)
+    let (stdout, stderr) = converse(&mut child, registry)
         .await
         .map_err(|error| failed(error.to_string()))?;
     let ended = child
@@ -52,14 +52,14 @@ pub(crate) async fn ask(program: &str, registry: &str) -> Result<Credential, Err
         .map_err(|error| failed(error.to_string()))?;
     if !ended.success() {
         // Helpers report errors on stdout or stderr.
-        let why = [said, complaints].concat();
+        let why = [stdout, stderr].concat();
         return Err(failed(short(&String::from_utf8_lossy(&why))));
     }
-    read(&said).ok_or_else(|| failed("its output has no `Username` and `Secret`".to_owned()))
+    read(&stdout).ok_or_else(|| failed("its output has no `Username` and `Secret`".to_owned()))
 }
 
 async fn converse(child: &mut Child, registry: &str) -> std::io::Result<(Vec<u8>, Vec<u8>)> {
-    let (mut said, mut complaints) = (Vec::new(), Vec::new());
+    let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
     if let Some(mut input) = child.stdin.take() {
         // Ignores an error: a helper that does not read its input may have exited already.
         let _ = input.write_all(registry.as_bytes()).await;
@@ -67,11 +67,11 @@ async fn converse(child: &mut Child, registry: &str) -> std::io::Result<(Vec<u8>
     if let (Some(output), Some(errors)) = (child.stdout.take(), child.stderr.take()) {
         let (mut output, mut errors) = (output.take(ANSWER), errors.take(ANSWER));
         tokio::try_join!(
-            output.read_to_end(&mut said),
-            errors.read_to_end(&mut complaints)
+            output.read_to_end(&mut stdout),
+            errors.read_to_end(&mut stderr)
         )?;
     }
-    Ok((said, complaints))
+    Ok((stdout, stderr))
 }
 
 /// JSON output of a helper.

@@ -62,19 +62,19 @@ pub struct Used {
 
 /// Returns the manifests to delete: images of the namespace with uid `namespace`, then their contexts.
 pub fn choose(
-    found: &[Found],
+    images: &[Found],
     namespace: &str,
     used: &Used,
     policy: Policy,
     now: Timestamp,
 ) -> Vec<Digest> {
-    let mut own: Vec<(&Found, &Ours)> = found
+    let mut own: Vec<(&Found, &Ours)> = images
         .iter()
-        .filter_map(|found| Some((found, found.ours.as_ref()?)))
-        .filter(|(found, ours)| is_image_tag(&found.tag) && ours.namespace == namespace)
+        .filter_map(|image| Some((image, image.ours.as_ref()?)))
+        .filter(|(image, ours)| is_image_tag(&image.tag) && ours.namespace == namespace)
         .filter(|(_, ours)| ours.created.as_second() >= FIRST)
         .collect();
-    own.sort_by_key(|(found, ours)| (std::cmp::Reverse(ours.created), &found.tag));
+    own.sort_by_key(|(image, ours)| (std::cmp::Reverse(ours.created), &image.tag));
     let too_old = |created: Timestamp| {
         let age = Duration::try_from(now.duration_since(created));
         age.is_ok_and(|age| age >= policy.older_than)
@@ -82,25 +82,26 @@ pub fn choose(
     let going: BTreeSet<&str> = own
         .iter()
         .skip(policy.keep)
-        .filter(|(found, ours)| too_old(ours.created) && !used.tags.contains(&found.tag))
-        .map(|(found, _)| found.tag.as_str())
+        .filter(|(image, ours)| too_old(ours.created) && !used.tags.contains(&image.tag))
+        .map(|(image, _)| image.tag.as_str())
         .collect();
     // A registry deletes a manifest with all of its tags, so a manifest stays if one of its tags stays.
-    let (going, staying): (Vec<&Found>, Vec<&Found>) = found
+    let (going, staying): (Vec<&Found>, Vec<&Found>) = images
         .iter()
-        .partition(|found| going.contains(found.tag.as_str()));
+        .partition(|image| going.contains(image.tag.as_str()));
     let mut needed: BTreeSet<&Digest> = used.digests.iter().collect();
-    needed.extend(staying.iter().map(|found| &found.digest));
+    needed.extend(staying.iter().map(|image| &image.digest));
     let (kept, going): (Vec<&Found>, Vec<&Found>) = going
         .into_iter()
-        .partition(|found| needed.contains(&found.digest));
-    let context = |found: &&Found| found.ours.as_ref()?.context.clone();
+        .partition(|image| needed.contains(&image.digest));
+    let context = |image: &&Found| image.ours.as_ref()?.context.clone();
     let contexts_needed: BTreeSet<Digest> =
         staying.iter().chain(&kept).filter_map(context).collect();
     let mut seen = BTreeSet::new();
-    let images = going.iter().map(|found| found.digest.clone());
+    let images = going.iter().map(|image| image.digest.clone());
     let contexts = going.iter().filter_map(context);
-    let contexts = contexts.filter(|it| !contexts_needed.contains(it) && !needed.contains(it));
+    let contexts =
+        contexts.filter(|context| !contexts_needed.contains(context) && !needed.contains(context));
     images
         .chain(contexts)
         .filter(|digest| seen.insert(digest.clone()))
@@ -180,7 +181,9 @@ impl<'de> Visitor<'de> for LabelsVisitor {
 pub(crate) fn read_config(config: &[u8]) -> Option<Ours> {
     let ImageConfig { created, config } = serde_json::from_slice(config).ok()?;
     let Labels { namespace, context } = config.labels;
-    let context = context.as_deref().and_then(|it| it.rsplit('@').next());
+    let context = context
+        .as_deref()
+        .and_then(|context| context.rsplit('@').next());
     Some(Ours {
         namespace: namespace.filter(|uid| uid.len() <= UID)?,
         context: context.and_then(|digest| Digest::parse(digest).ok()),

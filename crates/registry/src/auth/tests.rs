@@ -2,9 +2,9 @@ use super::*;
 
 #[test]
 fn challenges_are_read() {
-    let found = read_challenges(r#"Bearer realm="https://a/t",service="s",scope="x""#);
+    let challenges = read_challenges(r#"Bearer realm="https://a/t",service="s",scope="x""#);
     assert_eq!(
-        found,
+        challenges,
         [Challenge::Bearer {
             realm: "https://a/t".into(),
             service: Some("s".into())

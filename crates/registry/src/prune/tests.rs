@@ -35,9 +35,9 @@ fn image(number: u64, days: i64) -> Found {
     }
 }
 
-fn with(mut found: Found, change: impl FnOnce(&mut Ours)) -> Found {
-    change(found.ours.as_mut().unwrap());
-    found
+fn with(mut image: Found, change: impl FnOnce(&mut Ours)) -> Found {
+    change(image.ours.as_mut().unwrap());
+    image
 }
 
 fn foreign(name: &str, image: &str) -> Found {
@@ -48,12 +48,12 @@ fn foreign(name: &str, image: &str) -> Found {
     }
 }
 
-fn chosen(found: &[Found], used: &Used, keep: usize) -> Vec<Digest> {
+fn chosen(inventory: &[Found], used: &Used, keep: usize) -> Vec<Digest> {
     let policy = Policy {
         keep,
         older_than: Duration::from_hours(7 * 24),
     };
-    choose(found, "mine", used, policy, now())
+    choose(inventory, "mine", used, policy, now())
 }
 
 fn gone(numbers: &[u64]) -> Vec<Digest> {
@@ -77,9 +77,9 @@ fn five() -> Vec<Found> {
 #[case::limit_above_count(9, &[])]
 #[case::limit_of_zero(0, &[1, 2, 3, 4, 5])]
 fn newest_images_are_kept_by_count(#[case] keep: usize, #[case] expected: &[u64]) {
-    let mut found = five();
-    found.reverse();
-    let mut chosen = chosen(&found, &Used::default(), keep);
+    let mut inventory = five();
+    inventory.reverse();
+    let mut chosen = chosen(&inventory, &Used::default(), keep);
     let mut expected = gone(expected);
     chosen.sort();
     expected.sort();
@@ -121,22 +121,22 @@ fn used_image_is_kept_with_its_context() {
 
 #[test]
 fn image_with_another_tag_is_kept() {
-    let mut found = five();
-    found.push(foreign("release", "image 5"));
-    found.push(foreign(&tag(99), "image 4"));
-    assert_eq!(chosen(&found, &Used::default(), 2), gone(&[3]));
+    let mut inventory = five();
+    inventory.push(foreign("release", "image 5"));
+    inventory.push(foreign(&tag(99), "image 4"));
+    assert_eq!(chosen(&inventory, &Used::default(), 2), gone(&[3]));
 }
 
 #[test]
 fn context_is_kept_while_an_image_refers_to_it() {
     let shared = |ours: &mut Ours| ours.context = Some(digest("context 5"));
-    let mut found = five();
-    found.push(with(image(6, 90), |ours| {
+    let mut inventory = five();
+    inventory.push(with(image(6, 90), |ours| {
         shared(ours);
         ours.namespace = "theirs".to_owned();
     }));
     let images = [digest("image 5")];
-    assert_eq!(chosen(&found, &Used::default(), 4), images);
+    assert_eq!(chosen(&inventory, &Used::default(), 4), images);
 }
 
 #[rstest]
@@ -198,38 +198,38 @@ proptest! {
         used in proptest::collection::btree_set(0_u64..12, 0..6),
         keep in 0_usize..8,
     ) {
-        let mut found: BTreeMap<String, Found> = BTreeMap::new();
-        for (number, days, whose, content) in images {
-            let mut one = with(image(number, days), |ours| {
-                ours.namespace = if whose == 0 { "theirs".to_owned() } else { "mine".to_owned() };
+        let mut inventory: BTreeMap<String, Found> = BTreeMap::new();
+        for (number, days, owner, content) in images {
+            let mut own = with(image(number, days), |ours| {
+                ours.namespace = if owner == 0 { "theirs".to_owned() } else { "mine".to_owned() };
                 ours.context = Some(digest(&format!("context {content}")));
             });
             // Two runner image tags refer to the same image.
-            one.digest = digest(&format!("image {}", number / 2));
-            found.insert(one.tag.clone(), one);
+            own.digest = digest(&format!("image {}", number / 2));
+            inventory.insert(own.tag.clone(), own);
         }
         for (name, number) in names {
-            let one = foreign(&format!("v{name}"), &format!("image {number}"));
-            found.insert(one.tag.clone(), one);
+            let foreign = foreign(&format!("v{name}"), &format!("image {number}"));
+            inventory.insert(foreign.tag.clone(), foreign);
         }
-        let found: Vec<Found> = found.into_values().collect();
+        let inventory: Vec<Found> = inventory.into_values().collect();
         let used = Used {
             digests: used.iter().map(|number| digest(&format!("image {number}"))).collect(),
             tags: used.iter().map(|number| tag(*number)).collect(),
         };
-        let going = chosen(&found, &used, keep);
-        let is_mine = |found: &&Found| found.ours.as_ref().is_some_and(|ours| ours.namespace == "mine");
-        let stays: Vec<&Found> = found.iter().filter(|it| !going.contains(&it.digest)).collect();
-        for found in &found {
-            let old = found.ours.as_ref().is_some_and(|ours| NOW - ours.created.as_second() >= 7 * DAY);
-            if going.contains(&found.digest) {
-                prop_assert!(is_mine(&found) && old && is_image_tag(&found.tag), "{found:?}");
-                prop_assert!(!used.tags.contains(&found.tag) && !used.digests.contains(&found.digest));
+        let going = chosen(&inventory, &used, keep);
+        let is_mine = |image: &&Found| image.ours.as_ref().is_some_and(|ours| ours.namespace == "mine");
+        let stays: Vec<&Found> = inventory.iter().filter(|image| !going.contains(&image.digest)).collect();
+        for image in &inventory {
+            let old = image.ours.as_ref().is_some_and(|ours| NOW - ours.created.as_second() >= 7 * DAY);
+            if going.contains(&image.digest) {
+                prop_assert!(is_mine(&image) && old && is_image_tag(&image.tag), "{image:?}");
+                prop_assert!(!used.tags.contains(&image.tag) && !used.digests.contains(&image.digest));
             }
         }
-        let mine = found.iter().filter(is_mine).count();
-        prop_assert!(stays.iter().filter(|it| is_mine(it)).count() >= keep.min(mine));
-        let context = |found: &&Found| found.ours.as_ref().and_then(|ours| ours.context.clone());
+        let mine = inventory.iter().filter(is_mine).count();
+        prop_assert!(stays.iter().filter(|image| is_mine(image)).count() >= keep.min(mine));
+        let context = |image: &&Found| image.ours.as_ref().and_then(|ours| ours.context.clone());
         for needed in stays.iter().filter_map(context) {
             prop_assert!(!going.contains(&needed));
         }

@@ -351,7 +351,7 @@ impl Append<'_> {
             .put_manifest(self.tag, media_type, manifest)
             .await?;
         let stored = match (status, reported) {
-            (StatusCode::CREATED, None) => self.tagged().await?.map(|found| found.to_string()),
+            (StatusCode::CREATED, None) => self.tagged().await?.map(|digest| digest.to_string()),
             (StatusCode::CREATED | StatusCode::OK | StatusCode::ACCEPTED, reported) => reported,
             _ => None,
         };

@@ -24,11 +24,11 @@ const CONTEXT_MANIFEST: usize = 64 << 10;
 impl Call<'_> {
     pub(super) async fn digest(&self, raw: Arc<Raw>, image: &ImageRef) -> Result<Digest, Error> {
         let path = format!("manifests/{}", reference(image));
-        let ask = |method| {
+        let request = |method| {
             let request = raw.request(method, &path);
             request.header(header::ACCEPT, MANIFESTS.join(", "))
         };
-        let told = match self.open(ask(Method::HEAD)).await {
+        let header = match self.open(request(Method::HEAD)).await {
             Ok(response) => response.headers().get(CONTENT_DIGEST).cloned(),
             Err(Error::Request {
                 failure: Failure::Unsupported,
@@ -36,10 +36,10 @@ impl Call<'_> {
             }) => None,
             Err(error) => return Err(error),
         };
-        let Some(told) = told else {
-            return self.digest_of_manifest(ask(Method::GET)).await;
+        let Some(header) = header else {
+            return self.digest_of_manifest(request(Method::GET)).await;
         };
-        let digest = told.to_str().ok().map(Digest::parse);
+        let digest = header.to_str().ok().map(Digest::parse);
         digest.and_then(Result::ok).ok_or_else(|| {
             self.refused(
                 Failure::Other,
@@ -70,7 +70,7 @@ impl Call<'_> {
         let manifest = Bytes::from(artifact::manifest(context, bytes.len()));
         let digest = Digest::of(&manifest);
         match self.digest(raw.clone(), image).await {
-            Ok(found) if found == digest => return Ok(digest),
+            Ok(existing) if existing == digest => return Ok(digest),
             Err(error) if !error.is_not_found() => return Err(error),
             _ => {}
         }
@@ -106,10 +106,10 @@ impl Call<'_> {
         let path = format!("manifests/{manifest}");
         let request = raw.request(Method::GET, &path);
         let request = request.header(header::ACCEPT, MANIFESTS.join(", "));
-        let found = self.send_bounded(request, CONTEXT_MANIFEST).await?.body;
-        self.check(&found, manifest)?;
+        let bytes = self.send_bounded(request, CONTEXT_MANIFEST).await?.body;
+        self.check(&bytes, manifest)?;
         let most = self.inner.options.context_bytes;
-        let layer = artifact::layer(&self.subject, &found, most)?;
+        let layer = artifact::layer(&self.subject, &bytes, most)?;
         let request = raw.request(Method::GET, &format!("blobs/{layer}"));
         let content = self.send_bounded(request, most).await?.body;
         self.check(&content, &layer)?;

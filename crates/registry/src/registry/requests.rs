@@ -130,15 +130,15 @@ impl Call<'_> {
     /// Returns the tags of the repository with their images, except tags of contexts and of layers in a kaniko cache.
     pub(super) async fn inventory(&self) -> Result<Vec<Found>, Error> {
         let raw = self.raw(None).await?;
-        let mut found = Vec::new();
+        let mut images = Vec::new();
         let tags = self.tags(&raw).await?;
         for tag in tags
             .into_iter()
             .filter(|tag| !is_cache_tag(tag) && !is_context_tag(tag))
         {
-            found.extend(self.found(&raw, tag).await?);
+            images.extend(self.found(&raw, tag).await?);
         }
-        Ok(found)
+        Ok(images)
     }
 
     /// Returns all tags. Registries without pagination return the complete list in each response.

@@ -235,11 +235,11 @@ async fn refused_mount_scope_is_requested_once_then_copied() {
     let base = server.add_image("team/base", "amd64", &layers);
     append(&base, &server).await.unwrap();
     assert!(server.requests("POST", "mount=").is_empty());
-    let asked = server.requests(
+    let requests = server.requests(
         "GET",
         "app%3Apull%2Cpush&scope=repository%3Ateam%2Fbase%3Apull",
     );
-    assert_eq!(asked.len(), 1, "{asked:?}");
+    assert_eq!(requests.len(), 1, "{requests:?}");
     let read = server.requests("GET", "/blobs/");
     assert_eq!(read.len(), layers.len() + 1, "layers and config: {read:?}");
 }
@@ -252,9 +252,9 @@ async fn mount_uses_a_token_for_both_repositories() {
     let digest = append_with(&base, &plain(None), &server, &access).await;
     is_complete(&server, &digest.unwrap());
     let both = "scope=repository%3Ateam%2Fapp%3Apull%2Cpush&scope=repository%3Ateam%2Fbase%3Apull";
-    let asked = server.requests("GET", both);
-    assert_eq!(asked.len(), 1);
-    assert_eq!(asked[0].authorization, BASIC, "the target's credentials");
+    let requests = server.requests("GET", both);
+    assert_eq!(requests.len(), 1);
+    assert_eq!(requests[0].authorization, BASIC, "the target's credentials");
     let read = server.requests("GET", "?scope=repository%3Ateam%2Fbase%3Apull&");
     assert_eq!(read.len(), 1);
     assert_eq!(read[0].authorization, "", "the base's credentials");
@@ -1014,8 +1014,8 @@ async fn docker_registry_accepts_the_image() {
         .await
         .unwrap();
     assert_eq!(server.requests("POST") - posts, 3, "mount, layer, config");
-    let found = client.digest_of(&app, &access).await.unwrap();
-    assert_eq!(found, Some(digest));
+    let digest_of_tag = client.digest_of(&app, &access).await.unwrap();
+    assert_eq!(digest_of_tag, Some(digest));
     let stored = fs::read(server.blob(layers.layers[1].digest.as_str())).unwrap();
     assert_eq!(stored, MODULE);
 }

@@ -29,12 +29,12 @@ async fn context_is_pushed_and_pulled_unchanged() {
         .push_context(&name, &context, CONTEXT.into(), &access)
         .await
         .unwrap();
-    let found = client
+    let by_tag = client
         .digest_of(&tag(&server.host(), &context_tag(&context)), &access)
         .await
         .unwrap();
     assert_eq!(
-        found.as_ref(),
+        by_tag.as_ref(),
         Some(&manifest),
         "the registry has it under the tag"
     );

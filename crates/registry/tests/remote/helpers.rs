@@ -113,10 +113,10 @@ async fn refresh_token_of_credential_helper_is_exchanged() {
     .await;
     let helper = FakeHelper::printing(&answer("<token>", "refresh-me"), 0);
     assert_eq!(ask(&server.host, &helper.access()).await.unwrap(), None);
-    let asked = server.seen("/token");
+    let requests = server.seen("/token");
     assert!(
-        asked[0].fields.contains("refresh_token=refresh-me"),
-        "{asked:?}"
+        requests[0].fields.contains("refresh_token=refresh-me"),
+        "{requests:?}"
     );
 }
 

@@ -54,8 +54,8 @@ pub(crate) async fn push(host: &str, tag: &str, labels: serde_json::Value) -> Di
     Digest::of(manifest.as_bytes())
 }
 
-fn by_tag<'a>(found: &'a [Found], tag: &str) -> &'a Found {
-    found.iter().find(|it| it.tag == tag).unwrap()
+fn by_tag<'a>(images: &'a [Found], tag: &str) -> &'a Found {
+    images.iter().find(|image| image.tag == tag).unwrap()
 }
 
 #[tokio::test]
@@ -77,22 +77,22 @@ async fn inventory_lists_owned_images_and_other_tags() {
     push(&server.host(), &other, json!(null)).await;
     push(&server.host(), &layer, json!({"layer": "1"})).await;
     push(&server.host(), "v1", json!({"io.alustan.namespace": "uid"})).await;
-    let found = client.inventory(&name, &access).await.unwrap();
-    let tags: Vec<&str> = found.iter().map(|it| it.tag.as_str()).collect();
+    let images = client.inventory(&name, &access).await.unwrap();
+    let tags: Vec<&str> = images.iter().map(|image| image.tag.as_str()).collect();
     assert_eq!(
         tags,
         [ours.as_str(), other.as_str(), "v1"],
         "contexts and layers are not listed"
     );
-    assert_eq!(by_tag(&found, &ours).digest, digest);
-    let said = by_tag(&found, &ours).ours.clone().unwrap();
+    assert_eq!(by_tag(&images, &ours).digest, digest);
+    let labels = by_tag(&images, &ours).ours.clone().unwrap();
     assert_eq!(
-        (said.namespace.as_str(), said.context),
+        (labels.namespace.as_str(), labels.context),
         ("uid", Some(context))
     );
-    assert_eq!(said.created.to_string(), "2020-01-02T03:04:05Z");
+    assert_eq!(labels.created.to_string(), "2020-01-02T03:04:05Z");
     assert_eq!(
-        (&by_tag(&found, &other).ours, &by_tag(&found, "v1").ours),
+        (&by_tag(&images, &other).ours, &by_tag(&images, "v1").ours),
         (&None, &None)
     );
 }
@@ -186,8 +186,11 @@ async fn next_page_begins_after_the_last_valid_tag() {
     })
     .await;
     assert_empty_after_two_requests(&server).await;
-    let asked = server.seen("/v2/team/x/tags/list");
-    assert_eq!(asked[1].fields, format!("n=500&last=context-{:016x}", 498));
+    let requests = server.seen("/v2/team/x/tags/list");
+    assert_eq!(
+        requests[1].fields,
+        format!("n=500&last=context-{:016x}", 498)
+    );
 }
 
 #[tokio::test]
@@ -302,9 +305,9 @@ async fn unknown_fields_of_registry_responses_are_skipped() {
         (200, None, body)
     })
     .await;
-    let found = inventory(&server).await.unwrap();
-    assert_eq!(found.len(), 1);
-    let ours = by_tag(&found, &tag).ours.as_ref().unwrap();
+    let images = inventory(&server).await.unwrap();
+    assert_eq!(images.len(), 1);
+    let ours = by_tag(&images, &tag).ours.as_ref().unwrap();
     assert_eq!(ours.namespace, "uid");
 }
 

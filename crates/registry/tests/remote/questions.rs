@@ -17,11 +17,11 @@ async fn missing_image_is_not_an_error() {
         insecure_hosts: vec![server.host()],
         ..Options::default()
     };
-    let found = client(hosts)
+    let result = client(hosts)
         .digest_of(&tag(&server.host(), "x"), &Access::anonymous())
         .await;
     assert_eq!(
-        found.unwrap(),
+        result.unwrap(),
         None,
         "the operator's own list of plain registries counts too"
     );

@@ -38,14 +38,17 @@ async fn token_is_requested_with_password_and_cached() {
     for _ in 0..3 {
         assert_eq!(client.digest_of(&image, &access).await.unwrap(), None);
     }
-    let asked = server.seen("/token");
-    assert_eq!(asked.len(), 1, "{asked:?}");
+    let requests = server.seen("/token");
+    assert_eq!(requests.len(), 1, "{requests:?}");
     assert_eq!(
-        (asked[0].method.as_str(), asked[0].authorization.as_str()),
+        (
+            requests[0].method.as_str(),
+            requests[0].authorization.as_str()
+        ),
         ("GET", "Basic bWU6aHVudGVyMg==")
     );
     assert_eq!(
-        asked[0].fields,
+        requests[0].fields,
         "scope=repository%3Ateam%2Fx%3Apull&service=s"
     );
 }
@@ -57,13 +60,13 @@ async fn refresh_token_is_exchanged_for_an_access_token() {
             .await;
     let access = plain(Some(Credential::Identity("refresh-me".into())));
     assert_eq!(ask(&server.host, &access).await.unwrap(), None);
-    let asked = server.seen("/token");
-    assert_eq!(asked[0].method, "POST");
+    let requests = server.seen("/token");
+    assert_eq!(requests[0].method, "POST");
     assert!(
-        asked[0]
+        requests[0]
             .fields
             .contains("grant_type=refresh_token&refresh_token=refresh-me"),
-        "{asked:?}"
+        "{requests:?}"
     );
 }
 
@@ -139,9 +142,9 @@ async fn token_response_larger_than_64_kib_is_refused() {
         let answer = format!("{}{}", " ".repeat(spaces), GOOD.1);
         let server =
             Fake::start(move |host, seen| with_tokens(host, seen, (200, answer.as_str()))).await;
-        let asked = ask(&server.host, &plain(None)).await;
-        assert_eq!(asked.is_ok(), accepted, "{asked:?}");
-        if let Err(error) = asked {
+        let result = ask(&server.host, &plain(None)).await;
+        assert_eq!(result.is_ok(), accepted, "{result:?}");
+        if let Err(error) = result {
             assert_failure(&error, "RegistryError", false, &["too large"]);
         }
     }
@@ -182,8 +185,13 @@ async fn token_service_without_tls_gets_no_credentials() {
         ..Options::default()
     });
     let access = Access::with(Some(basic(USER, PASSWORD)));
-    let asked = client.digest_of(&tag(&host, "x"), &access).await;
-    assert_failure(&asked.unwrap_err(), "RegistryError", false, &["plain http"]);
+    let result = client.digest_of(&tag(&host, "x"), &access).await;
+    assert_failure(
+        &result.unwrap_err(),
+        "RegistryError",
+        false,
+        &["plain http"],
+    );
     assert!(tokens.seen("/token").is_empty());
 }
 
@@ -198,8 +206,8 @@ async fn token_service_redirect_forwards_no_credentials() {
             Credential::Identity("refresh-me".into()),
             basic(USER, PASSWORD),
         ] {
-            let asked = ask(&server.host, &plain(Some(credential))).await;
-            assert_eq!(asked.is_ok(), followed, "{status}: {asked:?}");
+            let result = ask(&server.host, &plain(Some(credential))).await;
+            assert_eq!(result.is_ok(), followed, "{status}: {result:?}");
         }
     }
     let seen = other.seen("/elsewhere");
@@ -219,8 +227,8 @@ async fn token_service_response_is_not_quoted_in_errors() {
             with_tokens(host, seen, (status, r#"{"Token":"inside"}"#))
         });
         let error = ask(&server.await.host, &plain(None)).await.unwrap_err();
-        let said = format!("{error} {error:?}");
-        assert!(!said.contains("inside"), "{said}");
+        let message = format!("{error} {error:?}");
+        assert!(!message.contains("inside"), "{message}");
     }
 }
 

@@ -161,7 +161,9 @@ impl FakeRegistry {
 
     pub(crate) fn blobs(&self, repository: &str) -> usize {
         let repositories = self.inner.repositories();
-        repositories.get(repository).map_or(0, |it| it.blobs.len())
+        repositories
+            .get(repository)
+            .map_or(0, |repository| repository.blobs.len())
     }
 
     /// Returns the manifest of a tag or digest.
@@ -249,7 +251,7 @@ impl Inner {
             let content = self
                 .repositories()
                 .get(repository)
-                .and_then(|it| it.blobs.get(digest).cloned());
+                .and_then(|repository| repository.blobs.get(digest).cloned());
             return found(content, None);
         }
         let (repository, reference) = path.split_once("/manifests/").unwrap();
@@ -259,7 +261,7 @@ impl Inner {
         let content = self
             .repositories()
             .get(repository)
-            .and_then(|it| it.manifests.get(reference).cloned());
+            .and_then(|repository| repository.manifests.get(reference).cloned());
         let digest = content.as_ref().map(|bytes| Digest::of(bytes).to_string());
         found(content, digest)
     }
@@ -300,10 +302,10 @@ impl Inner {
         let layers = manifest["layers"].as_array().unwrap().iter();
         let needed = layers.filter(|layer| layer.get("urls").is_none());
         let mut needed = needed.chain([&manifest["config"]]);
-        if !needed.all(|it| {
+        if !needed.all(|descriptor| {
             repository
                 .blobs
-                .contains_key(it["digest"].as_str().unwrap())
+                .contains_key(descriptor["digest"].as_str().unwrap())
         }) {
             return answer(400, &[], r#"{"errors":[{"code":"MANIFEST_BLOB_UNKNOWN"}]}"#);
         }
