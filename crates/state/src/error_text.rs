@@ -4,12 +4,16 @@ use serde_json::error::Category;
 
 /// Describes the position of a JSON error. Omits the error's own text, which may quote values (rule 15).
 pub fn place_in_json(error: &serde_json::Error) -> String {
-    let what = match error.classify() {
+    let problem = match error.classify() {
         Category::Data => "unexpected value",
         Category::Eof => "unexpected end",
         Category::Syntax | Category::Io => "invalid JSON",
     };
-    format!("{what} at line {}, column {}", error.line(), error.column())
+    format!(
+        "{problem} at line {}, column {}",
+        error.line(),
+        error.column()
+    )
 }
 
 /// Formats an error with its chain of sources.

@@ -152,11 +152,13 @@ impl Memory {
 
     fn let_arrive(&mut self, number: usize) {
         let all = std::mem::take(&mut self.underway);
-        let (arrived, underway) = all.into_iter().partition(|it| it.arrives_at <= number);
+        let (arrived, underway) = all
+            .into_iter()
+            .partition(|write| write.arrives_at <= number);
         self.underway = underway;
         let arrived: Vec<Underway> = arrived;
-        for it in arrived {
-            let _ = self.apply(&it.name, &it.version, it.changes);
+        for write in arrived {
+            let _ = self.apply(&write.name, &write.version, write.changes);
         }
     }
 

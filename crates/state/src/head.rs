@@ -36,7 +36,7 @@ impl StateHead {
         }
         let state: State = serde_json::from_slice(state)?;
         Ok(Self {
-            lineage: state.lineage.filter(|it| !it.is_empty()),
+            lineage: state.lineage.filter(|lineage| !lineage.is_empty()),
             serial: state.serial,
             things: state.resources.len() + state.outputs.len(),
         })

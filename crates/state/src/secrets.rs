@@ -174,7 +174,7 @@ impl Secrets for KubeSecrets {
         let params = PatchParams::default();
         self.in_time(name, self.api.patch(name, &params, &patch))
             .await
-            .map(|it| snapshot(it).version)
+            .map(|secret| snapshot(secret).version)
     }
 }
 

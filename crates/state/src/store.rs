@@ -88,13 +88,13 @@ impl StateStore {
         writer: String,
         chunk: usize,
     ) -> Result<Self, StateError> {
-        let found = read_pointer(&*secrets, &pointer).await?;
-        let parsed = parse_pointer(&pointer, &found)?;
+        let snapshot = read_pointer(&*secrets, &pointer).await?;
+        let parsed = parse_pointer(&pointer, &snapshot)?;
         let slots = with_used(&parsed, &pointer, slots, &*more).await;
-        let used = parsed.current.iter().flat_map(|it| &it.slots);
+        let used = parsed.current.iter().flat_map(|current| &current.slots);
         let others: Vec<String> = used.filter(|slot| **slot != pointer).cloned().collect();
         let mut snapshots = read_slots(&*secrets, &others).await?;
-        snapshots.insert(pointer.clone(), found.clone());
+        snapshots.insert(pointer.clone(), snapshot.clone());
         let state = match &parsed.current {
             None => None,
             Some(current) => Some(Arc::new(
@@ -102,7 +102,7 @@ impl StateStore {
             )),
         };
         let slots = known_slots(&pointer, slots, &snapshots);
-        let memory = Memory::new(parsed, found, slots, state);
+        let memory = Memory::new(parsed, snapshot, slots, state);
         Ok(Self {
             secrets,
             pointer,
@@ -251,10 +251,10 @@ impl StateStore {
                 return Ok(());
             }
             let read = unread.iter().map(|slot| read_slot(&*self.secrets, slot));
-            let found = try_join_all(read).await?.into_iter().flatten().collect();
+            let snapshots = try_join_all(read).await?.into_iter().flatten().collect();
             // Fails if the pointer has changed since: another writer may have moved it to one of the slots just read.
             self.hold_pointer(memory).await?;
-            memory.slots_read(&unread, &found);
+            memory.slots_read(&unread, &snapshots);
         }
     }
 }
@@ -290,7 +290,9 @@ fn known_slots(
     let others = slots.into_iter().filter(|slot| slot != pointer);
     let all = std::iter::once(pointer.to_owned()).chain(others);
     all.map(|name| {
-        let version = snapshots.get(&name).map(|found| found.version.clone());
+        let version = snapshots
+            .get(&name)
+            .map(|snapshot| snapshot.version.clone());
         Slot::new(name, version)
     })
     .collect()
@@ -316,7 +318,9 @@ fn version_of(
     }
     let head: Head = serde_json::from_slice(state).unwrap_or_default();
     Version {
-        version: before.map_or(0, |it| it.version).saturating_add(1),
+        version: before
+            .map_or(0, |version| version.version)
+            .saturating_add(1),
         slots,
         size: u64::try_from(state.len()).unwrap_or(u64::MAX),
         sha256,

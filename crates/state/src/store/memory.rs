@@ -61,11 +61,11 @@ impl Slot {
 impl Memory {
     pub(super) fn new(
         pointer: Pointer,
-        found: Snapshot,
+        snapshot: Snapshot,
         slots: Vec<Slot>,
         state: Option<Arc<Vec<u8>>>,
     ) -> Self {
-        let Snapshot { version, mut data } = found;
+        let Snapshot { version, mut data } = snapshot;
         Self {
             pointer,
             pointer_version: version,
@@ -92,11 +92,11 @@ impl Memory {
     }
 
     /// Records the resource versions of the slots in `found`. Removes slots that are in `asked` but not in `found`: they do not exist.
-    pub(super) fn slots_read(&mut self, asked: &[String], found: &BTreeMap<String, Snapshot>) {
+    pub(super) fn slots_read(&mut self, names: &[String], snapshots: &BTreeMap<String, Snapshot>) {
         self.slots
-            .retain(|slot| !asked.contains(&slot.name) || found.contains_key(&slot.name));
+            .retain(|slot| !names.contains(&slot.name) || snapshots.contains_key(&slot.name));
         for slot in &mut self.slots {
-            if let Some(snapshot) = found.get(&slot.name) {
+            if let Some(snapshot) = snapshots.get(&slot.name) {
                 slot.version = Some(snapshot.version.clone());
             }
         }
@@ -112,8 +112,8 @@ impl Memory {
     }
 
     /// Returns true if `found` contains the pointer as last read or written.
-    pub(super) fn is_pointer_of(&self, found: &Snapshot) -> bool {
-        found.data.get(POINTER) == self.pointer_bytes.as_ref()
+    pub(super) fn is_pointer_of(&self, snapshot: &Snapshot) -> bool {
+        snapshot.data.get(POINTER) == self.pointer_bytes.as_ref()
     }
 
     /// Records that the pointer moved to `tried`.

@@ -78,19 +78,19 @@ pub(super) async fn read_slots(
     secrets: &dyn Secrets,
     slots: &[String],
 ) -> Result<BTreeMap<String, Snapshot>, StateError> {
-    let mut found = BTreeMap::new();
+    let mut snapshots = BTreeMap::new();
     let mut size = 0;
     for batch in slots.chunks(CONCURRENT_READS) {
         let read = try_join_all(batch.iter().map(|slot| read_slot(secrets, slot))).await?;
         for (name, snapshot) in read.into_iter().flatten() {
             size += snapshot.data.values().map(Vec::len).sum::<usize>();
-            found.insert(name, snapshot);
+            snapshots.insert(name, snapshot);
         }
         if size > PACKED {
             break;
         }
     }
-    Ok(found)
+    Ok(snapshots)
 }
 
 /// Reads a Secret. Retries transient failures for at most `patience`.
@@ -169,13 +169,13 @@ async fn unpack(
 ) -> Result<Result<Vec<u8>, Fault>, StateError> {
     let mut packed = Vec::new();
     for slot in &version.slots {
-        let found = match known.get(slot) {
+        let data = match known.get(slot) {
             Some(snapshot) => snapshot.data.get(DATA).cloned(),
             None => read_slot(secrets, slot)
                 .await?
                 .and_then(|(_, mut snapshot)| snapshot.data.remove(DATA)),
         };
-        match found {
+        match data {
             Some(chunk) if packed.len() + chunk.len() > PACKED => {
                 let why = format!("its slots exceed {PACKED} bytes");
                 return Ok(Err(Fault::Damaged(why)));

@@ -119,7 +119,7 @@ fn state(serial: u64, size: usize) -> Vec<u8> {
 fn pointer(secrets: &FakeSecrets) -> Pointer {
     let data = secrets.get("state").unwrap().data;
     data.get(POINTER)
-        .map(|it| serde_json::from_slice(it).unwrap())
+        .map(|bytes| serde_json::from_slice(bytes).unwrap())
         .unwrap_or_default()
 }
 
@@ -192,8 +192,8 @@ async fn growing_state_without_slots_requests_slots() {
     for serial in 1..=3 {
         store.put(state(serial, 400)).await.unwrap();
     }
-    let found = open_with(&secrets, 12, 12).await.unwrap().get().await;
-    assert_eq!(*found.unwrap(), state(3, 400));
+    let stored = open_with(&secrets, 12, 12).await.unwrap().get().await;
+    assert_eq!(*stored.unwrap(), state(3, 400));
     assert_eq!(pointer(&secrets).previous.unwrap().serial, Some(2));
 }
 
@@ -262,8 +262,8 @@ async fn slots_named_by_the_pointer_are_requested_before_reads() {
         writer(),
         chunk,
     );
-    let found = reopened.await.unwrap().get().await;
-    assert_eq!(*found.unwrap(), state(1, 400));
+    let stored = reopened.await.unwrap().get().await;
+    assert_eq!(*stored.unwrap(), state(1, 400));
     assert!(used > 1, "{used}");
     assert_eq!(*requested.0.lock(), [used]);
 }
@@ -342,12 +342,12 @@ async fn crash_between_writes_leaves_the_old_or_new_state(
             written += 1;
         }
         secrets.die_at(None);
-        let found = open_with(&secrets, slots, slots).await.unwrap().get().await;
+        let stored = open_with(&secrets, slots, slots).await.unwrap().get().await;
         let before = written.checked_sub(1).map(|last| &versions[last]);
         let next = versions.get(written);
-        let found = found.as_deref();
+        let stored = stored.as_deref();
         assert!(
-            found == before || found == next,
+            stored == before || stored == next,
             "crash at write {crash_at}"
         );
         if written == versions.len() {

@@ -57,8 +57,8 @@ impl StateStore {
                 memory.pointer_moved(tried, value, version);
                 Ok(true)
             }
-            Swapped::Found(found) if memory.is_pointer_of(&found) => {
-                memory.pointer_version = found.version;
+            Swapped::Found(snapshot) if memory.is_pointer_of(&snapshot) => {
+                memory.pointer_version = snapshot.version;
                 memory.tried = None;
                 Ok(false)
             }
@@ -144,9 +144,9 @@ impl StateStore {
             ]);
             match self.swap(&slot.name, &version, changes).await? {
                 Swapped::Done(version) => return Ok(version),
-                Swapped::Found(found) => {
+                Swapped::Found(snapshot) => {
                     self.check_pointer(memory).await?;
-                    version = found.version;
+                    version = snapshot.version;
                 }
             }
         }
@@ -155,8 +155,8 @@ impl StateStore {
     /// Fails if the pointer has changed since this writer last read or wrote it: another run may have written a free slot
     /// and moved the pointer to it.
     async fn check_pointer(&self, memory: &Memory) -> Result<(), StateError> {
-        let found = read_for(&*self.secrets, &self.pointer, self.patience).await?;
-        if memory.is_pointer_of(&found) {
+        let snapshot = read_for(&*self.secrets, &self.pointer, self.patience).await?;
+        if memory.is_pointer_of(&snapshot) {
             Ok(())
         } else {
             Err(StateError::Moved)
@@ -182,12 +182,12 @@ impl StateStore {
                 other => return Ok(Swapped::Done(other?)),
             }
         }
-        let found = read_for(&*self.secrets, name, self.patience).await?;
+        let snapshot = read_for(&*self.secrets, name, self.patience).await?;
         let mut wanted = changes.iter();
-        if wanted.all(|(key, value)| found.data.get(key) == value.as_ref()) {
-            Ok(Swapped::Done(found.version))
+        if wanted.all(|(key, value)| snapshot.data.get(key) == value.as_ref()) {
+            Ok(Swapped::Done(snapshot.version))
         } else {
-            Ok(Swapped::Found(found))
+            Ok(Swapped::Found(snapshot))
         }
     }
 }

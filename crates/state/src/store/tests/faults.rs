@@ -237,8 +237,11 @@ async fn survive(slots: usize, changes: &[Change], faults: &[(usize, Fault)], aw
             tries += 1;
             assert!(tries <= faults.len(), "{faults:?}: {error}");
             secrets.go_away_after(None);
-            let found = stored(&secrets, slots).await;
-            assert!(found == before || found == wanted, "{faults:?}: {error}");
+            let current = stored(&secrets, slots).await;
+            assert!(
+                current == before || current == wanted,
+                "{faults:?}: {error}"
+            );
             // After a failed save, the engine may save a different state next.
             let other = state(serial + 100, size.unwrap_or(10));
             if store.put(other.clone()).await.is_ok() {
