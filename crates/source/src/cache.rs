@@ -168,10 +168,10 @@ impl GitCache {
             allows,
         };
         let mut revision = newest();
-        let found = self
+        let context = self
             .context(&question, &mut revision, newest, &self.known)
             .await;
-        (revision, found)
+        (revision, context)
     }
 
     /// Fetches `revision` and waits for a read permit. Then reads the revision that `newest` returns if it is already fetched, else

@@ -91,7 +91,7 @@ mod tests {
 
     #[test]
     fn built_in_keys_have_the_published_fingerprints() {
-        let found: Vec<(String, String, String)> = BUILT_IN_KNOWN_HOSTS
+        let host_keys: Vec<(String, String, String)> = BUILT_IN_KNOWN_HOSTS
             .lines()
             .map(|line| {
                 let mut words = line.split(' ');
@@ -112,7 +112,7 @@ mod tests {
             .iter()
             .map(|(a, b, c)| ((*a).into(), (*b).into(), (*c).into()))
             .collect();
-        assert_eq!(found, published);
+        assert_eq!(host_keys, published);
     }
 
     #[test]

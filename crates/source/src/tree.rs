@@ -78,8 +78,8 @@ impl Steps {
     /// Consumes the steps of a path of `bytes` bytes.
     fn take(&self, bytes: usize) -> Result<(), Astray> {
         let steps = 1 + bytes as u64 / Self::BYTES;
-        let left = self.0.get().checked_sub(steps).ok_or(Astray::TooLong)?;
-        self.0.set(left);
+        let remaining = self.0.get().checked_sub(steps).ok_or(Astray::TooLong)?;
+        self.0.set(remaining);
         Ok(())
     }
 }
@@ -134,16 +134,19 @@ impl Tree {
     /// Returns the configuration files of `folder`, without the files of its subfolders.
     pub(crate) fn configuration(&self, folder: &str) -> &[String] {
         let by_folder = self.configuration.get_or_init(|| {
-            let mut found = BTreeMap::<String, Vec<String>>::new();
+            let mut files_by_folder = BTreeMap::<String, Vec<String>>::new();
             for path in self
                 .entries
                 .keys()
                 .filter(|path| module::is_configuration(path))
             {
                 let folder = repopath::parent(path).to_owned();
-                found.entry(folder).or_default().push(path.clone());
+                files_by_folder
+                    .entry(folder)
+                    .or_default()
+                    .push(path.clone());
             }
-            found
+            files_by_folder
         });
         by_folder.get(folder).map_or(&[], Vec::as_slice)
     }
@@ -308,13 +311,13 @@ pub(crate) mod tests {
     fn submodule_is_replaced_by_its_files() {
         let mut whole = tree(&["a/main.tf", "a/sub @", "z"]);
         whole.graft("a/sub", tree(&["x/main.tf", "l -> x"]));
-        let found = |path| {
+        let target = |path| {
             whole
                 .follow(path, &Steps::default())
                 .map(|followed| followed.found)
         };
         assert_eq!(
-            found("a/sub/l/main.tf"),
+            target("a/sub/l/main.tf"),
             Ok(Found::File("a/sub/x/main.tf".into()))
         );
         assert_eq!(whole.below("a").count(), 3);
@@ -342,20 +345,20 @@ pub(crate) mod tests {
             "sub @",
             "f -> m/real/main.tf",
         ]);
-        let found = |path| {
+        let target = |path| {
             tree.follow(path, &Steps::default())
                 .map(|followed| followed.found)
         };
-        assert_eq!(found("m/link"), Ok(Found::Folder("m/real".into())));
+        assert_eq!(target("m/link"), Ok(Found::Folder("m/real".into())));
         assert_eq!(
-            found("x/up/main.tf"),
+            target("x/up/main.tf"),
             Ok(Found::File("m/real/main.tf".into()))
         );
-        assert_eq!(found("f"), Ok(Found::File("m/real/main.tf".into())));
-        assert_eq!(found("sub/x"), Ok(Found::Submodule("sub".into())));
-        assert_eq!(found(""), Ok(Found::Folder(String::new())));
-        assert_eq!(found("m/real/main.tf/x"), Err(Astray::Missing));
-        assert_eq!(found("nothing"), Err(Astray::Missing));
+        assert_eq!(target("f"), Ok(Found::File("m/real/main.tf".into())));
+        assert_eq!(target("sub/x"), Ok(Found::Submodule("sub".into())));
+        assert_eq!(target(""), Ok(Found::Folder(String::new())));
+        assert_eq!(target("m/real/main.tf/x"), Err(Astray::Missing));
+        assert_eq!(target("nothing"), Err(Astray::Missing));
         assert_eq!(
             tree.follow("x/up", &Steps::default()).unwrap().links,
             ["x/up", "m/link"]
@@ -386,16 +389,16 @@ pub(crate) mod tests {
             "a/b/l -> ../..",
             "deep -> a/b/l/../x",
         ]);
-        let found = |path| {
+        let target = |path| {
             tree.follow(path, &Steps::default())
                 .map(|followed| followed.found)
         };
-        assert_eq!(found("a/out"), Err(Astray::Outside));
-        assert_eq!(found("abs"), Err(Astray::Outside));
-        assert_eq!(found("p"), Err(Astray::Loop));
-        assert_eq!(found("a/b/l"), Ok(Found::Folder(String::new())));
+        assert_eq!(target("a/out"), Err(Astray::Outside));
+        assert_eq!(target("abs"), Err(Astray::Outside));
+        assert_eq!(target("p"), Err(Astray::Loop));
+        assert_eq!(target("a/b/l"), Ok(Found::Folder(String::new())));
         assert_eq!(
-            found("deep"),
+            target("deep"),
             Err(Astray::Outside),
             "`..` counts after the link, not before it"
         );

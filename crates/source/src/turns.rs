@@ -76,7 +76,7 @@ impl Turns {
             let turn = Turn {
                 of: Some((self.clone(), name.clone())),
             };
-            let refused = tenant.waiting.pop_front().map(|who| who.send(turn));
+            let refused = tenant.waiting.pop_front().map(|sender| sender.send(turn));
             if let Some(Err(mut turn)) = refused {
                 // The caller was cancelled, so the permit is not in use.
                 turn.of = None;

@@ -155,7 +155,7 @@ impl Unpacking {
         for part in path.components() {
             here.push(part);
             match fs::symlink_metadata(&here) {
-                Ok(found) if found.is_dir() => {}
+                Ok(metadata) if metadata.is_dir() => {}
                 Ok(_) => return Err(refused(path, "has a parent that is not a folder")),
                 Err(_) => {
                     self.count_entry()?;
@@ -184,8 +184,12 @@ impl Unpacking {
             io::ErrorKind::AlreadyExists => refused(path, "already exists"),
             _ => write_error(&target, source),
         })?;
-        let (limit, left) = (self.limits.bytes, self.limits.bytes - self.bytes);
-        self.bytes += copy(&mut entry.take(left.saturating_add(1)), &mut file, &target)?;
+        let (limit, remaining) = (self.limits.bytes, self.limits.bytes - self.bytes);
+        self.bytes += copy(
+            &mut entry.take(remaining.saturating_add(1)),
+            &mut file,
+            &target,
+        )?;
         if self.bytes > limit {
             return Err(UnpackError::TooLarge {
                 limit,

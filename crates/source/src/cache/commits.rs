@@ -76,11 +76,11 @@ impl Commits {
         &self,
         repository: &Path,
         revision: &Revision,
-        asked: Instant,
+        requested_at: Instant,
     ) -> Option<Error> {
         let known = self.known();
         let (commit, at, error) = known.failed.get(repository)?;
-        (*commit == revision.commit && *at >= asked).then(|| error.clone())
+        (*commit == revision.commit && *at >= requested_at).then(|| error.clone())
     }
 
     /// Records that `revision` was fetched into `repository`.
@@ -141,7 +141,7 @@ impl Commits {
 impl Known {
     fn keep(&mut self, snapshot: Arc<Snapshot>) {
         self.kept.push_back(snapshot);
-        let mut bytes: usize = self.kept.iter().map(|it| it.bytes).sum();
+        let mut bytes: usize = self.kept.iter().map(|snapshot| snapshot.bytes).sum();
         while bytes > BYTES {
             let Some(oldest) = self.kept.pop_front() else {
                 return;
@@ -212,12 +212,13 @@ mod tests {
     fn fetch_failure_is_shared_only_with_waiting_callers() {
         let commits = Commits::default();
         let repository = Path::new("/r");
-        let asked = Instant::now();
+        let requested_at = Instant::now();
         commits.failed(repository, &revision('a'), Error::SshKeyEncrypted);
-        let failure = |digit, asked| commits.failure(repository, &revision(digit), asked);
-        assert!(failure('a', asked).is_some() && failure('b', asked).is_none());
+        let failure =
+            |digit, requested_at| commits.failure(repository, &revision(digit), requested_at);
+        assert!(failure('a', requested_at).is_some() && failure('b', requested_at).is_none());
         assert!(failure('a', Instant::now() + Duration::from_nanos(1)).is_none());
         commits.fetched(repository, &revision('a'));
-        assert!(failure('a', asked).is_none());
+        assert!(failure('a', requested_at).is_none());
     }
 }

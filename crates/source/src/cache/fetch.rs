@@ -143,8 +143,8 @@ impl Fetch<'_> {
     }
 
     /// Fetches `what`, a commit id or a reference, without its history.
-    async fn fetch_what(&self, what: &str) -> Result<(), Error> {
-        let spec = format!("+{what}:{}", self.kept);
+    async fn fetch_what(&self, revision: &str) -> Result<(), Error> {
+        let spec = format!("+{revision}:{}", self.kept);
         self.fetch_specs(&["--depth=1"], &[&spec]).await
     }
 

@@ -51,8 +51,8 @@ fn find(listing: &str, reference: &Reference) -> Option<Revision> {
     if let Reference::Commit(commit) = reference {
         return Some(Revision::of_commit(commit));
     }
-    let asked = names(reference);
-    let mut own = asked
+    let names = names(reference);
+    let mut own = names
         .iter()
         .filter(|name| *reference == Reference::Default || name.as_str() != HEAD);
     let (name, commit) = own.find_map(|name| Some((name, id_of(listing, name)?)))?;
@@ -79,18 +79,18 @@ fn not_found(listing: &str, reference: &Reference, remote: &str) -> Error {
 fn lines<'a>(listing: &'a str, name: &'a str) -> impl Iterator<Item = &'a str> {
     let lines = listing.lines().filter_map(|line| line.split_once('\t'));
     lines
-        .filter(move |(_, found)| *found == name)
-        .map(|(told, _)| told)
+        .filter(move |(_, ref_name)| *ref_name == name)
+        .map(|(id, _)| id)
 }
 
 fn id_of(listing: &str, name: &str) -> Option<CommitId> {
-    lines(listing, name).find_map(|told| CommitId::parse(told).ok())
+    lines(listing, name).find_map(|id| CommitId::parse(id).ok())
 }
 
 /// Returns the full name of the branch that `HEAD` points to, if the host reports it.
 fn behind_head(listing: &str) -> Option<&str> {
     lines(listing, HEAD)
-        .find_map(|told| told.strip_prefix("ref: "))
+        .find_map(|target| target.strip_prefix("ref: "))
         .filter(|name| is_plain(name))
 }
 
@@ -159,9 +159,9 @@ mod tests {
     fn tags_resolve_to_the_peeled_commit() {
         let tag = Reference::tag("v1").unwrap();
         let listing = format!("{A}\tHEAD\n{B}\trefs/tags/v1\n{A}\trefs/tags/v1^{{}}\n");
-        let found = find(&listing, &tag).unwrap();
+        let revision = find(&listing, &tag).unwrap();
         assert_eq!(
-            (found.commit.as_str(), found.reference.as_str()),
+            (revision.commit.as_str(), revision.reference.as_str()),
             (A, "refs/tags/v1")
         );
         let light = find(&format!("{B}\trefs/tags/v1\n"), &tag).unwrap();
@@ -176,8 +176,8 @@ mod tests {
     fn commit_reference_needs_no_listing() {
         let commit = Reference::commit(A).unwrap();
         assert!(names(&commit).is_empty());
-        let found = find("", &commit).unwrap();
-        assert!(found.is_fixed() && found.commit.as_str() == A);
+        let revision = find("", &commit).unwrap();
+        assert!(revision.is_fixed() && revision.commit.as_str() == A);
     }
 
     #[test]

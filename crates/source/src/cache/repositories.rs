@@ -76,12 +76,12 @@ impl GitCache {
         if let Some(commit) = known() {
             return Ok(commit);
         }
-        let asked = Instant::now();
+        let requested_at = Instant::now();
         let repository = self.store.lock(folder).await;
         if let Some(commit) = known() {
             return Ok(commit);
         }
-        if let Some(error) = self.commits.failure(folder, revision, asked) {
+        if let Some(error) = self.commits.failure(folder, revision, requested_at) {
             return Err(error);
         }
         let session = self.session(url, credentials)?;

@@ -152,14 +152,14 @@ impl Store {
     /// Returns whether the total size is within the limit.
     pub(super) fn make_room(&self, limit: u64) -> Result<bool, Error> {
         let read = |source| cache_error("read", &self.repositories, source);
-        let mut found = Vec::new();
+        let mut repositories = Vec::new();
         for entry in fs::read_dir(&self.repositories).map_err(read)? {
             let path = entry.map_err(read)?.path();
-            found.push((idle_for(&path), size_of(&path), path));
+            repositories.push((idle_for(&path), size_of(&path), path));
         }
-        let mut size: u64 = found.iter().map(|(_, size, _)| size).sum();
-        found.sort();
-        for (_, freed, path) in found.iter().rev() {
+        let mut size: u64 = repositories.iter().map(|(_, size, _)| size).sum();
+        repositories.sort();
+        for (_, freed, path) in repositories.iter().rev() {
             if size <= limit {
                 return Ok(true);
             }
@@ -278,7 +278,7 @@ pub(super) fn is_own_fault(error: &Error) -> bool {
 fn idle_for(path: &Path) -> Duration {
     let used = fs::metadata(path.join(USED)).or_else(|_| fs::metadata(path));
     let used = used
-        .and_then(|found| found.modified())
+        .and_then(|metadata| metadata.modified())
         .unwrap_or_else(|_| SystemTime::now());
     used.elapsed().unwrap_or_default()
 }

@@ -195,8 +195,8 @@ impl Call<'_> {
                 .into_iter()
                 .find(|named| named.path.trim_end_matches('/') == own)
         };
-        let found = self.unblocked(find).await?;
-        let text = found.ok_or_else(unnamed)?.url;
+        let submodule = self.unblocked(find).await?;
+        let text = submodule.ok_or_else(unnamed)?.url;
         let wrong = |error: Error| self.unusable(path, error.to_string());
         let absolute = resolve(parent.remote(), &text).ok_or_else(|| {
             self.unusable(
@@ -239,7 +239,7 @@ fn credentials_for(
 
 /// Parses the output of `git config -z --list`: a sequence of `submodule.<name>.<key>\n<value>\0`.
 fn read_named(listing: &str) -> Vec<Named> {
-    let mut found: Vec<Named> = Vec::new();
+    let mut submodules: Vec<Named> = Vec::new();
     let mut positions = HashMap::new();
     for (key, value) in listing
         .split('\0')
@@ -252,10 +252,10 @@ fn read_named(listing: &str) -> Vec<Named> {
             continue;
         };
         let position = *positions.entry(name).or_insert_with(|| {
-            found.push(Named::default());
-            found.len() - 1
+            submodules.push(Named::default());
+            submodules.len() - 1
         });
-        if let Some(named) = found.get_mut(position) {
+        if let Some(named) = submodules.get_mut(position) {
             match field {
                 "path" => value.clone_into(&mut named.path),
                 "url" => value.clone_into(&mut named.url),
@@ -263,8 +263,8 @@ fn read_named(listing: &str) -> Vec<Named> {
             }
         }
     }
-    found.retain(|named| !named.path.is_empty() && !named.url.is_empty());
-    found
+    submodules.retain(|named| !named.path.is_empty() && !named.url.is_empty());
+    submodules
 }
 
 /// Returns `address` as an absolute URL. A relative URL is resolved against the URL `parent` of the superproject, as in `git submodule`.

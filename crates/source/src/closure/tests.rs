@@ -71,7 +71,7 @@ fn only_called_local_modules_are_included() {
         "other/main.tf",
     ]);
     let (a, b) = (call("../lib/a"), call("../b"));
-    let found = close(
+    let closure = close(
         &tree,
         &[("app/main.tf", &a), ("lib/a/main.tf", &b)],
         "app",
@@ -79,7 +79,7 @@ fn only_called_local_modules_are_included() {
     )
     .unwrap();
     assert_eq!(
-        paths(&found),
+        paths(&closure),
         [
             "app/main.tf",
             "app/templates/x.tpl",
@@ -93,8 +93,8 @@ fn only_called_local_modules_are_included() {
 fn module_cycle_terminates() {
     let tree = tree(&["a/main.tf", "b/main.tf"]);
     let (b, a) = (call("../b"), call("../a"));
-    let found = close(&tree, &[("a/main.tf", &b), ("b/main.tf", &a)], "a", &[]).unwrap();
-    assert_eq!(paths(&found), ["a/main.tf", "b/main.tf"]);
+    let closure = close(&tree, &[("a/main.tf", &b), ("b/main.tf", &a)], "a", &[]).unwrap();
+    assert_eq!(paths(&closure), ["a/main.tf", "b/main.tf"]);
 }
 
 #[test]
@@ -111,9 +111,9 @@ fn engine_artifacts_are_excluded() {
         "a/.GIT/x",
         "remote.tfstate.tf",
     ]);
-    let found = close(&tree, &[], "", &[]).unwrap();
+    let closure = close(&tree, &[], "", &[]).unwrap();
     assert_eq!(
-        paths(&found),
+        paths(&closure),
         [".terraform.lock.hcl", "main.tf", "remote.tfstate.tf"]
     );
 }
@@ -121,9 +121,9 @@ fn engine_artifacts_are_excluded() {
 #[test]
 fn includes_add_files_and_folders() {
     let tree = tree(&["m/main.tf", "shared/a", "shared/b/c", "one", "two"]);
-    let found = close(&tree, &[], "m", &["shared", "one"]).unwrap();
+    let closure = close(&tree, &[], "m", &["shared", "one"]).unwrap();
     assert_eq!(
-        paths(&found),
+        paths(&closure),
         ["m/main.tf", "one", "shared/a", "shared/b/c"]
     );
     assert_eq!(reason(close(&tree, &[], "m", &["three"])), "PathNotFound");
@@ -137,16 +137,16 @@ fn only_the_backend_of_the_root_module_is_read() {
         "terraform {\n  backend \"s3\" {}\n}",
         "terraform {\n  backend \"gcs\" {}\n}",
     );
-    let found = close(
+    let closure = close(
         &tree,
         &[("m/a.tf", &n), ("m/b.tf", s3), ("n/main.tf", gcs)],
         "m",
         &[],
     )
     .unwrap();
-    assert_eq!(found.backend.as_deref(), Some("s3"));
-    let found = close(&tree, &[("m/a.tf", &n), ("n/main.tf", gcs)], "m", &[]).unwrap();
-    assert_eq!(found.backend, None);
+    assert_eq!(closure.backend.as_deref(), Some("s3"));
+    let closure = close(&tree, &[("m/a.tf", &n), ("n/main.tf", gcs)], "m", &[]).unwrap();
+    assert_eq!(closure.backend, None);
 }
 
 #[test]
@@ -189,11 +189,11 @@ fn unparsable_file_includes_the_whole_repository(#[case] text: &str, #[case] why
         "sub @",
     ]);
     let s3 = "terraform {\n  backend \"s3\" {}\n}";
-    let found = close(&tree, &[("m/bad.tf", text), ("m/main.tf", s3)], "m", &[]).unwrap();
-    assert_eq!(paths(&found), ["m/bad.tf", "m/main.tf", "other/x", "x"]);
-    assert_eq!(found.whole.as_deref(), Some(why));
-    assert_eq!(found.backend.as_deref(), Some("s3"));
-    assert!(found.submodules.is_empty());
+    let closure = close(&tree, &[("m/bad.tf", text), ("m/main.tf", s3)], "m", &[]).unwrap();
+    assert_eq!(paths(&closure), ["m/bad.tf", "m/main.tf", "other/x", "x"]);
+    assert_eq!(closure.whole.as_deref(), Some(why));
+    assert_eq!(closure.backend.as_deref(), Some("s3"));
+    assert!(closure.submodules.is_empty());
 }
 
 #[test]
@@ -210,10 +210,10 @@ fn too_many_files_include_the_whole_repository() {
     let files: Vec<String> = (0..=FILES).map(|file| format!("m/{file:04}.tf")).collect();
     let mut files: Vec<&str> = files.iter().map(String::as_str).collect();
     files.push("x");
-    let found = close(&tree(&files), &[], "m", &[]).unwrap();
-    assert_eq!(found.entries.len(), files.len());
+    let closure = close(&tree(&files), &[], "m", &[]).unwrap();
+    assert_eq!(closure.entries.len(), files.len());
     assert_eq!(
-        found.whole.as_deref(),
+        closure.whole.as_deref(),
         Some("m/2000.tf: too many configuration files")
     );
 }
@@ -291,11 +291,11 @@ fn links_inside_the_closure_are_included() {
         "m/e -> d",
         "n -> m",
     ]);
-    let found = close(&tree, &[], "m", &[]).unwrap();
-    assert_eq!(paths(&found), ["m/d/x", "m/e", "m/l.tf", "m/main.tf"]);
-    let found = close(&tree, &[], "n", &[]).unwrap();
+    let closure = close(&tree, &[], "m", &[]).unwrap();
+    assert_eq!(paths(&closure), ["m/d/x", "m/e", "m/l.tf", "m/main.tf"]);
+    let closure = close(&tree, &[], "n", &[]).unwrap();
     assert!(
-        paths(&found).contains(&"n"),
+        paths(&closure).contains(&"n"),
         "a link on the way to the module goes in"
     );
 }
@@ -309,9 +309,9 @@ fn linked_module_folder_is_included_with_its_link() {
         "lib/real/l.tf -> main.tf",
     ]);
     let source = call("./mod");
-    let found = close(&tree, &[("app/main.tf", &source)], "app", &[]).unwrap();
+    let closure = close(&tree, &[("app/main.tf", &source)], "app", &[]).unwrap();
     assert_eq!(
-        paths(&found),
+        paths(&closure),
         [
             "app/main.tf",
             "app/mod",
@@ -353,9 +353,9 @@ fn links_that_leave_the_closure_are_refused() {
 #[test]
 fn submodules_below_the_module_are_excluded_and_listed() {
     let tree = tree(&["m/main.tf", "m/vendor @"]);
-    let found = close(&tree, &[], "m", &[]).unwrap();
+    let closure = close(&tree, &[], "m", &[]).unwrap();
     assert_eq!(
-        (paths(&found), found.submodules.as_slice()),
+        (paths(&closure), closure.submodules.as_slice()),
         (vec!["m/main.tf"], &["m/vendor".to_owned()][..])
     );
 }
@@ -382,8 +382,8 @@ fn paths_too_long_to_be_unpacked_are_refused() {
     let error = close(&with_it, &[], "", &[]).unwrap_err();
     assert_eq!(error.reason().as_str(), "ContextTooLarge");
     let wanted = "is 4001 bytes, more than the limit of 1024: `a/a/";
-    let told = error.to_string();
-    assert!(told.contains(wanted) && told.len() < 400, "{told}");
+    let message = error.to_string();
+    assert!(message.contains(wanted) && message.len() < 400, "{message}");
     let (longest, longer) = ("a".repeat(1_024), "a".repeat(1_025));
     assert_eq!(
         reason(close(&tree(&["main.tf", &longest]), &[], "", &[])),
@@ -395,8 +395,8 @@ fn paths_too_long_to_be_unpacked_are_refused() {
     );
     // A context with the whole repository omits a file with too long a path if the module does not need the file.
     let beside = tree(&["m/bad.tf", &long]);
-    let found = close(&beside, &[("m/bad.tf", "[")], "m", &[]).unwrap();
-    assert_eq!(paths(&found), ["m/bad.tf"]);
+    let closure = close(&beside, &[("m/bad.tf", "[")], "m", &[]).unwrap();
+    assert_eq!(paths(&closure), ["m/bad.tf"]);
 }
 
 /// Each group of ten files has 51 folders, so 16,000 files have 81,600 folders.
@@ -421,8 +421,8 @@ fn number_of_context_folders_is_limited() {
 fn link_cycle_does_not_create_endless_modules() {
     let tree = tree(&["m/main.tf", "m/a -> .", "m/b -> .", "x"]);
     let source = format!("{}{}", call("./a"), call("./b"));
-    let found = close(&tree, &[("m/main.tf", &source)], "m", &[]).unwrap();
-    assert_eq!(paths(&found), ["m/a", "m/b", "m/main.tf", "x"]);
+    let closure = close(&tree, &[("m/main.tf", &source)], "m", &[]).unwrap();
+    assert_eq!(paths(&closure), ["m/a", "m/b", "m/main.tf", "x"]);
 }
 
 /// Trees that take quadratic time if each path is resolved separately. A quadratic implementation would not finish in time.

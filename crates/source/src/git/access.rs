@@ -40,12 +40,12 @@ impl GitAccess {
             write_private(&path, bytes).map_err(|source| cache_error("write", &path, source))?;
             Ok::<_, Error>(path.display().to_string())
         };
-        let mut found = BTreeMap::from([("GIT_TERMINAL_PROMPT".to_owned(), "0".to_owned())]);
+        let mut variables = BTreeMap::from([("GIT_TERMINAL_PROMPT".to_owned(), "0".to_owned())]);
         if let Some(key) = &credentials.ssh_key {
             write("key", ssh_key::normalise(key)?.expose())?;
             let hosts = known_hosts::effective(credentials.known_hosts.as_deref());
             write("known_hosts", hosts.as_bytes())?;
-            found.insert("GIT_SSH_COMMAND".to_owned(), ssh_command(folder.path()));
+            variables.insert("GIT_SSH_COMMAND".to_owned(), ssh_command(folder.path()));
         }
         if let Some(https) = &credentials.https {
             let mut lines = line_for(Scheme::Https, &authority(url, Scheme::Https), https);
@@ -59,13 +59,13 @@ impl GitAccess {
             let file = write("credentials", lines.as_bytes())?;
             // The empty value removes the credential helpers of other git configuration.
             let settings = ["", &format!("store --file={file}")].map(str::to_owned);
-            found.insert("GIT_CONFIG_COUNT".to_owned(), settings.len().to_string());
+            variables.insert("GIT_CONFIG_COUNT".to_owned(), settings.len().to_string());
             for (number, setting) in settings.into_iter().enumerate() {
-                found.insert(
+                variables.insert(
                     format!("GIT_CONFIG_KEY_{number}"),
                     "credential.helper".to_owned(),
                 );
-                found.insert(format!("GIT_CONFIG_VALUE_{number}"), setting);
+                variables.insert(format!("GIT_CONFIG_VALUE_{number}"), setting);
             }
         }
         if let Some(bundle) = &credentials.ca_bundle {
@@ -74,11 +74,11 @@ impl GitAccess {
                 .map(|(name, value)| (name.clone(), value.into()))
                 .collect();
             let file = write("ca.pem", trusted_with(&named, bundle).as_bytes())?;
-            found.insert("GIT_SSL_CAINFO".to_owned(), file);
+            variables.insert("GIT_SSL_CAINFO".to_owned(), file);
         }
         Ok(Self {
             _folder: folder,
-            environment: found,
+            environment: variables,
         })
     }
 

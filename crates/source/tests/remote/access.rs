@@ -30,8 +30,8 @@ async fn clone(repository: &str, module: &str, credentials: &Credentials) -> Out
         assert!(!config.contains("hunter2"), "{config}");
     }
     drop(access);
-    let left = std::fs::read_dir(folder.path()).unwrap();
-    assert!(left.count() <= 1, "no credentials stay");
+    let entries = std::fs::read_dir(folder.path()).unwrap();
+    assert!(entries.count() <= 1, "no credentials stay");
     output
 }
 

@@ -142,8 +142,8 @@ async fn find(cache: GitCache, url: String, head: Head, number: usize) -> Result
     let url = RepositoryUrl::parse(&url)?;
     let newest = move || head.lock().unwrap().clone();
     let none = Credentials::default();
-    let found = cache.find_context(&url, &newest, &spec, &none, &|_| true);
-    let (revision, context) = found.await;
+    let context = cache.find_context(&url, &newest, &spec, &none, &|_| true);
+    let (revision, context) = context.await;
     Ok(Answer {
         number,
         revision,

@@ -121,13 +121,13 @@ async fn files_of_a_killed_git_do_not_block_fetches() {
     );
     cache.context(&server.url(), "", &none).await.unwrap();
     let path = repository(&cache);
-    for left in [
+    for lock_file in [
         "shallow.lock",
         "packed-refs.lock",
         "refs/alustan/last.lock",
         "objects/pack/tmp_pack_x",
     ] {
-        fs::write(path.join(left), "").unwrap();
+        fs::write(path.join(lock_file), "").unwrap();
     }
     origin.commit(&[("main.tf", "# 2\n")]);
     cache.context(&server.url(), "", &none).await.unwrap();

@@ -53,9 +53,9 @@ async fn contents_modes_and_links_are_preserved() {
     origin.commit(&[]);
     let server = serve(&origin).await;
     let context = cache.context(&server.url(), "m", &none).await.unwrap();
-    let found = files(&context);
+    let files = files(&context);
     let text = |name: &str| {
-        found
+        files
             .iter()
             .find(|(path, _)| path == name)
             .map(|(_, text)| text.as_str())
@@ -204,10 +204,10 @@ async fn link_target_of_more_than_4096_bytes_is_refused() {
         origin.git(&["-C", "work", "commit", "--quiet", "--message=l"]);
         origin.git(&["-C", "work", "push", "--quiet", "origin", "HEAD"]);
         let server = serve(&origin).await;
-        let found = TestCache::new()
+        let result = TestCache::new()
             .context(&server.url(), "", &Credentials::default())
             .await;
-        assert_eq!(found.err().map(|error| error.reason().as_str()), reason);
+        assert_eq!(result.err().map(|error| error.reason().as_str()), reason);
     }
 }
 

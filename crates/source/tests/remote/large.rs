@@ -12,11 +12,11 @@ use alustan_source::{CacheOptions, Credentials};
 use crate::support::{HttpServer, Origin, Rules, SshServer, TestCache, assert_failure, names};
 
 fn bytes_in(path: &Path) -> u64 {
-    let Ok(found) = fs::symlink_metadata(path) else {
+    let Ok(metadata) = fs::symlink_metadata(path) else {
         return 0;
     };
-    if !found.is_dir() {
-        return found.len();
+    if !metadata.is_dir() {
+        return metadata.len();
     }
     let entries = fs::read_dir(path).into_iter().flatten().flatten();
     entries.map(|entry| bytes_in(&entry.path())).sum()

@@ -40,10 +40,10 @@ async fn a_repository_is_read_with_key_and_known_host() {
         .await
         .unwrap();
     assert_eq!(names(&context), ["m/main.tf", "x/main.tf"]);
-    let left = std::fs::read_dir(cache.root.path().join("calls"))
+    let entries = std::fs::read_dir(cache.root.path().join("calls"))
         .unwrap()
         .count();
-    assert_eq!(left, 0, "no key stays on disk");
+    assert_eq!(entries, 0, "no key stays on disk");
 }
 
 #[tokio::test]
@@ -87,10 +87,10 @@ async fn every_key_type_works_and_its_passphrase_is_detected() {
     ];
     for (name, arguments) in kinds {
         let key = server.new_guest(name, &[arguments, &["-N", ""]].concat());
-        let found = TestCache::new()
+        let revision = TestCache::new()
             .resolve(&url, None, &server.credentials_with(&key))
             .await;
-        assert_eq!(found.unwrap().reference, "refs/heads/main", "{name}");
+        assert_eq!(revision.unwrap().reference, "refs/heads/main", "{name}");
         let locked = server.new_guest(
             &format!("{name}-locked"),
             &[arguments, &["-N", "hunter2"]].concat(),

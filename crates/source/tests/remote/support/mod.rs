@@ -229,20 +229,20 @@ pub(crate) fn files(context: &Context) -> Vec<(String, String)> {
         &UnpackLimits::default(),
     )
     .unwrap();
-    let mut found = Vec::new();
-    walk(folder.path(), folder.path(), &mut found);
-    found.sort();
-    found
+    let mut entries = Vec::new();
+    walk(folder.path(), folder.path(), &mut entries);
+    entries.sort();
+    entries
 }
 
-fn walk(root: &Path, folder: &Path, found: &mut Vec<(String, String)>) {
+fn walk(root: &Path, folder: &Path, entries: &mut Vec<(String, String)>) {
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         if path.is_dir() && !path.is_symlink() {
-            walk(root, &path, found);
+            walk(root, &path, entries);
         } else {
             let name = path.strip_prefix(root).unwrap().display().to_string();
-            found.push((name, std::fs::read_to_string(&path).unwrap_or_default()));
+            entries.push((name, std::fs::read_to_string(&path).unwrap_or_default()));
         }
     }
 }
