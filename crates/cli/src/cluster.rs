@@ -64,9 +64,9 @@ impl Cluster {
     /// # Errors
     /// [`Error::NoResource`] if it does not exist.
     pub(crate) async fn resource(&self, name: &str) -> Result<Terraform, Error> {
-        let what = format!("read Terraform {}", self.key(name));
-        let found = call(&what, self.api::<Terraform>().get_opt(name)).await?;
-        found.ok_or_else(|| Error::NoResource {
+        let action = format!("read Terraform {}", self.key(name));
+        let tf = call(&action, self.api::<Terraform>().get_opt(name)).await?;
+        tf.ok_or_else(|| Error::NoResource {
             name: name.to_owned(),
             namespace: self.namespace.clone(),
         })
@@ -86,8 +86,8 @@ impl Cluster {
                 "in all namespaces".to_owned(),
             ),
         };
-        let what = format!("list Terraform resources {place}");
-        let list = call(&what, api.list(&ListParams::default())).await?;
+        let action = format!("list Terraform resources {place}");
+        let list = call(&action, api.list(&ListParams::default())).await?;
         Ok(list.items.into_iter().filter_map(readable).collect())
     }
 
@@ -105,8 +105,8 @@ impl Cluster {
             ..PatchParams::default()
         };
         let (name, patch) = (tf.name_any(), Patch::Merge(change));
-        let what = format!("patch Terraform {}", Key::of(tf));
-        call(&what, api.patch_metadata(&name, &parameters, &patch))
+        let action = format!("patch Terraform {}", Key::of(tf));
+        call(&action, api.patch_metadata(&name, &parameters, &patch))
             .await
             .map(drop)
     }
@@ -125,8 +125,8 @@ impl Cluster {
     pub(crate) async fn living_pods(&self, name: &str) -> Result<Vec<String>, Error> {
         let ours = format!("{NAME}={name},{COMPONENT}={}", Component::Run.as_str());
         let list = ListParams::default().labels(&ours);
-        let what = format!("list the pods of {}", self.key(name));
-        let pods = call(&what, self.api::<Pod>().list(&list)).await?;
+        let action = format!("list the pods of {}", self.key(name));
+        let pods = call(&action, self.api::<Pod>().list(&list)).await?;
         Ok(pods
             .iter()
             .filter(|pod| lives(pod))
@@ -180,16 +180,16 @@ fn readable(resource: DeserializeGuard<Terraform>) -> Option<Terraform> {
 
 /// Executes `call`, a call to the API server, with a timeout. `what` names the operation in errors, for example `read Secret web-run`.
 pub(crate) async fn call<T>(
-    what: &str,
+    action: &str,
     call: impl Future<Output = Result<T, kube::Error>>,
 ) -> Result<T, Error> {
     match tokio::time::timeout(TIMEOUT, call).await {
         Ok(result) => result.map_err(|source| Error::Call {
-            what: what.to_owned(),
+            what: action.to_owned(),
             source: Box::new(source),
         }),
         Err(_) => Err(Error::Timeout {
-            what: what.to_owned(),
+            what: action.to_owned(),
             seconds: TIMEOUT.as_secs(),
         }),
     }

@@ -31,6 +31,7 @@ pub(crate) fn situation(tf: &Terraform) -> String {
 /// Whether the condition with type `kind` is true for the current generation of `tf`.
 pub(crate) fn holds(tf: &Terraform, kind: Kind) -> bool {
     let condition = condition(tf, kind);
-    condition
-        .is_some_and(|it| it.status == "True" && it.observed_generation == tf.metadata.generation)
+    condition.is_some_and(|condition| {
+        condition.status == "True" && condition.observed_generation == tf.metadata.generation
+    })
 }

@@ -55,7 +55,11 @@ impl Record {
     /// `managed` if the Secrets of the managed state were created, or if no run has started. So users can push a local
     /// state before the first run.
     pub(crate) async fn is_managed(&self, tf: &Terraform) -> Result<bool, Error> {
-        let provider = tf.spec.backend.as_ref().and_then(|it| it.provider);
+        let provider = tf
+            .spec
+            .backend
+            .as_ref()
+            .and_then(|backend| backend.provider);
         match provider {
             Some(BackendProvider::Managed) => Ok(true),
             Some(_) => Ok(false),
@@ -135,13 +139,13 @@ impl Record {
         let (patience, mut pauses) = (Patience::lasting(PATIENCE), pause_between_tries());
         let name = self.name();
         loop {
-            let (found, snapshot) = self.read().await?;
-            let mut record = found.clone();
+            let (before, snapshot) = self.read().await?;
+            let mut record = before.clone();
             match change(&mut record, &snapshot)? {
                 Update::Keep => return Ok(record),
                 Update::Write => {}
             }
-            let written = to_json(&merged(&snapshot, &found, &record));
+            let written = to_json(&merged(&snapshot, &before, &record));
             let changes = Changes::from([(key::RECORD.to_owned(), Some(written))]);
             let swapped = self.secrets.swap(&name, &snapshot.version, changes);
             match swapped.await {
@@ -258,12 +262,12 @@ mod tests {
         #[case] record: RunRecord,
         #[case] wanted: Option<&str>,
     ) {
-        let told = busy(&Key::new("team", "web"), &record).err();
-        let told = told.map(|error| error.to_string());
-        match (&told, wanted) {
+        let message = busy(&Key::new("team", "web"), &record).err();
+        let message = message.map(|error| error.to_string());
+        match (&message, wanted) {
             (None, None) => {}
-            (Some(told), Some(wanted)) => assert!(told.contains(wanted), "{told}"),
-            _ => panic!("{told:?}"),
+            (Some(message), Some(wanted)) => assert!(message.contains(wanted), "{message}"),
+            _ => panic!("{message:?}"),
         }
     }
 

@@ -62,16 +62,16 @@ impl Selection {
 
     /// Returns the selected resources. Fails on an unknown name, before the command changes a resource.
     async fn selected(&self, cluster: &Cluster) -> Result<Vec<Terraform>, Error> {
-        let mut found = Vec::new();
+        let mut resources = Vec::new();
         for name in &self.names {
-            found.push(cluster.resource(name).await?);
+            resources.push(cluster.resource(name).await?);
         }
         if self.names.is_empty() {
             let namespace = Some(cluster.namespace.as_str()).filter(|_| !self.all_namespaces);
-            found = cluster.resources(namespace).await?;
+            resources = cluster.resources(namespace).await?;
         }
-        found.retain(|tf| has_reason(tf, self.reason.as_deref()));
-        Ok(found)
+        resources.retain(|tf| has_reason(tf, self.reason.as_deref()));
+        Ok(resources)
     }
 
     fn nobody(&self, cluster: &Cluster) -> String {

@@ -167,13 +167,13 @@ fn node(tf: &Terraform) -> Node {
 
 /// Returns all resources reachable from `keys` along `edges`, including `keys`.
 fn reachable(mut keys: Vec<Key>, edges: &BTreeMap<Key, BTreeSet<Key>>) -> BTreeSet<Key> {
-    let mut found = BTreeSet::new();
+    let mut keys_seen = BTreeSet::new();
     while let Some(key) = keys.pop() {
-        if found.insert(key.clone()) {
+        if keys_seen.insert(key.clone()) {
             keys.extend(edges.get(&key).into_iter().flatten().cloned());
         }
     }
-    found
+    keys_seen
 }
 
 #[cfg(test)]
@@ -208,11 +208,11 @@ mod tests {
     fn resources(lines: &[&str]) -> Vec<Terraform> {
         let one = |line: &&str| {
             let (name, of) = line.split_once(':').unwrap();
-            let of = of.split(',').map(str::trim).filter(|it| !it.is_empty());
+            let of = of.split(',').map(str::trim).filter(|name| !name.is_empty());
             let of: Vec<_> = of
-                .map(|it| match it.split_once('/') {
+                .map(|name| match name.split_once('/') {
                     Some((namespace, name)) => json!({"namespace": namespace, "name": name}),
-                    None => json!({"name": it}),
+                    None => json!({"name": name}),
                 })
                 .collect();
             resource(name, &json!({"dependsOn": of}), &json!({}))

@@ -72,15 +72,15 @@ impl Logs {
             container: Some(container),
             ..LogParams::default()
         };
-        let what = format!("read the log of pod {}", cluster.key(&pod));
+        let action = format!("read the log of pod {}", cluster.key(&pod));
         let api = cluster.api::<Pod>();
-        let log = call(&what, api.log_stream(&pod, &parameters)).await?;
+        let log = call(&action, api.log_stream(&pod, &parameters)).await?;
         let mut log = std::pin::pin!(log);
         let mut buffer = vec![0; 64 * 1024];
         let mut parts = Parts::default();
         loop {
             let read = log.read(&mut buffer).await;
-            let read = read.map_err(|error| Error::Refused(format!("cannot {what}: {error}")))?;
+            let read = read.map_err(|error| Error::Refused(format!("cannot {action}: {error}")))?;
             match buffer.get(..read) {
                 None | Some([]) => return parts.end(),
                 Some(bytes) => parts.add(bytes)?,
@@ -134,8 +134,8 @@ impl Logs {
             Component::Run.as_str()
         );
         let list = ListParams::default().labels(&ours);
-        let what = format!("list the Jobs of {}", cluster.key(&self.name));
-        let jobs = call(&what, cluster.api::<Job>().list_metadata(&list)).await?;
+        let action = format!("list the Jobs of {}", cluster.key(&self.name));
+        let jobs = call(&action, cluster.api::<Job>().list_metadata(&list)).await?;
         Ok(jobs.iter().map(ResourceExt::name_any).collect())
     }
 
@@ -169,10 +169,10 @@ impl Logs {
     /// `--follow`, does not wait for the start and returns an error.
     async fn started(&self, cluster: &Cluster, job: &str) -> Result<(String, String), Error> {
         let list = ListParams::default().labels(&format!("{JOB_NAME}={job}"));
-        let what = format!("list the pods of Job {}", cluster.key(job));
-        let mut told = String::new();
+        let action = format!("list the pods of Job {}", cluster.key(job));
+        let mut last_message = String::new();
         loop {
-            let pods = call(&what, cluster.api::<Pod>().list(&list)).await?;
+            let pods = call(&action, cluster.api::<Pod>().list(&list)).await?;
             let newest = pods.iter().max_by_key(|pod| pod.creation_timestamp());
             let waits = match newest.map(|pod| (pod, start(pod))) {
                 None => format!("Job {job} has no pod"),
@@ -188,9 +188,9 @@ impl Logs {
                     cluster.namespace
                 )));
             }
-            if waits != told {
+            if waits != last_message {
                 print::note(&format!("{waits}; waiting"));
-                told = waits;
+                last_message = waits;
             }
             tokio::time::sleep(PAUSE).await;
         }
@@ -210,7 +210,7 @@ fn start(pod: &Pod) -> Start {
     let statuses = pod
         .status
         .as_ref()
-        .and_then(|it| it.container_statuses.as_ref());
+        .and_then(|status| status.container_statuses.as_ref());
     let statuses = statuses.map(Vec::as_slice).unwrap_or_default();
     // The list includes injected sidecars, so the container is selected by name.
     let engine = statuses
@@ -250,7 +250,7 @@ fn job_of(name: &str, run: i64, jobs: &[String]) -> Option<String> {
 /// Returns the run `wanted` if the run report contains its log. Without `wanted`, returns the last run with a log.
 /// `keys` are the keys of the run report.
 fn kept_run<'a>(wanted: Option<i64>, keys: impl Iterator<Item = &'a String>) -> Option<i64> {
-    let runs = keys.filter_map(|it| key::log_of(it));
+    let runs = keys.filter_map(|key| key::log_of(key));
     runs.filter(|run| wanted.is_none_or(|wanted| wanted == *run))
         .max()
 }
@@ -258,7 +258,7 @@ fn kept_run<'a>(wanted: Option<i64>, keys: impl Iterator<Item = &'a String>) -> 
 /// Formats the numbers of the runs whose logs the run report contains, as the end of a message. `keys` are the keys of
 /// the run report.
 fn others<'a>(keys: impl Iterator<Item = &'a String>) -> String {
-    let mut runs: Vec<i64> = keys.filter_map(|it| key::log_of(it)).collect();
+    let mut runs: Vec<i64> = keys.filter_map(|key| key::log_of(key)).collect();
     runs.sort_unstable();
     let runs: Vec<String> = runs.iter().map(i64::to_string).collect();
     if runs.is_empty() {
@@ -321,10 +321,10 @@ mod tests {
     #[case(Some(8), None)]
     fn the_log_of_a_failed_run_is_found_in_the_report(
         #[case] wanted: Option<i64>,
-        #[case] found: Option<i64>,
+        #[case] run: Option<i64>,
     ) {
         let keys = ["log-9", "log-10", "leftover", "progress"].map(str::to_owned);
-        assert_eq!(kept_run(wanted, keys.iter()), found);
+        assert_eq!(kept_run(wanted, keys.iter()), run);
         assert_eq!(kept_run(wanted, [].iter()), None);
         assert_eq!(others(keys.iter()), "; runs with the end of a log: 9, 10");
         assert_eq!(others([].iter()), "");

@@ -66,7 +66,10 @@ impl Outputs {
     /// Reads the Secret with the outputs. Returns its key and the outputs.
     async fn values(&self, cluster: &Cluster) -> Result<(Key, Values), Error> {
         let tf = cluster.resource(&self.name).await?;
-        let outputs = tf.status.as_ref().and_then(|it| it.outputs.as_ref());
+        let outputs = tf
+            .status
+            .as_ref()
+            .and_then(|status| status.outputs.as_ref());
         let Some(outputs) = outputs else {
             return Err(Error::Refused(format!(
                 "{} has no outputs yet; current state: {}",
@@ -75,9 +78,9 @@ impl Outputs {
             )));
         };
         let secret = cluster.key(&outputs.secret_name);
-        let what = format!("read Secret {secret}");
-        let found = call(&what, cluster.api::<Secret>().get_opt(&secret.name)).await?;
-        let Some(found) = found else {
+        let action = format!("read Secret {secret}");
+        let object = call(&action, cluster.api::<Secret>().get_opt(&secret.name)).await?;
+        let Some(object) = object else {
             return Err(Error::Refused(format!(
                 "Secret {secret} with the outputs of {} does not exist; the next apply creates it: \
                  kubectl alustan reconcile {} -n {}",
@@ -86,7 +89,7 @@ impl Outputs {
                 cluster.namespace
             )));
         };
-        Ok((secret, read(&found)))
+        Ok((secret, read(&object)))
     }
 
     /// Formats all outputs. Hides sensitive values without `--show`.

@@ -25,9 +25,9 @@ impl Plan {
             Err(none) => return print::line(&none.to_string()),
         };
         let secret = names::plan(&self.name);
-        let what = format!("read Secret {}", cluster.key(&secret));
-        let found = call(&what, cluster.api::<Secret>().get_opt(&secret)).await?;
-        match found.and_then(|found| text(&found, &pending)) {
+        let action = format!("read Secret {}", cluster.key(&secret));
+        let object = call(&action, cluster.api::<Secret>().get_opt(&secret)).await?;
+        match object.and_then(|secret| text(&secret, &pending)) {
             Some(text) => print::line(text.trim_end())?,
             None => print::note(&format!(
                 "the text of plan {} is not stored; see `kubectl alustan logs {} -n {}`",

@@ -41,13 +41,13 @@ impl Restore {
     pub(crate) async fn run(&self, cluster: &Cluster) -> Result<(), Error> {
         let tf = cluster.resource(&self.name).await?;
         let key = cluster.key(&self.name);
-        let found = find(cluster, &key).await?;
-        if found.labels().get(labels::UID) == tf.metadata.uid.as_ref() {
+        let secret = find(cluster, &key).await?;
+        if secret.labels().get(labels::UID) == tf.metadata.uid.as_ref() {
             return print::line(&format!(
                 "the run record already belongs to {key}; nothing to restore"
             ));
         }
-        check(&tf, &found)?;
+        check(&tf, &secret)?;
         let record = Record::of(cluster, &tf);
         record.check_pods(cluster).await?;
         let (own, _) = record.read().await?;
@@ -65,7 +65,7 @@ impl Restore {
                 names::report(&key.name)
             ));
         }
-        mark(cluster, &tf, &found).await?;
+        mark(cluster, &tf, &secret).await?;
         wait(cluster, &tf, &key).await?;
         print::line(&format!(
             "{key} restored: run numbers continue after {}; the first plan waits for approval \
@@ -81,9 +81,9 @@ impl Restore {
 /// If the Secret does not exist, or the API server does not respond.
 async fn find(cluster: &Cluster, key: &Key) -> Result<Secret, Error> {
     let name = names::record(&key.name);
-    let what = format!("read Secret {name} of {key}");
-    let found = call(&what, cluster.api::<Secret>().get_opt(&name)).await?;
-    found.ok_or_else(|| {
+    let action = format!("read Secret {name} of {key}");
+    let secret = call(&action, cluster.api::<Secret>().get_opt(&name)).await?;
+    secret.ok_or_else(|| {
         Error::Refused(format!(
             "Secret {name} not found in namespace {}. Restore the Secrets of {key} from the backup \
              first; see docs/backup.md",
@@ -96,11 +96,11 @@ async fn find(cluster: &Cluster, key: &Key) -> Result<Secret, Error> {
 ///
 /// # Errors
 /// If `found` belongs to a resource with another name, or is not a run record.
-fn check(tf: &Terraform, found: &Secret) -> Result<(), Error> {
-    if orphans::is_left_behind(tf, found.labels(), Component::Record) {
+fn check(tf: &Terraform, secret: &Secret) -> Result<(), Error> {
+    if orphans::is_left_behind(tf, secret.labels(), Component::Record) {
         return Ok(());
     }
-    let owner = found.labels().get(labels::NAME);
+    let owner = secret.labels().get(labels::NAME);
     let owner = owner.map_or_else(
         || "not a run record of the operator".to_owned(),
         |owner| format!("of Terraform {owner}"),
@@ -108,7 +108,7 @@ fn check(tf: &Terraform, found: &Secret) -> Result<(), Error> {
     Err(Error::Refused(format!(
         "Secret {} is {owner} and cannot be restored for {}; keep the Secret, and use another \
          name for this resource",
-        found.name_any(),
+        secret.name_any(),
         Key::of(tf)
     )))
 }
@@ -136,10 +136,10 @@ fn open(key: &Key, number: i64) -> String {
 }
 
 /// Requests the restore: sets annotation [`labels::RESTORE_TO`] of the run record `found` to the uid of `tf`.
-async fn mark(cluster: &Cluster, tf: &Terraform, found: &Secret) -> Result<(), Error> {
-    let name = found.name_any();
+async fn mark(cluster: &Cluster, tf: &Terraform, secret: &Secret) -> Result<(), Error> {
+    let name = secret.name_any();
     let body = json!({"metadata": {
-        "uid": found.uid(), "annotations": {labels::RESTORE_TO: tf.uid()},
+        "uid": secret.uid(), "annotations": {labels::RESTORE_TO: tf.uid()},
     }});
     let parameters = PatchParams {
         field_manager: Some(FIELD_MANAGER.to_owned()),
@@ -147,9 +147,9 @@ async fn mark(cluster: &Cluster, tf: &Terraform, found: &Secret) -> Result<(), E
     };
     let patch = Patch::Merge(&body);
     let api = cluster.api::<Secret>();
-    let what = format!("annotate Secret {name}");
+    let action = format!("annotate Secret {name}");
     let marked = api.patch_metadata(&name, &parameters, &patch);
-    call(&what, marked).await.map(drop)
+    call(&action, marked).await.map(drop)
 }
 
 /// Waits until the operator has assigned the run record to `tf`: its label [`labels::UID`] is the uid of `tf`.
@@ -159,15 +159,17 @@ async fn mark(cluster: &Cluster, tf: &Terraform, found: &Secret) -> Result<(), E
 /// state, reason and message of `tf`.
 async fn wait(cluster: &Cluster, tf: &Terraform, key: &Key) -> Result<(), Error> {
     let name = names::record(&key.name);
-    let what = format!("read Secret {name} of {key}");
+    let action = format!("read Secret {name} of {key}");
     let api = cluster.api::<Secret>();
-    let mut looks = tokio::time::interval(INTERVAL);
+    let mut ticks = tokio::time::interval(INTERVAL);
     let since = Instant::now();
     while since.elapsed() < PATIENCE {
-        looks.tick().await;
-        let found = call(&what, api.get_metadata_opt(&name)).await?;
-        let of = found.as_ref().and_then(|it| it.labels().get(labels::UID));
-        if of == tf.metadata.uid.as_ref() {
+        ticks.tick().await;
+        let secret = call(&action, api.get_metadata_opt(&name)).await?;
+        let uid = secret
+            .as_ref()
+            .and_then(|secret| secret.labels().get(labels::UID));
+        if uid == tf.metadata.uid.as_ref() {
             return Ok(());
         }
     }
@@ -206,7 +208,7 @@ mod tests {
         #[case] of: Option<&str>,
         #[case] refused: Option<&str>,
     ) {
-        let found = Secret {
+        let secret = Secret {
             metadata: ObjectMeta {
                 name: Some("web-run".to_owned()),
                 labels: of.map(|of| labels::of(of, "u1", Component::Record)),
@@ -214,9 +216,11 @@ mod tests {
             },
             ..Secret::default()
         };
-        let told = check(&terraform(), &found).err().map(|error| error.chain());
-        assert_eq!(told.is_some(), refused.is_some(), "{told:?}");
-        let told = told.unwrap_or_default();
-        assert!(told.contains(refused.unwrap_or_default()), "{told}");
+        let message = check(&terraform(), &secret)
+            .err()
+            .map(|error| error.chain());
+        assert_eq!(message.is_some(), refused.is_some(), "{message:?}");
+        let message = message.unwrap_or_default();
+        assert!(message.contains(refused.unwrap_or_default()), "{message}");
     }
 }

@@ -60,17 +60,17 @@ impl Tree {
 /// resources, and the namespaces that the user cannot list.
 async fn with_others(
     cluster: &Cluster,
-    mut found: Vec<Terraform>,
+    mut resources: Vec<Terraform>,
 ) -> (Vec<Terraform>, BTreeSet<String>) {
     let mut listed = BTreeSet::from([cluster.namespace.clone()]);
     let mut hidden = BTreeSet::new();
     loop {
-        let named = Graph::of(&found, &hidden).namespaces();
+        let named = Graph::of(&resources, &hidden).namespaces();
         let Some(next) = named.difference(&listed).next().cloned() else {
-            return (found, hidden);
+            return (resources, hidden);
         };
         match cluster.resources(Some(&next)).await {
-            Ok(others) => found.extend(others),
+            Ok(others) => resources.extend(others),
             Err(error) => {
                 print::note(&error.chain());
                 hidden.insert(next.clone());

@@ -29,8 +29,8 @@ impl Unlock {
         }
         record.check_pods(cluster).await?;
         let mut tried = false;
-        let release = |found: &mut RunRecord, _: &_| {
-            let update = release(&record.key, found, &self.lock, tried);
+        let release = |stored: &mut RunRecord, _: &_| {
+            let update = release(&record.key, stored, &self.lock, tried);
             tried = true;
             update
         };

@@ -71,9 +71,9 @@ impl Wanted {
 impl Wait {
     /// Waits until the resource is ready, for at most `timeout`.
     pub(crate) async fn run(&self, cluster: &Cluster) -> Result<(), Error> {
-        let found = cluster.resource(&self.name).await?;
+        let tf = cluster.resource(&self.name).await?;
         let mut progress = Progress::new();
-        progress.seen(&found)?;
+        progress.seen(&tf)?;
         let ending = tokio::time::timeout(self.timeout, self.watch(cluster, &mut progress)).await;
         progress.end();
         ending.unwrap_or_else(|_| {
@@ -200,7 +200,8 @@ fn duration(text: &str) -> Result<Duration, String> {
 
 /// Parses a commit: 7 to 64 hexadecimal digits.
 fn commit(text: &str) -> Result<String, String> {
-    let is_commit = (7..=64).contains(&text.len()) && text.bytes().all(|it| it.is_ascii_hexdigit());
+    let is_commit =
+        (7..=64).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_hexdigit());
     if is_commit {
         Ok(text.to_ascii_lowercase())
     } else {
@@ -239,7 +240,9 @@ impl Verdict {
 
 fn message(tf: &Terraform) -> &str {
     let status = tf.status.as_ref();
-    status.map_or("not reconciled by the operator yet", |it| &it.message)
+    status.map_or("not reconciled by the operator yet", |status| {
+        &status.message
+    })
 }
 
 /// Describes the progress in one line: `Planning  Running  run 3  planning, run 3 (spec); …`.

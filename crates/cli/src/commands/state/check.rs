@@ -74,10 +74,11 @@ mod tests {
         #[case] same: bool,
         #[case] wanted: Option<&str>,
     ) {
-        let told = check(&new, &head("l", 3, 1), same).err();
-        assert_eq!(told.is_some(), wanted.is_some(), "{told:?}");
+        let error = check(&new, &head("l", 3, 1), same).err();
+        assert_eq!(error.is_some(), wanted.is_some(), "{error:?}");
         assert!(
-            told.unwrap_or_default()
+            error
+                .unwrap_or_default()
                 .contains(wanted.unwrap_or_default())
         );
     }

@@ -22,7 +22,7 @@ pub(super) async fn managed(cluster: &Cluster, tf: &Terraform) -> Result<Record,
         .spec
         .backend
         .as_ref()
-        .is_some_and(|it| it.provider.is_some());
+        .is_some_and(|backend| backend.provider.is_some());
     if address.is_none() && !is_chosen {
         return Err(Error::Refused(format!(
             "the location of the state of {} is not known yet: no run has reported it",

@@ -50,11 +50,11 @@ impl Push {
         let maker = Maker::new(cluster.api(), tf);
         let lock = lock(Timestamp::now());
         let is_unsaved = record.has_unsaved_state().await? && !self.force;
-        let take = |found: &mut RunRecord, _: &_| take(&record.key, found, &lock, is_unsaved);
+        let take = |stored: &mut RunRecord, _: &_| take(&record.key, stored, &lock, is_unsaved);
         let before = record.update(take).await?;
         let pushed = self.push(&record, &before, &maker, &lock, &new).await;
         let slots = pushed.is_ok().then(|| maker.slots_wanted());
-        let give_back = |found: &mut RunRecord, _: &_| Ok(give_back(found, &lock, slots));
+        let give_back = |stored: &mut RunRecord, _: &_| Ok(give_back(stored, &lock, slots));
         let after = record.update(give_back).await;
         let version = pushed?;
         print::line(&format!("the state of {} is now {version}", record.key))?;
@@ -187,13 +187,13 @@ fn take(
 /// Removes `lock` from `record`. `slots` is set after a successful push. In this case, also records that the state exists,
 /// and the number of slots that it needs.
 fn give_back(record: &mut RunRecord, lock: &StateLock, slots: Option<u32>) -> Update {
-    let found = record.clone();
+    let before = record.clone();
     record.lock.take_if(|held| held == lock);
     if let Some(slots) = slots {
         record.state_made = true;
         record.slots_wanted = record.slots_wanted.max(slots);
     }
-    if *record == found {
+    if *record == before {
         Update::Keep
     } else {
         Update::Write
@@ -259,11 +259,11 @@ mod tests {
             id: if by == "ours" { ours().id } else { by.into() },
             ..ours()
         });
-        let mut found = record(3, phase, held);
+        let mut stored = record(3, phase, held);
         let key = Key::new("team", "web");
-        let taken = take(&key, &mut found, &ours(), is_unsaved);
+        let taken = take(&key, &mut stored, &ours(), is_unsaved);
         assert_eq!(taken.is_ok(), good);
-        assert_eq!(found.lock == Some(ours()), good);
+        assert_eq!(stored.lock == Some(ours()), good);
     }
 
     #[rstest]
@@ -275,10 +275,10 @@ mod tests {
         #[case] made: bool,
         #[case] wanted: u32,
     ) {
-        let mut found = record(3, RunPhase::Recorded, Some(ours()));
-        found.slots_wanted = 4;
-        give_back(&mut found, &ours(), slots);
-        assert_eq!((found.lock, found.state_made), (None, made));
-        assert_eq!(found.slots_wanted, wanted);
+        let mut stored = record(3, RunPhase::Recorded, Some(ours()));
+        stored.slots_wanted = 4;
+        give_back(&mut stored, &ours(), slots);
+        assert_eq!((stored.lock, stored.state_made), (None, made));
+        assert_eq!(stored.slots_wanted, wanted);
     }
 }

@@ -94,12 +94,12 @@ impl Maker {
     /// If the pointer belongs to another resource.
     pub(super) async fn has_pointer(&self) -> Result<bool, Error> {
         let name = self.state(0).pointer;
-        let what = format!("read Secret {name}");
-        let found = call(&what, self.api.get_metadata_opt(&name)).await?;
-        if let Some(found) = &found {
-            check_owner(&self.tf, found)?;
+        let action = format!("read Secret {name}");
+        let secret = call(&action, self.api.get_metadata_opt(&name)).await?;
+        if let Some(secret) = &secret {
+            check_owner(&self.tf, secret)?;
         }
-        Ok(found.is_some())
+        Ok(secret.is_some())
     }
 
     fn state(&self, slots: u32) -> ManagedState {
@@ -111,8 +111,8 @@ impl Maker {
             field_manager: Some(FIELD_MANAGER.to_owned()),
             ..PostParams::default()
         };
-        let what = format!("create Secret {}", secret.name_any());
-        match call(&what, self.api.create(&parameters, &secret)).await {
+        let action = format!("create Secret {}", secret.name_any());
+        match call(&action, self.api.create(&parameters, &secret)).await {
             Err(Error::Call { source, .. }) if is_there(&source) => Ok(()),
             other => other.map(drop),
         }
@@ -191,9 +191,9 @@ mod tests {
             },
             ..Secret::default()
         };
-        let told = check_owner(&tf, &pointer).err().map(|error| error.chain());
-        assert_eq!(told.is_some(), refused, "{told:?}");
-        let told = told.unwrap_or_default();
-        assert!(!refused || told.contains(r#""adopt":true"#), "{told}");
+        let message = check_owner(&tf, &pointer).err().map(|error| error.chain());
+        assert_eq!(message.is_some(), refused, "{message:?}");
+        let message = message.unwrap_or_default();
+        assert!(!refused || message.contains(r#""adopt":true"#), "{message}");
     }
 }
