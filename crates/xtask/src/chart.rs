@@ -306,7 +306,7 @@ mod tests {
     fn keys_have_a_path_a_description_and_a_default() {
         let text = "# Said of the file.\n\na:\n  # One\n  # and more.\n  b: [x]\n  c:\n    # Two.\n    d: true\n# Three.\ne: \"\"\n";
         let key = |path: &[&str], description: &str, default| Key {
-            path: path.iter().map(|it| (*it).to_owned()).collect(),
+            path: path.iter().map(|part| (*part).to_owned()).collect(),
             description: description.to_owned(),
             default,
         };

@@ -75,14 +75,14 @@ impl Crate {
     /// Reads the crate with the sources in `folder`. Skips `main.rs` of a crate with `lib.rs`, because no other file
     /// imports from it.
     fn read(folder: &Path) -> Result<Self> {
-        let mut found = Self::default();
+        let mut krate = Self::default();
         let mut roots = ["lib.rs", "main.rs"]
             .map(|name| folder.join(name))
             .into_iter();
         let root = roots.find(|root| root.exists());
         let root = root.with_context(|| format!("no lib.rs or main.rs in {}", folder.display()))?;
-        found.read_file(&Vec::new(), &root, folder)?;
-        Ok(found)
+        krate.read_file(&Vec::new(), &root, folder)?;
+        Ok(krate)
     }
 
     /// Reads the module with path `names` in `file`, and its child modules below `folder`.
@@ -424,18 +424,18 @@ mod tests {
             "{}/",
             named(folder.path()).rsplit('/').next().unwrap_or_default()
         );
-        let found = Crate::read(folder.path()).unwrap();
-        found.circle().map(|circle| circle.replace(&name, ""))
+        let krate = Crate::read(folder.path()).unwrap();
+        krate.circle().map(|circle| circle.replace(&name, ""))
     }
 
     #[test]
     fn cycle_of_two_files_is_found() {
-        let found = circle(&[
+        let path = circle(&[
             ("lib.rs", "mod a; mod b;"),
             ("a.rs", "use crate::b::B; pub(crate) struct A;"),
             ("b.rs", "pub(crate) struct B; fn f() { crate::a::A; }"),
         ]);
-        assert_eq!(found.unwrap(), "a.rs uses B of b.rs, b.rs uses A of a.rs");
+        assert_eq!(path.unwrap(), "a.rs uses B of b.rs, b.rs uses A of a.rs");
     }
 
     #[test]
@@ -451,24 +451,24 @@ mod tests {
     #[test]
     fn re_exports_and_globs_are_resolved() {
         for import in ["use crate::B;", "use crate::*; fn f(_: crate::B) {}"] {
-            let found = circle(&[
+            let path = circle(&[
                 ("lib.rs", "mod a; mod b; pub use b::*;"),
                 ("a.rs", &format!("{import} pub(crate) struct A;")),
                 ("b.rs", "use crate::a::A; pub struct B(A);"),
             ]);
-            assert!(found.is_some(), "{import}");
+            assert!(path.is_some(), "{import}");
         }
     }
 
     #[test]
     fn parent_and_child_modules_form_a_cycle() {
-        let found = circle(&[
+        let path = circle(&[
             ("main.rs", "mod a;"),
             ("a.rs", "mod c; pub(super) struct A; fn f() { c::g() }"),
             ("a/c.rs", "use super::A; pub(super) fn g() -> A { A }"),
         ]);
         assert_eq!(
-            found.unwrap(),
+            path.unwrap(),
             "a/c.rs uses A of a.rs, a.rs uses g of a/c.rs"
         );
     }

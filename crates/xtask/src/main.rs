@@ -131,7 +131,7 @@ mod tests {
             let path = entry.unwrap().path();
             if path.is_dir() {
                 code(&path, text);
-            } else if path.extension().is_some_and(|it| it == "rs") {
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
                 text.push_str(&std::fs::read_to_string(path).unwrap());
             }
         }
@@ -158,7 +158,9 @@ mod tests {
             // Skips `http`: a reason in an HTTP response is not a reason of a condition.
             if path.is_dir() && !path.ends_with("tests") && !path.ends_with("http") {
                 assert_no_literal_reason(&path);
-            } else if path.extension().is_some_and(|it| it == "rs") && !path.ends_with("tests.rs") {
+            } else if path.extension().is_some_and(|extension| extension == "rs")
+                && !path.ends_with("tests.rs")
+            {
                 let text = std::fs::read_to_string(&path).unwrap();
                 let production = text.split("#[cfg(test)]\nmod ").next().unwrap();
                 assert!(!production.contains("reason: \""), "{}", path.display());
@@ -216,7 +218,11 @@ mod tests {
             }
             if operator == "!~" {
                 let on_purpose = alustan_core::model::summary::ON_PURPOSE;
-                assert!(on_purpose.iter().all(|it| reasons.contains(&it.as_str())));
+                assert!(
+                    on_purpose
+                        .iter()
+                        .all(|reason| reasons.contains(&reason.as_str()))
+                );
                 excluded += 1;
             }
         }
@@ -343,16 +349,16 @@ mod tests {
     /// Returns the sentences of `text` with dangerous advice. A sentence may span several lines and contain selectors
     /// such as `alustan.io/orphaned`.
     fn dangerous_advice(text: &str) -> Vec<String> {
-        let mut found = Vec::new();
+        let mut matches = Vec::new();
         for paragraph in text.split("\n\n") {
             let words = paragraph.split(|c: char| c.is_whitespace() || c == '\\');
             let words: Vec<&str> = words.filter(|word| !word.is_empty()).collect();
             let line = words.join(" ");
             let sentences = line.split(". ").flat_map(|part| part.split(['|', '"']));
             let advice = sentences.filter(|sentence| is_dangerous_advice(sentence));
-            found.extend(advice.map(str::to_owned));
+            matches.extend(advice.map(str::to_owned));
         }
-        found
+        matches
     }
 
     #[test]
@@ -446,20 +452,20 @@ mod tests {
     }
 
     /// Collects the Markdown files below a folder.
-    fn documents(folder: &Path, found: &mut Vec<PathBuf>) {
-        files(folder, &["md"], found);
+    fn documents(folder: &Path, paths: &mut Vec<PathBuf>) {
+        files(folder, &["md"], paths);
     }
 
     /// Collects the files with one of these extensions below a folder.
-    fn files(folder: &Path, extensions: &[&str], found: &mut Vec<PathBuf>) {
+    fn files(folder: &Path, extensions: &[&str], paths: &mut Vec<PathBuf>) {
         for entry in std::fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
             let name = path.file_name().unwrap().to_str().unwrap();
-            let extension = path.extension().and_then(|it| it.to_str());
+            let extension = path.extension().and_then(|extension| extension.to_str());
             if path.is_dir() && !["target", "dist", ".git"].contains(&name) {
-                files(&path, extensions, found);
-            } else if extension.is_some_and(|it| extensions.contains(&it)) {
-                found.push(path);
+                files(&path, extensions, paths);
+            } else if extension.is_some_and(|extension| extensions.contains(&extension)) {
+                paths.push(path);
             }
         }
     }
@@ -479,8 +485,9 @@ mod tests {
         let targets = text
             .split("](")
             .skip(1)
-            .filter_map(|it| it.split(')').next());
-        let targets = targets.filter(|it| !it.contains("://") && !it.starts_with("mailto:"));
+            .filter_map(|link| link.split(')').next());
+        let targets =
+            targets.filter(|target| !target.contains("://") && !target.starts_with("mailto:"));
         targets.map(str::to_owned).collect()
     }
 
@@ -497,10 +504,10 @@ mod tests {
 
     #[test]
     fn links_between_documents_have_existing_targets() {
-        let mut found = Vec::new();
-        documents(&root().canonicalize().unwrap(), &mut found);
-        assert!(found.len() > 30, "{found:?}");
-        for document in found {
+        let mut paths = Vec::new();
+        documents(&root().canonicalize().unwrap(), &mut paths);
+        assert!(paths.len() > 30, "{paths:?}");
+        for document in paths {
             let text = std::fs::read_to_string(&document).unwrap();
             for link in links(&text) {
                 let (path, fragment) = link.split_once('#').unwrap_or((&link, ""));
@@ -508,14 +515,18 @@ mod tests {
                     "" => document.clone(),
                     path => document.parent().unwrap().join(path),
                 };
-                let what = format!("{}: {link}", document.display());
-                assert!(target.exists(), "{what}");
+                let message = format!("{}: {link}", document.display());
+                assert!(target.exists(), "{message}");
                 if !fragment.is_empty() {
                     let text = std::fs::read_to_string(&target).unwrap();
-                    let headings = text.lines().filter_map(|it| it.strip_prefix('#'));
-                    let mut anchors = headings.map(|it| anchor(it.trim_start_matches('#')));
+                    let headings = text.lines().filter_map(|line| line.strip_prefix('#'));
+                    let mut anchors =
+                        headings.map(|heading| anchor(heading.trim_start_matches('#')));
                     let by_id = text.contains(&format!("id=\"{fragment}\""));
-                    assert!(by_id || anchors.any(|it| it == fragment), "{what}");
+                    assert!(
+                        by_id || anchors.any(|anchor| anchor == fragment),
+                        "{message}"
+                    );
                 }
             }
         }
@@ -590,7 +601,7 @@ mod tests {
                 let (_, rest) = action.split_once('@').unwrap();
                 let (commit, version) = rest.split_once(" # v").unwrap();
                 let is_commit =
-                    commit.len() == 40 && commit.bytes().all(|it| it.is_ascii_hexdigit());
+                    commit.len() == 40 && commit.bytes().all(|byte| byte.is_ascii_hexdigit());
                 assert!(is_commit && !version.is_empty(), "{action}");
                 count += 1;
             }

@@ -73,23 +73,23 @@ pub(crate) fn check(root: &Path) -> Result<()> {
             .iter()
             .map(|(text, _)| text.split_whitespace().count())
             .sum();
-        let found: Vec<String> = texts
+        let paraphrases: Vec<String> = texts
             .iter()
             .flat_map(|(text, file)| {
                 let file = file.strip_prefix(root).unwrap_or(file).display();
                 paraphrases(&pattern, text)
                     .into_iter()
-                    .map(move |found| format!("{file}: {found}"))
+                    .map(move |paraphrase| format!("{file}: {paraphrase}"))
             })
             .collect();
         writeln!(
             std::io::stdout(),
             "{}: {} paraphrases in {words} words",
             kind.name(),
-            found.len()
+            paraphrases.len()
         )?;
-        if found.len() * 1000 > words * LIMIT {
-            write!(excess, "\n{}:\n  {}", kind.name(), found.join("\n  "))?;
+        if paraphrases.len() * 1000 > words * LIMIT {
+            write!(excess, "\n{}:\n  {}", kind.name(), paraphrases.join("\n  "))?;
         }
     }
     ensure!(
@@ -103,9 +103,9 @@ pub(crate) fn check(root: &Path) -> Result<()> {
 fn paraphrases(pattern: &Regex, text: &str) -> Vec<String> {
     pattern
         .find_iter(text)
-        .map(|found| {
-            let start = text.floor_char_boundary(found.start().saturating_sub(40));
-            let end = text.ceil_char_boundary(found.end() + 40);
+        .map(|matched| {
+            let start = text.floor_char_boundary(matched.start().saturating_sub(40));
+            let end = text.ceil_char_boundary(matched.end() + 40);
             let around = text.get(start..end).unwrap_or_default();
             around.split_whitespace().collect::<Vec<_>>().join(" ")
         })
@@ -247,7 +247,7 @@ impl Texts {
 
 fn has_extension(path: &Path, extensions: &[&str]) -> bool {
     path.extension()
-        .is_some_and(|found| extensions.iter().any(|extension| found == *extension))
+        .is_some_and(|actual| extensions.iter().any(|extension| actual == *extension))
 }
 
 /// Returns the text of full-line comments, without `mark`.
@@ -309,14 +309,14 @@ mod tests {
                 fn run_is_retried() { assert!(x, "only a test"); }
             }
         "##;
-        let found = texts("lib.rs", text);
+        let paragraphs = texts("lib.rs", text);
         let wanted = [
             (Kind::Comments, "Returns ` of a run."),
             (Kind::Messages, "the run failed; no run {}; of \"a\" user"),
             (Kind::TestNames, "run is retried"),
         ];
         assert_eq!(
-            found,
+            paragraphs,
             wanted.map(|(kind, text)| (kind, text.to_owned())).into()
         );
     }
@@ -339,8 +339,8 @@ mod tests {
     fn paraphrases_are_found_with_the_words_around() {
         let pattern = Regex::new(&PATTERNS.lines().collect::<Vec<_>>().join("|")).unwrap();
         let text = "Once it is fixed, it goes on by itself.";
-        let found = paraphrases(&pattern, text);
-        assert_eq!(found, ["Once it is fixed, it goes on by itself."]);
+        let sentences = paraphrases(&pattern, text);
+        assert_eq!(sentences, ["Once it is fixed, it goes on by itself."]);
         assert_eq!(
             paraphrases(&pattern, "The run resumes automatically."),
             [""; 0]

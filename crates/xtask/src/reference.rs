@@ -48,7 +48,8 @@ pub(crate) fn document(crd: &Value, flags: &str) -> Result<String> {
 /// Adds rows for the fields of an object and their nested fields.
 fn fields(schema: &Value, prefix: &str, rows: &mut Vec<String>) {
     let required = schema.get("required").and_then(Value::as_array);
-    let is_required = |name: &str| required.is_some_and(|it| it.iter().any(|it| it == name));
+    let is_required =
+        |name: &str| required.is_some_and(|names| names.iter().any(|required| required == name));
     let properties = schema.get("properties").and_then(Value::as_object);
     for (name, field) in properties.into_iter().flatten() {
         let (suffix, inner) = inside(field);
@@ -67,7 +68,7 @@ fn inside(field: &Value) -> (&'static str, &Value) {
         return ("[]", items);
     }
     let values = field.get("additionalProperties");
-    match values.filter(|it| it.is_object()) {
+    match values.filter(|values| values.is_object()) {
         Some(values) => (".NAME", values),
         None => ("", field),
     }
@@ -80,14 +81,14 @@ fn kind(field: &Value) -> String {
     }
     if let Some(values) = field
         .get("additionalProperties")
-        .filter(|it| it.is_object())
+        .filter(|values| values.is_object())
     {
         return format!("map of {}", kind(values));
     }
     let words = field.get("enum").and_then(Value::as_array);
     if let Some(words) = words {
         let words = words.iter().filter_map(Value::as_str);
-        let words: Vec<String> = words.map(|it| format!("`{it}`")).collect();
+        let words: Vec<String> = words.map(|word| format!("`{word}`")).collect();
         return words.join(", ");
     }
     match field.get("type").and_then(Value::as_str) {
@@ -117,7 +118,10 @@ fn read_flags(source: &str) -> Vec<Flag> {
     let mut help: Vec<&str> = Vec::new();
     let mut argument: Option<String> = None;
     for line in source.lines().map(str::trim) {
-        if let Some(open) = argument.as_mut().filter(|it| !it.ends_with(")]")) {
+        if let Some(open) = argument
+            .as_mut()
+            .filter(|argument| !argument.ends_with(")]"))
+        {
             open.push_str(line);
         } else if let Some(words) = line.strip_prefix("///") {
             help.push(words.trim());

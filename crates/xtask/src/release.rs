@@ -83,7 +83,7 @@ fn agree(tag: &str, chart: &str) -> Result<()> {
     for key in ["version", "appVersion"] {
         let line = format!("{key}: {VERSION}");
         ensure!(
-            chart.lines().any(|it| it == line),
+            chart.lines().any(|text| text == line),
             "Chart.yaml does not say {line:?}, as Cargo.toml does"
         );
     }
@@ -102,8 +102,8 @@ mod tests {
         assert!(agree(VERSION, &chart).is_err(), "tags begin with v");
         assert!(agree("v9.9.9", &chart).is_err());
         let old = format!("version: {VERSION}\nappVersion: 0.0.1\n");
-        let said = agree(&tag, &old).unwrap_err().to_string();
-        assert!(said.contains("appVersion"), "{said}");
+        let message = agree(&tag, &old).unwrap_err().to_string();
+        assert!(message.contains("appVersion"), "{message}");
     }
 
     #[test]

@@ -19,7 +19,7 @@ fn sections(changelog: &str) -> impl Iterator<Item = Section<'_>> {
 }
 
 fn section<'a>(changelog: &'a str, heading: &str) -> Option<Section<'a>> {
-    sections(changelog).find(|it| it.heading.starts_with(heading))
+    sections(changelog).find(|section| section.heading.starts_with(heading))
 }
 
 /// Returns the notes of the released `version`. The section of this version must have a date, and the unreleased
@@ -57,10 +57,10 @@ pub(super) fn of_next(changelog: &str, version: &str) -> Result<String> {
 /// Whether `text` has the form of a date: 2026-01-31.
 fn is_date(text: &str) -> bool {
     let parts: Vec<&str> = text.split('-').collect();
-    parts.iter().map(|it| it.len()).eq([4, 2, 2])
+    parts.iter().map(|part| part.len()).eq([4, 2, 2])
         && parts
             .iter()
-            .all(|it| it.bytes().all(|byte| byte.is_ascii_digit()))
+            .all(|part| part.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
 #[cfg(test)]
@@ -75,7 +75,7 @@ mod tests {
             of_release(RELEASED, "1.2.0").unwrap(),
             "### Added\n\n- A.\n"
         );
-        for (changelog, said) in [
+        for (changelog, message) in [
             (RELEASED.replace("[1.2.0]", "[1.3.0]"), "no section [1.2.0]"),
             (RELEASED.replace(" - 2026-02-03", ""), "date"),
             (RELEASED.replace("2026-02-03", "soon"), "date"),
@@ -87,7 +87,7 @@ mod tests {
             (RELEASED.replace("## [Unreleased]\n", ""), "[Unreleased]"),
         ] {
             let refused = of_release(&changelog, "1.2.0").unwrap_err().to_string();
-            assert!(refused.contains(said), "{refused}");
+            assert!(refused.contains(message), "{refused}");
         }
     }
 

@@ -115,10 +115,10 @@ fn overlay(registry: &str, controller: &str, base: &str, catalogue: &str) -> Str
 fn edit(path: &Path, changes: &[(&str, &str)]) -> Result<()> {
     let mut text = read(path)?;
     for (old, new) in changes {
-        let found = text.matches(old).count();
+        let count = text.matches(old).count();
         ensure!(
-            found == 1,
-            "{} has {old:?} {found} times, not once",
+            count == 1,
+            "{} has {old:?} {count} times, not once",
             path.display()
         );
         text = text.replacen(old, new, 1);

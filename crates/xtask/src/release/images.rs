@@ -79,7 +79,7 @@ fn one(folder: &Path, name: &str, architectures: &[String]) -> Result<Image> {
             "platform": {"architecture": architecture, "os": "linux"},
         }));
         let version = std::fs::read_to_string(part.join("engine")).ok();
-        let version = version.map(|it| it.trim().to_owned());
+        let version = version.map(|version| version.trim().to_owned());
         ensure!(
             engine.is_none() || engine == version,
             "not the same version of the engine for all of {architectures:?}"

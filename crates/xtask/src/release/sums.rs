@@ -57,7 +57,7 @@ fn krew(sums: &BTreeMap<String, String>) -> Result<String> {
     let mut platforms = Vec::new();
     for (name, sum) in sums {
         let platform = name.strip_prefix(&prefix);
-        let Some(platform) = platform.and_then(|it| it.strip_suffix(".tar.gz")) else {
+        let Some(platform) = platform.and_then(|name| name.strip_suffix(".tar.gz")) else {
             continue;
         };
         let (os, architecture) = platform
