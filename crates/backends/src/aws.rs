@@ -101,7 +101,9 @@ impl Backend for Aws {
 
     fn place(&self, config: &Config, environment: &Environment) -> Option<String> {
         let place = format!("{}/{}", text(config, "bucket")?, text(config, "key")?);
-        let own = config.get("endpoints").and_then(|it| it.get("s3"));
+        let own = config
+            .get("endpoints")
+            .and_then(|endpoints| endpoints.get("s3"));
         let own = own
             .and_then(Value::as_str)
             .or_else(|| text(config, "endpoint"));

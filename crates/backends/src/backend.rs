@@ -125,5 +125,5 @@ pub(crate) fn config(backend: &dyn Backend, spec: &BackendSpec, owner: Owner<'_>
 /// Returns the value of a string argument; `None` if it is missing or empty.
 pub(crate) fn text<'a>(config: &'a Config, name: &str) -> Option<&'a str> {
     let text = config.get(name).and_then(Value::as_str);
-    text.filter(|it| !it.is_empty())
+    text.filter(|text| !text.is_empty())
 }

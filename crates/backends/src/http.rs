@@ -54,7 +54,9 @@ pub(crate) fn path(url: &str) -> Option<String> {
     let (_, rest) = url.split_once("://")?;
     let rest = rest.split(['?', '#']).next()?;
     let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
-    let host = authority.rsplit_once('@').map_or(authority, |(_, it)| it);
+    let host = authority
+        .rsplit_once('@')
+        .map_or(authority, |(_, host)| host);
     let path = format!("{host}/{path}");
     Some(path.trim_end_matches('/').to_owned())
 }

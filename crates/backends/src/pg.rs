@@ -42,8 +42,8 @@ impl Backend for Pg {
     fn place(&self, config: &Config, environment: &Environment) -> Option<String> {
         let schema = text(config, "schema_name").unwrap_or("terraform_remote_state");
         let own = text(config, "conn_str");
-        let told = own.or_else(|| environment.get("PG_CONN_STR").map(String::as_str));
-        let database = match told.map(|told| (told, told.split_once("://"))) {
+        let url = own.or_else(|| environment.get("PG_CONN_STR").map(String::as_str));
+        let database = match url.map(|url| (url, url.split_once("://"))) {
             Some((url, Some(("postgres" | "postgresql", _)))) => crate::http::path(url)?,
             Some((_, Some(_))) => return None,
             Some((pairs, None)) => server(|name, variable| {

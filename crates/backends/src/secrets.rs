@@ -39,8 +39,11 @@ pub(crate) fn split(secret: Environment) -> (Environment, BTreeMap<String, Strin
 
 fn is_argument(name: &str) -> bool {
     let mut letters = name.bytes();
-    letters.next().is_some_and(|it| it.is_ascii_lowercase())
-        && letters.all(|it| it.is_ascii_lowercase() || it.is_ascii_digit() || it == b'_')
+    letters
+        .next()
+        .is_some_and(|letter| letter.is_ascii_lowercase())
+        && letters
+            .all(|letter| letter.is_ascii_lowercase() || letter.is_ascii_digit() || letter == b'_')
 }
 
 /// Refuses, in `spec.config`, invalid argument names, arguments that a field of the spec sets, and secret values.
@@ -115,5 +118,5 @@ fn is_secret(name: &str) -> bool {
 fn has_user(text: &str) -> bool {
     let rest = text.split_once("://").map(|(_, rest)| rest);
     let authority = rest.and_then(|rest| rest.split(['/', '?', '#']).next());
-    authority.is_some_and(|it| it.contains('@'))
+    authority.is_some_and(|authority| authority.contains('@'))
 }

@@ -142,8 +142,8 @@ fn each_provider_maps_to_an_engine_backend(
     );
     assert_eq!(serde_json::to_value(&inputs.config).unwrap(), config);
     assert_eq!(address_of(&inputs).as_deref(), Some(address));
-    let told = Some(address.to_owned()).filter(|it| !it.ends_with("://"));
-    assert_eq!(described(&spec, OWNER), told);
+    let address = Some(address.to_owned()).filter(|address| !address.ends_with("://"));
+    assert_eq!(described(&spec, OWNER), address);
     // A module with a block of the same type gets the same arguments and no second block.
     let partial = resolve(Some(&spec), Some(kind)).unwrap();
     assert!(!partial.write_block && partial.config == inputs.config);
@@ -278,9 +278,9 @@ fn only_addresses_valid_in_every_pod_are_shared(#[case] address: &str, #[case] s
 #[test]
 fn bucket_is_created_only_with_bootstrap() {
     assert_eq!(resolve(Some(&spec(seed())), None).unwrap().bootstrap, None);
-    let mut asked = seed();
-    asked["bootstrap"] = json!(true);
-    let bootstrap = resolve(Some(&spec(asked)), None)
+    let mut config = seed();
+    config["bootstrap"] = json!(true);
+    let bootstrap = resolve(Some(&spec(config)), None)
         .unwrap()
         .bootstrap
         .unwrap();
