@@ -45,8 +45,8 @@ fn matches(when: &str) -> bool {
     let rules = [ask(when)];
     check(&rules).unwrap();
     let matched = judge(&rules, &plan());
-    for it in &matched {
-        assert_eq!(it.unclear, None, "{it}");
+    for rule in &matched {
+        assert_eq!(rule.unclear, None, "{rule}");
     }
     !matched.is_empty()
 }
@@ -162,8 +162,8 @@ fn only_matching_rules_are_returned_with_their_index() {
         ask("plan.add > 1"),
     ];
     let matched = judge(&rules, &plan());
-    let found: Vec<_> = matched.iter().map(|it| (it.index, it.then)).collect();
-    assert_eq!(found, [(1, RuleAction::Deny), (2, RuleAction::Ask)]);
+    let actions: Vec<_> = matched.iter().map(|rule| (rule.index, rule.then)).collect();
+    assert_eq!(actions, [(1, RuleAction::Deny), (2, RuleAction::Ask)]);
     assert_eq!(
         matched[0].to_string(),
         "spec.approval.rules[1]: plan.destroy > 0"
@@ -217,7 +217,7 @@ fn deeply_nested_rule_causes_no_stack_overflow(#[case] when: String) {
     let rules = [ask(&when)];
     let good = check(&rules).is_ok();
     let judged = judge(&rules, &plan());
-    assert!(good || judged.iter().all(|it| it.unclear.is_some()));
+    assert!(good || judged.iter().all(|rule| rule.unclear.is_some()));
 }
 
 /// Generates valid and invalid expressions from fragments.
@@ -312,6 +312,6 @@ proptest! {
         prop_assert!(check(&rules).is_ok());
         let matched = judge(&rules, &plan);
         prop_assert_eq!(!matched.is_empty(), destroy > limit);
-        prop_assert!(matched.iter().all(|it| it.then == then && it.unclear.is_none()));
+        prop_assert!(matched.iter().all(|rule| rule.then == then && rule.unclear.is_none()));
     }
 }
