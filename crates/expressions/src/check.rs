@@ -67,8 +67,8 @@ fn first(errors: &ParseErrors) -> String {
         return "invalid CEL expression".to_owned();
     };
     let (line, column) = error.pos;
-    let what = error.msg.trim();
-    format!("invalid CEL expression: {what} (line {line}, column {column})")
+    let message = error.msg.trim();
+    format!("invalid CEL expression: {message} (line {line}, column {column})")
 }
 
 /// Whether the result is certainly not a boolean.
@@ -107,8 +107,15 @@ impl<'a> Names<'a> {
                 self.check_all(call.target.as_deref().into_iter().chain(&call.args))
             }
             Expr::List(list) => self.check_all(&list.elements),
-            Expr::Map(map) => self.check_all(map.entries.iter().flat_map(|it| parts(&it.expr))),
-            Expr::Struct(it) => self.check_all(it.entries.iter().flat_map(|it| parts(&it.expr))),
+            Expr::Map(map) => {
+                self.check_all(map.entries.iter().flat_map(|entry| parts(&entry.expr)))
+            }
+            Expr::Struct(struct_expr) => self.check_all(
+                struct_expr
+                    .entries
+                    .iter()
+                    .flat_map(|entry| parts(&entry.expr)),
+            ),
             Expr::Literal(_) | Expr::Unspecified => Ok(()),
         }
     }
@@ -141,17 +148,22 @@ impl<'a> Names<'a> {
         self.check(&select.operand)
     }
 
-    fn check_comprehension(&mut self, it: &'a ComprehensionExpr) -> Result<(), String> {
-        self.check_all([&it.iter_range, &it.accu_init])?;
+    fn check_comprehension(&mut self, comprehension: &'a ComprehensionExpr) -> Result<(), String> {
+        self.check_all([&comprehension.iter_range, &comprehension.accu_init])?;
         let before = self.bound.len();
-        self.bound.extend([it.iter_var.as_str(), &it.accu_var]);
-        self.bound.extend(it.iter_var2.as_deref());
+        self.bound
+            .extend([comprehension.iter_var.as_str(), &comprehension.accu_var]);
+        self.bound.extend(comprehension.iter_var2.as_deref());
         self.loops += 1;
         if self.loops > self.subject.loops {
             let most = self.subject.loops;
             return Err(format!("loops are nested more than {most} levels deep"));
         }
-        let checked = self.check_all([&it.loop_cond, &it.loop_step, &it.result]);
+        let checked = self.check_all([
+            &comprehension.loop_cond,
+            &comprehension.loop_step,
+            &comprehension.result,
+        ]);
         self.loops -= 1;
         self.bound.truncate(before);
         checked

@@ -14,23 +14,23 @@ pub(crate) fn of(value: &Cel) -> Result<Value, String> {
     convert(value, &mut MOST.clone())
 }
 
-fn convert(value: &Cel, left: &mut usize) -> Result<Value, String> {
+fn convert(value: &Cel, remaining: &mut usize) -> Result<Value, String> {
     let size = match value {
         Cel::String(text) => text.len() + 1,
         _ => 1,
     };
-    spend(left, size)?;
+    spend(remaining, size)?;
     match value {
         Cel::List(items) => {
-            let items = items.iter().map(|item| convert(item, left));
+            let items = items.iter().map(|item| convert(item, remaining));
             items.collect::<Result<_, _>>().map(Value::Array)
         }
         Cel::Map(map) => {
             let mut object = Map::new();
             for (key, value) in map.map.iter() {
                 let key = key.to_string();
-                spend(left, key.len())?;
-                object.insert(key, convert(value, left)?);
+                spend(remaining, key.len())?;
+                object.insert(key, convert(value, remaining)?);
             }
             Ok(Value::Object(object))
         }
@@ -41,8 +41,8 @@ fn convert(value: &Cel, left: &mut usize) -> Result<Value, String> {
     }
 }
 
-fn spend(left: &mut usize, size: usize) -> Result<(), String> {
-    *left = left
+fn spend(remaining: &mut usize, size: usize) -> Result<(), String> {
+    *remaining = remaining
         .checked_sub(size)
         .ok_or_else(|| format!("the result exceeds {MOST} bytes"))?;
     Ok(())
