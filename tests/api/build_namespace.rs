@@ -123,8 +123,8 @@ impl Operator {
         until("a build and what is lent to it", async || {
             let job = jobs.list(&list).await.unwrap().items.pop();
             let lent = secrets.list(&list).await.unwrap().items.pop();
-            let said = tenant.raw().get("web").await.unwrap().data["status"]["message"].clone();
-            job.zip(lent).ok_or_else(|| said.to_string())
+            let message = tenant.raw().get("web").await.unwrap().data["status"]["message"].clone();
+            job.zip(lent).ok_or_else(|| message.to_string())
         })
         .await
     }
@@ -185,7 +185,7 @@ async fn build_elsewhere_gets_a_secret_that_is_deleted_in_every_case() {
         let owners: Vec<_> = lent
             .owner_references()
             .iter()
-            .map(|it| it.uid.clone())
+            .map(|owner| owner.uid.clone())
             .collect();
         assert_eq!(owners, [job.uid().unwrap()]);
         let data = lent.data.clone().unwrap();

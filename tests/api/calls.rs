@@ -175,7 +175,9 @@ fn described(call: &Value) -> String {
     let object = &call["objectRef"];
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let subresource = object["subresource"].as_str();
-    let subresource = subresource.map(|it| format!("/{it}")).unwrap_or_default();
+    let subresource = subresource
+        .map(|subresource| format!("/{subresource}"))
+        .unwrap_or_default();
     let verb = text(&call["verb"]);
     let kind = text(&object["resource"]);
     let name = text(&object["name"]);
@@ -296,8 +298,8 @@ impl Run<'_> {
     async fn change(&self, change: impl Fn(&mut RunProgress), more: Value) {
         let api = self.space.api::<Secret>();
         let name = names::report("web");
-        let found = api.get(&name).await.unwrap().data.unwrap();
-        let mut progress: RunProgress = serde_json::from_slice(&found[key::PROGRESS].0).unwrap();
+        let data = api.get(&name).await.unwrap().data.unwrap();
+        let mut progress: RunProgress = serde_json::from_slice(&data[key::PROGRESS].0).unwrap();
         change(&mut progress);
         let mut data = more;
         data[key::PROGRESS] = encoded(&progress);
@@ -338,10 +340,10 @@ impl Run<'_> {
             sensitive: false,
         };
         let outputs = Outputs::from([("number".to_owned(), output)]);
-        let told = json!({
+        let data = json!({
             key::REPORT: encoded(&report), key::OUTPUTS: encoded(&outputs),
         });
-        self.change(|progress| progress.phase = RunPhase::Reported, told)
+        self.change(|progress| progress.phase = RunPhase::Reported, data)
             .await;
     }
 }
@@ -389,11 +391,11 @@ fn assert_requests(what: &str, space: &Space, requests: &[String], expected: &[&
         .iter()
         .map(|request| request.replace("patch namespaces", &mark))
         .collect();
-    let found = requests.len();
+    let count = requests.len();
     let wanted = expected.len();
     assert_eq!(
         requests, expected,
-        "{what} takes {found} requests of the operator instead of {wanted}"
+        "{what} takes {count} requests of the operator instead of {wanted}"
     );
 }
 
@@ -438,8 +440,10 @@ async fn foreign_object_of_the_same_name_is_not_changed() {
     let api = space.api::<Terraform>();
     until("a word about it", async || {
         let status = api.get("web").await.unwrap().status.unwrap_or_default();
-        let told = status.message.contains("ServiceAccount web-runner");
-        told.then_some(()).ok_or_else(|| format!("{status:#?}"))
+        let is_reported = status.message.contains("ServiceAccount web-runner");
+        is_reported
+            .then_some(())
+            .ok_or_else(|| format!("{status:#?}"))
     })
     .await;
     let after = accounts.get("web-runner").await.unwrap();

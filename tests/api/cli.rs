@@ -154,11 +154,11 @@ async fn kubectl_runs_alustan_as_a_plugin() {
     };
     let tree = kubectl(&["alustan", "tree", "-n", &space.namespace]).done();
     assert!(tree.contains("web"), "{tree}");
-    let told = kubectl(&["alustan", "approve"]);
-    assert_eq!(told.code, 2, "{told:?}");
+    let output = kubectl(&["alustan", "approve"]);
+    assert_eq!(output.code, 2, "{output:?}");
     assert!(
-        told.err.contains("Usage: kubectl alustan approve"),
-        "{told:?}"
+        output.err.contains("Usage: kubectl alustan approve"),
+        "{output:?}"
     );
 }
 
@@ -185,9 +185,9 @@ async fn error_for_a_user_without_rights_names_resource_and_user() {
     let mut command = command(&space, "suspend web");
     let nobody = space.server.kubeconfig_file_of("nobody");
     let why = Told::of(command.env("KUBECONFIG", nobody).output().unwrap()).refused();
-    let what = format!("error: cannot read Terraform {}/web", space.namespace);
+    let message = format!("error: cannot read Terraform {}/web", space.namespace);
     assert!(
-        why.starts_with(&what) && why.contains("\"nobody\""),
+        why.starts_with(&message) && why.contains("\"nobody\""),
         "{why}"
     );
 }
@@ -254,12 +254,12 @@ async fn a_plan_is_shown_and_approved_by_its_id() {
     );
     assert_eq!(get(&space, "web").await.spec.approval.plan, None);
 
-    let said = run(&space, "approve web --field-manager alice")
+    let output = run(&space, "approve web --field-manager alice")
         .await
         .done();
     assert!(
-        said.starts_with("plan 0123 of ") && said.contains("+0 ~1 -2\n"),
-        "{said}"
+        output.starts_with("plan 0123 of ") && output.contains("+0 ~1 -2\n"),
+        "{output}"
     );
     let web = get(&space, "web").await;
     assert_eq!(web.spec.approval.plan.as_deref(), Some("0123"));
@@ -270,7 +270,7 @@ async fn a_plan_is_shown_and_approved_by_its_id() {
     let manager = web
         .managed_fields()
         .iter()
-        .find(|it| alustan_core::decide::approval::sets_approval(it));
+        .find(|entry| alustan_core::decide::approval::sets_approval(entry));
     assert_eq!(manager.unwrap().manager.as_deref(), Some("alice"));
 }
 
@@ -302,37 +302,37 @@ async fn reconcile_selects_resources_by_reason() {
     for (name, reason) in [("a", "PlanFailed"), ("b", "Applied"), ("c", "PlanFailed")] {
         apply(&space, &resource(name), status("Stalled", "False", reason)).await;
     }
-    let said = run(&space, "reconcile --all --reason=PlanFailed")
+    let output = run(&space, "reconcile --all --reason=PlanFailed")
         .await
         .done();
     let wanted = ["a", "c"].map(|name| format!("{}/{name} reconcile requested\n", space.namespace));
-    assert_eq!(said, wanted.concat());
-    for (name, asked) in [("a", true), ("b", false), ("c", true)] {
-        let found = get(&space, name).await;
-        let at = found.annotations().get(RECONCILE_AT);
-        assert_eq!(at.is_some(), asked, "{name}: {at:?}");
+    assert_eq!(output, wanted.concat());
+    for (name, requested) in [("a", true), ("b", false), ("c", true)] {
+        let tf = get(&space, name).await;
+        let at = tf.annotations().get(RECONCILE_AT);
+        assert_eq!(at.is_some(), requested, "{name}: {at:?}");
         if let Some(at) = at {
             at.parse::<k8s_openapi::jiff::Timestamp>().unwrap();
         }
     }
-    let told = run(&space, "reconcile --reason=Nothing").await;
-    assert!(told.err.contains("has reason Nothing"), "{told:?}");
-    assert_eq!(told.done(), "");
+    let output = run(&space, "reconcile --reason=Nothing").await;
+    assert!(output.err.contains("has reason Nothing"), "{output:?}");
+    assert_eq!(output.done(), "");
 }
 
 #[tokio::test]
 async fn reconcile_asks_for_an_apply_only_with_its_flag() {
     let space = Space::new().await;
     space.apply(&resource("web")).await.unwrap();
-    let asked = async || {
+    let requested_at = async || {
         let web = get(&space, "web").await;
         [RECONCILE_AT, APPLY_AT].map(|name| web.annotations().get(name).cloned())
     };
     run(&space, "reconcile web --apply").await.done();
-    let [first, apply] = asked().await;
+    let [first, apply] = requested_at().await;
     assert!(first.is_some() && first == apply, "{first:?}, {apply:?}");
     run(&space, "reconcile web").await.done();
-    let [second, apply] = asked().await;
+    let [second, apply] = requested_at().await;
     assert!(second.is_some() && second != first, "{second:?}");
     assert_eq!(apply, None);
 }
@@ -428,11 +428,11 @@ async fn wait_ends_when_a_resource_is_ready_or_stalled() {
         status("Success", "True", "Applied"),
     )
     .await;
-    let said = Told::of(waiting.wait_with_output().await.unwrap()).done();
-    let last = said.lines().last().unwrap();
+    let output = Told::of(waiting.wait_with_output().await.unwrap()).done();
+    let last = output.lines().last().unwrap();
     assert!(
         last.ends_with("Success  Applied  no run yet  Applied it is"),
-        "{said}"
+        "{output}"
     );
 
     let changed = with(resource("web"), "/suspend", Some(json!(true)));

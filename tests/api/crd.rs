@@ -9,28 +9,28 @@ use serde_json::Value;
 use crate::server::Server;
 
 /// Collects every field below `schema`, with its path.
-fn fields(schema: &Value, path: &str, found: &mut Vec<(String, Value)>) {
+fn fields(schema: &Value, path: &str, all: &mut Vec<(String, Value)>) {
     if let Some(properties) = schema["properties"].as_object() {
         for (name, field) in properties {
             let path = format!("{path}.{name}");
-            found.push((path.clone(), field.clone()));
-            fields(field, &path, found);
+            all.push((path.clone(), field.clone()));
+            fields(field, &path, all);
         }
     }
     for inner in ["items", "additionalProperties"] {
         if schema[inner].is_object() {
-            fields(&schema[inner], &format!("{path}[]"), found);
+            fields(&schema[inner], &format!("{path}[]"), all);
         }
     }
 }
 
 fn all_fields() -> Vec<(String, Value)> {
     let crd = serde_json::to_value(Terraform::crd()).unwrap();
-    let mut found = Vec::new();
+    let mut all = Vec::new();
     let schema = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
-    fields(schema, "", &mut found);
-    assert!(found.len() > 100, "only {} fields", found.len());
-    found
+    fields(schema, "", &mut all);
+    assert!(all.len() > 100, "only {} fields", all.len());
+    all
 }
 
 fn text<'a>(field: &'a Value, name: &str) -> &'a str {

@@ -108,8 +108,8 @@ impl Pair {
         writes
             .map(|call| {
                 let at = call["requestReceivedTimestamp"].as_str().unwrap();
-                let what = format!("{} {}", call["verb"], call["requestURI"]);
-                (at.parse().unwrap(), what)
+                let request = format!("{} {}", call["verb"], call["requestURI"]);
+                (at.parse().unwrap(), request)
             })
             .collect()
     }
@@ -158,9 +158,9 @@ impl Replica {
     /// Waits until `/readyz` of the replica reports `role`.
     async fn is(&self, role: &str) {
         until(&format!("{} to tell: {role}", self.name), async || {
-            let told = self.get("/readyz").await?;
-            let is = told.starts_with("ok: ") && told.contains(role);
-            is.then_some(()).ok_or(told)
+            let body = self.get("/readyz").await?;
+            let is = body.starts_with("ok: ") && body.contains(role);
+            is.then_some(()).ok_or(body)
         })
         .await;
     }
@@ -196,8 +196,8 @@ impl Replica {
             .body(push.to_string());
         let answer = sent.send().await.unwrap();
         let code = answer.status().as_u16();
-        let told = answer.bytes().await.unwrap();
-        (code, serde_json::from_slice(&told).unwrap())
+        let body = answer.bytes().await.unwrap();
+        (code, serde_json::from_slice(&body).unwrap())
     }
 }
 
@@ -259,17 +259,17 @@ async fn ha_standby_replaces_a_killed_leader_without_duplicate_runs() {
     second.is("this replica is the leader").await;
     until("all to be gone", async || {
         all_run(&space).await;
-        let left = api.list(&ListParams::default()).await.unwrap().items.len();
-        (left == 0)
+        let count = api.list(&ListParams::default()).await.unwrap().items.len();
+        (count == 0)
             .then_some(())
-            .ok_or_else(|| format!("{left} left"))
+            .ok_or_else(|| format!("{count} left"))
     })
     .await;
-    let (began, what) = pair.writes("b").remove(0);
+    let (began, request) = pair.writes("b").remove(0);
     let took = began.duration_since(killed);
     assert!(
         took.as_secs() < 20,
-        "{what} came {took:?} after the death of a"
+        "{request} came {took:?} after the death of a"
     );
     let late = pair.writes("a").into_iter().filter(|(at, _)| *at >= began);
     assert_eq!(late.count(), 0, "a dead replica writes");
@@ -335,8 +335,8 @@ async fn ha_leader_that_loses_its_lease_exits_and_writes_nothing() {
     api.patch(LEASE, &edit, &taken).await.unwrap();
     until("it to notice", async || {
         let log = pair.log(&only);
-        let told = log.contains("lost leadership to somebody");
-        told.then_some(()).ok_or(log)
+        let is_logged = log.contains("lost leadership to somebody");
+        is_logged.then_some(()).ok_or(log)
     })
     .await;
     only.ended().await;
@@ -359,19 +359,23 @@ async fn ha_push_to_any_replica_reaches_the_leader() {
     let repository = "https://127.0.0.1:1/team/infra";
     // The first reconcile of the resource registers its repository for pushes.
     until("the leader to know who follows", async || {
-        let (code, told) = first.send_push(repository).await;
-        let known = (code, &told["resources"]) == (202, &json!(1));
-        known.then_some(()).ok_or_else(|| told.to_string())
+        let (code, response) = first.send_push(repository).await;
+        let known = (code, &response["resources"]) == (202, &json!(1));
+        known.then_some(()).ok_or_else(|| response.to_string())
     })
     .await;
-    let (code, told) = second.send_push(repository).await;
-    assert_eq!((code, &told["resources"]), (202, &json!(1)), "{told}");
-    first.ended().await;
-    let (code, told) = second.send_push(repository).await;
+    let (code, response) = second.send_push(repository).await;
     assert_eq!(
-        (code, &told["reason"]),
+        (code, &response["resources"]),
+        (202, &json!(1)),
+        "{response}"
+    );
+    first.ended().await;
+    let (code, response) = second.send_push(repository).await;
+    assert_eq!(
+        (code, &response["reason"]),
         (503, &json!("NotLeader")),
-        "{told}"
+        "{response}"
     );
     second.is("this replica is the leader").await;
     let (code, _) = second.send_push(repository).await;

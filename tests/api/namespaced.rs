@@ -173,13 +173,16 @@ async fn reason(space: &Space, name: &str, wanted: &str) -> String {
     until(wanted, async || {
         let tf = api.get(name).await.unwrap();
         let conditions = tf.status.iter().flat_map(|status| &status.conditions);
-        let ready = conditions.into_iter().find(|it| it.type_ == "Ready");
-        let (reason, message) =
-            ready.map_or(("", ""), |it| (it.reason.as_str(), it.message.as_str()));
-        let found = || format!("{reason}: {message}");
+        let ready = conditions
+            .into_iter()
+            .find(|condition| condition.type_ == "Ready");
+        let (reason, message) = ready.map_or(("", ""), |condition| {
+            (condition.reason.as_str(), condition.message.as_str())
+        });
+        let current = || format!("{reason}: {message}");
         (reason == wanted)
             .then(|| message.to_owned())
-            .ok_or_else(found)
+            .ok_or_else(current)
     })
     .await
 }
@@ -244,9 +247,9 @@ async fn operator_refuses_disallowed_builders_and_accounts() {
     );
     narrow.limit("builders", "registry.test/builder:1\n");
     space.apply(&tf).await.unwrap();
-    let said = reason(space, "built", "NotAllowed").await;
+    let message = reason(space, "built", "NotAllowed").await;
     for part in ["evil.test/builder:1", "registry.test/builder:1"] {
-        assert!(said.contains(part), "{said}");
+        assert!(message.contains(part), "{message}");
     }
     narrow.limit("builders", "*");
     reason(space, "built", "RepositoryUnreachable").await;
@@ -263,17 +266,17 @@ async fn operator_refuses_disallowed_builders_and_accounts() {
         .await
         .unwrap();
     let at = alustan_api::RECONCILE_AT;
-    let look = |when: &str| json!({"metadata": {"annotations": {at: when}}});
+    let reconcile = |when: &str| json!({"metadata": {"annotations": {at: when}}});
     let raw = space.raw();
     let edit = PatchParams::default();
-    raw.patch("lent", &edit, &Patch::Merge(&look("1")))
+    raw.patch("lent", &edit, &Patch::Merge(&reconcile("1")))
         .await
         .unwrap();
-    let said = reason(space, "lent", "ServiceAccountNotAllowed").await;
-    let (_, command) = said.split_once("kubectl ").unwrap();
+    let message = reason(space, "lent", "ServiceAccountNotAllowed").await;
+    let (_, command) = message.split_once("kubectl ").unwrap();
     let command: Vec<&str> = command.split(' ').collect();
     narrow.server.kubectl(&command).unwrap();
-    raw.patch("lent", &edit, &Patch::Merge(&look("2")))
+    raw.patch("lent", &edit, &Patch::Merge(&reconcile("2")))
         .await
         .unwrap();
     reason(space, "lent", "RepositoryUnreachable").await;
@@ -299,8 +302,8 @@ async fn operator_waits_for_all_watches_and_survives_a_lost_one() {
     let mut leash = leashed(&mut installed.operator(&namespaces), &log);
     until("what is missing to be told", async || {
         let log = std::fs::read_to_string(&log).unwrap();
-        let told = log.contains("watch failed") && log.contains(&other.namespace);
-        told.then_some(()).ok_or(log)
+        let is_logged = log.contains("watch failed") && log.contains(&other.namespace);
+        is_logged.then_some(()).ok_or(log)
     })
     .await;
     let ignored = one.api::<Terraform>().get("web").await.unwrap();

@@ -224,15 +224,19 @@ where
         .force()
         .validation_strict();
     let name = object.name_any();
-    let what = format!("{} {name}", K::kind(&()));
+    let object_name = format!("{} {name}", K::kind(&()));
     let patch = Patch::Apply(object);
     let made = api.patch(&name, &parameters, &patch).await;
-    let made = made.unwrap_or_else(|error| panic!("{what}: {error}"));
-    assert_eq!(made.labels()[labels::MANAGED_BY], labels::MANAGER, "{what}");
-    assert!(made.owner_references().is_empty(), "{what}");
+    let made = made.unwrap_or_else(|error| panic!("{object_name}: {error}"));
+    assert_eq!(
+        made.labels()[labels::MANAGED_BY],
+        labels::MANAGER,
+        "{object_name}"
+    );
+    assert!(made.owner_references().is_empty(), "{object_name}");
     let again = api.patch(&name, &parameters, &patch).await.unwrap();
     let versions = [&made, &again].map(ResourceExt::resource_version);
-    assert_eq!(versions[0], versions[1], "{what}: applied again");
+    assert_eq!(versions[0], versions[1], "{object_name}: applied again");
 }
 
 /// Creates `object` as the operator. Applies it as a dry run first, because only an apply is validated strictly.
@@ -244,18 +248,18 @@ where
         + Clone
         + Debug,
 {
-    let what = format!("{} {}", K::kind(&()), object.name_any());
+    let object_name = format!("{} {}", K::kind(&()), object.name_any());
     let parameters = PatchParams::apply("tests").dry_run().validation_strict();
     let patch = Patch::Apply(object);
     let strict = space
         .api::<K>()
         .patch(&object.name_any(), &parameters, &patch)
         .await;
-    strict.unwrap_or_else(|error| panic!("{what}: {error}"));
+    strict.unwrap_or_else(|error| panic!("{object_name}: {error}"));
     let client = space.server.client_as(OPERATOR).await;
     let api: Api<K> = Api::namespaced(client, &space.namespace);
     let created = api.create(&PostParams::default(), object).await;
-    created.unwrap_or_else(|error| panic!("{what}: {error}"))
+    created.unwrap_or_else(|error| panic!("{object_name}: {error}"))
 }
 
 /// The test uses the operator's ServiceAccount, which may create the Role of a runner only if it has all rights of that Role.
@@ -295,8 +299,8 @@ async fn operator_may_create_all_its_objects() {
             outputs: Outputs::from([("said".to_owned(), output)]),
             ..Chosen::default()
         };
-        let told = outputs_of::config_map(&tf, format!("{name}-told"), &outputs);
-        ensure(&space, &told).await;
+        let config_map = outputs_of::config_map(&tf, format!("{name}-told"), &outputs);
+        ensure(&space, &config_map).await;
         let mut made = vec![
             secrets::record(&tf, &RunRecord::default(), &History::default()),
             secrets::report(&tf, &RunProgress::default()),
@@ -375,14 +379,14 @@ async fn all_pods_except_builds_meet_podsecurity_restricted() {
             match admitted {
                 Ok(_) => assert!(!is_build || level == "baseline", "{name} is admitted"),
                 Err(error) => {
-                    let said = error.to_string();
+                    let message = error.to_string();
                     assert!(
                         is_build && level == "restricted",
-                        "{name} in {level}: {said}"
+                        "{name} in {level}: {message}"
                     );
-                    assert!(said.contains("\"build\""), "{said}");
+                    assert!(message.contains("\"build\""), "{message}");
                     for container in ["pull", "prepare", "inject"] {
-                        assert!(!said.contains(container), "{name}: {said}");
+                        assert!(!message.contains(container), "{name}: {message}");
                     }
                 }
             }

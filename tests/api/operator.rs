@@ -88,12 +88,12 @@ impl Operator {
             assert!(!call.forbidden, "{}", call.what);
         }
         for call in self.calls() {
-            let what = format!("{} {}", call["verb"], call["requestURI"]);
+            let request = format!("{} {}", call["verb"], call["requestURI"]);
             let object = &call["objectRef"];
             let own = object["namespace"] == "alustan-system" && object["name"] == "alustan";
             let other_lease = object["resource"] == "leases" && !own;
             // The audit log has no name for a create request, because the name is in the body.
-            assert!(!other_lease || call["verb"] == "create", "{what}");
+            assert!(!other_lease || call["verb"] == "create", "{request}");
         }
     }
 
@@ -144,9 +144,10 @@ async fn wait(
     wanted: impl Fn(&Terraform) -> bool,
 ) -> Terraform {
     let condition = |tf: Option<&Terraform>| tf.is_some_and(&wanted);
-    let found = tokio::time::timeout(DEADLINE, await_condition(api.clone(), name, condition)).await;
-    if let Ok(found) = found {
-        return found.unwrap().unwrap();
+    let result =
+        tokio::time::timeout(DEADLINE, await_condition(api.clone(), name, condition)).await;
+    if let Ok(result) = result {
+        return result.unwrap().unwrap();
     }
     let last = api.get(name).await.unwrap();
     panic!("{name}: waited for {what}: {:#?}", last.status)
@@ -158,9 +159,9 @@ fn condition(tf: &Terraform, kind: &str) -> (String, String, String) {
     conditions
         .into_iter()
         .find(|condition| condition.type_ == kind)
-        .map(|found| {
-            let (status, reason) = (found.status.clone(), found.reason.clone());
-            (status, reason, found.message.clone())
+        .map(|condition| {
+            let (status, reason) = (condition.status.clone(), condition.reason.clone());
+            (status, reason, condition.message.clone())
         })
         .unwrap_or_default()
 }
@@ -273,12 +274,12 @@ async fn deletion_of_a_resource_without_runs_leaves_nothing() {
     })
     .await;
     let secrets = space.api::<Secret>().list(&ListParams::default()).await;
-    let left: Vec<_> = secrets
+    let remaining: Vec<_> = secrets
         .unwrap()
         .into_iter()
         .map(|secret| secret.metadata.name)
         .collect();
-    assert!(left.is_empty(), "{left:?}");
+    assert!(remaining.is_empty(), "{remaining:?}");
     let free = json!({"metadata": {"finalizers": null}});
     api.patch("web", &PatchParams::default(), &Patch::Merge(&free))
         .await
@@ -401,9 +402,9 @@ fn unread(client: kube::Client) -> Api<DynamicObject> {
 /// collector.
 async fn until_released(api: &Api<DynamicObject>, name: &str) {
     until("the operator to let go", async || {
-        let left = api.get_opt(name).await.unwrap();
-        match left.filter(|left| left.finalizers().contains(&FINALIZER.to_owned())) {
-            Some(left) => Err(format!("{left:?}")),
+        let object = api.get_opt(name).await.unwrap();
+        match object.filter(|object| object.finalizers().contains(&FINALIZER.to_owned())) {
+            Some(object) => Err(format!("{object:?}")),
             None => Ok(()),
         }
     })
@@ -453,9 +454,9 @@ async fn unreadable_resource_without_record_is_kept_until_fixed() {
         let list = ListParams::default().fields(&fields);
         let events = default.list(&list).await.unwrap().items.into_iter();
         let notes: Vec<_> = events.filter_map(|event| event.message).collect();
-        let told = |note: &String| wanted.iter().all(|part| note.contains(part));
-        let found = notes.iter().any(told);
-        found.then_some(()).ok_or_else(|| notes.join("\n"))
+        let matches = |note: &String| wanted.iter().all(|part| note.contains(part));
+        let reported = notes.iter().any(matches);
+        reported.then_some(()).ok_or_else(|| notes.join("\n"))
     })
     .await;
     let mut mended = json!({

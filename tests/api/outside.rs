@@ -137,9 +137,9 @@ async fn serve(State(served): State<Arc<Served>>, request: Request) -> Response<
     let body = to_bytes(body, 1 << 24).await.unwrap();
     let path = head.uri.path();
     if path.ends_with("/info/refs") {
-        let mut said = b"001e# service=git-upload-pack\n0000".to_vec();
-        said.extend(upload_pack(&served.repository, &["--advertise-refs"], &body).await);
-        return git("advertisement", said);
+        let mut response = b"001e# service=git-upload-pack\n0000".to_vec();
+        response.extend(upload_pack(&served.repository, &["--advertise-refs"], &body).await);
+        return git("advertisement", response);
     }
     if path.ends_with("/git-upload-pack") {
         return git("result", upload_pack(&served.repository, &[], &body).await);
@@ -154,10 +154,10 @@ async fn serve(State(served): State<Arc<Served>>, request: Request) -> Response<
 }
 
 /// Runs `git upload-pack`; see <https://git-scm.com/docs/http-protocol>.
-async fn upload_pack(repository: &Path, how: &[&str], asked: &[u8]) -> Vec<u8> {
+async fn upload_pack(repository: &Path, arguments: &[&str], request: &[u8]) -> Vec<u8> {
     let mut git = Command::new("git")
         .args(["upload-pack", "--stateless-rpc"])
-        .args(how)
+        .args(arguments)
         .arg(repository)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -165,7 +165,7 @@ async fn upload_pack(repository: &Path, how: &[&str], asked: &[u8]) -> Vec<u8> {
         .unwrap();
     let mut stdin = git.stdin.take().unwrap();
     // Ignores an error: the advertisement of references reads no input.
-    let _ = stdin.write_all(asked).await;
+    let _ = stdin.write_all(request).await;
     drop(stdin);
     git.wait_with_output().await.unwrap().stdout
 }
@@ -198,8 +198,8 @@ fn registry(
         let is_image = path.starts_with("/v2/base/manifests/")
             || (is_present && served.has_images.load(Ordering::SeqCst));
         let image = is_image.then(|| Bytes::from(path.to_owned()));
-        let found = stored.get(path).cloned().or(image);
-        let Some(found) = found else {
+        let content = stored.get(path).cloned().or(image);
+        let Some(content) = content else {
             let nothing = r#"{"errors": [{"code": "MANIFEST_UNKNOWN", "message": ""}]}"#;
             return answer(404)
                 .header("content-type", "application/json")
@@ -208,8 +208,8 @@ fn registry(
         };
         return answer(200)
             .header("content-type", "application/vnd.oci.image.manifest.v1+json")
-            .header("docker-content-digest", digest(&found))
-            .body(found.into())
+            .header("docker-content-digest", digest(&content))
+            .body(content.into())
             .unwrap();
     }
     let begun = path.split_once("/blobs/uploads/");

@@ -106,8 +106,8 @@ async fn status_apply_keeps_conditions_of_other_managers() {
     let less = json!({
         "state": "Success", "message": "m", "conditions": [condition("Ready")],
     });
-    let left = report(&space, &uid, FIELD_MANAGER, less.clone()).await;
-    let kinds: Vec<_> = left["status"]["conditions"]
+    let object = report(&space, &uid, FIELD_MANAGER, less.clone()).await;
+    let kinds: Vec<_> = object["status"]["conditions"]
         .as_array()
         .unwrap()
         .iter()
@@ -115,14 +115,14 @@ async fn status_apply_keeps_conditions_of_other_managers() {
         .collect();
     assert_eq!(kinds, ["example.com/Audited", "Ready"]);
     assert_eq!(
-        left["status"].get("drift"),
+        object["status"].get("drift"),
         None,
         "what we no longer say is gone"
     );
     let again = report(&space, &uid, FIELD_MANAGER, less).await;
     let version = |object: &Value| object["metadata"]["resourceVersion"].clone();
     assert_eq!(
-        version(&left),
+        version(&object),
         version(&again),
         "the same status is no write"
     );
@@ -165,12 +165,13 @@ async fn deleted_resource_is_removed_with_its_last_finalizer() {
     assert!(waiting.deletion_timestamp.is_some());
     finalizers(&space, &uid, &[]).await.unwrap();
     // The finalizer of foreground deletion stays, because this server has no garbage collector.
-    let left = raw.get_opt("web").await.unwrap();
-    let left = left.and_then(|object| object.metadata.finalizers);
+    let object = raw.get_opt("web").await.unwrap();
+    let finalizers = object.and_then(|object| object.metadata.finalizers);
     assert!(
-        left.as_ref()
-            .is_none_or(|left| !left.contains(&FINALIZER.to_owned())),
-        "{left:?}"
+        finalizers
+            .as_ref()
+            .is_none_or(|finalizers| !finalizers.contains(&FINALIZER.to_owned())),
+        "{finalizers:?}"
     );
 }
 

@@ -135,7 +135,7 @@ async fn kubernetes_backend_is_allowed_with_a_warning() {
     };
     let kubernetes = || create(json!({"provider": "kubernetes"}));
     let warned = until("a warning", async || match kubernetes() {
-        Err(said) => Ok(said),
+        Err(message) => Ok(message),
         Ok(_) => Err("nothing is said".to_owned()),
     })
     .await;
@@ -457,13 +457,13 @@ async fn empty_allow_list_denies_all_and_missing_one_allows_all() {
         .try_create(&good)
         .await
         .expect("any repository and registry");
-    for (pointer, said) in [
+    for (pointer, message) in [
         ("/containerRegistry/builder/image", "left to the operator"),
         ("/containerRegistry/serviceAccountName", "left out"),
     ] {
         let tf = with(good.clone(), pointer, Some(json!("some")));
         let refused = space.try_create(&tf).await.unwrap_err();
-        assert!(refused.contains(said), "{refused}");
+        assert!(refused.contains(message), "{refused}");
     }
 }
 
@@ -519,8 +519,8 @@ impl Module {
         let request: TokenRequest = serde_json::from_value(request).unwrap();
         let accounts = space.api::<ServiceAccount>();
         let parameters = PostParams::default();
-        let asked = accounts.create_token_request(&account, &parameters, &request);
-        let token = asked.await.unwrap().status.unwrap().token;
+        let token_request = accounts.create_token_request(&account, &parameters, &request);
+        let token = token_request.await.unwrap().status.unwrap().token;
         let client = space.server.client_with(&token).await;
         Self {
             secrets: Api::namespaced(client, &space.namespace),

@@ -120,7 +120,9 @@ async fn restore_backup(space: &Space, uid: &str) {
 async fn ready(space: &Space) -> (String, String) {
     let tf = space.api::<Terraform>().get("web").await.unwrap();
     let conditions = tf.status.unwrap_or_default().conditions;
-    let ready = conditions.into_iter().find(|it| it.type_ == "Ready");
+    let ready = conditions
+        .into_iter()
+        .find(|condition| condition.type_ == "Ready");
     ready
         .map(|ready| (ready.reason, ready.message))
         .unwrap_or_default()
@@ -161,26 +163,26 @@ async fn restore_binds_records_and_state_to_a_new_uid() {
     web["metadata"]["annotations"] = json!({KEPT: BEFORE});
     space.apply(&web).await.unwrap();
     let how = format!("kubectl alustan restore web -n {}", space.namespace);
-    let told = reason(&space, "RestoreRequired").await;
+    let message = reason(&space, "RestoreRequired").await;
     assert!(
-        told.contains("Secret web-run") && told.contains(&how),
-        "{told}"
+        message.contains("Secret web-run") && message.contains(&how),
+        "{message}"
     );
     assert!(
-        !told.contains("remove") && !told.contains("delete "),
-        "{told}"
+        !message.contains("remove") && !message.contains("delete "),
+        "{message}"
     );
 
-    let said = run(&space, "restore web").await;
+    let output = run(&space, "restore web").await;
     for part in [
         "run 7 of ",
         "was active at the time of the backup",
         "an unsaved state",
     ] {
-        assert!(said.err.contains(part), "no {part:?} in {said:?}");
+        assert!(output.err.contains(part), "no {part:?} in {output:?}");
     }
-    let said = said.done();
-    assert!(said.contains("run numbers continue after 7"), "{said}");
+    let output = output.done();
+    assert!(output.contains("run numbers continue after 7"), "{output}");
 
     let tf = space.api::<Terraform>().get("web").await.unwrap();
     let uid = tf.uid().unwrap();
@@ -223,8 +225,8 @@ async fn restore_binds_records_and_state_to_a_new_uid() {
     let account = accounts.get_opt(&names::runner("web")).await.unwrap();
     assert!(account.is_none(), "derived again");
     reason(&space, "RepositoryUnreachable").await;
-    let said = run(&space, "restore web").await.done();
-    assert!(said.contains("nothing to restore"), "{said}");
+    let output = run(&space, "restore web").await.done();
+    assert!(output.contains("nothing to restore"), "{output}");
 }
 
 #[tokio::test]
@@ -258,17 +260,17 @@ async fn restore_waits_until_the_original_resource_is_deleted() {
     reason(&old, "RepositoryUnreachable").await;
     restore_backup(&new, &uid).await;
     new.apply(&resource("web")).await.unwrap();
-    let told = reason(&new, "StateConflict").await;
+    let message = reason(&new, "StateConflict").await;
     let owner = "a Terraform resource in another namespace, which still exists";
     assert!(
-        told.contains(owner) && !told.contains(&old.namespace),
-        "{told}"
+        message.contains(owner) && !message.contains(&old.namespace),
+        "{message}"
     );
-    assert!(told.contains("keep the Secrets"), "{told}");
-    let told = run(&new, "restore web").await.refused();
+    assert!(message.contains("keep the Secrets"), "{message}");
+    let error = run(&new, "restore web").await.refused();
     assert!(
-        told.contains("StateConflict") && told.contains(owner),
-        "{told}"
+        error.contains("StateConflict") && error.contains(owner),
+        "{error}"
     );
     let state = new.api::<Secret>().get(&names::state("web")).await.unwrap();
     assert_eq!(of(&state), uid);
@@ -291,8 +293,8 @@ async fn delete(space: &Space) {
     let parameters = DeleteParams::default();
     resources.delete("web", &parameters).await.unwrap();
     until("the resource to go", async || {
-        let found = resources.get_opt("web").await.unwrap();
-        found.map_or(Ok(()), |tf| Err(format!("{:?}", tf.status)))
+        let tf = resources.get_opt("web").await.unwrap();
+        tf.map_or(Ok(()), |tf| Err(format!("{:?}", tf.status)))
     })
     .await;
 }
@@ -320,8 +322,8 @@ async fn restored_resource_waits_for_its_secrets() {
     let mut web = resource("web");
     web["metadata"]["annotations"] = json!({KEPT: BEFORE});
     space.apply(&web).await.unwrap();
-    let told = reason(&space, "RestoreRequired").await;
-    assert!(told.contains("restore the Secrets web-run"), "{told}");
+    let message = reason(&space, "RestoreRequired").await;
+    assert!(message.contains("restore the Secrets web-run"), "{message}");
     let record = space.api::<Secret>().get_opt(&names::record("web")).await;
     assert!(record.unwrap().is_none());
     restore_backup(&space, BEFORE).await;
@@ -343,7 +345,7 @@ async fn record_of_a_new_resource_is_replaced_by_that_of_a_backup() {
     reason(&space, "RepositoryUnreachable").await;
     restore_backup(&space, BEFORE).await;
     reason(&space, "RestoreRequired").await;
-    let said = run(&space, "restore web").await.done();
-    assert!(said.contains("run numbers continue after 7"), "{said}");
+    let output = run(&space, "restore web").await.done();
+    assert!(output.contains("run numbers continue after 7"), "{output}");
     reason(&space, "RepositoryUnreachable").await;
 }

@@ -30,12 +30,12 @@ async fn refuses(space: &Space, field: &str, message: &str, values: &[Value]) {
 
 async fn refuses_resource(space: &Space, resource: &Value, field: &str, message: &str) {
     let path = format!("spec{}", field.replace('/', "."));
-    let Err(said) = space.try_create(resource).await else {
+    let Err(refusal) = space.try_create(resource).await else {
         panic!("{path} is accepted: {}", resource["spec"]);
     };
     assert!(
-        said.contains(&path) && said.contains(message),
-        "`{path}` and `{message}` are not both in: {said}"
+        refusal.contains(&path) && refusal.contains(message),
+        "`{path}` and `{message}` are not both in: {refusal}"
     );
 }
 
@@ -75,8 +75,8 @@ async fn approval_with_scripts_requires_a_plan_script() {
     let space = Space::new().await;
     let script = json!({"inline": "true"});
     let with_scripts = |approval: &Value, scripts: Value| {
-        let asks = with(resource("web"), "/approval", Some(approval.clone()));
-        with(asks, "/scripts", Some(scripts))
+        let manual = with(resource("web"), "/approval", Some(approval.clone()));
+        with(manual, "/scripts", Some(scripts))
     };
     let manual = json!({"mode": "Manual"});
     let rules = json!({"rules": [{"when": "plan.destroy > 0", "then": "Ask"}]});
@@ -136,7 +136,13 @@ async fn engine_name_and_version_are_validated() {
     let bad = [
         "", "v1.12.6", "1.12.", "~> 1.12", "1.12.x", "1.12.6.1", "1.12-rc1", "latest",
     ];
-    refuses(&space, "/engine/version", version, &bad.map(|it| json!(it))).await;
+    refuses(
+        &space,
+        "/engine/version",
+        version,
+        &bad.map(|value| json!(value)),
+    )
+    .await;
 }
 
 #[tokio::test]
@@ -388,8 +394,8 @@ async fn resource_without_a_required_field_is_refused() {
     }
     let mut web = resource("web");
     web.as_object_mut().unwrap().remove("spec");
-    let said = space.try_create(&web).await.unwrap_err();
-    assert!(said.contains("spec: Required value"), "{said}");
+    let message = space.try_create(&web).await.unwrap_err();
+    assert!(message.contains("spec: Required value"), "{message}");
 }
 
 #[tokio::test]
@@ -658,10 +664,10 @@ async fn resource_name_has_at_most_50_characters() {
     for name in ["a", "web-2", "web.prod", &longest] {
         accepts_resource(&space, &resource(name), name).await;
     }
-    let said = space.try_apply(&resource(&longer)).await.unwrap_err();
+    let message = space.try_apply(&resource(&longer)).await.unwrap_err();
     assert!(
-        said.contains("metadata.name: at most 50 characters"),
-        "{said}"
+        message.contains("metadata.name: at most 50 characters"),
+        "{message}"
     );
 }
 

@@ -14,16 +14,19 @@ pub(crate) const CONFIG_MAP: &str = include_str!("samples/configmap.yaml");
 
 /// Returns the YAML files in a folder and its subfolders.
 fn files(folder: &Path) -> Vec<PathBuf> {
-    let mut found = Vec::new();
+    let mut paths = Vec::new();
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         if path.is_dir() {
-            found.extend(files(&path));
-        } else if path.extension().is_some_and(|it| it == "yaml") {
-            found.push(path);
+            paths.extend(files(&path));
+        } else if path
+            .extension()
+            .is_some_and(|extension| extension == "yaml")
+        {
+            paths.push(path);
         }
     }
-    found
+    paths
 }
 
 fn terraform(text: &str) -> Value {
@@ -50,9 +53,9 @@ async fn kubectl_applies_the_samples_unchanged() {
                 "-f",
                 file,
             ];
-            let said = server.kubectl(&arguments).unwrap();
+            let output = server.kubectl(&arguments).unwrap();
             let made = "terraform.alustan.io/example-terraformconfig";
-            assert!(said.contains(made), "{name} {how}: {said}");
+            assert!(output.contains(made), "{name} {how}: {output}");
         }
     }
 }
@@ -110,8 +113,8 @@ async fn every_resource_of_the_examples_is_accepted() {
             }
             let metadata = document["metadata"].as_object_mut().unwrap();
             metadata.remove("namespace");
-            let said = space.try_apply(&document).await;
-            assert!(said.is_ok(), "{}: {said:?}", file.display());
+            let result = space.try_apply(&document).await;
+            assert!(result.is_ok(), "{}: {result:?}", file.display());
             let folder = file.strip_prefix(&examples).unwrap().parent().unwrap();
             folders.insert(folder.to_owned());
         }
@@ -122,7 +125,7 @@ async fn every_resource_of_the_examples_is_accepted() {
             continue;
         }
         let name = example.file_name();
-        let found = folders.iter().any(|it| it.starts_with(&name));
-        assert!(found, "{} has no resource", name.display());
+        let exists = folders.iter().any(|folder| folder.starts_with(&name));
+        assert!(exists, "{} has no resource", name.display());
     }
 }

@@ -189,11 +189,11 @@ impl Server {
     /// The standard error of `kubectl`.
     pub(crate) fn kubectl_told(&self, arguments: &[&str]) -> Result<(String, String), String> {
         let output = self.kubectl_command().args(arguments).output().unwrap();
-        let told = String::from_utf8(output.stderr).unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
         if output.status.success() {
-            Ok((String::from_utf8(output.stdout).unwrap(), told))
+            Ok((String::from_utf8(output.stdout).unwrap(), stderr))
         } else {
-            Err(told)
+            Err(stderr)
         }
     }
 
@@ -402,7 +402,7 @@ pub(crate) async fn until<T>(what: &str, wanted: impl AsyncFn() -> Result<T, Str
     let since = Instant::now();
     loop {
         match wanted().await {
-            Ok(found) => return found,
+            Ok(value) => return value,
             Err(not_yet) => assert!(since.elapsed() < DEADLINE, "waited for {what}: {not_yet}"),
         }
         tokio::time::sleep(Duration::from_millis(200)).await;

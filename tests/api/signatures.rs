@@ -56,11 +56,11 @@ async fn changed_record_is_refused_and_a_new_key_signs_existing_ones() {
     space.apply(&resource("web")).await.unwrap();
     let leash = start(&server);
     let record = names::record("web");
-    let found = until("a record", async || {
-        let found = secrets.get_opt(&record).await.unwrap();
-        found.ok_or_else(|| "there is none".to_owned())
+    let secret = until("a record", async || {
+        let secret = secrets.get_opt(&record).await.unwrap();
+        secret.ok_or_else(|| "there is none".to_owned())
     });
-    let data = found.await.data.unwrap();
+    let data = secret.await.data.unwrap();
     let history = data[key::HISTORY].clone();
     wait(&space, false).await;
 

@@ -99,8 +99,8 @@ async fn wait(
 
 fn is_stalled(tf: &Terraform) -> bool {
     let status = tf.status.as_ref();
-    status.is_some_and(|it| {
-        it.state == State::Stalled && it.observed_generation == tf.metadata.generation
+    status.is_some_and(|status| {
+        status.state == State::Stalled && status.observed_generation == tf.metadata.generation
     })
 }
 
@@ -111,13 +111,13 @@ fn finalizers(tf: &Terraform) -> Vec<&str> {
 async fn is_deleted(space: &Space, name: &str) {
     let api = space.api::<Terraform>();
     until("the resource to go", async || {
-        let found = api.get_opt(name).await.unwrap();
-        found.map_or(Ok(()), |tf| Err(format!("{:#?}", tf.metadata.finalizers)))
+        let tf = api.get_opt(name).await.unwrap();
+        tf.map_or(Ok(()), |tf| Err(format!("{:#?}", tf.metadata.finalizers)))
     })
     .await;
     let secrets = space.api::<Secret>().list(&ListParams::default()).await;
-    let left: Vec<_> = secrets.unwrap().iter().map(ResourceExt::name_any).collect();
-    assert!(left.is_empty(), "{left:?}");
+    let names: Vec<_> = secrets.unwrap().iter().map(ResourceExt::name_any).collect();
+    assert!(names.is_empty(), "{names:?}");
 }
 
 #[tokio::test]
@@ -134,7 +134,10 @@ async fn metacontroller_writes_the_status_and_operator_all_else() {
         entry.subresource.as_deref() == Some("status")
     };
     let writers: Vec<_> = tf.managed_fields().iter().filter(of_status).collect();
-    let writers: Vec<_> = writers.iter().map(|it| it.manager.as_deref()).collect();
+    let writers: Vec<_> = writers
+        .iter()
+        .map(|entry| entry.manager.as_deref())
+        .collect();
     assert_eq!(writers, [Some("metacontroller")], "one owner of the status");
     assert_eq!(operator.wrote(&space.namespace, Some("status")), 0);
 
@@ -283,7 +286,7 @@ async fn forged_hook_request_runs_nothing_and_changes_no_spec() {
     );
     let secrets = space.api::<Secret>().list(&ListParams::default()).await;
     let of_nobody = secrets.unwrap().into_iter();
-    let of_nobody = of_nobody.filter(|it| it.name_any().starts_with("nobody"));
+    let of_nobody = of_nobody.filter(|secret| secret.name_any().starts_with("nobody"));
     assert_eq!(of_nobody.count(), 0);
     assert_eq!(api.get("web").await.unwrap().spec, tf.spec);
 }
@@ -293,7 +296,7 @@ async fn metacontroller_manifests_apply_and_declare_no_children() {
     let server = Server::shared().await;
     let manifests = server.kubectl(&["kustomize", "deploy/metacontroller"]);
     let all: Vec<Value> = serde_saphyr::from_multiple(&manifests.unwrap()).unwrap();
-    let is_controller = |it: &Value| it["kind"] == "CompositeController";
+    let is_controller = |object: &Value| object["kind"] == "CompositeController";
     let (controllers, others): (Vec<_>, Vec<_>) = all.into_iter().partition(is_controller);
     let [controller] = controllers.as_slice() else {
         panic!("{controllers:?}");

@@ -63,18 +63,18 @@ async fn ready(space: &Space, name: &str) -> (String, String) {
     let mut conditions = conditions.unwrap_or_default().into_iter();
     conditions
         .find(|condition| condition.type_ == "Ready")
-        .map(|found| (found.reason, found.message))
+        .map(|condition| (condition.reason, condition.message))
         .unwrap_or_default()
 }
 
 /// Waits until condition `Ready` has `reason`. Returns its message.
 async fn wait_for_reason(space: &Space, name: &str, reason: &str) -> String {
     until(&format!("{name} to tell {reason}"), async || {
-        let (found, message) = ready(space, name).await;
-        if found == reason {
+        let (current, message) = ready(space, name).await;
+        if current == reason {
             Ok(message)
         } else {
-            Err(format!("{found}: {message}"))
+            Err(format!("{current}: {message}"))
         }
     })
     .await
@@ -88,8 +88,8 @@ async fn jobs(space: &Space) -> Vec<Job> {
 /// Waits for a Job.
 async fn job(space: &Space, name: &str) -> Job {
     until(&format!("Job {name}"), async || {
-        let found = space.api::<Job>().get_opt(name).await.unwrap();
-        found.ok_or_else(|| "none".to_owned())
+        let job = space.api::<Job>().get_opt(name).await.unwrap();
+        job.ok_or_else(|| "none".to_owned())
     })
     .await
 }
@@ -200,21 +200,21 @@ async fn deletion_keeps_a_resource_with_the_same_name_prefix() {
     let secrets = space.api::<Secret>();
     for name in ["web", "web-2"] {
         for kept in [names::record(name), names::pin(name)] {
-            let found = secrets.get_opt(&kept).await.unwrap();
-            assert!(found.is_some(), "no {kept}");
+            let secret = secrets.get_opt(&kept).await.unwrap();
+            assert!(secret.is_some(), "no {kept}");
         }
         api.delete(name, &DeleteParams::default()).await.unwrap();
         job(&space, &format!("{name}-destroy-2")).await;
         reports(&secrets, name, 2).await.unwrap();
         until(&format!("{name} to go"), async || {
-            let left = api.get_opt(name).await.unwrap();
-            left.map_or(Ok(()), |left| Err(format!("{:?}", left.status)))
+            let tf = api.get_opt(name).await.unwrap();
+            tf.map_or(Ok(()), |tf| Err(format!("{:?}", tf.status)))
         })
         .await;
     }
-    let left = secrets.list(&ListParams::default()).await.unwrap();
-    let left: Vec<_> = left.iter().map(ResourceExt::name_any).collect();
-    assert!(left.is_empty(), "{left:?}");
+    let secrets = secrets.list(&ListParams::default()).await.unwrap();
+    let names: Vec<_> = secrets.iter().map(ResourceExt::name_any).collect();
+    assert!(names.is_empty(), "{names:?}");
 }
 
 #[tokio::test]
@@ -238,7 +238,11 @@ async fn tenancy_hundreds_of_runs_delay_another_tenant_by_one_run() {
     .await;
     until("a long queue", async || {
         let all = greedy.api::<Terraform>().list(&list).await.unwrap();
-        let queued = |tf: &&Terraform| tf.status.as_ref().is_some_and(|it| it.queue.is_some());
+        let queued = |tf: &&Terraform| {
+            tf.status
+                .as_ref()
+                .is_some_and(|status| status.queue.is_some())
+        };
         let waiting = all.iter().filter(queued).count();
         (waiting >= MANY - 20)
             .then_some(())
@@ -258,8 +262,8 @@ async fn tenancy_hundreds_of_runs_delay_another_tenant_by_one_run() {
                 return Ok(None);
             }
             let all = jobs(&greedy).await.into_iter().map(|job| job.name_any());
-            let mut left = all.filter(|name| !done.contains(name));
-            let next = left.next();
+            let mut remaining = all.filter(|name| !done.contains(name));
+            let next = remaining.next();
             next.map(Some)
                 .ok_or_else(|| format!("{} were done", done.len()))
         })

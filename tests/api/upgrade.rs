@@ -146,7 +146,9 @@ async fn active(space: &Space) -> Vec<Job> {
     let mut jobs = jobs(space).await;
     jobs.retain(|job| {
         let status = job.status.as_ref();
-        status.and_then(|it| it.conditions.as_ref()).is_none()
+        status
+            .and_then(|status| status.conditions.as_ref())
+            .is_none()
     });
     let names: Vec<_> = jobs.iter().map(ResourceExt::name_any).collect();
     assert!(jobs.len() <= SLOTS, "{names:?}");
@@ -164,7 +166,7 @@ fn ready(tf: &Terraform) -> (String, String, Option<i64>) {
     let mut conditions = status.conditions.into_iter();
     let (status_of, reason) = conditions
         .find(|condition| condition.type_ == "Ready")
-        .map(|found| (found.status, found.reason))
+        .map(|condition| (condition.status, condition.reason))
         .unwrap_or_default();
     (status_of, reason, status.observed_generation)
 }
@@ -214,7 +216,7 @@ async fn base_image_upgrade_applies_nothing_and_respects_slots() {
     }
     until("the new operator to look at all", async || {
         let all = all(&space).await;
-        let mut old = all.iter().map(ready).filter(|it| it.2 != Some(2));
+        let mut old = all.iter().map(ready).filter(|ready| ready.2 != Some(2));
         old.next().map_or(Ok(()), |first| Err(format!("{first:?}")))
     })
     .await;
@@ -249,10 +251,10 @@ async fn base_image_upgrade_applies_nothing_and_respects_slots() {
     let suspend = |suspend: bool| Patch::Merge(json!({"spec": {"suspend": suspend}}));
     api.patch(&held, &edit, &suspend(true)).await.unwrap();
     until("the suspension", async || {
-        let found = ready(&api.get(&held).await.unwrap());
-        (found.1 == "Suspended")
+        let ready = ready(&api.get(&held).await.unwrap());
+        (ready.1 == "Suspended")
             .then_some(())
-            .ok_or_else(|| format!("{found:?}"))
+            .ok_or_else(|| format!("{ready:?}"))
     })
     .await;
     until("drift checks of the others", async || {

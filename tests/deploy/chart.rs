@@ -85,7 +85,7 @@ fn helm_lint_passes_with_all_values() {
             "-f",
             values.path().to_str().unwrap(),
         ];
-        run("helm", &lint).unwrap_or_else(|said| panic!("{name}: {said}"));
+        run("helm", &lint).unwrap_or_else(|message| panic!("{name}: {message}"));
     }
 }
 
@@ -116,8 +116,8 @@ fn rendered_manifests_conform_to_the_schemas() {
     for (name, text) in examples() {
         add(&name, &text);
     }
-    let said = conforms(folder.path(), &kinds);
-    println!("{}", said.unwrap_or_else(|said| panic!("{said}")));
+    let result = conforms(folder.path(), &kinds);
+    println!("{}", result.unwrap_or_else(|message| panic!("{message}")));
 }
 
 #[test]
@@ -135,15 +135,15 @@ fn unknown_field_in_a_manifest_is_detected() {
         let kinds = BTreeSet::from([(word("apiVersion"), word("kind"))]);
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("a.yaml"), object.to_string()).unwrap();
-        let said = conforms(folder.path(), &kinds).unwrap_err();
-        assert!(said.contains(field), "{said}");
+        let message = conforms(folder.path(), &kinds).unwrap_err();
+        assert!(message.contains(field), "{message}");
     }
 }
 
 /// Returns name and text of each manifest in `deploy/examples`.
 fn examples() -> Vec<(String, String)> {
     let mut folders = vec![root().join("deploy/examples")];
-    let mut found = Vec::new();
+    let mut paths = Vec::new();
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
@@ -154,17 +154,17 @@ fn examples() -> Vec<(String, String)> {
                 .any(|name| path.ends_with(name))
             {
                 let text = std::fs::read_to_string(&path).unwrap();
-                found.push((format!("example{}", path.display()), text));
+                paths.push((format!("example{}", path.display()), text));
             }
         }
     }
-    assert!(found.len() > 8, "{found:?}");
-    found
+    assert!(paths.len() > 8, "{paths:?}");
+    paths
 }
 
 #[test]
 fn invalid_value_is_refused_with_its_name() {
-    for (values, said) in [
+    for (values, message) in [
         ("replica: 2", "replica"),
         ("log: {format: xml}", "format"),
         ("log: {colour: red}", "colour"),
@@ -182,7 +182,7 @@ fn invalid_value_is_refused_with_its_name() {
         ("podLabels: {a: 1}", "podLabels"),
     ] {
         let refused = helm("alustan", "alustan-system", values).expect_err(values);
-        assert!(refused.contains(said), "{values}: {refused}");
+        assert!(refused.contains(message), "{values}: {refused}");
     }
 }
 

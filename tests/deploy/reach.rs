@@ -29,7 +29,8 @@ fn network_policies_block_the_metadata_endpoint() {
                     let block = &to["ipBlock"];
                     let everywhere = block["cidr"] == "0.0.0.0/0";
                     let except = block["except"].as_array();
-                    let kept = except.is_some_and(|it| it.iter().any(|it| it == METADATA));
+                    let kept =
+                        except.is_some_and(|ranges| ranges.iter().any(|range| range == METADATA));
                     assert!(!everywhere || kept, "{name}: {to}");
                 }
             }

@@ -24,11 +24,11 @@ pub(crate) fn run(program: &str, arguments: &[&str]) -> Result<String, String> {
     let output = command.args(arguments).current_dir(root()).output();
     let output = output.unwrap_or_else(|error| panic!("{program}: {error}; run `make chart`"));
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-    let said = text(output.stdout);
+    let stdout = text(output.stdout);
     if output.status.success() {
-        Ok(said)
+        Ok(stdout)
     } else {
-        Err(said + &text(output.stderr))
+        Err(stdout + &text(output.stderr))
     }
 }
 
@@ -52,12 +52,13 @@ pub(crate) fn helm(release: &str, namespace: &str, values: &str) -> Result<Strin
 
 /// Renders the chart with the documented names of release and namespace.
 pub(crate) fn usual(values: &str) -> String {
-    helm("alustan", "alustan-system", values).unwrap_or_else(|said| panic!("{values}: {said}"))
+    helm("alustan", "alustan-system", values)
+        .unwrap_or_else(|message| panic!("{values}: {message}"))
 }
 
 /// Renders the kustomization in `folder`.
 pub(crate) fn kustomize(folder: &str) -> String {
-    run("kubectl", &["kustomize", folder]).unwrap_or_else(|said| panic!("{folder}: {said}"))
+    run("kubectl", &["kustomize", folder]).unwrap_or_else(|message| panic!("{folder}: {message}"))
 }
 
 /// Identity of an object.

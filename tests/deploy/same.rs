@@ -40,7 +40,7 @@ fn plain(mut object: Value) -> Value {
     }
     simplify(&mut object);
     let metadata = object["metadata"].as_object_mut().unwrap();
-    metadata.retain(|_, value| value.as_object().is_none_or(|it| !it.is_empty()));
+    metadata.retain(|_, value| value.as_object().is_none_or(|object| !object.is_empty()));
     object
 }
 
@@ -55,8 +55,8 @@ fn simplify(value: &mut Value) {
         Value::Array(list) => {
             list.iter_mut().for_each(simplify);
             // Named entries (variables, volumes, mounts, ports) are equal in any order.
-            if list.iter().all(|it| it["name"].is_string()) {
-                list.sort_by_key(|it| it["name"].to_string());
+            if list.iter().all(|entry| entry["name"].is_string()) {
+                list.sort_by_key(|entry| entry["name"].to_string());
             }
         }
         _ => {}
@@ -78,7 +78,7 @@ fn compare(kustomize: &str, helm: &str) {
     assert_eq!(names(&left), names(&right), "kustomize, helm");
     for ((id, left), right) in left.iter().zip(right.values()) {
         let none = Map::new();
-        let part = |it: &'_ Value, key: &str| it.get(key).cloned();
+        let part = |object: &'_ Value, key: &str| object.get(key).cloned();
         let keys = left.as_object().unwrap_or(&none).keys();
         for key in keys.chain(right.as_object().unwrap_or(&none).keys()) {
             assert_eq!(part(left, key), part(right, key), "{id}: {key}");

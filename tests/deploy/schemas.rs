@@ -116,13 +116,15 @@ fn strict(schema: &mut Value, references: &mut Vec<String>) {
                     // Keys of `properties` are field names, not keywords of JSON Schema.
                     Value::Object(properties) if key == "properties" => {
                         let properties = properties.values_mut();
-                        properties.for_each(|it| strict(it, references));
+                        properties.for_each(|schema| strict(schema, references));
                     }
                     value => strict(value, references),
                 }
             }
         }
-        Value::Array(list) => list.iter_mut().for_each(|it| strict(it, references)),
+        Value::Array(list) => list
+            .iter_mut()
+            .for_each(|schema| strict(schema, references)),
         _ => {}
     }
 }

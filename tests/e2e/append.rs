@@ -156,9 +156,9 @@ async fn append_copies_base_layers_that_cannot_be_mounted() {
 async fn append_build_succeeds_after_interrupted_uploads() {
     scene("cut", |scene| async move {
         // 12 uploads fail, more than one build retries, so the operator starts another build.
-        let left = Arc::new(AtomicUsize::new(12));
-        builds_and_applies_through(&scene, Fault::CutsUploads(left.clone())).await;
-        assert_eq!(left.load(Ordering::SeqCst), 0);
+        let remaining = Arc::new(AtomicUsize::new(12));
+        builds_and_applies_through(&scene, Fault::CutsUploads(remaining.clone())).await;
+        assert_eq!(remaining.load(Ordering::SeqCst), 0);
     })
     .await;
 }

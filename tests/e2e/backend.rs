@@ -113,8 +113,9 @@ async fn is_locked(scene: &Scene) {
     scene
         .wait("web", "a second run in vain", |tf| {
             let runs = tf.status.as_ref().map(|status| status.runs.len());
-            let told = condition(tf, "Ready").is_some_and(|it| it.reason == "StateLocked");
-            told && runs >= Some(2)
+            let is_locked =
+                condition(tf, "Ready").is_some_and(|condition| condition.reason == "StateLocked");
+            is_locked && runs >= Some(2)
         })
         .await;
 }
@@ -182,7 +183,7 @@ async fn backend_aws_bucket_is_created_only_with_bootstrap() {
         web["spec"]["backend"]["bootstrap"] = json!(true);
         scene.apply(&web).await;
         scene.ready("web").await;
-        for (what, wanted) in [
+        for (subresource, wanted) in [
             ("versioning", "<Status>Enabled</Status>"),
             ("encryption", "<SSEAlgorithm>AES256</SSEAlgorithm>"),
             (
@@ -194,10 +195,10 @@ async fn backend_aws_bucket_is_created_only_with_bootstrap() {
                 "<RestrictPublicBuckets>true</RestrictPublicBuckets>",
             ),
         ] {
-            let said = scene.about_bucket(&bucket, what).await;
+            let response = scene.about_bucket(&bucket, subresource).await;
             assert!(
-                said.to_lowercase().contains(&wanted.to_lowercase()),
-                "{what}: {said}"
+                response.to_lowercase().contains(&wanted.to_lowercase()),
+                "{subresource}: {response}"
             );
         }
         // `bootstrap` changes nothing if bucket and table exist.
@@ -205,8 +206,8 @@ async fn backend_aws_bucket_is_created_only_with_bootstrap() {
         own["spec"]["backend"]["bootstrap"] = json!(true);
         scene.apply(&own).await;
         scene.ready("own").await;
-        let said = scene.about_bucket(&there, "versioning").await;
-        assert!(!said.contains("Enabled"), "{said}");
+        let response = scene.about_bucket(&there, "versioning").await;
+        assert!(!response.contains("Enabled"), "{response}");
         scene.delete("own", &DeleteParams::foreground()).await;
         is_destroyed(&scene).await;
     })
@@ -388,7 +389,10 @@ async fn backend_local_is_not_recreated_after_loss_of_its_volume() {
             .await;
         let tf = scene
             .wait("web", "a refusal to destroy", |tf| {
-                let observed = tf.status.as_ref().and_then(|it| it.observed_generation);
+                let observed = tf
+                    .status
+                    .as_ref()
+                    .and_then(|status| status.observed_generation);
                 tf.metadata.deletion_timestamp.is_some() && observed == tf.metadata.generation
             })
             .await;
@@ -414,9 +418,9 @@ impl Lock {
             .kill_on_drop(true)
             .spawn()
             .unwrap();
-        let mut told = [0; 4];
+        let mut output = [0; 4];
         let stdout = child.stdout.as_mut().unwrap();
-        stdout.read_exact(&mut told).await.unwrap();
+        stdout.read_exact(&mut output).await.unwrap();
         Self(child)
     }
 

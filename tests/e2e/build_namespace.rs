@@ -17,8 +17,8 @@ where
 {
     let api: Api<K> = Api::namespaced(scene.cluster.client.clone(), namespace);
     let ours = ListParams::default().labels("app.kubernetes.io/managed-by=alustan");
-    let found = api.list(&ours).await.unwrap();
-    found.iter().map(ResourceExt::name_any).collect()
+    let objects = api.list(&ours).await.unwrap();
+    objects.iter().map(ResourceExt::name_any).collect()
 }
 
 /// Waits until the build namespace contains no Secret of the operator.
@@ -95,21 +95,21 @@ mod own_operators {
             "terraform {\n  required_providers {\n    a = { source = \"nobody/nothing\" }\n  }\n}\n",
         )];
         scene.commit("web", &broken).await;
-        let said = scene
+        let tf = scene
             .said(
                 "web",
                 &format!("kubectl logs -n {builds} job/alustan-build-"),
             )
             .await;
-        println!("{}", said.status.unwrap().message);
+        println!("{}", tf.status.unwrap().message);
         no_secrets_left(&scene, &builds).await;
 
         scene.delete("web", &DeleteParams::background()).await;
         scene.nothing_left().await;
         scene
             .until("the builds to go", async || {
-                let left = names::<Job>(&scene, &builds).await;
-                left.is_empty().then_some(())
+                let remaining = names::<Job>(&scene, &builds).await;
+                remaining.is_empty().then_some(())
             })
             .await;
         operator.kill().await;

@@ -83,8 +83,8 @@ async fn is_nowhere_else(
             (folders.flatten().count() == 0).then_some(())
         })
         .await;
-    let found = sweep.end().await.search(canaries).await;
-    assert_eq!(found, belongs(scene, allowed), "{found:#?}");
+    let places = sweep.end().await.search(canaries).await;
+    assert_eq!(places, belongs(scene, allowed), "{places:#?}");
 }
 
 /// Authorizes users at the git server until dropped. Contains the changed files (`htpasswd`, `authorized_keys`) and the added lines.
@@ -110,7 +110,7 @@ impl Drop for Guests {
     fn drop(&mut self) {
         for (file, line) in &self.files {
             let text = std::fs::read_to_string(file).unwrap_or_default();
-            let others = text.lines().filter(|it| it != line);
+            let others = text.lines().filter(|other| other != line);
             let others: Vec<&str> = others.collect();
             // Best effort: the result of the test does not depend on it.
             let _ = std::fs::write(file, others.join("\n") + "\n");
@@ -226,8 +226,8 @@ async fn canary_of_each_input_appears_only_in_expected_secrets() {
         scene
             .kubectl(&["annotate", "secret", "alustan-hooks", "-n", "alustan-system", "--overwrite", &now])
             .await;
-        let told = json!({"repository": http["spec"]["gitRepo"]["url"], "ref": "refs/heads/main"});
-        assert_eq!(server.report(&told).await, json!({"resources": 1}));
+        let push = json!({"repository": http["spec"]["gitRepo"]["url"], "ref": "refs/heads/main"});
+        assert_eq!(server.report(&push).await, json!({"resources": 1}));
 
         for name in ["web", "small"] {
             scene.delete(name, &DeleteParams::foreground()).await;
@@ -373,20 +373,20 @@ async fn canary_of_invalid_input_appears_only_in_expected_secrets() {
         scene
             .secret("inbox", "Opaque", &[("url", &url), ("secret", &signing)])
             .await;
-        let told = json!([{"secretRef": {"name": "inbox"}}]);
-        scene.apply(&with("inbox", "notifications", told)).await;
+        let sinks = json!([{"secretRef": {"name": "inbox"}}]);
+        scene.apply(&with("inbox", "notifications", sinks)).await;
         let url = format!("gopher:{} x", canaries.plain("inbox-no-url"));
         scene
             .secret("no-url", "Opaque", &[("url", &url), ("secret", "whatever")])
             .await;
-        let told = json!([{"secretRef": {"name": "no-url"}}]);
-        scene.apply(&with("no-url", "notifications", told)).await;
+        let sinks = json!([{"secretRef": {"name": "no-url"}}]);
+        scene.apply(&with("no-url", "notifications", sinks)).await;
         let signing = format!("whsec_no base64: {}", canaries.plain("inbox-no-secret"));
         scene
             .secret("no-key", "Opaque", &[("secret", &signing)])
             .await;
-        let told = json!([{"url": "http://10.99.1.1:1/", "secretRef": {"name": "no-key"}}]);
-        scene.apply(&with("no-key", "notifications", told)).await;
+        let sinks = json!([{"url": "http://10.99.1.1:1/", "secretRef": {"name": "no-key"}}]);
+        scene.apply(&with("no-key", "notifications", sinks)).await;
 
         for (name, reason) in [
             ("https", "GitAuthenticationFailed"),

@@ -103,7 +103,9 @@ type Death = (u8, String);
 fn deaths(story: Story, number: usize, of: usize) -> Vec<Death> {
     let mut all = Vec::new();
     for kind in StepKind::ALL {
-        let here = occurrences(*kind).iter().filter(|it| it.0 == story);
+        let here = occurrences(*kind)
+            .iter()
+            .filter(|occurrence| occurrence.0 == story);
         for (_, rank, only) in here {
             all.push((2 * rank, format!("Before:{kind:?}:{only}")));
             all.push((2 * rank + 1, format!("After:{kind:?}:{only}")));
@@ -138,12 +140,12 @@ impl Lane {
     async fn live(&self, life: usize) {
         let first = life == 0;
         let part = |own: Story, of_all: Story| {
-            let mut found = deaths(of_all, self.number + LANES * life, LANES * LIVES);
+            let mut planned = deaths(of_all, self.number + LANES * life, LANES * LIVES);
             if first {
-                found.extend(deaths(own, self.number, LANES));
-                found.sort();
+                planned.extend(deaths(own, self.number, LANES));
+                planned.sort();
             }
-            found
+            planned
         };
         let mut web = self.scene.resource(NAME);
         web["spec"]["variables"] = json!({"v": "one"});

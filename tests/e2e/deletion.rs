@@ -185,11 +185,11 @@ async fn abandoned_resource_leaves_its_objects_and_state() {
         assert_eq!(text.as_deref(), Some("hello"));
         scene
             .until("everything but the state to go", async || {
-                let (_, left) = scene.ours(&["-o", "name"]).await;
-                let mut left: Vec<_> = left.lines().map(str::to_owned).collect();
-                left.sort_unstable();
+                let (_, names) = scene.ours(&["-o", "name"]).await;
+                let mut names: Vec<_> = names.lines().map(str::to_owned).collect();
+                names.sort_unstable();
                 let slot = |slot: u32| format!("secret/web-state-slot-{slot}");
-                (left == ["secret/web-state".to_owned(), slot(0), slot(1)]).then_some(())
+                (names == ["secret/web-state".to_owned(), slot(0), slot(1)]).then_some(())
             })
             .await;
         assert_eq!(state(&scene, "web-state").await, before);
@@ -208,19 +208,19 @@ async fn a_namespace_that_is_deleted_does_not_hang() {
         scene.ready("web").await;
         let namespaces: Api<Namespace> = Api::all(scene.cluster.client.clone());
         let delete = ["delete", "namespace", &scene.namespace, "--wait=false"];
-        let (deleted, said) = scene.cluster.output("kubectl", &delete, None).await;
+        let (deleted, output) = scene.cluster.output("kubectl", &delete, None).await;
         let anyway = format!(
             "kubectl label namespace {} alustan.io/holds-state-",
             scene.namespace
         );
-        assert!(!deleted && said.contains(&anyway), "{said}");
+        assert!(!deleted && output.contains(&anyway), "{output}");
         // Runs the command that the refusal suggests.
         scene.cluster.run("bash", &["-c", &anyway]).await;
         scene.cluster.run("kubectl", &delete).await;
         scene
             .until("the namespace to go", async || {
-                let found = namespaces.get_opt(&scene.namespace).await.ok()?;
-                found.is_none().then_some(())
+                let namespace = namespaces.get_opt(&scene.namespace).await.ok()?;
+                namespace.is_none().then_some(())
             })
             .await;
         // No destroy run can start in a terminating namespace.
@@ -249,12 +249,12 @@ async fn delete_is_refused_if_protected_and_orphans_if_requested() {
         scene.delete("orphan", &foreground).await;
         assert_eq!(scene.data("orphan-state").await, state);
 
-        let (deleted, said) = scene.try_kubectl(&["delete", "tf", "safe"]).await;
+        let (deleted, output) = scene.try_kubectl(&["delete", "tf", "safe"]).await;
         let allow = format!(
             "kubectl patch tf safe -n {} --type merge -p '{{\"spec\":{{\"deletionProtection\":false}}}}'",
             scene.namespace
         );
-        assert!(!deleted && said.contains(&allow), "{said}");
+        assert!(!deleted && output.contains(&allow), "{output}");
         let tf = scene.ready("safe").await;
         assert_eq!(tf.metadata.deletion_timestamp, None);
         assert_eq!(counter.lives(), (2, 0));

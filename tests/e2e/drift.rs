@@ -70,7 +70,7 @@ async fn drift_is_corrected_reported_or_ignored_as_configured() {
 
         let tf = scene
             .wait("report", "drift", |tf| {
-                condition(tf, "InSync").is_some_and(|it| it.status == "False")
+                condition(tf, "InSync").is_some_and(|condition| condition.status == "False")
             })
             .await;
         assert_eq!(condition(&tf, "Ready").unwrap().status, "True");
@@ -92,7 +92,7 @@ async fn drift_is_corrected_reported_or_ignored_as_configured() {
                 tf.status
                     .as_ref()
                     .is_some_and(|status| status.drift.is_none())
-                    && condition(tf, "InSync").is_some_and(|it| it.status == "True")
+                    && condition(tf, "InSync").is_some_and(|condition| condition.status == "True")
             })
             .await;
 

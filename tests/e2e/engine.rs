@@ -50,9 +50,9 @@ async fn engine_switch_needs_permission_and_keeps_the_state() {
         allowed["allowSwitch"] = json!(true);
         scene.apply(&on(&scene, "web", &allowed)).await;
         scene.ready_after_run("web", 2).await;
-        let found = engine(&scene, "web").await;
-        assert_eq!(found.name, EngineName::Opentofu);
-        assert!(found.version.starts_with("1."), "{found}");
+        let current = engine(&scene, "web").await;
+        assert_eq!(current.name, EngineName::Opentofu);
+        assert!(current.version.starts_with("1."), "{current}");
         scene.log("web-apply-2", "OpenTofu").await;
         let status = scene.ready("web").await.status.unwrap();
         let base = status.image.unwrap().base;
@@ -60,9 +60,9 @@ async fn engine_switch_needs_permission_and_keeps_the_state() {
         assert_eq!(lineage(&scene, "web").await, made);
 
         // The complete version selects the same image.
-        let whole = json!({"name": "opentofu", "version": found.version});
+        let whole = json!({"name": "opentofu", "version": current.version});
         scene.apply(&on(&scene, "web", &whole)).await;
-        assert_eq!(engine(&scene, "web").await, found);
+        assert_eq!(engine(&scene, "web").await, current);
         assert_eq!(scene.run_number("web").await, 2);
         assert_eq!(scene.jobs("build").await.len(), 2);
 
@@ -70,7 +70,7 @@ async fn engine_switch_needs_permission_and_keeps_the_state() {
         scene.apply(&on(&scene, "web", &unknown)).await;
         let (reason, message) = scene.stalled("web").await;
         assert_eq!(reason, "EngineUnknown", "{message}");
-        assert!(message.contains(&found.to_string()), "{message}");
+        assert!(message.contains(&current.to_string()), "{message}");
         assert_eq!(counter.lives(), (1, 0));
         scene.delete("web", &DeleteParams::foreground()).await;
         assert_eq!(counter.lives(), (1, 1));
@@ -156,7 +156,8 @@ mod alone {
             scene.log("web-apply-3", "network: false").await;
             scene
                 .wait("web", "the repository to be missed", |tf| {
-                    condition(tf, "SourceReady").is_some_and(|it| it.status == "False")
+                    condition(tf, "SourceReady")
+                        .is_some_and(|condition| condition.status == "False")
                 })
                 .await;
             // The network stays cut, because the destroy probe of the object of run 3 expects no network.

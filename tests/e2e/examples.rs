@@ -35,9 +35,9 @@ async fn change(scene: &Scene, name: &str, spec: Value) {
 async fn delete_all(scene: &Scene) -> Vec<(String, String)> {
     let (all, now) = (ListParams::default(), DeleteParams::background());
     let api = scene.api::<Terraform>();
-    let found = api.list(&all).await.unwrap().items;
+    let resources = api.list(&all).await.unwrap().items;
     api.delete_collection(&now, &all).await.unwrap();
-    let names = found.iter();
+    let names = resources.iter();
     names.map(|tf| (tf.name_any(), tf.uid().unwrap())).collect()
 }
 
@@ -223,9 +223,13 @@ async fn examples_k3s_changes_run_only_the_affected_dependents() {
         for (name, uid) in all {
             scene.deleted(&name, &uid).await;
         }
-        let left = scene.api::<ConfigMap>().list(&ListParams::default()).await;
-        let left: Vec<_> = left.unwrap().iter().map(ResourceExt::name_any).collect();
-        assert_eq!(left, ["kube-root-ca.crt"]);
+        let config_maps = scene.api::<ConfigMap>().list(&ListParams::default()).await;
+        let names: Vec<_> = config_maps
+            .unwrap()
+            .iter()
+            .map(ResourceExt::name_any)
+            .collect();
+        assert_eq!(names, ["kube-root-ca.crt"]);
         scene.nothing_left().await;
     })
     .await;

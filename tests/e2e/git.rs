@@ -18,7 +18,7 @@ fn resource(scene: &Scene, name: &str, repository: &str, git: &Value) -> Value {
 }
 
 fn source_reason(tf: &Terraform) -> Option<&str> {
-    condition(tf, "SourceReady").map(|it| it.reason.as_str())
+    condition(tf, "SourceReady").map(|condition| condition.reason.as_str())
 }
 
 async fn version(scene: &Scene, name: &str) -> String {

@@ -103,10 +103,10 @@ mod alone {
                                 "alustan_leader 0",
                             )
                         };
-                        let told = ask(&scene, pod, "/readyz").await;
-                        assert!(told.starts_with("ok: "), "{told}");
+                        let body = ask(&scene, pod, "/readyz").await;
+                        assert!(body.starts_with("ok: "), "{body}");
                         let metrics = ask(&scene, pod, "/metrics").await;
-                        if !told.contains(&role) || !metrics.lines().any(|line| line == metric) {
+                        if !body.contains(&role) || !metrics.lines().any(|line| line == metric) {
                             return None;
                         }
                     }
@@ -130,19 +130,19 @@ mod alone {
             }
             scene.ready_at("web", &second).await;
 
-            let told = Instant::now();
+            let evicted_at = Instant::now();
             let evict = ["delete", "pod", "-n", SYSTEM, "--wait=false", &leads];
             scene.cluster.run("kubectl", &evict).await;
             let next = leader(&scene, lease, |holder| holder != leads).await;
             println!(
                 "{next} led {:?} after {leads} was told to go",
-                told.elapsed()
+                evicted_at.elapsed()
             );
-            assert!(told.elapsed() < Duration::from_secs(10));
+            assert!(evicted_at.elapsed() < Duration::from_secs(10));
             scene
                 .until("a push to be heard", async || {
-                    let heard = server.report(&push).await;
-                    (heard == json!({"resources": 1})).then_some(())
+                    let response = server.report(&push).await;
+                    (response == json!({"resources": 1})).then_some(())
                 })
                 .await;
         })
@@ -190,7 +190,7 @@ mod alone {
             for name in ["plain", "goes"] {
                 scene.ready(name).await;
             }
-            let (asked, _) = pending(&scene, "asks", None).await;
+            let (plan_id, _) = pending(&scene, "asks", None).await;
             for path in ["/made", "/destroyed", "/planned"] {
                 counter.hold(path);
             }
@@ -227,9 +227,9 @@ mod alone {
             let (still, tf) = pending(&scene, "asks", None).await;
             assert_eq!(
                 (still.as_str(), tf.status.unwrap().run),
-                (asked.as_str(), Some(1))
+                (plan_id.as_str(), Some(1))
             );
-            for (name, plan) in [("asks", &asked), ("plans", &planned)] {
+            for (name, plan) in [("asks", &plan_id), ("plans", &planned)] {
                 approve(&scene, name, plan).await;
                 scene.ready_after_run(name, 2).await;
             }
@@ -243,7 +243,7 @@ mod alone {
                 assert_eq!(status.retry, None, "{name}");
                 let results = status.runs.iter().map(|run| run.result.as_str());
                 let others: Vec<_> = results
-                    .filter(|it| *it != "Done" && *it != "Changes")
+                    .filter(|result| *result != "Done" && *result != "Changes")
                     .collect();
                 assert_eq!(others, Vec::<&str>::new(), "{name}");
                 let approved = matches!(name, "asks" | "plans");

@@ -15,8 +15,8 @@ async fn push(scene: &Scene, chart: &Path) -> Vec<String> {
     let chart = format!("CHART={}", chart.display());
     let registry = format!("{REGISTRY}/{}/charts", scene.namespace);
     let push = ["PLAIN_HTTP=1", &chart, "hack/helm-push", &registry];
-    let said = scene.cluster.run("env", &push).await;
-    said.split_whitespace().map(str::to_owned).collect()
+    let output = scene.cluster.run("env", &push).await;
+    output.split_whitespace().map(str::to_owned).collect()
 }
 
 /// Installs or upgrades the release from `chart`, with the values of the dev cluster and the arguments `more`.
@@ -61,8 +61,8 @@ fn earlier(folder: &Path) {
 /// Returns the names of the objects that `kubectl get` finds.
 async fn names(scene: &Scene, arguments: &[&str]) -> Vec<String> {
     let get = [&["get", "--ignore-not-found", "-o", "name"], arguments].concat();
-    let said = scene.cluster.run("kubectl", &get).await;
-    said.lines().map(str::to_owned).collect()
+    let output = scene.cluster.run("kubectl", &get).await;
+    output.lines().map(str::to_owned).collect()
 }
 
 /// Tests that run alone: see `scene_alone`.
@@ -86,14 +86,14 @@ mod alone {
         scene.apply(&scene.resource("web")).await;
         scene.ready("web").await;
         let made = scene.data("web-outputs").await;
-        let mut told = scene.resource("told");
-        told["spec"]["notifications"] = json!([{"url": "https://events.alustan.test"}]);
-        let (taken, said) = scene.would_create(&scene.namespace, &told).await;
-        assert!(!taken && said.contains("notifications"), "{said}");
+        let mut resource = scene.resource("told");
+        resource["spec"]["notifications"] = json!([{"url": "https://events.alustan.test"}]);
+        let (taken, message) = scene.would_create(&scene.namespace, &resource).await;
+        assert!(!taken && message.contains("notifications"), "{message}");
 
         helm(&scene, "upgrade", &second, &["--set", "maxConcurrentRuns=7"]).await;
-        let (taken, said) = scene.would_create(&scene.namespace, &told).await;
-        assert!(taken, "the CRD is the earlier one: {said}");
+        let (taken, message) = scene.would_create(&scene.namespace, &resource).await;
+        assert!(taken, "the CRD is the earlier one: {message}");
         let environment = ["-n", "alustan-system", "deployment/alustan-controller", "-o"];
         let environment = [&["get"], &environment[..], &["jsonpath={..env[?(@.name=='ALUSTAN_MAX_CONCURRENT_RUNS')].value}"]].concat();
         assert_eq!(scene.cluster.run("kubectl", &environment).await, "7");

@@ -233,8 +233,8 @@ mod alone {
                     let pod = ["wait", "pod", "--for=condition=Ready", "--timeout=1s"];
                     let selector = ["-l", "batch.kubernetes.io/job-name=web-apply-1"];
                     let (ready, _) = scene.try_kubectl(&[&pod[..], &selector].concat()).await;
-                    let (told, _) = scene.try_kubectl(&["logs", "job/web-apply-1"]).await;
-                    (ready && told).then_some(())
+                    let (has_log, _) = scene.try_kubectl(&["logs", "job/web-apply-1"]).await;
+                    (ready && has_log).then_some(())
                 })
                 .await;
 
@@ -252,13 +252,13 @@ mod alone {
                 "metadata": {"name": pod, "namespace": scene.namespace},
             });
             let create = ["create", "--raw", &path, "-f", "-"];
-            let (evicted, said) = scene
+            let (evicted, output) = scene
                 .cluster
                 .output("kubectl", &create, Some(&eviction.to_string()))
                 .await;
-            assert!(!evicted, "{said}");
+            assert!(!evicted, "{output}");
             for part in ["TooManyRequests", "disruption budget"] {
-                assert!(said.contains(part), "no {part:?} in {said}");
+                assert!(output.contains(part), "no {part:?} in {output}");
             }
 
             let draining = scene.clone();

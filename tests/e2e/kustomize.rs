@@ -111,18 +111,21 @@ mod alone {
                 "alustan-controller"
             );
             let mut web = scene.resource("web");
-            let refused = |said: Result<(), kube::Error>| said.unwrap_err().to_string();
+            let refused = |result: Result<(), kube::Error>| result.unwrap_err().to_string();
             in_force(&scene, &web).await;
-            let said = refused(scene.try_apply(&web).await);
+            let message = refused(scene.try_apply(&web).await);
             assert!(
-                said.contains("spec.approval.destroy must be Manual"),
-                "{said}"
+                message.contains("spec.approval.destroy must be Manual"),
+                "{message}"
             );
             web["spec"]["approval"] = json!({"destroy": "Manual"});
             let mut elsewhere = web.clone();
             elsewhere["spec"]["gitRepo"]["url"] = json!("https://git.alustan.test/others/web");
-            let said = refused(scene.try_apply(&elsewhere).await);
-            assert!(said.contains("spec.gitRepo.url must begin with"), "{said}");
+            let message = refused(scene.try_apply(&elsewhere).await);
+            assert!(
+                message.contains("spec.gitRepo.url must begin with"),
+                "{message}"
+            );
             scene.apply(&web).await;
             scene.ready("web").await;
 
@@ -137,13 +140,16 @@ mod alone {
             );
             let image = installed(&scene, controller, "{..containers[0].image}").await;
             assert!(image.contains("/controller@sha256:"), "{image}");
-            let mut asks = scene.resource_of("asks", "web");
-            asks["spec"]["approval"] = json!({"destroy": "Manual"});
-            in_force(&scene, &asks).await;
-            let said = refused(scene.try_apply(&asks).await);
-            assert!(said.contains("spec.approval.mode must be Manual"), "{said}");
-            asks["spec"]["approval"] = json!({"mode": "Manual", "destroy": "Manual"});
-            scene.apply(&asks).await;
+            let mut manual = scene.resource_of("asks", "web");
+            manual["spec"]["approval"] = json!({"destroy": "Manual"});
+            in_force(&scene, &manual).await;
+            let message = refused(scene.try_apply(&manual).await);
+            assert!(
+                message.contains("spec.approval.mode must be Manual"),
+                "{message}"
+            );
+            manual["spec"]["approval"] = json!({"mode": "Manual", "destroy": "Manual"});
+            scene.apply(&manual).await;
             let (plan, _) = pending(&scene, "asks", None).await;
             approve(&scene, "asks", &plan).await;
             scene.ready("asks").await;

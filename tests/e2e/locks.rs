@@ -32,8 +32,9 @@ async fn lock_of_a_dead_pod_is_released_and_any_other_awaited() {
         let tf = scene
             .wait("web", "a second run in vain", |tf| {
                 let runs = &tf.status.as_ref().map(|status| status.runs.len());
-                let told = condition(tf, "Ready").is_some_and(|it| it.reason == "StateLocked");
-                told && *runs >= Some(2)
+                let is_locked = condition(tf, "Ready")
+                    .is_some_and(|condition| condition.reason == "StateLocked");
+                is_locked && *runs >= Some(2)
             })
             .await;
         let message = &condition(&tf, "Ready").unwrap().message;
@@ -60,8 +61,8 @@ async fn lock_of_a_dead_pod_is_released_and_any_other_awaited() {
         let pod = format!("batch.kubernetes.io/job-name=web-apply-{run}");
         scene.cluster.kill(&scene.namespace, &pod).await;
         scene.reason("web", "Interrupted").await;
-        let left = scene.lock_at(TABLE, &place).await.unwrap();
-        let holder = left["Who"].as_str().unwrap();
+        let lock = scene.lock_at(TABLE, &place).await.unwrap();
+        let holder = lock["Who"].as_str().unwrap();
         assert!(holder.contains(&format!("@web-apply-{run}-")), "{holder}");
         counter.release("/more");
         scene.ready_after_run("web", run + 1).await;

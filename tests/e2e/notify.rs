@@ -35,15 +35,17 @@ fn events(inbox: &Inbox) -> Vec<String> {
     let messages = inbox.messages();
     let new = messages
         .iter()
-        .filter(|it| it.taken && seen.insert(it.json()["id"].clone().to_string()));
-    new.map(|it| it.json()["data"]["event"].as_str().unwrap().to_owned())
+        .filter(|request| request.taken && seen.insert(request.json()["id"].clone().to_string()));
+    new.map(|request| request.json()["data"]["event"].as_str().unwrap().to_owned())
         .collect()
 }
 
 async fn wait_for_events(scene: &Scene, inbox: &Inbox, expected: &[&str]) {
-    let what = format!("{expected:?} to be told");
+    let description = format!("{expected:?} to be told");
     scene
-        .until(&what, async || (events(inbox) == expected).then_some(()))
+        .until(&description, async || {
+            (events(inbox) == expected).then_some(())
+        })
         .await;
 }
 

@@ -63,9 +63,9 @@ async fn stack_of(levels: usize, width: usize) {
         }
         let order = counter.order();
         assert_eq!(order.len(), levels * width, "{order:?}");
-        let at = |what: &str, name: &str, order: &[String]| {
-            let path = format!("/{what}/{name}");
-            let at = order.iter().position(|it| *it == path);
+        let at = |action: &str, name: &str, order: &[String]| {
+            let path = format!("/{action}/{name}");
+            let at = order.iter().position(|request| *request == path);
             assert!(at.is_some(), "no {path}");
             at
         };
@@ -190,7 +190,7 @@ async fn order_a_change_on_two_paths_is_applied_once() {
         scene
             .wait("end", "both values", |tf| {
                 let status = tf.status.as_ref();
-                status.is_some_and(|it| it.run > Some(1) && it.state == State::Success)
+                status.is_some_and(|status| status.run > Some(1) && status.state == State::Success)
             })
             .await;
         let data = scene.data("end-outputs").await;

@@ -52,13 +52,13 @@ async fn orphan_state_is_adopted_by_the_next_resource_of_the_name() {
             ("web", "Secret web-state"),
             ("volume", "PersistentVolumeClaim volume-cache"),
         ] {
-            let said = scene.reason(name, "OrphanedState").await;
+            let message = scene.reason(name, "OrphanedState").await;
             let adopt = format!(
                 "kubectl patch tf {name} -n {} --type merge -p '{{\"spec\":{{\"backend\":{{\"adopt\":true}}}}}}'",
                 scene.namespace
             );
-            assert!(said.contains(object) && said.contains(&adopt), "{said}");
-            assert!(!said.contains("remove"), "{said}");
+            assert!(message.contains(object) && message.contains(&adopt), "{message}");
+            assert!(!message.contains("remove"), "{message}");
             // Runs the command that the message of `Ready` suggests.
             scene.cluster.run("bash", &["-c", &adopt]).await;
             let runs = scene.ready(name).await.status.unwrap().runs;

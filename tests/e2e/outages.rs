@@ -15,9 +15,9 @@ fn resource(scene: &Scene, name: &str, repository: &str) -> Value {
 
 /// Returns status and reason of a condition.
 fn is(tf: &Terraform, kind: &str) -> (String, String) {
-    let found = condition(tf, kind);
-    found
-        .map(|it| (it.status.clone(), it.reason.clone()))
+    let condition = condition(tf, kind);
+    condition
+        .map(|condition| (condition.status.clone(), condition.reason.clone()))
         .unwrap_or_default()
 }
 

@@ -64,9 +64,9 @@ async fn outputs_follow_their_configuration_without_an_apply() {
             secrets.get("cluster").await.unwrap(),
             maps.get("told").await.unwrap(),
         );
-        let told = map.data.clone().unwrap();
-        assert_eq!(told.keys().collect::<Vec<_>>(), ["server", "zones"]);
-        assert_eq!(told["zones"], r#"["a","b"]"#);
+        let data = map.data.clone().unwrap();
+        assert_eq!(data.keys().collect::<Vec<_>>(), ["server", "zones"]);
+        assert_eq!(data["zones"], r#"["a","b"]"#);
         for meta in [&secret.metadata, &map.metadata] {
             let labels = meta.labels.as_ref().unwrap();
             assert_eq!(labels["argocd.argoproj.io/secret-type"], "cluster");

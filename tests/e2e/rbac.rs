@@ -80,7 +80,8 @@ mod alone {
             scene.apply(&broken).await;
             scene
                 .wait("broken", "its build to fail", |tf| {
-                    condition(tf, "ImageReady").is_some_and(|it| it.reason == "BuildFailed")
+                    condition(tf, "ImageReady")
+                        .is_some_and(|condition| condition.reason == "BuildFailed")
                 })
                 .await;
             scene.delete("broken", &DeleteParams::default()).await;
@@ -112,8 +113,8 @@ mod alone {
             scene
                 .until("the quota to count", async || {
                     let hard = "jsonpath={.status.hard.pods}";
-                    let told = scene.kubectl(&["get", "quota", "small", "-o", hard]).await;
-                    (told == "0").then_some(())
+                    let limit = scene.kubectl(&["get", "quota", "small", "-o", hard]).await;
+                    (limit == "0").then_some(())
                 })
                 .await;
             web["spec"]["variables"] = json!({"v": "two"});
@@ -124,10 +125,12 @@ mod alone {
             let tf = scene
                 .wait("web", "the second run", |tf| {
                     let status = tf.status.as_ref();
-                    status.is_some_and(|it| it.runs.len() > 2 && it.state == State::Success)
+                    status.is_some_and(|status| {
+                        status.runs.len() > 2 && status.state == State::Success
+                    })
                 })
                 .await;
-            assert!(condition(&tf, "Ready").is_some_and(|it| it.status == "True"));
+            assert!(condition(&tf, "Ready").is_some_and(|condition| condition.status == "True"));
             assert!(
                 !scene
                     .api::<Job>()

@@ -47,11 +47,11 @@ async fn create(scene: &Scene, mut list: Value) {
     }
     let arguments = ["create", "-n", &scene.namespace, "-f", "-"];
     let text = list.to_string();
-    let (good, said) = scene
+    let (good, output) = scene
         .cluster
         .output("kubectl", &arguments, Some(&text))
         .await;
-    assert!(good, "{said}");
+    assert!(good, "{output}");
 }
 
 /// Deletes all objects of the operator in the namespace except `PersistentVolumeClaim`s, without destroy. The resources must be suspended.
@@ -93,9 +93,11 @@ impl Page {
         values: &[(&str, &str)],
     ) -> String {
         let page = include_str!("../../docs/backup.md");
-        let sections = page.split("\n## ").map(|it| it.split_once('\n').unwrap());
-        let found = sections.filter(|section| section.0 == heading);
-        let blocks = found.flat_map(|section| section.1.split("```sh\n").skip(1));
+        let sections = page
+            .split("\n## ")
+            .map(|section| section.split_once('\n').unwrap());
+        let sections = sections.filter(|section| section.0 == heading);
+        let blocks = sections.flat_map(|section| section.1.split("```sh\n").skip(1));
         let mut blocks = blocks.map(|block| block.split("```").next().unwrap());
         let block = blocks.find(|block| block.contains(part));
         assert!(block.is_some(), "no {part:?} in section {heading:?}");
@@ -161,12 +163,12 @@ async fn restore_into_the_same_namespace_recreates_nothing() {
         lose_everything(&scene, &["web", "volume"]).await;
         page.run(&scene, "Restore", "kubectl create", &[]).await;
         for name in ["web", "volume"] {
-            let told = scene.reason(name, "RestoreRequired").await;
+            let message = scene.reason(name, "RestoreRequired").await;
             let how = format!("kubectl alustan restore {name} -n {}", scene.namespace);
-            assert!(told.contains(&how), "{told}");
+            assert!(message.contains(&how), "{message}");
             assert!(
-                !told.contains("remove") && !told.contains("delete "),
-                "{told}"
+                !message.contains("remove") && !message.contains("delete "),
+                "{message}"
             );
         }
         assert!(scene.jobs("run").await.is_empty());
@@ -226,8 +228,8 @@ async fn restore_with_new_uids_needs_approval_of_changes() {
 
         // Restores as Velero does, with the resource first.
         create(&scene, backup.resources).await;
-        let told = scene.reason("web", "RestoreRequired").await;
-        assert!(told.contains("restore the Secrets web-run"), "{told}");
+        let message = scene.reason("web", "RestoreRequired").await;
+        assert!(message.contains("restore the Secrets web-run"), "{message}");
         create(&scene, backup.others).await;
         create(&scene, backup.secrets).await;
         scene

@@ -61,11 +61,11 @@ async fn example(scene: &Scene, name: &str) -> Vec<Value> {
 
 async fn apply(scene: &Scene, objects: &[Value]) {
     for object in objects {
-        let (good, said) = scene
+        let (good, output) = scene
             .cluster
             .output("kubectl", &["apply", "-f", "-"], Some(&object.to_string()))
             .await;
-        assert!(good, "{said}");
+        assert!(good, "{output}");
     }
 }
 

@@ -70,8 +70,8 @@ mod own_operators {
             counter.hold("/made");
             let mut web = scene.resource("web");
             web["spec"]["variables"] = json!({"v": "1"});
-            let asked = Asked::of(&scene).await;
-            let (first, metacontroller) = asked.start(&scene, Hooks::V2);
+            let webhook = Asked::of(&scene).await;
+            let (first, metacontroller) = webhook.start(&scene, Hooks::V2);
             scene.apply(&web).await;
             counter.reached("/made").await;
             are_answered(&metacontroller);
@@ -89,7 +89,7 @@ mod own_operators {
                 version: "v1",
                 finalize: true,
             };
-            let (third, metacontroller) = asked.start(&scene, finalize);
+            let (third, metacontroller) = webhook.start(&scene, finalize);
             web["spec"]["variables"] = json!({"v": "2"});
             scene.apply(&web).await;
             let tf = scene.ready_after_run("web", 2).await;
@@ -102,8 +102,8 @@ mod own_operators {
             are_answered(&metacontroller);
             third.kill().await;
             let api: Api<k8s_openapi::api::batch::v1::Job> = scene.api();
-            let left = api.list(&kube::api::ListParams::default()).await.unwrap();
-            assert!(left.items.is_empty(), "{:?}", left.items.len());
+            let jobs = api.list(&kube::api::ListParams::default()).await.unwrap();
+            assert!(jobs.items.is_empty(), "{:?}", jobs.items.len());
         })
         .await;
     }

@@ -20,7 +20,11 @@ async fn queued(scene: &Scene) -> usize {
         .list(&ListParams::default())
         .await
         .unwrap();
-    let waits = |tf: &&Terraform| tf.status.as_ref().is_some_and(|it| it.queue.is_some());
+    let waits = |tf: &&Terraform| {
+        tf.status
+            .as_ref()
+            .is_some_and(|status| status.queue.is_some())
+    };
     all.iter().filter(waits).count()
 }
 
@@ -35,19 +39,19 @@ async fn started(scene: &Scene) -> Vec<Timestamp> {
 #[tokio::test]
 async fn tenancy_quota_refusal_is_reported_and_run_is_retried() {
     scene("quota", |scene| async move {
-        let hard = async |what: &str| {
+        let hard = async |limit: &str| {
             let quota = json!({
                 "apiVersion": "v1", "kind": "ResourceQuota",
                 "metadata": {"name": "small", "namespace": scene.namespace},
-                "spec": {"hard": serde_json::from_str::<serde_json::Value>(what).unwrap()},
+                "spec": {"hard": serde_json::from_str::<serde_json::Value>(limit).unwrap()},
             });
             scene.create(&quota).await;
             scene
                 .until("the quota to count", async || {
                     let hard = "jsonpath={.status.hard}";
-                    let told = scene.kubectl(&["get", "quota", "small", "-o", hard]).await;
-                    let told: serde_json::Value = serde_json::from_str(&told).ok()?;
-                    (told == quota["spec"]["hard"]).then_some(())
+                    let observed = scene.kubectl(&["get", "quota", "small", "-o", hard]).await;
+                    let observed: serde_json::Value = serde_json::from_str(&observed).ok()?;
+                    (observed == quota["spec"]["hard"]).then_some(())
                 })
                 .await;
         };
@@ -149,7 +153,8 @@ mod alone {
                     modest.apply(&modest.resource("app")).await;
                     modest
                         .wait("app", "its turn to be awaited", |tf| {
-                            condition(tf, "Ready").is_some_and(|it| it.reason == "Queued")
+                            condition(tf, "Ready")
+                                .is_some_and(|condition| condition.reason == "Queued")
                         })
                         .await;
                     let since = Timestamp::now();
@@ -170,8 +175,8 @@ mod alone {
             let delete = ["delete", "tf", "--all", "--wait=false"];
             greedy.kubectl(&delete).await;
             for _ in 0..3 {
-                let left = greedy.kubectl(&["get", "tf", "-o", "name"]).await;
-                println!("left: {}", left.lines().count());
+                let remaining = greedy.kubectl(&["get", "tf", "-o", "name"]).await;
+                println!("left: {}", remaining.lines().count());
                 let gone = ["wait", "--for=delete", "tf", "--all", "--timeout=170s"];
                 greedy.try_kubectl(&gone).await;
             }

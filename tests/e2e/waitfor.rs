@@ -58,7 +58,7 @@ async fn objects_of_any_kind_delay_run_ready_and_destroy() {
         scene.config_map("gate", &[("open", "no")]).await;
         scene
             .wait("web", "the test to fail again", |tf| {
-                condition(tf, "DependenciesReady").is_some_and(|it| it.status == "False")
+                condition(tf, "DependenciesReady").is_some_and(|condition| condition.status == "False")
             })
             .await;
         let tf = scene.ready("web").await;

@@ -90,13 +90,13 @@ fn release_contains_all_files_with_checksums() {
             expected.insert(format!("sbom/{name}_linux_{architecture}.cdx.json"));
         }
     }
-    let mut found = BTreeSet::new();
+    let mut names = BTreeSet::new();
     for line in text("SHA256SUMS").lines() {
         let (expected, name) = line.split_once("  ").unwrap();
         assert_eq!(sum(&dist().join(name)), expected, "{name}");
-        found.insert(name.to_owned());
+        names.insert(name.to_owned());
     }
-    assert_eq!(found, expected);
+    assert_eq!(names, expected);
     assert!(images().contains_key("opentofu"));
     assert!(text("notes.md").starts_with("### "));
 }
@@ -141,8 +141,8 @@ fn operator(rendered: &str) -> (BTreeMap<String, String>, String) {
         .unwrap();
     let container = &deployment["spec"]["template"]["spec"]["containers"][0];
     let env = container["env"].as_array().unwrap().iter();
-    let env = env.filter_map(|it| {
-        let word = |key: &str| it[key].as_str().map(str::to_owned);
+    let env = env.filter_map(|variable| {
+        let word = |key: &str| variable[key].as_str().map(str::to_owned);
         Some((word("name")?, word("value")?))
     });
     (
@@ -164,20 +164,20 @@ fn chart_and_bundle_name_the_images_by_their_digests() {
         &["template", "alustan", &package(), "-n", "alustan-system"],
     )
     .unwrap();
-    for (which, rendered) in [("chart", chart), ("install.yaml", text("install.yaml"))] {
+    for (source, rendered) in [("chart", chart), ("install.yaml", text("install.yaml"))] {
         let (env, image) = operator(&rendered);
         let is = |word: &str, name: &str| {
             let expected = format!("/{name}@{}", images[name]);
             assert!(
                 word.ends_with(&expected),
-                "{which}: {word} is not {expected}"
+                "{source}: {word} is not {expected}"
             );
         };
         is(&image, "controller");
         is(&env["ALUSTAN_OPERATOR_IMAGE"], "controller");
         is(&env["ALUSTAN_BASE_IMAGE"], base);
         for (name, digest) in images.iter().filter(|(name, _)| *name != "controller") {
-            assert!(env["ALUSTAN_ENGINES"].contains(digest), "{which}: {name}");
+            assert!(env["ALUSTAN_ENGINES"].contains(digest), "{source}: {name}");
         }
     }
     let chart = run("helm", &["show", "chart", &package()]).unwrap();
@@ -227,8 +227,8 @@ fn installed_manifests_conform_to_the_schemas() {
         );
         std::fs::write(folder.path().join(format!("{name}.yaml")), rendered).unwrap();
     }
-    let said = schemas::conforms(folder.path(), &kinds);
-    println!("{}", said.unwrap_or_else(|said| panic!("{said}")));
+    let result = schemas::conforms(folder.path(), &kinds);
+    println!("{}", result.unwrap_or_else(|message| panic!("{message}")));
 }
 
 /// Returns the package URLs (purl) of the components in an SBOM.
@@ -237,7 +237,7 @@ fn purls(name: &str) -> Vec<String> {
     assert_eq!(sbom["bomFormat"], "CycloneDX", "{name}");
     let components = sbom["components"].as_array().unwrap().iter();
     components
-        .filter_map(|it| it["purl"].as_str().map(str::to_owned))
+        .filter_map(|component| component["purl"].as_str().map(str::to_owned))
         .collect()
 }
 
@@ -259,7 +259,7 @@ fn sbom_lists_crates_debian_packages_and_engine_modules() {
             }
             for wanted in wanted {
                 assert!(
-                    purls.iter().any(|it| it.starts_with(wanted)),
+                    purls.iter().any(|purl| purl.starts_with(wanted)),
                     "{name}: {wanted}"
                 );
             }
@@ -267,8 +267,12 @@ fn sbom_lists_crates_debian_packages_and_engine_modules() {
         let plugin = purls(&format!(
             "sbom/kubectl-alustan_linux_{architecture}.cdx.json"
         ));
-        assert!(plugin.iter().any(|it| it.starts_with("pkg:cargo/kube@")));
-        assert!(plugin.iter().all(|it| it.starts_with("pkg:cargo/")));
+        assert!(
+            plugin
+                .iter()
+                .any(|purl| purl.starts_with("pkg:cargo/kube@"))
+        );
+        assert!(plugin.iter().all(|purl| purl.starts_with("pkg:cargo/")));
     }
 }
 
@@ -303,10 +307,10 @@ fn provenance_names_the_commit_and_all_artifacts() {
         .as_array()
         .unwrap()
         .iter()
-        .map(|it| it["digest"]["sha256"].as_str().unwrap())
+        .map(|subject| subject["digest"]["sha256"].as_str().unwrap())
         .collect();
     let sums = text("SHA256SUMS");
-    let sums = sums.lines().filter_map(|it| it.split_once("  "));
+    let sums = sums.lines().filter_map(|line| line.split_once("  "));
     for (sum, name) in sums.filter(|(_, name)| *name != "provenance.intoto.json") {
         assert!(subjects.contains(sum), "{name}");
     }

@@ -54,7 +54,7 @@ impl Canaries {
     /// otherwise the whole value. Skips certificates, and parts of less than 12 bytes, which may occur by chance.
     pub fn all_of(&mut self, name: &str, value: &str) {
         for part in parts(value) {
-            if part.len() >= SHORT && !self.cores.values().any(|it| *it == part) {
+            if part.len() >= SHORT && !self.cores.values().any(|core| *core == part) {
                 self.known(&format!("{name}, {}", self.cores.len()), &part);
             }
         }
@@ -69,7 +69,8 @@ impl Canaries {
     /// as in a URL or in JSON.
     pub fn searcher(&self) -> Searcher {
         let each = self.cores.iter();
-        let all = each.flat_map(|(name, core)| shapes(core).into_iter().map(move |it| (it, name)));
+        let all =
+            each.flat_map(|(name, core)| shapes(core).into_iter().map(move |shape| (shape, name)));
         let (patterns, names): (Vec<_>, Vec<_>) = all.unzip();
         Searcher {
             patterns: AhoCorasick::new(patterns).expect("patterns"),
@@ -81,9 +82,9 @@ impl Canaries {
 impl Searcher {
     /// Returns the names of the canaries in `bytes`, and in gzip archives within them.
     pub fn search(&self, bytes: &[u8]) -> BTreeSet<&str> {
-        let found = self.patterns.find_overlapping_iter(bytes);
-        let mut names: BTreeSet<&str> = found
-            .map(|it| self.names[it.pattern().as_usize()].as_str())
+        let matches = self.patterns.find_overlapping_iter(bytes);
+        let mut names: BTreeSet<&str> = matches
+            .map(|matched| self.names[matched.pattern().as_usize()].as_str())
             .collect();
         let mut at = 0;
         while let Some(begin) = position(bytes, at, GZIP) {
@@ -108,15 +109,18 @@ fn parts(value: &str) -> Vec<String> {
         return query.chain(others.map(str::to_owned)).collect();
     }
     match serde_json::from_str(value) {
-        Ok(Value::Object(object)) => object.values().flat_map(|it| parts(&text(it))).collect(),
-        Ok(Value::Array(array)) => array.iter().flat_map(|it| parts(&text(it))).collect(),
+        Ok(Value::Object(object)) => object
+            .values()
+            .flat_map(|value| parts(&text(value)))
+            .collect(),
+        Ok(Value::Array(array)) => array.iter().flat_map(|value| parts(&text(value))).collect(),
         _ => match STANDARD.decode(value).map(String::from_utf8) {
             // Field `auth` of a docker configuration: base64 of `user:password`.
             Ok(Ok(login)) if login.contains(':') => login.split(':').map(str::to_owned).collect(),
             _ if value.contains("-----BEGIN CERTIFICATE") => Vec::new(),
             _ if value.starts_with("-----BEGIN") => value
                 .lines()
-                .filter(|it| !it.starts_with('-'))
+                .filter(|line| !line.starts_with('-'))
                 .map(str::to_owned)
                 .collect(),
             _ => vec![value.to_owned()],
@@ -184,7 +188,7 @@ mod tests {
         let odd = canaries.odd("odd");
         canaries.known("key", "AB+/cd/ef+ghijklmnop");
         let searcher = canaries.searcher();
-        let found = |text: &[u8]| searcher.search(text).into_iter().collect::<Vec<_>>();
+        let names = |text: &[u8]| searcher.search(text).into_iter().collect::<Vec<_>>();
         for before in ["", "x", "xy"] {
             let text = format!("{before}{odd}after");
             let once = STANDARD.encode(&text);
@@ -194,13 +198,13 @@ mod tests {
             archive.write_all(once.as_bytes()).unwrap();
             let archive = [archive.finish().unwrap(), b"tail".to_vec()].concat();
             for shape in [text.as_str(), &hex::encode(&text), &once, &twice, &json] {
-                assert_eq!(found(shape.as_bytes()), ["odd"], "{shape}");
+                assert_eq!(names(shape.as_bytes()), ["odd"], "{shape}");
             }
-            assert_eq!(found(&archive), ["odd"]);
+            assert_eq!(names(&archive), ["odd"]);
         }
-        assert_eq!(found(b"?key=AB%2B%2Fcd%2Fef%2Bghijklmnop&"), ["key"]);
-        assert_eq!(found(br#""AB+\/cd\/ef+ghijklmnop""#), ["key"]);
-        assert!(found(b"AB+/cd/ef+ghijklmno canary \x1f\x8b\x08 no archive").is_empty());
+        assert_eq!(names(b"?key=AB%2B%2Fcd%2Fef%2Bghijklmnop&"), ["key"]);
+        assert_eq!(names(br#""AB+\/cd\/ef+ghijklmnop""#), ["key"]);
+        assert!(names(b"AB+/cd/ef+ghijklmno canary \x1f\x8b\x08 no archive").is_empty());
     }
 
     #[test]

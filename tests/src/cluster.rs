@@ -46,9 +46,9 @@ impl Cluster {
 
     /// Runs a program with the cluster's kubeconfig. Returns its standard output.
     pub async fn run(&self, program: &str, arguments: &[&str]) -> String {
-        let (good, said) = self.output(program, arguments, None).await;
-        assert!(good, "{program} {arguments:?}: {said}");
-        said
+        let (good, output) = self.output(program, arguments, None).await;
+        assert!(good, "{program} {arguments:?}: {output}");
+        output
     }
 
     /// Runs a program with the cluster's kubeconfig and `input`. Returns whether it succeeded and its standard output, followed by its
@@ -73,11 +73,11 @@ impl Cluster {
         let _ = stdin.write_all(input.unwrap_or_default().as_bytes()).await;
         drop(stdin);
         let output = child.wait_with_output().await.expect("an exit code");
-        let mut said = String::from_utf8_lossy(&output.stdout).into_owned();
+        let mut text = String::from_utf8_lossy(&output.stdout).into_owned();
         if !output.status.success() {
-            said.push_str(&String::from_utf8_lossy(&output.stderr));
+            text.push_str(&String::from_utf8_lossy(&output.stderr));
         }
-        (output.status.success(), said)
+        (output.status.success(), text)
     }
 }
 
@@ -96,10 +96,10 @@ impl Cluster {
         let list = [
             "get", "pod", "-n", namespace, "-l", selector, phase, "-o", ids,
         ];
-        let what = format!("a pod of {selector} in {namespace} that runs");
-        let container = until(&what, async || {
-            let found = self.run("kubectl", &list).await;
-            found.split_whitespace().next().map(str::to_owned)
+        let description = format!("a pod of {selector} in {namespace} that runs");
+        let container = until(&description, async || {
+            let pods = self.run("kubectl", &list).await;
+            pods.split_whitespace().next().map(str::to_owned)
         });
         let container = container.await;
         let id = container

@@ -70,7 +70,7 @@ impl Inbox {
 }
 
 async fn take(State(inbox): State<Inbox>, headers: HeaderMap, body: Bytes) -> StatusCode {
-    let fewer = |left: usize| left.checked_sub(1);
+    let fewer = |remaining: usize| remaining.checked_sub(1);
     let refused = inbox
         .refused
         .fetch_update(Ordering::SeqCst, Ordering::SeqCst, fewer);

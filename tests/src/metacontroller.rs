@@ -195,7 +195,8 @@ impl Worker {
     /// Calls a hook and applies its response. Returns the delay until the next call.
     async fn sync(&mut self, mut parent: DynamicObject) -> Result<Option<Duration>, String> {
         let selected = (self.selects.lock().unwrap())(&parent);
-        let held = |it: &DynamicObject| it.finalizers().iter().any(|name| name == FINALIZER);
+        let held =
+            |object: &DynamicObject| object.finalizers().iter().any(|name| name == FINALIZER);
         if !selected && !held(&parent) {
             return Ok(None);
         }
@@ -267,7 +268,11 @@ impl Worker {
         let response = request.send().await.map_err(|error| format!("{error:?}"))?;
         let (status, headers) = (response.status(), response.headers().clone());
         let text = response.text().await.map_err(|error| error.to_string())?;
-        let text_of = |name| headers.get(name).map(|it| it.to_str().unwrap().to_owned());
+        let text_of = |name| {
+            headers
+                .get(name)
+                .map(|value| value.to_str().unwrap().to_owned())
+        };
         let answer = match status {
             StatusCode::NOT_MODIFIED => self.answers[&key].1.clone(),
             _ => serde_json::from_str(&text).unwrap_or(Value::Null),
@@ -288,7 +293,7 @@ impl Worker {
             }
             StatusCode::NOT_MODIFIED => Ok(Ok(answer)),
             StatusCode::TOO_MANY_REQUESTS => {
-                let seconds = text_of(RETRY_AFTER).and_then(|it| it.parse().ok());
+                let seconds = text_of(RETRY_AFTER).and_then(|text| text.parse().ok());
                 Ok(Err(Duration::from_secs(seconds.unwrap_or_default())))
             }
             _ => Err(format!("unsupported status code: {status} body: {text}")),
@@ -333,8 +338,12 @@ impl Worker {
             ..PostParams::default()
         };
         loop {
-            let found = self.api.get_opt(&name).await.map_err(|it| it.to_string())?;
-            let Some(mut current) = found.filter(|it| it.uid() == parent.uid()) else {
+            let current = self
+                .api
+                .get_opt(&name)
+                .await
+                .map_err(|error| error.to_string())?;
+            let Some(mut current) = current.filter(|object| object.uid() == parent.uid()) else {
                 return Ok(());
             };
             if current.data["status"] == status {
@@ -343,8 +352,8 @@ impl Worker {
             current.data["status"] = status.clone();
             match self.api.replace_status(&name, &parameters, &current).await {
                 Ok(_) => return Ok(()),
-                Err(kube::Error::Api(it)) if it.is_conflict() => {}
-                Err(kube::Error::Api(it)) if it.is_not_found() => return Ok(()),
+                Err(kube::Error::Api(error)) if error.is_conflict() => {}
+                Err(kube::Error::Api(error)) if error.is_not_found() => return Ok(()),
                 Err(error) => return Err(format!("can't update status: {error}")),
             }
         }

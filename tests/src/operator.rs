@@ -40,7 +40,9 @@ impl Operators {
         let installed = api.get("alustan-controller").await.expect("an operator");
         let pod = installed.spec.and_then(|spec| spec.template.spec);
         let container = pod.and_then(|mut pod| pod.containers.pop());
-        let environment = container.and_then(|it| it.env).unwrap_or_default();
+        let environment = container
+            .and_then(|container| container.env)
+            .unwrap_or_default();
         Self {
             namespace: scene.namespace.clone(),
             narrow: true,

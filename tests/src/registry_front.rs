@@ -174,9 +174,9 @@ async fn pass(mut stream: TcpStream, fault: &Fault, injected: &AtomicUsize) -> O
             let why = "mounts are switched off";
             return refuse(&mut stream, "405 Method Not Allowed", "UNSUPPORTED", why).await;
         }
-        Fault::CutsUploads(left) if head.is_upload() && head.length() >= LARGE => {
-            let spare = |left: usize| left.checked_sub(1);
-            if left
+        Fault::CutsUploads(remaining) if head.is_upload() && head.length() >= LARGE => {
+            let spare = |remaining: usize| remaining.checked_sub(1);
+            if remaining
                 .fetch_update(Ordering::SeqCst, Ordering::SeqCst, spare)
                 .is_ok()
             {

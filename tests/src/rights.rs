@@ -220,7 +220,7 @@ struct Roles {
 
 impl Roles {
     fn compare(&self, calls: &[Call], all: bool) -> Vec<String> {
-        let about = |it: &Right| (it.group.clone(), it.resource.clone());
+        let about = |required: &Right| (required.group.clone(), required.resource.clone());
         let known: BTreeSet<_> = self
             .controller
             .iter()
@@ -299,9 +299,9 @@ mod tests {
         let version =
             json!({"user": {"username": "operator"}, "verb": "get", "requestURI": "/version"});
         let all: Vec<_> = calls([event, refused, version]).collect();
-        let said: Vec<_> = all.iter().map(|call| call.right.to_string()).collect();
+        let rights: Vec<_> = all.iter().map(|call| call.right.to_string()).collect();
         assert_eq!(
-            said,
+            rights,
             [
                 "patch pods/log",
                 "create pods/log",
@@ -323,9 +323,9 @@ mod tests {
             controller: rights(&[["", "pods", "list"], ["", "secrets", "patch"], RARE[0]]),
             lease: rights(&[["coordination.k8s.io", "leases", "create"]]),
         };
-        let call = |user: &str, role: &str, what: [&str; 3]| Call {
+        let call = |user: &str, role: &str, path: [&str; 3]| Call {
             user: user.to_owned(),
-            right: right(what),
+            right: right(path),
             namespace: String::new(),
             role: (!role.is_empty()).then(|| role.to_owned()),
             forbidden: role.is_empty(),

@@ -286,7 +286,7 @@ impl Scene {
     /// Deletes the scene. Abandons its remaining resources without destroy, which other tests cover.
     async fn leave(&self) {
         let api: Api<Terraform> = self.api();
-        let left = api
+        let resources = api
             .list(&ListParams::default())
             .await
             .expect("list resources");
@@ -294,13 +294,15 @@ impl Scene {
             "metadata": {"annotations": {alustan_api::ABANDON: "true"}},
             "spec": {"deletionProtection": false},
         });
-        for tf in &left {
+        for tf in &resources {
             let parameters = PatchParams::default();
             api.patch(&tf.name_any(), &parameters, &Patch::Merge(&abandon))
                 .await
                 .expect("abandon the resource");
         }
-        let deletions = left.iter().map(|tf| self.delete_background(tf.name_any()));
+        let deletions = resources
+            .iter()
+            .map(|tf| self.delete_background(tf.name_any()));
         futures::future::join_all(deletions).await;
         let namespaces: Api<Namespace> = Api::all(self.client());
         // Removes the label with which an orphaned state protects the namespace from deletion.

@@ -64,7 +64,7 @@ async fn serve(
     body: Bytes,
 ) -> Response {
     let given = headers.get(header::AUTHORIZATION);
-    if given.is_none_or(|it| it != server.authorization.as_str()) {
+    if given.is_none_or(|value| value != server.authorization.as_str()) {
         return StatusCode::UNAUTHORIZED.into_response();
     }
     let mut shelf = server.shelf.lock().unwrap();

@@ -104,7 +104,7 @@ impl Sweep {
             since: SystemTime::now() - COARSE,
             blobs: REGISTRIES
                 .iter()
-                .flat_map(|it| files_below(&folder.join(it)))
+                .flat_map(|subfolder| files_below(&folder.join(subfolder)))
                 .filter_map(|file| digest(&file))
                 .collect(),
             keepers,
@@ -161,7 +161,7 @@ impl Swept {
                 continue;
             };
             let ours = [MANAGED_BY.as_bytes(), &OUR_VALUE, MANAGER.as_bytes()].concat();
-            if fields.iter().any(|(_, it)| has(it, &ours)) {
+            if fields.iter().any(|(_, value)| has(value, &ours)) {
                 continue;
             }
             for (name, value) in fields {
@@ -179,8 +179,8 @@ impl Swept {
     /// Returns all places with canaries: keys of etcd, files, …
     pub async fn search(&self, canaries: &Canaries) -> Found {
         let searcher = canaries.searcher();
-        let mut found = Found::new();
-        let mut add = |place: String, bytes: &[u8]| note(&mut found, &searcher, place, bytes);
+        let mut places = Found::new();
+        let mut add = |place: String, bytes: &[u8]| note(&mut places, &searcher, place, bytes);
         for (key, value) in self.history() {
             match fields_of_secret(&key, &value) {
                 Some(fields) => {
@@ -200,7 +200,7 @@ impl Swept {
             for file in files_below(&folder.join(part)) {
                 // Files that were last written before the start contain no canary. Projected values of a Secret are only in the pod's
                 // memory.
-                let known = digest(&file).is_some_and(|it| self.blobs.contains(&it));
+                let known = digest(&file).is_some_and(|digest| self.blobs.contains(&digest));
                 if known || !changed_after(&file, self.since) || is_projected(&file) {
                     continue;
                 }
@@ -229,7 +229,7 @@ impl Swept {
             lines.len()
         );
         add("arguments".to_owned(), &lines);
-        found
+        places
     }
 
     /// Returns every version of every object since the start, with its key.
@@ -260,11 +260,11 @@ impl Swept {
         let arguments = ["curl", "-sSf", &url];
         // The last test may have restarted the operator.
         until("the metrics of the operator", async || {
-            let (good, said) = self
+            let (good, output) = self
                 .cluster
                 .output("hack/cluster/in", &arguments, None)
                 .await;
-            good.then_some(said)
+            good.then_some(output)
         })
         .await
     }
@@ -289,7 +289,10 @@ async fn follow(file: PathBuf) {
         let mut lines = tokio::io::BufReader::new(etcd.stdout.take().expect("a pipe")).lines();
         while let Ok(Some(mut line)) = lines.next_line().await {
             let revision = &message(&line)["result"]["header"]["revision"];
-            if let Some(revision) = revision.as_str().and_then(|it| it.parse::<u64>().ok()) {
+            if let Some(revision) = revision
+                .as_str()
+                .and_then(|revision| revision.parse::<u64>().ok())
+            {
                 range["start_revision"] = json!(revision + 1);
             }
             line.push('\n');
@@ -329,14 +332,14 @@ fn fields_of_secret(key: &str, value: &[u8]) -> Option<Vec<(String, Vec<u8>)>> {
     const VALUE: u64 = 2;
     let value = value.strip_prefix(b"k8s\0")?;
     key.strip_prefix(REGISTRY)?.strip_prefix("secrets/")?;
-    let (_, secret) = messages(value)?.into_iter().find(|it| it.0 == RAW)?;
+    let (_, secret) = messages(value)?.into_iter().find(|field| field.0 == RAW)?;
     let mut fields = Vec::new();
     for (number, bytes) in messages(secret)? {
         if number == DATA {
             let entry = messages(bytes)?;
             let name = String::from_utf8(entry.first()?.1.to_vec()).ok()?;
-            let value = entry.iter().find(|it| it.0 == VALUE);
-            fields.push((name, value.map_or(Vec::new(), |it| it.1.to_vec())));
+            let value = entry.iter().find(|field| field.0 == VALUE);
+            fields.push((name, value.map_or(Vec::new(), |field| field.1.to_vec())));
         } else {
             fields.push((String::new(), bytes.to_vec()));
         }
@@ -376,11 +379,11 @@ fn varint(bytes: &mut &[u8]) -> Option<u64> {
     None
 }
 
-fn note(found: &mut Found, searcher: &Searcher, place: String, bytes: &[u8]) {
+fn note(places: &mut Found, searcher: &Searcher, place: String, bytes: &[u8]) {
     let names = searcher.search(bytes);
     if !names.is_empty() {
         let names = names.into_iter().map(str::to_owned);
-        found.entry(place).or_default().extend(names);
+        places.entry(place).or_default().extend(names);
     }
 }
 
@@ -421,7 +424,7 @@ impl Keeper {
     /// Links every file of the scene's logs and volumes, and of every emptyDir except inputs. Skips files in `seen`, which contains the
     /// linked files by inode and path.
     fn link(&self, seen: &mut HashSet<(u64, OsString)>) {
-        let own = |it: &PathBuf| it.to_string_lossy().contains(&self.namespace);
+        let own = |path: &PathBuf| path.to_string_lossy().contains(&self.namespace);
         for (part, below, kept) in [
             ("log/pods", "", &self.kept),
             ("volumes", "", &self.kept),
@@ -429,7 +432,7 @@ impl Keeper {
         ] {
             let folders = std::fs::read_dir(self.folder.join(part)).into_iter();
             let folders = folders.flatten().flatten().map(|entry| entry.path());
-            let wanted = folders.filter(|it| !below.is_empty() || own(it));
+            let wanted = folders.filter(|folder| !below.is_empty() || own(folder));
             for entry in wanted.flat_map(|folder| entries_below(&folder.join(below))) {
                 let file = entry.path();
                 let id = (entry.ino(), file.clone().into_os_string());
@@ -498,7 +501,7 @@ impl Arguments {
             let process = match earlier.get(&entry.file_name()) {
                 Some(known @ (Process::InPod | Process::Outside(OFTEN..))) => *known,
                 _ if is_in_pod() => Process::InPod,
-                Some(Process::Outside(looks)) => Process::Outside(looks + 1),
+                Some(Process::Outside(scans)) => Process::Outside(scans + 1),
                 None => Process::Outside(1),
             };
             if matches!(process, Process::InPod) {
@@ -532,7 +535,7 @@ fn digest(file: &Path) -> Option<OsString> {
 }
 
 fn changed_after(file: &Path, since: SystemTime) -> bool {
-    let changed = file.metadata().and_then(|it| it.modified());
+    let changed = file.metadata().and_then(|metadata| metadata.modified());
     changed.is_ok_and(|at| at >= since)
 }
 

@@ -31,8 +31,8 @@ async fn error_for_missing_logs_names_run_and_failure() {
         "error": "no such variable", "job": "web-plan-3",
     }]);
     apply(&space, &resource("web"), stalled).await;
-    for what in ["logs web", "logs web --run 3"] {
-        let why = run(&space, what).await.refused();
+    for command in ["logs web", "logs web --run 3"] {
+        let why = run(&space, command).await.refused();
         assert!(
             why.contains("has no Job") && why.contains("no such variable"),
             "{why}"
@@ -59,9 +59,9 @@ async fn logs_of_a_failed_run_outlive_its_job() {
     let api = space.api::<Secret>();
     let secret = secret.unwrap();
     api.create(&PostParams::default(), &secret).await.unwrap();
-    for what in ["logs web", "logs web --run 3"] {
-        let said = run(&space, what).await.done();
-        assert_eq!(said, "Error: no such variable\n", "{what}");
+    for command in ["logs web", "logs web --run 3"] {
+        let output = run(&space, command).await.done();
+        assert_eq!(output, "Error: no such variable\n", "{command}");
     }
     let why = run(&space, "logs web --run 1").await.refused();
     assert!(
@@ -98,22 +98,22 @@ async fn logs_follow_the_last_run_once_its_pod_has_started() {
     let mut following = tokio::process::Command::from(command(&space, "logs web -f"));
     following.stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut following = following.spawn().unwrap();
-    let mut told = BufReader::new(following.stderr.take().unwrap()).lines();
-    let waits = told.next_line().await.unwrap().unwrap();
+    let mut stderr = BufReader::new(following.stderr.take().unwrap()).lines();
+    let waits = stderr.next_line().await.unwrap().unwrap();
     assert_eq!(
         waits,
         format!("pod {pod} has not started: Pending; waiting")
     );
     start_pod(&space, &pod).await;
-    let said = Told::of(following.wait_with_output().await.unwrap()).done();
+    let output = Told::of(following.wait_with_output().await.unwrap()).done();
     let place = format!("{}/{pod}/terraform", space.namespace);
     assert_eq!(
-        said,
+        output,
         format!("GET /containerLogs/{place}?follow=true HTTP/1.1\n")
     );
 
-    let said = run(&space, "logs web --run 10").await.done();
-    assert_eq!(said, format!("GET /containerLogs/{place} HTTP/1.1\n"));
+    let output = run(&space, "logs web --run 10").await.done();
+    assert_eq!(output, format!("GET /containerLogs/{place} HTTP/1.1\n"));
     let why = run(&space, "logs web --run 9").await.refused();
     assert!(why.contains("Job web-plan-9 has no pod"), "{why}");
 }
@@ -199,9 +199,9 @@ async fn kubelet(listener: TcpListener) {
 
 async fn answer(acceptor: TlsAcceptor, stream: TcpStream) {
     let mut stream = BufReader::new(acceptor.accept(stream).await.unwrap());
-    let mut asked = String::new();
-    stream.read_line(&mut asked).await.unwrap();
-    let log = format!("{}\n", asked.trim_end());
+    let mut request_line = String::new();
+    stream.read_line(&mut request_line).await.unwrap();
+    let log = format!("{}\n", request_line.trim_end());
     let head = "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\n";
     let stream = stream.get_mut();
     stream

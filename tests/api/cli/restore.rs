@@ -33,12 +33,12 @@ async fn is_marked(space: &Space) -> bool {
 #[tokio::test]
 async fn restore_without_secrets_names_the_missing_object() {
     let space = Space::new().await;
-    let told = run(&space, "restore web").await.refused();
-    assert!(told.contains("Terraform web not found"), "{told}");
+    let error = run(&space, "restore web").await.refused();
+    assert!(error.contains("Terraform web not found"), "{error}");
     space.apply(&resource("web")).await.unwrap();
-    let told = run(&space, "restore web").await.refused();
-    assert!(told.contains("Secret web-run not found"), "{told}");
-    assert!(told.contains("docs/backup.md"), "{told}");
+    let error = run(&space, "restore web").await.refused();
+    assert!(error.contains("Secret web-run not found"), "{error}");
+    assert!(error.contains("docs/backup.md"), "{error}");
 }
 
 #[tokio::test]
@@ -47,8 +47,8 @@ async fn restore_of_the_current_record_changes_nothing() {
     space.apply(&resource("web")).await.unwrap();
     let uid = get(&space, "web").await.uid().unwrap();
     record(&space, "web", &uid).await;
-    let said = run(&space, "restore web").await.done();
-    assert!(said.contains("nothing to restore"), "{said}");
+    let output = run(&space, "restore web").await.done();
+    assert!(output.contains("nothing to restore"), "{output}");
     assert!(!is_marked(&space).await);
 }
 
@@ -59,16 +59,22 @@ async fn restore_refuses_the_record_of_another_resource() {
     space.apply(&resource("db")).await.unwrap();
     let uid = get(&space, "db").await.uid().unwrap();
     record(&space, "db", &uid).await;
-    let told = run(&space, "restore web").await.refused();
-    assert!(told.contains("Secret web-run is of Terraform db"), "{told}");
-    assert!(told.contains("keep the Secret"), "{told}");
+    let error = run(&space, "restore web").await.refused();
+    assert!(
+        error.contains("Secret web-run is of Terraform db"),
+        "{error}"
+    );
+    assert!(error.contains("keep the Secret"), "{error}");
     assert!(!is_marked(&space).await);
 
     let space = Space::new().await;
     space.apply(&resource("web")).await.unwrap();
     create_secret(&space, &names::record("web"), json!({"record": "mine"})).await;
-    let told = run(&space, "restore web").await.refused();
-    assert!(told.contains("not a run record of the operator"), "{told}");
+    let error = run(&space, "restore web").await.refused();
+    assert!(
+        error.contains("not a run record of the operator"),
+        "{error}"
+    );
     assert!(!is_marked(&space).await);
 }
 
@@ -88,7 +94,7 @@ async fn restore_refuses_while_a_pod_of_an_earlier_run_lives() {
     let pod: Pod = serde_json::from_value(pod).unwrap();
     let pods = space.api::<Pod>();
     pods.create(&PostParams::default(), &pod).await.unwrap();
-    let told = run(&space, "restore web").await.refused();
-    assert!(told.contains("pod web-apply-7-x"), "{told}");
+    let error = run(&space, "restore web").await.refused();
+    assert!(error.contains("pod web-apply-7-x"), "{error}");
     assert!(!is_marked(&space).await);
 }

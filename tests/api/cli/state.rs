@@ -98,10 +98,10 @@ async fn state_is_pushed_and_pulled_and_the_previous_one_kept() {
     assert_eq!(none.done(), "");
 
     let (first, text) = state(&space, "l", 1, "a");
-    let said = run(&space, &format!("state push web {first}")).await.done();
+    let output = run(&space, &format!("state push web {first}")).await.done();
     assert!(
-        said.contains("is now version 1: serial 1, lineage l"),
-        "{said}"
+        output.contains("is now version 1: serial 1, lineage l"),
+        "{output}"
     );
     assert_eq!(run(&space, "state pull web").await.done(), text);
     let (second, text) = state(&space, "l", 2, "b");
@@ -136,13 +136,14 @@ async fn state_is_pushed_and_pulled_and_the_previous_one_kept() {
         .await
         .refused();
     assert!(why.contains("its lineage m differs"), "{why}");
-    let told = run(&space, &format!("state push web {foreign} --force")).await;
+    let output = run(&space, &format!("state push web {foreign} --force")).await;
     assert!(
-        told.err
+        output
+            .err
             .contains("StateOwnershipConflict unless spec.backend.adopt"),
-        "{told:?}"
+        "{output:?}"
     );
-    told.done();
+    output.done();
 }
 
 #[tokio::test]
@@ -301,10 +302,10 @@ async fn unlock_is_refused_while_a_pod_of_a_run_exists() {
     let pods = space.api::<Pod>();
     let now = DeleteParams::default().grace_period(0);
     pods.delete("web-apply-3-x", &now).await.unwrap();
-    let said = run(&space, "unlock web l-1").await.done();
+    let output = run(&space, "unlock web l-1").await.done();
     assert!(
-        said.contains("lock l-1 of ") && said.contains("released"),
-        "{said}"
+        output.contains("lock l-1 of ") && output.contains("released"),
+        "{output}"
     );
     assert_eq!(record(&space).await.lock, None);
 }

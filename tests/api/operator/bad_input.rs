@@ -288,7 +288,7 @@ async fn each_bad_input_has_its_reason_and_names_its_field() {
     space.apply(&good("web")).await.unwrap();
 
     let api = space.api::<Terraform>();
-    let mut told = Vec::new();
+    let mut messages = Vec::new();
     for (name, _, reason, parts) in &cases {
         let tf = wait(&api, name, reason, |tf| condition(tf, "Ready").1 == *reason).await;
         let message = condition(&tf, "Ready").2;
@@ -297,22 +297,22 @@ async fn each_bad_input_has_its_reason_and_names_its_field() {
         }
         let events = until(&format!("an event about {name}"), async || {
             let events = events(&space, name).await;
-            let found = events.iter().any(|(event, _)| event == reason);
+            let reported = events.iter().any(|(event, _)| event == reason);
             let shown = format!("{events:?}");
-            found.then_some(events).ok_or(shown)
+            reported.then_some(events).ok_or(shown)
         })
         .await;
-        told.push(format!("{:?} {events:?}", tf.status));
+        messages.push(format!("{:?} {events:?}", tf.status));
     }
     assert!(
-        !told.concat().contains(PASSWORD),
+        !messages.concat().contains(PASSWORD),
         "the text of a Secret is repeated"
     );
     for name in ["web", "optional"] {
         let job = names::run_job(name, RunKind::Apply, 1);
         until(&job, async || {
-            let found = space.api::<Job>().get_opt(&job).await.unwrap();
-            found.map(drop).ok_or_else(|| "there is none".to_owned())
+            let existing = space.api::<Job>().get_opt(&job).await.unwrap();
+            existing.map(drop).ok_or_else(|| "there is none".to_owned())
         })
         .await;
     }

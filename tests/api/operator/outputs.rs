@@ -86,8 +86,8 @@ fn done(tf: &Terraform, number: i64, signing_key: &[u8]) -> Done {
         began: true,
         ..progress::of(&record)
     };
-    let mut told = secrets::report(tf, &progress);
-    let data = told.data.get_or_insert_default();
+    let mut secret = secrets::report(tf, &progress);
+    let data = secret.data.get_or_insert_default();
     data.insert(key::REPORT.to_owned(), json_of(&report));
     data.insert(key::OUTPUTS.to_owned(), json_of(&outputs));
     let record = json_of(&record);
@@ -96,7 +96,7 @@ fn done(tf: &Terraform, number: i64, signing_key: &[u8]) -> Done {
     let signature = ByteString(signature.into_bytes());
     Done {
         record: json!({"data": {key::RECORD: record, key::signature(key::RECORD): signature}}),
-        report: told,
+        report: secret,
     }
 }
 
@@ -122,8 +122,11 @@ async fn run_of(space: &Space, number: i64, web: &Value) -> RunStatus {
     })
     .await;
     wait(&tfs, "web", "the spec to be seen", |tf| {
-        let seen = tf.status.as_ref().and_then(|it| it.observed_generation);
-        seen == tf.metadata.generation
+        let observed = tf
+            .status
+            .as_ref()
+            .and_then(|status| status.observed_generation);
+        observed == tf.metadata.generation
     })
     .await;
     let signing_key = signing_key(&space.client).await;
@@ -157,8 +160,8 @@ async fn outputs_use_only_own_objects_and_deletion_removes_them() {
 
     let done = run(&space, 2, "told").await;
     assert_eq!((done.result.as_str(), done.error), ("Done", None));
-    let told = maps.get("told").await.unwrap().data.unwrap();
-    assert_eq!(told["endpoint"], "https://api.test");
+    let data = maps.get("told").await.unwrap().data.unwrap();
+    assert_eq!(data["endpoint"], "https://api.test");
     secrets.get("web-outputs").await.unwrap();
 
     let renamed = run(&space, 3, "told-2").await;
@@ -174,16 +177,16 @@ async fn outputs_use_only_own_objects_and_deletion_removes_them() {
         .unwrap();
     tfs.delete("web", &DeleteParams::default()).await.unwrap();
     until("the resource to go", async || {
-        let left = tfs.get_opt("web").await.unwrap();
-        left.map_or(Ok(()), |left| Err(format!("{:?}", left.status)))
+        let tf = tfs.get_opt("web").await.unwrap();
+        tf.map_or(Ok(()), |tf| Err(format!("{:?}", tf.status)))
     })
     .await;
     for name in ["told-2", "web-outputs"] {
         assert!(maps.get_opt(name).await.unwrap().is_none(), "{name}");
         assert!(secrets.get_opt(name).await.unwrap().is_none(), "{name}");
     }
-    let left = maps.get("theirs").await.unwrap();
-    assert_eq!(left.data, theirs.data);
+    let config_map = maps.get("theirs").await.unwrap();
+    assert_eq!(config_map.data, theirs.data);
     operator.keeps_to_its_role();
 }
 

@@ -38,8 +38,8 @@ impl CountingServer {
     async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = format!("http://{}", listener.local_addr().unwrap());
-        let asked = Arc::new(AtomicUsize::new(0));
-        let counter = asked.clone();
+        let requests = Arc::new(AtomicUsize::new(0));
+        let counter = requests.clone();
         let task = tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 tokio::spawn(answer(stream, counter.clone()));
@@ -47,7 +47,7 @@ impl CountingServer {
         });
         Self {
             address,
-            asked,
+            asked: requests,
             task,
         }
     }
@@ -64,10 +64,10 @@ impl CountingServer {
     async fn is_asked(&self, times: usize) {
         let before = self.asked();
         until("further requests", async || {
-            let asked = self.asked();
-            (asked >= before + times)
+            let requests = self.asked();
+            (requests >= before + times)
                 .then_some(())
-                .ok_or_else(|| format!("{asked} requests"))
+                .ok_or_else(|| format!("{requests} requests"))
         })
         .await;
     }
@@ -187,10 +187,10 @@ async fn hostile_repositories_delay_no_other() {
         space.apply(&one).await.unwrap();
         until("the source of another resource", async || {
             let tf = api.get(&name).await.unwrap();
-            let found = condition(&tf, "SourceReady");
-            (found.0 == "True")
+            let condition = condition(&tf, "SourceReady");
+            (condition.0 == "True")
                 .then_some(())
-                .ok_or_else(|| format!("{found:?}"))
+                .ok_or_else(|| format!("{condition:?}"))
         })
         .await;
     }
@@ -235,8 +235,8 @@ async fn resources_of_one_repository_share_one_request_per_interval() {
     let api: Api<Terraform> = space.api();
     until("an answer for all", async || {
         let all = api.list(&ListParams::default()).await.unwrap();
-        let told = |tf: &&Terraform| condition(tf, "SourceReady").1.ends_with("NotFound");
-        let done = all.iter().filter(told).count();
+        let is_not_found = |tf: &&Terraform| condition(tf, "SourceReady").1.ends_with("NotFound");
+        let done = all.iter().filter(is_not_found).count();
         let not_yet = || format!("{done} of {MANY} have an answer");
         (done == MANY).then_some(()).ok_or_else(not_yet)
     })
@@ -245,12 +245,13 @@ async fn resources_of_one_repository_share_one_request_per_interval() {
     let intervals = since.elapsed().as_secs_f64() / INTERVAL.as_secs_f64();
     // Expects a first request per reference, and then one shared request per interval (`concurrent_queries_share_one_request`). Permits two
     // per interval, because a loaded machine may send queries separately. Without sharing, there are three per interval.
-    let [firsts, asked] = [REFERENCES.len(), server.asked()].map(|it| u32::try_from(it).unwrap());
+    let [firsts, requests] =
+        [REFERENCES.len(), server.asked()].map(|count| u32::try_from(count).unwrap());
     let most = 2.0 * intervals.ceil() + f64::from(firsts);
-    println!("{MANY} resources, {intervals:.1} intervals: asked {asked} times");
+    println!("{MANY} resources, {intervals:.1} intervals: asked {requests} times");
     assert!(
-        f64::from(asked) <= most,
-        "{asked} questions in {intervals} intervals"
+        f64::from(requests) <= most,
+        "{requests} questions in {intervals} intervals"
     );
 }
 
@@ -279,7 +280,10 @@ async fn suspended_resource_queries_neither_git_nor_registry() {
         let applied = space.apply(&suspended).await.unwrap();
         let generation = applied["metadata"]["generation"].as_i64();
         wait(&api, "web", "Suspended", |tf| {
-            let observed = tf.status.as_ref().and_then(|it| it.observed_generation);
+            let observed = tf
+                .status
+                .as_ref()
+                .and_then(|status| status.observed_generation);
             condition(tf, "Ready").1 == "Suspended" && observed == generation
         })
         .await
@@ -292,10 +296,10 @@ async fn suspended_resource_queries_neither_git_nor_registry() {
 
     space.apply(&web).await.unwrap();
     until("requests once it is resumed", async || {
-        let asked = (git.asked(), registry.asked());
-        (asked.0 > 0 && asked.1 > 0)
+        let requests = (git.asked(), registry.asked());
+        (requests.0 > 0 && requests.1 > 0)
             .then_some(())
-            .ok_or_else(|| format!("{asked:?}"))
+            .ok_or_else(|| format!("{requests:?}"))
     })
     .await;
 
@@ -304,10 +308,8 @@ async fn suspended_resource_queries_neither_git_nor_registry() {
     clock.is_asked(3).await;
     api.delete("web", &DeleteParams::default()).await.unwrap();
     until("the end of the resource", async || {
-        let left = api.get_opt("web").await.unwrap();
-        left.is_none()
-            .then_some(())
-            .ok_or_else(|| "there".to_owned())
+        let tf = api.get_opt("web").await.unwrap();
+        tf.is_none().then_some(()).ok_or_else(|| "there".to_owned())
     })
     .await;
     assert_eq!((git.asked(), registry.asked()), before);

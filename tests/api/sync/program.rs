@@ -70,7 +70,7 @@ impl Recorder {
             }
         }
         let answer = sent.send().await.unwrap();
-        let (status, told) = (answer.status(), answer.headers().clone());
+        let (status, answer_headers) = (answer.status(), answer.headers().clone());
         let body = answer.bytes().await.unwrap();
         recorder.lines.lock().unwrap().push(json!({
             "asked": headers.contains_key("if-none-match"),
@@ -80,7 +80,7 @@ impl Recorder {
         }));
         let mut response = Response::builder().status(status);
         for name in ["content-type", "etag", "retry-after"] {
-            if let Some(value) = told.get(name) {
+            if let Some(value) = answer_headers.get(name) {
                 response = response.header(name, value);
             }
         }
@@ -94,7 +94,7 @@ impl Recorder {
     /// Returns the calls with status 200 as JSON lines. The first line contains the version of metacontroller.
     fn record(&self, version: &str) -> String {
         let head = json!({"metacontroller": version.trim()});
-        let lines = self.lines().into_iter().filter(|it| it["code"] == 200);
+        let lines = self.lines().into_iter().filter(|line| line["code"] == 200);
         let lines = std::iter::once(head).chain(lines);
         let lines: Vec<String> = lines.map(|line| line.to_string()).collect();
         lines.join("\n") + "\n"
@@ -104,8 +104,8 @@ impl Recorder {
     async fn wait(&self, what: &str, from: usize, wanted: impl Fn(&Value) -> bool) {
         until(what, async || {
             let lines = self.lines();
-            let found = lines.iter().skip(from).any(&wanted);
-            found.then_some(()).ok_or_else(|| {
+            let is_recorded = lines.iter().skip(from).any(&wanted);
+            is_recorded.then_some(()).ok_or_else(|| {
                 let last = lines.last().map(Value::to_string);
                 last.unwrap_or_else(|| "nobody called".to_owned())
             })
@@ -195,8 +195,8 @@ async fn create_and_delete(operator: &'static Operator, recorder: &Recorder, wan
     let mut held = finalizers(&tf);
     held.sort_unstable();
     assert_eq!(held, wanted);
-    let asks = with(stalled("web"), "/approval/mode", Some(json!("Manual")));
-    let approved = with(asks, "/approval/plan", Some(json!("0123456789ab")));
+    let manual = with(stalled("web"), "/approval/mode", Some(json!("Manual")));
+    let approved = with(manual, "/approval/plan", Some(json!("0123456789ab")));
     let since = Instant::now();
     space.apply(&approved).await.unwrap();
     let approved =
@@ -266,11 +266,11 @@ async fn changes_the_token(operator: &'static Operator, recorder: &Recorder, con
     until("an event", async || {
         let events = space.api::<Event>().list(&ListParams::default()).await;
         let mut events = events.unwrap().into_iter();
-        let told = events.find(|event| {
+        let event = events.find(|event| {
             let note = event.message.as_deref().unwrap_or_default();
             event.reason.as_deref() == Some("SyncError") && note.contains("Unauthorized")
         });
-        told.map(|_| ()).ok_or_else(|| "there is none".to_owned())
+        event.map(|_| ()).ok_or_else(|| "there is none".to_owned())
     })
     .await;
 
@@ -332,7 +332,7 @@ async fn metacontroller_program_drives_both_hook_versions() {
     }
 
     let lines = recorder.lines();
-    let code = |code: u16| lines.iter().any(|it| it["code"] == code);
+    let code = |code: u16| lines.iter().any(|line| line["code"] == code);
     assert!(code(200) && code(304), "no answer was known");
     for line in &lines {
         let code = line["code"].as_u64().unwrap();
@@ -341,7 +341,7 @@ async fn metacontroller_program_drives_both_hook_versions() {
     let log = std::fs::read_to_string(server.folder().join(LOG)).unwrap();
     let refused: BTreeSet<&str> = log
         .split(['"', '\\'])
-        .filter(|it| it.contains("forbidden"))
+        .filter(|text| text.contains("forbidden"))
         .collect();
     assert!(refused.is_empty(), "{refused:#?}");
 

@@ -458,9 +458,9 @@ struct Report {
 }
 
 impl Report {
-    fn line(&mut self, what: &str, time: Duration) {
+    fn line(&mut self, name: &str, time: Duration) {
         let ratio = time.as_secs_f64() / self.floor.as_secs_f64();
-        println!("{what:<48} {:>8} {ratio:>8.2}", time.as_millis());
+        println!("{name:<48} {:>8} {ratio:>8.2}", time.as_millis());
     }
 }
 

@@ -13,7 +13,9 @@ use tokio::process::Command;
 #[tokio::main]
 async fn main() -> ExitCode {
     let mut arguments = std::env::args_os().skip(1).peekable();
-    let all_rights = arguments.next_if(|it| it == "--all-rights").is_some();
+    let all_rights = arguments
+        .next_if(|argument| argument == "--all-rights")
+        .is_some();
     let program = arguments.next().expect("usage: sweep COMMAND...");
     let cluster = Cluster::connect().await;
     let audit = Audit::begin(&cluster);
@@ -44,8 +46,8 @@ async fn main() -> ExitCode {
         "the calls of operator and runners were held to their roles; {} are wrong",
         wrong.len()
     );
-    for what in &wrong {
-        eprintln!("{what}");
+    for message in &wrong {
+        eprintln!("{message}");
     }
     ExitCode::from(u8::from(!good || !leaks.is_empty() || !wrong.is_empty()))
 }

@@ -37,10 +37,10 @@ impl Scene {
     }
 
     /// Locks the state at `place` (bucket and key) for `who`, as the engine does.
-    pub async fn lock(&self, table: &str, place: &str, who: &str) {
+    pub async fn lock(&self, table: &str, place: &str, owner: &str) {
         let info = json!({
             "ID": "0c1d6e8f-5a31-4a5b-9a5e-3c9d2b1f7a60", "Operation": "OperationTypeApply",
-            "Info": "", "Who": who, "Version": "1.11.4", "Path": place,
+            "Info": "", "Who": owner, "Version": "1.11.4", "Path": place,
             "Created": "2026-11-20T08:15:00.5Z",
         });
         let item = json!({"LockID": {"S": place}, "Info": {"S": info.to_string()}});
@@ -57,8 +57,8 @@ impl Scene {
     /// Returns the lock of the state at `place`, if it is held.
     pub async fn lock_at(&self, table: &str, place: &str) -> Option<Value> {
         let key = json!({"TableName": table, "Key": {"LockID": {"S": place}}});
-        let found = self.dynamo("GetItem", &key).await;
-        serde_json::from_str(found["Item"]["Info"]["S"].as_str()?).ok()
+        let item = self.dynamo("GetItem", &key).await;
+        serde_json::from_str(item["Item"]["Info"]["S"].as_str()?).ok()
     }
 
     async fn dynamo(&self, operation: &str, body: &Value) -> Value {

@@ -56,8 +56,8 @@ impl Scene {
     /// Waits until no object of the operator is left. Pods may take a moment.
     pub async fn nothing_left(&self) {
         self.until("everything with our labels to go", async || {
-            let (_, left) = self.ours(&["-o", "name"]).await;
-            left.trim().is_empty().then_some(())
+            let (_, objects) = self.ours(&["-o", "name"]).await;
+            objects.trim().is_empty().then_some(())
         })
         .await;
     }
@@ -115,9 +115,9 @@ impl Scene {
 
     /// Runs `kubectl` in the scene's namespace. Returns its output.
     pub async fn kubectl(&self, arguments: &[&str]) -> String {
-        let (good, said) = self.try_kubectl(arguments).await;
-        assert!(good, "kubectl {arguments:?}: {said}");
-        said
+        let (good, output) = self.try_kubectl(arguments).await;
+        assert!(good, "kubectl {arguments:?}: {output}");
+        output
     }
 
     /// Runs `kubectl` in the scene's namespace. Returns whether it succeeded, and its output.

@@ -33,10 +33,10 @@ impl Scene {
         let git = [&git[..], &["-c", "user.email=e2e@alustan.test", "-C"]].concat();
         let folder = folder.to_str().expect("a path");
         let arguments = [&git[..], &[folder], arguments].concat();
-        let said = self.cluster.run("git", &arguments).await;
+        let output = self.cluster.run("git", &arguments).await;
         self.report_push(&format!("{}/{name}", self.namespace))
             .await;
-        said.trim().to_owned()
+        output.trim().to_owned()
     }
 
     /// Returns the https URL of the scene's repository `name`.
@@ -167,7 +167,7 @@ impl Scene {
             .await;
         let context = config["config"]["Labels"]["io.alustan.context"].as_str();
         let (_, digest) = context
-            .and_then(|it| it.split_once('@'))
+            .and_then(|context| context.split_once('@'))
             .expect("a context");
         digest.to_owned()
     }

@@ -134,8 +134,8 @@ impl Scene {
     pub async fn create(&self, object: &Value) {
         let text = object.to_string();
         let apply = ["apply", "--server-side", "-f", "-"];
-        let (good, said) = self.cluster.output("kubectl", &apply, Some(&text)).await;
-        assert!(good, "{object}: {said}");
+        let (good, output) = self.cluster.output("kubectl", &apply, Some(&text)).await;
+        assert!(good, "{object}: {output}");
     }
 
     /// Applies a `ConfigMap` with `data`.

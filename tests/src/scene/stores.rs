@@ -40,7 +40,7 @@ impl Scene {
     }
 
     /// Returns the property `what` of a bucket in the emulator of AWS: `versioning`, `encryption`, …
-    pub async fn about_bucket(&self, bucket: &str, what: &str) -> String {
-        self.s3(bucket, &format!("?{what}")).await
+    pub async fn about_bucket(&self, bucket: &str, subresource: &str) -> String {
+        self.s3(bucket, &format!("?{subresource}")).await
     }
 }

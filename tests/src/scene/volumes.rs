@@ -44,9 +44,9 @@ impl Scene {
         let claims = self.api::<PersistentVolumeClaim>();
         let volume = self.bound(claim).await;
         let volumes: Api<PersistentVolume> = Api::all(self.cluster.client.clone());
-        let found = volumes.get(&volume).await.expect("a volume");
+        let pv = volumes.get(&volume).await.expect("a volume");
         volumes
-            .delete(&found.name_any(), &DeleteParams::background())
+            .delete(&pv.name_any(), &DeleteParams::background())
             .await
             .expect("delete the volume");
         // A finalizer protects the volume while a claim is bound to it.

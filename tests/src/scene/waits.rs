@@ -27,12 +27,12 @@ impl Scene {
     ) -> Terraform {
         let api: Api<Terraform> = self.api();
         let condition = |tf: Option<&Terraform>| tf.is_some_and(&wanted);
-        let found = tokio::time::timeout(
+        let wait = tokio::time::timeout(
             DEADLINE,
             Box::pin(await_condition(api.clone(), name, condition)),
         );
-        if let Ok(found) = found.await {
-            return found.expect("a watch").expect("a resource");
+        if let Ok(result) = wait.await {
+            return result.expect("a watch").expect("a resource");
         }
         let last = api.get_opt(name).await.ok().flatten();
         let status = last.and_then(|tf| tf.status);
@@ -40,11 +40,11 @@ impl Scene {
     }
 
     /// Polls `look` until it returns a value.
-    pub async fn until<T, F>(&self, what: &str, look: impl Fn() -> F) -> T
+    pub async fn until<T, F>(&self, what: &str, query: impl Fn() -> F) -> T
     where
         F: Future<Output = Option<T>>,
     {
-        until(what, look).await
+        until(what, query).await
     }
 
     /// Waits until the resource `name` is Ready for its latest generation.
@@ -73,7 +73,7 @@ impl Scene {
     /// Waits until the resource `name` is Ready and `revision` is the last known commit.
     pub async fn ready_at(&self, name: &str, revision: &str) -> Terraform {
         self.wait(name, &format!("Ready at {revision}"), |tf| {
-            let source = tf.status.as_ref().and_then(|it| it.source.as_ref());
+            let source = tf.status.as_ref().and_then(|status| status.source.as_ref());
             is_ready(tf) && source.is_some_and(|source| source.revision == revision)
         })
         .await
@@ -149,7 +149,8 @@ impl Scene {
         let own = format!("{}_{job}-", self.namespace);
         self.until(&format!("{text:?} in the log of {job}"), async || {
             let pods = std::fs::read_dir(&pods).expect("a folder").flatten();
-            let mut own = pods.filter(|it| it.file_name().to_string_lossy().starts_with(&own));
+            let mut own =
+                pods.filter(|entry| entry.file_name().to_string_lossy().starts_with(&own));
             let log = own.next()?.path().join("terraform/0.log");
             std::fs::read_to_string(log)
                 .ok()?
@@ -168,9 +169,9 @@ impl Scene {
     /// Starts the deletion of the resource `name`. Returns its uid.
     pub async fn begin_to_delete(&self, name: &str, how: &DeleteParams) -> String {
         let api: Api<Terraform> = self.api();
-        let found = api.get(name).await.expect("a resource");
+        let object = api.get(name).await.expect("a resource");
         api.delete(name, how).await.expect("delete the resource");
-        found.uid().expect("a uid")
+        object.uid().expect("a uid")
     }
 
     /// Waits until the resource `name` with `uid` is gone.
@@ -198,20 +199,20 @@ impl Scene {
 }
 
 /// Polls `look` until it returns a value.
-pub(crate) async fn until<T, F>(what: &str, look: impl Fn() -> F) -> T
+pub(crate) async fn until<T, F>(what: &str, query: impl Fn() -> F) -> T
 where
     F: Future<Output = Option<T>>,
 {
     let mut tick = tokio::time::interval(LOOK);
-    let found = async {
+    let poll = async {
         loop {
             tick.tick().await;
-            if let Some(found) = look().await {
-                return found;
+            if let Some(value) = query().await {
+                return value;
             }
         }
     };
-    tokio::time::timeout(DEADLINE, found)
+    tokio::time::timeout(DEADLINE, poll)
         .await
         .unwrap_or_else(|_| panic!("waited {DEADLINE:?} for {what}"))
 }
