@@ -39,11 +39,11 @@ pub(crate) enum Authorization {
 /// Authorization for requests to a repository, and the time for which the client reuses it.
 pub(crate) struct Grant {
     pub(crate) authorization: Authorization,
-    pub(crate) life: Duration,
+    pub(crate) lifetime: Duration,
 }
 
 /// Parameters of an authentication for one repository.
-pub(crate) struct Question<'a> {
+pub(crate) struct AuthRequest<'a> {
     pub(crate) http: &'a Client,
     /// URL of the registry: `https://host[:port]` or `http://…`.
     pub(crate) base: &'a str,
@@ -65,13 +65,13 @@ enum Challenge {
     Unknown,
 }
 
-impl Question<'_> {
+impl AuthRequest<'_> {
     /// Requests the authentication challenge of the registry, and a token if the challenge requires one.
-    pub(crate) async fn ask(&self) -> Result<Grant, Error> {
+    pub(crate) async fn authorize(&self) -> Result<Grant, Error> {
         if let Some(Credential::Bearer(token)) = self.credential {
             return Ok(Grant {
                 authorization: Authorization::Bearer(token.clone()),
-                life: LONGEST,
+                lifetime: LONGEST,
             });
         }
         let response = self
@@ -80,9 +80,9 @@ impl Question<'_> {
         match response.status() {
             status if status.is_success() => Ok(Grant {
                 authorization: self.basic_or_none(),
-                life: LONGEST,
+                lifetime: LONGEST,
             }),
-            StatusCode::UNAUTHORIZED => self.answer(&challenge(&response)).await,
+            StatusCode::UNAUTHORIZED => self.answer_challenge(&challenge(&response)).await,
             StatusCode::NOT_FOUND => {
                 Err(self.failed(Failure::Other, "the host has no registry API"))
             }
@@ -93,14 +93,14 @@ impl Question<'_> {
         }
     }
 
-    async fn answer(&self, challenge: &Challenge) -> Result<Grant, Error> {
+    async fn answer_challenge(&self, challenge: &Challenge) -> Result<Grant, Error> {
         match (challenge, self.credential) {
             (Challenge::Bearer { realm, service }, _) => {
                 self.token(realm, service.as_deref()).await
             }
             (Challenge::Basic, Some(Credential::Basic { .. })) => Ok(Grant {
                 authorization: self.basic_or_none(),
-                life: LONGEST,
+                lifetime: LONGEST,
             }),
             (Challenge::Basic, Some(Credential::Identity(_) | Credential::Bearer(_))) => Err(self
                 .failed(
@@ -188,7 +188,10 @@ impl Question<'_> {
     }
 
     async fn send(&self, request: RequestBuilder) -> Result<Response, Error> {
-        request.send().await.map_err(|error| self.broken(&error))
+        request
+            .send()
+            .await
+            .map_err(|error| self.transport_error(&error))
     }
 
     async fn body(&self, mut response: Response) -> Result<Vec<u8>, Error> {
@@ -196,7 +199,7 @@ impl Question<'_> {
         while let Some(chunk) = response
             .chunk()
             .await
-            .map_err(|error| self.broken(&error))?
+            .map_err(|error| self.transport_error(&error))?
         {
             body.extend_from_slice(&chunk);
             if body.len() > ANSWER {
@@ -209,7 +212,7 @@ impl Question<'_> {
         Ok(body)
     }
 
-    fn broken(&self, error: &reqwest::Error) -> Error {
+    fn transport_error(&self, error: &reqwest::Error) -> Error {
         let (failure, detail) = read_request(error);
         self.failed(failure, &detail)
     }
@@ -301,7 +304,7 @@ fn read_token(body: &[u8]) -> Option<Grant> {
     });
     Some(Grant {
         authorization: Authorization::Bearer(token),
-        life: life.mul_f32(0.75).min(LONGEST),
+        lifetime: life.mul_f32(0.75).min(LONGEST),
     })
 }
 

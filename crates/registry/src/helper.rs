@@ -21,7 +21,7 @@ const TOKEN: &str = "<token>";
 
 /// Requests the credential of `registry` from the credential helper `program`. Errors contain the output of the helper only if it failed,
 /// because the output of a successful helper contains the credential.
-pub(crate) async fn ask(program: &str, registry: &str) -> Result<Credential, Error> {
+pub(crate) async fn credential(program: &str, registry: &str) -> Result<Credential, Error> {
     let failed = |why: String| Error::Helper {
         program: program.to_owned(),
         registry: registry.to_owned(),

@@ -15,7 +15,7 @@ mod name;
 mod prune;
 mod reference;
 mod registry;
-mod session;
+mod session_cache;
 
 pub use artifact::{ARTIFACT_TYPE, LAYER_TYPE, artifact_digest, context_tag};
 pub use credential::{Access, Credential};
@@ -23,6 +23,6 @@ pub use docker_config::DockerConfig;
 pub use error::{Error, Failure};
 pub use image::{ImageConfig, Layer};
 pub use name::ImageName;
-pub use prune::{Found, Ours, Policy, Used, choose, is_image_tag};
+pub use prune::{Policy, RunnerImage, TaggedImage, Used, choose, is_image_tag};
 pub use reference::{Digest, Hasher, ImageRef};
 pub use registry::{Options, Registry};

@@ -22,18 +22,18 @@ const UID: usize = 64;
 
 /// A tag and its manifest.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct TaggedImage {
     /// Tag, without the repository.
     pub tag: String,
     /// Digest of the manifest.
     pub digest: Digest,
     /// Metadata of the image, if it is a runner image.
-    pub ours: Option<Ours>,
+    pub runner_image: Option<RunnerImage>,
 }
 
 /// Metadata of a runner image.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ours {
+pub struct RunnerImage {
     /// Uid of the namespace for which the image was built.
     pub namespace: String,
     /// Manifest digest of the context from which the image was built.
@@ -62,19 +62,21 @@ pub struct Used {
 
 /// Returns the manifests to delete: images of the namespace with uid `namespace`, then their contexts.
 pub fn choose(
-    images: &[Found],
+    images: &[TaggedImage],
     namespace: &str,
     used: &Used,
     policy: Policy,
     now: Timestamp,
 ) -> Vec<Digest> {
-    let mut own: Vec<(&Found, &Ours)> = images
+    let mut own: Vec<(&TaggedImage, &RunnerImage)> = images
         .iter()
-        .filter_map(|image| Some((image, image.ours.as_ref()?)))
-        .filter(|(image, ours)| is_image_tag(&image.tag) && ours.namespace == namespace)
-        .filter(|(_, ours)| ours.created.as_second() >= FIRST)
+        .filter_map(|image| Some((image, image.runner_image.as_ref()?)))
+        .filter(|(image, runner_image)| {
+            is_image_tag(&image.tag) && runner_image.namespace == namespace
+        })
+        .filter(|(_, runner_image)| runner_image.created.as_second() >= FIRST)
         .collect();
-    own.sort_by_key(|(image, ours)| (std::cmp::Reverse(ours.created), &image.tag));
+    own.sort_by_key(|(image, runner_image)| (std::cmp::Reverse(runner_image.created), &image.tag));
     let too_old = |created: Timestamp| {
         let age = Duration::try_from(now.duration_since(created));
         age.is_ok_and(|age| age >= policy.older_than)
@@ -82,19 +84,21 @@ pub fn choose(
     let going: BTreeSet<&str> = own
         .iter()
         .skip(policy.keep)
-        .filter(|(image, ours)| too_old(ours.created) && !used.tags.contains(&image.tag))
+        .filter(|(image, runner_image)| {
+            too_old(runner_image.created) && !used.tags.contains(&image.tag)
+        })
         .map(|(image, _)| image.tag.as_str())
         .collect();
     // A registry deletes a manifest with all of its tags, so a manifest stays if one of its tags stays.
-    let (going, staying): (Vec<&Found>, Vec<&Found>) = images
+    let (going, staying): (Vec<&TaggedImage>, Vec<&TaggedImage>) = images
         .iter()
         .partition(|image| going.contains(image.tag.as_str()));
     let mut needed: BTreeSet<&Digest> = used.digests.iter().collect();
     needed.extend(staying.iter().map(|image| &image.digest));
-    let (kept, going): (Vec<&Found>, Vec<&Found>) = going
+    let (kept, going): (Vec<&TaggedImage>, Vec<&TaggedImage>) = going
         .into_iter()
         .partition(|image| needed.contains(&image.digest));
-    let context = |image: &&Found| image.ours.as_ref()?.context.clone();
+    let context = |image: &&TaggedImage| image.runner_image.as_ref()?.context.clone();
     let contexts_needed: BTreeSet<Digest> =
         staying.iter().chain(&kept).filter_map(context).collect();
     let mut seen = BTreeSet::new();
@@ -178,13 +182,13 @@ impl<'de> Visitor<'de> for LabelsVisitor {
 }
 
 /// Reads the metadata of a runner image from its config; `None` if the config is not that of a runner image.
-pub(crate) fn read_config(config: &[u8]) -> Option<Ours> {
+pub(crate) fn read_config(config: &[u8]) -> Option<RunnerImage> {
     let ImageConfig { created, config } = serde_json::from_slice(config).ok()?;
     let Labels { namespace, context } = config.labels;
     let context = context
         .as_deref()
         .and_then(|context| context.rsplit('@').next());
-    Some(Ours {
+    Some(RunnerImage {
         namespace: namespace.filter(|uid| uid.len() <= UID)?,
         context: context.and_then(|digest| Digest::parse(digest).ok()),
         created: created.parse().ok()?,

@@ -1,14 +1,15 @@
 //! Client of OCI registries, for the controller and for build pods.
 
 mod append;
+mod authenticated_call;
 mod blobs;
-mod calls;
 mod contexts;
-mod inner;
+mod inventory;
 mod options;
-pub(crate) mod raw;
 mod requests;
+pub(crate) mod session;
 mod setup;
+mod shared;
 mod tags;
 
 pub use options::Options;
@@ -24,13 +25,13 @@ use crate::{
     credential::Access,
     error::{Error, Failure},
     name::ImageName,
-    prune::Found,
+    prune::TaggedImage,
     reference::{Digest, ImageRef},
-    session::Sessions,
+    session_cache::SessionCache,
 };
 
-use calls::Call;
-use inner::Inner;
+use authenticated_call::Call;
+use shared::Shared;
 
 /// Timeout for [`Registry::inventory`].
 const PATIENCE: Duration = Duration::from_mins(10);
@@ -38,7 +39,7 @@ const PATIENCE: Duration = Duration::from_mins(10);
 /// Client for all registries. Clones are cheap and share sessions. Methods may run concurrently.
 #[derive(Clone)]
 pub struct Registry {
-    inner: Arc<Inner>,
+    shared: Arc<Shared>,
 }
 
 impl Registry {
@@ -52,12 +53,12 @@ impl Registry {
         let reads = setup::reads(&options, &certificates)?;
         let writes = setup::writes(&options, &certificates)?;
         Ok(Self {
-            inner: Arc::new(Inner {
+            shared: Arc::new(Shared {
                 options,
                 http,
                 reads,
                 writes,
-                sessions: Sessions::default(),
+                sessions: SessionCache::default(),
             }),
         })
     }
@@ -79,7 +80,9 @@ impl Registry {
             access,
         );
         let digest = call
-            .within(self.inner.options.timeout, |raw| call.digest(raw, image))
+            .with_session(self.shared.options.timeout, |session| {
+                call.digest(session, image)
+            })
             .await;
         match digest {
             Err(Error::Request {
@@ -116,8 +119,9 @@ impl Registry {
             Operation::Push,
             access,
         );
-        let push = |raw| call.push(raw, &image, context, bytes.clone()).boxed();
-        call.within(self.inner.options.transfer_timeout, push).await
+        let push = |session| call.push(session, &image, context, bytes.clone()).boxed();
+        call.with_session(self.shared.options.transfer_timeout, push)
+            .await
     }
 
     /// Pulls a context by the digest of its manifest. Verifies the digests of manifest and content.
@@ -138,8 +142,8 @@ impl Registry {
             Operation::Pull,
             access,
         );
-        call.within(self.inner.options.transfer_timeout, |raw| {
-            call.pull(raw, manifest)
+        call.with_session(self.shared.options.transfer_timeout, |session| {
+            call.pull(session, manifest)
         })
         .await
     }
@@ -152,7 +156,7 @@ impl Registry {
         &self,
         repository: &ImageName,
         access: &Access,
-    ) -> Result<Vec<Found>, Error> {
+    ) -> Result<Vec<TaggedImage>, Error> {
         let call = self.call(
             "list the images in",
             repository.to_string(),
@@ -160,7 +164,7 @@ impl Registry {
             Operation::Pull,
             access,
         );
-        call.in_time(PATIENCE, call.inventory()).await
+        call.with_timeout(PATIENCE, call.inventory()).await
     }
 
     /// Deletes a manifest with all of its tags. A missing manifest is not an error.
@@ -175,7 +179,7 @@ impl Registry {
     ) -> Result<(), Error> {
         let subject = format!("{repository}@{digest}");
         let call = self.call("remove", subject, repository, Operation::Delete, access);
-        call.in_time(self.inner.options.timeout, call.delete(digest))
+        call.with_timeout(self.shared.options.timeout, call.delete(digest))
             .await
     }
 
@@ -188,7 +192,7 @@ impl Registry {
         access: &'a Access,
     ) -> Call<'a> {
         Call {
-            inner: &self.inner,
+            shared: &self.shared,
             action,
             subject,
             name,

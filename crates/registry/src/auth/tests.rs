@@ -17,7 +17,7 @@ fn challenges_are_read() {
 
 #[test]
 fn token_is_cached_for_less_than_its_lifetime() {
-    let life = |body: &str| read_token(body.as_bytes()).map(|grant| grant.life.as_secs());
+    let life = |body: &str| read_token(body.as_bytes()).map(|grant| grant.lifetime.as_secs());
     assert_eq!(life(r#"{"token":"t","expires_in":200}"#), Some(150));
     assert_eq!(life(r#"{"access_token":"t"}"#), Some(45));
     assert_eq!(life(r#"{"token":"t","expires_in":86400}"#), Some(300));
@@ -44,6 +44,6 @@ fn unknown_fields_of_a_token_response_are_skipped() {
     let other = format!("[{}{deep}]", r#"{"":0},"#.repeat(8_000));
     let body = format!(r#"{{"x":{other},"token":"t","expires_in":200}}"#);
     assert!(body.len() < ANSWER, "{}", body.len());
-    let life = read_token(body.as_bytes()).map(|grant| grant.life.as_secs());
+    let life = read_token(body.as_bytes()).map(|grant| grant.lifetime.as_secs());
     assert_eq!(life, Some(150));
 }

@@ -23,11 +23,11 @@ fn digest(text: &str) -> Digest {
 }
 
 /// Returns image `number` of the namespace with uid `mine`. It is `days` old, and no other image has the same context.
-fn image(number: u64, days: i64) -> Found {
-    Found {
+fn image(number: u64, days: i64) -> TaggedImage {
+    TaggedImage {
         tag: tag(number),
         digest: digest(&format!("image {number}")),
-        ours: Some(Ours {
+        runner_image: Some(RunnerImage {
             namespace: "mine".to_owned(),
             context: Some(digest(&format!("context {number}"))),
             created: Timestamp::from_second(NOW - days * DAY).unwrap(),
@@ -35,20 +35,20 @@ fn image(number: u64, days: i64) -> Found {
     }
 }
 
-fn with(mut image: Found, change: impl FnOnce(&mut Ours)) -> Found {
-    change(image.ours.as_mut().unwrap());
+fn with(mut image: TaggedImage, change: impl FnOnce(&mut RunnerImage)) -> TaggedImage {
+    change(image.runner_image.as_mut().unwrap());
     image
 }
 
-fn foreign(name: &str, image: &str) -> Found {
-    Found {
+fn foreign(name: &str, image: &str) -> TaggedImage {
+    TaggedImage {
         tag: name.to_owned(),
         digest: digest(image),
-        ours: None,
+        runner_image: None,
     }
 }
 
-fn chosen(inventory: &[Found], used: &Used, keep: usize) -> Vec<Digest> {
+fn chosen(inventory: &[TaggedImage], used: &Used, keep: usize) -> Vec<Digest> {
     let policy = Policy {
         keep,
         older_than: Duration::from_hours(7 * 24),
@@ -66,7 +66,7 @@ fn gone(numbers: &[u64]) -> Vec<Digest> {
     [names("image"), names("context")].concat()
 }
 
-fn five() -> Vec<Found> {
+fn five() -> Vec<TaggedImage> {
     (1..=5)
         .map(|number| image(number, 10 * i64::try_from(number).unwrap()))
         .collect()
@@ -90,12 +90,12 @@ fn newest_images_are_kept_by_count(#[case] keep: usize, #[case] expected: &[u64]
 #[case::young(image(1, 6), false)]
 #[case::old(image(1, 7), true)]
 #[case::from_the_future(image(1, -30), false)]
-#[case::created_at_epoch(with(image(1, 0), |ours| ours.created = Timestamp::from_second(0).unwrap()), false)]
-#[case::of_another_namespace(with(image(1, 30), |ours| ours.namespace = "theirs".to_owned()), false)]
-#[case::without_labels(Found { ours: None, ..image(1, 30) }, false)]
-#[case::user_tag(Found { tag: "v1".to_owned(), ..image(1, 30) }, false)]
-#[case::longer_tag(Found { tag: format!("{}0", tag(1)), ..image(1, 30) }, false)]
-fn only_old_images_of_the_namespace_are_pruned(#[case] image: Found, #[case] expected: bool) {
+#[case::created_at_epoch(with(image(1, 0), |runner_image| runner_image.created = Timestamp::from_second(0).unwrap()), false)]
+#[case::of_another_namespace(with(image(1, 30), |runner_image| runner_image.namespace = "theirs".to_owned()), false)]
+#[case::without_labels(TaggedImage { runner_image: None, ..image(1, 30) }, false)]
+#[case::user_tag(TaggedImage { tag: "v1".to_owned(), ..image(1, 30) }, false)]
+#[case::longer_tag(TaggedImage { tag: format!("{}0", tag(1)), ..image(1, 30) }, false)]
+fn only_old_images_of_the_namespace_are_pruned(#[case] image: TaggedImage, #[case] expected: bool) {
     assert_eq!(!chosen(&[image], &Used::default(), 0).is_empty(), expected);
 }
 
@@ -129,11 +129,11 @@ fn image_with_another_tag_is_kept() {
 
 #[test]
 fn context_is_kept_while_an_image_refers_to_it() {
-    let shared = |ours: &mut Ours| ours.context = Some(digest("context 5"));
+    let shared = |runner_image: &mut RunnerImage| runner_image.context = Some(digest("context 5"));
     let mut inventory = five();
-    inventory.push(with(image(6, 90), |ours| {
-        shared(ours);
-        ours.namespace = "theirs".to_owned();
+    inventory.push(with(image(6, 90), |runner_image| {
+        shared(runner_image);
+        runner_image.namespace = "theirs".to_owned();
     }));
     let images = [digest("image 5")];
     assert_eq!(chosen(&inventory, &Used::default(), 4), images);
@@ -157,9 +157,9 @@ fn owner_is_read_from_image_labels() {
     let config =
         |labels| json!({"created": "2026-01-01T00:00:00.5Z", "config": {"Labels": labels}});
     let read = |config: Value| read_config(config.to_string().as_bytes());
-    let ours = read(config(labels)).unwrap();
+    let runner_image = read(config(labels)).unwrap();
     assert_eq!(
-        (ours.namespace.as_str(), ours.context),
+        (runner_image.namespace.as_str(), runner_image.context),
         ("uid", Some(context))
     );
     assert_eq!(read(config(Value::Null)), None);
@@ -183,9 +183,12 @@ fn unknown_fields_of_an_image_config_are_skipped() {
     let container = format!(r#"{{"Env":{other},"Labels":{labels}}}"#);
     let created = "2026-01-01T00:00:00Z";
     let config = format!(r#"{{"history":{other},"created":"{created}","config":{container}}}"#);
-    let ours = read_config(config.as_bytes()).unwrap();
+    let runner_image = read_config(config.as_bytes()).unwrap();
     assert_eq!(
-        (ours.namespace.as_str(), ours.created.to_string().as_str()),
+        (
+            runner_image.namespace.as_str(),
+            runner_image.created.to_string().as_str()
+        ),
         ("uid", created)
     );
 }
@@ -198,11 +201,11 @@ proptest! {
         used in proptest::collection::btree_set(0_u64..12, 0..6),
         keep in 0_usize..8,
     ) {
-        let mut inventory: BTreeMap<String, Found> = BTreeMap::new();
+        let mut inventory: BTreeMap<String, TaggedImage> = BTreeMap::new();
         for (number, days, owner, content) in images {
-            let mut own = with(image(number, days), |ours| {
-                ours.namespace = if owner == 0 { "theirs".to_owned() } else { "mine".to_owned() };
-                ours.context = Some(digest(&format!("context {content}")));
+            let mut own = with(image(number, days), |runner_image| {
+                runner_image.namespace = if owner == 0 { "theirs".to_owned() } else { "mine".to_owned() };
+                runner_image.context = Some(digest(&format!("context {content}")));
             });
             // Two runner image tags refer to the same image.
             own.digest = digest(&format!("image {}", number / 2));
@@ -212,16 +215,16 @@ proptest! {
             let foreign = foreign(&format!("v{name}"), &format!("image {number}"));
             inventory.insert(foreign.tag.clone(), foreign);
         }
-        let inventory: Vec<Found> = inventory.into_values().collect();
+        let inventory: Vec<TaggedImage> = inventory.into_values().collect();
         let used = Used {
             digests: used.iter().map(|number| digest(&format!("image {number}"))).collect(),
             tags: used.iter().map(|number| tag(*number)).collect(),
         };
         let going = chosen(&inventory, &used, keep);
-        let is_mine = |image: &&Found| image.ours.as_ref().is_some_and(|ours| ours.namespace == "mine");
-        let stays: Vec<&Found> = inventory.iter().filter(|image| !going.contains(&image.digest)).collect();
+        let is_mine = |image: &&TaggedImage| image.runner_image.as_ref().is_some_and(|runner_image| runner_image.namespace == "mine");
+        let stays: Vec<&TaggedImage> = inventory.iter().filter(|image| !going.contains(&image.digest)).collect();
         for image in &inventory {
-            let old = image.ours.as_ref().is_some_and(|ours| NOW - ours.created.as_second() >= 7 * DAY);
+            let old = image.runner_image.as_ref().is_some_and(|runner_image| NOW - runner_image.created.as_second() >= 7 * DAY);
             if going.contains(&image.digest) {
                 prop_assert!(is_mine(&image) && old && is_image_tag(&image.tag), "{image:?}");
                 prop_assert!(!used.tags.contains(&image.tag) && !used.digests.contains(&image.digest));
@@ -229,7 +232,7 @@ proptest! {
         }
         let mine = inventory.iter().filter(is_mine).count();
         prop_assert!(stays.iter().filter(|image| is_mine(image)).count() >= keep.min(mine));
-        let context = |image: &&Found| image.ours.as_ref().and_then(|ours| ours.context.clone());
+        let context = |image: &&TaggedImage| image.runner_image.as_ref().and_then(|runner_image| runner_image.context.clone());
         for needed in stays.iter().filter_map(context) {
             prop_assert!(!going.contains(&needed));
         }

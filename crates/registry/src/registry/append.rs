@@ -98,7 +98,7 @@ impl Registry {
             layers,
             config,
         };
-        push.in_time(APPEND_TIME, Box::pin(append.run())).await
+        push.with_timeout(APPEND_TIME, Box::pin(append.run())).await
     }
 }
 
@@ -387,7 +387,7 @@ impl Append<'_> {
             }
         };
         let delays = ExponentialBuilder::default()
-            .with_min_delay(self.registry.inner.options.retry_delay)
+            .with_min_delay(self.registry.shared.options.retry_delay)
             .with_max_delay(MAX_DELAY)
             .with_max_times(RETRIES)
             .with_jitter();

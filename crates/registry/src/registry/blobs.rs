@@ -16,7 +16,7 @@ use futures::{Stream, StreamExt as _, stream};
 use reqwest::{Body, Method, Response, StatusCode, Url, header};
 use tokio::{fs::File, io::AsyncReadExt as _, sync::Mutex, time::timeout};
 
-use super::{calls::Call, raw::Raw, requests::MANIFESTS};
+use super::{authenticated_call::Call, requests::MANIFESTS, session::Session};
 use crate::{
     error::{Error, Failure, read_request},
     image::{Blob, Layer},
@@ -34,7 +34,7 @@ pub(super) struct Repository<'a> {
     pub(super) call: Call<'a>,
     /// Repository of the same registry from which blobs are mounted. The token permits pulls from it.
     source: Option<&'a ImageName>,
-    raw: Mutex<Option<Arc<Raw>>>,
+    session: Mutex<Option<Arc<Session>>>,
 }
 
 /// Kind of content that is read by digest.
@@ -73,43 +73,52 @@ impl<'a> Repository<'a> {
         Self {
             call,
             source,
-            raw: Mutex::default(),
+            session: Mutex::default(),
         }
     }
 
-    /// Returns the repository with the authorization in `raw`.
-    pub(super) fn opened(call: Call<'a>, raw: Arc<Raw>) -> Self {
+    /// Returns the repository with the authorization of `session`.
+    pub(super) fn opened(call: Call<'a>, session: Arc<Session>) -> Self {
         Self {
             call,
             source: None,
-            raw: Mutex::new(Some(raw)),
+            session: Mutex::new(Some(session)),
         }
     }
 
     /// Discards the token. The next request obtains a new one.
     pub(super) async fn forget_token(&self) {
-        *self.raw.lock().await = None;
+        *self.session.lock().await = None;
     }
 
-    async fn raw(&self) -> Result<Arc<Raw>, Error> {
-        let mut kept = self.raw.lock().await;
-        if let Some(raw) = kept.as_ref().filter(|raw| raw.end > Instant::now()) {
-            return Ok(raw.clone());
+    async fn session(&self) -> Result<Arc<Session>, Error> {
+        let mut kept = self.session.lock().await;
+        if let Some(session) = kept
+            .as_ref()
+            .filter(|session| session.renew_at > Instant::now())
+        {
+            return Ok(session.clone());
         }
-        let raw = Arc::new(self.in_time(self.call.raw(self.source)).await?);
-        *kept = Some(raw.clone());
-        Ok(raw)
+        let session = Arc::new(
+            self.with_timeout(self.call.authenticate(self.source))
+                .await?,
+        );
+        *kept = Some(session.clone());
+        Ok(session)
     }
 
     /// Obtains a token. Without this call, the first request obtains the token.
     pub(super) async fn sign_in(&self) -> Result<(), Error> {
-        self.raw().await.map(drop)
+        self.session().await.map(drop)
     }
 
     /// Runs a short request within `Options::timeout`.
-    async fn in_time<T>(&self, work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
-        let time = self.call.inner.options.timeout;
-        self.call.in_time(time, work).await
+    async fn with_timeout<T>(
+        &self,
+        work: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Error> {
+        let time = self.call.shared.options.timeout;
+        self.call.with_timeout(time, work).await
     }
 
     /// Reads a manifest or a blob of at most `limit` bytes. The caller verifies the digest.
@@ -119,9 +128,9 @@ impl<'a> Repository<'a> {
         digest: &Digest,
         limit: usize,
     ) -> Result<Vec<u8>, Error> {
-        self.in_time(async {
+        self.with_timeout(async {
             let request = self
-                .raw()
+                .session()
                 .await?
                 .request(Method::GET, &format!("{}/{digest}", content.path()))
                 .header(header::ACCEPT, content.accept());
@@ -139,9 +148,9 @@ impl<'a> Repository<'a> {
     }
 
     async fn open_blob(&self, method: Method, digest: &Digest) -> Result<Response, Error> {
-        self.in_time(async {
+        self.with_timeout(async {
             let path = format!("blobs/{digest}");
-            let request = self.raw().await?.request(method, &path);
+            let request = self.session().await?.request(method, &path);
             self.call.open(request).await
         })
         .await
@@ -158,9 +167,9 @@ impl<'a> Repository<'a> {
     }
 
     async fn post_upload(&self, query: &[(&str, &str)]) -> Result<Response, Error> {
-        self.in_time(async {
+        self.with_timeout(async {
             let request = self
-                .raw()
+                .session()
                 .await?
                 .request(Method::POST, "blobs/uploads/")
                 .header(header::CONTENT_LENGTH, 0)
@@ -192,13 +201,13 @@ impl<'a> Repository<'a> {
             .append_pair("digest", blob.digest.as_str());
         let progress = Arc::new(Progress::new(blob.size));
         let request = self
-            .raw()
+            .session()
             .await?
             .request_to(Method::PUT, upload_url)
             .header(header::CONTENT_TYPE, BLOB_TYPE)
             .header(header::CONTENT_LENGTH, blob.size)
             .body(progress.body(content));
-        let options = &self.call.inner.options;
+        let options = &self.call.shared.options;
         let put = progress.watch(
             self.call.open_upload(request),
             options.timeout,
@@ -207,7 +216,7 @@ impl<'a> Repository<'a> {
         match put.await {
             Ok(Ok(response)) => self.stored(&blob.digest, response.status()).await,
             Ok(Err(error)) => Err(progress.fault().unwrap_or(error)),
-            Err(Stalled(after)) => Err(self.call.late(after)),
+            Err(Stalled(after)) => Err(self.call.timeout_error(after)),
         }
     }
 
@@ -245,9 +254,9 @@ impl<'a> Repository<'a> {
         media_type: &str,
         manifest: &Bytes,
     ) -> Result<(StatusCode, Option<String>), Error> {
-        self.in_time(async {
+        self.with_timeout(async {
             let request = self
-                .raw()
+                .session()
                 .await?
                 .request(Method::PUT, &format!("manifests/{reference}"))
                 .header(header::CONTENT_TYPE, media_type)
@@ -339,7 +348,7 @@ impl Download {
     async fn next(mut self) -> Result<Option<(Bytes, Self)>, Error> {
         while let Some(mut hasher) = self.hasher.take() {
             let chunk = self.response.chunk().await;
-            let Some(chunk) = chunk.map_err(|error| self.broken(&error))? else {
+            let Some(chunk) = chunk.map_err(|error| self.transport_error(&error))? else {
                 if self.left > 0 || hasher.finish() != self.digest {
                     return Err(self.other_content());
                 }
@@ -358,7 +367,7 @@ impl Download {
         Ok(None)
     }
 
-    fn broken(&self, error: &reqwest::Error) -> Error {
+    fn transport_error(&self, error: &reqwest::Error) -> Error {
         let (failure, detail) = read_request(error);
         Error::Request {
             action: self.action,

@@ -6,10 +6,10 @@ use bytes::Bytes;
 use reqwest::{Method, RequestBuilder, header};
 
 use super::{
+    authenticated_call::Call,
     blobs::{CONTENT_DIGEST, Repository, in_memory},
-    calls::Call,
-    raw::Raw,
     requests::{MANIFEST, MANIFESTS},
+    session::Session,
 };
 use crate::{
     artifact,
@@ -22,10 +22,14 @@ use crate::{
 const CONTEXT_MANIFEST: usize = 64 << 10;
 
 impl Call<'_> {
-    pub(super) async fn digest(&self, raw: Arc<Raw>, image: &ImageRef) -> Result<Digest, Error> {
+    pub(super) async fn digest(
+        &self,
+        session: Arc<Session>,
+        image: &ImageRef,
+    ) -> Result<Digest, Error> {
         let path = format!("manifests/{}", reference(image));
         let request = |method| {
-            let request = raw.request(method, &path);
+            let request = session.request(method, &path);
             request.header(header::ACCEPT, MANIFESTS.join(", "))
         };
         let header = match self.open(request(Method::HEAD)).await {
@@ -62,19 +66,19 @@ impl Call<'_> {
 
     pub(super) async fn push(
         &self,
-        raw: Arc<Raw>,
+        session: Arc<Session>,
         image: &ImageRef,
         context: &Digest,
         bytes: Bytes,
     ) -> Result<Digest, Error> {
         let manifest = Bytes::from(artifact::manifest(context, bytes.len()));
         let digest = Digest::of(&manifest);
-        match self.digest(raw.clone(), image).await {
+        match self.digest(session.clone(), image).await {
             Ok(existing) if existing == digest => return Ok(digest),
             Err(error) if !error.is_not_found() => return Err(error),
             _ => {}
         }
-        let repository = Repository::opened(self.clone(), raw);
+        let repository = Repository::opened(self.clone(), session);
         let empty = Bytes::from_static(artifact::EMPTY);
         for content in [empty, bytes] {
             self.push_blob(&repository, content).await?;
@@ -102,15 +106,19 @@ impl Call<'_> {
         repository.upload(None, &blob, in_memory(content)).await
     }
 
-    pub(super) async fn pull(&self, raw: Arc<Raw>, manifest: &Digest) -> Result<Bytes, Error> {
+    pub(super) async fn pull(
+        &self,
+        session: Arc<Session>,
+        manifest: &Digest,
+    ) -> Result<Bytes, Error> {
         let path = format!("manifests/{manifest}");
-        let request = raw.request(Method::GET, &path);
+        let request = session.request(Method::GET, &path);
         let request = request.header(header::ACCEPT, MANIFESTS.join(", "));
         let bytes = self.send_bounded(request, CONTEXT_MANIFEST).await?.body;
         self.check(&bytes, manifest)?;
-        let most = self.inner.options.context_bytes;
+        let most = self.shared.options.context_bytes;
         let layer = artifact::layer(&self.subject, &bytes, most)?;
-        let request = raw.request(Method::GET, &format!("blobs/{layer}"));
+        let request = session.request(Method::GET, &format!("blobs/{layer}"));
         let content = self.send_bounded(request, most).await?.body;
         self.check(&content, &layer)?;
         Ok(content.into())

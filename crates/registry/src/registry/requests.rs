@@ -1,20 +1,11 @@
-//! Requests to one repository, with bounded responses. For pruning, lists tags and image labels, and deletes manifests.
+//! Sends requests to one repository. Bounds the size of responses.
 
-use std::collections::BTreeSet;
+use reqwest::{RequestBuilder, Response, header};
 
-use reqwest::{Method, RequestBuilder, Response, header};
-use serde::Deserialize;
-
-use super::{
-    calls::Call,
-    raw::{Raw, is_of_registry},
-    tags::{TAGS, TagList},
-};
+use super::{authenticated_call::Call, session::is_of_registry};
 use crate::{
     error::{self, Error, Failure},
     image::{DOCKER_LIST, DOCKER_MANIFEST, OCI_INDEX, OCI_MANIFEST},
-    prune::{Found, Ours, is_cache_tag, is_context_tag, is_image_tag, read_config},
-    reference::Digest,
 };
 
 /// Maximum size of a tag list or an image config, in bytes.
@@ -25,8 +16,6 @@ pub(super) const MANIFEST: usize = 4 << 20;
 /// Maximum number of bytes that are read from the body of an error response. The value is low, because the number of concurrent requests
 /// has no limit. An error message shows at most 300 bytes.
 const ERROR: usize = 64 << 10;
-/// Number of tags per page.
-const PAGE: usize = 500;
 /// Accepted media types of manifests.
 pub(super) const MANIFESTS: [&str; 4] = [OCI_MANIFEST, DOCKER_MANIFEST, OCI_INDEX, DOCKER_LIST];
 
@@ -65,7 +54,10 @@ impl Call<'_> {
         request: RequestBuilder,
         read: fn(u16, &[u8]) -> (Failure, String),
     ) -> Result<Response, Error> {
-        let mut response = request.send().await.map_err(|error| self.broken(&error))?;
+        let mut response = request
+            .send()
+            .await
+            .map_err(|error| self.transport_error(&error))?;
         let status = response.status();
         if status.is_success() {
             return Ok(response);
@@ -112,7 +104,7 @@ impl Call<'_> {
             && let Some(chunk) = response
                 .chunk()
                 .await
-                .map_err(|error| self.broken(&error))?
+                .map_err(|error| self.transport_error(&error))?
         {
             size += chunk.len();
             take(&chunk);
@@ -126,112 +118,6 @@ impl Call<'_> {
             format!("the response is larger than {limit} bytes"),
         )
     }
-
-    /// Returns the tags of the repository with their images, except tags of contexts and of layers in a kaniko cache.
-    pub(super) async fn inventory(&self) -> Result<Vec<Found>, Error> {
-        let raw = self.raw(None).await?;
-        let mut images = Vec::new();
-        let tags = self.tags(&raw).await?;
-        for tag in tags
-            .into_iter()
-            .filter(|tag| !is_cache_tag(tag) && !is_context_tag(tag))
-        {
-            images.extend(self.found(&raw, tag).await?);
-        }
-        Ok(images)
-    }
-
-    /// Returns all tags. Registries without pagination return the complete list in each response.
-    async fn tags(&self, raw: &Raw) -> Result<BTreeSet<String>, Error> {
-        let mut tags = BTreeSet::new();
-        let mut last: Option<String> = None;
-        loop {
-            let mut request = raw.request(Method::GET, "tags/list").query(&[("n", PAGE)]);
-            if let Some(last) = &last {
-                request = request.query(&[("last", last)]);
-            }
-            let answer = match self.send(request).await {
-                Err(error) if error.is_not_found() => return Ok(tags),
-                other => other?,
-            };
-            let TagList { tags: page } =
-                serde_json::from_slice(&answer.body).map_err(|error| self.invalid_tags(&error))?;
-            let page = page.unwrap_or_default();
-            let more = answer.headers.contains_key(header::LINK) || page.size >= PAGE;
-            let before = tags.len();
-            last = page.valid.last().cloned();
-            tags.extend(page.valid);
-            if page.size > TAGS || tags.len() > TAGS {
-                let detail = format!("the registry lists more than {TAGS} tags");
-                return Err(self.refused(Failure::Other, detail));
-            }
-            if !more || tags.len() == before {
-                return Ok(tags);
-            }
-        }
-    }
-
-    /// Returns the error for an invalid list of tags. Invalid lists are refused, because an incomplete list could cause the deletion of an
-    /// image that has another tag. The message omits the text of the response, which may come from another host after a redirect.
-    fn invalid_tags(&self, error: &serde_json::Error) -> Error {
-        let (line, column) = (error.line(), error.column());
-        let detail = format!("the list of tags is invalid (line {line}, column {column})");
-        self.refused(Failure::Other, detail)
-    }
-
-    /// Returns digest and metadata of the image with `tag`; `None` if the tag was deleted concurrently.
-    async fn found(&self, raw: &Raw, tag: String) -> Result<Option<Found>, Error> {
-        let request = raw.request(Method::GET, &format!("manifests/{tag}"));
-        let request = request.header(header::ACCEPT, MANIFESTS.join(", "));
-        let answer = match self.send_bounded(request, MANIFEST).await {
-            Err(error) if error.is_not_found() => return Ok(None),
-            other => other?,
-        };
-        let digest = Digest::of(&answer.body);
-        let ours = if is_image_tag(&tag) {
-            self.ours(raw, &answer.body).await?
-        } else {
-            None
-        };
-        Ok(Some(Found { tag, digest, ours }))
-    }
-
-    async fn ours(&self, raw: &Raw, manifest: &[u8]) -> Result<Option<Ours>, Error> {
-        let Some(config) = config_digest(manifest) else {
-            return Ok(None);
-        };
-        let request = raw.request(Method::GET, &format!("blobs/{config}"));
-        match self.send(request).await {
-            Err(error) if error.is_not_found() => Ok(None),
-            other => Ok(read_config(&other?.body)),
-        }
-    }
-
-    pub(super) async fn delete(&self, digest: &Digest) -> Result<(), Error> {
-        let raw = self.raw(None).await?;
-        let request = raw.request(Method::DELETE, &format!("manifests/{digest}"));
-        match self.open(request).await {
-            Err(error) if error.is_not_found() => Ok(()),
-            other => other.map(drop),
-        }
-    }
-}
-
-/// Fields of an image manifest that pruning reads.
-#[derive(Deserialize)]
-struct ImageManifest {
-    config: ConfigDescriptor,
-}
-
-#[derive(Deserialize)]
-struct ConfigDescriptor {
-    digest: String,
-}
-
-/// Returns the digest of the config in a manifest; `None` if the manifest is not that of an image.
-fn config_digest(manifest: &[u8]) -> Option<Digest> {
-    let manifest: ImageManifest = serde_json::from_slice(manifest).ok()?;
-    Digest::parse(&manifest.config.digest).ok()
 }
 
 /// A successful response.

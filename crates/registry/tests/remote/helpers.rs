@@ -7,7 +7,8 @@ use rstest::rstest;
 use tempfile::TempDir;
 
 use crate::support::{
-    DockerRegistry, Fake, PASSWORD, Setting, USER, ask, assert_failure, client, name, tag,
+    DockerRegistry, Fake, PASSWORD, Setting, USER, assert_failure, client, name, request_digest,
+    tag,
 };
 
 /// A credential helper that records its input.
@@ -112,7 +113,12 @@ async fn refresh_token_of_credential_helper_is_exchanged() {
     })
     .await;
     let helper = FakeHelper::printing(&answer("<token>", "refresh-me"), 0);
-    assert_eq!(ask(&server.host, &helper.access()).await.unwrap(), None);
+    assert_eq!(
+        request_digest(&server.host, &helper.access())
+            .await
+            .unwrap(),
+        None
+    );
     let requests = server.seen("/token");
     assert!(
         requests[0].fields.contains("refresh_token=refresh-me"),
@@ -130,7 +136,7 @@ async fn user_secret_takes_precedence_over_credential_helper() {
         }),
         ..helper.access()
     };
-    assert_eq!(ask(&server.host(), &access).await.unwrap(), None);
+    assert_eq!(request_digest(&server.host(), &access).await.unwrap(), None);
     assert!(helper.requests().is_empty());
 }
 
@@ -150,7 +156,9 @@ async fn credential_helper_without_credentials_is_an_error(
     #[case] word: &str,
 ) {
     let (server, helper) = (private(), FakeHelper::printing(printed, code));
-    let error = ask(&server.host(), &helper.access()).await.unwrap_err();
+    let error = request_digest(&server.host(), &helper.access())
+        .await
+        .unwrap_err();
     let words = [
         word,
         "fake-credential-helper",
@@ -167,7 +175,9 @@ async fn missing_credential_helper_is_an_error() {
         insecure: true,
         ..Access::default()
     };
-    let error: Error = ask(&private().host(), &access).await.unwrap_err();
+    let error: Error = request_digest(&private().host(), &access)
+        .await
+        .unwrap_err();
     let words = ["no-such-credential-helper", "operator image"];
     assert_failure(&error, "CredentialHelperMissing", false, &words);
 }

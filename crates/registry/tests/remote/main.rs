@@ -9,8 +9,8 @@
 
 mod append;
 mod contexts;
+mod digests;
 mod helpers;
 mod prune;
-mod questions;
 mod support;
 mod tokens;

@@ -1,7 +1,7 @@
 //! Inventory of repositories and deletion of manifests.
 
 use alustan_registry::{
-    Access, Digest, Error, Failure, Found, ImageName, Options, Registry, context_tag,
+    Access, Digest, Error, Failure, ImageName, Options, Registry, TaggedImage, context_tag,
 };
 use reqwest::{Client, StatusCode};
 use serde_json::json;
@@ -54,7 +54,7 @@ pub(crate) async fn push(host: &str, tag: &str, labels: serde_json::Value) -> Di
     Digest::of(manifest.as_bytes())
 }
 
-fn by_tag<'a>(images: &'a [Found], tag: &str) -> &'a Found {
+fn by_tag<'a>(images: &'a [TaggedImage], tag: &str) -> &'a TaggedImage {
     images.iter().find(|image| image.tag == tag).unwrap()
 }
 
@@ -85,14 +85,17 @@ async fn inventory_lists_owned_images_and_other_tags() {
         "contexts and layers are not listed"
     );
     assert_eq!(by_tag(&images, &ours).digest, digest);
-    let labels = by_tag(&images, &ours).ours.clone().unwrap();
+    let labels = by_tag(&images, &ours).runner_image.clone().unwrap();
     assert_eq!(
         (labels.namespace.as_str(), labels.context),
         ("uid", Some(context))
     );
     assert_eq!(labels.created.to_string(), "2020-01-02T03:04:05Z");
     assert_eq!(
-        (&by_tag(&images, &other).ours, &by_tag(&images, "v1").ours),
+        (
+            &by_tag(&images, &other).runner_image,
+            &by_tag(&images, "v1").runner_image
+        ),
         (&None, &None)
     );
 }
@@ -134,7 +137,7 @@ async fn registry_without_deletion_support_is_an_error() {
 }
 
 /// Returns the inventory of the repository on `server`.
-async fn inventory(server: &Fake) -> Result<Vec<Found>, Error> {
+async fn inventory(server: &Fake) -> Result<Vec<TaggedImage>, Error> {
     let client = client(Options::default());
     client.inventory(&name(&server.host), &plain(None)).await
 }
@@ -307,7 +310,7 @@ async fn unknown_fields_of_registry_responses_are_skipped() {
     .await;
     let images = inventory(&server).await.unwrap();
     assert_eq!(images.len(), 1);
-    let ours = by_tag(&images, &tag).ours.as_ref().unwrap();
+    let ours = by_tag(&images, &tag).runner_image.as_ref().unwrap();
     assert_eq!(ours.namespace, "uid");
 }
 

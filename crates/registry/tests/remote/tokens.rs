@@ -12,7 +12,9 @@ use std::{
 use alustan_registry::{Access, Credential, Error, Options};
 use rustls::{ServerConfig, ServerConnection, StreamOwned, pki_types::PrivateKeyDer};
 
-use crate::support::{Fake, PASSWORD, Seen, USER, ask, assert_failure, basic, client, plain, tag};
+use crate::support::{
+    Fake, PASSWORD, Seen, USER, assert_failure, basic, client, plain, request_digest, tag,
+};
 
 fn bearer(host: &str) -> String {
     format!("Bearer realm=\"http://{host}/token\",service=\"s\"")
@@ -59,7 +61,7 @@ async fn refresh_token_is_exchanged_for_an_access_token() {
         Fake::start(|host, seen| with_tokens(host, seen, (200, r#"{"access_token":"good"}"#)))
             .await;
     let access = plain(Some(Credential::Identity("refresh-me".into())));
-    assert_eq!(ask(&server.host, &access).await.unwrap(), None);
+    assert_eq!(request_digest(&server.host, &access).await.unwrap(), None);
     let requests = server.seen("/token");
     assert_eq!(requests[0].method, "POST");
     assert!(
@@ -74,7 +76,7 @@ async fn refresh_token_is_exchanged_for_an_access_token() {
 async fn access_token_is_sent_unchanged() {
     let server = Fake::start(|host, seen| with_tokens(host, seen, (500, ""))).await;
     assert_eq!(
-        ask(
+        request_digest(
             &server.host,
             &plain(Some(Credential::Bearer("good".into())))
         )
@@ -129,7 +131,7 @@ async fn refusal_of_a_token_service_is_classified() {
         let server =
             Fake::start(move |host, seen| with_tokens(host, seen, (status, "<html>no</html>")))
                 .await;
-        let error = ask(&server.host, &plain(basic(USER, PASSWORD)))
+        let error = request_digest(&server.host, &plain(basic(USER, PASSWORD)))
             .await
             .unwrap_err();
         assert_failure(&error, reason, transient, &["token service", &server.host]);
@@ -142,7 +144,7 @@ async fn token_response_larger_than_64_kib_is_refused() {
         let answer = format!("{}{}", " ".repeat(spaces), GOOD.1);
         let server =
             Fake::start(move |host, seen| with_tokens(host, seen, (200, answer.as_str()))).await;
-        let result = ask(&server.host, &plain(None)).await;
+        let result = request_digest(&server.host, &plain(None)).await;
         assert_eq!(result.is_ok(), accepted, "{result:?}");
         if let Err(error) = result {
             assert_failure(&error, "RegistryError", false, &["too large"]);
@@ -206,7 +208,7 @@ async fn token_service_redirect_forwards_no_credentials() {
             Credential::Identity("refresh-me".into()),
             basic(USER, PASSWORD),
         ] {
-            let result = ask(&server.host, &plain(Some(credential))).await;
+            let result = request_digest(&server.host, &plain(Some(credential))).await;
             assert_eq!(result.is_ok(), followed, "{status}: {result:?}");
         }
     }
@@ -226,7 +228,9 @@ async fn token_service_response_is_not_quoted_in_errors() {
         let server = Fake::start(move |host, seen| {
             with_tokens(host, seen, (status, r#"{"Token":"inside"}"#))
         });
-        let error = ask(&server.await.host, &plain(None)).await.unwrap_err();
+        let error = request_digest(&server.await.host, &plain(None))
+            .await
+            .unwrap_err();
         let message = format!("{error} {error:?}");
         assert!(!message.contains("inside"), "{message}");
     }
@@ -273,5 +277,7 @@ async fn server_without_registry_api_is_an_error() {
 }
 
 async fn refused(server: &Fake) -> Error {
-    ask(&server.host, &plain(None)).await.unwrap_err()
+    request_digest(&server.host, &plain(None))
+        .await
+        .unwrap_err()
 }

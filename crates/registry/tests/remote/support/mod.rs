@@ -41,7 +41,7 @@ pub(crate) fn tag(host: &str, tag: &str) -> ImageRef {
     ImageRef::tagged(name(host), tag).unwrap()
 }
 
-pub(crate) async fn ask(host: &str, access: &Access) -> Result<Option<Digest>, Error> {
+pub(crate) async fn request_digest(host: &str, access: &Access) -> Result<Option<Digest>, Error> {
     client(Options::default())
         .digest_of(&tag(host, "nothing"), access)
         .await

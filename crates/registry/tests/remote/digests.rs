@@ -5,14 +5,17 @@ use std::time::{Duration, Instant};
 use alustan_registry::{Access, Digest, Options};
 
 use crate::support::{
-    DockerRegistry, FakeRegistry, Fault, PASSWORD, Setting, USER, ask, assert_failure, basic,
-    client, free_port, name, plain, tag,
+    DockerRegistry, FakeRegistry, Fault, PASSWORD, Setting, USER, assert_failure, basic, client,
+    free_port, name, plain, request_digest, tag,
 };
 
 #[tokio::test]
 async fn missing_image_is_not_an_error() {
     let server = DockerRegistry::start(Setting::default());
-    assert_eq!(ask(&server.host(), &plain(None)).await.unwrap(), None);
+    assert_eq!(
+        request_digest(&server.host(), &plain(None)).await.unwrap(),
+        None
+    );
     let hosts = Options {
         insecure_hosts: vec![server.host()],
         ..Options::default()
@@ -35,7 +38,9 @@ async fn wrong_or_missing_credentials_are_unauthorized() {
     });
     let host = server.host();
     assert_eq!(
-        ask(&host, &plain(basic(USER, PASSWORD))).await.unwrap(),
+        request_digest(&host, &plain(basic(USER, PASSWORD)))
+            .await
+            .unwrap(),
         None
     );
     for credential in [
@@ -43,7 +48,7 @@ async fn wrong_or_missing_credentials_are_unauthorized() {
         Some(basic("you", PASSWORD)),
         None,
     ] {
-        let error = ask(&host, &plain(credential)).await.unwrap_err();
+        let error = request_digest(&host, &plain(credential)).await.unwrap_err();
         assert_failure(
             &error,
             "RegistryUnauthorized",
@@ -98,13 +103,13 @@ async fn unreachable_registry_is_a_transient_failure() {
     let closed = format!("127.0.0.1:{}", free_port());
     for access in [plain(None), Access::anonymous()] {
         assert_failure(
-            &ask(&closed, &access).await.unwrap_err(),
+            &request_digest(&closed, &access).await.unwrap_err(),
             "RegistryUnreachable",
             true,
             &[&closed],
         );
     }
-    let error = ask("no-such-host.invalid", &Access::anonymous())
+    let error = request_digest("no-such-host.invalid", &Access::anonymous())
         .await
         .unwrap_err();
     assert_failure(
@@ -121,10 +126,12 @@ async fn untrusted_certificate_and_plain_http_are_tls_errors() {
         tls: true,
         ..Setting::default()
     });
-    let error = ask(&server.host(), &Access::anonymous()).await.unwrap_err();
+    let error = request_digest(&server.host(), &Access::anonymous())
+        .await
+        .unwrap_err();
     assert_failure(&error, "RegistryTls", false, &["authority"]);
     let plain_server = DockerRegistry::start(Setting::default());
-    let error = ask(&plain_server.host(), &Access::anonymous())
+    let error = request_digest(&plain_server.host(), &Access::anonymous())
         .await
         .unwrap_err();
     assert_failure(
@@ -133,7 +140,9 @@ async fn untrusted_certificate_and_plain_http_are_tls_errors() {
         false,
         &["containerRegistry.insecure"],
     );
-    let error = ask(&server.host(), &plain(None)).await.unwrap_err();
+    let error = request_digest(&server.host(), &plain(None))
+        .await
+        .unwrap_err();
     assert_failure(&error, "RegistryError", false, &["400"]);
 }
 

@@ -1,9 +1,9 @@
 //! Options, HTTP clients and sessions that all clones of a [`Registry`](crate::Registry) share.
 
 use super::options::Options;
-use crate::session::Sessions;
+use crate::session_cache::SessionCache;
 
-pub(super) struct Inner {
+pub(super) struct Shared {
     pub(super) options: Options,
     /// Client for token requests.
     pub(super) http: reqwest::Client,
@@ -11,5 +11,5 @@ pub(super) struct Inner {
     pub(super) reads: reqwest::Client,
     /// Client for pushes and deletions of manifests and blobs.
     pub(super) writes: reqwest::Client,
-    pub(super) sessions: Sessions,
+    pub(super) sessions: SessionCache,
 }

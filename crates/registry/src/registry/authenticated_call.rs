@@ -7,20 +7,20 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{inner::Inner, raw::Raw};
+use super::{session::Session, shared::Shared};
 use crate::{
-    auth::{Grant, Operation, Question},
+    auth::{AuthRequest, Grant, Operation},
     credential::Access,
     error::{self, Error, Failure},
     helper,
     name::{HUB_HOST, ImageName, is_docker_hub},
-    session::SessionKey,
+    session_cache::SessionKey,
 };
 
 /// A call to one repository.
 #[derive(Clone)]
 pub(super) struct Call<'a> {
-    pub(super) inner: &'a Inner,
+    pub(super) shared: &'a Shared,
     /// Action for error messages, as a verb phrase. `subject` is its object.
     pub(super) action: &'static str,
     pub(super) subject: String,
@@ -31,28 +31,28 @@ pub(super) struct Call<'a> {
 
 impl Call<'_> {
     /// Runs `work` with a session, within `time`. If the registry refuses a cached session, repeats `work` once with a new session.
-    pub(super) async fn within<T, F>(
+    pub(super) async fn with_session<T, F>(
         &self,
         time: Duration,
-        work: impl Fn(Arc<Raw>) -> F,
+        work: impl Fn(Arc<Session>) -> F,
     ) -> Result<T, Error>
     where
         F: Future<Output = Result<T, Error>>,
     {
-        self.in_time(time, self.twice(work)).await
+        self.with_timeout(time, self.with_retry(work)).await
     }
 
     /// Runs `work` within `time`.
-    pub(super) async fn in_time<T>(
+    pub(super) async fn with_timeout<T>(
         &self,
         time: Duration,
         work: impl Future<Output = Result<T, Error>>,
     ) -> Result<T, Error> {
         let done = tokio::time::timeout(time, work).await;
-        done.map_err(|_| self.late(time))?
+        done.map_err(|_| self.timeout_error(time))?
     }
 
-    pub(super) fn late(&self, after: Duration) -> Error {
+    pub(super) fn timeout_error(&self, after: Duration) -> Error {
         Error::Timeout {
             action: self.action,
             subject: self.subject.clone(),
@@ -60,56 +60,60 @@ impl Call<'_> {
         }
     }
 
-    async fn twice<T, F>(&self, work: impl Fn(Arc<Raw>) -> F) -> Result<T, Error>
+    async fn with_retry<T, F>(&self, work: impl Fn(Arc<Session>) -> F) -> Result<T, Error>
     where
         F: Future<Output = Result<T, Error>>,
     {
         let key = SessionKey::new(self.name, self.operation, self.insecure(), self.access);
-        if let Some(raw) = self.inner.sessions.get(&key, Instant::now()) {
-            match work(raw).await {
-                Err(error) if error.is_unauthorized() => self.inner.sessions.forget(&key),
+        if let Some(session) = self.shared.sessions.get(&key, Instant::now()) {
+            match work(session).await {
+                Err(error) if error.is_unauthorized() => self.shared.sessions.remove(&key),
                 other => return other,
             }
         }
         work(self.sign_in(key).await?).await
     }
 
-    async fn sign_in(&self, key: SessionKey) -> Result<Arc<Raw>, Error> {
-        let raw = Arc::new(self.raw(None).await?);
-        let sessions = &self.inner.sessions;
-        sessions.keep(key, raw.clone(), Instant::now());
-        Ok(raw)
+    async fn sign_in(&self, key: SessionKey) -> Result<Arc<Session>, Error> {
+        let session = Arc::new(self.authenticate(None).await?);
+        let sessions = &self.shared.sessions;
+        sessions.insert(key, session.clone(), Instant::now());
+        Ok(session)
     }
 
     /// Authenticates to the registry. The token also permits pulls from `source`.
-    pub(super) async fn raw(&self, source: Option<&ImageName>) -> Result<Raw, Error> {
+    pub(super) async fn authenticate(&self, source: Option<&ImageName>) -> Result<Session, Error> {
         let (host, grant) = self.grant(source).await?;
-        Ok(Raw {
-            reads: self.inner.reads.clone(),
-            writes: self.inner.writes.clone(),
+        Ok(Session {
+            reads: self.shared.reads.clone(),
+            writes: self.shared.writes.clone(),
             base: self.base(&host),
             repository: self.name.repository().to_owned(),
             authorization: grant.authorization,
-            end: Instant::now() + grant.life,
+            renew_at: Instant::now() + grant.lifetime,
         })
     }
 
     /// Returns the host of the registry and the authorization for the repository. The authorization also permits pulls from `source`.
     async fn grant(&self, source: Option<&ImageName>) -> Result<(String, Grant), Error> {
         let host = self.host();
-        let helped = match (&self.access.credential, &self.access.helper) {
-            (None, Some(program)) => Some(helper::ask(program, self.name.registry()).await?),
+        let helper_credential = match (&self.access.credential, &self.access.helper) {
+            (None, Some(program)) => Some(helper::credential(program, self.name.registry()).await?),
             _ => None,
         };
-        let question = Question {
-            http: &self.inner.http,
+        let request = AuthRequest {
+            http: &self.shared.http,
             base: &self.base(&host),
             name: self.name,
             operation: self.operation,
             source,
-            credential: self.access.credential.as_ref().or(helped.as_ref()),
+            credential: self
+                .access
+                .credential
+                .as_ref()
+                .or(helper_credential.as_ref()),
         };
-        let grant = question.ask().await?;
+        let grant = request.authorize().await?;
         Ok((host, grant))
     }
 
@@ -133,11 +137,11 @@ impl Call<'_> {
     }
 
     fn insecure(&self) -> bool {
-        let hosts = &self.inner.options.insecure_hosts;
+        let hosts = &self.shared.options.insecure_hosts;
         self.access.insecure || hosts.iter().any(|host| host == self.name.registry())
     }
 
-    pub(super) fn broken(&self, error: &reqwest::Error) -> Error {
+    pub(super) fn transport_error(&self, error: &reqwest::Error) -> Error {
         let (failure, detail) = error::read_request(error);
         self.refused(failure, detail)
     }

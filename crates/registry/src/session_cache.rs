@@ -8,7 +8,7 @@ use crate::{
     auth::Operation,
     credential::{Access, Credential},
     name::ImageName,
-    registry::raw::Raw,
+    registry::session::Session,
 };
 
 /// Maximum number of sessions. When it is reached, all sessions are discarded.
@@ -43,24 +43,27 @@ impl SessionKey {
 }
 
 #[derive(Default)]
-pub(crate) struct Sessions(Mutex<HashMap<SessionKey, Arc<Raw>>>);
+pub(crate) struct SessionCache(Mutex<HashMap<SessionKey, Arc<Session>>>);
 
-impl Sessions {
-    pub(crate) fn get(&self, key: &SessionKey, now: Instant) -> Option<Arc<Raw>> {
+impl SessionCache {
+    pub(crate) fn get(&self, key: &SessionKey, now: Instant) -> Option<Arc<Session>> {
         let sessions = self.0.lock();
-        sessions.get(key).filter(|raw| raw.end > now).cloned()
+        sessions
+            .get(key)
+            .filter(|session| session.renew_at > now)
+            .cloned()
     }
 
-    pub(crate) fn keep(&self, key: SessionKey, raw: Arc<Raw>, now: Instant) {
+    pub(crate) fn insert(&self, key: SessionKey, session: Arc<Session>, now: Instant) {
         let mut sessions = self.0.lock();
-        sessions.retain(|_, raw| raw.end > now);
+        sessions.retain(|_, session| session.renew_at > now);
         if sessions.len() >= MOST {
             sessions.clear();
         }
-        sessions.insert(key, raw);
+        sessions.insert(key, session);
     }
 
-    pub(crate) fn forget(&self, key: &SessionKey) {
+    pub(crate) fn remove(&self, key: &SessionKey) {
         self.0.lock().remove(key);
     }
 }

@@ -7,17 +7,17 @@ use reqwest::{Client, Method, RequestBuilder, Url};
 use crate::{auth::Authorization, name::is_docker_hub};
 
 /// A repository with the authorization of a session.
-pub(crate) struct Raw {
+pub(crate) struct Session {
     pub(super) reads: Client,
     pub(super) writes: Client,
     pub(super) base: String,
     pub(super) repository: String,
     pub(super) authorization: Authorization,
     /// Time after which a new token is requested.
-    pub(crate) end: Instant,
+    pub(crate) renew_at: Instant,
 }
 
-impl Raw {
+impl Session {
     /// Builds a request for `path` in the API of the repository.
     pub(super) fn request(&self, method: Method, path: &str) -> RequestBuilder {
         let url = format!("{}/v2/{}/{path}", self.base, self.repository);
