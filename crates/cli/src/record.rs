@@ -194,7 +194,7 @@ pub(crate) fn busy(key: &Key, record: &RunRecord) -> Result<(), Error> {
         Some(lock) => Err(Error::Refused(format!(
             "the state of {key} is locked: {}. If the holder of the lock has terminated: kubectl \
              alustan unlock {name} {} -n {namespace}",
-            tell(lock),
+            describe_lock(lock),
             quoted(&lock.id)
         ))),
         None => Ok(()),
@@ -208,7 +208,7 @@ pub(crate) fn quoted(text: &str) -> Cow<'_, str> {
 }
 
 /// Formats operation, holder, time and id of a lock.
-pub(crate) fn tell(lock: &StateLock) -> String {
+pub(crate) fn describe_lock(lock: &StateLock) -> String {
     format!(
         "{} by {} since {} (lock {})",
         lock.operation, lock.who, lock.at, lock.id

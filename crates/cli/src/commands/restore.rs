@@ -54,7 +54,7 @@ impl Restore {
         let Rebound {
             record: next,
             open_run,
-        } = rebound(&own, &told(&record).await);
+        } = rebound(&own, &reported_progress(&record).await);
         if let Some(number) = open_run {
             print::note(&open(&key, number));
         }
@@ -114,7 +114,7 @@ fn check(tf: &Terraform, secret: &Secret) -> Result<(), Error> {
 }
 
 /// Returns the progress of the last run, from the run report that was restored from the backup.
-async fn told(record: &Record) -> Told {
+async fn reported_progress(record: &Record) -> Told {
     let reported = record.reported().await;
     let Some(progress) = reported.get(key::PROGRESS) else {
         return Told::Absent;

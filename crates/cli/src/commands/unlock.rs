@@ -8,7 +8,7 @@ use clap::Args;
 use crate::cluster::Cluster;
 use crate::error::Error;
 use crate::print;
-use crate::record::{Record, Update, quoted, tell};
+use crate::record::{Record, Update, describe_lock, quoted};
 
 /// Release the lock of a managed state. For other states, print the commands of the engine that release it.
 #[derive(Debug, Args)]
@@ -46,7 +46,7 @@ fn release(key: &Key, record: &mut RunRecord, id: &str, tried: bool) -> Result<U
         Some(lock) if lock.id == id => Ok(Update::Write),
         Some(lock) => Err(Error::Refused(format!(
             "the state of {key} is not locked with id {id}; current lock: {}",
-            tell(&lock)
+            describe_lock(&lock)
         ))),
         None if tried => Ok(Update::Keep),
         None => Err(Error::Refused(format!("the state of {key} is not locked"))),
