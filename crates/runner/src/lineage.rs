@@ -17,7 +17,7 @@ pub enum Owner {
 /// Returns the owner of `state`. `known`: lineage in the run record. `proven`: whether the resource is known to have applied something
 /// even if the run record was lost; a state with [`Lineage::Lost`] then belongs to the resource.
 pub fn owner(known: &Lineage, proven: bool, state: &StateHead) -> Owner {
-    let Some(lineage) = state.lineage.as_ref().filter(|_| state.things > 0) else {
+    let Some(lineage) = state.lineage.as_ref().filter(|_| state.item_count > 0) else {
         return Owner::Nobody;
     };
     match known {
@@ -60,7 +60,7 @@ pub fn transfer(known: &Lineage, proven: bool, old: &StateHead, new: &StateHead)
             Transfer::Done
         };
     }
-    match (new.things > 0, owner(known, proven, old), known) {
+    match (new.item_count > 0, owner(known, proven, old), known) {
         (true, ..) => Transfer::Occupied,
         (false, Owner::Others, _) => Transfer::NotOurs,
         (false, Owner::Us, _) => Transfer::Copy,
@@ -99,11 +99,11 @@ mod tests {
         Lineage::Of(lineage.to_owned())
     }
 
-    fn head(lineage: Option<&str>, things: usize) -> StateHead {
+    fn head(lineage: Option<&str>, item_count: usize) -> StateHead {
         StateHead {
             lineage: lineage.map(str::to_owned),
             serial: Some(3),
-            things,
+            item_count,
         }
     }
 
@@ -154,10 +154,10 @@ mod tests {
         }
     }
 
-    fn at(lineage: Option<&str>, serial: u64, things: usize) -> StateHead {
+    fn at(lineage: Option<&str>, serial: u64, item_count: usize) -> StateHead {
         StateHead {
             serial: lineage.map(|_| serial),
-            ..head(lineage, things)
+            ..head(lineage, item_count)
         }
     }
 

@@ -65,7 +65,7 @@ mod tests {
         let state = |lineage: &str, serial| StateHead {
             lineage: Some(lineage.to_owned()),
             serial: Some(serial),
-            things: 1,
+            item_count: 1,
         };
         let (first, later, other) = (state("l", 1), state("l", 2), state("m", 1));
         let (built_in, script) = (

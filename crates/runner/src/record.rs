@@ -255,7 +255,7 @@ impl Record {
     }
 
     /// Requests in the run report that the operator creates slots, `wanted` in total. Returns the slots in the run record.
-    pub async fn ask_for_slots(&self, wanted: u32) -> Result<Vec<String>, RecordError> {
+    pub async fn request_slots(&self, wanted: u32) -> Result<Vec<String>, RecordError> {
         let patience = Patience::lasting(LOCK_PATIENCE);
         self.update_ours(patience, |progress, _| {
             if progress.slots_wanted >= wanted {

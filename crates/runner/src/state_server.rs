@@ -20,7 +20,7 @@ use tokio::net::TcpListener;
 
 use crate::layout::Vars;
 use crate::record::{Record, RecordError};
-use crate::state_store::{LARGEST, MoreSlots, StateError, StateStore};
+use crate::state_store::{LARGEST, SlotSource, StateError, StateStore};
 use locks::Locks;
 
 /// User name with which the engine authenticates.
@@ -206,13 +206,13 @@ fn held(action: &str, result: Result<Option<StateLock>, RecordError>) -> Respons
 pub struct SlotsOfRecord(pub Record);
 
 #[async_trait::async_trait]
-impl MoreSlots for SlotsOfRecord {
-    async fn more_slots(&self, wanted: usize) -> Vec<String> {
+impl SlotSource for SlotsOfRecord {
+    async fn request_slots(&self, wanted: usize) -> Vec<String> {
         let count = u32::try_from(wanted).unwrap_or(u32::MAX);
         crate::say!("requesting {wanted} state slots");
         let end = tokio::time::Instant::now() + SLOTS_PATIENCE;
         loop {
-            let slots = self.0.ask_for_slots(count).await.unwrap_or_default();
+            let slots = self.0.request_slots(count).await.unwrap_or_default();
             if slots.len() >= wanted || tokio::time::Instant::now() >= end {
                 return slots;
             }
@@ -220,7 +220,7 @@ impl MoreSlots for SlotsOfRecord {
         }
     }
 
-    fn giving_up_previous(&self) {
+    fn discarding_previous(&self) {
         crate::say!("too few state slots; overwriting the previous version of the state");
     }
 }
@@ -238,8 +238,14 @@ mod tests {
         let secrets = Arc::new(FakeSecrets::new());
         secrets.put("web-state", []);
         let record = Record::new(secrets.clone(), Identity::of_run_7());
-        let more = Arc::new(SlotsOfRecord(record.clone()));
-        let store = StateStore::open(secrets, "web-state".into(), vec![], more, "uid".into());
+        let slot_source = Arc::new(SlotsOfRecord(record.clone()));
+        let store = StateStore::open(
+            secrets,
+            "web-state".into(),
+            vec![],
+            slot_source,
+            "uid".into(),
+        );
         let context = Arc::new(Context {
             store: Arc::new(store.await.unwrap()),
             authorization: "Basic password".into(),

@@ -19,7 +19,7 @@ pub enum Fault {
 }
 
 /// A write with [`Fault::Late`] that is not applied yet.
-struct Underway {
+struct LateWrite {
     arrives_at: usize,
     name: String,
     version: String,
@@ -34,8 +34,8 @@ struct Memory {
     reads: Vec<String>,
     faults: BTreeMap<usize, Fault>,
     dead_after: Option<usize>,
-    away_after: Option<usize>,
-    underway: Vec<Underway>,
+    unavailable_after: Option<usize>,
+    late_writes: Vec<LateWrite>,
 }
 
 /// In-memory implementation of [`Secrets`].
@@ -95,13 +95,13 @@ impl FakeSecrets {
     }
 
     /// Makes reads and writes after write number `at` fail with [`StoreError::Unavailable`]. `None` ends the outage.
-    pub fn go_away_after(&self, at: Option<usize>) {
-        self.memory().away_after = at;
+    pub fn become_unavailable_after(&self, at: Option<usize>) {
+        self.memory().unavailable_after = at;
     }
 
     /// Applies all delayed writes ([`Fault::Late`]).
-    pub fn let_arrive(&self) {
-        self.memory().let_arrive(usize::MAX);
+    pub fn deliver_late_writes(&self) {
+        self.memory().deliver_late_writes(usize::MAX);
     }
 
     fn memory(&self) -> MutexGuard<'_, Memory> {
@@ -118,11 +118,11 @@ fn unavailable(name: &str) -> StoreError {
 
 impl Memory {
     fn write(&mut self, name: &str, version: &str, changes: Changes) -> Result<String, StoreError> {
-        if self.is_away() {
+        if self.is_unavailable() {
             return Err(unavailable(name));
         }
         let number = self.writes.len();
-        self.let_arrive(number);
+        self.deliver_late_writes(number);
         if self.dead_after.is_some_and(|at| number >= at) {
             return Err(StoreError::Refused {
                 name: name.to_owned(),
@@ -136,7 +136,7 @@ impl Memory {
             Some(Fault::AnswerLost) => {
                 let _ = self.apply(name, version, changes);
             }
-            Some(Fault::Late(by)) => self.underway.push(Underway {
+            Some(Fault::Late(by)) => self.late_writes.push(LateWrite {
                 arrives_at: number + by,
                 name: name.to_owned(),
                 version: version.to_owned(),
@@ -146,17 +146,18 @@ impl Memory {
         Err(unavailable(name))
     }
 
-    fn is_away(&self) -> bool {
-        self.away_after.is_some_and(|at| self.writes.len() > at)
+    fn is_unavailable(&self) -> bool {
+        self.unavailable_after
+            .is_some_and(|at| self.writes.len() > at)
     }
 
-    fn let_arrive(&mut self, number: usize) {
-        let all = std::mem::take(&mut self.underway);
-        let (arrived, underway) = all
+    fn deliver_late_writes(&mut self, number: usize) {
+        let all = std::mem::take(&mut self.late_writes);
+        let (arrived, later) = all
             .into_iter()
             .partition(|write| write.arrives_at <= number);
-        self.underway = underway;
-        let arrived: Vec<Underway> = arrived;
+        self.late_writes = later;
+        let arrived: Vec<LateWrite> = arrived;
         for write in arrived {
             let _ = self.apply(&write.name, &write.version, write.changes);
         }
@@ -189,7 +190,7 @@ impl Memory {
 #[async_trait]
 impl Secrets for FakeSecrets {
     async fn read(&self, name: &str) -> Result<Snapshot, StoreError> {
-        if self.memory().is_away() {
+        if self.memory().is_unavailable() {
             return Err(unavailable(name));
         }
         self.memory().reads.push(name.to_owned());

@@ -12,7 +12,7 @@ pub struct StateHead {
     /// Serial number that the engine assigned.
     pub serial: Option<u64>,
     /// Number of resources and outputs.
-    pub things: usize,
+    pub item_count: usize,
 }
 
 impl StateHead {
@@ -38,7 +38,7 @@ impl StateHead {
         Ok(Self {
             lineage: state.lineage.filter(|lineage| !lineage.is_empty()),
             serial: state.serial,
-            things: state.resources.len() + state.outputs.len(),
+            item_count: state.resources.len() + state.outputs.len(),
         })
     }
 }
@@ -57,7 +57,7 @@ mod tests {
             StateHead {
                 lineage: Some("l".into()),
                 serial: Some(7),
-                things: 2
+                item_count: 2
             }
         );
         let none = br#"{"version": 4, "serial": 0, "lineage": "", "outputs": {}, "resources": []}"#;

@@ -34,7 +34,7 @@ use tokio::sync::Mutex;
 use crate::secrets::{Secrets, Snapshot};
 
 use layout::sha256_hex;
-use memory::{Memory, Slot, Tried};
+use memory::{Memory, PointerWrite, Slot};
 use read::{PATIENCE, join, parse_pointer, read_pointer, read_slot, read_slots};
 
 pub use error::StateError;
@@ -42,19 +42,19 @@ pub use layout::{CHUNK, DATA, LARGEST, POINTER, Pointer, Version};
 
 /// Source of additional state slots. In a run, the operator creates them.
 #[async_trait]
-pub trait MoreSlots: Send + Sync {
+pub trait SlotSource: Send + Sync {
     /// Requests that `wanted` slots exist in total. Waits for a bounded time, then returns the names of the slots that exist.
-    async fn more_slots(&self, wanted: usize) -> Vec<String>;
+    async fn request_slots(&self, wanted: usize) -> Vec<String>;
 
     /// Called if there are too few slots, before the store discards the previous version and reuses its slots.
-    fn giving_up_previous(&self);
+    fn discarding_previous(&self);
 }
 
 /// Managed state of one resource.
 pub struct StateStore {
     secrets: Arc<dyn Secrets>,
     pointer: String,
-    more: Arc<dyn MoreSlots>,
+    slot_source: Arc<dyn SlotSource>,
     writer: String,
     chunk: usize,
     patience: Duration,
@@ -73,10 +73,10 @@ impl StateStore {
         secrets: Arc<dyn Secrets>,
         pointer: String,
         slots: Vec<String>,
-        more: Arc<dyn MoreSlots>,
+        slot_source: Arc<dyn SlotSource>,
         writer: String,
     ) -> Result<Self, StateError> {
-        Self::open_with_chunk(secrets, pointer, slots, more, writer, CHUNK).await
+        Self::open_with_chunk(secrets, pointer, slots, slot_source, writer, CHUNK).await
     }
 
     /// Opens the state like [`Self::open`], with `chunk` bytes per slot.
@@ -84,13 +84,13 @@ impl StateStore {
         secrets: Arc<dyn Secrets>,
         pointer: String,
         slots: Vec<String>,
-        more: Arc<dyn MoreSlots>,
+        slot_source: Arc<dyn SlotSource>,
         writer: String,
         chunk: usize,
     ) -> Result<Self, StateError> {
         let snapshot = read_pointer(&*secrets, &pointer).await?;
         let parsed = parse_pointer(&pointer, &snapshot)?;
-        let slots = with_used(&parsed, &pointer, slots, &*more).await;
+        let slots = with_used(&parsed, &pointer, slots, &*slot_source).await;
         let used = parsed.current.iter().flat_map(|current| &current.slots);
         let others: Vec<String> = used.filter(|slot| **slot != pointer).cloned().collect();
         let mut snapshots = read_slots(&*secrets, &others).await?;
@@ -106,7 +106,7 @@ impl StateStore {
         Ok(Self {
             secrets,
             pointer,
-            more,
+            slot_source,
             writer,
             chunk: chunk.max(1),
             patience: PATIENCE,
@@ -139,9 +139,9 @@ impl StateStore {
     pub async fn begin(&self) -> Result<(), StateError> {
         let mut memory = self.memory.lock().await;
         self.settle(&mut memory).await?;
-        self.look_at_free(&mut memory, 1).await?;
-        if !self.is_signed(&memory) {
-            self.hold_pointer(&mut memory).await?;
+        self.read_free_slots(&mut memory, 1).await?;
+        if !self.is_claimed(&memory) {
+            self.claim_pointer(&mut memory).await?;
         }
         Ok(())
     }
@@ -172,7 +172,7 @@ impl StateStore {
                 .iter()
                 .any(|slot| current.slots.contains(slot))
         };
-        let next = Tried {
+        let next = PointerWrite {
             pointer: Pointer {
                 previous: previous.filter(is_kept),
                 current: Some(current),
@@ -191,7 +191,7 @@ impl StateStore {
         if memory.pointer.current.is_none() {
             return Ok(());
         }
-        let next = Tried {
+        let next = PointerWrite {
             pointer: Pointer {
                 current: None,
                 previous: memory.pointer.current.clone(),
@@ -210,16 +210,16 @@ impl StateStore {
         if needed == 1 && memory.slots.len() == 1 {
             return Ok(memory.slots.clone());
         }
-        self.look_at_free(memory, needed).await?;
+        self.read_free_slots(memory, needed).await?;
         if memory.free_slots().len() < needed {
             // Slots for the current, the previous and the next version, each of the size of the next version.
             let wanted = (memory.pointer.used().len() + needed).max(3 * needed);
-            memory.add_slots(self.more.more_slots(wanted).await);
-            self.look_at_free(memory, needed).await?;
+            memory.add_slots(self.slot_source.request_slots(wanted).await);
+            self.read_free_slots(memory, needed).await?;
         }
         if memory.free_slots().len() < needed && memory.pointer.previous.is_some() {
-            self.more.giving_up_previous();
-            let next = Tried {
+            self.slot_source.discarding_previous();
+            let next = PointerWrite {
                 pointer: Pointer {
                     current: memory.pointer.current.clone(),
                     previous: None,
@@ -229,7 +229,7 @@ impl StateStore {
                 state: memory.state.clone(),
             };
             self.move_pointer(memory, next).await?;
-            self.look_at_free(memory, needed).await?;
+            self.read_free_slots(memory, needed).await?;
         }
         let mut free = memory.free_slots();
         if free.len() < needed {
@@ -244,7 +244,7 @@ impl StateStore {
     }
 
     /// Reads the unread slots among the first `needed` free slots. Removes slots that do not exist from `memory`.
-    async fn look_at_free(&self, memory: &mut Memory, needed: usize) -> Result<(), StateError> {
+    async fn read_free_slots(&self, memory: &mut Memory, needed: usize) -> Result<(), StateError> {
         loop {
             let unread = memory.unread_slots(needed);
             if unread.is_empty() {
@@ -253,7 +253,7 @@ impl StateStore {
             let read = unread.iter().map(|slot| read_slot(&*self.secrets, slot));
             let snapshots = try_join_all(read).await?.into_iter().flatten().collect();
             // Fails if the pointer has changed since: another writer may have moved it to one of the slots just read.
-            self.hold_pointer(memory).await?;
+            self.claim_pointer(memory).await?;
             memory.slots_read(&unread, &snapshots);
         }
     }
@@ -265,14 +265,14 @@ async fn with_used(
     parsed: &Pointer,
     pointer: &str,
     mut slots: Vec<String>,
-    more: &dyn MoreSlots,
+    slot_source: &dyn SlotSource,
 ) -> Vec<String> {
     let used = parsed.used().into_iter();
     let unknown = used.filter(|slot| *slot != pointer && !slots.contains(slot));
     let numbers = unknown.filter_map(|slot| slot.rsplit('-').next()?.parse::<u32>().ok());
     if let Some(wanted) = numbers.max().and_then(|last| last.checked_add(1)) {
         let wanted = usize::try_from(wanted).unwrap_or(usize::MAX);
-        for slot in more.more_slots(wanted).await {
+        for slot in slot_source.request_slots(wanted).await {
             if !slots.contains(&slot) {
                 slots.push(slot);
             }

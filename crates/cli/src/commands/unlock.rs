@@ -28,10 +28,10 @@ impl Unlock {
             return Err(Error::Refused(elsewhere(&tf, &self.lock)));
         }
         record.check_pods(cluster).await?;
-        let mut tried = false;
+        let mut is_retry = false;
         let release = |stored: &mut RunRecord, _: &_| {
-            let update = release(&record.key, stored, &self.lock, tried);
-            tried = true;
+            let update = release(&record.key, stored, &self.lock, is_retry);
+            is_retry = true;
             update
         };
         record.update(release).await?;
@@ -39,16 +39,16 @@ impl Unlock {
     }
 }
 
-/// Removes the lock `id` from `record`. `tried` is true if this command has already tried to remove the lock: the write may
+/// Removes the lock `id` from `record`. `is_retry` is true if this command has already tried to remove the lock: the write may
 /// have succeeded although its response was lost, so a missing lock is a success.
-fn release(key: &Key, record: &mut RunRecord, id: &str, tried: bool) -> Result<Update, Error> {
+fn release(key: &Key, record: &mut RunRecord, id: &str, is_retry: bool) -> Result<Update, Error> {
     match record.lock.take() {
         Some(lock) if lock.id == id => Ok(Update::Write),
         Some(lock) => Err(Error::Refused(format!(
             "the state of {key} is not locked with id {id}; current lock: {}",
             describe_lock(&lock)
         ))),
-        None if tried => Ok(Update::Keep),
+        None if is_retry => Ok(Update::Keep),
         None => Err(Error::Refused(format!("the state of {key} is not locked"))),
     }
 }
@@ -85,7 +85,7 @@ mod tests {
     #[case::released_by_earlier_attempt(None, true, true)]
     fn only_the_lock_with_the_given_id_is_released(
         #[case] held: Option<&str>,
-        #[case] tried: bool,
+        #[case] is_retry: bool,
         #[case] good: bool,
     ) {
         let lock = held.map(|id| StateLock {
@@ -98,7 +98,7 @@ mod tests {
             lock,
             ..RunRecord::default()
         };
-        let released = release(&Key::new("team", "web"), &mut record, "l-1", tried);
+        let released = release(&Key::new("team", "web"), &mut record, "l-1", is_retry);
         assert_eq!(released.is_ok(), good);
     }
 }

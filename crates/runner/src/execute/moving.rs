@@ -127,7 +127,7 @@ impl Session {
              outputs; the state at the previous location is unchanged",
             state.lineage.as_deref().unwrap_or_default(),
             state.serial.unwrap_or_default(),
-            state.things,
+            state.item_count,
         );
     }
 
@@ -148,7 +148,7 @@ impl Session {
         };
         let (there, here) = (&self.claimed.state_address, self.state_address());
         let elsewhere = there.is_some() && here.is_some() && *there != here;
-        elsewhere && head.lineage.as_ref() != Some(ours) && head.things == 0
+        elsewhere && head.lineage.as_ref() != Some(ours) && head.item_count == 0
     }
 
     /// Returns the failure for a backend that changed without a migration of the state.
@@ -187,7 +187,7 @@ impl Session {
                 "cannot copy the state from {from} to {here}: the target already has a state with \
                  lineage {lineage} and {} resources and outputs. Nothing was changed. Set another \
                  location in spec.backend",
-                head.things
+                head.item_count
             ),
         )
     }
@@ -227,7 +227,7 @@ fn not_ours_at(from: &str, head: &StateHead) -> Failure {
             "cannot copy the state from {from}: the state there has lineage {lineage} and {} \
              resources and outputs, and does not belong to this resource. Nothing was changed. \
              Restore the state of this resource there, or at the new location",
-            head.things
+            head.item_count
         ),
     )
 }

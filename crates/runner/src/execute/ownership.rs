@@ -169,7 +169,7 @@ impl Session {
     }
 
     fn lineage_noted(&self, state: &State) -> Option<String> {
-        let head = state.head.as_ref().filter(|head| head.things > 0);
+        let head = state.head.as_ref().filter(|head| head.item_count > 0);
         match (head, &self.claimed.lineage) {
             (Some(head), _) => head.lineage.clone(),
             (None, Lineage::Of(lineage)) if state.owner == Owner::Us => Some(lineage.clone()),
@@ -244,11 +244,11 @@ impl Session {
             }
         };
         let way_out = self.way_out_of_others();
-        let things = head.things;
+        let item_count = head.item_count;
         user(
             Reason::StateOwnershipConflict,
             format!(
-                "the state at {place} has lineage {lineage} and {things} resources and outputs, \
+                "the state at {place} has lineage {lineage} and {item_count} resources and outputs, \
                  but {whose}. {way_out}"
             ),
         )
@@ -259,7 +259,7 @@ fn head_of(version: Version) -> StateHead {
     StateHead {
         lineage: version.lineage,
         serial: version.serial,
-        things: 0,
+        item_count: 0,
     }
 }
 

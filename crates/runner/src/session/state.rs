@@ -40,10 +40,10 @@ pub(super) async fn open_store(
     let Some(managed) = &inputs.backend.managed else {
         return Ok(None);
     };
-    let more = Arc::new(SlotsOfRecord(record.clone()));
+    let slot_source = Arc::new(SlotsOfRecord(record.clone()));
     let (pointer, slots) = (managed.pointer.clone(), managed.slots.clone());
     let writer = record.identity().pod_uid.clone();
-    StateStore::open(secrets.clone(), pointer, slots, more, writer)
+    StateStore::open(secrets.clone(), pointer, slots, slot_source, writer)
         .await
         .map(Some)
         .map_err(|error| unreadable(&error, record))

@@ -15,7 +15,7 @@ pub(super) struct Memory {
     /// Bytes of the pointer at that time.
     pointer_bytes: Option<Vec<u8>>,
     /// Pointer write of unknown outcome, which must be repeated before any other write.
-    pub(super) tried: Option<Tried>,
+    pub(super) unsettled: Option<PointerWrite>,
     /// All slots. The first one is in the pointer Secret.
     pub(super) slots: Vec<Slot>,
     /// State that `pointer` names.
@@ -24,7 +24,7 @@ pub(super) struct Memory {
 
 /// Pointer to write, and the state that it names.
 #[derive(Clone)]
-pub(super) struct Tried {
+pub(super) struct PointerWrite {
     pub(super) pointer: Pointer,
     /// Chunk for the slot in the pointer Secret, written in the same request as the pointer.
     pub(super) chunk: Option<Vec<u8>>,
@@ -39,7 +39,7 @@ pub(super) struct Slot {
     /// Secret: it is written with the pointer, at the resource version of the pointer.
     pub(super) version: Option<String>,
     /// SHA-256 of each chunk that was sent after that read or write and whose outcome is unknown.
-    tried: BTreeSet<String>,
+    unsettled: BTreeSet<String>,
 }
 
 impl Slot {
@@ -47,14 +47,14 @@ impl Slot {
         Self {
             name,
             version,
-            tried: BTreeSet::new(),
+            unsettled: BTreeSet::new(),
         }
     }
 
     /// Returns true if a pending write may still store a chunk other than `chunk`.
     pub(super) fn may_become_other_than(&self, chunk: &[u8]) -> bool {
         let chunk = sha256_hex(chunk);
-        self.tried.iter().any(|tried| *tried != chunk)
+        self.unsettled.iter().any(|sent| *sent != chunk)
     }
 }
 
@@ -70,7 +70,7 @@ impl Memory {
             pointer,
             pointer_version: version,
             pointer_bytes: data.remove(POINTER),
-            tried: None,
+            unsettled: None,
             slots,
             state,
         }
@@ -116,19 +116,19 @@ impl Memory {
         snapshot.data.get(POINTER) == self.pointer_bytes.as_ref()
     }
 
-    /// Records that the pointer moved to `tried`.
-    pub(super) fn pointer_moved(&mut self, tried: Tried, bytes: Vec<u8>, version: String) {
-        self.pointer = tried.pointer;
+    /// Records that the pointer moved to `write.pointer`.
+    pub(super) fn pointer_moved(&mut self, write: PointerWrite, bytes: Vec<u8>, version: String) {
+        self.pointer = write.pointer;
         self.pointer_version = version;
         self.pointer_bytes = Some(bytes);
-        self.tried = None;
-        self.state = tried.state;
+        self.unsettled = None;
+        self.state = write.state;
     }
 
     /// Records that `chunk` is about to be sent to slot `name`.
-    pub(super) fn chunk_tried(&mut self, name: &str, chunk: &[u8]) {
+    pub(super) fn chunk_sent(&mut self, name: &str, chunk: &[u8]) {
         if let Some(slot) = self.slots.iter_mut().find(|slot| slot.name == name) {
-            slot.tried.insert(sha256_hex(chunk));
+            slot.unsettled.insert(sha256_hex(chunk));
         }
     }
 
@@ -136,7 +136,7 @@ impl Memory {
     pub(super) fn chunk_written(&mut self, name: &str, version: String) {
         if let Some(slot) = self.slots.iter_mut().find(|slot| slot.name == name) {
             slot.version = Some(version);
-            slot.tried.clear();
+            slot.unsettled.clear();
         }
     }
 }

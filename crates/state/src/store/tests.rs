@@ -16,22 +16,22 @@ struct FixedSlots(Vec<String>);
 struct RecordedSlots(parking_lot::Mutex<Vec<usize>>);
 
 #[async_trait]
-impl MoreSlots for RecordedSlots {
-    async fn more_slots(&self, wanted: usize) -> Vec<String> {
+impl SlotSource for RecordedSlots {
+    async fn request_slots(&self, wanted: usize) -> Vec<String> {
         self.0.lock().push(wanted);
         names(wanted)
     }
 
-    fn giving_up_previous(&self) {}
+    fn discarding_previous(&self) {}
 }
 
 #[async_trait]
-impl MoreSlots for FixedSlots {
-    async fn more_slots(&self, _wanted: usize) -> Vec<String> {
+impl SlotSource for FixedSlots {
+    async fn request_slots(&self, _wanted: usize) -> Vec<String> {
         self.0.clone()
     }
 
-    fn giving_up_previous(&self) {}
+    fn discarding_previous(&self) {}
 }
 
 /// Secrets of a forged state, in which every slot has 1 MiB. Counts the reads.
@@ -80,14 +80,14 @@ fn cluster(slots: usize) -> Arc<FakeSecrets> {
 async fn open_with(
     secrets: &Arc<FakeSecrets>,
     slots: usize,
-    more: usize,
+    extra: usize,
 ) -> Result<StateStore, StateError> {
-    let more = Arc::new(FixedSlots(names(more)));
+    let slot_source = Arc::new(FixedSlots(names(extra)));
     StateStore::open_with_chunk(
         secrets.clone(),
         "state".into(),
         names(slots),
-        more,
+        slot_source,
         writer(),
         128,
     )
@@ -294,13 +294,13 @@ async fn state_without_room_is_refused_and_the_old_one_kept() {
 #[tokio::test]
 async fn state_larger_than_1_mib_is_stored_in_chunks() {
     let secrets = cluster(12);
-    let more = Arc::new(FixedSlots(names(12)));
+    let slot_source = Arc::new(FixedSlots(names(12)));
     let open = || {
         StateStore::open(
             secrets.clone(),
             "state".into(),
             names(12),
-            more.clone(),
+            slot_source.clone(),
             writer(),
         )
     };
@@ -519,8 +519,15 @@ async fn slots_are_read_up_to_the_size_of_the_largest_state() {
         pointer: crate::secrets::to_json(&pointer),
         reads: AtomicUsize::new(0),
     });
-    let more = Arc::new(FixedSlots(Vec::new()));
-    let opened = StateStore::open(secrets.clone(), "state".into(), names(1), more, writer()).await;
+    let slot_source = Arc::new(FixedSlots(Vec::new()));
+    let opened = StateStore::open(
+        secrets.clone(),
+        "state".into(),
+        names(1),
+        slot_source,
+        writer(),
+    )
+    .await;
     let error = opened.err().unwrap().to_string();
     assert!(
         error.contains("its slots exceed 269484032 bytes"),

@@ -5,7 +5,7 @@ use futures::future::try_join_all;
 use super::StateStore;
 use super::error::StateError;
 use super::layout::{DATA, POINTER, Pointer, WRITER};
-use super::memory::{Memory, Slot, Tried};
+use super::memory::{Memory, PointerWrite, Slot};
 use super::read::read_for;
 use crate::retry::{Patience, pause_between_tries};
 use crate::secrets::{Changes, Snapshot, StoreError, to_json};
@@ -26,10 +26,10 @@ impl StateStore {
     pub(super) async fn move_pointer(
         &self,
         memory: &mut Memory,
-        next: Tried,
+        next: PointerWrite,
     ) -> Result<(), StateError> {
         loop {
-            memory.tried = Some(next.clone());
+            memory.unsettled = Some(next.clone());
             if self.settle(memory).await? {
                 return Ok(());
             }
@@ -44,39 +44,39 @@ impl StateStore {
     ///
     /// [`StateError::Moved`] if another writer moved the pointer.
     pub(super) async fn settle(&self, memory: &mut Memory) -> Result<bool, StateError> {
-        let Some(tried) = memory.tried.clone() else {
+        let Some(write) = memory.unsettled.clone() else {
             return Ok(true);
         };
-        let value = to_json(&tried.pointer);
+        let value = to_json(&write.pointer);
         let mut changes = Changes::from([(POINTER.to_owned(), Some(value.clone()))]);
-        let chunk = tried.chunk.clone();
+        let chunk = write.chunk.clone();
         changes.extend(chunk.map(|chunk| (DATA.to_owned(), Some(chunk))));
         let swapped = self.swap(&self.pointer, &memory.pointer_version, changes);
         match swapped.await? {
             Swapped::Done(version) => {
-                memory.pointer_moved(tried, value, version);
+                memory.pointer_moved(write, value, version);
                 Ok(true)
             }
             Swapped::Found(snapshot) if memory.is_pointer_of(&snapshot) => {
                 memory.pointer_version = snapshot.version;
-                memory.tried = None;
+                memory.unsettled = None;
                 Ok(false)
             }
             Swapped::Found(_) => Err(StateError::Moved),
         }
     }
 
-    pub(super) fn is_signed(&self, memory: &Memory) -> bool {
+    pub(super) fn is_claimed(&self, memory: &Memory) -> bool {
         memory.pointer.writer.as_ref() == Some(&self.writer)
     }
 
     /// Claims the pointer: sets `writer` in the pointer. If this writer has claimed it before, only checks that the pointer is unchanged.
     /// Earlier writers can then no longer move the pointer to a slot that is free now.
-    pub(super) async fn hold_pointer(&self, memory: &mut Memory) -> Result<(), StateError> {
-        if self.is_signed(memory) {
+    pub(super) async fn claim_pointer(&self, memory: &mut Memory) -> Result<(), StateError> {
+        if self.is_claimed(memory) {
             return self.check_pointer(memory).await;
         }
-        let signed = Tried {
+        let claimed = PointerWrite {
             pointer: Pointer {
                 writer: Some(self.writer.clone()),
                 ..memory.pointer.clone()
@@ -84,7 +84,7 @@ impl StateStore {
             chunk: None,
             state: memory.state.clone(),
         };
-        self.move_pointer(memory, signed).await
+        self.move_pointer(memory, claimed).await
     }
 
     /// Writes `chunks` into their slots, which must be free.
@@ -94,9 +94,9 @@ impl StateStore {
         chunks: &[(Slot, &[u8])],
     ) -> Result<(), StateError> {
         for (slot, chunk) in chunks {
-            memory.chunk_tried(&slot.name, chunk);
+            memory.chunk_sent(&slot.name, chunk);
             if slot.may_become_other_than(chunk) {
-                memory.chunk_tried(&slot.name, BLANK);
+                memory.chunk_sent(&slot.name, BLANK);
             }
         }
         let known = &*memory;

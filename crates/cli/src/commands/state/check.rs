@@ -11,7 +11,7 @@ use alustan_state::head::StateHead;
 /// # Errors
 /// The reason why `new` may not replace `old`.
 pub(super) fn check(new: &StateHead, old: &StateHead, same: bool) -> Result<(), String> {
-    if old.things == 0 || same {
+    if old.item_count == 0 || same {
         return Ok(());
     }
     if let (Some(new), Some(old)) = (&new.lineage, &old.lineage)
@@ -39,7 +39,7 @@ pub(super) fn check(new: &StateHead, old: &StateHead, same: bool) -> Result<(), 
 /// Whether the next run will refuse the state `new` because of its lineage, unless `spec.backend.adopt` is true (rule
 /// 11). `known` is the lineage in the run record.
 pub(super) fn is_foreign(known: &Lineage, new: &StateHead) -> bool {
-    let Some(lineage) = new.lineage.as_ref().filter(|_| new.things > 0) else {
+    let Some(lineage) = new.lineage.as_ref().filter(|_| new.item_count > 0) else {
         return false;
     };
     match known {
@@ -54,11 +54,11 @@ mod tests {
     use super::*;
     use rstest::rstest;
 
-    fn head(lineage: &str, serial: u64, things: usize) -> StateHead {
+    fn head(lineage: &str, serial: u64, item_count: usize) -> StateHead {
         StateHead {
             lineage: (!lineage.is_empty()).then(|| lineage.to_owned()),
             serial: Some(serial),
-            things,
+            item_count,
         }
     }
 

@@ -8,7 +8,7 @@ use alustan_api::{Terraform, labels, names};
 use alustan_core::decide::run_inputs::managed_state;
 use alustan_core::model::orphans;
 use alustan_core::objects::secrets;
-use alustan_state::store::{MoreSlots, StateError, StateStore};
+use alustan_state::store::{SlotSource, StateError, StateStore};
 use async_trait::async_trait;
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::PostParams;
@@ -24,7 +24,7 @@ use crate::record::Record;
 pub(super) async fn open(
     record: &Record,
     slots: Vec<String>,
-    more: Arc<dyn MoreSlots>,
+    slot_source: Arc<dyn SlotSource>,
     writer: &str,
 ) -> Result<StateStore, StateError> {
     let pointer = names::state(&record.key.name);
@@ -32,7 +32,7 @@ pub(super) async fn open(
         record.secrets.clone(),
         pointer,
         slots,
-        more,
+        slot_source,
         writer.to_owned(),
     )
     .await
@@ -42,12 +42,12 @@ pub(super) async fn open(
 pub(super) struct NoSlots;
 
 #[async_trait]
-impl MoreSlots for NoSlots {
-    async fn more_slots(&self, _wanted: usize) -> Vec<String> {
+impl SlotSource for NoSlots {
+    async fn request_slots(&self, _wanted: usize) -> Vec<String> {
         Vec::new()
     }
 
-    fn giving_up_previous(&self) {}
+    fn discarding_previous(&self) {}
 }
 
 /// Creates the Secrets of a managed state, as the operator does for a run.
@@ -139,8 +139,8 @@ fn is_there(error: &kube::Error) -> bool {
 }
 
 #[async_trait]
-impl MoreSlots for Maker {
-    async fn more_slots(&self, wanted: usize) -> Vec<String> {
+impl SlotSource for Maker {
+    async fn request_slots(&self, wanted: usize) -> Vec<String> {
         let wanted = u32::try_from(wanted).unwrap_or(u32::MAX);
         self.wanted.fetch_max(wanted, Ordering::Relaxed);
         match self.slots(wanted).await {
@@ -152,7 +152,7 @@ impl MoreSlots for Maker {
         }
     }
 
-    fn giving_up_previous(&self) {
+    fn discarding_previous(&self) {
         print::note("too few Secrets: the previous version of the state will be overwritten");
     }
 }

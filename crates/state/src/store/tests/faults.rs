@@ -43,7 +43,7 @@ async fn save_after_lost_pointer_response_keeps_stored_version(#[case] fault: Fa
     secrets.die_at(None);
     assert_eq!(stored(&secrets, 3).await, Some(state(3, 10)));
     store.put(state(4, 10)).await.unwrap();
-    secrets.let_arrive();
+    secrets.deliver_late_writes();
     assert_eq!(stored(&secrets, 3).await, Some(state(4, 10)));
     assert_eq!(pointer(&secrets).previous.unwrap().serial, Some(3));
 }
@@ -63,7 +63,7 @@ async fn slot_without_a_write_response_is_written_again(#[case] fault: Fault) {
         store.put(state(serial, 10)).await.unwrap();
         assert_eq!(stored(&secrets, 3).await, Some(state(serial, 10)));
     }
-    secrets.let_arrive();
+    secrets.deliver_late_writes();
     assert_eq!(stored(&secrets, 3).await, Some(state(7, 10)));
 }
 
@@ -123,10 +123,10 @@ async fn uncertain_state_is_not_returned_to_the_engine(#[case] fault: Fault) {
     let secrets = cluster(3);
     let store = with_one_version(&secrets).await;
     secrets.fail(2, fault);
-    secrets.go_away_after(Some(2));
+    secrets.become_unavailable_after(Some(2));
     store.put(state(3, 10)).await.unwrap_err();
     store.get_certain().await.unwrap_err();
-    secrets.go_away_after(None);
+    secrets.become_unavailable_after(None);
     let certain = store.get_certain().await.unwrap();
     assert_eq!(certain.as_deref(), Some(&state(3, 10)));
     assert_eq!(stored(&secrets, 3).await, Some(state(3, 10)));
@@ -149,7 +149,7 @@ async fn a_slot_is_not_overwritten_between_its_chunk_and_the_pointer(#[case] lat
     first.put(state(3, 10)).await.unwrap_err();
     let error = second.put(state(7, 10)).await.unwrap_err();
     assert!(matches!(error, StateError::Moved), "{error}");
-    secrets.let_arrive();
+    secrets.deliver_late_writes();
     assert_eq!(stored(&secrets, 3).await, Some(state(3, 10)));
 }
 
@@ -168,7 +168,7 @@ async fn late_pointer_write_does_not_name_the_next_runs_chunk(#[case] later: usi
     first.put(state(3, 10)).await.unwrap_err();
     let next = open_with(&secrets, 3, 3).await.unwrap();
     let written = next.put(state(7, 10)).await;
-    secrets.let_arrive();
+    secrets.deliver_late_writes();
     let expected = if later == 1 { 3 } else { 7 };
     assert_eq!(written.is_ok(), later > 1, "{written:?}");
     assert_eq!(stored(&secrets, 3).await, Some(state(expected, 10)));
@@ -183,13 +183,13 @@ async fn late_chunk_write_does_not_replace_the_next_runs_chunk() {
         store.put(state(serial, 10)).await.unwrap();
     }
     let first = open_without_retries(&secrets, 3).await;
-    let signature = secrets.writes().len();
-    secrets.fail(signature + 1, Fault::Late(99));
+    let claim = secrets.writes().len();
+    secrets.fail(claim + 1, Fault::Late(99));
     first.put(state(5, 10)).await.unwrap_err();
     // The next run writes the content of version 2, which slot-0 still contains.
     open(&secrets).await.put(state(2, 10)).await.unwrap();
     assert_eq!(pointer(&secrets).current.unwrap().slots, ["slot-0"]);
-    secrets.let_arrive();
+    secrets.deliver_late_writes();
     assert_eq!(stored(&secrets, 3).await, Some(state(2, 10)));
 }
 
@@ -201,10 +201,10 @@ async fn cancelled_save_leaves_no_uncertain_state() {
         let mut store = with_one_version(&secrets).await;
         store.patience = PATIENCE;
         secrets.fail(at, Fault::AnswerLost);
-        secrets.go_away_after(Some(at));
+        secrets.become_unavailable_after(Some(at));
         let save = tokio::time::timeout(Duration::from_millis(50), store.put(state(3, 10)));
         assert!(save.await.is_err());
-        secrets.go_away_after(None);
+        secrets.become_unavailable_after(None);
         store.put(state(4, 10)).await.unwrap();
         assert_eq!(stored(&secrets, 3).await, Some(state(4, 10)));
     }
@@ -227,7 +227,7 @@ async fn survive(slots: usize, changes: &[Change], faults: &[(usize, Fault)], aw
     for (at, fault) in faults {
         secrets.fail(*at, *fault);
     }
-    secrets.go_away_after(faults.first().filter(|_| away).map(|(at, _)| *at));
+    secrets.become_unavailable_after(faults.first().filter(|_| away).map(|(at, _)| *at));
     let store = open_without_retries(&secrets, slots).await;
     let mut before = None;
     for (serial, size) in (1..).zip(changes) {
@@ -236,7 +236,7 @@ async fn survive(slots: usize, changes: &[Change], faults: &[(usize, Fault)], aw
         while let Err(error) = apply_change(&store, wanted.as_ref()).await {
             tries += 1;
             assert!(tries <= faults.len(), "{faults:?}: {error}");
-            secrets.go_away_after(None);
+            secrets.become_unavailable_after(None);
             let current = stored(&secrets, slots).await;
             assert!(
                 current == before || current == wanted,
@@ -253,7 +253,7 @@ async fn survive(slots: usize, changes: &[Change], faults: &[(usize, Fault)], aw
         before = wanted;
     }
     let writes = secrets.writes().len();
-    secrets.let_arrive();
+    secrets.deliver_late_writes();
     assert_eq!(stored(&secrets, slots).await, before, "{faults:?}");
     writes
 }
