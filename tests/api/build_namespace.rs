@@ -16,7 +16,7 @@ use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use serde_json::json;
 
 use crate::outside::Outside;
-use crate::server::{OPERATOR, Server, built, leashed, until};
+use crate::server::{OPERATOR, Server, built, spawn_guarded, until};
 use crate::space::{Space, resource, with};
 
 const BUILDS: &str = "builds";
@@ -24,7 +24,7 @@ const BUILDS: &str = "builds";
 struct Operator {
     server: Arc<Server>,
     outside: Outside,
-    leash: Option<Child>,
+    process: Option<Child>,
 }
 
 impl Operator {
@@ -41,7 +41,7 @@ impl Operator {
         let mut operator = Self {
             outside: Outside::start(server.folder()).await,
             server,
-            leash: None,
+            process: None,
         };
         operator.start();
         operator
@@ -65,14 +65,14 @@ impl Operator {
             .env("KUBECONFIG", self.server.kubeconfig_file_of(OPERATOR))
             .env("SIGNAL", "KILL");
         let log = self.server.folder().join("operator.log");
-        self.leash = Some(leashed(&mut operator, &log));
+        self.process = Some(spawn_guarded(&mut operator, &log));
     }
 
     /// Kills the operator and waits until its process has ended.
     fn stop(&mut self) {
-        if let Some(mut leash) = self.leash.take() {
-            drop(leash.stdin.take());
-            leash.wait().unwrap();
+        if let Some(mut process) = self.process.take() {
+            drop(process.stdin.take());
+            process.wait().unwrap();
         }
     }
 

@@ -15,7 +15,7 @@ use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
 use crate::outside::Outside;
-use crate::server::{OPERATOR, Server, built, free_ports, leashed, until};
+use crate::server::{OPERATOR, Server, built, free_ports, spawn_guarded, until};
 use crate::space::{Space, resource, with};
 
 /// Requests of the first apply, without `get namespaces`, which the operator sends once per namespace.
@@ -90,7 +90,7 @@ struct Operator {
     server: Arc<Server>,
     outside: Outside,
     port: u16,
-    _leash: Child,
+    _process: Child,
 }
 
 impl Operator {
@@ -111,12 +111,12 @@ impl Operator {
             .arg(server.folder().join("cache"))
             .env("KUBECONFIG", server.kubeconfig_file_of(OPERATOR))
             .env("SIGNAL", "TERM");
-        let leash = leashed(&mut operator, &server.folder().join("operator.log"));
+        let process = spawn_guarded(&mut operator, &server.folder().join("operator.log"));
         Self {
             server,
             outside,
             port,
-            _leash: leash,
+            _process: process,
         }
     }
 

@@ -25,33 +25,33 @@ fn program() -> &'static PathBuf {
 
 /// Exit code, stdout and stderr of a command.
 #[derive(Debug)]
-pub(crate) struct Told {
-    code: i32,
-    out: String,
-    pub(crate) err: String,
+pub(crate) struct CommandOutput {
+    exit_code: i32,
+    stdout: String,
+    pub(crate) stderr: String,
 }
 
-impl Told {
+impl CommandOutput {
     fn of(output: Output) -> Self {
         Self {
-            code: output.status.code().unwrap(),
-            out: String::from_utf8(output.stdout).unwrap(),
-            err: String::from_utf8(output.stderr).unwrap(),
+            exit_code: output.status.code().unwrap(),
+            stdout: String::from_utf8(output.stdout).unwrap(),
+            stderr: String::from_utf8(output.stderr).unwrap(),
         }
     }
 
     /// Asserts exit code 0. Returns stdout.
     #[track_caller]
-    pub(crate) fn done(self) -> String {
-        assert_eq!(self.code, 0, "{self:?}");
-        self.out
+    pub(crate) fn success(self) -> String {
+        assert_eq!(self.exit_code, 0, "{self:?}");
+        self.stdout
     }
 
     /// Asserts exit code 1. Returns stderr.
     #[track_caller]
-    pub(crate) fn refused(self) -> String {
-        assert_eq!(self.code, 1, "{self:?}");
-        self.err
+    pub(crate) fn failure(self) -> String {
+        assert_eq!(self.exit_code, 1, "{self:?}");
+        self.stderr
     }
 }
 
@@ -66,9 +66,9 @@ fn command(space: &Space, words: &str) -> Command {
     command
 }
 
-pub(crate) async fn run(space: &Space, words: &str) -> Told {
+pub(crate) async fn run(space: &Space, words: &str) -> CommandOutput {
     let output = tokio::process::Command::from(command(space, words)).output();
-    Told::of(output.await.unwrap())
+    CommandOutput::of(output.await.unwrap())
 }
 
 /// Applies a resource with this status, observed at its current generation.
@@ -150,14 +150,14 @@ async fn kubectl_runs_alustan_as_a_plugin() {
     let path = format!("{folder}:{}", std::env::var("PATH").unwrap());
     let kubectl = |arguments: &[&str]| {
         let mut command = space.server.kubectl_command();
-        Told::of(command.args(arguments).env("PATH", &path).output().unwrap())
+        CommandOutput::of(command.args(arguments).env("PATH", &path).output().unwrap())
     };
-    let tree = kubectl(&["alustan", "tree", "-n", &space.namespace]).done();
+    let tree = kubectl(&["alustan", "tree", "-n", &space.namespace]).success();
     assert!(tree.contains("web"), "{tree}");
     let output = kubectl(&["alustan", "approve"]);
-    assert_eq!(output.code, 2, "{output:?}");
+    assert_eq!(output.exit_code, 2, "{output:?}");
     assert!(
-        output.err.contains("Usage: kubectl alustan approve"),
+        output.stderr.contains("Usage: kubectl alustan approve"),
         "{output:?}"
     );
 }
@@ -165,13 +165,13 @@ async fn kubectl_runs_alustan_as_a_plugin() {
 #[tokio::test]
 async fn error_names_the_missing_object_and_the_remedy() {
     let space = Space::new().await;
-    let why = run(&space, "approve web").await.refused();
+    let why = run(&space, "approve web").await.failure();
     let wanted = format!(
         "error: Terraform web not found in namespace {}; `kubectl get tf -A` lists all resources\n",
         space.namespace
     );
     assert_eq!(why, wanted);
-    let why = run(&space, "tree --context elsewhere").await.refused();
+    let why = run(&space, "tree --context elsewhere").await.failure();
     assert!(
         why.contains("kubeconfig") && why.contains("elsewhere"),
         "{why}"
@@ -184,7 +184,7 @@ async fn error_for_a_user_without_rights_names_resource_and_user() {
     apply(&space, &resource("web"), awaiting("0123")).await;
     let mut command = command(&space, "suspend web");
     let nobody = space.server.kubeconfig_file_of("nobody");
-    let why = Told::of(command.env("KUBECONFIG", nobody).output().unwrap()).refused();
+    let why = CommandOutput::of(command.env("KUBECONFIG", nobody).output().unwrap()).failure();
     let message = format!("error: cannot read Terraform {}/web", space.namespace);
     assert!(
         why.starts_with(&message) && why.contains("\"nobody\""),
@@ -215,7 +215,7 @@ async fn tree_shows_dependencies() {
     let apps = with(resource("apps"), "/dependsOn", Some(apps));
     space.apply(&apps).await.unwrap();
 
-    let tree = run(&space, "tree").await.done();
+    let tree = run(&space, "tree").await.success();
     let there = |name| format!("{}/{name}", infra.namespace);
     let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
     let lines: Vec<String> = tree.lines().map(words).collect();
@@ -229,9 +229,9 @@ async fn tree_shows_dependencies() {
     ];
     assert_eq!(lines, wanted, "{tree}");
 
-    let part = run(&space, "tree cluster").await.done();
+    let part = run(&space, "tree cluster").await.success();
     assert!(part.contains("apps") && !part.contains("gone"), "{part}");
-    let all = run(&space, "tree -A").await.done();
+    let all = run(&space, "tree -A").await.success();
     assert!(all.contains(&there("unrelated")), "{all}");
 }
 
@@ -241,13 +241,13 @@ async fn a_plan_is_shown_and_approved_by_its_id() {
     apply(&space, &resource("web"), awaiting("0123")).await;
     let text = json!({"plan.txt": "- null_resource.a\n", "id": "0123"});
     create_secret(&space, &names::plan("web"), text).await;
-    let plan = run(&space, "plan web").await.done();
+    let plan = run(&space, "plan web").await.success();
     let approve = format!("kubectl alustan approve web 0123 -n {}", space.namespace);
     for word in ["- null_resource.a\n", "plan 0123 of ", "+0 ~1 -2", &approve] {
         assert!(plan.contains(word), "{word} is not in:\n{plan}");
     }
 
-    let why = run(&space, "approve web 4567").await.refused();
+    let why = run(&space, "approve web 4567").await.failure();
     assert!(
         why.contains("plan 4567") && why.contains("0123 (+0 ~1 -2)"),
         "{why}"
@@ -256,7 +256,7 @@ async fn a_plan_is_shown_and_approved_by_its_id() {
 
     let output = run(&space, "approve web --field-manager alice")
         .await
-        .done();
+        .success();
     assert!(
         output.starts_with("plan 0123 of ") && output.contains("+0 ~1 -2\n"),
         "{output}"
@@ -283,12 +283,12 @@ async fn approve_is_refused_without_a_pending_plan() {
         status("Success", "True", "Applied"),
     )
     .await;
-    let plan = run(&space, "plan web").await.done();
+    let plan = run(&space, "plan web").await.success();
     assert!(
         plan.contains("waits for approval; current state: Success (Applied)"),
         "{plan}"
     );
-    let why = run(&space, "approve web 0123").await.refused();
+    let why = run(&space, "approve web 0123").await.failure();
     assert!(
         why.contains("waits for approval; current state: Success (Applied)"),
         "{why}"
@@ -304,7 +304,7 @@ async fn reconcile_selects_resources_by_reason() {
     }
     let output = run(&space, "reconcile --all --reason=PlanFailed")
         .await
-        .done();
+        .success();
     let wanted = ["a", "c"].map(|name| format!("{}/{name} reconcile requested\n", space.namespace));
     assert_eq!(output, wanted.concat());
     for (name, requested) in [("a", true), ("b", false), ("c", true)] {
@@ -316,8 +316,8 @@ async fn reconcile_selects_resources_by_reason() {
         }
     }
     let output = run(&space, "reconcile --reason=Nothing").await;
-    assert!(output.err.contains("has reason Nothing"), "{output:?}");
-    assert_eq!(output.done(), "");
+    assert!(output.stderr.contains("has reason Nothing"), "{output:?}");
+    assert_eq!(output.success(), "");
 }
 
 #[tokio::test]
@@ -328,10 +328,10 @@ async fn reconcile_asks_for_an_apply_only_with_its_flag() {
         let web = get(&space, "web").await;
         [RECONCILE_AT, APPLY_AT].map(|name| web.annotations().get(name).cloned())
     };
-    run(&space, "reconcile web --apply").await.done();
+    run(&space, "reconcile web --apply").await.success();
     let [first, apply] = requested_at().await;
     assert!(first.is_some() && first == apply, "{first:?}, {apply:?}");
-    run(&space, "reconcile web").await.done();
+    run(&space, "reconcile web").await.success();
     let [second, apply] = requested_at().await;
     assert!(second.is_some() && second != first, "{second:?}");
     assert_eq!(apply, None);
@@ -347,13 +347,13 @@ async fn resources_are_suspended_and_resumed() {
         let all = [get(&space, "a").await, get(&space, "b").await];
         all.map(|tf| tf.spec.suspend)
     };
-    run(&space, "suspend a").await.done();
+    run(&space, "suspend a").await.success();
     assert_eq!(suspended().await, [true, false]);
-    run(&space, "suspend --all").await.done();
+    run(&space, "suspend --all").await.success();
     assert_eq!(suspended().await, [true, true]);
-    run(&space, "resume b").await.done();
+    run(&space, "resume b").await.success();
     assert_eq!(suspended().await, [true, false]);
-    run(&space, "resume a gone").await.refused();
+    run(&space, "resume a gone").await.failure();
     assert_eq!(
         suspended().await,
         [true, false],
@@ -370,13 +370,13 @@ async fn sensitive_outputs_are_shown_only_on_request() {
         status("Planning", "Unknown", "Running"),
     )
     .await;
-    let why = run(&space, "outputs web").await.refused();
+    let why = run(&space, "outputs web").await.failure();
     assert!(why.contains("no outputs"), "{why}");
 
     let mut applied = status("Success", "True", "Applied");
     applied["outputs"] = json!({"secretName": "web-outputs"});
     apply(&space, &resource("web"), applied).await;
-    let why = run(&space, "outputs web").await.refused();
+    let why = run(&space, "outputs web").await.failure();
     assert!(
         why.contains("does not exist") && why.contains("kubectl alustan reconcile web"),
         "{why}"
@@ -389,16 +389,16 @@ async fn sensitive_outputs_are_shown_only_on_request() {
     api.patch("web-outputs", &parameters, &Patch::Merge(sensitive))
         .await
         .unwrap();
-    let all = run(&space, "outputs web").await.done();
+    let all = run(&space, "outputs web").await.success();
     assert!(
         all.contains("host       a.test") && all.contains("password   (sensitive)"),
         "{all}"
     );
-    let json = run(&space, "outputs web -o json --show").await.done();
+    let json = run(&space, "outputs web -o json --show").await.success();
     let json: Value = serde_json::from_str(&json).unwrap();
     assert_eq!(json, json!({"host": "a.test", "password": "hush"}));
-    assert_eq!(run(&space, "outputs web host").await.done(), "a.test");
-    let why = run(&space, "outputs web hots").await.refused();
+    assert_eq!(run(&space, "outputs web host").await.success(), "a.test");
+    let why = run(&space, "outputs web hots").await.failure();
     assert!(
         why.contains("no output hots") && why.contains("host, password"),
         "{why}"
@@ -428,7 +428,7 @@ async fn wait_ends_when_a_resource_is_ready_or_stalled() {
         status("Success", "True", "Applied"),
     )
     .await;
-    let output = Told::of(waiting.wait_with_output().await.unwrap()).done();
+    let output = CommandOutput::of(waiting.wait_with_output().await.unwrap()).success();
     let last = output.lines().last().unwrap();
     assert!(
         last.ends_with("Success  Applied  no run yet  Applied it is"),
@@ -437,14 +437,14 @@ async fn wait_ends_when_a_resource_is_ready_or_stalled() {
 
     let changed = with(resource("web"), "/suspend", Some(json!(true)));
     space.apply(&changed).await.unwrap();
-    let why = run(&space, "wait web --timeout 1s").await.refused();
+    let why = run(&space, "wait web --timeout 1s").await.failure();
     assert!(
         why.contains("is not ready after 1s"),
         "it is ready for the spec before: {why}"
     );
 
     apply(&space, &changed, status("Stalled", "False", "PlanFailed")).await;
-    let why = run(&space, "wait web").await.refused();
+    let why = run(&space, "wait web").await.failure();
     assert!(
         why.ends_with("/web is stalled: PlanFailed it is\n"),
         "{why}"

@@ -143,7 +143,7 @@ async fn unknown_field_is_refused_if_strict_and_otherwise_pruned() {
             file,
             how,
         ];
-        space.server.kubectl_told(&arguments)
+        space.server.kubectl_with_stderr(&arguments)
     };
     let unknown = "unknown field \"spec.gitRepo.brunch\"";
     let (made, warning) = create("--validate=warn").unwrap();

@@ -16,7 +16,7 @@ use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, WatchEvent, W
 use serde_json::{Value, json};
 
 use crate::pinned::reports;
-use crate::server::{Server, built, free_ports, leashed, until};
+use crate::server::{Server, built, free_ports, spawn_guarded, until};
 use crate::space::Space;
 
 /// Number of resources that are destroyed while the leader is killed.
@@ -31,7 +31,7 @@ const SECRET: &str = "a secret";
 struct Replica {
     name: &'static str,
     port: u16,
-    leash: Child,
+    process: Child,
 }
 
 /// API server of the two replicas of a test.
@@ -81,8 +81,12 @@ impl Pair {
             .args(more)
             .env("KUBECONFIG", self.server.kubeconfig_file_of(&user(name)))
             .env("SIGNAL", signal);
-        let leash = leashed(&mut operator, &folder.join(format!("{name}.log")));
-        Replica { name, port, leash }
+        let process = spawn_guarded(&mut operator, &folder.join(format!("{name}.log")));
+        Replica {
+            name,
+            port,
+            process,
+        }
     }
 
     fn log(&self, replica: &Replica) -> String {
@@ -168,14 +172,14 @@ impl Replica {
     /// Sends the signal that was passed to [`Pair::start`].
     fn end(&mut self) {
         // `leash.sh` sends the signal when its stdin is closed.
-        drop(self.leash.stdin.take());
+        drop(self.process.stdin.take());
     }
 
     /// Ends the replica and waits until its process has ended, at most 30 s.
     async fn ended(&mut self) {
         self.end();
         let deadline = Instant::now() + Duration::from_secs(30);
-        while self.leash.try_wait().unwrap().is_none() {
+        while self.process.try_wait().unwrap().is_none() {
             assert!(Instant::now() < deadline, "{} does not end", self.name);
             tokio::time::sleep(Duration::from_millis(50)).await;
         }

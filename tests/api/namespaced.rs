@@ -14,7 +14,7 @@ use serde_json::json;
 use tokio::sync::OnceCell;
 
 use crate::pinned::reports;
-use crate::server::{Server, leashed, operator, root, until};
+use crate::server::{Server, operator, root, spawn_guarded, until};
 use crate::space::{Space, resource, with};
 
 /// Namespace of the operator.
@@ -36,7 +36,7 @@ struct Shared {
     account: String,
     watched: [String; 2],
     other: String,
-    _leash: Child,
+    _process: Child,
 }
 
 /// An installation with Roles only, in a separate namespace.
@@ -111,13 +111,13 @@ impl Shared {
         operator
             .arg("--allowed")
             .arg(server.folder().join("allowed"));
-        let leash = leashed(&mut operator, &server.folder().join("operator.log"));
+        let process = spawn_guarded(&mut operator, &server.folder().join("operator.log"));
         Self {
             server,
             account: installed.account(),
             watched: spaces.map(|space| space.namespace),
             other: other.namespace,
-            _leash: leash,
+            _process: process,
         }
     }
 }
@@ -299,7 +299,7 @@ async fn operator_waits_for_all_watches_and_survives_a_lost_one() {
     }
     let namespaces = spaces.each_ref().map(|space| space.namespace.as_str());
     let log = server.folder().join("halved.log");
-    let mut leash = leashed(&mut installed.operator(&namespaces), &log);
+    let mut process = spawn_guarded(&mut installed.operator(&namespaces), &log);
     until("what is missing to be told", async || {
         let log = std::fs::read_to_string(&log).unwrap();
         let is_logged = log.contains("watch failed") && log.contains(&other.namespace);
@@ -319,6 +319,6 @@ async fn operator_waits_for_all_watches_and_survives_a_lost_one() {
     one.apply(&resource("next")).await.unwrap();
     reason(one, "next", "RepositoryUnreachable").await;
     // `leash.sh` ends the operator when its stdin is closed.
-    drop(leash.stdin.take());
-    leash.wait().unwrap();
+    drop(process.stdin.take());
+    process.wait().unwrap();
 }

@@ -25,7 +25,7 @@ use tokio::sync::OnceCell;
 
 use crate::pinned::{leave_record_and_pin, reports, signing_key};
 use crate::samples;
-use crate::server::{DEADLINE, OPERATOR, Server, leashed, operator, until};
+use crate::server::{DEADLINE, OPERATOR, Server, operator, spawn_guarded, until};
 use crate::space::{Space, resource, with};
 
 /// Resources that the operator cannot parse. Two of them are deleted: `UNKNOWN` without a run record, `PINNED` with run record and pin.
@@ -35,7 +35,7 @@ const PINNED: &str = "pinned";
 
 struct Operator {
     server: Arc<Server>,
-    _leash: Child,
+    _process: Child,
 }
 
 impl Operator {
@@ -56,10 +56,10 @@ impl Operator {
             .args(["--listen", "127.0.0.1:0"])
             .arg("--allow-cross-namespace-refs")
             .args(["--log-level", "info,alustan_controller=debug"]);
-        let leash = leashed(&mut operator, &server.folder().join("operator.log"));
+        let process = spawn_guarded(&mut operator, &server.folder().join("operator.log"));
         Ok(Self {
             server,
-            _leash: leash,
+            _process: process,
         })
     }
 

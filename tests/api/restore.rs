@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 
 use crate::cli::run;
-use crate::server::{Server, leashed, operator, until};
+use crate::server::{Server, operator, spawn_guarded, until};
 use crate::space::{Space, resource};
 
 /// Uid of the resource in the backup.
@@ -24,7 +24,7 @@ const BEFORE: &str = "7a2d6c1e-0000-4000-8000-000000000000";
 /// Returns the API server with an operator that all these tests share.
 async fn server() -> Arc<Server> {
     static SHARED: OnceCell<(Arc<Server>, Child)> = OnceCell::const_new();
-    let (server, _leash) = SHARED.get_or_init(start).await;
+    let (server, _process) = SHARED.get_or_init(start).await;
     server.clone()
 }
 
@@ -32,8 +32,8 @@ async fn start() -> (Arc<Server>, Child) {
     let server = Server::of_its_own().await;
     let mut program = operator(&server).unwrap();
     program.args(["--listen", "127.0.0.1:0"]);
-    let leash = leashed(&mut program, &server.folder().join("operator.log"));
-    (server, leash)
+    let process = spawn_guarded(&mut program, &server.folder().join("operator.log"));
+    (server, process)
 }
 
 /// Creates or replaces a Secret.
@@ -179,9 +179,9 @@ async fn restore_binds_records_and_state_to_a_new_uid() {
         "was active at the time of the backup",
         "an unsaved state",
     ] {
-        assert!(output.err.contains(part), "no {part:?} in {output:?}");
+        assert!(output.stderr.contains(part), "no {part:?} in {output:?}");
     }
-    let output = output.done();
+    let output = output.success();
     assert!(output.contains("run numbers continue after 7"), "{output}");
 
     let tf = space.api::<Terraform>().get("web").await.unwrap();
@@ -225,7 +225,7 @@ async fn restore_binds_records_and_state_to_a_new_uid() {
     let account = accounts.get_opt(&names::runner("web")).await.unwrap();
     assert!(account.is_none(), "derived again");
     reason(&space, "RepositoryUnreachable").await;
-    let output = run(&space, "restore web").await.done();
+    let output = run(&space, "restore web").await.success();
     assert!(output.contains("nothing to restore"), "{output}");
 }
 
@@ -240,7 +240,7 @@ async fn restore_continues_after_a_crash_that_left_the_report_bound() {
     let data = json!({key::PROGRESS: progress.to_string(), key::LEFTOVER: "an unsaved state"});
     let name = names::report("web");
     secret(&space, &uid.unwrap(), &name, Component::Report, data).await;
-    run(&space, "restore web").await.done();
+    run(&space, "restore web").await.success();
     let secrets = space.api::<Secret>();
     let record = data_of(&secrets, names::record("web")).await;
     let history: History = serde_json::from_slice(&record[key::HISTORY]).unwrap();
@@ -267,7 +267,7 @@ async fn restore_waits_until_the_original_resource_is_deleted() {
         "{message}"
     );
     assert!(message.contains("keep the Secrets"), "{message}");
-    let error = run(&new, "restore web").await.refused();
+    let error = run(&new, "restore web").await.failure();
     assert!(
         error.contains("StateConflict") && error.contains(owner),
         "{error}"
@@ -335,7 +335,7 @@ async fn restored_resource_waits_for_its_secrets() {
             .ok_or(message)
     })
     .await;
-    run(&space, "restore web").await.done();
+    run(&space, "restore web").await.success();
 }
 
 #[tokio::test]
@@ -345,7 +345,7 @@ async fn record_of_a_new_resource_is_replaced_by_that_of_a_backup() {
     reason(&space, "RepositoryUnreachable").await;
     restore_backup(&space, BEFORE).await;
     reason(&space, "RestoreRequired").await;
-    let output = run(&space, "restore web").await.done();
+    let output = run(&space, "restore web").await.success();
     assert!(output.contains("run numbers continue after 7"), "{output}");
     reason(&space, "RepositoryUnreachable").await;
 }

@@ -36,7 +36,7 @@ pub(crate) struct Server {
     kubectl: PathBuf,
     kubeconfig: Value,
     /// Processes of `leash.sh` for etcd and kube-apiserver. Both servers end when this value is dropped.
-    _leashes: [Child; 2],
+    _processes: [Child; 2],
 }
 
 impl Server {
@@ -65,14 +65,14 @@ impl Server {
         certificates::write(&folder);
         fs::write(folder.join("audit.yaml"), AUDIT).unwrap();
         let [client, peer, secure] = free_ports();
-        let leashes = [
+        let processes = [
             etcd(&assets, &folder, client, peer),
             api_server(&assets, &folder, client, secure),
         ];
         let server = Self {
             kubectl: assets.join("kubectl"),
             kubeconfig: kubeconfig(&folder, secure),
-            _leashes: leashes,
+            _processes: processes,
             folder,
         };
         fs::write(server.kubeconfig_file(), server.kubeconfig.to_string()).unwrap();
@@ -180,14 +180,18 @@ impl Server {
     /// # Errors
     /// The standard error of `kubectl`.
     pub(crate) fn kubectl(&self, arguments: &[&str]) -> Result<String, String> {
-        self.kubectl_told(arguments).map(|(output, _)| output)
+        self.kubectl_with_stderr(arguments)
+            .map(|(output, _)| output)
     }
 
     /// Runs `kubectl` like [`Self::kubectl`]. Also returns its standard error, such as warnings.
     ///
     /// # Errors
     /// The standard error of `kubectl`.
-    pub(crate) fn kubectl_told(&self, arguments: &[&str]) -> Result<(String, String), String> {
+    pub(crate) fn kubectl_with_stderr(
+        &self,
+        arguments: &[&str],
+    ) -> Result<(String, String), String> {
         let output = self.kubectl_command().args(arguments).output().unwrap();
         let stderr = String::from_utf8(output.stderr).unwrap();
         if output.status.success() {
@@ -275,10 +279,10 @@ pub(crate) fn operator(server: &Server) -> Result<Command, String> {
 }
 
 /// Starts `program` under `leash.sh`, with its output in `log`. The program ends when the returned process is dropped.
-pub(crate) fn leashed(program: &mut Command, log: &Path) -> Child {
+pub(crate) fn spawn_guarded(program: &mut Command, log: &Path) -> Child {
     let log = fs::File::create(log).unwrap();
-    let mut leash = Command::new("sh");
-    leash
+    let mut process = Command::new("sh");
+    process
         .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/api/leash.sh"))
         .arg(program.get_program())
         .args(program.get_args())
@@ -286,11 +290,11 @@ pub(crate) fn leashed(program: &mut Command, log: &Path) -> Child {
         .stdout(log.try_clone().unwrap())
         .stderr(log);
     for (name, value) in program.get_envs() {
-        leash.env(name, value.unwrap_or_default());
+        process.env(name, value.unwrap_or_default());
     }
     // Signals of the terminal reach only the test program. `leash.sh` then ends `program`.
-    std::os::unix::process::CommandExt::process_group(&mut leash, 0);
-    leash.spawn().unwrap()
+    std::os::unix::process::CommandExt::process_group(&mut process, 0);
+    process.spawn().unwrap()
 }
 
 fn assets() -> Result<PathBuf, String> {
@@ -336,7 +340,7 @@ fn etcd(assets: &Path, folder: &Path, client: u16, peer: u16) -> Child {
         .arg(format!("--initial-advertise-peer-urls={peer}"))
         .arg(format!("--initial-cluster=default={peer}"))
         .env("FOLDER", folder);
-    leashed(&mut etcd, &folder.join("etcd.log"))
+    spawn_guarded(&mut etcd, &folder.join("etcd.log"))
 }
 
 fn api_server(assets: &Path, folder: &Path, etcd: u16, secure: u16) -> Child {
@@ -365,7 +369,7 @@ fn api_server(assets: &Path, folder: &Path, etcd: u16, secure: u16) -> Child {
         .arg(format!("--audit-policy-file={}", file("audit.yaml")))
         .arg(format!("--audit-log-path={}", file("audit.log")))
         .arg(format!("--cert-dir={}", file("generated")));
-    leashed(&mut server, &folder.join("kube-apiserver.log"))
+    spawn_guarded(&mut server, &folder.join("kube-apiserver.log"))
 }
 
 fn url(scheme: &str, port: u16) -> String {

@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::api::{Api, DeleteParams, Patch, PatchParams};
 use serde_json::{Value, json};
 
-use crate::server::{Server, leashed, operator, until};
+use crate::server::{Server, operator, spawn_guarded, until};
 use crate::space::{Space, resource};
 
 fn start(server: &Server) -> Child {
@@ -17,12 +17,12 @@ fn start(server: &Server) -> Child {
     program
         .args(["--listen", "127.0.0.1:0"])
         .args(["--pod-name", "operator"]);
-    leashed(&mut program, &server.folder().join("operator.log"))
+    spawn_guarded(&mut program, &server.folder().join("operator.log"))
 }
 
-fn stop(mut leash: Child) {
-    drop(leash.stdin.take());
-    leash.wait().unwrap();
+fn stop(mut process: Child) {
+    drop(process.stdin.take());
+    process.wait().unwrap();
 }
 
 async fn merge(secrets: &Api<Secret>, name: &str, data: Value) -> Secret {
@@ -54,7 +54,7 @@ async fn changed_record_is_refused_and_a_new_key_signs_existing_ones() {
     let secrets = space.api::<Secret>();
     let system: Api<Secret> = Api::namespaced(space.client.clone(), "alustan-system");
     space.apply(&resource("web")).await.unwrap();
-    let leash = start(&server);
+    let process = start(&server);
     let record = names::record("web");
     let secret = until("a record", async || {
         let secret = secrets.get_opt(&record).await.unwrap();
@@ -71,7 +71,7 @@ async fn changed_record_is_refused_and_a_new_key_signs_existing_ones() {
     wait(&space, false).await;
 
     // Earlier versions signed nothing, and stored the history under another key of the Secret.
-    stop(leash);
+    stop(process);
     let unsigned = json!({
         key::HISTORY: null, key::signature(key::HISTORY): null, key::signature(key::RECORD): null,
         key::UNSIGNED_HISTORY: history,
@@ -81,7 +81,7 @@ async fn changed_record_is_refused_and_a_new_key_signs_existing_ones() {
         .delete("alustan-signing-key", &DeleteParams::default())
         .await
         .unwrap();
-    let leash = start(&server);
+    let process = start(&server);
     until("the record to be signed", async || {
         let data = secrets.get(&record).await.unwrap().data.unwrap();
         let is_signed = data.contains_key(&key::signature(key::HISTORY))
@@ -109,5 +109,5 @@ async fn changed_record_is_refused_and_a_new_key_signs_existing_ones() {
     // Once all records are signed (`all-signed`), the operator refuses unsigned entries.
     merge(&secrets, &record, unsigned).await;
     wait(&space, true).await;
-    stop(leash);
+    stop(process);
 }

@@ -76,17 +76,17 @@ impl Space {
             ..PostParams::default()
         };
         let object: DynamicObject = serde_json::from_value(resource.clone()).unwrap();
-        said(self.raw().create(&parameters, &object).await)
+        stored_or_message(self.raw().create(&parameters, &object).await)
     }
 
     async fn patch(&self, resource: &Value, parameters: &PatchParams) -> Result<Value, String> {
         let name = resource["metadata"]["name"].as_str().unwrap();
         let patch = Patch::Apply(resource);
-        said(self.raw().patch(name, parameters, &patch).await)
+        stored_or_message(self.raw().patch(name, parameters, &patch).await)
     }
 }
 
-fn said(stored: Result<DynamicObject, kube::Error>) -> Result<Value, String> {
+fn stored_or_message(stored: Result<DynamicObject, kube::Error>) -> Result<Value, String> {
     match stored {
         Ok(stored) => Ok(serde_json::to_value(stored).unwrap()),
         Err(kube::Error::Api(status)) => Err(status.message),

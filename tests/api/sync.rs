@@ -7,14 +7,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use alustan_api::{FINALIZER, State, Terraform};
-use alustan_tests::metacontroller::{self, Hooks, StandIn};
+use alustan_tests::metacontroller::{self, FakeMetacontroller, Hooks};
 use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams};
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 
-use crate::server::{OPERATOR, Server, free_ports, leashed, operator, until};
+use crate::server::{OPERATOR, Server, free_ports, operator, spawn_guarded, until};
 use crate::space::{Space, resource, with};
 
 const TOKEN: &str = "the-token-of-this-test";
@@ -22,7 +22,7 @@ const TOKEN: &str = "the-token-of-this-test";
 struct Operator {
     server: Arc<Server>,
     url: String,
-    _leash: Child,
+    _process: Child,
 }
 
 impl Operator {
@@ -47,11 +47,11 @@ impl Operator {
             .args(["--driver", "metacontroller"])
             .arg("--sync-token-dir")
             .arg(tokens);
-        let leash = leashed(&mut operator, &server.folder().join("operator.log"));
+        let process = spawn_guarded(&mut operator, &server.folder().join("operator.log"));
         Ok(Self {
             server,
             url: format!("http://127.0.0.1:{port}/sync"),
-            _leash: leash,
+            _process: process,
         })
     }
 
@@ -59,13 +59,13 @@ impl Operator {
         Space::of(&self.server, json!({})).await
     }
 
-    fn stand_in(&self, space: &Space, hooks: Hooks) -> StandIn {
+    fn fake_metacontroller(&self, space: &Space, hooks: Hooks) -> FakeMetacontroller {
         let client = space.client.clone();
-        StandIn::start(client, &space.namespace, &self.url, TOKEN, hooks)
+        FakeMetacontroller::start(client, &space.namespace, &self.url, TOKEN, hooks)
     }
 
     /// Returns how often the operator has patched resources of `namespace`, or their subresource `subresource`.
-    fn wrote(&self, namespace: &str, subresource: Option<&str>) -> usize {
+    fn patch_count(&self, namespace: &str, subresource: Option<&str>) -> usize {
         let calls = self.server.audit().into_iter();
         let writes = calls.filter(|call| {
             let object = &call["objectRef"];
@@ -124,7 +124,7 @@ async fn is_deleted(space: &Space, name: &str) {
 async fn metacontroller_writes_the_status_and_operator_all_else() {
     let operator = Operator::shared().await;
     let space = operator.space().await;
-    let metacontroller = operator.stand_in(&space, Hooks::V2);
+    let metacontroller = operator.fake_metacontroller(&space, Hooks::V2);
     space.apply(&stalled("web")).await.unwrap();
     let api = space.api::<Terraform>();
     let tf = wait(&api, "web", "a status", is_stalled).await;
@@ -139,7 +139,7 @@ async fn metacontroller_writes_the_status_and_operator_all_else() {
         .map(|entry| entry.manager.as_deref())
         .collect();
     assert_eq!(writers, [Some("metacontroller")], "one owner of the status");
-    assert_eq!(operator.wrote(&space.namespace, Some("status")), 0);
+    assert_eq!(operator.patch_count(&space.namespace, Some("status")), 0);
 
     let edited = with(stalled("web"), "/retry/limit", Some(json!(3)));
     space.apply(&edited).await.unwrap();
@@ -161,7 +161,7 @@ async fn metacontroller_writes_the_status_and_operator_all_else() {
 async fn idle_resource_gets_not_modified_and_causes_no_write() {
     let operator = Operator::shared().await;
     let space = operator.space().await;
-    let metacontroller = operator.stand_in(&space, Hooks::V2);
+    let metacontroller = operator.fake_metacontroller(&space, Hooks::V2);
     space.apply(&stalled("web")).await.unwrap();
     let api = space.api::<Terraform>();
     wait(&api, "web", "a status", is_stalled).await;
@@ -189,10 +189,10 @@ async fn idle_resource_gets_not_modified_and_causes_no_write() {
     let last = metacontroller.calls().pop().unwrap();
     assert_eq!(last.status, 304, "{last:?}");
     assert_eq!(last.answer["resyncAfterSeconds"], 30, "{last:?}");
-    let writes = operator.wrote(&space.namespace, None);
+    let writes = operator.patch_count(&space.namespace, None);
     let before = api.get("web").await.unwrap();
     tokio::time::sleep(Duration::from_secs(5)).await;
-    assert_eq!(operator.wrote(&space.namespace, None), writes);
+    assert_eq!(operator.patch_count(&space.namespace, None), writes);
     let after = api.get("web").await.unwrap();
     assert_eq!(after.status, before.status);
     assert_eq!(after.resource_version(), before.resource_version());
@@ -206,7 +206,7 @@ async fn finalize_hook_v1_finalizes_once_nothing_is_left() {
         version: "v1",
         finalize: true,
     };
-    let metacontroller = operator.stand_in(&space, hooks);
+    let metacontroller = operator.fake_metacontroller(&space, hooks);
     space.apply(&stalled("web")).await.unwrap();
     let api = space.api::<Terraform>();
     let tf = wait(&api, "web", "a status", is_stalled).await;
@@ -228,7 +228,7 @@ async fn resource_outside_the_selector_is_released_not_destroyed() {
         version: "v2",
         finalize: true,
     };
-    let metacontroller = operator.stand_in(&space, hooks);
+    let metacontroller = operator.fake_metacontroller(&space, hooks);
     space.apply(&stalled("web")).await.unwrap();
     let api = space.api::<Terraform>();
     let before = wait(&api, "web", "a status", is_stalled).await;
@@ -250,7 +250,7 @@ async fn resource_outside_the_selector_is_released_not_destroyed() {
 async fn forged_hook_request_runs_nothing_and_changes_no_spec() {
     let operator = Operator::shared().await;
     let space = operator.space().await;
-    let metacontroller = operator.stand_in(&space, Hooks::V2);
+    let metacontroller = operator.fake_metacontroller(&space, Hooks::V2);
     space.apply(&stalled("web")).await.unwrap();
     let api = space.api::<Terraform>();
     let tf = wait(&api, "web", "a status", is_stalled).await;

@@ -12,7 +12,7 @@ use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use serde_json::json;
 
 use crate::pinned::reports;
-use crate::server::{OPERATOR, Server, built, leashed, until};
+use crate::server::{OPERATOR, Server, built, spawn_guarded, until};
 use crate::space::Space;
 
 /// Number of resources of one tenant that are due to run.
@@ -20,7 +20,7 @@ const MANY: usize = 100;
 
 struct Operator {
     server: Arc<Server>,
-    leash: Option<Child>,
+    process: Option<Child>,
 }
 
 impl Operator {
@@ -29,7 +29,7 @@ impl Operator {
         let server = Server::of_its_own().await;
         Self {
             server,
-            leash: None,
+            process: None,
         }
     }
 
@@ -52,7 +52,7 @@ impl Operator {
             .env("KUBECONFIG", self.server.kubeconfig_file_of(OPERATOR))
             .env("SIGNAL", "TERM");
         let log = self.server.folder().join("operator.log");
-        self.leash = Some(leashed(&mut operator, &log));
+        self.process = Some(spawn_guarded(&mut operator, &log));
     }
 }
 

@@ -17,7 +17,7 @@ use kube::api::{ListParams, Patch, PatchParams};
 use serde_json::{Value, json};
 
 use crate::outside::Outside;
-use crate::server::{OPERATOR, Server, built, leashed, until};
+use crate::server::{OPERATOR, Server, built, spawn_guarded, until};
 use crate::space::{Space, resource, with};
 
 const MANY: usize = 50;
@@ -27,7 +27,7 @@ const SLOTS: usize = 8;
 struct Operator {
     server: Arc<Server>,
     outside: Outside,
-    leash: Option<Child>,
+    process: Option<Child>,
 }
 
 impl Operator {
@@ -36,15 +36,15 @@ impl Operator {
         Self {
             outside: Outside::start(server.folder()).await,
             server,
-            leash: None,
+            process: None,
         }
     }
 
     /// Starts an operator with the base image `tag`, in place of the running one.
     fn start(&mut self, tag: &str) {
-        if let Some(mut leash) = self.leash.take() {
-            drop(leash.stdin.take());
-            leash.wait().unwrap();
+        if let Some(mut process) = self.process.take() {
+            drop(process.stdin.take());
+            process.wait().unwrap();
         }
         let mut operator = Command::new(built("alustan-controller").unwrap());
         let address = &self.outside.address;
@@ -61,7 +61,7 @@ impl Operator {
             .env("KUBECONFIG", self.server.kubeconfig_file_of(OPERATOR))
             .env("SIGNAL", "KILL");
         let log = self.server.folder().join(format!("operator-{tag}.log"));
-        self.leash = Some(leashed(&mut operator, &log));
+        self.process = Some(spawn_guarded(&mut operator, &log));
     }
 
     fn resource(&self, name: &str) -> Value {

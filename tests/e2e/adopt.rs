@@ -9,7 +9,7 @@ async fn adopt_local_state_pushed_before_first_run_recreates_nothing() {
     scene("adopt-local", |scene| async move {
         let counter = Counter::start().await;
         scene
-            .commit("web", &[("main.tf", &counter.life("a"))])
+            .commit("web", &[("main.tf", &counter.counted_object("a"))])
             .await;
         // The resource `old` simulates an engine outside of the cluster: its objects stay, and its state is pulled into a file.
         let mut old = scene.resource_of("old", "web");
@@ -35,9 +35,9 @@ async fn adopt_local_state_pushed_before_first_run_recreates_nothing() {
         let runs = scene.ready("web").await.status.unwrap().runs;
         let results: Vec<_> = runs.iter().map(|run| run.result.as_str()).collect();
         assert_eq!(results, ["NoChanges"]);
-        assert_eq!(counter.lives(), (1, 0));
+        assert_eq!(counter.creations_and_destructions(), (1, 0));
         scene.delete("web", &DeleteParams::foreground()).await;
-        assert_eq!(counter.lives(), (1, 1));
+        assert_eq!(counter.creations_and_destructions(), (1, 1));
     })
     .await;
 }

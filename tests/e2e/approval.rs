@@ -49,7 +49,7 @@ async fn approval_of_a_plan_is_required_and_valid_once() {
         let module = |text: &str| {
             format!(
                 "output \"o\" {{ value = 1 }}\n# {text}\n{}",
-                counter.life("a")
+                counter.counted_object("a")
             )
         };
         scene.commit("web", &[("main.tf", &module("one"))]).await;
@@ -82,7 +82,7 @@ async fn approval_of_a_plan_is_required_and_valid_once() {
         // An unknown plan id approves nothing. A commit inside the context invalidates the pending plan.
         approve(&scene, "web", "cafe").await;
         scene
-            .said(
+            .wait_for_message(
                 "web",
                 "spec.approval.plan is \"cafe\", which is not this plan",
             )
@@ -90,12 +90,14 @@ async fn approval_of_a_plan_is_required_and_valid_once() {
         scene.commit("web", &[("main.tf", &module("two"))]).await;
         let (second, _) = pending(&scene, "web", Some(&first)).await;
         approve(&scene, "web", &first).await;
-        scene.said("web", "which is not this plan").await;
-        assert_eq!(counter.lives(), (0, 0));
+        scene
+            .wait_for_message("web", "which is not this plan")
+            .await;
+        assert_eq!(counter.creations_and_destructions(), (0, 0));
 
         approve(&scene, "web", &second).await;
         let tf = scene.ready("web").await;
-        assert_eq!(counter.lives(), (1, 0));
+        assert_eq!(counter.creations_and_destructions(), (1, 0));
         let status = tf.status.unwrap();
         let plan = status.plan.unwrap();
         assert_eq!(plan.id.as_ref(), Some(&second));
@@ -115,10 +117,10 @@ async fn approval_of_a_plan_is_required_and_valid_once() {
             message.contains("1 object to destroy, +0 ~0 -1: delete terraform_data.a"),
             "{message}"
         );
-        assert_eq!(counter.lives(), (1, 0));
+        assert_eq!(counter.creations_and_destructions(), (1, 0));
         approve(&scene, "web", &third).await;
         scene.deleted("web", &uid).await;
-        assert_eq!(counter.lives(), (1, 1));
+        assert_eq!(counter.creations_and_destructions(), (1, 1));
         scene.nothing_left().await;
     })
     .await;

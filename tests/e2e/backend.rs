@@ -121,7 +121,7 @@ async fn is_locked(scene: &Scene) {
 }
 
 /// Waits until `web` is ready. Then changes its ConfigMap and waits for the correction.
-async fn lives(scene: &Scene, address: &str) {
+async fn assert_drift_is_corrected(scene: &Scene, address: &str) {
     let status = scene.ready("web").await.status.unwrap();
     assert_eq!(status.state_address.as_deref(), Some(address));
     assert!(drift::text(scene, "web").await.is_some());
@@ -157,7 +157,7 @@ async fn backend_aws_waits_for_the_lock_and_corrects_drift() {
         ];
         let block = block("s3", &config);
         waits_for_the_lock(&scene, &backend, &block, Some("aws")).await;
-        lives(&scene, &format!("s3://{bucket}/{key}")).await;
+        assert_drift_is_corrected(&scene, &format!("s3://{bucket}/{key}")).await;
         is_destroyed(&scene).await;
         let state = scene.s3(&bucket, key).await;
         assert!(state.contains("\"resources\": []"), "{state}");
@@ -229,7 +229,7 @@ async fn backend_gcp_waits_for_the_lock_and_corrects_drift() {
         let prefix = format!("{bucket}/web");
         let block = block("gcs", &[("bucket", &bucket), ("prefix", &prefix)]);
         waits_for_the_lock(&scene, &backend, &block, Some("gcp")).await;
-        lives(&scene, &format!("gcs://{bucket}/{prefix}")).await;
+        assert_drift_is_corrected(&scene, &format!("gcs://{bucket}/{prefix}")).await;
         is_destroyed(&scene).await;
         let state = scene
             .in_gcs(&bucket, &format!("{prefix}/default.tfstate"))
@@ -252,7 +252,7 @@ async fn backend_pg_waits_for_the_lock_and_corrects_drift() {
         let schema = format!("{}_web", scene.namespace);
         let block = block("pg", &[("schema_name", &schema)]);
         waits_for_the_lock(&scene, &backend, &block, Some("other")).await;
-        lives(&scene, &format!("pg://{PG}/postgres/{schema}")).await;
+        assert_drift_is_corrected(&scene, &format!("pg://{PG}/postgres/{schema}")).await;
         is_destroyed(&scene).await;
         let state = scene
             .in_pg(&format!("select data from \"{schema}\".states"))
@@ -299,7 +299,7 @@ async fn backend_kubernetes_waits_for_the_lock_and_corrects_drift() {
         ];
         let block = block("kubernetes", &config);
         waits_for_the_lock(&scene, &backend, &block, None).await;
-        lives(&scene, &format!("kubernetes://{namespace}/web-state")).await;
+        assert_drift_is_corrected(&scene, &format!("kubernetes://{namespace}/web-state")).await;
         is_destroyed(&scene).await;
         scene
             .kubectl(&["get", "secret", "tfstate-default-web-state"])
@@ -333,7 +333,7 @@ async fn backend_http_waits_for_the_lock_and_corrects_drift() {
         ];
         let block = block("http", &config);
         waits_for_the_lock(&scene, &backend, &block, None).await;
-        lives(&scene, &format!("http://{}/web", server.address)).await;
+        assert_drift_is_corrected(&scene, &format!("http://{}/web", server.address)).await;
         let all = scene.all_that_can_be_read().await;
         let state = server.state("web").unwrap();
         assert!(state.contains("kubectl_manifest"), "{state}");
@@ -362,7 +362,7 @@ async fn backend_local_waits_for_the_lock_and_corrects_drift() {
         scene.apply(&web).await;
         is_locked(&scene).await;
         held.release().await;
-        lives(&scene, "local:///var/lib/alustan/state/terraform.tfstate").await;
+        assert_drift_is_corrected(&scene, "local:///var/lib/alustan/state/terraform.tfstate").await;
         assert_eq!(drift::text(&scene, "web").await.as_deref(), Some("again"));
         is_destroyed(&scene).await;
         scene

@@ -96,7 +96,7 @@ mod own_operators {
         )];
         scene.commit("web", &broken).await;
         let tf = scene
-            .said(
+            .wait_for_message(
                 "web",
                 &format!("kubectl logs -n {builds} job/alustan-build-"),
             )

@@ -88,11 +88,11 @@ async fn is_nowhere_else(
 }
 
 /// Authorizes users at the git server until dropped. Contains the changed files (`htpasswd`, `authorized_keys`) and the added lines.
-struct Guests {
+struct TemporaryUsers {
     files: Vec<(std::path::PathBuf, String)>,
 }
 
-impl Guests {
+impl TemporaryUsers {
     fn authorize(scene: &Scene, lines: [(&str, String); 2]) -> Self {
         let files = lines.map(|(file, line)| {
             let file = scene.cluster.folder.join(file);
@@ -106,7 +106,7 @@ impl Guests {
     }
 }
 
-impl Drop for Guests {
+impl Drop for TemporaryUsers {
     fn drop(&mut self) {
         for (file, line) in &self.files {
             let text = std::fs::read_to_string(file).unwrap_or_default();
@@ -142,7 +142,7 @@ async fn canary_of_each_input_appears_only_in_expected_secrets() {
         let hashed = scene.cluster.run("openssl", &["passwd", "-apr1", &https]).await;
         let (ssh, public) = scene.new_ssh_key().await;
         canaries.known("ssh", &middle(&ssh));
-        let _guests = Guests::authorize(&scene, [
+        let _users = TemporaryUsers::authorize(&scene, [
             ("nginx/htpasswd", format!("canary:{}", hashed.trim())),
             ("ssh/authorized_keys", public.trim().to_owned()),
         ]);

@@ -12,7 +12,7 @@ use serde_json::json;
 use crate::approval;
 
 /// Number of namespaces that are tested concurrently.
-const LANES: usize = 4;
+const NAMESPACES: usize = 4;
 /// Number of resources per namespace, created, changed and destroyed one after the other.
 const LIVES: usize = 2;
 /// Name of the resource. A namespace has at most one at a time.
@@ -97,10 +97,10 @@ fn occurrences(kind: StepKind) -> &'static [(Story, u8, &'static str)] {
 }
 
 /// Step at which an operator crashes: order in the phase and value of `ALUSTAN_DIE_AT`.
-type Death = (u8, String);
+type Crash = (u8, String);
 
 /// Returns every `of`th crash in `story`, starting with index `number`.
-fn deaths(story: Story, number: usize, of: usize) -> Vec<Death> {
+fn crashes(story: Story, number: usize, of: usize) -> Vec<Crash> {
     let mut all = Vec::new();
     for kind in StepKind::ALL {
         let here = occurrences(*kind)
@@ -116,14 +116,14 @@ fn deaths(story: Story, number: usize, of: usize) -> Vec<Death> {
 }
 
 /// Namespace with its own operators.
-struct Lane {
+struct TestNamespace {
     number: usize,
     scene: Arc<Scene>,
     operators: Operators,
     counter: Counter,
 }
 
-impl Lane {
+impl TestNamespace {
     async fn open(scene: Arc<Scene>, number: usize) -> Self {
         let operators = Operators::of(&scene).await;
         let counter = Counter::start().await;
@@ -140,16 +140,16 @@ impl Lane {
     async fn live(&self, life: usize) {
         let first = life == 0;
         let part = |own: Story, of_all: Story| {
-            let mut planned = deaths(of_all, self.number + LANES * life, LANES * LIVES);
+            let mut planned = crashes(of_all, self.number + NAMESPACES * life, NAMESPACES * LIVES);
             if first {
-                planned.extend(deaths(own, self.number, LANES));
+                planned.extend(crashes(own, self.number, NAMESPACES));
                 planned.sort();
             }
             planned
         };
         let mut web = self.scene.resource(NAME);
         web["spec"]["variables"] = json!({"v": "one"});
-        self.dying(
+        self.run_with_crashes(
             &part(Story::Build, Story::Create),
             async || self.scene.apply(&web).await,
             async || drop(self.scene.ready_after_run(NAME, 1).await),
@@ -160,68 +160,75 @@ impl Lane {
         }
         web["spec"]["variables"] = json!({"v": "two"});
         web["spec"]["outputs"] = json!({"secretName": "elsewhere"});
-        self.dying(
+        self.run_with_crashes(
             &part(Story::Replace, Story::Change),
             async || self.scene.apply(&web).await,
             async || drop(self.scene.ready_after_run(NAME, 2).await),
         )
         .await;
         assert_eq!(self.scene.data("elsewhere").await["v"], "two");
-        self.end(&deaths(
+        self.end(&crashes(
             Story::Destroy,
-            self.number + LANES * life,
-            LANES * LIVES,
+            self.number + NAMESPACES * life,
+            NAMESPACES * LIVES,
         ))
         .await;
-        assert_eq!(self.counter.lives(), (life + 1, life + 1));
+        assert_eq!(
+            self.counter.creations_and_destructions(),
+            (life + 1, life + 1)
+        );
     }
 
     /// Creates a resource with manual approval, approves its plan and destroys it.
-    async fn ask(&self) {
-        let (made, destroyed) = self.counter.lives();
+    async fn approve_manually(&self) {
+        let (made, destroyed) = self.counter.creations_and_destructions();
         let mut web = self.scene.resource(NAME);
         web["spec"]["variables"] = json!({"v": "one"});
         web["spec"]["approval"] = json!({"mode": "Manual"});
-        self.dying(
-            &deaths(Story::Ask, self.number, LANES),
+        self.run_with_crashes(
+            &crashes(Story::Ask, self.number, NAMESPACES),
             async || self.scene.apply(&web).await,
             async || drop(approval::pending(&self.scene, NAME, None).await),
         )
         .await;
-        assert_eq!(self.counter.lives(), (made, destroyed));
+        assert_eq!(self.counter.creations_and_destructions(), (made, destroyed));
         let (plan, _) = approval::pending(&self.scene, NAME, None).await;
-        self.dying(
-            &deaths(Story::Approve, self.number, LANES),
+        self.run_with_crashes(
+            &crashes(Story::Approve, self.number, NAMESPACES),
             async || approval::approve(&self.scene, NAME, &plan).await,
             async || drop(self.scene.ready_after_run(NAME, 2).await),
         )
         .await;
         self.end(&[]).await;
-        assert_eq!(self.counter.lives(), (made + 1, destroyed + 1));
+        assert_eq!(
+            self.counter.creations_and_destructions(),
+            (made + 1, destroyed + 1)
+        );
     }
 
     /// Deletes a resource while its plan script blocks.
     async fn cancel(&self) {
-        let before = self.counter.lives();
+        let before = self.counter.creations_and_destructions();
         self.counter.hold("/planning");
         let mut web = self.scene.resource(NAME);
         web["spec"]["variables"] = json!({"v": "one"});
         web["spec"]["scripts"]["plan"]["inline"] = json!(self.counter.command("/planning"));
-        self.dying(
+        self.run_with_crashes(
             &[],
             async || self.scene.apply(&web).await,
             async || self.counter.reached("/planning").await,
         )
         .await;
-        self.end(&deaths(Story::Cancel, self.number, LANES)).await;
+        self.end(&crashes(Story::Cancel, self.number, NAMESPACES))
+            .await;
         self.counter.release("/planning");
-        assert_eq!(self.counter.lives(), before);
+        assert_eq!(self.counter.creations_and_destructions(), before);
     }
 
-    async fn end(&self, deaths: &[Death]) {
+    async fn end(&self, crashes: &[Crash]) {
         let uid = Mutex::new(String::new());
-        self.dying(
-            deaths,
+        self.run_with_crashes(
+            crashes,
             async || {
                 let foreground = DeleteParams::foreground();
                 let deleted = self.scene.begin_to_delete(NAME, &foreground).await;
@@ -237,8 +244,16 @@ impl Lane {
     }
 
     /// Runs operators from `cause` until `done`. Each one crashes at its step, and the next one takes over.
-    async fn dying(&self, deaths: &[Death], cause: impl AsyncFn(), done: impl AsyncFn()) {
-        let mut ends = deaths.iter().map(|(_, at)| Some(at.as_str())).chain([None]);
+    async fn run_with_crashes(
+        &self,
+        crashes: &[Crash],
+        cause: impl AsyncFn(),
+        done: impl AsyncFn(),
+    ) {
+        let mut ends = crashes
+            .iter()
+            .map(|(_, at)| Some(at.as_str()))
+            .chain([None]);
         let mut operator = self.operators.start(ends.next().flatten());
         cause().await;
         for end in ends {
@@ -257,17 +272,17 @@ mod own_operators {
     #[tokio::test]
     async fn crash_before_or_after_any_step_repeats_nothing() {
         scene_with_own_operators("crash", |scene| async move {
-            let lanes = (0..LANES).map(|number| {
+            let namespaces = (0..NAMESPACES).map(|number| {
                 scene.beside(format!("lane{number}"), async move |scene| {
-                    let lane = Lane::open(scene, number).await;
+                    let namespace = TestNamespace::open(scene, number).await;
                     for life in 0..LIVES {
-                        lane.live(life).await;
+                        namespace.live(life).await;
                     }
-                    lane.ask().await;
-                    lane.cancel().await;
+                    namespace.approve_manually().await;
+                    namespace.cancel().await;
                 })
             });
-            join_all(lanes).await;
+            join_all(namespaces).await;
         })
         .await;
     }

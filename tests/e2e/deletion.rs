@@ -33,7 +33,7 @@ async fn unapplied_resource_is_removed_without_a_run() {
         scene.delete("quick", &DeleteParams::background()).await;
         scene.reason("lost", "BranchNotFound").await;
         scene.delete("lost", &DeleteParams::foreground()).await;
-        let building = scene.said("stuck", "ImagePull").await;
+        let building = scene.wait_for_message("stuck", "ImagePull").await;
         assert_eq!(building.status.unwrap().state, State::Building);
         scene.delete("stuck", &DeleteParams::foreground()).await;
         assert!(scene.jobs("run").await.is_empty(), "nothing was run");
@@ -50,13 +50,15 @@ async fn a_run_that_cannot_start_is_cancelled_by_deletion() {
         web["spec"]["containerRegistry"]["builder"] =
             json!({"image": "registry.alustan.test:5000/no/such-builder"});
         scene.apply(&web).await;
-        let tf = scene.said("web", "ImagePull").await;
+        let tf = scene.wait_for_message("web", "ImagePull").await;
         let tag = tf.status.unwrap().image.unwrap().tag;
         scene.delete("web", &DeleteParams::background()).await;
         // Replaces the image at the tag by one that no node can unpack.
         scene.spoil("web", &tag).await;
         scene.apply(&web).await;
-        scene.said("web", "run 1 (created) cannot start: ").await;
+        scene
+            .wait_for_message("web", "run 1 (created) cannot start: ")
+            .await;
         scene.delete("web", &DeleteParams::foreground()).await;
         scene.nothing_left().await;
     })
@@ -69,7 +71,7 @@ async fn deletion_cancels_a_plan_and_waits_for_an_apply() {
         let counter = Counter::start().await;
         counter.hold("/planning");
         scene
-            .commit("web", &[("main.tf", &counter.life("a"))])
+            .commit("web", &[("main.tf", &counter.counted_object("a"))])
             .await;
         let mut web = scene.resource("web");
         let plan = format!(
@@ -93,10 +95,12 @@ async fn deletion_cancels_a_plan_and_waits_for_an_apply() {
         let uid = scene
             .begin_to_delete("web", &DeleteParams::background())
             .await;
-        scene.said("web", "applying and is not interrupted").await;
+        scene
+            .wait_for_message("web", "applying and is not interrupted")
+            .await;
         counter.release("/made");
         scene.deleted("web", &uid).await;
-        assert_eq!(counter.lives(), (1, 1));
+        assert_eq!(counter.creations_and_destructions(), (1, 1));
         scene.nothing_left().await;
     })
     .await;
@@ -112,7 +116,7 @@ async fn failed_destroy_is_retried_up_to_limit_and_once_fixed() {
     scene("mended", |scene| async move {
         let counter = Counter::start().await;
         scene
-            .commit("web", &[("main.tf", &counter.life("a"))])
+            .commit("web", &[("main.tf", &counter.counted_object("a"))])
             .await;
         let mut web = scene.resource("web");
         web["spec"]["retry"] = json!({"limit": 2, "minBackoff": "3s", "maxBackoff": "5s"});
@@ -122,7 +126,7 @@ async fn failed_destroy_is_retried_up_to_limit_and_once_fixed() {
         let uid = scene
             .begin_to_delete("web", &DeleteParams::foreground())
             .await;
-        let tf = scene.said("web", "failure 1 of 2").await;
+        let tf = scene.wait_for_message("web", "failure 1 of 2").await;
         let ready = condition(&tf, "Ready").unwrap();
         assert_eq!(
             (ready.status.as_str(), ready.reason.as_str()),
@@ -151,11 +155,11 @@ async fn failed_destroy_is_retried_up_to_limit_and_once_fixed() {
         }
         let runs = ["web-apply-1", "web-destroy-2", "web-destroy-3"];
         assert_eq!(scene.jobs("run").await, runs);
-        assert_eq!(counter.lives(), (1, 0));
+        assert_eq!(counter.creations_and_destructions(), (1, 0));
         web["spec"]["scripts"]["destroy"]["inline"] = json!(OPEN);
         scene.apply(&web).await;
         scene.deleted("web", &uid).await;
-        assert_eq!(counter.lives(), (1, 1));
+        assert_eq!(counter.creations_and_destructions(), (1, 1));
         scene.nothing_left().await;
     })
     .await;
@@ -202,7 +206,7 @@ async fn a_namespace_that_is_deleted_does_not_hang() {
     scene("namespace", |scene| async move {
         let counter = Counter::start().await;
         scene
-            .commit("web", &[("main.tf", &counter.life("a"))])
+            .commit("web", &[("main.tf", &counter.counted_object("a"))])
             .await;
         scene.apply(&scene.resource("web")).await;
         scene.ready("web").await;
@@ -224,7 +228,7 @@ async fn a_namespace_that_is_deleted_does_not_hang() {
             })
             .await;
         // No destroy run can start in a terminating namespace.
-        assert_eq!(counter.lives(), (1, 0));
+        assert_eq!(counter.creations_and_destructions(), (1, 0));
     })
     .await;
 }
@@ -234,7 +238,7 @@ async fn delete_is_refused_if_protected_and_orphans_if_requested() {
     scene("kept", |scene| async move {
         let counter = Counter::start().await;
         scene
-            .commit("web", &[("main.tf", &counter.life("a"))])
+            .commit("web", &[("main.tf", &counter.counted_object("a"))])
             .await;
         let mut safe = scene.resource_of("safe", "web");
         safe["spec"]["deletionProtection"] = json!(true);
@@ -257,11 +261,11 @@ async fn delete_is_refused_if_protected_and_orphans_if_requested() {
         assert!(!deleted && output.contains(&allow), "{output}");
         let tf = scene.ready("safe").await;
         assert_eq!(tf.metadata.deletion_timestamp, None);
-        assert_eq!(counter.lives(), (2, 0));
+        assert_eq!(counter.creations_and_destructions(), (2, 0));
         // Runs the command that the refusal suggests.
         scene.cluster.run("bash", &["-c", &allow]).await;
         scene.delete("safe", &foreground).await;
-        assert_eq!(counter.lives(), (2, 1));
+        assert_eq!(counter.creations_and_destructions(), (2, 1));
     })
     .await;
 }
@@ -271,7 +275,7 @@ async fn delete_needs_nothing_but_the_pin() {
     scene("pin", |scene| async move {
         let counter = Counter::start().await;
         scene
-            .commit("web", &[("main.tf", &counter.life("a"))])
+            .commit("web", &[("main.tf", &counter.counted_object("a"))])
             .await;
         let destroy = "[ \"$PROVIDER_KEY\" = opens ] && terraform destroy -auto-approve\n";
         scene.config_map("scripts", &[("destroy", destroy)]).await;
@@ -288,7 +292,7 @@ async fn delete_needs_nothing_but_the_pin() {
         scene.kubectl(&["delete", "configmap", "scripts"]).await;
         scene.remove_repositories();
         scene.delete("web", &DeleteParams::foreground()).await;
-        assert_eq!(counter.lives(), (1, 1));
+        assert_eq!(counter.creations_and_destructions(), (1, 1));
         scene.nothing_left().await;
     })
     .await;

@@ -9,7 +9,7 @@ use crate::approval::{approve, pending};
 async fn empty_folder_destroys_nothing_empty_module_needs_approval() {
     scene("empty", |scene| async move {
         let counter = Counter::start().await;
-        let module = counter.life("a");
+        let module = counter.counted_object("a");
         scene.commit("web", &[("main.tf", &module)]).await;
         scene.apply(&scene.resource("web")).await;
         scene.ready("web").await;
@@ -17,7 +17,7 @@ async fn empty_folder_destroys_nothing_empty_module_needs_approval() {
         scene.commit("web", &[("README.md", "moved")]).await;
         let message = scene.reason("web", "NoConfiguration").await;
         assert!(message.contains("no configuration files"), "{message}");
-        assert_eq!(counter.lives(), (1, 0));
+        assert_eq!(counter.creations_and_destructions(), (1, 0));
 
         let empty = "output \"moved\" { value = true }";
         scene.commit("web", &[("main.tf", empty)]).await;

@@ -6,7 +6,10 @@ use kube::api::DeleteParams;
 use serde_json::{Value, json};
 
 fn module(counter: &Counter) -> String {
-    format!("output \"v\" {{ value = 1 }}\n{}", counter.life("a"))
+    format!(
+        "output \"v\" {{ value = 1 }}\n{}",
+        counter.counted_object("a")
+    )
 }
 
 fn on(scene: &Scene, name: &str, engine: &Value) -> Value {
@@ -71,9 +74,9 @@ async fn engine_switch_needs_permission_and_keeps_the_state() {
         let (reason, message) = scene.stalled("web").await;
         assert_eq!(reason, "EngineUnknown", "{message}");
         assert!(message.contains(&current.to_string()), "{message}");
-        assert_eq!(counter.lives(), (1, 0));
+        assert_eq!(counter.creations_and_destructions(), (1, 0));
         scene.delete("web", &DeleteParams::foreground()).await;
-        assert_eq!(counter.lives(), (1, 1));
+        assert_eq!(counter.creations_and_destructions(), (1, 1));
         scene.nothing_left().await;
     })
     .await;
@@ -149,7 +152,7 @@ mod alone {
             scene.ready_after_run("web", 2).await;
 
             scene.cluster.stop(&["registry"]).await;
-            let cut = scene.cluster.cut_pods_off().await;
+            let outage = scene.cluster.disconnect_pods().await;
             scene.apply(&with("false")).await;
             scene.ready_after_run("web", 3).await;
             assert_eq!(scene.data("web-outputs").await["v"], "from afar: false");
@@ -163,7 +166,7 @@ mod alone {
             // The network stays cut, because the destroy probe of the object of run 3 expects no network.
             scene.delete("web", &DeleteParams::foreground()).await;
             scene.nothing_left().await;
-            drop(cut);
+            drop(outage);
         })
         .await;
     }

@@ -77,7 +77,7 @@ async fn examples_cluster_is_created_before_and_destroyed_after_apps() {
         let how = DeleteParams::foreground();
         let uid = scene.begin_to_delete("cluster", &how).await;
         scene
-            .said("cluster", "dependents are destroyed first: apps")
+            .wait_for_message("cluster", "dependents are destroyed first: apps")
             .await;
         assert!(made(&scene, "app-blog").await.is_some());
         scene.delete("apps", &how).await;
@@ -157,7 +157,9 @@ async fn examples_data_passes_both_ways_between_module_and_workload() {
         let all = delete_all(&scene).await;
         let api = &controller.0;
         api.delete("shop", &DeleteParams::default()).await.unwrap();
-        let tf = scene.said("platform", Controller::FINALIZER).await;
+        let tf = scene
+            .wait_for_message("platform", Controller::FINALIZER)
+            .await;
         assert_eq!(tf.status.unwrap().state, State::Destroying);
         assert!(made(&scene, "zone").await.is_none());
         assert!(made(&scene, "platform").await.is_some());
@@ -217,7 +219,7 @@ async fn examples_k3s_changes_run_only_the_affected_dependents() {
         // Deletion with one request keeps the order.
         let all = delete_all(&scene).await;
         let tf = scene
-            .said("alpha-control-plane", "dependents are destroyed first")
+            .wait_for_message("alpha-control-plane", "dependents are destroyed first")
             .await;
         assert_eq!(condition(&tf, "Ready").unwrap().reason, "DependentsExist");
         for (name, uid) in all {
@@ -258,7 +260,7 @@ async fn examples_terragrunt_ingress_waits_for_its_controller() {
         let shop = controller.0.get("shop").await.unwrap();
         assert!(shop.metadata.deletion_timestamp.is_some());
         scene
-            .said("cluster", "dependents are destroyed first: ingress")
+            .wait_for_message("cluster", "dependents are destroyed first: ingress")
             .await;
         assert!(made(&scene, "cluster").await.is_some());
         controller.has_removed_it().await;

@@ -92,13 +92,13 @@ async fn git_ssh_keys_of_all_types_work_without_a_passphrase() {
             ("ecdsa", &["-t", "ecdsa", "-b", "256", "-N", ""]),
             ("locked", &["-t", "ed25519", "-N", "hunter22"]),
         ];
-        let mut guests = Vec::new();
+        let mut public_keys = Vec::new();
         for (name, how) in kinds {
             let (private, public) = scene.ssh_key(how).await;
             let mut text = std::fs::read_to_string(&file).unwrap();
             text.push_str(&public);
             std::fs::write(&file, text).unwrap();
-            guests.push(public);
+            public_keys.push(public);
             let data = [("id", private.as_str()), ("known_hosts", known.as_str())];
             scene.secret(name, "Opaque", &data).await;
             let url = format!("git@git.alustan.test:{}/web.git", scene.namespace);
@@ -113,7 +113,7 @@ async fn git_ssh_keys_of_all_types_work_without_a_passphrase() {
         let text = std::fs::read_to_string(&file).unwrap();
         let others = text.lines();
         let others = others.filter(|line| {
-            !guests
+            !public_keys
                 .iter()
                 .any(|guest| guest.trim_end() == line.trim_end())
         });

@@ -48,7 +48,7 @@ async fn pods(scene: &Scene) -> Vec<String> {
         .collect()
 }
 
-async fn ask(scene: &Scene, pod: &str, path: &str) -> String {
+async fn http_get(scene: &Scene, pod: &str, path: &str) -> String {
     let path = format!("/api/v1/namespaces/{SYSTEM}/pods/{pod}:8080/proxy{path}");
     scene.cluster.run("kubectl", &["get", "--raw", &path]).await
 }
@@ -103,9 +103,9 @@ mod alone {
                                 "alustan_leader 0",
                             )
                         };
-                        let body = ask(&scene, pod, "/readyz").await;
+                        let body = http_get(&scene, pod, "/readyz").await;
                         assert!(body.starts_with("ok: "), "{body}");
-                        let metrics = ask(&scene, pod, "/metrics").await;
+                        let metrics = http_get(&scene, pod, "/metrics").await;
                         if !body.contains(&role) || !metrics.lines().any(|line| line == metric) {
                             return None;
                         }
@@ -161,7 +161,7 @@ mod alone {
                 "plain", "goes", "asks", "plans", "applies", "waits", "builds",
             ];
             for name in ["web", "builds"] {
-                let module = format!("# {name}\n{}", counter.life("a"));
+                let module = format!("# {name}\n{}", counter.counted_object("a"));
                 scene.commit(name, &[("main.tf", &module)]).await;
             }
             let resource = |name: &str| {
@@ -235,8 +235,18 @@ mod alone {
             }
 
             let made = all.len();
-            assert_eq!(counter.lives(), (made, 1), "{:?}", counter.order());
-            assert_eq!(counter.count("/planned"), 1, "{:?}", counter.order());
+            assert_eq!(
+                counter.creations_and_destructions(),
+                (made, 1),
+                "{:?}",
+                counter.requested_paths()
+            );
+            assert_eq!(
+                counter.count("/planned"),
+                1,
+                "{:?}",
+                counter.requested_paths()
+            );
             for name in all.into_iter().filter(|name| *name != "goes") {
                 let tf = scene.api::<Terraform>().get(name).await.unwrap();
                 let status = tf.status.unwrap();
@@ -272,7 +282,7 @@ mod alone {
             for name in all.into_iter().rev().filter(|name| *name != "goes") {
                 scene.delete(name, &DeleteParams::background()).await;
             }
-            assert_eq!(counter.lives(), (made, made));
+            assert_eq!(counter.creations_and_destructions(), (made, made));
             scene.nothing_left().await;
         })
         .await;

@@ -177,7 +177,9 @@ async fn interrupt_of_the_backend_during_apply_loses_no_state() {
         counter.reached("/web/second").await;
         gate.close();
         counter.release("/web/second");
-        let tf = scene.said("web", "it is kept in Secret web-report").await;
+        let tf = scene
+            .wait_for_message("web", "it is kept in Secret web-report")
+            .await;
         let ready = condition(&tf, "Ready").unwrap();
         assert!(
             ready.message.contains("not counted against"),

@@ -24,7 +24,7 @@ async fn lock_of_a_dead_pod_is_released_and_any_other_awaited() {
         bucket(&scene).await;
         let place = format!("{}/state", scene.namespace);
         scene.lock(TABLE, &place, "alice@laptop").await;
-        let module = counter.life("a");
+        let module = counter.counted_object("a");
         scene.commit("web", &[("main.tf", &module)]).await;
         let mut web = in_bucket(&scene, "web", "web", "state");
         web["spec"]["retry"]["limit"] = json!(1);
@@ -47,11 +47,14 @@ async fn lock_of_a_dead_pod_is_released_and_any_other_awaited() {
             ("alice@laptop", "OperationTypeApply")
         );
         assert_eq!(lock.since.0.to_string(), "2026-11-20T08:15:00Z");
-        assert_eq!(counter.lives(), (0, 0));
+        assert_eq!(counter.creations_and_destructions(), (0, 0));
         assert!(scene.lock_at(TABLE, &place).await.is_some());
         scene.unlock(TABLE, &place).await;
         let status = scene.ready("web").await.status.unwrap();
-        assert_eq!((status.lock, counter.lives()), (None, (1, 0)));
+        assert_eq!(
+            (status.lock, counter.creations_and_destructions()),
+            (None, (1, 0))
+        );
 
         counter.hold("/more");
         let more = module + &counter.resource("more", "/more", "");
@@ -69,9 +72,9 @@ async fn lock_of_a_dead_pod_is_released_and_any_other_awaited() {
         let job = format!("web-apply-{}", run + 1);
         scene.log(&job, "releasing the state lock").await;
         assert_eq!(scene.lock_at(TABLE, &place).await, None);
-        assert_eq!(counter.lives(), (1, 0));
+        assert_eq!(counter.creations_and_destructions(), (1, 0));
         scene.delete("web", &DeleteParams::foreground()).await;
-        assert_eq!(counter.lives(), (1, 1));
+        assert_eq!(counter.creations_and_destructions(), (1, 1));
     })
     .await;
 }

@@ -40,7 +40,7 @@ async fn missing_image_is_reported_and_a_change_replaces_the_run() {
         let results: Vec<_> = status.runs.iter().map(|run| run.result.as_str()).collect();
         assert_eq!(results, ["Done", "Cancelled", "Cancelled", "Done"]);
         assert_eq!(scene.data("web-outputs").await["v"], "three");
-        assert_eq!(counter.lives(), (1, 0));
+        assert_eq!(counter.creations_and_destructions(), (1, 0));
     })
     .await;
 }
@@ -77,10 +77,10 @@ async fn no_run_starts_beside_a_run_whose_record_is_lost() {
         counter.release("/made");
         scene.ready_after_run("web", 2).await;
         assert_eq!(scene.data("web-outputs").await["v"], "two");
-        assert_eq!(counter.lives(), (1, 0));
+        assert_eq!(counter.creations_and_destructions(), (1, 0));
         assert_eq!(scene.jobs("run").await, ["web-apply-1", "web-apply-2"]);
         scene.delete("web", &DeleteParams::foreground()).await;
-        assert_eq!(counter.lives(), (1, 1));
+        assert_eq!(counter.creations_and_destructions(), (1, 1));
         scene.nothing_left().await;
     })
     .await;

@@ -9,7 +9,7 @@ async fn mesh_a_run_is_over_when_its_engine_container_has_terminated() {
     scene("mesh", |scene| async move {
         let counter = Counter::start().await;
         scene
-            .commit("web", &[("main.tf", &counter.life("a"))])
+            .commit("web", &[("main.tf", &counter.counted_object("a"))])
             .await;
         let injector = Injector::start(&scene).await;
         let names = ["web", "native"];
@@ -40,7 +40,7 @@ async fn mesh_a_run_is_over_when_its_engine_container_has_terminated() {
         for name in names {
             scene.delete(name, &DeleteParams::foreground()).await;
         }
-        assert_eq!(counter.lives(), (2, 2));
+        assert_eq!(counter.creations_and_destructions(), (2, 2));
     })
     .await;
 }

@@ -5,7 +5,7 @@ use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
 /// Returns the response of the installed operator at `path`.
-async fn ask(scene: &Scene, path: &str) -> String {
+async fn http_get(scene: &Scene, path: &str) -> String {
     let name = "jsonpath={.items[0].metadata.name}";
     let selector = "app.kubernetes.io/name=alustan,app.kubernetes.io/component=controller";
     let list = [
@@ -36,7 +36,7 @@ async fn metrics_count_runs_and_name_no_resource() {
         let done = "alustan_runs_total{kind=\"apply\",result=\"Done\"}";
         let planned = "alustan_step_duration_seconds_count{step=\"plan\"}";
         let stalled = "alustan_resources_stalled{reason=\"InvalidImageName\"}";
-        let before = ask(&scene, "/metrics").await;
+        let before = http_get(&scene, "/metrics").await;
         let module = "resource \"terraform_data\" \"a\" {}\n";
         scene.commit("measured", &[("main.tf", module)]).await;
         scene
@@ -49,7 +49,7 @@ async fn metrics_count_runs_and_name_no_resource() {
         scene.stalled("wrong").await;
         let after = scene
             .until("a scrape that tells of it", async || {
-                let text = ask(&scene, "/metrics").await;
+                let text = http_get(&scene, "/metrics").await;
                 (value(&text, stalled) >= 1.0).then_some(text)
             })
             .await;
@@ -81,14 +81,14 @@ async fn metrics_count_runs_and_name_no_resource() {
         }
         assert!(after.ends_with("# EOF\n"));
 
-        let alive = ask(&scene, "/livez").await;
+        let alive = http_get(&scene, "/livez").await;
         assert!(
             alive.starts_with("ok: last iteration of the controller loop "),
             "{alive}"
         );
-        let ready = ask(&scene, "/readyz").await;
+        let ready = http_get(&scene, "/readyz").await;
         assert!(ready.starts_with("ok: "), "{ready}");
-        let version: Value = serde_json::from_str(&ask(&scene, "/version").await).unwrap();
+        let version: Value = serde_json::from_str(&http_get(&scene, "/version").await).unwrap();
         assert_eq!(version["protocol"], json!(alustan_api::run::PROTOCOL));
         assert_eq!(version["crd"], json!("alustan.io/v1alpha1"));
     })

@@ -13,10 +13,10 @@ async fn bucket(scene: &Scene) {
 }
 
 fn module(counter: &Counter) -> String {
-    let life = counter.life("a");
+    let object = counter.counted_object("a");
     format!(
         "terraform {{\n  backend \"s3\" {{}}\n}}\nvariable \"v\" {{}}\n\
-         resource \"terraform_data\" \"v\" {{ input = var.v }}\noutput \"v\" {{ value = var.v }}\n{life}"
+         resource \"terraform_data\" \"v\" {{ input = var.v }}\noutput \"v\" {{ value = var.v }}\n{object}"
     )
 }
 
@@ -67,7 +67,7 @@ async fn backend_adopt_takes_over_a_state_applied_by_hand() {
         bucket(&scene).await;
         let module = module(&counter);
         by_hand(&scene, &module, "state", "one").await;
-        assert_eq!(counter.lives(), (1, 0));
+        assert_eq!(counter.creations_and_destructions(), (1, 0));
         let made = state(&scene, "state").await;
         scene.commit("web", &[("main.tf", &module)]).await;
         let mut web = in_bucket(&scene, "state", "two");
@@ -88,9 +88,9 @@ async fn backend_adopt_takes_over_a_state_applied_by_hand() {
         let now = state(&scene, "state").await;
         assert_eq!(now["lineage"], made["lineage"]);
         assert_eq!(scene.data("web-outputs").await["v"], "two");
-        assert_eq!(counter.lives(), (1, 0));
+        assert_eq!(counter.creations_and_destructions(), (1, 0));
         scene.delete("web", &DeleteParams::foreground()).await;
-        assert_eq!(counter.lives(), (1, 1));
+        assert_eq!(counter.creations_and_destructions(), (1, 1));
     })
     .await;
 }
@@ -111,7 +111,7 @@ async fn backend_adopt_without_changes_needs_no_approval() {
         assert_eq!(status.runs[0].result, "NoChanges");
         assert_eq!(state(&scene, "state").await, made);
         scene.delete("web", &DeleteParams::foreground()).await;
-        assert_eq!(counter.lives(), (1, 1));
+        assert_eq!(counter.creations_and_destructions(), (1, 1));
     })
     .await;
 }
@@ -171,9 +171,9 @@ async fn backend_migrate_copies_state_to_a_bucket_and_back() {
         scene.ready_after_run("web", 4).await;
         assert_eq!(managed(&scene).await["lineage"], made["lineage"]);
         assert_eq!(state(&scene, "other").await, last);
-        assert_eq!(counter.lives(), (1, 0));
+        assert_eq!(counter.creations_and_destructions(), (1, 0));
         scene.delete("web", &DeleteParams::foreground()).await;
-        assert_eq!(counter.lives(), (1, 1));
+        assert_eq!(counter.creations_and_destructions(), (1, 1));
         scene.nothing_left().await;
     })
     .await;
@@ -185,7 +185,7 @@ async fn backend_migrate_killed_midway_destroys_from_the_old_state() {
     scene("cutshort", |scene| async move {
         let counter = Counter::start().await;
         bucket(&scene).await;
-        let module = counter.life("a");
+        let module = counter.counted_object("a");
         scene.commit("web", &[("main.tf", &module)]).await;
         scene.apply(&scene.resource("web")).await;
         scene.ready("web").await;
@@ -205,7 +205,7 @@ async fn backend_migrate_killed_midway_destroys_from_the_old_state() {
         scene.reason("web", "PodTerminated").await;
         counter.release("/planned");
         scene.delete("web", &DeleteParams::foreground()).await;
-        assert_eq!(counter.lives(), (1, 1));
+        assert_eq!(counter.creations_and_destructions(), (1, 1));
         // Destroy used the old state: the copy in the bucket is unchanged.
         assert_eq!(state(&scene, "state").await, copy);
     })

@@ -8,11 +8,11 @@ use kube::api::{DeleteParams, ListParams};
 use serde_json::{Value, json};
 
 fn module(counter: &Counter) -> String {
-    let life = counter.life_of("var.me");
+    let object = counter.counted_object_per_value("var.me");
     format!(
         "variable \"me\" {{}}\nvariable \"value\" {{ default = \"\" }}\nvariable \"up\" {{ default = \"\" }}\n\
          output \"v\" {{\n  value = var.value\n  precondition {{\n    \
-         condition = var.value != \"bad\"\n    error_message = \"bad\"\n  }}\n}}\noutput \"up\" {{ value = var.up }}\n{life}"
+         condition = var.value != \"bad\"\n    error_message = \"bad\"\n  }}\n}}\noutput \"up\" {{ value = var.up }}\n{object}"
     )
 }
 
@@ -61,18 +61,18 @@ async fn stack_of(levels: usize, width: usize) {
         for name in on.keys() {
             scene.ready_after_run(name, 1).await;
         }
-        let order = counter.order();
-        assert_eq!(order.len(), levels * width, "{order:?}");
-        let at = |action: &str, name: &str, order: &[String]| {
+        let paths = counter.requested_paths();
+        assert_eq!(paths.len(), levels * width, "{paths:?}");
+        let at = |action: &str, name: &str, paths: &[String]| {
             let path = format!("/{action}/{name}");
-            let at = order.iter().position(|request| *request == path);
+            let at = paths.iter().position(|request| *request == path);
             assert!(at.is_some(), "no {path}");
             at
         };
         for (name, on) in &on {
             for on in on {
                 assert!(
-                    at("made", on, &order) < at("made", name, &order),
+                    at("made", on, &paths) < at("made", name, &paths),
                     "{on} before {name}"
                 );
             }
@@ -86,12 +86,12 @@ async fn stack_of(levels: usize, width: usize) {
                 .deleted(&tf.metadata.name.unwrap(), &tf.metadata.uid.unwrap())
                 .await;
         }
-        let order = counter.order();
-        assert_eq!(order.len(), 2 * levels * width, "{order:?}");
+        let paths = counter.requested_paths();
+        assert_eq!(paths.len(), 2 * levels * width, "{paths:?}");
         for (name, on) in &on {
             for on in on {
                 assert!(
-                    at("destroyed", name, &order) < at("destroyed", on, &order),
+                    at("destroyed", name, &paths) < at("destroyed", on, &paths),
                     "{name} before {on}"
                 );
             }
@@ -218,14 +218,14 @@ async fn order_of_destruction_and_dependency_cycles_are_reported() {
             .begin_to_delete("cluster", &DeleteParams::foreground())
             .await;
         let tf = scene
-            .said("cluster", "dependents are destroyed first: apps")
+            .wait_for_message("cluster", "dependents are destroyed first: apps")
             .await;
         assert_eq!(condition(&tf, "Ready").unwrap().reason, "DependentsExist");
         assert_eq!(counter.count("/destroyed/cluster"), 0);
         scene.delete("apps", &DeleteParams::foreground()).await;
         scene.deleted("cluster", &uid).await;
         assert_eq!(
-            counter.order()[2..],
+            counter.requested_paths()[2..],
             ["/destroyed/apps", "/destroyed/cluster"]
         );
 
@@ -240,7 +240,10 @@ async fn order_of_destruction_and_dependency_cycles_are_reported() {
         );
         scene.apply(&node(&scene, "c", &[])).await;
         scene.ready("a").await;
-        assert_eq!(counter.order()[4..], ["/made/c", "/made/b", "/made/a"]);
+        assert_eq!(
+            counter.requested_paths()[4..],
+            ["/made/c", "/made/b", "/made/a"]
+        );
     })
     .await;
 }

@@ -27,7 +27,7 @@ async fn orphan_state_is_adopted_by_the_next_resource_of_the_name() {
     scene("orphan", |scene| async move {
         let counter = Counter::start().await;
         scene
-            .commit("web", &[("main.tf", &counter.life("a"))])
+            .commit("web", &[("main.tf", &counter.counted_object("a"))])
             .await;
         let mut volume = scene.resource_of("volume", "web");
         volume["spec"]["backend"] = json!({"provider": "local"});
@@ -65,11 +65,11 @@ async fn orphan_state_is_adopted_by_the_next_resource_of_the_name() {
             let results: Vec<_> = runs.iter().map(|run| run.result.as_str()).collect();
             assert_eq!(results, ["NoChanges"], "{name}");
         }
-        assert_eq!((counter.lives(), left(&scene).await.as_str()), ((2, 0), ""));
+        assert_eq!((counter.creations_and_destructions(), left(&scene).await.as_str()), ((2, 0), ""));
         for name in ["web", "volume"] {
             scene.delete(name, &DeleteParams::foreground()).await;
         }
-        assert_eq!(counter.lives(), (2, 2));
+        assert_eq!(counter.creations_and_destructions(), (2, 2));
     })
     .await;
 }

@@ -79,7 +79,7 @@ mod alone {
             for (name, run) in [("comes", 1), ("runs", 2), ("rests", 2)] {
                 scene.ready_without_failures(name, run).await;
             }
-            assert_eq!(counter.lives(), (3, 0));
+            assert_eq!(counter.creations_and_destructions(), (3, 0));
         })
         .await;
     }
@@ -111,9 +111,9 @@ mod alone {
             scene.deleted("goes", &uid).await;
             let status = scene.ready("makes").await.status.unwrap();
             assert_eq!((status.run, status.retry), (Some(1), None));
-            assert_eq!(counter.lives(), (2, 1));
+            assert_eq!(counter.creations_and_destructions(), (2, 1));
             scene.delete("makes", &DeleteParams::foreground()).await;
-            assert_eq!(counter.lives(), (2, 2));
+            assert_eq!(counter.creations_and_destructions(), (2, 2));
             scene.nothing_left().await;
         })
         .await;

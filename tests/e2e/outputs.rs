@@ -9,7 +9,7 @@ use serde_json::json;
 
 /// Module with one object, which `counter` counts, and outputs of several types.
 fn module(counter: &Counter) -> String {
-    let object = counter.life("a");
+    let object = counter.counted_object("a");
     format!(
         "output \"endpoint\" {{ value = \"https://api.test\" }}\n\
          output \"zones\" {{ value = [\"a\", \"b\"] }}\n\
@@ -117,9 +117,9 @@ async fn outputs_follow_their_configuration_without_an_apply() {
         assert_eq!(scene.data("web-outputs").await["url"], "https://api.test");
         // The transition time is unchanged: the resource was Ready without interruption.
         assert_eq!(since(&last), ready_since);
-        assert_eq!(counter.lives(), (1, 0));
+        assert_eq!(counter.creations_and_destructions(), (1, 0));
         scene.delete("web", &DeleteParams::foreground()).await;
-        assert_eq!(counter.lives(), (1, 1));
+        assert_eq!(counter.creations_and_destructions(), (1, 1));
         let theirs = maps.get("theirs").await.unwrap().data.unwrap();
         assert_eq!(theirs["endpoint"], "mine");
         scene.nothing_left().await;

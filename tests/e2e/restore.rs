@@ -183,7 +183,7 @@ async fn restore_into_the_same_namespace_recreates_nothing() {
             assert_eq!(results(&scene, name).await, [(2, "NoChanges".to_owned())]);
         }
         assert_eq!(head(&scene, "web").await, before);
-        assert_eq!(counter.lives(), (2, 0));
+        assert_eq!(counter.creations_and_destructions(), (2, 0));
         assert_eq!(scene.data("web-outputs").await["v"], "one");
         let claims = scene.api::<PersistentVolumeClaim>();
         let uid = scene.ready("volume").await.uid();
@@ -202,7 +202,7 @@ async fn restore_into_the_same_namespace_recreates_nothing() {
         for name in ["web", "volume"] {
             scene.delete(name, &DeleteParams::foreground()).await;
         }
-        assert_eq!(counter.lives(), (2, 2));
+        assert_eq!(counter.creations_and_destructions(), (2, 2));
         scene.nothing_left().await;
     })
     .await;
@@ -213,7 +213,7 @@ async fn restore_with_new_uids_needs_approval_of_changes() {
     scene("restore-uids", |scene| async move {
         let counter = Counter::start().await;
         scene
-            .commit("web", &[("main.tf", &counter.life("a"))])
+            .commit("web", &[("main.tf", &counter.counted_object("a"))])
             .await;
         scene.apply(&scene.resource("web")).await;
         scene.ready("web").await;
@@ -223,7 +223,11 @@ async fn restore_with_new_uids_needs_approval_of_changes() {
         let claims = scene.api::<PersistentVolumeClaim>();
         let how = DeleteParams::background();
         claims.delete("web-cache", &how).await.unwrap();
-        let more = format!("{}{}", counter.life("a"), counter.life("b"));
+        let more = format!(
+            "{}{}",
+            counter.counted_object("a"),
+            counter.counted_object("b")
+        );
         scene.commit("web", &[("main.tf", &more)]).await;
 
         // Restores as Velero does, with the resource first.
@@ -233,7 +237,7 @@ async fn restore_with_new_uids_needs_approval_of_changes() {
         create(&scene, backup.others).await;
         create(&scene, backup.secrets).await;
         scene
-            .said(
+            .wait_for_message(
                 "web",
                 "Secret web-run is the run record of an earlier resource",
             )
@@ -252,11 +256,14 @@ async fn restore_with_new_uids_needs_approval_of_changes() {
                 status.message
             );
         }
-        assert_eq!((status.run, counter.lives()), (Some(2), (1, 0)));
+        assert_eq!(
+            (status.run, counter.creations_and_destructions()),
+            (Some(2), (1, 0))
+        );
         scene.event("web", "Restored").await;
         approval::approve(&scene, "web", &plan).await;
         scene.ready_after_run("web", 3).await;
-        assert_eq!(counter.lives(), (2, 0));
+        assert_eq!(counter.creations_and_destructions(), (2, 0));
         let account = scene
             .api::<ServiceAccount>()
             .get("web-runner")
@@ -265,7 +272,7 @@ async fn restore_with_new_uids_needs_approval_of_changes() {
         let uid = scene.ready("web").await.uid();
         assert_eq!(account.labels().get(alustan_api::labels::UID), uid.as_ref());
         scene.delete("web", &DeleteParams::foreground()).await;
-        assert_eq!(counter.lives(), (2, 2));
+        assert_eq!(counter.creations_and_destructions(), (2, 2));
         scene.nothing_left().await;
     })
     .await;
@@ -280,7 +287,8 @@ mod own_operators {
         scene_with_own_operators("restore-from", |old| async move {
             let _operator = Operators::of(&old).await.start(None);
             let counter = Counter::start().await;
-            old.commit("web", &[("main.tf", &counter.life("a"))]).await;
+            old.commit("web", &[("main.tf", &counter.counted_object("a"))])
+                .await;
             old.aws_with_secret(&old.namespace, "locks").await;
             let mut web = old.resource("web");
             web["spec"]["approval"] = json!({"mode": "Manual"});
@@ -317,11 +325,11 @@ mod own_operators {
                     );
                 }
                 assert_eq!(head(&new, "web").await, before);
-                assert_eq!(counter.lives(), (2, 0));
+                assert_eq!(counter.creations_and_destructions(), (2, 0));
                 for name in ["web", "bucket"] {
                     new.delete(name, &DeleteParams::foreground()).await;
                 }
-                assert_eq!(counter.lives(), (2, 2));
+                assert_eq!(counter.creations_and_destructions(), (2, 2));
                 new.nothing_left().await;
             })
             .await;

@@ -5,7 +5,7 @@ use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::Duration;
 
-use alustan_tests::metacontroller::{Hooks, StandIn};
+use alustan_tests::metacontroller::{FakeMetacontroller, Hooks};
 use alustan_tests::{Counter, Operator, Operators, Scene, scene_with_own_operators};
 use kube::api::{Api, DeleteParams};
 use serde_json::json;
@@ -13,13 +13,13 @@ use serde_json::json;
 const TOKEN: &str = "the-token-of-this-test";
 
 /// Operator that reconciles only when a hook is called.
-struct Asked {
+struct HookDrivenOperator {
     operators: Operators,
     url: String,
     _tokens: tempfile::TempDir,
 }
 
-impl Asked {
+impl HookDrivenOperator {
     async fn of(scene: &Scene) -> Self {
         let tokens = tempfile::tempdir().unwrap();
         std::fs::write(tokens.path().join("token"), TOKEN).unwrap();
@@ -37,21 +37,22 @@ impl Asked {
         }
     }
 
-    fn start(&self, scene: &Scene, hooks: Hooks) -> (Operator, StandIn) {
+    fn start(&self, scene: &Scene, hooks: Hooks) -> (Operator, FakeMetacontroller) {
         let client = scene.cluster.client.clone();
-        let stand_in = StandIn::start(client, &scene.namespace, &self.url, TOKEN, hooks);
-        (self.operators.start(None), stand_in)
+        let metacontroller =
+            FakeMetacontroller::start(client, &scene.namespace, &self.url, TOKEN, hooks);
+        (self.operators.start(None), metacontroller)
     }
 }
 
 async fn commit(scene: &Scene, counter: &Counter) {
-    let object = counter.life("a");
+    let object = counter.counted_object("a");
     let module = format!("variable \"v\" {{}}\noutput \"v\" {{ value = var.v }}\n{object}");
     scene.commit("web", &[("main.tf", &module)]).await;
 }
 
 /// Asserts that the operator answered each call of a hook within 8 seconds.
-fn are_answered(metacontroller: &StandIn) {
+fn assert_answered(metacontroller: &FakeMetacontroller) {
     for call in metacontroller.calls() {
         assert!(matches!(call.status, 200 | 304 | 429), "{call:?}");
         assert!(call.took < Duration::from_secs(8), "{:?}", call.took);
@@ -70,11 +71,11 @@ mod own_operators {
             counter.hold("/made");
             let mut web = scene.resource("web");
             web["spec"]["variables"] = json!({"v": "1"});
-            let webhook = Asked::of(&scene).await;
+            let webhook = HookDrivenOperator::of(&scene).await;
             let (first, metacontroller) = webhook.start(&scene, Hooks::V2);
             scene.apply(&web).await;
             counter.reached("/made").await;
-            are_answered(&metacontroller);
+            assert_answered(&metacontroller);
             drop(metacontroller);
             first.kill().await;
 
@@ -82,7 +83,7 @@ mod own_operators {
             let second = native.start(None);
             counter.release("/made");
             scene.ready("web").await;
-            assert_eq!(counter.lives(), (1, 0));
+            assert_eq!(counter.creations_and_destructions(), (1, 0));
             second.kill().await;
 
             let finalize = Hooks {
@@ -98,8 +99,8 @@ mod own_operators {
                 .begin_to_delete("web", &DeleteParams::background())
                 .await;
             scene.deleted("web", &uid).await;
-            assert_eq!(counter.lives(), (1, 1));
-            are_answered(&metacontroller);
+            assert_eq!(counter.creations_and_destructions(), (1, 1));
+            assert_answered(&metacontroller);
             third.kill().await;
             let api: Api<k8s_openapi::api::batch::v1::Job> = scene.api();
             let jobs = api.list(&kube::api::ListParams::default()).await.unwrap();

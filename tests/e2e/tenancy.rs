@@ -122,7 +122,7 @@ mod alone {
             let operator = operators.start(None);
             let counter = Counter::start().await;
             greedy
-                .commit("web", &[("main.tf", &counter.life("a"))])
+                .commit("web", &[("main.tf", &counter.counted_object("a"))])
                 .await;
             let resource = |name: &str| {
                 let mut resource = greedy.resource_of(name, "web");

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::inputs::grant;
 
 fn module(counter: &Counter) -> String {
-    counter.life("a")
+    counter.counted_object("a")
 }
 
 fn on_config_map(name: &str, cel: &str) -> Value {
@@ -38,19 +38,19 @@ async fn objects_of_any_kind_delay_run_ready_and_destroy() {
         );
         scene.config_map("gate", &[("open", "no")]).await;
         scene
-            .said(
+            .wait_for_message(
                 "web",
                 "spec.waitFor[0].cel: the expression is false for ConfigMap gate: object.data.open == 'yes'",
             )
             .await;
-        assert_eq!(counter.lives(), (0, 0));
+        assert_eq!(counter.creations_and_destructions(), (0, 0));
         scene.config_map("gate", &[("open", "yes")]).await;
         let message = scene.reason("web", "HealthCheckFailed").await;
         assert!(
             message.contains("spec.healthChecks[0].cel: the expression is false for ConfigMap health"),
             "{message}"
         );
-        assert_eq!(counter.lives(), (1, 0));
+        assert_eq!(counter.creations_and_destructions(), (1, 0));
         scene.config_map("health", &[("up", "yes")]).await;
         scene.ready_after_run("web", 1).await;
 
@@ -91,7 +91,7 @@ async fn objects_of_any_kind_delay_run_ready_and_destroy() {
             .begin_to_delete("web", &DeleteParams::foreground())
             .await;
         scene
-            .said(
+            .wait_for_message(
                 "web",
                 "spec.destroyWaitFor[0]: waiting for the deletion of Ingress shop (not deleted yet)",
             )
@@ -99,18 +99,18 @@ async fn objects_of_any_kind_delay_run_ready_and_destroy() {
         let api = scene.api::<Ingress>();
         api.delete("shop", &DeleteParams::default()).await.unwrap();
         scene
-            .said(
+            .wait_for_message(
                 "web",
                 "Ingress shop (being deleted; finalizers: ingress.example.com/resources)",
             )
             .await;
-        assert_eq!(counter.lives(), (1, 0));
+        assert_eq!(counter.creations_and_destructions(), (1, 0));
         let done = json!({"metadata": {"finalizers": null}});
         api.patch("shop", &PatchParams::default(), &Patch::Merge(&done))
             .await
             .unwrap();
         scene.deleted("web", &uid).await;
-        assert_eq!(counter.lives(), (1, 1));
+        assert_eq!(counter.creations_and_destructions(), (1, 1));
     })
     .await;
 }

@@ -124,12 +124,13 @@ impl Cluster {
 
     /// Blocks new connections of pods to the node, the host and other pods, except to the API server, until the returned value is
     /// dropped.
-    pub async fn cut_pods_off(&self) -> Cut {
-        let cut = Cut;
-        for rule in Cut::RULES {
-            self.run("bash", &["-c", &Cut::change("-I", rule)]).await;
+    pub async fn disconnect_pods(&self) -> NetworkOutage {
+        let outage = NetworkOutage;
+        for rule in NetworkOutage::RULES {
+            self.run("bash", &["-c", &NetworkOutage::change("-I", rule)])
+                .await;
         }
-        cut
+        outage
     }
 
     /// Scales the installed operator to `copies` replicas and waits for the rollout.
@@ -194,9 +195,9 @@ impl Cluster {
 }
 
 /// Keeps pods disconnected until dropped.
-pub struct Cut;
+pub struct NetworkOutage;
 
-impl Cut {
+impl NetworkOutage {
     /// Rejected connections: to the node except the API server, and beyond the node.
     const RULES: [&str; 3] = ["INPUT -p tcp ! --dport 6443", "INPUT -p udp", "FORWARD"];
 
@@ -209,7 +210,7 @@ impl Cut {
     }
 }
 
-impl Drop for Cut {
+impl Drop for NetworkOutage {
     fn drop(&mut self) {
         for rule in Self::RULES {
             let command = Self::change("-D", rule);

@@ -142,14 +142,14 @@ impl Counter {
         )
     }
 
-    /// Returns a module with one counted object (see [`Self::life`]), and a variable `v` that is also an output.
+    /// Returns a module with one counted object (see [`Self::counted_object`]), and a variable `v` that is also an output.
     pub fn module(&self) -> String {
-        let object = self.life("a");
+        let object = self.counted_object("a");
         format!("variable \"v\" {{}}\noutput \"v\" {{ value = var.v }}\n{object}")
     }
 
     /// Returns HCL of a resource that requests `/made` on creation and `/destroyed` on destruction.
-    pub fn life(&self, name: &str) -> String {
+    pub fn counted_object(&self, name: &str) -> String {
         let destroyed = format!(
             "provisioner \"local-exec\" {{\n    when = destroy\n    interpreter = [\"bash\", \"-c\"]\n    \
              command = \"{}\"\n  }}",
@@ -159,13 +159,13 @@ impl Counter {
     }
 
     /// Returns all requested paths in order.
-    pub fn order(&self) -> Vec<String> {
+    pub fn requested_paths(&self) -> Vec<String> {
         self.order.lock().unwrap().clone()
     }
 
     /// Returns HCL of a resource that requests `/made/<value>` on creation and `/destroyed/<value>` on destruction, with the value of
     /// `expression`.
-    pub fn life_of(&self, expression: &str) -> String {
+    pub fn counted_object_per_value(&self, expression: &str) -> String {
         let command = |path: &str| self.command(&format!("{path}/${{self.input}}"));
         format!(
             "resource \"terraform_data\" \"life\" {{\n  input = {expression}\n  provisioner \"local-exec\" {{\n    \
@@ -177,7 +177,7 @@ impl Counter {
     }
 
     /// Returns the number of requests for `/made` and for `/destroyed`.
-    pub fn lives(&self) -> (usize, usize) {
+    pub fn creations_and_destructions(&self) -> (usize, usize) {
         (self.count("/made"), self.count("/destroyed"))
     }
 }

@@ -30,7 +30,7 @@ pub struct Message {
     /// Body of the request.
     pub body: String,
     /// Whether the inbox accepted the message. It refuses messages with status 503.
-    pub taken: bool,
+    pub accepted: bool,
 }
 
 impl Message {
@@ -77,7 +77,7 @@ async fn take(State(inbox): State<Inbox>, headers: HeaderMap, body: Bytes) -> St
     let message = Message {
         headers,
         body: String::from_utf8_lossy(&body).into_owned(),
-        taken: refused.is_err(),
+        accepted: refused.is_err(),
     };
     inbox.messages.lock().unwrap().push(message);
     match refused {

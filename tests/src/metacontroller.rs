@@ -17,7 +17,7 @@ use tokio::task::JoinHandle;
 /// Finalizer that metacontroller adds if a finalize hook is configured.
 pub const FINALIZER: &str = "metacontroller.io/compositecontroller-alustan";
 /// Interval of the polls that replace a watch.
-const LOOK: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// Timeout of a hook call.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// First backoff after a failed call.
@@ -66,7 +66,7 @@ struct Answer {
 }
 
 /// Fake metacontroller for one namespace, which runs until dropped.
-pub struct StandIn {
+pub struct FakeMetacontroller {
     worker: JoinHandle<()>,
     calls: Arc<Mutex<Vec<Exchange>>>,
     selects: Selects,
@@ -75,19 +75,19 @@ pub struct StandIn {
 /// Predicate that selects resources.
 type Selects = Arc<Mutex<Box<dyn Fn(&DynamicObject) -> bool + Send>>>;
 
-impl Drop for StandIn {
+impl Drop for FakeMetacontroller {
     fn drop(&mut self) {
         self.worker.abort();
     }
 }
 
-impl StandIn {
+impl FakeMetacontroller {
     /// Starts to call the hooks at `url` with `token` for the resources of `namespace`.
     pub fn start(client: Client, namespace: &str, url: &str, token: &str, hooks: Hooks) -> Self {
         let kind = ApiResource::erase::<Terraform>(&());
         let calls = Arc::new(Mutex::new(Vec::new()));
         let selects: Selects = Arc::new(Mutex::new(Box::new(|_| true)));
-        let worker = Worker {
+        let caller = HookCaller {
             api: Api::namespaced_with(client, namespace, &kind),
             http: reqwest::Client::builder()
                 .timeout(TIMEOUT)
@@ -102,7 +102,7 @@ impl StandIn {
             answers: HashMap::new(),
         };
         Self {
-            worker: tokio::spawn(worker.run()),
+            worker: tokio::spawn(caller.run()),
             calls,
             selects,
         }
@@ -119,7 +119,7 @@ impl StandIn {
     }
 }
 
-struct Worker {
+struct HookCaller {
     api: Api<DynamicObject>,
     http: reqwest::Client,
     url: String,
@@ -155,19 +155,19 @@ fn news(object: &DynamicObject) -> Value {
     ])
 }
 
-impl Worker {
+impl HookCaller {
     async fn run(mut self) {
         loop {
             if let Ok(all) = self.api.list(&ListParams::default()).await {
                 for object in all {
-                    self.look(object).await;
+                    self.reconcile(object).await;
                 }
             }
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
 
-    async fn look(&mut self, object: DynamicObject) {
+    async fn reconcile(&mut self, object: DynamicObject) {
         let (name, news) = (object.name_any(), news(&object));
         let known = self.known.get(&name);
         let due = known.and_then(|known| known.due);

@@ -56,7 +56,7 @@ where
     T: Future<Output = ()>,
 {
     let _with_others = CLUSTER.read().await;
-    run(name, Disturbs::Nothing, test).await;
+    run(name, Disruption::Nothing, test).await;
 }
 
 /// Same as `scene`, while no other test runs: `test` may stop the operator, a component of the cluster, or the node. They are restored
@@ -67,7 +67,7 @@ where
     T: Future<Output = ()>,
 {
     let _alone = alone().await;
-    run(name, Disturbs::Cluster, test).await;
+    run(name, Disruption::Cluster, test).await;
 }
 
 /// Same as `scene_alone`, in a cluster with the CRD and without an operator: `test` may install one in any way.
@@ -77,7 +77,7 @@ where
     T: Future<Output = ()>,
 {
     let _alone = alone().await;
-    run(name, Disturbs::Installation, async |scene: Arc<Scene>| {
+    run(name, Disruption::Installation, async |scene: Arc<Scene>| {
         scene.cluster.uninstall_operator().await;
         test(scene).await;
     })
@@ -132,7 +132,7 @@ where
         }
         tests.running += 1;
     }
-    let ran = AssertUnwindSafe(run(name, Disturbs::InstalledOperator, test));
+    let ran = AssertUnwindSafe(run(name, Disruption::InstalledOperator, test));
     let mut result = ran.catch_unwind().await;
     {
         let mut tests = WITHOUT_INSTALLED.lock().await;
@@ -155,7 +155,7 @@ async fn scale_installed(copies: usize) -> std::thread::Result<()> {
 
 /// Parts of the cluster to restore after a test.
 #[derive(Clone, Copy)]
-enum Disturbs {
+enum Disruption {
     Nothing,
     /// The installed operator is stopped for several tests.
     InstalledOperator,
@@ -163,34 +163,36 @@ enum Disturbs {
     Installation,
 }
 
-async fn run<F, T>(name: &str, disturbs: Disturbs, test: F)
+async fn run<F, T>(name: &str, disruption: Disruption, test: F)
 where
     F: FnOnce(Arc<Scene>) -> T,
     T: Future<Output = ()>,
 {
-    let uses_installed_operator = matches!(disturbs, Disturbs::Nothing);
+    let uses_installed_operator = matches!(disruption, Disruption::Nothing);
     let scene = Scene::open(name, uses_installed_operator).await;
-    run_in(scene, disturbs, test).await;
+    run_in(scene, disruption, test).await;
 }
 
-async fn run_in<F, T>(scene: Arc<Scene>, disturbs: Disturbs, test: F)
+async fn run_in<F, T>(scene: Arc<Scene>, disruption: Disruption, test: F)
 where
     F: FnOnce(Arc<Scene>) -> T,
     T: Future<Output = ()>,
 {
     let result = AssertUnwindSafe(test(scene.clone())).catch_unwind().await;
-    match disturbs {
-        Disturbs::Nothing | Disturbs::InstalledOperator => {}
-        Disturbs::Cluster => scene.cluster.mend().await,
-        Disturbs::Installation => scene.cluster.reinstall_operator().await,
+    match disruption {
+        Disruption::Nothing | Disruption::InstalledOperator => {}
+        Disruption::Cluster => scene.cluster.mend().await,
+        Disruption::Installation => scene.cluster.reinstall_operator().await,
     }
     if let Err(panic) = result {
         scene.show().await;
         std::panic::resume_unwind(panic);
     }
-    let leaving = match disturbs {
-        Disturbs::InstalledOperator => scene.leave_with_own_operator().boxed(),
-        Disturbs::Nothing | Disturbs::Cluster | Disturbs::Installation => scene.leave().boxed(),
+    let leaving = match disruption {
+        Disruption::InstalledOperator => scene.delete_with_own_operator().boxed(),
+        Disruption::Nothing | Disruption::Cluster | Disruption::Installation => {
+            scene.delete_namespace().boxed()
+        }
     };
     leaving.await;
 }
@@ -203,7 +205,7 @@ impl Scene {
         T: Future<Output = ()>,
     {
         let scene = Self::open(&name, self.uses_installed_operator).await;
-        run_in(scene, Disturbs::Nothing, test).await;
+        run_in(scene, Disruption::Nothing, test).await;
     }
 
     /// Creates the namespace of a scene.
@@ -284,7 +286,7 @@ impl Scene {
     }
 
     /// Deletes the scene. Abandons its remaining resources without destroy, which other tests cover.
-    async fn leave(&self) {
+    async fn delete_namespace(&self) {
         let api: Api<Terraform> = self.api();
         let resources = api
             .list(&ListParams::default())
@@ -323,10 +325,10 @@ impl Scene {
         self.remove_repositories();
     }
 
-    async fn leave_with_own_operator(&self) {
+    async fn delete_with_own_operator(&self) {
         let operators = Operators::of(self).await;
         let _operator = operators.start(None);
-        self.leave().await;
+        self.delete_namespace().await;
     }
 
     async fn delete_background(&self, name: String) {

@@ -19,12 +19,12 @@ use crate::counter::HOST;
 pub struct StateServer {
     /// `host:port`, as reached by pods.
     pub address: String,
-    shelf: Arc<Mutex<Shelf>>,
+    content: Arc<Mutex<Content>>,
     authorization: Arc<String>,
 }
 
 #[derive(Default)]
-struct Shelf {
+struct Content {
     states: BTreeMap<String, Bytes>,
     locks: BTreeMap<String, Bytes>,
 }
@@ -39,7 +39,7 @@ impl StateServer {
         let login = serde_json::to_value(login).expect("base64");
         let server = Self {
             address: listener.local_addr().expect("an address").to_string(),
-            shelf: Arc::default(),
+            content: Arc::default(),
             authorization: Arc::new(format!("Basic {}", login.as_str().unwrap_or_default())),
         };
         let router = Router::new()
@@ -51,7 +51,7 @@ impl StateServer {
 
     /// Returns the state `name`.
     pub fn state(&self, name: &str) -> Option<String> {
-        let state = self.shelf.lock().unwrap().states.get(name).cloned()?;
+        let state = self.content.lock().unwrap().states.get(name).cloned()?;
         Some(String::from_utf8_lossy(&state).into_owned())
     }
 }
@@ -67,25 +67,25 @@ async fn serve(
     if given.is_none_or(|value| value != server.authorization.as_str()) {
         return StatusCode::UNAUTHORIZED.into_response();
     }
-    let mut shelf = server.shelf.lock().unwrap();
+    let mut content = server.content.lock().unwrap();
     match method.as_str() {
-        "GET" => shelf.states.get(&name).cloned().map_or_else(
+        "GET" => content.states.get(&name).cloned().map_or_else(
             || StatusCode::NOT_FOUND.into_response(),
             IntoResponse::into_response,
         ),
         "POST" => {
-            shelf.states.insert(name, body);
+            content.states.insert(name, body);
             StatusCode::OK.into_response()
         }
         "LOCK" => {
-            if let Some(held) = shelf.locks.get(&name).cloned() {
+            if let Some(held) = content.locks.get(&name).cloned() {
                 return (StatusCode::LOCKED, held).into_response();
             }
-            shelf.locks.insert(name, body);
+            content.locks.insert(name, body);
             StatusCode::OK.into_response()
         }
         "UNLOCK" => {
-            shelf.locks.remove(&name);
+            content.locks.remove(&name);
             StatusCode::OK.into_response()
         }
         _ => StatusCode::METHOD_NOT_ALLOWED.into_response(),

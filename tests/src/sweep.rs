@@ -58,7 +58,7 @@ pub struct Sweep {
     blobs: BTreeSet<OsString>,
     kept: TempDir,
     kept_of_pods: TempDir,
-    keepers: JoinSet<()>,
+    collectors: JoinSet<()>,
 }
 
 /// Data that a [`Sweep`] has kept.
@@ -90,15 +90,15 @@ impl Sweep {
         };
         let kept = kept_in(folder.clone());
         let kept_of_pods = kept_in(folder.join("kubelet"));
-        let mut keepers = JoinSet::new();
-        keepers.spawn(follow(kept.path().join(HISTORY)));
-        let keeper = Keeper {
+        let mut collectors = JoinSet::new();
+        collectors.spawn(follow(kept.path().join(HISTORY)));
+        let collector = Collector {
             folder: folder.clone(),
             namespace: namespace.to_owned(),
             kept: kept.path().to_owned(),
             kept_of_pods: kept_of_pods.path().to_owned(),
         };
-        keepers.spawn(keeper.keep());
+        collectors.spawn(collector.collect());
         let sweep = Self {
             cluster: cluster.clone(),
             since: SystemTime::now() - COARSE,
@@ -107,7 +107,7 @@ impl Sweep {
                 .flat_map(|subfolder| files_below(&folder.join(subfolder)))
                 .filter_map(|file| digest(&file))
                 .collect(),
-            keepers,
+            collectors,
             kept,
             kept_of_pods,
         };
@@ -118,10 +118,10 @@ impl Sweep {
     /// Waits until everything written so far is kept, and stops.
     pub async fn end(mut self) -> Swept {
         self.seen().await;
-        if let Some(ended) = self.keepers.try_join_next() {
+        if let Some(ended) = self.collectors.try_join_next() {
             ended.expect("a keeper that goes on");
         }
-        self.keepers.shutdown().await;
+        self.collectors.shutdown().await;
         Swept {
             cluster: self.cluster,
             since: self.since,
@@ -396,20 +396,20 @@ const FILES: &str = "files";
 /// File with command lines.
 const ARGUMENTS: &str = "arguments";
 
-struct Keeper {
+struct Collector {
     folder: PathBuf,
     namespace: String,
     kept: PathBuf,
     kept_of_pods: PathBuf,
 }
 
-impl Keeper {
-    async fn keep(self) {
+impl Collector {
+    async fn collect(self) {
         let mut arguments = Arguments::default();
         let mut seen = HashSet::new();
         loop {
             self.link(&mut seen);
-            if arguments.look() {
+            if arguments.scan() {
                 let all = arguments
                     .lines
                     .iter()
@@ -489,7 +489,7 @@ enum Process {
 
 impl Arguments {
     /// Adds the current command lines. Returns whether some are new.
-    fn look(&mut self) -> bool {
+    fn scan(&mut self) -> bool {
         // Number of polls that check the cgroup of a process again: the first process of a container enters the pod's cgroup shortly after
         // its start.
         const OFTEN: u32 = 10;

@@ -13,7 +13,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
-use super::{Told, apply, command, create_account, run, status};
+use super::{CommandOutput, apply, command, create_account, run, status};
 use crate::space::{Space, resource};
 
 #[tokio::test]
@@ -21,7 +21,7 @@ async fn error_for_missing_logs_names_run_and_failure() {
     let space = Space::new().await;
     let mut stalled = status("Stalled", "False", "PlanFailed");
     apply(&space, &resource("web"), stalled.clone()).await;
-    let why = run(&space, "logs web").await.refused();
+    let why = run(&space, "logs web").await.failure();
     assert!(
         why.contains("no run") && why.contains("Stalled (PlanFailed)"),
         "{why}"
@@ -32,7 +32,7 @@ async fn error_for_missing_logs_names_run_and_failure() {
     }]);
     apply(&space, &resource("web"), stalled).await;
     for command in ["logs web", "logs web --run 3"] {
-        let why = run(&space, command).await.refused();
+        let why = run(&space, command).await.failure();
         assert!(
             why.contains("has no Job") && why.contains("no such variable"),
             "{why}"
@@ -60,17 +60,17 @@ async fn logs_of_a_failed_run_outlive_its_job() {
     let secret = secret.unwrap();
     api.create(&PostParams::default(), &secret).await.unwrap();
     for command in ["logs web", "logs web --run 3"] {
-        let output = run(&space, command).await.done();
+        let output = run(&space, command).await.success();
         assert_eq!(output, "Error: no such variable\n", "{command}");
     }
-    let why = run(&space, "logs web --run 1").await.refused();
+    let why = run(&space, "logs web --run 1").await.failure();
     assert!(
         why.contains("run 1 of ") && why.contains("has no Job"),
         "{why}"
     );
     // `logs` without `--run` refers to a run that has just started, not to the failed run.
     create_job(&space, "web-plan-4").await;
-    let why = run(&space, "logs web").await.refused();
+    let why = run(&space, "logs web").await.failure();
     assert!(why.contains("Job web-plan-4 has no pod"), "{why}");
 }
 
@@ -86,10 +86,10 @@ async fn logs_follow_the_last_run_once_its_pod_has_started() {
     for job in ["web-plan-9", "web-apply-10"] {
         create_job(&space, job).await;
     }
-    let why = run(&space, "logs web").await.refused();
+    let why = run(&space, "logs web").await.failure();
     assert!(why.contains("Job web-apply-10 has no pod"), "{why}");
     let pod = create_pod(&space, "web-apply-10").await;
-    let why = run(&space, "logs web").await.refused();
+    let why = run(&space, "logs web").await.failure();
     assert!(
         why.contains(&format!("pod {pod} has not started: Pending")),
         "{why}"
@@ -105,16 +105,16 @@ async fn logs_follow_the_last_run_once_its_pod_has_started() {
         format!("pod {pod} has not started: Pending; waiting")
     );
     start_pod(&space, &pod).await;
-    let output = Told::of(following.wait_with_output().await.unwrap()).done();
+    let output = CommandOutput::of(following.wait_with_output().await.unwrap()).success();
     let place = format!("{}/{pod}/terraform", space.namespace);
     assert_eq!(
         output,
         format!("GET /containerLogs/{place}?follow=true HTTP/1.1\n")
     );
 
-    let output = run(&space, "logs web --run 10").await.done();
+    let output = run(&space, "logs web --run 10").await.success();
     assert_eq!(output, format!("GET /containerLogs/{place} HTTP/1.1\n"));
-    let why = run(&space, "logs web --run 9").await.refused();
+    let why = run(&space, "logs web --run 9").await.failure();
     assert!(why.contains("Job web-plan-9 has no pod"), "{why}");
 }
 

@@ -33,10 +33,10 @@ async fn is_marked(space: &Space) -> bool {
 #[tokio::test]
 async fn restore_without_secrets_names_the_missing_object() {
     let space = Space::new().await;
-    let error = run(&space, "restore web").await.refused();
+    let error = run(&space, "restore web").await.failure();
     assert!(error.contains("Terraform web not found"), "{error}");
     space.apply(&resource("web")).await.unwrap();
-    let error = run(&space, "restore web").await.refused();
+    let error = run(&space, "restore web").await.failure();
     assert!(error.contains("Secret web-run not found"), "{error}");
     assert!(error.contains("docs/backup.md"), "{error}");
 }
@@ -47,7 +47,7 @@ async fn restore_of_the_current_record_changes_nothing() {
     space.apply(&resource("web")).await.unwrap();
     let uid = get(&space, "web").await.uid().unwrap();
     record(&space, "web", &uid).await;
-    let output = run(&space, "restore web").await.done();
+    let output = run(&space, "restore web").await.success();
     assert!(output.contains("nothing to restore"), "{output}");
     assert!(!is_marked(&space).await);
 }
@@ -59,7 +59,7 @@ async fn restore_refuses_the_record_of_another_resource() {
     space.apply(&resource("db")).await.unwrap();
     let uid = get(&space, "db").await.uid().unwrap();
     record(&space, "db", &uid).await;
-    let error = run(&space, "restore web").await.refused();
+    let error = run(&space, "restore web").await.failure();
     assert!(
         error.contains("Secret web-run is of Terraform db"),
         "{error}"
@@ -70,7 +70,7 @@ async fn restore_refuses_the_record_of_another_resource() {
     let space = Space::new().await;
     space.apply(&resource("web")).await.unwrap();
     create_secret(&space, &names::record("web"), json!({"record": "mine"})).await;
-    let error = run(&space, "restore web").await.refused();
+    let error = run(&space, "restore web").await.failure();
     assert!(
         error.contains("not a run record of the operator"),
         "{error}"
@@ -94,7 +94,7 @@ async fn restore_refuses_while_a_pod_of_an_earlier_run_lives() {
     let pod: Pod = serde_json::from_value(pod).unwrap();
     let pods = space.api::<Pod>();
     pods.create(&PostParams::default(), &pod).await.unwrap();
-    let error = run(&space, "restore web").await.refused();
+    let error = run(&space, "restore web").await.failure();
     assert!(error.contains("pod web-apply-7-x"), "{error}");
     assert!(!is_marked(&space).await);
 }

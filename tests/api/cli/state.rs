@@ -94,30 +94,32 @@ fn noise(mut seed: u64, size: usize) -> String {
 async fn state_is_pushed_and_pulled_and_the_previous_one_kept() {
     let space = at_rest().await;
     let none = run(&space, "state pull web").await;
-    assert!(none.err.contains("web has no state"), "{none:?}");
-    assert_eq!(none.done(), "");
+    assert!(none.stderr.contains("web has no state"), "{none:?}");
+    assert_eq!(none.success(), "");
 
     let (first, text) = state(&space, "l", 1, "a");
-    let output = run(&space, &format!("state push web {first}")).await.done();
+    let output = run(&space, &format!("state push web {first}"))
+        .await
+        .success();
     assert!(
         output.contains("is now version 1: serial 1, lineage l"),
         "{output}"
     );
-    assert_eq!(run(&space, "state pull web").await.done(), text);
+    assert_eq!(run(&space, "state pull web").await.success(), text);
     let (second, text) = state(&space, "l", 2, "b");
     run(&space, &format!("state push web {second}"))
         .await
-        .done();
-    assert_eq!(run(&space, "state pull web").await.done(), text);
+        .success();
+    assert_eq!(run(&space, "state pull web").await.success(), text);
 
     let why = run(&space, &format!("state push web {first}"))
         .await
-        .refused();
+        .failure();
     assert!(
         why.contains("cannot push") && why.contains("lower than the serial 2"),
         "{why}"
     );
-    assert_eq!(run(&space, "state pull web").await.done(), text);
+    assert_eq!(run(&space, "state pull web").await.success(), text);
     assert_eq!(record(&space).await.lock, None, "the lock is given back");
 
     let pointer = space
@@ -130,20 +132,20 @@ async fn state_is_pushed_and_pulled_and_the_previous_one_kept() {
     assert_eq!(pointer["previous"]["serial"], 1);
 
     let forced = run(&space, &format!("state push web {first} --force")).await;
-    forced.done();
+    forced.success();
     let (foreign, _) = state(&space, "m", 9, "c");
     let why = run(&space, &format!("state push web {foreign}"))
         .await
-        .refused();
+        .failure();
     assert!(why.contains("its lineage m differs"), "{why}");
     let output = run(&space, &format!("state push web {foreign} --force")).await;
     assert!(
         output
-            .err
+            .stderr
             .contains("StateOwnershipConflict unless spec.backend.adopt"),
         "{output:?}"
     );
-    output.done();
+    output.success();
 }
 
 #[tokio::test]
@@ -152,10 +154,12 @@ async fn large_state_adds_slots_and_records_their_number() {
     let mut last = String::new();
     for serial in 1..=2 {
         let (file, text) = state(&space, "l", serial, &noise(serial, 4 * 1024 * 1024));
-        run(&space, &format!("state push web {file}")).await.done();
+        run(&space, &format!("state push web {file}"))
+            .await
+            .success();
         last = text;
     }
-    assert!(run(&space, "state pull web").await.done() == last);
+    assert!(run(&space, "state pull web").await.success() == last);
     let wanted = record(&space).await.slots_wanted;
     assert!(wanted >= 6, "{wanted}");
     let slots = space.api::<Secret>();
@@ -177,8 +181,10 @@ async fn state_push_adopts_a_local_state_before_the_first_run() {
     let record = json!({"number": 0, "phase": "Starting"}).to_string();
     create_secret(&space, &names::record("web"), json!({"record": record})).await;
     let (file, text) = state(&space, "l", 1, "a");
-    run(&space, &format!("state push web {file}")).await.done();
-    assert_eq!(run(&space, "state pull web").await.done(), text);
+    run(&space, &format!("state push web {file}"))
+        .await
+        .success();
+    assert_eq!(run(&space, "state pull web").await.success(), text);
 }
 
 #[tokio::test]
@@ -188,9 +194,9 @@ async fn state_push_is_refused_while_a_run_has_unsaved_state() {
     create_secret(&space, &names::report("web"), unsaved).await;
     let (file, _) = state(&space, "l", 1, "a");
     let push = format!("state push web {file}");
-    let why = run(&space, &push).await.refused();
+    let why = run(&space, &push).await.failure();
     assert!(why.contains("an earlier run has an unsaved state"), "{why}");
-    run(&space, &format!("{push} --force")).await.done();
+    run(&space, &format!("{push} --force")).await.success();
 }
 
 #[tokio::test]
@@ -207,7 +213,7 @@ async fn state_of_an_earlier_resource_is_not_overwritten() {
     let (file, _) = state(&space, "l", 1, "a");
     let why = run(&space, &format!("state push web {file} --force"))
         .await
-        .refused();
+        .failure();
     assert!(why.contains(r#""adopt":true"#), "{why}");
     let pointer = secrets.get(&names::state("web")).await.unwrap();
     assert!(pointer.data.is_none(), "{pointer:?}");
@@ -220,20 +226,20 @@ async fn state_push_is_refused_during_a_run_or_while_locked() {
     let (file, _) = state(&space, "l", 1, "a");
     let push = format!("state push web {file} --force");
     change_record(&space, json!({"phase": "Applying"})).await;
-    let why = run(&space, &push).await.refused();
+    let why = run(&space, &push).await.failure();
     assert!(
         why.contains("run 3 of ") && why.contains("is active (Applying)"),
         "{why}"
     );
 
     change_record(&space, json!({"phase": "Recorded", "lock": lock("l-1")})).await;
-    let why = run(&space, &push).await.refused();
+    let why = run(&space, &push).await.failure();
     let unlock = format!("kubectl alustan unlock web l-1 -n {}", space.namespace);
     assert!(
         why.contains("alustan@web-apply-3-x") && why.contains(&unlock),
         "{why}"
     );
-    assert_eq!(run(&space, "state pull web").await.done(), "");
+    assert_eq!(run(&space, "state pull web").await.success(), "");
     assert_eq!(record(&space).await.lock.unwrap().id, "l-1");
 }
 
@@ -248,19 +254,19 @@ async fn lost_state_is_replaced_only_with_force() {
             .await
             .unwrap();
     }
-    let why = run(&space, "state pull web").await.refused();
+    let why = run(&space, "state pull web").await.failure();
     assert!(
         why.contains("Secret web-state with the state pointer"),
         "{why}"
     );
     let why = run(&space, &format!("state push web {file}"))
         .await
-        .refused();
+        .failure();
     assert!(why.contains("the current state is lost"), "{why}");
     run(&space, &format!("state push web {file} --force"))
         .await
-        .done();
-    assert_eq!(run(&space, "state pull web").await.done(), text);
+        .success();
+    assert_eq!(run(&space, "state pull web").await.success(), text);
 }
 
 #[tokio::test]
@@ -272,27 +278,27 @@ async fn file_without_a_state_is_not_pushed() {
         .join(format!("{}.txt", space.namespace));
     std::fs::write(&file, "{\"version\": 4}").unwrap();
     let push = format!("state push web {}", file.display());
-    let why = run(&space, &push).await.refused();
+    let why = run(&space, &push).await.failure();
     assert!(why.contains("is not a Terraform state"), "{why}");
-    let why = run(&space, "state push web /nowhere").await.refused();
+    let why = run(&space, "state push web /nowhere").await.failure();
     assert!(why.contains("cannot read /nowhere: "), "{why}");
 }
 
 #[tokio::test]
 async fn unlock_is_refused_while_a_pod_of_a_run_exists() {
     let space = at_rest().await;
-    let why = run(&space, "unlock web l-1").await.refused();
+    let why = run(&space, "unlock web l-1").await.failure();
     assert!(why.contains("is not locked\n"), "{why}");
 
     change_record(&space, json!({"lock": lock("l-1")})).await;
-    let why = run(&space, "unlock web l-2").await.refused();
+    let why = run(&space, "unlock web l-2").await.failure();
     assert!(
         why.contains("not locked with id l-2") && why.contains("lock l-1"),
         "{why}"
     );
 
     create_pod(&space).await;
-    let why = run(&space, "unlock web l-1").await.refused();
+    let why = run(&space, "unlock web l-1").await.failure();
     assert!(
         why.contains("pod web-apply-3-x") && why.contains("has not terminated"),
         "{why}"
@@ -302,7 +308,7 @@ async fn unlock_is_refused_while_a_pod_of_a_run_exists() {
     let pods = space.api::<Pod>();
     let now = DeleteParams::default().grace_period(0);
     pods.delete("web-apply-3-x", &now).await.unwrap();
-    let output = run(&space, "unlock web l-1").await.done();
+    let output = run(&space, "unlock web l-1").await.success();
     assert!(
         output.contains("lock l-1 of ") && output.contains("released"),
         "{output}"
@@ -330,9 +336,9 @@ async fn state_commands_for_other_backends_name_the_engine_command() {
     let backend = json!({"provider": "aws", "s3": "store", "region": "us-east-1"});
     let web = with(resource("web"), "/backend", Some(backend));
     space.apply(&web).await.unwrap();
-    let why = run(&space, "unlock web l-1").await.refused();
+    let why = run(&space, "unlock web l-1").await.failure();
     assert!(why.contains("terraform force-unlock l-1"), "{why}");
     assert!(why.contains("https://127.0.0.1:1/team/infra"), "{why}");
-    let why = run(&space, "state pull web").await.refused();
+    let why = run(&space, "state pull web").await.failure();
     assert!(why.contains("`terraform state`"), "{why}");
 }

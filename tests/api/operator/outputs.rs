@@ -22,12 +22,12 @@ fn json_of(value: &impl Serialize) -> ByteString {
 }
 
 /// Run record of a run, and the Secret with its successful report.
-struct Done {
+struct FinishedRun {
     record: Value,
     report: Secret,
 }
 
-fn done(tf: &Terraform, number: i64, signing_key: &[u8]) -> Done {
+fn finished_run(tf: &Terraform, number: i64, signing_key: &[u8]) -> FinishedRun {
     let run = RunSpec {
         kind: RunKind::Apply,
         trigger: Trigger::Created,
@@ -94,7 +94,7 @@ fn done(tf: &Terraform, number: i64, signing_key: &[u8]) -> Done {
     let uid = tf.uid().unwrap();
     let signature = signature::of(signing_key, &uid, key::RECORD, &record.0);
     let signature = ByteString(signature.into_bytes());
-    Done {
+    FinishedRun {
         record: json!({"data": {key::RECORD: record, key::signature(key::RECORD): signature}}),
         report: secret,
     }
@@ -130,11 +130,11 @@ async fn run_of(space: &Space, number: i64, web: &Value) -> RunStatus {
     })
     .await;
     let signing_key = signing_key(&space.client).await;
-    let done = done(&tfs.get("web").await.unwrap(), number, &signing_key);
-    let record = Patch::Merge(&done.record);
+    let finished = finished_run(&tfs.get("web").await.unwrap(), number, &signing_key);
+    let record = Patch::Merge(&finished.record);
     let edit = PatchParams::default();
     kept.patch(&name, &edit, &record).await.unwrap();
-    let report = Patch::Apply(&done.report);
+    let report = Patch::Apply(&finished.report);
     let apply = PatchParams::apply("runner").force();
     let name = names::report("web");
     kept.patch(&name, &apply, &report).await.unwrap();
@@ -158,8 +158,8 @@ async fn outputs_use_only_own_objects_and_deletion_removes_them() {
     let secrets = space.api::<Secret>();
     assert!(secrets.get_opt("web-outputs").await.unwrap().is_none());
 
-    let done = run(&space, 2, "told").await;
-    assert_eq!((done.result.as_str(), done.error), ("Done", None));
+    let result = run(&space, 2, "told").await;
+    assert_eq!((result.result.as_str(), result.error), ("Done", None));
     let data = maps.get("told").await.unwrap().data.unwrap();
     assert_eq!(data["endpoint"], "https://api.test");
     secrets.get("web-outputs").await.unwrap();
@@ -205,8 +205,8 @@ async fn outputs_never_replace_a_foreign_secret() {
 
     let delete = DeleteParams::default();
     secrets.delete("web-outputs", &delete).await.unwrap();
-    let done = run_without_map(&space, 2).await;
-    assert_eq!((done.result.as_str(), done.error), ("Done", None));
+    let result = run_without_map(&space, 2).await;
+    assert_eq!((result.result.as_str(), result.error), ("Done", None));
     let data = secrets.get("web-outputs").await.unwrap().data.unwrap();
     assert_eq!(data["endpoint"].0, b"https://api.test");
     operator.keeps_to_its_role();

@@ -30,7 +30,7 @@ const INTERVAL: Duration = Duration::from_secs(2);
 /// A git server with one branch, `main`, in version 0 of the protocol: an `ls-remote` is one request.
 struct CountingServer {
     address: String,
-    asked: Arc<AtomicUsize>,
+    request_count: Arc<AtomicUsize>,
     task: tokio::task::JoinHandle<()>,
 }
 
@@ -47,13 +47,13 @@ impl CountingServer {
         });
         Self {
             address,
-            asked: requests,
+            request_count: requests,
             task,
         }
     }
 
-    fn asked(&self) -> usize {
-        self.asked.load(Ordering::SeqCst)
+    fn request_count(&self) -> usize {
+        self.request_count.load(Ordering::SeqCst)
     }
 
     fn host(&self) -> &str {
@@ -61,10 +61,10 @@ impl CountingServer {
     }
 
     /// Waits for `times` further requests.
-    async fn is_asked(&self, times: usize) {
-        let before = self.asked();
+    async fn wait_for_requests(&self, times: usize) {
+        let before = self.request_count();
         until("further requests", async || {
-            let requests = self.asked();
+            let requests = self.request_count();
             (requests >= before + times)
                 .then_some(())
                 .ok_or_else(|| format!("{requests} requests"))
@@ -241,12 +241,12 @@ async fn resources_of_one_repository_share_one_request_per_interval() {
         (done == MANY).then_some(()).ok_or_else(not_yet)
     })
     .await;
-    server.is_asked(3).await;
+    server.wait_for_requests(3).await;
     let intervals = since.elapsed().as_secs_f64() / INTERVAL.as_secs_f64();
     // Expects a first request per reference, and then one shared request per interval (`concurrent_queries_share_one_request`). Permits two
     // per interval, because a loaded machine may send queries separately. Without sharing, there are three per interval.
     let [firsts, requests] =
-        [REFERENCES.len(), server.asked()].map(|count| u32::try_from(count).unwrap());
+        [REFERENCES.len(), server.request_count()].map(|count| u32::try_from(count).unwrap());
     let most = 2.0 * intervals.ceil() + f64::from(firsts);
     println!("{MANY} resources, {intervals:.1} intervals: asked {requests} times");
     assert!(
@@ -291,12 +291,12 @@ async fn suspended_resource_queries_neither_git_nor_registry() {
 
     let tf = is_suspended().await;
     assert_eq!(condition(&tf, "SourceReady").1, "Suspended");
-    clock.is_asked(3).await;
-    assert_eq!((git.asked(), registry.asked()), (0, 0));
+    clock.wait_for_requests(3).await;
+    assert_eq!((git.request_count(), registry.request_count()), (0, 0));
 
     space.apply(&web).await.unwrap();
     until("requests once it is resumed", async || {
-        let requests = (git.asked(), registry.asked());
+        let requests = (git.request_count(), registry.request_count());
         (requests.0 > 0 && requests.1 > 0)
             .then_some(())
             .ok_or_else(|| format!("{requests:?}"))
@@ -304,15 +304,15 @@ async fn suspended_resource_queries_neither_git_nor_registry() {
     .await;
 
     is_suspended().await;
-    let before = (git.asked(), registry.asked());
-    clock.is_asked(3).await;
+    let before = (git.request_count(), registry.request_count());
+    clock.wait_for_requests(3).await;
     api.delete("web", &DeleteParams::default()).await.unwrap();
     until("the end of the resource", async || {
         let tf = api.get_opt("web").await.unwrap();
         tf.is_none().then_some(()).ok_or_else(|| "there".to_owned())
     })
     .await;
-    assert_eq!((git.asked(), registry.asked()), before);
+    assert_eq!((git.request_count(), registry.request_count()), before);
 }
 
 #[tokio::test]

@@ -28,7 +28,7 @@ use kube::api::{DeleteParams, ListParams};
 use serde_json::{Value, json};
 
 use super::{Operator, TOKEN, finalizers, is_deleted, is_stalled, stalled, wait};
-use crate::server::{free_ports, leashed, until};
+use crate::server::{free_ports, spawn_guarded, until};
 use crate::space::with;
 
 /// Account of metacontroller, as bound by `deploy/metacontroller`.
@@ -133,7 +133,7 @@ fn started(operator: &Operator, folder: &Path) -> Child {
         .arg("--zap-log-level=4")
         .env("KUBECONFIG", server.kubeconfig_file_of(METACONTROLLER))
         .env("SIGNAL", "TERM");
-    leashed(&mut program, &server.folder().join(LOG))
+    spawn_guarded(&mut program, &server.folder().join(LOG))
 }
 
 /// Returns the `CompositeController` of `deploy/metacontroller`, with hook `url`.

@@ -15,7 +15,7 @@ use super::DEADLINE;
 use crate::Scene;
 
 /// Interval of polls for conditions that cannot be watched.
-const LOOK: Duration = Duration::from_millis(200);
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 impl Scene {
     /// Waits until `wanted` holds for the resource `name`. Returns the resource.
@@ -39,7 +39,7 @@ impl Scene {
         panic!("{name}: waited {DEADLINE:?} for {what}; status {status:#?}")
     }
 
-    /// Polls `look` until it returns a value.
+    /// Polls `query` until it returns a value.
     pub async fn until<T, F>(&self, what: &str, query: impl Fn() -> F) -> T
     where
         F: Future<Output = Option<T>>,
@@ -87,7 +87,7 @@ impl Scene {
     }
 
     /// Waits until the message in the status of the resource `name` contains `text`.
-    pub async fn said(&self, name: &str, text: &str) -> Terraform {
+    pub async fn wait_for_message(&self, name: &str, text: &str) -> Terraform {
         self.wait(name, text, |tf| {
             let status = tf.status.as_ref();
             status.is_some_and(|status| status.message.contains(text))
@@ -198,12 +198,12 @@ impl Scene {
     }
 }
 
-/// Polls `look` until it returns a value.
+/// Polls `query` until it returns a value.
 pub(crate) async fn until<T, F>(what: &str, query: impl Fn() -> F) -> T
 where
     F: Future<Output = Option<T>>,
 {
-    let mut tick = tokio::time::interval(LOOK);
+    let mut tick = tokio::time::interval(POLL_INTERVAL);
     let poll = async {
         loop {
             tick.tick().await;
