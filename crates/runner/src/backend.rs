@@ -10,8 +10,8 @@ use alustan_api::run::{BackendInputs, OwnBackend};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use crate::layout::Vars;
 use crate::module_files::{Content, json_blocks, read_module_files};
+use crate::paths::Vars;
 use crate::workspace::write_private;
 
 /// File with the `backend` block that the runner writes for a module without one. It is no override file, because an override file would

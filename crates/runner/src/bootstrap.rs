@@ -26,9 +26,9 @@ use crate::failure::chain;
 
 /// Key attribute of the lock table, as the engine expects it.
 const LOCK: &str = "LockID";
-/// Interval between status checks of a new lock table. [`LOOKS`] is the maximum number of checks.
-const LOOK: Duration = Duration::from_secs(1);
-const LOOKS: u32 = 300;
+/// Interval between status checks of a new lock table. [`MAX_POLLS`] is the maximum number of checks.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+const MAX_POLLS: u32 = 300;
 /// Default region of S3, in which buckets are created without a location constraint.
 const FIRST_REGION: &str = "us-east-1";
 
@@ -51,22 +51,22 @@ where
     }
 }
 
-/// Creates the bucket and the lock table in `place` if they do not exist; with `only_table`, only the lock table.
+/// Creates the bucket and the lock table in `location` if they do not exist; with `only_table`, only the lock table.
 ///
 /// # Errors
 /// Fails if a request to the cloud fails, or if the table is not active after 5 minutes.
-pub async fn bootstrap(place: &Bootstrap, only_table: bool) -> Result<(), Error> {
-    let config = config(place).await;
+pub async fn bootstrap(location: &Bootstrap, only_table: bool) -> Result<(), Error> {
+    let config = config(location).await;
     if !only_table {
-        bucket(&config, place).await?;
+        bucket(&config, location).await?;
     }
-    match &place.table {
+    match &location.table {
         Some(name) => table(&config, name).await,
         None => Ok(()),
     }
 }
 
-async fn config(place: &Bootstrap) -> SdkConfig {
+async fn config(location: &Bootstrap) -> SdkConfig {
     let http = Builder::new().build_with_connector_fn(|settings, components| {
         let mut builder = ConnectorBuilder::default()
             .proxy_config(ProxyConfig::from_env())
@@ -78,25 +78,25 @@ async fn config(place: &Bootstrap) -> SdkConfig {
         builder.build()
     });
     aws_config::defaults(BehaviorVersion::latest())
-        .region(Region::new(place.region.clone()))
+        .region(Region::new(location.region.clone()))
         .http_client(http)
         .load()
         .await
 }
 
-async fn bucket(config: &SdkConfig, place: &Bootstrap) -> Result<(), Error> {
+async fn bucket(config: &SdkConfig, location: &Bootstrap) -> Result<(), Error> {
     let mut own = aws_sdk_s3::config::Builder::from(config);
-    if let Some(endpoint) = &place.endpoint {
+    if let Some(endpoint) = &location.endpoint {
         own = own.endpoint_url(endpoint).force_path_style(true);
     }
     let s3 = aws_sdk_s3::Client::from_conf(own.build());
-    let name = &place.bucket;
+    let name = &location.bucket;
     match s3.head_bucket().bucket(name).send().await {
         Ok(_) => return Ok(()),
         Err(error) if is_absent(&error) => {}
         Err(error) => return Err(failed(&format!("check bucket {name}"))(error)),
     }
-    let region = place.region.as_str();
+    let region = location.region.as_str();
     let elsewhere = (region != FIRST_REGION).then(|| {
         CreateBucketConfiguration::builder()
             .location_constraint(BucketLocationConstraint::from(region))
@@ -104,12 +104,12 @@ async fn bucket(config: &SdkConfig, place: &Bootstrap) -> Result<(), Error> {
     });
     let make = s3.create_bucket().bucket(name);
     match make.set_create_bucket_configuration(elsewhere).send().await {
-        Ok(_) => crate::say!("created bucket {name} in {region}"),
+        Ok(_) => crate::log!("created bucket {name} in {region}"),
         // Another run created the bucket concurrently.
         Err(error) if error.code() == Some("BucketAlreadyOwnedByYou") => return Ok(()),
         Err(error) => return Err(failed(&format!("create bucket {name}"))(error)),
     }
-    let Err(error) = secure(&s3, place).await else {
+    let Err(error) = secure(&s3, location).await else {
         return Ok(());
     };
     // Delete the new bucket, so that the next attempt creates and configures it: the runner never configures an existing bucket.
@@ -135,8 +135,8 @@ fn is_absent<E: ProvideErrorMetadata>(error: &SdkError<E>) -> bool {
 }
 
 /// Enables versioning, the public access block and encryption of the new bucket.
-async fn secure(s3: &aws_sdk_s3::Client, place: &Bootstrap) -> Result<(), Error> {
-    let name = &place.bucket;
+async fn secure(s3: &aws_sdk_s3::Client, location: &Bootstrap) -> Result<(), Error> {
+    let name = &location.bucket;
     let versions = VersioningConfiguration::builder()
         .status(BucketVersioningStatus::Enabled)
         .build();
@@ -159,7 +159,7 @@ async fn secure(s3: &aws_sdk_s3::Client, place: &Bootstrap) -> Result<(), Error>
         .send()
         .await;
     let action = format!("block public access to bucket {name}");
-    where_possible(&action, place, done.map(drop))?;
+    where_possible(&action, location, done.map(drop))?;
     let action = format!("enable encryption of bucket {name}");
     let by_default = ServerSideEncryptionByDefault::builder()
         .sse_algorithm(ServerSideEncryption::Aes256)
@@ -178,21 +178,21 @@ async fn secure(s3: &aws_sdk_s3::Client, place: &Bootstrap) -> Result<(), Error>
         .server_side_encryption_configuration(encryption)
         .send()
         .await;
-    where_possible(&action, place, done.map(drop))
+    where_possible(&action, location, done.map(drop))
 }
 
 /// Ignores the error `NotImplemented` of S3-compatible servers other than AWS.
 fn where_possible<E>(
     action: &str,
-    place: &Bootstrap,
+    location: &Bootstrap,
     done: Result<(), SdkError<E>>,
 ) -> Result<(), Error>
 where
     E: std::error::Error + ProvideErrorMetadata + 'static,
 {
     match done {
-        Err(error) if place.endpoint.is_some() && error.code() == Some("NotImplemented") => {
-            crate::say!("cannot {action}: the server does not support it");
+        Err(error) if location.endpoint.is_some() && error.code() == Some("NotImplemented") => {
+            crate::log!("cannot {action}: the server does not support it");
             Ok(())
         }
         done => done.map_err(failed(action)),
@@ -204,15 +204,15 @@ async fn table(config: &SdkConfig, name: &str) -> Result<(), Error> {
     if status(&dynamo, name).await?.is_none() {
         make_table(&dynamo, name).await?;
     }
-    for _ in 0..LOOKS {
+    for _ in 0..MAX_POLLS {
         if status(&dynamo, name).await? == Some(TableStatus::Active) {
             return Ok(());
         }
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
     Err(Error {
         what: format!("create table {name}"),
-        why: format!("the table is not active after {LOOKS} seconds"),
+        why: format!("the table is not active after {MAX_POLLS} seconds"),
     })
 }
 
@@ -249,7 +249,7 @@ async fn make_table(dynamo: &aws_sdk_dynamodb::Client, name: &str) -> Result<(),
         .await;
     match made {
         Ok(_) => {
-            crate::say!("created table {name}");
+            crate::log!("created table {name}");
             Ok(())
         }
         // Another run created the lock table concurrently.

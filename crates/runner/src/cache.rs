@@ -4,7 +4,7 @@
 use std::fs::{self, File};
 use std::path::Path;
 
-use crate::layout::Vars;
+use crate::paths::Vars;
 
 /// Exclusive lock of the plugin cache, released on drop.
 pub struct Lock(#[expect(dead_code, reason = "holds the lock of the file")] File);

@@ -4,7 +4,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use crate::layout::Vars;
+use crate::paths::Vars;
 
 /// Environment variable with CA certificates in PEM format, set by the operator in each pod.
 pub const BUNDLE: &str = "ALUSTAN_CA_BUNDLE";

@@ -58,8 +58,8 @@ pub struct Summary {
 }
 
 /// Parses the output of `show -json PLAN`. Digests are HMACs with `key`, so that values cannot be guessed from them.
-pub fn summary(show: &[u8], key: &[u8]) -> Result<Summary, serde_json::Error> {
-    let plan: Plan = serde_json::from_slice(show)?;
+pub fn summary(json: &[u8], key: &[u8]) -> Result<Summary, serde_json::Error> {
+    let plan: Plan = serde_json::from_slice(json)?;
     let mut changes: Vec<(&'static str, &Planned)> = plan
         .resource_changes
         .iter()

@@ -25,7 +25,7 @@ pub struct Claimed {
     /// Key of the resource, for HMACs and encryption.
     pub key: Vec<u8>,
     /// Unsaved state of an earlier run, encrypted, from the run report.
-    pub leftover: Option<Vec<u8>>,
+    pub unsaved_state: Option<Vec<u8>>,
 }
 
 /// Claims the run.
@@ -59,7 +59,7 @@ async fn try_claim(record: &Record, now: Timestamp) -> Result<Claimed, RecordErr
         Ok(Update::Write(leftover, Changes::new()))
     });
     Ok(Claimed {
-        leftover: leftover.await?,
+        unsaved_state: leftover.await?,
         ..claimed
     })
 }
@@ -92,7 +92,7 @@ fn read(
             .get(key::KEY)
             .cloned()
             .ok_or_else(|| missing(key::KEY))?,
-        leftover: None,
+        unsaved_state: None,
     })
 }
 
@@ -112,7 +112,7 @@ fn check_decision(identity: &Identity, snapshot: &Snapshot) -> Result<(), Record
         return Ok(());
     }
     let why = "was changed in the run record by a client other than the operator";
-    leave(identity, why).map_err(RecordError::NotOurs)
+    refusal(identity, why).map_err(RecordError::NotOurs)
 }
 
 /// Fails if `number`, the number of the current run, differs from the number of the run in the Job of this pod.
@@ -120,13 +120,13 @@ fn check_number(number: i64, identity: &Identity) -> Result<(), String> {
     if number == identity.number {
         return Ok(());
     }
-    leave(
+    refusal(
         identity,
         &format!("is not the current run, which is {number}"),
     )
 }
 
-fn leave(identity: &Identity, why: &str) -> Result<(), String> {
+fn refusal(identity: &Identity, why: &str) -> Result<(), String> {
     let Identity { number, record, .. } = identity;
     Err(format!("run {number} of {record} {why}; not executing it"))
 }
@@ -134,26 +134,26 @@ fn leave(identity: &Identity, why: &str) -> Result<(), String> {
 /// Checks, in the progress of the run, that the pod of `identity` may execute the run.
 fn check(progress: &RunProgress, identity: &Identity) -> Result<(), String> {
     check_number(progress.number, identity)?;
-    let leave = |why: String| leave(identity, &why);
+    let refuse = |why: String| refusal(identity, &why);
     if let Some(claim) = progress
         .claimed_by
         .as_ref()
         .filter(|claim| claim.pod_uid != identity.pod_uid)
     {
-        return leave(format!(
+        return refuse(format!(
             "is claimed by pod {} (uid {})",
             claim.pod, claim.pod_uid
         ));
     }
     if progress.cancel {
-        return leave("is cancelled".to_owned());
+        return refuse("is cancelled".to_owned());
     }
     if progress.closed {
-        return leave("has ended".to_owned());
+        return refuse("has ended".to_owned());
     }
     match (progress.phase, progress.claimed_by.is_some()) {
         (RunPhase::Starting, false) | (RunPhase::Planning, true) => Ok(()),
-        (phase, _) => leave(format!("is already in phase {phase:?}")),
+        (phase, _) => refuse(format!("is already in phase {phase:?}")),
     }
 }
 

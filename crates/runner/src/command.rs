@@ -1,5 +1,5 @@
 //! Executes a command of the engine or a script of the user. Prints its output redacted and without delay, and stops it according to
-//! [`Ending`].
+//! [`StopPolicy`].
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -11,17 +11,17 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::process::{Child, Command};
 use tokio::task::JoinHandle;
 
-use crate::layout::Vars;
+use crate::log_tail::LogTail;
+use crate::paths::Vars;
 use crate::processes::{Processes, Scope};
 use crate::redact::Redactor;
 use crate::signals::Stop;
-use crate::tail::Tail;
 
 /// Maximum size of the kept tail of standard output or standard error, in bytes.
 const TAIL: usize = 64 * 1024;
 /// Interval at which the runner checks whether an interrupted command has ended.
 const TICK: Duration = Duration::from_millis(100);
-/// Time between SIGINT and SIGKILL: for [`Ending::Quick`], and for [`Ending::Persistent`] after the deadline.
+/// Time between SIGINT and SIGKILL: for [`StopPolicy::Quick`], and for [`StopPolicy::Persistent`] after the deadline.
 const QUICK_END: Duration = Duration::from_secs(15);
 /// Time limit for reading the remaining output of a command that has ended. A child process of the command may still run and keep the
 /// stream open.
@@ -31,7 +31,7 @@ const FOR_THE_REPORT: Duration = Duration::from_secs(20);
 
 /// How a command is stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ending {
+pub enum StopPolicy {
     /// The command changes nothing. It is interrupted, and killed after 15 seconds.
     Quick,
     /// The command may change objects. Each engine process gets one SIGINT and the whole grace period. The runner never kills the command.
@@ -61,7 +61,7 @@ pub struct Task {
     /// Complete environment: the process inherits no variables of the runner.
     pub environment: Vars,
     /// How the command is stopped.
-    pub ending: Ending,
+    pub stop_policy: StopPolicy,
     /// Time at which the command is stopped.
     pub deadline: Instant,
     /// Destination of the output.
@@ -103,16 +103,16 @@ pub struct Commands {
     /// Redactor of the known secret values.
     pub redactor: Redactor,
     /// Tail of the output of all commands.
-    pub tail: Tail,
+    pub tail: LogTail,
 }
 
 impl Commands {
-    /// Executes a command until it ends. A [`Ending::Graceful`] command that exceeds the grace period continues to run after the return.
+    /// Executes a command until it ends. A [`StopPolicy::Graceful`] command that exceeds the grace period continues to run after the return.
     ///
     /// # Errors
     /// Fails if the program cannot be started.
     pub async fn run(&self, task: Task) -> std::io::Result<Finished> {
-        if task.ending != Ending::Persistent && self.stop.asked_at().is_some() {
+        if task.stop_policy != StopPolicy::Persistent && self.stop.requested_at().is_some() {
             return Ok(Finished::default());
         }
         let mut child = self.start(&task).await?;
@@ -175,7 +175,7 @@ impl Commands {
             status = child.wait() => return Ok((Some(code(status?)), None)),
             cause = self.cause(task) => cause,
         };
-        let end = self.end_of_patience(task.ending);
+        let end = self.end_of_patience(task.stop_policy);
         let scope = match task.show {
             Show::Log => Scope::Everything,
             Show::Caller => Scope::Below(child.id()),
@@ -183,7 +183,10 @@ impl Commands {
         let mut terminated = false;
         loop {
             self.processes.interrupt_engines(scope);
-            if task.ending == Ending::Quick && !terminated && !self.processes.engine_lives(scope) {
+            if task.stop_policy == StopPolicy::Quick
+                && !terminated
+                && !self.processes.engine_lives(scope)
+            {
                 self.processes.terminate_group(child.id());
                 terminated = true;
             }
@@ -191,47 +194,47 @@ impl Commands {
                 return Ok((Some(code(status?)), Some(cause)));
             }
             if Instant::now() >= end {
-                return self.give_up(child, task.ending, scope, cause).await;
+                return self.give_up(child, task.stop_policy, scope, cause).await;
             }
         }
     }
 
     async fn cause(&self, task: &Task) -> Cause {
         let deadline = tokio::time::sleep_until(task.deadline.into());
-        if task.ending == Ending::Persistent {
+        if task.stop_policy == StopPolicy::Persistent {
             deadline.await;
             return Cause::Deadline;
         }
         tokio::select! {
-            _ = self.stop.asked() => Cause::Stopped,
+            _ = self.stop.requested() => Cause::Stopped,
             () = deadline => Cause::Deadline,
         }
     }
 
-    fn end_of_patience(&self, ending: Ending) -> Instant {
+    fn end_of_patience(&self, stop_policy: StopPolicy) -> Instant {
         let now = Instant::now();
-        match ending {
-            Ending::Quick | Ending::Persistent => now + QUICK_END,
-            Ending::Graceful => self.end_of_grace(),
+        match stop_policy {
+            StopPolicy::Quick | StopPolicy::Persistent => now + QUICK_END,
+            StopPolicy::Graceful => self.end_of_grace(),
         }
     }
 
     /// Returns the time at which commands must have ended, so that the report can be written before the end of the grace period. The grace
     /// period starts with the stop request, or now without one.
     pub(crate) fn end_of_grace(&self) -> Instant {
-        let from = self.stop.asked_at().unwrap_or_else(Instant::now);
+        let from = self.stop.requested_at().unwrap_or_else(Instant::now);
         from + self.grace.saturating_sub(FOR_THE_REPORT)
     }
 
-    /// Kills the command. The runner never kills an [`Ending::Graceful`] command: kubelet ends it with the pod.
+    /// Kills the command. The runner never kills an [`StopPolicy::Graceful`] command: kubelet ends it with the pod.
     async fn give_up(
         &self,
         child: &mut Child,
-        ending: Ending,
+        stop_policy: StopPolicy,
         scope: Scope,
         cause: Cause,
     ) -> std::io::Result<(Option<i32>, Option<Cause>)> {
-        if ending == Ending::Graceful {
+        if stop_policy == StopPolicy::Graceful {
             return Ok((None, Some(cause)));
         }
         self.processes.kill(scope);
@@ -278,7 +281,7 @@ async fn pump_to_log(
     mut from: impl AsyncRead + Unpin,
     mut to: impl AsyncWrite + Unpin,
     redactor: Redactor,
-    printed: Tail,
+    printed: LogTail,
 ) -> Vec<u8> {
     let mut stream = redactor.stream();
     let mut buffer = vec![0; 16 * 1024];

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use alustan_api::EngineName;
 
-use crate::layout::{Layout, Vars};
+use crate::paths::{Paths, Vars};
 
 /// The engine in the image.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,17 +52,17 @@ impl Engine {
 pub const NO_COLOR: &str = "-no-color";
 
 /// File, in the module folder of the image, with name and version of the engine that prepared the module.
-const TOLD: &str = ".terraform/engine.json";
+const ENGINE_FILE: &str = ".terraform/engine.json";
 
 /// Reads name and version of the engine that prepared the module in `directory`.
-pub fn told(directory: &Path) -> Option<alustan_api::Engine> {
-    let bytes = fs::read(directory.join(TOLD)).ok()?;
+pub fn read_prepared_engine(directory: &Path) -> Option<alustan_api::Engine> {
+    let bytes = fs::read(directory.join(ENGINE_FILE)).ok()?;
     serde_json::from_slice(&bytes).ok()
 }
 
 /// Records name and version of the engine that prepared the module in `directory`.
-pub fn tell(directory: &Path, engine: &alustan_api::Engine) -> io::Result<()> {
-    let file = directory.join(TOLD);
+pub fn write_prepared_engine(directory: &Path, engine: &alustan_api::Engine) -> io::Result<()> {
+    let file = directory.join(ENGINE_FILE);
     fs::create_dir_all(file.parent().unwrap_or(directory))?;
     fs::write(file, crate::record::to_json(engine))
 }
@@ -165,7 +165,7 @@ const PLAIN_SOCKETS: &str = "TF_DISABLE_PLUGIN_TLS";
 
 /// Returns the environment of every command: the environment of the container, and settings for unattended runs that use the providers of
 /// the image.
-pub fn environment(container: &Vars, layout: &Layout) -> Vars {
+pub fn environment(container: &Vars, paths: &Paths) -> Vars {
     let mut environment = container.clone();
     let mut set = |name: &str, value: &str| environment.insert(name.to_owned(), value.to_owned());
     set("TF_IN_AUTOMATION", "1");
@@ -180,7 +180,7 @@ pub fn environment(container: &Vars, layout: &Layout) -> Vars {
         .get("TF_CLI_CONFIG_FILE")
         .filter(|path| Path::new(path).is_file());
     if own.is_none() {
-        set("TF_CLI_CONFIG_FILE", &layout.cli_config().to_string_lossy());
+        set("TF_CLI_CONFIG_FILE", &paths.cli_config().to_string_lossy());
     }
     environment
 }
@@ -220,21 +220,21 @@ provider_installation {{
 
     #[test]
     fn container_may_enable_tls_between_engine_and_providers() {
-        let layout = Layout::from_vars(&Vars::new());
-        let ours = environment(&Vars::new(), &layout);
+        let paths = Paths::from_vars(&Vars::new());
+        let ours = environment(&Vars::new(), &paths);
         assert_eq!(ours[PLAIN_SOCKETS], "1");
         let own = Vars::from([(PLAIN_SOCKETS.to_owned(), String::new())]);
-        assert_eq!(environment(&own, &layout)[PLAIN_SOCKETS], "");
+        assert_eq!(environment(&own, &paths)[PLAIN_SOCKETS], "");
     }
 
     #[test]
     fn cli_configuration_of_the_container_is_used_if_it_exists() {
         let directory = tempfile::tempdir().unwrap();
-        let layout = Layout::from_vars(&Vars::new());
+        let paths = Paths::from_vars(&Vars::new());
         let file = directory.path().join("own.tfrc").display().to_string();
         let container = Vars::from([("TF_CLI_CONFIG_FILE".to_owned(), file.clone())]);
-        let used = || environment(&container, &layout)["TF_CLI_CONFIG_FILE"].clone();
-        assert_eq!(used(), layout.cli_config().display().to_string());
+        let used = || environment(&container, &paths)["TF_CLI_CONFIG_FILE"].clone();
+        assert_eq!(used(), paths.cli_config().display().to_string());
         fs::write(&file, "").unwrap();
         assert_eq!(used(), file);
     }

@@ -2,13 +2,13 @@
 
 mod address;
 mod approval;
-mod beginning;
+mod begin_changes;
 mod goal;
-mod moving;
 pub(crate) mod outcome;
 mod ownership;
 mod planning;
 mod results;
+mod state_migration;
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ use alustan_api::Reason;
 use alustan_api::report::{Failure, RunResult};
 use alustan_api::run::RunKind;
 
-use crate::command::Ending;
+use crate::command::StopPolicy;
 use crate::engine::NO_COLOR;
 use crate::failure::{Step, user};
 use crate::session::Session;
@@ -32,15 +32,15 @@ impl Session {
         kind: RunKind,
         findings: &mut Findings,
     ) -> Result<RunResult, Ended> {
-        findings.engine.clone_from(&self.told_engine);
+        findings.engine.clone_from(&self.prepared_engine);
         self.refuse_engine()?;
         self.init().await?;
         findings.state_address = self.state_address();
         findings.own_backend = self.own_backend();
-        findings.moved_from = self.move_state().await?;
-        self.push_leftover().await?;
+        findings.moved_from = self.migrate_state().await?;
+        self.push_unsaved_state().await?;
         findings.recovered = true;
-        let mut state = self.look_at_state().await?;
+        let mut state = self.check_state_owner().await?;
         let done = match kind {
             RunKind::Plan => {
                 let goal = if self.inputs.approval.destroy {
@@ -48,9 +48,9 @@ impl Session {
                 } else {
                     Goal::Apply
                 };
-                self.plan_for_people(goal, &mut state, findings).await
+                self.plan_for_approval(goal, &mut state, findings).await
             }
-            RunKind::Drift => self.look(&mut state, findings).await,
+            RunKind::Drift => self.check_drift(&mut state, findings).await,
             RunKind::Apply => self.apply(&mut state, findings).await,
             RunKind::Destroy => self.destroy(&mut state, findings).await,
         };
@@ -62,7 +62,7 @@ impl Session {
         }
         findings.lineage = self.lineage_of_ours(&state, result).await;
         if findings.lineage.is_none() {
-            self.look_at_what_was_made(&state, findings).await;
+            self.record_new_lineage(&state, findings).await;
         }
         done
     }
@@ -73,7 +73,7 @@ impl Session {
             .inputs
             .engine_before
             .as_ref()
-            .zip(self.told_engine.as_ref());
+            .zip(self.prepared_engine.as_ref());
         let Some(why) = engines.and_then(|(before, now)| before.refusal(now)) else {
             return Ok(());
         };
@@ -90,7 +90,11 @@ impl Session {
     }
 
     /// Executes a drift check. Returns whether the plan has changes.
-    async fn look(&self, state: &mut State, findings: &mut Findings) -> Result<RunResult, Ended> {
+    async fn check_drift(
+        &self,
+        state: &mut State,
+        findings: &mut Findings,
+    ) -> Result<RunResult, Ended> {
         if self.plan(Goal::Apply, state).await?.is_none() {
             return Ok(RunResult::NoChanges);
         }
@@ -99,7 +103,7 @@ impl Session {
     }
 
     async fn apply(&self, state: &mut State, findings: &mut Findings) -> Result<RunResult, Ended> {
-        if self.somebody_has_a_say(state) {
+        if self.needs_approval_check(state) {
             return self.apply_approved(Goal::Apply, state, findings).await;
         }
         let planned = self.makes_plans();
@@ -139,11 +143,11 @@ impl Session {
         let deadline = Instant::now() + Duration::from_secs(self.inputs.timeouts.destroy);
         let destroyed = match &self.scripts.destroy {
             Some(script) => self
-                .script("destroy", script, Ending::Graceful, deadline, &[0])
+                .script("destroy", script, StopPolicy::Graceful, deadline, &[0])
                 .await
                 .map(drop),
             None if nothing => {
-                crate::say!("no state exists; nothing to destroy");
+                crate::log!("no state exists; nothing to destroy");
                 Ok(())
             }
             None => {
@@ -156,9 +160,15 @@ impl Session {
                 ]
                 .map(Into::into)
                 .into();
-                self.engine(Step::Destroy, arguments, Ending::Graceful, deadline, &[0])
-                    .await
-                    .map(drop)
+                self.engine(
+                    Step::Destroy,
+                    arguments,
+                    StopPolicy::Graceful,
+                    deadline,
+                    &[0],
+                )
+                .await
+                .map(drop)
             }
         };
         self.rescue_state(destroyed, findings).await?;

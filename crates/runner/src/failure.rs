@@ -80,7 +80,7 @@ pub fn failure(class: FailureClass, reason: impl ReasonText, message: impl AsRef
 }
 
 /// Creates a transient failure of the environment of the run.
-pub fn world(reason: Reason, message: impl AsRef<str>) -> Failure {
+pub fn transient(reason: Reason, message: impl AsRef<str>) -> Failure {
     failure(FailureClass::Transient, reason, message)
 }
 
@@ -133,13 +133,13 @@ fn judge(step: Step, code: i32, words: &str) -> (FailureClass, Reason) {
     } else if says(NO_PROVIDER) && says(NO_SUCH_PROVIDER) {
         (FailureClass::Module, Reason::ProviderNotFound)
     } else if says(NO_PROVIDER) {
-        let class = if says(WORLD) {
+        let class = if says(TRANSIENT) {
             FailureClass::Transient
         } else {
             FailureClass::User
         };
         (class, Reason::ProvidersUnavailable)
-    } else if says(WORLD) {
+    } else if says(TRANSIENT) {
         (FailureClass::Transient, step.reason())
     } else if step == Step::Init && says(NO_MODULE) {
         (FailureClass::Module, Reason::ModulesUnavailable)
@@ -267,7 +267,7 @@ const NO_SUCH_PROVIDER: &[&str] = &[
 
 /// Messages for transient failures: the network, and services that are busy or down. Each message is a complete phrase, because a single
 /// word may be the name of a resource.
-const WORLD: &[&str] = &[
+const TRANSIENT: &[&str] = &[
     "no such host",
     "could not resolve host",
     "temporary failure in name resolution",

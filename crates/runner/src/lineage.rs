@@ -7,24 +7,24 @@ pub use alustan_state::head::StateHead;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
     /// No owner: the state has no resources and no outputs. Objects that are added to it belong to this resource.
-    Nobody,
+    Unowned,
     /// This resource.
-    Us,
+    ThisResource,
     /// Another resource, or a user of the state outside of the operator.
-    Others,
+    Foreign,
 }
 
 /// Returns the owner of `state`. `known`: lineage in the run record. `proven`: whether the resource is known to have applied something
 /// even if the run record was lost; a state with [`Lineage::Lost`] then belongs to the resource.
 pub fn owner(known: &Lineage, proven: bool, state: &StateHead) -> Owner {
     let Some(lineage) = state.lineage.as_ref().filter(|_| state.item_count > 0) else {
-        return Owner::Nobody;
+        return Owner::Unowned;
     };
     match known {
-        Lineage::Of(ours) if ours == lineage => Owner::Us,
-        Lineage::New => Owner::Us,
-        Lineage::Lost if proven => Owner::Us,
-        Lineage::Of(_) | Lineage::Unknown | Lineage::Lost => Owner::Others,
+        Lineage::Of(ours) if ours == lineage => Owner::ThisResource,
+        Lineage::New => Owner::ThisResource,
+        Lineage::Lost if proven => Owner::ThisResource,
+        Lineage::Of(_) | Lineage::Unknown | Lineage::Lost => Owner::Foreign,
     }
 }
 
@@ -62,11 +62,11 @@ pub fn transfer(known: &Lineage, proven: bool, old: &StateHead, new: &StateHead)
     }
     match (new.item_count > 0, owner(known, proven, old), known) {
         (true, ..) => Transfer::Occupied,
-        (false, Owner::Others, _) => Transfer::NotOurs,
-        (false, Owner::Us, _) => Transfer::Copy,
-        (false, Owner::Nobody, _) if old_is_ours => Transfer::Copy,
-        (false, Owner::Nobody, Lineage::Of(_)) => Transfer::Lost,
-        (false, Owner::Nobody, Lineage::New | Lineage::Lost | Lineage::Unknown) => {
+        (false, Owner::Foreign, _) => Transfer::NotOurs,
+        (false, Owner::ThisResource, _) => Transfer::Copy,
+        (false, Owner::Unowned, _) if old_is_ours => Transfer::Copy,
+        (false, Owner::Unowned, Lineage::Of(_)) => Transfer::Lost,
+        (false, Owner::Unowned, Lineage::New | Lineage::Lost | Lineage::Unknown) => {
             Transfer::Nothing
         }
     }
@@ -108,24 +108,29 @@ mod tests {
     }
 
     #[rstest]
-    #[case::no_state(Lineage::Unknown, false, head(None, 0), Owner::Nobody)]
-    #[case::state_of_other_owner(Lineage::Unknown, false, head(Some("l"), 1), Owner::Others)]
-    #[case::empty_state_of_other_owner(Lineage::Unknown, false, head(Some("l"), 0), Owner::Nobody)]
+    #[case::no_state(Lineage::Unknown, false, head(None, 0), Owner::Unowned)]
+    #[case::state_of_other_owner(Lineage::Unknown, false, head(Some("l"), 1), Owner::Foreign)]
+    #[case::empty_state_of_other_owner(Lineage::Unknown, false, head(Some("l"), 0), Owner::Unowned)]
     #[case::state_of_other_owner_after_proven_apply(
         Lineage::Unknown,
         true,
         head(Some("l"), 1),
-        Owner::Others
+        Owner::Foreign
     )]
-    #[case::lost_record(Lineage::Lost, false, head(Some("l"), 1), Owner::Others)]
-    #[case::no_state_after_lost_record(Lineage::Lost, false, head(None, 0), Owner::Nobody)]
-    #[case::lost_record_with_proven_apply(Lineage::Lost, true, head(Some("l"), 1), Owner::Us)]
-    #[case::created_by_first_run(Lineage::New, false, head(Some("l"), 1), Owner::Us)]
-    #[case::same_lineage(of("l"), false, head(Some("l"), 1), Owner::Us)]
-    #[case::same_lineage_and_empty(of("l"), false, head(Some("l"), 0), Owner::Nobody)]
-    #[case::missing_state(of("l"), false, head(None, 0), Owner::Nobody)]
-    #[case::other_lineage(of("l"), true, head(Some("m"), 1), Owner::Others)]
-    #[case::other_lineage_and_empty(of("l"), true, head(Some("m"), 0), Owner::Nobody)]
+    #[case::lost_record(Lineage::Lost, false, head(Some("l"), 1), Owner::Foreign)]
+    #[case::no_state_after_lost_record(Lineage::Lost, false, head(None, 0), Owner::Unowned)]
+    #[case::lost_record_with_proven_apply(
+        Lineage::Lost,
+        true,
+        head(Some("l"), 1),
+        Owner::ThisResource
+    )]
+    #[case::created_by_first_run(Lineage::New, false, head(Some("l"), 1), Owner::ThisResource)]
+    #[case::same_lineage(of("l"), false, head(Some("l"), 1), Owner::ThisResource)]
+    #[case::same_lineage_and_empty(of("l"), false, head(Some("l"), 0), Owner::Unowned)]
+    #[case::missing_state(of("l"), false, head(None, 0), Owner::Unowned)]
+    #[case::other_lineage(of("l"), true, head(Some("m"), 1), Owner::Foreign)]
+    #[case::other_lineage_and_empty(of("l"), true, head(Some("m"), 0), Owner::Unowned)]
     fn lineage_determines_the_owner_of_a_state(
         #[case] known: Lineage,
         #[case] proven: bool,

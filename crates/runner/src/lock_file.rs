@@ -10,7 +10,7 @@ use std::path::Path;
 use hcl_edit::structure::Body;
 
 use crate::engine::packages;
-use crate::layout::Layout;
+use crate::paths::Paths;
 use crate::workspace::write_private;
 
 /// Dependency lock file of the engine.
@@ -20,9 +20,9 @@ const INSTALLED: &str = ".terraform/providers";
 
 /// Removes the checksums from the lock file of the module in `directory`, if all providers of the module are in the image. Keeps the
 /// versions.
-pub fn trust_image(directory: &Path, layout: &Layout) -> io::Result<()> {
+pub fn trust_image(directory: &Path, paths: &Paths) -> io::Result<()> {
     let file = directory.join(FILE);
-    if !file.is_file() || !all_in_image(&directory.join(INSTALLED), layout)? {
+    if !file.is_file() || !all_in_image(&directory.join(INSTALLED), paths)? {
         return Ok(());
     }
     let text = fs::read_to_string(&file)?;
@@ -32,8 +32,8 @@ pub fn trust_image(directory: &Path, layout: &Layout) -> io::Result<()> {
     }
 }
 
-fn all_in_image(installed: &Path, layout: &Layout) -> io::Result<bool> {
-    let roots: Vec<_> = [&layout.providers, &layout.base_providers]
+fn all_in_image(installed: &Path, paths: &Paths) -> io::Result<bool> {
+    let roots: Vec<_> = [&paths.providers, &paths.base_providers]
         .into_iter()
         .filter_map(|root| fs::canonicalize(root).ok())
         .collect();
@@ -57,7 +57,7 @@ fn without_checksums(text: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::layout::Vars;
+    use crate::paths::Vars;
     use std::os::unix::fs::symlink;
     use std::path::PathBuf;
 
@@ -74,7 +74,7 @@ provider "registry.terraform.io/hashicorp/null" {
 "#;
 
     /// Creates a module with a link to a provider package in the folder `home`. Returns the module and its layout.
-    fn module(root: &Path, home: &str) -> (PathBuf, Layout) {
+    fn module(root: &Path, home: &str) -> (PathBuf, Paths) {
         let package = "registry.terraform.io/hashicorp/null/3.2.0/linux_amd64";
         let real = root.join(home).join(package);
         fs::create_dir_all(&real).unwrap();
@@ -83,16 +83,16 @@ provider "registry.terraform.io/hashicorp/null" {
         fs::create_dir_all(link.parent().unwrap()).unwrap();
         symlink(real, link).unwrap();
         fs::write(directory.join(FILE), LOCKED).unwrap();
-        let mut layout = Layout::from_vars(&Vars::new());
-        layout.providers = root.join("providers");
-        layout.base_providers = root.join("base");
-        (directory, layout)
+        let mut paths = Paths::from_vars(&Vars::new());
+        paths.providers = root.join("providers");
+        paths.base_providers = root.join("base");
+        (directory, paths)
     }
 
     fn lock_file_of(home: &str) -> String {
         let root = tempfile::tempdir().unwrap();
-        let (directory, layout) = module(root.path(), home);
-        trust_image(&directory, &layout).unwrap();
+        let (directory, paths) = module(root.path(), home);
+        trust_image(&directory, &paths).unwrap();
         fs::read_to_string(directory.join(FILE)).unwrap()
     }
 
@@ -118,8 +118,8 @@ provider "registry.terraform.io/hashicorp/null" {
     #[test]
     fn module_without_lock_file_is_unchanged() {
         let root = tempfile::tempdir().unwrap();
-        let layout = Layout::from_vars(&Vars::new());
-        trust_image(root.path(), &layout).unwrap();
+        let paths = Paths::from_vars(&Vars::new());
+        trust_image(root.path(), &paths).unwrap();
         assert!(!root.path().join(FILE).exists());
         assert_eq!(without_checksums("provider {"), None);
     }

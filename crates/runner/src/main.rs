@@ -8,13 +8,13 @@ use std::time::Duration;
 use alustan_api::run::PROTOCOL;
 use alustan_runner::bootstrap::bootstrap;
 use alustan_runner::command::Commands;
-use alustan_runner::layout::{Layout, Vars, process_vars};
+use alustan_runner::log;
+use alustan_runner::paths::{Paths, Vars, process_vars};
 use alustan_runner::prepare::{build, prepare, pull};
 use alustan_runner::processes::Processes;
 use alustan_runner::record::Identity;
 use alustan_runner::redact::Redactor;
 use alustan_runner::run::{Context, run};
-use alustan_runner::say;
 use alustan_runner::secret_values::of_environment;
 use alustan_runner::secrets::KubeSecrets;
 use alustan_runner::signals::{listen, reap_orphans};
@@ -58,7 +58,7 @@ fn main() -> ExitCode {
     let _ = rustls::crypto::ring::default_provider().install_default();
     // Processes of the module have the same user: they must neither read the memory of the runner nor control it.
     if let Err(error) = set_dumpable_behavior(DumpableBehavior::NotDumpable) {
-        say!("failed to protect the memory of the runner: {error}");
+        log!("failed to protect the memory of the runner: {error}");
     }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -83,7 +83,7 @@ fn main() -> ExitCode {
 }
 
 fn complain(error: &dyn std::error::Error) -> ExitCode {
-    say!("{}", redactor(&process_vars()).text(&error.to_string()));
+    log!("{}", redactor(&process_vars()).text(&error.to_string()));
     ExitCode::FAILURE
 }
 
@@ -107,10 +107,10 @@ async fn start_run() -> Done {
     reap_orphans(commands.processes.clone())?;
     let client = kube::Client::try_from(client_config(&vars).await?)?;
     let secrets = Arc::new(KubeSecrets::new(client, &identity.namespace));
-    let layout = Layout::from_vars(&vars);
+    let paths = Paths::from_vars(&vars);
     Ok(Box::pin(run(Context {
         identity,
-        layout,
+        paths,
         vars,
         secrets,
         commands,
@@ -120,18 +120,18 @@ async fn start_run() -> Done {
 
 async fn start_pull() -> ExitCode {
     let vars = process_vars();
-    pull(&Layout::from_vars(&vars), &vars).await
+    pull(&Paths::from_vars(&vars), &vars).await
 }
 
 async fn start_prepare() -> Done {
     let vars = process_vars();
     let commands = commands(&vars)?;
-    Ok(prepare(&Layout::from_vars(&vars), &vars, commands).await)
+    Ok(prepare(&Paths::from_vars(&vars), &vars, commands).await)
 }
 
 async fn start_build() -> ExitCode {
     let vars = process_vars();
-    build(&Layout::from_vars(&vars), &vars).await
+    build(&Paths::from_vars(&vars), &vars).await
 }
 
 async fn start_bootstrap(place: &str, only_table: bool) -> Done {
@@ -152,7 +152,7 @@ fn commands(vars: &Vars) -> std::io::Result<Commands> {
         stop,
         grace,
         redactor: redactor(vars),
-        tail: say::printed(),
+        tail: log::tail(),
     })
 }
 

@@ -6,8 +6,8 @@ use std::path::Path;
 
 use zip::ZipArchive;
 
+use crate::encryption::Cipher;
 use crate::lineage::StateHead;
-use crate::seal::Seal;
 
 /// Number of plans that are kept.
 const KEPT: usize = 2;
@@ -16,8 +16,8 @@ const STATE: &str = "tfstate";
 
 /// Encrypts the plan in `file` and stores it as the plan of run `number`.
 pub fn keep(cache: &Path, number: i64, file: &Path, key: &[u8]) -> io::Result<()> {
-    let sealed = Seal::new(key, "plan")
-        .and_then(|seal| seal.seal(fs::read(file).ok()?))
+    let sealed = Cipher::new(key, "plan")
+        .and_then(|cipher| cipher.encrypt(fs::read(file).ok()?))
         .ok_or_else(|| io::Error::other("failed to encrypt the plan"))?;
     let plans = cache.join("plans");
     if !cache.is_dir() {
@@ -33,7 +33,7 @@ pub fn keep(cache: &Path, number: i64, file: &Path, key: &[u8]) -> io::Result<()
 /// Returns the plan of run `number` that [`keep`] stored; `None` if it does not exist or `key` does not decrypt it.
 pub fn open(cache: &Path, number: i64, key: &[u8]) -> Option<Vec<u8>> {
     let sealed = fs::read(cache.join("plans").join(format!("{number}.plan"))).ok()?;
-    Seal::new(key, "plan")?.open(&sealed)
+    Cipher::new(key, "plan")?.decrypt(&sealed)
 }
 
 /// Returns the lineage of the state for which the plan in `file` was created; `None` without a state, or if the lineage cannot be read.

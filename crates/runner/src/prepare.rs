@@ -10,6 +10,7 @@
 //! context itself, while the container of [`prepare`] starts (see [`handover`]).
 
 mod append;
+mod build_folders;
 mod context;
 mod dockerfile;
 mod empty_state;
@@ -17,7 +18,6 @@ mod finish;
 mod git;
 mod handover;
 mod leak;
-mod place;
 mod providers;
 mod registry_access;
 mod request;
@@ -37,10 +37,10 @@ use alustan_api::Reason;
 use alustan_api::report::{Failure, PrepareReport};
 
 use crate::backend::{self, Prepared};
-use crate::command::{Commands, Ending, Show, Task};
+use crate::command::{Commands, Show, StopPolicy, Task};
 use crate::engine::{self, Engine, Mirror, NO_COLOR, cli_config};
-use crate::failure::{Step, classify, user, world};
-use crate::layout::{Layout, Vars};
+use crate::failure::{Step, classify, transient, user};
+use crate::paths::{Paths, Vars};
 use crate::record::to_json;
 use crate::redact::Redactor;
 use crate::report::write_failure;
@@ -48,8 +48,8 @@ use crate::secret_values::of_environment;
 use crate::workspace::module_directory;
 use crate::{cache, certificates};
 
+use build_folders::{BuildFolders, unwritten};
 use handover::{Builder, Connection};
-use place::{Place, unwritten};
 use request::ModuleRequest;
 
 /// Time limit of an engine command, including downloads of providers and modules.
@@ -62,45 +62,45 @@ const LAST_PROCESS: Duration = Duration::from_secs(10);
 
 /// Pulls and unpacks the context, and writes the files for the builder that the module must not change. Writes a failure to the
 /// termination message.
-pub async fn pull(layout: &Layout, vars: &Vars) -> ExitCode {
-    let pulled = try_pull(layout, vars).await;
-    ended(layout, redacted(&redactor(vars), pulled))
+pub async fn pull(paths: &Paths, vars: &Vars) -> ExitCode {
+    let pulled = try_pull(paths, vars).await;
+    ended(paths, redacted(&redactor(vars), pulled))
 }
 
 /// Prepares the context for the builder: executes `init` and collects the providers. Writes a failure to the termination message. With
 /// builder kind Append, waits until [`build`] has unpacked the context, and sends the result to [`build`].
-pub async fn prepare(layout: &Layout, vars: &Vars, commands: Commands) -> ExitCode {
+pub async fn prepare(paths: &Paths, vars: &Vars, commands: Commands) -> ExitCode {
     let commands = Commands {
         redactor: redactor(vars),
         ..commands
     };
     if !vars.contains_key("ALUSTAN_HANDOVER") {
-        let prepared = try_prepare(layout, vars, &commands).await;
-        return ended(layout, redacted(&commands.redactor, prepared));
+        let prepared = try_prepare(paths, vars, &commands).await;
+        return ended(paths, redacted(&commands.redactor, prepared));
     }
-    let prepared = prepare_for_builder(layout, vars, &commands).await;
-    ended(layout, prepared)
+    let prepared = prepare_for_builder(paths, vars, &commands).await;
+    ended(paths, prepared)
 }
 
 /// Prepares the context that the container `build` unpacks, and sends the result to `build`. Stops without a failure if `build` ends first,
 /// because `build` then reports the failure.
 async fn prepare_for_builder(
-    layout: &Layout,
+    paths: &Paths,
     vars: &Vars,
     commands: &Commands,
 ) -> Result<(), Failure> {
     let connected = tokio::select! {
-        connected = Connection::open(layout) => connected?,
-        _ = commands.stop.asked() => return Err(world(Reason::Interrupted, INTERRUPTED)),
+        connected = Connection::open(paths) => connected?,
+        _ = commands.stop.requested() => return Err(transient(Reason::Interrupted, INTERRUPTED)),
     };
     let Some(mut connection) = connected else {
-        crate::say!("the container build ended before it unpacked the context");
+        crate::log!("the container build ended before it unpacked the context");
         return Ok(());
     };
     let prepared = tokio::select! {
-        prepared = try_prepare(layout, vars, commands) => redacted(&commands.redactor, prepared),
+        prepared = try_prepare(paths, vars, commands) => redacted(&commands.redactor, prepared),
         () = connection.closed() => {
-            crate::say!("the container build ended before the context was prepared");
+            crate::log!("the container build ended before the context was prepared");
             return Ok(());
         }
     };
@@ -110,9 +110,9 @@ async fn prepare_for_builder(
 
 /// Pulls the context, waits until [`prepare`] has prepared it, appends it to the base image and pushes the image. Writes the digest of the
 /// image to the termination message, or the failure of either step.
-pub async fn build(layout: &Layout, vars: &Vars) -> ExitCode {
-    let built = try_build(layout, vars).await;
-    ended(layout, redacted(&redactor(vars), built))
+pub async fn build(paths: &Paths, vars: &Vars) -> ExitCode {
+    let built = try_build(paths, vars).await;
+    ended(paths, redacted(&redactor(vars), built))
 }
 
 /// Returns a redactor of the secret values in the environment, in the credentials of the git repository, and in the docker configuration.
@@ -127,12 +127,12 @@ fn redacted(redactor: &Redactor, result: Result<(), Failure>) -> Result<(), Fail
     result.map_err(|failure| redactor.failure(failure))
 }
 
-fn ended(layout: &Layout, result: Result<(), Failure>) -> ExitCode {
+fn ended(paths: &Paths, result: Result<(), Failure>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            crate::say!("{}: {}", failure.reason, failure.message);
-            write_failure(&layout.termination_log, &failure, |failure| PrepareReport {
+            crate::log!("{}: {}", failure.reason, failure.message);
+            write_failure(&paths.termination_log, &failure, |failure| PrepareReport {
                 failure,
             });
             ExitCode::FAILURE
@@ -140,32 +140,32 @@ fn ended(layout: &Layout, result: Result<(), Failure>) -> ExitCode {
     }
 }
 
-async fn try_pull(layout: &Layout, vars: &Vars) -> Result<(), Failure> {
+async fn try_pull(paths: &Paths, vars: &Vars) -> Result<(), Failure> {
     let request = ContextRequest::from_vars(vars)?;
     let bytes = context::pull(&request, vars).await?;
-    unpack_context(layout, vars, &request, &bytes)
+    unpack_context(paths, vars, &request, &bytes)
 }
 
-async fn try_build(layout: &Layout, vars: &Vars) -> Result<(), Failure> {
+async fn try_build(paths: &Paths, vars: &Vars) -> Result<(), Failure> {
     let request = ContextRequest::from_vars(vars);
     let image = append::Image::from_vars(vars);
     let pull = async { context::pull(request.as_ref().map_err(Clone::clone)?, vars).await };
     // Listens in any case: `prepare` waits for the socket.
-    let (builder, context) = tokio::join!(Builder::listen(layout), pull);
+    let (builder, context) = tokio::join!(Builder::listen(paths), pull);
     let (builder, context, image) = (builder?, context?, image?);
-    unpack_context(layout, vars, &request?, &context)?;
+    unpack_context(paths, vars, &request?, &context)?;
     builder.prepared().await?;
-    let digest = image.push(layout, vars).await?;
+    let digest = image.push(paths, vars).await?;
     // For users only: the operator reads the digest from the registry.
-    let _ = fs::write(&layout.termination_log, digest.as_str());
+    let _ = fs::write(&paths.termination_log, digest.as_str());
     Ok(())
 }
 
 /// Prepares the folders for the builder from the unpacked context.
-async fn try_prepare(layout: &Layout, vars: &Vars, commands: &Commands) -> Result<(), Failure> {
+async fn try_prepare(paths: &Paths, vars: &Vars, commands: &Commands) -> Result<(), Failure> {
     let request = ModuleRequest::from_vars(vars);
-    let place = Place::new(layout);
-    let directory = module_directory(&place.module, &request.path)
+    let folders = BuildFolders::new(paths);
+    let directory = module_directory(&folders.module, &request.path)
         .filter(|path| path.is_dir())
         .ok_or_else(|| {
             user(
@@ -173,7 +173,7 @@ async fn try_prepare(layout: &Layout, vars: &Vars, commands: &Commands) -> Resul
                 format!("the context has no folder {:?}", request.path),
             )
         })?;
-    let mut environment = environment(layout, vars).map_err(unwritten)?;
+    let mut environment = environment(paths, vars).map_err(unwritten)?;
     let credentials = git::Credentials::read(vars);
     let access = credentials.open(&environment)?;
     environment.extend(
@@ -181,34 +181,34 @@ async fn try_prepare(layout: &Layout, vars: &Vars, commands: &Commands) -> Resul
             .iter()
             .flat_map(|access| access.environment().clone()),
     );
-    let initialised = initialise(layout, commands, environment, &request, &directory).await;
+    let initialised = initialise(paths, commands, environment, &request, &directory).await;
     // Processes that `init` left behind could change the files while the next steps check and copy them.
     if !commands.processes.end_all(LAST_PROCESS).await {
         let message = "failed to kill the processes that init left behind";
-        return Err(world(Reason::PrepareFailed, message));
+        return Err(transient(Reason::PrepareFailed, message));
     }
     initialised?;
     drop(access);
     let providers = providers::Providers {
-        found: directory.join(".terraform/providers"),
-        base: layout.base_providers.clone(),
-        target: place.providers.clone(),
-        at_run_time: layout.providers.clone(),
+        installed: directory.join(".terraform/providers"),
+        base: paths.base_providers.clone(),
+        target: folders.providers.clone(),
+        at_run_time: paths.providers.clone(),
     };
     providers.gather().map_err(unwritten)?;
-    finish::finish(&place, &directory).map_err(unwritten)?;
+    finish::finish(&folders, &directory).map_err(unwritten)?;
     let data = directory.join(".terraform");
-    leak::check(&credentials.marks(), [&data, &place.providers])
+    leak::check(&credentials.marks(), [&data, &folders.providers])
 }
 
-fn environment(layout: &Layout, vars: &Vars) -> io::Result<Vars> {
-    fs::create_dir_all(&layout.work)?;
-    let mirrors = [Mirror::read(&layout.base_providers)];
-    fs::write(layout.cli_config(), cli_config(&mirrors))?;
-    let mut environment = crate::engine::environment(vars, layout);
+fn environment(paths: &Paths, vars: &Vars) -> io::Result<Vars> {
+    fs::create_dir_all(&paths.work)?;
+    let mirrors = [Mirror::read(&paths.base_providers)];
+    fs::write(paths.cli_config(), cli_config(&mirrors))?;
+    let mut environment = crate::engine::environment(vars, paths);
     environment.extend(certificates::write_bundle(
         vars,
-        &layout.work.join("trusted.crt"),
+        &paths.work.join("trusted.crt"),
     )?);
     environment.remove(certificates::BUNDLE);
     environment.remove(git::BUNDLE);
@@ -216,7 +216,7 @@ fn environment(layout: &Layout, vars: &Vars) -> io::Result<Vars> {
 }
 
 async fn initialise(
-    layout: &Layout,
+    paths: &Paths,
     commands: &Commands,
     mut environment: Vars,
     request: &ModuleRequest,
@@ -231,9 +231,9 @@ async fn initialise(
             "the base image has no `terraform` in PATH",
         )
     })?;
-    let cache = cache::Lock::try_take(&layout.cache);
+    let cache = cache::Lock::try_take(&paths.cache);
     if cache.is_some() {
-        environment.extend(cache::environment(&layout.cache));
+        environment.extend(cache::environment(&paths.cache));
     }
     let backend = request
         .backend
@@ -248,7 +248,7 @@ async fn initialise(
         }
     }
     run_init(commands, &engine, arguments, environment.clone(), directory).await?;
-    tell_engine(commands, &engine, environment, directory).await?;
+    record_engine_version(commands, &engine, environment, directory).await?;
     match backend {
         Some(kind) => mark(directory, kind, &engine).map_err(unwritten),
         None => Ok(()),
@@ -262,13 +262,13 @@ async fn run_init(
     environment: Vars,
     directory: &Path,
 ) -> Result<(), Failure> {
-    crate::say!("{} init", engine.name());
+    crate::log!("{} init", engine.name());
     let task = Task {
         program: engine.program.clone(),
         arguments,
         directory: directory.to_owned(),
         environment,
-        ending: Ending::Quick,
+        stop_policy: StopPolicy::Quick,
         deadline: Instant::now() + PATIENCE,
         show: Show::Log,
     };
@@ -281,12 +281,12 @@ async fn run_init(
     match (finished.code, finished.cause) {
         (Some(0), _) => Ok(()),
         (Some(code), None) => Err(classify(Step::Init, code, &finished.stderr)),
-        (None, None) | (_, Some(_)) => Err(world(Reason::Interrupted, INTERRUPTED)),
+        (None, None) | (_, Some(_)) => Err(transient(Reason::Interrupted, INTERRUPTED)),
     }
 }
 
 /// Records name and version of the engine, so that runs of this image need not query the version.
-async fn tell_engine(
+async fn record_engine_version(
     commands: &Commands,
     engine: &Engine,
     environment: Vars,
@@ -297,21 +297,21 @@ async fn tell_engine(
         arguments: vec!["version".into(), "-json".into()],
         directory: directory.to_owned(),
         environment,
-        ending: Ending::Quick,
+        stop_policy: StopPolicy::Quick,
         deadline: Instant::now() + PATIENCE,
         show: Show::Caller,
     };
     let output = commands.run(task).await.ok();
     let version = output.and_then(|finished| engine::version(&finished.stdout));
     let Some(version) = version else {
-        crate::say!("failed to determine the version of {}", engine.name());
+        crate::log!("failed to determine the version of {}", engine.name());
         return Ok(());
     };
     let engine = alustan_api::Engine {
         name: engine.kind(),
         version,
     };
-    engine::tell(directory, &engine).map_err(unwritten)
+    engine::write_prepared_engine(directory, &engine).map_err(unwritten)
 }
 
 /// Records that runs of this image with the backend type `kind` need no `init`.

@@ -47,7 +47,7 @@ impl Processes {
     /// Makes this process the parent of all orphaned descendants. PID 1 is their parent in any case.
     pub fn adopt_orphans() -> Self {
         if let Err(error) = set_child_subreaper(Some(getpid())) {
-            crate::say!("failed to become the subreaper of orphaned processes: {error}");
+            crate::log!("failed to become the subreaper of orphaned processes: {error}");
         }
         Self::default()
     }
@@ -91,7 +91,7 @@ impl Processes {
         let mut known = self.known();
         for engine in engines(scope) {
             if known.interrupted.insert((engine.pid, engine.started)) {
-                crate::say!("sending SIGINT to the engine (pid {})", engine.pid);
+                crate::log!("sending SIGINT to the engine (pid {})", engine.pid);
                 send(engine.pid, Signal::INT);
             }
         }

@@ -7,18 +7,18 @@ use alustan_api::report::{Failure, RunReport, RunResult};
 use alustan_api::run::{Lineage, Outputs, OwnBackend, RunPhase, RunProgress, RunRecord, key};
 use serde::Serialize;
 
-use crate::failure::{cut, world};
+use crate::failure::{cut, transient};
+use crate::log_tail::{self, LogTail};
 use crate::record::{Record, RecordError, Update, parse, to_json};
 use crate::retry::Patience;
 use crate::secrets::{Changes, LARGEST, Snapshot};
-use crate::tail::{self, Tail};
 
 /// Maximum size of a termination message, in bytes. Limit of kubelet.
 const LARGEST_MESSAGE: usize = 4096;
 
 /// Data of the run that is written together with the run report.
 #[derive(Clone, Copy, Default)]
-pub struct Closing<'a> {
+pub struct ReportExtras<'a> {
     /// Outputs of the module.
     pub outputs: Option<&'a Outputs>,
     /// Id of the lock to release.
@@ -31,10 +31,10 @@ pub struct Closing<'a> {
     /// Backend block of the module, if the state is in that backend.
     pub own_backend: Option<&'a OwnBackend>,
     /// Tail of the output of the run.
-    pub tail: Option<&'a Tail>,
+    pub tail: Option<&'a LogTail>,
 }
 
-impl Closing<'_> {
+impl ReportExtras<'_> {
     fn note(&self, progress: &mut RunProgress, report: &RunReport) {
         if let Some(before) = self.refused {
             progress.began = false;
@@ -61,7 +61,7 @@ impl Closing<'_> {
 pub async fn record(
     record: &Record,
     report: &RunReport,
-    closing: Closing<'_>,
+    extras: ReportExtras<'_>,
     patience: Patience,
 ) -> Result<RunReport, RecordError> {
     record
@@ -89,13 +89,13 @@ pub async fn record(
                 report.clone()
             };
             progress.phase = RunPhase::Reported;
-            closing.note(progress, &report);
-            let mut changes = changes(&report, closing.outputs);
+            extras.note(progress, &report);
+            let mut changes = changes(&report, extras.outputs);
             make_room(snapshot, &mut changes);
             let failed = report.result == RunResult::Failed;
-            let log = closing.tail.filter(|_| failed).and_then(Tail::packed);
+            let log = extras.tail.filter(|_| failed).and_then(LogTail::packed);
             if let Some(log) = log {
-                tail::keep(snapshot, &mut changes, report.number, log);
+                log_tail::keep(snapshot, &mut changes, report.number, log);
             }
             Ok(Update::Write(report, changes))
         })
@@ -114,7 +114,7 @@ fn changes(report: &RunReport, outputs: Option<&Outputs>) -> Changes {
 /// than the state in the backend.
 fn make_room(snapshot: &Snapshot, changes: &mut Changes) {
     if changes.contains_key(key::OUTPUTS) && snapshot.size_with(changes) > LARGEST {
-        tail::remove_all(snapshot, changes);
+        log_tail::remove_all(snapshot, changes);
     }
     if changes.contains_key(key::OUTPUTS) && snapshot.size_with(changes) > LARGEST {
         changes.insert(key::LEFTOVER.to_owned(), None);
@@ -173,7 +173,7 @@ fn halve(text: &mut String) -> bool {
 
 /// Returns the failure of a run that cannot write its report.
 pub fn unrecorded(error: &RecordError) -> Failure {
-    world(
+    transient(
         Reason::ReportNotRecorded,
         format!("failed to record the run report: {error}"),
     )

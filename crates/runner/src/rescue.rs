@@ -9,13 +9,13 @@ use alustan_api::Reason;
 use alustan_api::report::{Failure, MAX_TEXT, UnsavedPlace};
 use alustan_api::run::key;
 
-use crate::command::Ending;
+use crate::command::StopPolicy;
 use crate::execute::outcome::{Ended, Findings};
-use crate::failure::{Step, cut, world};
-use crate::leftover::{self, Unkept};
+use crate::failure::{Step, cut, transient};
 use crate::record::RecordError;
 use crate::retry::Patience;
 use crate::session::Session;
+use crate::unsaved_state::{self, KeepError};
 use crate::workspace::write_private;
 
 /// Time limit of `state push`.
@@ -27,7 +27,7 @@ const FORGET: Duration = Duration::from_mins(2);
 
 /// Location in which an earlier run may have kept an unsaved state.
 #[derive(Clone, Copy)]
-enum Place {
+enum UnsavedLocation {
     Report,
     Cache,
 }
@@ -40,23 +40,23 @@ impl Session {
         result: Result<(), Failure>,
         findings: &mut Findings,
     ) -> Result<(), Failure> {
-        let file = self.directory.join(leftover::FILE);
+        let file = self.directory.join(unsaved_state::FILE);
         if !file.is_file() {
             return result;
         }
-        crate::say!("the engine failed to save the state");
+        crate::log!("the engine failed to save the state");
         let Some(note) = self.rescue(&file, findings).await else {
             let _ = fs::remove_file(&file);
             return result;
         };
         let note = self.commands.redactor.text(&note);
-        crate::say!("{note}");
+        crate::log!("{note}");
         Err(match result {
             Err(failure) => Failure {
                 message: cut(&format!("{note}\n{}", failure.message), MAX_TEXT),
                 ..failure
             },
-            Ok(()) => world(Reason::StateNotSaved, note),
+            Ok(()) => transient(Reason::StateNotSaved, note),
         })
     }
 
@@ -67,45 +67,45 @@ impl Session {
         let mut in_report = self.keep_in_report(file, self.within(FIRST_TRY)).await;
         let Err(push) = self.push(file).await else {
             if let Err(error) = self.forget_leftover().await {
-                crate::say!(
+                crate::log!(
                     "failed to remove the unsaved state after it was pushed; the next run pushes \
                      it again: {error}"
                 );
             }
             return None;
         };
-        if on_cache.is_err() && in_report.as_ref().is_err_and(Unkept::is_passing) {
+        if on_cache.is_err() && in_report.as_ref().is_err_and(KeepError::is_passing) {
             let end = self.commands.end_of_grace();
             in_report = self.keep_in_report(file, Patience::until(end)).await;
         }
-        let (place, note) = self.what_became_of(file, in_report, on_cache, &push);
-        findings.unsaved = place;
+        let (location, note) = self.describe_outcome(file, in_report, on_cache, &push);
+        findings.unsaved = location;
         Some(note)
     }
 
     fn keep_on_cache(&self, file: &Path) -> Result<(), String> {
-        if !self.layout.cache_kept {
+        if !self.paths.cache_kept {
             return Err("the cache volume is deleted with the pod".to_owned());
         }
         fs::read(file)
-            .and_then(|state| leftover::keep(&self.layout.cache, state, &self.key))
+            .and_then(|state| unsaved_state::keep(&self.paths.cache, state, &self.key))
             .map_err(|error| format!("cache volume: {error}"))
     }
 
-    async fn keep_in_report(&self, file: &Path, patience: Patience) -> Result<(), Unkept> {
-        let sealed = leftover::seal(&fs::read(file)?, &self.key)?;
-        leftover::put(&self.record, &sealed, patience).await
+    async fn keep_in_report(&self, file: &Path, patience: Patience) -> Result<(), KeepError> {
+        let sealed = unsaved_state::encrypt(&fs::read(file)?, &self.key)?;
+        unsaved_state::put(&self.record, &sealed, patience).await
     }
 
-    fn what_became_of(
+    fn describe_outcome(
         &self,
         file: &Path,
-        in_report: Result<(), Unkept>,
+        in_report: Result<(), KeepError>,
         on_cache: Result<(), String>,
         push: &Failure,
     ) -> (Option<UnsavedPlace>, String) {
         let secret = self.record.identity().report();
-        let (place, name) = match (in_report, on_cache) {
+        let (location, name) = match (in_report, on_cache) {
             (Ok(()), _) => (UnsavedPlace::Report, format!("in Secret {secret}")),
             (Err(_), Ok(())) => (UnsavedPlace::CacheVolume, "on the cache volume".to_owned()),
             (Err(record), Err(cache)) => {
@@ -123,53 +123,53 @@ impl Session {
              other operation",
             push.message
         );
-        (Some(place), note)
+        (Some(location), note)
     }
 
     /// Whether there is an unsaved state of an earlier run.
-    pub(crate) fn has_leftover(&self) -> bool {
-        let mut places = [Place::Report, Place::Cache].into_iter();
-        places.any(|place| self.leftover_in(place).is_some())
+    pub(crate) fn has_unsaved_state(&self) -> bool {
+        let mut locations = [UnsavedLocation::Report, UnsavedLocation::Cache].into_iter();
+        locations.any(|location| self.unsaved_state_in(location).is_some())
     }
 
     /// Pushes the unsaved state of an earlier run to the backend.
-    pub(crate) async fn push_leftover(&self) -> Result<(), Ended> {
-        for place in [Place::Report, Place::Cache] {
-            let Some(state) = self.leftover_in(place) else {
+    pub(crate) async fn push_unsaved_state(&self) -> Result<(), Ended> {
+        for location in [UnsavedLocation::Report, UnsavedLocation::Cache] {
+            let Some(state) = self.unsaved_state_in(location) else {
                 continue;
             };
-            crate::say!("pushing the unsaved state of an earlier run");
+            crate::log!("pushing the unsaved state of an earlier run");
             if self.push_found(&state).await? {
                 return Ok(self.forget_leftover().await?);
             }
-            self.put_aside(place, state).await?;
+            self.put_aside(location, state).await?;
         }
         Ok(())
     }
 
-    fn leftover_in(&self, place: Place) -> Option<Vec<u8>> {
-        match place {
-            Place::Report => {
-                let sealed = self.leftover.as_ref()?;
-                let opened = leftover::open(sealed, &self.key);
+    fn unsaved_state_in(&self, location: UnsavedLocation) -> Option<Vec<u8>> {
+        match location {
+            UnsavedLocation::Report => {
+                let sealed = self.unsaved_state.as_ref()?;
+                let opened = unsaved_state::decrypt(sealed, &self.key);
                 if let Err(why) = &opened {
                     let secret = self.record.identity().report();
-                    crate::say!(
+                    crate::log!(
                         "cannot decrypt key {} of Secret {secret}; the key is kept: {why}",
                         key::LEFTOVER
                     );
                 }
                 opened.ok()
             }
-            Place::Cache => leftover::take(&self.layout.cache, &self.key),
+            UnsavedLocation::Cache => unsaved_state::take(&self.paths.cache, &self.key),
         }
     }
 
     /// Pushes `state` to the backend. Returns false if the state in the backend is newer.
     async fn push_found(&self, state: &[u8]) -> Result<bool, Failure> {
-        let file = self.layout.work.join(leftover::FILE);
+        let file = self.paths.work.join(unsaved_state::FILE);
         let unwritten = |error| {
-            world(
+            transient(
                 Reason::WorkspaceFailed,
                 format!("failed to write {}: {error}", file.display()),
             )
@@ -188,31 +188,38 @@ impl Session {
 
     /// Keeps an unsaved state for inspection if the state in the backend is newer: on the cache volume if the volume outlives the pod,
     /// otherwise in the run report until the outputs need the space.
-    async fn put_aside(&self, place: Place, state: Vec<u8>) -> Result<(), RecordError> {
-        let cache = &self.layout.cache;
-        if matches!(place, Place::Report) && !self.layout.cache_kept {
+    async fn put_aside(
+        &self,
+        location: UnsavedLocation,
+        state: Vec<u8>,
+    ) -> Result<(), RecordError> {
+        let cache = &self.paths.cache;
+        if matches!(location, UnsavedLocation::Report) && !self.paths.cache_kept {
             let secret = self.record.identity().report();
-            crate::say!("the stored state is newer; the unsaved state is kept in Secret {secret}");
+            crate::log!("the stored state is newer; the unsaved state is kept in Secret {secret}");
             return Ok(());
         }
-        crate::say!(
+        crate::log!(
             "the stored state is newer; moving the unsaved state aside on the cache volume"
         );
         let number = self.record.identity().number;
-        match (leftover::keep_old(cache, number, state, &self.key), place) {
-            (Ok(()), Place::Report) => {
-                leftover::remove(&self.record, self.within(FORGET)).await?;
+        match (
+            unsaved_state::keep_old(cache, number, state, &self.key),
+            location,
+        ) {
+            (Ok(()), UnsavedLocation::Report) => {
+                unsaved_state::remove(&self.record, self.within(FORGET)).await?;
             }
-            (Ok(()), Place::Cache) => leftover::forget(cache),
-            (Err(error), _) => crate::say!("failed to move the unsaved state: {error}"),
+            (Ok(()), UnsavedLocation::Cache) => unsaved_state::forget(cache),
+            (Err(error), _) => crate::log!("failed to move the unsaved state: {error}"),
         }
         Ok(())
     }
 
     /// Removes the unsaved state, after its push, from the run report and the cache volume.
     async fn forget_leftover(&self) -> Result<(), RecordError> {
-        leftover::remove(&self.record, self.within(FORGET)).await?;
-        leftover::forget(&self.layout.cache);
+        unsaved_state::remove(&self.record, self.within(FORGET)).await?;
+        unsaved_state::forget(&self.paths.cache);
         Ok(())
     }
 
@@ -224,8 +231,14 @@ impl Session {
     async fn push(&self, file: &Path) -> Result<(), Failure> {
         let arguments = vec!["state".into(), "push".into(), file.into()];
         let deadline = Instant::now() + PUSH;
-        self.engine(Step::Push, arguments, Ending::Persistent, deadline, &[0])
-            .await?;
+        self.engine(
+            Step::Push,
+            arguments,
+            StopPolicy::Persistent,
+            deadline,
+            &[0],
+        )
+        .await?;
         Ok(())
     }
 }

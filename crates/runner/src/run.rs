@@ -12,11 +12,11 @@ use k8s_openapi::jiff::Timestamp;
 use crate::claim::{Claimed, claim};
 use crate::command::Commands;
 use crate::execute::outcome::{Ended, Findings};
-use crate::failure::world;
-use crate::layout::{Layout, Vars};
+use crate::failure::transient;
+use crate::paths::{Paths, Vars};
 use crate::record::{Identity, Record, RecordError};
 use crate::redact::Redactor;
-use crate::report::{self, Closing};
+use crate::report::{self, ReportExtras};
 use crate::retry::Patience;
 use crate::secret_values::of_run;
 use crate::secrets::Secrets;
@@ -29,7 +29,7 @@ pub struct Context {
     /// Identity of the run.
     pub identity: Identity,
     /// Paths of the pod.
-    pub layout: Layout,
+    pub paths: Paths,
     /// Environment variables of the container.
     pub vars: Vars,
     /// Access to the Secrets of the run.
@@ -43,11 +43,11 @@ pub struct Context {
 pub async fn run(context: Context) -> ExitCode {
     let (began, started_at) = (Instant::now(), Timestamp::now());
     let record = Record::new(context.secrets.clone(), context.identity.clone());
-    let (from, to) = (context.layout.module.clone(), context.layout.module_copy());
+    let (from, to) = (context.paths.module.clone(), context.paths.module_copy());
     let copied = tokio::task::spawn_blocking(move || copy_tree(&from, &to));
     let claimed = tokio::select! {
         claimed = claim(&record, started_at) => claimed,
-        _ = context.commands.stop.asked() => return ExitCode::FAILURE,
+        _ = context.commands.stop.requested() => return ExitCode::FAILURE,
     };
     let claimed = match claimed {
         Ok(claimed) => claimed,
@@ -56,7 +56,7 @@ pub async fn run(context: Context) -> ExitCode {
     let redactor = redactor(&context, &claimed);
     let (number, kind) = (context.identity.number, claimed.run.kind);
     let trace = &claimed.run.trace_id;
-    crate::say!(
+    crate::log!(
         "run {number} of {}: {kind}, trace {trace}",
         context.identity.record
     );
@@ -69,7 +69,7 @@ pub async fn run(context: Context) -> ExitCode {
         Ok(()) => carry_out(&context, &record, claimed, began, &mut findings).await,
         Err(error) => {
             let message = format!("failed to copy the module: {error}");
-            Err(world(Reason::WorkspaceFailed, message).into())
+            Err(transient(Reason::WorkspaceFailed, message).into())
         }
     };
     let (result, failure) = match ended {
@@ -113,12 +113,12 @@ fn redactor(context: &Context, claimed: &Claimed) -> Redactor {
 fn refused(context: &Context, error: &RecordError) -> ExitCode {
     match error {
         RecordError::NotOurs(why) => {
-            crate::say!("{why}");
+            crate::log!("{why}");
             ExitCode::SUCCESS
         }
         RecordError::Store(_) | RecordError::Unreadable { .. } | RecordError::Incomplete { .. } => {
             let text = context.commands.redactor.text(&error.to_string());
-            crate::say!("failed to claim the run: {text}");
+            crate::log!("failed to claim the run: {text}");
             ExitCode::FAILURE
         }
     }
@@ -133,7 +133,7 @@ async fn carry_out(
 ) -> Result<RunResult, Ended> {
     let kind = claimed.run.kind;
     let parts = Parts {
-        layout: context.layout.clone(),
+        paths: context.paths.clone(),
         vars: context.vars.clone(),
         secrets: context.secrets.clone(),
         record: record.clone(),
@@ -171,10 +171,10 @@ async fn finish(
     let from = context
         .commands
         .stop
-        .asked_at()
+        .requested_at()
         .unwrap_or_else(Instant::now);
     let patience = Patience::until(from + context.commands.grace);
-    let closing = Closing {
+    let extras = ReportExtras {
         outputs: findings.outputs.as_ref(),
         unlock: findings.abandoned_lock.as_deref(),
         refused: findings.refused.as_ref(),
@@ -182,14 +182,14 @@ async fn finish(
         own_backend: findings.own_backend.as_ref(),
         tail: Some(&context.commands.tail),
     };
-    let recorded = match report::record(record, report, closing, patience).await {
+    let recorded = match report::record(record, report, extras, patience).await {
         Ok(recorded) => recorded,
         Err(error) => {
             let failure = context
                 .commands
                 .redactor
                 .failure(report::unrecorded(&error));
-            crate::say!("{}", failure.message);
+            crate::log!("{}", failure.message);
             let failure = Some(failure);
             RunReport {
                 result: RunResult::Failed,
@@ -198,7 +198,7 @@ async fn finish(
             }
         }
     };
-    report::write_message(&context.layout.termination_log, &recorded);
+    report::write_message(&context.paths.termination_log, &recorded);
     say_result(&recorded);
     match recorded.result {
         RunResult::Failed => ExitCode::FAILURE,
@@ -212,11 +212,11 @@ fn say_result(report: &RunReport) {
     let number = report.number;
     match (report.result, &report.failure) {
         (RunResult::Failed, Some(failure)) => {
-            crate::say!("run {number} failed: {}", failure.reason);
+            crate::log!("run {number} failed: {}", failure.reason);
         }
-        (RunResult::NoChanges, _) => crate::say!("run {number}: no changes"),
-        (RunResult::Changes, _) => crate::say!("run {number}: changes found, not applied"),
-        (RunResult::Done | RunResult::Failed, _) => crate::say!("run {number}: done"),
-        (RunResult::Cancelled, _) => crate::say!("run {number}: cancelled, nothing changed"),
+        (RunResult::NoChanges, _) => crate::log!("run {number}: no changes"),
+        (RunResult::Changes, _) => crate::log!("run {number}: changes found, not applied"),
+        (RunResult::Done | RunResult::Failed, _) => crate::log!("run {number}: done"),
+        (RunResult::Cancelled, _) => crate::log!("run {number}: cancelled, nothing changed"),
     }
 }

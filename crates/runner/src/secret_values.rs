@@ -15,7 +15,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
-use crate::layout::Vars;
+use crate::paths::Vars;
 use crate::variables::{self, Declared};
 
 /// Words that are not masked, even if a Secret contains them.

@@ -1,9 +1,9 @@
 //! A claimed run that is ready to execute the engine: workspace, environment, state server.
 
-mod ending;
+mod command_result;
 mod files;
 mod lock;
-mod old_place;
+mod previous_backend;
 mod state;
 
 use parking_lot::Mutex;
@@ -22,16 +22,16 @@ use crate::backend;
 use crate::cache;
 use crate::certificates;
 use crate::claim::Claimed;
-use crate::command::{Commands, Ending, Finished, Show, Task};
+use crate::command::{Commands, Finished, Show, StopPolicy, Task};
 use crate::engine::{self, Engine, NO_COLOR, environment};
-use crate::failure::{Step, module, user, world};
-use crate::layout::{Layout, Vars};
+use crate::failure::{Step, module, transient, user};
 use crate::lock_file;
+use crate::log;
 use crate::module_files;
+use crate::paths::{Paths, Vars};
 use crate::processes::Scope;
 use crate::record::Record;
 use crate::redact::Redactor;
-use crate::say;
 use crate::script::{Script, Scripts};
 use crate::secret_values;
 use crate::secrets::Secrets;
@@ -39,12 +39,12 @@ use crate::state_server::StateServer;
 use crate::variables;
 use crate::workspace::module_directory;
 
-use ending::judge;
-pub(crate) use ending::stopped;
+use command_result::judge;
+pub(crate) use command_result::stopped;
 use files::{backend_argument, for_scripts, trusted, write_files};
 
 /// Time limit of `show`, `output` and `state pull`, and of a push of a migrated state.
-pub(crate) const LOOK: Duration = Duration::from_mins(5);
+pub(crate) const READ_TIMEOUT: Duration = Duration::from_mins(5);
 
 /// Credential arguments of the engine's `s3` backend, and the environment variables of the AWS SDK with the same meaning.
 const AWS_CREDENTIALS: [(&str, &str); 3] = [
@@ -56,7 +56,7 @@ const AWS_CREDENTIALS: [(&str, &str); 3] = [
 /// Inputs of [`Session::open`].
 pub struct Parts {
     /// Paths of the pod.
-    pub layout: Layout,
+    pub paths: Paths,
     /// Environment variables of the container.
     pub vars: Vars,
     /// Access to the Secrets of the run.
@@ -72,7 +72,7 @@ pub struct Parts {
 /// A claimed run that is ready to execute the engine.
 pub struct Session {
     /// Paths of the pod.
-    pub layout: Layout,
+    pub paths: Paths,
     /// Run record and run report of the run.
     pub record: Record,
     /// Access to the Secrets of the run.
@@ -84,7 +84,7 @@ pub struct Session {
     /// Key of the resource, for HMACs and encryption.
     pub key: Vec<u8>,
     /// Unsaved state of an earlier run, encrypted, from the run report.
-    pub leftover: Option<Vec<u8>>,
+    pub unsaved_state: Option<Vec<u8>>,
     /// Working directory: the folder of the module in the writable copy of the context.
     pub directory: PathBuf,
     /// Executes the commands of the run.
@@ -94,7 +94,7 @@ pub struct Session {
     /// Scripts of the user.
     pub scripts: Scripts,
     /// Engine that the build recorded in the image.
-    pub told_engine: Option<alustan_api::Engine>,
+    pub prepared_engine: Option<alustan_api::Engine>,
     engine: Engine,
     environment: Vars,
     /// Environment of the engine without the variables of the backend and of the state server.
@@ -116,7 +116,7 @@ impl Session {
     /// Writes the files of the run to the copy of the module, and starts the state server.
     pub async fn open(parts: Parts, claimed: Claimed) -> Result<Self, Failure> {
         let Parts {
-            layout,
+            paths,
             mut vars,
             secrets,
             record,
@@ -125,7 +125,7 @@ impl Session {
         } = parts;
         let inputs = claimed.inputs;
         vars.extend(variables::given(&inputs.environment));
-        let directory = module_directory(&layout.module_copy(), &inputs.path)
+        let directory = module_directory(&paths.module_copy(), &inputs.path)
             .filter(|path| path.is_dir())
             .ok_or_else(|| {
                 let message = format!("the context has no folder {:?}", inputs.path);
@@ -144,7 +144,7 @@ impl Session {
         let unknown = values.keys().filter(|name| !declared.contains_key(*name));
         let unknown: Vec<_> = unknown.map(String::as_str).collect();
         if !unknown.is_empty() {
-            say!(
+            log!(
                 "the module does not declare variable {}; it is not passed to the engine",
                 unknown.join(", ")
             );
@@ -165,36 +165,36 @@ impl Session {
         masked.extend(own_backend.flat_map(secret_values::of_own_backend));
         commands.redactor = Redactor::new(masked);
         let (scripts, backend_config) =
-            write_files(&layout, &directory, &inputs, &values, &declared)?;
-        let mut environment = environment(&vars, &layout);
-        environment.extend(trusted(&vars, &layout)?);
+            write_files(&paths, &directory, &inputs, &values, &declared)?;
+        let mut environment = environment(&vars, &paths);
+        environment.extend(trusted(&vars, &paths)?);
         environment.remove(certificates::BUNDLE);
         environment.extend(variables::environment(&values));
         let bare_environment = environment.clone();
         environment.extend(inputs.backend.environment.clone());
         environment.extend(server_vars);
         let mut script_environment = environment.clone();
-        script_environment.extend(for_scripts(&layout, backend_config.as_deref()));
+        script_environment.extend(for_scripts(&paths, backend_config.as_deref()));
         let cache_lock = if scripts.any() {
-            cache::Lock::try_take(&layout.cache)
+            cache::Lock::try_take(&paths.cache)
         } else {
             None
         };
         if cache_lock.is_some() {
-            script_environment.extend(cache::environment(&layout.cache));
+            script_environment.extend(cache::environment(&paths.cache));
         }
         Ok(Self {
-            layout,
+            paths,
             record,
             secrets,
             claimed: claimed.record,
             inputs,
             key: claimed.key,
-            leftover: claimed.leftover,
+            unsaved_state: claimed.unsaved_state,
             commands,
             server,
             scripts,
-            told_engine: engine::told(&directory),
+            prepared_engine: engine::read_prepared_engine(&directory),
             directory,
             engine,
             environment,
@@ -220,7 +220,7 @@ impl Session {
         let deadline = self.plan_deadline();
         if let Some(script) = &self.scripts.init {
             self.bootstrap(deadline).await?;
-            self.script("init", script, Ending::Quick, deadline, &[0])
+            self.script("init", script, StopPolicy::Quick, deadline, &[0])
                 .await?;
             return self.refuse_empty_module();
         }
@@ -248,7 +248,7 @@ impl Session {
         match self.has_configuration() {
             Ok(true) => Ok(()),
             Ok(false) => Err(self.no_configuration()),
-            Err(error) => Err(world(
+            Err(error) => Err(transient(
                 Reason::WorkspaceFailed,
                 format!("failed to read the module: {error}"),
             )),
@@ -304,8 +304,8 @@ impl Session {
         if self.scripts.any() {
             return;
         }
-        if let Err(error) = lock_file::trust_image(&self.directory, &self.layout) {
-            crate::say!("failed to skip the verification of provider checksums: {error}");
+        if let Err(error) = lock_file::trust_image(&self.directory, &self.paths) {
+            crate::log!("failed to skip the verification of provider checksums: {error}");
         }
     }
 
@@ -314,32 +314,32 @@ impl Session {
     async fn bootstrap(&self, deadline: Instant) -> Result<(), Failure> {
         let kind = self.claimed.run.as_ref().map(|run| run.kind);
         let wanted = matches!(kind, Some(RunKind::Plan | RunKind::Apply));
-        let Some(place) = self.inputs.backend.bootstrap.as_ref() else {
+        let Some(location) = self.inputs.backend.bootstrap.as_ref() else {
             return Ok(());
         };
         let here = alustan_backends::address_of(&self.inputs.backend);
         let was_here = self.claimed.state_address == here;
         let only_table = was_here && self.claimed.lineage != Lineage::Unknown;
-        let needless = only_table && place.table.is_none();
+        let needless = only_table && location.table.is_none();
         if needless || !wanted || self.inputs.approval.destroy {
             return Ok(());
         }
-        let place = serde_json::to_string(place)
+        let location = serde_json::to_string(location)
             .map_err(|error| user(Reason::BootstrapFailed, error.to_string()))?;
-        let mut arguments: Vec<OsString> = vec!["bootstrap".into(), place.into()];
+        let mut arguments: Vec<OsString> = vec!["bootstrap".into(), location.into()];
         arguments.extend(only_table.then(|| "--only-table".into()));
         let task = Task {
-            program: self.layout.runner.clone(),
+            program: self.paths.runner.clone(),
             arguments,
             directory: self.directory.clone(),
             environment: self.bootstrap_environment(),
-            ending: Ending::Quick,
+            stop_policy: StopPolicy::Quick,
             deadline,
             show: Show::Log,
         };
         let finished = self.commands.run(task).await.map_err(|error| {
             let message = format!("failed to start backend.bootstrap: {error}");
-            world(Reason::BootstrapFailed, message)
+            transient(Reason::BootstrapFailed, message)
         })?;
         self.judged(Step::Bootstrap, &finished, &[0]).map(drop)
     }
@@ -360,7 +360,7 @@ impl Session {
             arguments.push("-reconfigure".into());
         }
         arguments.extend(self.backend_config.as_deref().map(backend_argument));
-        self.engine(Step::Init, arguments, Ending::Quick, deadline, &[0])
+        self.engine(Step::Init, arguments, StopPolicy::Quick, deadline, &[0])
             .await?;
         Ok(())
     }
@@ -370,7 +370,7 @@ impl Session {
         &self,
         step: Step,
         arguments: Vec<OsString>,
-        ending: Ending,
+        stop_policy: StopPolicy,
         deadline: Instant,
         good: &[i32],
     ) -> Result<Finished, Failure> {
@@ -379,8 +379,8 @@ impl Session {
             .take(1)
             .map(|argument| argument.to_string_lossy())
             .collect();
-        crate::say!("{} {}", self.engine.name(), words.join(" "));
-        let run = || self.run_engine(arguments.clone(), ending, deadline, Show::Log);
+        crate::log!("{} {}", self.engine.name(), words.join(" "));
+        let run = || self.run_engine(arguments.clone(), stop_policy, deadline, Show::Log);
         self.run_freed(step, run, good).await
     }
 
@@ -469,7 +469,7 @@ impl Session {
         deadline: Instant,
     ) -> Result<Vec<u8>, Failure> {
         let finished = self
-            .run_engine(arguments, Ending::Quick, deadline, Show::Caller)
+            .run_engine(arguments, StopPolicy::Quick, deadline, Show::Caller)
             .await?;
         judge(step, &finished, &[0])?;
         Ok(finished.stdout)
@@ -478,7 +478,7 @@ impl Session {
     async fn run_engine(
         &self,
         arguments: Vec<OsString>,
-        ending: Ending,
+        stop_policy: StopPolicy,
         deadline: Instant,
         show: Show,
     ) -> Result<Finished, Failure> {
@@ -487,7 +487,7 @@ impl Session {
             arguments,
             directory: self.directory.clone(),
             environment: self.environment.clone(),
-            ending,
+            stop_policy,
             deadline,
             show,
         };
@@ -504,12 +504,12 @@ impl Session {
         &self,
         name: &'static str,
         script: &Script,
-        ending: Ending,
+        stop_policy: StopPolicy,
         deadline: Instant,
         good: &[i32],
     ) -> Result<Finished, Failure> {
-        crate::say!("scripts.{name}");
-        let run = || self.run_script(name, script, ending, deadline);
+        crate::log!("scripts.{name}");
+        let run = || self.run_script(name, script, stop_policy, deadline);
         self.run_freed(Step::Script(name), run, good).await
     }
 
@@ -517,7 +517,7 @@ impl Session {
         &self,
         name: &'static str,
         script: &Script,
-        ending: Ending,
+        stop_policy: StopPolicy,
         deadline: Instant,
     ) -> Result<Finished, Failure> {
         let task = Task {
@@ -525,7 +525,7 @@ impl Session {
             arguments: script.arguments.clone(),
             directory: self.directory.clone(),
             environment: self.script_environment.clone(),
-            ending,
+            stop_policy,
             deadline,
             show: Show::Log,
         };

@@ -11,25 +11,25 @@ use crate::processes::Processes;
 /// Stop request of a run, with its time. Cheap to clone.
 #[derive(Clone)]
 pub struct Stop {
-    asked: watch::Receiver<Option<Instant>>,
+    receiver: watch::Receiver<Option<Instant>>,
 }
 
 impl Stop {
     /// Creates a stop request and its sender. The sender sends the time of the request.
     pub fn channel() -> (watch::Sender<Option<Instant>>, Self) {
         let (sender, receiver) = watch::channel(None);
-        (sender, Self { asked: receiver })
+        (sender, Self { receiver })
     }
 
     /// Returns the time of the stop request, if any.
-    pub fn asked_at(&self) -> Option<Instant> {
-        *self.asked.borrow()
+    pub fn requested_at(&self) -> Option<Instant> {
+        *self.receiver.borrow()
     }
 
     /// Waits until the run is requested to stop.
-    pub async fn asked(&self) -> Instant {
-        let mut asked = self.asked.clone();
-        let at = match asked.wait_for(Option::is_some).await {
+    pub async fn requested(&self) -> Instant {
+        let mut receiver = self.receiver.clone();
+        let at = match receiver.wait_for(Option::is_some).await {
             Ok(at) => *at,
             Err(_) => None,
         };
@@ -66,11 +66,11 @@ async fn pass_on(
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}
         }
-        sender.send_if_modified(|asked| {
-            let first = asked.is_none();
+        sender.send_if_modified(|requested_at| {
+            let first = requested_at.is_none();
             if first {
-                *asked = Some(Instant::now());
-                crate::say!("received SIGTERM or SIGINT; stopping");
+                *requested_at = Some(Instant::now());
+                crate::log!("received SIGTERM or SIGINT; stopping");
             }
             first
         });

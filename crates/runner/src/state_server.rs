@@ -18,7 +18,7 @@ use k8s_openapi::jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
 
-use crate::layout::Vars;
+use crate::paths::Vars;
 use crate::record::{Record, RecordError};
 use crate::state_store::{LARGEST, SlotSource, StateError, StateStore};
 use locks::Locks;
@@ -139,7 +139,7 @@ fn written(action: &str, result: Result<(), StateError>) -> Response {
 
 /// Logs `error` and returns it as a response. The engine shows only the HTTP status.
 fn refused(action: &str, error: &StateError) -> Response {
-    crate::say!("the state was not {action}: {error}");
+    crate::log!("the state was not {action}: {error}");
     let status = match error {
         StateError::Moved => StatusCode::CONFLICT,
         StateError::NoRoom { .. } => StatusCode::INSUFFICIENT_STORAGE,
@@ -172,17 +172,17 @@ async fn lock(context: &Context, body: &[u8]) -> Response {
         who: info.who,
         at: info.created.unwrap_or_else(Timestamp::now),
     };
-    held("locked", context.locks.lock(lock).await)
+    lock_response("locked", context.locks.lock(lock).await)
 }
 
 async fn unlock(context: &Context, body: &[u8]) -> Response {
     let info = serde_json::from_slice::<LockInfo>(body).unwrap_or_default();
     let id = Some(info.id.as_str()).filter(|id| !id.is_empty());
-    held("unlocked", context.locks.unlock(id).await)
+    lock_response("unlocked", context.locks.unlock(id).await)
 }
 
 /// Returns status 200, or 423 with the lock that blocks the request.
-fn held(action: &str, result: Result<Option<StateLock>, RecordError>) -> Response {
+fn lock_response(action: &str, result: Result<Option<StateLock>, RecordError>) -> Response {
     match result {
         Ok(None) => StatusCode::OK.into_response(),
         Ok(Some(lock)) => {
@@ -196,7 +196,7 @@ fn held(action: &str, result: Result<Option<StateLock>, RecordError>) -> Respons
             (StatusCode::LOCKED, crate::record::to_json(&info)).into_response()
         }
         Err(error) => {
-            crate::say!("the state was not {action}: {error}");
+            crate::log!("the state was not {action}: {error}");
             (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response()
         }
     }
@@ -209,7 +209,7 @@ pub struct SlotsOfRecord(pub Record);
 impl SlotSource for SlotsOfRecord {
     async fn request_slots(&self, wanted: usize) -> Vec<String> {
         let count = u32::try_from(wanted).unwrap_or(u32::MAX);
-        crate::say!("requesting {wanted} state slots");
+        crate::log!("requesting {wanted} state slots");
         let end = tokio::time::Instant::now() + SLOTS_PATIENCE;
         loop {
             let slots = self.0.request_slots(count).await.unwrap_or_default();
@@ -221,7 +221,7 @@ impl SlotSource for SlotsOfRecord {
     }
 
     fn discarding_previous(&self) {
-        crate::say!("too few state slots; overwriting the previous version of the state");
+        crate::log!("too few state slots; overwriting the previous version of the state");
     }
 }
 

@@ -8,8 +8,8 @@ use hcl_edit::expr::Expression;
 use hcl_edit::structure::Block;
 use serde_json::Value;
 
-use crate::layout::Vars;
 use crate::module_files::{Content, json_blocks, read_module_files};
+use crate::paths::Vars;
 
 /// Values by variable name.
 pub type Values = BTreeMap<String, Value>;

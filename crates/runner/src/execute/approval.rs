@@ -37,14 +37,14 @@ const NAMED: usize = 10;
 impl Session {
     /// Whether a plan must be evaluated for approval before its apply: because of the approval mode, an existing approval, rules, or the
     /// adoption of a state.
-    pub(super) fn somebody_has_a_say(&self, state: &State) -> bool {
+    pub(super) fn needs_approval_check(&self, state: &State) -> bool {
         let approval = &self.inputs.approval;
         let requested = approval.manual || approval.approved.is_some();
         requested || !approval.rules.is_empty() || state.is_taken_over()
     }
 
     /// Creates a plan, and requests its approval if it has changes.
-    pub(super) async fn plan_for_people(
+    pub(super) async fn plan_for_approval(
         &self,
         goal: Goal,
         state: &mut State,
@@ -54,7 +54,7 @@ impl Session {
         if self.plan(goal, state).await?.is_some() {
             let (summary, id) = self.plan_made(state).await?;
             let because = self.judge(goal, state, summary.as_ref(), findings).await?;
-            return Ok(self.ask(id, because, findings).await);
+            return Ok(self.request_approval(id, because, findings).await);
         }
         if goal == Goal::Apply {
             findings.outputs = Some(self.outputs().await?);
@@ -100,9 +100,9 @@ impl Session {
         }
         if let Some(approved) = approved {
             let ApprovedPlan { id: other, .. } = approved;
-            crate::say!("plan {other} was approved, but the current plan is {id}; not applying it");
+            crate::log!("plan {other} was approved, but the current plan is {id}; not applying it");
         }
-        Ok(self.ask(id, because, findings).await)
+        Ok(self.request_approval(id, because, findings).await)
     }
 
     /// Fails if a script applies or destroys without a plan that can be evaluated first.
@@ -120,8 +120,8 @@ impl Session {
     /// Restores the approved plan as the current plan file and returns its summary. Returns `None`, and leaves no plan file, if the plan
     /// is lost or its inputs changed. The inner option is `None` for a plan of a script that the engine cannot read.
     async fn stored_plan(&self, approved: &ApprovedPlan, state: &State) -> Option<Option<Summary>> {
-        let file = self.layout.plan_file();
-        let why = match plan_file::open(&self.layout.cache, approved.run, &self.key) {
+        let file = self.paths.plan_file();
+        let why = match plan_file::open(&self.paths.cache, approved.run, &self.key) {
             None => "is not on the cache volume".to_owned(),
             Some(plan) => match write_private(&file, &plan, 0o600) {
                 Err(error) => format!("cannot be written: {error}"),
@@ -135,7 +135,7 @@ impl Session {
             },
         };
         let ApprovedPlan { id, run } = approved;
-        crate::say!("the approved plan {id} of run {run} {why}; planning again");
+        crate::log!("the approved plan {id} of run {run} {why}; planning again");
         let _ = fs::remove_file(file);
         None
     }
@@ -147,7 +147,7 @@ impl Session {
         let digest = if let Some(summary) = &summary {
             summary.set.digest.clone()
         } else {
-            let file = fs::read(self.layout.plan_file()).unwrap_or_default();
+            let file = fs::read(self.paths.plan_file()).unwrap_or_default();
             hex::encode(digest::digest(&digest::SHA256, &file))
         };
         let run = self.claimed.run.as_ref();
@@ -220,7 +220,7 @@ impl Session {
         let rules = self.inputs.approval.rules.clone();
         tokio::select! {
             matched = judged_until(self.plan_deadline(), rules, plan.clone()) => Ok(matched),
-            _ = self.commands.stop.asked() => Err(stopped()),
+            _ = self.commands.stop.requested() => Err(stopped()),
         }
     }
 
@@ -230,9 +230,14 @@ impl Session {
     }
 
     /// Stores the plan on the cache volume, publishes it for review, and requests its approval.
-    async fn ask(&self, id: String, because: Vec<String>, findings: &mut Findings) -> RunResult {
+    async fn request_approval(
+        &self,
+        id: String,
+        because: Vec<String>,
+        findings: &mut Findings,
+    ) -> RunResult {
         tokio::join!(self.keep_plan(), self.publish_plan(&id));
-        crate::say!("plan {id} waits for approval");
+        crate::log!("plan {id} waits for approval");
         findings.asks = Some(PlanAsks { id, because });
         RunResult::Changes
     }
@@ -245,7 +250,7 @@ impl Session {
         let shown = match self.show(NO_COLOR).await {
             Ok(shown) => shown,
             Err(failure) => {
-                crate::say!(
+                crate::log!(
                     "failed to publish the plan in Secret {secret}: {}",
                     failure.message
                 );
@@ -257,7 +262,7 @@ impl Session {
             .redactor
             .text(&String::from_utf8_lossy(&shown));
         if let Err(error) = plan_text::publish(&*self.secrets, secret, id, &text).await {
-            crate::say!("failed to publish the plan in Secret {secret}: {error}");
+            crate::log!("failed to publish the plan in Secret {secret}: {error}");
         }
     }
 
@@ -281,7 +286,7 @@ impl Session {
 
     async fn nothing_to_do(&self, goal: Goal, findings: &mut Findings) -> Result<RunResult, Ended> {
         if goal == Goal::Destroy {
-            crate::say!("nothing to destroy");
+            crate::log!("nothing to destroy");
             return Ok(RunResult::Done);
         }
         findings.outputs = Some(self.outputs().await?);

@@ -4,7 +4,7 @@ use alustan_api::report::{ChangeSet, Failure, PlanAsks, StepTimes, Undeclared, U
 use alustan_api::run::{Outputs, OwnBackend, RunRecord, StateLock};
 use alustan_api::{Engine, Reason};
 
-use crate::failure::world;
+use crate::failure::transient;
 use crate::record::RecordError;
 use crate::redact::Redactor;
 
@@ -39,7 +39,7 @@ impl From<RecordError> for Ended {
     fn from(error: RecordError) -> Self {
         match error {
             RecordError::NotOurs(why) => Self::NotOurs(why),
-            other => Self::Failed(world(Reason::RecordUnavailable, other.to_string())),
+            other => Self::Failed(transient(Reason::RecordUnavailable, other.to_string())),
         }
     }
 }

@@ -10,11 +10,11 @@ use alustan_backends::is_known;
 use super::outcome::{Ended, Findings};
 use crate::backend;
 use crate::failure::{Step, module, place_in_json, user};
-use crate::leftover;
 use crate::lineage::{Owner, StateHead, owner};
 use crate::plan_file;
-use crate::session::{LOOK, Session};
+use crate::session::{READ_TIMEOUT, Session};
 use crate::state_store::Version;
+use crate::unsaved_state;
 
 /// State at the start of a run.
 pub(super) struct State {
@@ -26,18 +26,18 @@ pub(super) struct State {
 impl State {
     /// Whether the state belongs to another owner and this resource adopts it.
     pub(super) fn is_taken_over(&self) -> bool {
-        self.owner == Owner::Others
+        self.owner == Owner::Foreign
     }
 }
 
 impl Session {
     /// Determines the owner of the state. Refuses the state of another owner, unless it is adopted.
-    pub(super) async fn look_at_state(&self) -> Result<State, Ended> {
+    pub(super) async fn check_state_owner(&self) -> Result<State, Ended> {
         match self.head_if_unsure().await? {
             Some(head) => Ok(self.state_of(head)?),
             None => Ok(State {
                 head: None,
-                owner: Owner::Us,
+                owner: Owner::ThisResource,
             }),
         }
     }
@@ -46,11 +46,11 @@ impl Session {
         // If the run record was lost, a managed state still belongs to this resource: no other resource writes it.
         let proven = self.inputs.applied_before || self.server.is_some();
         let owner = owner(&self.claimed.lineage, proven, &head);
-        if owner == Owner::Nobody && self.has_left(&head) {
-            return Err(self.moved_away());
+        if owner == Owner::Unowned && self.has_migrated_away(&head) {
+            return Err(self.migrated_away());
         }
         let refused = self.destroys() || !self.inputs.adopt;
-        if owner == Owner::Others && refused {
+        if owner == Owner::Foreign && refused {
             return Err(self.not_ours(&head));
         }
         let head = Some(head);
@@ -59,12 +59,12 @@ impl Session {
 
     /// Checks, before objects change, the owner of a state that was not read at the start of the run. Compares the lineage in the plan
     /// file with the known lineage, and reads the state if they differ.
-    pub(super) async fn look_again(&self, state: &mut State) -> Result<(), Failure> {
+    pub(super) async fn recheck_state_owner(&self, state: &mut State) -> Result<(), Failure> {
         if state.head.is_some() || self.server.is_some() || !backend::has_resolved(&self.directory)
         {
             return Ok(());
         }
-        let planned = plan_file::lineage(&self.layout.plan_file()).map(Lineage::Of);
+        let planned = plan_file::lineage(&self.paths.plan_file()).map(Lineage::Of);
         if planned.is_none_or(|planned| planned != self.claimed.lineage)
             && let Some(head) = self.pull_if_possible().await?
         {
@@ -100,7 +100,7 @@ impl Session {
         match self.pull().await {
             // `scripts.init` may configure a location of the state that the engine cannot read. The run continues without the owner.
             Err(failure) if self.scripts.init.is_some() => {
-                crate::say!(
+                crate::log!(
                     "cannot determine the owner of the state: {}",
                     failure.message
                 );
@@ -113,7 +113,7 @@ impl Session {
     pub(super) async fn pull(&self) -> Result<StateHead, Failure> {
         let arguments = vec!["state".into(), "pull".into()];
         let state = self
-            .engine_output(Step::Pull, arguments, Instant::now() + LOOK)
+            .engine_output(Step::Pull, arguments, Instant::now() + READ_TIMEOUT)
             .await?;
         read(&state)
     }
@@ -130,7 +130,7 @@ impl Session {
         match self.pull().await {
             Ok(head) => head,
             Err(failure) => {
-                crate::say!(
+                crate::log!(
                     "failed to read the state; the plan id does not cover it: {}",
                     failure.message
                 );
@@ -143,11 +143,10 @@ impl Session {
     pub(super) fn lineage_to_note(&self, state: &State) -> Lineage {
         let lineage = state.head.as_ref().and_then(|head| head.lineage.clone());
         match (state.owner, lineage, &self.claimed.lineage) {
-            (Owner::Nobody, ..) | (Owner::Us, None, Lineage::Unknown | Lineage::Lost) => {
-                Lineage::New
-            }
-            (Owner::Us | Owner::Others, Some(lineage), _) => Lineage::Of(lineage),
-            (Owner::Us | Owner::Others, None, known) => known.clone(),
+            (Owner::Unowned, ..)
+            | (Owner::ThisResource, None, Lineage::Unknown | Lineage::Lost) => Lineage::New,
+            (Owner::ThisResource | Owner::Foreign, Some(lineage), _) => Lineage::Of(lineage),
+            (Owner::ThisResource | Owner::Foreign, None, known) => known.clone(),
         }
     }
 
@@ -172,21 +171,23 @@ impl Session {
         let head = state.head.as_ref().filter(|head| head.item_count > 0);
         match (head, &self.claimed.lineage) {
             (Some(head), _) => head.lineage.clone(),
-            (None, Lineage::Of(lineage)) if state.owner == Owner::Us => Some(lineage.clone()),
+            (None, Lineage::Of(lineage)) if state.owner == Owner::ThisResource => {
+                Some(lineage.clone())
+            }
             (None, Lineage::Of(_) | Lineage::New | Lineage::Lost | Lineage::Unknown) => None,
         }
     }
 
     /// Determines the lineage of a state that belongs to the resource, but whose lineage is not recorded yet ([`Lineage::New`]). While the
     /// lineage is unknown, a state that another owner creates later would count as the state of this resource.
-    pub(super) async fn look_at_what_was_made(&self, state: &State, findings: &mut Findings) {
+    pub(super) async fn record_new_lineage(&self, state: &State, findings: &mut Findings) {
         let began = findings.began;
         let noted = if began {
             self.lineage_to_note(state)
         } else {
             self.claimed.lineage.clone()
         };
-        let unsaved = self.directory.join(leftover::FILE).is_file();
+        let unsaved = self.directory.join(unsaved_state::FILE).is_file();
         if noted != Lineage::New || unsaved || self.was_refused() {
             return;
         }
@@ -211,11 +212,11 @@ impl Session {
         }
         let pulled = self.pull().await;
         pulled
-            .inspect_err(|failure| crate::say!("failed to read the state: {}", failure.message))
+            .inspect_err(|failure| crate::log!("failed to read the state: {}", failure.message))
             .ok()
     }
 
-    fn way_out_of_others(&self) -> String {
+    fn ownership_advice(&self) -> String {
         if self.destroys() {
             return "Nothing was destroyed. Restore the state of this resource, or release the \
                     resource without a destroy: spec.deletionPolicy: Orphan"
@@ -243,7 +244,7 @@ impl Session {
                 "the state existed before the first apply of this resource".to_owned()
             }
         };
-        let way_out = self.way_out_of_others();
+        let way_out = self.ownership_advice();
         let item_count = head.item_count;
         user(
             Reason::StateOwnershipConflict,

@@ -11,11 +11,11 @@ use super::goal::Goal;
 use super::outcome::Ended;
 use super::ownership::State;
 use crate::changes::{Summary, summary};
-use crate::command::Ending;
+use crate::command::StopPolicy;
 use crate::engine::NO_COLOR;
 use crate::failure::{Step, module, place_in_json, tidy, user};
 use crate::plan_file;
-use crate::session::{LOOK, Session};
+use crate::session::{READ_TIMEOUT, Session};
 
 /// Plan with changes.
 pub(super) struct Planned {
@@ -36,8 +36,8 @@ impl Session {
         state: &mut State,
     ) -> Result<Option<Planned>, Ended> {
         let planned = self.make_plan(goal).await?;
-        if self.layout.plan_file().is_file() {
-            self.look_again(state).await?;
+        if self.paths.plan_file().is_file() {
+            self.recheck_state_owner(state).await?;
         }
         Ok(planned)
     }
@@ -46,7 +46,7 @@ impl Session {
         let (deadline, good) = (self.plan_deadline(), [0, 2]);
         if let (Goal::Apply, Some(script)) = (goal, &self.scripts.plan) {
             let made = self
-                .script("plan", script, Ending::Quick, deadline, &good)
+                .script("plan", script, StopPolicy::Quick, deadline, &good)
                 .await?;
             let planned = Planned { may_remove: true };
             return Ok((made.code == Some(2)).then_some(planned));
@@ -62,9 +62,9 @@ impl Session {
         if goal == Goal::Destroy {
             arguments.push("-destroy".into());
         }
-        arguments.push(option("-out=", &self.layout.plan_file()));
+        arguments.push(option("-out=", &self.paths.plan_file()));
         let made = self
-            .engine(Step::Plan, arguments, Ending::Quick, deadline, &good)
+            .engine(Step::Plan, arguments, StopPolicy::Quick, deadline, &good)
             .await?;
         let planned = Planned {
             may_remove: may_remove(&String::from_utf8_lossy(&made.stdout)),
@@ -76,7 +76,7 @@ impl Session {
     pub(super) async fn apply_plan(&self) -> Result<(), Failure> {
         let deadline = Instant::now() + Duration::from_secs(self.inputs.timeouts.apply);
         if let Some(script) = &self.scripts.apply {
-            self.script("apply", script, Ending::Graceful, deadline, &[0])
+            self.script("apply", script, StopPolicy::Graceful, deadline, &[0])
                 .await?;
             return Ok(());
         }
@@ -91,21 +91,21 @@ impl Session {
 
     async fn apply_plan_file(&self, step: Step, deadline: Instant) -> Result<(), Failure> {
         self.check_plan_file()?;
-        let plan = self.layout.plan_file();
+        let plan = self.paths.plan_file();
         let arguments = vec![
             "apply".into(),
             NO_COLOR.into(),
             "-input=false".into(),
             plan.into(),
         ];
-        self.engine(step, arguments, Ending::Graceful, deadline, &[0])
+        self.engine(step, arguments, StopPolicy::Graceful, deadline, &[0])
             .await?;
         Ok(())
     }
 
     /// Fails if `scripts.plan` wrote no plan.
     pub(super) fn check_plan_file(&self) -> Result<(), Failure> {
-        if self.layout.plan_file().is_file() {
+        if self.paths.plan_file().is_file() {
             return Ok(());
         }
         let text = "scripts.plan found changes but wrote no plan to ALUSTAN_PLAN_FILE";
@@ -114,13 +114,13 @@ impl Session {
 
     /// Returns the change set of the plan; `None` without a plan, or if it cannot be read. Errors are only logged.
     pub(super) async fn changes(&self) -> Option<ChangeSet> {
-        if !self.layout.plan_file().is_file() {
+        if !self.paths.plan_file().is_file() {
             return None;
         }
         match self.summary().await {
             Ok(summary) => Some(summary.set),
             Err(failure) => {
-                crate::say!("failed to summarize the plan: {}", failure.message);
+                crate::log!("failed to summarize the plan: {}", failure.message);
                 None
             }
         }
@@ -140,14 +140,14 @@ impl Session {
 
     /// Returns the output of `show` for the plan, with the option `how`.
     pub(super) async fn show(&self, how: &str) -> Result<Vec<u8>, Failure> {
-        let arguments = vec!["show".into(), how.into(), self.layout.plan_file().into()];
-        self.engine_output(Step::Show, arguments, Instant::now() + LOOK)
+        let arguments = vec!["show".into(), how.into(), self.paths.plan_file().into()];
+        self.engine_output(Step::Show, arguments, Instant::now() + READ_TIMEOUT)
             .await
     }
 
     /// Stores the plan on the cache volume. Errors are only logged: later steps of this run do not read the stored plan.
     pub(super) async fn keep_plan(&self) {
-        let (cache, file) = (self.layout.cache.clone(), self.layout.plan_file());
+        let (cache, file) = (self.paths.cache.clone(), self.paths.plan_file());
         let (number, key) = (self.record.identity().number, self.key.clone());
         let kept =
             tokio::task::spawn_blocking(move || plan_file::keep(&cache, number, &file, &key)).await;
@@ -155,7 +155,7 @@ impl Session {
             .map_err(std::io::Error::other)
             .and_then(|result| result)
         {
-            crate::say!("failed to store the plan on the cache volume: {error}");
+            crate::log!("failed to store the plan on the cache volume: {error}");
         }
     }
 }

@@ -10,12 +10,12 @@ use super::outcome::Ended;
 use crate::failure::{Step, module, place_in_json, user};
 use crate::outputs;
 use crate::record::to_json;
-use crate::session::{LOOK, Session};
+use crate::session::{READ_TIMEOUT, Session};
 
 impl Session {
     /// Returns the outputs of the module. Fails if they exceed [`outputs::LARGEST`].
     pub(super) async fn outputs(&self) -> Result<Outputs, Ended> {
-        let outputs = match fs::read(self.layout.outputs_file()) {
+        let outputs = match fs::read(self.paths.outputs_file()) {
             Ok(json) => outputs::from_json(&json).map_err(|error| {
                 user(
                     Reason::OutputsUnreadable,
@@ -72,7 +72,7 @@ impl Session {
         }
         let arguments = vec!["output".into(), "-json".into()];
         let json = self
-            .engine_output(Step::Output, arguments, Instant::now() + LOOK)
+            .engine_output(Step::Output, arguments, Instant::now() + READ_TIMEOUT)
             .await?;
         Ok(outputs::from_json(&json).map_err(unreadable)?)
     }

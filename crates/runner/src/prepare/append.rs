@@ -9,11 +9,11 @@ use alustan_api::report::Failure;
 use alustan_api::{Architecture, Reason};
 use alustan_registry::{Digest, ImageConfig, ImageRef, Layer};
 
-use super::place::{Place, unwritten};
+use super::build_folders::{BuildFolders, unwritten};
 use super::registry_access::{access, of_registry, registry};
-use crate::failure::{module, user, world};
+use crate::failure::{module, transient, user};
 use crate::layer::{self, Content, LayerError};
-use crate::layout::{Layout, Vars};
+use crate::paths::{Paths, Vars};
 
 /// Topmost folder for which each layer has an entry.
 const MADE: &str = "/alustan";
@@ -52,9 +52,9 @@ impl Image {
     }
 
     /// Writes the prepared folders as layers and pushes the image. Returns the digest of its manifest.
-    pub(super) async fn push(&self, layout: &Layout, vars: &Vars) -> Result<Digest, Failure> {
-        let layers = layers(&Place::new(layout))?;
-        crate::say!("pushing image {}", self.target);
+    pub(super) async fn push(&self, paths: &Paths, vars: &Vars) -> Result<Digest, Failure> {
+        let layers = layers(&BuildFolders::new(paths))?;
+        crate::log!("pushing image {}", self.target);
         let own = self.target.name().registry();
         registry(vars)?
             .append(
@@ -70,17 +70,17 @@ impl Image {
     }
 }
 
-/// Writes the layers of `place`.
-fn layers(place: &Place) -> Result<Vec<Layer>, Failure> {
+/// Writes the layers of `folders`.
+fn layers(folders: &BuildFolders) -> Result<Vec<Layer>, Failure> {
     let layer = |kind: &paths::Layer| {
-        let folder = place.source(kind);
+        let folder = folders.source(kind);
         let content = Content {
             folder: &folder,
             target: Path::new(kind.target),
             made_from: Path::new(MADE),
             owner: kind.owner.unsigned_abs(),
         };
-        let file = place.root.join(kind.source).with_extension("layer");
+        let file = folders.root.join(kind.source).with_extension("layer");
         let written = layer::write(content, &file).map_err(refused)?;
         Ok(Layer {
             file,
@@ -90,14 +90,14 @@ fn layers(place: &Place) -> Result<Vec<Layer>, Failure> {
             created_by: format!("alustan: {}", kind.target),
         })
     };
-    let runner = Some(&RUNNER_LAYER).filter(|kind| place.source(kind).exists());
+    let runner = Some(&RUNNER_LAYER).filter(|kind| folders.source(kind).exists());
     runner.into_iter().chain(&LAYERS).map(layer).collect()
 }
 
 fn refused(error: LayerError) -> Failure {
     match error {
         LayerError::Write(error) => unwritten(error),
-        LayerError::Read(..) => world(
+        LayerError::Read(..) => transient(
             Reason::PrepareFailed,
             format!("failed to read a file for the image: {error}"),
         ),
@@ -118,14 +118,14 @@ mod tests {
     #[test]
     fn link_in_place_of_the_module_is_refused() {
         let folder = tempfile::tempdir().unwrap();
-        let mut layout = Layout::from_vars(&Vars::new());
-        layout.build = folder.path().join("build");
-        let place = Place::new(&layout);
-        place.make().unwrap();
-        assert_eq!(layers(&place).unwrap().len(), 2);
-        fs::remove_dir(&place.module).unwrap();
-        symlink(folder.path(), &place.module).unwrap();
-        let failure = layers(&place).unwrap_err();
+        let mut paths = Paths::from_vars(&Vars::new());
+        paths.build = folder.path().join("build");
+        let folders = BuildFolders::new(&paths);
+        folders.make().unwrap();
+        assert_eq!(layers(&folders).unwrap().len(), 2);
+        fs::remove_dir(&folders.module).unwrap();
+        symlink(folder.path(), &folders.module).unwrap();
+        let failure = layers(&folders).unwrap_err();
         let message = failure.message;
         assert!(message.contains("src/module: Not a directory"), "{message}");
     }

@@ -6,20 +6,20 @@ use alustan_api::report::Failure;
 use alustan_registry::ImageRef;
 use alustan_source::{UnpackLimits, unpack};
 
+use super::build_folders::{BuildFolders, unwritten};
 use super::dockerfile;
 use super::finish::write_builder_files;
-use super::place::{Place, unwritten};
 use super::registry_access::{access, of_registry, registry};
 use super::request::ContextRequest;
 use crate::failure::{chain, module};
-use crate::layout::{Layout, Vars};
+use crate::paths::{Paths, Vars};
 
 /// Pulls the context by its digest.
 pub(super) async fn pull(
     request: &ContextRequest,
     vars: &Vars,
 ) -> Result<impl AsRef<[u8]> + use<>, Failure> {
-    crate::say!("pulling the context {}", request.context);
+    crate::log!("pulling the context {}", request.context);
     let image = ImageRef::parse(&request.context).map_err(|error| of_registry(&error))?;
     let digest = image.digest().cloned().ok_or_else(|| {
         module(
@@ -39,20 +39,20 @@ pub(super) async fn pull(
 
 /// Unpacks `context`, and writes the Dockerfile and the other files for the builder.
 pub fn unpack_context(
-    layout: &Layout,
+    paths: &Paths,
     vars: &Vars,
     request: &ContextRequest,
     context: &impl AsRef<[u8]>,
 ) -> Result<(), Failure> {
-    let place = Place::new(layout);
-    place.make().map_err(unwritten)?;
-    unpack(context.as_ref(), &place.module, &UnpackLimits::default())
+    let folders = BuildFolders::new(paths);
+    folders.make().map_err(unwritten)?;
+    unpack(context.as_ref(), &folders.module, &UnpackLimits::default())
         .map_err(|error| module(error.reason(), chain(&error)))?;
     let before = request.before.as_deref();
-    let before = before.map(|path| dockerfile::read(&place.module, path));
+    let before = before.map(|path| dockerfile::read(&folders.module, path));
     let dockerfile = match before.transpose()? {
         Some(before) => format!("{}\n{}", before.trim_end(), request.dockerfile),
         None => request.dockerfile.clone(),
     };
-    write_builder_files(&place, request, &dockerfile, vars).map_err(unwritten)
+    write_builder_files(&folders, request, &dockerfile, vars).map_err(unwritten)
 }

@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 use axum::Router;
 use axum::http::StatusCode;
 
-use crate::layout::Vars;
+use crate::paths::Vars;
 
 /// Starts the server. Returns the environment variables that connect the engine's `http` backend to the server.
 pub(super) async fn serve() -> std::io::Result<Vars> {

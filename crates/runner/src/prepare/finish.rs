@@ -10,40 +10,40 @@ use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, utimensat};
 use rustix::process::geteuid;
 use serde_json::Value;
 
-use super::place::Place;
+use super::build_folders::BuildFolders;
 use super::request::ContextRequest;
 use crate::certificates;
 use crate::layer::TIME;
-use crate::layout::Vars;
+use crate::paths::Vars;
 
 /// Writes the runner, the CA certificates and the Dockerfile for the builder. The container of `init` does not mount their folders: the
 /// module could otherwise replace the Dockerfile that the builder executes.
 pub(super) fn write_builder_files(
-    place: &Place,
+    folders: &BuildFolders,
     request: &ContextRequest,
     dockerfile: &str,
     vars: &Vars,
 ) -> io::Result<()> {
     if request.inject {
-        let programs = place.source(&RUNNER_LAYER);
+        let programs = folders.source(&RUNNER_LAYER);
         fs::create_dir_all(&programs)?;
         fs::copy(std::env::current_exe()?, programs.join("alustan-runner"))?;
     }
     if let Some(bundle) = vars.get(certificates::BUNDLE) {
-        fs::write(place.root.join("ca.crt"), bundle)?;
+        fs::write(folders.root.join("ca.crt"), bundle)?;
     }
-    level(&place.root.join("src"))?;
-    fs::write(place.root.join("Dockerfile"), dockerfile)
+    level(&folders.root.join("src"))?;
+    fs::write(folders.root.join("Dockerfile"), dockerfile)
 }
 
 /// Removes nondeterministic content from the prepared folders.
-pub(super) fn finish(place: &Place, directory: &Path) -> io::Result<()> {
+pub(super) fn finish(folders: &BuildFolders, directory: &Path) -> io::Result<()> {
     let data = directory.join(".terraform");
     remove_histories(&data.join("modules"))?;
     sort_modules(&data.join("modules/modules.json"))?;
     forget_lineage(&data.join("terraform.tfstate"))?;
-    level(&place.module)?;
-    level(&place.providers)
+    level(&folders.module)?;
+    level(&folders.providers)
 }
 
 /// Removes the git history of remote modules. Runs do not need it.

@@ -11,7 +11,7 @@ use alustan_api::report::{Failure, FailureClass};
 use alustan_source::{GitAccess, HttpsCredentials, RepositoryUrl, SecretBytes, SecretString};
 
 use crate::failure::{chain, failure};
-use crate::layout::Vars;
+use crate::paths::Vars;
 
 /// Environment variable with CA certificates (PEM) from `spec.gitRepo`.
 pub(super) const BUNDLE: &str = "ALUSTAN_GIT_CA_BUNDLE";
@@ -23,7 +23,7 @@ const SHORTEST_MARK: usize = 12;
 /// Credentials for git. Has no `Debug`, because they are secret.
 pub(super) struct Credentials {
     url: String,
-    found: alustan_source::Credentials,
+    credentials: alustan_source::Credentials,
 }
 
 impl Credentials {
@@ -46,15 +46,15 @@ impl Credentials {
         let url = vars.get("ALUSTAN_GIT_URL").cloned();
         Self {
             url: url.unwrap_or_else(|| NOBODY.to_owned()),
-            found: credentials,
+            credentials,
         }
     }
 
     /// Returns the credential values that must not be printed.
     pub(super) fn secrets(&self) -> Vec<String> {
-        let key = self.found.ssh_key.as_ref();
+        let key = self.credentials.ssh_key.as_ref();
         let key = key.map(|key| String::from_utf8_lossy(key.expose()).into_owned());
-        let password = self.found.https.as_ref();
+        let password = self.credentials.https.as_ref();
         let password = password.map(|https| https.password.expose().to_owned());
         key.into_iter().chain(password).collect()
     }
@@ -75,7 +75,7 @@ impl Credentials {
 
     /// Writes the credentials to files for git, which runs in `environment`. Returns `None` without credentials.
     pub(super) fn open(&self, environment: &Vars) -> Result<Option<GitAccess>, Failure> {
-        let credentials = &self.found;
+        let credentials = &self.credentials;
         if credentials.ssh_key.is_none()
             && credentials.https.is_none()
             && credentials.ca_bundle.is_none()

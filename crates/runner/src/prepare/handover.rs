@@ -16,9 +16,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::time::{sleep, timeout};
 
-use super::place::unwritten;
+use super::build_folders::unwritten;
 use crate::failure::module;
-use crate::layout::Layout;
+use crate::paths::Paths;
 use crate::record::to_json;
 
 /// Delay between attempts to connect while the container `build` starts.
@@ -30,8 +30,8 @@ const UNPACKED: u8 = b'u';
 /// Maximum size of the result of `prepare`, in bytes.
 const LARGEST: u64 = 64 << 10;
 
-fn socket(layout: &Layout) -> PathBuf {
-    layout.build.join(paths::HANDOVER).join("socket")
+fn socket(paths: &Paths) -> PathBuf {
+    paths.build.join(paths::HANDOVER).join("socket")
 }
 
 /// End of the connection in the container `build`.
@@ -40,15 +40,15 @@ pub(super) struct Builder(UnixListener);
 impl Builder {
     /// Creates the socket to which `prepare` connects, once the kubelet has created the folders that `prepare` mounts. The kubelet fails if
     /// another process creates one of them at the same time (<https://github.com/kubernetes/kubernetes/issues/94198>).
-    pub(super) async fn listen(layout: &Layout) -> Result<Self, Failure> {
-        let folder = layout.build.join(paths::HANDOVER);
+    pub(super) async fn listen(paths: &Paths) -> Result<Self, Failure> {
+        let folder = paths.build.join(paths::HANDOVER);
         let created = timeout(PATIENCE, async {
             while !folder.exists() {
                 sleep(TICK).await;
             }
         });
         created.await.map_err(|_| not_started("prepare"))?;
-        let socket = socket(layout);
+        let socket = socket(paths);
         let new = socket.with_extension("new");
         let listening = UnixListener::bind(&new).and_then(|listener| {
             // A socket file that exists accepts connections, unless the builder has ended.
@@ -84,8 +84,8 @@ pub(super) struct Connection(UnixStream);
 
 impl Connection {
     /// Connects to `build`, and waits until `build` has unpacked the context. Returns `None` if `build` has ended.
-    pub(super) async fn open(layout: &Layout) -> Result<Option<Self>, Failure> {
-        let connected = timeout(PATIENCE, connect(&socket(layout))).await;
+    pub(super) async fn open(paths: &Paths) -> Result<Option<Self>, Failure> {
+        let connected = timeout(PATIENCE, connect(&socket(paths))).await;
         let connected = connected.map_err(|_| not_started("build"))?;
         let Some(mut stream) = connected.map_err(unwritten)? else {
             return Ok(None);
@@ -108,7 +108,7 @@ impl Connection {
     /// Sends the result of `prepare` to `build`.
     pub(super) async fn send(mut self, result: &Result<(), Failure>) {
         if let Err(error) = self.0.write_all(&to_json(result)).await {
-            crate::say!("failed to send the result to the builder: {error}");
+            crate::log!("failed to send the result to the builder: {error}");
         }
     }
 }
@@ -139,13 +139,13 @@ mod tests {
 
     use super::*;
     use crate::failure::user;
-    use crate::layout::Vars;
+    use crate::paths::Vars;
 
-    fn layout(folder: &TempDir) -> Layout {
-        let mut layout = Layout::from_vars(&Vars::new());
-        layout.build = folder.path().to_owned();
-        fs::create_dir(layout.build.join(paths::HANDOVER)).unwrap();
-        layout
+    fn paths(folder: &TempDir) -> Paths {
+        let mut paths = Paths::from_vars(&Vars::new());
+        paths.build = folder.path().to_owned();
+        fs::create_dir(paths.build.join(paths::HANDOVER)).unwrap();
+        paths
     }
 
     #[tokio::test]
@@ -154,15 +154,15 @@ mod tests {
         for result in [Ok(()), Err(failure)] {
             for is_builder_first in [true, false] {
                 let folder = TempDir::new().unwrap();
-                let layout = layout(&folder);
+                let paths = paths(&folder);
                 let builder = async {
                     if !is_builder_first {
                         sleep(2 * TICK).await;
                     }
-                    Builder::listen(&layout).await.unwrap().prepared().await
+                    Builder::listen(&paths).await.unwrap().prepared().await
                 };
                 let prepare = async {
-                    let connection = Connection::open(&layout).await.unwrap();
+                    let connection = Connection::open(&paths).await.unwrap();
                     connection.unwrap().send(&result).await;
                 };
                 let (received, ()) = tokio::join!(builder, prepare);
@@ -174,20 +174,20 @@ mod tests {
     #[tokio::test]
     async fn prepare_does_not_start_after_the_builder_has_ended() {
         let folder = TempDir::new().unwrap();
-        let layout = layout(&folder);
-        let builder = Builder::listen(&layout).await.unwrap();
+        let paths = paths(&folder);
+        let builder = Builder::listen(&paths).await.unwrap();
         let ended = async { drop(builder) };
-        let (connected, ()) = tokio::join!(Connection::open(&layout), ended);
+        let (connected, ()) = tokio::join!(Connection::open(&paths), ended);
         assert!(connected.unwrap().is_none());
-        assert!(Connection::open(&layout).await.unwrap().is_none());
+        assert!(Connection::open(&paths).await.unwrap().is_none());
     }
 
     #[tokio::test]
     async fn prepare_notices_the_end_of_the_builder() {
         let folder = TempDir::new().unwrap();
-        let layout = layout(&folder);
-        let builder = tokio::spawn(Builder::listen(&layout).await.unwrap().prepared());
-        let mut connection = Connection::open(&layout).await.unwrap().unwrap();
+        let paths = paths(&folder);
+        let builder = tokio::spawn(Builder::listen(&paths).await.unwrap().prepared());
+        let mut connection = Connection::open(&paths).await.unwrap().unwrap();
         builder.abort();
         connection.closed().await;
     }
@@ -195,14 +195,14 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn container_that_does_not_start_is_named() {
         let folder = TempDir::new().unwrap();
-        let layout = layout(&folder);
-        let failure = Connection::open(&layout).await.err().unwrap();
+        let paths = paths(&folder);
+        let failure = Connection::open(&paths).await.err().unwrap();
         assert!(
             failure.message.contains("container build"),
             "{}",
             failure.message
         );
-        let builder = Builder::listen(&layout).await.unwrap();
+        let builder = Builder::listen(&paths).await.unwrap();
         let failure = builder.prepared().await.unwrap_err();
         assert!(
             failure.message.contains("container prepare"),
@@ -216,10 +216,10 @@ mod tests {
         let oversized = vec![b' '; usize::try_from(LARGEST).unwrap() + 1];
         for result in [Vec::new(), b"{".to_vec(), oversized] {
             let folder = TempDir::new().unwrap();
-            let layout = layout(&folder);
-            let builder = Builder::listen(&layout).await.unwrap();
+            let paths = paths(&folder);
+            let builder = Builder::listen(&paths).await.unwrap();
             let prepare = async {
-                let connection = Connection::open(&layout).await.unwrap();
+                let connection = Connection::open(&paths).await.unwrap();
                 let _ = connection.unwrap().0.write_all(&result).await;
             };
             let (received, ()) = tokio::join!(builder.prepared(), prepare);

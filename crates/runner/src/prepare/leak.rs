@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use alustan_api::Reason;
 use alustan_api::report::Failure;
 
-use crate::failure::{user, world};
+use crate::failure::{transient, user};
 use crate::redact::Redactor;
 
 /// Maximum size of a file that is searched, in bytes.
@@ -36,7 +36,7 @@ pub(super) fn check(marks: &[String], folders: [&Path; 2]) -> Result<(), Failure
 
 fn unread(error: &io::Error) -> Failure {
     let message = format!("failed to read the prepared module: {error}");
-    world(Reason::PrepareFailed, message)
+    transient(Reason::PrepareFailed, message)
 }
 
 /// Returns the first file in `folder` that contains one of `marks`. Follows no symbolic links.

@@ -11,7 +11,7 @@ use crate::workspace::{copy_tree, replace_link};
 /// Folders with providers.
 pub(super) struct Providers {
     /// Folder in which `init` installed or linked the providers: `host/namespace/type/version/platform`.
-    pub(super) found: PathBuf,
+    pub(super) installed: PathBuf,
     /// Filesystem mirror in the base image.
     pub(super) base: PathBuf,
     /// Folder for copies of the providers that the base image lacks. The builder copies it into the image.
@@ -24,8 +24,8 @@ impl Providers {
     /// Copies the providers that the base image lacks. Links all providers in `found` to their paths in the runner image.
     pub(super) fn gather(&self) -> io::Result<()> {
         let base = fs::canonicalize(&self.base).ok();
-        for package in packages(&self.found)? {
-            let link = self.found.join(&package);
+        for package in packages(&self.installed)? {
+            let link = self.installed.join(&package);
             let real = fs::canonicalize(&link)?;
             if let Some(rest) = base.as_ref().and_then(|base| real.strip_prefix(base).ok()) {
                 replace_link(&self.base.join(rest), &link)?;

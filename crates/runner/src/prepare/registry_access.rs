@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::certificates;
 use crate::failure::{chain, failure};
-use crate::layout::Vars;
+use crate::paths::Vars;
 
 /// Creates the registry client from environment variables.
 pub(super) fn registry(vars: &Vars) -> Result<Registry, Failure> {

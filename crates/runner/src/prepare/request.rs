@@ -4,7 +4,7 @@ use alustan_api::Reason;
 use alustan_api::report::Failure;
 
 use crate::failure::module;
-use crate::layout::Vars;
+use crate::paths::Vars;
 
 /// Inputs of [`pull`](super::pull).
 pub struct ContextRequest {

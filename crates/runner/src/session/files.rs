@@ -11,14 +11,14 @@ use alustan_api::run::RunInputs;
 use crate::backend;
 use crate::certificates;
 use crate::engine::{Mirror, cli_config};
-use crate::failure::world;
-use crate::layout::{Layout, Vars};
+use crate::failure::transient;
+use crate::paths::{Paths, Vars};
 use crate::script::Scripts;
 use crate::variables::{self, Declared};
 use crate::workspace::write_private;
 
 pub(super) fn write_files(
-    layout: &Layout,
+    paths: &Paths,
     directory: &Path,
     inputs: &RunInputs,
     values: &variables::Values,
@@ -40,30 +40,30 @@ pub(super) fn write_files(
             )?;
         }
         let mirrors = [
-            Mirror::read(&layout.providers),
-            Mirror::read(&layout.base_providers),
+            Mirror::read(&paths.providers),
+            Mirror::read(&paths.base_providers),
         ];
-        write_private(&layout.cli_config(), cli_config(&mirrors).as_bytes(), 0o644)?;
-        let config = backend::write_config(&layout.work, &inputs.backend)?;
-        Ok::<_, std::io::Error>((Scripts::write(&layout.work, &inputs.scripts)?, config))
+        write_private(&paths.cli_config(), cli_config(&mirrors).as_bytes(), 0o644)?;
+        let config = backend::write_config(&paths.work, &inputs.backend)?;
+        Ok::<_, std::io::Error>((Scripts::write(&paths.work, &inputs.scripts)?, config))
     };
     write().map_err(|error| unwritten(&error))
 }
 
 fn unwritten(error: &std::io::Error) -> Failure {
-    world(
+    transient(
         Reason::WorkspaceFailed,
         format!("failed to write the workspace: {error}"),
     )
 }
 
-pub(super) fn for_scripts(layout: &Layout, backend_config: Option<&Path>) -> Vars {
+pub(super) fn for_scripts(paths: &Paths, backend_config: Option<&Path>) -> Vars {
     let text = |path: PathBuf| path.to_string_lossy().into_owned();
     let mut vars = Vars::from([
-        ("ALUSTAN_PLAN_FILE".to_owned(), text(layout.plan_file())),
+        ("ALUSTAN_PLAN_FILE".to_owned(), text(paths.plan_file())),
         (
             "ALUSTAN_OUTPUTS_FILE".to_owned(),
-            text(layout.outputs_file()),
+            text(paths.outputs_file()),
         ),
     ]);
     if let Some(config) = backend_config {
@@ -79,7 +79,7 @@ pub(super) fn backend_argument(config: &Path) -> OsString {
     argument
 }
 
-pub(super) fn trusted(vars: &Vars, layout: &Layout) -> Result<Vars, Failure> {
-    certificates::write_bundle(vars, &layout.work.join("trusted.crt"))
+pub(super) fn trusted(vars: &Vars, paths: &Paths) -> Result<Vars, Failure> {
+    certificates::write_bundle(vars, &paths.work.join("trusted.crt"))
         .map_err(|error| unwritten(&error))
 }

@@ -10,10 +10,10 @@ use alustan_api::Reason;
 use alustan_api::report::Failure;
 use alustan_api::run::StateLock;
 
-use super::ending::judge;
+use super::command_result::judge;
 use super::{Session, StateServer};
 use crate::backend;
-use crate::command::{Ending, Finished, Show};
+use crate::command::{Finished, Show, StopPolicy};
 use crate::failure::{Step, is_refused, tidy};
 use crate::lock_info::{self, host, host_of_pod, read};
 use crate::variables;
@@ -35,7 +35,7 @@ impl Session {
         judge(step, finished, good).map_err(|failure| {
             let refused = is_refused(step, &finished.stderr);
             self.refused.store(refused, Ordering::Relaxed);
-            if let Some(lock) = self.lock_told(&failure, finished) {
+            if let Some(lock) = self.reported_lock(&failure, finished) {
                 *self.lock_seen() = Some(lock);
             }
             let failure = self.with_undeclared(self.with_fields(self.with_holder(failure)));
@@ -49,7 +49,7 @@ impl Session {
         let Err(failure) = judge(step, finished, good) else {
             return false;
         };
-        let Some(lock) = self.any_lock_told(&failure, finished) else {
+        let Some(lock) = self.any_reported_lock(&failure, finished) else {
             return false;
         };
         let own = is_own(&lock) && self.is_held_by_own_engine(step);
@@ -67,12 +67,12 @@ impl Session {
 
     /// Returns the lock of another client in the output of a failed command. Ignores a lock with the host name of this pod: some backends
     /// report the requested lock instead of the held one.
-    fn lock_told(&self, failure: &Failure, finished: &Finished) -> Option<StateLock> {
-        let lock = self.any_lock_told(failure, finished);
+    fn reported_lock(&self, failure: &Failure, finished: &Finished) -> Option<StateLock> {
+        let lock = self.any_reported_lock(failure, finished);
         lock.filter(|lock| !is_own(lock))
     }
 
-    fn any_lock_told(&self, failure: &Failure, finished: &Finished) -> Option<StateLock> {
+    fn any_reported_lock(&self, failure: &Failure, finished: &Finished) -> Option<StateLock> {
         if failure.reason != Reason::StateLocked || self.server.is_some() {
             return None;
         }
@@ -115,7 +115,7 @@ impl Session {
         let Some(arguments) = lock_info::release(&lock.id) else {
             return false;
         };
-        crate::say!(
+        crate::log!(
             "releasing the state lock acquired at {} by {}, {} that has ended: {}",
             lock.at,
             host(&lock.who),
@@ -127,14 +127,14 @@ impl Session {
             lock.id
         );
         let deadline = Instant::now() + RELEASE;
-        let finished = self.run_engine(arguments, Ending::Quick, deadline, Show::Log);
+        let finished = self.run_engine(arguments, StopPolicy::Quick, deadline, Show::Log);
         match finished
             .await
             .and_then(|finished| judge(Step::Unlock, &finished, &[0]))
         {
             Ok(_) => true,
             Err(failure) => {
-                crate::say!("failed to release the lock: {}", failure.message);
+                crate::log!("failed to release the lock: {}", failure.message);
                 false
             }
         }

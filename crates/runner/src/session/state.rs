@@ -8,7 +8,7 @@ use alustan_api::run::RunInputs;
 use alustan_api::{ABANDON, Reason};
 use ring::rand::{SecureRandom, SystemRandom};
 
-use crate::failure::{user, world};
+use crate::failure::{transient, user};
 use crate::record::{Identity, Record};
 use crate::secrets::Secrets;
 use crate::state_server::{SlotsOfRecord, StateServer};
@@ -26,7 +26,7 @@ pub(super) async fn start_server(
     let server = StateServer::start(Arc::new(store), record.clone(), password()?);
     let server = server.await.map_err(|error| {
         let message = format!("failed to start the state server: {error}");
-        world(Reason::StateUnavailable, message)
+        transient(Reason::StateUnavailable, message)
     })?;
     Ok(Some(server))
 }
@@ -56,7 +56,7 @@ fn unreadable(error: &StateError, record: &Record) -> Failure {
         }
         StateError::NoPointer(_) | StateError::NoSlot { .. } => lost(error, record.identity()),
         StateError::Store(_) | StateError::Moved | StateError::NoRoom { .. } => {
-            world(Reason::StateUnavailable, error.to_string())
+            transient(Reason::StateUnavailable, error.to_string())
         }
     }
 }
@@ -83,7 +83,7 @@ fn password() -> Result<String, Failure> {
     let mut bytes = [0; 24];
     let filled = SystemRandom::new().fill(&mut bytes);
     filled.map_err(|_| {
-        world(
+        transient(
             Reason::RandomSourceUnavailable,
             "the operating system returned no random bytes for the password of the state server",
         )

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use alustan_api::report::{Failure, FailureClass, PrepareReport, RunResult};
 use alustan_api::run::RunKind;
-use alustan_runner::layout::{Layout, Vars};
+use alustan_runner::paths::{Paths, Vars};
 use alustan_runner::prepare::{ContextRequest, unpack_context};
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -50,62 +50,62 @@ fn request(path: &str, backend: Option<&str>) -> Request {
     }
 }
 
-/// Returns a layout with the folders of `world`: scratch space `build`, cache volume `cache`, base providers `base`.
-fn layout(world: &World, build: &str) -> Layout {
-    let mut layout = Layout::from_vars(&Vars::new());
-    layout.build = world.path(build);
-    layout.work = world.path(&format!("{build}.work"));
-    layout.cache = world.path("cache");
-    layout.base_providers = world.path("base");
-    layout.termination_log = world.path(&format!("{build}.log"));
-    layout
+/// Returns paths with the folders of `world`: scratch space `build`, cache volume `cache`, base providers `base`.
+fn paths(world: &World, build: &str) -> Paths {
+    let mut paths = Paths::from_vars(&Vars::new());
+    paths.build = world.path(build);
+    paths.work = world.path(&format!("{build}.work"));
+    paths.cache = world.path("cache");
+    paths.base_providers = world.path("base");
+    paths.termination_log = world.path(&format!("{build}.log"));
+    paths
 }
 
-fn prepare_in(layout: &Layout, request: &Request, files: &[(&str, &str)]) -> Result<(), Failure> {
-    prepare_pulled(layout, &pulled(), request, files)
+fn prepare_in(paths: &Paths, request: &Request, files: &[(&str, &str)]) -> Result<(), Failure> {
+    prepare_pulled(paths, &pulled(), request, files)
 }
 
 fn prepare_pulled(
-    layout: &Layout,
+    paths: &Paths,
     pulled: &ContextRequest,
     request: &Request,
     files: &[(&str, &str)],
 ) -> Result<(), Failure> {
-    unpack_context(layout, &Vars::new(), pulled, &context(files))?;
-    let mut command = prepare(layout, request);
+    unpack_context(paths, &Vars::new(), pulled, &context(files))?;
+    let mut command = prepare(paths, request);
     // Optional CLI configuration with a mirror of providers that the base image lacks: tests have no network.
-    let outside = layout.build.parent().unwrap().join("outside.tfrc");
+    let outside = paths.build.parent().unwrap().join("outside.tfrc");
     if outside.is_file() {
         command.env("TF_CLI_CONFIG_FILE", outside);
     }
-    failure_of(&mut command, layout).map_or(Ok(()), Err)
+    failure_of(&mut command, paths).map_or(Ok(()), Err)
 }
 
 /// Executes `prepare`. Returns the failure in its termination message.
-fn failure_of(prepare: &mut Command, layout: &Layout) -> Option<Failure> {
+fn failure_of(prepare: &mut Command, paths: &Paths) -> Option<Failure> {
     let done = prepare.output().unwrap();
     if done.status.success() {
         return None;
     }
-    let report = fs::read(&layout.termination_log).unwrap();
+    let report = fs::read(&paths.termination_log).unwrap();
     let report: PrepareReport = serde_json::from_slice(&report).unwrap();
     Some(report.failure)
 }
 
 /// Returns the command of the container `prepare`.
-fn prepare(layout: &Layout, request: &Request) -> Command {
+fn prepare(paths: &Paths, request: &Request) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_alustan-runner"));
     command
         .arg("prepare")
         .env_remove("TF_CLI_CONFIG_FILE")
-        .env("HOME", &layout.build)
+        .env("HOME", &paths.build)
         .env("ALUSTAN_MODULE_PATH", &request.path)
         .env("ALUSTAN_BACKEND_KIND", &request.backend)
-        .env("ALUSTAN_BUILD_DIR", &layout.build)
-        .env("ALUSTAN_WORK_DIR", &layout.work)
-        .env("ALUSTAN_CACHE_DIR", &layout.cache)
-        .env("ALUSTAN_BASE_PROVIDERS_DIR", &layout.base_providers)
-        .env("ALUSTAN_TERMINATION_LOG", &layout.termination_log);
+        .env("ALUSTAN_BUILD_DIR", &paths.build)
+        .env("ALUSTAN_WORK_DIR", &paths.work)
+        .env("ALUSTAN_CACHE_DIR", &paths.cache)
+        .env("ALUSTAN_BASE_PROVIDERS_DIR", &paths.base_providers)
+        .env("ALUSTAN_TERMINATION_LOG", &paths.termination_log);
     command
 }
 
@@ -113,10 +113,10 @@ fn prepare(layout: &Layout, request: &Request) -> Command {
 fn a_prepared_module_runs_without_init_and_at_any_path() {
     for (path, name) in [("", "main.tf"), ("stacks/web", "stacks/web/main.tf")] {
         let mut world = World::new("");
-        let layout = layout(&world, "build");
-        prepare_in(&layout, &request(path, Some("http")), &[(name, PLAIN)]).unwrap();
+        let paths = paths(&world, "build");
+        prepare_in(&paths, &request(path, Some("http")), &[(name, PLAIN)]).unwrap();
         world.inputs.path = path.into();
-        world.use_module(&layout.build.join("src/module"));
+        world.use_module(&paths.build.join("src/module"));
         let ran = world.run(RunKind::Apply);
         ran.expect(RunResult::Done);
         assert!(!ran.stderr.contains(" init\n"), "{}", ran.logs());
@@ -130,14 +130,14 @@ fn a_prepared_module_runs_without_init_and_at_any_path() {
 fn dockerfile_of_the_repository_precedes_generated_one() {
     let prepared = |from: &str| {
         let world = World::new("");
-        let layout = layout(&world, "build");
+        let paths = paths(&world, "build");
         let mut pulled = pulled();
         pulled.dockerfile = "COPY module/ /alustan/module/\n".into();
         pulled.before = Some("docker/Dockerfile".into());
         let theirs = format!("ARG ALUSTAN_BASE\nFROM {from}\nRUN true");
         let files = [("web/main.tf", PLAIN), ("docker/Dockerfile", &theirs)];
-        prepare_pulled(&layout, &pulled, &request("web", Some("http")), &files)?;
-        Ok(fs::read_to_string(layout.build.join("Dockerfile")).unwrap())
+        prepare_pulled(&paths, &pulled, &request("web", Some("http")), &files)?;
+        Ok(fs::read_to_string(paths.build.join("Dockerfile")).unwrap())
     };
     assert_eq!(
         prepared("${ALUSTAN_BASE}"),
@@ -156,9 +156,9 @@ fn dockerfile_of_the_repository_precedes_generated_one() {
 #[test]
 fn a_module_prepared_for_one_backend_runs_with_another() {
     let mut world = World::with_local_backend("");
-    let layout = layout(&world, "build");
-    prepare_in(&layout, &request("", Some("http")), &[("main.tf", PLAIN)]).unwrap();
-    world.use_module(&layout.build.join("src/module"));
+    let paths = paths(&world, "build");
+    prepare_in(&paths, &request("", Some("http")), &[("main.tf", PLAIN)]).unwrap();
+    world.use_module(&paths.build.join("src/module"));
     let ran = world.run(RunKind::Apply);
     ran.expect(RunResult::Done);
     assert!(ran.stderr.contains(" init\n") && world.path("local.tfstate").is_file());
@@ -169,13 +169,13 @@ fn backend_block_of_the_module_is_ignored_by_prepare() {
     let world = World::new("");
     let own = "terraform {\n  backend \"s3\" {\n    bucket = \"b\"\n  }\n}\n";
     for kind in [None, Some("http")] {
-        let layout = layout(&world, kind.unwrap_or("none"));
-        prepare_in(&layout, &request("", kind), &[("main.tf", own)]).unwrap();
-        let module = layout.build.join("src/module");
+        let paths = paths(&world, kind.unwrap_or("none"));
+        prepare_in(&paths, &request("", kind), &[("main.tf", own)]).unwrap();
+        let module = paths.build.join("src/module");
         assert!(!module.join(".terraform/terraform.tfstate").exists());
         assert!(!module.join("zzz-alustan-backend.tf.json").exists());
         assert_eq!(
-            fs::read_to_string(layout.build.join("Dockerfile")).unwrap(),
+            fs::read_to_string(paths.build.join("Dockerfile")).unwrap(),
             "FROM base\n"
         );
     }
@@ -222,9 +222,9 @@ fn providers_are_copied_only_when_the_base_image_lacks_them() {
     fs::write(world.path("outside.tfrc"), text).unwrap();
     let files = [("main.tf", PROVIDERS), ("child/main.tf", PLAIN)];
     let trees = ["first", "second"].map(|build| {
-        let layout = layout(&world, build);
-        prepare_in(&layout, &request("", Some("http")), &files).unwrap();
-        let module = layout.build.join("src/module");
+        let paths = paths(&world, build);
+        prepare_in(&paths, &request("", Some("http")), &files).unwrap();
+        let module = paths.build.join("src/module");
         let link = |name: &str| {
             let path =
                 format!(".terraform/providers/registry.terraform.io/team/{name}/1.0.0/linux_amd64");
@@ -240,13 +240,13 @@ fn providers_are_copied_only_when_the_base_image_lacks_them() {
             link("outside"),
             at(Path::new("/alustan/providers"), "outside")
         );
-        let copied = at(&layout.build.join("src/providers"), "outside")
+        let copied = at(&paths.build.join("src/providers"), "outside")
             .join("terraform-provider-outside_v1.0.0");
         assert_eq!(fs::read_to_string(copied).unwrap(), "outside");
-        assert!(!at(&layout.build.join("src/providers"), "inside").exists());
+        assert!(!at(&paths.build.join("src/providers"), "inside").exists());
         assert!(module.join(".terraform.lock.hcl").is_file());
         let mut tree = Vec::new();
-        describe(&layout.build.join("src"), "", &mut tree);
+        describe(&paths.build.join("src"), "", &mut tree);
         tree
     });
     assert_eq!(trees[0], trees[1], "two builds of one content differ");
@@ -296,7 +296,7 @@ fn invalid_module_is_reported_with_its_reason() {
     .unwrap();
     let fails = |name: &str, path: &str, text: &str| {
         prepare_in(
-            &layout(&world, name),
+            &paths(&world, name),
             &request(path, None),
             &[("main.tf", text)],
         )
@@ -332,14 +332,14 @@ fn invalid_module_is_reported_with_its_reason() {
 #[test]
 fn files_for_the_builder_are_written_before_init() {
     let world = World::new("");
-    let layout = layout(&world, "build");
+    let paths = paths(&world, "build");
     let vars = Vars::from([("ALUSTAN_CA_BUNDLE".to_owned(), "PEM".to_owned())]);
-    unpack_context(&layout, &vars, &pulled(), &context(&[("main.tf", PLAIN)])).unwrap();
-    let read = |name: &str| fs::read_to_string(layout.build.join(name)).unwrap();
+    unpack_context(&paths, &vars, &pulled(), &context(&[("main.tf", PLAIN)])).unwrap();
+    let read = |name: &str| fs::read_to_string(paths.build.join(name)).unwrap();
     assert_eq!(read("Dockerfile"), "FROM base\n");
     assert_eq!(read("ca.crt"), "PEM");
     assert_eq!(read("src/module/main.tf"), PLAIN);
-    assert!(layout.build.join("src/providers").is_dir());
+    assert!(paths.build.join("src/providers").is_dir());
 }
 
 #[test]
@@ -371,15 +371,15 @@ fn prepare_does_not_print_the_proxy_password() {
     let complains = "#!/bin/sh\necho \"Error: proxy $HTTPS_PROXY refused\" >&2\nexit 1\n";
     world.program("terraform", complains);
     let search = std::env::var("PATH").unwrap();
-    let layout = layout(&world, "build");
+    let paths = paths(&world, "build");
     unpack_context(
-        &layout,
+        &paths,
         &Vars::new(),
         &pulled(),
         &context(&[("main.tf", PLAIN)]),
     )
     .unwrap();
-    let done = prepare(&layout, &request("", None))
+    let done = prepare(&paths, &request("", None))
         .env("PATH", format!("{}:{search}", world.path("bin").display()))
         .env("HTTPS_PROXY", "http://me:hidden@proxy:1")
         .output()
@@ -388,7 +388,7 @@ fn prepare_does_not_print_the_proxy_password() {
     let outputs = [
         done.stdout,
         done.stderr,
-        fs::read(layout.termination_log).unwrap(),
+        fs::read(paths.termination_log).unwrap(),
     ];
     for output in outputs.map(|output| String::from_utf8(output).unwrap()) {
         assert!(!output.contains("hidden"), "{output}");
@@ -407,13 +407,13 @@ fn process_that_init_leaves_behind_is_killed() {
     let world = World::new("");
     world.program("terraform", LEAVES_A_PROCESS);
     let search = std::env::var("PATH").unwrap();
-    let layout = layout(&world, "build");
+    let paths = paths(&world, "build");
     let files = [("main.tf", PLAIN)];
-    unpack_context(&layout, &Vars::new(), &pulled(), &context(&files)).unwrap();
-    let mut prepare = prepare(&layout, &request("", None));
+    unpack_context(&paths, &Vars::new(), &pulled(), &context(&files)).unwrap();
+    let mut prepare = prepare(&paths, &request("", None));
     prepare.env("PATH", format!("{}:{search}", world.path("bin").display()));
-    assert_eq!(failure_of(&mut prepare, &layout), None);
-    let pid = fs::read_to_string(layout.build.join("src/module/pid")).unwrap();
+    assert_eq!(failure_of(&mut prepare, &paths), None);
+    let pid = fs::read_to_string(paths.build.join("src/module/pid")).unwrap();
     assert!(!Path::new("/proc").join(pid.trim()).exists(), "{pid}");
 }
 

@@ -267,7 +267,9 @@ impl World {
             earlier_pods: self.earlier_pods.clone(),
             ..RunRecord::default()
         };
-        let leftover = self.leftover().map(|leftover| (key::LEFTOVER, leftover));
+        let leftover = self
+            .unsaved_state()
+            .map(|leftover| (key::LEFTOVER, leftover));
         let progress = [(key::PROGRESS, to_json(&progress(&record)))];
         self.secrets
             .put(REPORT, progress.into_iter().chain(leftover));
@@ -291,14 +293,14 @@ impl World {
     }
 
     /// Returns the sealed unsaved state in the report.
-    pub(crate) fn leftover(&self) -> Option<Vec<u8>> {
+    pub(crate) fn unsaved_state(&self) -> Option<Vec<u8>> {
         let snapshot = self.secrets.get(REPORT)?;
         snapshot.data.get(key::LEFTOVER).cloned()
     }
 
     /// Keeps `state` in the report, as a run does.
     pub(crate) fn keep_unsaved(&self, state: &str) {
-        let sealed = alustan_runner::leftover::seal(state.as_bytes(), KEY).unwrap();
+        let sealed = alustan_runner::unsaved_state::encrypt(state.as_bytes(), KEY).unwrap();
         let progress = to_json(&progress(&self.record()));
         self.secrets
             .put(REPORT, [(key::PROGRESS, progress), (key::LEFTOVER, sealed)]);

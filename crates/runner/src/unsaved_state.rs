@@ -10,12 +10,12 @@ use flate2::Compression;
 use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
 
+use crate::encryption::Cipher;
+use crate::log_tail;
 use crate::record::{RESERVE, Record, RecordError, Update};
 use crate::retry::Patience;
-use crate::seal::Seal;
 use crate::secrets::{self, Changes};
 use crate::state_store;
-use crate::tail;
 
 /// File to which the engine writes the state if it cannot save it to the backend.
 pub const FILE: &str = "errored.tfstate";
@@ -24,7 +24,7 @@ pub const LARGEST: usize = 700 * 1024;
 
 /// Error of keeping a state in the run report.
 #[derive(Debug, thiserror::Error)]
-pub enum Unkept {
+pub enum KeepError {
     /// The state could not be read or encrypted.
     #[error(transparent)]
     Unsealed(#[from] io::Error),
@@ -36,7 +36,7 @@ pub enum Unkept {
     Record(#[from] RecordError),
 }
 
-impl Unkept {
+impl KeepError {
     /// Whether a retry may succeed.
     pub fn is_passing(&self) -> bool {
         matches!(self, Self::Record(RecordError::Store(error)) if error.is_passing())
@@ -45,7 +45,7 @@ impl Unkept {
 
 /// Error of decrypting an unsaved state in the run report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unopened {
+pub enum DecryptError {
     /// The content is damaged, or encrypted with another key.
     #[error("it is damaged or encrypted with another key")]
     Damaged,
@@ -58,7 +58,7 @@ pub enum Unopened {
 ///
 /// # Errors
 /// The state exceeds [`state_store::LARGEST`], or the key cannot be used.
-pub fn seal(state: &[u8], key: &[u8]) -> io::Result<Vec<u8>> {
+pub fn encrypt(state: &[u8], key: &[u8]) -> io::Result<Vec<u8>> {
     if state.len() > state_store::LARGEST {
         return Err(io::Error::other(format!(
             "the state exceeds {} bytes",
@@ -68,35 +68,35 @@ pub fn seal(state: &[u8], key: &[u8]) -> io::Result<Vec<u8>> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
     encoder.write_all(state)?;
     let packed = encoder.finish()?;
-    Seal::new(key, "leftover")
-        .and_then(|seal| seal.seal(packed))
+    Cipher::new(key, "leftover")
+        .and_then(|cipher| cipher.encrypt(packed))
         .ok_or_else(unsealed)
 }
 
-/// Decrypts and decompresses a state that [`seal`] encrypted with the same `key`. Limits the size of the result: a module can read the key
+/// Decrypts and decompresses a state that [`encrypt`] encrypted with the same `key`. Limits the size of the result: a module can read the key
 /// and write the report, so the content may have any size.
 ///
 /// # Errors
 /// [`Unopened`] if the content is damaged, encrypted with another key, or too large.
-pub fn open(sealed: &[u8], key: &[u8]) -> Result<Vec<u8>, Unopened> {
-    let seal = Seal::new(key, "leftover").ok_or(Unopened::Damaged)?;
-    let packed = seal.open(sealed).ok_or(Unopened::Damaged)?;
+pub fn decrypt(sealed: &[u8], key: &[u8]) -> Result<Vec<u8>, DecryptError> {
+    let cipher = Cipher::new(key, "leftover").ok_or(DecryptError::Damaged)?;
+    let packed = cipher.decrypt(sealed).ok_or(DecryptError::Damaged)?;
     let mut state = Vec::new();
     GzDecoder::new(packed.as_slice())
         .take(state_store::LARGEST as u64 + 1)
         .read_to_end(&mut state)
-        .map_err(|_| Unopened::Damaged)?;
+        .map_err(|_| DecryptError::Damaged)?;
     if state.len() > state_store::LARGEST {
-        return Err(Unopened::TooLarge);
+        return Err(DecryptError::TooLarge);
     }
     Ok(state)
 }
 
 /// Writes the encrypted state `sealed` into the run report, and replaces an earlier one. Removes the logs in the report if there is not
 /// enough space otherwise.
-pub async fn put(record: &Record, sealed: &[u8], patience: Patience) -> Result<(), Unkept> {
+pub async fn put(record: &Record, sealed: &[u8], patience: Patience) -> Result<(), KeepError> {
     if sealed.len() > LARGEST {
-        return Err(Unkept::NoRoom(sealed.len()));
+        return Err(KeepError::NoRoom(sealed.len()));
     }
     let fits = record.update_ours(patience, |_, snapshot| {
         let stored = snapshot.data.get(key::LEFTOVER);
@@ -105,7 +105,7 @@ pub async fn put(record: &Record, sealed: &[u8], patience: Patience) -> Result<(
         }
         let mut changes = Changes::from([(key::LEFTOVER.to_owned(), Some(sealed.to_vec()))]);
         if snapshot.size_with(&changes) + RESERVE > secrets::LARGEST {
-            tail::remove_all(snapshot, &mut changes);
+            log_tail::remove_all(snapshot, &mut changes);
         }
         if snapshot.size_with(&changes) + RESERVE > secrets::LARGEST {
             return Ok(Update::Keep(false));
@@ -115,7 +115,7 @@ pub async fn put(record: &Record, sealed: &[u8], patience: Patience) -> Result<(
     if fits.await? {
         Ok(())
     } else {
-        Err(Unkept::NoRoom(sealed.len()))
+        Err(KeepError::NoRoom(sealed.len()))
     }
 }
 
@@ -150,8 +150,8 @@ pub fn keep_old(cache: &Path, number: i64, state: Vec<u8>, key: &[u8]) -> io::Re
 }
 
 fn keep_as(cache: &Path, target: &Path, state: Vec<u8>, key: &[u8]) -> io::Result<()> {
-    let sealed = Seal::new(key, "errored state")
-        .and_then(|seal| seal.seal(state))
+    let sealed = Cipher::new(key, "errored state")
+        .and_then(|cipher| cipher.encrypt(state))
         .ok_or_else(unsealed)?;
     let part = cache.join("errored.tfstate.part");
     let mut opened = fs::File::create(&part)?;
@@ -167,9 +167,9 @@ fn unsealed() -> io::Error {
 /// Returns the unsaved state of an earlier run on the cache volume; `None` if it does not exist or `key` does not decrypt it.
 pub fn take(cache: &Path, key: &[u8]) -> Option<Vec<u8>> {
     let sealed = fs::read(copy_path(cache)).ok()?;
-    let opened = Seal::new(key, "errored state").and_then(|seal| seal.open(&sealed));
+    let opened = Cipher::new(key, "errored state").and_then(|cipher| cipher.decrypt(&sealed));
     if opened.is_none() {
-        crate::say!(
+        crate::log!(
             "cannot decrypt {}; the file is kept",
             copy_path(cache).display()
         );
@@ -228,7 +228,7 @@ mod tests {
 
     fn kept(secrets: &FakeSecrets) -> Option<Vec<u8>> {
         let data = secrets.get("web-report")?.data;
-        open(data.get(key::LEFTOVER)?, b"key").ok()
+        decrypt(data.get(key::LEFTOVER)?, b"key").ok()
     }
 
     fn patience() -> Patience {
@@ -246,10 +246,10 @@ mod tests {
             secrets.fail(0, fault);
         }
         let record = record(&secrets, "uid");
-        let sealed = seal(b"state", b"key").unwrap();
+        let sealed = encrypt(b"state", b"key").unwrap();
         put(&record, &sealed, patience()).await.unwrap();
         assert_eq!(kept(&secrets).unwrap(), b"state");
-        let other = seal(b"another", b"key").unwrap();
+        let other = encrypt(b"another", b"key").unwrap();
         put(&record, &other, patience()).await.unwrap();
         assert_eq!(kept(&secrets).unwrap(), b"another");
         for _ in 0..2 {
@@ -276,7 +276,7 @@ mod tests {
         let secrets = cluster(outputs);
         let (record, sealed) = (record(&secrets, "uid"), vec![0; size]);
         let error = put(&record, &sealed, patience()).await.unwrap_err();
-        assert!(matches!(error, Unkept::NoRoom(_)) && !error.is_passing());
+        assert!(matches!(error, KeepError::NoRoom(_)) && !error.is_passing());
         assert!(secrets.writes().is_empty());
     }
 
@@ -293,11 +293,11 @@ mod tests {
     #[test]
     fn sealed_state_is_compressed_and_encrypted() {
         let state = b"state".repeat(100_000);
-        let sealed = seal(&state, b"key").unwrap();
+        let sealed = encrypt(&state, b"key").unwrap();
         assert!(sealed.len() < 10_000);
-        assert_eq!(open(&sealed, b"other"), Err(Unopened::Damaged));
-        assert_eq!(open(b"anything", b"key"), Err(Unopened::Damaged));
-        assert_eq!(open(&sealed, b"key").unwrap(), state);
+        assert_eq!(decrypt(&sealed, b"other"), Err(DecryptError::Damaged));
+        assert_eq!(decrypt(b"anything", b"key"), Err(DecryptError::Damaged));
+        assert_eq!(decrypt(&sealed, b"key").unwrap(), state);
     }
 
     #[test]
@@ -307,15 +307,15 @@ mod tests {
         for _ in 0..=state_store::LARGEST >> 20 {
             packed.write_all(&zeros).unwrap();
         }
-        let seal_of_module = Seal::new(b"key", "leftover").unwrap();
-        let sealed = seal_of_module.seal(packed.finish().unwrap()).unwrap();
-        let error = open(&sealed, b"key").unwrap_err();
+        let module_cipher = Cipher::new(b"key", "leftover").unwrap();
+        let sealed = module_cipher.encrypt(packed.finish().unwrap()).unwrap();
+        let error = decrypt(&sealed, b"key").unwrap_err();
         assert_eq!(error.to_string(), "it exceeds 268435456 bytes");
     }
 
     #[test]
     fn state_larger_than_the_limit_is_not_sealed() {
-        let error = seal(&vec![0; state_store::LARGEST + 1], b"key").unwrap_err();
+        let error = encrypt(&vec![0; state_store::LARGEST + 1], b"key").unwrap_err();
         assert_eq!(error.to_string(), "the state exceeds 268435456 bytes");
     }
 

@@ -4,15 +4,15 @@ use alustan_api::Reason;
 use alustan_api::report::{Failure, FailureClass};
 
 use crate::command::{Cause, Finished};
-use crate::failure::{Step, classify, failure, module, world};
+use crate::failure::{Step, classify, failure, module, transient};
 
 /// Returns the exit code if it is in `good`, otherwise the failure.
 pub(super) fn judge(step: Step, finished: &Finished, good: &[i32]) -> Result<i32, Failure> {
     match (finished.code, finished.cause) {
         (Some(code), _) if good.contains(&code) => Ok(code),
         (code, Some(cause)) => Err(interrupted(step, code, cause, &finished.stderr)),
-        (Some(code), None) => Err(classify(step, code, &said(step, finished))),
-        (None, None) => Err(world(
+        (Some(code), None) => Err(classify(step, code, &error_output(step, finished))),
+        (None, None) => Err(transient(
             Reason::Interrupted,
             "the pod was terminated: the command was not started",
         )),
@@ -20,7 +20,7 @@ pub(super) fn judge(step: Step, finished: &Finished, good: &[i32]) -> Result<i32
 }
 
 /// Returns the error output of a command: standard error, or standard output if a script printed nothing to standard error.
-fn said(step: Step, finished: &Finished) -> String {
+fn error_output(step: Step, finished: &Finished) -> String {
     let silent = finished.stderr.trim().is_empty() && matches!(step, Step::Script(_));
     if silent {
         String::from_utf8_lossy(&finished.stdout).into_owned()
@@ -35,7 +35,7 @@ fn interrupted(step: Step, code: Option<i32>, cause: Cause, stderr: &str) -> Fai
         None => "the command was still running and may have changed objects".to_owned(),
     };
     match cause {
-        Cause::Stopped => world(
+        Cause::Stopped => transient(
             Reason::Interrupted,
             format!("the pod was terminated: {how}"),
         ),

@@ -3,13 +3,13 @@
 use std::io::Write;
 use std::sync::LazyLock;
 
-use crate::tail::Tail;
+use crate::log_tail::LogTail;
 
-static PRINTED: LazyLock<Tail> = LazyLock::new(Tail::default);
+static TAIL: LazyLock<LogTail> = LazyLock::new(LogTail::default);
 
 /// Returns the tail of the log of this process: lines of the runner and the output of its commands.
-pub fn printed() -> Tail {
-    PRINTED.clone()
+pub fn tail() -> LogTail {
+    TAIL.clone()
 }
 
 /// Writes a text to the log, line by line. Ignores errors: a log stream without a reader must not stop the runner.
@@ -18,12 +18,12 @@ pub fn line(text: &str) {
     for line in text.lines() {
         let line = format!("alustan: {line}\n");
         let _ = stderr.write_all(line.as_bytes());
-        PRINTED.push(line.as_bytes());
+        TAIL.push(line.as_bytes());
     }
 }
 
 /// Writes text to the log of the runner. Takes the arguments of [`format!`].
 #[macro_export]
-macro_rules! say {
-    ($($part:tt)*) => { $crate::say::line(&format!($($part)*)) };
+macro_rules! log {
+    ($($part:tt)*) => { $crate::log::line(&format!($($part)*)) };
 }

@@ -10,11 +10,11 @@ use serde_json::json;
 
 use super::outcome::Ended;
 use crate::backend;
-use crate::command::Ending;
-use crate::failure::{Step, module, user, world};
+use crate::command::StopPolicy;
+use crate::failure::{Step, module, transient, user};
 use crate::lineage::{StateHead, Transfer, transfer, with_serial};
 use crate::record::to_json;
-use crate::session::{LOOK, Session};
+use crate::session::{READ_TIMEOUT, Session};
 use crate::workspace::write_private;
 
 use super::ownership::read;
@@ -25,7 +25,7 @@ const COPY: &str = "moved.tfstate";
 impl Session {
     /// Copies the state to the address of the current backend, if migration is allowed. Returns the previous address. The state at the
     /// previous address is kept. The run record keeps the previous address until this run changes objects.
-    pub(super) async fn move_state(&self) -> Result<Option<String>, Ended> {
+    pub(super) async fn migrate_state(&self) -> Result<Option<String>, Ended> {
         let Some(old) = &self.inputs.migrate else {
             return Ok(None);
         };
@@ -33,8 +33,8 @@ impl Session {
         if here.is_some() && self.claimed.state_address == here {
             return Ok(None);
         }
-        let from = self.old_place(old);
-        if self.has_leftover() {
+        let from = self.previous_address(old);
+        if self.has_unsaved_state() {
             return Err(unsaved(&from).into());
         }
         let state = self.state_at(old).await?;
@@ -43,11 +43,11 @@ impl Session {
         match transfer(&self.claimed.lineage, proven, &there, &here) {
             Transfer::Copy => {
                 self.copy(&state, &there, &here).await?;
-                self.say_moved(&from, &there);
+                self.log_migration(&from, &there);
                 Ok(Some(from))
             }
             Transfer::Done => {
-                crate::say!("the state was already copied from {from}");
+                crate::log!("the state was already copied from {from}");
                 Ok(Some(from))
             }
             Transfer::Nothing => Ok(None),
@@ -58,7 +58,7 @@ impl Session {
     }
 
     /// Returns the previous address of the state, for messages.
-    fn old_place(&self, old: &BackendInputs) -> String {
+    fn previous_address(&self, old: &BackendInputs) -> String {
         let managed = old.managed.as_ref();
         let managed = managed.map(|backend| self.secret_address(&backend.pointer));
         managed
@@ -105,24 +105,30 @@ impl Session {
     }
 
     async fn push_copy(&self, state: &[u8], force: bool) -> Result<(), Failure> {
-        let file = self.layout.work.join(COPY);
+        let file = self.paths.work.join(COPY);
         write_private(&file, state, 0o600).map_err(|error| {
             let message = format!("failed to write {}: {error}", file.display());
-            world(Reason::WorkspaceFailed, message)
+            transient(Reason::WorkspaceFailed, message)
         })?;
         let mut arguments = vec!["state".into(), "push".into()];
         arguments.extend(force.then(|| "-force".into()));
         arguments.push((&file).into());
-        let deadline = Instant::now() + LOOK;
-        let pushed = self.engine(Step::Migrate, arguments, Ending::Persistent, deadline, &[0]);
+        let deadline = Instant::now() + READ_TIMEOUT;
+        let pushed = self.engine(
+            Step::Migrate,
+            arguments,
+            StopPolicy::Persistent,
+            deadline,
+            &[0],
+        );
         let pushed = pushed.await;
         let _ = fs::remove_file(&file);
         pushed.map(drop)
     }
 
-    fn say_moved(&self, from: &str, state: &StateHead) {
+    fn log_migration(&self, from: &str, state: &StateHead) {
         let to = self.state_address().unwrap_or_default();
-        crate::say!(
+        crate::log!(
             "copied the state from {from} to {to}: lineage {}, serial {}, {} resources and \
              outputs; the state at the previous location is unchanged",
             state.lineage.as_deref().unwrap_or_default(),
@@ -134,15 +140,15 @@ impl Session {
     /// Returns the resolved backend configuration of a backend block in the module; `None` if the operator configures the backend.
     pub(super) fn own_backend(&self) -> Option<OwnBackend> {
         let backend = &self.inputs.backend;
-        let told = backend.managed.is_some() || backend.write_block;
-        (!told)
+        let is_configured = backend.managed.is_some() || backend.write_block;
+        (!is_configured)
             .then(|| backend::resolved(&self.directory))
             .flatten()
     }
 
     /// Whether the backend changed without a migration: the address in the run record differs from the current address, and the state at
     /// the current address has another lineage, no resources and no outputs.
-    pub(super) fn has_left(&self, head: &StateHead) -> bool {
+    pub(super) fn has_migrated_away(&self, head: &StateHead) -> bool {
         let Lineage::Of(ours) = &self.claimed.lineage else {
             return false;
         };
@@ -152,7 +158,7 @@ impl Session {
     }
 
     /// Returns the failure for a backend that changed without a migration of the state.
-    pub(super) fn moved_away(&self) -> Failure {
+    pub(super) fn migrated_away(&self) -> Failure {
         let there = self.claimed.state_address.clone().unwrap_or_default();
         let here = self.state_address().unwrap_or_default();
         let way_out = if self.destroys() {

@@ -306,7 +306,7 @@ fn unsaved_state_prevents_migration() {
     let ran = world.run(RunKind::Apply);
     let message = ran.expect_failure(FailureClass::User, "MigrationFailed");
     assert!(message.contains(&bucket.place("a")), "{message}");
-    assert!(!bucket.has("b") && world.leftover().is_some());
+    assert!(!bucket.has("b") && world.unsaved_state().is_some());
 
     world.inputs.backend = s3(&bucket, "a");
     world.inputs.migrate = None;

@@ -10,14 +10,14 @@ use alustan_api::Reason;
 use alustan_api::report::Failure;
 use alustan_api::run::{BackendInputs, OwnBackend, RunInputs};
 
-use super::ending::judge;
+use super::command_result::judge;
 use super::state::open_store;
 use super::{Session, Show};
 use crate::backend::{BLOCK_FILE, write_bare_module};
-use crate::command::{Ending, Task};
+use crate::command::{StopPolicy, Task};
 use crate::engine::NO_COLOR;
-use crate::failure::{Step, module, user, world};
-use crate::layout::Vars;
+use crate::failure::{Step, module, transient, user};
+use crate::paths::Vars;
 
 /// Environment variables of the engine that apply only to the module of the run. The migration removes them.
 const OF_THE_MODULE: [&str; 2] = ["TF_DATA_DIR", "TF_CLI_ARGS_init"];
@@ -38,7 +38,7 @@ impl Session {
             return Ok(state.map(|state| state.to_vec()).unwrap_or_default());
         }
         let block = self.block_of(old)?;
-        let directory = self.layout.work.join("old-place");
+        let directory = self.paths.work.join("old-place");
         // The folder contains credentials of the previous backend.
         let _cleared = Cleared(&directory);
         write_bare_module(&directory, &block).map_err(unwritten)?;
@@ -63,12 +63,13 @@ impl Session {
     /// Returns the `backend` block of `old`: from the inputs of the run if the operator wrote the block, otherwise the block of the module
     /// that the last run recorded.
     fn block_of(&self, old: &BackendInputs) -> Result<OwnBackend, Failure> {
-        let told = old.kind.clone().filter(|_| old.write_block);
-        let told = told.map(|kind| OwnBackend {
+        let kind = old.kind.clone().filter(|_| old.write_block);
+        let own_backend = kind.map(|kind| OwnBackend {
             kind,
             config: old.whole_config(),
         });
-        told.or_else(|| self.claimed.own_backend.clone())
+        own_backend
+            .or_else(|| self.claimed.own_backend.clone())
             .ok_or_else(|| {
                 user(
                     Reason::MigrationFailed,
@@ -95,7 +96,7 @@ impl Session {
         old: &BackendInputs,
         arguments: &[&str],
     ) -> Result<(), Failure> {
-        crate::say!(
+        crate::log!(
             "{} {} (at the previous location of the state)",
             self.engine.name(),
             arguments.join(" ")
@@ -110,7 +111,7 @@ impl Session {
             arguments: arguments.iter().map(OsString::from).collect(),
             directory: directory.to_owned(),
             environment,
-            ending: Ending::Quick,
+            stop_policy: StopPolicy::Quick,
             deadline: self.plan_deadline(),
             show: Show::Log,
         };
@@ -136,7 +137,7 @@ impl Drop for Cleared<'_> {
             io::ErrorKind::NotFound => Ok(()),
             _ => Err(error),
         }) {
-            crate::say!(
+            crate::log!(
                 "failed to remove {}; it remains until the pod is deleted: {error}",
                 self.0.display()
             );
@@ -147,5 +148,5 @@ impl Drop for Cleared<'_> {
 #[expect(clippy::needless_pass_by_value, reason = "it is given to map_err")]
 fn unwritten(error: io::Error) -> Failure {
     let message = format!("failed to write the workspace: {error}");
-    world(Reason::WorkspaceFailed, message)
+    transient(Reason::WorkspaceFailed, message)
 }

@@ -7,11 +7,11 @@ use ring::rand::{SecureRandom, SystemRandom};
 const MAGIC: &[u8] = b"ALUSTAN1";
 
 /// Encrypts and decrypts data of one purpose, for example plans.
-pub struct Seal {
+pub struct Cipher {
     key: LessSafeKey,
 }
 
-impl Seal {
+impl Cipher {
     /// Derives the key of `purpose` from the `key` of the resource. Each purpose has a different key.
     pub fn new(key: &[u8], purpose: &str) -> Option<Self> {
         let derived = Salt::new(HKDF_SHA256, b"alustan").extract(key);
@@ -23,7 +23,7 @@ impl Seal {
     }
 
     /// Encrypts `content` with AES-256-GCM.
-    pub fn seal(&self, mut content: Vec<u8>) -> Option<Vec<u8>> {
+    pub fn encrypt(&self, mut content: Vec<u8>) -> Option<Vec<u8>> {
         let mut nonce = [0; NONCE_LEN];
         SystemRandom::new().fill(&mut nonce).ok()?;
         let mut sealed = [MAGIC, &nonce].concat();
@@ -38,8 +38,8 @@ impl Seal {
         Some(sealed)
     }
 
-    /// Decrypts the output of [`Self::seal`]; `None` for other input or another key.
-    pub fn open(&self, sealed: &[u8]) -> Option<Vec<u8>> {
+    /// Decrypts the output of [`Self::encrypt`]; `None` for other input or another key.
+    pub fn decrypt(&self, sealed: &[u8]) -> Option<Vec<u8>> {
         let rest = sealed.strip_prefix(MAGIC)?;
         let (nonce, content) = rest.split_at_checked(NONCE_LEN)?;
         let nonce = Nonce::try_assume_unique_for_key(nonce).ok()?;
@@ -60,16 +60,19 @@ mod tests {
 
     #[test]
     fn only_the_same_key_and_purpose_open_a_seal() {
-        let seal = Seal::new(b"key", "plan").unwrap();
-        let sealed = seal.seal(b"content".to_vec()).unwrap();
+        let cipher = Cipher::new(b"key", "plan").unwrap();
+        let sealed = cipher.encrypt(b"content".to_vec()).unwrap();
         assert!(!sealed.windows(7).any(|part| part == b"content"));
-        assert_eq!(seal.open(&sealed).unwrap(), b"content");
-        assert_ne!(seal.seal(b"content".to_vec()).unwrap(), sealed);
-        assert_eq!(Seal::new(b"other", "plan").unwrap().open(&sealed), None);
-        assert_eq!(Seal::new(b"key", "state").unwrap().open(&sealed), None);
+        assert_eq!(cipher.decrypt(&sealed).unwrap(), b"content");
+        assert_ne!(cipher.encrypt(b"content".to_vec()).unwrap(), sealed);
+        assert_eq!(
+            Cipher::new(b"other", "plan").unwrap().decrypt(&sealed),
+            None
+        );
+        assert_eq!(Cipher::new(b"key", "state").unwrap().decrypt(&sealed), None);
         let mut damaged = sealed.clone();
         damaged[20] ^= 1;
-        assert_eq!(seal.open(&damaged), None);
-        assert_eq!(seal.open(b"ALUSTAN1"), None);
+        assert_eq!(cipher.decrypt(&damaged), None);
+        assert_eq!(cipher.decrypt(b"ALUSTAN1"), None);
     }
 }

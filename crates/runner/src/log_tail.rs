@@ -21,9 +21,9 @@ const RUNS: usize = 3;
 
 /// Tail of the output of a run. Cheap to clone.
 #[derive(Clone, Default)]
-pub struct Tail(Arc<Mutex<VecDeque<u8>>>);
+pub struct LogTail(Arc<Mutex<VecDeque<u8>>>);
 
-impl Tail {
+impl LogTail {
     /// Appends output in which secrets are masked.
     pub fn push(&self, clean: &[u8]) {
         let mut kept = self.0.lock();
@@ -90,7 +90,7 @@ mod tests {
 
     #[test]
     fn end_of_the_run_output_is_kept() {
-        let tail = Tail::default();
+        let tail = LogTail::default();
         assert_eq!(tail.packed(), None);
         tail.push(b"first");
         tail.push(&vec![b'a'; LONGEST - 4]);
@@ -104,11 +104,11 @@ mod tests {
 
     #[test]
     fn kept_log_starts_at_a_line_and_has_no_colours() {
-        let tail = Tail::default();
+        let tail = LogTail::default();
         tail.push(&vec![b'a'; LONGEST]);
         tail.push("\u{1b}[31mé\u{1b}[0m\nlast".as_bytes());
         assert_eq!(unpacked(&tail.packed().unwrap()), b"last");
-        let tail = Tail::default();
+        let tail = LogTail::default();
         tail.push("\u{1b}[1m\u{1b}[31mError:\u{1b}[0m no\n".as_bytes());
         assert_eq!(unpacked(&tail.packed().unwrap()), b"Error: no\n");
     }

@@ -7,21 +7,21 @@ use std::path::PathBuf;
 use alustan_api::report::Failure;
 use alustan_api::{Reason, paths};
 
-use crate::failure::world;
-use crate::layout::Layout;
+use crate::failure::transient;
+use crate::paths::Paths;
 
 /// Folders with the files that the builder copies into the image.
-pub(super) struct Place {
+pub(super) struct BuildFolders {
     pub(super) root: PathBuf,
     pub(super) module: PathBuf,
     pub(super) providers: PathBuf,
 }
 
-impl Place {
-    pub(super) fn new(layout: &Layout) -> Self {
-        let source = layout.build.join("src");
+impl BuildFolders {
+    pub(super) fn new(paths: &Paths) -> Self {
+        let source = paths.build.join("src");
         Self {
-            root: layout.build.clone(),
+            root: paths.build.clone(),
             module: source.join("module"),
             providers: source.join("providers"),
         }
@@ -40,7 +40,7 @@ impl Place {
 
 #[expect(clippy::needless_pass_by_value, reason = "it is given to map_err")]
 pub(super) fn unwritten(error: io::Error) -> Failure {
-    world(
+    transient(
         Reason::PrepareFailed,
         format!("failed to write the scratch volume of the build: {error}"),
     )

@@ -97,7 +97,7 @@ fn unsaved_state_without_cache_volume_is_in_the_report() {
         "{message}"
     );
     assert!(!unsaved.world.path(SEALED).exists());
-    let sealed = unsaved.world.leftover().unwrap();
+    let sealed = unsaved.world.unsaved_state().unwrap();
     assert!(!String::from_utf8_lossy(&sealed).contains("of value"));
 
     // The next push fails as well: no other step runs, and the state is kept.
@@ -111,7 +111,7 @@ fn unsaved_state_without_cache_volume_is_in_the_report() {
     let ran = unsaved.world.run(RunKind::Drift);
     ran.expect_failure(FailureClass::Transient, "StateLocked");
     assert!(!ran.expect(RunResult::Failed).recovered);
-    assert_eq!(unsaved.world.leftover(), Some(sealed));
+    assert_eq!(unsaved.world.unsaved_state(), Some(sealed));
     unsaved.world.inputs.scripts.init = None;
 
     // Simulates a new pod: its cache is an empty scratch volume.
@@ -120,7 +120,7 @@ fn unsaved_state_without_cache_volume_is_in_the_report() {
     assert!(ran.stderr.contains(PUSHING), "{}", ran.logs());
     assert!(ran.report.as_ref().unwrap().recovered);
     assert_eq!(unsaved.saved()["outputs"]["x"]["value"], "of value");
-    assert_eq!(unsaved.world.leftover(), None);
+    assert_eq!(unsaved.world.unsaved_state(), None);
     let ran = unsaved.check_drift();
     assert!(!ran.stderr.contains(PUSHING), "{}", ran.logs());
 }
@@ -131,10 +131,10 @@ fn pushed_state_is_removed_from_report_and_cache_volume() {
     let (message, place) = unsaved.fail();
     assert_eq!(place, Some(UnsavedPlace::Report));
     assert!(message.contains("kept in Secret web-report"), "{message}");
-    assert!(unsaved.world.leftover().is_some() && unsaved.world.path(SEALED).is_file());
+    assert!(unsaved.world.unsaved_state().is_some() && unsaved.world.path(SEALED).is_file());
     unsaved.check_drift();
     assert_eq!(unsaved.saved()["lineage"], "lost");
-    assert!(unsaved.world.leftover().is_none() && !unsaved.world.path(SEALED).exists());
+    assert!(unsaved.world.unsaved_state().is_none() && !unsaved.world.path(SEALED).exists());
 }
 
 #[test]
@@ -146,7 +146,7 @@ fn unsaved_state_too_large_for_the_report_is_in_the_cache() {
         message.contains("it is kept on the cache volume, and the next run pushes it"),
         "{message}"
     );
-    assert_eq!(unsaved.world.leftover(), None);
+    assert_eq!(unsaved.world.unsaved_state(), None);
     unsaved.check_drift();
     assert_eq!(unsaved.saved()["lineage"], "lost");
     assert!(!unsaved.world.path(SEALED).exists());
@@ -165,7 +165,7 @@ fn unsaved_state_without_room_is_reported_as_lost() {
         assert!(message.contains(part), "no {part:?} in {message}");
     }
     assert!(!message.contains("is kept"), "{message}");
-    assert!(unsaved.world.leftover().is_none() && !unsaved.world.path(SEALED).exists());
+    assert!(unsaved.world.unsaved_state().is_none() && !unsaved.world.path(SEALED).exists());
     let ran = unsaved.check_drift();
     assert!(!ran.stderr.contains(PUSHING), "{}", ran.logs());
 }
@@ -179,7 +179,7 @@ fn errored_state_that_can_be_pushed_is_not_kept() {
     let message = "scripts.apply failed with exit code 1".to_owned();
     assert_eq!(unsaved.fail(), (message, None));
     assert_eq!(unsaved.saved()["lineage"], "lost");
-    assert!(unsaved.world.leftover().is_none() && !unsaved.world.path(SEALED).exists());
+    assert!(unsaved.world.unsaved_state().is_none() && !unsaved.world.path(SEALED).exists());
 }
 
 #[test]
@@ -191,7 +191,7 @@ fn older_unsaved_state_is_renamed_and_not_pushed() {
     unsaved.world.keep_unsaved(&old);
     unsaved.check_drift();
     assert_eq!(unsaved.saved()["outputs"]["x"]["value"], "new");
-    assert_eq!(unsaved.world.leftover(), None);
+    assert_eq!(unsaved.world.unsaved_state(), None);
     let aside = unsaved.world.path("cache/errored.tfstate.1.old");
     assert!(aside.is_file());
 }
@@ -210,8 +210,8 @@ fn older_unsaved_state_without_volume_stays_in_report() {
         ran.logs()
     );
     assert_eq!(unsaved.saved()["outputs"]["x"]["value"], "new");
-    let sealed = unsaved.world.leftover().unwrap();
-    let kept = alustan_runner::leftover::open(&sealed, KEY).unwrap();
+    let sealed = unsaved.world.unsaved_state().unwrap();
+    let kept = alustan_runner::unsaved_state::decrypt(&sealed, KEY).unwrap();
     assert_eq!(kept, state(7, "same", "old").into_bytes());
 }
 
@@ -225,5 +225,5 @@ fn unsaved_state_is_pushed_to_the_managed_backend() {
     ran.expect(RunResult::Changes);
     assert!(ran.stderr.contains(PUSHING), "{}", ran.logs());
     assert!(world.pointer().current.unwrap().serial >= Some(7));
-    assert_eq!(world.leftover(), None);
+    assert_eq!(world.unsaved_state(), None);
 }

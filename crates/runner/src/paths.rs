@@ -17,7 +17,7 @@ pub fn process_vars() -> Vars {
 
 /// Paths that the runner uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Layout {
+pub struct Paths {
     /// Folder with the context in the runner image.
     pub module: PathBuf,
     /// Folder in the runner image with the providers that the base image lacks.
@@ -38,7 +38,7 @@ pub struct Layout {
     pub runner: PathBuf,
 }
 
-impl Layout {
+impl Paths {
     /// Returns the paths of a pod, with overrides from `ALUSTAN_*_DIR` variables.
     pub fn from_vars(vars: &Vars) -> Self {
         let path = |name: &str, default: &str| {

@@ -9,11 +9,11 @@ use k8s_openapi::jiff::Timestamp;
 
 use super::outcome::{Ended, Findings};
 use super::ownership::State;
-use crate::failure::world;
+use crate::failure::transient;
 use crate::record::Update;
 use crate::retry::Patience;
 use crate::secrets::Changes;
-use crate::session::{LOOK, Session, stopped};
+use crate::session::{READ_TIMEOUT, Session, stopped};
 
 impl Session {
     /// Prevents earlier runs of this resource, whose pods may still run, from changing a managed state. Not needed for the first run.
@@ -26,7 +26,7 @@ impl Session {
             .store()
             .begin()
             .await
-            .map_err(|error| world(Reason::StateUnavailable, error.to_string()))
+            .map_err(|error| transient(Reason::StateUnavailable, error.to_string()))
     }
 
     /// Reports the start of the changes. From then on, real objects may change and the run can no longer be cancelled.
@@ -35,12 +35,12 @@ impl Session {
         state: &mut State,
         findings: &mut Findings,
     ) -> Result<(), Ended> {
-        if self.commands.stop.asked_at().is_some() {
+        if self.commands.stop.requested_at().is_some() {
             return Err(stopped().into());
         }
-        self.look_again(state).await?;
+        self.recheck_state_owner(state).await?;
         self.begin_to_write_state().await?;
-        let patience = Patience::until(self.plan_deadline().max(Instant::now() + LOOK));
+        let patience = Patience::until(self.plan_deadline().max(Instant::now() + READ_TIMEOUT));
         let (lineage, address) = (self.lineage_to_note(state), self.state_address());
         let lock = self.lock_to_reserve();
         let reserved = |progress: &RunProgress| {
