@@ -47,7 +47,7 @@ pub(crate) struct Context {
     pub(crate) git: Arc<alustan_source::GitCache>,
     pub(crate) contexts: Arc<ContextStore>,
     /// Limits how many registry repositories are pruned at the same time.
-    pub(crate) prunings: Arc<alustan_source::Turns>,
+    pub(crate) prunings: Arc<alustan_source::FairSemaphore>,
     pub(crate) answers: Answers,
     pub(crate) notifier: Arc<Notifier>,
     /// Allow lists for repositories, registries and accounts.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use alustan_expressions::{Nothing, OBJECT};
-use alustan_source::Turns;
+use alustan_source::FairSemaphore;
 use anyhow::{Context as _, Result};
 use kube::api::DynamicObject;
 use rustix::process::{Resource, Rlimit, Signal, setrlimit};
@@ -50,7 +50,7 @@ pub(crate) struct Evaluator {
     /// Executable of the operator.
     program: PathBuf,
     /// Limits concurrent child processes, with fairness between namespaces.
-    permits: Arc<Turns>,
+    permits: Arc<FairSemaphore>,
 }
 
 impl Evaluator {
@@ -58,7 +58,7 @@ impl Evaluator {
     pub(crate) fn new(program: PathBuf) -> Self {
         Self {
             program,
-            permits: Turns::new(MAX_PROCESSES),
+            permits: FairSemaphore::new(MAX_PROCESSES),
         }
     }
 
@@ -69,7 +69,7 @@ impl Evaluator {
         expression: &str,
         object: &DynamicObject,
     ) -> Result<Value, Nothing> {
-        let _permit = self.permits.take(&Arc::from(namespace)).await;
+        let _permit = self.permits.acquire(&Arc::from(namespace)).await;
         let request = serde_json::to_vec(&(expression, object)).map_err(|error| unknown(&error))?;
         let mut command = Command::new(&self.program);
         command.arg(ARGUMENT).env_clear();
@@ -212,8 +212,8 @@ mod tests {
         let kind = ApiResource::from_gvk(&GroupVersionKind::gvk("", "v1", "ConfigMap"));
         let object = DynamicObject::new("web", &kind);
         let busy = Arc::from("busy");
-        let mut held = join_all((0..MAX_PROCESSES).map(|_| evaluator.permits.take(&busy))).await;
-        let mut waiting = pin!(evaluator.permits.take(&busy));
+        let mut held = join_all((0..MAX_PROCESSES).map(|_| evaluator.permits.acquire(&busy))).await;
+        let mut waiting = pin!(evaluator.permits.acquire(&busy));
         assert!(poll!(&mut waiting).is_pending());
         let mut team = pin!(evaluator.evaluate("team", "true", &object));
         assert!(poll!(&mut team).is_pending());

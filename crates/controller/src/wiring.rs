@@ -9,7 +9,7 @@ use alustan_core::dependency_graph::followers;
 use alustan_core::lease::{self, Identity};
 use alustan_core::queue::Places;
 use alustan_core::settings::Settings;
-use alustan_source::{CacheOptions, GitCache, Turns};
+use alustan_source::{CacheOptions, FairSemaphore, GitCache};
 use anyhow::{Context as _, Result, bail};
 use futures::StreamExt;
 use futures::stream::{self, Stream};
@@ -533,7 +533,7 @@ pub(crate) fn context(
         references: References::new(git.clone()),
         git,
         contexts: Arc::new(contexts),
-        prunings: Turns::new(pruning::MAX_CONCURRENT_PRUNINGS),
+        prunings: FairSemaphore::new(pruning::MAX_CONCURRENT_PRUNINGS),
         answers: Answers {
             namespaces: PolledCache::new(wake.clone(), metrics.clone(), QueryKind::Api),
             revisions: PolledCache::new(wake.clone(), metrics.clone(), QueryKind::Git("resolve")),

@@ -32,9 +32,9 @@ use crate::{
     context::{Allows, Context, ContextDigest, ContextSpec, Newest},
     credentials::Credentials,
     error::Error,
+    fair_semaphore::Permit,
     git::Bounds,
     reference::{Reference, Revision},
-    turns::Turn,
     url::RepositoryUrl,
 };
 
@@ -84,27 +84,27 @@ impl GitCache {
         reference: &Reference,
         credentials: &Credentials,
     ) -> Result<Revision, Error> {
-        let wanted = BTreeSet::from([reference.clone()]);
-        self.references(url, &wanted, credentials)
+        let references = BTreeSet::from([reference.clone()]);
+        self.references(url, &references, credentials)
             .await?
             .find(reference)
     }
 
-    /// Requests the current commits of `wanted` with one `git ls-remote`. Sends no request if `wanted` contains only commit ids.
+    /// Requests the current commits of `references` with one `git ls-remote`. Sends no request if `references` contains only commit ids.
     ///
     /// # Errors
     /// If the remote refuses the request, or if git fails.
     pub async fn references(
         &self,
         url: &RepositoryUrl,
-        wanted: &BTreeSet<Reference>,
+        references: &BTreeSet<Reference>,
         credentials: &Credentials,
     ) -> Result<Listing, Error> {
-        let names: BTreeSet<String> = wanted.iter().flat_map(refs::names).collect();
+        let names: BTreeSet<String> = references.iter().flat_map(refs::names).collect();
         if names.is_empty() {
             return Ok(Listing::new(url.remote(), String::new()));
         }
-        let _turn = self.remotes.take(Size::Small, &self.tenant).await;
+        let _permit = self.remotes.acquire(Size::Small, &self.tenant).await;
         let session = self.session(url, credentials)?;
         let bounds = Bounds {
             time: self.options.resolve_timeout,
@@ -183,19 +183,19 @@ impl GitCache {
         newest: Newest<'_>,
         known: &KnownContexts,
     ) -> Result<Context, Error> {
-        let wanted = WantedModule {
+        let module = WantedModule {
             path: &question.spec.module_path(question.url)?,
             include: &question.spec.includes()?,
             submodules: question.spec.submodules,
             allows: question.allows,
         };
         let commit = self.fetched(question, revision).await?;
-        let turn = self.reading.take(Size::Small, &self.tenant).await;
+        let permit = self.reading.acquire(Size::Small, &self.tenant).await;
         let newer = newest();
         let newer = self.commits.get(&self.folder(question, &newer), &newer);
         let commit = newer.unwrap_or(commit);
         revision.clone_from(&commit.revision);
-        match self.read(question, &wanted, &commit, turn, known).await {
+        match self.read(question, &module, &commit, permit, known).await {
             Err(error) if store::is_own_fault(&error) => {
                 tracing::warn!(
                     %error,
@@ -204,8 +204,8 @@ impl GitCache {
                 );
                 self.clear(&commit).await?;
                 let commit = self.fetched(question, revision).await?;
-                let turn = self.reading.take(Size::Small, &self.tenant).await;
-                self.read(question, &wanted, &commit, turn, known).await
+                let permit = self.reading.acquire(Size::Small, &self.tenant).await;
+                self.read(question, &module, &commit, permit, known).await
             }
             other => other,
         }
@@ -237,13 +237,13 @@ impl GitCache {
     async fn read(
         &self,
         question: &Question<'_>,
-        wanted: &WantedModule<'_>,
+        module: &WantedModule<'_>,
         commit: &Commit,
-        turn: Option<Turn>,
+        permit: Option<Permit>,
         known: &KnownContexts,
     ) -> Result<Context, Error> {
         let session = self.session(question.url, question.credentials)?;
-        let read = async |size, turn| {
+        let read = async |size, permit| {
             let call = Call {
                 session: &session,
                 repository: &commit.repository,
@@ -251,13 +251,13 @@ impl GitCache {
                 url: question.url,
                 size,
             };
-            self.read_with(&call, question, wanted, commit, turn, known)
+            self.read_with(&call, question, module, commit, permit, known)
                 .await
         };
-        match read(Size::Small, turn).await {
+        match read(Size::Small, permit).await {
             Err(error) if is_too_large(&error) => {
-                let turn = self.reading.take(Size::Large, &self.tenant).await;
-                read(Size::Large, turn).await
+                let permit = self.reading.acquire(Size::Large, &self.tenant).await;
+                read(Size::Large, permit).await
             }
             other => other,
         }
@@ -267,21 +267,21 @@ impl GitCache {
         &self,
         call: &Call<'_>,
         question: &Question<'_>,
-        wanted: &WantedModule<'_>,
+        module: &WantedModule<'_>,
         commit: &Commit,
-        turn: Option<Turn>,
+        permit: Option<Permit>,
         known: &KnownContexts,
     ) -> Result<Context, Error> {
         let Selected {
             selection,
             snapshot,
             files,
-            turn: _turn,
-        } = self.select(call, question, wanted, commit, turn).await?;
+            permit: _permit,
+        } = self.select(call, question, module, commit, permit).await?;
         if let Some(why) = &selection.whole {
             tracing::info!(
                 remote = question.url.remote(),
-                path = wanted.path,
+                path = module.path,
                 why,
                 "the context is the whole repository"
             );
@@ -309,7 +309,7 @@ impl GitCache {
             digest: packed.digest,
             size: packed.size,
             bytes,
-            module_path: wanted.path.to_owned(),
+            module_path: module.path.to_owned(),
             module_backend: selection.backend,
             committed_at: snapshot.committed_at,
             files: selection.entries.len(),

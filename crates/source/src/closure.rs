@@ -1,5 +1,5 @@
 //! Computes the closure of a module: the files of a tree that the module needs. Pure: the caller reads the files that `Closure::wanted`
-//! returns and passes their facts (module calls and backend) to `Closure::supply`, until `wanted` returns no files.
+//! returns and passes their facts (module calls and backend) to `Closure::supply`, until `files_to_read` returns no files.
 //!
 //! Each folder of the closure is included completely, since a module may read any file in it (`file("${path.module}/templates/x")`). Files
 //! that git or an engine creates, for example `.terraform`, are excluded (see `select`).
@@ -13,7 +13,7 @@ use crate::{
     error::Error,
     module::facts::{Call, Facts, Unclear},
     repopath,
-    tree::{Astray, Entry, Found, Kind, Steps, Tree},
+    tree::{Entry, Kind, Steps, Target, Tree, Unresolvable},
 };
 
 /// Maximum number of modules. Without a limit, cyclic symbolic links would cause an unlimited number of module paths.
@@ -26,7 +26,7 @@ const IN_SUBMODULE: &str = "is in a submodule: set `gitRepo.submodules: true` to
 
 /// A configuration file that must be read before the closure can be completed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Wanted {
+pub(crate) struct FileRequest {
     /// Path from the root of the repository.
     pub(crate) path: String,
     /// Object id of the content.
@@ -117,9 +117,9 @@ impl Closure {
     pub(crate) fn start(&mut self, root: &str, include: &[String]) -> Result<(), Error> {
         root.clone_into(&mut self.root);
         match self.enter(root)? {
-            Found::Folder(folder) => self.add_module(root.to_owned(), folder),
-            Found::File(_) => return Err(invalid_path(root, "is a file")),
-            Found::Submodule(submodule) => {
+            Target::Folder(folder) => self.add_module(root.to_owned(), folder),
+            Target::File(_) => return Err(invalid_path(root, "is a file")),
+            Target::Submodule(submodule) => {
                 self.enter_submodule(submodule, || invalid_path(root, IN_SUBMODULE))?;
             }
         }
@@ -140,8 +140,8 @@ impl Closure {
     }
 
     /// Returns the files to read next; none if the closure is complete.
-    pub(crate) fn wanted(&mut self) -> Vec<Wanted> {
-        let mut wanted = Vec::new();
+    pub(crate) fn files_to_read(&mut self) -> Vec<FileRequest> {
+        let mut requests = Vec::new();
         for module in std::mem::take(&mut self.unread) {
             let folder = self.modules.get(&module);
             let paths = folder.map(|folder| self.tree.configuration(folder).to_vec());
@@ -151,7 +151,7 @@ impl Closure {
                 };
                 if self.files == FILES {
                     self.take_whole(&path, "too many configuration files");
-                    return wanted;
+                    return requests;
                 }
                 self.files += 1;
                 if self.bytes + size > Self::BYTES {
@@ -159,18 +159,18 @@ impl Closure {
                     continue;
                 }
                 self.bytes += size;
-                wanted.push(Wanted {
+                requests.push(FileRequest {
                     path,
                     object,
                     module: module.clone(),
                 });
             }
         }
-        wanted
+        requests
     }
 
     /// Adds the facts of a requested file.
-    pub(crate) fn supply(&mut self, file: &Wanted, facts: &Facts) -> Result<(), Error> {
+    pub(crate) fn supply(&mut self, file: &FileRequest, facts: &Facts) -> Result<(), Error> {
         if file.module == self.root && self.backend.is_none() {
             self.backend.clone_from(&facts.backend);
         }
@@ -183,29 +183,31 @@ impl Closure {
             .try_for_each(|(source, call)| self.follow_call(file, source, call))
     }
 
-    /// Extends the closure to the whole repository. Records `why` and `place`, unless an earlier reason exists.
-    fn take_whole(&mut self, place: &str, why: &str) {
+    /// Extends the closure to the whole repository. Records `why` and `path`, unless an earlier reason exists.
+    fn take_whole(&mut self, path: &str, why: &str) {
         self.unread.clear();
-        self.whole.get_or_insert_with(|| format!("{place}: {why}"));
+        self.whole.get_or_insert_with(|| format!("{path}: {why}"));
     }
 
     /// Resolves `path`, and adds the symbolic links on the way to the closure.
-    fn enter(&mut self, path: &str) -> Result<Found, Error> {
+    fn enter(&mut self, path: &str) -> Result<Target, Error> {
         match self.tree.follow(path, &self.steps) {
             Ok(followed) => {
                 self.singles.extend(followed.links);
-                Ok(followed.found)
+                Ok(followed.target)
             }
-            Err(Astray::Missing) => Err(Error::PathNotFound {
+            Err(Unresolvable::Missing) => Err(Error::PathNotFound {
                 path: path.to_owned(),
                 commit: self.commit.clone(),
             }),
-            Err(Astray::Outside) => Err(invalid_path(
+            Err(Unresolvable::Outside) => Err(invalid_path(
                 path,
                 "leads out of the repository through a symbolic link",
             )),
-            Err(Astray::Loop) => Err(invalid_path(path, "contains a cycle of symbolic links")),
-            Err(Astray::TooLong) => Err(invalid_path(
+            Err(Unresolvable::Loop) => {
+                Err(invalid_path(path, "contains a cycle of symbolic links"))
+            }
+            Err(Unresolvable::TooLong) => Err(invalid_path(
                 path,
                 "contains too many folders and symbolic links",
             )),
@@ -227,9 +229,9 @@ impl Closure {
 
     fn add_include(&mut self, path: &str) -> Result<(), Error> {
         match self.enter(path)? {
-            Found::Folder(folder) => drop(self.folders.insert(folder)),
-            Found::File(file) => drop(self.singles.insert(file)),
-            Found::Submodule(submodule) => {
+            Target::Folder(folder) => drop(self.folders.insert(folder)),
+            Target::File(file) => drop(self.singles.insert(file)),
+            Target::Submodule(submodule) => {
                 self.enter_submodule(submodule, || invalid_path(path, IN_SUBMODULE))?;
             }
         }
@@ -241,37 +243,37 @@ impl Closure {
         let entry = self.tree.get(path)?;
         let real = match entry.kind {
             Kind::File { .. } => entry,
-            Kind::Link => match self.tree.follow(path, &self.steps).ok()?.found {
-                Found::File(real) => self.tree.get(&real)?,
-                Found::Folder(_) | Found::Submodule(_) => return None,
+            Kind::Link => match self.tree.follow(path, &self.steps).ok()?.target {
+                Target::File(real) => self.tree.get(&real)?,
+                Target::Folder(_) | Target::Submodule(_) => return None,
             },
             Kind::Submodule => return None,
         };
         Some((real.object.clone(), real.size))
     }
 
-    fn follow_call(&mut self, file: &Wanted, source: &str, call: &Call) -> Result<(), Error> {
+    fn follow_call(&mut self, file: &FileRequest, source: &str, call: &Call) -> Result<(), Error> {
         let not_found = |why| not_found(file, source, call, why);
         let leaves = || leaves(file, source, call);
         let path = repopath::join(&file.module, source).ok_or_else(leaves)?;
         let followed = match self.tree.follow(&path, &self.steps) {
             Ok(followed) => followed,
-            Err(Astray::Outside) => return Err(leaves()),
-            Err(Astray::Missing) => return Err(not_found("")),
-            Err(Astray::Loop) => return Err(not_found(" (its symbolic links form a cycle)")),
-            Err(Astray::TooLong) => {
+            Err(Unresolvable::Outside) => return Err(leaves()),
+            Err(Unresolvable::Missing) => return Err(not_found("")),
+            Err(Unresolvable::Loop) => return Err(not_found(" (its symbolic links form a cycle)")),
+            Err(Unresolvable::TooLong) => {
                 self.take_whole(&file.path, "paths with too many folders and symbolic links");
                 return Ok(());
             }
         };
-        match followed.found {
-            Found::Folder(folder) => {
+        match followed.target {
+            Target::Folder(folder) => {
                 self.singles.extend(followed.links);
                 self.add_module(path, folder);
                 Ok(())
             }
-            Found::File(_) => Err(not_found(" (it is a file)")),
-            Found::Submodule(submodule) => self.enter_submodule(submodule, || {
+            Target::File(_) => Err(not_found(" (it is a file)")),
+            Target::Submodule(submodule) => self.enter_submodule(submodule, || {
                 not_found(" (it is in a submodule: set `gitRepo.submodules: true` to fetch it)")
             }),
         }
@@ -285,7 +287,7 @@ fn invalid_path(path: &str, why: &str) -> Error {
     }
 }
 
-fn leaves(file: &Wanted, source: &str, call: &Call) -> Error {
+fn leaves(file: &FileRequest, source: &str, call: &Call) -> Error {
     Error::PathLeavesRepository {
         file: file.path.clone(),
         line: call.line,
@@ -294,7 +296,7 @@ fn leaves(file: &Wanted, source: &str, call: &Call) -> Error {
     }
 }
 
-fn not_found(file: &Wanted, source: &str, call: &Call, why: &'static str) -> Error {
+fn not_found(file: &FileRequest, source: &str, call: &Call, why: &'static str) -> Error {
     Error::ModuleNotFound {
         file: file.path.clone(),
         line: call.line,

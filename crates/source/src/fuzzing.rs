@@ -25,8 +25,8 @@ pub fn closure(name: &str, text: &[u8]) -> Result<usize, Error> {
     let mut closure = Closure::new(Arc::new(tree), "c0ffee", true);
     closure.start("a", &["b".to_owned()])?;
     loop {
-        let wanted = closure.wanted();
-        if wanted.is_empty() {
+        let requests = closure.files_to_read();
+        if requests.is_empty() {
             let limits = Limits {
                 files: 100,
                 folders: 100,
@@ -34,7 +34,7 @@ pub fn closure(name: &str, text: &[u8]) -> Result<usize, Error> {
             };
             return Ok(closure.finish(limits)?.entries.len());
         }
-        wanted
+        requests
             .iter()
             .try_for_each(|file| closure.supply(file, &module::read(&file.path, text)))?;
     }

@@ -11,6 +11,7 @@ mod closure;
 mod context;
 mod credentials;
 mod error;
+mod fair_semaphore;
 #[doc(hidden)]
 pub mod fuzzing;
 mod git;
@@ -21,7 +22,6 @@ mod repopath;
 mod secret;
 mod ssh_key;
 mod tree;
-mod turns;
 mod unpack;
 mod url;
 
@@ -29,10 +29,10 @@ pub use cache::{CacheOptions, GitCache, Listing};
 pub use context::{Allows, Context, ContextDigest, ContextSpec, Newest};
 pub use credentials::{Credentials, HttpsCredentials};
 pub use error::{Error, GitFailure};
+pub use fair_semaphore::{FairSemaphore, Permit};
 pub use git::GitAccess;
 pub use known_hosts::BUILT_IN_KNOWN_HOSTS;
 pub use reference::{CommitId, RefName, Reference, Revision};
 pub use secret::{SecretBytes, SecretString};
-pub use turns::{Turn, Turns};
 pub use unpack::{UnpackError, UnpackLimits, unpack};
 pub use url::{RepositoryUrl, Scheme};

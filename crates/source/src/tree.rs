@@ -39,7 +39,7 @@ pub(crate) struct Tree {
 
 /// Target of a path after all links are followed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Found {
+pub(crate) enum Target {
     /// A file at this path.
     File(String),
     /// A folder at this path.
@@ -50,7 +50,7 @@ pub(crate) enum Found {
 
 /// Reasons for which a path has no target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Astray {
+pub(crate) enum Unresolvable {
     /// The path does not exist.
     Missing,
     /// The path leaves the repository, or a link on it is absolute.
@@ -76,9 +76,13 @@ impl Steps {
     const BYTES: u64 = 64;
 
     /// Consumes the steps of a path of `bytes` bytes.
-    fn take(&self, bytes: usize) -> Result<(), Astray> {
+    fn take(&self, bytes: usize) -> Result<(), Unresolvable> {
         let steps = 1 + bytes as u64 / Self::BYTES;
-        let remaining = self.0.get().checked_sub(steps).ok_or(Astray::TooLong)?;
+        let remaining = self
+            .0
+            .get()
+            .checked_sub(steps)
+            .ok_or(Unresolvable::TooLong)?;
         self.0.set(remaining);
         Ok(())
     }
@@ -87,7 +91,7 @@ impl Steps {
 /// Target of a resolved path, and the symbolic links on the way.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Followed {
-    pub(crate) found: Found,
+    pub(crate) target: Target,
     pub(crate) links: Vec<String>,
 }
 
@@ -183,7 +187,7 @@ impl Tree {
     }
 
     /// Resolves `path` from the root of the repository. Follows every symbolic link, as the kernel does.
-    pub(crate) fn follow(&self, path: &str, steps: &Steps) -> Result<Followed, Astray> {
+    pub(crate) fn follow(&self, path: &str, steps: &Steps) -> Result<Followed, Unresolvable> {
         const LINKS: usize = 40;
         steps.take(path.len())?;
         let mut links = Vec::new();
@@ -193,19 +197,19 @@ impl Tree {
             if part.is_empty() || part == "." {
                 continue;
             }
-            let next = repopath::join(&here, &part).ok_or(Astray::Outside)?;
+            let next = repopath::join(&here, &part).ok_or(Unresolvable::Outside)?;
             steps.take(next.len())?;
             match self.get(&next).map(|entry| entry.kind) {
                 Some(Kind::Link) => {
                     let target = self.link(&next).filter(|target| !target.is_empty());
-                    let target = target.ok_or(Astray::Missing)?;
+                    let target = target.ok_or(Unresolvable::Missing)?;
                     links.push(next.clone());
                     steps.take(target.len())?;
                     if target.starts_with('/') {
-                        return Err(Astray::Outside);
+                        return Err(Unresolvable::Outside);
                     }
                     if links.len() > LINKS {
-                        return Err(Astray::Loop);
+                        return Err(Unresolvable::Loop);
                     }
                     target
                         .rsplit('/')
@@ -213,22 +217,22 @@ impl Tree {
                 }
                 Some(Kind::Submodule) => {
                     return Ok(Followed {
-                        found: Found::Submodule(next),
+                        target: Target::Submodule(next),
                         links,
                     });
                 }
                 Some(Kind::File { .. }) if ahead.iter().all(String::is_empty) => {
                     return Ok(Followed {
-                        found: Found::File(next),
+                        target: Target::File(next),
                         links,
                     });
                 }
                 None if self.is_folder(&next) => here = next,
-                Some(Kind::File { .. }) | None => return Err(Astray::Missing),
+                Some(Kind::File { .. }) | None => return Err(Unresolvable::Missing),
             }
         }
         Ok(Followed {
-            found: Found::Folder(here),
+            target: Target::Folder(here),
             links,
         })
     }
@@ -314,11 +318,11 @@ pub(crate) mod tests {
         let target = |path| {
             whole
                 .follow(path, &Steps::default())
-                .map(|followed| followed.found)
+                .map(|followed| followed.target)
         };
         assert_eq!(
             target("a/sub/l/main.tf"),
-            Ok(Found::File("a/sub/x/main.tf".into()))
+            Ok(Target::File("a/sub/x/main.tf".into()))
         );
         assert_eq!(whole.below("a").count(), 3);
         assert!(whole.get("a/sub").is_none());
@@ -347,18 +351,18 @@ pub(crate) mod tests {
         ]);
         let target = |path| {
             tree.follow(path, &Steps::default())
-                .map(|followed| followed.found)
+                .map(|followed| followed.target)
         };
-        assert_eq!(target("m/link"), Ok(Found::Folder("m/real".into())));
+        assert_eq!(target("m/link"), Ok(Target::Folder("m/real".into())));
         assert_eq!(
             target("x/up/main.tf"),
-            Ok(Found::File("m/real/main.tf".into()))
+            Ok(Target::File("m/real/main.tf".into()))
         );
-        assert_eq!(target("f"), Ok(Found::File("m/real/main.tf".into())));
-        assert_eq!(target("sub/x"), Ok(Found::Submodule("sub".into())));
-        assert_eq!(target(""), Ok(Found::Folder(String::new())));
-        assert_eq!(target("m/real/main.tf/x"), Err(Astray::Missing));
-        assert_eq!(target("nothing"), Err(Astray::Missing));
+        assert_eq!(target("f"), Ok(Target::File("m/real/main.tf".into())));
+        assert_eq!(target("sub/x"), Ok(Target::Submodule("sub".into())));
+        assert_eq!(target(""), Ok(Target::Folder(String::new())));
+        assert_eq!(target("m/real/main.tf/x"), Err(Unresolvable::Missing));
+        assert_eq!(target("nothing"), Err(Unresolvable::Missing));
         assert_eq!(
             tree.follow("x/up", &Steps::default()).unwrap().links,
             ["x/up", "m/link"]
@@ -371,11 +375,11 @@ pub(crate) mod tests {
         let steps = Steps::default();
         // `follow` takes one step per 64 bytes, for the path and again for its only component: two of the four million steps.
         let long = "x".repeat(64 << 20);
-        assert_eq!(tree.follow(&long, &steps), Err(Astray::Missing));
-        assert_eq!(tree.follow(&long, &steps), Err(Astray::TooLong));
+        assert_eq!(tree.follow(&long, &steps), Err(Unresolvable::Missing));
+        assert_eq!(tree.follow(&long, &steps), Err(Unresolvable::TooLong));
         let follow = |steps| tree.follow("a/main.tf", &Steps(Cell::new(steps)));
         assert!(follow(3).is_ok());
-        assert_eq!(follow(2), Err(Astray::TooLong));
+        assert_eq!(follow(2), Err(Unresolvable::TooLong));
     }
 
     #[test]
@@ -391,15 +395,15 @@ pub(crate) mod tests {
         ]);
         let target = |path| {
             tree.follow(path, &Steps::default())
-                .map(|followed| followed.found)
+                .map(|followed| followed.target)
         };
-        assert_eq!(target("a/out"), Err(Astray::Outside));
-        assert_eq!(target("abs"), Err(Astray::Outside));
-        assert_eq!(target("p"), Err(Astray::Loop));
-        assert_eq!(target("a/b/l"), Ok(Found::Folder(String::new())));
+        assert_eq!(target("a/out"), Err(Unresolvable::Outside));
+        assert_eq!(target("abs"), Err(Unresolvable::Outside));
+        assert_eq!(target("p"), Err(Unresolvable::Loop));
+        assert_eq!(target("a/b/l"), Ok(Target::Folder(String::new())));
         assert_eq!(
             target("deep"),
-            Err(Astray::Outside),
+            Err(Unresolvable::Outside),
             "`..` counts after the link, not before it"
         );
     }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use alustan_source::{Turn, Turns};
+use alustan_source::{FairSemaphore, Permit};
 use tracing::warn;
 
 /// Maximum age of a stored context.
@@ -30,16 +30,16 @@ pub(crate) struct ContextStore {
     folder: PathBuf,
     limit: u64,
     /// Limits pushes of small contexts.
-    small: Arc<Turns>,
+    small: Arc<FairSemaphore>,
     /// Limits pushes of larger contexts.
-    large: Arc<Turns>,
+    large: Arc<FairSemaphore>,
 }
 
 /// Context in memory during its push to a registry.
 pub(crate) struct HeldContext {
     pub(crate) bytes: Vec<u8>,
     /// Permit of the push. It must outlive all copies of the content.
-    pub(crate) permit: Option<Turn>,
+    pub(crate) permit: Option<Permit>,
 }
 
 impl ContextStore {
@@ -49,8 +49,8 @@ impl ContextStore {
         Ok(Self {
             folder,
             limit: MAX_TOTAL_BYTES,
-            small: Turns::new(MAX_SMALL_PUSHES),
-            large: Turns::new(MAX_LARGE_PUSHES),
+            small: FairSemaphore::new(MAX_SMALL_PUSHES),
+            large: FairSemaphore::new(MAX_LARGE_PUSHES),
         })
     }
 
@@ -63,7 +63,7 @@ impl ContextStore {
         } else {
             &self.small
         };
-        let permit = permits.take(&Arc::from(tenant)).await;
+        let permit = permits.acquire(&Arc::from(tenant)).await;
         Ok(HeldContext {
             bytes: self.get(digest)?,
             permit,

@@ -12,7 +12,7 @@ use alustan_core::objects::secrets;
 use alustan_core::observed::Answer;
 use alustan_core::status::events::Event;
 use alustan_registry::{Access, Digest, DockerConfig, ImageName, Policy, Registry, Used, choose};
-use alustan_source::Turns;
+use alustan_source::FairSemaphore;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::jiff::Timestamp;
 use kube::runtime::reflector::Store;
@@ -164,7 +164,7 @@ struct Pruning {
     resource_namespace: String,
     memory: Arc<Memory>,
     leader: Leader,
-    permits: Arc<Turns>,
+    permits: Arc<FairSemaphore>,
     namespace: String,
     policy: Policy,
     key: String,
@@ -172,7 +172,10 @@ struct Pruning {
 
 impl Pruning {
     async fn run(&self, now: Timestamp) -> Pruned {
-        let _permit = self.permits.take(&Arc::from(self.namespace.as_str())).await;
+        let _permit = self
+            .permits
+            .acquire(&Arc::from(self.namespace.as_str()))
+            .await;
         let mut removed = 0;
         let result = timeout(PRUNE_TIMEOUT, self.remove(now, &mut removed)).await;
         let failure = result.unwrap_or_else(|_| Err(self.too_slow())).err();
@@ -350,7 +353,7 @@ mod tests {
     use crate::watch::trim::remove_content;
 
     /// Returns the pruning of a repository. A request to its registry times out after two hours.
-    fn pruning(host: SocketAddr, name: &str, permits: &Arc<Turns>) -> Pruning {
+    fn pruning(host: SocketAddr, name: &str, permits: &Arc<FairSemaphore>) -> Pruning {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let options = alustan_registry::Options {
             timeout: Duration::from_hours(2),
@@ -382,7 +385,7 @@ mod tests {
     async fn repositories_are_pruned_one_at_a_time() {
         let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let host = server.local_addr().unwrap();
-        let permits = Turns::new(1);
+        let permits = FairSemaphore::new(1);
         for name in ["a", "b"] {
             let pruning = pruning(host, name, &permits);
             tokio::spawn(async move { pruning.run(Timestamp::now()).await });
@@ -434,7 +437,7 @@ mod tests {
     #[tokio::test]
     async fn slow_deletions_end_after_20_minutes() {
         let (host, mut deletions) = serve_slow_deletions().await;
-        let permits = Turns::new(1);
+        let permits = FairSemaphore::new(1);
         let pruning = pruning(host, "a", &permits);
         let pruning = tokio::spawn(async move { pruning.run(Timestamp::now()).await });
         deletions.wait_for(|number| *number == 2).await.unwrap();
@@ -445,7 +448,7 @@ mod tests {
         let trouble = pruned.failure.unwrap();
         assert_eq!(trouble.reason, "PruneTimeout");
         assert!(trouble.message.contains("within 20 minutes"), "{trouble:?}");
-        assert!(permits.take(&Arc::from("other")).await.is_some());
+        assert!(permits.acquire(&Arc::from("other")).await.is_some());
     }
 
     fn digest(text: &str) -> Digest {

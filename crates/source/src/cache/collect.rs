@@ -5,7 +5,7 @@ use std::{io, ops::Range, path::Path, sync::Arc};
 
 use super::{commits::Snapshot, facts::KnownFacts, options::CacheOptions, size::Size};
 use crate::{
-    closure::{Closure, Limits, Selection, Wanted},
+    closure::{Closure, FileRequest, Limits, Selection},
     context::Allows,
     error::Error,
     git::{Bounds, GitFailure, Session, session::cache_error},
@@ -102,12 +102,12 @@ impl Call<'_> {
         &self,
         tree: &Arc<Tree>,
         commit: &CommitId,
-        wanted: &WantedModule<'_>,
+        module: &WantedModule<'_>,
         facts: &KnownFacts,
     ) -> Result<Selection, Error> {
         let commit = commit.to_string();
-        let (path, include) = (wanted.path.to_owned(), wanted.include.to_vec());
-        let (tree, submodules) = (tree.clone(), wanted.submodules);
+        let (path, include) = (module.path.to_owned(), module.include.to_vec());
+        let (tree, submodules) = (tree.clone(), module.submodules);
         let limits = Limits {
             files: self.options.context_files,
             folders: self.options.context_folders,
@@ -116,15 +116,15 @@ impl Call<'_> {
         let started = move || {
             let mut closure = Closure::new(tree, &commit, submodules);
             closure.start(&path, &include)?;
-            let wanted = closure.wanted();
-            Ok::<_, Error>((closure, wanted))
+            let requests = closure.files_to_read();
+            Ok::<_, Error>((closure, requests))
         };
-        let (mut closure, mut wanted) = self.unblocked(started).await??;
-        while !wanted.is_empty() {
-            let known = wanted
+        let (mut closure, mut requests) = self.unblocked(started).await??;
+        while !requests.is_empty() {
+            let known = requests
                 .into_iter()
                 .map(|file| (facts.get(&file.path, &file.object), file));
-            let known: Vec<(Option<Arc<Facts>>, Wanted)> = known.collect();
+            let known: Vec<(Option<Arc<Facts>>, FileRequest)> = known.collect();
             let unread = known.iter().filter(|(facts, _)| facts.is_none());
             let unread = unread.map(|(_, file)| file.object.as_str());
             let most = self.size.content(Closure::BYTES);
@@ -140,10 +140,10 @@ impl Call<'_> {
                     };
                     closure.supply(file, &facts)?;
                 }
-                let wanted = closure.wanted();
-                Ok((closure, wanted))
+                let requests = closure.files_to_read();
+                Ok((closure, requests))
             };
-            (closure, wanted) = self.unblocked(supply).await??;
+            (closure, requests) = self.unblocked(supply).await??;
         }
         self.unblocked(move || closure.finish(limits)).await?
     }

@@ -71,7 +71,7 @@ impl Commits {
         })
     }
 
-    /// Returns the error of a fetch of `revision` that failed at `asked` or later.
+    /// Returns the error of a fetch of `revision` that failed at `requested_at` or later.
     pub(super) fn failure(
         &self,
         repository: &Path,

@@ -142,7 +142,7 @@ impl Fetch<'_> {
         }
     }
 
-    /// Fetches `what`, a commit id or a reference, without its history.
+    /// Fetches `revision`, a commit id or a reference, without its history.
     async fn fetch_what(&self, revision: &str) -> Result<(), Error> {
         let spec = format!("+{revision}:{}", self.kept);
         self.fetch_specs(&["--depth=1"], &[&spec]).await

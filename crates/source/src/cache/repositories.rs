@@ -86,7 +86,7 @@ impl GitCache {
         }
         let session = self.session(url, credentials)?;
         let fetch = async |size| {
-            let _turn = self.remotes.take(size, &self.tenant).await;
+            let _permit = self.remotes.acquire(size, &self.tenant).await;
             let fetch = Fetch {
                 call: Call {
                     session: &session,

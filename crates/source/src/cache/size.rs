@@ -5,8 +5,8 @@ use std::sync::Arc;
 use super::options::LISTING;
 use crate::{
     error::Error,
+    fair_semaphore::{FairSemaphore, Permit},
     git::GitFailure,
-    turns::{Turn, Turns},
 };
 
 /// Maximum size of the output of a git call that reads a small module, in bytes: 4 MiB of content, and a line for each of 20,000 objects.
@@ -58,24 +58,24 @@ pub(super) fn is_too_large(error: &Error) -> bool {
 
 /// Concurrency limits of fetches, or of reads.
 pub(super) struct Limits {
-    small: Arc<Turns>,
-    large: Arc<Turns>,
+    small: Arc<FairSemaphore>,
+    large: Arc<FairSemaphore>,
 }
 
 impl Limits {
     /// Returns limits of `at_once` permits for [`Size::Small`] and one permit for [`Size::Large`].
     pub(super) fn new(at_once: usize) -> Arc<Self> {
         Arc::new(Self {
-            small: Turns::new(at_once),
-            large: Turns::new(1),
+            small: FairSemaphore::new(at_once),
+            large: FairSemaphore::new(1),
         })
     }
 
-    /// Waits for a permit of `size` for `tenant`. Always returns `Some`, as [`Turns::take`].
-    pub(super) async fn take(&self, size: Size, tenant: &Arc<str>) -> Option<Turn> {
+    /// Waits for a permit of `size` for `tenant`. Always returns `Some`, as [`FairSemaphore::acquire`].
+    pub(super) async fn acquire(&self, size: Size, tenant: &Arc<str>) -> Option<Permit> {
         match size {
-            Size::Small => self.small.take(tenant).await,
-            Size::Large => self.large.take(tenant).await,
+            Size::Small => self.small.acquire(tenant).await,
+            Size::Large => self.large.acquire(tenant).await,
         }
     }
 }
@@ -92,7 +92,7 @@ mod tests {
     async fn only_one_large_task_runs_beside_small_ones() {
         let limits = Limits::new(2);
         let tenant = Arc::from("team");
-        let take = |size| timeout(Duration::ZERO, limits.take(size, &tenant));
+        let take = |size| timeout(Duration::ZERO, limits.acquire(size, &tenant));
         let large = take(Size::Large).await.unwrap();
         assert!(take(Size::Large).await.is_err());
         assert!(take(Size::Small).await.is_ok());

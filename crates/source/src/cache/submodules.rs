@@ -18,10 +18,10 @@ use crate::{
     closure::Selection,
     credentials::Credentials,
     error::Error,
+    fair_semaphore::Permit,
     git::access,
     reference::{CommitId, Revision},
     tree::{Entry, Kind, Tree},
-    turns::Turn,
     url::RepositoryUrl,
 };
 
@@ -76,7 +76,7 @@ pub(super) struct Selected {
     pub(super) selection: Selection,
     pub(super) snapshot: Arc<Snapshot>,
     pub(super) files: Reading,
-    pub(super) turn: Option<Turn>,
+    pub(super) permit: Option<Permit>,
 }
 
 impl GitCache {
@@ -86,9 +86,9 @@ impl GitCache {
         &self,
         call: &Call<'_>,
         question: &Question<'_>,
-        wanted: &WantedModule<'_>,
+        module: &WantedModule<'_>,
         commit: &Commit,
-        mut turn: Option<Turn>,
+        mut permit: Option<Permit>,
     ) -> Result<Selected, Error> {
         let mut grafts: Vec<Graft> = Vec::new();
         loop {
@@ -103,21 +103,21 @@ impl GitCache {
             }
             let tree = &grafted.tree;
             let commit_id = &commit.revision.commit;
-            let selection = call.closure(tree, commit_id, wanted, &self.facts).await?;
-            let missing = selection.submodules.first().filter(|_| wanted.submodules);
+            let selection = call.closure(tree, commit_id, module, &self.facts).await?;
+            let missing = selection.submodules.first().filter(|_| module.submodules);
             let Some(path) = missing else {
                 return Ok(Selected {
                     selection,
                     snapshot,
                     files,
-                    turn,
+                    permit,
                 });
             };
             if grafts.len() >= MANY {
                 return Err(call.unusable(path, format!("more than {MANY} submodules")));
             }
-            let (url, revision) = call.submodule(tree, path, &grafts, wanted).await?;
-            drop((files, turn));
+            let (url, revision) = call.submodule(tree, path, &grafts, module).await?;
+            drop((files, permit));
             let credentials = credentials_for(question.credentials, question.url, &url);
             let kept = format!("refs/alustan/of-{}", revision.commit);
             let fetched = self
@@ -128,7 +128,7 @@ impl GitCache {
                 url,
                 commit: fetched,
             });
-            turn = self.reading.take(call.size, &self.tenant).await;
+            permit = self.reading.acquire(call.size, &self.tenant).await;
         }
     }
 
@@ -145,7 +145,7 @@ impl Call<'_> {
         tree: &Tree,
         path: &str,
         grafts: &[Graft],
-        wanted: &WantedModule<'_>,
+        module: &WantedModule<'_>,
     ) -> Result<(RepositoryUrl, Revision), Error> {
         let (inside, parent) = grafts
             .iter()
@@ -153,7 +153,7 @@ impl Call<'_> {
             .max_by_key(|graft| graft.path.len())
             .map_or(("", self.url), |graft| (graft.path.as_str(), &graft.url));
         let url = self.address(tree, path, inside, parent).await?;
-        if !(wanted.allows)(&url) {
+        if !(module.allows)(&url) {
             let why = format!("its repository {url} is not in the allow list of repositories");
             return Err(self.unusable(path, why));
         }

@@ -6,7 +6,7 @@ use super::{Closure, Limits, Selection, invalid_path};
 use crate::{
     error::Error,
     module, repopath,
-    tree::{Astray, Entry, Found, Kind},
+    tree::{Entry, Kind, Target, Unresolvable},
     unpack::LONGEST_PATH,
 };
 
@@ -111,18 +111,18 @@ impl Closure {
         };
         let followed = self.tree.follow(link, &self.steps).map_err(|astray| {
             refuse(match astray {
-                Astray::Missing => "is dangling",
-                Astray::Outside => "leads out of the repository",
-                Astray::Loop => "is part of a cycle",
-                Astray::TooLong => "passes too many folders and symbolic links",
+                Unresolvable::Missing => "is dangling",
+                Unresolvable::Outside => "leads out of the repository",
+                Unresolvable::Loop => "is part of a cycle",
+                Unresolvable::TooLong => "passes too many folders and symbolic links",
             })
         })?;
-        let inside = match &followed.found {
-            Found::File(file) => entries.contains_key(file),
-            Found::Folder(folder) => {
+        let inside = match &followed.target {
+            Target::File(file) => entries.contains_key(file),
+            Target::Folder(folder) => {
                 !is_left_out(folder) && (self.whole.is_some() || self.is_inside(folder))
             }
-            Found::Submodule(_) => {
+            Target::Submodule(_) => {
                 return Err(refuse(
                     "points into a submodule, which is fetched only if the module uses it",
                 ));

@@ -36,11 +36,11 @@ fn close_with(
     let mut closure = Closure::new(Arc::new(tree.clone()), "c0ffee", submodules);
     closure.start(root, &include)?;
     loop {
-        let wanted = closure.wanted();
-        if wanted.is_empty() {
+        let requests = closure.files_to_read();
+        if requests.is_empty() {
             return closure.finish(LIMITS);
         }
-        for file in wanted {
+        for file in requests {
             let text = contents.get(&file.object).copied().unwrap_or_default();
             closure.supply(&file, &module::read(&file.path, text.as_bytes()))?;
         }

@@ -273,7 +273,7 @@ pub(crate) fn last_lines(stderr: &str) -> String {
     let lines: Vec<&str> = stderr
         .lines()
         .map(str::trim)
-        .filter(|line| says_something(line))
+        .filter(|line| is_informative(line))
         .collect();
     let text = lines
         .get(lines.len().saturating_sub(LINES)..)
@@ -286,7 +286,7 @@ pub(crate) fn last_lines(stderr: &str) -> String {
     text.get(cut.unwrap_or(0)..).unwrap_or_default().to_owned()
 }
 
-fn says_something(line: &str) -> bool {
+fn is_informative(line: &str) -> bool {
     const NOISE: [&str; 4] = [
         "Please make sure you have the correct access rights",
         "and the repository exists.",

@@ -8,14 +8,14 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 
 /// Concurrency limit with a fixed number of permits, fair between tenants.
-pub struct Turns {
+pub struct FairSemaphore {
     at_once: usize,
     state: Mutex<State>,
 }
 
 #[derive(Default)]
 struct State {
-    taken: usize,
+    granted: usize,
     /// Counter of requested and released permits. Orders the tenants.
     events: u64,
     tenants: BTreeMap<Arc<str>, Tenant>,
@@ -24,18 +24,18 @@ struct State {
 /// A tenant with permits or waiting calls.
 #[derive(Default)]
 struct Tenant {
-    taken: usize,
+    granted: usize,
     /// Value of `State::events` when the tenant last released a permit, or when it first requested one.
     last: u64,
-    waiting: VecDeque<oneshot::Sender<Turn>>,
+    waiting: VecDeque<oneshot::Sender<Permit>>,
 }
 
 /// A permit, released on drop.
-pub struct Turn {
-    of: Option<(Arc<Turns>, Arc<str>)>,
+pub struct Permit {
+    owner: Option<(Arc<FairSemaphore>, Arc<str>)>,
 }
 
-impl Turns {
+impl FairSemaphore {
     /// Returns a limit of `at_once` permits.
     pub fn new(at_once: usize) -> Arc<Self> {
         Arc::new(Self {
@@ -49,8 +49,8 @@ impl Turns {
     }
 
     /// Waits for a permit for `tenant`. Always returns `Some`, because the queue exists as long as `self`.
-    pub async fn take(self: &Arc<Self>, tenant: &Arc<str>) -> Option<Turn> {
-        let (turn, given) = oneshot::channel();
+    pub async fn acquire(self: &Arc<Self>, tenant: &Arc<str>) -> Option<Permit> {
+        let (permit, given) = oneshot::channel();
         {
             let mut state = self.state();
             let last = state.next_event();
@@ -59,31 +59,31 @@ impl Turns {
                 ..Tenant::default()
             };
             let own = state.tenants.entry(tenant.clone()).or_insert_with(new);
-            own.waiting.push_back(turn);
-            self.give_out(&mut state);
+            own.waiting.push_back(permit);
+            self.grant_permits(&mut state);
         }
         given.await.ok()
     }
 
-    fn give_out(self: &Arc<Self>, state: &mut State) {
-        while state.taken < self.at_once {
+    fn grant_permits(self: &Arc<Self>, state: &mut State) {
+        while state.granted < self.at_once {
             let waiting = state.tenants.iter_mut();
             let waiting = waiting.filter(|(_, tenant)| !tenant.waiting.is_empty());
-            let next = waiting.min_by_key(|(_, tenant)| (tenant.taken, tenant.last));
+            let next = waiting.min_by_key(|(_, tenant)| (tenant.granted, tenant.last));
             let Some((name, tenant)) = next else {
                 return;
             };
-            let turn = Turn {
-                of: Some((self.clone(), name.clone())),
+            let permit = Permit {
+                owner: Some((self.clone(), name.clone())),
             };
-            let refused = tenant.waiting.pop_front().map(|sender| sender.send(turn));
-            if let Some(Err(mut turn)) = refused {
+            let refused = tenant.waiting.pop_front().map(|sender| sender.send(permit));
+            if let Some(Err(mut permit)) = refused {
                 // The caller was cancelled, so the permit is not in use.
-                turn.of = None;
+                permit.owner = None;
                 continue;
             }
-            state.taken += 1;
-            tenant.taken += 1;
+            state.granted += 1;
+            tenant.granted += 1;
         }
     }
 }
@@ -95,22 +95,22 @@ impl State {
     }
 }
 
-impl Drop for Turn {
+impl Drop for Permit {
     fn drop(&mut self) {
-        let Some((turns, name)) = self.of.take() else {
+        let Some((semaphore, name)) = self.owner.take() else {
             return;
         };
-        let mut state = turns.state();
-        state.taken -= 1;
+        let mut state = semaphore.state();
+        state.granted -= 1;
         let last = state.next_event();
         if let Some(tenant) = state.tenants.get_mut(&name) {
-            tenant.taken -= 1;
+            tenant.granted -= 1;
             tenant.last = last;
-            if tenant.taken == 0 && tenant.waiting.is_empty() {
+            if tenant.granted == 0 && tenant.waiting.is_empty() {
                 state.tenants.remove(&name);
             }
         }
-        turns.give_out(&mut state);
+        semaphore.grant_permits(&mut state);
     }
 }
 
@@ -127,10 +127,14 @@ mod tests {
     type Names = UnboundedSender<&'static str>;
 
     /// Starts a call of `tenant` that takes a permit, sends `tenant` to `sender` and holds the permit for one second.
-    fn start_call(turns: &Arc<Turns>, tenant: &'static str, sender: &Names) -> JoinHandle<()> {
-        let (turns, sender) = (turns.clone(), sender.clone());
+    fn start_call(
+        semaphore: &Arc<FairSemaphore>,
+        tenant: &'static str,
+        sender: &Names,
+    ) -> JoinHandle<()> {
+        let (semaphore, sender) = (semaphore.clone(), sender.clone());
         tokio::spawn(async move {
-            let _turn = turns.take(&Arc::from(tenant)).await;
+            let _permit = semaphore.acquire(&Arc::from(tenant)).await;
             sender.send(tenant).unwrap();
             sleep(Duration::from_secs(1)).await;
         })
@@ -147,13 +151,13 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn call_waits_for_at_most_one_call_of_a_busy_tenant() {
         for at_once in [1, 2, 8] {
-            let turns = Turns::new(at_once);
+            let semaphore = FairSemaphore::new(at_once);
             let (sender, mut names) = unbounded_channel();
             for _ in 0..1_000 {
-                start_call(&turns, "g", &sender);
+                start_call(&semaphore, "g", &sender);
             }
             received(&mut names, at_once).await;
-            start_call(&turns, "m", &sender);
+            start_call(&semaphore, "m", &sender);
             sleep(Duration::from_millis(1)).await;
             let next = received(&mut names, 2).await;
             assert!(next.contains('m'), "{next}");
@@ -162,27 +166,27 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn permits_alternate_between_tenants_in_call_order() {
-        let turns = Turns::new(1);
+        let semaphore = FairSemaphore::new(1);
         let (sender, mut names) = unbounded_channel();
         for tenant in ["a", "a", "a", "b", "b", "c"] {
-            start_call(&turns, tenant, &sender);
+            start_call(&semaphore, tenant, &sender);
             sleep(Duration::from_millis(1)).await;
         }
         assert_eq!(received(&mut names, 6).await, "abcaba");
         sleep(Duration::from_secs(2)).await;
-        let state = turns.state();
-        assert!(state.taken == 0 && state.tenants.is_empty());
+        let state = semaphore.state();
+        assert!(state.granted == 0 && state.tenants.is_empty());
     }
 
     #[tokio::test(start_paused = true)]
     async fn repeating_tenants_delay_another_by_one_turn_each() {
-        let turns = Turns::new(1);
+        let semaphore = FairSemaphore::new(1);
         let (sender, mut names) = unbounded_channel();
         let returns = |tenant: &'static str| {
-            let (turns, sender) = (turns.clone(), sender.clone());
+            let (semaphore, sender) = (semaphore.clone(), sender.clone());
             tokio::spawn(async move {
                 loop {
-                    start_call(&turns, tenant, &sender).await.unwrap();
+                    start_call(&semaphore, tenant, &sender).await.unwrap();
                 }
             })
         };
@@ -191,19 +195,19 @@ mod tests {
         }
         let order = received(&mut names, 12).await;
         let order: Vec<_> = order.chars().collect();
-        for turns in order.windows(3) {
-            assert!(turns.contains(&'z'), "{order:?}");
+        for semaphore in order.windows(3) {
+            assert!(semaphore.contains(&'z'), "{order:?}");
         }
     }
 
     #[tokio::test(start_paused = true)]
     async fn cancelled_call_releases_its_turn() {
-        let turns = Turns::new(1);
+        let semaphore = FairSemaphore::new(1);
         let (sender, mut names) = unbounded_channel();
-        let first = start_call(&turns, "a", &sender);
+        let first = start_call(&semaphore, "a", &sender);
         received(&mut names, 1).await;
-        let second = start_call(&turns, "b", &sender);
-        start_call(&turns, "c", &sender);
+        let second = start_call(&semaphore, "b", &sender);
+        start_call(&semaphore, "c", &sender);
         sleep(Duration::from_millis(1)).await;
         second.abort();
         first.abort();
