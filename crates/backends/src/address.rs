@@ -16,11 +16,11 @@ pub fn is_on_the_volume(address: &str) -> bool {
 /// Returns the address of the state of a backend of type `kind`, such as `s3://bucket/key`. The part after `://` is empty if `config` and
 /// the `environment` of the engine do not determine the location.
 pub fn address(kind: &str, config: &Config, environment: &Environment) -> String {
-    let place = match of_kind(kind) {
-        Some(backend) => backend.place(config, environment),
-        None => generic::place(kind, config),
+    let location = match of_kind(kind) {
+        Some(backend) => backend.location(config, environment),
+        None => generic::location(kind, config),
     };
-    format!("{kind}://{}", place.unwrap_or_default())
+    format!("{kind}://{}", location.unwrap_or_default())
 }
 
 /// Returns the address of the state of a run; `None` for a managed state and for a backend block of the module.
@@ -34,7 +34,7 @@ pub fn address_of(inputs: &BackendInputs) -> Option<String> {
 
 /// Returns the address that `spec` determines without the environment of the engine; `None` if `spec` is incomplete or the state is
 /// managed.
-pub fn described(spec: &BackendSpec, owner: Owner<'_>) -> Option<String> {
+pub fn address_of_spec(spec: &BackendSpec, owner: Owner<'_>) -> Option<String> {
     let backend = of(spec.provider?);
     if backend.managed() {
         return None;
@@ -46,12 +46,12 @@ pub fn described(spec: &BackendSpec, owner: Owner<'_>) -> Option<String> {
 
 /// Whether an [`address`] refers to the same state in every pod, so that two resources with this address use one state.
 pub fn is_shared(address: &str) -> bool {
-    let Some((kind, place)) = address.split_once("://") else {
+    let Some((kind, location)) = address.split_once("://") else {
         return false;
     };
     match of_kind(kind) {
-        Some(backend) => backend.is_shared(place),
-        None => generic::is_shared(kind) && !place.is_empty(),
+        Some(backend) => backend.is_shared(location),
+        None => generic::is_shared(kind) && !location.is_empty(),
     }
 }
 

@@ -99,8 +99,8 @@ impl Backend for Aws {
         })
     }
 
-    fn place(&self, config: &Config, environment: &Environment) -> Option<String> {
-        let place = format!("{}/{}", text(config, "bucket")?, text(config, "key")?);
+    fn location(&self, config: &Config, environment: &Environment) -> Option<String> {
+        let location = format!("{}/{}", text(config, "bucket")?, text(config, "key")?);
         let own = config
             .get("endpoints")
             .and_then(|endpoints| endpoints.get("s3"));
@@ -111,12 +111,12 @@ impl Backend for Aws {
         let endpoint = own.or_else(|| variables.next().map(String::as_str));
         let host = endpoint.and_then(crate::http::host);
         Some(match host {
-            Some(host) => format!("{host}/{place}"),
-            None => place,
+            Some(host) => format!("{host}/{location}"),
+            None => location,
         })
     }
 
-    fn place_field(&self) -> &'static str {
+    fn location_field(&self) -> &'static str {
         "key"
     }
 

@@ -41,13 +41,13 @@ impl Backend for Azure {
         config
     }
 
-    fn place(&self, config: &Config, _: &Environment) -> Option<String> {
+    fn location(&self, config: &Config, _: &Environment) -> Option<String> {
         let account = text(config, "storage_account_name")?;
         let container = text(config, "container_name")?;
         Some(format!("{account}/{container}/{}", text(config, "key")?))
     }
 
-    fn place_field(&self) -> &'static str {
+    fn location_field(&self) -> &'static str {
         "key"
     }
 }

@@ -66,18 +66,18 @@ pub(crate) trait Backend: Sync {
     }
 
     /// Returns the location of the state of a block with `config`, if known. It contains no secrets.
-    fn place(&self, _: &Config, _: &Environment) -> Option<String> {
+    fn location(&self, _: &Config, _: &Environment) -> Option<String> {
         None
     }
 
     /// Field of `spec.backend` that sets the location of the state.
-    fn place_field(&self) -> &'static str {
+    fn location_field(&self) -> &'static str {
         "config"
     }
 
-    /// Whether `place` refers to the same state in every pod.
-    fn is_shared(&self, place: &str) -> bool {
-        !place.is_empty()
+    /// Whether `location` refers to the same state in every pod.
+    fn is_shared(&self, location: &str) -> bool {
+        !location.is_empty()
     }
 
     /// Whether the runner serves the state from Secrets (rule 12).

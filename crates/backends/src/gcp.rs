@@ -29,7 +29,7 @@ impl Backend for Gcp {
         ])
     }
 
-    fn place(&self, config: &Config, _: &Environment) -> Option<String> {
+    fn location(&self, config: &Config, _: &Environment) -> Option<String> {
         let endpoint = text(config, "storage_custom_endpoint").and_then(crate::http::host);
         let parts = [
             endpoint.as_deref(),
@@ -40,7 +40,7 @@ impl Backend for Gcp {
         Some(parts.join("/"))
     }
 
-    fn place_field(&self) -> &'static str {
+    fn location_field(&self) -> &'static str {
         "prefix"
     }
 }

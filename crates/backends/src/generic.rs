@@ -28,7 +28,7 @@ impl Backend for Generic {
 }
 
 /// Returns the location of a state of type `kind`, if known.
-pub(crate) fn place(kind: &str, config: &Config) -> Option<String> {
+pub(crate) fn location(kind: &str, config: &Config) -> Option<String> {
     let (_, names) = PLACES.iter().find(|(known, _)| *known == kind)?;
     let values = names.iter().filter_map(|name| text(config, name));
     Some(values.collect::<Vec<_>>().join("/"))

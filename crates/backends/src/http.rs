@@ -34,17 +34,17 @@ impl Backend for Http {
         config
     }
 
-    fn place(&self, config: &Config, _: &Environment) -> Option<String> {
+    fn location(&self, config: &Config, _: &Environment) -> Option<String> {
         path(text(config, "address")?)
     }
 
-    fn place_field(&self) -> &'static str {
+    fn location_field(&self) -> &'static str {
         "address"
     }
 
     /// Returns false for a server on loopback: it belongs to one pod.
-    fn is_shared(&self, place: &str) -> bool {
-        let host = place.split(['/', ':']).next().unwrap_or_default();
+    fn is_shared(&self, location: &str) -> bool {
+        let host = location.split(['/', ':']).next().unwrap_or_default();
         !matches!(host, "" | "localhost" | "127.0.0.1" | "[")
     }
 }

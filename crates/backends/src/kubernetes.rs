@@ -33,7 +33,7 @@ impl Backend for Kubernetes {
         ])
     }
 
-    fn place(&self, config: &Config, _: &Environment) -> Option<String> {
+    fn location(&self, config: &Config, _: &Environment) -> Option<String> {
         let suffix = text(config, "secret_suffix")?;
         let namespace = text(config, "namespace").unwrap_or("default");
         let host = text(config, "host");
@@ -42,7 +42,7 @@ impl Backend for Kubernetes {
         Some(parts.into_iter().flatten().collect::<Vec<_>>().join("/"))
     }
 
-    fn place_field(&self) -> &'static str {
+    fn location_field(&self) -> &'static str {
         "secretSuffix"
     }
 }

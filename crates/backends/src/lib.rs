@@ -11,14 +11,14 @@ mod http;
 mod kubernetes;
 mod local;
 mod managed;
+mod migration;
 mod pg;
-mod place;
 mod providers;
 mod secrets;
 
-pub use address::{address, address_of, described, is_known, is_on_the_volume, is_shared};
+pub use address::{address, address_of, address_of_spec, is_known, is_on_the_volume, is_shared};
 pub use backend::{Config, Environment, Invalid, Owner, Since};
-pub use place::{Move, place, step};
+pub use migration::{Migration, location, migration};
 
 use alustan_api::run::{BackendInputs, ManagedState};
 use alustan_api::{BackendProvider, BackendSpec, Reason};
@@ -179,8 +179,8 @@ fn validate_type(provider: BackendProvider, kind: &str) -> Result<(), Invalid> {
 }
 
 /// Returns the field of `spec` that sets the location of the state.
-pub fn place_field(spec: &BackendSpec) -> Option<&'static str> {
-    spec.provider.map(|provider| of(provider).place_field())
+pub fn location_field(spec: &BackendSpec) -> Option<&'static str> {
+    spec.provider.map(|provider| of(provider).location_field())
 }
 
 #[cfg(test)]

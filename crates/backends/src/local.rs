@@ -25,7 +25,7 @@ impl Backend for Local {
         Config::from([("path".to_owned(), json!(file()))])
     }
 
-    fn place(&self, config: &Config, _: &Environment) -> Option<String> {
+    fn location(&self, config: &Config, _: &Environment) -> Option<String> {
         text(config, "path").map(str::to_owned)
     }
 

@@ -7,7 +7,7 @@ use crate::backend::Config;
 
 /// Whether a state has to be migrated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Move {
+pub enum Migration {
     /// The location is the same.
     No,
     /// The location is different.
@@ -17,25 +17,25 @@ pub enum Move {
 }
 
 /// Returns whether a change of the backend from `from` to `to` requires a migration of the state.
-pub fn step(from: &BackendInputs, to: &BackendInputs) -> Move {
-    let is_told = |backend: &BackendInputs| backend.write_block;
+pub fn migration(from: &BackendInputs, to: &BackendInputs) -> Migration {
+    let is_configured = |backend: &BackendInputs| backend.write_block;
     let moves = match (&from.managed, &to.managed) {
         (Some(from), Some(to)) => from.pointer != to.pointer,
         (Some(_), None) | (None, Some(_)) => true,
-        (None, None) if !is_told(from) || !is_told(to) => return Move::Unknown,
-        (None, None) => whereabouts(from) != whereabouts(to),
+        (None, None) if !is_configured(from) || !is_configured(to) => return Migration::Unknown,
+        (None, None) => comparable_location(from) != comparable_location(to),
     };
-    if moves { Move::Yes } else { Move::No }
+    if moves { Migration::Yes } else { Migration::No }
 }
 
 /// Returns the address of a state for comparison. If the address is unknown, returns backend type and configuration without secrets.
-fn whereabouts(backend: &BackendInputs) -> Result<String, (Option<&str>, &Config)> {
+fn comparable_location(backend: &BackendInputs) -> Result<String, (Option<&str>, &Config)> {
     let known = address_of(backend).filter(|address| is_known(address));
     known.ok_or((backend.kind.as_deref(), &backend.config))
 }
 
 /// Returns the location of a state for messages, such as `s3://bucket/key`.
-pub fn place(backend: &BackendInputs) -> String {
+pub fn location(backend: &BackendInputs) -> String {
     match &backend.managed {
         Some(managed) => format!("Secret {}", managed.pointer),
         None => address_of(backend).unwrap_or_else(|| "the module's own backend".to_owned()),
@@ -89,8 +89,8 @@ mod tests {
     #[test]
     fn state_migrates_when_its_location_changes() {
         let table = [
-            ("nowhere", s3("a"), s3("a"), Move::No),
-            ("to another key", s3("a"), s3("b"), Move::Yes),
+            ("nowhere", s3("a"), s3("a"), Migration::No),
+            ("to another key", s3("a"), s3("b"), Migration::Yes),
             (
                 "to another lock",
                 s3("a"),
@@ -98,48 +98,58 @@ mod tests {
                     "s3",
                     &json!({"bucket": "b", "key": "a", "dynamodb_table": "t"}),
                 ),
-                Move::No,
+                Migration::No,
             ),
             (
                 "to another kind",
                 s3("a"),
                 backend_inputs("gcs", &json!({"bucket": "b", "prefix": "a"})),
-                Move::Yes,
+                Migration::Yes,
             ),
             (
                 "to another server",
                 backend_inputs("http", &json!({"address": "a"})),
                 backend_inputs("http", &json!({"address": "b"})),
-                Move::Yes,
+                Migration::Yes,
             ),
-            ("into Secrets", s3("a"), managed(), Move::Yes),
-            ("out of Secrets", managed(), s3("a"), Move::Yes),
-            ("within Secrets", managed(), managed(), Move::No),
+            ("into Secrets", s3("a"), managed(), Migration::Yes),
+            ("out of Secrets", managed(), s3("a"), Migration::Yes),
+            ("within Secrets", managed(), managed(), Migration::No),
             (
                 "out of Secrets into the module",
                 managed(),
                 own(None),
-                Move::Yes,
+                Migration::Yes,
             ),
             (
                 "out of the module into Secrets",
                 own(None),
                 managed(),
-                Move::Yes,
+                Migration::Yes,
             ),
-            ("into the module", s3("a"), own(None), Move::Unknown),
-            ("out of the module", own(Some("s3")), s3("a"), Move::Unknown),
-            ("within the module", own(None), own(None), Move::Unknown),
+            ("into the module", s3("a"), own(None), Migration::Unknown),
+            (
+                "out of the module",
+                own(Some("s3")),
+                s3("a"),
+                Migration::Unknown,
+            ),
+            (
+                "within the module",
+                own(None),
+                own(None),
+                Migration::Unknown,
+            ),
         ];
         for (name, from, to, wanted) in table {
-            assert_eq!(step(&from, &to), wanted, "{name}");
+            assert_eq!(migration(&from, &to), wanted, "{name}");
         }
     }
 
     #[test]
     fn state_location_has_a_display_name() {
-        assert_eq!(place(&s3("a/b")), "s3://b/a/b");
-        assert_eq!(place(&managed()), "Secret web-state");
-        assert_eq!(place(&own(None)), "the module's own backend");
+        assert_eq!(location(&s3("a/b")), "s3://b/a/b");
+        assert_eq!(location(&managed()), "Secret web-state");
+        assert_eq!(location(&own(None)), "the module's own backend");
     }
 }

@@ -39,7 +39,7 @@ impl Backend for Pg {
 
     /// The location includes server and database if the connection string or the environment determines them, but neither user nor
     /// password.
-    fn place(&self, config: &Config, environment: &Environment) -> Option<String> {
+    fn location(&self, config: &Config, environment: &Environment) -> Option<String> {
         let schema = text(config, "schema_name").unwrap_or("terraform_remote_state");
         let own = text(config, "conn_str");
         let url = own.or_else(|| environment.get("PG_CONN_STR").map(String::as_str));
@@ -55,7 +55,7 @@ impl Backend for Pg {
         Some(format!("{database}/{schema}"))
     }
 
-    fn place_field(&self) -> &'static str {
+    fn location_field(&self) -> &'static str {
         "schemaName"
     }
 }

@@ -143,7 +143,7 @@ fn each_provider_maps_to_an_engine_backend(
     assert_eq!(serde_json::to_value(&inputs.config).unwrap(), config);
     assert_eq!(address_of(&inputs).as_deref(), Some(address));
     let address = Some(address.to_owned()).filter(|address| !address.ends_with("://"));
-    assert_eq!(described(&spec, OWNER), address);
+    assert_eq!(address_of_spec(&spec, OWNER), address);
     // A module with a block of the same type gets the same arguments and no second block.
     let partial = resolve(Some(&spec), Some(kind)).unwrap();
     assert!(!partial.write_block && partial.config == inputs.config);

@@ -3,7 +3,7 @@
 
 use alustan_api::run::{BackendInputs, Failures, PinnedImage, RunInputs};
 use alustan_api::{Reason, Terraform, engine};
-use alustan_backends::{Move, Since, step};
+use alustan_backends::{Migration, Since, migration};
 use serde_json::json;
 
 use crate::decide::restore;
@@ -77,13 +77,13 @@ impl ReconcileCase<'_> {
         let Some(from) = self.backend_of_what_exists() else {
             return Ok(());
         };
-        match (step(&from, &inputs.backend), may_migrate(self.tf)) {
-            (Move::No, _) | (Move::Unknown, false) => Ok(()),
-            (Move::Yes | Move::Unknown, true) => {
+        match (migration(&from, &inputs.backend), may_migrate(self.tf)) {
+            (Migration::No, _) | (Migration::Unknown, false) => Ok(()),
+            (Migration::Yes | Migration::Unknown, true) => {
                 inputs.migrate = Some(from);
                 Ok(())
             }
-            (Move::Yes, false) => Err(self.moved(&from, &inputs.backend)),
+            (Migration::Yes, false) => Err(self.moved(&from, &inputs.backend)),
         }
     }
 
@@ -103,14 +103,14 @@ impl ReconcileCase<'_> {
     }
 
     fn moved(&self, from: &BackendInputs, to: &BackendInputs) -> Summary {
-        let place = alustan_backends::place;
+        let location = alustan_backends::location;
         let migrate = patch(self.tf, &json!({ "backend": { "migrate": true } }));
         let message = format!(
             "spec.backend: the state is in {}, but the configured location is {}; nothing is \
              applied, because an apply would create all objects a second time; to copy the state \
              first: {migrate}",
-            place(from),
-            place(to),
+            location(from),
+            location(to),
         );
         Summary::stalled(Reason::BackendChanged, message)
     }

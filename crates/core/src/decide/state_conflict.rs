@@ -40,7 +40,7 @@ fn described(tf: &Terraform) -> Option<String> {
         namespace: &namespace,
         name: &name,
     };
-    alustan_backends::described(tf.spec.backend.as_ref()?, owner)
+    alustan_backends::address_of_spec(tf.spec.backend.as_ref()?, owner)
 }
 
 /// Returns the address of the state that `tf` uses: for a deleted resource, the address in `pin`; otherwise [`address`].
@@ -79,7 +79,7 @@ pub fn conflict<'a>(
         "a resource in another namespace".to_owned()
     };
     let field = tf.spec.backend.as_ref();
-    let field = field.and_then(alustan_backends::place_field);
+    let field = field.and_then(alustan_backends::location_field);
     let advice = match field {
         _ if deleted => "nothing is destroyed until the conflict is resolved".to_owned(),
         Some(field) => format!(

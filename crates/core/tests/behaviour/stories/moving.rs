@@ -38,7 +38,7 @@ fn inputs(world: &World) -> &RunInputs {
 
 /// Returns the location of the state of a run, for example `s3://bucket/a`.
 fn place(inputs: &RunInputs) -> String {
-    alustan_backends::place(&inputs.backend)
+    alustan_backends::location(&inputs.backend)
 }
 
 #[rstest]
@@ -67,7 +67,7 @@ fn changed_state_location_needs_permission(
     world.edit(to(&next, true)).run_to(Stage::Planning);
     assert_eq!(place(inputs(&world)), new);
     let before = inputs(&world).migrate.as_ref().unwrap();
-    assert_eq!(alustan_backends::place(before), old);
+    assert_eq!(alustan_backends::location(before), old);
     world.run_to(Stage::Reported);
     let report = world.record.as_mut().unwrap().report.as_mut();
     report.unwrap().moved_from = Some(old.to_owned());
@@ -141,7 +141,7 @@ fn failed_move_is_retried_from_the_old_location() {
     world.settle();
     world.pass(3600).run_to(Stage::Planning);
     let before = inputs(&world).migrate.as_ref().unwrap();
-    assert_eq!(alustan_backends::place(before), "Secret web-state");
+    assert_eq!(alustan_backends::location(before), "Secret web-state");
 }
 
 /// The Role of the runner names the Secrets of a managed state, whether the state moves from them or to them.
