@@ -2,7 +2,7 @@
 
 use clap::{Parser, Subcommand};
 
-use crate::cluster::{Cluster, Place};
+use crate::cluster::{Cluster, ClusterArguments};
 use crate::commands::approve::Approve;
 use crate::commands::logs::Logs;
 use crate::commands::outputs::Outputs;
@@ -21,7 +21,7 @@ use crate::error::Error;
 #[command(name = "kubectl-alustan", bin_name = "kubectl alustan", version)]
 pub(crate) struct Arguments {
     #[command(flatten)]
-    pub(crate) place: Place,
+    pub(crate) cluster: ClusterArguments,
     #[command(subcommand)]
     pub(crate) command: Command,
 }

@@ -25,7 +25,7 @@ pub(crate) const FIELD_MANAGER: &str = "kubectl-alustan";
 
 /// Kubeconfig context and namespace of a command.
 #[derive(Debug, Args)]
-pub(crate) struct Place {
+pub(crate) struct ClusterArguments {
     /// Context of the kubeconfig. Default: the current context.
     #[arg(long, global = true)]
     pub(crate) context: Option<String>,
@@ -43,9 +43,9 @@ pub(crate) struct Cluster {
 impl Cluster {
     /// Creates a client from the kubeconfig. Without `--context` and without a kubeconfig, uses the in-cluster
     /// configuration.
-    pub(crate) async fn connect(place: &Place) -> Result<Self, Error> {
-        let config = config(place.context.clone()).await?;
-        let namespace = place.namespace.clone();
+    pub(crate) async fn connect(arguments: &ClusterArguments) -> Result<Self, Error> {
+        let config = config(arguments.context.clone()).await?;
+        let namespace = arguments.namespace.clone();
         let namespace = namespace.unwrap_or_else(|| config.default_namespace.clone());
         let client = Client::try_from(config).map_err(|error| Error::Client(Box::new(error)))?;
         Ok(Self { client, namespace })
@@ -76,7 +76,7 @@ impl Cluster {
     /// cannot parse, and prints a message for each.
     pub(crate) async fn resources(&self, namespace: Option<&str>) -> Result<Vec<Terraform>, Error> {
         type Guarded = DeserializeGuard<Terraform>;
-        let (api, place): (Api<Guarded>, _) = match namespace {
+        let (api, scope): (Api<Guarded>, _) = match namespace {
             Some(namespace) => (
                 Api::namespaced(self.client.clone(), namespace),
                 format!("in namespace {namespace}"),
@@ -86,7 +86,7 @@ impl Cluster {
                 "in all namespaces".to_owned(),
             ),
         };
-        let action = format!("list Terraform resources {place}");
+        let action = format!("list Terraform resources {scope}");
         let list = call(&action, api.list(&ListParams::default())).await?;
         Ok(list.items.into_iter().filter_map(readable).collect())
     }
@@ -129,7 +129,7 @@ impl Cluster {
         let pods = call(&action, self.api::<Pod>().list(&list)).await?;
         Ok(pods
             .iter()
-            .filter(|pod| lives(pod))
+            .filter(|pod| is_running(pod))
             .map(ResourceExt::name_any)
             .collect())
     }
@@ -153,7 +153,7 @@ async fn config(context: Option<String>) -> Result<Config, Error> {
     config.map_err(|error| Error::Kubeconfig(Box::new(error)))
 }
 
-fn lives(pod: &Pod) -> bool {
+fn is_running(pod: &Pod) -> bool {
     let phase = pod
         .status
         .as_ref()
@@ -178,7 +178,7 @@ fn readable(resource: DeserializeGuard<Terraform>) -> Option<Terraform> {
     }
 }
 
-/// Executes `call`, a call to the API server, with a timeout. `what` names the operation in errors, for example `read Secret web-run`.
+/// Executes `call`, a call to the API server, with a timeout. `action` names the operation in errors, for example `read Secret web-run`.
 pub(crate) async fn call<T>(
     action: &str,
     call: impl Future<Output = Result<T, kube::Error>>,

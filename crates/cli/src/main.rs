@@ -34,6 +34,6 @@ async fn main() -> ExitCode {
 async fn run(arguments: &Arguments) -> Result<(), Error> {
     // Fails only if a crypto provider is already installed; no other code installs one.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let cluster = cluster::Cluster::connect(&arguments.place).await?;
+    let cluster = cluster::Cluster::connect(&arguments.cluster).await?;
     arguments.command.run(&cluster).await
 }

@@ -75,14 +75,14 @@ impl Selection {
     }
 
     fn nobody(&self, cluster: &Cluster) -> String {
-        let place = if self.all_namespaces {
+        let scope = if self.all_namespaces {
             "any namespace".to_owned()
         } else {
             format!("namespace {}", cluster.namespace)
         };
         match &self.reason {
-            Some(reason) => format!("no resource in {place} has reason {reason}"),
-            None => format!("no resources found in {place}"),
+            Some(reason) => format!("no resource in {scope} has reason {reason}"),
+            None => format!("no resources found in {scope}"),
         }
     }
 }

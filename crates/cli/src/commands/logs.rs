@@ -54,7 +54,7 @@ impl Logs {
             Err(Error::Refused(why)) if !self.follow => {
                 // Empty if the user has no permission to read the run report.
                 let logs = Record::of(cluster, &tf).reported().await;
-                return match self.kept(cluster, &tf, &logs).await {
+                return match self.kept_log(cluster, &tf, &logs).await {
                     Some((run, log)) => {
                         print::note(&format!(
                             "the pod of run {run} no longer exists; end of the log of the failed \
@@ -96,7 +96,7 @@ impl Logs {
 
     /// Returns the number of the selected run and the end of its log, if the run report contains it. `logs` is the data of
     /// the run report.
-    async fn kept(
+    async fn kept_log(
         &self,
         cluster: &Cluster,
         tf: &Terraform,

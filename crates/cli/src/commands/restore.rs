@@ -92,10 +92,10 @@ async fn find(cluster: &Cluster, key: &Key) -> Result<Secret, Error> {
     })
 }
 
-/// Checks that `found` is the run record of an earlier resource with the name of `tf`.
+/// Checks that `secret` is the run record of an earlier resource with the name of `tf`.
 ///
 /// # Errors
-/// If `found` belongs to a resource with another name, or is not a run record.
+/// If `secret` belongs to a resource with another name, or is not a run record.
 fn check(tf: &Terraform, secret: &Secret) -> Result<(), Error> {
     if orphans::is_left_behind(tf, secret.labels(), Component::Record) {
         return Ok(());
@@ -135,7 +135,7 @@ fn open(key: &Key, number: i64) -> String {
     )
 }
 
-/// Requests the restore: sets annotation [`labels::RESTORE_TO`] of the run record `found` to the uid of `tf`.
+/// Requests the restore: sets annotation [`labels::RESTORE_TO`] of the run record `secret` to the uid of `tf`.
 async fn mark(cluster: &Cluster, tf: &Terraform, secret: &Secret) -> Result<(), Error> {
     let name = secret.name_any();
     let body = json!({"metadata": {

@@ -15,20 +15,20 @@ use crate::error::Error;
 #[derive(Debug, Args)]
 pub(crate) struct State {
     #[command(subcommand)]
-    what: What,
+    command: StateCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
+enum StateCommand {
     Pull(pull::Pull),
     Push(push::Push),
 }
 
 impl State {
     pub(crate) async fn run(&self, cluster: &Cluster) -> Result<(), Error> {
-        match &self.what {
-            What::Pull(pull) => pull.run(cluster).await,
-            What::Push(push) => push.run(cluster).await,
+        match &self.command {
+            StateCommand::Pull(pull) => pull.run(cluster).await,
+            StateCommand::Push(push) => push.run(cluster).await,
         }
     }
 }

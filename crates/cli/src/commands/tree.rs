@@ -33,12 +33,12 @@ impl Tree {
             (self.graph(cluster).await?, cluster.namespace.as_str())
         };
         if graph.is_empty() {
-            let place = if here.is_empty() {
+            let scope = if here.is_empty() {
                 "any namespace".to_owned()
             } else {
                 format!("namespace {here}")
             };
-            print::note(&format!("no Terraform resources found in {place}"));
+            print::note(&format!("no Terraform resources found in {scope}"));
         }
         print::bytes(graph.render(here).as_bytes())
     }
@@ -56,7 +56,7 @@ impl Tree {
     }
 }
 
-/// Adds the resources of each namespace that the resources in `found` reference, directly or indirectly. Returns all
+/// Adds the resources of each namespace that the resources in `resources` reference, directly or indirectly. Returns all
 /// resources, and the namespaces that the user cannot list.
 async fn with_others(
     cluster: &Cluster,

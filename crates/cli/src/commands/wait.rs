@@ -34,12 +34,12 @@ pub(crate) struct Wait {
     #[arg(long, default_value = "10m", value_parser = duration)]
     timeout: Duration,
     #[command(flatten)]
-    wanted: Wanted,
+    wanted: WaitTarget,
 }
 
 /// Revision and generation to wait for.
 #[derive(Debug, Default, Args)]
-struct Wanted {
+struct WaitTarget {
     /// Commit to wait for, at least 7 of its digits: `--revision $(git rev-parse HEAD)`.
     #[arg(long, value_parser = commit)]
     revision: Option<String>,
@@ -48,7 +48,7 @@ struct Wanted {
     generation: Option<i64>,
 }
 
-impl Wanted {
+impl WaitTarget {
     /// Whether the status of `tf` has the wanted revision, and the wanted generation or a later one.
     fn is_reached(&self, tf: &Terraform) -> bool {
         let status = tf.status.as_ref();
@@ -223,7 +223,7 @@ enum Verdict {
 }
 
 impl Verdict {
-    fn of(tf: &Terraform, wanted: &Wanted) -> Self {
+    fn of(tf: &Terraform, wanted: &WaitTarget) -> Self {
         if tf.metadata.deletion_timestamp.is_some() {
             Self::Deleted(format!("{} is being deleted: {}", Key::of(tf), message(tf)))
         } else if !wanted.is_reached(tf) {
@@ -368,14 +368,14 @@ mod tests {
         #[case] wanted: Verdict,
     ) {
         let tf = with_condition(kind, status, generation);
-        assert_eq!(Verdict::of(&tf, &Wanted::default()), wanted);
+        assert_eq!(Verdict::of(&tf, &WaitTarget::default()), wanted);
     }
 
     #[test]
     fn wait_fails_for_a_resource_being_deleted() {
         let mut tf = with_condition("Ready", "True", 2);
         tf.metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH));
-        let verdict = Verdict::of(&tf, &Wanted::default());
+        let verdict = Verdict::of(&tf, &WaitTarget::default());
         assert!(matches!(verdict, Verdict::Deleted(_)));
         assert!(Patience::default().seen(verdict, Some(&tf)).is_err());
     }
@@ -404,7 +404,7 @@ mod tests {
         let fields = whole.as_object_mut().unwrap();
         fields.extend(status.as_object().unwrap().clone());
         tf.status = serde_json::from_value(whole).unwrap();
-        let wanted = Wanted {
+        let wanted = WaitTarget {
             revision: revision.map(|text| commit(text).unwrap()),
             generation,
         };

@@ -16,7 +16,7 @@ use k8s_openapi::jiff::Timestamp;
 
 use super::check::{check, is_foreign};
 use super::managed::managed;
-use super::slots::{Maker, open};
+use super::slots::{SlotCreator, open};
 use crate::cluster::Cluster;
 use crate::error::Error;
 use crate::print;
@@ -47,13 +47,13 @@ impl Push {
         let tf = cluster.resource(&self.name).await?;
         let record = managed(cluster, &tf).await?;
         record.check_pods(cluster).await?;
-        let maker = Maker::new(cluster.api(), tf);
+        let creator = SlotCreator::new(cluster.api(), tf);
         let lock = lock(Timestamp::now());
         let is_unsaved = record.has_unsaved_state().await? && !self.force;
         let take = |stored: &mut RunRecord, _: &_| take(&record.key, stored, &lock, is_unsaved);
         let before = record.update(take).await?;
-        let pushed = self.push(&record, &before, &maker, &lock, &new).await;
-        let slots = pushed.is_ok().then(|| maker.slots_wanted());
+        let pushed = self.push(&record, &before, &creator, &lock, &new).await;
+        let slots = pushed.is_ok().then(|| creator.slots_wanted());
         let give_back = |stored: &mut RunRecord, _: &_| Ok(give_back(stored, &lock, slots));
         let after = record.update(give_back).await;
         let version = pushed?;
@@ -85,11 +85,11 @@ impl Push {
         &self,
         record: &Record,
         before: &RunRecord,
-        maker: &Maker,
+        creator: &SlotCreator,
         lock: &StateLock,
         new: &NewState,
     ) -> Result<String, Error> {
-        let store = self.open(record, before, maker, lock).await?;
+        let store = self.open(record, before, creator, lock).await?;
         let present = store.get().await.unwrap_or_default();
         let old = StateHead::read(&present).unwrap_or_default();
         if !self.force {
@@ -114,18 +114,18 @@ impl Push {
         &self,
         record: &Record,
         before: &RunRecord,
-        maker: &Maker,
+        creator: &SlotCreator,
         lock: &StateLock,
     ) -> Result<StateStore, Error> {
-        if !maker.has_pointer().await? {
+        if !creator.has_pointer().await? {
             if before.state_made && !self.force {
                 let why = "the current state is lost; use --force to replace it with the file";
                 return Err(refused(&record.key, why));
             }
-            maker.pointer().await?;
+            creator.pointer().await?;
         }
-        let slots = maker.slots(slots(before)).await?;
-        let store = open(record, slots, Arc::new(maker.clone()), &lock.id).await;
+        let slots = creator.slots(slots(before)).await?;
+        let store = open(record, slots, Arc::new(creator.clone()), &lock.id).await;
         store.map_err(|source| Error::State {
             what: format!("read the current state of {}", record.key),
             source,

@@ -52,14 +52,14 @@ impl SlotSource for NoSlots {
 
 /// Creates the Secrets of a managed state, as the operator does for a run.
 #[derive(Clone)]
-pub(super) struct Maker {
+pub(super) struct SlotCreator {
     api: Api<Secret>,
     tf: Terraform,
     /// Value for [`RunRecord::slots_wanted`](alustan_api::run::RunRecord::slots_wanted).
     wanted: Arc<AtomicU32>,
 }
 
-impl Maker {
+impl SlotCreator {
     pub(super) fn new(api: Api<Secret>, tf: Terraform) -> Self {
         Self {
             api,
@@ -139,7 +139,7 @@ fn is_there(error: &kube::Error) -> bool {
 }
 
 #[async_trait]
-impl SlotSource for Maker {
+impl SlotSource for SlotCreator {
     async fn request_slots(&self, wanted: usize) -> Vec<String> {
         let wanted = u32::try_from(wanted).unwrap_or(u32::MAX);
         self.wanted.fetch_max(wanted, Ordering::Relaxed);
