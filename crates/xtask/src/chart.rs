@@ -229,7 +229,7 @@ fn schema(keys: &[Key]) -> Result<Value> {
             None => object(),
             Some(default) => property(key, default, constraint)?,
         };
-        *place(&mut root, &key.path)? = property;
+        *schema_at(&mut root, &key.path)? = property;
     }
     ensure!(
         constraints.is_empty(),
@@ -263,14 +263,14 @@ fn property(key: &Key, default: &Value, constraint: Option<Value>) -> Result<Val
 }
 
 /// Returns the schema of the key at `path`. Adds it to the schema of its parent if it does not exist.
-fn place<'a>(root: &'a mut Value, path: &[String]) -> Result<&'a mut Value> {
-    let mut place = root;
+fn schema_at<'a>(root: &'a mut Value, path: &[String]) -> Result<&'a mut Value> {
+    let mut schema = root;
     for name in path {
-        let properties = place.get_mut("properties").and_then(Value::as_object_mut);
+        let properties = schema.get_mut("properties").and_then(Value::as_object_mut);
         let properties = properties.with_context(|| format!("values.yaml: {path:?}"))?;
-        place = properties.entry(name.clone()).or_insert(Value::Null);
+        schema = properties.entry(name.clone()).or_insert(Value::Null);
     }
-    Ok(place)
+    Ok(schema)
 }
 
 /// Formats the keys with a default value as table rows.

@@ -108,7 +108,7 @@ impl Crate {
     /// have their own files.
     fn scan(&mut self, names: &Names, file: &Path, tokens: TokenStream) -> Vec<Names> {
         let mut scanner = Scanner {
-            found: Module {
+            module: Module {
                 file: file.to_owned(),
                 ..Module::default()
             },
@@ -118,7 +118,7 @@ impl Crate {
         scanner.scan(tokens, true);
         let child = |name: String| names.iter().cloned().chain([name]).collect::<Names>();
         let mut outside: Vec<Names> = scanner.outside.into_iter().map(child).collect();
-        self.modules.insert(names.clone(), scanner.found);
+        self.modules.insert(names.clone(), scanner.module);
         for (name, tokens) in scanner.inline {
             outside.extend(self.scan(&child(name), file, tokens));
         }
@@ -262,7 +262,7 @@ fn shortest_circle<'a>(
 
 /// Collects the definitions, imports and paths of a module.
 struct Scanner {
-    found: Module,
+    module: Module,
     inline: Vec<(String, TokenStream)>,
     outside: Vec<String>,
 }
@@ -310,7 +310,7 @@ impl Scanner {
                         }
                         _ => None,
                     });
-                    self.found.defined.extend(name);
+                    self.module.defined.extend(name);
                 }
                 TokenTree::Ident(word) => rest = self.path(word.to_string(), rest),
                 TokenTree::Group(group) => self.scan(group.stream(), false),
@@ -335,7 +335,7 @@ impl Scanner {
             rest = after;
         }
         if path.len() > 1 {
-            self.found.paths.push(path);
+            self.module.paths.push(path);
         }
         rest
     }
@@ -366,7 +366,7 @@ impl Scanner {
             path.pop();
         }
         if let Some(name) = name.or_else(|| path.last().cloned()) {
-            self.found.imports.push(Import {
+            self.module.imports.push(Import {
                 name,
                 path,
                 is_public,

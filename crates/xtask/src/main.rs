@@ -138,7 +138,7 @@ mod tests {
     }
 
     /// Crates whose string literals reach conditions, events and reports.
-    const SAID_BY: [&str; 10] = [
+    const MESSAGE_CRATES: [&str; 10] = [
         "api",
         "approval",
         "backends",
@@ -170,7 +170,7 @@ mod tests {
 
     #[test]
     fn reasons_in_production_code_are_variants_of_reason() {
-        for name in SAID_BY {
+        for name in MESSAGE_CRATES {
             assert_no_literal_reason(&root().join("crates").join(name).join("src"));
         }
     }
@@ -396,7 +396,7 @@ mod tests {
         files(&root().join("deploy"), &["yaml", "txt", "tpl"], &mut paths);
         assert!(paths.iter().any(|path| path.ends_with("NOTES.txt")));
         let mut messages = String::new();
-        for name in SAID_BY.into_iter().chain(["cli"]) {
+        for name in MESSAGE_CRATES.into_iter().chain(["cli"]) {
             code(&root().join("crates").join(name).join("src"), &mut messages);
         }
         let documents = paths

@@ -43,7 +43,8 @@ pub(super) fn merge(folder: &Path) -> Result<Images> {
     );
     let mut images = Images::new();
     for (name, architectures) in &parts {
-        let image = one(folder, name, architectures).with_context(|| format!("image {name}"))?;
+        let image =
+            merge_image(folder, name, architectures).with_context(|| format!("image {name}"))?;
         images.insert(name.clone(), image);
     }
     for architecture in parts.into_values().flatten() {
@@ -55,7 +56,7 @@ pub(super) fn merge(folder: &Path) -> Result<Images> {
     Ok(images)
 }
 
-fn one(folder: &Path, name: &str, architectures: &[String]) -> Result<Image> {
+fn merge_image(folder: &Path, name: &str, architectures: &[String]) -> Result<Image> {
     let blobs = folder.join(name).join("blobs/sha256");
     std::fs::create_dir_all(&blobs)?;
     let mut manifests = Vec::new();
