@@ -14,7 +14,7 @@ const PARTS: [&str; 4] = ["ID", "Operation", "Who", "Created"];
 /// Number of lines after `Lock Info:` that may contain parts of the lock.
 const LINES: usize = 10;
 
-/// Parses the lock in the engine output `said`. Accepts a prefix on each line, which a wrapper of the engine may add.
+/// Parses the lock in the engine output `output`. Accepts a prefix on each line, which a wrapper of the engine may add.
 pub fn read(output: &str) -> Option<StateLock> {
     let mut lines = output
         .lines()
@@ -47,9 +47,9 @@ fn time(text: &str) -> Option<Timestamp> {
     Timestamp::strptime("%Y-%m-%d %H:%M:%S%.f %z", words.join(" ")).ok()
 }
 
-/// Returns the host in `who`, which has the format `user@host`.
-pub fn host(owner: &str) -> &str {
-    owner.rsplit_once('@').map_or(owner, |(_, host)| host)
+/// Returns the host in `holder`, which has the format `user@host`.
+pub fn host(holder: &str) -> &str {
+    holder.rsplit_once('@').map_or(holder, |(_, host)| host)
 }
 
 /// Returns the host name of the pod `pod`.

@@ -77,7 +77,7 @@ pub fn encrypt(state: &[u8], key: &[u8]) -> io::Result<Vec<u8>> {
 /// and write the report, so the content may have any size.
 ///
 /// # Errors
-/// [`Unopened`] if the content is damaged, encrypted with another key, or too large.
+/// [`DecryptError`] if the content is damaged, encrypted with another key, or too large.
 pub fn decrypt(sealed: &[u8], key: &[u8]) -> Result<Vec<u8>, DecryptError> {
     let cipher = Cipher::new(key, "leftover").ok_or(DecryptError::Damaged)?;
     let packed = cipher.decrypt(sealed).ok_or(DecryptError::Damaged)?;

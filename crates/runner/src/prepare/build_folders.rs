@@ -1,4 +1,4 @@
-//! Layout of the scratch space of a build.
+//! Folders in the scratch space of a build.
 
 use std::fs;
 use std::io;

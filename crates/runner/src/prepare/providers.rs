@@ -21,7 +21,7 @@ pub(super) struct Providers {
 }
 
 impl Providers {
-    /// Copies the providers that the base image lacks. Links all providers in `found` to their paths in the runner image.
+    /// Copies the providers that the base image lacks. Links all providers in `installed` to their paths in the runner image.
     pub(super) fn gather(&self) -> io::Result<()> {
         let base = fs::canonicalize(&self.base).ok();
         for package in packages(&self.installed)? {

@@ -170,7 +170,7 @@ impl World {
         self.wrap_engine(&note);
     }
 
-    /// Executes the shell command `what` before each engine command `command`.
+    /// Executes the shell command `script` before each engine command `command`.
     pub(crate) fn before_engine(&self, command: &str, script: &str) {
         self.wrap_engine(&format!("if [ \"$1\" = {command} ]; then {script}; fi"));
     }
@@ -419,11 +419,11 @@ impl World {
     }
 
     /// Writes a state lock of the holder `who` to the run report.
-    pub(crate) fn lock_by(&self, owner: &str) -> StateLock {
+    pub(crate) fn lock_by(&self, holder: &str) -> StateLock {
         let lock = StateLock {
             id: "of-somebody".into(),
             operation: "OperationTypeApply".into(),
-            who: owner.into(),
+            who: holder.into(),
             at: Timestamp::UNIX_EPOCH,
         };
         let mut record = self.record();

@@ -91,7 +91,7 @@ impl Memory {
             .collect()
     }
 
-    /// Records the resource versions of the slots in `found`. Removes slots that are in `asked` but not in `found`: they do not exist.
+    /// Records the resource versions of the slots in `snapshots`. Removes slots that are in `names` but not in `snapshots`: they do not exist.
     pub(super) fn slots_read(&mut self, names: &[String], snapshots: &BTreeMap<String, Snapshot>) {
         self.slots
             .retain(|slot| !names.contains(&slot.name) || snapshots.contains_key(&slot.name));
@@ -111,7 +111,7 @@ impl Memory {
         }
     }
 
-    /// Returns true if `found` contains the pointer as last read or written.
+    /// Returns true if `snapshot` contains the pointer as last read or written.
     pub(super) fn is_pointer_of(&self, snapshot: &Snapshot) -> bool {
         snapshot.data.get(POINTER) == self.pointer_bytes.as_ref()
     }
