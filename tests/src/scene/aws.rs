@@ -36,11 +36,11 @@ impl Scene {
         self.dynamo("CreateTable", &table).await;
     }
 
-    /// Locks the state at `place` (bucket and key) for `who`, as the engine does.
-    pub async fn lock(&self, table: &str, place: &str, owner: &str) {
+    /// Locks the state at `place` (bucket and key) for `holder`, as the engine does.
+    pub async fn lock(&self, table: &str, place: &str, holder: &str) {
         let info = json!({
             "ID": "0c1d6e8f-5a31-4a5b-9a5e-3c9d2b1f7a60", "Operation": "OperationTypeApply",
-            "Info": "", "Who": owner, "Version": "1.11.4", "Path": place,
+            "Info": "", "Who": holder, "Version": "1.11.4", "Path": place,
             "Created": "2026-11-20T08:15:00.5Z",
         });
         let item = json!({"LockID": {"S": place}, "Info": {"S": info.to_string()}});

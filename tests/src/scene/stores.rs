@@ -39,7 +39,7 @@ impl Scene {
         self.cluster.run("psql", &["-qAt", "-c", query, &url]).await
     }
 
-    /// Returns the property `what` of a bucket in the emulator of AWS: `versioning`, `encryption`, …
+    /// Returns the property `subresource` of a bucket in the emulator of AWS: `versioning`, `encryption`, …
     pub async fn about_bucket(&self, bucket: &str, subresource: &str) -> String {
         self.s3(bucket, &format!("?{subresource}")).await
     }
