@@ -139,8 +139,8 @@ impl Operator {
         let (kind, name) = (K::kind(&()), object.name_any());
         until(&format!("{kind} {name} to go"), async || {
             let now = api.get_opt(&name).await.unwrap();
-            let there = now.is_some_and(|now| now.uid() == object.uid());
-            (!there)
+            let exists = now.is_some_and(|now| now.uid() == object.uid());
+            (!exists)
                 .then_some(())
                 .ok_or_else(|| "it is there".to_owned())
         })
@@ -313,8 +313,8 @@ async fn labels_in_a_tenant_namespace_create_and_delete_nothing() {
     );
     for call in operator.server.audit() {
         if call["impersonatedUser"]["username"] == OPERATOR {
-            let what = format!("{} {}", call["verb"], call["requestURI"]);
-            assert_ne!(call["responseStatus"]["code"], 403, "{what}");
+            let request = format!("{} {}", call["verb"], call["requestURI"]);
+            assert_ne!(call["responseStatus"]["code"], 403, "{request}");
         }
     }
 }

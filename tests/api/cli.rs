@@ -216,14 +216,14 @@ async fn tree_shows_dependencies() {
     space.apply(&apps).await.unwrap();
 
     let tree = run(&space, "tree").await.success();
-    let there = |name| format!("{}/{name}", infra.namespace);
+    let key = |name| format!("{}/{name}", infra.namespace);
     let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
     let lines: Vec<String> = tree.lines().map(words).collect();
     let wanted = [
         "NAME STATE READY REASON".to_owned(),
-        format!("{} missing", there("gone")),
+        format!("{} missing", key("gone")),
         "└── apps Pending Unknown".to_owned(),
-        format!("{} Success True Applied", there("network")),
+        format!("{} Success True Applied", key("network")),
         "└── cluster Failed False ApplyFailed".to_owned(),
         "└── apps (see above)".to_owned(),
     ];
@@ -232,7 +232,7 @@ async fn tree_shows_dependencies() {
     let part = run(&space, "tree cluster").await.success();
     assert!(part.contains("apps") && !part.contains("gone"), "{part}");
     let all = run(&space, "tree -A").await.success();
-    assert!(all.contains(&there("unrelated")), "{all}");
+    assert!(all.contains(&key("unrelated")), "{all}");
 }
 
 #[tokio::test]

@@ -211,8 +211,8 @@ async fn all_run(space: &Space) {
     let jobs = space.api::<Job>();
     for job in jobs.list(&ListParams::default()).await.unwrap() {
         let name = job.name_any();
-        let of = name.strip_suffix("-destroy-2").expect("the first destroy");
-        let _known_already = reports(&secrets, of, 2).await;
+        let name = name.strip_suffix("-destroy-2").expect("the first destroy");
+        let _known_already = reports(&secrets, name, 2).await;
     }
 }
 

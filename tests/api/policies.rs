@@ -374,8 +374,8 @@ async fn limit(space: &Space, lists: Value) {
     let [policy, mut binding] = <[Value; 2]>::try_from(objects).unwrap();
     binding["metadata"]["name"] = json!(space.namespace);
     binding["spec"]["paramRef"]["namespace"] = json!(space.namespace);
-    let here = json!({"matchLabels": {"kubernetes.io/metadata.name": space.namespace}});
-    binding["spec"]["matchResources"] = json!({ "namespaceSelector": here });
+    let selector = json!({"matchLabels": {"kubernetes.io/metadata.name": space.namespace}});
+    binding["spec"]["matchResources"] = json!({ "namespaceSelector": selector });
     install(space, &[policy, binding]);
     let lists: BTreeMap<String, String> = serde_json::from_value(lists).unwrap();
     let lists = json!({
@@ -502,9 +502,9 @@ struct Module {
 }
 
 impl Module {
-    /// Returns a client with the token of the pod `name` and the ServiceAccount of the resource `of`.
-    async fn of(space: &Space, of: &str, name: &str) -> Self {
-        let account = names::runner(of);
+    /// Returns a client with the token of the pod `name` and the ServiceAccount of the resource `owner`.
+    async fn of(space: &Space, owner: &str, name: &str) -> Self {
+        let account = names::runner(owner);
         let pod = json!({
             "metadata": {"name": name},
             "spec": {"serviceAccountName": account, "containers": [{"name": "run", "image": "a"}]},

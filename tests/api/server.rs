@@ -259,8 +259,11 @@ pub(crate) fn built(program: &str) -> Result<PathBuf, String> {
         ));
     }
     // The test program is in the folder `deps` beside the programs.
-    let here = std::env::current_exe().unwrap();
-    let folder = here.parent().and_then(|deps| deps.parent()).unwrap();
+    let test_program = std::env::current_exe().unwrap();
+    let folder = test_program
+        .parent()
+        .and_then(|deps| deps.parent())
+        .unwrap();
     Ok(folder.join(program))
 }
 

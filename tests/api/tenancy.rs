@@ -269,8 +269,8 @@ async fn tenancy_hundreds_of_runs_delay_another_tenant_by_one_run() {
         })
         .await;
         let Some(next) = next else { break };
-        let of = next.strip_suffix("-destroy-2").unwrap();
-        reports(&secrets, of, 2).await.unwrap();
+        let name = next.strip_suffix("-destroy-2").unwrap();
+        reports(&secrets, name, 2).await.unwrap();
         done.push(next);
     }
     job(&modest, "modest-destroy-2").await;

@@ -121,8 +121,8 @@ async fn attack_on_run_secrets_affects_no_other_resource() {
             }
         }
         let jobs = scene.jobs("run").await;
-        let of = |name: &str| jobs.iter().filter(|job| job.starts_with(name)).count();
-        assert_eq!((of("quiet-"), of("done-")), (1, 1), "{jobs:?}");
+        let count = |name: &str| jobs.iter().filter(|job| job.starts_with(name)).count();
+        assert_eq!((count("quiet-"), count("done-")), (1, 1), "{jobs:?}");
         // The forged state address does not claim the state of `quiet` for the reporting resource.
         scene.annotate("quiet", alustan_api::RECONCILE_AT, "now").await;
         scene.ready_after_run("quiet", 2).await;

@@ -170,8 +170,8 @@ async fn backend_aws_waits_for_the_lock_and_corrects_drift() {
 async fn backend_aws_bucket_is_created_only_with_bootstrap() {
     scene("boot", |scene| async move {
         module(&scene).await;
-        let there = format!("{}-there", scene.namespace);
-        scene.aws_with_secret(&there, "locks").await;
+        let existing_bucket = format!("{}-there", scene.namespace);
+        scene.aws_with_secret(&existing_bucket, "locks").await;
         let (bucket, table) = (scene.namespace.clone(), format!("{}-t", scene.namespace));
         let mut web = resource(&scene, "web", &scene.s3_backend(&bucket, &table, "web"));
         scene.apply(&web).await;
@@ -202,11 +202,15 @@ async fn backend_aws_bucket_is_created_only_with_bootstrap() {
             );
         }
         // `bootstrap` changes nothing if bucket and table exist.
-        let mut own = resource(&scene, "own", &scene.s3_backend(&there, "locks", "own"));
+        let mut own = resource(
+            &scene,
+            "own",
+            &scene.s3_backend(&existing_bucket, "locks", "own"),
+        );
         own["spec"]["backend"]["bootstrap"] = json!(true);
         scene.apply(&own).await;
         scene.ready("own").await;
-        let response = scene.about_bucket(&there, "versioning").await;
+        let response = scene.about_bucket(&existing_bucket, "versioning").await;
         assert!(!response.contains("Enabled"), "{response}");
         scene.delete("own", &DeleteParams::foreground()).await;
         is_destroyed(&scene).await;

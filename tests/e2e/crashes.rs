@@ -99,20 +99,20 @@ fn occurrences(kind: StepKind) -> &'static [(Story, u8, &'static str)] {
 /// Step at which an operator crashes: order in the phase and value of `ALUSTAN_DIE_AT`.
 type Crash = (u8, String);
 
-/// Returns every `of`th crash in `story`, starting with index `number`.
-fn crashes(story: Story, number: usize, of: usize) -> Vec<Crash> {
+/// Returns every `step`th crash in `story`, starting with index `number`.
+fn crashes(story: Story, number: usize, step: usize) -> Vec<Crash> {
     let mut all = Vec::new();
     for kind in StepKind::ALL {
-        let here = occurrences(*kind)
+        let steps = occurrences(*kind)
             .iter()
             .filter(|occurrence| occurrence.0 == story);
-        for (_, rank, only) in here {
+        for (_, rank, only) in steps {
             all.push((2 * rank, format!("Before:{kind:?}:{only}")));
             all.push((2 * rank + 1, format!("After:{kind:?}:{only}")));
         }
     }
     all.sort();
-    all.into_iter().skip(number).step_by(of).collect()
+    all.into_iter().skip(number).step_by(step).collect()
 }
 
 /// Namespace with its own operators.

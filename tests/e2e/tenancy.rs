@@ -135,7 +135,7 @@ mod alone {
             for part in (0..MANY).collect::<Vec<_>>().chunks(AT_ONCE) {
                 let all = part.iter().map(|number| resource(&format!("web{number}")));
                 let all: Vec<_> = all.collect();
-                futures::future::join_all(all.iter().map(|one| greedy.apply(one))).await;
+                futures::future::join_all(all.iter().map(|resource| greedy.apply(resource))).await;
             }
             counter.reached_times("/made", 3).await;
             greedy

@@ -150,8 +150,9 @@ impl<'a> Printer<'a> {
 /// match.
 fn dependencies(tf: &Terraform, all: &[Terraform]) -> BTreeSet<Key> {
     let by_name = named(tf).into_iter().map(|named| named.key);
-    let selectors = outputs_refs(tf).filter(|(_, of)| of.selector.is_some());
-    let by_selector = selectors.flat_map(|(_, of)| selected(tf, of, all).unwrap_or_default());
+    let selectors = outputs_refs(tf).filter(|(_, outputs_ref)| outputs_ref.selector.is_some());
+    let by_selector =
+        selectors.flat_map(|(_, outputs_ref)| selected(tf, outputs_ref, all).unwrap_or_default());
     by_name.chain(by_selector.map(Key::of)).collect()
 }
 
@@ -206,18 +207,21 @@ mod tests {
 
     /// Returns one resource per line `name: dependency, dependency`.
     fn resources(lines: &[&str]) -> Vec<Terraform> {
-        let one = |line: &&str| {
-            let (name, of) = line.split_once(':').unwrap();
-            let of = of.split(',').map(str::trim).filter(|name| !name.is_empty());
-            let of: Vec<_> = of
+        let parse = |line: &&str| {
+            let (name, dependencies) = line.split_once(':').unwrap();
+            let dependencies = dependencies
+                .split(',')
+                .map(str::trim)
+                .filter(|name| !name.is_empty());
+            let dependencies: Vec<_> = dependencies
                 .map(|name| match name.split_once('/') {
                     Some((namespace, name)) => json!({"namespace": namespace, "name": name}),
                     None => json!({"name": name}),
                 })
                 .collect();
-            resource(name, &json!({"dependsOn": of}), &json!({}))
+            resource(name, &json!({"dependsOn": dependencies}), &json!({}))
         };
-        lines.iter().map(one).collect()
+        lines.iter().map(parse).collect()
     }
 
     /// Renders the tree without the columns STATE, READY and REASON. Keeps [`ABOVE`].

@@ -237,8 +237,12 @@ fn challenge(response: &Response) -> Challenge {
     let challenges: Vec<Challenge> = headers.flat_map(read_challenges).collect();
     let bearer = challenges
         .iter()
-        .position(|one| matches!(one, Challenge::Bearer { .. }));
-    let chosen = bearer.or_else(|| challenges.iter().position(|one| *one == Challenge::Basic));
+        .position(|challenge| matches!(challenge, Challenge::Bearer { .. }));
+    let chosen = bearer.or_else(|| {
+        challenges
+            .iter()
+            .position(|challenge| *challenge == Challenge::Basic)
+    });
     chosen
         .and_then(|at| challenges.into_iter().nth(at))
         .unwrap_or(Challenge::Unknown)

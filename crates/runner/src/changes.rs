@@ -312,9 +312,15 @@ mod tests {
         many.push(change);
         let plan = summed_up(&many, &json!({})).plan;
         assert_eq!((plan.add, plan.destroy, plan.resources.len()), (50, 1, 51));
-        let of = &plan.resources[0];
-        let found = [&of.kind, &of.name, &of.module, &of.action].map(String::as_str);
-        assert_eq!(found, ["aws_db_instance", "main", "module.db", "delete"]);
+        let resource = &plan.resources[0];
+        let fields = [
+            &resource.kind,
+            &resource.name,
+            &resource.module,
+            &resource.action,
+        ]
+        .map(String::as_str);
+        assert_eq!(fields, ["aws_db_instance", "main", "module.db", "delete"]);
         assert!(!format!("{plan:?}").contains("secret"));
     }
 
@@ -360,13 +366,13 @@ mod tests {
 
     #[test]
     fn changed_outputs_affect_digest_and_shape() {
-        let of = |outputs: Value| summed_up(&[], &outputs).set;
+        let change_set = |outputs: Value| summed_up(&[], &outputs).set;
         let at =
             |value: &str| json!({"at": {"actions": ["update"], "before": "0", "after": value}});
-        let (first, second) = (of(at("1")), of(at("2")));
+        let (first, second) = (change_set(at("1")), change_set(at("2")));
         assert_ne!(first.digest, second.digest);
         assert_eq!(first.shape, second.shape);
-        let none = of(json!({"at": {"actions": ["no-op"], "before": "0", "after": "0"}}));
+        let none = change_set(json!({"at": {"actions": ["no-op"], "before": "0", "after": "0"}}));
         assert_ne!(first.shape, none.shape);
         assert_eq!(none.shape, set(&[]).shape);
     }

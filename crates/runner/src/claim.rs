@@ -214,7 +214,7 @@ mod tests {
                     "{text}"
                 );
             }
-            (found, wanted) => panic!("{found:?}, but wanted {wanted:?}"),
+            (actual, wanted) => panic!("{actual:?}, but wanted {wanted:?}"),
         }
     }
 }

@@ -442,9 +442,9 @@ mod tests {
                 let out = TempDir::new().unwrap();
                 let file = out.path().join("layer");
                 let written = write(content(folder.path()), &file).is_ok();
-                let found = written.then(|| entries(&fs::read(file).unwrap()));
-                let mut found = found.into_iter().flatten();
-                found.any(|entry| entry.contains("config.json"))
+                let layer_entries = written.then(|| entries(&fs::read(file).unwrap()));
+                let mut layer_entries = layer_entries.into_iter().flatten();
+                layer_entries.any(|entry| entry.contains("config.json"))
             });
             is_over.store(true, Ordering::Relaxed);
             assert!(!is_followed);

@@ -317,8 +317,8 @@ impl Session {
         let Some(location) = self.inputs.backend.bootstrap.as_ref() else {
             return Ok(());
         };
-        let here = alustan_backends::address_of(&self.inputs.backend);
-        let was_here = self.claimed.state_address == here;
+        let address = alustan_backends::address_of(&self.inputs.backend);
+        let was_here = self.claimed.state_address == address;
         let only_table = was_here && self.claimed.lineage != Lineage::Unknown;
         let needless = only_table && location.table.is_none();
         if needless || !wanted || self.inputs.approval.destroy {

@@ -413,9 +413,9 @@ mod tests {
         let declared =
             ["region", "replicas", "v"].map(|name| (name.to_owned(), Declared::default()));
         let own = own.iter().map(|name| (*name).to_owned()).collect();
-        let found = undeclared(&own, &declared.into(), scripts);
-        let found: Vec<_> = found.iter().map(ToString::to_string).collect();
-        assert_eq!(found, wanted);
+        let names = undeclared(&own, &declared.into(), scripts);
+        let names: Vec<_> = names.iter().map(ToString::to_string).collect();
+        assert_eq!(names, wanted);
     }
 
     #[test]
@@ -434,8 +434,8 @@ mod tests {
             with_fields(error, &own(&["list"])),
             wanted("spec.variables.list")
         );
-        let found = wanted("variable list of spec.variablesFrom");
-        assert_eq!(with_fields(error, &own(&[])), found);
+        let expected = wanted("variable list of spec.variablesFrom");
+        assert_eq!(with_fields(error, &own(&[])), expected);
         assert_eq!(
             with_fields("Error: x\n\n2: y", &own(&[])),
             "Error: x\n\n2: y"

@@ -192,12 +192,12 @@ impl Tree {
         steps.take(path.len())?;
         let mut links = Vec::new();
         let mut ahead: VecDeque<String> = path.split('/').map(str::to_owned).collect();
-        let mut here = String::new();
+        let mut current = String::new();
         while let Some(part) = ahead.pop_front() {
             if part.is_empty() || part == "." {
                 continue;
             }
-            let next = repopath::join(&here, &part).ok_or(Unresolvable::Outside)?;
+            let next = repopath::join(&current, &part).ok_or(Unresolvable::Outside)?;
             steps.take(next.len())?;
             match self.get(&next).map(|entry| entry.kind) {
                 Some(Kind::Link) => {
@@ -227,12 +227,12 @@ impl Tree {
                         links,
                     });
                 }
-                None if self.is_folder(&next) => here = next,
+                None if self.is_folder(&next) => current = next,
                 Some(Kind::File { .. }) | None => return Err(Unresolvable::Missing),
             }
         }
         Ok(Followed {
-            target: Target::Folder(here),
+            target: Target::Folder(current),
             links,
         })
     }

@@ -151,15 +151,15 @@ impl Unpacking {
     /// Creates a folder and its parents. Each folder that is created counts as an entry. Refuses a path on which a symbolic link or a file
     /// exists.
     fn make_folder(&mut self, path: &Path) -> Result<(), UnpackError> {
-        let mut here = self.dest.clone();
+        let mut folder = self.dest.clone();
         for part in path.components() {
-            here.push(part);
-            match fs::symlink_metadata(&here) {
+            folder.push(part);
+            match fs::symlink_metadata(&folder) {
                 Ok(metadata) if metadata.is_dir() => {}
                 Ok(_) => return Err(refused(path, "has a parent that is not a folder")),
                 Err(_) => {
                     self.count_entry()?;
-                    create_folder(&here).map_err(|source| write_error(&here, source))?;
+                    create_folder(&folder).map_err(|source| write_error(&folder, source))?;
                 }
             }
         }

@@ -324,12 +324,12 @@ impl Scanner {
     fn path<'a>(&mut self, first: String, mut rest: &'a [TokenTree]) -> &'a [TokenTree] {
         let mut path = vec![first];
         while let [
-            TokenTree::Punct(one),
+            TokenTree::Punct(punct),
             TokenTree::Punct(two),
             TokenTree::Ident(next),
             after @ ..,
         ] = rest
-            && (one.as_char(), two.as_char()) == (':', ':')
+            && (punct.as_char(), two.as_char()) == (':', ':')
         {
             path.push(next.to_string());
             rest = after;

@@ -255,7 +255,7 @@ mod tests {
             assert!(!advice.trim().is_empty(), "nothing to do: {row}");
         }
         let alerts = std::fs::read_to_string(root().join(ALERTS)).unwrap();
-        let of = |key: &str| {
+        let count = |key: &str| {
             alerts
                 .lines()
                 .filter(|line| line.trim_start().starts_with(key))
@@ -268,7 +268,7 @@ mod tests {
         let links: Vec<&str> = links
             .map(|(_, link)| link.trim().trim_matches('"'))
             .collect();
-        assert_eq!(links.len(), of("- alert:"));
+        assert_eq!(links.len(), count("- alert:"));
         for link in links {
             let anchor = link.strip_prefix(page).unwrap();
             assert!(
@@ -297,8 +297,8 @@ mod tests {
         let shown_by = row.trim_end_matches(['|', ' ']).rsplit('|').next().unwrap();
         assert!(!shown_by.trim().is_empty(), "nothing shows: {row}");
         for name in code_spans(shown_by) {
-            let there = code.contains(&format!("fn {name}("));
-            assert!(there, "no test has the name {name}");
+            let exists = code.contains(&format!("fn {name}("));
+            assert!(exists, "no test has the name {name}");
         }
     }
 

@@ -11,11 +11,11 @@ use super::{create_account, create_secret, get, run};
 use crate::space::{Space, resource};
 
 /// Creates a run record of the resource `of` with this uid, under the name of the run record of `web`.
-async fn record(space: &Space, of: &str, uid: &str) {
+async fn record(space: &Space, owner: &str, uid: &str) {
     let record = json!({"number": 7, "phase": "Recorded"}).to_string();
     let secret = json!({
         "metadata": {
-            "name": names::record("web"), "labels": labels::of(of, uid, Component::Record),
+            "name": names::record("web"), "labels": labels::of(owner, uid, Component::Record),
         },
         "stringData": {"record": record, "key": "key"},
     });

@@ -171,20 +171,20 @@ async fn hostile_repositories_delay_no_other() {
     for number in 0..COPIES {
         for (module, server, _) in modules {
             let url = json!(format!("http://{}/team/{module}-{number}", server.address));
-            let one = with(resource("x"), "/gitRepo/url", Some(url));
-            let mut one = with(one, "/gitRepo/path", Some(json!(module)));
-            one["metadata"]["name"] = format!("{module}-{number}").into();
-            space.apply(&one).await.unwrap();
+            let resource = with(resource("x"), "/gitRepo/url", Some(url));
+            let mut web = with(resource, "/gitRepo/path", Some(json!(module)));
+            web["metadata"]["name"] = format!("{module}-{number}").into();
+            space.apply(&web).await.unwrap();
         }
     }
     let api: Api<Terraform> = space.api();
     let since = Instant::now();
     for number in 0..5 {
         let url = json!(format!("http://{}/team/infra-{number}", honest.address));
-        let mut one = with(resource("x"), "/gitRepo/url", Some(url));
+        let mut web = with(resource("x"), "/gitRepo/url", Some(url));
         let name = format!("other-{number}");
-        one["metadata"]["name"] = name.as_str().into();
-        space.apply(&one).await.unwrap();
+        web["metadata"]["name"] = name.as_str().into();
+        space.apply(&web).await.unwrap();
         until("the source of another resource", async || {
             let tf = api.get(&name).await.unwrap();
             let condition = condition(&tf, "SourceReady");
@@ -226,11 +226,11 @@ async fn resources_of_one_repository_share_one_request_per_interval() {
     let since = Instant::now();
     for number in 0..MANY {
         let path = Some(json!(format!("stacks/{number}")));
-        let mut one = with(web.clone(), "/gitRepo/path", path);
+        let mut web = with(web.clone(), "/gitRepo/path", path);
         let (field, name) = REFERENCES[number % REFERENCES.len()];
-        one = with(one, field, Some(json!(name)));
-        one["metadata"]["name"] = format!("many-{number}").into();
-        space.apply(&one).await.unwrap();
+        web = with(web, field, Some(json!(name)));
+        web["metadata"]["name"] = format!("many-{number}").into();
+        space.apply(&web).await.unwrap();
     }
     let api: Api<Terraform> = space.api();
     until("an answer for all", async || {
@@ -264,8 +264,8 @@ async fn suspended_resource_queries_neither_git_nor_registry() {
     let clock = CountingServer::start().await;
     let follow = |name: &str, git: &CountingServer| {
         let url = format!("{}/team/infra", git.address);
-        let one = with(resource(name), "/gitRepo/url", Some(json!(url)));
-        with(one, "/gitRepo/interval", Some(json!("1s")))
+        let web = with(resource(name), "/gitRepo/url", Some(json!(url)));
+        with(web, "/gitRepo/interval", Some(json!("1s")))
     };
     let images = json!({
         "imageName": format!("{}/team/infra", registry.host()),

@@ -56,9 +56,9 @@ impl Recorder {
         let app = Router::new().route("/sync", post(Self::forward));
         let app = app.with_state(recorder.clone());
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let here = format!("http://{}/sync", listener.local_addr().unwrap());
+        let url = format!("http://{}/sync", listener.local_addr().unwrap());
         tokio::spawn(async move { axum::serve(listener, app).await });
-        (recorder, here)
+        (recorder, url)
     }
 
     async fn forward(State(recorder): State<Self>, headers: HeaderMap, body: Bytes) -> Response {
@@ -305,7 +305,7 @@ async fn metacontroller_program_drives_both_hook_versions() {
     for object in rights(&[]) {
         apply(operator, &object);
     }
-    let (recorder, here) = Recorder::start(&operator.url).await;
+    let (recorder, url) = Recorder::start(&operator.url).await;
     let mut program = started(operator, &folder);
     until("the CRD of metacontroller", async || {
         server.kubectl(&["get", "compositecontrollers"])
@@ -313,11 +313,11 @@ async fn metacontroller_program_drives_both_hook_versions() {
     .await;
 
     for version in ["v1", "v2"] {
-        apply(operator, &controller(&here, version, false));
+        apply(operator, &controller(&url, version, false));
         create_and_delete(operator, &recorder, &[FINALIZER]).await;
     }
-    is_called_every_second(operator, &recorder, controller(&here, "v2", false)).await;
-    changes_the_token(operator, &recorder, &controller(&here, "v2", false)).await;
+    is_called_every_second(operator, &recorder, controller(&url, "v2", false)).await;
+    changes_the_token(operator, &recorder, &controller(&url, "v2", false)).await;
     // Only a finalize hook needs these rights.
     let finalizer = json!({
         "apiGroups": ["alustan.io"], "resources": ["terraforms"], "verbs": ["update", "patch"],
@@ -327,7 +327,7 @@ async fn metacontroller_program_drives_both_hook_versions() {
     }
     let both = [alustan_tests::metacontroller::FINALIZER, FINALIZER];
     for version in ["v1", "v2"] {
-        apply(operator, &controller(&here, version, true));
+        apply(operator, &controller(&url, version, true));
         create_and_delete(operator, &recorder, &both).await;
     }
 

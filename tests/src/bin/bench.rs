@@ -226,8 +226,8 @@ impl<'a> Bench<'a> {
     }
 
     async fn until_job(&self, name: &str, start: Instant) -> Duration {
-        let there = |job: Option<&Job>| job.is_some();
-        await_condition(self.scene.api::<Job>(), &format!("{name}-apply-1"), there)
+        let exists = |job: Option<&Job>| job.is_some();
+        await_condition(self.scene.api::<Job>(), &format!("{name}-apply-1"), exists)
             .await
             .unwrap();
         start.elapsed()
@@ -464,8 +464,8 @@ impl Report {
     }
 }
 
-fn part(rounds: &[Round], of: impl Fn(&Round) -> Duration) -> Vec<Duration> {
-    rounds.iter().map(of).collect()
+fn part(rounds: &[Round], part: impl Fn(&Round) -> Duration) -> Vec<Duration> {
+    rounds.iter().map(part).collect()
 }
 
 fn median(mut times: Vec<Duration>) -> Duration {

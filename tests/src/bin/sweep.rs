@@ -24,8 +24,8 @@ async fn main() -> ExitCode {
     let good = status.expect("a command that can be run").success();
     let swept = sweep.end().await;
     let canaries = swept.inputs();
-    let found = swept.search(&canaries).await;
-    let leaks: Found = found
+    let places = swept.search(&canaries).await;
+    let leaks: Found = places
         .into_iter()
         .filter(|(place, _)| !place.starts_with("etcd secrets/"))
         .collect();

@@ -149,7 +149,7 @@ impl Logs {
         } else {
             numbers.join(", ")
         };
-        let said = match self.run.or_else(|| reported(tf)) {
+        let reason = match self.run.or_else(|| reported(tf)) {
             Some(run) => {
                 let reports = tf.status.iter().flat_map(|status| &status.runs);
                 let report = reports.into_iter().find(|report| report.number == run);
@@ -162,7 +162,7 @@ impl Logs {
                 situation(tf)
             ),
         };
-        Error::Refused(said)
+        Error::Refused(reason)
     }
 
     /// Returns the name of the pod of `job`, and the name of its container, once the container has started. Without

@@ -205,13 +205,13 @@ mod tests {
     #[case::other_resource(Some("db"), Some("is of Terraform db"))]
     #[case::unknown(None, Some("is not a run record of the operator"))]
     fn record_of_another_resource_is_refused(
-        #[case] of: Option<&str>,
+        #[case] owner: Option<&str>,
         #[case] refused: Option<&str>,
     ) {
         let secret = Secret {
             metadata: ObjectMeta {
                 name: Some("web-run".to_owned()),
-                labels: of.map(|of| labels::of(of, "u1", Component::Record)),
+                labels: owner.map(|owner| labels::of(owner, "u1", Component::Record)),
                 ..ObjectMeta::default()
             },
             ..Secret::default()

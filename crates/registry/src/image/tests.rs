@@ -198,8 +198,8 @@ fn image_of_more_than_127_layers_is_refused() {
     let manifest = image(&oci_json(127));
     let config = config_json(127).to_string();
     assert!(compose(&manifest, config.as_bytes(), &[], &settings()).is_ok());
-    let one = [layer("module")];
-    let why = compose(&manifest, config.as_bytes(), &one, &settings()).unwrap_err();
+    let layers = [layer("module")];
+    let why = compose(&manifest, config.as_bytes(), &layers, &settings()).unwrap_err();
     assert!(why.contains("128 layers"), "{why}");
 }
 

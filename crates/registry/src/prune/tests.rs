@@ -164,9 +164,9 @@ fn owner_is_read_from_image_labels() {
     );
     assert_eq!(read(config(Value::Null)), None);
     assert_eq!(read(config(json!({"io.alustan.namespace": 1}))), None);
-    let of = |uid: &str| read(config(json!({"io.alustan.namespace": uid})));
-    assert!(of(&"u".repeat(64)).is_some());
-    assert_eq!(of(&"u".repeat(65)), None);
+    let read_with_uid = |uid: &str| read(config(json!({"io.alustan.namespace": uid})));
+    assert!(read_with_uid(&"u".repeat(64)).is_some());
+    assert_eq!(read_with_uid(&"u".repeat(65)), None);
     assert_eq!(
         read(json!({"config": {"Labels": {"io.alustan.namespace": "uid"}}})),
         None

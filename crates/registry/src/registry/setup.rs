@@ -186,15 +186,18 @@ mod tests {
 
     #[test]
     fn ca_bundles_are_split_into_certificates() {
-        let one = format!("# c\n-----BEGIN CERTIFICATE-----\nAA==\n{END}\n");
+        let certificate = format!("# c\n-----BEGIN CERTIFICATE-----\nAA==\n{END}\n");
         let options = |ca_pem| Options {
             ca_pem,
             ..Options::default()
         };
         assert_eq!(
-            certificates(&options(vec![format!("{one}{one}"), one.clone()]))
-                .unwrap()
-                .len(),
+            certificates(&options(vec![
+                format!("{certificate}{certificate}"),
+                certificate.clone()
+            ]))
+            .unwrap()
+            .len(),
             3
         );
         assert_eq!(certificates(&options(Vec::new())).unwrap().len(), 0);
@@ -208,7 +211,7 @@ mod tests {
         assert!(
             tokens(
                 &Options::default(),
-                &certificates(&options(vec![one])).unwrap()
+                &certificates(&options(vec![certificate])).unwrap()
             )
             .is_err()
         );

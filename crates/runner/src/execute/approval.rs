@@ -322,11 +322,11 @@ fn denied(rule: &Matched, set: &ChangeSet) -> Failure {
     if total > named.len() {
         named.push("…".to_owned());
     }
-    let what = named.join(", ");
+    let resources = named.join(", ");
     user(
         Reason::PlanDenied,
         format!(
-            "{rule}\nThis rule denies the plan, which would {what}. Nothing was applied. Change \
+            "{rule}\nThis rule denies the plan, which would {resources}. Nothing was applied. Change \
              the module, its variables or the rule"
         ),
     )

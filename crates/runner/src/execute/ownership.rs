@@ -88,8 +88,10 @@ impl Session {
             let state = server.store().get().await;
             return read(state.as_deref().map_or(&[], Vec::as_slice)).map(Some);
         }
-        let here = self.state_address().filter(|address| is_known(address));
-        let seen_here = known.is_some() && here.is_some() && self.claimed.state_address == here;
+        let current_address = self.state_address().filter(|address| is_known(address));
+        let seen_here = known.is_some()
+            && current_address.is_some()
+            && self.claimed.state_address == current_address;
         if seen_here || !backend::has_resolved(&self.directory) {
             return Ok(None);
         }

@@ -29,8 +29,8 @@ impl Session {
         let Some(old) = &self.inputs.migrate else {
             return Ok(None);
         };
-        let here = self.state_address();
-        if here.is_some() && self.claimed.state_address == here {
+        let current_address = self.state_address();
+        if current_address.is_some() && self.claimed.state_address == current_address {
             return Ok(None);
         }
         let from = self.previous_address(old);
@@ -38,12 +38,12 @@ impl Session {
             return Err(unsaved(&from).into());
         }
         let state = self.state_at(old).await?;
-        let (there, here) = (read(&state)?, self.head_here().await?);
+        let (old_head, new_head) = (read(&state)?, self.head_here().await?);
         let proven = self.inputs.applied_before || old.managed.is_some();
-        match transfer(&self.claimed.lineage, proven, &there, &here) {
+        match transfer(&self.claimed.lineage, proven, &old_head, &new_head) {
             Transfer::Copy => {
-                self.copy(&state, &there, &here).await?;
-                self.log_migration(&from, &there);
+                self.copy(&state, &old_head, &new_head).await?;
+                self.log_migration(&from, &old_head);
                 Ok(Some(from))
             }
             Transfer::Done => {
@@ -51,8 +51,8 @@ impl Session {
                 Ok(Some(from))
             }
             Transfer::Nothing => Ok(None),
-            Transfer::NotOurs => Err(not_ours_at(&from, &there).into()),
-            Transfer::Occupied => Err(self.occupied(&from, &here).into()),
+            Transfer::NotOurs => Err(not_ours_at(&from, &old_head).into()),
+            Transfer::Occupied => Err(self.occupied(&from, &new_head).into()),
             Transfer::Lost => Err(self.lost(&from).into()),
         }
     }
@@ -76,26 +76,31 @@ impl Session {
         }
     }
 
-    /// Pushes `state`, with head `there`, to the current backend. `here` is the head of the state in the current backend: an older version
+    /// Pushes `state`, with head `old_head`, to the current backend. `new_head` is the head of the state in the current backend: an older version
     /// or no state. The copy has the serial of the original. If this run ends before the run record contains the new address, the serials
     /// show which state is newer.
-    async fn copy(&self, state: &[u8], there: &StateHead, here: &StateHead) -> Result<(), Failure> {
+    async fn copy(
+        &self,
+        state: &[u8],
+        old_head: &StateHead,
+        new_head: &StateHead,
+    ) -> Result<(), Failure> {
         // On a push to an address without a state, engines replace the lineage of the pushed state. So a state without resources is pushed
         // first. If this run ends before the second push, that empty state belongs to no resource.
-        if here.lineage.is_none() {
-            let seed = json!({"version": 4, "serial": 0, "lineage": there.lineage,
+        if new_head.lineage.is_none() {
+            let seed = json!({"version": 4, "serial": 0, "lineage": old_head.lineage,
                 "outputs": {}, "resources": []});
             self.push_copy(&to_json(&seed), false).await?;
         }
         // The engine increments the serial on push.
-        let serial = there.serial.unwrap_or_default().saturating_sub(1);
+        let serial = old_head.serial.unwrap_or_default().saturating_sub(1);
         let counted = with_serial(state, serial).ok_or_else(|| {
             let message = "the state has an unknown format. Nothing was changed";
             module(Reason::MigrationFailed, message)
         })?;
         self.push_copy(&counted, true).await?;
         let copied = self.head_here().await?;
-        if copied.lineage == there.lineage && copied.serial <= there.serial {
+        if copied.lineage == old_head.lineage && copied.serial <= old_head.serial {
             return Ok(());
         }
         Err(module(
@@ -152,15 +157,16 @@ impl Session {
         let Lineage::Of(ours) = &self.claimed.lineage else {
             return false;
         };
-        let (there, here) = (&self.claimed.state_address, self.state_address());
-        let elsewhere = there.is_some() && here.is_some() && *there != here;
+        let (old_address, new_address) = (&self.claimed.state_address, self.state_address());
+        let elsewhere =
+            old_address.is_some() && new_address.is_some() && *old_address != new_address;
         elsewhere && head.lineage.as_ref() != Some(ours) && head.item_count == 0
     }
 
     /// Returns the failure for a backend that changed without a migration of the state.
     pub(super) fn migrated_away(&self) -> Failure {
-        let there = self.claimed.state_address.clone().unwrap_or_default();
-        let here = self.state_address().unwrap_or_default();
+        let old_address = self.claimed.state_address.clone().unwrap_or_default();
+        let new_address = self.state_address().unwrap_or_default();
         let way_out = if self.destroys() {
             "Nothing was destroyed. Set the backend to the previous location again: in \
              spec.backend, its Secret, or the module"
@@ -178,19 +184,19 @@ impl Session {
         user(
             Reason::BackendChanged,
             format!(
-                "the state of this resource is at {there}, but the backend is now {here}, which \
+                "the state of this resource is at {old_address}, but the backend is now {new_address}, which \
                  has no state. {way_out}"
             ),
         )
     }
 
     fn occupied(&self, from: &str, head: &StateHead) -> Failure {
-        let here = self.state_address().unwrap_or_default();
+        let new_address = self.state_address().unwrap_or_default();
         let lineage = head.lineage.as_deref().unwrap_or_default();
         user(
             Reason::StateOwnershipConflict,
             format!(
-                "cannot copy the state from {from} to {here}: the target already has a state with \
+                "cannot copy the state from {from} to {new_address}: the target already has a state with \
                  lineage {lineage} and {} resources and outputs. Nothing was changed. Set another \
                  location in spec.backend",
                 head.item_count
@@ -199,7 +205,7 @@ impl Session {
     }
 
     fn lost(&self, from: &str) -> Failure {
-        let here = self.state_address().unwrap_or_default();
+        let new_address = self.state_address().unwrap_or_default();
         let Lineage::Of(lineage) = &self.claimed.lineage else {
             return user(Reason::StateLost, "the state does not exist");
         };
@@ -207,7 +213,7 @@ impl Session {
             Reason::StateLost,
             format!(
                 "cannot copy the state of this resource: a state with lineage {lineage} exists \
-                 neither at {from} nor at {here}. Nothing was changed. Restore it from a backup at \
+                 neither at {from} nor at {new_address}. Nothing was changed. Restore it from a backup at \
                  one of these locations"
             ),
         )

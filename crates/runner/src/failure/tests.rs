@@ -319,10 +319,10 @@ fn failed_module_download_names_the_credentials_field() {
         refused.message.contains("sshKeySecret")
             && refused.message.contains("could not read Username")
     );
-    let away = classify(Step::Init, 1, &message("Could not resolve host: host"));
+    let unreachable = classify(Step::Init, 1, &message("Could not resolve host: host"));
     assert_eq!(
-        (away.class, away.reason.as_str()),
+        (unreachable.class, unreachable.reason.as_str()),
         (FailureClass::Transient, "InitFailed")
     );
-    assert!(!away.message.contains("sshKeySecret"));
+    assert!(!unreachable.message.contains("sshKeySecret"));
 }

@@ -310,10 +310,10 @@ fn known_secrets_are_not_printed() {
         .insert("TOKEN".into(), "tok-123456".into());
     let ran = world.run(RunKind::Apply);
     let report = serde_json::to_string(ran.expect(RunResult::Failed)).unwrap();
-    for (what, text) in [("log", ran.logs()), ("report", report)] {
+    for (source, text) in [("log", ran.logs()), ("report", report)] {
         assert!(
             !text.contains("hunter22-long") && !text.contains("tok-123456"),
-            "{what}: {text}"
+            "{source}: {text}"
         );
     }
     assert!(ran.stdout.contains("one (redacted)"), "{}", ran.logs());

@@ -382,12 +382,12 @@ fn change_of_the_module_changes_only_its_layer() {
     let first = place.build(&module, "one", &[]).digest();
     fs::write(module.join("more.tf"), "output \"more\" { value = 1 }\n").unwrap();
     assert_ne!(place.build(&module, "two", &[]).digest(), first);
-    let one = place.manifest("one");
+    let manifest = place.manifest("one");
     let two = place.manifest("two");
     for layer in [0, 1] {
-        assert_eq!(one["layers"][layer], two["layers"][layer]);
+        assert_eq!(manifest["layers"][layer], two["layers"][layer]);
     }
-    assert_ne!(one["layers"][2], two["layers"][2]);
+    assert_ne!(manifest["layers"][2], two["layers"][2]);
 }
 
 #[test]

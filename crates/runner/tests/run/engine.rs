@@ -26,16 +26,16 @@ fn prepared_by(engine: &Engine) -> World {
 #[test]
 fn older_or_other_engine_is_refused_until_allowed() {
     let (terraform, tofu) = (EngineName::Terraform, EngineName::Opentofu);
-    let here = engine(terraform, "1.11.4");
+    let current = engine(terraform, "1.11.4");
     for before in [engine(tofu, "1.6.0"), engine(terraform, "1.11.5")] {
-        let mut world = prepared_by(&here);
+        let mut world = prepared_by(&current);
         world.inputs.engine_before = Some(before.clone());
         for kind in [RunKind::Plan, RunKind::Apply, RunKind::Drift] {
             let ran = world.run(kind);
             let message = ran.expect_failure(FailureClass::User, "EngineChangeNotAllowed");
             for part in [
                 before.to_string(),
-                here.to_string(),
+                current.to_string(),
                 "\"allowSwitch\":true".to_owned(),
             ] {
                 assert!(message.contains(&part), "no {part:?} in {message}");
@@ -44,15 +44,15 @@ fn older_or_other_engine_is_refused_until_allowed() {
         }
         world.inputs.engine_before = None;
         let report = world.run(RunKind::Apply).expect(RunResult::Done).clone();
-        assert_eq!(report.engine.as_ref(), Some(&here));
+        assert_eq!(report.engine.as_ref(), Some(&current));
     }
 }
 
 #[test]
 fn same_or_newer_engine_is_accepted() {
-    let here = engine(EngineName::Terraform, "1.11.4");
+    let current = engine(EngineName::Terraform, "1.11.4");
     for before in ["1.11.4", "1.9.8"] {
-        let mut world = prepared_by(&here);
+        let mut world = prepared_by(&current);
         world.inputs.engine_before = Some(engine(EngineName::Terraform, before));
         world.run(RunKind::Apply).expect(RunResult::Done);
     }
@@ -66,8 +66,8 @@ fn runs_call_the_engine_without_colours() {
     ran.expect(RunResult::Done);
     let calls = world.read("calls");
     for call in ["init -no-color", "plan -no-color", "apply -no-color"] {
-        let there = calls.lines().any(|line| line == call);
-        assert!(there, "no {call:?} in {calls}");
+        let is_called = calls.lines().any(|line| line == call);
+        assert!(is_called, "no {call:?} in {calls}");
     }
     assert!(!ran.logs().contains('\u{1b}'), "{}", ran.logs());
     let ran = world.run(RunKind::Destroy);

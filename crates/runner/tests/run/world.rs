@@ -572,9 +572,9 @@ impl Ran {
     #[track_caller]
     pub(crate) fn expect_failure(&self, class: FailureClass, reason: &str) -> &str {
         let failure = self.expect(RunResult::Failed).failure.as_ref().unwrap();
-        let found = (failure.class, failure.reason.as_str());
+        let actual = (failure.class, failure.reason.as_str());
         assert_eq!(
-            found,
+            actual,
             (class, reason),
             "{}\n{}",
             failure.message,

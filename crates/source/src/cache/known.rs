@@ -100,8 +100,8 @@ mod tests {
             id("r", &[("a", false, "2")]),
             id("r", &[("a", false, "1"), ("b", false, "1")]),
         ];
-        for (at, one) in ids.iter().enumerate() {
-            assert!(ids.iter().skip(at + 1).all(|other| one != other), "{at}");
+        for (at, id) in ids.iter().enumerate() {
+            assert!(ids.iter().skip(at + 1).all(|other| id != other), "{at}");
         }
         assert!(ids[0] == id("r", &[("a", false, "1")]));
     }

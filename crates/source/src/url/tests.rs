@@ -177,8 +177,8 @@ proptest! {
 
 #[test]
 fn url_forms_of_one_repository_are_equal() {
-    let here = RepositoryUrl::parse("https://git.test:8443/Team/infra.git").unwrap();
-    let is_here = |other| here.is_same_repository(&RepositoryUrl::parse(other).unwrap());
+    let url = RepositoryUrl::parse("https://git.test:8443/Team/infra.git").unwrap();
+    let is_here = |other| url.is_same_repository(&RepositoryUrl::parse(other).unwrap());
     for same in [
         "https://git.test/team/infra",
         "git@git.test:team/infra.git",

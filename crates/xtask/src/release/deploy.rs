@@ -175,8 +175,8 @@ mod tests {
             let text = read(&folder.path().join(path)).unwrap();
             assert!(!text.contains(ZEROS), "{path}");
             for digest in "abc".chars() {
-                let there = text.contains(&digest.to_string().repeat(64));
-                assert_eq!(there, digests.contains(digest), "{path}: {digest}");
+                let is_pinned = text.contains(&digest.to_string().repeat(64));
+                assert_eq!(is_pinned, digests.contains(digest), "{path}: {digest}");
             }
         }
     }
