@@ -174,8 +174,8 @@ fn is_applied(request: &str) -> bool {
 fn described(call: &Value) -> String {
     let object = &call["objectRef"];
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let subresource = object["subresource"].as_str();
-    let subresource = subresource
+    let subresource = object["subresource"]
+        .as_str()
         .map(|subresource| format!("/{subresource}"))
         .unwrap_or_default();
     let verb = text(&call["verb"]);

@@ -28,9 +28,9 @@ fn network_policies_block_the_metadata_endpoint() {
                 for to in rule["to"].as_array().unwrap() {
                     let block = &to["ipBlock"];
                     let everywhere = block["cidr"] == "0.0.0.0/0";
-                    let except = block["except"].as_array();
-                    let kept =
-                        except.is_some_and(|ranges| ranges.iter().any(|range| range == METADATA));
+                    let kept = block["except"]
+                        .as_array()
+                        .is_some_and(|ranges| ranges.iter().any(|range| range == METADATA));
                     assert!(!everywhere || kept, "{name}: {to}");
                 }
             }

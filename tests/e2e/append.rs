@@ -29,8 +29,10 @@ async fn layers(scene: &Scene, image: &str) -> Vec<String> {
     let inspect = ["inspect", "--raw", "--tls-verify=false", &image];
     let manifest: Value =
         serde_json::from_str(&scene.cluster.run("skopeo", &inspect).await).unwrap();
-    let layers = manifest["layers"].as_array().unwrap().iter();
-    layers
+    manifest["layers"]
+        .as_array()
+        .unwrap()
+        .iter()
         .map(|layer| layer["digest"].as_str().unwrap().to_owned())
         .collect()
 }

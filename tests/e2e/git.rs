@@ -112,12 +112,13 @@ async fn git_ssh_keys_of_all_types_work_without_a_passphrase() {
         assert!(message.contains("passphrase"), "{message}");
         let text = std::fs::read_to_string(&file).unwrap();
         let others = text.lines();
-        let others = others.filter(|line| {
-            !public_keys
-                .iter()
-                .any(|guest| guest.trim_end() == line.trim_end())
-        });
-        let others: Vec<&str> = others.collect();
+        let others: Vec<&str> = others
+            .filter(|line| {
+                !public_keys
+                    .iter()
+                    .any(|guest| guest.trim_end() == line.trim_end())
+            })
+            .collect();
         std::fs::write(&file, others.join("\n") + "\n").unwrap();
     })
     .await;

@@ -67,8 +67,9 @@ async fn own_base(scene: &Scene) -> String {
 /// Returns the uids of the scene's Jobs by name.
 async fn all_jobs(scene: &Scene) -> BTreeMap<String, String> {
     let jobs = scene.api::<Job>().list(&ListParams::default()).await;
-    let jobs = jobs.unwrap().into_iter();
-    jobs.map(|job| (job.name_any(), job.uid().unwrap_or_default()))
+    jobs.unwrap()
+        .into_iter()
+        .map(|job| (job.name_any(), job.uid().unwrap_or_default()))
         .collect()
 }
 

@@ -96,8 +96,9 @@ impl Page {
         let sections = page
             .split("\n## ")
             .map(|section| section.split_once('\n').unwrap());
-        let sections = sections.filter(|section| section.0 == heading);
-        let blocks = sections.flat_map(|section| section.1.split("```sh\n").skip(1));
+        let blocks = sections
+            .filter(|section| section.0 == heading)
+            .flat_map(|section| section.1.split("```sh\n").skip(1));
         let mut blocks = blocks.map(|block| block.split("```").next().unwrap());
         let block = blocks.find(|block| block.contains(part));
         assert!(block.is_some(), "no {part:?} in section {heading:?}");
@@ -128,8 +129,9 @@ impl Page {
 
 async fn results(scene: &Scene, name: &str) -> Vec<(i64, String)> {
     let runs = scene.ready(name).await.status.unwrap().runs;
-    let runs = runs.iter().map(|run| (run.number, run.result.clone()));
-    runs.collect()
+    runs.iter()
+        .map(|run| (run.number, run.result.clone()))
+        .collect()
 }
 
 /// Returns lineage and serial of the managed state.

@@ -45,8 +45,10 @@ fn sum(path: &Path) -> String {
 /// Returns the digests of the image indexes by image name.
 fn images() -> BTreeMap<String, String> {
     let images = json_of("images.json");
-    let images = images.as_object().unwrap().iter();
     images
+        .as_object()
+        .unwrap()
+        .iter()
         .map(|(name, image)| (name.clone(), image["digest"].as_str().unwrap().to_owned()))
         .collect()
 }
@@ -140,11 +142,14 @@ fn operator(rendered: &str) -> (BTreeMap<String, String>, String) {
         .find(|(id, _)| id.kind == "Deployment")
         .unwrap();
     let container = &deployment["spec"]["template"]["spec"]["containers"][0];
-    let env = container["env"].as_array().unwrap().iter();
-    let env = env.filter_map(|variable| {
-        let word = |key: &str| variable[key].as_str().map(str::to_owned);
-        Some((word("name")?, word("value")?))
-    });
+    let env = container["env"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(|variable| {
+            let word = |key: &str| variable[key].as_str().map(str::to_owned);
+            Some((word("name")?, word("value")?))
+        });
     (
         env.collect(),
         container["image"].as_str().unwrap().to_owned(),
@@ -235,8 +240,10 @@ fn installed_manifests_conform_to_the_schemas() {
 fn purls(name: &str) -> Vec<String> {
     let sbom = json_of(name);
     assert_eq!(sbom["bomFormat"], "CycloneDX", "{name}");
-    let components = sbom["components"].as_array().unwrap().iter();
-    components
+    sbom["components"]
+        .as_array()
+        .unwrap()
+        .iter()
         .filter_map(|component| component["purl"].as_str().map(str::to_owned))
         .collect()
 }

@@ -431,8 +431,11 @@ impl Collector {
             ("kubelet/pods", EMPTY_DIRS, &self.kept_of_pods),
         ] {
             let folders = std::fs::read_dir(self.folder.join(part)).into_iter();
-            let folders = folders.flatten().flatten().map(|entry| entry.path());
-            let wanted = folders.filter(|folder| !below.is_empty() || own(folder));
+            let wanted = folders
+                .flatten()
+                .flatten()
+                .map(|entry| entry.path())
+                .filter(|folder| !below.is_empty() || own(folder));
             for entry in wanted.flat_map(|folder| entries_below(&folder.join(below))) {
                 let file = entry.path();
                 let id = (entry.ino(), file.clone().into_os_string());

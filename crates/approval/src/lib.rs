@@ -91,8 +91,9 @@ pub fn judge(rules: &[ApprovalRule], plan: &Plan) -> Vec<Matched> {
 
 /// Returns all `rules` as matching. `why` is the reason why they could not be evaluated.
 pub fn unjudged(rules: &[ApprovalRule], why: &str) -> Vec<Matched> {
-    let rules = rules.iter().enumerate();
     rules
+        .iter()
+        .enumerate()
         .map(|(index, rule)| matched(index, rule, Some(why)))
         .collect()
 }

@@ -221,8 +221,9 @@ fn state_address_includes_the_server(
     #[case] wanted: &str,
 ) {
     let config = serde_json::from_value(config).unwrap();
-    let environment = environment.iter();
-    let environment = environment.map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+    let environment = environment
+        .iter()
+        .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
     assert_eq!(address(kind, &config, &environment.collect()), wanted);
 }
 

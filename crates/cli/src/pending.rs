@@ -21,8 +21,7 @@ pub(crate) struct Pending {
 /// If no plan waits for approval. The error contains state, reason and message of the resource.
 pub(crate) fn pending(tf: &Terraform) -> Result<Pending, Error> {
     let plan = tf.status.as_ref().and_then(|status| status.plan.as_ref());
-    let plan = plan.filter(|plan| plan.pending_approval);
-    let pending = plan.and_then(|plan| {
+    let pending = plan.filter(|plan| plan.pending_approval).and_then(|plan| {
         Some(Pending {
             id: plan.id.clone()?,
             summary: plan.summary.clone(),

@@ -72,8 +72,9 @@ impl Graph {
             kept.extend(reachable(keys, &self.dependents));
         }
         let keep = |edges: BTreeMap<Key, BTreeSet<Key>>| {
-            let edges = edges.into_iter().filter(|(key, _)| kept.contains(key));
             edges
+                .into_iter()
+                .filter(|(key, _)| kept.contains(key))
                 .map(|(key, others)| (key, others.intersection(&kept).cloned().collect()))
                 .collect()
         };
@@ -209,11 +210,10 @@ mod tests {
     fn resources(lines: &[&str]) -> Vec<Terraform> {
         let parse = |line: &&str| {
             let (name, dependencies) = line.split_once(':').unwrap();
-            let dependencies = dependencies
+            let dependencies: Vec<_> = dependencies
                 .split(',')
                 .map(str::trim)
-                .filter(|name| !name.is_empty());
-            let dependencies: Vec<_> = dependencies
+                .filter(|name| !name.is_empty())
                 .map(|name| match name.split_once('/') {
                     Some((namespace, name)) => json!({"namespace": namespace, "name": name}),
                     None => json!({"name": name}),

@@ -21,10 +21,11 @@ fn convert(value: &Cel, remaining: &mut usize) -> Result<Value, String> {
     };
     spend(remaining, size)?;
     match value {
-        Cel::List(items) => {
-            let items = items.iter().map(|item| convert(item, remaining));
-            items.collect::<Result<_, _>>().map(Value::Array)
-        }
+        Cel::List(items) => items
+            .iter()
+            .map(|item| convert(item, remaining))
+            .collect::<Result<_, _>>()
+            .map(Value::Array),
         Cel::Map(map) => {
             let mut object = Map::new();
             for (key, value) in map.map.iter() {

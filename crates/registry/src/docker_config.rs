@@ -225,8 +225,9 @@ fn read_helpers(root: &Map<String, Value>) -> Result<BTreeMap<Key, String>, Erro
     let Some(helpers) = root.get("credHelpers") else {
         return Ok(BTreeMap::new());
     };
-    let helpers = helpers.as_object();
-    let helpers = helpers.ok_or_else(|| refuse("`credHelpers` is not an object"))?;
+    let helpers = helpers
+        .as_object()
+        .ok_or_else(|| refuse("`credHelpers` is not an object"))?;
     let programs = helpers
         .iter()
         .filter_map(|(key, program)| Some((Key::parse(key), program.as_str()?.to_owned())));

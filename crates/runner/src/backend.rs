@@ -178,8 +178,11 @@ pub fn resolved(directory: &Path) -> Option<OwnBackend> {
     let bytes = fs::read(directory.join(RESOLVED)).ok()?;
     let resolved: Value = serde_json::from_slice(&bytes).ok()?;
     let backend = resolved.get("backend")?;
-    let config = backend.get("config").and_then(Value::as_object);
-    let config = config.into_iter().flatten();
+    let config = backend
+        .get("config")
+        .and_then(Value::as_object)
+        .into_iter()
+        .flatten();
     let set = config.filter(|(_, value)| !value.is_null());
     Some(OwnBackend {
         kind: backend.get("type")?.as_str()?.to_owned(),

@@ -99,10 +99,10 @@ impl Processes {
 
     /// Sends SIGTERM to the process group of `leader`.
     pub fn terminate_group(&self, leader: Option<u32>) {
-        let leader = leader
+        let _ = leader
             .and_then(|pid| i32::try_from(pid).ok())
-            .and_then(Pid::from_raw);
-        let _ = leader.map(|pid| kill_process_group(pid, Signal::TERM));
+            .and_then(Pid::from_raw)
+            .map(|pid| kill_process_group(pid, Signal::TERM));
     }
 
     /// Sends SIGKILL to each process in `scope`.

@@ -40,8 +40,9 @@ pub fn of_run(
     let given = inputs.environment.keys().cloned().collect();
     secrets.extend(of_environment(&inputs.environment, &given));
     let secret = |name: &str| {
-        let declared = declared.get(name);
-        declared.is_some_and(|declared| declared.sensitive)
+        declared
+            .get(name)
+            .is_some_and(|declared| declared.sensitive)
             || inputs.secret_variables.contains(name)
     };
     secrets.extend(variables::texts(values, secret));

@@ -22,8 +22,10 @@ bitbucket.org ssh-rsa AAAAB3NzaC1yc2EAAAADAQABAAABgQDQeJzhupRu0u0cdegZIa8e86EG2q
 /// Returns the host keys for ssh: `given`, from the Secret, or the built-in host keys if `given` is empty. Line endings are LF, with a
 /// final newline.
 pub(crate) fn effective(given: Option<&str>) -> String {
-    let given = given.map(normalise).filter(|text| !text.trim().is_empty());
-    given.unwrap_or_else(|| BUILT_IN_KNOWN_HOSTS.to_owned())
+    given
+        .map(normalise)
+        .filter(|text| !text.trim().is_empty())
+        .unwrap_or_else(|| BUILT_IN_KNOWN_HOSTS.to_owned())
 }
 
 fn normalise(text: &str) -> String {

@@ -101,8 +101,11 @@ fn generated() -> Result<Vec<(PathBuf, String)>> {
 fn prometheus_rule() -> Result<String> {
     let rules =
         std::fs::read_to_string(root().join(ALERTS)).with_context(|| format!("read {ALERTS}"))?;
-    let rules = rules.lines().filter(|line| !line.starts_with('#'));
-    let rules: Vec<String> = rules.map(|line| format!("  {line}\n")).collect();
+    let rules: Vec<String> = rules
+        .lines()
+        .filter(|line| !line.starts_with('#'))
+        .map(|line| format!("  {line}\n"))
+        .collect();
     let rules = rules.concat();
     Ok(format!(
         "apiVersion: monitoring.coreos.com/v1\nkind: PrometheusRule\nmetadata:\n  name: alustan\n  \
@@ -494,12 +497,13 @@ mod tests {
     /// Returns the anchor of a heading (<https://docs.github.com/en/get-started/writing-on-github>).
     fn anchor(heading: &str) -> String {
         let kept = heading.trim().to_lowercase();
-        let kept = kept.chars().filter_map(|c| match c {
-            ' ' => Some('-'),
-            c if c.is_alphanumeric() || c == '-' || c == '_' => Some(c),
-            _ => None,
-        });
-        kept.collect()
+        kept.chars()
+            .filter_map(|c| match c {
+                ' ' => Some('-'),
+                c if c.is_alphanumeric() || c == '-' || c == '_' => Some(c),
+                _ => None,
+            })
+            .collect()
     }
 
     #[test]

@@ -283,11 +283,12 @@ mod tests {
         let mut texts = Texts::default();
         texts.walk(folder.path()).unwrap();
         let join = |texts: Vec<(String, _)>| {
-            let texts = texts
+            texts
                 .into_iter()
                 .map(|(text, _)| text)
-                .filter(|text| !text.is_empty());
-            texts.collect::<Vec<_>>().join("; ")
+                .filter(|text| !text.is_empty())
+                .collect::<Vec<_>>()
+                .join("; ")
         };
         texts
             .0

@@ -87,8 +87,11 @@ fn kind(field: &Value) -> String {
     }
     let words = field.get("enum").and_then(Value::as_array);
     if let Some(words) = words {
-        let words = words.iter().filter_map(Value::as_str);
-        let words: Vec<String> = words.map(|word| format!("`{word}`")).collect();
+        let words: Vec<String> = words
+            .iter()
+            .filter_map(Value::as_str)
+            .map(|word| format!("`{word}`"))
+            .collect();
         return words.join(", ");
     }
     match field.get("type").and_then(Value::as_str) {

@@ -95,8 +95,10 @@ impl Recorder {
     fn record(&self, version: &str) -> String {
         let head = json!({"metacontroller": version.trim()});
         let lines = self.lines().into_iter().filter(|line| line["code"] == 200);
-        let lines = std::iter::once(head).chain(lines);
-        let lines: Vec<String> = lines.map(|line| line.to_string()).collect();
+        let lines: Vec<String> = std::iter::once(head)
+            .chain(lines)
+            .map(|line| line.to_string())
+            .collect();
         lines.join("\n") + "\n"
     }
 
@@ -266,11 +268,13 @@ async fn changes_the_token(operator: &'static Operator, recorder: &Recorder, con
     until("an event", async || {
         let events = space.api::<Event>().list(&ListParams::default()).await;
         let mut events = events.unwrap().into_iter();
-        let event = events.find(|event| {
-            let note = event.message.as_deref().unwrap_or_default();
-            event.reason.as_deref() == Some("SyncError") && note.contains("Unauthorized")
-        });
-        event.map(|_| ()).ok_or_else(|| "there is none".to_owned())
+        events
+            .find(|event| {
+                let note = event.message.as_deref().unwrap_or_default();
+                event.reason.as_deref() == Some("SyncError") && note.contains("Unauthorized")
+            })
+            .map(|_| ())
+            .ok_or_else(|| "there is none".to_owned())
     })
     .await;
 

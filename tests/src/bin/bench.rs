@@ -329,12 +329,11 @@ impl<'a> Bench<'a> {
             )
             .await;
         let manifest: Value = serde_json::from_str(&raw).unwrap();
-        let layers = manifest["layers"]
+        manifest["layers"]
             .as_array()
             .unwrap()
             .iter()
-            .chain([&manifest["config"]]);
-        layers
+            .chain([&manifest["config"]])
             .map(|layer| {
                 (
                     layer["digest"].as_str().unwrap().to_owned(),
@@ -374,8 +373,8 @@ impl<'a> Bench<'a> {
     async fn until_record(&self, wanted: impl Fn(&Value) -> bool) {
         let holds = |secret: Option<&Secret>| {
             let data = secret.and_then(|secret| secret.data.as_ref());
-            let record = data.and_then(|data| data.get("record"));
-            record.is_some_and(|record| wanted(&serde_json::from_slice(&record.0).unwrap()))
+            data.and_then(|data| data.get("record"))
+                .is_some_and(|record| wanted(&serde_json::from_slice(&record.0).unwrap()))
         };
         await_condition(self.scene.api::<Secret>(), "built0-run", holds)
             .await

@@ -148,9 +148,10 @@ impl Scene {
         let pods = self.cluster.folder.join("log/pods");
         let own = format!("{}_{job}-", self.namespace);
         self.until(&format!("{text:?} in the log of {job}"), async || {
-            let pods = std::fs::read_dir(&pods).expect("a folder").flatten();
-            let mut own =
-                pods.filter(|entry| entry.file_name().to_string_lossy().starts_with(&own));
+            let mut own = std::fs::read_dir(&pods)
+                .expect("a folder")
+                .flatten()
+                .filter(|entry| entry.file_name().to_string_lossy().starts_with(&own));
             let log = own.next()?.path().join("terraform/0.log");
             std::fs::read_to_string(log)
                 .ok()?

@@ -152,8 +152,10 @@ impl Logs {
         let reason = match self.run.or_else(|| reported(tf)) {
             Some(run) => {
                 let reports = tf.status.iter().flat_map(|status| &status.runs);
-                let report = reports.into_iter().find(|report| report.number == run);
-                let error = report.and_then(|report| report.error.as_ref());
+                let error = reports
+                    .into_iter()
+                    .find(|report| report.number == run)
+                    .and_then(|report| report.error.as_ref());
                 let error = error.map_or_else(String::new, |error| format!("; run error: {error}"));
                 format!("run {run} of {key} has no Job; runs with a Job: {numbers}{error}")
             }

@@ -213,8 +213,9 @@ async fn endless_tag_list_is_an_error() {
     let server = Fake::start(|_, seen| match seen.path.as_str() {
         "/v2/team/x/tags/list" => {
             let last = seen.fields.split("last=context-").nth(1);
-            let last = last.and_then(|digits| u64::from_str_radix(digits.get(..16)?, 16).ok());
-            let from = last.map_or(0, |last| last + 1);
+            let from = last
+                .and_then(|digits| u64::from_str_radix(digits.get(..16)?, 16).ok())
+                .map_or(0, |last| last + 1);
             let tags = (from..from + 40_000).map(|number| format!("context-{number:016x}"));
             let tags: Vec<String> = tags.collect();
             (200, None, json!({"name": "x", "tags": tags}).to_string())

@@ -44,11 +44,11 @@ impl Session {
         let (lineage, address) = (self.lineage_to_note(state), self.state_address());
         let lock = self.lock_to_reserve();
         let reserved = |progress: &RunProgress| {
-            let lock = progress
+            progress
                 .lock
                 .as_ref()
-                .filter(|held| Some(*held) == lock.as_ref());
-            lock.map(|lock| lock.id.clone())
+                .filter(|held| Some(*held) == lock.as_ref())
+                .map(|lock| lock.id.clone())
         };
         let go = self.record.update_ours(patience, |progress, _| {
             if progress.phase >= RunPhase::Applying {

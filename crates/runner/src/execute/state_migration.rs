@@ -60,8 +60,8 @@ impl Session {
     /// Returns the previous address of the state, for messages.
     fn previous_address(&self, old: &BackendInputs) -> String {
         let managed = old.managed.as_ref();
-        let managed = managed.map(|backend| self.secret_address(&backend.pointer));
         managed
+            .map(|backend| self.secret_address(&backend.pointer))
             .or_else(|| self.claimed.state_address.clone())
             .unwrap_or_else(|| "its previous location".to_owned())
     }

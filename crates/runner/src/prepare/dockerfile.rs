@@ -25,9 +25,10 @@ pub(super) fn read(repository: &Path, path: &str) -> Result<String, Failure> {
     let (folder, name) = path.rsplit_once('/').unwrap_or(("", path));
     // No symbolic link in the path may point outside of the repository.
     let root = repository.canonicalize().ok();
-    let folder = module_directory(repository, folder).and_then(|folder| folder.canonicalize().ok());
-    let folder = folder.filter(|folder| root.is_some_and(|root| folder.starts_with(root)));
-    let file = folder.map(|folder| folder.join(name));
+    let file = module_directory(repository, folder)
+        .and_then(|folder| folder.canonicalize().ok())
+        .filter(|folder| root.is_some_and(|root| folder.starts_with(root)))
+        .map(|folder| folder.join(name));
     let size = file.as_ref().and_then(|file| {
         let metadata = fs::symlink_metadata(file).ok()?;
         metadata.is_file().then_some(metadata.len())

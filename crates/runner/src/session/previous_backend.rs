@@ -83,8 +83,9 @@ impl Session {
     /// Returns the path of the file to which the engine copies the state.
     fn copy_in(&self, directory: &Path) -> PathBuf {
         let workspace = self.bare_environment.get("TF_WORKSPACE");
-        let workspace = workspace.filter(|name| !name.is_empty() && *name != "default");
-        let folder = workspace.map(|name| Path::new("terraform.tfstate.d").join(name));
+        let folder = workspace
+            .filter(|name| !name.is_empty() && *name != "default")
+            .map(|name| Path::new("terraform.tfstate.d").join(name));
         directory
             .join(folder.unwrap_or_default())
             .join("terraform.tfstate")

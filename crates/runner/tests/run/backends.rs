@@ -21,8 +21,9 @@ fn run(spec: Value, secret: &[(&str, &str)]) -> (World, Ran) {
         namespace: "team",
         name: "web",
     };
-    let secret = secret.iter();
-    let secret = secret.map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+    let secret = secret
+        .iter()
+        .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
     let managed = ManagedState {
         pointer: "web-state".to_owned(),
         slots: Vec::new(),

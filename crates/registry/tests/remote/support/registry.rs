@@ -299,8 +299,11 @@ impl Inner {
         let mut repositories = self.repositories();
         let repository = repositories.entry(repository.into()).or_default();
         let manifest: Value = serde_json::from_slice(&content).unwrap();
-        let layers = manifest["layers"].as_array().unwrap().iter();
-        let needed = layers.filter(|layer| layer.get("urls").is_none());
+        let needed = manifest["layers"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(|layer| layer.get("urls").is_none());
         let mut needed = needed.chain([&manifest["config"]]);
         if !needed.all(|descriptor| {
             repository
