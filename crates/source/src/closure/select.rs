@@ -14,7 +14,7 @@ use crate::{
 const SHOWN: usize = 100;
 
 impl Closure {
-    /// Returns the selected files. Must be called after [`Closure::wanted`] has returned an empty list.
+    /// Returns the selected files. Must be called after [`Closure::files_to_read`] has returned an empty list.
     pub(crate) fn finish(&self, limits: Limits) -> Result<Selection, Error> {
         let mut entries = BTreeMap::new();
         let mut submodules = BTreeSet::new();
