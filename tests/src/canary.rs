@@ -84,7 +84,7 @@ impl Searcher {
     pub fn search(&self, bytes: &[u8]) -> BTreeSet<&str> {
         let matches = self.patterns.find_overlapping_iter(bytes);
         let mut names: BTreeSet<&str> = matches
-            .map(|matched| self.names[matched.pattern().as_usize()].as_str())
+            .map(|hit| self.names[hit.pattern().as_usize()].as_str())
             .collect();
         let mut at = 0;
         while let Some(begin) = position(bytes, at, GZIP) {
