@@ -48,16 +48,16 @@ const KEPT_JOBS: usize = 3;
 
 /// Returns the result of a reconcile of `tf` at `now`: writes, an optional run or build that waits for a slot, status and requeue time.
 pub fn decide(tf: &Terraform, seen: &Seen, settings: &Settings, now: Timestamp) -> Decision {
-    let asking = allow_lists::asks_before_destroy(tf, &seen.allowed);
-    let tf = asking.as_ref().unwrap_or(tf);
+    let manual_destroy = allow_lists::asks_before_destroy(tf, &seen.allowed);
+    let tf = manual_destroy.as_ref().unwrap_or(tf);
     let deleting = tf.metadata.deletion_timestamp.is_some();
     let Some(record) = &seen.record else {
         let mut decision = missing_record::decide(tf, seen, settings, now);
         decision.steps.splice(0..0, image_build::taken_back(seen));
         return decision;
     };
-    let asking = restore::asking(tf, &record.history);
-    let tf = asking.as_ref().unwrap_or(tf);
+    let manual_destroy = restore::asking(tf, &record.history);
+    let tf = manual_destroy.as_ref().unwrap_or(tf);
     let mut case = ReconcileCase {
         tf,
         seen,
@@ -69,11 +69,11 @@ pub fn decide(tf: &Terraform, seen: &Seen, settings: &Settings, now: Timestamp) 
         outputs: seen.outputs,
         steps: Vec::new(),
     };
-    if let Some(absorbed) = run_result::record_result(tf, seen, now) {
-        case.steps = absorbed.steps;
-        case.current = absorbed.record;
-        case.history = absorbed.history;
-        if absorbed.outputs {
+    if let Some(recorded) = run_result::record_result(tf, seen, now) {
+        case.steps = recorded.steps;
+        case.current = recorded.record;
+        case.history = recorded.history;
+        if recorded.outputs {
             case.outputs = OutputsSeen {
                 secret: Whose::Ours,
                 config_map: Whose::Ours,
@@ -99,14 +99,14 @@ pub fn decide(tf: &Terraform, seen: &Seen, settings: &Settings, now: Timestamp) 
 /// because the sidecar may never terminate.
 fn old_jobs(case: &ReconcileCase<'_>) -> Vec<Step> {
     let current = &case.current;
-    let waits = case.history.pending.as_ref().map(|plan| plan.run);
-    let is_over = |number: i64| number < current.number || current.phase == RunPhase::Recorded;
-    let over = case.seen.jobs.iter().rev();
-    let over = over.filter(|(number, job)| job.finished && is_over(**number));
-    let (lingering, finished): (Vec<_>, Vec<_>) = over.partition(|(_, job)| job.lingers);
+    let pending_run = case.history.pending.as_ref().map(|plan| plan.run);
+    let is_recorded = |number: i64| number < current.number || current.phase == RunPhase::Recorded;
+    let ended = case.seen.jobs.iter().rev();
+    let ended = ended.filter(|(number, job)| job.finished && is_recorded(**number));
+    let (lingering, finished): (Vec<_>, Vec<_>) = ended.partition(|(_, job)| job.lingers);
     let kept = finished
         .into_iter()
-        .filter(|(number, _)| Some(**number) != waits);
+        .filter(|(number, _)| Some(**number) != pending_run);
     lingering
         .into_iter()
         .chain(kept.skip(KEPT_JOBS))
@@ -151,19 +151,19 @@ impl ReconcileCase<'_> {
         }
         let target = match target {
             Ok(target) => target,
-            Err(situation) => return self.asking(&situation, None, None),
+            Err(summary) => return self.asking(&summary, None, None),
         };
         let Target { source, runner, .. } = &target;
         let next = match self.next(&target) {
-            Next::Rest(situation, at) => return self.resting(&situation, at),
+            Next::Rest(summary, at) => return self.resting(&summary, at),
             next @ (Next::Run(..) | Next::Image(_)) => next,
         };
         let waiting = self.waiting_for_image(&next);
         let runner = match runner {
             Ok(runner) => runner.clone(),
-            Err(situation) => {
-                let situation = self.meanwhile(waiting, situation);
-                return self.asking(&situation, None, None);
+            Err(summary) => {
+                let summary = self.meanwhile(waiting, summary);
+                return self.asking(&summary, None, None);
             }
         };
         self.remember_base(runner.base);
@@ -181,15 +181,15 @@ impl ReconcileCase<'_> {
         };
         match self.next_action(&target.source, &wanted.config) {
             NextAction::Run(kind, trigger) => Next::Run(Box::new(wanted.clone()), kind, trigger),
-            NextAction::Nothing(situation, at) => Next::Rest(situation, at),
+            NextAction::Nothing(summary, at) => Next::Rest(summary, at),
         }
     }
 
     /// Returns the decision while no run is due. Status shows the image of the last run.
-    fn resting(mut self, situation: &Summary, at: Option<Timestamp>) -> Decision {
+    fn resting(mut self, summary: &Summary, at: Option<Timestamp>) -> Decision {
         self.note_wait(&self.seen.stack.health_checks);
         let digest = self.last_digest();
-        let mut decision = self.done(situation, None, digest);
+        let mut decision = self.done(summary, None, digest);
         decision.requeue_at = earliest(decision.requeue_at, at);
         decision
     }
@@ -210,8 +210,8 @@ impl ReconcileCase<'_> {
             outputs,
             ..
         } = self.record;
-        let is_over = record.phase == RunPhase::Recorded;
-        if is_over && (report.is_some() || outputs.is_some()) {
+        let is_recorded = record.phase == RunPhase::Recorded;
+        if is_recorded && (report.is_some() || outputs.is_some()) {
             let closed = progress::of(record);
             self.steps.push(Step::SwapReport(Box::new(closed)));
         }
@@ -248,16 +248,16 @@ impl ReconcileCase<'_> {
             return Err(self.not_allowed(&refusal));
         }
         alustan_approval::check(&self.tf.spec.approval.rules)
-            .map_err(|bad| Summary::stalled(Reason::InvalidRule, bad.to_string()))?;
+            .map_err(|error| Summary::stalled(Reason::InvalidRule, error.to_string()))?;
         self.check_expressions()?;
         let seen = self
             .seen
             .inputs
             .as_ref()
-            .map_err(|it| missing_input(&it.failure))?;
+            .map_err(|incomplete| missing_input(&incomplete.failure))?;
         let source = source?;
         let base = self.base();
-        let asked = if base_image::is_asked_for(self.tf) {
+        let resolved_base = if base_image::is_asked_for(self.tf) {
             Some(base.clone()?.resolved)
         } else {
             None
@@ -276,7 +276,7 @@ impl ReconcileCase<'_> {
         if let Some(refused) = self.volume_lost(&inputs.backend) {
             return Err(refused);
         }
-        let content = image::content(self.tf, &source, asked.as_deref());
+        let content = image::content(self.tf, &source, resolved_base.as_deref());
         let config = run_inputs::config(self.tf, &self.record.key, &content, &inputs, self.seen);
         if let Some(conflict) = self.conflict(&config.hash) {
             return Err(conflict);
@@ -342,13 +342,13 @@ impl ReconcileCase<'_> {
     /// Returns the summary of `refusal`, a violation of the allow lists. If the spec names `ServiceAccount`s, requeues after [`CONFLICT`],
     /// because the operator does not watch them.
     fn not_allowed(&self, refusal: &Failure) -> Summary {
-        let situation = match refusal.class {
+        let summary = match refusal.class {
             FailureClass::Transient => missing_input(refusal),
             FailureClass::User | FailureClass::Module => summary::refused(refusal),
         };
         Summary {
             look_at: (!self.seen.accounts.is_empty()).then(|| self.now + CONFLICT),
-            ..situation
+            ..summary
         }
     }
 
@@ -366,8 +366,8 @@ impl ReconcileCase<'_> {
             })
         });
         for (field, expression) in tests {
-            if let Err(Nothing::Invalid(why)) = alustan_expressions::check(expression, OBJECT) {
-                let message = format!("{field}: {why}: {expression}");
+            if let Err(Nothing::Invalid(error)) = alustan_expressions::check(expression, OBJECT) {
+                let message = format!("{field}: {error}: {expression}");
                 return Err(Summary::stalled(Reason::InvalidExpression, message));
             }
         }
@@ -377,10 +377,10 @@ impl ReconcileCase<'_> {
     /// Returns the summary of a conflict if another resource owns the state. A state address that the last run reported counts only if that
     /// run had the same config hash: another configuration may have another state address.
     fn conflict(&self, hash: &str) -> Option<Summary> {
-        let last = self.current.run.as_ref();
-        let same = last.is_some_and(|run| run.config_hash == hash) && !self.has_moved();
-        let counts = same || !state_conflict::is_told(self.tf);
-        let conflict = self.seen.conflict.as_ref().filter(|_| counts)?;
+        let last_run = self.current.run.as_ref();
+        let same_config = last_run.is_some_and(|run| run.config_hash == hash) && !self.has_moved();
+        let address_counts = same_config || !state_conflict::is_told(self.tf);
+        let conflict = self.seen.conflict.as_ref().filter(|_| address_counts)?;
         Some(Summary {
             look_at: Some(self.now + CONFLICT),
             ..summary::refused(conflict)
@@ -390,16 +390,16 @@ impl ReconcileCase<'_> {
     /// Whether the state address in the latest report that has one differs from the address in status, which may be older.
     fn has_moved(&self) -> bool {
         let mut reports = self.history.reports.iter();
-        let now = reports.find_map(|report| report.state_address.as_ref());
-        let before = self.tf.status.as_ref().map(|it| it.state_address.as_ref());
-        now.is_some() && before != Some(now)
+        let reported = reports.find_map(|report| report.state_address.as_ref());
+        let in_status = self.tf.status.as_ref().map(|status| status.state_address.as_ref());
+        reported.is_some() && in_status != Some(reported)
     }
 
     /// Returns the status to keep while the commit is unknown: the query to the repository is pending, or failed without an earlier result.
     /// So a ready resource stays ready after a restart of the operator, and while the git server is unreachable. `None` if the status must
     /// be rendered again.
     fn unchanged(&self) -> Option<TerraformStatus> {
-        let unknown = match &self.seen.source {
+        let source_unknown = match &self.seen.source {
             Answer::Pending => true,
             Answer::Failed {
                 failure,
@@ -408,7 +408,7 @@ impl ReconcileCase<'_> {
             } => failure.class == FailureClass::Transient,
             Answer::Known(_) | Answer::Failed { .. } => false,
         };
-        let pending = unknown && self.seen.inputs.is_ok();
+        let pending = source_unknown && self.seen.inputs.is_ok();
         if let Some(status) = self.waits_as_before() {
             return Some(status);
         }
@@ -421,12 +421,12 @@ impl ReconcileCase<'_> {
                 .is_some_and(|applied| self.is_applied(&applied.config_hash)),
         };
         let status = self.tf.status.as_ref().filter(|_| pending && quiet)?;
-        let current = status.observed_generation == self.tf.metadata.generation;
+        let generation_observed = status.observed_generation == self.tf.metadata.generation;
         let is_idle = facts::open_run(&self.current).is_none();
-        let same = current || (is_idle && self.is_last_source_applied());
-        (is_ready(status) && same).then(|| {
+        let source_applied = generation_observed || (is_idle && self.is_last_source_applied());
+        (is_ready(status) && source_applied).then(|| {
             let view = self.view(None, None);
-            if self.seen.source == Answer::Pending && current {
+            if self.seen.source == Answer::Pending && generation_observed {
                 return status.clone();
             }
             if is_idle {
@@ -436,10 +436,10 @@ impl ReconcileCase<'_> {
                     ..view.status(&self.at_rest(), self.now)
                 };
             }
-            let (before, generation) = (&status.conditions, status.observed_generation);
-            let asked = [view.source_ready()];
+            let (previous, generation) = (&status.conditions, status.observed_generation);
+            let updated = [view.source_ready()];
             TerraformStatus {
-                conditions: update(before.clone(), before, &asked, generation, self.now),
+                conditions: update(previous.clone(), previous, &updated, generation, self.now),
                 ..status.clone()
             }
         })
@@ -448,21 +448,21 @@ impl ReconcileCase<'_> {
     /// Returns the unchanged status of a waiting resource ([`Self::waited`]) while the query to the repository is pending, for example
     /// after a restart of the operator.
     fn waits_as_before(&self) -> Option<TerraformStatus> {
-        let asked = self.seen.source == Answer::Pending && self.seen.inputs.is_ok();
-        self.waited().filter(|_| asked)
+        let query_pending = self.seen.source == Answer::Pending && self.seen.inputs.is_ok();
+        self.waited().filter(|_| query_pending)
     }
 
     /// Returns the current status if the resource waits for an approval, a retry, a change or another object, and neither its run record
     /// nor its generation has changed.
     fn waited(&self) -> Option<TerraformStatus> {
-        let news = self.current != self.record.record || facts::open_run(&self.current).is_some();
-        let status = self.tf.status.as_ref().filter(|_| !news)?;
+        let changed = self.current != self.record.record || facts::open_run(&self.current).is_some();
+        let status = self.tf.status.as_ref().filter(|_| !changed)?;
         let waits = matches!(
             status.state,
             State::AwaitingApproval | State::Failed | State::Stalled
         ) || is_blocked(status);
-        let current = status.observed_generation == self.tf.metadata.generation;
-        (waits && current).then(|| status.clone())
+        let generation_observed = status.observed_generation == self.tf.metadata.generation;
+        (waits && generation_observed).then(|| status.clone())
     }
 
     fn said(mut self, status: TerraformStatus) -> Decision {
@@ -489,15 +489,15 @@ impl ReconcileCase<'_> {
     /// Returns the last known commit and context from status and pin, unless repository, reference or path in the spec have changed since.
     /// The commit may be outdated, so no run or build starts with it.
     fn last_source(&self) -> Option<SourceSeen> {
-        let told = self.tf.status.as_ref()?.source.as_ref()?;
+        let source = self.tf.status.as_ref()?.source.as_ref()?;
         let pin = self.seen.pin.as_ref()?;
-        let context = told.context.clone()?;
+        let context = source.context.clone()?;
         let backend = run_inputs::module_backend(&pin.inputs.backend);
         let artifact = pin.artifact.as_ref()?;
         let (_, digest) = artifact.split_once('@')?;
         let pinned: GitRepo = serde_json::from_value(pin.spec.get("gitRepo")?.clone()).ok()?;
         is_same_place(&pinned, &self.tf.spec.git_repo).then(|| SourceSeen {
-            revision: told.revision.clone(),
+            revision: source.revision.clone(),
             context,
             artifact: digest.to_owned(),
             path: pin.inputs.path.clone(),
@@ -512,9 +512,9 @@ impl ReconcileCase<'_> {
     ///
     /// Returns a summary if the query to the repository is pending or failed, and no earlier answer is usable.
     fn source(&self) -> Result<SourceSeen, Summary> {
-        let goes_on = facts::open_run(&self.current).is_some();
+        let has_active_run = facts::open_run(&self.current).is_some();
         match &self.seen.source {
-            Answer::Pending if self.tf.spec.suspend || goes_on => {
+            Answer::Pending if self.tf.spec.suspend || has_active_run => {
                 self.last_source().ok_or_else(fetching)
             }
             Answer::Known(source) => Ok(source.clone()),
@@ -547,7 +547,7 @@ impl ReconcileCase<'_> {
         let image_build::Missing {
             steps,
             start,
-            situation,
+            situation: summary,
             history,
         } = missing;
         if let Some(history) = history {
@@ -557,21 +557,21 @@ impl ReconcileCase<'_> {
         }
         self.steps.extend(steps);
         // A ready resource keeps the image of its last run in status.
-        let unseen = waiting.quietly && situation.ready.is_none();
-        let (plan, digest) = if unseen {
+        let keeps_last_image = waiting.quietly && summary.ready.is_none();
+        let (plan, digest) = if keeps_last_image {
             (None, self.last_digest())
         } else {
             (Some(plan), None)
         };
-        let situation = self.meanwhile(waiting, &situation);
+        let summary = self.meanwhile(waiting, &summary);
         if start.is_empty() {
-            return self.asking(&situation, plan, digest);
+            return self.asking(&summary, plan, digest);
         }
         let view = self.view(plan, digest.clone());
         let start = Start {
             class: waiting.class,
             steps: start,
-            status: view.status(&situation, self.now),
+            status: view.status(&summary, self.now),
         };
         let message = "waiting for a slot to build the runner image";
         let queued = Summary::busy(State::Pending, Reason::Queued, message);
@@ -596,38 +596,38 @@ impl ReconcileCase<'_> {
         }
     }
 
-    /// Returns the summary of a resource whose next run waits because of `why`. If the configuration is already applied, condition `Ready`
+    /// Returns the summary of a resource whose next run waits because of `cause`. If the configuration is already applied, condition `Ready`
     /// stays unchanged.
-    fn meanwhile(&self, waits: Waits, why: &Summary) -> Summary {
+    fn meanwhile(&self, waits: Waits, cause: &Summary) -> Summary {
         if !waits.quietly {
-            return why.clone();
+            return cause.clone();
         }
-        let rest = self.at_rest();
-        let message = if why.ready.is_none() {
-            rest.message
+        let applied = self.at_rest();
+        let message = if cause.ready.is_none() {
+            applied.message
         } else {
-            format!("{}; the next run waits: {}", rest.message, why.message)
+            format!("{}; the next run waits: {}", applied.message, cause.message)
         };
         Summary {
             message,
-            retry_at: why.retry_at,
-            look_at: why.look_at,
-            ..rest
+            retry_at: cause.retry_at,
+            look_at: cause.look_at,
+            ..applied
         }
     }
 
-    /// Returns the decision with `situation` for a resource whose next run cannot start. While the registry is queried, a resource that
+    /// Returns the decision with `summary` for a resource whose next run cannot start. While the registry is queried, a resource that
     /// already waits ([`Self::waited`]) keeps its status. A ready resource gets the new status, because it may be ready with an earlier
     /// configuration.
     fn asking(
         self,
-        situation: &Summary,
+        summary: &Summary,
         plan: Option<&ImagePlan>,
         digest: Option<String>,
     ) -> Decision {
         match self.waited().filter(|status| !is_ready(status)) {
-            Some(status) if situation.reason == Reason::ImageLookup => self.said(status),
-            _ => self.done(situation, plan, digest),
+            Some(status) if summary.reason == Reason::ImageLookup => self.said(status),
+            _ => self.done(summary, plan, digest),
         }
     }
 
@@ -649,8 +649,8 @@ impl ReconcileCase<'_> {
     ) -> Decision {
         let (wanted, kind, trigger) = match next {
             Next::Run(wanted, kind, trigger) => (*wanted, kind, trigger),
-            Next::Image(situation) | Next::Rest(situation, _) => {
-                return self.done(&situation, Some(plan), Some(digest));
+            Next::Image(summary) | Next::Rest(summary, _) => {
+                return self.done(&summary, Some(plan), Some(digest));
             }
         };
         let hash = &wanted.config.hash;
@@ -658,8 +658,8 @@ impl ReconcileCase<'_> {
         if kind != RunKind::Drift
             && let Some(blocked) = self.blocked().or_else(|| self.unsettled(&trigger))
         {
-            let situation = if quiet { self.at_rest() } else { blocked };
-            return self.done(&situation, Some(plan), Some(digest));
+            let summary = if quiet { self.at_rest() } else { blocked };
+            return self.done(&summary, Some(plan), Some(digest));
         }
         let mut inputs = wanted.inputs;
         if kind == RunKind::Apply
@@ -688,18 +688,18 @@ impl ReconcileCase<'_> {
     fn without_values(&self, own: &str, missing: &Summary) -> Next {
         let applied = self.history.applied.as_ref();
         let unchanged =
-            applied.is_some_and(|it| it.own_hash == own && self.is_applied(&it.config_hash));
+            applied.is_some_and(|applied| applied.own_hash == own && self.is_applied(&applied.config_hash));
         if missing.stalled || !unchanged || facts::asked(self.tf, &self.history) {
             return Next::Image(missing.clone());
         }
-        let rest = self.at_rest();
-        let (said, why) = (&rest.message, &missing.message);
-        let situation = Summary {
-            message: format!("{said}; the next run waits: {why}"),
+        let idle = self.at_rest();
+        let (idle_message, cause) = (&idle.message, &missing.message);
+        let summary = Summary {
+            message: format!("{idle_message}; the next run waits: {cause}"),
             look_at: missing.look_at,
-            ..rest
+            ..idle
         };
-        Next::Rest(situation, None)
+        Next::Rest(summary, None)
     }
 
     /// Returns a message suffix with the command that shows the log of the last run. If a quota or limit range denied that run, the command
@@ -803,22 +803,22 @@ impl ReconcileCase<'_> {
 
     pub(crate) fn done(
         self,
-        situation: &Summary,
+        summary: &Summary,
         plan: Option<&ImagePlan>,
         digest: Option<String>,
     ) -> Decision {
-        let status = self.view(plan, digest).status(situation, self.now);
+        let status = self.view(plan, digest).status(summary, self.now);
         Decision {
             steps: self.steps,
             start: None,
             status,
-            requeue_at: situation.retry_at.or(situation.look_at),
+            requeue_at: summary.retry_at.or(summary.look_at),
         }
     }
 }
 
-/// Whether `one` and `other` select the same files at the same git reference.
-fn is_same_place(one: &GitRepo, other: &GitRepo) -> bool {
+/// Whether `pinned` and `current` select the same files at the same git reference.
+fn is_same_place(pinned: &GitRepo, current: &GitRepo) -> bool {
     let GitRepo {
         url,
         branch,
@@ -828,9 +828,9 @@ fn is_same_place(one: &GitRepo, other: &GitRepo) -> bool {
         include,
         submodules,
         ..
-    } = one;
-    (url, branch, tag, commit) == (&other.url, &other.branch, &other.tag, &other.commit)
-        && (path, include, submodules) == (&other.path, &other.include, &other.submodules)
+    } = pinned;
+    (url, branch, tag, commit) == (&current.url, &current.branch, &current.tag, &current.commit)
+        && (path, include, submodules) == (&current.path, &current.include, &current.submodules)
 }
 
 /// Returns the summary of a pending query to the repository.
@@ -862,10 +862,10 @@ fn is_ready(status: &TerraformStatus) -> bool {
 
 fn ready_is(status: &TerraformStatus, value: &str) -> bool {
     let mut conditions = status.conditions.iter();
-    conditions.any(|it| it.type_ == "Ready" && it.status == value)
+    conditions.any(|condition| condition.type_ == "Ready" && condition.status == value)
 }
 
 /// Returns the earlier of two timestamps.
-fn earliest(one: Option<Timestamp>, other: Option<Timestamp>) -> Option<Timestamp> {
-    one.into_iter().chain(other).min()
+fn earliest(first: Option<Timestamp>, second: Option<Timestamp>) -> Option<Timestamp> {
+    first.into_iter().chain(second).min()
 }

@@ -29,21 +29,21 @@ pub struct Named {
 
 /// Returns the references of `tf` by name, also to resources that do not exist.
 pub fn named(tf: &Terraform) -> Vec<Named> {
-    let here = tf.namespace().unwrap_or_default();
-    let there = |namespace: &Option<String>| namespace.clone().unwrap_or_else(|| here.clone());
-    let depends = tf.spec.depends_on.iter().enumerate().map(|(i, of)| Named {
+    let own_namespace = tf.namespace().unwrap_or_default();
+    let namespace_or_own = |namespace: &Option<String>| namespace.clone().unwrap_or_else(|| own_namespace.clone());
+    let depends_on = tf.spec.depends_on.iter().enumerate().map(|(i, reference)| Named {
         field: format!("spec.dependsOn[{i}]"),
-        key: Key::new(there(&of.namespace), &of.name),
+        key: Key::new(namespace_or_own(&reference.namespace), &reference.name),
         trigger: false,
     });
-    let taken = outputs_refs(tf).filter_map(|(i, of)| {
+    let variables_from = outputs_refs(tf).filter_map(|(i, reference)| {
         Some(Named {
             field: format!("spec.variablesFrom[{i}].terraformRef"),
-            key: Key::new(there(&of.namespace), of.name.as_ref()?),
-            trigger: of.trigger,
+            key: Key::new(namespace_or_own(&reference.namespace), reference.name.as_ref()?),
+            trigger: reference.trigger,
         })
     });
-    depends.chain(taken).collect()
+    depends_on.chain(variables_from).collect()
 }
 
 /// Returns the entries of `spec.variablesFrom` with outputs of other resources, and their indexes.
@@ -52,48 +52,48 @@ pub fn outputs_refs(tf: &Terraform) -> impl Iterator<Item = (usize, &OutputsRef)
     entries.filter_map(|(i, entry)| Some((i, entry.terraform_ref.as_ref()?)))
 }
 
-/// Returns the resources among `all` that the selector of `of`, an entry of `spec.variablesFrom` of `tf`, matches, sorted by name. Excludes
+/// Returns the resources among `resources` that the selector of `reference`, an entry of `spec.variablesFrom` of `tf`, matches, sorted by name. Excludes
 /// `tf` and resources that are being deleted.
 ///
 /// # Errors
 /// The selector is invalid.
 pub fn selected<'a>(
     tf: &Terraform,
-    of: &OutputsRef,
-    all: impl IntoIterator<Item = &'a Terraform>,
+    reference: &OutputsRef,
+    resources: impl IntoIterator<Item = &'a Terraform>,
 ) -> Result<Vec<&'a Terraform>, String> {
-    selector(of.selector.as_ref())?;
-    let all = all.into_iter();
-    let mut selected: Vec<_> = all.filter(|it| selects(tf, of, it)).collect();
-    selected.sort_by_key(|it| it.name_any());
+    selector(reference.selector.as_ref())?;
+    let resources = resources.into_iter();
+    let mut selected: Vec<_> = resources.filter(|resource| selects(tf, reference, resource)).collect();
+    selected.sort_by_key(|resource| resource.name_any());
     Ok(selected)
 }
 
-/// Whether the selector of `of`, an entry of `spec.variablesFrom` of `tf`, matches `it`. Does not copy the selector, because each event of
+/// Whether the selector of `reference`, an entry of `spec.variablesFrom` of `tf`, matches `candidate`. Does not copy the selector, because each event of
 /// a resource is compared with the selectors of all resources.
-fn selects(tf: &Terraform, of: &OutputsRef, it: &Terraform) -> bool {
-    let (own, other) = (&tf.metadata, &it.metadata);
-    let is_own = other.name == own.name && other.namespace == own.namespace;
-    let namespace = of.namespace.as_ref().or(own.namespace.as_ref());
-    let Some(selector) = of.selector.as_ref() else {
+fn selects(tf: &Terraform, reference: &OutputsRef, candidate: &Terraform) -> bool {
+    let (own_metadata, metadata) = (&tf.metadata, &candidate.metadata);
+    let is_self = metadata.name == own_metadata.name && metadata.namespace == own_metadata.namespace;
+    let namespace = reference.namespace.as_ref().or(own_metadata.namespace.as_ref());
+    let Some(selector) = reference.selector.as_ref() else {
         return false;
     };
-    other.namespace.as_ref() == namespace
-        && !is_own
-        && other.deletion_timestamp.is_none()
-        && matches(selector, it.labels())
+    metadata.namespace.as_ref() == namespace
+        && !is_self
+        && metadata.deletion_timestamp.is_none()
+        && matches(selector, candidate.labels())
 }
 
 /// Whether `selector` matches `labels`. An invalid selector matches nothing:
 /// <https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#label-selectors>.
 fn matches(selector: &LabelSelector, labels: &BTreeMap<String, String>) -> bool {
-    let mut equal = selector.match_labels.iter().flatten();
+    let mut match_labels = selector.match_labels.iter().flatten();
     let mut expressions = selector.match_expressions.iter().flatten();
-    equal.all(|(key, value)| labels.get(key) == Some(value))
-        && expressions.all(|it| {
-            let label = labels.get(&it.key);
-            let mut values = it.values.iter().flatten();
-            match it.operator.as_str() {
+    match_labels.all(|(key, value)| labels.get(key) == Some(value))
+        && expressions.all(|requirement| {
+            let label = labels.get(&requirement.key);
+            let mut values = requirement.values.iter().flatten();
+            match requirement.operator.as_str() {
                 "In" => label.is_some_and(|label| values.any(|value| value == label)),
                 "NotIn" => label.is_none_or(|label| !values.any(|value| value == label)),
                 "Exists" => label.is_some(),
@@ -122,7 +122,7 @@ pub fn selector(selector: Option<&LabelSelector>) -> Result<Selector, String> {
 fn terms(selector: &LabelSelector) -> usize {
     let labels = selector.match_labels.as_ref().map_or(0, BTreeMap::len);
     let expressions = selector.match_expressions.iter().flatten();
-    let values = expressions.map(|it| 1 + it.values.as_ref().map_or(0, Vec::len));
+    let values = expressions.map(|requirement| 1 + requirement.values.as_ref().map_or(0, Vec::len));
     labels + values.sum::<usize>()
 }
 
@@ -153,7 +153,7 @@ impl<'a> DependencyGraph<'a> {
 
     fn by_key(&self) -> &BTreeMap<Key, &'a Terraform> {
         self.by_key
-            .get_or_init(|| self.all.iter().map(|it| (Key::of(it), *it)).collect())
+            .get_or_init(|| self.all.iter().map(|resource| (Key::of(resource), *resource)).collect())
     }
 
     /// Returns the resource `key`; `None` if it does not exist.
@@ -163,39 +163,39 @@ impl<'a> DependencyGraph<'a> {
 
     /// Returns the resources in `namespace`, sorted by name.
     pub fn in_namespace(&self, namespace: &str) -> impl Iterator<Item = &'a Terraform> {
-        let all = self.by_key().range(Key::new(namespace, "")..);
-        let there = all.take_while(move |(key, _)| key.namespace == namespace);
-        there.map(|(_, tf)| *tf)
+        let from_namespace = self.by_key().range(Key::new(namespace, "")..);
+        let in_namespace = from_namespace.take_while(move |(key, _)| key.namespace == namespace);
+        in_namespace.map(|(_, tf)| *tf)
     }
 
     /// Returns the resources that `tf` references by name or selects, without duplicates.
     fn resolve(&mut self, tf: &Terraform) -> Result<Arc<[Named]>, TooMany> {
-        let own = Key::of(tf);
-        if let Some(known) = self.references.get(&own) {
-            return Ok(Arc::clone(known));
+        let own_key = Key::of(tf);
+        if let Some(references) = self.references.get(&own_key) {
+            return Ok(Arc::clone(references));
         }
-        let mut found = named(tf);
-        for (i, of) in outputs_refs(tf).filter(|(_, of)| of.selector.is_some()) {
-            let namespace = of.namespace.as_ref().unwrap_or(&own.namespace);
-            let terms = of.selector.as_ref().map_or(0, terms);
+        let mut references = named(tf);
+        for (i, outputs_ref) in outputs_refs(tf).filter(|(_, outputs_ref)| outputs_ref.selector.is_some()) {
+            let namespace = outputs_ref.namespace.as_ref().unwrap_or(&own_key.namespace);
+            let terms = outputs_ref.selector.as_ref().map_or(0, terms);
             let cost = self.in_namespace(namespace).count() * terms.max(1);
             self.comparisons = self.comparisons.checked_sub(cost).ok_or(TooMany)?;
-            let selected = selected(tf, of, self.in_namespace(namespace)).unwrap_or_default();
-            found.extend(selected.into_iter().map(|it| Named {
+            let selected = selected(tf, outputs_ref, self.in_namespace(namespace)).unwrap_or_default();
+            references.extend(selected.into_iter().map(|reference| Named {
                 field: format!("spec.variablesFrom[{i}].terraformRef"),
-                key: Key::of(it),
-                trigger: of.trigger,
+                key: Key::of(reference),
+                trigger: outputs_ref.trigger,
             }));
         }
-        let triggers = found.iter().filter(|it| it.trigger);
-        let triggers: BTreeSet<Key> = triggers.map(|it| it.key.clone()).collect();
+        let triggers = references.iter().filter(|reference| reference.trigger);
+        let triggers: BTreeSet<Key> = triggers.map(|reference| reference.key.clone()).collect();
         let mut seen = BTreeSet::new();
-        found.retain(|it| seen.insert(it.key.clone()));
-        for reference in &mut found {
+        references.retain(|reference| seen.insert(reference.key.clone()));
+        for reference in &mut references {
             reference.trigger = triggers.contains(&reference.key);
         }
-        let references = Arc::from(found);
-        self.references.insert(own, Arc::clone(&references));
+        let references = Arc::from(references);
+        self.references.insert(own_key, Arc::clone(&references));
         Ok(references)
     }
 
@@ -208,30 +208,30 @@ impl<'a> DependencyGraph<'a> {
     /// Returns the resources whose outputs `tf` takes with `trigger: true`.
     pub(crate) fn sources(&mut self, tf: &Terraform) -> BTreeSet<Key> {
         let references = self.references(tf);
-        let sources = references.iter().filter(|it| it.trigger);
-        sources.map(|it| it.key.clone()).collect()
+        let sources = references.iter().filter(|reference| reference.trigger);
+        sources.map(|reference| reference.key.clone()).collect()
     }
 
     /// Returns the dependencies of `tf` with their readiness, without duplicates.
     pub fn dependencies(&mut self, tf: &Terraform) -> Vec<DependencySeen> {
-        let here = tf.namespace().unwrap_or_default();
+        let namespace = tf.namespace().unwrap_or_default();
         let causes = self.causes(tf);
         let references = self.references(tf);
-        let dependency = |it: &Named| DependencySeen {
-            standing: self.standing_of(&it.key, &causes, &here),
-            name: it.key.seen_from(&here),
-            field: it.field.clone(),
+        let dependency = |reference: &Named| DependencySeen {
+            standing: self.standing_of(&reference.key, &causes, &namespace),
+            name: reference.key.seen_from(&namespace),
+            field: reference.field.clone(),
         };
         references.iter().map(dependency).collect()
     }
 
-    /// Returns the readiness of resource `key`, for messages in namespace `here`. If the resource waits for its own dependencies, the
+    /// Returns the readiness of resource `key`, for messages in namespace `namespace`. If the resource waits for its own dependencies, the
     /// message names the root cause.
     fn standing_of(
         &self,
         key: &Key,
         causes: &BTreeMap<Key, (Key, String)>,
-        here: &str,
+        namespace: &str,
     ) -> Standing {
         let Some(tf) = self.get(key) else {
             return Standing::Missing;
@@ -240,11 +240,11 @@ impl<'a> DependencyGraph<'a> {
             Standing::NotReady { reason, .. } if reason == Reason::DependencyNotReady => {
                 let message = causes.get(key).map_or_else(
                     || "its status is outdated".to_owned(),
-                    |(key, why)| format!("waiting for {}: {why}", key.seen_from(here)),
+                    |(key, reason)| format!("waiting for {}: {reason}", key.seen_from(namespace)),
                 );
                 Standing::NotReady { reason, message }
             }
-            other => other,
+            standing => standing,
         }
     }
 
@@ -252,27 +252,27 @@ impl<'a> DependencyGraph<'a> {
     /// not ready for another reason, and this reason.
     fn causes(&mut self, tf: &Terraform) -> BTreeMap<Key, (Key, String)> {
         let mut waiting = BTreeMap::from([(Key::of(tf), Vec::new())]);
-        let mut next = vec![tf];
+        let mut stack = vec![tf];
         let mut roots = VecDeque::new();
-        while let Some(at) = next.pop() {
-            for Named { key, .. } in &*self.references(at) {
+        while let Some(tf) = stack.pop() {
+            for Named { key, .. } in &*self.references(tf) {
                 if let Some(dependents) = waiting.get_mut(key) {
-                    dependents.push(Key::of(at));
+                    dependents.push(Key::of(tf));
                     continue;
                 }
-                waiting.insert(key.clone(), vec![Key::of(at)]);
-                let why = match self.get(key).map(|it| (it, standing(it))) {
+                waiting.insert(key.clone(), vec![Key::of(tf)]);
+                let reason = match self.get(key).map(|resource| (resource, standing(resource))) {
                     None => Reason::DependencyNotFound.into(),
-                    Some((it, Standing::NotReady { reason, .. }))
+                    Some((resource, Standing::NotReady { reason, .. }))
                         if reason == Reason::DependencyNotReady =>
                     {
-                        next.push(it);
+                        stack.push(resource);
                         continue;
                     }
                     Some((_, Standing::NotReady { reason, .. })) => reason,
                     Some(_) => continue,
                 };
-                roots.push_back((key.clone(), (key.clone(), why)));
+                roots.push_back((key.clone(), (key.clone(), reason)));
             }
         }
         let mut causes = BTreeMap::new();
@@ -285,32 +285,32 @@ impl<'a> DependencyGraph<'a> {
         causes
     }
 
-    /// Returns the resources that reference `of` by name and must be destroyed first. Excludes resources that only select `of`, because
-    /// they continue without it; resources on a cycle with `of`, because `of` would wait forever; and resources of other namespaces unless
+    /// Returns the resources that reference `target` by name and must be destroyed first. Excludes resources that only select `target`, because
+    /// they continue without it; resources on a cycle with `target`, because `target` would wait forever; and resources of other namespaces unless
     /// `cross_namespace`.
-    pub fn dependents(&mut self, of: &Terraform, cross_namespace: bool) -> Vec<Key> {
-        let own = Key::of(of);
-        let naming = self.all.iter().filter(|it| names_it(it, of));
-        let naming = naming.map(|it| Key::of(it)).filter(|it| *it != own);
-        let mut dependents: Vec<_> = naming
-            .filter(|it| cross_namespace || it.namespace == own.namespace)
+    pub fn dependents(&mut self, target: &Terraform, cross_namespace: bool) -> Vec<Key> {
+        let key = Key::of(target);
+        let referencing = self.all.iter().filter(|it| names_it(it, target));
+        let referencing = referencing.map(|it| Key::of(it)).filter(|it| *it != key);
+        let mut dependents: Vec<_> = referencing
+            .filter(|it| cross_namespace || it.namespace == key.namespace)
             .collect();
         dependents.sort();
         if !dependents.is_empty() {
-            let reachable = self.reachable(of);
+            let reachable = self.reachable(target);
             dependents.retain(|key| !reachable.contains(key));
         }
         dependents
     }
 
-    /// Returns the resources that `of` depends on, directly or transitively.
-    fn reachable(&mut self, of: &Terraform) -> BTreeSet<Key> {
+    /// Returns the resources that `tf` depends on, directly or transitively.
+    fn reachable(&mut self, tf: &Terraform) -> BTreeSet<Key> {
         let mut reachable = BTreeSet::new();
-        let mut next = vec![of];
-        while let Some(at) = next.pop() {
-            for Named { key, .. } in &*self.references(at) {
+        let mut stack = vec![tf];
+        while let Some(current) = stack.pop() {
+            for Named { key, .. } in &*self.references(current) {
                 if reachable.insert(key.clone()) {
-                    next.extend(self.get(key));
+                    stack.extend(self.get(key));
                 }
             }
         }
@@ -332,27 +332,27 @@ impl<'a> DependencyGraph<'a> {
                 ),
             ));
         }
-        for (i, of) in outputs_refs(tf) {
-            selector(of.selector.as_ref()).map_err(|error| {
+        for (i, reference) in outputs_refs(tf) {
+            selector(reference.selector.as_ref()).map_err(|error| {
                 let field = format!("spec.variablesFrom[{i}].terraformRef");
                 Failure::user(Reason::InvalidSelector, format!("{field}.{error}"))
             })?;
         }
         // The failure is transient, because references of other resources may be the cause.
         let too_many = |TooMany| {
-            let text = format!(
+            let message = format!(
                 "spec.variablesFrom: finding all dependencies of the resource requires more than \
                  {COMPARISONS} label comparisons; use name instead of selector, also in the \
                  dependencies"
             );
-            Failure::transient(Reason::TooManyDependencies, text)
+            Failure::transient(Reason::TooManyDependencies, message)
         };
         let cycle = self.cycle(tf).map_err(too_many)?;
         let Some((field, path)) = cycle else {
             return Ok(());
         };
-        let here = tf.namespace().unwrap_or_default();
-        let path: Vec<_> = path.iter().map(|it| it.seen_from(&here)).collect();
+        let namespace = tf.namespace().unwrap_or_default();
+        let path: Vec<_> = path.iter().map(|key| key.seen_from(&namespace)).collect();
         Err(Failure::user(
             Reason::DependencyCycle,
             format!(
@@ -364,19 +364,19 @@ impl<'a> DependencyGraph<'a> {
 
     /// Returns the shortest path from `tf` along references back to `tf`, including both ends, and the field of its first reference.
     fn cycle(&mut self, tf: &Terraform) -> Result<Option<(String, Vec<Key>)>, TooMany> {
-        let own = Key::of(tf);
+        let own_key = Key::of(tf);
         let mut came_from: BTreeMap<Key, (Key, String)> = BTreeMap::new();
-        let mut next = VecDeque::from([tf]);
-        while let Some(at) = next.pop_front() {
-            for Named { key, field, .. } in &*self.resolve(at)? {
+        let mut queue = VecDeque::from([tf]);
+        while let Some(current) = queue.pop_front() {
+            for Named { key, field, .. } in &*self.resolve(current)? {
                 if came_from.contains_key(key) {
                     continue;
                 }
-                came_from.insert(key.clone(), (Key::of(at), field.clone()));
-                if *key == own {
-                    return Ok(Some(back_to(&own, &came_from)));
+                came_from.insert(key.clone(), (Key::of(current), field.clone()));
+                if *key == own_key {
+                    return Ok(Some(back_to(&own_key, &came_from)));
                 }
-                next.extend(self.get(key));
+                queue.extend(self.get(key));
             }
         }
         Ok(None)
@@ -387,17 +387,17 @@ impl<'a> DependencyGraph<'a> {
 /// previous resource and its field with the reference.
 fn back_to(own: &Key, came_from: &BTreeMap<Key, (Key, String)>) -> (String, Vec<Key>) {
     let mut path = VecDeque::from([own.clone()]);
-    let mut at = own;
-    let mut first = String::new();
-    while let Some((before, field)) = came_from.get(at) {
-        path.push_front(before.clone());
-        first.clone_from(field);
-        if before == own {
+    let mut current = own;
+    let mut first_field = String::new();
+    while let Some((previous, field)) = came_from.get(current) {
+        path.push_front(previous.clone());
+        first_field.clone_from(field);
+        if previous == own {
             break;
         }
-        at = before;
+        current = previous;
     }
-    (first, path.into())
+    (first_field, path.into())
 }
 
 /// Returns the readiness of `tf` for its dependents.
@@ -415,14 +415,14 @@ pub(crate) fn standing_with(tf: &Terraform, status: Option<&TerraformStatus>) ->
         return not_ready(Reason::Deleted.into(), "the resource is being deleted");
     }
     let mut conditions = status.into_iter().flat_map(|status| &status.conditions);
-    let Some(ready) = conditions.find(|it| it.type_ == "Ready") else {
+    let Some(ready) = conditions.find(|condition| condition.type_ == "Ready") else {
         return not_ready(
             Reason::AwaitingProcessing.into(),
             "the resource has no status yet",
         );
     };
-    let current = status.and_then(|it| it.observed_generation) == tf.metadata.generation;
-    match (ready.status.as_str(), current) {
+    let is_current = status.and_then(|condition| condition.observed_generation) == tf.metadata.generation;
+    match (ready.status.as_str(), is_current) {
         ("True", true) => Standing::Ready,
         ("True", false) => not_ready(
             Reason::AwaitingProcessing.into(),
@@ -432,31 +432,31 @@ pub(crate) fn standing_with(tf: &Terraform, status: Option<&TerraformStatus>) ->
     }
 }
 
-/// Returns the resources among `all` that reference or select `of`. They are reconciled when `of` changes.
-pub fn followers<'a>(of: &Terraform, all: impl IntoIterator<Item = &'a Terraform>) -> Vec<Key> {
-    let others = all
+/// Returns the resources among `resources` that reference or select `target`. They are reconciled when `target` changes.
+pub fn followers<'a>(target: &Terraform, resources: impl IntoIterator<Item = &'a Terraform>) -> Vec<Key> {
+    let related = resources
         .into_iter()
-        .filter(|it| names_it(it, of) || selects_it(it, of));
-    others
+        .filter(|it| names_it(it, target) || selects_it(it, target));
+    related
         .map(Key::of)
-        .filter(|it| *it != Key::of(of))
+        .filter(|it| *it != Key::of(target))
         .collect()
 }
 
-fn selects_it(tf: &Terraform, it: &Terraform) -> bool {
-    outputs_refs(tf).any(|(_, of)| selects(tf, of, it))
+fn selects_it(tf: &Terraform, target: &Terraform) -> bool {
+    outputs_refs(tf).any(|(_, reference)| selects(tf, reference, target))
 }
 
-/// Whether `tf` references `it` by name.
-fn names_it(tf: &Terraform, it: &Terraform) -> bool {
-    let is_it = |name: &String, namespace: &Option<String>| {
+/// Whether `tf` references `target` by name.
+fn names_it(tf: &Terraform, target: &Terraform) -> bool {
+    let is_target = |name: &String, namespace: &Option<String>| {
         let namespace = namespace.as_ref().or(tf.metadata.namespace.as_ref());
-        Some(name) == it.metadata.name.as_ref() && namespace == it.metadata.namespace.as_ref()
+        Some(name) == target.metadata.name.as_ref() && namespace == target.metadata.namespace.as_ref()
     };
     let mut depends_on = tf.spec.depends_on.iter();
-    let mut outputs = outputs_refs(tf).filter_map(|(_, of)| Some((of.name.as_ref()?, of)));
-    depends_on.any(|of| is_it(&of.name, &of.namespace))
-        || outputs.any(|(name, of)| is_it(name, &of.namespace))
+    let mut outputs = outputs_refs(tf).filter_map(|(_, reference)| Some((reference.name.as_ref()?, reference)));
+    depends_on.any(|reference| is_target(&reference.name, &reference.namespace))
+        || outputs.any(|(name, reference)| is_target(name, &reference.namespace))
 }
 
 /// Returns the first field of `tf` with a reference to another namespace, and that namespace.
@@ -471,10 +471,10 @@ fn beyond(tf: &Terraform) -> Option<(String, String)> {
             .object_ref
             .as_ref()
             .map(|it| ("objectRef", &it.namespace));
-        let both = outputs.into_iter().chain(object);
-        both.map(move |(name, namespace)| (format!("spec.variablesFrom[{i}].{name}"), namespace))
+        let references = outputs.into_iter().chain(object);
+        references.map(move |(name, namespace)| (format!("spec.variablesFrom[{i}].{name}"), namespace))
     });
-    let all = from
+    let fields = from
         .chain(indexed("dependsOn", &spec.depends_on, |it| &it.namespace))
         .chain(indexed("waitFor", &spec.wait_for, |it| &it.namespace))
         .chain(indexed("destroyWaitFor", &spec.destroy_wait_for, |it| {
@@ -483,15 +483,15 @@ fn beyond(tf: &Terraform) -> Option<(String, String)> {
         .chain(indexed("healthChecks", &spec.health_checks, |it| {
             &it.namespace
         }));
-    let mut named = all.filter_map(|(field, namespace)| Some((field, namespace.clone()?)));
-    named.find(|(_, namespace)| tf.namespace().as_ref() != Some(namespace))
+    let mut with_namespace = fields.filter_map(|(field, namespace)| Some((field, namespace.clone()?)));
+    with_namespace.find(|(_, namespace)| tf.namespace().as_ref() != Some(namespace))
 }
 
 fn indexed<'a, T>(
     list: &'static str,
-    all: &'a [T],
+    entries: &'a [T],
     namespace: impl Fn(&'a T) -> &'a Option<String> + 'a,
 ) -> impl Iterator<Item = (String, &'a Option<String>)> {
-    let all = all.iter().enumerate();
-    all.map(move |(i, it)| (format!("spec.{list}[{i}]"), namespace(it)))
+    let entries = entries.iter().enumerate();
+    entries.map(move |(i, entry)| (format!("spec.{list}[{i}]"), namespace(entry)))
 }

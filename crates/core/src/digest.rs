@@ -39,11 +39,11 @@ mod tests {
 
     #[test]
     fn digest_depends_on_hmac_key_but_not_on_field_order() {
-        let one = json!({"a": 1, "b": [1, 2]});
-        let other: serde_json::Value = serde_json::from_str(r#"{"b":[1,2],"a":1}"#).unwrap();
-        assert_eq!(plain(&one), plain(&other));
-        assert_eq!(keyed(b"k", &one), keyed(b"k", &other));
-        assert_ne!(keyed(b"k", &one), keyed(b"l", &one));
+        let value = json!({"a": 1, "b": [1, 2]});
+        let reordered: serde_json::Value = serde_json::from_str(r#"{"b":[1,2],"a":1}"#).unwrap();
+        assert_eq!(plain(&value), plain(&reordered));
+        assert_eq!(keyed(b"k", &value), keyed(b"k", &reordered));
+        assert_ne!(keyed(b"k", &value), keyed(b"l", &value));
     }
 
     #[test]

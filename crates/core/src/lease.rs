@@ -48,7 +48,7 @@ impl Identity {
 
     /// Whether `holder` is this process or an earlier process of the same pod, which has terminated.
     fn succeeds(&self, holder: &str) -> bool {
-        holder == self.holder() || self.pod.as_deref().is_some_and(|own| own == pod(holder))
+        holder == self.holder() || self.pod.as_deref().is_some_and(|own_pod| own_pod == pod(holder))
     }
 }
 
@@ -71,8 +71,8 @@ pub struct Record {
 }
 
 impl Record {
-    fn is_as_before(&self, before: &Self) -> bool {
-        (&self.holder, &self.renewed) == (&before.holder, &before.renewed)
+    fn is_as_before(&self, previous: &Self) -> bool {
+        (&self.holder, &self.renewed) == (&previous.holder, &previous.renewed)
     }
 }
 
@@ -174,8 +174,8 @@ impl Elector {
     /// Returns the next operation and its time, `now` or later.
     pub fn next(&self, now: Moment) -> (Moment, Act) {
         let (due, act) = self.due(now);
-        let again = self.failed.map(|failed| failed + AGAIN);
-        (due.max(again.unwrap_or_default()).max(now), act)
+        let retry_at = self.failed.map(|failed| failed + AGAIN);
+        (due.max(retry_at.unwrap_or_default()).max(now), act)
     }
 
     fn due(&self, now: Moment) -> (Moment, Act) {
@@ -207,22 +207,22 @@ impl Elector {
     /// lease duration.
     fn wait_for(&self, record: &Record, since: Moment, found: Found) -> (Moment, Act) {
         let holder = record.holder.as_deref();
-        let free = holder.is_none_or(|holder| self.identity.succeeds(holder));
-        let lasts = record.duration.min(LONGEST);
-        let free_at = if free { since } else { since + lasts };
-        let look_at = self.looked + LOOKS;
+        let is_free = holder.is_none_or(|holder| self.identity.succeeds(holder));
+        let duration = record.duration.min(LONGEST);
+        let free_at = if is_free { since } else { since + duration };
+        let poll_at = self.looked + LOOKS;
         match found {
-            _ if look_at < free_at => (look_at, Act::Look),
+            _ if poll_at < free_at => (poll_at, Act::Look),
             Found::Gone => (free_at, Act::Create),
             Found::There | Found::Changed => (free_at, Act::Take(record.version.clone())),
         }
     }
 
-    /// Records a read: `found`, or `None` if no Lease exists, received at `now`.
-    pub fn looked(&mut self, found: Option<Record>, now: Moment) {
+    /// Records a read: `lease`, or `None` if no Lease exists, received at `now`.
+    pub fn looked(&mut self, lease: Option<Record>, now: Moment) {
         (self.looked, self.failed) = (now, None);
-        let before = std::mem::replace(&mut self.knows, Knows::Nothing);
-        self.knows = match (before, found) {
+        let previous = std::mem::replace(&mut self.knows, Knows::Nothing);
+        self.knows = match (previous, lease) {
             (Knows::Over { by }, _) => Knows::Over { by },
             (Knows::Nothing | Knows::Absent, None) => Knows::Absent,
             (Knows::Nothing | Knows::Absent, Some(record)) => Knows::Others {
@@ -232,13 +232,13 @@ impl Elector {
             },
             (
                 Knows::Others {
-                    record: before,
+                    record: previous,
                     since,
                     ..
                 },
                 Some(record),
             ) => Knows::Others {
-                since: if record.is_as_before(&before) {
+                since: if record.is_as_before(&previous) {
                     since
                 } else {
                     now
@@ -251,11 +251,11 @@ impl Elector {
                 Knows::Others {
                     record,
                     since,
-                    found,
+                    found: lease,
                 },
                 None,
             ) => Knows::Others {
-                since: if found == Found::Gone { since } else { now },
+                since: if lease == Found::Gone { since } else { now },
                 record,
                 found: Found::Gone,
             },
@@ -309,8 +309,8 @@ impl Elector {
     /// Ends the leadership of this process. Returns the resource version at which to release the Lease, if this replica is its holder.
     /// All writes must have ended before the release.
     pub fn resign(&mut self) -> Option<String> {
-        let before = std::mem::replace(&mut self.knows, Knows::Over { by: None });
-        match before {
+        let previous = std::mem::replace(&mut self.knows, Knows::Over { by: None });
+        match previous {
             Knows::Ours {
                 version,
                 found: Found::There,

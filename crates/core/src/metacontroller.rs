@@ -184,11 +184,11 @@ fn is_subdomain(name: &str) -> bool {
 
 /// Whether `name` starts and ends with a lowercase letter or digit, and contains only those and `-`.
 fn is_part(name: &str) -> bool {
-    let end = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    let is_alphanumeric = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     let bytes = name.as_bytes();
     let ends = [bytes.first(), bytes.last()];
-    ends.into_iter().all(|byte| byte.copied().is_some_and(end))
-        && bytes.iter().all(|byte| end(*byte) || *byte == b'-')
+    ends.into_iter().all(|byte| byte.copied().is_some_and(is_alphanumeric))
+        && bytes.iter().all(|byte| is_alphanumeric(*byte) || *byte == b'-')
 }
 
 /// Checks kind and hook version of `controller`. Metacontroller omits the kind of a controller that it read as a typed object.
@@ -224,8 +224,8 @@ fn check_controller(controller: &Controller, finalizing: bool) -> Result<(), Ref
 /// Refuses a request with children, because metacontroller would delete all children that the response lacks.
 fn check_children(children: Objects) -> Result<(), Refusal> {
     let groups = children.into_iter().flatten();
-    let mut some = groups.filter(|(_, objects)| objects.as_ref().is_some_and(|it| !it.is_empty()));
-    let Some((group, objects)) = some.next() else {
+    let mut claimed = groups.filter(|(_, objects)| objects.as_ref().is_some_and(|objects| !objects.is_empty()));
+    let Some((group, objects)) = claimed.next() else {
         return Ok(());
     };
     let message = format!(
@@ -273,9 +273,9 @@ pub struct Answer {
 
 impl Answer {
     /// Returns a response that keeps the status.
-    pub fn unchanged(asked: &Asked) -> Self {
+    pub fn unchanged(request: &Asked) -> Self {
         Self {
-            status: asked.status.clone(),
+            status: request.status.clone(),
             resync_after_seconds: 0,
             finalized: false,
         }
@@ -311,7 +311,7 @@ pub fn entity_tag(body: &str) -> String {
 /// Whether the header `If-None-Match` contains `tag`.
 pub fn is_known(if_none_match: &str, tag: &str) -> bool {
     let mut tags = if_none_match.split(',').map(str::trim);
-    tags.any(|known| known.strip_prefix("W/").unwrap_or(known) == tag)
+    tags.any(|candidate| candidate.strip_prefix("W/").unwrap_or(candidate) == tag)
 }
 
 /// How often metacontroller resyncs a resource.
@@ -331,9 +331,9 @@ impl Pace {
     pub fn seconds(self) -> u32 {
         match self {
             Self::AtWork => AT_WORK,
-            Self::AtRest(due) => [AT_REST, SOON]
+            Self::AtRest(wait) => [AT_REST, SOON]
                 .into_iter()
-                .find(|step| due >= SignedDuration::from_secs(i64::from(*step)))
+                .find(|interval| wait >= SignedDuration::from_secs(i64::from(*interval)))
                 .unwrap_or(AT_WORK),
             Self::UntilChanged => 0,
         }
@@ -348,10 +348,10 @@ pub fn pace(
     wait: SignedDuration,
     is_far: bool,
 ) -> Pace {
-    let starts = decision.start.is_some();
-    if is_at_work(tf, seen, decision) || (starts && !is_far) {
+    let is_queued = decision.start.is_some();
+    if is_at_work(tf, seen, decision) || (is_queued && !is_far) {
         Pace::AtWork
-    } else if is_waiting(decision) && !starts {
+    } else if is_waiting(decision) && !is_queued {
         Pace::AtRest(wait.min(SignedDuration::from_secs(SOON.into())))
     } else {
         Pace::AtRest(wait)
@@ -361,19 +361,19 @@ pub fn pace(
 /// Whether a change is expected that metacontroller does not watch: progress of a run, a write of the operator, or the result of a query.
 fn is_at_work(tf: &Terraform, seen: &Seen, decision: &Decision) -> bool {
     let record = seen.record.as_ref();
-    let runs = record.is_some_and(|it| open_run(&it.record).is_some());
+    let has_run = record.is_some_and(|record| open_run(&record.record).is_some());
     let is_pending = seen.source == Found::Pending || seen.base == Found::Pending;
-    let asks = is_pending && !tf.spec.suspend;
-    runs || asks || occupied(seen.job.as_ref()) || !decision.steps.is_empty()
+    let has_query = is_pending && !tf.spec.suspend;
+    has_run || has_query || occupied(seen.job.as_ref()) || !decision.steps.is_empty()
 }
 
 /// Whether the resource waits for other objects for an unknown time. A wait for an approval, or until a known time, does not count.
 fn is_waiting(decision: &Decision) -> bool {
     let status = &decision.status;
     let mut conditions = status.conditions.iter();
-    let reconciling = conditions.any(|it| it.type_ == "Reconciling" && it.status == "True");
-    let known = decision.requeue_at.is_some() || status.state == State::AwaitingApproval;
-    (reconciling && !known) || !status.blocked_by.is_empty()
+    let reconciling = conditions.any(|condition| condition.type_ == "Reconciling" && condition.status == "True");
+    let is_known = decision.requeue_at.is_some() || status.state == State::AwaitingApproval;
+    (reconciling && !is_known) || !status.blocked_by.is_empty()
 }
 
 #[cfg(test)]

@@ -196,27 +196,27 @@ pub fn ended(
     report: Option<&RunReport>,
     swap: &Swap,
 ) -> Ended {
-    let Some(next) = &swap.history else {
+    let Some(next_history) = &swap.history else {
         return Ended::default();
     };
-    let recorded = record.phase < RunPhase::Recorded
+    let is_recorded = record.phase < RunPhase::Recorded
         && swap.record.phase == RunPhase::Recorded
         && swap.record.number == record.number;
-    let kept = next.report(record.number);
-    let run = kept.or_else(|| report.filter(|it| it.number == record.number));
-    let run = run.filter(|_| recorded).zip(record.run.as_ref());
-    let failed = &next.build_failures;
-    let counted = failed.job_uid.is_some() && failed.job_uid != history.build_failures.job_uid;
+    let in_history = next_history.report(record.number);
+    let run = in_history.or_else(|| report.filter(|report| report.number == record.number));
+    let run = run.filter(|_| is_recorded).zip(record.run.as_ref());
+    let build_failures = &next_history.build_failures;
+    let is_new_failure = build_failures.job_uid.is_some() && build_failures.job_uid != history.build_failures.job_uid;
     Ended {
         run: run.map(|(report, run)| Run {
             kind: report.kind,
             destroys: run.destroys,
             result: report.result.as_str(),
-            reason: report.failure.as_ref().map(|it| it.reason.clone()),
+            reason: report.failure.as_ref().map(|failure| failure.reason.clone()),
             seconds: seconds_between(run.started_at, report.finished_at),
             took: report.took,
         }),
-        build: counted.then(|| failed.reason.clone()),
+        build: is_new_failure.then(|| build_failures.reason.clone()),
     }
 }
 
@@ -284,10 +284,10 @@ pub fn count<'a>(
     counts
 }
 
-/// Sets the entry `what` of `oldest` to `since`, unless it has an earlier time.
-pub fn older(oldest: &mut BTreeMap<&'static str, Timestamp>, what: &'static str, since: Timestamp) {
-    let known = oldest.entry(what).or_insert(since);
-    *known = since.min(*known);
+/// Sets the entry `label` of `oldest` to `since`, unless it has an earlier time.
+pub fn older(oldest: &mut BTreeMap<&'static str, Timestamp>, label: &'static str, since: Timestamp) {
+    let current = oldest.entry(label).or_insert(since);
+    *current = since.min(*current);
 }
 
 impl Counts {
@@ -315,15 +315,15 @@ impl Counts {
                 older(&mut self.oldest.not_ready, reason, since);
             }
         }
-        if let Some(differs) = conditions.get("InSync", "False") {
+        if let Some(out_of_sync) = conditions.get("InSync", "False") {
             self.drifted += 1;
-            let reason = reason::bounded(&differs.reason);
-            older(&mut self.oldest.drift, reason, drift_since(status, differs));
+            let reason = reason::bounded(&out_of_sync.reason);
+            older(&mut self.oldest.drift, reason, drift_since(status, out_of_sync));
         }
         if let Some(ready) = conditions.awaiting() {
             self.awaiting_approval += 1;
-            let (of, since) = approval_since(tf, status, ready);
-            older(&mut self.oldest.approval, of, since);
+            let (approved_action, since) = approval_since(tf, status, ready);
+            older(&mut self.oldest.approval, approved_action, since);
         }
     }
 }
@@ -332,14 +332,14 @@ struct Conditions<'a>(&'a [Condition]);
 
 impl<'a> Conditions<'a> {
     fn get(&self, kind: &str, status: &str) -> Option<&'a Condition> {
-        let mut all = self.0.iter();
-        all.find(|it| it.type_ == kind && it.status == status)
+        let mut conditions = self.0.iter();
+        conditions.find(|condition| condition.type_ == kind && condition.status == status)
     }
 
     /// Returns condition `Ready` if a plan waits for approval.
     fn awaiting(&self) -> Option<&'a Condition> {
-        let mut all = self.0.iter();
-        all.find(|it| it.type_ == "Ready" && it.reason == Reason::AwaitingApproval)
+        let mut conditions = self.0.iter();
+        conditions.find(|condition| condition.type_ == "Ready" && condition.reason == Reason::AwaitingApproval)
     }
 }
 
@@ -353,24 +353,24 @@ fn failed_lately(status: &TerraformStatus, now: Timestamp) -> bool {
 
 /// Returns the latest of `since`, the last apply and the last approval: a failure or wait before them is over.
 fn unless_settled(status: &TerraformStatus, since: Timestamp) -> Timestamp {
-    let applied = status.last_applied.as_ref().map(|it| it.time.0);
+    let applied = status.last_applied.as_ref().map(|last_applied| last_applied.time.0);
     let plan = status.plan.as_ref();
     let approved = plan.and_then(|plan| plan.approved_at.as_ref());
-    let settled = applied.max(approved.map(|it| it.0));
-    settled.map_or(since, |settled| settled.max(since))
+    let settled_at = applied.max(approved.map(|approved_at| approved_at.0));
+    settled_at.map_or(since, |settled_at| settled_at.max(since))
 }
 
 /// Returns the start of the current series of failed attempts. `Ready` alternates between False and Unknown with each attempt;
 /// `Reconciling` stays True.
 fn unready_since(status: &TerraformStatus, ready: &Condition) -> Timestamp {
-    let busy = Conditions(&status.conditions).get("Reconciling", "True");
-    let since = busy.unwrap_or(ready).last_transition_time.0;
+    let reconciling = Conditions(&status.conditions).get("Reconciling", "True");
+    let since = reconciling.unwrap_or(ready).last_transition_time.0;
     unless_settled(status, since)
 }
 
-fn drift_since(status: &TerraformStatus, differs: &Condition) -> Timestamp {
-    let seen = status.drift.as_ref().map(|drift| drift.since.0);
-    seen.unwrap_or(differs.last_transition_time.0)
+fn drift_since(status: &TerraformStatus, out_of_sync: &Condition) -> Timestamp {
+    let detected_at = status.drift.as_ref().map(|drift| drift.since.0);
+    detected_at.unwrap_or(out_of_sync.last_transition_time.0)
 }
 
 /// Returns the value of label `of` for the plan that waits for approval, and the start of its wait. The plan of a correction does not
@@ -380,14 +380,14 @@ fn approval_since(
     status: &TerraformStatus,
     ready: &Condition,
 ) -> (&'static str, Timestamp) {
-    let changed = ready.last_transition_time.0;
-    if let Some(deleted) = &tf.metadata.deletion_timestamp {
-        return ("destroy", deleted.0.max(changed));
+    let transitioned_at = ready.last_transition_time.0;
+    if let Some(deleted_at) = &tf.metadata.deletion_timestamp {
+        return ("destroy", deleted_at.0.max(transitioned_at));
     }
-    let differs = Conditions(&status.conditions).get("InSync", "False");
-    match differs.filter(|_| ready.status == "True") {
-        Some(differs) => ("drift", drift_since(status, differs)),
-        None => ("change", unless_settled(status, changed)),
+    let out_of_sync = Conditions(&status.conditions).get("InSync", "False");
+    match out_of_sync.filter(|_| ready.status == "True") {
+        Some(out_of_sync) => ("drift", drift_since(status, out_of_sync)),
+        None => ("change", unless_settled(status, transitioned_at)),
     }
 }
 
@@ -510,7 +510,7 @@ mod tests {
     #[test]
     fn run_is_counted_once_when_it_is_recorded() {
         let before = History::default();
-        let found = History {
+        let recorded = History {
             reports: vec![report(RunResult::Failed)],
             ..History::default()
         };
@@ -518,7 +518,7 @@ mod tests {
             &record(RunPhase::Reported),
             &before,
             None,
-            &swap(found.clone()),
+            &swap(recorded.clone()),
         )
         .run;
         let run = run.unwrap();
@@ -527,20 +527,20 @@ mod tests {
         assert!((run.seconds - 20.0).abs() < f64::EPSILON);
         assert_eq!(run.took.plan, Some(1500));
         // A later swap of the run record does not count the run again.
-        let again = ended(
+        let later = ended(
             &record(RunPhase::Recorded),
-            &found,
+            &recorded,
             None,
-            &swap(found.clone()),
+            &swap(recorded.clone()),
         );
-        assert_eq!(again, Ended::default());
+        assert_eq!(later, Ended::default());
     }
 
     #[test]
     fn drift_check_without_drift_is_counted_without_history() {
-        let own = report(RunResult::NoChanges);
+        let report = report(RunResult::NoChanges);
         let (before, after) = (record(RunPhase::Reported), swap(History::default()));
-        let run = ended(&before, &History::default(), Some(&own), &after).run;
+        let run = ended(&before, &History::default(), Some(&report), &after).run;
         assert_eq!(run.unwrap().result, "NoChanges");
     }
 
@@ -578,18 +578,18 @@ mod tests {
 
     #[test]
     fn resources_are_counted_by_condition() {
-        let no = |kind, reason: &str| Verdict::new(kind, false, reason.to_owned(), "");
-        let yes = |kind, reason: &str| Verdict::new(kind, true, reason.to_owned(), "");
-        let all = [
-            resource(State::Success, &[no(Condition::InSync, "Drifted")]),
+        let is_false = |kind, reason: &str| Verdict::new(kind, false, reason.to_owned(), "");
+        let is_true = |kind, reason: &str| Verdict::new(kind, true, reason.to_owned(), "");
+        let resources = [
+            resource(State::Success, &[is_false(Condition::InSync, "Drifted")]),
             resource(
                 State::Stalled,
                 &[
-                    no(Condition::Ready, "StateLost"),
-                    yes(Condition::Stalled, "StateLost"),
+                    is_false(Condition::Ready, "StateLost"),
+                    is_true(Condition::Stalled, "StateLost"),
                 ],
             ),
-            resource(State::Pending, &[no(Condition::Ready, "WordOfKubelet")]),
+            resource(State::Pending, &[is_false(Condition::Ready, "WordOfKubelet")]),
             resource(
                 State::AwaitingApproval,
                 &[Verdict::new(
@@ -600,7 +600,7 @@ mod tests {
                 )],
             ),
         ];
-        let counts = count(all.iter().map(Some).chain([None]), at(0));
+        let counts = count(resources.iter().map(Some).chain([None]), at(0));
         assert_eq!(counts.states["Unreadable"], 1);
         assert_eq!(counts.states["Stalled"], 1);
         assert_eq!(
@@ -614,29 +614,29 @@ mod tests {
     /// Builds a resource with these conditions and transition times.
     fn since(conditions: &[(Verdict, i64)]) -> Terraform {
         let mut tf = resource(State::Failed, &[]);
-        let all = conditions
+        let merged = conditions
             .iter()
             .flat_map(|(verdict, second)| merge(&[], from_ref(verdict), None, at(*second)));
-        tf.status.as_mut().unwrap().conditions = all.collect();
+        tf.status.as_mut().unwrap().conditions = merged.collect();
         tf
     }
 
-    fn oldest(all: &[Terraform]) -> Oldest {
-        count(all.iter().map(Some), at(1_000_000)).oldest
+    fn oldest(resources: &[Terraform]) -> Oldest {
+        count(resources.iter().map(Some), at(1_000_000)).oldest
     }
 
     fn unready(reason: &str, ready: i64, reconciling: i64) -> Terraform {
-        let of = |kind, status| Verdict::new(kind, status, reason.to_owned(), "");
+        let verdict = |kind, status| Verdict::new(kind, status, reason.to_owned(), "");
         since(&[
-            (of(Condition::Ready, false), ready),
-            (of(Condition::Reconciling, true), reconciling),
-            (of(Condition::Stalled, false), 0),
+            (verdict(Condition::Ready, false), ready),
+            (verdict(Condition::Reconciling, true), reconciling),
+            (verdict(Condition::Stalled, false), 0),
         ])
     }
 
     #[test]
     fn oldest_failure_per_reason_ignores_later_attempts() {
-        let all = [
+        let resources = [
             // `Ready` changed at 900, with the last attempt. The failure started at 300, when `Reconciling` became True.
             unready("ApplyFailed", 900, 300),
             unready("ApplyFailed", 400, 400),
@@ -648,7 +648,7 @@ mod tests {
             ("Other", at(600)),
             ("RepositoryUnreachable", at(500)),
         ];
-        assert_eq!(oldest(&all).not_ready, BTreeMap::from(expected));
+        assert_eq!(oldest(&resources).not_ready, BTreeMap::from(expected));
     }
 
     #[test]
@@ -695,10 +695,10 @@ mod tests {
 
     #[test]
     fn drift_age_counts_from_first_detection() {
-        let reported = |seen: Option<i64>| {
-            let differs = Verdict::new(Condition::InSync, false, Reason::Drifted, "");
-            let mut tf = since(&[(differs, 900)]);
-            tf.status.as_mut().unwrap().drift = seen.map(|second| DriftStatus {
+        let resource_with_drift = |drift_since: Option<i64>| {
+            let out_of_sync = Verdict::new(Condition::InSync, false, Reason::Drifted, "");
+            let mut tf = since(&[(out_of_sync, 900)]);
+            tf.status.as_mut().unwrap().drift = drift_since.map(|second| DriftStatus {
                 since: Time(at(second)),
                 add: 0,
                 change: 1,
@@ -707,20 +707,20 @@ mod tests {
             });
             tf
         };
-        let drift = oldest(&[reported(Some(500)), reported(None)]).drift;
+        let drift = oldest(&[resource_with_drift(Some(500)), resource_with_drift(None)]).drift;
         assert_eq!(drift, BTreeMap::from([("Drifted", at(500))]));
-        let drift = oldest(&[reported(None)]).drift;
+        let drift = oldest(&[resource_with_drift(None)]).drift;
         assert_eq!(drift, BTreeMap::from([("Drifted", at(900))]));
     }
 
     #[test]
     fn approval_age_counts_from_change_drift_or_deletion() {
-        let awaits = |ready| Verdict::new(Condition::Ready, ready, Reason::AwaitingApproval, "");
-        let change = since(&[(awaits(None), 700)]);
+        let awaits_approval = |ready| Verdict::new(Condition::Ready, ready, Reason::AwaitingApproval, "");
+        let change = since(&[(awaits_approval(None), 700)]);
         // The resource is Ready since 5. Its drift started at 800, and the correction waits for approval.
-        let differs = Verdict::new(Condition::InSync, false, Reason::Drifted, "");
-        let drift = since(&[(awaits(Some(true)), 5), (differs, 800)]);
-        let mut destroy = since(&[(awaits(None), 100)]);
+        let out_of_sync = Verdict::new(Condition::InSync, false, Reason::Drifted, "");
+        let drift = since(&[(awaits_approval(Some(true)), 5), (out_of_sync, 800)]);
+        let mut destroy = since(&[(awaits_approval(None), 100)]);
         destroy.metadata.deletion_timestamp = Some(Time(at(900)));
         let expected = [
             ("change", at(700)),
@@ -743,27 +743,27 @@ mod tests {
             .unwrap();
             failed
         };
-        let with = |runs: Vec<alustan_api::RunStatus>| {
+        let resource_with = |runs: Vec<alustan_api::RunStatus>| {
             let mut tf = resource(State::Failed, &[]);
             tf.status.as_mut().unwrap().runs = runs;
             tf
         };
         let now = 100_000;
-        let all = [
-            with(vec![
+        let resources = [
+            resource_with(vec![
                 run(RunResult::Failed, now - 5),
                 run(RunResult::Failed, now - 20),
             ]),
-            with(vec![run(RunResult::Failed, now - 3_700)]),
-            with(vec![
+            resource_with(vec![run(RunResult::Failed, now - 3_700)]),
+            resource_with(vec![
                 run(RunResult::Done, now - 5),
                 run(RunResult::Failed, now - 20),
             ]),
             // A time in the future, from a node whose clock is ahead, counts as recent.
-            with(vec![run(RunResult::Failed, now + 60)]),
-            with(Vec::new()),
+            resource_with(vec![run(RunResult::Failed, now + 60)]),
+            resource_with(Vec::new()),
         ];
-        assert_eq!(count(all.iter().map(Some), at(now)).run_failed, 2);
+        assert_eq!(count(resources.iter().map(Some), at(now)).run_failed, 2);
     }
 
     #[test]

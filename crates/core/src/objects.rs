@@ -44,7 +44,7 @@ pub(crate) fn meta_of_build(
         let labels = metadata.labels.get_or_insert_default();
         labels.extend(
             tf.namespace()
-                .map(|own| (labels::NAMESPACE.to_owned(), own)),
+                .map(|namespace| (labels::NAMESPACE.to_owned(), namespace)),
         );
         metadata.namespace = Some(settings.builds_in(tf).to_owned());
     }

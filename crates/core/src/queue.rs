@@ -86,8 +86,8 @@ impl Places {
             order.exclude(Class::Drift);
         }
         while let Some(First { key, class, load }) = order.take_first() {
-            let kept = if load == 0 { 0 } else { self.reserved };
-            if free > kept && load < self.per_namespace {
+            let reserved = if load == 0 { 0 } else { self.reserved };
+            if free > reserved && load < self.per_namespace {
                 free -= 1;
                 order.push_first(&key.namespace);
                 admitted.push(key);
@@ -174,11 +174,11 @@ impl Running {
         for key in &self.unconfirmed {
             *unconfirmed.entry(&key.namespace).or_default() += 1;
         }
-        let beyond = unconfirmed.into_iter().map(|(namespace, count)| {
+        let over_limit = unconfirmed.into_iter().map(|(namespace, count)| {
             let load = self.load.get(namespace).copied().unwrap_or_default();
             load.saturating_sub(per_namespace).min(count)
         });
-        self.len() - beyond.sum::<usize>()
+        self.len() - over_limit.sum::<usize>()
     }
 
     /// Whether there is no run.
@@ -212,9 +212,9 @@ impl Queue {
             return;
         }
         self.remove(&key);
-        let line = self.lines.entry(key.namespace.clone()).or_default();
-        let line = line.entry(class).or_default();
-        line.insert((since, key.name.clone()));
+        let runs = self.lines.entry(key.namespace.clone()).or_default();
+        let runs = runs.entry(class).or_default();
+        runs.insert((since, key.name.clone()));
         self.waiting.insert(key, (class, since));
     }
 
@@ -223,12 +223,12 @@ impl Queue {
         let Some((class, since)) = self.waiting.remove(key) else {
             return false;
         };
-        if let Some(line) = self.lines.get_mut(&key.namespace) {
-            if let Some(names) = line.get_mut(&class) {
+        if let Some(by_class) = self.lines.get_mut(&key.namespace) {
+            if let Some(names) = by_class.get_mut(&class) {
                 names.remove(&(since, key.name.clone()));
             }
-            line.retain(|_, names| !names.is_empty());
-            if line.is_empty() {
+            by_class.retain(|_, names| !names.is_empty());
+            if by_class.is_empty() {
                 self.lines.remove(&key.namespace);
             }
         }
@@ -254,13 +254,13 @@ impl Queue {
         let line = |(namespace, line): (&'a String, &'a Line)| {
             let classes = line.iter();
             let classes = classes.map(|(class, names)| (*class, names.iter().peekable()));
-            let ahead = Ahead {
+            let remaining = Ahead {
                 classes: classes.collect(),
                 load: running.load.get(namespace).copied().unwrap_or_default(),
                 // 0: never served. Slots are counted from 1.
                 served: served.get(namespace).copied().unwrap_or_default(),
             };
-            (namespace.as_str(), ahead)
+            (namespace.as_str(), remaining)
         };
         let mut order = Order {
             now,
@@ -309,7 +309,7 @@ struct Candidate<'a> {
 impl<'a> Ahead<'a> {
     /// Returns the first run of the namespace, and the remaining runs of its class.
     fn first(&mut self, now: Timestamp) -> Option<(Candidate<'a>, &mut Names<'a>)> {
-        let firsts = self.classes.iter_mut().filter_map(|(class, names)| {
+        let candidates = self.classes.iter_mut().filter_map(|(class, names)| {
             let (since, name) = *names.peek()?;
             let candidate = Candidate {
                 rank: rank(*class, *since, now),
@@ -319,7 +319,7 @@ impl<'a> Ahead<'a> {
             };
             Some((candidate, names))
         });
-        firsts.min_by_key(|(candidate, _)| *candidate)
+        candidates.min_by_key(|(candidate, _)| *candidate)
     }
 }
 
@@ -348,7 +348,7 @@ impl Order<'_> {
     /// Removes the remaining runs of `class` from the order.
     fn exclude(&mut self, class: Class) {
         for line in self.lines.values_mut() {
-            line.classes.retain(|(it, _)| *it != class);
+            line.classes.retain(|(line_class, _)| *line_class != class);
         }
         let firsts: Vec<_> = self.firsts.drain().collect();
         for Reverse((_, namespace)) in firsts {
@@ -386,13 +386,13 @@ impl Iterator for Order<'_> {
 fn rank(class: Class, since: Timestamp, now: Timestamp) -> i64 {
     // Without a minimum rank for drift checks, aged drift checks would start before later changes. If more drift checks wait than there are
     // slots, they would delay the changes.
-    let (class, first) = match class {
+    let (class, highest_rank) = match class {
         Class::Change => (0, 0),
         Class::Plan => (1, 0),
         Class::Drift => (2, 1),
     };
-    let aged = now.duration_since(since).as_secs() / AGEING.as_secs();
-    (class - aged).max(first)
+    let steps = now.duration_since(since).as_secs() / AGEING.as_secs();
+    (class - steps).max(highest_rank)
 }
 
 #[cfg(test)]
@@ -452,25 +452,25 @@ mod tests {
         served: &Served,
         now: Timestamp,
     ) -> Vec<Key> {
-        let mut left = queue.to_vec();
-        let (mut going, mut drift, mut served) = (running.to_vec(), drift, served.clone());
+        let mut queued = queue.to_vec();
+        let (mut running_keys, mut drift, mut served) = (running.to_vec(), drift, served.clone());
         let mut admitted = Vec::new();
-        while going.len() < places.all {
-            left.retain(|waiting| waiting.class != Class::Drift || drift < places.drift);
-            let Some(next) = first_of(&left, &going, &served, now) else {
+        while running_keys.len() < places.all {
+            queued.retain(|waiting| waiting.class != Class::Drift || drift < places.drift);
+            let Some(next) = first_of(&queued, &running_keys, &served, now) else {
                 break;
             };
-            let load = load_of(&going, &next.key.namespace);
-            let kept = if load == 0 { 0 } else { places.reserved };
-            if places.all - going.len() <= kept || load >= places.per_namespace {
-                left.retain(|waiting| waiting.key.namespace != next.key.namespace);
+            let load = load_of(&running_keys, &next.key.namespace);
+            let reserved = if load == 0 { 0 } else { places.reserved };
+            if places.all - running_keys.len() <= reserved || load >= places.per_namespace {
+                queued.retain(|waiting| waiting.key.namespace != next.key.namespace);
                 continue;
             }
-            left.retain(|waiting| waiting.key != next.key);
-            let last = served.values().max().copied().unwrap_or_default();
-            served.insert(next.key.namespace.clone(), last + 1);
+            queued.retain(|waiting| waiting.key != next.key);
+            let last_slot = served.values().max().copied().unwrap_or_default();
+            served.insert(next.key.namespace.clone(), last_slot + 1);
             drift += usize::from(next.class == Class::Drift);
-            going.push(next.key.clone());
+            running_keys.push(next.key.clone());
             admitted.push(next.key);
         }
         admitted
@@ -521,9 +521,9 @@ mod tests {
 
     /// Generates queued runs, running runs and last slots of five namespaces.
     fn crowd() -> impl Strategy<Value = (Vec<Waiting>, Vec<Key>, Served)> {
-        let place = (0..5_u8, 0..20_u8);
-        let what = (0..3_usize, 0..5_000_i64);
-        let queue = prop::collection::btree_map(place, what, 0..60);
+        let resource = (0..5_u8, 0..20_u8);
+        let queued = (0..3_usize, 0..5_000_i64);
+        let queue = prop::collection::btree_map(resource, queued, 0..60);
         let running = prop::collection::btree_set((0..5_u8, 20..30_u8), 0..12);
         let served = prop::collection::btree_map(0..5_u8, 1..9_u64, 0..5);
         (queue, running, served).prop_map(|(queue, running, served)| {
@@ -544,34 +544,34 @@ mod tests {
     /// Returns the run that starts first, by linear search.
     fn first_of(
         queue: &[Waiting],
-        going: &[Key],
+        running: &[Key],
         served: &Served,
         now: Timestamp,
     ) -> Option<Waiting> {
-        let turn = |waiting: &&Waiting| {
+        let sort_key = |waiting: &&Waiting| {
             let Key { namespace, name } = waiting.key.clone();
             let served = served.get(&namespace).copied().unwrap_or_default();
             (
                 rank(waiting.class, waiting.since, now),
-                load_of(going, &namespace),
+                load_of(running, &namespace),
                 served,
                 waiting.since,
                 namespace,
                 name,
             )
         };
-        queue.iter().min_by_key(turn).cloned()
+        queue.iter().min_by_key(sort_key).cloned()
     }
 
     /// Reference implementation of [`Queue::order`].
     fn one_by_one(queue: &[Waiting], running: &[Key], served: &Served, now: Timestamp) -> Vec<Key> {
-        let (mut left, mut going, mut served) = (queue.to_vec(), running.to_vec(), served.clone());
+        let (mut queued, mut running_keys, mut served) = (queue.to_vec(), running.to_vec(), served.clone());
         let mut order = Vec::new();
-        while let Some(next) = first_of(&left, &going, &served, now) {
-            left.retain(|waiting| waiting.key != next.key);
-            let last = served.values().max().copied().unwrap_or_default();
-            served.insert(next.key.namespace.clone(), last + 1);
-            going.push(next.key.clone());
+        while let Some(next) = first_of(&queued, &running_keys, &served, now) {
+            queued.retain(|waiting| waiting.key != next.key);
+            let last_slot = served.values().max().copied().unwrap_or_default();
+            served.insert(next.key.namespace.clone(), last_slot + 1);
+            running_keys.push(next.key.clone());
             order.push(next.key);
         }
         order
@@ -589,7 +589,7 @@ mod tests {
     fn one_namespace_takes_half_of_the_slots_by_default(
         #[case] all: usize,
         #[case] per_namespace: usize,
-        #[case] wanted: usize,
+        #[case] expected: usize,
     ) {
         let queue: Vec<_> = (0..60)
             .map(|n| waiting("a", &format!("{n:02}"), Class::Change, 0))
@@ -601,7 +601,7 @@ mod tests {
             &Served::new(),
             at(0),
         );
-        assert_eq!(admitted.len(), wanted);
+        assert_eq!(admitted.len(), expected);
     }
 
     #[test]

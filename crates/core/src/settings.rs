@@ -56,8 +56,8 @@ pub struct Settings {
 impl Settings {
     /// Returns the namespace in which the image of `tf` is built.
     pub fn builds_in<'a>(&'a self, tf: &'a Terraform) -> &'a str {
-        let own = tf.metadata.namespace.as_deref();
-        let namespace = self.build_namespace.as_deref().or(own);
+        let own_namespace = tf.metadata.namespace.as_deref();
+        let namespace = self.build_namespace.as_deref().or(own_namespace);
         namespace.unwrap_or_default()
     }
 

@@ -33,22 +33,22 @@ pub enum Doing {
 impl Look {
     /// Builds the result of a reconcile of `tf` that observed `seen` and returned `status`.
     pub fn of(tf: &Terraform, seen: &Seen, status: &TerraformStatus) -> Self {
-        let is = |kind: &str, value: &str| {
+        let has_condition = |kind: &str, value: &str| {
             let mut conditions = status.conditions.iter();
-            conditions.any(|it| it.type_ == kind && it.status == value)
+            conditions.any(|condition| condition.type_ == kind && condition.status == value)
         };
-        let doing = if tf.spec.suspend || tf.metadata.deletion_timestamp.is_some() {
+        let activity = if tf.spec.suspend || tf.metadata.deletion_timestamp.is_some() {
             Doing::Rests
-        } else if seen.source == Answer::Pending || is("Ready", "Unknown") {
+        } else if seen.source == Answer::Pending || has_condition("Ready", "Unknown") {
             Doing::Works
-        } else if is("Ready", "False") && !are_ready(&seen.stack.dependencies) {
+        } else if has_condition("Ready", "False") && !are_ready(&seen.stack.dependencies) {
             Doing::Waits
         } else {
             Doing::Rests
         };
         Self {
             versions: seen.stack.versions.clone(),
-            doing,
+            doing: activity,
             ready: standing_with(tf, Some(status)) == Standing::Ready,
         }
     }
@@ -56,7 +56,7 @@ impl Look {
 
 fn are_ready(dependencies: &[DependencySeen]) -> bool {
     let mut all = dependencies.iter();
-    all.all(|it| it.standing == Standing::Ready)
+    all.all(|dependency| dependency.standing == Standing::Ready)
 }
 
 /// Returns the versions of the outputs that `tf` takes, by resource. `version` returns the version of the outputs of one resource.
@@ -81,30 +81,30 @@ pub fn changing(
     looks: &BTreeMap<Key, Look>,
     version: impl Fn(&Terraform) -> Option<String>,
 ) -> Option<Key> {
-    let mut known = BTreeSet::from([Key::of(tf)]);
-    let mut next = VecDeque::from_iter(graph.sources(tf));
-    while let Some(key) = next.pop_front() {
-        let Some(it) = graph.get(&key).filter(|_| known.insert(key.clone())) else {
+    let mut visited = BTreeSet::from([Key::of(tf)]);
+    let mut pending = VecDeque::from_iter(graph.sources(tf));
+    while let Some(key) = pending.pop_front() {
+        let Some(upstream) = graph.get(&key).filter(|_| visited.insert(key.clone())) else {
             continue;
         };
-        let Some(look) = looks.get(&key) else {
+        let Some(reconciled) = looks.get(&key) else {
             return Some(key);
         };
-        if look.doing == Doing::Works || look.versions != versions(it, graph, &version) {
+        if reconciled.doing == Doing::Works || reconciled.versions != versions(upstream, graph, &version) {
             return Some(key);
         }
-        if look.doing == Doing::Waits {
-            let depends_on = graph.references(it);
+        if reconciled.doing == Doing::Waits {
+            let depends_on = graph.references(upstream);
             let ready = |key| {
-                graph.get(key).is_some() && looks.get(key).is_none_or(|look: &Look| look.ready)
+                graph.get(key).is_some() && looks.get(key).is_none_or(|reconciled: &Look| reconciled.ready)
             };
-            // `it` waited for its dependencies at its last reconcile. They are ready now, so its next reconcile may start a run.
-            if depends_on.iter().all(|it| ready(&it.key)) {
+            // `upstream` waited for its dependencies at its last reconcile. They are ready now, so its next reconcile may start a run.
+            if depends_on.iter().all(|upstream| ready(&upstream.key)) {
                 return Some(key);
             }
-            next.extend(depends_on.iter().map(|it| it.key.clone()));
+            pending.extend(depends_on.iter().map(|upstream| upstream.key.clone()));
         } else {
-            next.extend(graph.sources(it));
+            pending.extend(graph.sources(upstream));
         }
     }
     None

@@ -28,14 +28,14 @@ impl ReconcileCase<'_> {
     /// only if it has no Job yet or its pod cannot start; otherwise the change waits for the end of the run.
     pub(crate) fn active(mut self, run: &RunSpec, target: Result<Target, Summary>) -> Decision {
         let wanted = target.as_ref().ok().map(|target| &target.wanted);
-        let hash = wanted.and_then(|it| Some(&it.as_ref().ok()?.config.hash));
-        let (same, changed) = match hash {
+        let hash = wanted.and_then(|wanted| Some(&wanted.as_ref().ok()?.config.hash));
+        let (config_matches, config_changed) = match hash {
             Some(hash) => (*hash == run.config_hash, *hash != run.config_hash),
             None => (false, false),
         };
         // A cancelled run gets no `start_run::help`: if the API server rejected the step that creates the Job, the later steps, which
         // cancel the run, would not execute.
-        let is_replaced = changed && self.seen.job.is_none() && self.starting().is_some();
+        let is_replaced = config_changed && self.seen.job.is_none() && self.starting().is_some();
         if is_replaced || self.is_overruled(run) {
             self.cancel(&run.job, None);
         } else {
@@ -43,14 +43,14 @@ impl ReconcileCase<'_> {
                 .extend(start_run::help(self.tf, self.seen, self.settings));
         }
         let quiet = self.is_quiet(run.kind, &run.trigger, &run.config_hash);
-        let stuck = self.stuck(changed);
-        let situation = match &target {
+        let stuck = self.stuck(config_changed);
+        let summary = match &target {
             Err(problem) if quiet && run.kind == RunKind::Drift => problem.clone(),
             Ok(_) | Err(_) => match stuck {
                 Some(stuck) if !quiet => stuck,
                 Some(_) | None => Summary {
                     look_at: self.look_due(),
-                    ..self.running(quiet && same)
+                    ..self.running(quiet && config_matches)
                 },
             },
         };
@@ -59,19 +59,19 @@ impl ReconcileCase<'_> {
         let plan = plan.filter(|plan| run.tag == plan.tag);
         let digest = run.image.split_once('@').filter(|_| plan.is_some());
         let digest = digest.map(|(_, digest)| digest.to_owned());
-        self.done(&situation, plan.as_ref(), digest)
+        self.done(&summary, plan.as_ref(), digest)
     }
 
     /// Whether `run` has not started to apply and its approval is no longer valid: the approval policy changed, or the approval was
     /// withdrawn.
     pub(crate) fn is_overruled(&self, run: &RunSpec) -> bool {
-        let judged_by = approval::judged_by(self.tf, run.destroys);
+        let policy_digest = approval::judged_by(self.tf, run.destroys);
         let inputs = self.record.inputs.as_ref();
         let approved = inputs.and_then(|inputs| inputs.approval.approved.as_ref());
-        let taken_back =
+        let withdrawn =
             approved.is_some_and(|plan| self.tf.spec.approval.plan.as_ref() != Some(&plan.id));
-        let overruled = run.kind != RunKind::Drift && (run.judged_by != judged_by || taken_back);
-        overruled && self.current.phase < RunPhase::Applying
+        let is_invalid = run.kind != RunKind::Drift && (run.judged_by != policy_digest || withdrawn);
+        is_invalid && self.current.phase < RunPhase::Applying
     }
 
     /// Returns the decision of a suspended resource: starts nothing, and cancels `run`, which has not changed any object.
@@ -81,7 +81,7 @@ impl ReconcileCase<'_> {
         target: &Result<Target, Summary>,
     ) -> Decision {
         let wanted = target.as_ref().and_then(|target| target.wanted.as_ref());
-        let before = match (wanted, run) {
+        let unsuspended = match (wanted, run) {
             (Ok(wanted), _) if self.is_applied(&wanted.config.hash) => self.at_rest(),
             (Err(problem), _) if problem.ready.is_some() => problem.clone(),
             (_, Some(_)) => Summary::busy(State::Planning, Reason::Suspended, "cancelling the run"),
@@ -96,12 +96,12 @@ impl ReconcileCase<'_> {
         if let Some(run) = run {
             self.cancel(&run.job, None);
         }
-        let situation = Summary {
+        let summary = Summary {
             reason: Reason::Suspended.into(),
-            message: format!("{}; {}", before.message, suspension(self.tf)),
-            ..before
+            message: format!("{}; {}", unsuspended.message, suspension(self.tf)),
+            ..unsuspended
         };
-        self.done(&situation, None, None)
+        self.done(&summary, None, None)
     }
 
     /// Returns the summary of the active run. `quiet`: the run is a drift check or correction of the applied configuration and leaves
@@ -115,10 +115,10 @@ impl ReconcileCase<'_> {
             );
         };
         if quiet && run.kind == RunKind::Drift {
-            let rest = self.at_rest();
+            let idle = self.at_rest();
             return match self.overdue() {
-                Some(overdue) => Summary::ready(rest.state, Reason::RunDeadlineExceeded, overdue),
-                None => rest,
+                Some(overdue) => Summary::ready(idle.state, Reason::RunDeadlineExceeded, overdue),
+                None => idle,
             };
         }
         let state = match self.current.phase {
@@ -139,19 +139,19 @@ impl ReconcileCase<'_> {
     /// Returns the deadline of the active run: the time of its claim, plus the timeouts of plan and of apply or destroy, plus [`OVERDUE`].
     fn due(&self) -> Option<Timestamp> {
         let run = self.current.run.as_ref()?;
-        let limits = self.record.inputs.as_ref()?.timeouts;
-        let change = match run.kind {
-            RunKind::Destroy => limits.destroy,
-            RunKind::Plan | RunKind::Apply | RunKind::Drift => limits.apply,
+        let timeouts = self.record.inputs.as_ref()?.timeouts;
+        let change_timeout = match run.kind {
+            RunKind::Destroy => timeouts.destroy,
+            RunKind::Plan | RunKind::Apply | RunKind::Drift => timeouts.apply,
         };
-        let limits = i64::try_from(limits.plan.saturating_add(change)).unwrap_or(i64::MAX);
+        let timeouts = i64::try_from(timeouts.plan.saturating_add(change_timeout)).unwrap_or(i64::MAX);
         // A forged report may contain any claim time. A time in the future does not count.
         let claim = self.current.claimed_by.as_ref();
         claim
             .map(|claim| claim.at)
             .filter(|at| *at <= self.now)
             .unwrap_or(run.started_at)
-            .checked_add(SignedDuration::from_secs(limits))
+            .checked_add(SignedDuration::from_secs(timeouts))
             .and_then(|at| at.checked_add(OVERDUE))
             .ok()
     }
@@ -160,7 +160,7 @@ impl ReconcileCase<'_> {
     /// certainly ended.
     pub(crate) fn overdue(&self) -> Option<String> {
         let run = self.current.run.as_ref()?;
-        self.due().filter(|due| *due <= self.now)?;
+        self.due().filter(|deadline| *deadline <= self.now)?;
         let namespace = self.tf.namespace().unwrap_or_default();
         Some(format!(
             "run {} ({}) has exceeded its timeouts, for example because its node is lost; check \
@@ -177,15 +177,15 @@ impl ReconcileCase<'_> {
         let Some(run) = &self.current.run else {
             return String::new();
         };
-        let what = match (run.kind, self.current.phase) {
+        let activity = match (run.kind, self.current.phase) {
             _ if self.current.cancel => "being cancelled",
             (RunKind::Destroy, _) => "destroying",
             (_, RunPhase::Applying) => "applying",
             (_, _) => "planning",
         };
-        let follow = logs(self.tf, &run.job);
+        let log_command = logs(self.tf, &run.job);
         format!(
-            "run {} ({}) is {what}; logs: {follow} -f",
+            "run {} ({}) is {activity}; logs: {log_command} -f",
             self.current.number, run.trigger
         )
     }
@@ -209,19 +209,19 @@ impl ReconcileCase<'_> {
             return self.due().filter(|due| self.now < *due);
         };
         let since = self.waits_since(run);
-        let unscheduled = self.settings.scheduling_timeout;
-        let dues = [NO_POD, SLOW_POD, GIVE_UP, unscheduled, GIVE_UP_SLOWLY];
-        dues.map(|wait| since + wait)
+        let scheduling_timeout = self.settings.scheduling_timeout;
+        let timeouts = [NO_POD, SLOW_POD, GIVE_UP, scheduling_timeout, GIVE_UP_SLOWLY];
+        timeouts.map(|wait| since + wait)
             .into_iter()
             .filter(|due| self.now < *due)
             .min()
     }
 
-    /// Whether `why` is a failed pull of the runner image, and `run` is a destroy that can run in the base image instead.
-    fn has_another_way(&self, run: &RunSpec, why: &Waiting) -> bool {
+    /// Whether `waiting` is a failed pull of the runner image, and `run` is a destroy that can run in the base image instead.
+    fn has_another_way(&self, run: &RunSpec, waiting: &Waiting) -> bool {
         let pin = self.seen.pin.as_ref();
-        let way = pin.is_some_and(|pin| pin.base.is_some() && pin.artifact.is_some());
-        way && run.destroys && !run.unpack && why.reason == Reason::ImagePullBackOff
+        let has_base_image = pin.is_some_and(|pin| pin.base.is_some() && pin.artifact.is_some());
+        has_base_image && run.destroys && !run.unpack && waiting.reason == Reason::ImagePullBackOff
     }
 
     /// Returns the start of the startup timeout: the time at which the pod was scheduled, otherwise the start of the run.
@@ -238,24 +238,24 @@ impl ReconcileCase<'_> {
         }
         let job = self.seen.job.as_ref().filter(|job| !job.finished)?;
         let since = self.waits_since(run);
-        let waited = self.now.duration_since(since);
-        let told = match &job.waiting {
+        let elapsed = self.now.duration_since(since);
+        let cause = match &job.waiting {
             Some(waiting) => Some(waiting.clone()),
-            None if !job.has_pod && waited >= NO_POD => {
+            None if !job.has_pod && elapsed >= NO_POD => {
                 let namespace = self.tf.namespace().unwrap_or_default();
                 Some(no_pod(&namespace, &run.job))
             }
             None => None,
         };
-        if let Some(told) = told {
-            let wait = if self.has_another_way(run, &told) {
+        if let Some(cause) = cause {
+            let wait = if self.has_another_way(run, &cause) {
                 NO_POD
             } else {
-                patience(&told, self.settings)
+                patience(&cause, self.settings)
             };
-            return Some((told, since + wait));
+            return Some((cause, since + wait));
         }
-        let slow = job.pods_alive && waited >= SLOW_POD;
+        let slow = job.pods_alive && elapsed >= SLOW_POD;
         slow.then(|| {
             let given_up_at = since + GIVE_UP_SLOWLY;
             (slow_pod(self.tf, &run.job), given_up_at)
@@ -277,16 +277,16 @@ impl ReconcileCase<'_> {
             );
             return Some(Summary::busy(State::Planning, Reason::Cancelling, message));
         }
-        let (why, given_up_at) = self.obstacle(&run)?;
-        let hint = self.volume_hint(&run, &why);
-        let message = format!("run {number} ({trigger}) cannot start: {why}{hint}");
+        let (cause, given_up_at) = self.obstacle(&run)?;
+        let hint = self.volume_hint(&run, &cause);
+        let message = format!("run {number} ({trigger}) cannot start: {cause}{hint}");
         if changed {
             self.cancel(&run.job, None);
         } else if self.now >= given_up_at {
-            let failure = Failure::transient(why.reason.clone(), message.clone());
+            let failure = Failure::transient(cause.reason.clone(), message.clone());
             self.cancel(&run.job, Some(failure));
         }
-        let message = if admission::is_refused(&why.reason) {
+        let message = if admission::is_refused(&cause.reason) {
             let namespace = self.tf.namespace().unwrap_or_default();
             format!("{message}; see {}", admission::limits_of(&namespace))
         } else {
@@ -297,7 +297,7 @@ impl ReconcileCase<'_> {
         };
         Some(Summary {
             look_at: Some(given_up_at),
-            ..Summary::blocked(State::Planning, &why.reason, message)
+            ..Summary::blocked(State::Planning, &cause.reason, message)
         })
     }
 

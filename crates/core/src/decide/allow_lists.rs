@@ -18,11 +18,11 @@ pub fn accounts(tf: &Terraform) -> impl Iterator<Item = (&'static str, &str)> {
     let runner = tf.spec.runner.as_ref();
     let runner = runner.and_then(|runner| runner.service_account_name.as_deref());
     let build = registry.service_account_name.as_deref();
-    let named = [
+    let fields = [
         ("spec.containerRegistry.serviceAccountName", build),
         ("spec.runner.serviceAccountName", runner),
     ];
-    named
+    fields
         .into_iter()
         .filter_map(|(field, name)| Some((field, name?)))
 }
@@ -48,15 +48,15 @@ pub(crate) fn account_refusal(
     accounts: &BTreeMap<String, AccountSeen>,
 ) -> Option<Failure> {
     let name = tf.spec.runner.as_ref()?.service_account_name.as_deref()?;
-    let named = ("spec.runner.serviceAccountName", name);
-    account(tf, named, allowed, accounts)
+    let field = ("spec.runner.serviceAccountName", name);
+    account(tf, field, allowed, accounts)
 }
 
 /// Returns a copy of the deleted `tf` with `approval.destroy: Manual` if the allow lists require this value and the spec has another one;
 /// otherwise `None`.
 pub(crate) fn asks_before_destroy(tf: &Terraform, allowed: &Allowed) -> Option<Terraform> {
-    let deleted = tf.metadata.deletion_timestamp.is_some();
-    (deleted && must_ask(tf, allowed)).then(|| {
+    let is_deleted = tf.metadata.deletion_timestamp.is_some();
+    (is_deleted && must_ask(tf, allowed)).then(|| {
         let mut tf = tf.clone();
         tf.spec.approval.destroy = ApprovalMode::Manual;
         tf
@@ -67,8 +67,8 @@ pub(crate) fn asks_before_destroy(tf: &Terraform, allowed: &Allowed) -> Option<T
 /// exempt, because no plan contains the changes of a script.
 fn must_ask(tf: &Terraform, allowed: &Allowed) -> bool {
     let scripts = tf.spec.scripts.as_ref();
-    let by_script = scripts.is_some_and(|scripts| scripts.destroy.is_some());
-    allowed.destroy && !by_script && tf.spec.approval.destroy != ApprovalMode::Manual
+    let has_destroy_script = scripts.is_some_and(|scripts| scripts.destroy.is_some());
+    allowed.destroy && !has_destroy_script && tf.spec.approval.destroy != ApprovalMode::Manual
 }
 
 fn listed(tf: &Terraform, allowed: &Allowed) -> Option<String> {
@@ -125,9 +125,9 @@ fn account(
 ) -> Option<Failure> {
     let namespace = tf.namespace().unwrap_or_default();
     if let Some(list) = &allowed.accounts {
-        let here = format!("{namespace}/{name}");
-        let listed = names(list, name) || list.contains(&here);
-        return (!listed).then(|| {
+        let qualified = format!("{namespace}/{name}");
+        let is_listed = names(list, name) || list.contains(&qualified);
+        return (!is_listed).then(|| {
             let message = format!(
                 "{field}: ServiceAccount {name} is not allowed in namespace {namespace}; allowed: \
                  {}",
@@ -163,9 +163,9 @@ fn failure(reason: Reason, message: &str) -> Failure {
     )
 }
 
-fn or_nothing(list: &[String], nothing: &str) -> String {
+fn or_nothing(list: &[String], empty_text: &str) -> String {
     if list.is_empty() {
-        nothing.to_owned()
+        empty_text.to_owned()
     } else {
         list.join(", ")
     }

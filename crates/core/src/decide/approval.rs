@@ -58,17 +58,17 @@ fn adopts(tf: &Terraform, destroys: bool) -> bool {
 /// Returns the digest of the approval policy: 12 hexadecimal characters, or empty if `spec.approval` has its defaults and the resource does
 /// not adopt a state.
 pub fn judged_by(tf: &Terraform, destroys: bool) -> String {
-    let allows = tf.spec.approval.emptying == EmptyingPolicy::Allow && !destroys;
-    if !may_ask(tf, destroys) && !allows {
+    let allows_emptying = tf.spec.approval.emptying == EmptyingPolicy::Allow && !destroys;
+    if !may_ask(tf, destroys) && !allows_emptying {
         return String::new();
     }
-    let mut judges = vec![
+    let mut parts = vec![
         json!(mode(tf, destroys)),
         json!(rules(tf, destroys)),
         json!(adopts(tf, destroys)),
     ];
-    judges.extend(allows.then(|| json!(EmptyingPolicy::Allow)));
-    let digest = digest::plain(&judges);
+    parts.extend(allows_emptying.then(|| json!(EmptyingPolicy::Allow)));
+    let digest = digest::plain(&parts);
     digest.chars().take(12).collect()
 }
 
@@ -82,11 +82,11 @@ pub fn kind(tf: &Terraform, destroys: bool) -> RunKind {
 }
 
 /// Returns the key of the failure counter of a run. A changed approval policy starts a new counter.
-pub fn subject(config_hash: &str, judged_by: &str) -> String {
-    if judged_by.is_empty() {
+pub fn subject(config_hash: &str, policy_digest: &str) -> String {
+    if policy_digest.is_empty() {
         config_hash.to_owned()
     } else {
-        format!("{config_hash} judged by {judged_by}")
+        format!("{config_hash} judged by {policy_digest}")
     }
 }
 
@@ -114,11 +114,11 @@ pub fn pending<'a>(
     config_hash: &str,
     destroys: bool,
 ) -> Option<&'a PendingPlan> {
-    let judged_by = judged_by(tf, destroys);
+    let policy_digest = judged_by(tf, destroys);
     history
         .pending
         .as_ref()
-        .filter(|it| it.config_hash == config_hash && it.judged_by == judged_by)
+        .filter(|plan| plan.config_hash == config_hash && plan.judged_by == policy_digest)
 }
 
 /// Whether `spec.approval.plan` approves `plan`.
@@ -169,14 +169,14 @@ impl ReconcileCase<'_> {
         let (name, namespace) = (self.tf.name_any(), self.tf.namespace().unwrap_or_default());
         let report = self.history.report(plan.run);
         let changes = report.and_then(|report| report.changes.as_ref());
-        let what = changes.map_or_else(|| "changes".to_owned(), dangerous_first);
-        let because = plan.because.iter().cloned();
-        let because: Vec<_> = because.chain(restore::because(&self.history)).collect();
-        let because = match because.as_slice() {
+        let change_text = changes.map_or_else(|| "changes".to_owned(), dangerous_first);
+        let reasons = plan.because.iter().cloned();
+        let reasons: Vec<_> = reasons.chain(restore::because(&self.history)).collect();
+        let reasons = match reasons.as_slice() {
             [] => String::new(),
-            because => format!(" ({})", because.join("; ")),
+            reasons => format!(" ({})", reasons.join("; ")),
         };
-        let see = report.map_or_else(String::new, |report| {
+        let hint = report.map_or_else(String::new, |report| {
             let logs = logs(self.tf, &report.job);
             if !may_ask(self.tf, false) && !may_ask(self.tf, true) {
                 return format!("; see {logs}");
@@ -194,7 +194,7 @@ impl ReconcileCase<'_> {
         };
         let approve = patch(self.tf, &json!({ "approval": approval }));
         format!(
-            "plan {} waits for approval{because}: {what}; to approve: {approve}{see}{}",
+            "plan {} waits for approval{reasons}: {change_text}; to approve: {approve}{hint}{}",
             plan.id,
             self.wrong_approval(plan),
         )
@@ -202,9 +202,9 @@ impl ReconcileCase<'_> {
 
     /// Describes an approval of another plan than `plan`.
     fn wrong_approval(&self, plan: &PendingPlan) -> String {
-        let used = self.history.approved.as_ref().map(|it| &it.plan);
+        let used_plan = self.history.approved.as_ref().map(|approval| &approval.plan);
         match &self.tf.spec.approval.plan {
-            Some(id) if *id != plan.id && Some(id) == used => {
+            Some(id) if *id != plan.id && Some(id) == used_plan => {
                 format!("; plan {id} was approved before; an approval is valid once")
             }
             Some(id) if *id != plan.id => {

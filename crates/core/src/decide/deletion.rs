@@ -67,8 +67,8 @@ pub(crate) fn decide(case: ReconcileCase<'_>) -> Decision {
     if destroyed(&case) {
         return nothing_is_left(case);
     }
-    let never = case.current.attempted == 0 && case.history.applied.is_none();
-    match (Kept::of(case.tf), never) {
+    let never_applied = case.current.attempted == 0 && case.history.applied.is_none();
+    match (Kept::of(case.tf), never_applied) {
         (Some(Kept::Protected), _) => waits(case, hold::protected),
         (Some(Kept::Orphaned | Kept::Suspended) | None, true) => nothing_was_applied(case),
         (Some(Kept::Orphaned), false) => orphan(case),
@@ -77,35 +77,35 @@ pub(crate) fn decide(case: ReconcileCase<'_>) -> Decision {
     }
 }
 
-/// Returns the decision with summary `why`. The operator starts nothing until the spec changes.
-fn waits(case: ReconcileCase<'_>, why: fn(&Terraform) -> Summary) -> Decision {
-    let situation = why(case.tf);
-    case.done(&situation, None, None)
+/// Returns the decision with the summary that `summary_of` builds. The operator starts nothing until the spec changes.
+fn waits(case: ReconcileCase<'_>, summary_of: fn(&Terraform) -> Summary) -> Decision {
+    let summary = summary_of(case.tf);
+    case.done(&summary, None, None)
 }
 
 fn orphan(mut case: ReconcileCase<'_>) -> Decision {
     let clean_up = all_but_state(&case);
     let_go(&mut case, clean_up);
-    let left = hold::left(&case);
-    let message = format!("spec.deletionPolicy is Orphan: {left}");
-    let situation = Summary::busy(State::Destroying, Reason::Orphaned, message);
-    case.done(&situation, None, None)
+    let kept_objects = hold::left(&case);
+    let message = format!("spec.deletionPolicy is Orphan: {kept_objects}");
+    let summary = Summary::busy(State::Destroying, Reason::Orphaned, message);
+    case.done(&summary, None, None)
 }
 
 /// Returns the decision after a successful destroy. Status must no longer contain the last apply before clean-up deletes the run record,
 /// because only the run record proves the destroy.
 fn nothing_is_left(case: ReconcileCase<'_>) -> Decision {
     let message = "all managed objects are destroyed";
-    let look_at = match last_word(&case) {
+    let requeue_at = match last_word(&case) {
         _ if says_attempted(case.tf) => case.now,
         Some(until) => until,
         None => return gone(case, message),
     };
-    let situation = Summary {
-        look_at: Some(look_at),
+    let summary = Summary {
+        look_at: Some(requeue_at),
         ..Summary::busy(State::Destroying, Reason::Destroyed, message)
     };
-    case.done(&situation, None, None)
+    case.done(&summary, None, None)
 }
 
 /// Returns the time until which the finalizer stays, so that notification `Destroyed` is delivered: it cannot be sent after the removal of
@@ -113,16 +113,16 @@ fn nothing_is_left(case: ReconcileCase<'_>) -> Decision {
 fn last_word(case: &ReconcileCase<'_>) -> Option<Timestamp> {
     let event = NotificationEvent::Destroyed;
     let notices = &case.history.notices;
-    let told = notices.due.iter().find(|notice| notice.event == event);
-    let since = match told {
+    let pending_notice = notices.due.iter().find(|notice| notice.event == event);
+    let since = match pending_notice {
         Some(notice) => notice.since,
         None => case.history.reports.first()?.finished_at,
     };
-    let until = since + LAST_WORD;
-    let waits = is_wanted(case.tf, &case.seen.notified, event)
+    let deadline = since + LAST_WORD;
+    let is_undelivered = is_wanted(case.tf, &case.seen.notified, event)
         && !notices.told.contains_key(&event)
-        && case.now < until;
-    waits.then_some(until)
+        && case.now < deadline;
+    is_undelivered.then_some(deadline)
 }
 
 /// Cleans up a resource that applied nothing, and removes the finalizer. A state that the resource adopted or a user pushed may be the only
@@ -130,28 +130,28 @@ fn last_word(case: &ReconcileCase<'_>) -> Option<Timestamp> {
 fn nothing_was_applied(mut case: ReconcileCase<'_>) -> Decision {
     let message = "nothing was applied";
     let ForeignState { secrets, claim } = case.seen.foreign_state;
-    let left = match (secrets, claim) {
+    let location = match (secrets, claim) {
         (false, false) => return gone(case, message),
         (true, false) => hold::in_secrets(case.tf),
         (false, true) => hold::on_volume(case.tf),
         (true, true) => hold::in_secrets_and_on_volume(case.tf),
     };
-    let in_secrets = secrets.then_some(Component::State);
-    let on_volume = claim.then_some(Component::Cache);
+    let state_component = secrets.then_some(Component::State);
+    let cache_component = claim.then_some(Component::Cache);
     let clean_up = Step::CleanUp {
-        kept: in_secrets.into_iter().chain(on_volume).collect(),
+        kept: state_component.into_iter().chain(cache_component).collect(),
     };
     let_go(&mut case, clean_up);
-    let message = format!("{message}; the adopted or pushed state is kept {left}");
-    let situation = Summary::busy(State::Destroying, Reason::Orphaned, message);
-    case.done(&situation, None, None)
+    let message = format!("{message}; the adopted or pushed state is kept {location}");
+    let summary = Summary::busy(State::Destroying, Reason::Orphaned, message);
+    case.done(&summary, None, None)
 }
 
 fn gone(mut case: ReconcileCase<'_>, message: &str) -> Decision {
-    let everything = Step::CleanUp { kept: Vec::new() };
-    let_go(&mut case, everything);
-    let situation = Summary::busy(State::Destroying, Reason::Destroyed, message);
-    case.done(&situation, None, None)
+    let clean_up = Step::CleanUp { kept: Vec::new() };
+    let_go(&mut case, clean_up);
+    let summary = Summary::busy(State::Destroying, Reason::Destroyed, message);
+    case.done(&summary, None, None)
 }
 
 fn destroy_what_exists(mut case: ReconcileCase<'_>) -> Decision {
@@ -160,11 +160,11 @@ fn destroy_what_exists(mut case: ReconcileCase<'_>) -> Decision {
     }
     if let (Some(_), Some(conflict)) = (&case.seen.pin, &case.seen.conflict) {
         let message = format!("{}{}", conflict.message, how_to_abandon(case.tf));
-        let situation = Summary {
+        let summary = Summary {
             look_at: Some(case.now + CONFLICT),
             ..Summary::stalled(&conflict.reason, message)
         };
-        return case.done(&situation, None, None);
+        return case.done(&summary, None, None);
     }
     match destroy_run::by_the_pin(&case) {
         Some(run) => attempt(case, run, None),
@@ -197,16 +197,16 @@ fn pin_lost(case: ReconcileCase<'_>) -> Decision {
 fn destroy_by_the_spec(mut case: ReconcileCase<'_>) -> Decision {
     let target = match case.target() {
         Ok(target) => target,
-        Err(situation) => {
-            let situation = unknown(case.tf, situation);
-            return case.done(&situation, None, None);
+        Err(summary) => {
+            let summary = unknown(case.tf, summary);
+            return case.done(&summary, None, None);
         }
     };
     let runner = match &target.runner {
         Ok(runner) => runner.clone(),
-        Err(situation) => {
-            let situation = unknown(case.tf, situation.clone());
-            return case.done(&situation, None, None);
+        Err(summary) => {
+            let summary = unknown(case.tf, summary.clone());
+            return case.done(&summary, None, None);
         }
     };
     case.remember_base(runner.base);
@@ -216,17 +216,17 @@ fn destroy_by_the_spec(mut case: ReconcileCase<'_>) -> Decision {
             let wanted = match &target.wanted {
                 Ok(wanted) => wanted.clone(),
                 Err(missing) => {
-                    let situation = unknown(case.tf, missing.clone());
-                    return case.done(&situation, Some(&image), Some(digest));
+                    let summary = unknown(case.tf, missing.clone());
+                    return case.done(&summary, Some(&image), Some(digest));
                 }
             };
             let run = destroy_run::by_the_spec(&case, target.source, wanted, &image, &digest);
             attempt(case, run, Some((image, digest)))
         }
         Image::Missing(missing) => {
-            let situation = unknown(case.tf, missing.situation);
+            let summary = unknown(case.tf, missing.situation);
             let missing = Missing {
-                situation,
+                situation: summary,
                 ..*missing
             };
             let waits = Waits {
@@ -248,16 +248,16 @@ fn attempt(
         return case.done(&lost, None, None);
     }
     let (tf, history) = (case.tf, &case.history);
-    let of = approval::subject(&run.config.hash, &approval::judged_by(tf, true));
-    run.trigger = destroy_run::trigger(&case, &of);
+    let failure_key = approval::subject(&run.config.hash, &approval::judged_by(tf, true));
+    run.trigger = destroy_run::trigger(&case, &failure_key);
     run.kind = approval::kind(tf, true);
     if facts::asked(tf, history) {
         return destroy(case, &run, image);
     }
-    let (failures, see) = (&history.failures, abandon_hint(&case));
-    let situation = match retry::verdict(failures, &of, &tf.spec.retry, case.now) {
-        retry::Verdict::WaitUntil(next) => summary::waiting(failures, &tf.spec.retry, next, &see),
-        retry::Verdict::Stalled => summary::exhausted(tf, failures, &see),
+    let (failures, hint) = (&history.failures, abandon_hint(&case));
+    let summary = match retry::verdict(failures, &failure_key, &tf.spec.retry, case.now) {
+        retry::Verdict::WaitUntil(next) => summary::waiting(failures, &tf.spec.retry, next, &hint),
+        retry::Verdict::Stalled => summary::exhausted(tf, failures, &hint),
         retry::Verdict::Go => match approval::pending(tf, history, &run.config.hash, true) {
             None => return destroy(case, &run, image),
             Some(plan) if approval::is_approved(tf, plan) => {
@@ -272,7 +272,7 @@ fn attempt(
             }
         },
     };
-    case.done(&situation, None, None)
+    case.done(&summary, None, None)
 }
 
 fn abandon_hint(case: &ReconcileCase<'_>) -> String {
@@ -298,19 +298,19 @@ fn abandon(mut case: ReconcileCase<'_>) -> Decision {
     } else {
         let clean_up = all_but_state(&case);
         let_go(&mut case, clean_up);
-        let left = hold::left(&case);
-        format!("abandoned: {left}")
+        let kept_objects = hold::left(&case);
+        format!("abandoned: {kept_objects}")
     };
-    let situation = Summary::busy(State::Destroying, Reason::Abandoned, message);
-    case.done(&situation, None, None)
+    let summary = Summary::busy(State::Destroying, Reason::Abandoned, message);
+    case.done(&summary, None, None)
 }
 
 /// Returns the decision for a deleted resource while `run` is active: continues a destroy that is still wanted, waits for an apply (rule
 /// 8), and cancels any other run.
 fn under_way(mut case: ReconcileCase<'_>, run: &RunSpec) -> Decision {
     let wanted = run.destroys && Kept::of(case.tf).is_none();
-    let goes_on = wanted && !case.is_overruled(run);
-    if goes_on || case.current.phase >= RunPhase::Applying {
+    let continues = wanted && !case.is_overruled(run);
+    if continues || case.current.phase >= RunPhase::Applying {
         return going_on(case, run);
     }
     let number = case.current.number;
@@ -331,13 +331,13 @@ fn under_way(mut case: ReconcileCase<'_>, run: &RunSpec) -> Decision {
 /// Returns the decision for a run that is not interrupted: creates its missing objects, and reports in status if the run cannot start or
 /// has exceeded its deadline.
 fn going_on(mut case: ReconcileCase<'_>, run: &RunSpec) -> Decision {
-    let help = start_run::help(case.tf, case.seen, case.settings);
-    case.steps.extend(help);
+    let ensure_objects = start_run::help(case.tf, case.seen, case.settings);
+    case.steps.extend(ensure_objects);
     let abandon = how_to_abandon(case.tf);
     let blocked = |reason: String, message: &str| {
         Summary::blocked(State::Destroying, reason, format!("{message}{abandon}"))
     };
-    let situation = match (case.stuck(false), case.overdue()) {
+    let summary = match (case.stuck(false), case.overdue()) {
         (Some(stuck), _) => Summary {
             look_at: stuck.look_at,
             ..blocked(stuck.reason, &stuck.message)
@@ -348,21 +348,21 @@ fn going_on(mut case: ReconcileCase<'_>, run: &RunSpec) -> Decision {
             ..Summary::busy(State::Destroying, Reason::Destroying, going(&case, run))
         },
     };
-    case.done(&situation, None, None)
+    case.done(&summary, None, None)
 }
 
 fn going(case: &ReconcileCase<'_>, run: &RunSpec) -> String {
-    let kept = Kept::of(case.tf);
-    if run.destroys && kept.is_none() {
+    let hold = Kept::of(case.tf);
+    if run.destroys && hold.is_none() {
         return case.what_runs();
     }
-    let what = match run.kind {
+    let activity = match run.kind {
         RunKind::Destroy => "destroying",
         RunKind::Apply | RunKind::Plan | RunKind::Drift => "applying",
     };
-    let then = kept.map_or("destroy follows", Kept::after_the_run);
+    let next_step = hold.map_or("destroy follows", Kept::after_the_run);
     let number = case.current.number;
-    format!("run {number} is {what} and is not interrupted; {then}")
+    format!("run {number} is {activity} and is not interrupted; {next_step}")
 }
 
 /// Whether the last run was a destroy that succeeded, or that had nothing to destroy.
@@ -383,10 +383,10 @@ fn destroy(
     run: &RunRequest,
     image: Option<(ImagePlan, String)>,
 ) -> Decision {
-    let asked = &case.seen.artifact;
-    let there = destroy_run::is_in_repository(&case, run);
-    if run.unpack && there && matches!(asked, None | Some(Answer::Pending)) {
-        let push = asked.is_none().then_some(Step::PushContext);
+    let pushed_context = &case.seen.artifact;
+    let in_repository = destroy_run::is_in_repository(&case, run);
+    if run.unpack && in_repository && matches!(pushed_context, None | Some(Answer::Pending)) {
+        let push = pushed_context.is_none().then_some(Step::PushContext);
         case.steps.extend(push);
         let message = "the runner image is missing; pushing the context to the registry for a run \
                        in the base image";

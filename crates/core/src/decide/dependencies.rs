@@ -40,13 +40,13 @@ fn in_the_way(dependency: &DependencySeen) -> Option<(Reason, String)> {
 
 /// Returns `status.blockedBy`.
 pub(crate) fn blocked_by(seen: &StackSeen) -> Vec<BlockedBy> {
-    let dependencies = seen.dependencies.iter().filter_map(|it| {
-        let reason = match &it.standing {
+    let dependencies = seen.dependencies.iter().filter_map(|dependency| {
+        let reason = match &dependency.standing {
             Standing::Ready => return None,
             Standing::Missing => Reason::DependencyNotFound.as_str(),
             Standing::NotReady { reason, .. } => reason,
         };
-        Some((&it.name, reason))
+        Some((&dependency.name, reason))
     });
     let dependents = seen
         .dependents
@@ -70,7 +70,7 @@ pub(crate) fn dependencies_ready(seen: &StackSeen) -> Verdict {
     }
     let tests = seen.wait_for.iter().filter_map(failed);
     let missing = seen.variables.missing.iter();
-    if let Some(failure) = missing.chain(tests.map(|(_, it)| it)).next() {
+    if let Some(failure) = missing.chain(tests.map(|(_, failure)| failure)).next() {
         return Verdict::new(kind, false, &failure.reason, &failure.message);
     }
     if seen.dependencies.is_empty() && seen.wait_for.is_empty() {
@@ -171,13 +171,13 @@ impl ReconcileCase<'_> {
         if failure.class != FailureClass::Transient {
             return Some(refused(failure, self.now));
         }
-        let due = self.due_of(test);
+        let deadline = self.due_of(test);
         let message = &failure.message;
-        if self.now < due {
-            let situation = Summary::busy(State::Pending, Reason::HealthCheckPending, message);
+        if self.now < deadline {
+            let summary = Summary::busy(State::Pending, Reason::HealthCheckPending, message);
             return Some(Summary {
-                look_at: Some(due.min(self.now + LOOK_AGAIN)),
-                ..situation
+                look_at: Some(deadline.min(self.now + LOOK_AGAIN)),
+                ..summary
             });
         }
         let message = format!(
@@ -194,14 +194,14 @@ impl ReconcileCase<'_> {
         if failure.class != FailureClass::Transient {
             return refused(failure, self.now);
         }
-        let due = self.due_of(test);
+        let deadline = self.due_of(test);
         let Failure {
             reason, message, ..
         } = failure;
-        let again = self.now + LOOK_AGAIN;
-        if self.now < due {
+        let requeue_at = self.now + LOOK_AGAIN;
+        if self.now < deadline {
             return Summary {
-                look_at: Some(due.min(again)),
+                look_at: Some(deadline.min(requeue_at)),
                 ..Summary::blocked(state, reason, message)
             };
         }
@@ -211,7 +211,7 @@ impl ReconcileCase<'_> {
             test.field
         );
         Summary {
-            look_at: Some(again),
+            look_at: Some(requeue_at),
             ..Summary::stalled(Reason::WaitTimedOut, message)
         }
     }
@@ -220,18 +220,18 @@ impl ReconcileCase<'_> {
     fn due_of(&self, test: &TestSeen) -> Timestamp {
         let waiting = self.history.waiting.as_ref();
         let since = waiting
-            .filter(|it| it.field == test.field)
-            .map(|it| it.since);
-        let due = since.unwrap_or(self.now).checked_add(test.timeout);
-        due.unwrap_or(Timestamp::MAX)
+            .filter(|waiting| waiting.field == test.field)
+            .map(|waiting| waiting.since);
+        let deadline = since.unwrap_or(self.now).checked_add(test.timeout);
+        deadline.unwrap_or(Timestamp::MAX)
     }
 
     /// Stores the first failing test of `tests` and the current time in the history. The timeout of the test starts at this time. Does
     /// nothing if this test is already stored.
     pub(crate) fn note_wait(&mut self, tests: &[TestSeen]) {
         let field = tests.iter().find_map(failed).map(|(test, _)| &test.field);
-        let noted = self.history.waiting.as_ref().map(|it| &it.field);
-        if field == noted {
+        let stored = self.history.waiting.as_ref().map(|waiting| &waiting.field);
+        if field == stored {
             return;
         }
         self.history.waiting = field.map(|field| WaitingSince {

@@ -13,16 +13,16 @@ const FLAPPING: u32 = 3;
 
 /// Returns the minimum time between the last of `runs` and the next run: [`FIRST`], doubled with each run, at most [`LONGEST`].
 fn gap(runs: &InputRuns) -> SignedDuration {
-    let doubled = runs.times.saturating_sub(1).min(10);
-    (FIRST * (1 << doubled)).min(LONGEST)
+    let doublings = runs.times.saturating_sub(1).min(10);
+    (FIRST * (1 << doublings)).min(LONGEST)
 }
 
 /// Returns the earliest start of the next run. `None` if it may start now.
 pub(crate) fn due(runs: &InputRuns, now: Timestamp) -> Option<Timestamp> {
     // A timestamp in the future comes from clock skew and is ignored.
     let last = runs.last.filter(|last| *last <= now)?;
-    let due = last + gap(runs);
-    (now < due).then_some(due)
+    let next = last + gap(runs);
+    (now < next).then_some(next)
 }
 
 /// Whether inputs change often enough to report `InputFlapping`.
@@ -32,9 +32,9 @@ pub(crate) fn is_flapping(runs: &InputRuns) -> bool {
 
 /// Returns `runs` with a further run at `now`. The counter restarts if no run started for twice the minimum time.
 pub(crate) fn next(runs: &InputRuns, now: Timestamp) -> InputRuns {
-    let close = runs.last.is_some_and(|last| now < last + gap(runs) * 2);
+    let is_recent = runs.last.is_some_and(|last| now < last + gap(runs) * 2);
     InputRuns {
-        times: if close {
+        times: if is_recent {
             runs.times.saturating_add(1)
         } else {
             1

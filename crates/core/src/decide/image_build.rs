@@ -43,11 +43,11 @@ pub(crate) struct Missing {
     pub(crate) history: Option<History>,
 }
 
-fn missing(steps: Vec<Step>, situation: Summary) -> Image {
+fn missing(steps: Vec<Step>, summary: Summary) -> Image {
     Image::Missing(Box::new(Missing {
         steps,
         start: Vec::new(),
-        situation,
+        situation: summary,
         history: None,
     }))
 }
@@ -102,18 +102,18 @@ fn not_there(
     failure: &Failure,
     retry_at: Timestamp,
 ) -> Image {
-    let overdue_at = match build.state {
+    let deadline = match build.state {
         BuildState::Done(at) => at + PUSHED,
         BuildState::Active(_) | BuildState::Failed(..) => case.now,
     };
-    if case.now >= overdue_at {
+    if case.now >= deadline {
         return broken(case, plan, build, failure, case.now);
     }
-    let asking = Summary {
-        look_at: Some(overdue_at),
+    let waiting = Summary {
+        look_at: Some(deadline),
         ..unanswered(failure, retry_at, case.now)
     };
-    missing(Vec::new(), asking)
+    missing(Vec::new(), waiting)
 }
 
 /// Returns the key of the failure counter of a build: image tag, digest of the docker configuration, and builder. A change of one of them
@@ -122,19 +122,19 @@ fn counted_as(case: &ReconcileCase<'_>, plan: &ImagePlan) -> String {
     let inputs = case.seen.inputs.as_ref().ok();
     let docker = inputs.and_then(|inputs| inputs.docker_config.as_ref());
     let credentials = digest::keyed(&case.record.key, &docker);
-    let short: String = credentials.chars().take(12).collect();
+    let short_digest: String = credentials.chars().take(12).collect();
     let registry = &case.tf.spec.container_registry;
     let image = registry
         .builder
         .as_ref()
         .and_then(|builder| builder.image.as_deref());
-    let by = match case.settings.builder_of(case.tf) {
+    let suffix = match case.settings.builder_of(case.tf) {
         BuilderKind::Append => " by append".to_owned(),
         BuilderKind::Kaniko => image
             .map(|image| format!(" by {image}"))
             .unwrap_or_default(),
     };
-    format!("{} with {short}{by}", plan.tag)
+    format!("{} with {short_digest}{suffix}", plan.tag)
 }
 
 fn build(case: &ReconcileCase<'_>, source: &SourceSeen, plan: &ImagePlan) -> Image {
@@ -166,38 +166,38 @@ fn going_on(
     build: &BuildSeen,
     waiting: Option<&Waiting>,
 ) -> Image {
-    let unborn = (!build.has_pod && case.now >= build.created_at + NO_POD)
+    let no_pod = (!build.has_pod && case.now >= build.created_at + NO_POD)
         .then(|| pod_wait::no_pod(case.settings.builds_in(case.tf), &build.job));
     let logs = logs_of_build(case, &build.job);
     // The build Secret is created after the Job, its owner. If the operator stopped between these two writes, this reconcile creates the
     // Secret.
-    let lent = (!build.lent).then(|| lend(case, plan)).flatten();
-    let lent = Vec::from_iter(lent);
-    let Some(why) = waiting.cloned().or(unborn) else {
-        let due = build.created_at + NO_POD;
-        let look_at = Some(due).filter(|due| !build.has_pod && case.now < *due);
-        let going_on = Summary {
-            look_at,
+    let secret_step = (!build.lent).then(|| lend(case, plan)).flatten();
+    let secret_step = Vec::from_iter(secret_step);
+    let Some(cause) = waiting.cloned().or(no_pod) else {
+        let deadline = build.created_at + NO_POD;
+        let requeue_at = Some(deadline).filter(|deadline| !build.has_pod && case.now < *deadline);
+        let active = Summary {
+            look_at: requeue_at,
             ..building(&logs)
         };
-        return missing(lent, going_on);
+        return missing(secret_step, active);
     };
     let since = waits_since(build.created_at, build.scheduled_at, case.now);
-    let given_up_at = since + patience(&why, case.settings);
-    let message = format!("the build of the runner image cannot start: {why}");
-    if case.now >= given_up_at {
-        let failure = Failure::transient(why.reason, message);
+    let deadline = since + patience(&cause, case.settings);
+    let message = format!("the build of the runner image cannot start: {cause}");
+    if case.now >= deadline {
+        let failure = Failure::transient(cause.reason, message);
         return broken(case, plan, build, &failure, case.now);
     }
     let message = format!(
         "{message}; if the pod does not start by {}, the build is retried; logs: {logs}",
-        clock(given_up_at)
+        clock(deadline)
     );
-    let stuck = Summary {
-        look_at: Some(given_up_at),
-        ..Summary::blocked(State::Building, &why.reason, message)
+    let blocked = Summary {
+        look_at: Some(deadline),
+        ..Summary::blocked(State::Building, &cause.reason, message)
     };
-    missing(lent, stuck)
+    missing(secret_step, blocked)
 }
 
 fn logs_of_build(case: &ReconcileCase<'_>, job: &str) -> String {
@@ -208,15 +208,15 @@ fn logs_of_build(case: &ReconcileCase<'_>, job: &str) -> String {
 /// Returns the step that creates the build Secret: the credentials for a build of `plan` in another namespace.
 fn lend(case: &ReconcileCase<'_>, plan: &ImagePlan) -> Option<Step> {
     let job = names::build_job(&plan.tag);
-    let lends = case.settings.lends(case.tf);
-    let lent = lends.then(|| secrets::lent(case.tf, &job, case.seen.found(), case.settings));
-    Some(Step::CreateBuildSecret(Box::new(lent.flatten()?)))
+    let is_lent = case.settings.lends(case.tf);
+    let secret = is_lent.then(|| secrets::lent(case.tf, &job, case.seen.found(), case.settings));
+    Some(Step::CreateBuildSecret(Box::new(secret.flatten()?)))
 }
 
 /// Returns the steps that delete the build Secrets of ended builds, also if the image is no longer needed.
 pub(crate) fn taken_back(seen: &Seen) -> impl Iterator<Item = Step> {
-    let over = seen.lent.iter().filter(|lent| lent.over);
-    over.map(|lent| Step::DeleteBuildSecret(Box::new(lent.clone())))
+    let ended = seen.lent.iter().filter(|secret| secret.over);
+    ended.map(|secret| Step::DeleteBuildSecret(Box::new(secret.clone())))
 }
 
 /// Refuses `containerRegistry.serviceAccountName` if images are built in another namespace, because every resource could then use every
@@ -249,16 +249,16 @@ fn broken(
     at: Timestamp,
 ) -> Image {
     let history = &case.history;
-    let of = counted_as(case, plan);
-    let before = &history.build_failures;
-    let counted = before.job_uid.as_deref() == Some(&build.uid);
+    let failure_key = counted_as(case, plan);
+    let previous = &history.build_failures;
+    let counted = previous.job_uid.as_deref() == Some(&build.uid);
     let failures = if counted {
-        before.clone()
+        previous.clone()
     } else {
         let uid = Some(build.uid.clone());
-        run_result::count(before, &of, Some(failure), uid, at.min(case.now))
+        run_result::count(previous, &failure_key, Some(failure), uid, at.min(case.now))
     };
-    let verdict = retry::verdict(&failures, &of, &case.tf.spec.retry, case.now);
+    let verdict = retry::verdict(&failures, &failure_key, &case.tf.spec.retry, case.now);
     let steps = match verdict {
         retry::Verdict::Go => vec![Step::DeleteJob {
             namespace: case.settings.builds_in(case.tf).to_owned(),
@@ -267,11 +267,11 @@ fn broken(
         }],
         retry::Verdict::WaitUntil(_) | retry::Verdict::Stalled => Vec::new(),
     };
-    let see = format!("; see {}", logs_of_build(case, &build.job));
+    let hint = format!("; see {}", logs_of_build(case, &build.job));
     Image::Missing(Box::new(Missing {
         steps,
         start: Vec::new(),
-        situation: failed(case.tf, &failures, verdict, &see),
+        situation: failed(case.tf, &failures, verdict, &hint),
         history: (!counted).then(|| History {
             build_failures: failures,
             cache: run_result::cache_after(
@@ -310,21 +310,21 @@ fn again(case: &ReconcileCase<'_>) -> Image {
 fn begin(case: &ReconcileCase<'_>, source: &SourceSeen, plan: &ImagePlan) -> Image {
     let (tf, seen) = (case.tf, case.seen);
     let failures = &case.history.build_failures;
-    let of = counted_as(case, plan);
-    match retry::verdict(failures, &of, &tf.spec.retry, case.now) {
+    let failure_key = counted_as(case, plan);
+    match retry::verdict(failures, &failure_key, &tf.spec.retry, case.now) {
         retry::Verdict::Go => {}
         verdict => return missing(Vec::new(), failed(tf, failures, verdict, "")),
     }
-    if let Some(refused) = no_identity(tf, case.settings) {
-        return missing(Vec::new(), refused);
+    if let Some(unsupported) = no_identity(tf, case.settings) {
+        return missing(Vec::new(), unsupported);
     }
     let artifact = match &seen.artifact {
         Some(Answer::Known(artifact)) => artifact,
         Some(Answer::Failed {
             failure, retry_at, ..
         }) => return missing(Vec::new(), unanswered(failure, *retry_at, case.now)),
-        asked @ (None | Some(Answer::Pending)) => {
-            let push = asked.is_none().then_some(Step::PushContext);
+        pending @ (None | Some(Answer::Pending)) => {
+            let push = pending.is_none().then_some(Step::PushContext);
             let pushing = Summary::busy(
                 State::Building,
                 Reason::PushingContext,
@@ -333,7 +333,7 @@ fn begin(case: &ReconcileCase<'_>, source: &SourceSeen, plan: &ImagePlan) -> Ima
             return missing(push.into_iter().collect(), pushing);
         }
     };
-    let (lent, docker) = (lend(case, plan), pull_secret::docker_secret(tf, seen));
+    let (build_secret, docker) = (lend(case, plan), pull_secret::docker_secret(tf, seen));
     let job = names::build_job(&plan.tag);
     let (docker, pull, mut steps) = if case.settings.lends(tf) {
         let docker = seen.found().docker_config.is_some();
@@ -354,7 +354,7 @@ fn begin(case: &ReconcileCase<'_>, source: &SourceSeen, plan: &ImagePlan) -> Ima
         created: source.committed_at,
         docker,
         pull_secret: pull.as_deref(),
-        lent: lent.as_ref().map(|_| job.as_str()),
+        lent: build_secret.as_ref().map(|_| job.as_str()),
         namespace_uid: &seen.namespace_uid,
         cache: has_cache(case),
     };
@@ -367,7 +367,7 @@ fn begin(case: &ReconcileCase<'_>, source: &SourceSeen, plan: &ImagePlan) -> Ima
         ..Swap::unchanged(&case.record.record)
     })));
     steps.push(Step::CreateJob(Box::new(job)));
-    steps.extend(lent);
+    steps.extend(build_secret);
     Image::Missing(Box::new(Missing {
         steps: Vec::new(),
         start: steps,
@@ -378,9 +378,9 @@ fn begin(case: &ReconcileCase<'_>, source: &SourceSeen, plan: &ImagePlan) -> Ima
 
 /// Whether the build pod mounts the cache volume. Only a pod in the namespace of the resource can mount it.
 fn has_cache(case: &ReconcileCase<'_>) -> bool {
-    let is_there = !case.settings.lends(case.tf);
-    let waits = case.current.number > 0;
-    is_there && start_run::has_cache(case.tf, case.seen, &case.history, waits)
+    let same_namespace = !case.settings.lends(case.tf);
+    let has_run = case.current.number > 0;
+    same_namespace && start_run::has_cache(case.tf, case.seen, &case.history, has_run)
 }
 
 /// Returns the steps that create the `PersistentVolumeClaim` of the cache volume and the pull secret. Only for a build in the namespace of
@@ -388,20 +388,20 @@ fn has_cache(case: &ReconcileCase<'_>) -> bool {
 fn surroundings(case: &ReconcileCase<'_>) -> Vec<Step> {
     let mut steps = start_run::cache(case.tf, case.seen, &case.history);
     let inputs = case.seen.inputs.as_ref().ok();
-    let derived = inputs.and_then(|inputs| inputs.pull_config.as_deref());
-    let derived = derived.map(|config| Object::Secret(secrets::pull(case.tf, config)));
-    steps.extend(derived.map(|object| Step::Ensure(Box::new(object))));
+    let pull_secret = inputs.and_then(|inputs| inputs.pull_config.as_deref());
+    let pull_secret = pull_secret.map(|config| Object::Secret(secrets::pull(case.tf, config)));
+    steps.extend(pull_secret.map(|object| Step::Ensure(Box::new(object))));
     steps
 }
 
-fn failed(tf: &Terraform, failures: &Failures, verdict: retry::Verdict, see: &str) -> Summary {
+fn failed(tf: &Terraform, failures: &Failures, verdict: retry::Verdict, hint: &str) -> Summary {
     match verdict {
         retry::Verdict::Go => Summary::busy(
             State::Building,
             Reason::Retrying,
             format!("retrying the build after: {}", failures.message),
         ),
-        retry::Verdict::WaitUntil(next) => waiting(failures, &tf.spec.retry, next, see),
-        retry::Verdict::Stalled => exhausted(tf, failures, see),
+        retry::Verdict::WaitUntil(next) => waiting(failures, &tf.spec.retry, next, hint),
+        retry::Verdict::Stalled => exhausted(tf, failures, hint),
     }
 }

@@ -28,22 +28,22 @@ pub(crate) fn decide(tf: &Terraform, seen: &Seen, settings: &Settings, now: Time
     if let Some(job) = seen.jobs.values().find(|job| !job.finished) {
         return running(tf, seen, job, now);
     }
-    let is_given_up = deleting && leaves_everything(tf);
-    if let Some(left) = seen.left_behind.as_ref().filter(|_| !is_given_up) {
+    let leaves_all = deleting && leaves_everything(tf);
+    if let Some(left_behind) = seen.left_behind.as_ref().filter(|_| !leaves_all) {
         if deleting && Kept::of(tf) == Some(Kept::Protected) {
             return decision(tf, seen, Vec::new(), &hold::protected(tf), now);
         }
-        if let Some((steps, situation)) = restore::let_go(tf, left).filter(|_| deleting) {
-            return decision(tf, seen, steps, &situation, now);
+        if let Some((steps, summary)) = restore::let_go(tf, left_behind).filter(|_| deleting) {
+            return decision(tf, seen, steps, &summary, now);
         }
-        let (steps, situation) = restore::take_over(tf, left, settings, now);
-        return decision(tf, seen, steps, &situation, now);
+        let (steps, summary) = restore::take_over(tf, left_behind, settings, now);
+        return decision(tf, seen, steps, &summary, now);
     }
-    if !deleting && let Some(situation) = restore::without_secrets(tf, seen, now) {
-        return decision(tf, seen, Vec::new(), &situation, now);
+    if !deleting && let Some(summary) = restore::without_secrets(tf, seen, now) {
+        return decision(tf, seen, Vec::new(), &summary, now);
     }
     match seen.nothing_left.filter(|_| deleting) {
-        Some(nothing) => nothing_left(tf, seen, nothing, now),
+        Some(observed) => nothing_left(tf, seen, observed, now),
         None => begin(tf, seen, now),
     }
 }
@@ -51,8 +51,8 @@ pub(crate) fn decide(tf: &Terraform, seen: &Seen, settings: &Settings, now: Time
 /// Returns the decision for a deleted resource that has only finalizers of other controllers. The operator writes status only.
 fn let_go(tf: &Terraform, seen: &Seen, now: Timestamp) -> Decision {
     let message = "nothing to destroy; other finalizers remain";
-    let gone = Summary::busy(State::Destroying, Reason::Destroyed, message);
-    decision(tf, seen, Vec::new(), &gone, now)
+    let summary = Summary::busy(State::Destroying, Reason::Destroyed, message);
+    decision(tf, seen, Vec::new(), &summary, now)
 }
 
 /// Returns the decision that adds the finalizer, sets annotation [`KEPT`](alustan_api::KEPT) to the uid of `tf`, and creates the run
@@ -70,12 +70,12 @@ pub(crate) fn begin(tf: &Terraform, seen: &Seen, now: Timestamp) -> Decision {
     if seen.record.is_none() {
         // After earlier runs, it is unknown whether anything was applied. So the last known run counts as an apply: deletion runs destroy,
         // and a missing state counts as lost. Run numbers continue.
-        let last = last_known_run(tf, seen);
-        let attempted = last.max(i64::from(is_unknown(tf, seen)));
+        let last_run = last_known_run(tf, seen);
+        let attempted = last_run.max(i64::from(is_unknown(tf, seen)));
         let record = RunRecord {
             number: attempted,
             attempted,
-            state_made: last > 0 && was_managed(seen),
+            state_made: last_run > 0 && was_managed(seen),
             lineage: if attempted > 0 {
                 Lineage::Lost
             } else {
@@ -87,7 +87,7 @@ pub(crate) fn begin(tf: &Terraform, seen: &Seen, now: Timestamp) -> Decision {
             tf, &record, &history,
         ))));
     }
-    let situation = if is_unknown(tf, seen) {
+    let summary = if is_unknown(tf, seen) {
         let message = format!("{NOTHING_KNOWN}{}", how_to_abandon(tf));
         Summary::busy(State::Destroying, Reason::RunRecordMissing, message)
     } else {
@@ -97,7 +97,7 @@ pub(crate) fn begin(tf: &Terraform, seen: &Seen, now: Timestamp) -> Decision {
             "Awaiting processing",
         )
     };
-    decision(tf, seen, steps, &situation, now)
+    decision(tf, seen, steps, &summary, now)
 }
 
 /// Whether `tf` is deleted and it is unknown whether anything was applied: `tf` is not a copy, has no status, pin or Job, and annotation
@@ -107,8 +107,8 @@ fn is_unknown(tf: &Terraform, seen: &Seen) -> bool {
     // If annotation `KEPT` has the uid of an earlier resource, a status does not prove a run: it may only report that a restore is
     // required.
     let has_status = tf.status.is_some() && restore::other_uid(tf).is_none();
-    let told = has_status || seen.pin.is_some() || !seen.jobs.is_empty();
-    deleting && !has_own_uid(tf) && !seen.is_copy && !told
+    let has_evidence = has_status || seen.pin.is_some() || !seen.jobs.is_empty();
+    deleting && !has_own_uid(tf) && !seen.is_copy && !has_evidence
 }
 
 /// Whether annotation [`KEPT`](alustan_api::KEPT) of `tf` is its own uid.
@@ -168,13 +168,13 @@ fn running(tf: &Terraform, seen: &Seen, job: &OwnJob, now: Timestamp) -> Decisio
 
 /// Returns the decision for a deleted resource with neither run record nor pin. Status and Jobs show whether anything was applied: a
 /// successful destroy removes the apply from status, and clean-up deletes the Jobs before the run record.
-fn nothing_left(tf: &Terraform, seen: &Seen, nothing: NothingLeft, now: Timestamp) -> Decision {
+fn nothing_left(tf: &Terraform, seen: &Seen, observed: NothingLeft, now: Timestamp) -> Decision {
     let applied = facts::says_attempted(tf) || !seen.jobs.is_empty();
     let abandoned = leaves_everything(tf);
     if Kept::of(tf) == Some(Kept::Protected) && !abandoned {
         return decision(tf, seen, Vec::new(), &hold::protected(tf), now);
     }
-    if applied && !abandoned && !nothing.namespace_terminating {
+    if applied && !abandoned && !observed.namespace_terminating {
         let message = format!(
             "Secrets {} and {} are missing, so destroy cannot run; restore them from a backup{}",
             names::record(&tf.name_any()),
@@ -184,10 +184,10 @@ fn nothing_left(tf: &Terraform, seen: &Seen, nothing: NothingLeft, now: Timestam
         let lost = Summary::stalled(Reason::PinLost, message);
         return decision(tf, seen, Vec::new(), &lost, now);
     }
-    if is_unknown(tf, seen) && !abandoned && !nothing.namespace_terminating {
+    if is_unknown(tf, seen) && !abandoned && !observed.namespace_terminating {
         return begin(tf, seen, now);
     }
-    let message = if nothing.unreadable {
+    let message = if observed.unreadable {
         hold::unreadable(tf)
     } else if applied {
         "the run record and the pin are missing; the applied objects are kept".to_owned()
@@ -198,22 +198,22 @@ fn nothing_left(tf: &Terraform, seen: &Seen, nothing: NothingLeft, now: Timestam
     if abandoned {
         kept.push(Component::State);
     }
-    if abandoned && (nothing.unreadable || state_volume::may_hold_state(tf, seen)) {
+    if abandoned && (observed.unreadable || state_volume::may_hold_state(tf, seen)) {
         kept.push(Component::Cache);
     }
-    if nothing.unreadable {
+    if observed.unreadable {
         kept.extend([Component::Report, Component::Record]);
     }
     let steps = vec![Step::CleanUp { kept }, Step::RemoveFinalizer];
-    let gone = Summary::busy(State::Destroying, Reason::Destroyed, message);
-    decision(tf, seen, steps, &gone, now)
+    let cleaned_up = Summary::busy(State::Destroying, Reason::Destroyed, message);
+    decision(tf, seen, steps, &cleaned_up, now)
 }
 
 fn decision(
     tf: &Terraform,
     seen: &Seen,
     steps: Vec<Step>,
-    situation: &Summary,
+    summary: &Summary,
     now: Timestamp,
 ) -> Decision {
     let view = View {
@@ -227,7 +227,7 @@ fn decision(
     Decision {
         steps,
         start: None,
-        status: view.status(situation, now),
-        requeue_at: situation.look_at,
+        status: view.status(summary, now),
+        requeue_at: summary.look_at,
     }
 }

@@ -39,18 +39,18 @@ impl ReconcileCase<'_> {
         let hash = &config.hash;
         let kind = approval::kind(self.tf, false);
         if facts::asked(self.tf, &self.history) {
-            let reports = self.tf.spec.drift_detection.mode != DriftMode::Correct;
-            let looks = reports && self.is_applied(hash) && !facts::asks_to_apply(self.tf);
-            let kind = if looks { RunKind::Drift } else { kind };
+            let reports_drift = self.tf.spec.drift_detection.mode != DriftMode::Correct;
+            let checks_only = reports_drift && self.is_applied(hash) && !facts::asks_to_apply(self.tf);
+            let kind = if checks_only { RunKind::Drift } else { kind };
             return NextAction::Run(kind, Trigger::Requested);
         }
         let applied = self.applied(hash);
-        let ignores = self.tf.spec.drift_detection.mode == DriftMode::Ignore;
-        let forgiven =
-            (applied.is_some() && ignores) || opt_in::is_given(self.tf, &self.history.failures);
-        let failed = self.has_failed(hash) && !forgiven;
-        if failed && let Some(waits) = self.after_failure(hash) {
-            return waits;
+        let ignores_drift = self.tf.spec.drift_detection.mode == DriftMode::Ignore;
+        let is_forgiven =
+            (applied.is_some() && ignores_drift) || opt_in::is_given(self.tf, &self.history.failures);
+        let failed = self.has_failed(hash) && !is_forgiven;
+        if failed && let Some(wait) = self.after_failure(hash) {
+            return wait;
         }
         let retry = || facts::again(&self.history.failures);
         if let Some(plan) = self.approved(hash) {
@@ -86,15 +86,15 @@ impl ReconcileCase<'_> {
     /// Returns the wait after a failed run with config hash `hash`: backoff, or exhausted retry budget. `None` if a retry is due.
     fn after_failure(&self, hash: &str) -> Option<NextAction> {
         let (failures, retry) = (&self.history.failures, &self.tf.spec.retry);
-        let see = || self.last_logs();
+        let hint = || self.last_logs();
         match retry::verdict(failures, &self.subject(hash), retry, self.now) {
             retry::Verdict::Go => None,
             retry::Verdict::WaitUntil(next) => {
-                let situation = summary::waiting(failures, retry, next, &see());
-                Some(NextAction::Nothing(situation, Some(next)))
+                let summary = summary::waiting(failures, retry, next, &hint());
+                Some(NextAction::Nothing(summary, Some(next)))
             }
             retry::Verdict::Stalled => Some(NextAction::Nothing(
-                summary::exhausted(self.tf, failures, &see()),
+                summary::exhausted(self.tf, failures, &hint()),
                 None,
             )),
         }
@@ -120,10 +120,10 @@ impl ReconcileCase<'_> {
         if self.tf.spec.drift_detection.mode != DriftMode::Correct {
             return None;
         }
-        let handed_on = applied.handed_on.as_ref()?;
-        let in_map = handed_on.config_map.is_none() || self.outputs.config_map == Whose::Ours;
-        let there = self.outputs.secret == Whose::Ours && in_map;
-        (!there || *handed_on != outputs::wanted(self.tf)).then_some(Trigger::Outputs)
+        let published = applied.handed_on.as_ref()?;
+        let in_config_map = published.config_map.is_none() || self.outputs.config_map == Whose::Ours;
+        let exist = self.outputs.secret == Whose::Ours && in_config_map;
+        (!exist || *published != outputs::wanted(self.tf)).then_some(Trigger::Outputs)
     }
 
     fn misses_pin(&self) -> bool {
@@ -148,8 +148,8 @@ impl ReconcileCase<'_> {
                     of.join(", "),
                     summary::clock(due),
                 );
-                let situation = Summary::busy(State::Pending, reason, message);
-                NextAction::Nothing(situation, Some(due))
+                let summary = Summary::busy(State::Pending, reason, message);
+                NextAction::Nothing(summary, Some(due))
             }
             _ => NextAction::Run(kind, trigger),
         }
@@ -158,8 +158,8 @@ impl ReconcileCase<'_> {
     /// Returns the trigger for the change since the last apply.
     fn change(&self, source: &SourceSeen, config: &Config) -> Trigger {
         let Some(applied) = &self.history.applied else {
-            let tried = self.current.run.as_ref().filter(|run| !run.destroys);
-            let input = tried.and_then(|run| config.input_since(&run.own_hash, &run.found));
+            let attempted_run = self.current.run.as_ref().filter(|run| !run.destroys);
+            let input = attempted_run.and_then(|run| config.input_since(&run.own_hash, &run.found));
             return input.unwrap_or(Trigger::Created);
         };
         if let Some(input) = config.input_since(&applied.own_hash, &applied.found) {
@@ -184,10 +184,10 @@ impl ReconcileCase<'_> {
             return NextAction::Run(RunKind::Drift, Trigger::Drift);
         }
         // A timestamp in the future comes from clock skew. It does not count, so a drift check is due.
-        let checked = self.history.checked_at.filter(|at| *at <= self.now);
-        let due = checked.map(|checked| {
+        let checked_at = self.history.checked_at.filter(|at| *at <= self.now);
+        let due = checked_at.map(|checked_at| {
             next_look(
-                checked,
+                checked_at,
                 drift.interval.into(),
                 &self.tf.uid().unwrap_or_default(),
             )
@@ -200,10 +200,10 @@ impl ReconcileCase<'_> {
 
     /// Returns the summary of an applied resource without a due run.
     pub(crate) fn at_rest(&self) -> Summary {
-        let (sick, applied) = (self.sick(), self.history.applied.as_ref());
-        if let Some(plan) = applied.and_then(|it| self.pending(&it.config_hash)) {
+        let (unhealthy, applied) = (self.sick(), self.history.applied.as_ref());
+        if let Some(plan) = applied.and_then(|applied| self.pending(&applied.config_hash)) {
             return Summary {
-                ready: sick.is_none().then_some(true),
+                ready: unhealthy.is_none().then_some(true),
                 ..Summary::busy(
                     State::AwaitingApproval,
                     Reason::AwaitingApproval,
@@ -211,20 +211,20 @@ impl ReconcileCase<'_> {
                 )
             };
         }
-        if let Some(sick) = sick {
-            return sick;
+        if let Some(unhealthy) = unhealthy {
+            return unhealthy;
         }
         let Some(changes) = drifted(&self.history) else {
-            let moved = self.moved_from();
-            let ignored = self.ignored_variables();
-            let message = format!("Terraform applied successfully{moved}{ignored}");
+            let copied_from = self.moved_from();
+            let ignored_variables = self.ignored_variables();
+            let message = format!("Terraform applied successfully{copied_from}{ignored_variables}");
             return Summary::ready(State::Success, Reason::Applied, message);
         };
-        let found = differences(changes);
+        let differences = differences(changes);
         if self.never_ends() {
-            return Summary::ready(State::Drifted, Reason::NotConverging, self.endless(&found));
+            return Summary::ready(State::Drifted, Reason::NotConverging, self.endless(&differences));
         }
-        let message = format!("the real objects differ from the configuration: {found}");
+        let message = format!("the real objects differ from the configuration: {differences}");
         Summary::ready(State::Drifted, Reason::Drifted, message)
     }
 
@@ -249,9 +249,9 @@ impl ReconcileCase<'_> {
         format!("; ignored entries of spec.variables that the module does not declare: {names}")
     }
 
-    fn endless(&self, found: &str) -> String {
+    fn endless(&self, differences: &str) -> String {
         format!(
-            "{} consecutive corrections were reverted: {found}; either the module never converges, \
+            "{} consecutive corrections were reverted: {differences}; either the module never converges, \
              for example because of timestamp(), or another client reverts the changes; no \
              correction starts until the configuration changes; to retry: {}",
             self.history.undone.count,
@@ -262,11 +262,11 @@ impl ReconcileCase<'_> {
     /// Whether a run only checks or corrects the configuration `hash`, which is applied ([`Self::is_applied`]). Such a run does not change
     /// condition `Ready`.
     pub(crate) fn is_quiet(&self, kind: RunKind, trigger: &Trigger, hash: &str) -> bool {
-        let about_drift = matches!(
+        let keeps_configuration = matches!(
             trigger,
             Trigger::Drift | Trigger::Outputs | Trigger::Pin | Trigger::Approval { .. }
         );
-        (kind == RunKind::Drift || about_drift) && self.is_applied(hash)
+        (kind == RunKind::Drift || keeps_configuration) && self.is_applied(hash)
     }
 
     /// Whether the last apply had config hash `hash`, and no run with this hash has failed since.
@@ -290,12 +290,12 @@ impl ReconcileCase<'_> {
 
     /// Returns the key of the failure counter for config hash `hash`: the key for runs, or for the publication of outputs.
     fn subject(&self, hash: &str) -> String {
-        let run = approval::subject(hash, &approval::judged_by(self.tf, false));
-        let outputs = publish_outputs::subject(&run, self.tf);
-        if self.history.failures.of == outputs {
-            outputs
+        let run_key = approval::subject(hash, &approval::judged_by(self.tf, false));
+        let outputs_key = publish_outputs::subject(&run_key, self.tf);
+        if self.history.failures.of == outputs_key {
+            outputs_key
         } else {
-            run
+            run_key
         }
     }
 }
@@ -312,7 +312,7 @@ fn next_look(checked: Timestamp, interval: std::time::Duration, uid: &str) -> Ti
     )]
     #[expect(clippy::cast_precision_loss, reason = "jitter needs no precision")]
     let offset = (digest::fraction(uid) * interval as f64) as i64;
-    let since = checked.as_millisecond() + interval / 2 - offset;
-    let next = (since.div_euclid(interval) + 1) * interval + offset;
+    let earliest = checked.as_millisecond() + interval / 2 - offset;
+    let next = (earliest.div_euclid(interval) + 1) * interval + offset;
     Timestamp::from_millisecond(next).unwrap_or(checked + SignedDuration::from_hours(1))
 }

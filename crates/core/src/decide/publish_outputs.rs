@@ -27,12 +27,12 @@ pub(crate) fn hand_on(
 ) -> Result<Vec<Step>, Failure> {
     let chosen = choose(tf, outputs)?;
     let secret = outputs::secret(tf, &chosen);
-    let data = secret.data.iter().flatten();
-    let data = data.map(|(key, value)| (key, value.0.len()));
-    fit("the values", data, LARGEST)?;
-    let annotations = secret.metadata.annotations.iter().flatten();
-    let annotations = annotations.map(|(name, text)| (name, name.len() + text.len()));
-    fit("the annotations", annotations, LARGEST_ANNOTATIONS)?;
+    let value_sizes = secret.data.iter().flatten();
+    let value_sizes = value_sizes.map(|(key, value)| (key, value.0.len()));
+    fit("the values", value_sizes, LARGEST)?;
+    let annotation_sizes = secret.metadata.annotations.iter().flatten();
+    let annotation_sizes = annotation_sizes.map(|(name, text)| (name, name.len() + text.len()));
+    fit("the annotations", annotation_sizes, LARGEST_ANNOTATIONS)?;
 
     let PublishedOutputs {
         secret: name,
@@ -49,123 +49,123 @@ pub(crate) fn hand_on(
     Ok(objects.into_iter().map(ensure).collect())
 }
 
-/// Returns the steps that delete the objects that `before` names and `now` does not.
-pub(crate) fn left_behind(before: &PublishedOutputs, now: &PublishedOutputs) -> Vec<Step> {
-    let secret = (before.secret != now.secret).then(|| before.secret.clone());
-    let config_map = before.config_map.clone();
-    let config_map = config_map.filter(|_| before.config_map != now.config_map);
+/// Returns the steps that delete the objects that `previous` names and `wanted` does not.
+pub(crate) fn left_behind(previous: &PublishedOutputs, wanted: &PublishedOutputs) -> Vec<Step> {
+    let secret = (previous.secret != wanted.secret).then(|| previous.secret.clone());
+    let config_map = previous.config_map.clone();
+    let config_map = config_map.filter(|_| previous.config_map != wanted.config_map);
     let secret = secret.map(OutputsObject::Secret);
-    let left = secret
+    let objects = secret
         .into_iter()
         .chain(config_map.map(OutputsObject::ConfigMap));
-    left.map(Step::DeleteOutputs).collect()
+    objects.map(Step::DeleteOutputs).collect()
 }
 
-/// Returns the key of the failure counter for the publication of outputs. `subject`: key of the failure counter of the run. A change of
+/// Returns the key of the failure counter for the publication of outputs. `run_key`: key of the failure counter of the run. A change of
 /// `spec.outputs` starts a new counter.
-pub(crate) fn subject(subject: &str, tf: &Terraform) -> String {
-    let wanted = digest::plain(&outputs::wanted(tf));
-    let wanted: String = wanted.chars().take(12).collect();
-    format!("{subject} handed on as {wanted}")
+pub(crate) fn subject(run_key: &str, tf: &Terraform) -> String {
+    let digest = digest::plain(&outputs::wanted(tf));
+    let digest: String = digest.chars().take(12).collect();
+    format!("{run_key} handed on as {digest}")
 }
 
 /// Selects the outputs that `spec.outputs` names.
-fn choose(tf: &Terraform, all: &Outputs) -> Result<Chosen, Failure> {
+fn choose(tf: &Terraform, outputs: &Outputs) -> Result<Chosen, Failure> {
     let spec = tf.spec.outputs.clone().unwrap_or_default();
-    let chosen = spec.keys.iter().map(|(key, name)| {
-        let output = find(all, &format!("keys.{key}"), name)?;
+    let by_key = spec.keys.iter().map(|(key, name)| {
+        let output = find(outputs, &format!("keys.{key}"), name)?;
         Ok((key.clone(), output.clone()))
     });
-    let outputs = if spec.keys.is_empty() {
-        all.clone()
+    let selected = if spec.keys.is_empty() {
+        outputs.clone()
     } else {
-        chosen.collect::<Result<_, _>>()?
+        by_key.collect::<Result<_, _>>()?
     };
-    if let Some(name) = outputs.keys().find(|name| !is_key(name)) {
-        let why = format!(
+    if let Some(name) = selected.keys().find(|name| !is_key(name)) {
+        let message = format!(
             "output {name:?} is not a valid key of a Secret: only letters, digits, '-', '_' and \
              '.' are allowed"
         );
         return Err(Failure::module(
             Reason::OutputsUnreadable,
-            unpublished(&why),
+            unpublished(&message),
         ));
     }
     let annotations = spec.annotations.iter().map(|(annotation, name)| {
         let field = format!("annotations.{annotation}");
-        let output = find(all, &field, name)?;
+        let output = find(outputs, &field, name)?;
         if output.sensitive {
-            let why = format!(
+            let message = format!(
                 "spec.outputs.{field}: output {name} is sensitive and must not be published in an \
                  annotation; use spec.outputs.keys"
             );
-            return Err(Failure::user(Reason::OutputSensitive, unpublished(&why)));
+            return Err(Failure::user(Reason::OutputSensitive, unpublished(&message)));
         }
         Ok((annotation.clone(), outputs::text(&output.value)))
     });
     Ok(Chosen {
         annotations: annotations.collect::<Result<_, _>>()?,
-        outputs,
+        outputs: selected,
     })
 }
 
-fn find<'a>(all: &'a Outputs, field: &str, name: &str) -> Result<&'a Output, Failure> {
-    all.get(name).ok_or_else(|| {
-        let there: Vec<_> = all.keys().map(String::as_str).collect();
-        let there = match there.as_slice() {
+fn find<'a>(outputs: &'a Outputs, field: &str, name: &str) -> Result<&'a Output, Failure> {
+    outputs.get(name).ok_or_else(|| {
+        let names: Vec<_> = outputs.keys().map(String::as_str).collect();
+        let names = match names.as_slice() {
             [] => "none".to_owned(),
-            there => there.join(", "),
+            names => names.join(", "),
         };
-        let why = format!(
+        let message = format!(
             "spec.outputs.{field}: the module has no output {name}, or its value is null (outputs: \
-             {there})"
+             {names})"
         );
-        Failure::user(Reason::OutputNotFound, unpublished(&why))
+        Failure::user(Reason::OutputNotFound, unpublished(&message))
     })
 }
 
 /// Whether `name` is a valid key of a Secret (<https://kubernetes.io/docs/concepts/configuration/secret/>).
 fn is_key(name: &str) -> bool {
-    let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    (1..=253).contains(&name.len()) && name.chars().all(legal)
+    let is_valid = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    (1..=253).contains(&name.len()) && name.chars().all(is_valid)
 }
 
-/// Checks that the total size of `parts` is at most `most` bytes.
+/// Checks that the total size of `sizes` is at most `limit` bytes.
 fn fit<'a>(
-    what: &str,
-    parts: impl Iterator<Item = (&'a String, usize)> + Clone,
-    most: usize,
+    subject: &str,
+    sizes: impl Iterator<Item = (&'a String, usize)> + Clone,
+    limit: usize,
 ) -> Result<(), Failure> {
-    let size: usize = parts.clone().map(|(_, size)| size).sum();
-    match parts.max_by_key(|(_, size)| *size) {
-        Some((name, largest)) if size > most => {
-            let why = format!(
-                "{what} have {size} bytes and exceed the limit of {most} bytes; the largest is \
+    let size: usize = sizes.clone().map(|(_, size)| size).sum();
+    match sizes.max_by_key(|(_, size)| *size) {
+        Some((name, largest)) if size > limit => {
+            let message = format!(
+                "{subject} have {size} bytes and exceed the limit of {limit} bytes; the largest is \
                  {name} ({largest} bytes); select fewer outputs in spec.outputs, or make them \
                  smaller"
             );
-            Err(Failure::user(Reason::OutputsTooLarge, unpublished(&why)))
+            Err(Failure::user(Reason::OutputsTooLarge, unpublished(&message)))
         }
         _ => Ok(()),
     }
 }
 
-fn not_taken(seen: Whose, kind: &str, name: &str, field: &str) -> Result<(), Failure> {
-    if seen != Whose::Foreign {
+fn not_taken(owner: Whose, kind: &str, name: &str, field: &str) -> Result<(), Failure> {
+    if owner != Whose::Foreign {
         return Ok(());
     }
-    let why = format!(
+    let message = format!(
         "{kind} {name} exists and does not belong to this resource (no label {}); set another \
          spec.outputs.{field}",
         labels::UID,
     );
     Err(Failure::module(
         Reason::OutputsOwnershipConflict,
-        unpublished(&why),
+        unpublished(&message),
     ))
 }
 
 /// Returns the message of an apply whose outputs are not published.
-fn unpublished(why: &str) -> String {
-    format!("apply succeeded, but the outputs cannot be published: {why}")
+fn unpublished(cause: &str) -> String {
+    format!("apply succeeded, but the outputs cannot be published: {cause}")
 }

@@ -18,35 +18,35 @@ impl ReconcileCase<'_> {
             .tf
             .status
             .as_ref()
-            .and_then(|it| it.observed_generation);
+            .and_then(|status| status.observed_generation);
         if observed != self.tf.metadata.generation {
             return;
         }
         let mut is_renewed = false;
         let pins = std::iter::successors(self.seen.pin.as_ref(), |pin| pin.before.as_deref());
-        let is_same =
+        let has_same_context =
             |pin: &&Pin| pin.protocol < SINCE && pin.context.as_ref() == Some(&source.context);
-        for pin in pins.filter(is_same) {
+        for pin in pins.filter(has_same_context) {
             let (tf, key) = (self.tf, &self.record.key);
-            let before = run_inputs::config(tf, key, &pin.tag, &wanted.inputs, self.seen);
-            let now = &wanted.config;
+            let previous = run_inputs::config(tf, key, &pin.tag, &wanted.inputs, self.seen);
+            let current = &wanted.config;
             let history = &mut self.history;
             if let Some(applied) = &mut history.applied
-                && applied.config_hash == before.hash
+                && applied.config_hash == previous.hash
             {
-                applied.config_hash.clone_from(&now.hash);
-                applied.own_hash.clone_from(&now.own);
+                applied.config_hash.clone_from(&current.hash);
+                applied.own_hash.clone_from(&current.own);
                 is_renewed = true;
             }
             if let Some(pending) = &mut history.pending
-                && pending.config_hash == before.hash
+                && pending.config_hash == previous.hash
             {
-                pending.config_hash.clone_from(&now.hash);
+                pending.config_hash.clone_from(&current.hash);
                 is_renewed = true;
             }
-            let failed = history.failures.of.strip_prefix(&before.hash);
-            if let Some(judged) = failed.map(str::to_owned) {
-                history.failures.of = format!("{}{judged}", now.hash);
+            let failed = history.failures.of.strip_prefix(&previous.hash);
+            if let Some(suffix) = failed.map(str::to_owned) {
+                history.failures.of = format!("{}{suffix}", current.hash);
                 is_renewed = true;
             }
         }

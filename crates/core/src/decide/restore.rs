@@ -29,29 +29,29 @@ pub struct Rebound {
     pub open_run: Option<i64>,
 }
 
-/// Converts the run record `own` of an earlier resource for a new resource. `told`: progress in the run report of the earlier resource. An
+/// Converts run record `record` of an earlier resource for a new resource. `reported`: progress in the run report of the earlier resource. An
 /// apply or destroy that had not ended counts as applying, even if the backup shows an earlier phase.
-pub fn rebound(own: &RunRecord, told: &Told) -> Rebound {
-    let found = progress::believed(own, told, true);
-    let number = found.number.clamp(0, MAX_NUMBER);
-    let run = open_run(&found).filter(|run| run.kind.changes());
-    let applies = run.is_some_and(|run| run.kind == RunKind::Apply);
-    let attempted = if applies { number } else { found.attempted };
-    let begun = run.map_or(found.begun, |_| number);
+pub fn rebound(record: &RunRecord, reported: &Told) -> Rebound {
+    let merged = progress::believed(record, reported, true);
+    let number = merged.number.clamp(0, MAX_NUMBER);
+    let run = open_run(&merged).filter(|run| run.kind.changes());
+    let is_apply = run.is_some_and(|run| run.kind == RunKind::Apply);
+    let attempted = if is_apply { number } else { merged.attempted };
+    let begun = run.map_or(merged.begun, |_| number);
     Rebound {
         open_run: run
-            .filter(|_| found.phase < RunPhase::Reported)
+            .filter(|_| merged.phase < RunPhase::Reported)
             .map(|_| number),
         record: RunRecord {
             number,
             phase: RunPhase::Recorded,
-            slots_wanted: found.slots_wanted,
+            slots_wanted: merged.slots_wanted,
             attempted: attempted.clamp(0, number),
             begun: begun.clamp(0, number),
-            state_made: found.state_made,
-            lineage: found.lineage,
-            state_address: found.state_address,
-            own_backend: found.own_backend,
+            state_made: merged.state_made,
+            lineage: merged.lineage,
+            state_address: merged.state_address,
+            own_backend: merged.own_backend,
             ..RunRecord::default()
         },
     }
@@ -83,79 +83,79 @@ pub(crate) fn because(history: &History) -> Option<String> {
         .restored
         .as_ref()
         .filter(|_| is_first_plan(history))?;
-    let open = restored.open_run.map_or_else(String::new, |number| {
+    let active_run = restored.open_run.map_or_else(String::new, |number| {
         format!(
             "; run {number} was active at the time of the backup: objects that it created may be \
              missing in the state; import them before approval"
         )
     });
-    Some(format!("the resource was restored from a backup{open}"))
+    Some(format!("the resource was restored from a backup{active_run}"))
 }
 
 fn is_first_plan(history: &History) -> bool {
     history.restored.is_some() && history.applied.is_none()
 }
 
-/// Whether a restore of the record `left` to `tf` is requested.
-fn is_requested(tf: &Terraform, left: &LeftBehind) -> bool {
-    left.restore_to.is_some() && left.restore_to == tf.metadata.uid
+/// Whether a restore of the record `left_behind` to `tf` is requested.
+fn is_requested(tf: &Terraform, left_behind: &LeftBehind) -> bool {
+    left_behind.restore_to.is_some() && left_behind.restore_to == tf.metadata.uid
 }
 
-/// Whether a restore is in progress: the record `left` is assigned to `tf` now, or once the pods of earlier runs have ended.
-fn is_under_way(tf: &Terraform, left: &LeftBehind) -> bool {
-    is_requested(tf, left) && left.owner.is_none() && left.record.is_some()
+/// Whether a restore is in progress: the record `left_behind` is assigned to `tf` now, or once the pods of earlier runs have ended.
+fn is_under_way(tf: &Terraform, left_behind: &LeftBehind) -> bool {
+    is_requested(tf, left_behind) && left_behind.owner.is_none() && left_behind.record.is_some()
 }
 
 /// Returns steps and summary if `tf` is deleted before its restore. `tf` owns no objects: nothing is destroyed, and the Secrets of the
 /// earlier resource are kept. `None` if the restore is in progress; destroy runs after it.
-pub(crate) fn let_go(tf: &Terraform, left: &LeftBehind) -> Option<(Vec<Step>, Summary)> {
+pub(crate) fn let_go(tf: &Terraform, left_behind: &LeftBehind) -> Option<(Vec<Step>, Summary)> {
     let message = format!(
         "the resource was deleted before its restore: Secret {} and the managed objects are kept. \
          To destroy the objects, create the resource again, then {}, then delete it",
         names::record(&tf.name_any()),
         how_to_restore(tf),
     );
-    (!is_under_way(tf, left)).then(|| {
-        let situation = Summary::busy(State::Destroying, Reason::Orphaned, message);
-        (vec![Step::RemoveFinalizer], situation)
+    (!is_under_way(tf, left_behind)).then(|| {
+        let summary = Summary::busy(State::Destroying, Reason::Orphaned, message);
+        (vec![Step::RemoveFinalizer], summary)
     })
 }
 
 /// Returns steps and summary of `tf`, which has no record, while the record of an earlier resource of the same name exists.
 pub(crate) fn take_over(
     tf: &Terraform,
-    left: &LeftBehind,
+    left_behind: &LeftBehind,
     settings: &Settings,
     now: Timestamp,
 ) -> (Vec<Step>, Summary) {
     let secret = names::record(&tf.name_any());
-    if let Some(owner) = &left.owner {
-        let why = format!(
+    if let Some(owner) = &left_behind.owner {
+        let message = format!(
             "Secret {secret} is the run record of {owner}, which still exists: two resources with \
              one state would destroy each other's objects. To move the state, delete that resource \
              with spec.deletionPolicy: Orphan first. Otherwise keep the Secrets, and use another \
              name for this resource"
         );
-        return (Vec::new(), Obstacle::Conflict.situation(why, now));
+        return (Vec::new(), Obstacle::Conflict.situation(message, now));
     }
-    let Some(own) = &left.record else {
-        let why = format!(
+    let Some(record) = &left_behind.record else {
+        let message = format!(
             "Secret {secret} is the run record of an earlier resource of this name and cannot be read by this version of the operator. \
              Restore the Secret from the backup again with kubectl apply, or run the version that wrote it"
         );
-        return (Vec::new(), Obstacle::Unreadable.situation(why, now));
+        return (Vec::new(), Obstacle::Unreadable.situation(message, now));
     };
-    if !is_requested(tf, left) {
-        let why = format!(
+    if !is_requested(tf, left_behind) {
+        let message = format!(
             "Secret {secret} is the run record of an earlier resource of this name, for example \
              after a restore from a backup. No run starts, because it would create all objects a \
              second time. To continue with the state of that resource: {}. To start without it: \
              keep the Secrets, and use another name for this resource",
             how_to_restore(tf)
         );
-        return (Vec::new(), Obstacle::NotRequested.situation(why, now));
+        return (Vec::new(), Obstacle::NotRequested.situation(message, now));
     }
-    if let Some(pod) = left.pods.first() {
+    if let Some(pod) = left_behind.pods.first() {
         let message = format!(
             "the restore waits for pod {pod} of an earlier run to end; see kubectl get pod {pod} \
              -n {}",
@@ -167,31 +167,31 @@ pub(crate) fn take_over(
         };
         return (Vec::new(), waiting);
     }
-    let Rebound { record, open_run } = rebound(own, &left.told);
+    let Rebound { record, open_run } = rebound(record, &left_behind.told);
     let history = History {
         reconcile_at: facts::requested(tf),
         restored: Some(Restored { at: now, open_run }),
-        engine: left.history.engine.as_ref().map(progress::engine),
-        architecture: left.history.architecture,
-        unsaved: left.history.unsaved.or_else(|| open_run.map(interrupted)),
+        engine: left_behind.history.engine.as_ref().map(progress::engine),
+        architecture: left_behind.history.architecture,
+        unsaved: left_behind.history.unsaved.or_else(|| open_run.map(interrupted)),
         ..History::default()
     };
-    let ask = because(&history).unwrap_or_default();
+    let first_plan_reason = because(&history).unwrap_or_default();
     let message = format!(
-        "run numbers continue after {}; {ask}; the first plan waits for approval if it has changes",
+        "run numbers continue after {}; {first_plan_reason}; the first plan waits for approval if it has changes",
         record.number
     );
-    let marked = settings.marks_namespaces && record.attempted > 0;
+    let marks = settings.marks_namespaces && record.attempted > 0;
     let deleting = tf.metadata.deletion_timestamp.is_some();
     let mut steps = Vec::new();
     steps.extend((!deleting).then_some(Step::AddFinalizer));
-    steps.extend(marked.then(|| {
-        let mark = Object::Namespace(namespace::marked(tf));
-        Step::Ensure(Box::new(mark))
+    steps.extend(marks.then(|| {
+        let namespace = Object::Namespace(namespace::marked(tf));
+        Step::Ensure(Box::new(namespace))
     }));
     steps.push(Step::TakeOver(Box::new(TakeOver {
-        uid: left.uid.clone(),
-        version: left.version.clone(),
+        uid: left_behind.uid.clone(),
+        version: left_behind.version.clone(),
         record,
         history,
     })));
@@ -222,9 +222,9 @@ pub fn other_uid(tf: &Terraform) -> Option<&str> {
 pub(crate) fn without_secrets(tf: &Terraform, seen: &Seen, now: Timestamp) -> Option<Summary> {
     let is_known = seen.pin.is_some() || !seen.jobs.is_empty();
     let (name, namespace) = (tf.name_any(), tf.namespace().unwrap_or_default());
-    let waits = other_uid(tf).is_some() && !seen.is_copy && !is_known;
-    waits.then(|| {
-        let why = format!(
+    let needs_restore = other_uid(tf).is_some() && !seen.is_copy && !is_known;
+    needs_restore.then(|| {
+        let message = format!(
             "the resource comes from a backup (its annotation {KEPT} is the uid of a resource that \
              does not exist), and its run record is missing. No run starts, because it would \
              create all objects a second time. To continue with its state: restore the Secrets {}, \
@@ -235,7 +235,7 @@ pub(crate) fn without_secrets(tf: &Terraform, seen: &Seen, now: Timestamp) -> Op
             names::state(&name),
             how_to_restore(tf),
         );
-        Obstacle::NotRequested.situation(why, now)
+        Obstacle::NotRequested.situation(message, now)
     })
 }
 
@@ -251,20 +251,20 @@ enum Obstacle {
 }
 
 impl Obstacle {
-    fn situation(self, why: String, now: Timestamp) -> Summary {
+    fn situation(self, message: String, now: Timestamp) -> Summary {
         let reason = match self {
             Self::NotRequested => Reason::RestoreRequired,
             Self::Conflict => Reason::StateConflict,
             Self::Unreadable => Reason::RecordUnreadable,
         };
         // The resource that owns the run record may be in another namespace, and its deletion does not requeue `tf`.
-        let look_at = match self {
+        let requeue_at = match self {
             Self::Conflict => Some(now + CONFLICT),
             Self::NotRequested | Self::Unreadable => None,
         };
         Summary {
-            look_at,
-            ..Summary::stalled(reason, why)
+            look_at: requeue_at,
+            ..Summary::stalled(reason, message)
         }
     }
 }
@@ -316,11 +316,11 @@ mod tests {
     fn open_run_counts_as_applying(
         #[case] kind: &str,
         #[case] phase: &str,
-        #[case] told: Told,
+        #[case] reported: Told,
         #[case] attempted_and_begun: (i64, i64),
         #[case] open_run: Option<i64>,
     ) {
-        let rebound = rebound(&record(kind, phase), &told);
+        let rebound = rebound(&record(kind, phase), &reported);
         assert_eq!(rebound.open_run, open_run);
         let record = rebound.record;
         assert_eq!((record.attempted, record.begun), attempted_and_begun);
@@ -328,30 +328,30 @@ mod tests {
 
     #[test]
     fn restored_record_keeps_numbers_and_state_but_no_run() {
-        let own = record("apply", "Recorded");
-        let record = rebound(&own, &Told::Absent).record;
-        let kept = RunRecord {
+        let original = record("apply", "Recorded");
+        let record = rebound(&original, &Told::Absent).record;
+        let expected = RunRecord {
             run: None,
             claimed_by: None,
             earlier_pods: Vec::new(),
             attempted_before: 0,
             begun_before: 0,
-            ..own
+            ..original
         };
-        assert_eq!(record, kept);
+        assert_eq!(record, expected);
     }
 
     #[rstest]
     #[case(i64::MAX, MAX_NUMBER)]
     #[case(-1, 0)]
     fn numbers_are_bounded(#[case] number: i64, #[case] bounded: i64) {
-        let own = RunRecord {
+        let original = RunRecord {
             number,
             attempted: number,
             begun: number,
             ..record("apply", "Recorded")
         };
-        let record = rebound(&own, &Told::Absent).record;
+        let record = rebound(&original, &Told::Absent).record;
         assert_eq!(
             [record.number, record.attempted, record.begun],
             [bounded; 3]

@@ -20,9 +20,9 @@ pub enum Verdict {
     Stalled,
 }
 
-/// Returns the decision about a retry at `now`. `of`: key of the failure counter. Failures with another key do not count.
-pub fn verdict(failures: &Failures, of: &str, retry: &Retry, now: Timestamp) -> Verdict {
-    let Some(at) = failures.at.filter(|_| failures.of == of) else {
+/// Returns the decision about a retry at `now`. `key`: key of the failure counter. Failures with another key do not count.
+pub fn verdict(failures: &Failures, key: &str, retry: &Retry, now: Timestamp) -> Verdict {
+    let Some(at) = failures.at.filter(|_| failures.of == key) else {
         return Verdict::Go;
     };
     if failures.count >= u32::try_from(retry.limit).unwrap_or(1) {
@@ -42,12 +42,12 @@ fn backoff(failures: u32, retry: &Retry) -> SignedDuration {
         Duration::from(retry.min_backoff),
         Duration::from(retry.max_backoff),
     );
-    let doubled = min.saturating_mul(
+    let backoff = min.saturating_mul(
         1_u32
             .checked_shl(failures.saturating_sub(1))
             .unwrap_or(u32::MAX),
     );
-    SignedDuration::try_from(doubled.min(max)).unwrap_or(SignedDuration::MAX)
+    SignedDuration::try_from(backoff.min(max)).unwrap_or(SignedDuration::MAX)
 }
 
 #[cfg(test)]

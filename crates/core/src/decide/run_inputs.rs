@@ -20,7 +20,7 @@ use crate::observed::{FoundInput, InputsSeen, Seen, SourceSeen, VariablesSeen};
 /// the state.
 const SLOTS: u32 = 2;
 
-/// Returns the inputs of a run of `tf` at `source`. `found`: values of `spec.variablesFrom`. `slots`: number of state slots. `max_timeout`:
+/// Returns the inputs of a run of `tf` at `source`. `variables_from`: values of `spec.variablesFrom`. `slots`: number of state slots. `max_timeout`:
 /// upper bound of each time limit.
 ///
 /// # Errors
@@ -30,17 +30,17 @@ pub fn run_inputs(
     tf: &Terraform,
     source: &SourceSeen,
     seen: &InputsSeen,
-    found: &VariablesSeen,
+    variables_from: &VariablesSeen,
     slots: u32,
     max_timeout: SignedDuration,
 ) -> Result<RunInputs, Error> {
-    let found = effective(tf, found);
+    let variables_from = effective(tf, variables_from);
     Ok(RunInputs {
         path: source.path.clone(),
         own_variables: variables(tf).into_keys().collect(),
         strict_variables: tf.spec.strict_variables,
-        secret_variables: secrets(&found),
-        variables: all_variables(tf, &found),
+        secret_variables: secrets(&variables_from),
+        variables: all_variables(tf, &variables_from),
         secret_environment: seen
             .runner
             .values()
@@ -100,11 +100,11 @@ pub(crate) fn backend(
     )
 }
 
-/// Returns the type of the `backend` block in the module, or a placeholder if `known` has no type. `None` if the module has no block and
+/// Returns the type of the `backend` block in the module, or a placeholder if `backend` has no type. `None` if the module has no block and
 /// the operator writes it.
-pub(crate) fn module_backend(known: &BackendInputs) -> Option<&str> {
-    let own = known.kind.as_deref().unwrap_or("of the module's own");
-    (!known.write_block).then_some(own)
+pub(crate) fn module_backend(backend: &BackendInputs) -> Option<&str> {
+    let kind = backend.kind.as_deref().unwrap_or("of the module's own");
+    (!backend.write_block).then_some(kind)
 }
 
 /// Returns the number of state slots for the next run after `record`. The first run has only the pointer Secret. It requests slots in its
@@ -129,8 +129,8 @@ pub fn managed_state(name: &str, slots: u32) -> ManagedState {
 
 /// Returns the variables in `spec.variables`, without prefix `TF_VAR_`.
 pub fn variables(tf: &Terraform) -> BTreeMap<String, Value> {
-    let own = tf.spec.variables.iter();
-    own.map(|(name, value)| (plain(name).to_owned(), value.value()))
+    let variables = tf.spec.variables.iter();
+    variables.map(|(name, value)| (plain(name).to_owned(), value.value()))
         .collect()
 }
 
@@ -148,44 +148,44 @@ struct Found<'a> {
 /// Returns the effective values of `spec.variablesFrom`, by variable. Later entries override earlier ones; `spec.variables` overrides all.
 fn effective<'a>(tf: &Terraform, seen: &'a VariablesSeen) -> BTreeMap<&'a str, Found<'a>> {
     let mut effective = BTreeMap::new();
-    for from in &seen.found {
-        for (name, found) in &from.values {
-            let (value, secret) = (&found.value, found.secret);
+    for input in &seen.found {
+        for (name, value) in &input.values {
+            let (json, secret) = (&value.value, value.secret);
             effective.insert(
                 plain(name),
                 Found {
-                    value,
+                    value: json,
                     secret,
-                    from,
+                    from: input,
                 },
             );
         }
     }
-    for own in tf.spec.variables.keys() {
-        effective.remove(plain(own));
+    for variable in tf.spec.variables.keys() {
+        effective.remove(plain(variable));
     }
     effective
 }
 
-fn secrets(found: &BTreeMap<&str, Found<'_>>) -> BTreeSet<String> {
-    let secret = found.iter().filter(|(_, found)| found.secret);
+fn secrets(values: &BTreeMap<&str, Found<'_>>) -> BTreeSet<String> {
+    let secret = values.iter().filter(|(_, values)| values.secret);
     secret.map(|(name, _)| (*name).to_owned()).collect()
 }
 
 fn all_variables(tf: &Terraform, found: &BTreeMap<&str, Found<'_>>) -> BTreeMap<String, Value> {
     let found = found.iter();
-    let mut all: BTreeMap<_, _> = found
+    let mut merged: BTreeMap<_, _> = found
         .map(|(name, found)| ((*name).to_owned(), found.value.clone()))
         .collect();
-    all.extend(variables(tf));
-    all
+    merged.extend(variables(tf));
+    merged
 }
 
 /// Updates the variables in `inputs`, which come from a pin, with the live values of `spec.variables` and `spec.variablesFrom`.
 pub(crate) fn refresh(tf: &Terraform, seen: &VariablesSeen, inputs: &mut RunInputs) {
-    let found = effective(tf, seen);
-    inputs.variables.extend(all_variables(tf, &found));
-    inputs.secret_variables.extend(secrets(&found));
+    let values = effective(tf, seen);
+    inputs.variables.extend(all_variables(tf, &values));
+    inputs.secret_variables.extend(secrets(&values));
 }
 
 /// Returns the digests of a run of `tf` with `inputs`. `content`: digest of the image content. `key`: HMAC key of the resource.
@@ -200,33 +200,33 @@ pub fn config(
     let effective = effective(tf, &seen.stack.variables);
     let mut own_variables = inputs.variables.clone();
     own_variables.retain(|name, _| !effective.contains_key(name.as_str()));
-    let mut place = vec![
+    let mut backend_parts = vec![
         json!(backend.kind),
         json!(backend.write_block),
         json!(backend.config),
         json!(backend.environment),
     ];
-    place.extend((!backend.secret_config.is_empty()).then(|| json!(backend.secret_config)));
-    place.extend(backend.bootstrap.as_ref().map(|it| json!(it)));
+    backend_parts.extend((!backend.secret_config.is_empty()).then(|| json!(backend.secret_config)));
+    backend_parts.extend(backend.bootstrap.as_ref().map(|bootstrap| json!(bootstrap)));
     let mut own = json!({
         "image": content,
         "path": inputs.path,
         "variables": own_variables,
         "scripts": inputs.scripts,
-        "backend": place,
+        "backend": backend_parts,
         "runner": seen.found().runner,
     });
     let runner = tf.spec.runner.as_ref();
     let tokens = runner.map_or(&[][..], |runner| runner.tokens.as_slice());
     let has_identity = inputs.service_account.is_some() || !tokens.is_empty();
-    if let (true, Some(own)) = (has_identity, own.as_object_mut()) {
-        own.insert(
+    if let (true, Some(object)) = (has_identity, own.as_object_mut()) {
+        object.insert(
             "identity".to_owned(),
             json!([inputs.service_account, tokens]),
         );
     }
-    if let (true, Some(own)) = (inputs.strict_variables, own.as_object_mut()) {
-        own.insert("strictVariables".to_owned(), true.into());
+    if let (true, Some(object)) = (inputs.strict_variables, own.as_object_mut()) {
+        object.insert("strictVariables".to_owned(), true.into());
     }
     let own = digest::keyed(key, &own);
     let mut values: BTreeMap<&str, BTreeMap<&str, &Value>> = BTreeMap::new();

@@ -42,13 +42,13 @@ pub struct RecordedResult {
 pub fn record_result(tf: &Terraform, seen: &Seen, now: Timestamp) -> Option<RecordedResult> {
     let current = seen.record.as_ref()?;
     let run = open_run(&current.record)?;
-    let own = current
+    let own_report = current
         .report
         .clone()
         .filter(|report| report.number == current.record.number);
     let has_own_report = progress::has_own_report(run);
     let mut steps = Vec::new();
-    let (mut report, outputs) = if let Some(report) = own {
+    let (mut report, outputs) = if let Some(report) = own_report {
         let mut report = progress::report(report, run, now);
         if let Some(inputs) = &current.inputs {
             report.state_address = address(tf, &inputs.backend, report.state_address);
@@ -63,9 +63,9 @@ pub fn record_result(tf: &Terraform, seen: &Seen, now: Timestamp) -> Option<Reco
         (report, None)
     };
     let is_closed = !steps.is_empty();
-    let mut handed_on = Ok(None);
-    let wanted = report.failure.is_none() && tf.metadata.deletion_timestamp.is_none();
-    if let Some(outputs) = outputs.filter(|_| wanted) {
+    let mut published = Ok(None);
+    let publishes = report.failure.is_none() && tf.metadata.deletion_timestamp.is_none();
+    if let Some(outputs) = outputs.filter(|_| publishes) {
         match publish_outputs::hand_on(tf, outputs, seen.outputs) {
             Ok(objects) => {
                 let (now, before) = (outputs::wanted(tf), &current.history.applied);
@@ -75,19 +75,19 @@ pub fn record_result(tf: &Terraform, seen: &Seen, now: Timestamp) -> Option<Reco
                 steps.push(Step::CheckRecord(Box::new(guard)));
                 steps.extend(objects);
                 steps.extend(before.into_iter().flat_map(|it| left_behind(it, &now)));
-                handed_on = Ok(Some(now));
+                published = Ok(Some(now));
             }
             Err(failure) => {
                 fail(&mut report, failure);
-                handed_on = Err(publish_outputs::subject(&approval::subject_of(run), tf));
+                published = Err(publish_outputs::subject(&approval::subject_of(run), tf));
             }
         }
     }
     let uid = seen.job.as_ref().map(|job| job.uid.clone());
-    let outputs_ours = matches!(handed_on, Ok(Some(_)));
+    let outputs_published = matches!(published, Ok(Some(_)));
     let applied = applies(run) && is_done(report.result);
-    let half_way = current.record.begun == current.record.number;
-    let history = fold(&current.history, run, report, handed_on, half_way, uid, now);
+    let reached_apply = current.record.begun == current.record.number;
+    let history = fold(&current.history, run, report, published, reached_apply, uid, now);
     // `attempted` selects the pin that destroy uses, so it also counts an apply without changes.
     let attempted = if applied {
         current.record.number
@@ -113,20 +113,20 @@ pub fn record_result(tf: &Terraform, seen: &Seen, now: Timestamp) -> Option<Reco
         steps,
         record,
         history,
-        outputs: outputs_ours,
+        outputs: outputs_published,
     })
 }
 
-/// Returns the address of the state of a run. `told`, the address that the runner reported, counts only for the `backend` block of the
+/// Returns the address of the state of a run. `reported`, the address that the runner reported, counts only for the `backend` block of the
 /// module: the operator derives every other address from `backend`.
-fn address(tf: &Terraform, backend: &BackendInputs, told: Option<String>) -> Option<String> {
+fn address(tf: &Terraform, backend: &BackendInputs, reported: Option<String>) -> Option<String> {
     match (&backend.managed, &backend.kind) {
         (Some(managed), _) => {
             let namespace = tf.namespace().unwrap_or_default();
-            told.map(|_| format!("secret://{namespace}/{}", managed.pointer))
+            reported.map(|_| format!("secret://{namespace}/{}", managed.pointer))
         }
         (None, Some(_)) => address_of(backend),
-        (None, None) => told,
+        (None, None) => reported,
     }
 }
 
@@ -170,7 +170,7 @@ fn lost(
 ) -> Option<RunReport> {
     let record = &current.record;
     let claimed = record.claimed_by.is_some();
-    let gone = match job {
+    let has_ended = match job {
         Some(job) => job.finished && !job.pods_alive,
         None => claimed || record.cancel,
     };
@@ -179,7 +179,7 @@ fn lost(
     } else {
         Some(loss(record, run, job))
     };
-    gone.then(|| RunReport {
+    has_ended.then(|| RunReport {
         number: record.number,
         kind: run.kind,
         result: if failure.is_none() {
@@ -209,7 +209,7 @@ fn lost(
 /// Returns the failure of a run whose pod ended without a report. Out of memory uses the retry budget, because a retry would fail again.
 /// Any other cause is a transient failure.
 fn loss(record: &RunRecord, run: &RunSpec, job: Option<&JobSeen>) -> Failure {
-    let how = job
+    let cause = job
         .and_then(|job| job.ended.as_deref())
         .unwrap_or("cause unknown");
     let pod = record
@@ -226,17 +226,17 @@ fn loss(record: &RunRecord, run: &RunSpec, job: Option<&JobSeen>) -> Failure {
     } else {
         (Reason::PodTerminated, "the run had not changed any object")
     };
-    let (class, reason, how) = if how.starts_with(OUT_OF_MEMORY) {
-        let how = format!("{how}; the memory limit is {}", run_job::MEMORY);
-        (FailureClass::Module, Reason::OutOfMemory, how)
+    let (class, reason, cause) = if cause.starts_with(OUT_OF_MEMORY) {
+        let cause = format!("{cause}; the memory limit is {}", run_job::MEMORY);
+        (FailureClass::Module, Reason::OutOfMemory, cause)
     } else {
-        (FailureClass::Transient, reason, how.to_owned())
+        (FailureClass::Transient, reason, cause.to_owned())
     };
     Failure::new(
         class,
         reason,
         format!(
-            "run {} ({}) ended without a report: {pod} of Job {}: {how}; {consequence}",
+            "run {} ({}) ended without a report: {pod} of Job {}: {cause}; {consequence}",
             record.number, run.kind, run.job
         ),
     )
@@ -264,43 +264,43 @@ pub(crate) fn cache_after(
 }
 
 /// Returns the architecture of `run` if the run has a result. A result proves that an image and a node of this architecture exist.
-fn architecture_with(report: &RunReport, run: &RunSpec, half_way: bool) -> Option<Architecture> {
-    let is_void = matches!(report.result, RunResult::Failed | RunResult::Cancelled);
-    (half_way || !is_void).then_some(run.architecture)
+fn architecture_with(report: &RunReport, run: &RunSpec, reached_apply: bool) -> Option<Architecture> {
+    let has_no_result = matches!(report.result, RunResult::Failed | RunResult::Cancelled);
+    (reached_apply || !has_no_result).then_some(run.architecture)
 }
 
-/// Returns the history after `report`. `handed_on`: published outputs, or the key of the failure counter of a failed publication.
-/// `half_way`: whether the run reached phase `Applying`.
+/// Returns the history after `report`. `published`: published outputs, or the key of the failure counter of a failed publication.
+/// `reached_apply`: whether the run reached phase `Applying`.
 fn fold(
     history: &History,
     run: &RunSpec,
     report: RunReport,
-    handed_on: Result<Option<PublishedOutputs>, String>,
-    half_way: bool,
+    published: Result<Option<PublishedOutputs>, String>,
+    reached_apply: bool,
     job_uid: Option<String>,
     now: Timestamp,
 ) -> History {
     let mut next = history.clone();
     let engine = report.engine.as_ref().or(run.engine.as_ref());
-    if (half_way && !run.destroys) || (applies(run) && is_done(report.result)) {
+    if (reached_apply && !run.destroys) || (applies(run) && is_done(report.result)) {
         next.engine = engine.cloned().or(next.engine);
     }
-    next.architecture = architecture_with(&report, run, half_way).or(next.architecture);
+    next.architecture = architecture_with(&report, run, reached_apply).or(next.architecture);
     let failure = report.failure.as_ref();
-    next.unsaved = state_volume::unsaved_after(history.unsaved, run, &report, half_way);
-    let unpulled = failure.filter(|failure| failure.reason == Reason::ImagePullBackOff);
+    next.unsaved = state_volume::unsaved_after(history.unsaved, run, &report, reached_apply);
+    let pull_failure = failure.filter(|failure| failure.reason == Reason::ImagePullBackOff);
     next.cache = cache_after(history.cache, run.cache, failure, report.result);
-    if unpulled.is_some() {
+    if pull_failure.is_some() {
         next.lost_image = Some(run.image.clone());
     } else if report.result != RunResult::Failed && next.lost_image.as_ref() == Some(&run.image) {
         next.lost_image = None;
     }
     match (run.kind, report.result) {
         (_, RunResult::Failed) => {
-            let of = handed_on.err().unwrap_or_else(|| approval::subject_of(run));
+            let failure_key = published.err().unwrap_or_else(|| approval::subject_of(run));
             let failure = report.failure.as_ref();
-            next.unfinished |= half_way && !run.destroys;
-            next.failures = count(&history.failures, &of, failure, job_uid, now);
+            next.unfinished |= reached_apply && !run.destroys;
+            next.failures = count(&history.failures, &failure_key, failure, job_uid, now);
         }
         (_, RunResult::Cancelled) => {}
         (RunKind::Apply | RunKind::Plan, RunResult::Done | RunResult::NoChanges)
@@ -313,7 +313,7 @@ fn fold(
                 own_hash: run.own_hash.clone(),
                 found: run.found.clone(),
                 at: now,
-                handed_on: handed_on.ok().flatten(),
+                handed_on: published.ok().flatten(),
             });
             next.failures = Failures::default();
             next.build_failures = Failures::default();
@@ -359,12 +359,12 @@ fn fold(
             next.failures = Failures::default();
         }
     }
-    if half_way {
+    if reached_apply {
         // An approval is valid once (rule 6), so a plan that began to apply is no longer pending.
         next.pending = None;
     }
-    let quiet = (run.kind, report.result) == (RunKind::Drift, RunResult::NoChanges);
-    if !quiet {
+    let is_unchanged = (run.kind, report.result) == (RunKind::Drift, RunResult::NoChanges);
+    if !is_unchanged {
         if is_repeated(next.reports.first(), &report) {
             next.reports.remove(0);
         }
@@ -376,24 +376,24 @@ fn fold(
 
 /// Drops the oldest reports beyond [`REPORTS`]. Keeps the reports of the run that found drift and of the run with the pending plan.
 fn drop_old_reports(history: &mut History) {
-    let told = [
+    let kept_runs = [
         history.drift.as_ref().map(|drift| drift.run),
         history.pending.as_ref().map(|plan| plan.run),
     ];
     while history.reports.len() > REPORTS {
-        let last = history
+        let oldest = history
             .reports
             .iter()
-            .rposition(|it| !told.contains(&Some(it.number)));
-        history.reports.remove(last.unwrap_or_default());
+            .rposition(|report| !kept_runs.contains(&Some(report.number)));
+        history.reports.remove(oldest.unwrap_or_default());
     }
 }
 
 /// Returns the correction history after a successful apply. The next drift check verifies a correction (rule 7).
 fn corrected(history: &History, run: &RunSpec, report: &RunReport) -> CorrectionHistory {
-    let same = history.applied.as_ref().map(|it| &it.config_hash) == Some(&run.config_hash);
-    let correction = history.drift.is_some() && same && report.result == RunResult::Done;
-    if !correction {
+    let same_config = history.applied.as_ref().map(|applied| &applied.config_hash) == Some(&run.config_hash);
+    let is_correction = history.drift.is_some() && same_config && report.result == RunResult::Done;
+    if !is_correction {
         return CorrectionHistory::default();
     }
     CorrectionHistory {
@@ -406,9 +406,9 @@ fn corrected(history: &History, run: &RunSpec, report: &RunReport) -> Correction
 /// Returns the correction history after a drift check that found differences.
 fn found_again(undone: &CorrectionHistory, report: &RunReport) -> CorrectionHistory {
     let change_digest = shape(report);
-    let same = change_digest == undone.change_digest;
+    let same_changes = change_digest == undone.change_digest;
     CorrectionHistory {
-        count: match (same, undone.unverified) {
+        count: match (same_changes, undone.unverified) {
             (true, true) => undone.count.saturating_add(1),
             (true, false) => undone.count,
             (false, _) => 0,
@@ -443,26 +443,26 @@ fn is_repeated(last: Option<&RunReport>, report: &RunReport) -> bool {
     })
 }
 
-/// Returns `failures` with one more failure of key `of`. A failure with another key restarts the counter. Transient failures do not use the
+/// Returns `failures` with one more failure of key `key`. A failure with another key restarts the counter. Transient failures do not use the
 /// retry budget. A failure that only a user can fix exhausts the budget.
 pub fn count(
     failures: &Failures,
-    of: &str,
+    key: &str,
     failure: Option<&Failure>,
     job_uid: Option<String>,
     now: Timestamp,
 ) -> Failures {
-    let before = Some(failures)
-        .filter(|failures| failures.of == of)
+    let previous = Some(failures)
+        .filter(|failures| failures.of == key)
         .cloned()
         .unwrap_or_default();
     let (count, world) = match failure.map(|failure| failure.class) {
-        Some(FailureClass::Transient) => (before.count, before.world.saturating_add(1)),
-        Some(FailureClass::Module) | None => (before.count.saturating_add(1), 0),
+        Some(FailureClass::Transient) => (previous.count, previous.world.saturating_add(1)),
+        Some(FailureClass::Module) | None => (previous.count.saturating_add(1), 0),
         Some(FailureClass::User) => (u32::MAX, 0),
     };
     Failures {
-        of: of.to_owned(),
+        of: key.to_owned(),
         count,
         world,
         at: Some(now),

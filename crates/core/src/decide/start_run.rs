@@ -118,8 +118,8 @@ impl RunRequest {
             Trigger::Input { .. } => history.input_runs = flapping::next(&history.input_runs, *now),
             _ => {}
         }
-        let approved = history.pending.as_ref();
-        if let Some(plan) = approved.filter(|_| self.inputs.approval.approved.is_some()) {
+        let pending = history.pending.as_ref();
+        if let Some(plan) = pending.filter(|_| self.inputs.approval.approved.is_some()) {
             history.approved = Some(approval::given(tf, plan, number));
         }
         steps.push(Step::SwapRecord(Box::new(Swap {
@@ -129,9 +129,9 @@ impl RunRequest {
         })));
         steps.push(Step::SwapReport(Box::new(progress::of(&next))));
         steps.extend(pin(tf, seen, &next, history.base.as_ref(), &self.inputs));
-        let mark = Object::Namespace(namespace::marked(tf));
-        let marks = settings.marks_namespaces && self.kind == RunKind::Apply;
-        steps.extend(marks.then(|| ensure(mark)));
+        let namespace = Object::Namespace(namespace::marked(tf));
+        let marks_namespace = settings.marks_namespaces && self.kind == RunKind::Apply;
+        steps.extend(marks_namespace.then(|| ensure(namespace)));
         steps.push(job(tf, seen, record, number, &run, &self.inputs, settings));
         (steps, next)
     }
@@ -140,10 +140,10 @@ impl RunRequest {
     /// contain the approved plan and an unsaved state, and its provider cache has the providers that the image lacks. If the pod does not
     /// start with the volume, the next attempt of the destroy runs without it, unless the volume holds the only copy of a state.
     fn has_cache(&self, tf: &Terraform, seen: &Seen, history: &History) -> bool {
-        let first = self.kind == RunKind::Apply && self.trigger == Trigger::Created;
+        let is_first = self.kind == RunKind::Apply && self.trigger == Trigger::Created;
         let destroys = self.inputs.approval.destroy;
         let is_usable = state_volume::usability(seen, history) != CacheVolume::Unusable;
-        (is_usable || !destroys) && has_cache(tf, seen, history, !first && !destroys)
+        (is_usable || !destroys) && has_cache(tf, seen, history, !is_first && !destroys)
             || state_volume::holds_only_copy(seen, history)
             || state_volume::is_used_by(&self.inputs.backend)
             || self
@@ -176,9 +176,9 @@ fn trace_id(key: &[u8], tf: &Terraform, number: i64, now: Timestamp) -> String {
 /// Returns the names of pods of earlier runs. These pods have ended when the next run starts, so the next run may release their locks (rule
 /// 9).
 fn earlier_pods(previous: &RunRecord) -> Vec<String> {
-    let last = previous.claimed_by.iter().map(|claim| claim.pod.clone());
-    let pods = last.chain(previous.earlier_pods.iter().cloned());
-    pods.take(EARLIER_PODS).collect()
+    let last_pod = previous.claimed_by.iter().map(|claim| claim.pod.clone());
+    let earlier = last_pod.chain(previous.earlier_pods.iter().cloned());
+    earlier.take(EARLIER_PODS).collect()
 }
 
 /// Returns the step that writes the pin, with which destroy removes the objects that the run of `record` may create. `None` for drift
@@ -194,7 +194,7 @@ fn pin(
         .run
         .as_ref()
         .filter(|run| matches!(run.kind, RunKind::Apply | RunKind::Plan) && !run.destroys)?;
-    let before = seen
+    let previous = seen
         .pin
         .as_ref()
         .map(|pin| pin.of_what_exists(record.attempted))
@@ -220,7 +220,7 @@ fn pin(
             migrate: None,
             ..inputs.clone()
         },
-        before: before.map(|pin| {
+        before: previous.map(|pin| {
             Box::new(Pin {
                 before: None,
                 ..pin
@@ -249,8 +249,8 @@ fn surroundings(
     inputs: &RunInputs,
 ) -> Vec<Step> {
     let state = inputs.backend.managed.as_ref();
-    let own = inputs.service_account.is_none();
-    let mut objects: Vec<Object> = own
+    let creates_account = inputs.service_account.is_none();
+    let mut objects: Vec<Object> = creates_account
         .then(|| Object::Account(rbac::account(tf)))
         .into_iter()
         .collect();
@@ -270,12 +270,12 @@ fn surroundings(
         let slots = secrets::slots(tf, state);
         objects.extend(pointer.into_iter().chain(slots).map(Object::Secret));
     }
-    let pull = seen
+    let pull_config = seen
         .inputs
         .as_ref()
         .ok()
         .and_then(|inputs| inputs.pull_config.as_deref());
-    objects.extend(pull.map(|config| Object::Secret(secrets::pull(tf, config))));
+    objects.extend(pull_config.map(|config| Object::Secret(secrets::pull(tf, config))));
     // A destroy needs no new volume and must not be blocked by one.
     let mut steps = if inputs.approval.destroy {
         Vec::new()
@@ -293,7 +293,7 @@ pub(crate) fn cache(tf: &Terraform, seen: &Seen, history: &History) -> Vec<Step>
     let usability = state_volume::usability(seen, history);
     let cache = match seen.cache {
         CacheSeen::Bound if usability == CacheVolume::Unusable => CacheSeen::Lost,
-        other => other,
+        observed => observed,
     };
     match (claim, cache) {
         (None, _) | (Some(_), CacheSeen::Pending | CacheSeen::Bound) => Vec::new(),
@@ -340,8 +340,8 @@ fn job(
     let digest = digest::keyed(&record.key, inputs);
     let decision = digest::keyed(&record.key, &(run, inputs));
     let pinned = seen.pin.as_ref().and_then(|pin| pin.pull_secret.clone());
-    let mut pulls: Vec<String> = pull_secret(tf, seen).into_iter().chain(pinned).collect();
-    pulls.dedup();
+    let mut pull_secrets: Vec<String> = pull_secret(tf, seen).into_iter().chain(pinned).collect();
+    pull_secrets.dedup();
     let docker = docker_secret(tf, seen);
     let parts = Parts {
         number,
@@ -349,7 +349,7 @@ fn job(
         inputs: &digest,
         decision: &decision,
         path: &inputs.path,
-        pull_secrets: &pulls,
+        pull_secrets: &pull_secrets,
         docker: docker.as_ref().map(|(name, key)| (name.as_str(), *key)),
         cache: run.cache,
         account: inputs.service_account.as_deref(),
@@ -367,8 +367,8 @@ pub fn help(tf: &Terraform, seen: &Seen, settings: &Settings) -> Vec<Step> {
         return Vec::new();
     };
     let mut steps = more_slots(tf, current, inputs);
-    let begun = current.record.claimed_by.is_some() || current.record.cancel;
-    if seen.job.is_none() && seen.refused.is_none() && !begun {
+    let has_started = current.record.claimed_by.is_some() || current.record.cancel;
+    if seen.job.is_none() && seen.refused.is_none() && !has_started {
         steps.push(Step::SwapRecord(Box::new(Swap::unchanged(&current.record))));
         if progress::has_own_report(run) {
             // If a pod has claimed the run since the observation, this swap fails and the claim stays.
@@ -392,10 +392,10 @@ pub fn help(tf: &Terraform, seen: &Seen, settings: &Settings) -> Vec<Step> {
 
 fn more_slots(tf: &Terraform, current: &RecordSeen, inputs: &RunInputs) -> Vec<Step> {
     let wanted = managed_state(&tf.name_any(), current.record.slots_wanted);
-    let Some(have) = &inputs.backend.managed else {
+    let Some(managed) = &inputs.backend.managed else {
         return Vec::new();
     };
-    if have.slots.len() >= wanted.slots.len() {
+    if managed.slots.len() >= wanted.slots.len() {
         return Vec::new();
     }
     let mut steps: Vec<Step> = secrets::slots(tf, &wanted)

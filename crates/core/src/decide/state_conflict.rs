@@ -13,7 +13,7 @@ use kube::ResourceExt;
 pub fn address(tf: &Terraform) -> Option<String> {
     described(tf)
         .or_else(|| told(tf))
-        .filter(|it| is_shared(it))
+        .filter(|address| is_shared(address))
 }
 
 /// Returns the address of the state of the deleted `tf` from its pin; if the pin does not determine the address, as reported by the last
@@ -24,9 +24,9 @@ fn pinned(tf: &Terraform, pin: &Pin) -> Option<String> {
         return None;
     }
     alustan_backends::address_of(backend)
-        .filter(|it| is_shared(it))
+        .filter(|address| is_shared(address))
         .or_else(|| told(tf))
-        .filter(|it| is_shared(it))
+        .filter(|address| is_shared(address))
 }
 
 /// Returns the address reported by the last run.
@@ -45,8 +45,8 @@ fn described(tf: &Terraform) -> Option<String> {
 
 /// Returns the address of the state that `tf` uses: for a deleted resource, the address in `pin`; otherwise [`address`].
 pub fn in_use(tf: &Terraform, pin: Option<&Pin>) -> Option<String> {
-    let deleted = tf.metadata.deletion_timestamp.is_some();
-    match pin.filter(|_| deleted) {
+    let is_deleted = tf.metadata.deletion_timestamp.is_some();
+    match pin.filter(|_| is_deleted) {
         Some(pin) => pinned(tf, pin),
         None => address(tf),
     }
@@ -58,22 +58,22 @@ pub fn conflict<'a>(
     pin: Option<&Pin>,
     others: impl IntoIterator<Item = &'a Terraform>,
 ) -> Option<Failure> {
-    let deleted = tf.metadata.deletion_timestamp.is_some();
-    let own = in_use(tf, pin)?;
-    let is_at = |other: &Terraform| {
+    let is_deleted = tf.metadata.deletion_timestamp.is_some();
+    let own_address = in_use(tf, pin)?;
+    let uses_address = |other: &Terraform| {
         let address = if is_told(tf) && other.namespace() == tf.namespace() {
             address(other)
         } else {
             described(other)
         };
-        address.as_ref() == Some(&own)
+        address.as_ref() == Some(&own_address)
     };
     let owner = others
         .into_iter()
-        .filter(|other| rank(other, &own) < rank(tf, &own))
-        .find(|other| is_at(other))?;
+        .filter(|other| rank(other, &own_address) < rank(tf, &own_address))
+        .find(|other| uses_address(other))?;
     // Messages do not name resources of other namespaces (rule 17).
-    let who = if owner.namespace() == tf.namespace() {
+    let owner_name = if owner.namespace() == tf.namespace() {
         format!("tf {}", owner.name_any())
     } else {
         "a resource in another namespace".to_owned()
@@ -81,7 +81,7 @@ pub fn conflict<'a>(
     let field = tf.spec.backend.as_ref();
     let field = field.and_then(alustan_backends::location_field);
     let advice = match field {
-        _ if deleted => "nothing is destroyed until the conflict is resolved".to_owned(),
+        _ if is_deleted => "nothing is destroyed until the conflict is resolved".to_owned(),
         Some(field) => format!(
             "set another spec.backend.{field}, or set deletionPolicy: Orphan on one of the two \
              resources and delete it"
@@ -94,7 +94,7 @@ pub fn conflict<'a>(
     Some(Failure::user(
         Reason::StateConflict,
         format!(
-            "the state {own} belongs to {who}; two resources with one state would destroy each \
+            "the state {own_address} belongs to {owner_name}; two resources with one state would destroy each \
              other's objects; {advice}"
         ),
     ))
@@ -105,7 +105,7 @@ fn rank(tf: &Terraform, address: &str) -> (bool, Option<i64>, Option<String>) {
     let created = tf.metadata.creation_timestamp.as_ref();
     (
         !has_applied_at(tf, address),
-        created.map(|time| time.0.as_second()),
+        created.map(|created_at| created_at.0.as_second()),
         tf.uid(),
     )
 }

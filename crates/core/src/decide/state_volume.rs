@@ -21,12 +21,12 @@ pub(crate) fn unsaved_after(
     report: &RunReport,
     has_begun: bool,
 ) -> Option<UnsavedState> {
-    let kept = |place| UnsavedState {
+    let unsaved_in = |place| UnsavedState {
         run: report.number,
         place,
     };
     let has_result = !matches!(report.result, RunResult::Failed | RunResult::Cancelled);
-    let is_left = |unsaved: &UnsavedState| match unsaved.place {
+    let is_still_unsaved = |unsaved: &UnsavedState| match unsaved.place {
         UnsavedPlace::Report => !report.recovered,
         UnsavedPlace::CacheVolume => !(report.recovered && run.cache),
         UnsavedPlace::Unknown => !(report.recovered && run.cache || has_result),
@@ -37,9 +37,9 @@ pub(crate) fn unsaved_after(
     let reason = failure.and_then(|failure| Reason::from_stored(&failure.reason));
     let is_interrupted = matches!(reason, Some(Reason::Interrupted | Reason::OutOfMemory));
     let may_hold = has_begun && run.cache && is_interrupted;
-    let told = report.unsaved.map(kept);
-    told.or_else(|| before.filter(is_left))
-        .or_else(|| may_hold.then(|| kept(UnsavedPlace::Unknown)))
+    let reported = report.unsaved.map(unsaved_in);
+    reported.or_else(|| before.filter(is_still_unsaved))
+        .or_else(|| may_hold.then(|| unsaved_in(UnsavedPlace::Unknown)))
 }
 
 /// Whether the `PersistentVolumeClaim` of the cache volume exists, and the volume may hold a state that a run could not save.
@@ -71,7 +71,7 @@ pub(crate) fn usability(seen: &Seen, history: &History) -> CacheVolume {
     }
     match history.cache {
         CacheVolume::Unusable if may_hold_unsaved(seen, history) => CacheVolume::Suspect,
-        known => known,
+        recorded => recorded,
     }
 }
 
@@ -82,7 +82,7 @@ pub(crate) fn is_used_by(inputs: &BackendInputs) -> bool {
 
 /// Whether the state of the last apply is on the cache volume, according to run record or pin.
 pub(crate) fn holds_state(seen: &Seen) -> bool {
-    let record = seen.record.as_ref().map(|it| &it.record);
+    let record = seen.record.as_ref().map(|record_seen| &record_seen.record);
     is_told(record) || is_pinned(record, seen.pin.as_ref())
 }
 
@@ -93,26 +93,26 @@ fn is_told(record: Option<&RunRecord>) -> bool {
 
 fn is_pinned(record: Option<&RunRecord>, pin: Option<&Pin>) -> bool {
     let attempted = record.map_or(i64::MAX, |record| record.attempted);
-    let exists = pin.filter(|_| attempted > 0);
-    exists.is_some_and(|pin| is_used_by(&pin.of_what_exists(attempted).inputs.backend))
+    let applied_pin = pin.filter(|_| attempted > 0);
+    applied_pin.is_some_and(|pin| is_used_by(&pin.of_what_exists(attempted).inputs.backend))
 }
 
 /// Whether the cache volume may hold the state of `tf` and must be kept with the state.
 pub(crate) fn may_hold_state(tf: &Terraform, seen: &Seen) -> bool {
     let backend = tf.spec.backend.as_ref();
-    let wanted = backend.and_then(|backend| backend.provider);
-    wanted == Some(BackendProvider::Local) || holds_state(seen)
+    let provider = backend.and_then(|backend| backend.provider);
+    provider == Some(BackendProvider::Local) || holds_state(seen)
 }
 
 impl ReconcileCase<'_> {
     /// Returns a message suffix if the pod of `run` waits for a cache volume that may hold an unsaved state: which state, and how to
     /// continue. Empty if a run without the volume loses no state.
-    pub(crate) fn volume_hint(&self, run: &RunSpec, why: &Waiting) -> String {
-        let waits = run.cache
+    pub(crate) fn volume_hint(&self, run: &RunSpec, waiting: &Waiting) -> String {
+        let waits_for_volume = run.cache
             && [Reason::Unschedulable, Reason::PodNotStarted]
                 .iter()
-                .any(|reason| why.reason == *reason);
-        if !waits || holds_state(self.seen) {
+                .any(|reason| waiting.reason == *reason);
+        if !waits_for_volume || holds_state(self.seen) {
             return String::new();
         }
         let claim = names::cache(&self.tf.name_any());
@@ -147,8 +147,8 @@ impl ReconcileCase<'_> {
     /// Returns the summary if the cache volume with the state is lost. A run with `backend` would start with an empty state: an apply would
     /// create all objects again, and a destroy would destroy nothing.
     pub(crate) fn volume_lost(&self, backend: &BackendInputs) -> Option<Summary> {
-        let gone = matches!(self.seen.cache, CacheSeen::Absent | CacheSeen::Lost);
-        let lost = gone && is_used_by(backend) && holds_state(self.seen);
+        let is_missing = matches!(self.seen.cache, CacheSeen::Absent | CacheSeen::Lost);
+        let lost = is_missing && is_used_by(backend) && holds_state(self.seen);
         lost.then(|| {
             let (name, namespace) = (self.tf.name_any(), self.tf.namespace().unwrap_or_default());
             let claim = names::cache(&name);

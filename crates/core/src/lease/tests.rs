@@ -48,38 +48,38 @@ fn first_replica_creates_lease_and_leads() {
 
 #[test]
 fn standby_polls_lease_and_takes_it_15_seconds_after_renewal() {
-    let mut other = elector("b");
-    other.looked(Some(record("1", Some("a_1"), "x")), second(0));
+    let mut standby = elector("b");
+    standby.looked(Some(record("1", Some("a_1"), "x")), second(0));
     let leader = Some("a_1".to_owned());
-    assert_eq!(other.standing(second(1)), Standing::StandsBy { leader });
-    assert_eq!(other.next(second(1)), (second(2), Act::Look));
+    assert_eq!(standby.standing(second(1)), Standing::StandsBy { leader });
+    assert_eq!(standby.next(second(1)), (second(2), Act::Look));
     // A new resource version without a renewal does not extend the Lease.
-    other.looked(Some(record("2", Some("a_1"), "x")), second(2));
-    other.looked(Some(record("2", Some("a_1"), "x")), second(14));
+    standby.looked(Some(record("2", Some("a_1"), "x")), second(2));
+    standby.looked(Some(record("2", Some("a_1"), "x")), second(14));
     let take = Act::Take("2".to_owned());
-    assert_eq!(other.next(second(14)), (second(15), take.clone()));
-    assert_eq!(other.next(second(99)), (second(99), take));
-    other.looked(Some(record("3", Some("a_1"), "y")), second(15));
-    assert_eq!(other.next(second(15)), (second(17), Act::Look));
+    assert_eq!(standby.next(second(14)), (second(15), take.clone()));
+    assert_eq!(standby.next(second(99)), (second(99), take));
+    standby.looked(Some(record("3", Some("a_1"), "y")), second(15));
+    assert_eq!(standby.next(second(15)), (second(17), Act::Look));
 }
 
 #[test]
 fn duration_of_a_lease_has_a_bound() {
-    let mut other = elector("b");
+    let mut standby = elector("b");
     let mut forged = record("1", Some("a_1"), "x");
     forged.duration = Moment::from_secs(1 << 31);
-    other.looked(Some(forged.clone()), second(0));
-    other.looked(Some(forged), second(59));
+    standby.looked(Some(forged.clone()), second(0));
+    standby.looked(Some(forged), second(59));
     let take = Act::Take("1".to_owned());
-    assert_eq!(other.next(second(59)), (second(60), take));
+    assert_eq!(standby.next(second(59)), (second(60), take));
 }
 
 #[test]
 fn lease_without_holder_is_taken_immediately() {
-    let mut other = elector("b");
-    other.looked(Some(record("7", None, "x")), second(3));
+    let mut standby = elector("b");
+    standby.looked(Some(record("7", None, "x")), second(3));
     let take = Act::Take("7".to_owned());
-    assert_eq!(other.next(second(3)), (second(3), take));
+    assert_eq!(standby.next(second(3)), (second(3), take));
 }
 
 #[test]
@@ -91,16 +91,16 @@ fn restarted_process_takes_lease_of_its_pod_immediately() {
         ("a", true),
         ("process_9", false),
     ];
-    for (holder, at_once) in holders {
-        let mut next = Elector::new(identity("a", "2"));
-        next.looked(Some(record("7", Some(holder), "x")), second(3));
-        let (due, _) = next.next(second(3));
-        assert_eq!(due == second(3), at_once, "{holder}");
+    for (holder, takes_immediately) in holders {
+        let mut successor = Elector::new(identity("a", "2"));
+        successor.looked(Some(record("7", Some(holder), "x")), second(3));
+        let (due, _) = successor.next(second(3));
+        assert_eq!(due == second(3), takes_immediately, "{holder}");
     }
     // Without a pod name, a predecessor in the same pod is not recognised.
-    let mut nameless = Elector::new(Identity::new(None, "2"));
-    nameless.looked(Some(record("7", Some("process_1"), "x")), second(3));
-    assert_eq!(nameless.next(second(3)), (second(5), Act::Look));
+    let mut without_pod_name = Elector::new(Identity::new(None, "2"));
+    without_pod_name.looked(Some(record("7", Some("process_1"), "x")), second(3));
+    assert_eq!(without_pod_name.next(second(3)), (second(5), Act::Look));
 }
 
 #[test]
@@ -161,11 +161,11 @@ fn replica_that_lost_the_lease_never_leads_again() {
 
 #[test]
 fn deleted_lease_is_not_taken_before_it_expires() {
-    let mut other = elector("b");
-    other.looked(Some(record("1", Some("a_1"), "x")), second(0));
-    other.looked(None, second(10));
-    other.looked(None, second(24));
-    assert_eq!(other.next(second(24)), (second(25), Act::Create));
+    let mut standby = elector("b");
+    standby.looked(Some(record("1", Some("a_1"), "x")), second(0));
+    standby.looked(None, second(10));
+    standby.looked(None, second(24));
+    assert_eq!(standby.next(second(24)), (second(25), Act::Create));
     let mut leader = leader(second(1));
     leader.refused();
     leader.looked(None, second(4));
@@ -178,17 +178,17 @@ fn resigning_leader_releases_the_lease() {
     let mut leader = leader(second(1));
     assert_eq!(leader.resign(), Some("1".to_owned()));
     assert!(!leader.may_begin(second(1)));
-    let mut other = elector("b");
-    other.looked(Some(record("1", Some("a_1"), "x")), second(0));
-    assert_eq!(other.resign(), None);
+    let mut standby = elector("b");
+    standby.looked(Some(record("1", Some("a_1"), "x")), second(0));
+    assert_eq!(standby.resign(), None);
 }
 
 #[test]
 fn replica_reads_lease_again_after_conflict() {
-    let mut other = elector("b");
-    other.looked(Some(record("1", None, "x")), second(0));
-    other.refused();
-    assert_eq!(other.next(second(0)), (second(0), Act::Look));
+    let mut standby = elector("b");
+    standby.looked(Some(record("1", None, "x")), second(0));
+    standby.refused();
+    assert_eq!(standby.next(second(0)), (second(0), Act::Look));
     let mut first = elector("a");
     first.looked(None, second(0));
     first.refused();
@@ -335,13 +335,13 @@ impl World {
     /// Processes a call on the API server.
     fn process(&mut self, act: &Act, holder: &str) -> Result<Lease, Refused> {
         let version = self.lease.as_ref().map(|lease| lease.0);
-        let wanted = match act {
+        let is_accepted = match act {
             Act::Look => return self.lease.clone().ok_or(Refused),
             Act::End => false,
             Act::Create => version.is_none(),
-            Act::Take(seen) | Act::Renew(seen) => version.is_some_and(|it| it.to_string() == *seen),
+            Act::Take(expected) | Act::Renew(expected) => version.is_some_and(|current| current.to_string() == *expected),
         };
-        if !wanted {
+        if !is_accepted {
             return Err(Refused);
         }
         let lease = (
@@ -377,8 +377,8 @@ impl World {
     }
 
     fn call(&mut self, index: usize, act: Act) {
-        let (there, back) = (self.latency(), self.latency());
-        let lost = self.chance(12) == 1;
+        let (request_latency, response_latency) = (self.latency(), self.latency());
+        let is_lost = self.chance(12) == 1;
         let pause = if self.chance(40) == 1 { 30_000 } else { 0 };
         let now = self.now;
         let replica = &mut self.replicas[index];
@@ -386,10 +386,10 @@ impl World {
         replica.call = Some(Call {
             act,
             sent: replica.clock(now),
-            acts: (!lost).then_some(now + there),
+            acts: (!is_lost).then_some(now + request_latency),
             answer: None,
-            ends: now + (there + back).min(PATIENCE),
-            heard: !lost && there + back <= PATIENCE,
+            ends: now + (request_latency + response_latency).min(PATIENCE),
+            heard: !is_lost && request_latency + response_latency <= PATIENCE,
         });
     }
 
@@ -406,8 +406,8 @@ impl World {
             }
             (Some(Ok((version, holder, renewed))), Act::Look) => {
                 let (version, renewed) = (version.to_string(), renewed.to_string());
-                let found = record(&version, holder.as_deref(), &renewed);
-                elector.looked(Some(found), clock);
+                let lease = record(&version, holder.as_deref(), &renewed);
+                elector.looked(Some(lease), clock);
             }
             (Some(Err(Refused)), Act::Look) => elector.looked(None, clock),
             (Some(Ok((version, ..))), act) => {
@@ -423,16 +423,16 @@ impl World {
         let now = self.now;
         for replica in &mut self.replicas {
             if replica.leads(now) {
-                let ends = replica.elector.must_end().map(|ends| replica.time(ends));
-                replica.writes_until = replica.writes_until.max(ends.unwrap_or_default());
+                let deadline = replica.elector.must_end().map(|deadline| replica.time(deadline));
+                replica.writes_until = replica.writes_until.max(deadline.unwrap_or_default());
             }
         }
-        let all = self.replicas.iter().enumerate();
-        let writes = all.filter(|(_, replica)| replica.writes_until > now);
+        let replicas = self.replicas.iter().enumerate();
+        let writes = replicas.filter(|(_, replica)| replica.writes_until > now);
         let writes: Vec<usize> = writes.map(|(index, _)| index).collect();
         let leads = |index: &usize| self.replicas[*index].leads(now);
-        let led = writes.iter().any(leads);
-        assert!(!led || writes.len() == 1, "at {now}: {writes:?}");
+        let has_leader = writes.iter().any(leads);
+        assert!(!has_leader || writes.len() == 1, "at {now}: {writes:?}");
     }
 
     /// Terminates a process without a release of the Lease. The pod starts the next process.
@@ -449,8 +449,8 @@ impl World {
     }
 
     fn leader(&self) -> Option<usize> {
-        let mut all = self.replicas.iter();
-        all.position(|replica| replica.leads(self.now))
+        let mut replicas = self.replicas.iter();
+        replicas.position(|replica| replica.leads(self.now))
     }
 }
 
@@ -473,15 +473,15 @@ proptest! {
 
 #[test]
 fn standby_leads_within_18_seconds_after_leader_crash() {
-    for dies in (20_000..24_000).step_by(97) {
+    for crash_at in (20_000..24_000).step_by(97) {
         let mut world = World::new(&[(0, 50), (700, 50)], Vec::new());
-        world.run(dies);
+        world.run(crash_at);
         let leader = world.leader().expect("a leader");
         world.replicas[leader].alive = false;
         world.replicas[leader].writes_until = world.now;
         while world.leader().is_none() {
             world.step();
         }
-        assert!(world.now < dies + 18_000, "{dies}: {}", world.now);
+        assert!(world.now < crash_at + 18_000, "{crash_at}: {}", world.now);
     }
 }

@@ -33,15 +33,15 @@ fn request() -> Value {
 /// Returns the request in which `value` replaces the value at JSON pointer `pointer`. `None` removes the value.
 fn with(pointer: &str, value: Option<Value>) -> Value {
     let mut request = request();
-    let (parent, last) = pointer.rsplit_once('/').unwrap();
-    let place = request
+    let (parent, field) = pointer.rsplit_once('/').unwrap();
+    let object = request
         .pointer_mut(parent)
         .unwrap()
         .as_object_mut()
         .unwrap();
     match value {
-        Some(value) => drop(place.insert(last.to_owned(), value)),
-        None => drop(place.remove(last)),
+        Some(value) => drop(object.insert(field.to_owned(), value)),
+        None => drop(object.remove(field)),
     }
     request
 }
@@ -60,7 +60,7 @@ fn sync_request_is_parsed() {
         finalizing: false,
     };
     assert_eq!(asked(&request()), Ok(web.clone()));
-    let same = [
+    let equivalent = [
         with("/controller/spec/hooks/sync/version", Some(json!("v1"))),
         with("/controller/spec/hooks/sync/version", None),
         with("/controller/kind", None),
@@ -69,7 +69,7 @@ fn sync_request_is_parsed() {
         with("/related", Some(json!({"ConfigMap.v1": {"team/a": {}}}))),
         with("/children", Some(Value::Null)),
     ];
-    for request in &same {
+    for request in &equivalent {
         assert_eq!(asked(request), Ok(web.clone()), "{request}");
     }
     let finalizing = Asked {
@@ -80,11 +80,11 @@ fn sync_request_is_parsed() {
         asked(&with("/finalizing", Some(json!(true)))),
         Ok(finalizing)
     );
-    let new = Asked {
+    let without_status = Asked {
         status: Value::Null,
         ..web
     };
-    assert_eq!(asked(&with("/parent/status", None)), Ok(new));
+    assert_eq!(asked(&with("/parent/status", None)), Ok(without_status));
 }
 
 #[test]
@@ -148,11 +148,11 @@ fn unsupported_request_is_refused_with_reason() {
         assert_eq!(body["reason"], reason);
         assert!(!body["message"].as_str().unwrap().is_empty());
     }
-    let unknown = asked(&with("/customized", Some(json!(1)))).unwrap_err();
+    let unknown_field = asked(&with("/customized", Some(json!(1)))).unwrap_err();
     assert!(
-        unknown.message.contains("`customized`"),
+        unknown_field.message.contains("`customized`"),
         "{}",
-        unknown.message
+        unknown_field.message
     );
     let claimed = with(
         "/children",
@@ -166,7 +166,7 @@ fn unsupported_request_is_refused_with_reason() {
 #[test]
 fn invalid_name_or_namespace_is_refused() {
     let long = "a".repeat(254);
-    let named = |field: &str, name: &str| {
+    let request_with = |field: &str, name: &str| {
         let pointer = format!("/parent/metadata/{field}");
         asked(&with(&pointer, Some(json!(name))))
     };
@@ -183,7 +183,7 @@ fn invalid_name_or_namespace_is_refused() {
         ("name", "a-"),
         ("name", &long),
     ] {
-        let refusal = named(field, name).unwrap_err();
+        let refusal = request_with(field, name).unwrap_err();
         assert_eq!(
             (refusal.status, refusal.reason),
             (400, "InvalidRequest"),
@@ -195,7 +195,7 @@ fn invalid_name_or_namespace_is_refused() {
         ("name", &long[..253]),
         ("name", "0.a-b"),
     ] {
-        assert!(named(field, name).is_ok(), "{field}: {name}");
+        assert!(request_with(field, name).is_ok(), "{field}: {name}");
     }
 }
 

@@ -33,11 +33,11 @@ pub fn refusal(message: &str) -> Option<Waiting> {
 
 /// Returns [`Reason::QuotaRefused`] or [`Reason::LimitRangeRefused`] for a denial `message` of that kind.
 pub fn refused_by(message: &str) -> Option<Reason> {
-    let why = why(message);
-    if OF_QUOTA.iter().any(|begin| why.starts_with(begin)) {
+    let cause = why(message);
+    if OF_QUOTA.iter().any(|prefix| cause.starts_with(prefix)) {
         return Some(Reason::QuotaRefused);
     }
-    let limits = OF_LIMITS.iter().any(|part| why.contains(part));
+    let limits = OF_LIMITS.iter().any(|substring| cause.contains(substring));
     limits.then_some(Reason::LimitRangeRefused)
 }
 
@@ -65,7 +65,7 @@ pub fn limits_of(namespace: &str) -> String {
 fn why(message: &str) -> &str {
     message
         .split_once(FORBIDDEN)
-        .map_or(message, |(_, why)| why)
+        .map_or(message, |(_, cause)| cause)
 }
 
 #[cfg(test)]
@@ -113,19 +113,19 @@ mod tests {
     )]
     fn only_quota_and_limit_range_denials_are_recognised(
         #[case] message: &str,
-        #[case] told: Option<(Reason, &str)>,
+        #[case] expected: Option<(Reason, &str)>,
     ) {
-        let found = refusal(message);
-        let found = found.map(|it| (Reason::from_stored(&it.reason).unwrap(), it.message));
-        assert_eq!(found, told.map(|(reason, why)| (reason, why.to_owned())));
+        let recognised = refusal(message);
+        let recognised = recognised.map(|waiting| (Reason::from_stored(&waiting.reason).unwrap(), waiting.message));
+        assert_eq!(recognised, expected.map(|(reason, message)| (reason, message.to_owned())));
     }
 
     #[test]
     fn other_pod_denials_keep_their_message() {
         let event = r#"Error creating: pods "a-x" is forbidden: violates PodSecurity "restricted""#;
-        let told = no_pod(event);
-        assert_eq!(told.reason, "PodNotCreated");
-        assert_eq!(told.message, r#"violates PodSecurity "restricted""#);
+        let waiting = no_pod(event);
+        assert_eq!(waiting.reason, "PodNotCreated");
+        assert_eq!(waiting.message, r#"violates PodSecurity "restricted""#);
         let other = no_pod("Error creating: Internal error occurred");
         assert_eq!(other.message, "Error creating: Internal error occurred");
     }

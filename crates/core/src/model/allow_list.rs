@@ -78,36 +78,36 @@ pub(crate) fn lines(text: &str) -> Vec<String> {
 
 /// Whether `list` contains `name` or [`ANY`].
 pub(crate) fn names(list: &[String], name: &str) -> bool {
-    list.iter().any(|it| it == ANY || it == name)
+    list.iter().any(|entry| entry == ANY || entry == name)
 }
 
 /// Whether `image` is in an allowed registry. Entries match whole path segments: `registry.test/team` does not match `registry.test/teams`.
 /// An entry with a repository also matches its tags and digests. An entry with a host alone matches no other port of the host.
 pub(crate) fn is_in_registry(allowed: &Allowed, image: &str) -> bool {
-    allowed.registries.iter().any(|it| {
-        let rest = image.strip_prefix(it.as_str());
-        let within = |rest: &str| {
+    allowed.registries.iter().any(|entry| {
+        let rest = image.strip_prefix(entry.as_str());
+        let is_within = |rest: &str| {
             rest.is_empty()
-                || it.ends_with('/')
+                || entry.ends_with('/')
                 || rest.starts_with('/')
-                || it.contains('/') && rest.starts_with([':', '@'])
+                || entry.contains('/') && rest.starts_with([':', '@'])
         };
-        it == ANY || rest.is_some_and(within)
+        entry == ANY || rest.is_some_and(is_within)
     })
 }
 
 /// Whether `url` is in an allowed repository. A URL with `..` or `%` matches only [`ANY`], because it may refer to a path outside the
 /// allowed prefix.
 pub(crate) fn is_in_repository(allowed: &Allowed, url: &str) -> bool {
-    let inside = |it: &String| {
-        let within = |rest: &str| {
+    let contains = |prefix: &String| {
+        let is_within = |rest: &str| {
             matches!(rest, "" | ".git")
-                || it.ends_with(['/', ':'])
+                || prefix.ends_with(['/', ':'])
                 || rest.starts_with('/')
                 || rest.starts_with(".git/")
         };
-        url.strip_prefix(it.as_str()).is_some_and(within)
+        url.strip_prefix(prefix.as_str()).is_some_and(is_within)
     };
-    let any = allowed.repositories.iter().any(|it| it == ANY);
-    any || !url.contains("..") && !url.contains('%') && allowed.repositories.iter().any(inside)
+    let allows_any = allowed.repositories.iter().any(|prefix| prefix == ANY);
+    allows_any || !url.contains("..") && !url.contains('%') && allowed.repositories.iter().any(contains)
 }

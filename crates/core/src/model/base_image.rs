@@ -32,8 +32,8 @@ impl Wanted {
 
     /// Returns a message prefix with the setting that selects the image.
     pub fn named_by(&self, tf: &Terraform) -> String {
-        if let Some(asked) = &self.asked {
-            format!("spec.engine: image of {asked} in the catalogue of the operator")
+        if let Some(requested) = &self.asked {
+            format!("spec.engine: image of {requested} in the catalogue of the operator")
         } else if tf.spec.container_registry.base_image.is_some() {
             "spec.containerRegistry.baseImage".to_owned()
         } else {
@@ -52,15 +52,15 @@ pub fn base_image(
     settings: &Settings,
     pinned: Option<&PinnedImage>,
 ) -> Result<Result<PinnedImage, Wanted>, Failure> {
-    let own = tf.spec.container_registry.base_image.as_ref();
-    if let Some(spec) = tf.spec.engine.as_ref().filter(|_| own.is_none()) {
-        let asked = asked(spec);
-        if let Some(pinned) = pinned.filter(|it| it.asked.as_ref() == Some(&asked)) {
+    let own_image = tf.spec.container_registry.base_image.as_ref();
+    if let Some(spec) = tf.spec.engine.as_ref().filter(|_| own_image.is_none()) {
+        let requested = asked(spec);
+        if let Some(pinned) = pinned.filter(|it| it.asked.as_ref() == Some(&requested)) {
             return Ok(Ok(pinned.clone()));
         }
-        return from_catalogue(spec, &asked, settings).map(Err);
+        return from_catalogue(spec, &requested, settings).map(Err);
     }
-    let reference = own.unwrap_or(&settings.base_image);
+    let reference = own_image.unwrap_or(&settings.base_image);
     if let Some(pinned) = pinned.filter(|it| it.asked.is_none() && it.reference == *reference) {
         return Ok(Ok(pinned.clone()));
     }
@@ -86,8 +86,8 @@ fn asked(spec: &EngineSpec) -> String {
     )
 }
 
-fn from_catalogue(spec: &EngineSpec, asked: &str, settings: &Settings) -> Result<Wanted, Failure> {
-    let wanted = |it: &&EngineImage| {
+fn from_catalogue(spec: &EngineSpec, requested: &str, settings: &Settings) -> Result<Wanted, Failure> {
+    let matches = |it: &&EngineImage| {
         let version = spec.version.as_deref();
         it.engine.name == spec.name
             && version.map_or_else(
@@ -98,33 +98,33 @@ fn from_catalogue(spec: &EngineSpec, asked: &str, settings: &Settings) -> Result
     let newest = settings
         .engines
         .iter()
-        .filter(wanted)
-        .max_by(|one, other| engine::order(&one.engine.version, &other.engine.version));
+        .filter(matches)
+        .max_by(|left, right| engine::order(&left.engine.version, &right.engine.version));
     newest
         .map(|it| Wanted {
             reference: it.image.clone(),
-            asked: Some(asked.to_owned()),
+            asked: Some(requested.to_owned()),
             engine: Some(it.engine.clone()),
         })
-        .ok_or_else(|| unknown(asked, settings))
+        .ok_or_else(|| unknown(requested, settings))
 }
 
-fn unknown(asked: &str, settings: &Settings) -> Failure {
-    let mut there: Vec<_> = settings.engines.iter().map(|it| &it.engine).collect();
-    there.sort_by(|one, other| {
-        let by_name = one.name.cmp(&other.name);
-        by_name.then_with(|| engine::order(&other.version, &one.version))
+fn unknown(requested: &str, settings: &Settings) -> Failure {
+    let mut available: Vec<_> = settings.engines.iter().map(|image| &image.engine).collect();
+    available.sort_by(|left, right| {
+        let by_name = left.name.cmp(&right.name);
+        by_name.then_with(|| engine::order(&right.version, &left.version))
     });
-    let there: Vec<String> = there.into_iter().map(ToString::to_string).collect();
-    let there = if there.is_empty() {
+    let available: Vec<String> = available.into_iter().map(ToString::to_string).collect();
+    let available = if available.is_empty() {
         "the catalogue is empty; add images with the operator flag --engine".to_owned()
     } else {
-        format!("available: {}", there.join(", "))
+        format!("available: {}", available.join(", "))
     };
     Failure::user(
         Reason::EngineUnknown,
         format!(
-            "spec.engine: the catalogue of the operator does not have {asked}; {there}; for \
+            "spec.engine: the catalogue of the operator does not have {requested}; {available}; for \
              another image, set spec.containerRegistry.baseImage"
         ),
     )

@@ -22,11 +22,11 @@ impl Config {
         own: &str,
         found: &BTreeMap<String, String>,
     ) -> Option<Trigger> {
-        let all: BTreeSet<_> = found.keys().chain(self.found.keys()).collect();
-        let changed = all
+        let objects: BTreeSet<_> = found.keys().chain(self.found.keys()).collect();
+        let changed = objects
             .into_iter()
-            .filter(|of| found.get(*of) != self.found.get(*of));
-        let of: Vec<_> = changed.cloned().collect();
-        (own == self.own && !of.is_empty()).then_some(Trigger::Input { of })
+            .filter(|changed_objects| found.get(*changed_objects) != self.found.get(*changed_objects));
+        let changed_objects: Vec<_> = changed.cloned().collect();
+        (own == self.own && !changed_objects.is_empty()).then_some(Trigger::Input { of: changed_objects })
     }
 }

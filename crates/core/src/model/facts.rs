@@ -23,7 +23,7 @@ pub(crate) fn says_half_applied(tf: &Terraform) -> bool {
     tf.status.as_ref().is_some_and(|status| {
         let mut conditions = status.conditions.iter();
         status.state == State::Applying
-            || conditions.any(|it| it.type_ == "InSync" && it.reason == Reason::ApplyFailed)
+            || conditions.any(|condition| condition.type_ == "InSync" && condition.reason == Reason::ApplyFailed)
     })
 }
 
@@ -34,8 +34,8 @@ pub fn requested(tf: &Terraform) -> Option<String> {
 
 /// Whether annotation `alustan.io/apply-at` allows the requested run to correct drift that would otherwise only be reported.
 pub(crate) fn asks_to_apply(tf: &Terraform) -> bool {
-    let applies = tf.annotations().get(alustan_api::APPLY_AT).cloned();
-    applies.is_some() && applies == requested(tf)
+    let apply_at = tf.annotations().get(alustan_api::APPLY_AT).cloned();
+    apply_at.is_some() && apply_at == requested(tf)
 }
 
 /// Whether annotation `alustan.io/reconcile-at` requests a run that has not started yet.

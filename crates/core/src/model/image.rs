@@ -103,15 +103,15 @@ pub fn plan(
     let before = tf.spec.container_registry.dockerfile.clone();
     let inject = before.is_some() || base_image::may_lack_runner(base, settings);
     let inject_into_pod = inject || base_image::may_lack_build_steps(base, settings);
-    let from = before.is_none().then_some(base.resolved.as_str());
-    let dockerfile = dockerfile(from, inject);
+    let from_image = before.is_none().then_some(base.resolved.as_str());
+    let dockerfile = dockerfile(from_image, inject);
     let managed = alustan_backends::is_managed(tf.spec.backend.as_ref(), source.backend.as_deref());
-    let own_init = tf
+    let has_init_script = tf
         .spec
         .scripts
         .as_ref()
         .is_some_and(|scripts| scripts.init.is_some());
-    let backend = (managed && source.backend.is_none() && !own_init).then_some("http");
+    let backend = (managed && source.backend.is_none() && !has_init_script).then_some("http");
     let mut inputs = json!({
         "context": source.context, "path": source.path, "dockerfile": dockerfile,
         "backend": backend, "architecture": architecture, "format": FORMAT, "protocol": PROTOCOL,
@@ -134,12 +134,12 @@ pub fn plan(
     }
 }
 
-/// Returns a digest of the image inputs that resource and repository determine. `asked`: base image, if the resource sets a base image or
+/// Returns a digest of the image inputs that resource and repository determine. `base`: base image, if the resource sets a base image or
 /// an engine. Excludes the default base image, the protocol and the architecture: a change of one of them starts no run, and the next run
 /// uses the new value.
-pub(crate) fn content(tf: &Terraform, source: &SourceSeen, asked: Option<&str>) -> String {
+pub(crate) fn content(tf: &Terraform, source: &SourceSeen, base: Option<&str>) -> String {
     let dockerfile = &tf.spec.container_registry.dockerfile;
-    digest::plain(&json!([source.context, repository(tf), dockerfile, asked]))
+    digest::plain(&json!([source.context, repository(tf), dockerfile, base]))
 }
 
 /// Returns the image repository of `tf` under its canonical name. Docker Hub has several host names, but clients look up its credentials
@@ -187,13 +187,13 @@ fn dockerfile(base: Option<&str>, inject: bool) -> String {
             format!("COPY --chown={owner}:{owner} {source}/ {}/", layer.target)
         });
     let user = paths::USER;
-    let last = [
+    let footer = [
         format!("USER {user}:{user}"),
         format!("ENTRYPOINT [\"{}\"]\n", paths::RUNNER),
     ];
     from.into_iter()
         .chain(copies)
-        .chain(last)
+        .chain(footer)
         .collect::<Vec<_>>()
         .join("\n")
 }

@@ -13,22 +13,22 @@ use crate::model::summary::patch;
 /// Components of objects that may contain state.
 const STATES: [Component; 2] = [Component::State, Component::Cache];
 
-/// Whether the labels `found` of an object in the namespace of `tf` mark state of an earlier resource with the same name.
-pub fn is_orphaned(tf: &Terraform, found: &BTreeMap<String, String>) -> bool {
-    STATES.iter().any(|it| is_left_behind(tf, found, *it))
+/// Whether `labels` of an object in the namespace of `tf` mark state of an earlier resource with the same name.
+pub fn is_orphaned(tf: &Terraform, labels: &BTreeMap<String, String>) -> bool {
+    STATES.iter().any(|component| is_left_behind(tf, labels, *component))
 }
 
-/// Whether the labels `found` of an object in the namespace of `tf` mark a `component` of an earlier resource, which has the same name and
+/// Whether `labels` of an object in the namespace of `tf` mark a `component` of an earlier resource, which has the same name and
 /// another uid.
 pub fn is_left_behind(
     tf: &Terraform,
     found: &BTreeMap<String, String>,
     component: Component,
 ) -> bool {
-    let is = |label, value: &str| found.get(label).is_some_and(|it| it == value);
-    is(labels::MANAGED_BY, labels::MANAGER)
-        && is(labels::NAME, &tf.name_any())
-        && is(labels::COMPONENT, component.as_str())
+    let has_label = |label, value: &str| found.get(label).is_some_and(|actual| actual == value);
+    has_label(labels::MANAGED_BY, labels::MANAGER)
+        && has_label(labels::NAME, &tf.name_any())
+        && has_label(labels::COMPONENT, component.as_str())
         && found.get(labels::UID) != tf.metadata.uid.as_ref()
 }
 
@@ -49,7 +49,7 @@ pub fn how_to_adopt(tf: &Terraform) -> String {
 
 /// Whether `tf` adopts orphaned and foreign state (`spec.backend.adopt`).
 pub fn adopts(tf: &Terraform) -> bool {
-    tf.spec.backend.as_ref().is_some_and(|it| it.adopt)
+    tf.spec.backend.as_ref().is_some_and(|backend| backend.adopt)
 }
 
 #[cfg(test)]
@@ -73,13 +73,13 @@ mod tests {
     #[rstest]
     #[case::same_namespace("team", "Terraform db")]
     #[case::other_namespace("secret", "a Terraform resource in another namespace")]
-    fn owner_is_named_within_its_namespace(#[case] namespace: &str, #[case] named: &str) {
+    fn owner_is_named_within_its_namespace(#[case] namespace: &str, #[case] expected: &str) {
         let db = ObjectMeta {
             name: Some("db".to_owned()),
             namespace: Some(namespace.to_owned()),
             ..ObjectMeta::default()
         };
-        assert_eq!(owner_name(&terraform(), &db), named);
+        assert_eq!(owner_name(&terraform(), &db), expected);
     }
 
     #[rstest]

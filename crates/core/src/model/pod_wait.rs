@@ -14,25 +14,25 @@ pub(crate) const NO_POD: SignedDuration = SignedDuration::from_secs(30);
 /// Startup timeout of a pod that is neither unschedulable nor denied by a quota.
 pub(crate) const GIVE_UP: SignedDuration = SignedDuration::from_mins(5);
 
-/// Returns the startup timeout of a Job whose pod waits for `why`. The timeout is short if a quota denies the pod: the quota may stay
+/// Returns the startup timeout of a Job whose pod waits for `waiting`. The timeout is short if a quota denies the pod: the quota may stay
 /// exhausted, and the Job holds a slot. The timeout of an unschedulable pod is a setting, because the pod may require a new node.
-pub(crate) fn patience(why: &Waiting, settings: &Settings) -> SignedDuration {
-    if admission::is_refused(&why.reason) {
+pub(crate) fn patience(waiting: &Waiting, settings: &Settings) -> SignedDuration {
+    if admission::is_refused(&waiting.reason) {
         NO_POD
-    } else if why.reason == Reason::Unschedulable {
+    } else if waiting.reason == Reason::Unschedulable {
         settings.scheduling_timeout
     } else {
         GIVE_UP
     }
 }
 
-/// Returns the start of the startup timeout: the time at which the pod was scheduled, otherwise `made_at`, the start of the run or build.
+/// Returns the start of the startup timeout: the time at which the pod was scheduled, otherwise `started_at`, the start of the run or build.
 pub(crate) fn waits_since(
-    made_at: Timestamp,
+    started_at: Timestamp,
     scheduled_at: Option<Timestamp>,
     now: Timestamp,
 ) -> Timestamp {
-    scheduled_at.map_or(made_at, |at| at.min(now).max(made_at))
+    scheduled_at.map_or(started_at, |at| at.min(now).max(started_at))
 }
 
 /// Returns the message of a Job without a pod.

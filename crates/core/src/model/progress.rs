@@ -48,94 +48,94 @@ pub fn has_own_report(run: &RunSpec) -> bool {
     run.protocol >= OWN_REPORT
 }
 
-/// Merges `told`, the reported progress of the current run, into the run record `own` after validation. `has_job`: whether the Job of the
+/// Merges `told`, the reported progress of the current run, into the run record `record` after validation. `has_job`: whether the Job of the
 /// run exists. Without the Job, the progress may still be of an earlier run: the operator resets it before it creates the Job.
 ///
 /// If the Job exists or a pod has claimed the run, and the progress is missing, unparsable or of another run, the run counts as applying. A
 /// run that began to apply according to the record counts as applying until it reports. Its report may show that the engine did not start.
-pub fn believed(own: &RunRecord, told: &Told, has_job: bool) -> RunRecord {
-    let Some(run) = open_run(own).filter(|run| has_own_report(run)) else {
-        return own.clone();
+pub fn believed(record: &RunRecord, told: &Told, has_job: bool) -> RunRecord {
+    let Some(run) = open_run(record).filter(|run| has_own_report(run)) else {
+        return record.clone();
     };
-    let before = RunRecord {
-        begun: own.begun_before,
-        attempted: own.attempted_before,
-        ..own.clone()
+    let before_run = RunRecord {
+        begun: record.begun_before,
+        attempted: record.attempted_before,
+        ..record.clone()
     };
-    let is_new = !has_job && own.claimed_by.is_none();
+    let has_not_started = !has_job && record.claimed_by.is_none();
     match told {
-        Told::Progress(told) if is_about(told, own.number, run) => {
-            told_of(before, run, told, has_begun(own))
+        Told::Progress(told) if is_about(told, record.number, run) => {
+            told_of(before_run, run, told, has_begun(record))
         }
-        Told::Progress(told) if told.number <= own.number && is_new => not_begun(before),
-        Told::Absent if is_new => not_begun(before),
-        Told::Absent | Told::Unreadable | Told::Progress(_) => may_apply(before, run),
+        Told::Progress(told) if told.number <= record.number && has_not_started => not_begun(before_run),
+        Told::Absent if has_not_started => not_begun(before_run),
+        Told::Absent | Told::Unreadable | Told::Progress(_) => may_apply(before_run, run),
     }
 }
 
-fn is_about(told: &RunProgress, number: i64, run: &RunSpec) -> bool {
-    told.number == number && told.trace_id == run.trace_id
+fn is_about(reported: &RunProgress, number: i64, run: &RunSpec) -> bool {
+    reported.number == number && reported.trace_id == run.trace_id
 }
 
-/// Whether a pod of the current run of `own` has reported that the run began to apply. A claim without a pod uid is a placeholder and
+/// Whether a pod of the current run of `record` has reported that the run began to apply. A claim without a pod uid is a placeholder and
 /// proves nothing.
-fn has_begun(own: &RunRecord) -> bool {
-    let claim = own.claimed_by.as_ref();
-    own.begun == own.number && claim.is_some_and(|claim| !claim.pod_uid.is_empty())
+fn has_begun(record: &RunRecord) -> bool {
+    let claim = record.claimed_by.as_ref();
+    record.begun == record.number && claim.is_some_and(|claim| !claim.pod_uid.is_empty())
 }
 
 /// Returns the record of a run whose Job does not exist yet: not claimed and not begun.
-fn not_begun(own: RunRecord) -> RunRecord {
+fn not_begun(record: RunRecord) -> RunRecord {
     RunRecord {
         phase: RunPhase::Starting,
         claimed_by: None,
         cancel: false,
         lock: None,
-        ..own
+        ..record
     }
 }
 
 /// Returns the record of a run whose phase is unknown. The run counts as applying.
-fn may_apply(own: RunRecord, run: &RunSpec) -> RunRecord {
+fn may_apply(record: RunRecord, run: &RunSpec) -> RunRecord {
     let claimed_by = Some(unknown_pod(run));
     begun(
         RunRecord {
             phase: RunPhase::Applying,
             claimed_by,
             cancel: false,
-            ..own
+            ..record
         },
         run,
     )
 }
 
-fn told_of(own: RunRecord, run: &RunSpec, told: &RunProgress, has_begun: bool) -> RunRecord {
-    let phase = match told.phase.min(RunPhase::Reported) {
+fn told_of(recorded: RunRecord, run: &RunSpec, reported: &RunProgress, has_begun: bool) -> RunRecord {
+    let phase = match reported.phase.min(RunPhase::Reported) {
         RunPhase::Starting | RunPhase::Planning if has_begun => RunPhase::Applying,
         phase => phase,
     };
-    let began = told.began || phase == RunPhase::Applying;
-    let claimed = told.claimed_by.as_ref().map(|it| claim(it, run));
-    let claimed = claimed.or_else(|| (phase > RunPhase::Starting).then(|| unknown_pod(run)));
-    let is_known = told.own_backend.as_ref().is_none_or(is_bounded);
-    let lineage = match &told.lineage {
+    let began = reported.began || phase == RunPhase::Applying;
+    let claimed_by = reported.claimed_by.as_ref().map(|reported_claim| claim(reported_claim, run));
+    let claimed_by = claimed_by.or_else(|| (phase > RunPhase::Starting).then(|| unknown_pod(run)));
+    let is_accepted = reported.own_backend.as_ref().is_none_or(is_bounded);
+    let lineage = match &reported.lineage {
         Lineage::Of(lineage) => Lineage::Of(cut(lineage, MAX_WORD)),
-        other => other.clone(),
+        lineage_state => lineage_state.clone(),
     };
     let record = RunRecord {
         phase,
-        claimed_by: claimed,
-        cancel: own.cancel && told.cancel,
-        lock: told.lock.as_ref().map(lock),
-        slots_wanted: own.slots_wanted.max(told.slots_wanted.min(MAX_SLOTS)),
+        claimed_by,
+        cancel: recorded.cancel && reported.cancel,
+        lock: reported.lock.as_ref().map(lock),
+        slots_wanted: recorded.slots_wanted.max(reported.slots_wanted.min(MAX_SLOTS)),
         lineage,
-        state_address: told.state_address.as_deref().map(address),
-        own_backend: if is_known {
-            told.own_backend.clone()
+        state_address: reported.state_address.as_deref().map(address),
+        own_backend: if is_accepted {
+            reported.own_backend.clone()
         } else {
-            own.own_backend.clone()
+            recorded.own_backend.clone()
         },
-        ..own
+        ..recorded
     };
     if began { begun(record, run) } else { record }
 }
@@ -162,15 +162,15 @@ fn unknown_pod(run: &RunSpec) -> Claim {
     }
 }
 
-fn claim(told: &Claim, run: &RunSpec) -> Claim {
+fn claim(reported: &Claim, run: &RunSpec) -> Claim {
     Claim {
-        pod_uid: cut(&told.pod_uid, MAX_WORD),
-        pod: if is_pod_of(&told.pod, &run.job) {
-            cut(&told.pod, MAX_WORD)
+        pod_uid: cut(&reported.pod_uid, MAX_WORD),
+        pod: if is_pod_of(&reported.pod, &run.job) {
+            cut(&reported.pod, MAX_WORD)
         } else {
             UNKNOWN_POD.to_owned()
         },
-        at: told.at.max(run.started_at),
+        at: reported.at.max(run.started_at),
     }
 }
 
@@ -184,12 +184,12 @@ fn is_pod_of(pod: &str, job: &str) -> bool {
     })
 }
 
-fn lock(told: &StateLock) -> StateLock {
+fn lock(reported: &StateLock) -> StateLock {
     StateLock {
-        id: cut(&told.id, MAX_WORD),
-        operation: cut(&told.operation, MAX_WORD),
-        who: cut(&told.who, MAX_WORD),
-        at: told.at,
+        id: cut(&reported.id, MAX_WORD),
+        operation: cut(&reported.operation, MAX_WORD),
+        who: cut(&reported.who, MAX_WORD),
+        at: reported.at,
     }
 }
 
@@ -219,35 +219,35 @@ pub fn of(record: &RunRecord) -> RunProgress {
 
 /// Validates a report of `run`: truncates texts, replaces unknown reasons and actions, clamps times to the lifetime of the run until
 /// `now`.
-pub fn report(told: RunReport, run: &RunSpec, now: Timestamp) -> RunReport {
+pub fn report(reported: RunReport, run: &RunSpec, now: Timestamp) -> RunReport {
     let end = now.max(run.started_at);
-    let started_at = told.started_at.clamp(run.started_at, end);
+    let started_at = reported.started_at.clamp(run.started_at, end);
     RunReport {
         kind: run.kind,
         trigger: run.trigger.to_string(),
         job: run.job.clone(),
-        changes: told.changes.map(changes),
-        asks: told.asks.and_then(asks),
-        lineage: told.lineage.map(|it| cut(&it, MAX_WORD)),
-        lock: told.lock.as_ref().map(lock),
-        failure: told.failure.map(failure),
-        state_address: told.state_address.as_deref().map(address),
-        moved_from: told.moved_from.as_deref().map(address),
-        engine: told.engine.as_ref().map(engine),
-        undeclared: told
+        changes: reported.changes.map(changes),
+        asks: reported.asks.and_then(asks),
+        lineage: reported.lineage.map(|it| cut(&it, MAX_WORD)),
+        lock: reported.lock.as_ref().map(lock),
+        failure: reported.failure.map(failure),
+        state_address: reported.state_address.as_deref().map(address),
+        moved_from: reported.moved_from.as_deref().map(address),
+        engine: reported.engine.as_ref().map(engine),
+        undeclared: reported
             .undeclared
             .iter()
             .take(MAX_CHANGES)
             .map(undeclared)
             .collect(),
         took: StepTimes {
-            init: told.took.init.map(|it| it.min(MAX_STEP)),
-            plan: told.took.plan.map(|it| it.min(MAX_STEP)),
-            apply: told.took.apply.map(|it| it.min(MAX_STEP)),
+            init: reported.took.init.map(|it| it.min(MAX_STEP)),
+            plan: reported.took.plan.map(|it| it.min(MAX_STEP)),
+            apply: reported.took.apply.map(|it| it.min(MAX_STEP)),
         },
         started_at,
-        finished_at: told.finished_at.clamp(started_at, end),
-        ..told
+        finished_at: reported.finished_at.clamp(started_at, end),
+        ..reported
     }
 }
 
@@ -255,7 +255,7 @@ pub fn report(told: RunReport, run: &RunSpec, now: Timestamp) -> RunReport {
 /// operator did not request. The failure uses the retry budget: without it, the operator would start the same run in an endless loop
 /// without backoff.
 pub(crate) fn contradiction(report: &RunReport, is_cancelled: bool) -> Option<Failure> {
-    let what = match report.result {
+    let claim = match report.result {
         RunResult::Changes if report.kind != RunKind::Drift && report.asks.is_none() => {
             "changes without a plan to approve"
         }
@@ -269,74 +269,74 @@ pub(crate) fn contradiction(report: &RunReport, is_cancelled: bool) -> Option<Fa
     Some(Failure::module(
         Reason::ReportInvalid,
         format!(
-            "run {} ({}) reported {what}: code of the module or of a provider may have written its report",
+            "run {} ({}) reported {claim}: code of the module or of a provider may have written its report",
             report.number, report.kind
         ),
     ))
 }
 
 /// Validates an engine: truncates its version.
-pub(crate) fn engine(told: &Engine) -> Engine {
+pub(crate) fn engine(reported: &Engine) -> Engine {
     Engine {
-        version: cut(&told.version, MAX_WORD),
-        ..*told
+        version: cut(&reported.version, MAX_WORD),
+        ..*reported
     }
 }
 
 /// Validates the approval request of a plan. `None` unless the id is hexadecimal, because messages embed it in shell commands.
-fn asks(told: PlanAsks) -> Option<PlanAsks> {
-    let is_hexadecimal = told.id.bytes().all(|byte| byte.is_ascii_hexdigit());
-    (is_hexadecimal && (1..=MAX_ID).contains(&told.id.len())).then(|| PlanAsks {
-        id: told.id,
-        because: told
+fn asks(reported: PlanAsks) -> Option<PlanAsks> {
+    let is_hexadecimal = reported.id.bytes().all(|byte| byte.is_ascii_hexdigit());
+    (is_hexadecimal && (1..=MAX_ID).contains(&reported.id.len())).then(|| PlanAsks {
+        id: reported.id,
+        because: reported
             .because
             .iter()
             .take(MAX_BECAUSE)
-            .map(|why| cut(why, MAX_WHY))
+            .map(|reason| cut(reason, MAX_WHY))
             .collect(),
     })
 }
 
-fn undeclared(told: &Undeclared) -> Undeclared {
+fn undeclared(reported: &Undeclared) -> Undeclared {
     Undeclared {
-        name: cut(&told.name, MAX_VARIABLE),
-        similar: told.similar.as_deref().map(|it| cut(it, MAX_VARIABLE)),
+        name: cut(&reported.name, MAX_VARIABLE),
+        similar: reported.similar.as_deref().map(|name| cut(name, MAX_VARIABLE)),
     }
 }
 
-fn changes(mut told: ChangeSet) -> ChangeSet {
-    told.resources.truncate(MAX_CHANGES);
-    told.resources
-        .retain(|it| ACTIONS.contains(&it.action.as_str()));
-    for resource in &mut told.resources {
+fn changes(mut reported: ChangeSet) -> ChangeSet {
+    reported.resources.truncate(MAX_CHANGES);
+    reported.resources
+        .retain(|resource| ACTIONS.contains(&resource.action.as_str()));
+    for resource in &mut reported.resources {
         resource.address = cut(&resource.address, MAX_RESOURCE);
     }
     ChangeSet {
-        add: told.add.max(0),
-        change: told.change.max(0),
-        destroy: told.destroy.max(0),
-        digest: cut(&told.digest, MAX_WORD),
-        shape: cut(&told.shape, MAX_WORD),
-        ..told
+        add: reported.add.max(0),
+        change: reported.change.max(0),
+        destroy: reported.destroy.max(0),
+        digest: cut(&reported.digest, MAX_WORD),
+        shape: cut(&reported.shape, MAX_WORD),
+        ..reported
     }
 }
 
 /// Validates a failure: known reason, bounded message. The message may contain output of the module.
-pub fn failure(mut told: Failure) -> Failure {
-    let reason = Reason::from_stored(&told.reason).unwrap_or(Reason::Failed);
-    told.reason = reason.into();
-    told.message = cut(&told.message, MAX_MESSAGE);
-    told
+pub fn failure(mut reported: Failure) -> Failure {
+    let reason = Reason::from_stored(&reported.reason).unwrap_or(Reason::Failed);
+    reported.reason = reason.into();
+    reported.message = cut(&reported.message, MAX_MESSAGE);
+    reported
 }
 
-fn address(told: &str) -> String {
-    cut(told, MAX_ADDRESS)
+fn address(reported: &str) -> String {
+    cut(reported, MAX_ADDRESS)
 }
 
-/// Truncates `text` to at most `most` bytes. Replaces control characters by spaces, because each takes six bytes in JSON.
-pub(crate) fn cut(text: &str, most: usize) -> String {
+/// Truncates `text` to at most `limit` bytes. Replaces control characters by spaces, because each takes six bytes in JSON.
+pub(crate) fn cut(text: &str, limit: usize) -> String {
     let is_control = |c: char| c.is_control() && !matches!(c, '\n' | '\t');
-    text.get(..text.floor_char_boundary(most))
+    text.get(..text.floor_char_boundary(limit))
         .unwrap_or_default()
         .replace(is_control, " ")
 }
@@ -392,24 +392,24 @@ mod tests {
 
     #[test]
     fn begun_run_stays_begun_until_it_reports() {
-        let own = believed(&record(), &reported(7, RunPhase::Applying), true);
+        let applying = believed(&record(), &reported(7, RunPhase::Applying), true);
         for phase in [RunPhase::Starting, RunPhase::Planning] {
-            let lowered = believed(&own, &reported(7, phase), true);
-            assert_eq!(progress(&lowered), (RunPhase::Applying, 7, 7));
+            let merged = believed(&applying, &reported(7, phase), true);
+            assert_eq!(progress(&merged), (RunPhase::Applying, 7, 7));
         }
-        let refused = believed(&own, &reported(7, RunPhase::Reported), true);
-        assert_eq!(progress(&refused), (RunPhase::Reported, 6, 5));
+        let finished = believed(&applying, &reported(7, RunPhase::Reported), true);
+        assert_eq!(progress(&finished), (RunPhase::Reported, 6, 5));
     }
 
     #[test]
     fn claimed_run_without_report_and_job_may_apply() {
-        let own = believed(&record(), &reported(7, RunPhase::Planning), true);
-        assert_eq!(progress(&own), (RunPhase::Planning, 6, 5));
-        for told in [Told::Absent, reported(6, RunPhase::Reported)] {
-            let claimed = believed(&own, &told, false);
-            assert_eq!(progress(&claimed), (RunPhase::Applying, 7, 7));
-            let new = believed(&record(), &told, false);
-            assert_eq!(progress(&new), (RunPhase::Starting, 6, 5));
+        let claimed_record = believed(&record(), &reported(7, RunPhase::Planning), true);
+        assert_eq!(progress(&claimed_record), (RunPhase::Planning, 6, 5));
+        for reported in [Told::Absent, reported(6, RunPhase::Reported)] {
+            let merged = believed(&claimed_record, &reported, false);
+            assert_eq!(progress(&merged), (RunPhase::Applying, 7, 7));
+            let unclaimed = believed(&record(), &reported, false);
+            assert_eq!(progress(&unclaimed), (RunPhase::Starting, 6, 5));
         }
     }
 
@@ -430,13 +430,13 @@ mod tests {
                 job: job.to_owned(),
                 ..run()
             };
-            let told = Claim {
+            let reported = Claim {
                 pod_uid: "uid".to_owned(),
                 pod: pod.to_owned(),
                 at: run.started_at,
             };
-            let kept = if is_kept { pod } else { UNKNOWN_POD };
-            assert_eq!(claim(&told, &run).pod, kept, "{pod}");
+            let expected = if is_kept { pod } else { UNKNOWN_POD };
+            assert_eq!(claim(&reported, &run).pod, expected, "{pod}");
         }
     }
 
@@ -452,18 +452,18 @@ mod tests {
             ("a\u{1b}[2K".to_owned(), false),
         ];
         for (id, is_kept) in ids {
-            let told: RunReport = serde_json::from_value(json!({
+            let reported: RunReport = serde_json::from_value(json!({
                 "number": 7, "kind": RunKind::Apply, "result": RunResult::Changes,
                 "asks": {"id": id, "because": vec!["x".repeat(600); 30]},
                 "startedAt": run.started_at, "finishedAt": run.started_at,
             }))
             .unwrap();
-            let kept = PlanAsks {
+            let expected = PlanAsks {
                 id,
                 because: vec!["x".repeat(512); 24],
             };
-            let asks = report(told, &run, run.started_at).asks;
-            assert_eq!(asks, is_kept.then_some(kept));
+            let asks = report(reported, &run, run.started_at).asks;
+            assert_eq!(asks, is_kept.then_some(expected));
         }
     }
 }

@@ -9,18 +9,18 @@ use crate::observed::Seen;
 /// Returns name and key of the Secret with the docker configuration: the Secret in `containerRegistry.secretRef`, or the pull secret that
 /// the operator derives from this Secret or from the pin, because not all clients can read all formats.
 pub(crate) fn docker_secret<'a>(tf: &Terraform, seen: &'a Seen) -> Option<(String, &'a str)> {
-    let found = seen.found();
-    if found.pull_config.is_some() {
+    let inputs = seen.found();
+    if inputs.pull_config.is_some() {
         return Some((names::pull_secret(&tf.name_any()), secrets::DOCKER_CONFIG));
     }
-    let own = tf.spec.container_registry.secret_ref.as_ref()?;
-    Some((own.name.clone(), found.registry_key.as_deref()?))
+    let secret_ref = tf.spec.container_registry.secret_ref.as_ref()?;
+    Some((secret_ref.name.clone(), inputs.registry_key.as_deref()?))
 }
 
 /// Returns the name of the pull secret of the runner image: the Secret in `containerRegistry.secretRef`, or the Secret derived from it. If
 /// an input is missing, the pull secret in the pin.
 pub fn pull_secret(tf: &Terraform, seen: &Seen) -> Option<String> {
-    let own = tf
+    let secret_name = tf
         .spec
         .container_registry
         .secret_ref
@@ -28,7 +28,7 @@ pub fn pull_secret(tf: &Terraform, seen: &Seen) -> Option<String> {
         .map(|secret| secret.name.clone());
     match &seen.inputs {
         Ok(inputs) if inputs.pull_config.is_some() => Some(names::pull_secret(&tf.name_any())),
-        Ok(_) => own,
-        Err(_) => seen.pin.as_ref().map_or(own, |pin| pin.pull_secret.clone()),
+        Ok(_) => secret_name,
+        Err(_) => seen.pin.as_ref().map_or(secret_name, |pin| pin.pull_secret.clone()),
     }
 }

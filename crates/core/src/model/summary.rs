@@ -95,24 +95,24 @@ pub(crate) fn drifted(history: &History) -> Option<&ChangeSet> {
 }
 
 /// Formats the counts of a change set: `+2 ~1 -0`.
-pub fn summary(changes: &ChangeSet) -> String {
+pub fn change_counts(changes: &ChangeSet) -> String {
     format!("+{} ~{} -{}", changes.add, changes.change, changes.destroy)
 }
 
 /// Formats a change set with at most three resources: `+0 ~1 -0: update local_file.a`.
 pub fn differences(changes: &ChangeSet) -> String {
-    let named: Vec<String> = changes
+    let resources: Vec<String> = changes
         .resources
         .iter()
         .take(3)
         .map(|resource| format!("{} {}", resource.action, resource.address))
         .collect();
-    let more = if changes.resources.len() > 3 {
+    let ellipsis = if changes.resources.len() > 3 {
         ", …"
     } else {
         ""
     };
-    format!("{}: {}{more}", summary(changes), named.join(", "))
+    format!("{}: {}{ellipsis}", change_counts(changes), resources.join(", "))
 }
 
 /// Returns the summary of a failed query to a repository or registry.
@@ -140,7 +140,7 @@ pub(crate) fn waiting(
     failures: &Failures,
     retry: &alustan_api::Retry,
     next: Timestamp,
-    see: &str,
+    hint: &str,
 ) -> Summary {
     let budget = if failures.count == 0 {
         "not counted against the retry limit".to_owned()
@@ -153,7 +153,7 @@ pub(crate) fn waiting(
             State::Failed,
             &failures.reason,
             format!(
-                "{}; {budget}; next attempt at {}{see}",
+                "{}; {budget}; next attempt at {}{hint}",
                 failures.message,
                 clock(next)
             ),
@@ -162,8 +162,8 @@ pub(crate) fn waiting(
 }
 
 /// Returns the summary of a failure without retries left (rule 10).
-pub(crate) fn exhausted(tf: &Terraform, failures: &Failures, see: &str) -> Summary {
-    let tries = if failures.count == u32::MAX {
+pub(crate) fn exhausted(tf: &Terraform, failures: &Failures, hint: &str) -> Summary {
+    let budget = if failures.count == u32::MAX {
         "not retried automatically".to_owned()
     } else {
         format!("retry limit reached (failures: {})", failures.count)
@@ -171,7 +171,7 @@ pub(crate) fn exhausted(tf: &Terraform, failures: &Failures, see: &str) -> Summa
     Summary::stalled(
         &failures.reason,
         format!(
-            "{}; {tries}; change the module or the resource, or retry with: {}{see}",
+            "{}; {budget}; change the module or the resource, or retry with: {}{hint}",
             failures.message,
             try_again(tf),
         ),
@@ -220,16 +220,16 @@ pub(crate) const NOTHING_KNOWN: &str = "the resource has no status, run record o
      after a restore from a backup; it is unknown whether anything was applied, so destroy runs \
      with the current spec and succeeds if there is no state";
 
-/// Appends [`NOTHING_KNOWN`] to `situation` of a deleted resource.
-pub(crate) fn unknown(tf: &Terraform, situation: Summary) -> Summary {
+/// Appends [`NOTHING_KNOWN`] to `summary` of a deleted resource.
+pub(crate) fn unknown(tf: &Terraform, summary: Summary) -> Summary {
     let message = format!(
         "{}; {NOTHING_KNOWN}{}",
-        situation.message,
+        summary.message,
         how_to_abandon(tf)
     );
     Summary {
         message,
-        ..situation
+        ..summary
     }
 }
 
@@ -249,7 +249,7 @@ mod tests {
         .unwrap();
         let change = json!({ "engine": { "version": "9.9.9-'; reboot; '\"$(reboot)" } });
         let words = shlex::split(&patch(&tf, &change)).unwrap();
-        let given: Value = serde_json::from_str(words.last().unwrap()).unwrap();
-        assert_eq!((words.len(), given), (10, json!({ "spec": change })));
+        let parsed: Value = serde_json::from_str(words.last().unwrap()).unwrap();
+        assert_eq!((words.len(), parsed), (10, json!({ "spec": change })));
     }
 }

@@ -93,9 +93,9 @@ fn pod_labels(tf: &Terraform, job: &ObjectMeta) -> BTreeMap<String, String> {
 /// Annotations of the build pod. They disable sidecars, disable cloud tokens in the container that executes `init`, and select the builder
 /// as the container whose log `kubectl logs` prints.
 fn pod_annotations() -> BTreeMap<String, String> {
-    let skipped =
+    let without_identity =
         pod::WITHOUT_IDENTITY.map(|name| (name.to_owned(), prepare::PREPARE_CONTAINER.to_owned()));
-    let mut annotations: BTreeMap<_, _> = pod::without_sidecars().chain(skipped).collect();
+    let mut annotations: BTreeMap<_, _> = pod::without_sidecars().chain(without_identity).collect();
     annotations.insert(
         pod::DEFAULT_CONTAINER.to_owned(),
         BUILD_CONTAINER.to_owned(),
@@ -118,10 +118,10 @@ fn pod_spec(tf: &Terraform, build: &Build<'_>, settings: &Settings) -> PodSpec {
         lent: build.lent,
     };
     // A build pod in another namespace can use neither the cache volume nor the ServiceAccount of the resource.
-    let own = !settings.lends(tf);
+    let in_own_namespace = !settings.lends(tf);
     let account = tf.spec.container_registry.service_account_name.as_ref();
     let mut volumes = vec![
-        cache_pvc::volume(tf, own && build.cache),
+        cache_pvc::volume(tf, in_own_namespace && build.cache),
         pod::scratch("tmp"),
     ];
     volumes.extend(prepare::volumes(tf, &prepare));
@@ -145,12 +145,12 @@ fn pod_spec(tf: &Terraform, build: &Build<'_>, settings: &Settings) -> PodSpec {
             ],
         ),
     };
-    let root = kind == BuilderKind::Kaniko;
+    let runs_as_root = kind == BuilderKind::Kaniko;
     PodSpec {
         automount_service_account_token: Some(false),
         containers,
         enable_service_links: Some(false),
-        host_users: (root && settings.builder_user_namespaces).then_some(false),
+        host_users: (runs_as_root && settings.builder_user_namespaces).then_some(false),
         image_pull_secrets: build.pull_secret.map(|name| {
             vec![LocalObjectReference {
                 name: name.to_owned(),
@@ -160,7 +160,7 @@ fn pod_spec(tf: &Terraform, build: &Build<'_>, settings: &Settings) -> PodSpec {
         node_selector: Some(pod::nodes_of(build.image.architecture)),
         restart_policy: Some("Never".to_owned()),
         security_context: Some(pod::pod_security()),
-        service_account_name: account.filter(|_| own).cloned(),
+        service_account_name: account.filter(|_| in_own_namespace).cloned(),
         termination_grace_period_seconds: Some(5),
         volumes: Some(volumes),
         ..PodSpec::default()
@@ -193,8 +193,8 @@ fn append(
 /// Container of kaniko. It runs as root and writes to its root filesystem. It has no ServiceAccount token of the cluster, and mounts only
 /// the prepared context and the docker configuration.
 fn builder(tf: &Terraform, build: &Build<'_>, settings: &Settings) -> Container {
-    let own = tf.spec.container_registry.builder.as_ref();
-    let image = own.and_then(|builder| builder.image.clone());
+    let builder = tf.spec.container_registry.builder.as_ref();
+    let image = builder.and_then(|spec| spec.image.clone());
     let image = image.unwrap_or_else(|| settings.builder_image.clone());
     let mut mounts = vec![pod::mount(prepare::VOLUME, paths::BUILD)];
     mounts.extend(build.docker.map(|_| prepare::docker_mount(DOCKER_CONFIG)));
@@ -251,9 +251,9 @@ fn arguments(tf: &Terraform, build: &Build<'_>, settings: &Settings) -> Vec<Stri
             .map(|host| format!("--insecure-registry={host}")),
     );
     if settings.ca_bundle.is_some() {
-        let trusted = trusted(&repository, &build.image.base);
+        let trusted_hosts = trusted(&repository, &build.image.base);
         let file = format!("{}/ca.crt", paths::BUILD);
-        arguments.extend(trusted.map(|host| format!("--registry-certificate={host}={file}")));
+        arguments.extend(trusted_hosts.map(|host| format!("--registry-certificate={host}={file}")));
     }
     let provider = tf.spec.container_registry.provider;
     arguments.extend(helper(provider).map(|name| format!("--credential-helpers={name}")));
@@ -264,18 +264,18 @@ fn arguments(tf: &Terraform, build: &Build<'_>, settings: &Settings) -> Vec<Stri
 /// Arguments of kaniko for its layer cache. kaniko looks up layers by content: after a commit to the module, it pushes only the layer of
 /// the module.
 fn cache(tf: &Terraform, repository: &str) -> Vec<String> {
-    let own = tf.spec.container_registry.builder.as_ref();
-    if own.is_some_and(|builder| !builder.cache) {
+    let builder = tf.spec.container_registry.builder.as_ref();
+    if builder.is_some_and(|builder| !builder.cache) {
         return vec!["--cache=false".to_owned()];
     }
-    let place = own.and_then(|builder| builder.cache_repository.as_deref());
-    let place = place.map_or_else(|| repository.to_owned(), canonical);
-    let lifetime = own.and_then(|builder| builder.cache_lifetime);
+    let cache_repository = builder.and_then(|builder| builder.cache_repository.as_deref());
+    let cache_repository = cache_repository.map_or_else(|| repository.to_owned(), canonical);
+    let lifetime = builder.and_then(|builder| builder.cache_lifetime);
     let lifetime =
-        lifetime.map(|time| format!("--cache-ttl={}s", StdDuration::from(time).as_secs()));
-    let kept = ["--cache=true", "--cache-copy-layers=true"].map(str::to_owned);
-    let kept = kept.into_iter().chain([format!("--cache-repo={place}")]);
-    kept.chain(lifetime).collect()
+        lifetime.map(|duration| format!("--cache-ttl={}s", StdDuration::from(duration).as_secs()));
+    let arguments = ["--cache=true", "--cache-copy-layers=true"].map(str::to_owned);
+    let arguments = arguments.into_iter().chain([format!("--cache-repo={cache_repository}")]);
+    arguments.chain(lifetime).collect()
 }
 
 /// Host names of the registries for which kaniko trusts the CA bundle of the operator. kaniko uses `index.docker.io` for Docker Hub.

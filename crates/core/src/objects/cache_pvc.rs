@@ -36,9 +36,9 @@ pub fn claim(tf: &Terraform) -> Option<PersistentVolumeClaim> {
     })
 }
 
-/// Returns the cache volume of a pod; an `emptyDir` unless `kept`.
-pub(crate) fn volume(tf: &Terraform, kept: bool) -> Volume {
-    if !kept {
+/// Returns the cache volume of a pod; an `emptyDir` unless `is_persistent`.
+pub(crate) fn volume(tf: &Terraform, is_persistent: bool) -> Volume {
+    if !is_persistent {
         return pod::scratch(VOLUME);
     }
     Volume {

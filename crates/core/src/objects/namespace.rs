@@ -9,11 +9,11 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 /// Returns the namespace of `tf` with label [`HOLDS_STATE`], for server-side apply.
 pub fn marked(tf: &Terraform) -> Namespace {
-    let mark = (HOLDS_STATE.to_owned(), "true".to_owned());
+    let label = (HOLDS_STATE.to_owned(), "true".to_owned());
     Namespace {
         metadata: ObjectMeta {
             name: tf.metadata.namespace.clone(),
-            labels: Some(BTreeMap::from([mark])),
+            labels: Some(BTreeMap::from([label])),
             ..ObjectMeta::default()
         },
         ..Namespace::default()

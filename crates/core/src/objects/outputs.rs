@@ -49,41 +49,41 @@ pub fn secret(tf: &Terraform, chosen: &Chosen) -> Secret {
         .iter()
         .map(|(key, output)| (key.as_str(), text(&output.value).into_bytes()));
     let secret = secrets::secret(tf, name(tf), Component::Outputs, data);
-    let ours = [
+    let output_annotations = [
         (
             labels::JSON_OUTPUTS,
-            keys(outputs, |it| !it.value.is_string()),
+            keys(outputs, |output| !output.value.is_string()),
         ),
-        (labels::SENSITIVE_OUTPUTS, keys(outputs, |it| it.sensitive)),
+        (labels::SENSITIVE_OUTPUTS, keys(outputs, |output| output.sensitive)),
     ];
-    let ours = ours.into_iter().filter(|(_, keys)| !keys.is_empty());
+    let output_annotations = output_annotations.into_iter().filter(|(_, keys)| !keys.is_empty());
     let mut metadata = metadata(tf, name(tf), chosen);
     let annotations = metadata.annotations.get_or_insert_default();
-    annotations.extend(ours.map(|(name, keys)| (name.to_owned(), keys)));
+    annotations.extend(output_annotations.map(|(name, keys)| (name.to_owned(), keys)));
     Secret { metadata, ..secret }
 }
 
 /// Builds the ConfigMap with the outputs that are not sensitive.
 pub fn config_map(tf: &Terraform, name: String, chosen: &Chosen) -> ConfigMap {
-    let told = chosen.outputs.iter().filter(|(_, it)| !it.sensitive);
-    let told = told.map(|(key, output)| (key.clone(), text(&output.value)));
+    let public = chosen.outputs.iter().filter(|(_, output)| !output.sensitive);
+    let public = public.map(|(key, output)| (key.clone(), text(&output.value)));
     ConfigMap {
         metadata: metadata(tf, name, chosen),
-        data: Some(told.collect()),
+        data: Some(public.collect()),
         ..ConfigMap::default()
     }
 }
 
 /// Metadata with the labels and annotations of `spec.outputs`. The labels of the operator have precedence.
 fn metadata(tf: &Terraform, name: String, chosen: &Chosen) -> ObjectMeta {
-    let ours = meta(tf, name, Component::Outputs);
+    let own = meta(tf, name, Component::Outputs);
     let spec = tf.spec.outputs.as_ref();
-    let mut labels = spec.map(|it| it.labels.clone()).unwrap_or_default();
-    labels.extend(ours.labels.into_iter().flatten());
+    let mut labels = spec.map(|outputs| outputs.labels.clone()).unwrap_or_default();
+    labels.extend(own.labels.into_iter().flatten());
     ObjectMeta {
         labels: Some(labels),
         annotations: Some(chosen.annotations.clone()),
-        ..ours
+        ..own
     }
 }
 
@@ -91,12 +91,12 @@ fn metadata(tf: &Terraform, name: String, chosen: &Chosen) -> ObjectMeta {
 pub fn text(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
-        other => other.to_string(),
+        value => value.to_string(),
     }
 }
 
-fn keys(outputs: &Outputs, which: impl Fn(&Output) -> bool) -> String {
-    let keys = outputs.iter().filter(|(_, output)| which(output));
+fn keys(outputs: &Outputs, is_selected: impl Fn(&Output) -> bool) -> String {
+    let keys = outputs.iter().filter(|(_, output)| is_selected(output));
     let keys: Vec<_> = keys.map(|(name, _)| name.as_str()).collect();
     keys.join(",")
 }
@@ -111,14 +111,14 @@ pub struct Stored<'a> {
 impl<'a> Stored<'a> {
     /// Reads which outputs of `secret` are JSON and which are sensitive.
     pub fn in_secret(secret: &'a Secret) -> Self {
-        let listed = |annotation: &str| -> BTreeSet<&str> {
-            let list = secret.annotations().get(annotation);
-            list.into_iter().flat_map(|list| list.split(',')).collect()
+        let keys_in = |annotation: &str| -> BTreeSet<&str> {
+            let keys = secret.annotations().get(annotation);
+            keys.into_iter().flat_map(|keys| keys.split(',')).collect()
         };
         Self {
             secret,
-            json: listed(labels::JSON_OUTPUTS),
-            sensitive: listed(labels::SENSITIVE_OUTPUTS),
+            json: keys_in(labels::JSON_OUTPUTS),
+            sensitive: keys_in(labels::SENSITIVE_OUTPUTS),
         }
     }
 

@@ -115,7 +115,7 @@ pub const LENT_FILE: &str = "lent";
 /// Volume with git credentials, for private modules. Only the container of `init` mounts it. Secrets of the resource are optional, so that
 /// a deleted Secret blocks only builds that need it. Key [`LENT_FILE`] of a build Secret is required, so that the pod waits until the
 /// operator has created the build Secret.
-fn git_credentials(tf: &Terraform, lent: Option<&str>) -> Option<Volume> {
+fn git_credentials(tf: &Terraform, build_secret: Option<&str>) -> Option<Volume> {
     let repo = &tf.spec.git_repo;
     let secret = |name: &str, keys: &[(&str, &str)], optional: bool| VolumeProjection {
         secret: Some(SecretProjection {
@@ -135,18 +135,18 @@ fn git_credentials(tf: &Terraform, lent: Option<&str>) -> Option<Volume> {
     };
     let [ssh_key, known_hosts] = SSH_FILES;
     let ssh = repo.ssh_key_secret.iter().map(|ssh| {
-        let key = lent.map_or(ssh.key.as_str(), |_| ssh_key);
+        let key = build_secret.map_or(ssh.key.as_str(), |_| ssh_key);
         let keys = [(key, ssh_key), (known_hosts, known_hosts)];
-        secret(lent.unwrap_or(&ssh.name), &keys, true)
+        secret(build_secret.unwrap_or(&ssh.name), &keys, true)
     });
     let https = repo.credentials_secret.iter().map(|https| {
         let keys = HTTPS_FILES.map(|key| (key, key));
-        secret(lent.unwrap_or(&https.name), &keys, true)
+        secret(build_secret.unwrap_or(&https.name), &keys, true)
     });
-    let whole = lent
+    let completeness = build_secret
         .filter(|_| repo.has_credentials())
-        .map(|lent| secret(lent, &[(LENT_FILE, LENT_FILE)], false));
-    let sources: Vec<_> = ssh.chain(https).chain(whole).collect();
+        .map(|build_secret| secret(build_secret, &[(LENT_FILE, LENT_FILE)], false));
+    let sources: Vec<_> = ssh.chain(https).chain(completeness).collect();
     (!sources.is_empty()).then(|| Volume {
         name: GIT.to_owned(),
         projected: Some(ProjectedVolumeSource {
@@ -343,11 +343,11 @@ fn in_base(prepare: &Prepare<'_>) -> Container {
 /// Hosts of registries that use plain HTTP: hosts from the settings of the operator, and the registry of a resource with `insecure: true`.
 pub(crate) fn insecure(tf: &Terraform, settings: &Settings) -> Vec<String> {
     let registry = &tf.spec.container_registry;
-    let own = registry
+    let own_host = registry
         .insecure
         .then(|| host(&canonical(&registry.image_name)).to_owned());
     let mut hosts = settings.insecure_registries.clone();
-    hosts.extend(own);
+    hosts.extend(own_host);
     hosts.sort();
     hosts.dedup();
     hosts

@@ -80,7 +80,7 @@ pub const ENGINE_CONTAINER: &str = "terraform";
 /// Metadata of the pod. Annotations keep autoscalers from evicting pods that change real objects (rule 8).
 fn pod_metadata(job: &ObjectMeta, parts: &Parts<'_>) -> ObjectMeta {
     let run = parts.run;
-    let keep = [
+    let no_eviction = [
         ("cluster-autoscaler.kubernetes.io/safe-to-evict", "false"),
         ("karpenter.sh/do-not-disrupt", "true"),
     ];
@@ -92,7 +92,7 @@ fn pod_metadata(job: &ObjectMeta, parts: &Parts<'_>) -> ObjectMeta {
         ENGINE_CONTAINER.to_owned(),
     );
     if run.kind.changes() {
-        annotations.extend(keep.map(|(key, value)| (key.to_owned(), value.to_owned())));
+        annotations.extend(no_eviction.map(|(key, value)| (key.to_owned(), value.to_owned())));
         labels.insert(labels::CHANGES.to_owned(), "true".to_owned());
     }
     if parts.account.is_some() {
@@ -109,15 +109,15 @@ fn pod_metadata(job: &ObjectMeta, parts: &Parts<'_>) -> ObjectMeta {
 fn pod_spec(tf: &Terraform, parts: &Parts<'_>, settings: &Settings) -> PodSpec {
     let run = parts.run;
     let prepare = prepare(parts);
-    let unpacked = prepare.as_ref();
+    let unpack = prepare.as_ref();
     let mut volumes = vec![
         cache_pvc::volume(tf, parts.cache),
         pod::scratch("work"),
         pod::scratch("tmp"),
     ];
-    volumes.extend(unpacked.into_iter().flat_map(|it| prepare::volumes(tf, it)));
+    volumes.extend(unpack.into_iter().flat_map(|prepare| prepare::volumes(tf, prepare)));
     volumes.extend(tokens(tf));
-    let docker = parts.docker.filter(|_| unpacked.is_some());
+    let docker = parts.docker.filter(|_| unpack.is_some());
     volumes.extend(docker.map(|(name, key)| prepare::docker_config(name, key)));
     let account = parts.account.map(str::to_owned);
     let grace = if run.kind.changes() {
@@ -127,7 +127,7 @@ fn pod_spec(tf: &Terraform, parts: &Parts<'_>, settings: &Settings) -> PodSpec {
     };
     PodSpec {
         automount_service_account_token: Some(true),
-        containers: vec![container(tf, parts, grace, unpacked.is_some(), settings)],
+        containers: vec![container(tf, parts, grace, unpack.is_some(), settings)],
         enable_service_links: Some(false),
         image_pull_secrets: Some(
             parts
@@ -136,7 +136,7 @@ fn pod_spec(tf: &Terraform, parts: &Parts<'_>, settings: &Settings) -> PodSpec {
                 .map(|name| LocalObjectReference { name: name.clone() })
                 .collect(),
         ),
-        init_containers: unpacked.map(|it| prepare::containers(tf, it, settings)),
+        init_containers: unpack.map(|prepare| prepare::containers(tf, prepare, settings)),
         node_selector: Some(pod::nodes_of(run.architecture)),
         restart_policy: Some("Never".to_owned()),
         security_context: Some(pod::pod_security()),
@@ -152,8 +152,8 @@ const TOKENS: &str = "tokens";
 
 /// Volume with the tokens of `spec.runner.tokens`. The kubelet rotates the tokens before they expire.
 fn tokens(tf: &Terraform) -> Option<Volume> {
-    let wanted = tf.spec.runner.iter().flat_map(|runner| &runner.tokens);
-    let sources: Vec<_> = wanted
+    let tokens = tf.spec.runner.iter().flat_map(|runner| &runner.tokens);
+    let sources: Vec<_> = tokens
         .map(|token| VolumeProjection {
             service_account_token: Some(ServiceAccountTokenProjection {
                 audience: Some(token.audience.clone()),

@@ -64,7 +64,7 @@ pub fn has_version(pointer: &Secret) -> bool {
         return false;
     };
     match serde_json::from_slice::<Value>(&content.0) {
-        Ok(pointer) => pointer.get("current").is_some_and(|it| !it.is_null()),
+        Ok(pointer) => pointer.get("current").is_some_and(|version| !version.is_null()),
         Err(_) => true,
     }
 }
@@ -96,27 +96,27 @@ pub fn pull(tf: &Terraform, config: &str) -> Secret {
 
 /// Builds the build Secret for Job `job` in another namespace: docker configuration and git credentials. `None` if the build needs neither.
 /// The Secret is immutable. The caller sets the Job as its owner, so it is deleted with the Job.
-pub fn lent(tf: &Terraform, job: &str, found: &InputsSeen, settings: &Settings) -> Option<Secret> {
-    let docker = found.docker_config.as_ref();
+pub fn lent(tf: &Terraform, job: &str, inputs: &InputsSeen, settings: &Settings) -> Option<Secret> {
+    let docker = inputs.docker_config.as_ref();
     let docker = docker.map(|config| (DOCKER_CONFIG.to_owned(), config.clone().into_bytes()));
     let kind = if docker.is_some() {
         "kubernetes.io/dockerconfigjson"
     } else {
         "Opaque"
     };
-    let git = found
+    let git = inputs
         .git
         .iter()
         .map(|(file, text)| (file.clone(), text.clone()));
-    let needs = docker.is_some() || !found.git.is_empty() || tf.spec.git_repo.has_credentials();
-    let whole = (LENT_FILE.to_owned(), Vec::new());
+    let is_needed = docker.is_some() || !inputs.git.is_empty() || tf.spec.git_repo.has_credentials();
+    let completeness = (LENT_FILE.to_owned(), Vec::new());
     let data: BTreeMap<_, _> = docker
         .into_iter()
         .chain(git)
-        .chain([whole])
+        .chain([completeness])
         .map(|(key, value)| (key, ByteString(value)))
         .collect();
-    needs.then(|| Secret {
+    is_needed.then(|| Secret {
         metadata: meta_of_build(tf, job.to_owned(), Component::Lent, settings),
         data: Some(data),
         immutable: Some(true),

@@ -123,9 +123,9 @@ impl Key {
         }
     }
 
-    /// Formats the key for messages in namespace `here`: the name alone within `here`, otherwise `namespace/name`.
-    pub fn seen_from(&self, here: &str) -> String {
-        if self.namespace == here {
+    /// Formats the key for messages in namespace `namespace`: the name alone within `namespace`, otherwise `namespace/name`.
+    pub fn seen_from(&self, namespace: &str) -> String {
+        if self.namespace == namespace {
             self.name.clone()
         } else {
             self.to_string()

@@ -32,26 +32,26 @@ pub fn events(previous: Option<&TerraformStatus>, next: &TerraformStatus) -> Vec
     let watched = [("Ready", true), ("InSync", false), ("SourceReady", false)];
     let mut events: Vec<Event> = watched
         .into_iter()
-        .filter_map(|(kind, every)| {
-            let now = condition(next, kind)?;
-            let before = previous.and_then(|status| condition(status, kind));
-            let same = before.is_some_and(|old| {
-                old.status == now.status
-                    && reason::current(&old.reason) == reason::current(&now.reason)
+        .filter_map(|(kind, all_changes)| {
+            let next_condition = condition(next, kind)?;
+            let previous_condition = previous.and_then(|status| condition(status, kind));
+            let is_same = previous_condition.is_some_and(|previous| {
+                previous.status == next_condition.status
+                    && reason::current(&previous.reason) == reason::current(&next_condition.reason)
             });
-            let bad = now.status == "False";
-            let told = match now.status.as_str() {
-                "Unknown" => every && STEPS.iter().any(|step| now.reason == *step),
-                status => every || status == "False",
+            let is_failure = next_condition.status == "False";
+            let is_reported = match next_condition.status.as_str() {
+                "Unknown" => all_changes && STEPS.iter().any(|step| next_condition.reason == *step),
+                status => all_changes || status == "False",
             };
-            (!same && told).then(|| Event {
-                warning: bad,
-                reason: now.reason.clone(),
-                note: now.message.clone(),
+            (!is_same && is_reported).then(|| Event {
+                warning: is_failure,
+                reason: next_condition.reason.clone(),
+                note: next_condition.message.clone(),
             })
         })
         .collect();
-    events.dedup_by(|one, other| one.reason == other.reason);
+    events.dedup_by(|left, right| left.reason == right.reason);
     events
 }
 

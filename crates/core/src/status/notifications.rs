@@ -31,17 +31,17 @@ pub fn is_wanted(
     notified: &BTreeSet<NotificationEvent>,
     event: NotificationEvent,
 ) -> bool {
-    let mut own = tf.spec.notifications.iter();
-    notified.contains(&event) || own.any(|notification| notification.tells(event))
+    let mut subscriptions = tf.spec.notifications.iter();
+    notified.contains(&event) || subscriptions.any(|notification| notification.tells(event))
 }
 
 /// Returns the end of the delivery period of `notice`.
 pub fn until(notice: &Notice) -> Timestamp {
-    let time = match notice.event {
+    let period = match notice.event {
         NotificationEvent::Destroyed => LAST_WORD,
         _ => NEWS,
     };
-    notice.since + time
+    notice.since + period
 }
 
 /// Adds new notifications for `status` to `notices`. `tf` has the previous status. `notified`: events sent for every resource.
@@ -52,19 +52,19 @@ pub fn note(
     notified: &BTreeSet<NotificationEvent>,
     now: Timestamp,
 ) {
-    let before = tf.status.as_ref().and_then(|status| Look::of(tf, status));
-    let before = before.map(|look| look.standing()).unwrap_or_default();
-    let Some(look) = Look::of(tf, status) else {
+    let previous = tf.status.as_ref().and_then(|status| Look::of(tf, status));
+    let previous = previous.map(|view| view.standing()).unwrap_or_default();
+    let Some(view) = Look::of(tf, status) else {
         return;
     };
-    for Standing { event, id, at } in look.standing() {
-        let known = is_told(notices, event, &id) || notices.due.iter().any(|due| due.id == id);
+    for Standing { event, id, at } in view.standing() {
+        let is_known = is_told(notices, event, &id) || notices.due.iter().any(|due| due.id == id);
         // A condition that changes only its reason keeps its transition time, so a fact that the previous status lacks starts `now`.
         // Exception: the time of an apply is exact.
-        let stood = before.iter().any(|it| it.id == id) || event == NotificationEvent::Succeeded;
-        let at = if stood { at } else { now };
-        if !known && is_wanted(tf, notified, event) && now.duration_since(at) < NEWS {
-            let message = look.message(event, &id, at);
+        let is_older = previous.iter().any(|fact| fact.id == id) || event == NotificationEvent::Succeeded;
+        let at = if is_older { at } else { now };
+        if !is_known && is_wanted(tf, notified, event) && now.duration_since(at) < NEWS {
+            let message = view.message(event, &id, at);
             notices.due.push(Notice {
                 event,
                 id,
@@ -76,30 +76,30 @@ pub fn note(
     bound(notices);
 }
 
-/// Merges the notifications `left` into `notices`. `left`: undelivered and delivered notifications that an earlier process stored in the
+/// Merges the notifications `recorded` into `notices`. `recorded`: undelivered and delivered notifications that an earlier process stored in the
 /// run record.
-pub fn take_up(notices: &mut Notices, left: &Notices) {
-    for (event, ids) in &left.told {
-        let own = notices.told.entry(*event).or_default();
-        let mut all: Vec<String> = ids.iter().filter(|id| !own.contains(id)).cloned().collect();
-        all.append(own);
-        *own = all;
+pub fn take_up(notices: &mut Notices, recorded: &Notices) {
+    for (event, ids) in &recorded.told {
+        let delivered = notices.told.entry(*event).or_default();
+        let mut ids_in_order: Vec<String> = ids.iter().filter(|id| !delivered.contains(id)).cloned().collect();
+        ids_in_order.append(delivered);
+        *delivered = ids_in_order;
     }
     let Notices { due, told } = notices;
-    let is_told = |notice: &Notice| {
+    let is_delivered = |notice: &Notice| {
         told.get(&notice.event)
-            .is_some_and(|it| it.contains(&notice.id))
+            .is_some_and(|ids| ids.contains(&notice.id))
     };
-    let own: BTreeSet<String> = due.iter().map(|notice| notice.id.clone()).collect();
-    let mut all: Vec<Notice> = left
+    let delivered: BTreeSet<String> = due.iter().map(|notice| notice.id.clone()).collect();
+    let mut ids_in_order: Vec<Notice> = recorded
         .due
         .iter()
-        .filter(|it| !own.contains(&it.id))
+        .filter(|notice| !delivered.contains(&notice.id))
         .cloned()
         .collect();
-    all.append(due);
-    all.retain(|notice| !is_told(notice));
-    *due = all;
+    ids_in_order.append(due);
+    ids_in_order.retain(|notice| !is_delivered(notice));
+    *due = ids_in_order;
     bound(notices);
 }
 
@@ -113,14 +113,14 @@ pub fn settle(notices: &mut Notices, event: NotificationEvent, id: &str) {
 }
 
 fn is_told(notices: &Notices, event: NotificationEvent, id: &str) -> bool {
-    let told = notices.told.get(&event);
-    told.is_some_and(|told| told.iter().any(|it| it == id))
+    let delivered = notices.told.get(&event);
+    delivered.is_some_and(|delivered| delivered.iter().any(|delivered_id| delivered_id == id))
 }
 
 fn bound(notices: &mut Notices) {
     let Notices { due, told } = notices;
-    for given_up in due.drain(..due.len().saturating_sub(DUE)) {
-        told.entry(given_up.event).or_default().push(given_up.id);
+    for dropped in due.drain(..due.len().saturating_sub(DUE)) {
+        told.entry(dropped.event).or_default().push(dropped.id);
     }
     for ids in told.values_mut() {
         ids.drain(..ids.len().saturating_sub(TOLD));
@@ -149,13 +149,13 @@ impl<'a> Look<'a> {
     /// Returns `None` for a status without condition `Ready`.
     fn of(tf: &'a Terraform, status: &'a TerraformStatus) -> Option<Self> {
         let mut conditions = status.conditions.iter();
-        let ready = conditions.find(|it| it.type_ == "Ready")?;
+        let ready = conditions.find(|condition| condition.type_ == "Ready")?;
         Some(Self { tf, status, ready })
     }
 
     /// Returns the facts of the status (approval needed, failed, drifted, …) that may cause a notification.
     fn standing(&self) -> Vec<Standing> {
-        let all = [
+        let facts = [
             self.approval_needed(),
             self.succeeded(),
             self.failed(),
@@ -163,7 +163,7 @@ impl<'a> Look<'a> {
             self.stalled(),
             self.destroyed(),
         ];
-        all.into_iter().flatten().collect()
+        facts.into_iter().flatten().collect()
     }
 
     fn approval_needed(&self) -> Option<Standing> {
@@ -171,8 +171,8 @@ impl<'a> Look<'a> {
         let plan = plan.filter(|plan| {
             plan.pending_approval && self.ready.reason == Reason::AwaitingApproval
         })?;
-        let what = [plan.id.clone().unwrap_or_default()];
-        Some(self.thing(NotificationEvent::ApprovalNeeded, self.since(), &what))
+        let identity = [plan.id.clone().unwrap_or_default()];
+        Some(self.thing(NotificationEvent::ApprovalNeeded, self.since(), &identity))
     }
 
     /// Returns the last apply with changes, if the resource is Ready.
@@ -181,8 +181,8 @@ impl<'a> Look<'a> {
         let done = RunResult::Done.as_str();
         let run = runs.find(|run| run.kind == RunKind::Apply && run.result == done)?;
         let at = run.time.as_ref().filter(|_| self.ready.status == "True")?.0;
-        let what = [run.number.to_string(), seconds(at)];
-        Some(self.thing(NotificationEvent::Succeeded, at, &what))
+        let identity = [run.number.to_string(), seconds(at)];
+        Some(self.thing(NotificationEvent::Succeeded, at, &identity))
     }
 
     /// Returns the failure. Its id depends on the cause and not on the number of attempts, so that each cause is notified once.
@@ -194,19 +194,19 @@ impl<'a> Look<'a> {
 
     fn drifted(&self) -> Option<Standing> {
         let since = self.status.drift.as_ref()?.since.0;
-        let no_end = self.ready.reason == Reason::NotConverging;
-        let what = [seconds(since), no_end.to_string()];
-        Some(self.thing(NotificationEvent::Drifted, since, &what))
+        let does_not_converge = self.ready.reason == Reason::NotConverging;
+        let identity = [seconds(since), does_not_converge.to_string()];
+        Some(self.thing(NotificationEvent::Drifted, since, &identity))
     }
 
     fn stalled(&self) -> Option<Standing> {
         let mut conditions = self.status.conditions.iter();
-        let stalled = conditions.find(|it| it.type_ == "Stalled" && it.status == "True")?;
+        let stalled = conditions.find(|condition| condition.type_ == "Stalled" && condition.status == "True")?;
         let at = stalled.last_transition_time.0;
-        let mut what = self.subject();
-        what.push(seconds(at));
+        let mut identity = self.subject();
+        identity.push(seconds(at));
         let stalled = !self.is_on_purpose();
-        stalled.then(|| self.thing(NotificationEvent::Stalled, at, &what))
+        stalled.then(|| self.thing(NotificationEvent::Stalled, at, &identity))
     }
 
     fn destroyed(&self) -> Option<Standing> {
@@ -231,19 +231,19 @@ impl<'a> Look<'a> {
     /// Returns the identity of a failure. It changes with the reason, the generation, the context and the last apply.
     fn subject(&self) -> Vec<String> {
         let Self { status, ready, .. } = self;
-        let applied = status.last_applied.as_ref().map(|it| seconds(it.time.0));
+        let applied = status.last_applied.as_ref().map(|applied| seconds(applied.time.0));
         let source = status.source.as_ref();
         vec![
             reason::earlier(&ready.reason).to_owned(),
             status.observed_generation.unwrap_or_default().to_string(),
-            source.and_then(|it| it.context.clone()).unwrap_or_default(),
+            source.and_then(|source| source.context.clone()).unwrap_or_default(),
             applied.unwrap_or_default(),
         ]
     }
 
-    fn thing(&self, event: NotificationEvent, at: Timestamp, what: &[String]) -> Standing {
+    fn thing(&self, event: NotificationEvent, at: Timestamp, identity: &[String]) -> Standing {
         let uid = self.tf.uid().unwrap_or_default();
-        let id = digest::plain(&(&uid, event, what));
+        let id = digest::plain(&(&uid, event, identity));
         let id = id.get(..32).unwrap_or(&id).to_owned();
         Standing { event, id, at }
     }
@@ -251,7 +251,7 @@ impl<'a> Look<'a> {
     fn message(&self, event: NotificationEvent, id: &str, at: Timestamp) -> Value {
         let Self { tf, status, ready } = self;
         let (namespace, name) = (tf.namespace().unwrap_or_default(), tf.name_any());
-        let word = event.to_string().to_lowercase();
+        let event_name = event.to_string().to_lowercase();
         let plan = status.plan.as_ref().map(|plan| {
             json!({
                 "id": plan.id, "add": plan.add, "change": plan.change, "destroy": plan.destroy,
@@ -264,7 +264,7 @@ impl<'a> Look<'a> {
             "specversion": "1.0",
             "id": id,
             "source": format!("/apis/alustan.io/v1alpha1/namespaces/{namespace}/terraforms/{name}"),
-            "type": format!("io.alustan.terraform.{word}"),
+            "type": format!("io.alustan.terraform.{event_name}"),
             "subject": format!("{namespace}/{name}"),
             "time": format!("{at:.0}"),
             "datacontenttype": "application/json",

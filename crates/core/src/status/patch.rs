@@ -4,18 +4,18 @@
 
 use serde_json::{Map, Value};
 
-/// Returns the merge patch that removes the fields that the stored status `written` has and the new status `said` does not have; `None` if
+/// Returns the merge patch that removes the fields that the stored status `written` has and the new status `rendered` does not have; `None` if
 /// there are none. Lists are skipped: they may contain conditions of other controllers.
-pub fn leftovers(written: &Value, said: &Value) -> Option<Value> {
-    let (Value::Object(written), Value::Object(said)) = (written, said) else {
+pub fn leftovers(written: &Value, rendered: &Value) -> Option<Value> {
+    let (Value::Object(written), Value::Object(rendered)) = (written, rendered) else {
         return None;
     };
     let patch: Map<String, Value> = written
         .iter()
-        .filter_map(|(name, left)| {
-            let change = match said.get(name) {
+        .filter_map(|(name, value)| {
+            let change = match rendered.get(name) {
                 None => Value::Null,
-                Some(said) => leftovers(left, said)?,
+                Some(rendered) => leftovers(value, rendered)?,
             };
             Some((name.clone(), change))
         })
@@ -23,23 +23,23 @@ pub fn leftovers(written: &Value, said: &Value) -> Option<Value> {
     (!patch.is_empty()).then_some(Value::Object(patch))
 }
 
-/// Returns the merge patch that changes the status `written` to `said`, regardless of field owners.
-pub fn replacing(written: &Value, said: &Value) -> Value {
-    let mut patch = said.clone();
-    if let Some(left) = leftovers(written, said) {
-        add(&mut patch, left);
+/// Returns the merge patch that changes the status `written` to `rendered`, regardless of field owners.
+pub fn replacing(written: &Value, rendered: &Value) -> Value {
+    let mut patch = rendered.clone();
+    if let Some(removals) = leftovers(written, rendered) {
+        add(&mut patch, removals);
     }
     patch
 }
 
-fn add(to: &mut Value, left: Value) {
-    match (to, left) {
-        (Value::Object(to), Value::Object(left)) => {
-            for (name, left) in left {
-                add(to.entry(name).or_insert(Value::Null), left);
+fn add(target: &mut Value, patch: Value) {
+    match (target, patch) {
+        (Value::Object(target), Value::Object(patch)) => {
+            for (name, patch) in patch {
+                add(target.entry(name).or_insert(Value::Null), patch);
             }
         }
-        (to, left) => *to = left,
+        (target, patch) => *target = patch,
     }
 }
 
@@ -51,26 +51,26 @@ mod tests {
 
     #[test]
     fn leftovers_removes_outdated_fields_but_not_list_items() {
-        let said = json!({"state": "Success", "plan": {"add": 1}, "conditions": []});
-        assert_eq!(leftovers(&said, &said), None);
+        let rendered = json!({"state": "Success", "plan": {"add": 1}, "conditions": []});
+        assert_eq!(leftovers(&rendered, &rendered), None);
         let written = json!({
             "state": "Success", "queue": {"position": 2},
             "plan": {"add": 1, "pendingApproval": true},
             "conditions": [{"type": "of.somebody/Else"}],
         });
         let patch = json!({"queue": null, "plan": {"pendingApproval": null}});
-        assert_eq!(leftovers(&written, &said), Some(patch));
+        assert_eq!(leftovers(&written, &rendered), Some(patch));
     }
 
     #[test]
     fn replacing_sets_changed_fields_and_removes_outdated_ones() {
-        let said = json!({"state": "Destroying", "plan": {"add": 1}});
+        let rendered = json!({"state": "Destroying", "plan": {"add": 1}});
         let written = json!({
             "state": "Success", "lastApplied": {"revision": "a"}, "plan": {"add": 1, "id": "b"},
         });
         let patch =
             json!({"state": "Destroying", "lastApplied": null, "plan": {"add": 1, "id": null}});
-        assert_eq!(replacing(&written, &said), patch);
+        assert_eq!(replacing(&written, &rendered), patch);
     }
 
     #[test]

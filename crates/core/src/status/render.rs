@@ -12,7 +12,7 @@ use k8s_openapi::jiff::{Timestamp, Unit};
 
 use crate::decide::dependencies;
 use crate::model::image::ImagePlan;
-use crate::model::summary::{Summary, differences, drifted, summary};
+use crate::model::summary::{Summary, change_counts, differences, drifted};
 use crate::model::{facts, progress};
 use crate::observed::{Answer, SourceSeen, StackSeen};
 
@@ -45,7 +45,7 @@ pub fn troubled(
         Verdict::new(Kind::Reconciling, true, reason, SEE_READY),
         Verdict::new(Kind::Stalled, false, reason, ""),
     ];
-    let before = tf
+    let previous = tf
         .status
         .as_ref()
         .map(|status| status.conditions.as_slice());
@@ -60,7 +60,7 @@ pub fn troubled(
         message: message.to_owned(),
         conditions: conditions::update(
             status.conditions,
-            before.unwrap_or_default(),
+            previous.unwrap_or_default(),
             &verdicts,
             generation,
             now,
@@ -98,8 +98,8 @@ pub struct View<'a> {
 }
 
 impl View<'_> {
-    /// Returns the status for `situation` at `now`.
-    pub fn status(&self, situation: &Summary, now: Timestamp) -> TerraformStatus {
+    /// Returns the status for `summary` at `now`.
+    pub fn status(&self, summary: &Summary, now: Timestamp) -> TerraformStatus {
         let previous = self
             .tf
             .status
@@ -108,30 +108,30 @@ impl View<'_> {
         let generation = self.tf.metadata.generation;
         TerraformStatus {
             observed_generation: generation,
-            state: situation.state,
-            message: situation.message.clone(),
+            state: summary.state,
+            message: summary.message.clone(),
             conditions: conditions::merge(
                 previous.unwrap_or_default(),
-                &self.verdicts(situation),
+                &self.verdicts(summary),
                 generation,
                 now,
             ),
             source: self.commit(),
             image: self.image(),
             engine: self.engine(),
-            plan: self.plan(situation),
+            plan: self.plan(summary),
             last_applied: self.last_applied(),
             drift: self.drift(),
-            lock: self.lock(situation),
-            retry: self.retry(situation),
+            lock: self.lock(summary),
+            retry: self.retry(summary),
             // The dispatcher sets the queue position.
             queue: None,
             blocked_by: dependencies::blocked_by(self.stack),
             outputs: self.history.applied.as_ref().and_then(|applied| {
-                let handed_on = applied.handed_on.clone()?;
+                let published = applied.handed_on.clone()?;
                 Some(OutputsStatus {
-                    secret_name: handed_on.secret,
-                    config_map_name: handed_on.config_map,
+                    secret_name: published.secret,
+                    config_map_name: published.config_map,
                 })
             }),
             state_address: self
@@ -146,34 +146,34 @@ impl View<'_> {
 
     /// Returns the commit. A suspended resource keeps the last known commit, because its repository is not queried.
     fn commit(&self) -> Option<SourceStatus> {
-        let known = self.source.value().map(|source| SourceStatus {
+        let observed = self.source.value().map(|source| SourceStatus {
             revision: source.revision.clone(),
             context: Some(source.context.clone()),
         });
-        let before = self.tf.status.as_ref().filter(|_| self.tf.spec.suspend);
-        known.or_else(|| before?.source.clone())
+        let previous = self.tf.status.as_ref().filter(|_| self.tf.spec.suspend);
+        observed.or_else(|| previous?.source.clone())
     }
 
     /// Returns the last plan, and whether it waits for approval.
-    fn plan(&self, situation: &Summary) -> Option<PlanStatus> {
+    fn plan(&self, summary: &Summary) -> Option<PlanStatus> {
         let pending = self.history.pending.as_ref();
-        let waits = pending.filter(|_| situation.reason == Reason::AwaitingApproval);
+        let awaiting = pending.filter(|_| summary.reason == Reason::AwaitingApproval);
         let mut reports = self.history.reports.iter();
-        let report = reports.find(|report| match waits {
+        let report = reports.find(|report| match awaiting {
             Some(plan) => report.number == plan.run,
             None => report.changes.is_some(),
         })?;
         let changes = report.changes.as_ref()?;
-        let asked = report.asks.as_ref().map(|asks| asks.id.clone());
+        let requested_id = report.asks.as_ref().map(|asks| asks.id.clone());
         let approved = self.history.approved.as_ref();
-        let approved = approved.filter(|given| given.run == report.number);
+        let approved = approved.filter(|approval| approval.run == report.number);
         Some(PlanStatus {
-            summary: summary(changes),
-            id: asked.or_else(|| Some(approved?.plan.clone())),
-            pending_approval: waits.is_some(),
-            approved_by: approved.and_then(|given| given.user.clone()),
-            approval_field_manager: approved.and_then(|given| given.manager.clone()),
-            approved_at: approved.and_then(|given| given.at).map(Time),
+            summary: change_counts(changes),
+            id: requested_id.or_else(|| Some(approved?.plan.clone())),
+            pending_approval: awaiting.is_some(),
+            approved_by: approved.and_then(|approval| approval.user.clone()),
+            approval_field_manager: approved.and_then(|approval| approval.manager.clone()),
+            approved_at: approved.and_then(|approval| approval.at).map(Time),
             add: changes.add,
             change: changes.change,
             destroy: changes.destroy,
@@ -181,12 +181,12 @@ impl View<'_> {
     }
 
     /// Returns the state lock that the last run could not acquire.
-    fn lock(&self, situation: &Summary) -> Option<LockStatus> {
-        let last = self.history.reports.first();
-        let lock = last?
+    fn lock(&self, summary: &Summary) -> Option<LockStatus> {
+        let last_report = self.history.reports.first();
+        let lock = last_report?
             .lock
             .as_ref()
-            .filter(|_| situation.ready != Some(true))?;
+            .filter(|_| summary.ready != Some(true))?;
         Some(LockStatus {
             id: lock.id.clone(),
             who: lock.who.clone(),
@@ -213,35 +213,35 @@ impl View<'_> {
     /// Returns the number of the last run in the history, or of the current apply or destroy. Drift checks that found no drift do not
     /// count.
     fn run_number(&self) -> Option<i64> {
-        let told = self.history.reports.first().map(|report| report.number);
+        let reported = self.history.reports.first().map(|report| report.number);
         let record = self.record.filter(|record| record.number > 0);
         let current = record.filter(|record| {
             let run = record.run.as_ref();
             run.is_none_or(|run| run.kind.changes())
         });
-        let before = match (self.record, self.tf.status.as_ref()) {
+        let previous = match (self.record, self.tf.status.as_ref()) {
             (None, Some(status)) => status.run,
             _ => None,
         };
-        told.max(current.map(|record| record.number)).max(before)
+        reported.max(current.map(|record| record.number)).max(previous)
     }
 
-    fn verdicts(&self, situation: &Summary) -> Vec<Verdict> {
+    fn verdicts(&self, summary: &Summary) -> Vec<Verdict> {
         let Summary {
             reason, message, ..
-        } = situation;
-        let busy = situation.ready.is_none()
-            || (situation.ready == Some(false) && !situation.stalled)
-            || matches!(situation.state, State::Applying | State::Destroying);
-        let stalled = situation.stalled;
-        let see = |holds| if holds { SEE_READY } else { "" };
+        } = summary;
+        let reconciling = summary.ready.is_none()
+            || (summary.ready == Some(false) && !summary.stalled)
+            || matches!(summary.state, State::Applying | State::Destroying);
+        let stalled = summary.stalled;
+        let message_if = |is_true| if is_true { SEE_READY } else { "" };
         vec![
-            Verdict::new(Kind::Ready, situation.ready, reason, message),
-            Verdict::new(Kind::Reconciling, busy, reason, see(busy)),
-            Verdict::new(Kind::Stalled, stalled, reason, see(stalled)),
+            Verdict::new(Kind::Ready, summary.ready, reason, message),
+            Verdict::new(Kind::Reconciling, reconciling, reason, message_if(reconciling)),
+            Verdict::new(Kind::Stalled, stalled, reason, message_if(stalled)),
             self.source_ready(),
             self.image_ready(),
-            self.in_sync(situation),
+            self.in_sync(summary),
             dependencies::dependencies_ready(self.stack),
         ]
     }
@@ -271,8 +271,8 @@ impl View<'_> {
     /// Returns the engine of the base image, if the catalogue lists it; otherwise the engine in the report of the last apply.
     fn engine(&self) -> Option<Engine> {
         let base = self.history.base.as_ref();
-        let known = base.and_then(|base| base.engine.clone());
-        known.or_else(|| self.history.engine.clone())
+        let in_base_image = base.and_then(|base| base.engine.clone());
+        in_base_image.or_else(|| self.history.engine.clone())
     }
 
     /// Returns the image of the image plan, otherwise the image of the last run.
@@ -321,12 +321,12 @@ impl View<'_> {
         }
     }
 
-    fn in_sync(&self, situation: &Summary) -> Verdict {
+    fn in_sync(&self, summary: &Summary) -> Verdict {
         let kind = Kind::InSync;
         // If the history is lost, only the previous status shows that an apply did not complete.
-        let half = self.record.is_none() && facts::says_half_applied(self.tf);
+        let half_applied = self.record.is_none() && facts::says_half_applied(self.tf);
         match (&self.history.applied, drifted(self.history)) {
-            _ if self.history.unfinished || half => Verdict::new(
+            _ if self.history.unfinished || half_applied => Verdict::new(
                 kind,
                 None,
                 Reason::ApplyFailed,
@@ -345,7 +345,7 @@ impl View<'_> {
                 "the real objects match the configuration",
             ),
             (Some(_), Some(changes)) => {
-                let reason = if situation.reason == Reason::NotConverging {
+                let reason = if summary.reason == Reason::NotConverging {
                     Reason::NotConverging
                 } else {
                     Reason::Drifted
@@ -356,10 +356,10 @@ impl View<'_> {
     }
 
     fn drift(&self) -> Option<DriftStatus> {
-        let found = self.history.drift.as_ref()?;
+        let drift = self.history.drift.as_ref()?;
         let changes = drifted(self.history)?;
         Some(DriftStatus {
-            since: Time(found.since),
+            since: Time(drift.since),
             add: changes.add,
             change: changes.change,
             destroy: changes.destroy,
@@ -369,24 +369,24 @@ impl View<'_> {
 
     /// Returns the number of failures of the current run or build, without failures of earlier configurations. A failure that exhausts the
     /// retry budget at once counts as one.
-    fn retry(&self, situation: &Summary) -> Option<RetryStatus> {
+    fn retry(&self, summary: &Summary) -> Option<RetryStatus> {
         let run = self.record.and_then(|record| record.run.as_ref());
-        let built = self.image.plan.filter(|_| self.image.digest.is_none());
-        let of_build = built.map(|plan| (&self.history.build_failures, plan.tag.as_str()));
+        let pending_image = self.image.plan.filter(|_| self.image.digest.is_none());
+        let of_build = pending_image.map(|plan| (&self.history.build_failures, plan.tag.as_str()));
         let of_run = run.map(|run| (&self.history.failures, run.config_hash.as_str()));
         let failures = [of_build, of_run]
             .into_iter()
             .flatten()
-            .find(|(failures, of)| failures.of.starts_with(of) && failures.at.is_some())
-            .filter(|_| situation.ready != Some(true));
+            .find(|(failures, key)| failures.of.starts_with(key) && failures.at.is_some())
+            .filter(|_| summary.ready != Some(true));
         let count = match failures.map(|(failures, _)| failures.count) {
             None => 0,
             Some(u32::MAX) => 1,
             Some(count) => i32::try_from(count).unwrap_or(i32::MAX),
         };
-        (failures.is_some() || situation.retry_at.is_some()).then(|| RetryStatus {
+        (failures.is_some() || summary.retry_at.is_some()).then(|| RetryStatus {
             failures: count,
-            next_at: situation.retry_at.map(Time),
+            next_at: summary.retry_at.map(Time),
         })
     }
 }
@@ -402,7 +402,7 @@ fn run(report: &RunReport) -> RunStatus {
         kind: report.kind,
         trigger: report.trigger.clone(),
         result: report.result.as_str().to_owned(),
-        plan: report.changes.as_ref().map(summary),
+        plan: report.changes.as_ref().map(change_counts),
         reason: report
             .failure
             .as_ref()

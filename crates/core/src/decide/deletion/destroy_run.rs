@@ -35,14 +35,14 @@ pub(super) fn by_the_pin(case: &ReconcileCase<'_>) -> Option<RunRequest> {
         unpack: false,
         config: of_destroy(config),
     };
-    let gone = case.history.lost_image.as_ref() == Some(&run.image);
+    let image_lost = case.history.lost_image.as_ref() == Some(&run.image);
     // The Role of the run may not permit the writes of a runner of an earlier protocol version.
-    let is_old = pin.protocol != PROTOCOL;
-    let recorded = Some(pin.architecture);
-    let architecture = case.settings.architecture_of(case.tf, recorded);
-    let is_moved = architecture != pin.architecture;
+    let protocol_changed = pin.protocol != PROTOCOL;
+    let pinned_architecture = Some(pin.architecture);
+    let architecture = case.settings.architecture_of(case.tf, pinned_architecture);
+    let architecture_changed = architecture != pin.architecture;
     Some(match pin.base {
-        Some(base) if gone || is_old || is_moved => in_base_image(case, run, base, architecture),
+        Some(base) if image_lost || protocol_changed || architecture_changed => in_base_image(case, run, base, architecture),
         Some(_) | None => run,
     })
 }
@@ -108,11 +108,11 @@ pub(super) fn is_in_repository(case: &ReconcileCase<'_>, run: &RunRequest) -> bo
 }
 
 /// Returns the trigger of a destroy without an approved plan.
-pub(super) fn trigger(case: &ReconcileCase<'_>, of: &str) -> Trigger {
+pub(super) fn trigger(case: &ReconcileCase<'_>, failure_key: &str) -> Trigger {
     let failures = &case.history.failures;
     if facts::asked(case.tf, &case.history) {
         Trigger::Requested
-    } else if failures.of == of && failures.at.is_some() {
+    } else if failures.of == failure_key && failures.at.is_some() {
         facts::again(failures)
     } else {
         Trigger::Deleted
@@ -125,8 +125,8 @@ fn live(case: &ReconcileCase<'_>, pin: &Pin) -> RunInputs {
     let mut inputs = pin.inputs.clone();
     let seen = case.seen.found();
     run_inputs::refresh(case.tf, &case.seen.stack.variables, &mut inputs);
-    let secret = seen.runner.values().flat_map(BTreeMap::keys);
-    inputs.secret_environment.extend(secret.cloned());
+    let secret_names = seen.runner.values().flat_map(BTreeMap::keys);
+    inputs.secret_environment.extend(secret_names.cloned());
     inputs.environment = pin_fallback::environment(case.tf, seen, case.settings);
     inputs.scripts.clone_from(&seen.scripts);
     // The allow lists must permit a ServiceAccount that differs from the one in the pin.

@@ -53,19 +53,19 @@ pub(crate) fn unreadable(tf: &Terraform) -> String {
 fn unsaved(case: &ReconcileCase<'_>) -> Option<String> {
     let name = case.tf.name_any();
     let on_volume = state_volume::may_hold_unsaved(case.seen, &case.history);
-    let is_known = case.record.unsaved || state_volume::holds_only_copy(case.seen, &case.history);
-    let what = if is_known {
+    let is_certain = case.record.unsaved || state_volume::holds_only_copy(case.seen, &case.history);
+    let subject = if is_certain {
         "the unsaved state"
     } else {
         "the state that an interrupted run may not have saved"
     };
-    let place = match (case.record.unsaved, on_volume) {
+    let location = match (case.record.unsaved, on_volume) {
         (false, false) => return None,
         (true, _) => format!("Secret {}", names::report(&name)),
         (false, true) => format!("PersistentVolumeClaim {}", names::cache(&name)),
     };
     Some(format!(
-        "; {what} is kept in {place}, and its encryption key in Secret {}. To save it, create the \
+        "; {subject} is kept in {location}, and its encryption key in Secret {}. To save it, create the \
          resource again, then {}",
         names::record(&name),
         restore::how_to_restore(case.tf),

@@ -29,27 +29,27 @@ pub fn parse_leniently(
     fields.sort();
     fields.dedup();
     for field in fields {
-        let mut next = spec.clone();
+        let mut candidate = spec.clone();
         match live.get(&field) {
-            Some(value) => drop(next.insert(field, value.clone())),
-            None => drop(next.remove(&field)),
+            Some(value) => drop(candidate.insert(field, value.clone())),
+            None => drop(candidate.remove(&field)),
         }
-        if is_readable(&next) {
-            spec = next;
+        if is_readable(&candidate) {
+            spec = candidate;
         }
     }
     if let Some(approval) = live
         .get(APPROVAL)
-        .filter(|it| spec.get(APPROVAL) != Some(it))
+        .filter(|approval| spec.get(APPROVAL) != Some(approval))
     {
-        let destroy = approval.get(DESTROY).filter(|it| *it != "Auto");
+        let destroy = approval.get(DESTROY).filter(|mode| *mode != "Auto");
         spec = asked(spec.clone(), destroy.is_some()).unwrap_or(spec);
     }
-    let is_read = |field: &&str| {
+    let is_live = |field: &&str| {
         live.get(*field)
-            .is_none_or(|it| spec.get(*field) == Some(it))
+            .is_none_or(|value| spec.get(*field) == Some(value))
     };
-    if !KEEPS.iter().all(is_read) {
+    if !KEEPS.iter().all(is_live) {
         spec.insert(PROTECTION.to_owned(), true.into());
     }
     let status = stored.get("status").cloned();
@@ -60,10 +60,10 @@ pub fn parse_leniently(
     })
 }
 
-/// Returns `spec`, with `approval.destroy: Manual` if `is_wanted`. `None` if the result is unreadable.
-fn asked(mut spec: Map<String, Value>, is_wanted: bool) -> Option<Map<String, Value>> {
+/// Returns `spec`, with `approval.destroy: Manual` if `requires_approval`. `None` if the result is unreadable.
+fn asked(mut spec: Map<String, Value>, requires_approval: bool) -> Option<Map<String, Value>> {
     let approval = spec.entry(APPROVAL).or_insert_with(|| json!({}));
-    if is_wanted {
+    if requires_approval {
         let approval = approval.as_object_mut()?;
         approval.insert(DESTROY.to_owned(), "Manual".into());
     }
@@ -80,9 +80,9 @@ fn is_readable(spec: &Map<String, Value>) -> bool {
 
 /// Returns the minimal valid spec.
 fn bare() -> Map<String, Value> {
-    let bare = json!({
+    let spec = json!({
         "gitRepo": {"url": "https://unknown.invalid/"},
         "containerRegistry": {"imageName": "unknown.invalid/unknown"},
     });
-    bare.as_object().cloned().unwrap_or_default()
+    spec.as_object().cloned().unwrap_or_default()
 }

@@ -21,32 +21,32 @@ pub(super) fn filled(tf: &Terraform, seen: &Seen, attempted: i64) -> Seen {
     seen
 }
 
-fn fill(tf: &Terraform, mut found: InputsSeen, pin: &Pin) -> InputsSeen {
-    fill_scripts(tf, &mut found.scripts, &pin.inputs.scripts);
-    fill_registry(tf, &mut found, pin);
+fn fill(tf: &Terraform, mut inputs: InputsSeen, pin: &Pin) -> InputsSeen {
+    fill_scripts(tf, &mut inputs.scripts, &pin.inputs.scripts);
+    fill_registry(tf, &mut inputs, pin);
     let backend = tf.spec.backend.as_ref();
-    if found.backend.is_empty() && backend.is_some_and(|backend| backend.secret_ref.is_some()) {
+    if inputs.backend.is_empty() && backend.is_some_and(|backend| backend.secret_ref.is_some()) {
         let pinned = &pin.inputs.backend;
-        found.backend.clone_from(&pinned.environment);
-        found.backend.extend(pinned.secret_config.clone());
+        inputs.backend.clone_from(&pinned.environment);
+        inputs.backend.extend(pinned.secret_config.clone());
     }
-    for secret in tf.spec.runner.iter().flat_map(|it| &it.env_from_secrets) {
+    for secret in tf.spec.runner.iter().flat_map(|runner| &runner.env_from_secrets) {
         let name = &secret.name;
-        if !found.runner.contains_key(name) {
+        if !inputs.runner.contains_key(name) {
             let pinned = pin.environment.get(name).cloned().unwrap_or_default();
-            found.runner.insert(name.clone(), pinned);
-            found.gone.insert(name.clone());
+            inputs.runner.insert(name.clone(), pinned);
+            inputs.gone.insert(name.clone());
         }
     }
-    found
+    inputs
 }
 
 fn fill_scripts(tf: &Terraform, found: &mut ScriptTexts, pinned: &ScriptTexts) {
     let Some(scripts) = &tf.spec.scripts else {
         return;
     };
-    let fill = |named: &Option<Script>, found: &mut Option<String>, pinned: &Option<String>| {
-        if named.is_some() && found.is_none() {
+    let fill = |script: &Option<Script>, found: &mut Option<String>, pinned: &Option<String>| {
+        if script.is_some() && found.is_none() {
             found.clone_from(pinned);
         }
     };
@@ -71,11 +71,11 @@ pub fn docker_config<'a>(
 }
 
 /// Replaces a missing registry Secret by the docker configuration of the pin.
-fn fill_registry(tf: &Terraform, found: &mut InputsSeen, pin: &Pin) {
-    let named = tf.spec.container_registry.secret_ref.is_some();
-    if named && found.docker_config.is_none() {
-        found.docker_config.clone_from(&pin.docker_config);
-        found.pull_config.clone_from(&pin.docker_config);
+fn fill_registry(tf: &Terraform, inputs: &mut InputsSeen, pin: &Pin) {
+    let has_secret = tf.spec.container_registry.secret_ref.is_some();
+    if has_secret && inputs.docker_config.is_none() {
+        inputs.docker_config.clone_from(&pin.docker_config);
+        inputs.pull_config.clone_from(&pin.docker_config);
     }
 }
 
@@ -83,18 +83,18 @@ fn fill_registry(tf: &Terraform, found: &mut InputsSeen, pin: &Pin) {
 /// container, later Secrets override earlier ones. Variables from `settings` override all Secrets.
 pub(super) fn environment(
     tf: &Terraform,
-    filled: &InputsSeen,
+    inputs: &InputsSeen,
     settings: &Settings,
 ) -> BTreeMap<String, String> {
-    let mut last = BTreeMap::new();
-    for secret in tf.spec.runner.iter().flat_map(|it| &it.env_from_secrets) {
-        let gone = filled.gone.contains(&secret.name);
-        let values = filled.runner.get(&secret.name).into_iter().flatten();
-        last.extend(values.map(|(name, value)| (name.clone(), gone.then(|| value.clone()))));
+    let mut variables = BTreeMap::new();
+    for secret in tf.spec.runner.iter().flat_map(|runner| &runner.env_from_secrets) {
+        let is_missing = inputs.gone.contains(&secret.name);
+        let values = inputs.runner.get(&secret.name).into_iter().flatten();
+        variables.extend(values.map(|(name, value)| (name.clone(), is_missing.then(|| value.clone()))));
     }
-    for explicit in prepare::environment(settings) {
-        last.remove(&explicit.name);
+    for variable in prepare::environment(settings) {
+        variables.remove(&variable.name);
     }
-    let pinned = |(name, value): (String, Option<String>)| Some((name, value?));
-    last.into_iter().filter_map(pinned).collect()
+    let with_value = |(name, value): (String, Option<String>)| Some((name, value?));
+    variables.into_iter().filter_map(with_value).collect()
 }
