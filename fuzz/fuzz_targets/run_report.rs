@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use alustan_api::report::RunReport;
 use alustan_api::run::{RunProgress, RunRecord};
 use alustan_core::model::progress;
-use alustan_core::observed::Told;
+use alustan_core::observed::ReportedProgress;
 use serde_json::json;
 
 /// Maximum size of the accepted content, in bytes of JSON.
@@ -24,8 +24,10 @@ static RECORD: LazyLock<RunRecord> = LazyLock::new(|| {
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     let progress = serde_json::from_slice::<RunProgress>(bytes);
-    let told = progress.map_or(Told::Unreadable, |it| Told::Progress(Box::new(it)));
-    let record = progress::believed(&RECORD, &told, true);
+    let told = progress.map_or(ReportedProgress::Unreadable, |it| {
+        ReportedProgress::Progress(Box::new(it))
+    });
+    let record = progress::merge_progress(&RECORD, &told, true);
     assert_eq!((record.number, &record.run), (1, &RECORD.run));
     assert!(record.attempted >= RECORD.attempted);
     assert!(serde_json::to_vec(&record).expect("JSON").len() <= LARGEST);

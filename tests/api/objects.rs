@@ -11,9 +11,11 @@ use alustan_api::run::{
 use alustan_api::{Architecture, BuilderKind, FIELD_MANAGER, Terraform, labels, names};
 use alustan_core::model::image;
 use alustan_core::objects::build_job::{self, Build};
-use alustan_core::objects::outputs::Chosen;
-use alustan_core::objects::run_job::{self, Parts};
-use alustan_core::objects::{budget, cache_pvc, outputs as outputs_of, rbac, secrets};
+use alustan_core::objects::outputs::SelectedOutputs;
+use alustan_core::objects::run_job::{self, RunJobInputs};
+use alustan_core::objects::{
+    cache_pvc, outputs as outputs_of, pod_disruption_budget, rbac, secrets,
+};
 use alustan_core::observed::SourceSeen;
 use alustan_core::settings::{KANIKO, KANIKO_CAPABILITIES, Settings};
 use k8s_openapi::api::batch::v1::Job;
@@ -133,7 +135,7 @@ fn jobs(tf: &Terraform) -> Vec<Job> {
                 started_at: Timestamp::UNIX_EPOCH,
             };
             let pull = [names::pull_secret(&name)];
-            let parts = Parts {
+            let parts = RunJobInputs {
                 number: 9_999,
                 run: &run,
                 inputs: "digest",
@@ -179,7 +181,7 @@ fn jobs(tf: &Terraform) -> Vec<Job> {
             created: Timestamp::UNIX_EPOCH,
             docker: Some(("regcred", ".dockerconfigjson")),
             pull_secret: Some("regcred"),
-            lent: None,
+            build_secret: None,
             namespace_uid: "namespace-uid",
             cache: true,
         };
@@ -272,7 +274,7 @@ async fn operator_may_create_all_its_objects() {
         ensure(&space, &rbac::account(&tf)).await;
         ensure(&space, &rbac::role(&tf, &run_inputs(&tf.name_any()))).await;
         ensure(&space, &rbac::binding(&tf, &run_inputs(&tf.name_any()))).await;
-        ensure(&space, &budget::budget(&tf)).await;
+        ensure(&space, &pod_disruption_budget::budget(&tf)).await;
         create(&space, &cache_pvc::claim(&tf).unwrap()).await;
         let pin = Pin {
             number: 1,
@@ -295,9 +297,9 @@ async fn operator_may_create_all_its_objects() {
             value: json!([1, 2]),
             sensitive: true,
         };
-        let outputs = Chosen {
+        let outputs = SelectedOutputs {
             outputs: Outputs::from([("said".to_owned(), output)]),
-            ..Chosen::default()
+            ..SelectedOutputs::default()
         };
         let config_map = outputs_of::config_map(&tf, format!("{name}-told"), &outputs);
         ensure(&space, &config_map).await;

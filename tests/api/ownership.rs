@@ -4,7 +4,7 @@
 use alustan_api::labels::Component;
 use alustan_api::run::{Output, Outputs, RunRecord, key};
 use alustan_api::{FIELD_MANAGER, FINALIZER, Terraform, names};
-use alustan_core::objects::outputs::{self, Chosen};
+use alustan_core::objects::outputs::{self, SelectedOutputs};
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
@@ -281,13 +281,13 @@ async fn apply_of_outputs_changes_only_outputs_and_own_metadata() {
         value: value.into(),
         sensitive: false,
     };
-    let mut chosen = Chosen {
+    let mut chosen = SelectedOutputs {
         outputs: Outputs::from([("a", "1"), ("b", "2")].map(|(k, v)| (k.to_owned(), output(v)))),
         annotations: [("example.com/a".to_owned(), "1".to_owned())].into(),
     };
     let parameters = PatchParams::apply(FIELD_MANAGER).force();
     let (secrets, maps) = (space.api::<Secret>(), space.api::<ConfigMap>());
-    let apply = async |tf: &Terraform, chosen: &Chosen| {
+    let apply = async |tf: &Terraform, chosen: &SelectedOutputs| {
         let (secret, map) = (
             outputs::secret(tf, chosen),
             outputs::config_map(tf, "told".to_owned(), chosen),

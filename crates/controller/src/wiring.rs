@@ -7,7 +7,7 @@ use std::time::Duration;
 use alustan_api::labels::{self, Component};
 use alustan_core::dependency_graph::followers;
 use alustan_core::lease::{self, Identity};
-use alustan_core::queue::Places;
+use alustan_core::queue::SlotLimits;
 use alustan_core::settings::Settings;
 use alustan_source::{CacheOptions, FairSemaphore, GitCache};
 use anyhow::{Context as _, Result, bail};
@@ -107,7 +107,7 @@ pub(crate) async fn run(config: Config) -> Result<()> {
         );
     }
     let watches = Watches::new(client.clone(), namespaces, wake.clone(), lists);
-    let places = Places::new(config.max_concurrent_runs, config.max_runs_per_namespace);
+    let places = SlotLimits::new(config.max_concurrent_runs, config.max_runs_per_namespace);
     let dispatcher = Dispatcher::new(places, wake.clone());
     let (push, pushes) = mpsc::channel(MAX_QUEUED_PUSHES);
     let signer = signer(&config, &metrics).await?;

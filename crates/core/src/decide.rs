@@ -33,11 +33,13 @@ use self::image_build::Image;
 use self::next_action::NextAction;
 use self::opt_in::engine_too_old;
 use self::start_run::RunRequest;
-use crate::model::case::{CONFLICT, ReconcileCase, Runner, Target, Waits, Wanted, has_finalizer};
+use crate::model::case::{
+    CONFLICT, ImageWait, ReconcileCase, RunConfig, Runner, Target, has_finalizer,
+};
 use crate::model::image::{self, ImagePlan};
 use crate::model::summary::{self, Summary, logs};
 use crate::model::{admission, base_image, facts, progress};
-use crate::observed::{Answer, BuildState, OutputsSeen, RecordSeen, Seen, SourceSeen, Whose};
+use crate::observed::{Answer, BuildState, OutputsSeen, Ownership, RecordSeen, Seen, SourceSeen};
 use crate::queue::Class;
 use crate::settings::Settings;
 use crate::status::render::{ImageView, View};
@@ -48,15 +50,17 @@ const KEPT_JOBS: usize = 3;
 
 /// Returns the result of a reconcile of `tf` at `now`: writes, an optional run or build that waits for a slot, status and requeue time.
 pub fn decide(tf: &Terraform, seen: &Seen, settings: &Settings, now: Timestamp) -> Decision {
-    let manual_destroy = allow_lists::asks_before_destroy(tf, &seen.allowed);
+    let manual_destroy = allow_lists::with_manual_destroy(tf, &seen.allowed);
     let tf = manual_destroy.as_ref().unwrap_or(tf);
     let deleting = tf.metadata.deletion_timestamp.is_some();
     let Some(record) = &seen.record else {
         let mut decision = missing_record::decide(tf, seen, settings, now);
-        decision.steps.splice(0..0, image_build::taken_back(seen));
+        decision
+            .steps
+            .splice(0..0, image_build::delete_build_secrets(seen));
         return decision;
     };
-    let manual_destroy = restore::asking(tf, &record.history);
+    let manual_destroy = restore::with_manual_first_plan(tf, &record.history);
     let tf = manual_destroy.as_ref().unwrap_or(tf);
     let mut case = ReconcileCase {
         tf,
@@ -75,15 +79,15 @@ pub fn decide(tf: &Terraform, seen: &Seen, settings: &Settings, now: Timestamp) 
         case.history = recorded.history;
         if recorded.outputs {
             case.outputs = OutputsSeen {
-                secret: Whose::Ours,
-                config_map: Whose::Ours,
+                secret: Ownership::Ours,
+                config_map: Ownership::Ours,
             };
         }
     } else {
         case.clear_report();
     }
-    case.remember_notices();
-    case.steps.extend(image_build::taken_back(seen));
+    case.store_notices();
+    case.steps.extend(image_build::delete_build_secrets(seen));
     case.steps.extend(old_jobs(&case));
     if deleting {
         return deletion::decide(case);
@@ -104,12 +108,12 @@ fn old_jobs(case: &ReconcileCase<'_>) -> Vec<Step> {
     let ended = case.seen.jobs.iter().rev();
     let ended = ended.filter(|(number, job)| job.finished && is_recorded(**number));
     let (lingering, finished): (Vec<_>, Vec<_>) = ended.partition(|(_, job)| job.lingers);
-    let kept = finished
+    let removable = finished
         .into_iter()
         .filter(|(number, _)| Some(**number) != pending_run);
     lingering
         .into_iter()
-        .chain(kept.skip(KEPT_JOBS))
+        .chain(removable.skip(KEPT_JOBS))
         .map(|(_, job)| Step::DeleteJob {
             namespace: case.tf.namespace().unwrap_or_default(),
             name: job.name.clone(),
@@ -121,11 +125,11 @@ fn old_jobs(case: &ReconcileCase<'_>) -> Vec<Step> {
 /// Next action for a [`Target`].
 enum Next {
     /// Starts a run.
-    Run(Box<Wanted>, RunKind, Trigger),
+    Run(Box<RunConfig>, RunKind, Trigger),
     /// Builds the image, but starts no run, because inputs of the run are missing.
     Image(Summary),
     /// Starts nothing until a change, or until the timestamp.
-    Rest(Summary, Option<Timestamp>),
+    Idle(Summary, Option<Timestamp>),
 }
 
 impl ReconcileCase<'_> {
@@ -144,29 +148,29 @@ impl ReconcileCase<'_> {
             return self.suspended(run.as_ref(), &target);
         }
         if let Some(status) = self.unchanged() {
-            return self.said(status);
+            return self.keep_status(status);
         }
         if let Some(run) = run {
             return self.active(&run, target);
         }
         let target = match target {
             Ok(target) => target,
-            Err(summary) => return self.asking(&summary, None, None),
+            Err(summary) => return self.cannot_start(&summary, None, None),
         };
         let Target { source, runner, .. } = &target;
         let next = match self.next(&target) {
-            Next::Rest(summary, at) => return self.resting(&summary, at),
+            Next::Idle(summary, at) => return self.without_run(&summary, at),
             next @ (Next::Run(..) | Next::Image(_)) => next,
         };
-        let waiting = self.waiting_for_image(&next);
+        let waiting = self.image_wait(&next);
         let runner = match runner {
             Ok(runner) => runner.clone(),
             Err(summary) => {
-                let summary = self.meanwhile(waiting, summary);
-                return self.asking(&summary, None, None);
+                let summary = self.waiting_summary(waiting, summary);
+                return self.cannot_start(&summary, None, None);
             }
         };
-        self.remember_base(runner.base);
+        self.store_base_image(runner.base);
         match image_build::image(&self, source, &runner.plan) {
             Image::Ready(digest) => self.with_image(source, &runner.plan, next, digest),
             Image::Missing(missing) => self.without_image(&runner.plan, *missing, waiting),
@@ -177,17 +181,17 @@ impl ReconcileCase<'_> {
     fn next(&self, target: &Target) -> Next {
         let wanted = match &target.wanted {
             Ok(wanted) => wanted,
-            Err(missing) => return self.without_values(&target.own, missing),
+            Err(missing) => return self.without_values(&target.own_hash, missing),
         };
         match self.next_action(&target.source, &wanted.config) {
             NextAction::Run(kind, trigger) => Next::Run(Box::new(wanted.clone()), kind, trigger),
-            NextAction::Nothing(summary, at) => Next::Rest(summary, at),
+            NextAction::Wait(summary, at) => Next::Idle(summary, at),
         }
     }
 
     /// Returns the decision while no run is due. Status shows the image of the last run.
-    fn resting(mut self, summary: &Summary, at: Option<Timestamp>) -> Decision {
-        self.note_wait(&self.seen.stack.health_checks);
+    fn without_run(mut self, summary: &Summary, at: Option<Timestamp>) -> Decision {
+        self.store_failing_test(&self.seen.stack.health_checks);
         let digest = self.last_digest();
         let mut decision = self.done(summary, None, digest);
         decision.requeue_at = earliest(decision.requeue_at, at);
@@ -218,10 +222,10 @@ impl ReconcileCase<'_> {
     }
 
     /// Stores the notifications in the history, so that a new leader sends the pending ones and does not repeat the delivered ones.
-    fn remember_notices(&mut self) {
+    fn store_notices(&mut self) {
         if self.history.notices != self.seen.notices {
             self.history.notices.clone_from(&self.seen.notices);
-            self.steps.push(self.remember());
+            self.steps.push(self.store_history());
         }
     }
 
@@ -237,10 +241,10 @@ impl ReconcileCase<'_> {
     /// Returns the configuration to apply with the commit and context in `source`.
     fn target_of(&self, source: Result<SourceSeen, Summary>) -> Result<Target, Summary> {
         if let Some(invalid) = &self.seen.invalid {
-            return Err(summary::refused(invalid));
+            return Err(summary::failure_summary(invalid));
         }
         if let Some(refusal) = image::refusal(self.tf, self.settings) {
-            return Err(summary::refused(&refusal));
+            return Err(summary::failure_summary(&refusal));
         }
         if let Some(refusal) =
             allow_lists::refusal(self.tf, &self.seen.allowed, &self.seen.accounts)
@@ -257,7 +261,7 @@ impl ReconcileCase<'_> {
             .map_err(|incomplete| missing_input(&incomplete.failure))?;
         let source = source?;
         let base = self.base();
-        let resolved_base = if base_image::is_asked_for(self.tf) {
+        let resolved_base = if base_image::is_selected(self.tf) {
             Some(base.clone()?.resolved)
         } else {
             None
@@ -281,18 +285,18 @@ impl ReconcileCase<'_> {
         if let Some(conflict) = self.conflict(&config.hash) {
             return Err(conflict);
         }
-        self.give_leave(&mut inputs)?;
+        self.check_opt_ins(&mut inputs)?;
         let missing = variables
             .missing
             .as_ref()
             .and_then(|_| self.missing_dependency());
         let runner = base.and_then(|base| self.runner(&source, base, &inputs.backend));
-        let own = config.own.clone();
-        let wanted = missing.map_or(Ok(Wanted { inputs, config }), Err);
+        let own_hash = config.own_hash.clone();
+        let wanted = missing.map_or(Ok(RunConfig { inputs, config }), Err);
         Ok(Target {
             source,
             runner,
-            own,
+            own_hash,
             wanted,
         })
     }
@@ -313,7 +317,7 @@ impl ReconcileCase<'_> {
                 failure,
                 retry_at,
                 last: None,
-            } => Err(summary::unanswered(failure, *retry_at, self.now)),
+            } => Err(summary::query_failure(failure, *retry_at, self.now)),
         }
     }
 
@@ -328,7 +332,7 @@ impl ReconcileCase<'_> {
         base: PinnedImage,
         backend: &BackendInputs,
     ) -> Result<Runner, Summary> {
-        let refused = self.refuses_engine(&base);
+        let refused = self.engine_change_refusal(&base);
         if let Some(refused) = refused.or_else(|| engine_too_old(&base, backend)) {
             return Err(refused);
         }
@@ -344,10 +348,10 @@ impl ReconcileCase<'_> {
     fn not_allowed(&self, refusal: &Failure) -> Summary {
         let summary = match refusal.class {
             FailureClass::Transient => missing_input(refusal),
-            FailureClass::User | FailureClass::Module => summary::refused(refusal),
+            FailureClass::User | FailureClass::Module => summary::failure_summary(refusal),
         };
         Summary {
-            look_at: (!self.seen.accounts.is_empty()).then(|| self.now + CONFLICT),
+            requeue_at: (!self.seen.accounts.is_empty()).then(|| self.now + CONFLICT),
             ..summary
         }
     }
@@ -379,11 +383,11 @@ impl ReconcileCase<'_> {
     fn conflict(&self, hash: &str) -> Option<Summary> {
         let last_run = self.current.run.as_ref();
         let same_config = last_run.is_some_and(|run| run.config_hash == hash) && !self.has_moved();
-        let address_counts = same_config || !state_conflict::is_told(self.tf);
+        let address_counts = same_config || !state_conflict::is_address_reported(self.tf);
         let conflict = self.seen.conflict.as_ref().filter(|_| address_counts)?;
         Some(Summary {
-            look_at: Some(self.now + CONFLICT),
-            ..summary::refused(conflict)
+            requeue_at: Some(self.now + CONFLICT),
+            ..summary::failure_summary(conflict)
         })
     }
 
@@ -391,7 +395,11 @@ impl ReconcileCase<'_> {
     fn has_moved(&self) -> bool {
         let mut reports = self.history.reports.iter();
         let reported = reports.find_map(|report| report.state_address.as_ref());
-        let in_status = self.tf.status.as_ref().map(|status| status.state_address.as_ref());
+        let in_status = self
+            .tf
+            .status
+            .as_ref()
+            .map(|status| status.state_address.as_ref());
         reported.is_some() && in_status != Some(reported)
     }
 
@@ -409,11 +417,11 @@ impl ReconcileCase<'_> {
             Answer::Known(_) | Answer::Failed { .. } => false,
         };
         let pending = source_unknown && self.seen.inputs.is_ok();
-        if let Some(status) = self.waits_as_before() {
+        if let Some(status) = self.waiting_status_while_querying() {
             return Some(status);
         }
         let quiet = match facts::open_run(&self.current) {
-            Some(run) => self.is_quiet(run.kind, &run.trigger, &run.config_hash),
+            Some(run) => self.keeps_ready(run.kind, &run.trigger, &run.config_hash),
             None => self
                 .history
                 .applied
@@ -433,7 +441,7 @@ impl ReconcileCase<'_> {
                 return TerraformStatus {
                     source: status.source.clone(),
                     image: status.image.clone(),
-                    ..view.status(&self.at_rest(), self.now)
+                    ..view.status(&self.idle_summary(), self.now)
                 };
             }
             let (previous, generation) = (&status.conditions, status.observed_generation);
@@ -445,30 +453,34 @@ impl ReconcileCase<'_> {
         })
     }
 
-    /// Returns the unchanged status of a waiting resource ([`Self::waited`]) while the query to the repository is pending, for example
+    /// Returns the unchanged status of a waiting resource ([`Self::waiting_status`]) while the query to the repository is pending, for example
     /// after a restart of the operator.
-    fn waits_as_before(&self) -> Option<TerraformStatus> {
+    fn waiting_status_while_querying(&self) -> Option<TerraformStatus> {
         let query_pending = self.seen.source == Answer::Pending && self.seen.inputs.is_ok();
-        self.waited().filter(|_| query_pending)
+        self.waiting_status().filter(|_| query_pending)
     }
 
     /// Returns the current status if the resource waits for an approval, a retry, a change or another object, and neither its run record
     /// nor its generation has changed.
-    fn waited(&self) -> Option<TerraformStatus> {
-        let changed = self.current != self.record.record || facts::open_run(&self.current).is_some();
+    fn waiting_status(&self) -> Option<TerraformStatus> {
+        let changed =
+            self.current != self.record.record || facts::open_run(&self.current).is_some();
         let status = self.tf.status.as_ref().filter(|_| !changed)?;
-        let waits = matches!(
+        let is_waiting = matches!(
             status.state,
             State::AwaitingApproval | State::Failed | State::Stalled
         ) || is_blocked(status);
         let generation_observed = status.observed_generation == self.tf.metadata.generation;
-        (waits && generation_observed).then(|| status.clone())
+        (is_waiting && generation_observed).then(|| status.clone())
     }
 
-    fn said(mut self, status: TerraformStatus) -> Decision {
+    fn keep_status(mut self, status: TerraformStatus) -> Decision {
         if facts::open_run(&self.current).is_some() {
-            self.steps
-                .extend(start_run::help(self.tf, self.seen, self.settings));
+            self.steps.extend(start_run::ensure_missing_objects(
+                self.tf,
+                self.seen,
+                self.settings,
+            ));
         }
         Decision {
             steps: self.steps,
@@ -496,7 +508,7 @@ impl ReconcileCase<'_> {
         let artifact = pin.artifact.as_ref()?;
         let (_, digest) = artifact.split_once('@')?;
         let pinned: GitRepo = serde_json::from_value(pin.spec.get("gitRepo")?.clone()).ok()?;
-        is_same_place(&pinned, &self.tf.spec.git_repo).then(|| SourceSeen {
+        is_same_checkout(&pinned, &self.tf.spec.git_repo).then(|| SourceSeen {
             revision: source.revision.clone(),
             context,
             artifact: digest.to_owned(),
@@ -525,14 +537,14 @@ impl ReconcileCase<'_> {
             } if failure.class == FailureClass::Transient => Ok(last.clone()),
             Answer::Failed {
                 failure, retry_at, ..
-            } => Err(summary::unanswered(failure, *retry_at, self.now)),
+            } => Err(summary::query_failure(failure, *retry_at, self.now)),
             Answer::Pending => Err(fetching()),
         }
     }
 
     /// Stores the resolved base image in the history; the next write of the run record includes it. A base image is resolved once: a moved
     /// tag causes no build (rule 1).
-    pub(crate) fn remember_base(&mut self, base: PinnedImage) {
+    pub(crate) fn store_base_image(&mut self, base: PinnedImage) {
         if self.history.base.as_ref() != Some(&base) {
             self.history.base = Some(base);
         }
@@ -542,30 +554,30 @@ impl ReconcileCase<'_> {
         mut self,
         plan: &ImagePlan,
         missing: image_build::Missing,
-        waiting: Waits,
+        waiting: ImageWait,
     ) -> Decision {
         let image_build::Missing {
             steps,
             start,
-            situation: summary,
+            summary,
             history,
         } = missing;
         if let Some(history) = history {
             self.history = history;
-            let swap = self.remember();
+            let swap = self.store_history();
             self.steps.push(swap);
         }
         self.steps.extend(steps);
         // A ready resource keeps the image of its last run in status.
-        let keeps_last_image = waiting.quietly && summary.ready.is_none();
+        let keeps_last_image = waiting.keeps_ready && summary.ready.is_none();
         let (plan, digest) = if keeps_last_image {
             (None, self.last_digest())
         } else {
             (Some(plan), None)
         };
-        let summary = self.meanwhile(waiting, &summary);
+        let summary = self.waiting_summary(waiting, &summary);
         if start.is_empty() {
-            return self.asking(&summary, plan, digest);
+            return self.cannot_start(&summary, plan, digest);
         }
         let view = self.view(plan, digest.clone());
         let start = Start {
@@ -575,7 +587,7 @@ impl ReconcileCase<'_> {
         };
         let message = "waiting for a slot to build the runner image";
         let queued = Summary::busy(State::Pending, Reason::Queued, message);
-        let queued = self.meanwhile(waiting, &queued);
+        let queued = self.waiting_summary(waiting, &queued);
         Decision {
             start: Some(start),
             ..self.done(&queued, plan, digest)
@@ -583,26 +595,26 @@ impl ReconcileCase<'_> {
     }
 
     /// Returns the queue class of `next`, and whether condition `Ready` stays unchanged while `next` waits for its image.
-    fn waiting_for_image(&self, next: &Next) -> Waits {
+    fn image_wait(&self, next: &Next) -> ImageWait {
         match next {
-            Next::Run(wanted, kind, trigger) => Waits {
+            Next::Run(wanted, kind, trigger) => ImageWait {
                 class: start_run::class(*kind, trigger),
-                quietly: self.is_quiet(*kind, trigger, &wanted.config.hash),
+                keeps_ready: self.keeps_ready(*kind, trigger, &wanted.config.hash),
             },
-            Next::Image(_) | Next::Rest(..) => Waits {
+            Next::Image(_) | Next::Idle(..) => ImageWait {
                 class: Class::Plan,
-                quietly: false,
+                keeps_ready: false,
             },
         }
     }
 
     /// Returns the summary of a resource whose next run waits because of `cause`. If the configuration is already applied, condition `Ready`
     /// stays unchanged.
-    fn meanwhile(&self, waits: Waits, cause: &Summary) -> Summary {
-        if !waits.quietly {
+    fn waiting_summary(&self, image_wait: ImageWait, cause: &Summary) -> Summary {
+        if !image_wait.keeps_ready {
             return cause.clone();
         }
-        let applied = self.at_rest();
+        let applied = self.idle_summary();
         let message = if cause.ready.is_none() {
             applied.message
         } else {
@@ -611,28 +623,28 @@ impl ReconcileCase<'_> {
         Summary {
             message,
             retry_at: cause.retry_at,
-            look_at: cause.look_at,
+            requeue_at: cause.requeue_at,
             ..applied
         }
     }
 
     /// Returns the decision with `summary` for a resource whose next run cannot start. While the registry is queried, a resource that
-    /// already waits ([`Self::waited`]) keeps its status. A ready resource gets the new status, because it may be ready with an earlier
+    /// already waits ([`Self::waiting_status`]) keeps its status. A ready resource gets the new status, because it may be ready with an earlier
     /// configuration.
-    fn asking(
+    fn cannot_start(
         self,
         summary: &Summary,
         plan: Option<&ImagePlan>,
         digest: Option<String>,
     ) -> Decision {
-        match self.waited().filter(|status| !is_ready(status)) {
-            Some(status) if summary.reason == Reason::ImageLookup => self.said(status),
+        match self.waiting_status().filter(|status| !is_ready(status)) {
+            Some(status) if summary.reason == Reason::ImageLookup => self.keep_status(status),
             _ => self.done(summary, plan, digest),
         }
     }
 
     /// Returns the step that writes run record and history.
-    pub(crate) fn remember(&self) -> Step {
+    pub(crate) fn store_history(&self) -> Step {
         Step::SwapRecord(Box::new(Swap {
             record: self.current.clone(),
             history: Some(self.history.clone()),
@@ -649,16 +661,16 @@ impl ReconcileCase<'_> {
     ) -> Decision {
         let (wanted, kind, trigger) = match next {
             Next::Run(wanted, kind, trigger) => (*wanted, kind, trigger),
-            Next::Image(summary) | Next::Rest(summary, _) => {
+            Next::Image(summary) | Next::Idle(summary, _) => {
                 return self.done(&summary, Some(plan), Some(digest));
             }
         };
         let hash = &wanted.config.hash;
-        let quiet = self.is_quiet(kind, &trigger, hash);
+        let quiet = self.keeps_ready(kind, &trigger, hash);
         if kind != RunKind::Drift
-            && let Some(blocked) = self.blocked().or_else(|| self.unsettled(&trigger))
+            && let Some(blocked) = self.blocked().or_else(|| self.upstream_wait(&trigger))
         {
-            let summary = if quiet { self.at_rest() } else { blocked };
+            let summary = if quiet { self.idle_summary() } else { blocked };
             return self.done(&summary, Some(plan), Some(digest));
         }
         let mut inputs = wanted.inputs;
@@ -683,23 +695,24 @@ impl ReconcileCase<'_> {
         self.run(&run, Some(plan), Some(digest))
     }
 
-    /// Returns the next action while values of `spec.variablesFrom` are `missing`. `own`: digest of the configuration without these values.
+    /// Returns the next action while values of `spec.variablesFrom` are `missing`. `own_hash`: digest of the configuration without these values.
     /// A resource with an applied configuration stays ready until the values exist or its configuration changes.
-    fn without_values(&self, own: &str, missing: &Summary) -> Next {
+    fn without_values(&self, own_hash: &str, missing: &Summary) -> Next {
         let applied = self.history.applied.as_ref();
-        let unchanged =
-            applied.is_some_and(|applied| applied.own_hash == own && self.is_applied(&applied.config_hash));
+        let unchanged = applied.is_some_and(|applied| {
+            applied.own_hash == own_hash && self.is_applied(&applied.config_hash)
+        });
         if missing.stalled || !unchanged || facts::asked(self.tf, &self.history) {
             return Next::Image(missing.clone());
         }
-        let idle = self.at_rest();
+        let idle = self.idle_summary();
         let (idle_message, cause) = (&idle.message, &missing.message);
         let summary = Summary {
             message: format!("{idle_message}; the next run waits: {cause}"),
-            look_at: missing.look_at,
+            requeue_at: missing.requeue_at,
             ..idle
         };
-        Next::Rest(summary, None)
+        Next::Idle(summary, None)
     }
 
     /// Returns a message suffix with the command that shows the log of the last run. If a quota or limit range denied that run, the command
@@ -723,7 +736,7 @@ impl ReconcileCase<'_> {
         plan: Option<&ImagePlan>,
         digest: Option<String>,
     ) -> Decision {
-        let quiet = self.is_quiet(run.kind, &run.trigger, &run.config.hash);
+        let quiet = self.keeps_ready(run.kind, &run.trigger, &run.config.hash);
         let occupied = facts::occupied(self.seen.job.as_ref());
         let (reason, message) = if occupied {
             (
@@ -734,7 +747,7 @@ impl ReconcileCase<'_> {
             (Reason::Queued, "waiting for a slot to run")
         };
         let waiting = match run.kind {
-            _ if quiet => self.at_rest(),
+            _ if quiet => self.idle_summary(),
             RunKind::Destroy => Summary::busy(State::Destroying, reason, message),
             RunKind::Plan | RunKind::Apply | RunKind::Drift => {
                 Summary::busy(State::Pending, reason, message)
@@ -812,13 +825,13 @@ impl ReconcileCase<'_> {
             steps: self.steps,
             start: None,
             status,
-            requeue_at: summary.retry_at.or(summary.look_at),
+            requeue_at: summary.retry_at.or(summary.requeue_at),
         }
     }
 }
 
 /// Whether `pinned` and `current` select the same files at the same git reference.
-fn is_same_place(pinned: &GitRepo, current: &GitRepo) -> bool {
+fn is_same_checkout(pinned: &GitRepo, current: &GitRepo) -> bool {
     let GitRepo {
         url,
         branch,
@@ -847,7 +860,7 @@ fn fetching() -> Summary {
 fn missing_input(failure: &Failure) -> Summary {
     Summary {
         state: State::Pending,
-        ..summary::refused(failure)
+        ..summary::failure_summary(failure)
     }
 }
 

@@ -9,7 +9,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::ResourceExt;
 use kube::core::Selector;
 
-use crate::observed::{DependencySeen, Key, Standing};
+use crate::observed::{DependencySeen, Key, Readiness};
 
 /// Maximum number of label comparisons to resolve the selectors of one graph. They take about 20 ms.
 const COMPARISONS: usize = 200_000;
@@ -18,7 +18,7 @@ const SELECTOR_TERMS: usize = 50;
 
 /// A reference to a resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Named {
+pub struct Reference {
     /// Field with the reference: `spec.dependsOn[0]`.
     pub field: String,
     /// The referenced resource.
@@ -28,18 +28,27 @@ pub struct Named {
 }
 
 /// Returns the references of `tf` by name, also to resources that do not exist.
-pub fn named(tf: &Terraform) -> Vec<Named> {
+pub fn named_references(tf: &Terraform) -> Vec<Reference> {
     let own_namespace = tf.namespace().unwrap_or_default();
-    let namespace_or_own = |namespace: &Option<String>| namespace.clone().unwrap_or_else(|| own_namespace.clone());
-    let depends_on = tf.spec.depends_on.iter().enumerate().map(|(i, reference)| Named {
-        field: format!("spec.dependsOn[{i}]"),
-        key: Key::new(namespace_or_own(&reference.namespace), &reference.name),
-        trigger: false,
-    });
+    let namespace_or_own =
+        |namespace: &Option<String>| namespace.clone().unwrap_or_else(|| own_namespace.clone());
+    let depends_on = tf
+        .spec
+        .depends_on
+        .iter()
+        .enumerate()
+        .map(|(i, reference)| Reference {
+            field: format!("spec.dependsOn[{i}]"),
+            key: Key::new(namespace_or_own(&reference.namespace), &reference.name),
+            trigger: false,
+        });
     let variables_from = outputs_refs(tf).filter_map(|(i, reference)| {
-        Some(Named {
+        Some(Reference {
             field: format!("spec.variablesFrom[{i}].terraformRef"),
-            key: Key::new(namespace_or_own(&reference.namespace), reference.name.as_ref()?),
+            key: Key::new(
+                namespace_or_own(&reference.namespace),
+                reference.name.as_ref()?,
+            ),
             trigger: reference.trigger,
         })
     });
@@ -64,7 +73,9 @@ pub fn selected<'a>(
 ) -> Result<Vec<&'a Terraform>, String> {
     selector(reference.selector.as_ref())?;
     let resources = resources.into_iter();
-    let mut selected: Vec<_> = resources.filter(|resource| selects(tf, reference, resource)).collect();
+    let mut selected: Vec<_> = resources
+        .filter(|resource| selects(tf, reference, resource))
+        .collect();
     selected.sort_by_key(|resource| resource.name_any());
     Ok(selected)
 }
@@ -73,8 +84,12 @@ pub fn selected<'a>(
 /// a resource is compared with the selectors of all resources.
 fn selects(tf: &Terraform, reference: &OutputsRef, candidate: &Terraform) -> bool {
     let (own_metadata, metadata) = (&tf.metadata, &candidate.metadata);
-    let is_self = metadata.name == own_metadata.name && metadata.namespace == own_metadata.namespace;
-    let namespace = reference.namespace.as_ref().or(own_metadata.namespace.as_ref());
+    let is_self =
+        metadata.name == own_metadata.name && metadata.namespace == own_metadata.namespace;
+    let namespace = reference
+        .namespace
+        .as_ref()
+        .or(own_metadata.namespace.as_ref());
     let Some(selector) = reference.selector.as_ref() else {
         return false;
     };
@@ -128,10 +143,10 @@ fn terms(selector: &LabelSelector) -> usize {
 
 /// All resources and the references between them. The references of a resource are resolved once, when they are first needed.
 pub struct DependencyGraph<'a> {
-    all: Vec<&'a Terraform>,
-    /// The resources of `all` by key. Built when it is first needed, because most resources have no references.
+    resources: Vec<&'a Terraform>,
+    /// The resources of `resources` by key. Built when it is first needed, because most resources have no references.
     by_key: OnceLock<BTreeMap<Key, &'a Terraform>>,
-    references: BTreeMap<Key, Arc<[Named]>>,
+    references: BTreeMap<Key, Arc<[Reference]>>,
     /// Remaining label comparisons.
     comparisons: usize,
 }
@@ -144,7 +159,7 @@ impl<'a> DependencyGraph<'a> {
     /// Builds the graph of `resources`. Resolves no reference yet.
     pub fn new(resources: impl IntoIterator<Item = &'a Terraform>) -> Self {
         Self {
-            all: resources.into_iter().collect(),
+            resources: resources.into_iter().collect(),
             by_key: OnceLock::new(),
             references: BTreeMap::new(),
             comparisons: COMPARISONS,
@@ -152,8 +167,12 @@ impl<'a> DependencyGraph<'a> {
     }
 
     fn by_key(&self) -> &BTreeMap<Key, &'a Terraform> {
-        self.by_key
-            .get_or_init(|| self.all.iter().map(|resource| (Key::of(resource), *resource)).collect())
+        self.by_key.get_or_init(|| {
+            self.resources
+                .iter()
+                .map(|resource| (Key::of(resource), *resource))
+                .collect()
+        })
     }
 
     /// Returns the resource `key`; `None` if it does not exist.
@@ -169,19 +188,22 @@ impl<'a> DependencyGraph<'a> {
     }
 
     /// Returns the resources that `tf` references by name or selects, without duplicates.
-    fn resolve(&mut self, tf: &Terraform) -> Result<Arc<[Named]>, TooMany> {
+    fn resolve(&mut self, tf: &Terraform) -> Result<Arc<[Reference]>, TooMany> {
         let own_key = Key::of(tf);
         if let Some(references) = self.references.get(&own_key) {
             return Ok(Arc::clone(references));
         }
-        let mut references = named(tf);
-        for (i, outputs_ref) in outputs_refs(tf).filter(|(_, outputs_ref)| outputs_ref.selector.is_some()) {
+        let mut references = named_references(tf);
+        for (i, outputs_ref) in
+            outputs_refs(tf).filter(|(_, outputs_ref)| outputs_ref.selector.is_some())
+        {
             let namespace = outputs_ref.namespace.as_ref().unwrap_or(&own_key.namespace);
             let terms = outputs_ref.selector.as_ref().map_or(0, terms);
             let cost = self.in_namespace(namespace).count() * terms.max(1);
             self.comparisons = self.comparisons.checked_sub(cost).ok_or(TooMany)?;
-            let selected = selected(tf, outputs_ref, self.in_namespace(namespace)).unwrap_or_default();
-            references.extend(selected.into_iter().map(|reference| Named {
+            let selected =
+                selected(tf, outputs_ref, self.in_namespace(namespace)).unwrap_or_default();
+            references.extend(selected.into_iter().map(|reference| Reference {
                 field: format!("spec.variablesFrom[{i}].terraformRef"),
                 key: Key::of(reference),
                 trigger: outputs_ref.trigger,
@@ -201,7 +223,7 @@ impl<'a> DependencyGraph<'a> {
 
     /// Returns the resources that `tf` references or selects. Empty if their search requires too many label comparisons; [`Self::check`]
     /// returns an error in this case.
-    pub fn references(&mut self, tf: &Terraform) -> Arc<[Named]> {
+    pub fn references(&mut self, tf: &Terraform) -> Arc<[Reference]> {
         self.resolve(tf).unwrap_or_default()
     }
 
@@ -217,8 +239,8 @@ impl<'a> DependencyGraph<'a> {
         let namespace = tf.namespace().unwrap_or_default();
         let causes = self.causes(tf);
         let references = self.references(tf);
-        let dependency = |reference: &Named| DependencySeen {
-            standing: self.standing_of(&reference.key, &causes, &namespace),
+        let dependency = |reference: &Reference| DependencySeen {
+            readiness: self.readiness_of(&reference.key, &causes, &namespace),
             name: reference.key.seen_from(&namespace),
             field: reference.field.clone(),
         };
@@ -227,22 +249,22 @@ impl<'a> DependencyGraph<'a> {
 
     /// Returns the readiness of resource `key`, for messages in namespace `namespace`. If the resource waits for its own dependencies, the
     /// message names the root cause.
-    fn standing_of(
+    fn readiness_of(
         &self,
         key: &Key,
         causes: &BTreeMap<Key, (Key, String)>,
         namespace: &str,
-    ) -> Standing {
+    ) -> Readiness {
         let Some(tf) = self.get(key) else {
-            return Standing::Missing;
+            return Readiness::Missing;
         };
-        match standing(tf) {
-            Standing::NotReady { reason, .. } if reason == Reason::DependencyNotReady => {
+        match readiness(tf) {
+            Readiness::NotReady { reason, .. } if reason == Reason::DependencyNotReady => {
                 let message = causes.get(key).map_or_else(
                     || "its status is outdated".to_owned(),
                     |(key, reason)| format!("waiting for {}: {reason}", key.seen_from(namespace)),
                 );
-                Standing::NotReady { reason, message }
+                Readiness::NotReady { reason, message }
             }
             standing => standing,
         }
@@ -255,21 +277,24 @@ impl<'a> DependencyGraph<'a> {
         let mut stack = vec![tf];
         let mut roots = VecDeque::new();
         while let Some(tf) = stack.pop() {
-            for Named { key, .. } in &*self.references(tf) {
+            for Reference { key, .. } in &*self.references(tf) {
                 if let Some(dependents) = waiting.get_mut(key) {
                     dependents.push(Key::of(tf));
                     continue;
                 }
                 waiting.insert(key.clone(), vec![Key::of(tf)]);
-                let reason = match self.get(key).map(|resource| (resource, standing(resource))) {
+                let reason = match self
+                    .get(key)
+                    .map(|resource| (resource, readiness(resource)))
+                {
                     None => Reason::DependencyNotFound.into(),
-                    Some((resource, Standing::NotReady { reason, .. }))
+                    Some((resource, Readiness::NotReady { reason, .. }))
                         if reason == Reason::DependencyNotReady =>
                     {
                         stack.push(resource);
                         continue;
                     }
-                    Some((_, Standing::NotReady { reason, .. })) => reason,
+                    Some((_, Readiness::NotReady { reason, .. })) => reason,
                     Some(_) => continue,
                 };
                 roots.push_back((key.clone(), (key.clone(), reason)));
@@ -290,10 +315,15 @@ impl<'a> DependencyGraph<'a> {
     /// `cross_namespace`.
     pub fn dependents(&mut self, target: &Terraform, cross_namespace: bool) -> Vec<Key> {
         let key = Key::of(target);
-        let referencing = self.all.iter().filter(|it| names_it(it, target));
-        let referencing = referencing.map(|it| Key::of(it)).filter(|it| *it != key);
+        let referencing = self
+            .resources
+            .iter()
+            .filter(|resource| references_by_name(resource, target));
+        let referencing = referencing
+            .map(|resource| Key::of(resource))
+            .filter(|other| *other != key);
         let mut dependents: Vec<_> = referencing
-            .filter(|it| cross_namespace || it.namespace == key.namespace)
+            .filter(|dependent| cross_namespace || dependent.namespace == key.namespace)
             .collect();
         dependents.sort();
         if !dependents.is_empty() {
@@ -308,7 +338,7 @@ impl<'a> DependencyGraph<'a> {
         let mut reachable = BTreeSet::new();
         let mut stack = vec![tf];
         while let Some(current) = stack.pop() {
-            for Named { key, .. } in &*self.references(current) {
+            for Reference { key, .. } in &*self.references(current) {
                 if reachable.insert(key.clone()) {
                     stack.extend(self.get(key));
                 }
@@ -323,7 +353,7 @@ impl<'a> DependencyGraph<'a> {
     /// An invalid selector, a dependency cycle, selectors that lead to too many resources, or a reference to another namespace without
     /// `cross_namespace`; the message names the field.
     pub fn check(&mut self, tf: &Terraform, cross_namespace: bool) -> Result<(), Failure> {
-        if !cross_namespace && let Some((field, namespace)) = beyond(tf) {
+        if !cross_namespace && let Some((field, namespace)) = foreign_namespace(tf) {
             return Err(Failure::user(
                 Reason::CrossNamespaceReference,
                 format!(
@@ -368,13 +398,13 @@ impl<'a> DependencyGraph<'a> {
         let mut came_from: BTreeMap<Key, (Key, String)> = BTreeMap::new();
         let mut queue = VecDeque::from([tf]);
         while let Some(current) = queue.pop_front() {
-            for Named { key, field, .. } in &*self.resolve(current)? {
+            for Reference { key, field, .. } in &*self.resolve(current)? {
                 if came_from.contains_key(key) {
                     continue;
                 }
                 came_from.insert(key.clone(), (Key::of(current), field.clone()));
                 if *key == own_key {
-                    return Ok(Some(back_to(&own_key, &came_from)));
+                    return Ok(Some(cycle_path(&own_key, &came_from)));
                 }
                 queue.extend(self.get(key));
             }
@@ -383,16 +413,16 @@ impl<'a> DependencyGraph<'a> {
     }
 }
 
-/// Returns the path from `own` back to `own`, and the field of its first reference. `came_from`: for each resource on the path, the
+/// Returns the path from `key` back to `key`, and the field of its first reference. `came_from`: for each resource on the path, the
 /// previous resource and its field with the reference.
-fn back_to(own: &Key, came_from: &BTreeMap<Key, (Key, String)>) -> (String, Vec<Key>) {
-    let mut path = VecDeque::from([own.clone()]);
-    let mut current = own;
+fn cycle_path(key: &Key, came_from: &BTreeMap<Key, (Key, String)>) -> (String, Vec<Key>) {
+    let mut path = VecDeque::from([key.clone()]);
+    let mut current = key;
     let mut first_field = String::new();
     while let Some((previous, field)) = came_from.get(current) {
         path.push_front(previous.clone());
         first_field.clone_from(field);
-        if previous == own {
+        if previous == key {
             break;
         }
         current = previous;
@@ -401,13 +431,13 @@ fn back_to(own: &Key, came_from: &BTreeMap<Key, (Key, String)>) -> (String, Vec<
 }
 
 /// Returns the readiness of `tf` for its dependents.
-pub fn standing(tf: &Terraform) -> Standing {
-    standing_with(tf, tf.status.as_ref())
+pub fn readiness(tf: &Terraform) -> Readiness {
+    readiness_with(tf, tf.status.as_ref())
 }
 
 /// Returns the readiness of `tf` with `status` for its dependents.
-pub(crate) fn standing_with(tf: &Terraform, status: Option<&TerraformStatus>) -> Standing {
-    let not_ready = |reason: String, message: &str| Standing::NotReady {
+pub(crate) fn readiness_with(tf: &Terraform, status: Option<&TerraformStatus>) -> Readiness {
+    let not_ready = |reason: String, message: &str| Readiness::NotReady {
         reason,
         message: message.to_owned(),
     };
@@ -421,9 +451,10 @@ pub(crate) fn standing_with(tf: &Terraform, status: Option<&TerraformStatus>) ->
             "the resource has no status yet",
         );
     };
-    let is_current = status.and_then(|condition| condition.observed_generation) == tf.metadata.generation;
+    let is_current =
+        status.and_then(|condition| condition.observed_generation) == tf.metadata.generation;
     match (ready.status.as_str(), is_current) {
-        ("True", true) => Standing::Ready,
+        ("True", true) => Readiness::Ready,
         ("True", false) => not_ready(
             Reason::AwaitingProcessing.into(),
             "the latest spec is not reconciled",
@@ -433,57 +464,71 @@ pub(crate) fn standing_with(tf: &Terraform, status: Option<&TerraformStatus>) ->
 }
 
 /// Returns the resources among `resources` that reference or select `target`. They are reconciled when `target` changes.
-pub fn followers<'a>(target: &Terraform, resources: impl IntoIterator<Item = &'a Terraform>) -> Vec<Key> {
+pub fn followers<'a>(
+    target: &Terraform,
+    resources: impl IntoIterator<Item = &'a Terraform>,
+) -> Vec<Key> {
     let related = resources
         .into_iter()
-        .filter(|it| names_it(it, target) || selects_it(it, target));
+        .filter(|resource| references_by_name(resource, target) || selects_any(resource, target));
     related
         .map(Key::of)
-        .filter(|it| *it != Key::of(target))
+        .filter(|related_key| *related_key != Key::of(target))
         .collect()
 }
 
-fn selects_it(tf: &Terraform, target: &Terraform) -> bool {
+fn selects_any(tf: &Terraform, target: &Terraform) -> bool {
     outputs_refs(tf).any(|(_, reference)| selects(tf, reference, target))
 }
 
 /// Whether `tf` references `target` by name.
-fn names_it(tf: &Terraform, target: &Terraform) -> bool {
+fn references_by_name(tf: &Terraform, target: &Terraform) -> bool {
     let is_target = |name: &String, namespace: &Option<String>| {
         let namespace = namespace.as_ref().or(tf.metadata.namespace.as_ref());
-        Some(name) == target.metadata.name.as_ref() && namespace == target.metadata.namespace.as_ref()
+        Some(name) == target.metadata.name.as_ref()
+            && namespace == target.metadata.namespace.as_ref()
     };
     let mut depends_on = tf.spec.depends_on.iter();
-    let mut outputs = outputs_refs(tf).filter_map(|(_, reference)| Some((reference.name.as_ref()?, reference)));
+    let mut outputs =
+        outputs_refs(tf).filter_map(|(_, reference)| Some((reference.name.as_ref()?, reference)));
     depends_on.any(|reference| is_target(&reference.name, &reference.namespace))
         || outputs.any(|(name, reference)| is_target(name, &reference.namespace))
 }
 
 /// Returns the first field of `tf` with a reference to another namespace, and that namespace.
-fn beyond(tf: &Terraform) -> Option<(String, String)> {
+fn foreign_namespace(tf: &Terraform) -> Option<(String, String)> {
     let spec = &tf.spec;
-    let from = spec.variables_from.iter().enumerate().flat_map(|(i, it)| {
-        let outputs = it
-            .terraform_ref
-            .as_ref()
-            .map(|it| ("terraformRef", &it.namespace));
-        let object = it
-            .object_ref
-            .as_ref()
-            .map(|it| ("objectRef", &it.namespace));
-        let references = outputs.into_iter().chain(object);
-        references.map(move |(name, namespace)| (format!("spec.variablesFrom[{i}].{name}"), namespace))
-    });
+    let from = spec
+        .variables_from
+        .iter()
+        .enumerate()
+        .flat_map(|(i, source)| {
+            let outputs = source
+                .terraform_ref
+                .as_ref()
+                .map(|reference| ("terraformRef", &reference.namespace));
+            let object = source
+                .object_ref
+                .as_ref()
+                .map(|reference| ("objectRef", &reference.namespace));
+            let references = outputs.into_iter().chain(object);
+            references.map(move |(name, namespace)| {
+                (format!("spec.variablesFrom[{i}].{name}"), namespace)
+            })
+        });
     let fields = from
-        .chain(indexed("dependsOn", &spec.depends_on, |it| &it.namespace))
-        .chain(indexed("waitFor", &spec.wait_for, |it| &it.namespace))
-        .chain(indexed("destroyWaitFor", &spec.destroy_wait_for, |it| {
-            &it.namespace
+        .chain(indexed("dependsOn", &spec.depends_on, |dependency| {
+            &dependency.namespace
         }))
-        .chain(indexed("healthChecks", &spec.health_checks, |it| {
-            &it.namespace
+        .chain(indexed("waitFor", &spec.wait_for, |test| &test.namespace))
+        .chain(indexed("destroyWaitFor", &spec.destroy_wait_for, |test| {
+            &test.namespace
+        }))
+        .chain(indexed("healthChecks", &spec.health_checks, |test| {
+            &test.namespace
         }));
-    let mut with_namespace = fields.filter_map(|(field, namespace)| Some((field, namespace.clone()?)));
+    let mut with_namespace =
+        fields.filter_map(|(field, namespace)| Some((field, namespace.clone()?)));
     with_namespace.find(|(_, namespace)| tf.namespace().as_ref() != Some(namespace))
 }
 

@@ -13,17 +13,17 @@ pub type Moment = Duration;
 /// Lease duration: standby replicas wait for this time after the last renewal.
 pub const DURATION: Duration = Duration::from_secs(15);
 /// Maximum lease duration that a standby replica respects. A longer duration in the Lease, which may be forged, counts as this one.
-const LONGEST: Duration = Duration::from_mins(1);
+const MAX_DURATION: Duration = Duration::from_mins(1);
 /// Time after its last renewal in which the leader may start a write.
-pub const BEGINS: Duration = Duration::from_secs(10);
+pub const WRITE_START_PERIOD: Duration = Duration::from_secs(10);
 /// Time after its last renewal at which the leader cancels writes in progress.
-pub const ENDS: Duration = Duration::from_secs(13);
+pub const WRITE_PERIOD: Duration = Duration::from_secs(13);
 /// Renew interval of the leader.
-pub const RENEWS: Duration = Duration::from_secs(3);
+pub const RENEW_INTERVAL: Duration = Duration::from_secs(3);
 /// Poll interval of standby replicas.
-pub const LOOKS: Duration = Duration::from_secs(2);
+pub const POLL_INTERVAL: Duration = Duration::from_secs(2);
 /// Retry delay after a failed read or write of the Lease.
-pub const AGAIN: Duration = Duration::from_secs(1);
+pub const RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// Identity of a replica: a process in a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,7 +48,11 @@ impl Identity {
 
     /// Whether `holder` is this process or an earlier process of the same pod, which has terminated.
     fn succeeds(&self, holder: &str) -> bool {
-        holder == self.holder() || self.pod.as_deref().is_some_and(|own_pod| own_pod == pod(holder))
+        holder == self.holder()
+            || self
+                .pod
+                .as_deref()
+                .is_some_and(|own_pod| own_pod == pod(holder))
     }
 }
 
@@ -71,7 +75,7 @@ pub struct Record {
 }
 
 impl Record {
-    fn is_as_before(&self, previous: &Self) -> bool {
+    fn is_unchanged_since(&self, previous: &Self) -> bool {
         (&self.holder, &self.renewed) == (&previous.holder, &previous.renewed)
     }
 }
@@ -80,7 +84,7 @@ impl Record {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Act {
     /// Read the Lease.
-    Look,
+    Read,
     /// Create the Lease with this replica as its holder.
     Create,
     /// Replace the Lease at this resource version, with this replica as its new holder.
@@ -117,7 +121,7 @@ pub enum Standing {
 #[derive(Clone, Debug)]
 pub struct Elector {
     identity: Identity,
-    knows: Knows,
+    view: LeaseView,
     /// Time of the last read.
     looked: Moment,
     /// Time of the last read or write, if it failed.
@@ -125,7 +129,7 @@ pub struct Elector {
 }
 
 #[derive(Clone, Debug)]
-enum Knows {
+enum LeaseView {
     Nothing,
     /// No Lease exists, and this replica has never observed one.
     Absent,
@@ -133,13 +137,13 @@ enum Knows {
     Others {
         record: Record,
         since: Moment,
-        found: Found,
+        found: LeaseState,
     },
     /// This replica is the holder. The last successful renewal was sent at `sent`.
     Ours {
         sent: Moment,
         version: String,
-        found: Found,
+        found: LeaseState,
     },
     Over {
         by: Option<String>,
@@ -148,7 +152,7 @@ enum Knows {
 
 /// Whether the Lease exists and is unchanged, according to the last read or write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Found {
+enum LeaseState {
     There,
     Gone,
     /// The Lease has another resource version. The replica reads it before the next write.
@@ -160,7 +164,7 @@ impl Elector {
     pub fn new(identity: Identity) -> Self {
         Self {
             identity,
-            knows: Knows::Nothing,
+            view: LeaseView::Nothing,
             looked: Moment::ZERO,
             failed: None,
         }
@@ -173,120 +177,127 @@ impl Elector {
 
     /// Returns the next operation and its time, `now` or later.
     pub fn next(&self, now: Moment) -> (Moment, Act) {
-        let (due, act) = self.due(now);
-        let retry_at = self.failed.map(|failed| failed + AGAIN);
+        let (due, act) = self.next_operation(now);
+        let retry_at = self.failed.map(|failed| failed + RETRY_DELAY);
         (due.max(retry_at.unwrap_or_default()).max(now), act)
     }
 
-    fn due(&self, now: Moment) -> (Moment, Act) {
-        match &self.knows {
-            Knows::Nothing
-            | Knows::Others {
-                found: Found::Changed,
+    fn next_operation(&self, now: Moment) -> (Moment, Act) {
+        match &self.view {
+            LeaseView::Nothing
+            | LeaseView::Others {
+                found: LeaseState::Changed,
                 ..
             }
-            | Knows::Ours {
-                found: Found::Changed,
+            | LeaseView::Ours {
+                found: LeaseState::Changed,
                 ..
-            } => (now, Act::Look),
-            Knows::Absent
-            | Knows::Ours {
-                found: Found::Gone, ..
+            } => (now, Act::Read),
+            LeaseView::Absent
+            | LeaseView::Ours {
+                found: LeaseState::Gone,
+                ..
             } => (now, Act::Create),
-            Knows::Others {
+            LeaseView::Others {
                 record,
                 since,
-                found,
-            } => self.wait_for(record, *since, *found),
-            Knows::Ours { sent, version, .. } => (*sent + RENEWS, Act::Renew(version.clone())),
-            Knows::Over { .. } => (now, Act::End),
+                found: state,
+            } => self.wait_for(record, *since, *state),
+            LeaseView::Ours { sent, version, .. } => {
+                (*sent + RENEW_INTERVAL, Act::Renew(version.clone()))
+            }
+            LeaseView::Over { .. } => (now, Act::End),
         }
     }
 
     /// Returns the operation on a Lease of another holder: polls the Lease, and takes it once it has no holder or was not renewed for the
     /// lease duration.
-    fn wait_for(&self, record: &Record, since: Moment, found: Found) -> (Moment, Act) {
+    fn wait_for(&self, record: &Record, since: Moment, state: LeaseState) -> (Moment, Act) {
         let holder = record.holder.as_deref();
         let is_free = holder.is_none_or(|holder| self.identity.succeeds(holder));
-        let duration = record.duration.min(LONGEST);
+        let duration = record.duration.min(MAX_DURATION);
         let free_at = if is_free { since } else { since + duration };
-        let poll_at = self.looked + LOOKS;
-        match found {
-            _ if poll_at < free_at => (poll_at, Act::Look),
-            Found::Gone => (free_at, Act::Create),
-            Found::There | Found::Changed => (free_at, Act::Take(record.version.clone())),
+        let poll_at = self.looked + POLL_INTERVAL;
+        match state {
+            _ if poll_at < free_at => (poll_at, Act::Read),
+            LeaseState::Gone => (free_at, Act::Create),
+            LeaseState::There | LeaseState::Changed => (free_at, Act::Take(record.version.clone())),
         }
     }
 
     /// Records a read: `lease`, or `None` if no Lease exists, received at `now`.
     pub fn looked(&mut self, lease: Option<Record>, now: Moment) {
         (self.looked, self.failed) = (now, None);
-        let previous = std::mem::replace(&mut self.knows, Knows::Nothing);
-        self.knows = match (previous, lease) {
-            (Knows::Over { by }, _) => Knows::Over { by },
-            (Knows::Nothing | Knows::Absent, None) => Knows::Absent,
-            (Knows::Nothing | Knows::Absent, Some(record)) => Knows::Others {
+        let previous = std::mem::replace(&mut self.view, LeaseView::Nothing);
+        self.view = match (previous, lease) {
+            (LeaseView::Over { by }, _) => LeaseView::Over { by },
+            (LeaseView::Nothing | LeaseView::Absent, None) => LeaseView::Absent,
+            (LeaseView::Nothing | LeaseView::Absent, Some(record)) => LeaseView::Others {
                 record,
                 since: now,
-                found: Found::There,
+                found: LeaseState::There,
             },
             (
-                Knows::Others {
+                LeaseView::Others {
                     record: previous,
                     since,
                     ..
                 },
                 Some(record),
-            ) => Knows::Others {
-                since: if record.is_as_before(&previous) {
+            ) => LeaseView::Others {
+                since: if record.is_unchanged_since(&previous) {
                     since
                 } else {
                     now
                 },
                 record,
-                found: Found::There,
+                found: LeaseState::There,
             },
             // The lease duration starts again, because the last holder may not have noticed the deletion of the Lease.
             (
-                Knows::Others {
+                LeaseView::Others {
                     record,
                     since,
                     found: lease,
                 },
                 None,
-            ) => Knows::Others {
-                since: if lease == Found::Gone { since } else { now },
+            ) => LeaseView::Others {
+                since: if lease == LeaseState::Gone {
+                    since
+                } else {
+                    now
+                },
                 record,
-                found: Found::Gone,
+                found: LeaseState::Gone,
             },
-            (Knows::Ours { sent, version, .. }, None) => Knows::Ours {
+            (LeaseView::Ours { sent, version, .. }, None) => LeaseView::Ours {
                 sent,
                 version,
-                found: Found::Gone,
+                found: LeaseState::Gone,
             },
             // Only this process writes its own identity as holder, so it still leads. The new version comes from a renewal whose response
             // was lost, or from a client that changed other fields.
-            (Knows::Ours { sent, .. }, Some(record))
+            (LeaseView::Ours { sent, .. }, Some(record))
                 if record.holder.as_ref() == Some(&self.identity.holder()) =>
             {
-                Knows::Ours {
+                LeaseView::Ours {
                     sent,
                     version: record.version,
-                    found: Found::There,
+                    found: LeaseState::There,
                 }
             }
-            (Knows::Ours { .. }, Some(record)) => Knows::Over { by: record.holder },
+            (LeaseView::Ours { .. }, Some(record)) => LeaseView::Over { by: record.holder },
         };
     }
 
     /// Records a successful write, sent at `sent`: the Lease is at `version`, and this replica is its holder.
     pub fn wrote(&mut self, version: impl Into<String>, sent: Moment) {
         self.failed = None;
-        if !matches!(self.knows, Knows::Over { .. }) {
-            self.knows = Knows::Ours {
+        if !matches!(self.view, LeaseView::Over { .. }) {
+            self.view = LeaseView::Ours {
                 sent,
                 version: version.into(),
-                found: Found::There,
+                found: LeaseState::There,
             };
         }
     }
@@ -294,10 +305,12 @@ impl Elector {
     /// Records a conflict: the write was refused, because the Lease differs from the last read.
     pub fn refused(&mut self) {
         self.failed = None;
-        match &mut self.knows {
-            Knows::Others { found, .. } | Knows::Ours { found, .. } => *found = Found::Changed,
-            Knows::Absent => self.knows = Knows::Nothing,
-            Knows::Nothing | Knows::Over { .. } => {}
+        match &mut self.view {
+            LeaseView::Others { found: state, .. } | LeaseView::Ours { found: state, .. } => {
+                *state = LeaseState::Changed
+            }
+            LeaseView::Absent => self.view = LeaseView::Nothing,
+            LeaseView::Nothing | LeaseView::Over { .. } => {}
         }
     }
 
@@ -309,11 +322,11 @@ impl Elector {
     /// Ends the leadership of this process. Returns the resource version at which to release the Lease, if this replica is its holder.
     /// All writes must have ended before the release.
     pub fn resign(&mut self) -> Option<String> {
-        let previous = std::mem::replace(&mut self.knows, Knows::Over { by: None });
+        let previous = std::mem::replace(&mut self.view, LeaseView::Over { by: None });
         match previous {
-            Knows::Ours {
+            LeaseView::Ours {
                 version,
-                found: Found::There,
+                found: LeaseState::There,
                 ..
             } => Some(version),
             _ => None,
@@ -322,28 +335,28 @@ impl Elector {
 
     /// Whether this replica may start a write at `now`.
     pub fn may_begin(&self, now: Moment) -> bool {
-        matches!(&self.knows, Knows::Ours { sent, .. } if now < *sent + BEGINS)
+        matches!(&self.view, LeaseView::Ours { sent, .. } if now < *sent + WRITE_START_PERIOD)
     }
 
     /// Returns the deadline of writes in progress; `None` if this replica does not lead. A renewal extends it.
     pub fn must_end(&self) -> Option<Moment> {
-        match &self.knows {
-            Knows::Ours { sent, .. } => Some(*sent + ENDS),
+        match &self.view {
+            LeaseView::Ours { sent, .. } => Some(*sent + WRITE_PERIOD),
             _ => None,
         }
     }
 
     /// Returns the role of this replica at `now`.
     pub fn standing(&self, now: Moment) -> Standing {
-        match &self.knows {
-            Knows::Nothing => Standing::Unknown,
-            Knows::Absent => Standing::StandsBy { leader: None },
-            Knows::Others { record, .. } => Standing::StandsBy {
+        match &self.view {
+            LeaseView::Nothing => Standing::Unknown,
+            LeaseView::Absent => Standing::StandsBy { leader: None },
+            LeaseView::Others { record, .. } => Standing::StandsBy {
                 leader: record.holder.clone(),
             },
-            Knows::Ours { .. } if self.may_begin(now) => Standing::Leads,
-            Knows::Ours { .. } => Standing::Doubts,
-            Knows::Over { by } => Standing::Over { by: by.clone() },
+            LeaseView::Ours { .. } if self.may_begin(now) => Standing::Leads,
+            LeaseView::Ours { .. } => Standing::Doubts,
+            LeaseView::Over { by } => Standing::Over { by: by.clone() },
         }
     }
 }

@@ -20,15 +20,15 @@ use crate::step::Decision;
 pub const LONGEST_REQUEST: usize = 4 << 20;
 
 /// Resync interval of a busy resource, in seconds. Short, because metacontroller does not watch the Secrets to which runs write.
-const AT_WORK: u32 = 2;
+const BUSY: u32 = 2;
 /// Resync interval of a resource that is due soon or waits for other resources, in seconds.
 const SOON: u32 = 10;
 /// Resync interval of an idle resource, in seconds. Metacontroller watches neither the repository nor the value sources.
-const AT_REST: u32 = 30;
+const IDLE: u32 = 30;
 
 /// The resource of a hook request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Asked {
+pub struct HookRequest {
     /// Namespace, an RFC 1123 label.
     pub namespace: String,
     /// Name, an RFC 1123 subdomain.
@@ -129,7 +129,7 @@ struct Metadata {
 ///
 /// # Errors
 /// Status 400 for a malformed request, 422 for an unsupported request.
-pub fn read(body: &[u8]) -> Result<Asked, Refusal> {
+pub fn read(body: &[u8]) -> Result<HookRequest, Refusal> {
     let request: Request = serde_json::from_slice(body).map_err(|error| {
         let message = format!(
             "invalid request: {error}; expected a request of the sync or finalize hook of a \
@@ -162,7 +162,7 @@ pub fn read(body: &[u8]) -> Result<Asked, Refusal> {
                        DNS subdomain (RFC 1123)";
         return Err(Refusal::new(400, "InvalidRequest", message));
     }
-    Ok(Asked {
+    Ok(HookRequest {
         namespace,
         name,
         uid,
@@ -187,8 +187,11 @@ fn is_part(name: &str) -> bool {
     let is_alphanumeric = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     let bytes = name.as_bytes();
     let ends = [bytes.first(), bytes.last()];
-    ends.into_iter().all(|byte| byte.copied().is_some_and(is_alphanumeric))
-        && bytes.iter().all(|byte| is_alphanumeric(*byte) || *byte == b'-')
+    ends.into_iter()
+        .all(|byte| byte.copied().is_some_and(is_alphanumeric))
+        && bytes
+            .iter()
+            .all(|byte| is_alphanumeric(*byte) || *byte == b'-')
 }
 
 /// Checks kind and hook version of `controller`. Metacontroller omits the kind of a controller that it read as a typed object.
@@ -211,9 +214,9 @@ fn check_controller(controller: &Controller, finalizing: bool) -> Result<(), Ref
     });
     match hook.and_then(|hook| hook.version.as_deref()) {
         None | Some("" | "v1" | "v2") => Ok(()),
-        Some(other) => {
+        Some(version) => {
             let message = format!(
-                "hook version {other:?} is not supported; set spec.hooks.sync.version of the \
+                "hook version {version:?} is not supported; set spec.hooks.sync.version of the \
                  CompositeController to v1 or v2"
             );
             Err(Refusal::new(422, "UnknownHookVersion", message))
@@ -224,7 +227,8 @@ fn check_controller(controller: &Controller, finalizing: bool) -> Result<(), Ref
 /// Refuses a request with children, because metacontroller would delete all children that the response lacks.
 fn check_children(children: Objects) -> Result<(), Refusal> {
     let groups = children.into_iter().flatten();
-    let mut claimed = groups.filter(|(_, objects)| objects.as_ref().is_some_and(|objects| !objects.is_empty()));
+    let mut claimed =
+        groups.filter(|(_, objects)| objects.as_ref().is_some_and(|objects| !objects.is_empty()));
     let Some((group, objects)) = claimed.next() else {
         return Ok(());
     };
@@ -273,7 +277,7 @@ pub struct Answer {
 
 impl Answer {
     /// Returns a response that keeps the status.
-    pub fn unchanged(request: &Asked) -> Self {
+    pub fn unchanged(request: &HookRequest) -> Self {
         Self {
             status: request.status.clone(),
             resync_after_seconds: 0,
@@ -283,7 +287,7 @@ impl Answer {
 
     /// Replaces the status.
     #[must_use]
-    pub fn saying(self, status: &TerraformStatus) -> Self {
+    pub fn with_status(self, status: &TerraformStatus) -> Self {
         Self {
             status: serde_json::to_value(status).unwrap_or(self.status),
             ..self
@@ -330,11 +334,11 @@ impl Pace {
     /// passes.
     pub fn seconds(self) -> u32 {
         match self {
-            Self::AtWork => AT_WORK,
-            Self::AtRest(wait) => [AT_REST, SOON]
+            Self::AtWork => BUSY,
+            Self::AtRest(wait) => [IDLE, SOON]
                 .into_iter()
                 .find(|interval| wait >= SignedDuration::from_secs(i64::from(*interval)))
-                .unwrap_or(AT_WORK),
+                .unwrap_or(BUSY),
             Self::UntilChanged => 0,
         }
     }
@@ -349,7 +353,7 @@ pub fn pace(
     is_far: bool,
 ) -> Pace {
     let is_queued = decision.start.is_some();
-    if is_at_work(tf, seen, decision) || (is_queued && !is_far) {
+    if is_busy(tf, seen, decision) || (is_queued && !is_far) {
         Pace::AtWork
     } else if is_waiting(decision) && !is_queued {
         Pace::AtRest(wait.min(SignedDuration::from_secs(SOON.into())))
@@ -359,7 +363,7 @@ pub fn pace(
 }
 
 /// Whether a change is expected that metacontroller does not watch: progress of a run, a write of the operator, or the result of a query.
-fn is_at_work(tf: &Terraform, seen: &Seen, decision: &Decision) -> bool {
+fn is_busy(tf: &Terraform, seen: &Seen, decision: &Decision) -> bool {
     let record = seen.record.as_ref();
     let has_run = record.is_some_and(|record| open_run(&record.record).is_some());
     let is_pending = seen.source == Found::Pending || seen.base == Found::Pending;
@@ -371,7 +375,8 @@ fn is_at_work(tf: &Terraform, seen: &Seen, decision: &Decision) -> bool {
 fn is_waiting(decision: &Decision) -> bool {
     let status = &decision.status;
     let mut conditions = status.conditions.iter();
-    let reconciling = conditions.any(|condition| condition.type_ == "Reconciling" && condition.status == "True");
+    let reconciling =
+        conditions.any(|condition| condition.type_ == "Reconciling" && condition.status == "True");
     let is_known = decision.requeue_at.is_some() || status.state == State::AwaitingApproval;
     (reconciling && !is_known) || !status.blocked_by.is_empty()
 }

@@ -71,7 +71,7 @@ const RESULT: Label = label(
     "`ok`, `refused` (invalid address, name or credential), `error` (network, throttling or server \
      error; retried within a minute)",
 );
-const LOOK: Label = label(
+const RECONCILE_RESULT: Label = label(
     "result",
     "`ok`, `conflict` (another client wrote first; requeued immediately), `error`",
 );
@@ -123,15 +123,15 @@ definitions! {
     ] "Unix time since which the longest-waiting plan has been waiting for approval";
     RUN_FAILED = Gauge "alustan_resources_run_failed" []
         "Resources with a last run that failed within the last hour; each counts once, whatever the number of attempts";
-    LOOK_FAILED = Gauge "alustan_resources_reconcile_failed" []
+    RECONCILE_FAILED = Gauge "alustan_resources_reconcile_failed" []
         "Resources with a last reconcile that failed; each counts once, whatever the number of attempts";
     GIT_FAILED = Gauge "alustan_resources_git_failed" []
         "Resources with a request to a repository that had the result `error` at its last attempt";
     REGISTRY_FAILED = Gauge "alustan_resources_registry_failed" []
         "Resources with a request to a registry that had the result `error` at its last attempt";
-    RECONCILES = Counter "alustan_reconciles_total" [LOOK]
+    RECONCILES = Counter "alustan_reconciles_total" [RECONCILE_RESULT]
         "Reconciles of resources";
-    LAST_RECONCILE = Gauge "alustan_last_reconcile_timestamp_seconds" [LOOK]
+    LAST_RECONCILE = Gauge "alustan_last_reconcile_timestamp_seconds" [RECONCILE_RESULT]
         "Unix time of the end of the last reconcile; each resource is reconciled at least once an hour";
     RECONCILE_SECONDS = Histogram "alustan_reconcile_duration_seconds" [] "Duration of reconciles";
     ERRORS = Counter "alustan_errors_total" [REASON]
@@ -149,8 +149,8 @@ definitions! {
     QUEUE_LENGTH = Gauge "alustan_queue_length" [CLASS] "Runs that wait for a slot";
     OLDEST_QUEUED = Gauge "alustan_oldest_queued_timestamp_seconds" [CLASS]
         "Unix time since which the longest-waiting run has been waiting for a slot";
-    PLACES_USED = Gauge "alustan_run_places_used" [] "Slots in use";
-    PLACES = Gauge "alustan_run_places" [] "Number of slots: --max-concurrent-runs";
+    SLOTS_USED = Gauge "alustan_run_places_used" [] "Slots in use";
+    SLOTS = Gauge "alustan_run_places" [] "Number of slots: --max-concurrent-runs";
     GIT = Counter "alustan_git_requests_total" [
         label("operation", "`resolve` (a reference to a commit), `fetch` (the files of a commit that the module needs)"),
         RESULT
@@ -206,13 +206,17 @@ pub fn ended(
     let run = in_history.or_else(|| report.filter(|report| report.number == record.number));
     let run = run.filter(|_| is_recorded).zip(record.run.as_ref());
     let build_failures = &next_history.build_failures;
-    let is_new_failure = build_failures.job_uid.is_some() && build_failures.job_uid != history.build_failures.job_uid;
+    let is_new_failure = build_failures.job_uid.is_some()
+        && build_failures.job_uid != history.build_failures.job_uid;
     Ended {
         run: run.map(|(report, run)| Run {
             kind: report.kind,
             destroys: run.destroys,
             result: report.result.as_str(),
-            reason: report.failure.as_ref().map(|failure| failure.reason.clone()),
+            reason: report
+                .failure
+                .as_ref()
+                .map(|failure| failure.reason.clone()),
             seconds: seconds_between(run.started_at, report.finished_at),
             took: report.took,
         }),
@@ -235,7 +239,7 @@ pub const fn class(class: Class) -> &'static str {
 }
 
 /// Period in which a failed run counts for [`RUN_FAILED`].
-const LATELY: SignedDuration = SignedDuration::from_hours(1);
+const RECENT_PERIOD: SignedDuration = SignedDuration::from_hours(1);
 
 /// Numbers of resources, for the gauges.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -284,8 +288,12 @@ pub fn count<'a>(
     counts
 }
 
-/// Sets the entry `label` of `oldest` to `since`, unless it has an earlier time.
-pub fn older(oldest: &mut BTreeMap<&'static str, Timestamp>, label: &'static str, since: Timestamp) {
+/// Sets the entry `label` of `oldest` to `with_conditions`, unless it has an earlier time.
+pub fn older(
+    oldest: &mut BTreeMap<&'static str, Timestamp>,
+    label: &'static str,
+    since: Timestamp,
+) {
     let current = oldest.entry(label).or_insert(since);
     *current = since.min(*current);
 }
@@ -296,12 +304,12 @@ impl Counts {
         let state = tf.status.as_ref().map(|status| status.state);
         *self
             .states
-            .entry(word(state.unwrap_or_default()))
+            .entry(state_name(state.unwrap_or_default()))
             .or_default() += 1;
         let Some(status) = &tf.status else {
             return;
         };
-        self.run_failed += i64::from(failed_lately(status, now));
+        self.run_failed += i64::from(failed_recently(status, now));
         let conditions = Conditions(&status.conditions);
         if let Some(stalled) = conditions.get("Stalled", "True") {
             let reason = reason::bounded(&stalled.reason);
@@ -318,9 +326,13 @@ impl Counts {
         if let Some(out_of_sync) = conditions.get("InSync", "False") {
             self.drifted += 1;
             let reason = reason::bounded(&out_of_sync.reason);
-            older(&mut self.oldest.drift, reason, drift_since(status, out_of_sync));
+            older(
+                &mut self.oldest.drift,
+                reason,
+                drift_since(status, out_of_sync),
+            );
         }
-        if let Some(ready) = conditions.awaiting() {
+        if let Some(ready) = conditions.awaiting_approval() {
             self.awaiting_approval += 1;
             let (approved_action, since) = approval_since(tf, status, ready);
             older(&mut self.oldest.approval, approved_action, since);
@@ -337,23 +349,28 @@ impl<'a> Conditions<'a> {
     }
 
     /// Returns condition `Ready` if a plan waits for approval.
-    fn awaiting(&self) -> Option<&'a Condition> {
+    fn awaiting_approval(&self) -> Option<&'a Condition> {
         let mut conditions = self.0.iter();
-        conditions.find(|condition| condition.type_ == "Ready" && condition.reason == Reason::AwaitingApproval)
+        conditions.find(|condition| {
+            condition.type_ == "Ready" && condition.reason == Reason::AwaitingApproval
+        })
     }
 }
 
-/// Whether the last run failed at most [`LATELY`] before `now`.
-fn failed_lately(status: &TerraformStatus, now: Timestamp) -> bool {
+/// Whether the last run failed at most [`RECENT_PERIOD`] before `now`.
+fn failed_recently(status: &TerraformStatus, now: Timestamp) -> bool {
     let failed = |run: &&alustan_api::RunStatus| run.result == RunResult::Failed.as_str();
     let run = status.runs.first().filter(failed);
     let ended = run.and_then(|run| run.time.as_ref());
-    ended.is_some_and(|ended| now.duration_since(ended.0) <= LATELY)
+    ended.is_some_and(|ended| now.duration_since(ended.0) <= RECENT_PERIOD)
 }
 
-/// Returns the latest of `since`, the last apply and the last approval: a failure or wait before them is over.
+/// Returns the latest of `with_conditions`, the last apply and the last approval: a failure or wait before them is over.
 fn unless_settled(status: &TerraformStatus, since: Timestamp) -> Timestamp {
-    let applied = status.last_applied.as_ref().map(|last_applied| last_applied.time.0);
+    let applied = status
+        .last_applied
+        .as_ref()
+        .map(|last_applied| last_applied.time.0);
     let plan = status.plan.as_ref();
     let approved = plan.and_then(|plan| plan.approved_at.as_ref());
     let settled_at = applied.max(approved.map(|approved_at| approved_at.0));
@@ -392,7 +409,7 @@ fn approval_since(
 }
 
 /// Returns the value of `status.state`.
-const fn word(state: State) -> &'static str {
+const fn state_name(state: State) -> &'static str {
     match state {
         State::Pending => "Pending",
         State::Building => "Building",
@@ -589,7 +606,10 @@ mod tests {
                     is_true(Condition::Stalled, "StateLost"),
                 ],
             ),
-            resource(State::Pending, &[is_false(Condition::Ready, "WordOfKubelet")]),
+            resource(
+                State::Pending,
+                &[is_false(Condition::Ready, "WordOfKubelet")],
+            ),
             resource(
                 State::AwaitingApproval,
                 &[Verdict::new(
@@ -612,7 +632,7 @@ mod tests {
     }
 
     /// Builds a resource with these conditions and transition times.
-    fn since(conditions: &[(Verdict, i64)]) -> Terraform {
+    fn with_conditions(conditions: &[(Verdict, i64)]) -> Terraform {
         let mut tf = resource(State::Failed, &[]);
         let merged = conditions
             .iter()
@@ -625,9 +645,9 @@ mod tests {
         count(resources.iter().map(Some), at(1_000_000)).oldest
     }
 
-    fn unready(reason: &str, ready: i64, reconciling: i64) -> Terraform {
+    fn not_ready(reason: &str, ready: i64, reconciling: i64) -> Terraform {
         let verdict = |kind, status| Verdict::new(kind, status, reason.to_owned(), "");
-        since(&[
+        with_conditions(&[
             (verdict(Condition::Ready, false), ready),
             (verdict(Condition::Reconciling, true), reconciling),
             (verdict(Condition::Stalled, false), 0),
@@ -638,10 +658,10 @@ mod tests {
     fn oldest_failure_per_reason_ignores_later_attempts() {
         let resources = [
             // `Ready` changed at 900, with the last attempt. The failure started at 300, when `Reconciling` became True.
-            unready("ApplyFailed", 900, 300),
-            unready("ApplyFailed", 400, 400),
-            unready("RepositoryUnreachable", 500, 500),
-            unready("WordOfKubelet", 600, 600),
+            not_ready("ApplyFailed", 900, 300),
+            not_ready("ApplyFailed", 400, 400),
+            not_ready("RepositoryUnreachable", 500, 500),
+            not_ready("WordOfKubelet", 600, 600),
         ];
         let expected = [
             ("ApplyFailed", at(300)),
@@ -653,14 +673,14 @@ mod tests {
 
     #[test]
     fn failure_age_starts_after_last_apply_and_approval() {
-        let mut applied = unready("HealthCheckFailed", 900, 300);
+        let mut applied = not_ready("HealthCheckFailed", 900, 300);
         let status = applied.status.as_mut().unwrap();
         status.last_applied = Some(alustan_api::AppliedStatus {
             revision: None,
             config_hash: String::new(),
             time: Time(at(700)),
         });
-        let mut approved = unready("ApplyFailed", 900, 300);
+        let mut approved = not_ready("ApplyFailed", 900, 300);
         let status = approved.status.as_mut().unwrap();
         status.plan = Some(alustan_api::PlanStatus {
             approved_at: Some(Time(at(800))),
@@ -675,7 +695,7 @@ mod tests {
 
     #[test]
     fn ready_building_or_stalled_resource_has_no_failure_age() {
-        let stalled = since(&[
+        let stalled = with_conditions(&[
             (
                 Verdict::new(Condition::Ready, false, Reason::StateLost, ""),
                 1,
@@ -685,11 +705,12 @@ mod tests {
                 1,
             ),
         ]);
-        let building = since(&[(
+        let building = with_conditions(&[(
             Verdict::new(Condition::Ready, None, Reason::Building, ""),
             1,
         )]);
-        let ready = since(&[(Verdict::new(Condition::Ready, true, Reason::Applied, ""), 1)]);
+        let ready =
+            with_conditions(&[(Verdict::new(Condition::Ready, true, Reason::Applied, ""), 1)]);
         assert_eq!(oldest(&[stalled, building, ready]), Oldest::default());
     }
 
@@ -697,7 +718,7 @@ mod tests {
     fn drift_age_counts_from_first_detection() {
         let resource_with_drift = |drift_since: Option<i64>| {
             let out_of_sync = Verdict::new(Condition::InSync, false, Reason::Drifted, "");
-            let mut tf = since(&[(out_of_sync, 900)]);
+            let mut tf = with_conditions(&[(out_of_sync, 900)]);
             tf.status.as_mut().unwrap().drift = drift_since.map(|second| DriftStatus {
                 since: Time(at(second)),
                 add: 0,
@@ -715,12 +736,13 @@ mod tests {
 
     #[test]
     fn approval_age_counts_from_change_drift_or_deletion() {
-        let awaits_approval = |ready| Verdict::new(Condition::Ready, ready, Reason::AwaitingApproval, "");
-        let change = since(&[(awaits_approval(None), 700)]);
+        let awaits_approval =
+            |ready| Verdict::new(Condition::Ready, ready, Reason::AwaitingApproval, "");
+        let change = with_conditions(&[(awaits_approval(None), 700)]);
         // The resource is Ready since 5. Its drift started at 800, and the correction waits for approval.
         let out_of_sync = Verdict::new(Condition::InSync, false, Reason::Drifted, "");
-        let drift = since(&[(awaits_approval(Some(true)), 5), (out_of_sync, 800)]);
-        let mut destroy = since(&[(awaits_approval(None), 100)]);
+        let drift = with_conditions(&[(awaits_approval(Some(true)), 5), (out_of_sync, 800)]);
+        let mut destroy = with_conditions(&[(awaits_approval(None), 100)]);
         destroy.metadata.deletion_timestamp = Some(Time(at(900)));
         let expected = [
             ("change", at(700)),

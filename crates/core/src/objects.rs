@@ -1,11 +1,11 @@
 //! Builders of the Kubernetes objects that belong to a resource.
 
-pub mod budget;
 pub mod build_job;
 pub mod cache_pvc;
 pub mod namespace;
 pub mod outputs;
 pub mod pod;
+pub mod pod_disruption_budget;
 pub mod prepare;
 pub mod rbac;
 pub mod run_job;
@@ -40,13 +40,13 @@ pub(crate) fn meta_of_build(
     settings: &Settings,
 ) -> ObjectMeta {
     let mut metadata = meta(tf, name, component);
-    if settings.lends(tf) {
+    if settings.builds_elsewhere(tf) {
         let labels = metadata.labels.get_or_insert_default();
         labels.extend(
             tf.namespace()
                 .map(|namespace| (labels::NAMESPACE.to_owned(), namespace)),
         );
-        metadata.namespace = Some(settings.builds_in(tf).to_owned());
+        metadata.namespace = Some(settings.build_namespace_of(tf).to_owned());
     }
     metadata
 }

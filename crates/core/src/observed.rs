@@ -95,7 +95,7 @@ pub struct Seen {
     /// Runner Jobs of this resource, by run number.
     pub jobs: BTreeMap<i64, OwnJob>,
     /// Build Secrets of this resource in other namespaces.
-    pub lent: Vec<LentSeen>,
+    pub build_secrets: Vec<BuildSecretSeen>,
     /// The `PersistentVolumeClaim` of the cache volume.
     pub cache: CacheSeen,
     /// State that no run of the resource wrote, see [`ForeignState`].
@@ -104,7 +104,7 @@ pub struct Seen {
     pub notices: Notices,
     /// Events for which the operator notifies about every resource, in addition to `spec.notifications`.
     pub notified: BTreeSet<NotificationEvent>,
-    /// Owners of the outputs Secret and ConfigMap. [`Whose::Foreign`] is distinguished from [`Whose::Absent`] only while outputs wait to be
+    /// Owners of the outputs Secret and ConfigMap. [`Ownership::Foreign`] is distinguished from [`Ownership::Absent`] only while outputs wait to be
     /// published.
     pub outputs: OutputsSeen,
 }
@@ -145,7 +145,7 @@ pub struct OwnJob {
 
 /// A build Secret: credentials copied to the namespace of a build.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LentSeen {
+pub struct BuildSecretSeen {
     /// Namespace of the build.
     pub namespace: String,
     /// Name of the Secret.
@@ -153,7 +153,7 @@ pub struct LentSeen {
     /// Uid of the Secret.
     pub uid: String,
     /// Whether the build has ended, or its Job does not exist. The Secret is then deleted.
-    pub over: bool,
+    pub build_ended: bool,
 }
 
 /// Phase of the `PersistentVolumeClaim` of the cache volume.
@@ -201,7 +201,7 @@ pub struct LeftBehind {
     /// History of the earlier resource.
     pub history: History,
     /// Reported progress of the last run of the earlier resource, unvalidated.
-    pub told: Told,
+    pub told: ReportedProgress,
     /// Uid of the resource for which the restore is requested: annotation [`RESTORE_TO`](alustan_api::labels::RESTORE_TO) of the record.
     pub restore_to: Option<String>,
     /// Name of the earlier resource for messages; `None` if the earlier resource does not exist any more.
@@ -219,7 +219,7 @@ pub struct RecordSeen {
     pub report_version: Option<String>,
     /// HMAC key of the resource.
     pub key: Vec<u8>,
-    /// The record, merged with the validated progress of the run ([`crate::model::progress::believed`]).
+    /// The record, merged with the validated progress of the run ([`crate::model::progress::merge_progress`]).
     pub record: RunRecord,
     /// Inputs of the current run; removed when the run is recorded in the history.
     pub inputs: Option<RunInputs>,
@@ -296,7 +296,7 @@ pub struct BuildSeen {
     /// Time at which its pod was bound to a node.
     pub scheduled_at: Option<Timestamp>,
     /// Whether the build Secret of this Job exists.
-    pub lent: bool,
+    pub has_build_secret: bool,
     /// Progress of the build.
     pub state: BuildState,
 }
@@ -350,14 +350,14 @@ impl fmt::Display for Waiting {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutputsSeen {
     /// Owner of the Secret.
-    pub secret: Whose,
-    /// Owner of the ConfigMap; [`Whose::Absent`] if none is configured.
-    pub config_map: Whose,
+    pub secret: Ownership,
+    /// Owner of the ConfigMap; [`Ownership::Absent`] if none is configured.
+    pub config_map: Ownership,
 }
 
 /// Owner of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Whose {
+pub enum Ownership {
     /// The object does not exist.
     Absent,
     /// The object has the labels of this resource.
@@ -368,7 +368,7 @@ pub enum Whose {
 
 /// Progress entry of a report Secret.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Told {
+pub enum ReportedProgress {
     /// No report Secret.
     #[default]
     Absent,

@@ -21,7 +21,7 @@ pub enum Class {
 
 /// A queued run.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Waiting {
+pub struct QueuedRun {
     /// Resource of the run.
     pub key: Key,
     /// Priority class.
@@ -35,9 +35,9 @@ const AGEING: SignedDuration = SignedDuration::from_mins(10);
 
 /// Run slots of the operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Places {
+pub struct SlotLimits {
     /// Maximum number of concurrent runs.
-    pub all: usize,
+    pub total: usize,
     /// Maximum number of concurrent runs in one namespace.
     pub per_namespace: usize,
     /// Slots reserved for namespaces without a run.
@@ -46,20 +46,20 @@ pub struct Places {
     pub drift: usize,
 }
 
-impl Places {
-    /// Returns the limits for `all` slots. One namespace uses at most `per_namespace` slots (0: half of all slots). A tenth of the slots is
+impl SlotLimits {
+    /// Returns the limits for `total` slots. One namespace uses at most `per_namespace` slots (0: half of all slots). A tenth of the slots is
     /// reserved for namespaces without a run. Drift checks use at most half of the slots, so that changes still start while drift checks
     /// take long.
-    pub fn new(all: usize, per_namespace: usize) -> Self {
-        let half = all.div_ceil(2);
+    pub fn new(total: usize, per_namespace: usize) -> Self {
+        let half = total.div_ceil(2);
         let per_namespace = match per_namespace {
             0 => half,
             limit => limit,
         };
         Self {
-            all,
+            total,
             per_namespace,
-            reserved: all / 10,
+            reserved: total / 10,
             drift: half,
         }
     }
@@ -75,7 +75,7 @@ impl Places {
         served: &Served,
         now: Timestamp,
     ) -> Vec<Key> {
-        let mut free = self.all.saturating_sub(running.slots(self.per_namespace));
+        let mut free = self.total.saturating_sub(running.slots(self.per_namespace));
         let mut admitted = Vec::new();
         if free == 0 {
             return admitted;
@@ -85,7 +85,7 @@ impl Places {
         if drift == 0 {
             order.exclude(Class::Drift);
         }
-        while let Some(First { key, class, load }) = order.take_first() {
+        while let Some(FirstRun { key, class, load }) = order.take_first() {
             let reserved = if load == 0 { 0 } else { self.reserved };
             if free > reserved && load < self.per_namespace {
                 free -= 1;
@@ -198,21 +198,21 @@ impl Extend<(Key, Class)> for Running {
 #[derive(Clone, Debug, Default)]
 pub struct Queue {
     waiting: BTreeMap<Key, (Class, Timestamp)>,
-    lines: BTreeMap<String, Line>,
+    by_namespace: BTreeMap<String, NamespaceQueue>,
 }
 
 /// Queued runs of one namespace, by class: time at which the run was queued, and name of the resource.
-type Line = BTreeMap<Class, BTreeSet<(Timestamp, String)>>;
+type NamespaceQueue = BTreeMap<Class, BTreeSet<(Timestamp, String)>>;
 
 impl Queue {
     /// Adds a run, or changes its class or time.
-    pub fn insert(&mut self, waiting: Waiting) {
-        let Waiting { key, class, since } = waiting;
+    pub fn insert(&mut self, waiting: QueuedRun) {
+        let QueuedRun { key, class, since } = waiting;
         if self.waiting.get(&key) == Some(&(class, since)) {
             return;
         }
         self.remove(&key);
-        let runs = self.lines.entry(key.namespace.clone()).or_default();
+        let runs = self.by_namespace.entry(key.namespace.clone()).or_default();
         let runs = runs.entry(class).or_default();
         runs.insert((since, key.name.clone()));
         self.waiting.insert(key, (class, since));
@@ -223,13 +223,13 @@ impl Queue {
         let Some((class, since)) = self.waiting.remove(key) else {
             return false;
         };
-        if let Some(by_class) = self.lines.get_mut(&key.namespace) {
+        if let Some(by_class) = self.by_namespace.get_mut(&key.namespace) {
             if let Some(names) = by_class.get_mut(&class) {
                 names.remove(&(since, key.name.clone()));
             }
             by_class.retain(|_, names| !names.is_empty());
             if by_class.is_empty() {
-                self.lines.remove(&key.namespace);
+                self.by_namespace.remove(&key.namespace);
             }
         }
         true
@@ -245,16 +245,16 @@ impl Queue {
         self.waiting.values().copied()
     }
 
-    /// Returns all queued runs in the order in which they start; [`Places::admit`] returns those that start at `now`. Sort keys: class with
+    /// Returns all queued runs in the order in which they start; [`SlotLimits::admit`] returns those that start at `now`. Sort keys: class with
     /// ageing; number of runs of the namespace that are running or earlier in the order; time since the namespace was last `served`,
     /// longest first; age of the run.
     ///
     /// An idle namespace's first apply waits for at most one run per other namespace.
     pub fn order<'a>(&'a self, running: &Running, served: &Served, now: Timestamp) -> Order<'a> {
-        let line = |(namespace, line): (&'a String, &'a Line)| {
+        let line = |(namespace, line): (&'a String, &'a NamespaceQueue)| {
             let classes = line.iter();
             let classes = classes.map(|(class, names)| (*class, names.iter().peekable()));
-            let remaining = Ahead {
+            let remaining = RemainingRuns {
                 classes: classes.collect(),
                 load: running.load.get(namespace).copied().unwrap_or_default(),
                 // 0: never served. Slots are counted from 1.
@@ -264,11 +264,11 @@ impl Queue {
         };
         let mut order = Order {
             now,
-            lines: self.lines.iter().map(line).collect(),
-            firsts: BinaryHeap::new(),
-            places: served.values().copied().max().unwrap_or_default(),
+            by_namespace: self.by_namespace.iter().map(line).collect(),
+            heads: BinaryHeap::new(),
+            slots_granted: served.values().copied().max().unwrap_or_default(),
         };
-        for namespace in self.lines.keys() {
+        for namespace in self.by_namespace.keys() {
             order.push_first(namespace);
         }
         order
@@ -278,17 +278,17 @@ impl Queue {
 /// Order of a queue, computed lazily.
 pub struct Order<'a> {
     now: Timestamp,
-    lines: BTreeMap<&'a str, Ahead<'a>>,
+    by_namespace: BTreeMap<&'a str, RemainingRuns<'a>>,
     /// First run of each namespace.
-    firsts: BinaryHeap<Reverse<(Turn, &'a str)>>,
-    places: u64,
+    heads: BinaryHeap<Reverse<(SortKey, &'a str)>>,
+    slots_granted: u64,
 }
 
 /// Sort key of a namespace: rank of its first run, number of its runs, number of its last slot, queue time of its first run.
-type Turn = (i64, usize, u64, Timestamp);
+type SortKey = (i64, usize, u64, Timestamp);
 
 /// Remaining runs of a namespace.
-struct Ahead<'a> {
+struct RemainingRuns<'a> {
     classes: Vec<(Class, Names<'a>)>,
     load: usize,
     served: u64,
@@ -306,7 +306,7 @@ struct Candidate<'a> {
     class: Class,
 }
 
-impl<'a> Ahead<'a> {
+impl<'a> RemainingRuns<'a> {
     /// Returns the first run of the namespace, and the remaining runs of its class.
     fn first(&mut self, now: Timestamp) -> Option<(Candidate<'a>, &mut Names<'a>)> {
         let candidates = self.classes.iter_mut().filter_map(|(class, names)| {
@@ -324,7 +324,7 @@ impl<'a> Ahead<'a> {
 }
 
 /// The run that starts first.
-struct First {
+struct FirstRun {
     key: Key,
     class: Class,
     /// Number of runs of its namespace that are running or earlier in the order.
@@ -333,41 +333,41 @@ struct First {
 
 impl Order<'_> {
     /// Removes and returns the first run. [`Self::push_first`] adds the next run of its namespace.
-    fn take_first(&mut self) -> Option<First> {
-        let Reverse((_, namespace)) = self.firsts.pop()?;
-        let line = self.lines.get_mut(namespace)?;
+    fn take_first(&mut self) -> Option<FirstRun> {
+        let Reverse((_, namespace)) = self.heads.pop()?;
+        let line = self.by_namespace.get_mut(namespace)?;
         let (Candidate { name, class, .. }, names) = line.first(self.now)?;
         names.next();
         let load = line.load;
-        self.places += 1;
-        (line.load, line.served) = (load + 1, self.places);
+        self.slots_granted += 1;
+        (line.load, line.served) = (load + 1, self.slots_granted);
         let key = Key::new(namespace, name);
-        Some(First { key, class, load })
+        Some(FirstRun { key, class, load })
     }
 
     /// Removes the remaining runs of `class` from the order.
     fn exclude(&mut self, class: Class) {
-        for line in self.lines.values_mut() {
+        for line in self.by_namespace.values_mut() {
             line.classes.retain(|(line_class, _)| *line_class != class);
         }
-        let firsts: Vec<_> = self.firsts.drain().collect();
+        let firsts: Vec<_> = self.heads.drain().collect();
         for Reverse((_, namespace)) in firsts {
             self.push_first(namespace);
         }
     }
 
-    /// Adds the next run of `namespace` to `firsts`.
+    /// Adds the next run of `namespace` to `heads`.
     fn push_first(&mut self, namespace: &str) {
-        let Some((&namespace, _)) = self.lines.get_key_value(namespace) else {
+        let Some((&namespace, _)) = self.by_namespace.get_key_value(namespace) else {
             return;
         };
-        let Some(line) = self.lines.get_mut(namespace) else {
+        let Some(line) = self.by_namespace.get_mut(namespace) else {
             return;
         };
         let (load, served) = (line.load, line.served);
         if let Some((Candidate { rank, since, .. }, _)) = line.first(self.now) {
             let turn = (rank, load, served, since);
-            self.firsts.push(Reverse((turn, namespace)));
+            self.heads.push(Reverse((turn, namespace)));
         }
     }
 }
@@ -376,7 +376,7 @@ impl Iterator for Order<'_> {
     type Item = Key;
 
     fn next(&mut self) -> Option<Key> {
-        let First { key, .. } = self.take_first()?;
+        let FirstRun { key, .. } = self.take_first()?;
         self.push_first(&key.namespace);
         Some(key)
     }
@@ -411,8 +411,8 @@ mod tests {
         }
     }
 
-    fn waiting(namespace: &str, name: &str, class: Class, since: i64) -> Waiting {
-        Waiting {
+    fn waiting(namespace: &str, name: &str, class: Class, since: i64) -> QueuedRun {
+        QueuedRun {
             key: key(namespace, name),
             class,
             since: at(since),
@@ -423,7 +423,7 @@ mod tests {
         order.iter().map(|key| key.name.as_str()).collect()
     }
 
-    fn queue_of(waiting: &[Waiting]) -> Queue {
+    fn queue_of(waiting: &[QueuedRun]) -> Queue {
         let mut queue = Queue::default();
         for waiting in waiting {
             queue.insert(waiting.clone());
@@ -438,16 +438,16 @@ mod tests {
         running
     }
 
-    fn schedule(queue: &[Waiting], running: &[Key], served: &Served, now: Timestamp) -> Vec<Key> {
+    fn schedule(queue: &[QueuedRun], running: &[Key], served: &Served, now: Timestamp) -> Vec<Key> {
         let (queue, running) = (queue_of(queue), running_of(running));
         queue.order(&running, served, now).collect()
     }
 
-    /// Reference implementation of [`Places::admit`]: a linear search for each next run. `drift`: number of drift checks among the
+    /// Reference implementation of [`SlotLimits::admit`]: a linear search for each next run. `drift`: number of drift checks among the
     /// `running` runs.
-    fn admitted_one_by_one(
-        places: Places,
-        queue: &[Waiting],
+    fn admitted_by_linear_search(
+        places: SlotLimits,
+        queue: &[QueuedRun],
         (running, drift): (&[Key], usize),
         served: &Served,
         now: Timestamp,
@@ -455,14 +455,14 @@ mod tests {
         let mut queued = queue.to_vec();
         let (mut running_keys, mut drift, mut served) = (running.to_vec(), drift, served.clone());
         let mut admitted = Vec::new();
-        while running_keys.len() < places.all {
+        while running_keys.len() < places.total {
             queued.retain(|waiting| waiting.class != Class::Drift || drift < places.drift);
             let Some(next) = first_of(&queued, &running_keys, &served, now) else {
                 break;
             };
             let load = load_of(&running_keys, &next.key.namespace);
             let reserved = if load == 0 { 0 } else { places.reserved };
-            if places.all - running_keys.len() <= reserved || load >= places.per_namespace {
+            if places.total - running_keys.len() <= reserved || load >= places.per_namespace {
                 queued.retain(|waiting| waiting.key.namespace != next.key.namespace);
                 continue;
             }
@@ -520,7 +520,7 @@ mod tests {
     }
 
     /// Generates queued runs, running runs and last slots of five namespaces.
-    fn crowd() -> impl Strategy<Value = (Vec<Waiting>, Vec<Key>, Served)> {
+    fn queues() -> impl Strategy<Value = (Vec<QueuedRun>, Vec<Key>, Served)> {
         let resource = (0..5_u8, 0..20_u8);
         let queued = (0..3_usize, 0..5_000_i64);
         let queue = prop::collection::btree_map(resource, queued, 0..60);
@@ -543,12 +543,12 @@ mod tests {
 
     /// Returns the run that starts first, by linear search.
     fn first_of(
-        queue: &[Waiting],
+        queue: &[QueuedRun],
         running: &[Key],
         served: &Served,
         now: Timestamp,
-    ) -> Option<Waiting> {
-        let sort_key = |waiting: &&Waiting| {
+    ) -> Option<QueuedRun> {
+        let sort_key = |waiting: &&QueuedRun| {
             let Key { namespace, name } = waiting.key.clone();
             let served = served.get(&namespace).copied().unwrap_or_default();
             (
@@ -564,8 +564,14 @@ mod tests {
     }
 
     /// Reference implementation of [`Queue::order`].
-    fn one_by_one(queue: &[Waiting], running: &[Key], served: &Served, now: Timestamp) -> Vec<Key> {
-        let (mut queued, mut running_keys, mut served) = (queue.to_vec(), running.to_vec(), served.clone());
+    fn ordered_by_linear_search(
+        queue: &[QueuedRun],
+        running: &[Key],
+        served: &Served,
+        now: Timestamp,
+    ) -> Vec<Key> {
+        let (mut queued, mut running_keys, mut served) =
+            (queue.to_vec(), running.to_vec(), served.clone());
         let mut order = Vec::new();
         while let Some(next) = first_of(&queued, &running_keys, &served, now) {
             queued.retain(|waiting| waiting.key != next.key);
@@ -587,14 +593,14 @@ mod tests {
     #[case::one(1, 0, 1)]
     #[case::as_configured(50, 40, 40)]
     fn one_namespace_takes_half_of_the_slots_by_default(
-        #[case] all: usize,
+        #[case] total: usize,
         #[case] per_namespace: usize,
         #[case] expected: usize,
     ) {
         let queue: Vec<_> = (0..60)
             .map(|n| waiting("a", &format!("{n:02}"), Class::Change, 0))
             .collect();
-        let places = Places::new(all, per_namespace);
+        let places = SlotLimits::new(total, per_namespace);
         let admitted = places.admit(
             &queue_of(&queue),
             &Running::default(),
@@ -606,7 +612,7 @@ mod tests {
 
     #[test]
     fn reserved_slots_go_to_namespaces_without_a_run() {
-        let places = Places::new(20, 20);
+        let places = SlotLimits::new(20, 20);
         let running: Vec<_> = (0..18).map(|n| key("a", &format!("{n:02}"))).collect();
         let queue = [
             waiting("a", "next", Class::Change, 0),
@@ -620,11 +626,11 @@ mod tests {
 
     #[test]
     fn drift_checks_take_half_of_the_slots_at_most() {
-        let places = Places::new(4, 4);
+        let places = SlotLimits::new(4, 4);
         let mut queue: Vec<_> = (0..4)
             .map(|n| waiting(&n.to_string(), "drift", Class::Drift, 0))
             .collect();
-        let admit = |queue: &[Waiting], running: &Running| {
+        let admit = |queue: &[QueuedRun], running: &Running| {
             let now = at(2_000);
             places.admit(&queue_of(queue), running, &Served::new(), now)
         };
@@ -643,7 +649,7 @@ mod tests {
 
     #[test]
     fn forged_runs_take_no_slots_of_other_namespaces() {
-        let places = Places::new(10, 0);
+        let places = SlotLimits::new(10, 0);
         let mut running = Running::default();
         for i in 0..200 {
             running.expect(key("1", &format!("f{i}")));
@@ -665,32 +671,32 @@ mod tests {
     proptest! {
         #[test]
         fn admitted_runs_keep_to_the_limits_and_leave_no_slot_unused(
-            (queue, running, served) in crowd(),
+            (queue, running, served) in queues(),
             all in 0..20_usize,
             per_namespace in 0..8_usize,
             looks in 0..12_usize,
         ) {
-            let places = Places::new(all, per_namespace);
+            let places = SlotLimits::new(all, per_namespace);
             let now = at(5_000);
             let looks = looks.min(running.len());
             let mut of_running = running_of(&running);
             of_running.extend(running[..looks].iter().cloned().map(|key| (key, Class::Drift)));
             let admitted = places.admit(&queue_of(&queue), &of_running, &served, now);
-            let one_by_one = admitted_one_by_one(places, &queue, (&running, looks), &served, now);
-            prop_assert_eq!(&admitted, &one_by_one);
+            let ordered_by_linear_search = admitted_by_linear_search(places, &queue, (&running, looks), &served, now);
+            prop_assert_eq!(&admitted, &ordered_by_linear_search);
             let mut then = running.clone();
             then.extend(admitted.iter().cloned());
-            prop_assert!(admitted.is_empty() || then.len() <= places.all);
-            let drift = |it: &&Waiting| it.class == Class::Drift;
+            prop_assert!(admitted.is_empty() || then.len() <= places.total);
+            let drift = |it: &&QueuedRun| it.class == Class::Drift;
             let new = queue.iter().filter(|it| admitted.contains(&it.key)).filter(drift).count();
             let share = looks + new;
             prop_assert!(new == 0 || share <= places.drift);
-            for Waiting { key: waiting, class, .. } in &queue {
+            for QueuedRun { key: waiting, class, .. } in &queue {
                 let namespace = &waiting.namespace;
                 let load = load_of(&then, namespace);
                 let grew = load > load_of(&running, namespace);
                 prop_assert!(!grew || load <= places.per_namespace);
-                let free = places.all.saturating_sub(then.len());
+                let free = places.total.saturating_sub(then.len());
                 let idle = load == 0 && free > 0;
                 let room = free > places.reserved && load < places.per_namespace;
                 let has_share = *class != Class::Drift || share < places.drift;
@@ -699,7 +705,7 @@ mod tests {
         }
 
         #[test]
-        fn queue_order_contains_each_run_once((queue, running, served) in crowd()) {
+        fn queue_order_contains_each_run_once((queue, running, served) in queues()) {
             let mut order = schedule(&queue, &running, &served, at(5_000));
             order.sort();
             let mut keys: Vec<_> = queue.into_iter().map(|waiting| waiting.key).collect();
@@ -708,9 +714,9 @@ mod tests {
         }
 
         #[test]
-        fn queue_order_matches_linear_search((queue, running, served) in crowd()) {
+        fn queue_order_matches_linear_search((queue, running, served) in queues()) {
             let found = schedule(&queue, &running, &served, at(5_000));
-            prop_assert_eq!(found, one_by_one(&queue, &running, &served, at(5_000)));
+            prop_assert_eq!(found, ordered_by_linear_search(&queue, &running, &served, at(5_000)));
         }
 
         /// After any sequence of inserts, removals and starts, the queue has the order of a linear search.
@@ -723,10 +729,10 @@ mod tests {
             all in 0..9_usize,
             per_namespace in 0..5_usize,
         ) {
-            let places = Places::new(all, per_namespace);
+            let places = SlotLimits::new(all, per_namespace);
             let classes = [Class::Change, Class::Plan, Class::Drift];
             let (mut queue, mut running) = (Queue::default(), Running::default());
-            let (mut waits, mut goes) = (Vec::<Waiting>::new(), Vec::<Key>::new());
+            let (mut waits, mut goes) = (Vec::<QueuedRun>::new(), Vec::<Key>::new());
             let mut looks = BTreeSet::new();
             let mut served = Served::new();
             for (number, (event, namespace, name, class, since)) in (1..).zip(events) {
@@ -762,11 +768,11 @@ mod tests {
                 }
                 let now = at(4_000);
                 let order: Vec<Key> = queue.order(&running, &served, now).collect();
-                prop_assert_eq!(&order, &one_by_one(&waits, &goes, &served, now));
+                prop_assert_eq!(&order, &ordered_by_linear_search(&waits, &goes, &served, now));
                 let admitted = places.admit(&queue, &running, &served, now);
                 let going = (&*goes, looks.len());
-                let one_by_one = admitted_one_by_one(places, &waits, going, &served, now);
-                prop_assert_eq!(admitted, one_by_one);
+                let ordered_by_linear_search = admitted_by_linear_search(places, &waits, going, &served, now);
+                prop_assert_eq!(admitted, ordered_by_linear_search);
             }
         }
 
@@ -796,7 +802,7 @@ mod tests {
                 if turn == comes {
                     let last = served.values().max().copied().unwrap_or_default();
                     served.extend(was_served.then(|| (modest.namespace.clone(), last + 1)));
-                    queue.insert(Waiting { key: modest.clone(), class: Class::Change, since: now });
+                    queue.insert(QueuedRun { key: modest.clone(), class: Class::Change, since: now });
                 }
                 let order = queue.order(&running_of(&running), &served, now);
                 for next in order.take(places - running.len()).collect::<Vec<_>>() {

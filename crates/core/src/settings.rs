@@ -55,7 +55,7 @@ pub struct Settings {
 
 impl Settings {
     /// Returns the namespace in which the image of `tf` is built.
-    pub fn builds_in<'a>(&'a self, tf: &'a Terraform) -> &'a str {
+    pub fn build_namespace_of<'a>(&'a self, tf: &'a Terraform) -> &'a str {
         let own_namespace = tf.metadata.namespace.as_deref();
         let namespace = self.build_namespace.as_deref().or(own_namespace);
         namespace.unwrap_or_default()
@@ -63,8 +63,8 @@ impl Settings {
 
     /// Whether images of `tf` are built in another namespace. The objects that `tf` references do not exist there, so the operator copies
     /// the credentials of the build to a build Secret.
-    pub fn lends(&self, tf: &Terraform) -> bool {
-        tf.metadata.namespace.as_deref() != Some(self.builds_in(tf))
+    pub fn builds_elsewhere(&self, tf: &Terraform) -> bool {
+        tf.metadata.namespace.as_deref() != Some(self.build_namespace_of(tf))
     }
 
     /// Returns the kind of builder of `tf`. A builder image, a layer cache and a Dockerfile require kaniko.
@@ -96,7 +96,7 @@ impl Settings {
     }
 
     /// Whether the cloud identity of the operator may be used for `repository`, a name without tag.
-    pub fn lends_identity_to(&self, repository: &str) -> bool {
+    pub fn allows_identity_for(&self, repository: &str) -> bool {
         let mut allowed = self.identity_registries.iter();
         allowed.any(|allowed| {
             let rest = repository.strip_prefix(allowed.trim_end_matches('/'));

@@ -45,7 +45,8 @@ fn mac(signing_key: &[u8], uid: &str, entry: &str, content: &[u8]) -> Hmac<Sha25
 /// Returns the part of `content` that is signed. Of a run record, only number and run are signed: `kubectl alustan` changes locks and
 /// lineage with the permissions of its user, and has no signing key.
 fn signed_part(entry: &str, content: &[u8]) -> Vec<u8> {
-    let decision_json = |record: Value| json!([record.get("number"), record.get("run")]).to_string();
+    let decision_json =
+        |record: Value| json!([record.get("number"), record.get("run")]).to_string();
     let record = (entry == key::RECORD).then(|| serde_json::from_slice(content).ok());
     match record.flatten() {
         Some(record) => decision_json(record).into_bytes(),

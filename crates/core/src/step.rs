@@ -11,7 +11,7 @@ use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
 use k8s_openapi::jiff::Timestamp;
 
-use crate::observed::LentSeen;
+use crate::observed::BuildSecretSeen;
 use crate::queue::Class;
 
 /// One idempotent write.
@@ -50,7 +50,7 @@ pub enum Step {
     /// Create a build Secret. The build Job of the same name becomes its owner.
     CreateBuildSecret(Box<Secret>),
     /// Delete a build Secret; uid is a precondition.
-    DeleteBuildSecret(Box<LentSeen>),
+    DeleteBuildSecret(Box<BuildSecretSeen>),
     /// Delete an outputs Secret or ConfigMap that `spec.outputs` no longer names.
     DeleteOutputs(OutputsObject),
     /// Delete the `PersistentVolumeClaim` of the cache volume, because its volume is lost or pods do not start with it.

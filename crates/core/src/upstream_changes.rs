@@ -5,32 +5,32 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use alustan_api::{Terraform, TerraformStatus};
 
-use crate::dependency_graph::{DependencyGraph, standing_with};
-use crate::observed::{Answer, DependencySeen, Key, Seen, Standing};
+use crate::dependency_graph::{DependencyGraph, readiness_with};
+use crate::observed::{Answer, DependencySeen, Key, Readiness, Seen};
 
 /// Result of the last reconcile of a resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Look {
+pub struct ReconcileResult {
     /// Versions of the outputs that the resource took, by resource.
     pub versions: BTreeMap<Key, String>,
     /// Activity of the resource after the reconcile.
-    pub doing: Doing,
+    pub activity: Activity,
     /// Whether the resource was ready for its dependents after this reconcile. The last reconcile of a dependent may be older.
     pub ready: bool,
 }
 
 /// Activity of a resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Doing {
+pub enum Activity {
     /// Idle, failed, suspended or deleted.
-    Rests,
+    Idle,
     /// A run is active or due, or the commit is not known yet.
-    Works,
+    Busy,
     /// Waits for its dependencies.
-    Waits,
+    Blocked,
 }
 
-impl Look {
+impl ReconcileResult {
     /// Builds the result of a reconcile of `tf` that observed `seen` and returned `status`.
     pub fn of(tf: &Terraform, seen: &Seen, status: &TerraformStatus) -> Self {
         let has_condition = |kind: &str, value: &str| {
@@ -38,25 +38,25 @@ impl Look {
             conditions.any(|condition| condition.type_ == kind && condition.status == value)
         };
         let activity = if tf.spec.suspend || tf.metadata.deletion_timestamp.is_some() {
-            Doing::Rests
+            Activity::Idle
         } else if seen.source == Answer::Pending || has_condition("Ready", "Unknown") {
-            Doing::Works
+            Activity::Busy
         } else if has_condition("Ready", "False") && !are_ready(&seen.stack.dependencies) {
-            Doing::Waits
+            Activity::Blocked
         } else {
-            Doing::Rests
+            Activity::Idle
         };
         Self {
             versions: seen.stack.versions.clone(),
-            doing: activity,
-            ready: standing_with(tf, Some(status)) == Standing::Ready,
+            activity,
+            ready: readiness_with(tf, Some(status)) == Readiness::Ready,
         }
     }
 }
 
 fn are_ready(dependencies: &[DependencySeen]) -> bool {
-    let mut all = dependencies.iter();
-    all.all(|dependency| dependency.standing == Standing::Ready)
+    let mut remaining = dependencies.iter();
+    remaining.all(|dependency| dependency.readiness == Readiness::Ready)
 }
 
 /// Returns the versions of the outputs that `tf` takes, by resource. `version` returns the version of the outputs of one resource.
@@ -78,7 +78,7 @@ pub fn versions(
 pub fn changing(
     tf: &Terraform,
     graph: &mut DependencyGraph<'_>,
-    looks: &BTreeMap<Key, Look>,
+    results: &BTreeMap<Key, ReconcileResult>,
     version: impl Fn(&Terraform) -> Option<String>,
 ) -> Option<Key> {
     let mut visited = BTreeSet::from([Key::of(tf)]);
@@ -87,16 +87,21 @@ pub fn changing(
         let Some(upstream) = graph.get(&key).filter(|_| visited.insert(key.clone())) else {
             continue;
         };
-        let Some(reconciled) = looks.get(&key) else {
+        let Some(result) = results.get(&key) else {
             return Some(key);
         };
-        if reconciled.doing == Doing::Works || reconciled.versions != versions(upstream, graph, &version) {
+        if result.activity == Activity::Busy
+            || result.versions != versions(upstream, graph, &version)
+        {
             return Some(key);
         }
-        if reconciled.doing == Doing::Waits {
+        if result.activity == Activity::Blocked {
             let depends_on = graph.references(upstream);
             let ready = |key| {
-                graph.get(key).is_some() && looks.get(key).is_none_or(|reconciled: &Look| reconciled.ready)
+                graph.get(key).is_some()
+                    && results
+                        .get(key)
+                        .is_none_or(|result: &ReconcileResult| result.ready)
             };
             // `upstream` waited for its dependencies at its last reconcile. They are ready now, so its next reconcile may start a run.
             if depends_on.iter().all(|upstream| ready(&upstream.key)) {

@@ -78,7 +78,7 @@ async fn scrape(State(sources): State<MetricsSources>) -> Response {
 
 #[cfg(test)]
 mod tests {
-    use alustan_core::queue::Places;
+    use alustan_core::queue::SlotLimits;
     use std::time::Duration;
 
     use axum::body::{Body, to_bytes};
@@ -136,7 +136,7 @@ mod tests {
         MetricsSources {
             metrics: Metrics::new(),
             resources,
-            dispatcher: Arc::new(Dispatcher::new(Places::new(7, 0), wake)),
+            dispatcher: Arc::new(Dispatcher::new(SlotLimits::new(7, 0), wake)),
             health: Health::new(leader.clone()),
             leader,
         }

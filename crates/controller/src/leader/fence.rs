@@ -99,7 +99,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::time::Duration;
 
-    use alustan_core::lease::{BEGINS, ENDS};
+    use alustan_core::lease::{WRITE_PERIOD, WRITE_START_PERIOD};
     use tokio::time::{Instant, advance, sleep};
     use tower::{ServiceExt, service_fn};
 
@@ -134,7 +134,7 @@ mod tests {
         for method in writes.clone() {
             assert_eq!(call(&leader, method, 0).await, (Ok(()), true));
         }
-        advance(BEGINS).await;
+        advance(WRITE_START_PERIOD).await;
         for method in writes {
             assert_eq!(call(&leader, method, 0).await, (Err(NotLeading), false));
         }
@@ -160,7 +160,7 @@ mod tests {
             call(&leader, Method::PATCH, 60).await,
             (Err(NotLeading), true)
         );
-        assert_eq!(began.elapsed().as_secs(), ENDS.as_secs());
+        assert_eq!(began.elapsed().as_secs(), WRITE_PERIOD.as_secs());
     }
 
     #[tokio::test(start_paused = true)]

@@ -221,7 +221,7 @@ fn build_seen_by_several_resources_counts_once() {
     let metrics = Metrics::new();
     let now = Timestamp::now();
     let build = |uid: &str, ended: Timestamp| BuildSeen {
-        lent: false,
+        has_build_secret: false,
         job: "build-1".to_owned(),
         uid: uid.to_owned(),
         created_at: ended - SignedDuration::from_secs(20),

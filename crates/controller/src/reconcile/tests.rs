@@ -8,7 +8,7 @@ use alustan_api::run::{History, RunRecord};
 use alustan_api::{Terraform, TerraformStatus};
 use alustan_core::model::admission::no_pod;
 use alustan_core::observed::{JobSeen, Key, RecordSeen, SourceSeen};
-use alustan_core::queue::{Class, Places};
+use alustan_core::queue::{Class, SlotLimits};
 use alustan_core::step::{Decision, Start, Step, Swap, TakeOver};
 use alustan_registry::Digest;
 use alustan_source::Credentials;
@@ -85,7 +85,7 @@ fn operator_with(
         health: Health::new(Leader::leading()),
         leader: Leader::leading(),
         metrics: Metrics::new(),
-        dispatcher: Arc::new(Dispatcher::new(Places::new(1, 0), wake)),
+        dispatcher: Arc::new(Dispatcher::new(SlotLimits::new(1, 0), wake)),
     };
     let mirrors = Mirrors {
         jobs: WriteThroughCache::new(jobs),

@@ -9,7 +9,9 @@ use serde_json::json;
 
 use crate::decide::{approval, start_run};
 use crate::model::case::{ReconcileCase, Target};
-use crate::model::pod_wait::{GIVE_UP, NO_POD, no_pod, patience, slow_pod, waits_since};
+use crate::model::pod_wait::{
+    NO_POD_TIMEOUT, STARTUP_TIMEOUT, no_pod, slow_pod, startup_since, startup_timeout,
+};
 use crate::model::summary::{self, Summary, logs, patch};
 use crate::model::{admission, progress};
 use crate::observed::Waiting;
@@ -19,7 +21,7 @@ use crate::step::{Decision, Step, Swap};
 /// large image takes long.
 const SLOW_POD: SignedDuration = SignedDuration::from_mins(2);
 /// Startup timeout of a pod if Kubernetes reports no cause.
-const GIVE_UP_SLOWLY: SignedDuration = SignedDuration::from_mins(20);
+const UNEXPLAINED_STARTUP_TIMEOUT: SignedDuration = SignedDuration::from_mins(20);
 /// Time that a run may exceed its `spec.timeouts` before it counts as overdue. Much longer than the termination grace period of its pod.
 const OVERDUE: SignedDuration = SignedDuration::from_mins(30);
 
@@ -33,23 +35,26 @@ impl ReconcileCase<'_> {
             Some(hash) => (*hash == run.config_hash, *hash != run.config_hash),
             None => (false, false),
         };
-        // A cancelled run gets no `start_run::help`: if the API server rejected the step that creates the Job, the later steps, which
+        // A cancelled run gets no `start_run::ensure_missing_objects`: if the API server rejected the step that creates the Job, the later steps, which
         // cancel the run, would not execute.
         let is_replaced = config_changed && self.seen.job.is_none() && self.starting().is_some();
-        if is_replaced || self.is_overruled(run) {
+        if is_replaced || self.lost_approval(run) {
             self.cancel(&run.job, None);
         } else {
-            self.steps
-                .extend(start_run::help(self.tf, self.seen, self.settings));
+            self.steps.extend(start_run::ensure_missing_objects(
+                self.tf,
+                self.seen,
+                self.settings,
+            ));
         }
-        let quiet = self.is_quiet(run.kind, &run.trigger, &run.config_hash);
-        let stuck = self.stuck(config_changed);
+        let quiet = self.keeps_ready(run.kind, &run.trigger, &run.config_hash);
+        let stuck = self.check_startup(config_changed);
         let summary = match &target {
             Err(problem) if quiet && run.kind == RunKind::Drift => problem.clone(),
             Ok(_) | Err(_) => match stuck {
                 Some(stuck) if !quiet => stuck,
                 Some(_) | None => Summary {
-                    look_at: self.look_due(),
+                    requeue_at: self.next_deadline(),
                     ..self.running(quiet && config_matches)
                 },
             },
@@ -64,13 +69,14 @@ impl ReconcileCase<'_> {
 
     /// Whether `run` has not started to apply and its approval is no longer valid: the approval policy changed, or the approval was
     /// withdrawn.
-    pub(crate) fn is_overruled(&self, run: &RunSpec) -> bool {
-        let policy_digest = approval::judged_by(self.tf, run.destroys);
+    pub(crate) fn lost_approval(&self, run: &RunSpec) -> bool {
+        let policy_digest = approval::policy_digest(self.tf, run.destroys);
         let inputs = self.record.inputs.as_ref();
         let approved = inputs.and_then(|inputs| inputs.approval.approved.as_ref());
         let withdrawn =
             approved.is_some_and(|plan| self.tf.spec.approval.plan.as_ref() != Some(&plan.id));
-        let is_invalid = run.kind != RunKind::Drift && (run.judged_by != policy_digest || withdrawn);
+        let is_invalid =
+            run.kind != RunKind::Drift && (run.judged_by != policy_digest || withdrawn);
         is_invalid && self.current.phase < RunPhase::Applying
     }
 
@@ -82,7 +88,7 @@ impl ReconcileCase<'_> {
     ) -> Decision {
         let wanted = target.as_ref().and_then(|target| target.wanted.as_ref());
         let unsuspended = match (wanted, run) {
-            (Ok(wanted), _) if self.is_applied(&wanted.config.hash) => self.at_rest(),
+            (Ok(wanted), _) if self.is_applied(&wanted.config.hash) => self.idle_summary(),
             (Err(problem), _) if problem.ready.is_some() => problem.clone(),
             (_, Some(_)) => Summary::busy(State::Planning, Reason::Suspended, "cancelling the run"),
             (_, None) => Summary {
@@ -115,7 +121,7 @@ impl ReconcileCase<'_> {
             );
         };
         if quiet && run.kind == RunKind::Drift {
-            let idle = self.at_rest();
+            let idle = self.idle_summary();
             return match self.overdue() {
                 Some(overdue) => Summary::ready(idle.state, Reason::RunDeadlineExceeded, overdue),
                 None => idle,
@@ -129,22 +135,23 @@ impl ReconcileCase<'_> {
             (Some(overdue), true) => Summary::ready(state, Reason::RunDeadlineExceeded, overdue),
             (Some(overdue), false) => Summary::blocked(state, Reason::RunDeadlineExceeded, overdue),
             (None, true) => Summary {
-                ready: self.sick().is_none().then_some(true),
-                ..Summary::busy(state, Reason::Applied, self.what_runs())
+                ready: self.unhealthy().is_none().then_some(true),
+                ..Summary::busy(state, Reason::Applied, self.describe_run())
             },
-            (None, false) => Summary::busy(state, Reason::Running, self.what_runs()),
+            (None, false) => Summary::busy(state, Reason::Running, self.describe_run()),
         }
     }
 
     /// Returns the deadline of the active run: the time of its claim, plus the timeouts of plan and of apply or destroy, plus [`OVERDUE`].
-    fn due(&self) -> Option<Timestamp> {
+    fn deadline(&self) -> Option<Timestamp> {
         let run = self.current.run.as_ref()?;
         let timeouts = self.record.inputs.as_ref()?.timeouts;
         let change_timeout = match run.kind {
             RunKind::Destroy => timeouts.destroy,
             RunKind::Plan | RunKind::Apply | RunKind::Drift => timeouts.apply,
         };
-        let timeouts = i64::try_from(timeouts.plan.saturating_add(change_timeout)).unwrap_or(i64::MAX);
+        let timeouts =
+            i64::try_from(timeouts.plan.saturating_add(change_timeout)).unwrap_or(i64::MAX);
         // A forged report may contain any claim time. A time in the future does not count.
         let claim = self.current.claimed_by.as_ref();
         claim
@@ -160,7 +167,7 @@ impl ReconcileCase<'_> {
     /// certainly ended.
     pub(crate) fn overdue(&self) -> Option<String> {
         let run = self.current.run.as_ref()?;
-        self.due().filter(|deadline| *deadline <= self.now)?;
+        self.deadline().filter(|deadline| *deadline <= self.now)?;
         let namespace = self.tf.namespace().unwrap_or_default();
         Some(format!(
             "run {} ({}) has exceeded its timeouts, for example because its node is lost; check \
@@ -173,7 +180,7 @@ impl ReconcileCase<'_> {
     }
 
     /// Describes the active run and how to follow its log.
-    pub(crate) fn what_runs(&self) -> String {
+    pub(crate) fn describe_run(&self) -> String {
         let Some(run) = &self.current.run else {
             return String::new();
         };
@@ -204,31 +211,38 @@ impl ReconcileCase<'_> {
 
     /// Returns the time of the next reconcile of the active run without an event: the next startup timeout while no pod has claimed the
     /// run, then the deadline of the run.
-    pub(crate) fn look_due(&self) -> Option<Timestamp> {
+    pub(crate) fn next_deadline(&self) -> Option<Timestamp> {
         let Some(run) = self.starting() else {
-            return self.due().filter(|due| self.now < *due);
+            return self.deadline().filter(|due| self.now < *due);
         };
-        let since = self.waits_since(run);
+        let since = self.startup_since(run);
         let scheduling_timeout = self.settings.scheduling_timeout;
-        let timeouts = [NO_POD, SLOW_POD, GIVE_UP, scheduling_timeout, GIVE_UP_SLOWLY];
-        timeouts.map(|wait| since + wait)
+        let timeouts = [
+            NO_POD_TIMEOUT,
+            SLOW_POD,
+            STARTUP_TIMEOUT,
+            scheduling_timeout,
+            UNEXPLAINED_STARTUP_TIMEOUT,
+        ];
+        timeouts
+            .map(|wait| since + wait)
             .into_iter()
             .filter(|due| self.now < *due)
             .min()
     }
 
     /// Whether `waiting` is a failed pull of the runner image, and `run` is a destroy that can run in the base image instead.
-    fn has_another_way(&self, run: &RunSpec, waiting: &Waiting) -> bool {
+    fn can_use_base_image(&self, run: &RunSpec, waiting: &Waiting) -> bool {
         let pin = self.seen.pin.as_ref();
         let has_base_image = pin.is_some_and(|pin| pin.base.is_some() && pin.artifact.is_some());
         has_base_image && run.destroys && !run.unpack && waiting.reason == Reason::ImagePullBackOff
     }
 
     /// Returns the start of the startup timeout: the time at which the pod was scheduled, otherwise the start of the run.
-    fn waits_since(&self, run: &RunSpec) -> Timestamp {
+    fn startup_since(&self, run: &RunSpec) -> Timestamp {
         let job = self.seen.job.as_ref();
         let scheduled_at = job.and_then(|job| job.scheduled_at);
-        waits_since(run.started_at, scheduled_at, self.now)
+        startup_since(run.started_at, scheduled_at, self.now)
     }
 
     /// Returns why the pod of `run` does not start, and the time at which the run is cancelled.
@@ -237,34 +251,34 @@ impl ReconcileCase<'_> {
             return Some((refused.clone(), self.now));
         }
         let job = self.seen.job.as_ref().filter(|job| !job.finished)?;
-        let since = self.waits_since(run);
+        let since = self.startup_since(run);
         let elapsed = self.now.duration_since(since);
         let cause = match &job.waiting {
             Some(waiting) => Some(waiting.clone()),
-            None if !job.has_pod && elapsed >= NO_POD => {
+            None if !job.has_pod && elapsed >= NO_POD_TIMEOUT => {
                 let namespace = self.tf.namespace().unwrap_or_default();
                 Some(no_pod(&namespace, &run.job))
             }
             None => None,
         };
         if let Some(cause) = cause {
-            let wait = if self.has_another_way(run, &cause) {
-                NO_POD
+            let wait = if self.can_use_base_image(run, &cause) {
+                NO_POD_TIMEOUT
             } else {
-                patience(&cause, self.settings)
+                startup_timeout(&cause, self.settings)
             };
             return Some((cause, since + wait));
         }
         let slow = job.pods_alive && elapsed >= SLOW_POD;
         slow.then(|| {
-            let given_up_at = since + GIVE_UP_SLOWLY;
+            let given_up_at = since + UNEXPLAINED_STARTUP_TIMEOUT;
             (slow_pod(self.tf, &run.job), given_up_at)
         })
     }
 
     /// Returns the summary of a run that cannot start. Cancels it after the startup timeout, or at once if the configuration has `changed`.
     /// No pod has claimed the run, so the cancellation interrupts no engine process. A timeout is a transient failure and is retried.
-    pub(crate) fn stuck(&mut self, changed: bool) -> Option<Summary> {
+    pub(crate) fn check_startup(&mut self, changed: bool) -> Option<Summary> {
         let run = self.starting()?.clone();
         let (number, trigger) = (self.current.number, &run.trigger);
         if self.current.cancel {
@@ -292,11 +306,11 @@ impl ReconcileCase<'_> {
         } else {
             format!(
                 "{message}; if the pod does not start by {}, the run is cancelled and retried",
-                summary::clock(given_up_at)
+                summary::format_time(given_up_at)
             )
         };
         Some(Summary {
-            look_at: Some(given_up_at),
+            requeue_at: Some(given_up_at),
             ..Summary::blocked(State::Planning, &cause.reason, message)
         })
     }

@@ -9,7 +9,7 @@ use alustan_api::report::Failure;
 use alustan_api::{ApprovalMode, Reason, Terraform};
 use kube::ResourceExt;
 
-use crate::model::allow_list::{Allowed, is_in_registry, is_in_repository, names};
+use crate::model::allow_list::{Allowed, contains_name, is_in_registry, is_in_repository};
 use crate::observed::AccountSeen;
 
 /// Returns each field that references a ServiceAccount, with its value.
@@ -33,30 +33,30 @@ pub fn refusal(
     allowed: &Allowed,
     accounts: &BTreeMap<String, AccountSeen>,
 ) -> Option<Failure> {
-    listed(tf, allowed)
+    list_violation(tf, allowed)
         .map(|message| failure(Reason::NotAllowed, &message))
         .or_else(|| {
             self::accounts(tf)
-                .find_map(|(field, name)| account(tf, (field, name), allowed, accounts))
+                .find_map(|(field, name)| account_violation(tf, (field, name), allowed, accounts))
         })
 }
 
 /// Returns the failure if runs of `tf` must not use the ServiceAccount in `spec.runner.serviceAccountName`.
-pub(crate) fn account_refusal(
+pub(crate) fn runner_account_violation(
     tf: &Terraform,
     allowed: &Allowed,
     accounts: &BTreeMap<String, AccountSeen>,
 ) -> Option<Failure> {
     let name = tf.spec.runner.as_ref()?.service_account_name.as_deref()?;
     let field = ("spec.runner.serviceAccountName", name);
-    account(tf, field, allowed, accounts)
+    account_violation(tf, field, allowed, accounts)
 }
 
 /// Returns a copy of the deleted `tf` with `approval.destroy: Manual` if the allow lists require this value and the spec has another one;
 /// otherwise `None`.
-pub(crate) fn asks_before_destroy(tf: &Terraform, allowed: &Allowed) -> Option<Terraform> {
+pub(crate) fn with_manual_destroy(tf: &Terraform, allowed: &Allowed) -> Option<Terraform> {
     let is_deleted = tf.metadata.deletion_timestamp.is_some();
-    (is_deleted && must_ask(tf, allowed)).then(|| {
+    (is_deleted && lacks_manual_destroy(tf, allowed)).then(|| {
         let mut tf = tf.clone();
         tf.spec.approval.destroy = ApprovalMode::Manual;
         tf
@@ -65,13 +65,13 @@ pub(crate) fn asks_before_destroy(tf: &Terraform, allowed: &Allowed) -> Option<T
 
 /// Whether the allow lists require `approval.destroy: Manual` and the spec of `tf` has another value. A resource with a destroy script is
 /// exempt, because no plan contains the changes of a script.
-fn must_ask(tf: &Terraform, allowed: &Allowed) -> bool {
+fn lacks_manual_destroy(tf: &Terraform, allowed: &Allowed) -> bool {
     let scripts = tf.spec.scripts.as_ref();
     let has_destroy_script = scripts.is_some_and(|scripts| scripts.destroy.is_some());
     allowed.destroy && !has_destroy_script && tf.spec.approval.destroy != ApprovalMode::Manual
 }
 
-fn listed(tf: &Terraform, allowed: &Allowed) -> Option<String> {
+fn list_violation(tf: &Terraform, allowed: &Allowed) -> Option<String> {
     let registry = &tf.spec.container_registry;
     let builder = registry.builder.as_ref();
     let images = [
@@ -89,7 +89,7 @@ fn listed(tf: &Terraform, allowed: &Allowed) -> Option<String> {
         return Some(format!(
             "spec.containerRegistry.{field}: {image} is not in an allowed registry; allowed: {}; \
              the name must include the registry, for example docker.io/…",
-            or_nothing(&allowed.registries, "none")
+            join_or(&allowed.registries, "none")
         ));
     }
     let url = &tf.spec.git_repo.url;
@@ -97,27 +97,27 @@ fn listed(tf: &Terraform, allowed: &Allowed) -> Option<String> {
         return Some(format!(
             "spec.gitRepo.url: {url} is not in an allowed repository; allowed prefixes: {}; the \
              URL must not contain .. or %",
-            or_nothing(&allowed.repositories, "none")
+            join_or(&allowed.repositories, "none")
         ));
     }
     let image = builder.and_then(|builder| builder.image.as_ref());
-    if let Some(image) = image.filter(|image| !names(&allowed.builders, image)) {
+    if let Some(image) = image.filter(|image| !contains_name(&allowed.builders, image)) {
         return Some(format!(
             "spec.containerRegistry.builder.image: {image} is not allowed; allowed: {}",
-            or_nothing(&allowed.builders, "none (remove the field)")
+            join_or(&allowed.builders, "none (remove the field)")
         ));
     }
     let approval = &tf.spec.approval;
     if allowed.approval && approval.mode != ApprovalMode::Manual {
         return Some("spec.approval.mode must be Manual".to_owned());
     }
-    if must_ask(tf, allowed) {
+    if lacks_manual_destroy(tf, allowed) {
         return Some("spec.approval.destroy must be Manual".to_owned());
     }
     None
 }
 
-fn account(
+fn account_violation(
     tf: &Terraform,
     (field, name): (&str, &str),
     allowed: &Allowed,
@@ -126,12 +126,12 @@ fn account(
     let namespace = tf.namespace().unwrap_or_default();
     if let Some(list) = &allowed.accounts {
         let qualified = format!("{namespace}/{name}");
-        let is_listed = names(list, name) || list.contains(&qualified);
+        let is_listed = contains_name(list, name) || list.contains(&qualified);
         return (!is_listed).then(|| {
             let message = format!(
                 "{field}: ServiceAccount {name} is not allowed in namespace {namespace}; allowed: \
                  {}",
-                or_nothing(list, "none (remove the field)")
+                join_or(list, "none (remove the field)")
             );
             failure(Reason::ServiceAccountNotAllowed, &message)
         });
@@ -163,7 +163,7 @@ fn failure(reason: Reason, message: &str) -> Failure {
     )
 }
 
-fn or_nothing(list: &[String], empty_text: &str) -> String {
+fn join_or(list: &[String], empty_text: &str) -> String {
     if list.is_empty() {
         empty_text.to_owned()
     } else {

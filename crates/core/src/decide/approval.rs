@@ -46,7 +46,7 @@ fn rules(tf: &Terraform, destroys: bool) -> Vec<alustan_api::ApprovalRule> {
 }
 
 /// Whether plans of `tf` may need approval.
-pub fn may_ask(tf: &Terraform, destroys: bool) -> bool {
+pub fn may_need_approval(tf: &Terraform, destroys: bool) -> bool {
     let is_auto = mode(tf, destroys) == ApprovalMode::Auto;
     !is_auto || !rules(tf, destroys).is_empty() || adopts(tf, destroys)
 }
@@ -57,9 +57,9 @@ fn adopts(tf: &Terraform, destroys: bool) -> bool {
 
 /// Returns the digest of the approval policy: 12 hexadecimal characters, or empty if `spec.approval` has its defaults and the resource does
 /// not adopt a state.
-pub fn judged_by(tf: &Terraform, destroys: bool) -> String {
+pub fn policy_digest(tf: &Terraform, destroys: bool) -> String {
     let allows_emptying = tf.spec.approval.emptying == EmptyingPolicy::Allow && !destroys;
-    if !may_ask(tf, destroys) && !allows_emptying {
+    if !may_need_approval(tf, destroys) && !allows_emptying {
         return String::new();
     }
     let mut parts = vec![
@@ -82,7 +82,7 @@ pub fn kind(tf: &Terraform, destroys: bool) -> RunKind {
 }
 
 /// Returns the key of the failure counter of a run. A changed approval policy starts a new counter.
-pub fn subject(config_hash: &str, policy_digest: &str) -> String {
+pub fn failure_key(config_hash: &str, policy_digest: &str) -> String {
     if policy_digest.is_empty() {
         config_hash.to_owned()
     } else {
@@ -91,12 +91,17 @@ pub fn subject(config_hash: &str, policy_digest: &str) -> String {
 }
 
 /// Returns the key of the failure counter of `run`.
-pub(crate) fn subject_of(run: &RunSpec) -> String {
-    subject(&run.config_hash, &run.judged_by)
+pub(crate) fn run_failure_key(run: &RunSpec) -> String {
+    failure_key(&run.config_hash, &run.judged_by)
 }
 
 /// Returns the pending plan of run `number`, which reported that its plan needs approval.
-pub(crate) fn pend(run: &RunSpec, number: i64, asks: PlanAsks, now: Timestamp) -> PendingPlan {
+pub(crate) fn new_pending_plan(
+    run: &RunSpec,
+    number: i64,
+    asks: PlanAsks,
+    now: Timestamp,
+) -> PendingPlan {
     PendingPlan {
         id: asks.id,
         run: number,
@@ -114,7 +119,7 @@ pub fn pending<'a>(
     config_hash: &str,
     destroys: bool,
 ) -> Option<&'a PendingPlan> {
-    let policy_digest = judged_by(tf, destroys);
+    let policy_digest = policy_digest(tf, destroys);
     history
         .pending
         .as_ref()
@@ -142,7 +147,7 @@ pub(crate) fn trigger(plan: &PendingPlan) -> Trigger {
 }
 
 /// Returns the approval of `plan` in `tf`, for the history. Includes user, field manager and time if the API server has recorded them.
-pub(crate) fn given(tf: &Terraform, plan: &PendingPlan, run: i64) -> ApprovalGiven {
+pub(crate) fn approval_given(tf: &Terraform, plan: &PendingPlan, run: i64) -> ApprovalGiven {
     let entry = tf
         .managed_fields()
         .iter()
@@ -165,20 +170,22 @@ pub fn sets_approval(entry: &ManagedFieldsEntry) -> bool {
 
 impl ReconcileCase<'_> {
     /// Returns the message of a pending plan: changes, reasons for the approval, and the command to approve.
-    pub(crate) fn asks(&self, plan: &PendingPlan) -> String {
+    pub(crate) fn approval_message(&self, plan: &PendingPlan) -> String {
         let (name, namespace) = (self.tf.name_any(), self.tf.namespace().unwrap_or_default());
         let report = self.history.report(plan.run);
         let changes = report.and_then(|report| report.changes.as_ref());
-        let change_text = changes.map_or_else(|| "changes".to_owned(), dangerous_first);
+        let change_text = changes.map_or_else(|| "changes".to_owned(), describe_changes);
         let reasons = plan.because.iter().cloned();
-        let reasons: Vec<_> = reasons.chain(restore::because(&self.history)).collect();
+        let reasons: Vec<_> = reasons
+            .chain(restore::first_plan_reason(&self.history))
+            .collect();
         let reasons = match reasons.as_slice() {
             [] => String::new(),
             reasons => format!(" ({})", reasons.join("; ")),
         };
         let hint = report.map_or_else(String::new, |report| {
             let logs = logs(self.tf, &report.job);
-            if !may_ask(self.tf, false) && !may_ask(self.tf, true) {
+            if !may_need_approval(self.tf, false) && !may_need_approval(self.tf, true) {
                 return format!("; see {logs}");
             }
             format!(
@@ -202,7 +209,11 @@ impl ReconcileCase<'_> {
 
     /// Describes an approval of another plan than `plan`.
     fn wrong_approval(&self, plan: &PendingPlan) -> String {
-        let used_plan = self.history.approved.as_ref().map(|approval| &approval.plan);
+        let used_plan = self
+            .history
+            .approved
+            .as_ref()
+            .map(|approval| &approval.plan);
         match &self.tf.spec.approval.plan {
             Some(id) if *id != plan.id && Some(id) == used_plan => {
                 format!("; plan {id} was approved before; an approval is valid once")
@@ -216,7 +227,7 @@ impl ReconcileCase<'_> {
 }
 
 /// Describes a change set, number of destroyed objects first.
-fn dangerous_first(changes: &ChangeSet) -> String {
+fn describe_changes(changes: &ChangeSet) -> String {
     let destroys = match changes.destroy {
         0 => String::new(),
         1 => "1 object to destroy, ".to_owned(),

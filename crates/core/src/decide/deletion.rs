@@ -17,18 +17,18 @@ pub use crate::decide::deletion::pin_fallback::docker_config;
 use crate::decide::image_build::{self, Image, Missing};
 use crate::decide::start_run::{self, RunRequest};
 use crate::decide::{approval, retry, state_volume};
-use crate::model::case::{CONFLICT, ReconcileCase, Waits};
-use crate::model::facts::{self, Kept, is_abandoned, says_attempted};
+use crate::model::case::{CONFLICT, ImageWait, ReconcileCase};
+use crate::model::facts::{self, DeletionHold, is_abandoned, status_has_attempt};
 use crate::model::image::ImagePlan;
-use crate::model::summary::{self, Summary, how_to_abandon, unknown};
+use crate::model::summary::{self, Summary, abandon_suffix, with_unknown_history};
 use crate::observed::{Answer, ForeignState};
 use crate::queue::Class;
-use crate::status::notifications::{LAST_WORD, is_wanted};
+use crate::status::notifications::{FINAL_DELIVERY_TIMEOUT, is_subscribed};
 use crate::step::{Decision, Step, Swap};
 
 /// Adds the steps that clean up and remove the finalizer. The first step is a compare-and-swap of the unchanged run record. It fails if the
 /// observed record is stale, because a stale record may lack the first apply.
-fn let_go(case: &mut ReconcileCase<'_>, clean_up: Step) {
+fn finalize(case: &mut ReconcileCase<'_>, clean_up: Step) {
     let guard = Swap::unchanged(&case.current);
     case.steps.push(Step::SwapRecord(Box::new(guard)));
     case.steps.push(clean_up);
@@ -37,23 +37,25 @@ fn let_go(case: &mut ReconcileCase<'_>, clean_up: Step) {
 
 /// Returns the step that deletes all objects of the resource except those with state. An unsaved state is kept together with the run
 /// record, which has the key for its decryption.
-fn all_but_state(case: &ReconcileCase<'_>) -> Step {
+fn clean_up_except_state(case: &ReconcileCase<'_>) -> Step {
     let seen = case.seen;
     let on_volume = state_volume::may_hold_state(case.tf, seen) || seen.foreign_state.claim;
     let unsaved_on_volume = state_volume::may_hold_unsaved(seen, &case.history);
-    let mut kept = vec![Component::State];
+    let mut kept_components = vec![Component::State];
     if on_volume || unsaved_on_volume {
-        kept.push(Component::Cache);
+        kept_components.push(Component::Cache);
     }
     if case.record.unsaved || unsaved_on_volume {
-        kept.extend([Component::Report, Component::Record]);
+        kept_components.extend([Component::Report, Component::Record]);
     }
-    Step::CleanUp { kept }
+    Step::CleanUp {
+        kept: kept_components,
+    }
 }
 
 /// Returns the decision for a deleted resource.
 pub(crate) fn decide(case: ReconcileCase<'_>) -> Decision {
-    let seen = pin_fallback::filled(case.tf, case.seen, case.current.attempted);
+    let seen = pin_fallback::with_pinned_inputs(case.tf, case.seen, case.current.attempted);
     let case = ReconcileCase {
         seen: &seen,
         ..case
@@ -62,31 +64,33 @@ pub(crate) fn decide(case: ReconcileCase<'_>) -> Decision {
         return abandon(case);
     }
     if let Some(run) = facts::open_run(&case.current).cloned() {
-        return under_way(case, &run);
+        return with_active_run(case, &run);
     }
     if destroyed(&case) {
-        return nothing_is_left(case);
+        return after_destroy(case);
     }
     let never_applied = case.current.attempted == 0 && case.history.applied.is_none();
-    match (Kept::of(case.tf), never_applied) {
-        (Some(Kept::Protected), _) => waits(case, hold::protected),
-        (Some(Kept::Orphaned | Kept::Suspended) | None, true) => nothing_was_applied(case),
-        (Some(Kept::Orphaned), false) => orphan(case),
-        (Some(Kept::Suspended), false) => waits(case, hold::suspended),
+    match (DeletionHold::of(case.tf), never_applied) {
+        (Some(DeletionHold::Protected), _) => held(case, hold::protected),
+        (Some(DeletionHold::Orphaned | DeletionHold::Suspended) | None, true) => {
+            nothing_was_applied(case)
+        }
+        (Some(DeletionHold::Orphaned), false) => orphan(case),
+        (Some(DeletionHold::Suspended), false) => held(case, hold::suspended),
         (None, false) => destroy_what_exists(case),
     }
 }
 
 /// Returns the decision with the summary that `summary_of` builds. The operator starts nothing until the spec changes.
-fn waits(case: ReconcileCase<'_>, summary_of: fn(&Terraform) -> Summary) -> Decision {
+fn held(case: ReconcileCase<'_>, summary_of: fn(&Terraform) -> Summary) -> Decision {
     let summary = summary_of(case.tf);
     case.done(&summary, None, None)
 }
 
 fn orphan(mut case: ReconcileCase<'_>) -> Decision {
-    let clean_up = all_but_state(&case);
-    let_go(&mut case, clean_up);
-    let kept_objects = hold::left(&case);
+    let clean_up = clean_up_except_state(&case);
+    finalize(&mut case, clean_up);
+    let kept_objects = hold::kept_objects(&case);
     let message = format!("spec.deletionPolicy is Orphan: {kept_objects}");
     let summary = Summary::busy(State::Destroying, Reason::Orphaned, message);
     case.done(&summary, None, None)
@@ -94,15 +98,15 @@ fn orphan(mut case: ReconcileCase<'_>) -> Decision {
 
 /// Returns the decision after a successful destroy. Status must no longer contain the last apply before clean-up deletes the run record,
 /// because only the run record proves the destroy.
-fn nothing_is_left(case: ReconcileCase<'_>) -> Decision {
+fn after_destroy(case: ReconcileCase<'_>) -> Decision {
     let message = "all managed objects are destroyed";
-    let requeue_at = match last_word(&case) {
-        _ if says_attempted(case.tf) => case.now,
+    let requeue_at = match notification_deadline(&case) {
+        _ if status_has_attempt(case.tf) => case.now,
         Some(until) => until,
-        None => return gone(case, message),
+        None => return cleaned_up(case, message),
     };
     let summary = Summary {
-        look_at: Some(requeue_at),
+        requeue_at: Some(requeue_at),
         ..Summary::busy(State::Destroying, Reason::Destroyed, message)
     };
     case.done(&summary, None, None)
@@ -110,7 +114,7 @@ fn nothing_is_left(case: ReconcileCase<'_>) -> Decision {
 
 /// Returns the time until which the finalizer stays, so that notification `Destroyed` is delivered: it cannot be sent after the removal of
 /// the finalizer. `None` if there is nothing to wait for.
-fn last_word(case: &ReconcileCase<'_>) -> Option<Timestamp> {
+fn notification_deadline(case: &ReconcileCase<'_>) -> Option<Timestamp> {
     let event = NotificationEvent::Destroyed;
     let notices = &case.history.notices;
     let pending_notice = notices.due.iter().find(|notice| notice.event == event);
@@ -118,8 +122,8 @@ fn last_word(case: &ReconcileCase<'_>) -> Option<Timestamp> {
         Some(notice) => notice.since,
         None => case.history.reports.first()?.finished_at,
     };
-    let deadline = since + LAST_WORD;
-    let is_undelivered = is_wanted(case.tf, &case.seen.notified, event)
+    let deadline = since + FINAL_DELIVERY_TIMEOUT;
+    let is_undelivered = is_subscribed(case.tf, &case.seen.notified, event)
         && !notices.told.contains_key(&event)
         && case.now < deadline;
     is_undelivered.then_some(deadline)
@@ -131,7 +135,7 @@ fn nothing_was_applied(mut case: ReconcileCase<'_>) -> Decision {
     let message = "nothing was applied";
     let ForeignState { secrets, claim } = case.seen.foreign_state;
     let location = match (secrets, claim) {
-        (false, false) => return gone(case, message),
+        (false, false) => return cleaned_up(case, message),
         (true, false) => hold::in_secrets(case.tf),
         (false, true) => hold::on_volume(case.tf),
         (true, true) => hold::in_secrets_and_on_volume(case.tf),
@@ -141,15 +145,15 @@ fn nothing_was_applied(mut case: ReconcileCase<'_>) -> Decision {
     let clean_up = Step::CleanUp {
         kept: state_component.into_iter().chain(cache_component).collect(),
     };
-    let_go(&mut case, clean_up);
+    finalize(&mut case, clean_up);
     let message = format!("{message}; the adopted or pushed state is kept {location}");
     let summary = Summary::busy(State::Destroying, Reason::Orphaned, message);
     case.done(&summary, None, None)
 }
 
-fn gone(mut case: ReconcileCase<'_>, message: &str) -> Decision {
+fn cleaned_up(mut case: ReconcileCase<'_>, message: &str) -> Decision {
     let clean_up = Step::CleanUp { kept: Vec::new() };
-    let_go(&mut case, clean_up);
+    finalize(&mut case, clean_up);
     let summary = Summary::busy(State::Destroying, Reason::Destroyed, message);
     case.done(&summary, None, None)
 }
@@ -159,17 +163,17 @@ fn destroy_what_exists(mut case: ReconcileCase<'_>) -> Decision {
         return case.done(&blocked, None, None);
     }
     if let (Some(_), Some(conflict)) = (&case.seen.pin, &case.seen.conflict) {
-        let message = format!("{}{}", conflict.message, how_to_abandon(case.tf));
+        let message = format!("{}{}", conflict.message, abandon_suffix(case.tf));
         let summary = Summary {
-            look_at: Some(case.now + CONFLICT),
+            requeue_at: Some(case.now + CONFLICT),
             ..Summary::stalled(&conflict.reason, message)
         };
         return case.done(&summary, None, None);
     }
-    match destroy_run::by_the_pin(&case) {
+    match destroy_run::from_pin(&case) {
         Some(run) => attempt(case, run, None),
         None if is_known(&case) => pin_lost(case),
-        None => destroy_by_the_spec(case),
+        None => destroy_from_spec(case),
     }
 }
 
@@ -177,7 +181,7 @@ fn destroy_what_exists(mut case: ReconcileCase<'_>) -> Decision {
 fn is_known(case: &ReconcileCase<'_>) -> bool {
     let mut reports = case.history.reports.iter();
     case.history.applied.is_some()
-        || says_attempted(case.tf)
+        || status_has_attempt(case.tf)
         || reports.any(|report| report.kind == RunKind::Apply)
 }
 
@@ -194,46 +198,46 @@ fn pin_lost(case: ReconcileCase<'_>) -> Decision {
 
 /// Returns the decision to destroy with the current spec: the resource has no pin, and it is unknown whether anything was applied. A
 /// destroy with an empty state succeeds.
-fn destroy_by_the_spec(mut case: ReconcileCase<'_>) -> Decision {
+fn destroy_from_spec(mut case: ReconcileCase<'_>) -> Decision {
     let target = match case.target() {
         Ok(target) => target,
         Err(summary) => {
-            let summary = unknown(case.tf, summary);
+            let summary = with_unknown_history(case.tf, summary);
             return case.done(&summary, None, None);
         }
     };
     let runner = match &target.runner {
         Ok(runner) => runner.clone(),
         Err(summary) => {
-            let summary = unknown(case.tf, summary.clone());
+            let summary = with_unknown_history(case.tf, summary.clone());
             return case.done(&summary, None, None);
         }
     };
-    case.remember_base(runner.base);
+    case.store_base_image(runner.base);
     let image = runner.plan;
     match image_build::image(&case, &target.source, &image) {
         Image::Ready(digest) => {
             let wanted = match &target.wanted {
                 Ok(wanted) => wanted.clone(),
                 Err(missing) => {
-                    let summary = unknown(case.tf, missing.clone());
+                    let summary = with_unknown_history(case.tf, missing.clone());
                     return case.done(&summary, Some(&image), Some(digest));
                 }
             };
-            let run = destroy_run::by_the_spec(&case, target.source, wanted, &image, &digest);
+            let run = destroy_run::from_spec(&case, target.source, wanted, &image, &digest);
             attempt(case, run, Some((image, digest)))
         }
         Image::Missing(missing) => {
-            let summary = unknown(case.tf, missing.situation);
+            let summary = with_unknown_history(case.tf, missing.summary);
             let missing = Missing {
-                situation: summary,
+                summary,
                 ..*missing
             };
-            let waits = Waits {
+            let image_wait = ImageWait {
                 class: Class::Change,
-                quietly: false,
+                keeps_ready: false,
             };
-            case.without_image(&image, missing, waits)
+            case.without_image(&image, missing, image_wait)
         }
     }
 }
@@ -248,7 +252,7 @@ fn attempt(
         return case.done(&lost, None, None);
     }
     let (tf, history) = (case.tf, &case.history);
-    let failure_key = approval::subject(&run.config.hash, &approval::judged_by(tf, true));
+    let failure_key = approval::failure_key(&run.config.hash, &approval::policy_digest(tf, true));
     run.trigger = destroy_run::trigger(&case, &failure_key);
     run.kind = approval::kind(tf, true);
     if facts::asked(tf, history) {
@@ -256,8 +260,10 @@ fn attempt(
     }
     let (failures, hint) = (&history.failures, abandon_hint(&case));
     let summary = match retry::verdict(failures, &failure_key, &tf.spec.retry, case.now) {
-        retry::Verdict::WaitUntil(next) => summary::waiting(failures, &tf.spec.retry, next, &hint),
-        retry::Verdict::Stalled => summary::exhausted(tf, failures, &hint),
+        retry::Verdict::WaitUntil(next) => {
+            summary::retry_summary(failures, &tf.spec.retry, next, &hint)
+        }
+        retry::Verdict::Stalled => summary::retries_exhausted(tf, failures, &hint),
         retry::Verdict::Go => match approval::pending(tf, history, &run.config.hash, true) {
             None => return destroy(case, &run, image),
             Some(plan) if approval::is_approved(tf, plan) => {
@@ -267,7 +273,7 @@ fn attempt(
                 return destroy(case, &run, image);
             }
             Some(plan) => {
-                let message = format!("{}{}", case.asks(plan), how_to_abandon(tf));
+                let message = format!("{}{}", case.approval_message(plan), abandon_suffix(tf));
                 Summary::busy(State::AwaitingApproval, Reason::AwaitingApproval, message)
             }
         },
@@ -276,7 +282,7 @@ fn attempt(
 }
 
 fn abandon_hint(case: &ReconcileCase<'_>) -> String {
-    format!("{}{}", case.last_logs(), how_to_abandon(case.tf))
+    format!("{}{}", case.last_logs(), abandon_suffix(case.tf))
 }
 
 /// Abandons the resource. If a run is active, stops it first: its pod has its termination grace period to save the state.
@@ -296,9 +302,9 @@ fn abandon(mut case: ReconcileCase<'_>) -> Decision {
             run.job,
         )
     } else {
-        let clean_up = all_but_state(&case);
-        let_go(&mut case, clean_up);
-        let kept_objects = hold::left(&case);
+        let clean_up = clean_up_except_state(&case);
+        finalize(&mut case, clean_up);
+        let kept_objects = hold::kept_objects(&case);
         format!("abandoned: {kept_objects}")
     };
     let summary = Summary::busy(State::Destroying, Reason::Abandoned, message);
@@ -307,11 +313,11 @@ fn abandon(mut case: ReconcileCase<'_>) -> Decision {
 
 /// Returns the decision for a deleted resource while `run` is active: continues a destroy that is still wanted, waits for an apply (rule
 /// 8), and cancels any other run.
-fn under_way(mut case: ReconcileCase<'_>, run: &RunSpec) -> Decision {
-    let wanted = run.destroys && Kept::of(case.tf).is_none();
-    let continues = wanted && !case.is_overruled(run);
+fn with_active_run(mut case: ReconcileCase<'_>, run: &RunSpec) -> Decision {
+    let wanted = run.destroys && DeletionHold::of(case.tf).is_none();
+    let continues = wanted && !case.lost_approval(run);
     if continues || case.current.phase >= RunPhase::Applying {
-        return going_on(case, run);
+        return continue_run(case, run);
     }
     let number = case.current.number;
     case.cancel(&run.job, None);
@@ -330,37 +336,41 @@ fn under_way(mut case: ReconcileCase<'_>, run: &RunSpec) -> Decision {
 
 /// Returns the decision for a run that is not interrupted: creates its missing objects, and reports in status if the run cannot start or
 /// has exceeded its deadline.
-fn going_on(mut case: ReconcileCase<'_>, run: &RunSpec) -> Decision {
-    let ensure_objects = start_run::help(case.tf, case.seen, case.settings);
+fn continue_run(mut case: ReconcileCase<'_>, run: &RunSpec) -> Decision {
+    let ensure_objects = start_run::ensure_missing_objects(case.tf, case.seen, case.settings);
     case.steps.extend(ensure_objects);
-    let abandon = how_to_abandon(case.tf);
+    let abandon = abandon_suffix(case.tf);
     let blocked = |reason: String, message: &str| {
         Summary::blocked(State::Destroying, reason, format!("{message}{abandon}"))
     };
-    let summary = match (case.stuck(false), case.overdue()) {
+    let summary = match (case.check_startup(false), case.overdue()) {
         (Some(stuck), _) => Summary {
-            look_at: stuck.look_at,
+            requeue_at: stuck.requeue_at,
             ..blocked(stuck.reason, &stuck.message)
         },
         (None, Some(overdue)) => blocked(Reason::RunDeadlineExceeded.into(), &overdue),
         (None, None) => Summary {
-            look_at: case.look_due(),
-            ..Summary::busy(State::Destroying, Reason::Destroying, going(&case, run))
+            requeue_at: case.next_deadline(),
+            ..Summary::busy(
+                State::Destroying,
+                Reason::Destroying,
+                run_message(&case, run),
+            )
         },
     };
     case.done(&summary, None, None)
 }
 
-fn going(case: &ReconcileCase<'_>, run: &RunSpec) -> String {
-    let hold = Kept::of(case.tf);
+fn run_message(case: &ReconcileCase<'_>, run: &RunSpec) -> String {
+    let hold = DeletionHold::of(case.tf);
     if run.destroys && hold.is_none() {
-        return case.what_runs();
+        return case.describe_run();
     }
     let activity = match run.kind {
         RunKind::Destroy => "destroying",
         RunKind::Apply | RunKind::Plan | RunKind::Drift => "applying",
     };
-    let next_step = hold.map_or("destroy follows", Kept::after_the_run);
+    let next_step = hold.map_or("destroy follows", DeletionHold::after_run);
     let number = case.current.number;
     format!("run {number} is {activity} and is not interrupted; {next_step}")
 }

@@ -7,31 +7,31 @@ use alustan_api::{BlockedBy, Reason, State};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 use crate::model::case::ReconcileCase;
-use crate::model::summary::{Summary, how_to_abandon};
-use crate::observed::{DependencySeen, StackSeen, Standing, TestSeen};
+use crate::model::summary::{Summary, abandon_suffix};
+use crate::observed::{DependencySeen, Readiness, StackSeen, TestSeen};
 
 /// Requeue interval of a resource that waits for other objects, because the operator does not watch all of them.
-const LOOK_AGAIN: SignedDuration = SignedDuration::from_mins(1);
+const RECHECK_INTERVAL: SignedDuration = SignedDuration::from_mins(1);
 /// Maximum number of names in a message.
 const NAMES: usize = 10;
 
 /// Returns reason and message if `dependency` is not ready.
-fn in_the_way(dependency: &DependencySeen) -> Option<(Reason, String)> {
+fn obstacle(dependency: &DependencySeen) -> Option<(Reason, String)> {
     let DependencySeen {
         field,
         name,
-        standing,
+        readiness: standing,
     } = dependency;
     match standing {
-        Standing::Ready => None,
-        Standing::Missing => Some((
+        Readiness::Ready => None,
+        Readiness::Missing => Some((
             Reason::DependencyNotFound,
             format!(
                 "{field}: Terraform resource {name} does not exist; reconciliation resumes \
                  automatically once it exists"
             ),
         )),
-        Standing::NotReady { reason, message } => Some((
+        Readiness::NotReady { reason, message } => Some((
             Reason::DependencyNotReady,
             format!("{field}: {name} is not ready ({reason}: {message})"),
         )),
@@ -41,10 +41,10 @@ fn in_the_way(dependency: &DependencySeen) -> Option<(Reason, String)> {
 /// Returns `status.blockedBy`.
 pub(crate) fn blocked_by(seen: &StackSeen) -> Vec<BlockedBy> {
     let dependencies = seen.dependencies.iter().filter_map(|dependency| {
-        let reason = match &dependency.standing {
-            Standing::Ready => return None,
-            Standing::Missing => Reason::DependencyNotFound.as_str(),
-            Standing::NotReady { reason, .. } => reason,
+        let reason = match &dependency.readiness {
+            Readiness::Ready => return None,
+            Readiness::Missing => Reason::DependencyNotFound.as_str(),
+            Readiness::NotReady { reason, .. } => reason,
         };
         Some((&dependency.name, reason))
     });
@@ -64,11 +64,11 @@ pub(crate) fn blocked_by(seen: &StackSeen) -> Vec<BlockedBy> {
 /// Returns the condition `DependenciesReady`.
 pub(crate) fn dependencies_ready(seen: &StackSeen) -> Verdict {
     let kind = Kind::DependenciesReady;
-    let mut dependencies = seen.dependencies.iter().filter_map(in_the_way);
+    let mut dependencies = seen.dependencies.iter().filter_map(obstacle);
     if let Some((reason, message)) = dependencies.next() {
         return Verdict::new(kind, false, reason, message);
     }
-    let tests = seen.wait_for.iter().filter_map(failed);
+    let tests = seen.wait_for.iter().filter_map(failure_of);
     let missing = seen.variables.missing.iter();
     if let Some(failure) = missing.chain(tests.map(|(_, failure)| failure)).next() {
         return Verdict::new(kind, false, &failure.reason, &failure.message);
@@ -79,7 +79,7 @@ pub(crate) fn dependencies_ready(seen: &StackSeen) -> Verdict {
     Verdict::new(kind, true, Reason::DependenciesReady, "")
 }
 
-fn failed(test: &TestSeen) -> Option<(&TestSeen, &Failure)> {
+fn failure_of(test: &TestSeen) -> Option<(&TestSeen, &Failure)> {
     Some((test, test.result.as_ref().err()?))
 }
 
@@ -88,17 +88,17 @@ impl ReconcileCase<'_> {
     /// timeout of a test starts once all dependencies are ready.
     pub(crate) fn blocked(&mut self) -> Option<Summary> {
         if let Some(missing) = self.missing_dependency() {
-            self.note_wait(&[]);
+            self.store_failing_test(&[]);
             return Some(missing);
         }
         let stack = &self.seen.stack;
-        self.note_wait(&stack.wait_for);
-        let (test, failure) = stack.wait_for.iter().find_map(failed)?;
-        Some(self.waits_for(test, failure, State::Pending))
+        self.store_failing_test(&stack.wait_for);
+        let (test, failure) = stack.wait_for.iter().find_map(failure_of)?;
+        Some(self.test_summary(test, failure, State::Pending))
     }
 
     /// Returns the summary of a run for changed inputs that waits for an upstream resource: its outputs may also change soon.
-    pub(crate) fn unsettled(&self, trigger: &Trigger) -> Option<Summary> {
+    pub(crate) fn upstream_wait(&self, trigger: &Trigger) -> Option<Summary> {
         let changing = self.seen.stack.changing.as_ref()?;
         let Trigger::Input { of } = trigger else {
             return None;
@@ -109,7 +109,7 @@ impl ReconcileCase<'_> {
             of.join(", ")
         );
         Some(Summary {
-            look_at: Some(self.now + LOOK_AGAIN),
+            requeue_at: Some(self.now + RECHECK_INTERVAL),
             ..Summary::busy(State::Pending, Reason::WaitingForUpstream, message)
         })
     }
@@ -117,7 +117,7 @@ impl ReconcileCase<'_> {
     /// Returns the summary of the first dependency that is missing or not ready, or of a missing value of `spec.variablesFrom`.
     pub(crate) fn missing_dependency(&self) -> Option<Summary> {
         let stack = &self.seen.stack;
-        let mut dependencies = stack.dependencies.iter().filter_map(in_the_way);
+        let mut dependencies = stack.dependencies.iter().filter_map(obstacle);
         if let Some((reason, message)) = dependencies.next() {
             let more = match dependencies.count() {
                 0 => String::new(),
@@ -127,14 +127,14 @@ impl ReconcileCase<'_> {
             return Some(Summary::blocked(State::Pending, reason, message));
         }
         let missing = stack.variables.missing.as_ref()?;
-        Some(refused(missing, self.now))
+        Some(failure_summary(missing, self.now))
     }
 
     /// Returns the summary of the first obstacle to destroy: dependents, or a failing `destroyWaitFor` test.
     pub(crate) fn destroy_blocked(&mut self) -> Option<Summary> {
         let stack = &self.seen.stack;
         if !stack.dependents.is_empty() {
-            self.note_wait(&[]);
+            self.store_failing_test(&[]);
             let names: Vec<_> = stack
                 .dependents
                 .iter()
@@ -151,7 +151,7 @@ impl ReconcileCase<'_> {
             let message = format!(
                 "dependents are destroyed first: {names}{more}; see kubectl get tf -n {}{}",
                 self.tf.metadata.namespace.as_deref().unwrap_or_default(),
-                how_to_abandon(self.tf),
+                abandon_suffix(self.tf),
             );
             return Some(Summary::blocked(
                 State::Destroying,
@@ -159,24 +159,24 @@ impl ReconcileCase<'_> {
                 message,
             ));
         }
-        self.note_wait(&stack.destroy_wait_for);
-        let (test, failure) = stack.destroy_wait_for.iter().find_map(failed)?;
-        Some(self.waits_for(test, failure, State::Destroying))
+        self.store_failing_test(&stack.destroy_wait_for);
+        let (test, failure) = stack.destroy_wait_for.iter().find_map(failure_of)?;
+        Some(self.test_summary(test, failure, State::Destroying))
     }
 
     /// Returns the summary of an applied resource with a failing health check.
-    pub(crate) fn sick(&self) -> Option<Summary> {
+    pub(crate) fn unhealthy(&self) -> Option<Summary> {
         self.history.applied.as_ref()?;
-        let (test, failure) = self.seen.stack.health_checks.iter().find_map(failed)?;
+        let (test, failure) = self.seen.stack.health_checks.iter().find_map(failure_of)?;
         if failure.class != FailureClass::Transient {
-            return Some(refused(failure, self.now));
+            return Some(failure_summary(failure, self.now));
         }
-        let deadline = self.due_of(test);
+        let deadline = self.test_deadline(test);
         let message = &failure.message;
         if self.now < deadline {
             let summary = Summary::busy(State::Pending, Reason::HealthCheckPending, message);
             return Some(Summary {
-                look_at: Some(deadline.min(self.now + LOOK_AGAIN)),
+                requeue_at: Some(deadline.min(self.now + RECHECK_INTERVAL)),
                 ..summary
             });
         }
@@ -185,23 +185,23 @@ impl ReconcileCase<'_> {
             test.field
         );
         Some(Summary {
-            look_at: Some(self.now + LOOK_AGAIN),
+            requeue_at: Some(self.now + RECHECK_INTERVAL),
             ..Summary::stalled(Reason::HealthCheckFailed, message)
         })
     }
 
-    fn waits_for(&self, test: &TestSeen, failure: &Failure, state: State) -> Summary {
+    fn test_summary(&self, test: &TestSeen, failure: &Failure, state: State) -> Summary {
         if failure.class != FailureClass::Transient {
-            return refused(failure, self.now);
+            return failure_summary(failure, self.now);
         }
-        let deadline = self.due_of(test);
+        let deadline = self.test_deadline(test);
         let Failure {
             reason, message, ..
         } = failure;
-        let requeue_at = self.now + LOOK_AGAIN;
+        let requeue_at = self.now + RECHECK_INTERVAL;
         if self.now < deadline {
             return Summary {
-                look_at: Some(deadline.min(requeue_at)),
+                requeue_at: Some(deadline.min(requeue_at)),
                 ..Summary::blocked(state, reason, message)
             };
         }
@@ -211,13 +211,13 @@ impl ReconcileCase<'_> {
             test.field
         );
         Summary {
-            look_at: Some(requeue_at),
+            requeue_at: Some(requeue_at),
             ..Summary::stalled(Reason::WaitTimedOut, message)
         }
     }
 
     /// Returns the timestamp at which `test` times out.
-    fn due_of(&self, test: &TestSeen) -> Timestamp {
+    fn test_deadline(&self, test: &TestSeen) -> Timestamp {
         let waiting = self.history.waiting.as_ref();
         let since = waiting
             .filter(|waiting| waiting.field == test.field)
@@ -228,8 +228,11 @@ impl ReconcileCase<'_> {
 
     /// Stores the first failing test of `tests` and the current time in the history. The timeout of the test starts at this time. Does
     /// nothing if this test is already stored.
-    pub(crate) fn note_wait(&mut self, tests: &[TestSeen]) {
-        let field = tests.iter().find_map(failed).map(|(test, _)| &test.field);
+    pub(crate) fn store_failing_test(&mut self, tests: &[TestSeen]) {
+        let field = tests
+            .iter()
+            .find_map(failure_of)
+            .map(|(test, _)| &test.field);
         let stored = self.history.waiting.as_ref().map(|waiting| &waiting.field);
         if field == stored {
             return;
@@ -238,12 +241,12 @@ impl ReconcileCase<'_> {
             field: field.clone(),
             since: self.now,
         });
-        let swap = self.remember();
+        let swap = self.store_history();
         self.steps.push(swap);
     }
 }
 
-fn refused(failure: &Failure, now: Timestamp) -> Summary {
+fn failure_summary(failure: &Failure, now: Timestamp) -> Summary {
     let Failure {
         class,
         reason,
@@ -253,7 +256,7 @@ fn refused(failure: &Failure, now: Timestamp) -> Summary {
         return Summary::stalled(reason, message);
     }
     Summary {
-        look_at: Some(now + LOOK_AGAIN),
+        requeue_at: Some(now + RECHECK_INTERVAL),
         ..Summary::blocked(State::Pending, reason, message)
     }
 }

@@ -9,8 +9,10 @@ use crate::decide::{retry, run_result, start_run};
 use crate::digest;
 use crate::model::case::ReconcileCase;
 use crate::model::image::{self, ImagePlan};
-use crate::model::pod_wait::{self, NO_POD, patience, waits_since};
-use crate::model::summary::{Summary, clock, exhausted, logs_in, unanswered, waiting};
+use crate::model::pod_wait::{self, NO_POD_TIMEOUT, startup_since, startup_timeout};
+use crate::model::summary::{
+    Summary, format_time, logs_in, query_failure, retries_exhausted, retry_summary,
+};
 use crate::model::{facts, pull_secret};
 use crate::objects::build_job::{self, Build};
 use crate::objects::secrets;
@@ -19,7 +21,7 @@ use crate::settings::Settings;
 use crate::step::{Object, Step, Swap};
 
 /// Time after a push in which the registry must return the digest of the image.
-const PUSHED: SignedDuration = SignedDuration::from_mins(1);
+const DIGEST_TIMEOUT: SignedDuration = SignedDuration::from_mins(1);
 
 /// Availability of an image.
 #[derive(Clone)]
@@ -38,7 +40,7 @@ pub(crate) struct Missing {
     /// Writes that start a build, once a slot is free.
     pub(crate) start: Vec<Step>,
     /// Summary for status.
-    pub(crate) situation: Summary,
+    pub(crate) summary: Summary,
     /// The new history, if a failed build or a requested retry changed it.
     pub(crate) history: Option<History>,
 }
@@ -47,7 +49,7 @@ fn missing(steps: Vec<Step>, summary: Summary) -> Image {
     Image::Missing(Box::new(Missing {
         steps,
         start: Vec::new(),
-        situation: summary,
+        summary,
         history: None,
     }))
 }
@@ -87,15 +89,15 @@ pub(crate) fn image(case: &ReconcileCase<'_>, source: &SourceSeen, plan: &ImageP
             failure, retry_at, ..
         } => match &seen.build {
             Some(build) if failure.reason == Reason::ImageMissing => {
-                not_there(case, plan, build, failure, *retry_at)
+                missing_after_build(case, plan, build, failure, *retry_at)
             }
-            _ => missing(Vec::new(), unanswered(failure, *retry_at, case.now)),
+            _ => missing(Vec::new(), query_failure(failure, *retry_at, case.now)),
         },
     }
 }
 
-/// Handles a successful `build` whose image is not in the registry. After [`PUSHED`], the build counts as failed.
-fn not_there(
+/// Handles a successful `build` whose image is not in the registry. After [`DIGEST_TIMEOUT`], the build counts as failed.
+fn missing_after_build(
     case: &ReconcileCase<'_>,
     plan: &ImagePlan,
     build: &BuildSeen,
@@ -103,22 +105,22 @@ fn not_there(
     retry_at: Timestamp,
 ) -> Image {
     let deadline = match build.state {
-        BuildState::Done(at) => at + PUSHED,
+        BuildState::Done(at) => at + DIGEST_TIMEOUT,
         BuildState::Active(_) | BuildState::Failed(..) => case.now,
     };
     if case.now >= deadline {
-        return broken(case, plan, build, failure, case.now);
+        return failed_build(case, plan, build, failure, case.now);
     }
     let waiting = Summary {
-        look_at: Some(deadline),
-        ..unanswered(failure, retry_at, case.now)
+        requeue_at: Some(deadline),
+        ..query_failure(failure, retry_at, case.now)
     };
     missing(Vec::new(), waiting)
 }
 
 /// Returns the key of the failure counter of a build: image tag, digest of the docker configuration, and builder. A change of one of them
 /// starts a new counter.
-fn counted_as(case: &ReconcileCase<'_>, plan: &ImagePlan) -> String {
+fn failure_key(case: &ReconcileCase<'_>, plan: &ImagePlan) -> String {
     let inputs = case.seen.inputs.as_ref().ok();
     let docker = inputs.and_then(|inputs| inputs.docker_config.as_ref());
     let credentials = digest::keyed(&case.record.key, &docker);
@@ -139,14 +141,14 @@ fn counted_as(case: &ReconcileCase<'_>, plan: &ImagePlan) -> String {
 
 fn build(case: &ReconcileCase<'_>, source: &SourceSeen, plan: &ImagePlan) -> Image {
     let failures = &case.history.build_failures;
-    if facts::asked(case.tf, &case.history) && failures.of == counted_as(case, plan) {
-        return again(case);
+    if facts::asked(case.tf, &case.history) && failures.of == failure_key(case, plan) {
+        return reset_failures(case);
     }
     let Some(build) = &case.seen.build else {
-        return begin(case, source, plan);
+        return start_build(case, source, plan);
     };
     match &build.state {
-        BuildState::Active(waiting) => going_on(case, plan, build, waiting.as_ref()),
+        BuildState::Active(waiting) => active_build(case, plan, build, waiting.as_ref()),
         BuildState::Done(_) => missing(
             Vec::new(),
             Summary::busy(
@@ -155,80 +157,86 @@ fn build(case: &ReconcileCase<'_>, source: &SourceSeen, plan: &ImagePlan) -> Ima
                 "the build has ended; looking up the runner image in the registry",
             ),
         ),
-        BuildState::Failed(failure, at) => broken(case, plan, build, failure, *at),
+        BuildState::Failed(failure, at) => failed_build(case, plan, build, failure, *at),
     }
 }
 
 /// Returns the decision for an active build. A build that cannot start fails after the startup timeout.
-fn going_on(
+fn active_build(
     case: &ReconcileCase<'_>,
     plan: &ImagePlan,
     build: &BuildSeen,
     waiting: Option<&Waiting>,
 ) -> Image {
-    let no_pod = (!build.has_pod && case.now >= build.created_at + NO_POD)
-        .then(|| pod_wait::no_pod(case.settings.builds_in(case.tf), &build.job));
+    let no_pod = (!build.has_pod && case.now >= build.created_at + NO_POD_TIMEOUT)
+        .then(|| pod_wait::no_pod(case.settings.build_namespace_of(case.tf), &build.job));
     let logs = logs_of_build(case, &build.job);
     // The build Secret is created after the Job, its owner. If the operator stopped between these two writes, this reconcile creates the
     // Secret.
-    let secret_step = (!build.lent).then(|| lend(case, plan)).flatten();
+    let secret_step = (!build.has_build_secret)
+        .then(|| create_build_secret(case, plan))
+        .flatten();
     let secret_step = Vec::from_iter(secret_step);
     let Some(cause) = waiting.cloned().or(no_pod) else {
-        let deadline = build.created_at + NO_POD;
+        let deadline = build.created_at + NO_POD_TIMEOUT;
         let requeue_at = Some(deadline).filter(|deadline| !build.has_pod && case.now < *deadline);
         let active = Summary {
-            look_at: requeue_at,
+            requeue_at,
             ..building(&logs)
         };
         return missing(secret_step, active);
     };
-    let since = waits_since(build.created_at, build.scheduled_at, case.now);
-    let deadline = since + patience(&cause, case.settings);
+    let since = startup_since(build.created_at, build.scheduled_at, case.now);
+    let deadline = since + startup_timeout(&cause, case.settings);
     let message = format!("the build of the runner image cannot start: {cause}");
     if case.now >= deadline {
         let failure = Failure::transient(cause.reason, message);
-        return broken(case, plan, build, &failure, case.now);
+        return failed_build(case, plan, build, &failure, case.now);
     }
     let message = format!(
         "{message}; if the pod does not start by {}, the build is retried; logs: {logs}",
-        clock(deadline)
+        format_time(deadline)
     );
     let blocked = Summary {
-        look_at: Some(deadline),
+        requeue_at: Some(deadline),
         ..Summary::blocked(State::Building, &cause.reason, message)
     };
     missing(secret_step, blocked)
 }
 
 fn logs_of_build(case: &ReconcileCase<'_>, job: &str) -> String {
-    let logs = logs_in(case.settings.builds_in(case.tf), job);
+    let logs = logs_in(case.settings.build_namespace_of(case.tf), job);
     format!("{logs} --all-containers")
 }
 
 /// Returns the step that creates the build Secret: the credentials for a build of `plan` in another namespace.
-fn lend(case: &ReconcileCase<'_>, plan: &ImagePlan) -> Option<Step> {
+fn create_build_secret(case: &ReconcileCase<'_>, plan: &ImagePlan) -> Option<Step> {
     let job = names::build_job(&plan.tag);
-    let is_lent = case.settings.lends(case.tf);
-    let secret = is_lent.then(|| secrets::lent(case.tf, &job, case.seen.found(), case.settings));
+    let is_lent = case.settings.builds_elsewhere(case.tf);
+    let secret =
+        is_lent.then(|| secrets::build_secret(case.tf, &job, case.seen.found(), case.settings));
     Some(Step::CreateBuildSecret(Box::new(secret.flatten()?)))
 }
 
 /// Returns the steps that delete the build Secrets of ended builds, also if the image is no longer needed.
-pub(crate) fn taken_back(seen: &Seen) -> impl Iterator<Item = Step> {
-    let ended = seen.lent.iter().filter(|secret| secret.over);
+pub(crate) fn delete_build_secrets(seen: &Seen) -> impl Iterator<Item = Step> {
+    let ended = seen
+        .build_secrets
+        .iter()
+        .filter(|secret| secret.build_ended);
     ended.map(|secret| Step::DeleteBuildSecret(Box::new(secret.clone())))
 }
 
 /// Refuses `containerRegistry.serviceAccountName` if images are built in another namespace, because every resource could then use every
 /// ServiceAccount of the build namespace.
-fn no_identity(tf: &Terraform, settings: &Settings) -> Option<Summary> {
+fn service_account_unsupported(tf: &Terraform, settings: &Settings) -> Option<Summary> {
     let account = tf.spec.container_registry.service_account_name.as_ref()?;
-    settings.lends(tf).then(|| {
+    settings.builds_elsewhere(tf).then(|| {
         let message = format!(
             "spec.containerRegistry.serviceAccountName: builds run in namespace {} \
              (--build-namespace) and cannot use ServiceAccount {account} of namespace {}; set \
              spec.containerRegistry.secretRef instead",
-            settings.builds_in(tf),
+            settings.build_namespace_of(tf),
             tf.metadata.namespace.as_deref().unwrap_or_default()
         );
         Summary::stalled(Reason::BuildServiceAccountUnsupported, message)
@@ -241,7 +249,7 @@ fn building(logs: &str) -> Summary {
 }
 
 /// Handles `failure` of `build`: counts the failure once per Job, and deletes the Job when the retry is due.
-fn broken(
+fn failed_build(
     case: &ReconcileCase<'_>,
     plan: &ImagePlan,
     build: &BuildSeen,
@@ -249,7 +257,7 @@ fn broken(
     at: Timestamp,
 ) -> Image {
     let history = &case.history;
-    let failure_key = counted_as(case, plan);
+    let failure_key = failure_key(case, plan);
     let previous = &history.build_failures;
     let counted = previous.job_uid.as_deref() == Some(&build.uid);
     let failures = if counted {
@@ -261,7 +269,7 @@ fn broken(
     let verdict = retry::verdict(&failures, &failure_key, &case.tf.spec.retry, case.now);
     let steps = match verdict {
         retry::Verdict::Go => vec![Step::DeleteJob {
-            namespace: case.settings.builds_in(case.tf).to_owned(),
+            namespace: case.settings.build_namespace_of(case.tf).to_owned(),
             name: build.job.clone(),
             uid: build.uid.clone(),
         }],
@@ -271,7 +279,7 @@ fn broken(
     Image::Missing(Box::new(Missing {
         steps,
         start: Vec::new(),
-        situation: failed(case.tf, &failures, verdict, &hint),
+        summary: failure_summary(case.tf, &failures, verdict, &hint),
         history: (!counted).then(|| History {
             build_failures: failures,
             cache: run_result::cache_after(
@@ -286,11 +294,11 @@ fn broken(
 }
 
 /// Handles a requested retry: resets the failure counter. The uid of the last counted Job stays, so that this Job is not counted again.
-fn again(case: &ReconcileCase<'_>) -> Image {
+fn reset_failures(case: &ReconcileCase<'_>) -> Image {
     Image::Missing(Box::new(Missing {
         steps: Vec::new(),
         start: Vec::new(),
-        situation: Summary::busy(
+        summary: Summary::busy(
             State::Building,
             Reason::Retrying,
             "retrying the build as requested by annotation alustan.io/reconcile-at",
@@ -307,22 +315,22 @@ fn again(case: &ReconcileCase<'_>) -> Image {
 }
 
 /// Starts a build. Pushes the context to the registry first, because the build pod pulls it from there.
-fn begin(case: &ReconcileCase<'_>, source: &SourceSeen, plan: &ImagePlan) -> Image {
+fn start_build(case: &ReconcileCase<'_>, source: &SourceSeen, plan: &ImagePlan) -> Image {
     let (tf, seen) = (case.tf, case.seen);
     let failures = &case.history.build_failures;
-    let failure_key = counted_as(case, plan);
+    let failure_key = failure_key(case, plan);
     match retry::verdict(failures, &failure_key, &tf.spec.retry, case.now) {
         retry::Verdict::Go => {}
-        verdict => return missing(Vec::new(), failed(tf, failures, verdict, "")),
+        verdict => return missing(Vec::new(), failure_summary(tf, failures, verdict, "")),
     }
-    if let Some(unsupported) = no_identity(tf, case.settings) {
+    if let Some(unsupported) = service_account_unsupported(tf, case.settings) {
         return missing(Vec::new(), unsupported);
     }
     let artifact = match &seen.artifact {
         Some(Answer::Known(artifact)) => artifact,
         Some(Answer::Failed {
             failure, retry_at, ..
-        }) => return missing(Vec::new(), unanswered(failure, *retry_at, case.now)),
+        }) => return missing(Vec::new(), query_failure(failure, *retry_at, case.now)),
         pending @ (None | Some(Answer::Pending)) => {
             let push = pending.is_none().then_some(Step::PushContext);
             let pushing = Summary::busy(
@@ -333,9 +341,12 @@ fn begin(case: &ReconcileCase<'_>, source: &SourceSeen, plan: &ImagePlan) -> Ima
             return missing(push.into_iter().collect(), pushing);
         }
     };
-    let (build_secret, docker) = (lend(case, plan), pull_secret::docker_secret(tf, seen));
+    let (build_secret, docker) = (
+        create_build_secret(case, plan),
+        pull_secret::docker_secret(tf, seen),
+    );
     let job = names::build_job(&plan.tag);
-    let (docker, pull, mut steps) = if case.settings.lends(tf) {
+    let (docker, pull, mut steps) = if case.settings.builds_elsewhere(tf) {
         let docker = seen.found().docker_config.is_some();
         let docker = docker.then_some((job.as_str(), secrets::DOCKER_CONFIG));
         (docker, docker.map(|_| job.clone()), Vec::new())
@@ -344,7 +355,7 @@ fn begin(case: &ReconcileCase<'_>, source: &SourceSeen, plan: &ImagePlan) -> Ima
         (
             docker,
             pull_secret::pull_secret(tf, seen),
-            surroundings(case),
+            build_objects(case),
         )
     };
     let build = Build {
@@ -354,7 +365,7 @@ fn begin(case: &ReconcileCase<'_>, source: &SourceSeen, plan: &ImagePlan) -> Ima
         created: source.committed_at,
         docker,
         pull_secret: pull.as_deref(),
-        lent: build_secret.as_ref().map(|_| job.as_str()),
+        build_secret: build_secret.as_ref().map(|_| job.as_str()),
         namespace_uid: &seen.namespace_uid,
         cache: has_cache(case),
     };
@@ -371,21 +382,21 @@ fn begin(case: &ReconcileCase<'_>, source: &SourceSeen, plan: &ImagePlan) -> Ima
     Image::Missing(Box::new(Missing {
         steps: Vec::new(),
         start: steps,
-        situation: building(&logs_of_build(case, &name)),
+        summary: building(&logs_of_build(case, &name)),
         history: None,
     }))
 }
 
 /// Whether the build pod mounts the cache volume. Only a pod in the namespace of the resource can mount it.
 fn has_cache(case: &ReconcileCase<'_>) -> bool {
-    let same_namespace = !case.settings.lends(case.tf);
+    let same_namespace = !case.settings.builds_elsewhere(case.tf);
     let has_run = case.current.number > 0;
     same_namespace && start_run::has_cache(case.tf, case.seen, &case.history, has_run)
 }
 
 /// Returns the steps that create the `PersistentVolumeClaim` of the cache volume and the pull secret. Only for a build in the namespace of
 /// its resource.
-fn surroundings(case: &ReconcileCase<'_>) -> Vec<Step> {
+fn build_objects(case: &ReconcileCase<'_>) -> Vec<Step> {
     let mut steps = start_run::cache(case.tf, case.seen, &case.history);
     let inputs = case.seen.inputs.as_ref().ok();
     let pull_secret = inputs.and_then(|inputs| inputs.pull_config.as_deref());
@@ -394,14 +405,19 @@ fn surroundings(case: &ReconcileCase<'_>) -> Vec<Step> {
     steps
 }
 
-fn failed(tf: &Terraform, failures: &Failures, verdict: retry::Verdict, hint: &str) -> Summary {
+fn failure_summary(
+    tf: &Terraform,
+    failures: &Failures,
+    verdict: retry::Verdict,
+    hint: &str,
+) -> Summary {
     match verdict {
         retry::Verdict::Go => Summary::busy(
             State::Building,
             Reason::Retrying,
             format!("retrying the build after: {}", failures.message),
         ),
-        retry::Verdict::WaitUntil(next) => waiting(failures, &tf.spec.retry, next, hint),
-        retry::Verdict::Stalled => exhausted(tf, failures, hint),
+        retry::Verdict::WaitUntil(next) => retry_summary(failures, &tf.spec.retry, next, hint),
+        retry::Verdict::Stalled => retries_exhausted(tf, failures, hint),
     }
 }

@@ -9,8 +9,8 @@ use kube::ResourceExt;
 use crate::decide::deletion::hold;
 use crate::decide::{restore, state_volume};
 use crate::model::case::has_finalizer;
-use crate::model::facts::{self, Kept, is_abandoned, leaves_everything};
-use crate::model::summary::{NOTHING_KNOWN, Summary, how_to_abandon};
+use crate::model::facts::{self, DeletionHold, is_abandoned, keeps_all_objects};
+use crate::model::summary::{Summary, UNKNOWN_HISTORY, abandon_suffix};
 use crate::objects::secrets;
 use crate::observed::{NothingLeft, OwnJob, Seen};
 use crate::settings::Settings;
@@ -23,17 +23,17 @@ pub(crate) fn decide(tf: &Terraform, seen: &Seen, settings: &Settings, now: Time
     // The operator adds its finalizer before it creates the run record, and removes it last: without the finalizer, nothing is left to
     // destroy.
     if deleting && !has_finalizer(tf) {
-        return let_go(tf, seen, now);
+        return without_own_finalizer(tf, seen, now);
     }
     if let Some(job) = seen.jobs.values().find(|job| !job.finished) {
-        return running(tf, seen, job, now);
+        return with_active_job(tf, seen, job, now);
     }
-    let leaves_all = deleting && leaves_everything(tf);
+    let leaves_all = deleting && keeps_all_objects(tf);
     if let Some(left_behind) = seen.left_behind.as_ref().filter(|_| !leaves_all) {
-        if deleting && Kept::of(tf) == Some(Kept::Protected) {
+        if deleting && DeletionHold::of(tf) == Some(DeletionHold::Protected) {
             return decision(tf, seen, Vec::new(), &hold::protected(tf), now);
         }
-        if let Some((steps, summary)) = restore::let_go(tf, left_behind).filter(|_| deleting) {
+        if let Some((steps, summary)) = restore::release(tf, left_behind).filter(|_| deleting) {
             return decision(tf, seen, steps, &summary, now);
         }
         let (steps, summary) = restore::take_over(tf, left_behind, settings, now);
@@ -43,13 +43,13 @@ pub(crate) fn decide(tf: &Terraform, seen: &Seen, settings: &Settings, now: Time
         return decision(tf, seen, Vec::new(), &summary, now);
     }
     match seen.nothing_left.filter(|_| deleting) {
-        Some(observed) => nothing_left(tf, seen, observed, now),
-        None => begin(tf, seen, now),
+        Some(observed) => without_record_and_pin(tf, seen, observed, now),
+        None => create_record(tf, seen, now),
     }
 }
 
 /// Returns the decision for a deleted resource that has only finalizers of other controllers. The operator writes status only.
-fn let_go(tf: &Terraform, seen: &Seen, now: Timestamp) -> Decision {
+fn without_own_finalizer(tf: &Terraform, seen: &Seen, now: Timestamp) -> Decision {
     let message = "nothing to destroy; other finalizers remain";
     let summary = Summary::busy(State::Destroying, Reason::Destroyed, message);
     decision(tf, seen, Vec::new(), &summary, now)
@@ -57,7 +57,7 @@ fn let_go(tf: &Terraform, seen: &Seen, now: Timestamp) -> Decision {
 
 /// Returns the decision that adds the finalizer, sets annotation [`KEPT`](alustan_api::KEPT) to the uid of `tf`, and creates the run
 /// record. In a copied or restored resource, the annotation has the uid of the original.
-pub(crate) fn begin(tf: &Terraform, seen: &Seen, now: Timestamp) -> Decision {
+pub(crate) fn create_record(tf: &Terraform, seen: &Seen, now: Timestamp) -> Decision {
     let history = History {
         reconcile_at: facts::requested(tf),
         ..History::default()
@@ -88,7 +88,7 @@ pub(crate) fn begin(tf: &Terraform, seen: &Seen, now: Timestamp) -> Decision {
         ))));
     }
     let summary = if is_unknown(tf, seen) {
-        let message = format!("{NOTHING_KNOWN}{}", how_to_abandon(tf));
+        let message = format!("{UNKNOWN_HISTORY}{}", abandon_suffix(tf));
         Summary::busy(State::Destroying, Reason::RunRecordMissing, message)
     } else {
         Summary::busy(
@@ -132,7 +132,7 @@ fn last_known_run(tf: &Terraform, seen: &Seen) -> i64 {
 
 /// Returns the decision if the run record was deleted while `job` is active. No other run starts, and no object that the active run needs
 /// is deleted. If the resource is abandoned, the Job is deleted, and its pod ends within its grace period.
-fn running(tf: &Terraform, seen: &Seen, job: &OwnJob, now: Timestamp) -> Decision {
+fn with_active_job(tf: &Terraform, seen: &Seen, job: &OwnJob, now: Timestamp) -> Decision {
     let deleting = tf.metadata.deletion_timestamp.is_some();
     let mut steps = Vec::new();
     if !deleting && !has_finalizer(tf) {
@@ -168,10 +168,15 @@ fn running(tf: &Terraform, seen: &Seen, job: &OwnJob, now: Timestamp) -> Decisio
 
 /// Returns the decision for a deleted resource with neither run record nor pin. Status and Jobs show whether anything was applied: a
 /// successful destroy removes the apply from status, and clean-up deletes the Jobs before the run record.
-fn nothing_left(tf: &Terraform, seen: &Seen, observed: NothingLeft, now: Timestamp) -> Decision {
-    let applied = facts::says_attempted(tf) || !seen.jobs.is_empty();
-    let abandoned = leaves_everything(tf);
-    if Kept::of(tf) == Some(Kept::Protected) && !abandoned {
+fn without_record_and_pin(
+    tf: &Terraform,
+    seen: &Seen,
+    observed: NothingLeft,
+    now: Timestamp,
+) -> Decision {
+    let applied = facts::status_has_attempt(tf) || !seen.jobs.is_empty();
+    let abandoned = keeps_all_objects(tf);
+    if DeletionHold::of(tf) == Some(DeletionHold::Protected) && !abandoned {
         return decision(tf, seen, Vec::new(), &hold::protected(tf), now);
     }
     if applied && !abandoned && !observed.namespace_terminating {
@@ -179,13 +184,13 @@ fn nothing_left(tf: &Terraform, seen: &Seen, observed: NothingLeft, now: Timesta
             "Secrets {} and {} are missing, so destroy cannot run; restore them from a backup{}",
             names::record(&tf.name_any()),
             names::pin(&tf.name_any()),
-            how_to_abandon(tf),
+            abandon_suffix(tf),
         );
         let lost = Summary::stalled(Reason::PinLost, message);
         return decision(tf, seen, Vec::new(), &lost, now);
     }
     if is_unknown(tf, seen) && !abandoned && !observed.namespace_terminating {
-        return begin(tf, seen, now);
+        return create_record(tf, seen, now);
     }
     let message = if observed.unreadable {
         hold::unreadable(tf)
@@ -194,17 +199,22 @@ fn nothing_left(tf: &Terraform, seen: &Seen, observed: NothingLeft, now: Timesta
     } else {
         "nothing was applied".to_owned()
     };
-    let mut kept = Vec::new();
+    let mut kept_components = Vec::new();
     if abandoned {
-        kept.push(Component::State);
+        kept_components.push(Component::State);
     }
     if abandoned && (observed.unreadable || state_volume::may_hold_state(tf, seen)) {
-        kept.push(Component::Cache);
+        kept_components.push(Component::Cache);
     }
     if observed.unreadable {
-        kept.extend([Component::Report, Component::Record]);
+        kept_components.extend([Component::Report, Component::Record]);
     }
-    let steps = vec![Step::CleanUp { kept }, Step::RemoveFinalizer];
+    let steps = vec![
+        Step::CleanUp {
+            kept: kept_components,
+        },
+        Step::RemoveFinalizer,
+    ];
     let cleaned_up = Summary::busy(State::Destroying, Reason::Destroyed, message);
     decision(tf, seen, steps, &cleaned_up, now)
 }
@@ -228,6 +238,6 @@ fn decision(
         steps,
         start: None,
         status: view.status(summary, now),
-        requeue_at: summary.look_at,
+        requeue_at: summary.requeue_at,
     }
 }

@@ -12,7 +12,7 @@ use crate::model::config_hash::Config;
 use crate::model::facts;
 use crate::model::summary::{self, Summary, differences, drifted};
 use crate::objects::outputs;
-use crate::observed::{SourceSeen, Whose};
+use crate::observed::{Ownership, SourceSeen};
 
 /// Number of consecutive reverted corrections after which no further correction starts.
 const CORRECTIONS: u32 = 2;
@@ -20,7 +20,7 @@ const CORRECTIONS: u32 = 2;
 /// Next action of a resource with known module and inputs.
 pub(crate) enum NextAction {
     Run(RunKind, Trigger),
-    Nothing(Summary, Option<Timestamp>),
+    Wait(Summary, Option<Timestamp>),
 }
 
 impl ReconcileCase<'_> {
@@ -40,14 +40,15 @@ impl ReconcileCase<'_> {
         let kind = approval::kind(self.tf, false);
         if facts::asked(self.tf, &self.history) {
             let reports_drift = self.tf.spec.drift_detection.mode != DriftMode::Correct;
-            let checks_only = reports_drift && self.is_applied(hash) && !facts::asks_to_apply(self.tf);
+            let checks_only =
+                reports_drift && self.is_applied(hash) && !facts::requests_apply(self.tf);
             let kind = if checks_only { RunKind::Drift } else { kind };
             return NextAction::Run(kind, Trigger::Requested);
         }
         let applied = self.applied(hash);
         let ignores_drift = self.tf.spec.drift_detection.mode == DriftMode::Ignore;
-        let is_forgiven =
-            (applied.is_some() && ignores_drift) || opt_in::is_given(self.tf, &self.history.failures);
+        let is_forgiven = (applied.is_some() && ignores_drift)
+            || opt_in::is_opted_in(self.tf, &self.history.failures);
         let failed = self.has_failed(hash) && !is_forgiven;
         if failed && let Some(wait) = self.after_failure(hash) {
             return wait;
@@ -63,8 +64,8 @@ impl ReconcileCase<'_> {
         }
         match (applied, failed, self.pending(hash)) {
             (None, _, Some(plan)) => {
-                let message = self.asks(plan);
-                NextAction::Nothing(
+                let message = self.approval_message(plan);
+                NextAction::Wait(
                     Summary::busy(State::AwaitingApproval, Reason::AwaitingApproval, message),
                     None,
                 )
@@ -73,12 +74,12 @@ impl ReconcileCase<'_> {
             (None, false, None) => self.changed(kind, source, config),
             (Some(_), true, _) if self.corrects() => NextAction::Run(kind, retry()),
             (Some(_), true, _) => NextAction::Run(RunKind::Drift, retry()),
-            (Some(_), false, Some(_)) if self.misses_pin() => NextAction::Run(kind, Trigger::Pin),
-            (Some(_), false, Some(_)) => self.rest(),
+            (Some(_), false, Some(_)) if self.lacks_pin() => NextAction::Run(kind, Trigger::Pin),
+            (Some(_), false, Some(_)) => self.drift_check_or_idle(),
             (Some(_), false, None) if self.corrects() => NextAction::Run(kind, Trigger::Drift),
-            (Some(applied), false, None) => match self.missing(applied) {
+            (Some(applied), false, None) => match self.missing_object_trigger(applied) {
                 Some(missing) => NextAction::Run(kind, missing),
-                None => self.rest(),
+                None => self.drift_check_or_idle(),
             },
         }
     }
@@ -87,14 +88,14 @@ impl ReconcileCase<'_> {
     fn after_failure(&self, hash: &str) -> Option<NextAction> {
         let (failures, retry) = (&self.history.failures, &self.tf.spec.retry);
         let hint = || self.last_logs();
-        match retry::verdict(failures, &self.subject(hash), retry, self.now) {
+        match retry::verdict(failures, &self.failure_key(hash), retry, self.now) {
             retry::Verdict::Go => None,
             retry::Verdict::WaitUntil(next) => {
-                let summary = summary::waiting(failures, retry, next, &hint());
-                Some(NextAction::Nothing(summary, Some(next)))
+                let summary = summary::retry_summary(failures, retry, next, &hint());
+                Some(NextAction::Wait(summary, Some(next)))
             }
-            retry::Verdict::Stalled => Some(NextAction::Nothing(
-                summary::exhausted(self.tf, failures, &hint()),
+            retry::Verdict::Stalled => Some(NextAction::Wait(
+                summary::retries_exhausted(self.tf, failures, &hint()),
                 None,
             )),
         }
@@ -103,30 +104,31 @@ impl ReconcileCase<'_> {
     /// Whether the next run corrects drift: drift was found, `driftDetection.mode` is `Correct`, and corrections converge.
     fn corrects(&self) -> bool {
         let mode = self.tf.spec.drift_detection.mode;
-        self.history.drift.is_some() && mode == DriftMode::Correct && !self.never_ends()
+        self.history.drift.is_some() && mode == DriftMode::Correct && !self.is_not_converging()
     }
 
     /// Whether corrections do not converge (rule 7).
-    pub(crate) fn never_ends(&self) -> bool {
+    pub(crate) fn is_not_converging(&self) -> bool {
         self.history.drift.is_some() && self.history.undone.count >= CORRECTIONS
     }
 
     /// Returns the trigger of an apply that restores the missing pin or missing published outputs. `None` unless `driftDetection.mode` is
     /// `Correct`, because the apply also corrects drift.
-    fn missing(&self, applied: &Applied) -> Option<Trigger> {
-        if self.misses_pin() {
+    fn missing_object_trigger(&self, applied: &Applied) -> Option<Trigger> {
+        if self.lacks_pin() {
             return Some(Trigger::Pin);
         }
         if self.tf.spec.drift_detection.mode != DriftMode::Correct {
             return None;
         }
         let published = applied.handed_on.as_ref()?;
-        let in_config_map = published.config_map.is_none() || self.outputs.config_map == Whose::Ours;
-        let exist = self.outputs.secret == Whose::Ours && in_config_map;
-        (!exist || *published != outputs::wanted(self.tf)).then_some(Trigger::Outputs)
+        let in_config_map =
+            published.config_map.is_none() || self.outputs.config_map == Ownership::Ours;
+        let exist = self.outputs.secret == Ownership::Ours && in_config_map;
+        (!exist || *published != outputs::published_objects(self.tf)).then_some(Trigger::Outputs)
     }
 
-    fn misses_pin(&self) -> bool {
+    fn lacks_pin(&self) -> bool {
         self.seen.pin.is_none() && self.tf.spec.drift_detection.mode == DriftMode::Correct
     }
 
@@ -146,10 +148,10 @@ impl ReconcileCase<'_> {
                     "{} changed again; the next run starts at {}, because the rate of runs for an \
                      input that changes often is limited",
                     of.join(", "),
-                    summary::clock(due),
+                    summary::format_time(due),
                 );
                 let summary = Summary::busy(State::Pending, reason, message);
-                NextAction::Nothing(summary, Some(due))
+                NextAction::Wait(summary, Some(due))
             }
             _ => NextAction::Run(kind, trigger),
         }
@@ -175,10 +177,10 @@ impl ReconcileCase<'_> {
     }
 
     /// Returns the next drift check if it is due, otherwise the wait for it.
-    fn rest(&self) -> NextAction {
+    fn drift_check_or_idle(&self) -> NextAction {
         let drift = &self.tf.spec.drift_detection;
         if drift.mode == DriftMode::Ignore {
-            return NextAction::Nothing(self.at_rest(), None);
+            return NextAction::Wait(self.idle_summary(), None);
         }
         if self.history.undone.unverified {
             return NextAction::Run(RunKind::Drift, Trigger::Drift);
@@ -186,28 +188,28 @@ impl ReconcileCase<'_> {
         // A timestamp in the future comes from clock skew. It does not count, so a drift check is due.
         let checked_at = self.history.checked_at.filter(|at| *at <= self.now);
         let due = checked_at.map(|checked_at| {
-            next_look(
+            next_drift_check(
                 checked_at,
                 drift.interval.into(),
                 &self.tf.uid().unwrap_or_default(),
             )
         });
         match due {
-            Some(due) if self.now < due => NextAction::Nothing(self.at_rest(), Some(due)),
+            Some(due) if self.now < due => NextAction::Wait(self.idle_summary(), Some(due)),
             _ => NextAction::Run(RunKind::Drift, Trigger::Interval),
         }
     }
 
     /// Returns the summary of an applied resource without a due run.
-    pub(crate) fn at_rest(&self) -> Summary {
-        let (unhealthy, applied) = (self.sick(), self.history.applied.as_ref());
+    pub(crate) fn idle_summary(&self) -> Summary {
+        let (unhealthy, applied) = (self.unhealthy(), self.history.applied.as_ref());
         if let Some(plan) = applied.and_then(|applied| self.pending(&applied.config_hash)) {
             return Summary {
                 ready: unhealthy.is_none().then_some(true),
                 ..Summary::busy(
                     State::AwaitingApproval,
                     Reason::AwaitingApproval,
-                    self.asks(plan),
+                    self.approval_message(plan),
                 )
             };
         }
@@ -221,8 +223,12 @@ impl ReconcileCase<'_> {
             return Summary::ready(State::Success, Reason::Applied, message);
         };
         let differences = differences(changes);
-        if self.never_ends() {
-            return Summary::ready(State::Drifted, Reason::NotConverging, self.endless(&differences));
+        if self.is_not_converging() {
+            return Summary::ready(
+                State::Drifted,
+                Reason::NotConverging,
+                self.not_converging_message(&differences),
+            );
         }
         let message = format!("the real objects differ from the configuration: {differences}");
         Summary::ready(State::Drifted, Reason::Drifted, message)
@@ -249,19 +255,19 @@ impl ReconcileCase<'_> {
         format!("; ignored entries of spec.variables that the module does not declare: {names}")
     }
 
-    fn endless(&self, differences: &str) -> String {
+    fn not_converging_message(&self, differences: &str) -> String {
         format!(
             "{} consecutive corrections were reverted: {differences}; either the module never converges, \
              for example because of timestamp(), or another client reverts the changes; no \
              correction starts until the configuration changes; to retry: {}",
             self.history.undone.count,
-            summary::try_again(self.tf),
+            summary::retry_command(self.tf),
         )
     }
 
     /// Whether a run only checks or corrects the configuration `hash`, which is applied ([`Self::is_applied`]). Such a run does not change
     /// condition `Ready`.
-    pub(crate) fn is_quiet(&self, kind: RunKind, trigger: &Trigger, hash: &str) -> bool {
+    pub(crate) fn keeps_ready(&self, kind: RunKind, trigger: &Trigger, hash: &str) -> bool {
         let keeps_configuration = matches!(
             trigger,
             Trigger::Drift | Trigger::Outputs | Trigger::Pin | Trigger::Approval { .. }
@@ -285,13 +291,13 @@ impl ReconcileCase<'_> {
 
     pub(crate) fn has_failed(&self, hash: &str) -> bool {
         let failures = &self.history.failures;
-        failures.of == self.subject(hash) && failures.at.is_some()
+        failures.of == self.failure_key(hash) && failures.at.is_some()
     }
 
     /// Returns the key of the failure counter for config hash `hash`: the key for runs, or for the publication of outputs.
-    fn subject(&self, hash: &str) -> String {
-        let run_key = approval::subject(hash, &approval::judged_by(self.tf, false));
-        let outputs_key = publish_outputs::subject(&run_key, self.tf);
+    fn failure_key(&self, hash: &str) -> String {
+        let run_key = approval::failure_key(hash, &approval::policy_digest(self.tf, false));
+        let outputs_key = publish_outputs::failure_key(&run_key, self.tf);
         if self.history.failures.of == outputs_key {
             outputs_key
         } else {
@@ -302,7 +308,7 @@ impl ReconcileCase<'_> {
 
 /// Returns the time of the next drift check. The `uid` determines a fixed offset within the interval, which spreads the drift checks of
 /// many resources. The time is at least half an interval after `checked`, the time of the last comparison with the real objects.
-fn next_look(checked: Timestamp, interval: std::time::Duration, uid: &str) -> Timestamp {
+fn next_drift_check(checked: Timestamp, interval: std::time::Duration, uid: &str) -> Timestamp {
     let interval = i64::try_from(interval.as_millis())
         .unwrap_or(i64::MAX)
         .max(1_000);

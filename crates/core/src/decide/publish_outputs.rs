@@ -5,14 +5,14 @@ use alustan_api::run::{Output, Outputs, PublishedOutputs};
 use alustan_api::{Reason, Terraform, labels};
 
 use crate::digest;
-use crate::objects::outputs::{self, Chosen};
-use crate::observed::{OutputsSeen, Whose};
+use crate::objects::outputs::{self, SelectedOutputs};
+use crate::observed::{OutputsSeen, Ownership};
 use crate::step::{Object, OutputsObject, Step};
 
 /// Maximum size of the values of a Secret or ConfigMap, in bytes.
-const LARGEST: usize = 1024 * 1024;
+const MAX_SIZE: usize = 1024 * 1024;
 /// Maximum size of the annotations of an object, in bytes.
-const LARGEST_ANNOTATIONS: usize = 256 * 1024;
+const MAX_ANNOTATIONS_SIZE: usize = 256 * 1024;
 
 /// Returns the steps that write the outputs.
 ///
@@ -20,29 +20,29 @@ const LARGEST_ANNOTATIONS: usize = 256 * 1024;
 ///
 /// Fails if an output is missing, unreadable, or sensitive and selected for an annotation; if the outputs are too large; or if the Secret
 /// or ConfigMap exists and does not belong to `tf`.
-pub(crate) fn hand_on(
+pub(crate) fn publish(
     tf: &Terraform,
     outputs: &Outputs,
     seen: OutputsSeen,
 ) -> Result<Vec<Step>, Failure> {
-    let chosen = choose(tf, outputs)?;
+    let chosen = select(tf, outputs)?;
     let secret = outputs::secret(tf, &chosen);
     let value_sizes = secret.data.iter().flatten();
     let value_sizes = value_sizes.map(|(key, value)| (key, value.0.len()));
-    fit("the values", value_sizes, LARGEST)?;
+    check_size("the values", value_sizes, MAX_SIZE)?;
     let annotation_sizes = secret.metadata.annotations.iter().flatten();
     let annotation_sizes = annotation_sizes.map(|(name, text)| (name, name.len() + text.len()));
-    fit("the annotations", annotation_sizes, LARGEST_ANNOTATIONS)?;
+    check_size("the annotations", annotation_sizes, MAX_ANNOTATIONS_SIZE)?;
 
     let PublishedOutputs {
         secret: name,
         config_map,
         ..
-    } = outputs::wanted(tf);
-    not_taken(seen.secret, "Secret", &name, "secretName")?;
+    } = outputs::published_objects(tf);
+    check_owner(seen.secret, "Secret", &name, "secretName")?;
     let mut objects = vec![Object::Secret(secret)];
     if let Some(name) = config_map {
-        not_taken(seen.config_map, "ConfigMap", &name, "configMapName")?;
+        check_owner(seen.config_map, "ConfigMap", &name, "configMapName")?;
         objects.push(Object::ConfigMap(outputs::config_map(tf, name, &chosen)));
     }
     let ensure = |object| Step::Ensure(Box::new(object));
@@ -50,7 +50,7 @@ pub(crate) fn hand_on(
 }
 
 /// Returns the steps that delete the objects that `previous` names and `wanted` does not.
-pub(crate) fn left_behind(previous: &PublishedOutputs, wanted: &PublishedOutputs) -> Vec<Step> {
+pub(crate) fn delete_unlisted(previous: &PublishedOutputs, wanted: &PublishedOutputs) -> Vec<Step> {
     let secret = (previous.secret != wanted.secret).then(|| previous.secret.clone());
     let config_map = previous.config_map.clone();
     let config_map = config_map.filter(|_| previous.config_map != wanted.config_map);
@@ -63,14 +63,14 @@ pub(crate) fn left_behind(previous: &PublishedOutputs, wanted: &PublishedOutputs
 
 /// Returns the key of the failure counter for the publication of outputs. `run_key`: key of the failure counter of the run. A change of
 /// `spec.outputs` starts a new counter.
-pub(crate) fn subject(run_key: &str, tf: &Terraform) -> String {
-    let digest = digest::plain(&outputs::wanted(tf));
+pub(crate) fn failure_key(run_key: &str, tf: &Terraform) -> String {
+    let digest = digest::plain(&outputs::published_objects(tf));
     let digest: String = digest.chars().take(12).collect();
     format!("{run_key} handed on as {digest}")
 }
 
 /// Selects the outputs that `spec.outputs` names.
-fn choose(tf: &Terraform, outputs: &Outputs) -> Result<Chosen, Failure> {
+fn select(tf: &Terraform, outputs: &Outputs) -> Result<SelectedOutputs, Failure> {
     let spec = tf.spec.outputs.clone().unwrap_or_default();
     let by_key = spec.keys.iter().map(|(key, name)| {
         let output = find(outputs, &format!("keys.{key}"), name)?;
@@ -99,11 +99,14 @@ fn choose(tf: &Terraform, outputs: &Outputs) -> Result<Chosen, Failure> {
                 "spec.outputs.{field}: output {name} is sensitive and must not be published in an \
                  annotation; use spec.outputs.keys"
             );
-            return Err(Failure::user(Reason::OutputSensitive, unpublished(&message)));
+            return Err(Failure::user(
+                Reason::OutputSensitive,
+                unpublished(&message),
+            ));
         }
         Ok((annotation.clone(), outputs::text(&output.value)))
     });
-    Ok(Chosen {
+    Ok(SelectedOutputs {
         annotations: annotations.collect::<Result<_, _>>()?,
         outputs: selected,
     })
@@ -131,7 +134,7 @@ fn is_key(name: &str) -> bool {
 }
 
 /// Checks that the total size of `sizes` is at most `limit` bytes.
-fn fit<'a>(
+fn check_size<'a>(
     subject: &str,
     sizes: impl Iterator<Item = (&'a String, usize)> + Clone,
     limit: usize,
@@ -144,14 +147,17 @@ fn fit<'a>(
                  {name} ({largest} bytes); select fewer outputs in spec.outputs, or make them \
                  smaller"
             );
-            Err(Failure::user(Reason::OutputsTooLarge, unpublished(&message)))
+            Err(Failure::user(
+                Reason::OutputsTooLarge,
+                unpublished(&message),
+            ))
         }
         _ => Ok(()),
     }
 }
 
-fn not_taken(owner: Whose, kind: &str, name: &str, field: &str) -> Result<(), Failure> {
-    if owner != Whose::Foreign {
+fn check_owner(owner: Ownership, kind: &str, name: &str, field: &str) -> Result<(), Failure> {
+    if owner != Ownership::Foreign {
         return Ok(());
     }
     let message = format!(

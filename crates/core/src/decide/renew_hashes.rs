@@ -3,7 +3,7 @@
 use alustan_api::run::Pin;
 
 use crate::decide::run_inputs;
-use crate::model::case::{ReconcileCase, Wanted};
+use crate::model::case::{ReconcileCase, RunConfig};
 use crate::observed::SourceSeen;
 
 /// First protocol with a config hash that is independent of the image tag.
@@ -13,7 +13,7 @@ impl ReconcileCase<'_> {
     /// Replaces config hashes of an earlier operator version if only their formula has changed, so that an upgrade of the operator starts
     /// no apply. Writes the new hashes at once: after a change of the spec, an old hash could no longer be told from the hash of another
     /// configuration.
-    pub(crate) fn renew_hashes(&mut self, source: &SourceSeen, wanted: &Wanted) {
+    pub(crate) fn renew_hashes(&mut self, source: &SourceSeen, wanted: &RunConfig) {
         let observed = self
             .tf
             .status
@@ -35,7 +35,7 @@ impl ReconcileCase<'_> {
                 && applied.config_hash == previous.hash
             {
                 applied.config_hash.clone_from(&current.hash);
-                applied.own_hash.clone_from(&current.own);
+                applied.own_hash.clone_from(&current.own_hash);
                 is_renewed = true;
             }
             if let Some(pending) = &mut history.pending
@@ -51,7 +51,7 @@ impl ReconcileCase<'_> {
             }
         }
         if is_renewed {
-            self.steps.push(self.remember());
+            self.steps.push(self.store_history());
         }
     }
 }

@@ -13,7 +13,7 @@ use crate::model::facts::{self, open_run};
 use crate::model::progress;
 use crate::model::summary::Summary;
 use crate::objects::namespace;
-use crate::observed::{LeftBehind, Seen, Told};
+use crate::observed::{LeftBehind, ReportedProgress, Seen};
 use crate::settings::Settings;
 use crate::step::{Object, Step, TakeOver};
 
@@ -31,8 +31,8 @@ pub struct Rebound {
 
 /// Converts run record `record` of an earlier resource for a new resource. `reported`: progress in the run report of the earlier resource. An
 /// apply or destroy that had not ended counts as applying, even if the backup shows an earlier phase.
-pub fn rebound(record: &RunRecord, reported: &Told) -> Rebound {
-    let merged = progress::believed(record, reported, true);
+pub fn rebound(record: &RunRecord, reported: &ReportedProgress) -> Rebound {
+    let merged = progress::merge_progress(record, reported, true);
     let number = merged.number.clamp(0, MAX_NUMBER);
     let run = open_run(&merged).filter(|run| run.kind.changes());
     let is_apply = run.is_some_and(|run| run.kind == RunKind::Apply);
@@ -64,7 +64,7 @@ pub fn how_to_restore(tf: &Terraform) -> String {
 }
 
 /// After a restore and until the first apply, returns a copy of `tf` with `approval.mode: Manual`. Otherwise `None`.
-pub(crate) fn asking(tf: &Terraform, history: &History) -> Option<Terraform> {
+pub(crate) fn with_manual_first_plan(tf: &Terraform, history: &History) -> Option<Terraform> {
     is_first_plan(history).then(|| {
         let mut tf = tf.clone();
         tf.spec.approval.mode = ApprovalMode::Manual;
@@ -73,12 +73,12 @@ pub(crate) fn asking(tf: &Terraform, history: &History) -> Option<Terraform> {
 }
 
 /// Returns the time of the restore; `None` if the resource was not restored.
-pub(crate) fn at(history: &History) -> Option<Timestamp> {
+pub(crate) fn restored_at(history: &History) -> Option<Timestamp> {
     history.restored.as_ref().map(|restored| restored.at)
 }
 
 /// Returns why the first plan after a restore waits for approval. `None` for any other plan.
-pub(crate) fn because(history: &History) -> Option<String> {
+pub(crate) fn first_plan_reason(history: &History) -> Option<String> {
     let restored = history
         .restored
         .as_ref()
@@ -89,7 +89,9 @@ pub(crate) fn because(history: &History) -> Option<String> {
              missing in the state; import them before approval"
         )
     });
-    Some(format!("the resource was restored from a backup{active_run}"))
+    Some(format!(
+        "the resource was restored from a backup{active_run}"
+    ))
 }
 
 fn is_first_plan(history: &History) -> bool {
@@ -102,20 +104,20 @@ fn is_requested(tf: &Terraform, left_behind: &LeftBehind) -> bool {
 }
 
 /// Whether a restore is in progress: the record `left_behind` is assigned to `tf` now, or once the pods of earlier runs have ended.
-fn is_under_way(tf: &Terraform, left_behind: &LeftBehind) -> bool {
+fn is_in_progress(tf: &Terraform, left_behind: &LeftBehind) -> bool {
     is_requested(tf, left_behind) && left_behind.owner.is_none() && left_behind.record.is_some()
 }
 
 /// Returns steps and summary if `tf` is deleted before its restore. `tf` owns no objects: nothing is destroyed, and the Secrets of the
 /// earlier resource are kept. `None` if the restore is in progress; destroy runs after it.
-pub(crate) fn let_go(tf: &Terraform, left_behind: &LeftBehind) -> Option<(Vec<Step>, Summary)> {
+pub(crate) fn release(tf: &Terraform, left_behind: &LeftBehind) -> Option<(Vec<Step>, Summary)> {
     let message = format!(
         "the resource was deleted before its restore: Secret {} and the managed objects are kept. \
          To destroy the objects, create the resource again, then {}, then delete it",
         names::record(&tf.name_any()),
         how_to_restore(tf),
     );
-    (!is_under_way(tf, left_behind)).then(|| {
+    (!is_in_progress(tf, left_behind)).then(|| {
         let summary = Summary::busy(State::Destroying, Reason::Orphaned, message);
         (vec![Step::RemoveFinalizer], summary)
     })
@@ -136,14 +138,14 @@ pub(crate) fn take_over(
              with spec.deletionPolicy: Orphan first. Otherwise keep the Secrets, and use another \
              name for this resource"
         );
-        return (Vec::new(), Obstacle::Conflict.situation(message, now));
+        return (Vec::new(), Obstacle::Conflict.summary(message, now));
     }
     let Some(record) = &left_behind.record else {
         let message = format!(
             "Secret {secret} is the run record of an earlier resource of this name and cannot be read by this version of the operator. \
              Restore the Secret from the backup again with kubectl apply, or run the version that wrote it"
         );
-        return (Vec::new(), Obstacle::Unreadable.situation(message, now));
+        return (Vec::new(), Obstacle::Unreadable.summary(message, now));
     };
     if !is_requested(tf, left_behind) {
         let message = format!(
@@ -153,7 +155,7 @@ pub(crate) fn take_over(
              keep the Secrets, and use another name for this resource",
             how_to_restore(tf)
         );
-        return (Vec::new(), Obstacle::NotRequested.situation(message, now));
+        return (Vec::new(), Obstacle::NotRequested.summary(message, now));
     }
     if let Some(pod) = left_behind.pods.first() {
         let message = format!(
@@ -162,7 +164,7 @@ pub(crate) fn take_over(
             tf.namespace().unwrap_or_default()
         );
         let waiting = Summary {
-            look_at: Some(now + CONFLICT),
+            requeue_at: Some(now + CONFLICT),
             ..Summary::blocked(State::Pending, Reason::RestorePending, message)
         };
         return (Vec::new(), waiting);
@@ -173,10 +175,13 @@ pub(crate) fn take_over(
         restored: Some(Restored { at: now, open_run }),
         engine: left_behind.history.engine.as_ref().map(progress::engine),
         architecture: left_behind.history.architecture,
-        unsaved: left_behind.history.unsaved.or_else(|| open_run.map(interrupted)),
+        unsaved: left_behind
+            .history
+            .unsaved
+            .or_else(|| open_run.map(possibly_unsaved_state)),
         ..History::default()
     };
-    let first_plan_reason = because(&history).unwrap_or_default();
+    let first_plan_reason = first_plan_reason(&history).unwrap_or_default();
     let message = format!(
         "run numbers continue after {}; {first_plan_reason}; the first plan waits for approval if it has changes",
         record.number
@@ -204,7 +209,7 @@ pub(crate) fn take_over(
 }
 
 /// Returns the unsaved state that run `number` may have written to the cache volume after the backup.
-const fn interrupted(number: i64) -> UnsavedState {
+const fn possibly_unsaved_state(number: i64) -> UnsavedState {
     UnsavedState {
         run: number,
         place: UnsavedPlace::Unknown,
@@ -213,8 +218,8 @@ const fn interrupted(number: i64) -> UnsavedState {
 
 /// Returns the uid in annotation [`KEPT`] if it differs from the uid of `tf`, for example after a restore from a backup.
 pub fn other_uid(tf: &Terraform) -> Option<&str> {
-    let kept = tf.annotations().get(KEPT)?;
-    (Some(kept) != tf.metadata.uid.as_ref()).then_some(kept)
+    let kept_uid = tf.annotations().get(KEPT)?;
+    (Some(kept_uid) != tf.metadata.uid.as_ref()).then_some(kept_uid)
 }
 
 /// Returns the summary of `tf` if it comes from a backup and its Secrets are missing. `None` for a copy of an existing resource, which has
@@ -235,7 +240,7 @@ pub(crate) fn without_secrets(tf: &Terraform, seen: &Seen, now: Timestamp) -> Op
             names::state(&name),
             how_to_restore(tf),
         );
-        Obstacle::NotRequested.situation(message, now)
+        Obstacle::NotRequested.summary(message, now)
     })
 }
 
@@ -251,7 +256,7 @@ enum Obstacle {
 }
 
 impl Obstacle {
-    fn situation(self, message: String, now: Timestamp) -> Summary {
+    fn summary(self, message: String, now: Timestamp) -> Summary {
         let reason = match self {
             Self::NotRequested => Reason::RestoreRequired,
             Self::Conflict => Reason::StateConflict,
@@ -263,7 +268,7 @@ impl Obstacle {
             Self::NotRequested | Self::Unreadable => None,
         };
         Summary {
-            look_at: requeue_at,
+            requeue_at,
             ..Summary::stalled(reason, message)
         }
     }
@@ -293,8 +298,8 @@ mod tests {
         .unwrap()
     }
 
-    fn progress(number: i64, phase: RunPhase) -> Told {
-        Told::Progress(Box::new(RunProgress {
+    fn progress(number: i64, phase: RunPhase) -> ReportedProgress {
+        ReportedProgress::Progress(Box::new(RunProgress {
             number,
             trace_id: "abc".to_owned(),
             phase,
@@ -304,11 +309,11 @@ mod tests {
     }
 
     #[rstest]
-    #[case::ended("apply", "Recorded", Told::Absent, (5, 5), None)]
+    #[case::ended("apply", "Recorded", ReportedProgress::Absent, (5, 5), None)]
     #[case::reported("apply", "Starting", progress(7, RunPhase::Reported), (7, 7), None)]
     #[case::planning("apply", "Starting", progress(7, RunPhase::Planning), (7, 7), Some(7))]
     #[case::applying("apply", "Starting", progress(7, RunPhase::Applying), (7, 7), Some(7))]
-    #[case::without_report("apply", "Starting", Told::Absent, (7, 7), Some(7))]
+    #[case::without_report("apply", "Starting", ReportedProgress::Absent, (7, 7), Some(7))]
     #[case::older_report("apply", "Starting", progress(6, RunPhase::Reported), (7, 7), Some(7))]
     #[case::destroying("destroy", "Starting", progress(7, RunPhase::Planning), (5, 7), Some(7))]
     #[case::plan("plan", "Starting", progress(7, RunPhase::Planning), (5, 5), None)]
@@ -316,7 +321,7 @@ mod tests {
     fn open_run_counts_as_applying(
         #[case] kind: &str,
         #[case] phase: &str,
-        #[case] reported: Told,
+        #[case] reported: ReportedProgress,
         #[case] attempted_and_begun: (i64, i64),
         #[case] open_run: Option<i64>,
     ) {
@@ -329,7 +334,7 @@ mod tests {
     #[test]
     fn restored_record_keeps_numbers_and_state_but_no_run() {
         let original = record("apply", "Recorded");
-        let record = rebound(&original, &Told::Absent).record;
+        let record = rebound(&original, &ReportedProgress::Absent).record;
         let expected = RunRecord {
             run: None,
             claimed_by: None,
@@ -351,7 +356,7 @@ mod tests {
             begun: number,
             ..record("apply", "Recorded")
         };
-        let record = rebound(&original, &Told::Absent).record;
+        let record = rebound(&original, &ReportedProgress::Absent).record;
         assert_eq!(
             [record.number, record.attempted, record.begun],
             [bounded; 3]

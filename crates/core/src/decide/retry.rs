@@ -74,15 +74,15 @@ mod tests {
             limit: 10,
             ..Retry::default()
         };
-        let waits: Vec<i64> = (1..9)
+        let backoffs: Vec<i64> = (1..9)
             .map(
                 |count| match verdict(&failures(count, 0), "h", &retry, at(1_000)) {
                     Verdict::WaitUntil(next) => next.as_second() - 1_000,
-                    other => panic!("{other:?}"),
+                    verdict => panic!("{verdict:?}"),
                 },
             )
             .collect();
-        assert_eq!(waits, [10, 20, 40, 80, 160, 320, 600, 600]);
+        assert_eq!(backoffs, [10, 20, 40, 80, 160, 320, 600, 600]);
     }
 
     #[test]

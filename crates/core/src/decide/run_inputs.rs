@@ -34,7 +34,7 @@ pub fn run_inputs(
     slots: u32,
     max_timeout: SignedDuration,
 ) -> Result<RunInputs, Error> {
-    let variables_from = effective(tf, variables_from);
+    let variables_from = effective_values(tf, variables_from);
     Ok(RunInputs {
         path: source.path.clone(),
         own_variables: variables(tf).into_keys().collect(),
@@ -54,8 +54,8 @@ pub fn run_inputs(
         adopt: orphans::adopts(tf),
         migrate: None,
         engine_before: None,
-        applied_before: facts::says_applied(tf),
-        plan_secret: approval::may_ask(tf, false).then(|| names::plan(&tf.name_any())),
+        applied_before: facts::status_has_apply(tf),
+        plan_secret: approval::may_need_approval(tf, false).then(|| names::plan(&tf.name_any())),
         environment: BTreeMap::new(),
         service_account: service_account(tf).map(str::to_owned),
     })
@@ -130,30 +130,34 @@ pub fn managed_state(name: &str, slots: u32) -> ManagedState {
 /// Returns the variables in `spec.variables`, without prefix `TF_VAR_`.
 pub fn variables(tf: &Terraform) -> BTreeMap<String, Value> {
     let variables = tf.spec.variables.iter();
-    variables.map(|(name, value)| (plain(name).to_owned(), value.value()))
+    variables
+        .map(|(name, value)| (without_prefix(name).to_owned(), value.value()))
         .collect()
 }
 
-fn plain(name: &str) -> &str {
+fn without_prefix(name: &str) -> &str {
     name.strip_prefix("TF_VAR_").unwrap_or(name)
 }
 
 /// Value from `spec.variablesFrom`.
-struct Found<'a> {
+struct EffectiveValue<'a> {
     value: &'a Value,
     secret: bool,
     from: &'a FoundInput,
 }
 
 /// Returns the effective values of `spec.variablesFrom`, by variable. Later entries override earlier ones; `spec.variables` overrides all.
-fn effective<'a>(tf: &Terraform, seen: &'a VariablesSeen) -> BTreeMap<&'a str, Found<'a>> {
+fn effective_values<'a>(
+    tf: &Terraform,
+    seen: &'a VariablesSeen,
+) -> BTreeMap<&'a str, EffectiveValue<'a>> {
     let mut effective = BTreeMap::new();
     for input in &seen.found {
         for (name, value) in &input.values {
             let (json, secret) = (&value.value, value.secret);
             effective.insert(
-                plain(name),
-                Found {
+                without_prefix(name),
+                EffectiveValue {
                     value: json,
                     secret,
                     from: input,
@@ -162,20 +166,23 @@ fn effective<'a>(tf: &Terraform, seen: &'a VariablesSeen) -> BTreeMap<&'a str, F
         }
     }
     for variable in tf.spec.variables.keys() {
-        effective.remove(plain(variable));
+        effective.remove(without_prefix(variable));
     }
     effective
 }
 
-fn secrets(values: &BTreeMap<&str, Found<'_>>) -> BTreeSet<String> {
+fn secrets(values: &BTreeMap<&str, EffectiveValue<'_>>) -> BTreeSet<String> {
     let secret = values.iter().filter(|(_, values)| values.secret);
     secret.map(|(name, _)| (*name).to_owned()).collect()
 }
 
-fn all_variables(tf: &Terraform, found: &BTreeMap<&str, Found<'_>>) -> BTreeMap<String, Value> {
-    let found = found.iter();
-    let mut merged: BTreeMap<_, _> = found
-        .map(|(name, found)| ((*name).to_owned(), found.value.clone()))
+fn all_variables(
+    tf: &Terraform,
+    values: &BTreeMap<&str, EffectiveValue<'_>>,
+) -> BTreeMap<String, Value> {
+    let values = values.iter();
+    let mut merged: BTreeMap<_, _> = values
+        .map(|(name, values)| ((*name).to_owned(), values.value.clone()))
         .collect();
     merged.extend(variables(tf));
     merged
@@ -183,7 +190,7 @@ fn all_variables(tf: &Terraform, found: &BTreeMap<&str, Found<'_>>) -> BTreeMap<
 
 /// Updates the variables in `inputs`, which come from a pin, with the live values of `spec.variables` and `spec.variablesFrom`.
 pub(crate) fn refresh(tf: &Terraform, seen: &VariablesSeen, inputs: &mut RunInputs) {
-    let values = effective(tf, seen);
+    let values = effective_values(tf, seen);
     inputs.variables.extend(all_variables(tf, &values));
     inputs.secret_variables.extend(secrets(&values));
 }
@@ -197,7 +204,7 @@ pub fn config(
     seen: &Seen,
 ) -> Config {
     let backend = &inputs.backend;
-    let effective = effective(tf, &seen.stack.variables);
+    let effective = effective_values(tf, &seen.stack.variables);
     let mut own_variables = inputs.variables.clone();
     own_variables.retain(|name, _| !effective.contains_key(name.as_str()));
     let mut backend_parts = vec![
@@ -208,7 +215,7 @@ pub fn config(
     ];
     backend_parts.extend((!backend.secret_config.is_empty()).then(|| json!(backend.secret_config)));
     backend_parts.extend(backend.bootstrap.as_ref().map(|bootstrap| json!(bootstrap)));
-    let mut own = json!({
+    let mut own_values = json!({
         "image": content,
         "path": inputs.path,
         "variables": own_variables,
@@ -219,36 +226,40 @@ pub fn config(
     let runner = tf.spec.runner.as_ref();
     let tokens = runner.map_or(&[][..], |runner| runner.tokens.as_slice());
     let has_identity = inputs.service_account.is_some() || !tokens.is_empty();
-    if let (true, Some(object)) = (has_identity, own.as_object_mut()) {
+    if let (true, Some(object)) = (has_identity, own_values.as_object_mut()) {
         object.insert(
             "identity".to_owned(),
             json!([inputs.service_account, tokens]),
         );
     }
-    if let (true, Some(object)) = (inputs.strict_variables, own.as_object_mut()) {
+    if let (true, Some(object)) = (inputs.strict_variables, own_values.as_object_mut()) {
         object.insert("strictVariables".to_owned(), true.into());
     }
-    let own = digest::keyed(key, &own);
+    let own_hash = digest::keyed(key, &own_values);
     let mut values: BTreeMap<&str, BTreeMap<&str, &Value>> = BTreeMap::new();
-    for (name, found) in effective.iter().filter(|(_, found)| found.from.trigger) {
-        let of = values.entry(&found.from.of).or_default();
-        of.insert(name, found.value);
+    for (name, value) in effective.iter().filter(|(_, value)| value.from.trigger) {
+        let object_values = values.entry(&value.from.of).or_default();
+        object_values.insert(name, value.value);
     }
-    let found: BTreeMap<_, _> = values
+    let object_hashes: BTreeMap<_, _> = values
         .into_iter()
-        .map(|(of, values)| (of.to_owned(), digest::keyed(key, &values)))
+        .map(|(object, values)| (object.to_owned(), digest::keyed(key, &values)))
         .collect();
-    let hash = if found.is_empty() {
-        own.clone()
+    let hash = if object_hashes.is_empty() {
+        own_hash.clone()
     } else {
-        digest::keyed(key, &json!([own, found]))
+        digest::keyed(key, &json!([own_hash, object_hashes]))
     };
     // A changed list `variablesFrom` counts as a change of the spec, even if the values are the same.
     let from = &tf.spec.variables_from;
-    let own = if from.is_empty() {
-        own
+    let own_hash = if from.is_empty() {
+        own_hash
     } else {
-        digest::keyed(key, &json!([own, from]))
+        digest::keyed(key, &json!([own_hash, from]))
     };
-    Config { hash, own, found }
+    Config {
+        hash,
+        own_hash,
+        found: object_hashes,
+    }
 }

@@ -10,7 +10,7 @@ use alustan_backends::address_of;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 
-use crate::decide::publish_outputs::{self, left_behind};
+use crate::decide::publish_outputs::{self, delete_unlisted};
 use crate::decide::{approval, state_volume};
 use crate::model::facts::open_run;
 use crate::model::progress;
@@ -58,28 +58,37 @@ pub fn record_result(tf: &Terraform, seen: &Seen, now: Timestamp) -> Option<Reco
         }
         (report, current.outputs.as_ref())
     } else {
-        let report = lost(current, run, seen.job.as_ref(), now)?;
-        steps.extend(closing(&current.record, run));
+        let report = synthetic_report(current, run, seen.job.as_ref(), now)?;
+        steps.extend(close_steps(&current.record, run));
         (report, None)
     };
     let is_closed = !steps.is_empty();
     let mut published = Ok(None);
     let publishes = report.failure.is_none() && tf.metadata.deletion_timestamp.is_none();
     if let Some(outputs) = outputs.filter(|_| publishes) {
-        match publish_outputs::hand_on(tf, outputs, seen.outputs) {
+        match publish_outputs::publish(tf, outputs, seen.outputs) {
             Ok(objects) => {
-                let (now, before) = (outputs::wanted(tf), &current.history.applied);
-                let before = before.as_ref().and_then(|it| it.handed_on.as_ref());
+                let (now, previous) = (outputs::published_objects(tf), &current.history.applied);
+                let previous = previous
+                    .as_ref()
+                    .and_then(|applied| applied.handed_on.as_ref());
                 // Fails if the observed record is stale, so that outdated outputs are not published again.
                 let guard = Swap::unchanged(&current.record);
                 steps.push(Step::CheckRecord(Box::new(guard)));
                 steps.extend(objects);
-                steps.extend(before.into_iter().flat_map(|it| left_behind(it, &now)));
+                steps.extend(
+                    previous
+                        .into_iter()
+                        .flat_map(|previous| delete_unlisted(previous, &now)),
+                );
                 published = Ok(Some(now));
             }
             Err(failure) => {
                 fail(&mut report, failure);
-                published = Err(publish_outputs::subject(&approval::subject_of(run), tf));
+                published = Err(publish_outputs::failure_key(
+                    &approval::run_failure_key(run),
+                    tf,
+                ));
             }
         }
     }
@@ -87,7 +96,15 @@ pub fn record_result(tf: &Terraform, seen: &Seen, now: Timestamp) -> Option<Reco
     let outputs_published = matches!(published, Ok(Some(_)));
     let applied = applies(run) && is_done(report.result);
     let reached_apply = current.record.begun == current.record.number;
-    let history = fold(&current.history, run, report, published, reached_apply, uid, now);
+    let history = update_history(
+        &current.history,
+        run,
+        report,
+        published,
+        reached_apply,
+        uid,
+        now,
+    );
     // `attempted` selects the pin that destroy uses, so it also counts an apply without changes.
     let attempted = if applied {
         current.record.number
@@ -132,7 +149,7 @@ fn address(tf: &Terraform, backend: &BackendInputs, reported: Option<String>) ->
 
 /// Returns the writes that close a run before its synthetic report is recorded. They fail if the observation is stale, because the run may
 /// have reported since or may still be active.
-fn closing(record: &RunRecord, run: &RunSpec) -> Vec<Step> {
+fn close_steps(record: &RunRecord, run: &RunSpec) -> Vec<Step> {
     if !progress::has_own_report(run) {
         return Vec::new();
     }
@@ -162,7 +179,7 @@ fn fail(report: &mut RunReport, failure: Failure) {
 
 /// Returns a synthetic report if the run can no longer report: its Job has finished and no pod of the Job is alive, or the run is claimed
 /// or cancelled and its Job does not exist.
-fn lost(
+fn synthetic_report(
     current: &RecordSeen,
     run: &RunSpec,
     job: Option<&JobSeen>,
@@ -177,7 +194,7 @@ fn lost(
     let failure = if record.cancel && !claimed {
         record.given_up.clone()
     } else {
-        Some(loss(record, run, job))
+        Some(lost_pod_failure(record, run, job))
     };
     has_ended.then(|| RunReport {
         number: record.number,
@@ -208,7 +225,7 @@ fn lost(
 
 /// Returns the failure of a run whose pod ended without a report. Out of memory uses the retry budget, because a retry would fail again.
 /// Any other cause is a transient failure.
-fn loss(record: &RunRecord, run: &RunSpec, job: Option<&JobSeen>) -> Failure {
+fn lost_pod_failure(record: &RunRecord, run: &RunSpec, job: Option<&JobSeen>) -> Failure {
     let cause = job
         .and_then(|job| job.ended.as_deref())
         .unwrap_or("cause unknown");
@@ -264,14 +281,18 @@ pub(crate) fn cache_after(
 }
 
 /// Returns the architecture of `run` if the run has a result. A result proves that an image and a node of this architecture exist.
-fn architecture_with(report: &RunReport, run: &RunSpec, reached_apply: bool) -> Option<Architecture> {
+fn architecture_with(
+    report: &RunReport,
+    run: &RunSpec,
+    reached_apply: bool,
+) -> Option<Architecture> {
     let has_no_result = matches!(report.result, RunResult::Failed | RunResult::Cancelled);
     (reached_apply || !has_no_result).then_some(run.architecture)
 }
 
 /// Returns the history after `report`. `published`: published outputs, or the key of the failure counter of a failed publication.
 /// `reached_apply`: whether the run reached phase `Applying`.
-fn fold(
+fn update_history(
     history: &History,
     run: &RunSpec,
     report: RunReport,
@@ -297,7 +318,9 @@ fn fold(
     }
     match (run.kind, report.result) {
         (_, RunResult::Failed) => {
-            let failure_key = published.err().unwrap_or_else(|| approval::subject_of(run));
+            let failure_key = published
+                .err()
+                .unwrap_or_else(|| approval::run_failure_key(run));
             let failure = report.failure.as_ref();
             next.unfinished |= reached_apply && !run.destroys;
             next.failures = count(&history.failures, &failure_key, failure, job_uid, now);
@@ -318,7 +341,7 @@ fn fold(
             next.failures = Failures::default();
             next.build_failures = Failures::default();
             next.unfinished = false;
-            next.undone = corrected(history, run, &report);
+            next.undone = after_apply(history, run, &report);
             next.drift = None;
             next.pending = None;
             next.checked_at = Some(now);
@@ -326,7 +349,8 @@ fn fold(
         (RunKind::Apply | RunKind::Plan | RunKind::Destroy, RunResult::Changes) => {
             let asks = report.asks.clone();
             next.failures = Failures::default();
-            next.pending = asks.map(|asks| approval::pend(run, report.number, asks, now));
+            next.pending =
+                asks.map(|asks| approval::new_pending_plan(run, report.number, asks, now));
         }
         (RunKind::Drift, RunResult::Done | RunResult::NoChanges) => {
             next.failures = Failures::default();
@@ -338,7 +362,7 @@ fn fold(
         (RunKind::Drift, RunResult::Changes) => {
             let since = history.drift.as_ref().map_or(now, |drift| drift.since);
             next.failures = Failures::default();
-            next.undone = found_again(&history.undone, &report);
+            next.undone = after_drift_check(&history.undone, &report);
             next.pending = next
                 .pending
                 .filter(|plan| is_of(history, plan.run, &report));
@@ -390,8 +414,9 @@ fn drop_old_reports(history: &mut History) {
 }
 
 /// Returns the correction history after a successful apply. The next drift check verifies a correction (rule 7).
-fn corrected(history: &History, run: &RunSpec, report: &RunReport) -> CorrectionHistory {
-    let same_config = history.applied.as_ref().map(|applied| &applied.config_hash) == Some(&run.config_hash);
+fn after_apply(history: &History, run: &RunSpec, report: &RunReport) -> CorrectionHistory {
+    let same_config =
+        history.applied.as_ref().map(|applied| &applied.config_hash) == Some(&run.config_hash);
     let is_correction = history.drift.is_some() && same_config && report.result == RunResult::Done;
     if !is_correction {
         return CorrectionHistory::default();
@@ -404,7 +429,7 @@ fn corrected(history: &History, run: &RunSpec, report: &RunReport) -> Correction
 }
 
 /// Returns the correction history after a drift check that found differences.
-fn found_again(undone: &CorrectionHistory, report: &RunReport) -> CorrectionHistory {
+fn after_drift_check(undone: &CorrectionHistory, report: &RunReport) -> CorrectionHistory {
     let change_digest = shape(report);
     let same_changes = change_digest == undone.change_digest;
     CorrectionHistory {

@@ -17,8 +17,8 @@ use crate::model::config_hash::Config;
 use crate::model::facts::requested;
 use crate::model::progress;
 use crate::model::pull_secret::{docker_secret, pull_secret};
-use crate::objects::run_job::{self, Parts};
-use crate::objects::{budget, cache_pvc, namespace, rbac, secrets};
+use crate::objects::run_job::{self, RunJobInputs};
+use crate::objects::{cache_pvc, namespace, pod_disruption_budget, rbac, secrets};
 use crate::observed::{CacheSeen, RecordSeen, Seen};
 use crate::queue::Class;
 use crate::settings::Settings;
@@ -83,9 +83,9 @@ impl RunRequest {
             architecture: self.architecture,
             tag: self.tag.clone(),
             config_hash: self.config.hash.clone(),
-            own_hash: self.config.own.clone(),
+            own_hash: self.config.own_hash.clone(),
             found: self.config.found.clone(),
-            judged_by: approval::judged_by(tf, self.inputs.approval.destroy),
+            judged_by: approval::policy_digest(tf, self.inputs.approval.destroy),
             destroys: self.inputs.approval.destroy,
             engine: history.base.as_ref().and_then(|base| base.engine.clone()),
             trace_id: trace_id(&record.key, tf, number, *now),
@@ -108,19 +108,21 @@ impl RunRequest {
             earlier_pods: earlier_pods(previous),
             ..RunRecord::default()
         };
-        let mut steps = surroundings(tf, seen, previous, history, self.kind, &self.inputs);
+        let mut steps = run_objects(tf, seen, previous, history, self.kind, &self.inputs);
         let mut history = with_claim(history.clone(), &steps);
         history.reconcile_at = requested(tf);
         history.waiting = None;
         match self.trigger {
             Trigger::Requested => history.failures = Failures::default(),
-            _ if opt_in::is_given(tf, &history.failures) => history.failures = Failures::default(),
+            _ if opt_in::is_opted_in(tf, &history.failures) => {
+                history.failures = Failures::default()
+            }
             Trigger::Input { .. } => history.input_runs = flapping::next(&history.input_runs, *now),
             _ => {}
         }
         let pending = history.pending.as_ref();
         if let Some(plan) = pending.filter(|_| self.inputs.approval.approved.is_some()) {
-            history.approved = Some(approval::given(tf, plan, number));
+            history.approved = Some(approval::approval_given(tf, plan, number));
         }
         steps.push(Step::SwapRecord(Box::new(Swap {
             record: next.clone(),
@@ -200,12 +202,12 @@ fn pin(
         .map(|pin| pin.of_what_exists(record.attempted))
         .filter(|pin| pin.number <= record.attempted)
         .cloned();
-    let found = seen.found();
+    let available = seen.found();
     let pin = Pin {
         number: record.number,
         pull_secret: pull_secret(tf, seen),
-        docker_config: found.docker_config.clone(),
-        environment: found.runner.clone(),
+        docker_config: available.docker_config.clone(),
+        environment: available.runner.clone(),
         spec: pinned_spec(tf),
         base: base.map(|base| base.resolved.clone()),
         protocol: run.protocol,
@@ -240,7 +242,7 @@ fn pinned_spec(tf: &Terraform) -> Value {
 
 /// Returns the steps that apply all objects that a runner pod needs. Each run repeats them, so that deleted objects are restored.
 /// Exception: a lost pointer of a managed state is not replaced, because with an empty pointer a run would create all real objects again.
-fn surroundings(
+fn run_objects(
     tf: &Terraform,
     seen: &Seen,
     previous: &RunRecord,
@@ -257,7 +259,7 @@ fn surroundings(
     objects.push(Object::Role(rbac::role(tf, inputs)));
     objects.push(Object::Binding(rbac::binding(tf, inputs)));
     if kind.changes() {
-        objects.push(Object::Budget(budget::budget(tf)));
+        objects.push(Object::Budget(pod_disruption_budget::budget(tf)));
     }
     objects.extend(
         inputs
@@ -321,11 +323,16 @@ fn ensure(object: Object) -> Step {
     Step::Ensure(Box::new(object))
 }
 
-/// Whether a pod mounts the cache volume. `waits`: whether the pod waits for a volume whose `PersistentVolumeClaim` is not bound yet. A new
+/// Whether a pod mounts the cache volume. `waits_for_volume`: whether the pod waits for a volume whose `PersistentVolumeClaim` is not bound yet. A new
 /// volume is empty and takes longer to provision than a build or run takes, so a first apply or a destroy does not wait for it.
-pub(crate) fn has_cache(tf: &Terraform, seen: &Seen, history: &History, waits: bool) -> bool {
+pub(crate) fn has_cache(
+    tf: &Terraform,
+    seen: &Seen,
+    history: &History,
+    waits_for_volume: bool,
+) -> bool {
     let is_suspect = state_volume::usability(seen, history) == CacheVolume::Suspect;
-    tf.spec.cache.enabled && !is_suspect && (waits || seen.cache == CacheSeen::Bound)
+    tf.spec.cache.enabled && !is_suspect && (waits_for_volume || seen.cache == CacheSeen::Bound)
 }
 
 fn job(
@@ -343,7 +350,7 @@ fn job(
     let mut pull_secrets: Vec<String> = pull_secret(tf, seen).into_iter().chain(pinned).collect();
     pull_secrets.dedup();
     let docker = docker_secret(tf, seen);
-    let parts = Parts {
+    let parts = RunJobInputs {
         number,
         run,
         inputs: &digest,
@@ -359,7 +366,7 @@ fn job(
 
 /// Returns the steps that create missing objects of an active run: pin and Job after a crash of the operator, and state slots if the state
 /// has outgrown its slots.
-pub fn help(tf: &Terraform, seen: &Seen, settings: &Settings) -> Vec<Step> {
+pub fn ensure_missing_objects(tf: &Terraform, seen: &Seen, settings: &Settings) -> Vec<Step> {
     let Some(current) = &seen.record else {
         return Vec::new();
     };

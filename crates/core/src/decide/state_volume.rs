@@ -38,7 +38,8 @@ pub(crate) fn unsaved_after(
     let is_interrupted = matches!(reason, Some(Reason::Interrupted | Reason::OutOfMemory));
     let may_hold = has_begun && run.cache && is_interrupted;
     let reported = report.unsaved.map(unsaved_in);
-    reported.or_else(|| before.filter(is_still_unsaved))
+    reported
+        .or_else(|| before.filter(is_still_unsaved))
         .or_else(|| may_hold.then(|| unsaved_in(UnsavedPlace::Unknown)))
 }
 
@@ -83,10 +84,10 @@ pub(crate) fn is_used_by(inputs: &BackendInputs) -> bool {
 /// Whether the state of the last apply is on the cache volume, according to run record or pin.
 pub(crate) fn holds_state(seen: &Seen) -> bool {
     let record = seen.record.as_ref().map(|record_seen| &record_seen.record);
-    is_told(record) || is_pinned(record, seen.pin.as_ref())
+    is_reported(record) || is_pinned(record, seen.pin.as_ref())
 }
 
-fn is_told(record: Option<&RunRecord>) -> bool {
+fn is_reported(record: Option<&RunRecord>) -> bool {
     let address = record.and_then(|record| record.state_address.as_deref());
     address.is_some_and(is_on_the_volume)
 }

@@ -35,7 +35,7 @@ fn leader(sent: Moment) -> Elector {
 fn first_replica_creates_lease_and_leads() {
     let mut first = elector("a");
     assert_eq!(first.standing(second(0)), Standing::Unknown);
-    assert_eq!(first.next(second(0)), (second(0), Act::Look));
+    assert_eq!(first.next(second(0)), (second(0), Act::Read));
     first.looked(None, second(1));
     assert_eq!(first.next(second(1)), (second(1), Act::Create));
     first.wrote("1", second(1));
@@ -52,7 +52,7 @@ fn standby_polls_lease_and_takes_it_15_seconds_after_renewal() {
     standby.looked(Some(record("1", Some("a_1"), "x")), second(0));
     let leader = Some("a_1".to_owned());
     assert_eq!(standby.standing(second(1)), Standing::StandsBy { leader });
-    assert_eq!(standby.next(second(1)), (second(2), Act::Look));
+    assert_eq!(standby.next(second(1)), (second(2), Act::Read));
     // A new resource version without a renewal does not extend the Lease.
     standby.looked(Some(record("2", Some("a_1"), "x")), second(2));
     standby.looked(Some(record("2", Some("a_1"), "x")), second(14));
@@ -60,7 +60,7 @@ fn standby_polls_lease_and_takes_it_15_seconds_after_renewal() {
     assert_eq!(standby.next(second(14)), (second(15), take.clone()));
     assert_eq!(standby.next(second(99)), (second(99), take));
     standby.looked(Some(record("3", Some("a_1"), "y")), second(15));
-    assert_eq!(standby.next(second(15)), (second(17), Act::Look));
+    assert_eq!(standby.next(second(15)), (second(17), Act::Read));
 }
 
 #[test]
@@ -100,7 +100,7 @@ fn restarted_process_takes_lease_of_its_pod_immediately() {
     // Without a pod name, a predecessor in the same pod is not recognised.
     let mut without_pod_name = Elector::new(Identity::new(None, "2"));
     without_pod_name.looked(Some(record("7", Some("process_1"), "x")), second(3));
-    assert_eq!(without_pod_name.next(second(3)), (second(5), Act::Look));
+    assert_eq!(without_pod_name.next(second(3)), (second(5), Act::Read));
 }
 
 #[test]
@@ -112,7 +112,7 @@ fn leader_without_renewal_stops_writing_before_takeover() {
         leader.failed(second(now));
         assert_eq!(leader.may_begin(second(now)), now < 11, "{now}");
         assert_eq!(leader.must_end(), Some(second(14)));
-        assert_eq!(leader.next(second(now)).0, second(now) + AGAIN);
+        assert_eq!(leader.next(second(now)).0, second(now) + RETRY_DELAY);
     }
     assert_eq!(leader.standing(second(20)), Standing::Doubts);
     // No other replica has taken the Lease, so a late renewal succeeds and the replica leads again.
@@ -134,7 +134,7 @@ fn leader_recognises_own_renewal_after_lost_response() {
     let mut leader = leader(second(1));
     leader.failed(second(8));
     leader.refused();
-    assert_eq!(leader.next(second(8)), (second(8), Act::Look));
+    assert_eq!(leader.next(second(8)), (second(8), Act::Read));
     leader.looked(Some(record("2", Some("a_1"), "y")), second(8));
     let renew = Act::Renew("2".to_owned());
     assert_eq!(leader.next(second(8)), (second(8), renew));
@@ -188,11 +188,11 @@ fn replica_reads_lease_again_after_conflict() {
     let mut standby = elector("b");
     standby.looked(Some(record("1", None, "x")), second(0));
     standby.refused();
-    assert_eq!(standby.next(second(0)), (second(0), Act::Look));
+    assert_eq!(standby.next(second(0)), (second(0), Act::Read));
     let mut first = elector("a");
     first.looked(None, second(0));
     first.refused();
-    assert_eq!(first.next(second(0)), (second(0), Act::Look));
+    assert_eq!(first.next(second(0)), (second(0), Act::Read));
 }
 
 /// Milliseconds of simulated real time. A replica knows only its own clock.
@@ -202,7 +202,7 @@ type Millis = u64;
 type Lease = (u64, Option<String>, u64);
 
 /// Timeout of a call by a replica.
-const PATIENCE: Millis = 4_000;
+const CALL_TIMEOUT: Millis = 4_000;
 
 struct Call {
     act: Act,
@@ -336,10 +336,12 @@ impl World {
     fn process(&mut self, act: &Act, holder: &str) -> Result<Lease, Refused> {
         let version = self.lease.as_ref().map(|lease| lease.0);
         let is_accepted = match act {
-            Act::Look => return self.lease.clone().ok_or(Refused),
+            Act::Read => return self.lease.clone().ok_or(Refused),
             Act::End => false,
             Act::Create => version.is_none(),
-            Act::Take(expected) | Act::Renew(expected) => version.is_some_and(|current| current.to_string() == *expected),
+            Act::Take(expected) | Act::Renew(expected) => {
+                version.is_some_and(|current| current.to_string() == *expected)
+            }
         };
         if !is_accepted {
             return Err(Refused);
@@ -388,8 +390,8 @@ impl World {
             sent: replica.clock(now),
             acts: (!is_lost).then_some(now + request_latency),
             answer: None,
-            ends: now + (request_latency + response_latency).min(PATIENCE),
-            heard: !is_lost && request_latency + response_latency <= PATIENCE,
+            ends: now + (request_latency + response_latency).min(CALL_TIMEOUT),
+            heard: !is_lost && request_latency + response_latency <= CALL_TIMEOUT,
         });
     }
 
@@ -404,12 +406,12 @@ impl World {
                 let holder = elector.identity().holder();
                 self.late.extend(call.acts.map(|acts| (acts, act, holder)));
             }
-            (Some(Ok((version, holder, renewed))), Act::Look) => {
+            (Some(Ok((version, holder, renewed))), Act::Read) => {
                 let (version, renewed) = (version.to_string(), renewed.to_string());
                 let lease = record(&version, holder.as_deref(), &renewed);
                 elector.looked(Some(lease), clock);
             }
-            (Some(Err(Refused)), Act::Look) => elector.looked(None, clock),
+            (Some(Err(Refused)), Act::Read) => elector.looked(None, clock),
             (Some(Ok((version, ..))), act) => {
                 elector.wrote(version.to_string(), call.sent);
                 self.leaders += usize::from(!matches!(act, Act::Renew(_)));
@@ -423,7 +425,10 @@ impl World {
         let now = self.now;
         for replica in &mut self.replicas {
             if replica.leads(now) {
-                let deadline = replica.elector.must_end().map(|deadline| replica.time(deadline));
+                let deadline = replica
+                    .elector
+                    .must_end()
+                    .map(|deadline| replica.time(deadline));
                 replica.writes_until = replica.writes_until.max(deadline.unwrap_or_default());
             }
         }

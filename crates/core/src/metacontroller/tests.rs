@@ -46,20 +46,20 @@ fn with(pointer: &str, value: Option<Value>) -> Value {
     request
 }
 
-fn asked(request: &Value) -> Result<Asked, Refusal> {
+fn parse(request: &Value) -> Result<HookRequest, Refusal> {
     read(request.to_string().as_bytes())
 }
 
 #[test]
 fn sync_request_is_parsed() {
-    let web = Asked {
+    let web = HookRequest {
         namespace: "team".to_owned(),
         name: "web".to_owned(),
         uid: "u".to_owned(),
         status: json!({"state": "Success", "observedGeneration": 3}),
         finalizing: false,
     };
-    assert_eq!(asked(&request()), Ok(web.clone()));
+    assert_eq!(parse(&request()), Ok(web.clone()));
     let equivalent = [
         with("/controller/spec/hooks/sync/version", Some(json!("v1"))),
         with("/controller/spec/hooks/sync/version", None),
@@ -70,21 +70,21 @@ fn sync_request_is_parsed() {
         with("/children", Some(Value::Null)),
     ];
     for request in &equivalent {
-        assert_eq!(asked(request), Ok(web.clone()), "{request}");
+        assert_eq!(parse(request), Ok(web.clone()), "{request}");
     }
-    let finalizing = Asked {
+    let finalizing = HookRequest {
         finalizing: true,
         ..web.clone()
     };
     assert_eq!(
-        asked(&with("/finalizing", Some(json!(true)))),
+        parse(&with("/finalizing", Some(json!(true)))),
         Ok(finalizing)
     );
-    let without_status = Asked {
+    let without_status = HookRequest {
         status: Value::Null,
         ..web
     };
-    assert_eq!(asked(&with("/parent/status", None)), Ok(without_status));
+    assert_eq!(parse(&with("/parent/status", None)), Ok(without_status));
 }
 
 #[test]
@@ -138,7 +138,7 @@ fn unsupported_request_is_refused_with_reason() {
         ),
     ];
     for (request, status, reason) in refused {
-        let refusal = asked(&request).unwrap_err();
+        let refusal = parse(&request).unwrap_err();
         assert_eq!(
             (refusal.status, refusal.reason),
             (status, reason),
@@ -148,7 +148,7 @@ fn unsupported_request_is_refused_with_reason() {
         assert_eq!(body["reason"], reason);
         assert!(!body["message"].as_str().unwrap().is_empty());
     }
-    let unknown_field = asked(&with("/customized", Some(json!(1)))).unwrap_err();
+    let unknown_field = parse(&with("/customized", Some(json!(1)))).unwrap_err();
     assert!(
         unknown_field.message.contains("`customized`"),
         "{}",
@@ -158,7 +158,7 @@ fn unsupported_request_is_refused_with_reason() {
         "/children",
         Some(json!({"Job.batch/v1": {"a": {}, "b": {}}})),
     );
-    let claimed = asked(&claimed).unwrap_err().message;
+    let claimed = parse(&claimed).unwrap_err().message;
     assert!(claimed.contains("2 objects of Job.batch/v1"), "{claimed}");
     assert!(claimed.contains("spec.childResources"), "{claimed}");
 }
@@ -168,7 +168,7 @@ fn invalid_name_or_namespace_is_refused() {
     let long = "a".repeat(254);
     let request_with = |field: &str, name: &str| {
         let pointer = format!("/parent/metadata/{field}");
-        asked(&with(&pointer, Some(json!(name))))
+        parse(&with(&pointer, Some(json!(name))))
     };
     for (field, name) in [
         ("namespace", "../x"),
@@ -204,20 +204,20 @@ fn version_of_the_called_hook_is_checked() {
     let mut request = with("/finalizing", Some(json!(true)));
     request["controller"]["spec"]["hooks"]["sync"]["version"] = json!("v3");
     request["controller"]["spec"]["hooks"]["finalize"] = json!({"version": "v1"});
-    assert!(asked(&request).is_ok());
+    assert!(parse(&request).is_ok());
     request["controller"]["spec"]["hooks"]["finalize"] = json!({"version": "v9"});
-    assert_eq!(asked(&request).unwrap_err().reason, "UnknownHookVersion");
+    assert_eq!(parse(&request).unwrap_err().reason, "UnknownHookVersion");
 }
 
 #[test]
 fn response_has_only_fields_of_hook_version_2() {
-    let answer = Answer::unchanged(&asked(&request()).unwrap());
+    let answer = Answer::unchanged(&parse(&request()).unwrap());
     let status = TerraformStatus {
         message: "applied".to_owned(),
         observed_generation: Some(3),
         ..TerraformStatus::default()
     };
-    let body: Value = serde_json::from_str(&answer.saying(&status).body()).unwrap();
+    let body: Value = serde_json::from_str(&answer.with_status(&status).body()).unwrap();
     let fields: Vec<_> = body.as_object().unwrap().keys().collect();
     assert_eq!(
         fields,
@@ -232,11 +232,11 @@ fn response_has_only_fields_of_hook_version_2() {
 fn entity_tag_matches_weak_tags_and_lists() {
     let tag = entity_tag("{}");
     assert_ne!(tag, entity_tag("{ }"));
-    for known in [tag.clone(), format!("W/{tag}"), format!("\"a\", {tag}")] {
-        assert!(is_known(&known, &tag), "{known}");
+    for matching in [tag.clone(), format!("W/{tag}"), format!("\"a\", {tag}")] {
+        assert!(is_known(&matching, &tag), "{matching}");
     }
-    for other in ["", "*", "\"a\"", tag.trim_matches('"')] {
-        assert!(!is_known(other, &tag), "{other}");
+    for different in ["", "*", "\"a\"", tag.trim_matches('"')] {
+        assert!(!is_known(different, &tag), "{different}");
     }
 }
 
@@ -268,7 +268,7 @@ fn anything() -> impl Strategy<Value = Value> {
 }
 
 /// JSON pointers to the fields of a request that `any_value_in_any_field_is_read_or_refused` replaces by arbitrary values.
-const PLACES: [&str; 10] = [
+const POINTERS: [&str; 10] = [
     "/controller",
     "/controller/spec/hooks",
     "/controller/spec/hooks/sync",
@@ -289,10 +289,10 @@ proptest! {
     }
 
     #[test]
-    fn any_value_in_any_field_is_read_or_refused(place in 0..PLACES.len(), value in anything()) {
-        let request = with(PLACES[place], Some(value));
-        match asked(&request) {
-            Ok(asked) => prop_assert!(!asked.name.is_empty() && !asked.namespace.is_empty()),
+    fn any_value_in_any_field_is_read_or_refused(place in 0..POINTERS.len(), value in anything()) {
+        let request = with(POINTERS[place], Some(value));
+        match parse(&request) {
+            Ok(parse) => prop_assert!(!parse.name.is_empty() && !parse.namespace.is_empty()),
             Err(refusal) => prop_assert!(matches!(refusal.status, 400 | 422), "{:?}", refusal),
         }
     }

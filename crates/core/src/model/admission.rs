@@ -9,7 +9,7 @@ use crate::observed::Waiting;
 
 /// Prefixes of the messages of the `ResourceQuota` plugin
 /// (<https://github.com/kubernetes/apiserver/blob/v0.34.2/pkg/admission/plugin/resourcequota/controller.go>).
-const OF_QUOTA: [&str; 4] = [
+const QUOTA_PREFIXES: [&str; 4] = [
     "exceeded quota: ",
     "failed quota: ",
     "insufficient quota to ",
@@ -18,7 +18,7 @@ const OF_QUOTA: [&str; 4] = [
 
 /// Substrings that all messages of the `LimitRanger` plugin contain
 /// (<https://github.com/kubernetes/kubernetes/blob/v1.34.4/plugin/pkg/admission/limitranger/admission.go>).
-const OF_LIMITS: [&str; 2] = [" usage per ", " max limit to request ratio per "];
+const LIMIT_RANGE_PARTS: [&str; 2] = [" usage per ", " max limit to request ratio per "];
 
 /// Separates the object name from the cause of the denial. The name may have a random suffix, so messages are compared without it.
 const FORBIDDEN: &str = " is forbidden: ";
@@ -27,17 +27,22 @@ const FORBIDDEN: &str = " is forbidden: ";
 pub fn refusal(message: &str) -> Option<Waiting> {
     refused_by(message).map(|reason| Waiting {
         reason: reason.into(),
-        message: why(message).to_owned(),
+        message: denial_cause(message).to_owned(),
     })
 }
 
 /// Returns [`Reason::QuotaRefused`] or [`Reason::LimitRangeRefused`] for a denial `message` of that kind.
 pub fn refused_by(message: &str) -> Option<Reason> {
-    let cause = why(message);
-    if OF_QUOTA.iter().any(|prefix| cause.starts_with(prefix)) {
+    let cause = denial_cause(message);
+    if QUOTA_PREFIXES
+        .iter()
+        .any(|prefix| cause.starts_with(prefix))
+    {
         return Some(Reason::QuotaRefused);
     }
-    let limits = OF_LIMITS.iter().any(|substring| cause.contains(substring));
+    let limits = LIMIT_RANGE_PARTS
+        .iter()
+        .any(|substring| cause.contains(substring));
     limits.then_some(Reason::LimitRangeRefused)
 }
 
@@ -45,7 +50,7 @@ pub fn refused_by(message: &str) -> Option<Reason> {
 pub fn no_pod(event: &str) -> Waiting {
     refusal(event).unwrap_or_else(|| Waiting {
         reason: Reason::PodNotCreated.into(),
-        message: why(event).to_owned(),
+        message: denial_cause(event).to_owned(),
     })
 }
 
@@ -62,7 +67,7 @@ pub fn limits_of(namespace: &str) -> String {
     format!("kubectl describe resourcequota,limitrange -n {namespace}")
 }
 
-fn why(message: &str) -> &str {
+fn denial_cause(message: &str) -> &str {
     message
         .split_once(FORBIDDEN)
         .map_or(message, |(_, cause)| cause)
@@ -116,8 +121,16 @@ mod tests {
         #[case] expected: Option<(Reason, &str)>,
     ) {
         let recognised = refusal(message);
-        let recognised = recognised.map(|waiting| (Reason::from_stored(&waiting.reason).unwrap(), waiting.message));
-        assert_eq!(recognised, expected.map(|(reason, message)| (reason, message.to_owned())));
+        let recognised = recognised.map(|waiting| {
+            (
+                Reason::from_stored(&waiting.reason).unwrap(),
+                waiting.message,
+            )
+        });
+        assert_eq!(
+            recognised,
+            expected.map(|(reason, message)| (reason, message.to_owned()))
+        );
     }
 
     #[test]

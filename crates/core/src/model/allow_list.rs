@@ -77,7 +77,7 @@ pub(crate) fn lines(text: &str) -> Vec<String> {
 }
 
 /// Whether `list` contains `name` or [`ANY`].
-pub(crate) fn names(list: &[String], name: &str) -> bool {
+pub(crate) fn contains_name(list: &[String], name: &str) -> bool {
     list.iter().any(|entry| entry == ANY || entry == name)
 }
 
@@ -109,5 +109,6 @@ pub(crate) fn is_in_repository(allowed: &Allowed, url: &str) -> bool {
         url.strip_prefix(prefix.as_str()).is_some_and(is_within)
     };
     let allows_any = allowed.repositories.iter().any(|prefix| prefix == ANY);
-    allows_any || !url.contains("..") && !url.contains('%') && allowed.repositories.iter().any(contains)
+    allows_any
+        || !url.contains("..") && !url.contains('%') && allowed.repositories.iter().any(contains)
 }

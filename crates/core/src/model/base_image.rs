@@ -8,22 +8,22 @@ use crate::settings::{EngineImage, Settings};
 
 /// A base image whose digest is not resolved yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wanted {
+pub struct UnresolvedBaseImage {
     /// Image reference as configured.
     pub reference: String,
     /// Engine and version in `spec.engine`, if they selected the image. Example: `opentofu 1.12`.
-    pub asked: Option<String>,
+    pub requested: Option<String>,
     /// Engine in the image, if the catalogue lists it.
     pub engine: Option<Engine>,
 }
 
-impl Wanted {
+impl UnresolvedBaseImage {
     /// Returns the base image pinned to its `resolved` reference.
     pub fn pinned(self, resolved: String) -> PinnedImage {
         PinnedImage {
             reference: self.reference,
             resolved,
-            asked: self.asked,
+            asked: self.requested,
             engine: self.engine,
             protocol: PROTOCOL,
             build_protocol: Some(BUILD_PROTOCOL),
@@ -31,8 +31,8 @@ impl Wanted {
     }
 
     /// Returns a message prefix with the setting that selects the image.
-    pub fn named_by(&self, tf: &Terraform) -> String {
-        if let Some(requested) = &self.asked {
+    pub fn selected_by(&self, tf: &Terraform) -> String {
+        if let Some(requested) = &self.requested {
             format!("spec.engine: image of {requested} in the catalogue of the operator")
         } else if tf.spec.container_registry.base_image.is_some() {
             "spec.containerRegistry.baseImage".to_owned()
@@ -51,34 +51,39 @@ pub fn base_image(
     tf: &Terraform,
     settings: &Settings,
     pinned: Option<&PinnedImage>,
-) -> Result<Result<PinnedImage, Wanted>, Failure> {
+) -> Result<Result<PinnedImage, UnresolvedBaseImage>, Failure> {
     let own_image = tf.spec.container_registry.base_image.as_ref();
     if let Some(spec) = tf.spec.engine.as_ref().filter(|_| own_image.is_none()) {
-        let requested = asked(spec);
-        if let Some(pinned) = pinned.filter(|it| it.asked.as_ref() == Some(&requested)) {
+        let requested = engine_text(spec);
+        if let Some(pinned) = pinned.filter(|image| image.asked.as_ref() == Some(&requested)) {
             return Ok(Ok(pinned.clone()));
         }
         return from_catalogue(spec, &requested, settings).map(Err);
     }
     let reference = own_image.unwrap_or(&settings.base_image);
-    if let Some(pinned) = pinned.filter(|it| it.asked.is_none() && it.reference == *reference) {
+    if let Some(pinned) =
+        pinned.filter(|image| image.asked.is_none() && image.reference == *reference)
+    {
         return Ok(Ok(pinned.clone()));
     }
-    let known = settings.engines.iter().find(|it| it.image == *reference);
-    Ok(Err(Wanted {
+    let listed = settings
+        .engines
+        .iter()
+        .find(|entry| entry.image == *reference);
+    Ok(Err(UnresolvedBaseImage {
         reference: reference.clone(),
-        asked: None,
-        engine: known.map(|it| it.engine.clone()),
+        requested: None,
+        engine: listed.map(|entry| entry.engine.clone()),
     }))
 }
 
 /// Whether `tf` sets its base image or its engine.
-pub(crate) fn is_asked_for(tf: &Terraform) -> bool {
+pub(crate) fn is_selected(tf: &Terraform) -> bool {
     tf.spec.container_registry.base_image.is_some() || tf.spec.engine.is_some()
 }
 
 /// Formats engine and version of `spec`: `opentofu 1.12`.
-fn asked(spec: &EngineSpec) -> String {
+fn engine_text(spec: &EngineSpec) -> String {
     let version = spec.version.as_deref();
     version.map_or_else(
         || spec.name.to_string(),
@@ -86,13 +91,17 @@ fn asked(spec: &EngineSpec) -> String {
     )
 }
 
-fn from_catalogue(spec: &EngineSpec, requested: &str, settings: &Settings) -> Result<Wanted, Failure> {
-    let matches = |it: &&EngineImage| {
+fn from_catalogue(
+    spec: &EngineSpec,
+    requested: &str,
+    settings: &Settings,
+) -> Result<UnresolvedBaseImage, Failure> {
+    let matches = |entry: &&EngineImage| {
         let version = spec.version.as_deref();
-        it.engine.name == spec.name
+        entry.engine.name == spec.name
             && version.map_or_else(
-                || !it.engine.version.contains('-'),
-                |version| engine::is_wanted(version, &it.engine.version),
+                || !entry.engine.version.contains('-'),
+                |version| engine::is_wanted(version, &entry.engine.version),
             )
     };
     let newest = settings
@@ -101,15 +110,15 @@ fn from_catalogue(spec: &EngineSpec, requested: &str, settings: &Settings) -> Re
         .filter(matches)
         .max_by(|left, right| engine::order(&left.engine.version, &right.engine.version));
     newest
-        .map(|it| Wanted {
-            reference: it.image.clone(),
-            asked: Some(requested.to_owned()),
-            engine: Some(it.engine.clone()),
+        .map(|entry| UnresolvedBaseImage {
+            reference: entry.image.clone(),
+            requested: Some(requested.to_owned()),
+            engine: Some(entry.engine.clone()),
         })
-        .ok_or_else(|| unknown(requested, settings))
+        .ok_or_else(|| engine_unknown(requested, settings))
 }
 
-fn unknown(requested: &str, settings: &Settings) -> Failure {
+fn engine_unknown(requested: &str, settings: &Settings) -> Failure {
     let mut available: Vec<_> = settings.engines.iter().map(|image| &image.engine).collect();
     available.sort_by(|left, right| {
         let by_name = left.name.cmp(&right.name);

@@ -42,10 +42,10 @@ pub(crate) struct Target {
     pub(crate) source: SourceSeen,
     /// Runner image, or the summary of the cause if it is unknown.
     pub(crate) runner: Result<Runner, Summary>,
-    /// Digest of the configuration without the values of `spec.variablesFrom`, see [`Config::own`].
-    pub(crate) own: String,
+    /// Digest of the configuration without the values of `spec.variablesFrom`, see [`Config::own_hash`].
+    pub(crate) own_hash: String,
     /// Inputs of the run, or the summary of the missing input. The image can be built while an input is missing.
-    pub(crate) wanted: Result<Wanted, Summary>,
+    pub(crate) wanted: Result<RunConfig, Summary>,
 }
 
 /// Image that executes the run.
@@ -57,16 +57,16 @@ pub(crate) struct Runner {
 
 /// Inputs of the run and their digests.
 #[derive(Clone)]
-pub(crate) struct Wanted {
+pub(crate) struct RunConfig {
     pub(crate) inputs: RunInputs,
     pub(crate) config: Config,
 }
 
 /// How a resource waits for its image.
 #[derive(Clone, Copy)]
-pub(crate) struct Waits {
+pub(crate) struct ImageWait {
     /// Queue class of the run that waits.
     pub(crate) class: Class,
     /// Whether status does not report the wait, because the configuration is already applied.
-    pub(crate) quietly: bool,
+    pub(crate) keeps_ready: bool,
 }

@@ -10,23 +10,25 @@ pub struct Config {
     /// Config hash: digest of all inputs except values of `spec.variablesFrom` with `trigger: false`.
     pub hash: String,
     /// Digest of all inputs except the values of `spec.variablesFrom`. Includes the entries of `spec.variablesFrom`.
-    pub own: String,
+    pub own_hash: String,
     /// Digests of the values of `spec.variablesFrom` with `trigger: true`, by object. Example of an object: `Secret db`.
     pub found: BTreeMap<String, String>,
 }
 
 impl Config {
-    /// Returns the trigger if, since a run with digests `own` and `found`, only values of `spec.variablesFrom` changed.
+    /// Returns the trigger if, since a run with digests `own_hash` and `digests`, only values of `spec.variablesFrom` changed.
     pub(crate) fn input_since(
         &self,
-        own: &str,
-        found: &BTreeMap<String, String>,
+        own_hash: &str,
+        digests: &BTreeMap<String, String>,
     ) -> Option<Trigger> {
-        let objects: BTreeSet<_> = found.keys().chain(self.found.keys()).collect();
+        let objects: BTreeSet<_> = digests.keys().chain(self.found.keys()).collect();
         let changed = objects
             .into_iter()
-            .filter(|changed_objects| found.get(*changed_objects) != self.found.get(*changed_objects));
+            .filter(|object| digests.get(*object) != self.found.get(*object));
         let changed_objects: Vec<_> = changed.cloned().collect();
-        (own == self.own && !changed_objects.is_empty()).then_some(Trigger::Input { of: changed_objects })
+        (own_hash == self.own_hash && !changed_objects.is_empty()).then_some(Trigger::Input {
+            of: changed_objects,
+        })
     }
 }

@@ -7,23 +7,25 @@ use kube::ResourceExt;
 use crate::observed::JobSeen;
 
 /// Whether status records an apply.
-pub(crate) fn says_applied(tf: &Terraform) -> bool {
+pub(crate) fn status_has_apply(tf: &Terraform) -> bool {
     tf.status
         .as_ref()
         .is_some_and(|status| status.last_applied.is_some())
 }
 
 /// Whether status records an apply, complete or partial.
-pub(crate) fn says_attempted(tf: &Terraform) -> bool {
-    says_applied(tf) || says_half_applied(tf)
+pub(crate) fn status_has_attempt(tf: &Terraform) -> bool {
+    status_has_apply(tf) || status_has_partial_apply(tf)
 }
 
 /// Whether status reports an apply that is in progress or failed after it had started to change objects.
-pub(crate) fn says_half_applied(tf: &Terraform) -> bool {
+pub(crate) fn status_has_partial_apply(tf: &Terraform) -> bool {
     tf.status.as_ref().is_some_and(|status| {
         let mut conditions = status.conditions.iter();
         status.state == State::Applying
-            || conditions.any(|condition| condition.type_ == "InSync" && condition.reason == Reason::ApplyFailed)
+            || conditions.any(|condition| {
+                condition.type_ == "InSync" && condition.reason == Reason::ApplyFailed
+            })
     })
 }
 
@@ -33,7 +35,7 @@ pub fn requested(tf: &Terraform) -> Option<String> {
 }
 
 /// Whether annotation `alustan.io/apply-at` allows the requested run to correct drift that would otherwise only be reported.
-pub(crate) fn asks_to_apply(tf: &Terraform) -> bool {
+pub(crate) fn requests_apply(tf: &Terraform) -> bool {
     let apply_at = tf.annotations().get(alustan_api::APPLY_AT).cloned();
     apply_at.is_some() && apply_at == requested(tf)
 }
@@ -66,7 +68,7 @@ pub fn open_run(record: &RunRecord) -> Option<&RunSpec> {
 
 /// Field of the spec that prevents destroy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kept {
+pub(crate) enum DeletionHold {
     /// `deletionProtection`: the deletion waits.
     Protected,
     /// `deletionPolicy: Orphan`: all real objects stay.
@@ -75,7 +77,7 @@ pub(crate) enum Kept {
     Suspended,
 }
 
-impl Kept {
+impl DeletionHold {
     /// Returns the field that prevents the destroy of `tf`; if several do, the one with the highest precedence.
     pub(crate) fn of(tf: &Terraform) -> Option<Self> {
         let spec = &tf.spec;
@@ -89,7 +91,7 @@ impl Kept {
     }
 
     /// Returns a message suffix with the effect of the field after the current run.
-    pub(crate) fn after_the_run(self) -> &'static str {
+    pub(crate) fn after_run(self) -> &'static str {
         match self {
             Self::Protected => "nothing is destroyed afterwards: spec.deletionProtection is true",
             Self::Orphaned => "nothing is destroyed afterwards: spec.deletionPolicy is Orphan",
@@ -106,6 +108,6 @@ pub(crate) fn is_abandoned(tf: &Terraform) -> bool {
 }
 
 /// Whether the deletion of `tf` keeps all managed objects.
-pub fn leaves_everything(tf: &Terraform) -> bool {
-    is_abandoned(tf) || Kept::of(tf) == Some(Kept::Orphaned)
+pub fn keeps_all_objects(tf: &Terraform) -> bool {
+    is_abandoned(tf) || DeletionHold::of(tf) == Some(DeletionHold::Orphaned)
 }

@@ -35,22 +35,22 @@ pub struct ImagePlan {
     /// Text of the generated Dockerfile, which only copies files (rule 2).
     pub dockerfile: String,
     /// Path, in the context, of the user's Dockerfile (`containerRegistry.dockerfile`). The build appends `dockerfile` to it.
-    pub before: Option<String>,
+    pub user_dockerfile: Option<String>,
 }
 
 /// Returns the failure if the operator does not support or allow the image settings in the spec of `tf`.
 pub fn refusal(tf: &Terraform, settings: &Settings) -> Option<Failure> {
-    unlent(tf, settings)
-        .or_else(|| forbidden(tf, settings))
-        .or_else(|| unsupported(tf, settings))
+    identity_not_allowed(tf, settings)
+        .or_else(|| dockerfile_not_allowed(tf, settings))
+        .or_else(|| dockerfile_unsupported(tf, settings))
 }
 
 /// Refuses the use of the operator's cloud identity for a registry that `--identity-registry` does not list, because the identity may also
 /// have access to registries of other users.
-fn unlent(tf: &Terraform, settings: &Settings) -> Option<Failure> {
+fn identity_not_allowed(tf: &Terraform, settings: &Settings) -> Option<Failure> {
     let registry = &tf.spec.container_registry;
     let (helper, name) = (registry.provider.helper(), &registry.image_name);
-    (helper.is_some() && !settings.lends_identity_to(name)).then(|| {
+    (helper.is_some() && !settings.allows_identity_for(name)).then(|| {
         Failure::user(
             Reason::RegistryIdentityNotAllowed,
             format!(
@@ -62,7 +62,7 @@ fn unlent(tf: &Terraform, settings: &Settings) -> Option<Failure> {
     })
 }
 
-fn forbidden(tf: &Terraform, settings: &Settings) -> Option<Failure> {
+fn dockerfile_not_allowed(tf: &Terraform, settings: &Settings) -> Option<Failure> {
     let path = tf.spec.container_registry.dockerfile.as_ref()?;
     (!settings.dockerfiles).then(|| {
         Failure::user(
@@ -78,7 +78,7 @@ fn forbidden(tf: &Terraform, settings: &Settings) -> Option<Failure> {
 
 /// Refuses a Dockerfile with builder kind `Append`. The CRD schema has the same check; this check covers a CRD that is older than the
 /// operator.
-fn unsupported(tf: &Terraform, settings: &Settings) -> Option<Failure> {
+fn dockerfile_unsupported(tf: &Terraform, settings: &Settings) -> Option<Failure> {
     let path = tf.spec.container_registry.dockerfile.as_ref()?;
     (settings.builder_of(tf) == BuilderKind::Append).then(|| {
         Failure::user(
@@ -130,7 +130,7 @@ pub fn plan(
         inject_into_pod,
         backend,
         dockerfile,
-        before,
+        user_dockerfile: before,
     }
 }
 

@@ -15,21 +15,23 @@ const STATES: [Component; 2] = [Component::State, Component::Cache];
 
 /// Whether `labels` of an object in the namespace of `tf` mark state of an earlier resource with the same name.
 pub fn is_orphaned(tf: &Terraform, labels: &BTreeMap<String, String>) -> bool {
-    STATES.iter().any(|component| is_left_behind(tf, labels, *component))
+    STATES
+        .iter()
+        .any(|component| is_left_behind(tf, labels, *component))
 }
 
 /// Whether `labels` of an object in the namespace of `tf` mark a `component` of an earlier resource, which has the same name and
 /// another uid.
 pub fn is_left_behind(
     tf: &Terraform,
-    found: &BTreeMap<String, String>,
+    labels: &BTreeMap<String, String>,
     component: Component,
 ) -> bool {
-    let has_label = |label, value: &str| found.get(label).is_some_and(|actual| actual == value);
+    let has_label = |label, value: &str| labels.get(label).is_some_and(|actual| actual == value);
     has_label(labels::MANAGED_BY, labels::MANAGER)
         && has_label(labels::NAME, &tf.name_any())
         && has_label(labels::COMPONENT, component.as_str())
-        && found.get(labels::UID) != tf.metadata.uid.as_ref()
+        && labels.get(labels::UID) != tf.metadata.uid.as_ref()
 }
 
 /// Returns the name of the resource `owner` for a message about `tf`.
@@ -49,7 +51,10 @@ pub fn how_to_adopt(tf: &Terraform) -> String {
 
 /// Whether `tf` adopts orphaned and foreign state (`spec.backend.adopt`).
 pub fn adopts(tf: &Terraform) -> bool {
-    tf.spec.backend.as_ref().is_some_and(|backend| backend.adopt)
+    tf.spec
+        .backend
+        .as_ref()
+        .is_some_and(|backend| backend.adopt)
 }
 
 #[cfg(test)]

@@ -9,25 +9,25 @@ use crate::observed::Waiting;
 use crate::settings::Settings;
 
 /// Time after which status reports a Job without a pod. Also the startup timeout of a Job whose pod a quota denies.
-pub(crate) const NO_POD: SignedDuration = SignedDuration::from_secs(30);
+pub(crate) const NO_POD_TIMEOUT: SignedDuration = SignedDuration::from_secs(30);
 
 /// Startup timeout of a pod that is neither unschedulable nor denied by a quota.
-pub(crate) const GIVE_UP: SignedDuration = SignedDuration::from_mins(5);
+pub(crate) const STARTUP_TIMEOUT: SignedDuration = SignedDuration::from_mins(5);
 
 /// Returns the startup timeout of a Job whose pod waits for `waiting`. The timeout is short if a quota denies the pod: the quota may stay
 /// exhausted, and the Job holds a slot. The timeout of an unschedulable pod is a setting, because the pod may require a new node.
-pub(crate) fn patience(waiting: &Waiting, settings: &Settings) -> SignedDuration {
+pub(crate) fn startup_timeout(waiting: &Waiting, settings: &Settings) -> SignedDuration {
     if admission::is_refused(&waiting.reason) {
-        NO_POD
+        NO_POD_TIMEOUT
     } else if waiting.reason == Reason::Unschedulable {
         settings.scheduling_timeout
     } else {
-        GIVE_UP
+        STARTUP_TIMEOUT
     }
 }
 
 /// Returns the start of the startup timeout: the time at which the pod was scheduled, otherwise `started_at`, the start of the run or build.
-pub(crate) fn waits_since(
+pub(crate) fn startup_since(
     started_at: Timestamp,
     scheduled_at: Option<Timestamp>,
     now: Timestamp,

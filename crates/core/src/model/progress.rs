@@ -12,12 +12,12 @@ use alustan_api::{Engine, Reason};
 use k8s_openapi::jiff::Timestamp;
 
 use crate::model::facts::open_run;
-use crate::observed::Told;
+use crate::observed::ReportedProgress;
 
 /// First protocol with a separate report Secret.
 const OWN_REPORT: u32 = 5;
 /// Maximum size of a name or digest, in bytes.
-const MAX_WORD: usize = 256;
+const MAX_NAME: usize = 256;
 /// Maximum size of a state address, in bytes.
 const MAX_ADDRESS: usize = 2_048;
 /// Maximum size of a resource address in a module, in bytes.
@@ -27,9 +27,9 @@ const MAX_VARIABLE: usize = 128;
 /// Maximum size of a plan id, in bytes. `spec.approval.plan` has the same limit.
 const MAX_ID: usize = 64;
 /// Maximum number of reasons why a plan needs approval. All of them are in one condition message of at most 32 KiB.
-const MAX_BECAUSE: usize = 24;
+const MAX_APPROVAL_REASONS: usize = 24;
 /// Maximum size of one reason why a plan needs approval, in bytes.
-const MAX_WHY: usize = 512;
+const MAX_APPROVAL_REASON: usize = 512;
 /// Maximum size of a backend configuration, in bytes of JSON.
 const MAX_BACKEND: usize = 64 << 10;
 /// Maximum duration of a step, in milliseconds: 400 days.
@@ -48,12 +48,12 @@ pub fn has_own_report(run: &RunSpec) -> bool {
     run.protocol >= OWN_REPORT
 }
 
-/// Merges `told`, the reported progress of the current run, into the run record `record` after validation. `has_job`: whether the Job of the
+/// Merges `reported`, the progress of the current run in the run report, into run record `record` after validation. `has_job`: whether the Job of the
 /// run exists. Without the Job, the progress may still be of an earlier run: the operator resets it before it creates the Job.
 ///
 /// If the Job exists or a pod has claimed the run, and the progress is missing, unparsable or of another run, the run counts as applying. A
 /// run that began to apply according to the record counts as applying until it reports. Its report may show that the engine did not start.
-pub fn believed(record: &RunRecord, told: &Told, has_job: bool) -> RunRecord {
+pub fn merge_progress(record: &RunRecord, reported: &ReportedProgress, has_job: bool) -> RunRecord {
     let Some(run) = open_run(record).filter(|run| has_own_report(run)) else {
         return record.clone();
     };
@@ -63,17 +63,23 @@ pub fn believed(record: &RunRecord, told: &Told, has_job: bool) -> RunRecord {
         ..record.clone()
     };
     let has_not_started = !has_job && record.claimed_by.is_none();
-    match told {
-        Told::Progress(told) if is_about(told, record.number, run) => {
-            told_of(before_run, run, told, has_begun(record))
+    match reported {
+        ReportedProgress::Progress(reported) if is_of_run(reported, record.number, run) => {
+            merge_reported(before_run, run, reported, has_begun(record))
         }
-        Told::Progress(told) if told.number <= record.number && has_not_started => not_begun(before_run),
-        Told::Absent if has_not_started => not_begun(before_run),
-        Told::Absent | Told::Unreadable | Told::Progress(_) => may_apply(before_run, run),
+        ReportedProgress::Progress(reported)
+            if reported.number <= record.number && has_not_started =>
+        {
+            not_started(before_run)
+        }
+        ReportedProgress::Absent if has_not_started => not_started(before_run),
+        ReportedProgress::Absent | ReportedProgress::Unreadable | ReportedProgress::Progress(_) => {
+            assume_applying(before_run, run)
+        }
     }
 }
 
-fn is_about(reported: &RunProgress, number: i64, run: &RunSpec) -> bool {
+fn is_of_run(reported: &RunProgress, number: i64, run: &RunSpec) -> bool {
     reported.number == number && reported.trace_id == run.trace_id
 }
 
@@ -85,7 +91,7 @@ fn has_begun(record: &RunRecord) -> bool {
 }
 
 /// Returns the record of a run whose Job does not exist yet: not claimed and not begun.
-fn not_begun(record: RunRecord) -> RunRecord {
+fn not_started(record: RunRecord) -> RunRecord {
     RunRecord {
         phase: RunPhase::Starting,
         claimed_by: None,
@@ -96,7 +102,7 @@ fn not_begun(record: RunRecord) -> RunRecord {
 }
 
 /// Returns the record of a run whose phase is unknown. The run counts as applying.
-fn may_apply(record: RunRecord, run: &RunSpec) -> RunRecord {
+fn assume_applying(record: RunRecord, run: &RunSpec) -> RunRecord {
     let claimed_by = Some(unknown_pod(run));
     begun(
         RunRecord {
@@ -109,17 +115,25 @@ fn may_apply(record: RunRecord, run: &RunSpec) -> RunRecord {
     )
 }
 
-fn told_of(recorded: RunRecord, run: &RunSpec, reported: &RunProgress, has_begun: bool) -> RunRecord {
+fn merge_reported(
+    recorded: RunRecord,
+    run: &RunSpec,
+    reported: &RunProgress,
+    has_begun: bool,
+) -> RunRecord {
     let phase = match reported.phase.min(RunPhase::Reported) {
         RunPhase::Starting | RunPhase::Planning if has_begun => RunPhase::Applying,
         phase => phase,
     };
     let began = reported.began || phase == RunPhase::Applying;
-    let claimed_by = reported.claimed_by.as_ref().map(|reported_claim| claim(reported_claim, run));
+    let claimed_by = reported
+        .claimed_by
+        .as_ref()
+        .map(|reported_claim| claim(reported_claim, run));
     let claimed_by = claimed_by.or_else(|| (phase > RunPhase::Starting).then(|| unknown_pod(run)));
     let is_accepted = reported.own_backend.as_ref().is_none_or(is_bounded);
     let lineage = match &reported.lineage {
-        Lineage::Of(lineage) => Lineage::Of(cut(lineage, MAX_WORD)),
+        Lineage::Of(lineage) => Lineage::Of(truncate(lineage, MAX_NAME)),
         lineage_state => lineage_state.clone(),
     };
     let record = RunRecord {
@@ -127,7 +141,9 @@ fn told_of(recorded: RunRecord, run: &RunSpec, reported: &RunProgress, has_begun
         claimed_by,
         cancel: recorded.cancel && reported.cancel,
         lock: reported.lock.as_ref().map(lock),
-        slots_wanted: recorded.slots_wanted.max(reported.slots_wanted.min(MAX_SLOTS)),
+        slots_wanted: recorded
+            .slots_wanted
+            .max(reported.slots_wanted.min(MAX_SLOTS)),
         lineage,
         state_address: reported.state_address.as_deref().map(address),
         own_backend: if is_accepted {
@@ -164,9 +180,9 @@ fn unknown_pod(run: &RunSpec) -> Claim {
 
 fn claim(reported: &Claim, run: &RunSpec) -> Claim {
     Claim {
-        pod_uid: cut(&reported.pod_uid, MAX_WORD),
+        pod_uid: truncate(&reported.pod_uid, MAX_NAME),
         pod: if is_pod_of(&reported.pod, &run.job) {
-            cut(&reported.pod, MAX_WORD)
+            truncate(&reported.pod, MAX_NAME)
         } else {
             UNKNOWN_POD.to_owned()
         },
@@ -186,9 +202,9 @@ fn is_pod_of(pod: &str, job: &str) -> bool {
 
 fn lock(reported: &StateLock) -> StateLock {
     StateLock {
-        id: cut(&reported.id, MAX_WORD),
-        operation: cut(&reported.operation, MAX_WORD),
-        who: cut(&reported.who, MAX_WORD),
+        id: truncate(&reported.id, MAX_NAME),
+        operation: truncate(&reported.operation, MAX_NAME),
+        who: truncate(&reported.who, MAX_NAME),
         at: reported.at,
     }
 }
@@ -228,7 +244,7 @@ pub fn report(reported: RunReport, run: &RunSpec, now: Timestamp) -> RunReport {
         job: run.job.clone(),
         changes: reported.changes.map(changes),
         asks: reported.asks.and_then(asks),
-        lineage: reported.lineage.map(|it| cut(&it, MAX_WORD)),
+        lineage: reported.lineage.map(|lineage| truncate(&lineage, MAX_NAME)),
         lock: reported.lock.as_ref().map(lock),
         failure: reported.failure.map(failure),
         state_address: reported.state_address.as_deref().map(address),
@@ -241,9 +257,9 @@ pub fn report(reported: RunReport, run: &RunSpec, now: Timestamp) -> RunReport {
             .map(undeclared)
             .collect(),
         took: StepTimes {
-            init: reported.took.init.map(|it| it.min(MAX_STEP)),
-            plan: reported.took.plan.map(|it| it.min(MAX_STEP)),
-            apply: reported.took.apply.map(|it| it.min(MAX_STEP)),
+            init: reported.took.init.map(|millis| millis.min(MAX_STEP)),
+            plan: reported.took.plan.map(|millis| millis.min(MAX_STEP)),
+            apply: reported.took.apply.map(|millis| millis.min(MAX_STEP)),
         },
         started_at,
         finished_at: reported.finished_at.clamp(started_at, end),
@@ -278,7 +294,7 @@ pub(crate) fn contradiction(report: &RunReport, is_cancelled: bool) -> Option<Fa
 /// Validates an engine: truncates its version.
 pub(crate) fn engine(reported: &Engine) -> Engine {
     Engine {
-        version: cut(&reported.version, MAX_WORD),
+        version: truncate(&reported.version, MAX_NAME),
         ..*reported
     }
 }
@@ -291,32 +307,36 @@ fn asks(reported: PlanAsks) -> Option<PlanAsks> {
         because: reported
             .because
             .iter()
-            .take(MAX_BECAUSE)
-            .map(|reason| cut(reason, MAX_WHY))
+            .take(MAX_APPROVAL_REASONS)
+            .map(|reason| truncate(reason, MAX_APPROVAL_REASON))
             .collect(),
     })
 }
 
 fn undeclared(reported: &Undeclared) -> Undeclared {
     Undeclared {
-        name: cut(&reported.name, MAX_VARIABLE),
-        similar: reported.similar.as_deref().map(|name| cut(name, MAX_VARIABLE)),
+        name: truncate(&reported.name, MAX_VARIABLE),
+        similar: reported
+            .similar
+            .as_deref()
+            .map(|name| truncate(name, MAX_VARIABLE)),
     }
 }
 
 fn changes(mut reported: ChangeSet) -> ChangeSet {
     reported.resources.truncate(MAX_CHANGES);
-    reported.resources
+    reported
+        .resources
         .retain(|resource| ACTIONS.contains(&resource.action.as_str()));
     for resource in &mut reported.resources {
-        resource.address = cut(&resource.address, MAX_RESOURCE);
+        resource.address = truncate(&resource.address, MAX_RESOURCE);
     }
     ChangeSet {
         add: reported.add.max(0),
         change: reported.change.max(0),
         destroy: reported.destroy.max(0),
-        digest: cut(&reported.digest, MAX_WORD),
-        shape: cut(&reported.shape, MAX_WORD),
+        digest: truncate(&reported.digest, MAX_NAME),
+        shape: truncate(&reported.shape, MAX_NAME),
         ..reported
     }
 }
@@ -325,16 +345,16 @@ fn changes(mut reported: ChangeSet) -> ChangeSet {
 pub fn failure(mut reported: Failure) -> Failure {
     let reason = Reason::from_stored(&reported.reason).unwrap_or(Reason::Failed);
     reported.reason = reason.into();
-    reported.message = cut(&reported.message, MAX_MESSAGE);
+    reported.message = truncate(&reported.message, MAX_MESSAGE);
     reported
 }
 
 fn address(reported: &str) -> String {
-    cut(reported, MAX_ADDRESS)
+    truncate(reported, MAX_ADDRESS)
 }
 
 /// Truncates `text` to at most `limit` bytes. Replaces control characters by spaces, because each takes six bytes in JSON.
-pub(crate) fn cut(text: &str, limit: usize) -> String {
+pub(crate) fn truncate(text: &str, limit: usize) -> String {
     let is_control = |c: char| c.is_control() && !matches!(c, '\n' | '\t');
     text.get(..text.floor_char_boundary(limit))
         .unwrap_or_default()
@@ -370,9 +390,9 @@ mod tests {
         }
     }
 
-    fn reported(number: i64, phase: RunPhase) -> Told {
+    fn reported(number: i64, phase: RunPhase) -> ReportedProgress {
         let run = run();
-        Told::Progress(Box::new(RunProgress {
+        ReportedProgress::Progress(Box::new(RunProgress {
             number,
             phase,
             claimed_by: Some(Claim {
@@ -392,23 +412,23 @@ mod tests {
 
     #[test]
     fn begun_run_stays_begun_until_it_reports() {
-        let applying = believed(&record(), &reported(7, RunPhase::Applying), true);
+        let applying = merge_progress(&record(), &reported(7, RunPhase::Applying), true);
         for phase in [RunPhase::Starting, RunPhase::Planning] {
-            let merged = believed(&applying, &reported(7, phase), true);
+            let merged = merge_progress(&applying, &reported(7, phase), true);
             assert_eq!(progress(&merged), (RunPhase::Applying, 7, 7));
         }
-        let finished = believed(&applying, &reported(7, RunPhase::Reported), true);
+        let finished = merge_progress(&applying, &reported(7, RunPhase::Reported), true);
         assert_eq!(progress(&finished), (RunPhase::Reported, 6, 5));
     }
 
     #[test]
     fn claimed_run_without_report_and_job_may_apply() {
-        let claimed_record = believed(&record(), &reported(7, RunPhase::Planning), true);
+        let claimed_record = merge_progress(&record(), &reported(7, RunPhase::Planning), true);
         assert_eq!(progress(&claimed_record), (RunPhase::Planning, 6, 5));
-        for reported in [Told::Absent, reported(6, RunPhase::Reported)] {
-            let merged = believed(&claimed_record, &reported, false);
+        for reported in [ReportedProgress::Absent, reported(6, RunPhase::Reported)] {
+            let merged = merge_progress(&claimed_record, &reported, false);
             assert_eq!(progress(&merged), (RunPhase::Applying, 7, 7));
-            let unclaimed = believed(&record(), &reported, false);
+            let unclaimed = merge_progress(&record(), &reported, false);
             assert_eq!(progress(&unclaimed), (RunPhase::Starting, 6, 5));
         }
     }

@@ -29,6 +29,9 @@ pub fn pull_secret(tf: &Terraform, seen: &Seen) -> Option<String> {
     match &seen.inputs {
         Ok(inputs) if inputs.pull_config.is_some() => Some(names::pull_secret(&tf.name_any())),
         Ok(_) => secret_name,
-        Err(_) => seen.pin.as_ref().map_or(secret_name, |pin| pin.pull_secret.clone()),
+        Err(_) => seen
+            .pin
+            .as_ref()
+            .map_or(secret_name, |pin| pin.pull_secret.clone()),
     }
 }

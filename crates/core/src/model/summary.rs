@@ -9,7 +9,7 @@ use kube::ResourceExt;
 use serde_json::{Value, json};
 
 /// Reasons of resources that are inactive because a user set a field of the spec. Notifications and alerts exclude these reasons.
-pub const ON_PURPOSE: [Reason; 2] = [Reason::Suspended, Reason::DeletionProtected];
+pub const USER_REQUESTED: [Reason; 2] = [Reason::Suspended, Reason::DeletionProtected];
 
 /// State, reason and message of a resource, from which status and conditions are rendered.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,7 +27,7 @@ pub struct Summary {
     /// Time of the next attempt after a failure.
     pub retry_at: Option<Timestamp>,
     /// Latest time of the next reconcile. Not part of the status.
-    pub look_at: Option<Timestamp>,
+    pub requeue_at: Option<Timestamp>,
 }
 
 impl Summary {
@@ -40,7 +40,7 @@ impl Summary {
             message: message.into(),
             stalled: false,
             retry_at: None,
-            look_at: None,
+            requeue_at: None,
         }
     }
 
@@ -112,14 +112,18 @@ pub fn differences(changes: &ChangeSet) -> String {
     } else {
         ""
     };
-    format!("{}: {}{ellipsis}", change_counts(changes), resources.join(", "))
+    format!(
+        "{}: {}{ellipsis}",
+        change_counts(changes),
+        resources.join(", ")
+    )
 }
 
 /// Returns the summary of a failed query to a repository or registry.
 ///
 /// The message does not contain the time of the next attempt. Queries are retried within a minute, and a status that changes with each
 /// attempt would cause one write per resource that uses the repository.
-pub fn unanswered(failure: &Failure, retry_at: Timestamp, now: Timestamp) -> Summary {
+pub fn query_failure(failure: &Failure, retry_at: Timestamp, now: Timestamp) -> Summary {
     if failure.class == FailureClass::User {
         let message = format!(
             "{}; reconciliation resumes automatically once this is fixed",
@@ -130,13 +134,13 @@ pub fn unanswered(failure: &Failure, retry_at: Timestamp, now: Timestamp) -> Sum
     let message = format!("{}; next attempt within a minute", failure.message);
     // If `retry_at` has passed, a new query is in progress, and its result requeues the resource.
     Summary {
-        look_at: Some(retry_at).filter(|at| *at > now),
+        requeue_at: Some(retry_at).filter(|at| *at > now),
         ..Summary::blocked(State::Failed, &failure.reason, message)
     }
 }
 
 /// Returns the summary of a failure that is retried automatically at `next`.
-pub(crate) fn waiting(
+pub(crate) fn retry_summary(
     failures: &Failures,
     retry: &alustan_api::Retry,
     next: Timestamp,
@@ -155,14 +159,14 @@ pub(crate) fn waiting(
             format!(
                 "{}; {budget}; next attempt at {}{hint}",
                 failures.message,
-                clock(next)
+                format_time(next)
             ),
         )
     }
 }
 
 /// Returns the summary of a failure without retries left (rule 10).
-pub(crate) fn exhausted(tf: &Terraform, failures: &Failures, hint: &str) -> Summary {
+pub(crate) fn retries_exhausted(tf: &Terraform, failures: &Failures, hint: &str) -> Summary {
     let budget = if failures.count == u32::MAX {
         "not retried automatically".to_owned()
     } else {
@@ -173,13 +177,13 @@ pub(crate) fn exhausted(tf: &Terraform, failures: &Failures, hint: &str) -> Summ
         format!(
             "{}; {budget}; change the module or the resource, or retry with: {}{hint}",
             failures.message,
-            try_again(tf),
+            retry_command(tf),
         ),
     )
 }
 
 /// Returns the kubectl command that requests another attempt.
-pub(crate) fn try_again(tf: &Terraform) -> String {
+pub(crate) fn retry_command(tf: &Terraform) -> String {
     format!(
         "kubectl annotate tf {} -n {} --overwrite {}=\"$(date)\"",
         tf.metadata.name.as_deref().unwrap_or_default(),
@@ -189,7 +193,7 @@ pub(crate) fn try_again(tf: &Terraform) -> String {
 }
 
 /// Returns the summary of `failure`. A failure that only a user can fix is not retried.
-pub(crate) fn refused(failure: &Failure) -> Summary {
+pub(crate) fn failure_summary(failure: &Failure) -> Summary {
     match failure.class {
         FailureClass::User => Summary::stalled(&failure.reason, &failure.message),
         FailureClass::Transient | FailureClass::Module => {
@@ -199,14 +203,14 @@ pub(crate) fn refused(failure: &Failure) -> Summary {
 }
 
 /// Formats a time in UTC, truncated to seconds.
-pub(crate) fn clock(at: Timestamp) -> String {
+pub(crate) fn format_time(at: Timestamp) -> String {
     Timestamp::from_second(at.as_second())
         .unwrap_or(at)
         .to_string()
 }
 
 /// Returns a message suffix with the command that abandons `tf`.
-pub(crate) fn how_to_abandon(tf: &Terraform) -> String {
+pub(crate) fn abandon_suffix(tf: &Terraform) -> String {
     format!(
         "; to abandon the resource and keep all managed objects: kubectl annotate tf {} -n {} \
          {ABANDON}=true",
@@ -216,21 +220,18 @@ pub(crate) fn how_to_abandon(tf: &Terraform) -> String {
 }
 
 /// Text of messages about a deleted resource of which it is unknown whether anything was applied.
-pub(crate) const NOTHING_KNOWN: &str = "the resource has no status, run record or pin, for example \
+pub(crate) const UNKNOWN_HISTORY: &str = "the resource has no status, run record or pin, for example \
      after a restore from a backup; it is unknown whether anything was applied, so destroy runs \
      with the current spec and succeeds if there is no state";
 
-/// Appends [`NOTHING_KNOWN`] to `summary` of a deleted resource.
-pub(crate) fn unknown(tf: &Terraform, summary: Summary) -> Summary {
+/// Appends [`UNKNOWN_HISTORY`] to `summary` of a deleted resource.
+pub(crate) fn with_unknown_history(tf: &Terraform, summary: Summary) -> Summary {
     let message = format!(
-        "{}; {NOTHING_KNOWN}{}",
+        "{}; {UNKNOWN_HISTORY}{}",
         summary.message,
-        how_to_abandon(tf)
+        abandon_suffix(tf)
     );
-    Summary {
-        message,
-        ..summary
-    }
+    Summary { message, ..summary }
 }
 
 #[cfg(test)]

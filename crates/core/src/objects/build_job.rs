@@ -19,7 +19,7 @@ use crate::model::image::{DOCKER_HUB, ImagePlan, canonical, repository};
 use crate::settings::Settings;
 
 /// Lifetime of a finished build Job, in seconds. The Job is kept for `kubectl logs`; the image is in the registry.
-const KEEP: i32 = 3_600;
+const TTL_AFTER_FINISHED: i32 = 3_600;
 /// Deadline of a build, in seconds.
 const DEADLINE: i64 = 3_600;
 /// Directory in which the kaniko image expects its docker configuration.
@@ -44,7 +44,7 @@ pub struct Build<'a> {
     /// Name of the pull secret of the base image.
     pub pull_secret: Option<&'a str>,
     /// Name of the build Secret, which replaces the Secrets of the resource if the build runs in another namespace.
-    pub lent: Option<&'a str>,
+    pub build_secret: Option<&'a str>,
     /// Uid of the namespace of the resource.
     pub namespace_uid: &'a str,
     /// Whether the pod mounts the cache volume.
@@ -63,7 +63,7 @@ pub fn job(tf: &Terraform, build: &Build<'_>, settings: &Settings) -> Job {
             active_deadline_seconds: Some(DEADLINE),
             backoff_limit: Some(0),
             pod_replacement_policy: Some("Failed".to_owned()),
-            ttl_seconds_after_finished: Some(KEEP),
+            ttl_seconds_after_finished: Some(TTL_AFTER_FINISHED),
             template: PodTemplateSpec {
                 metadata: Some(ObjectMeta {
                     labels: Some(pod_labels(tf, &metadata)),
@@ -114,11 +114,11 @@ fn pod_spec(tf: &Terraform, build: &Build<'_>, settings: &Settings) -> PodSpec {
         inject: build.image.inject_into_pod,
         layer: build.image.inject,
         docker: build.docker.is_some(),
-        before: build.image.before.as_deref(),
-        lent: build.lent,
+        user_dockerfile: build.image.user_dockerfile.as_deref(),
+        build_secret: build.build_secret,
     };
     // A build pod in another namespace can use neither the cache volume nor the ServiceAccount of the resource.
-    let in_own_namespace = !settings.lends(tf);
+    let in_own_namespace = !settings.builds_elsewhere(tf);
     let account = tf.spec.container_registry.service_account_name.as_ref();
     let mut volumes = vec![
         cache_pvc::volume(tf, in_own_namespace && build.cache),
@@ -157,7 +157,7 @@ fn pod_spec(tf: &Terraform, build: &Build<'_>, settings: &Settings) -> PodSpec {
             }]
         }),
         init_containers: Some(init_containers).filter(|containers| !containers.is_empty()),
-        node_selector: Some(pod::nodes_of(build.image.architecture)),
+        node_selector: Some(pod::node_selector(build.image.architecture)),
         restart_policy: Some("Never".to_owned()),
         security_context: Some(pod::pod_security()),
         service_account_name: account.filter(|_| in_own_namespace).cloned(),
@@ -237,7 +237,7 @@ fn arguments(tf: &Terraform, build: &Build<'_>, settings: &Settings) -> Vec<Stri
         "--push-ignore-immutable-tag-errors".to_owned(),
     ];
     arguments.extend(cache(tf, &repository));
-    if build.image.before.is_some() {
+    if build.image.user_dockerfile.is_some() {
         arguments.push(format!("--build-arg=ALUSTAN_BASE={}", build.image.base));
     }
     let labels = [
@@ -274,7 +274,9 @@ fn cache(tf: &Terraform, repository: &str) -> Vec<String> {
     let lifetime =
         lifetime.map(|duration| format!("--cache-ttl={}s", StdDuration::from(duration).as_secs()));
     let arguments = ["--cache=true", "--cache-copy-layers=true"].map(str::to_owned);
-    let arguments = arguments.into_iter().chain([format!("--cache-repo={cache_repository}")]);
+    let arguments = arguments
+        .into_iter()
+        .chain([format!("--cache-repo={cache_repository}")]);
     arguments.chain(lifetime).collect()
 }
 

@@ -15,7 +15,7 @@ use crate::digest;
 
 /// Outputs selected by `spec.outputs`.
 #[derive(Default)]
-pub struct Chosen {
+pub struct SelectedOutputs {
     /// Outputs by their key in Secret or ConfigMap.
     pub outputs: Outputs,
     /// Annotations with values of outputs.
@@ -32,7 +32,7 @@ pub fn name(tf: &Terraform) -> String {
 }
 
 /// Returns the objects to which `spec.outputs` of `tf` publishes the outputs.
-pub fn wanted(tf: &Terraform) -> PublishedOutputs {
+pub fn published_objects(tf: &Terraform) -> PublishedOutputs {
     let spec = tf.spec.outputs.clone().unwrap_or_default();
     PublishedOutputs {
         secret: name(tf),
@@ -43,7 +43,7 @@ pub fn wanted(tf: &Terraform) -> PublishedOutputs {
 
 /// Builds the outputs Secret of `tf`. Annotations list the keys with JSON values and the sensitive keys, so that [`read`] restores type
 /// and sensitivity.
-pub fn secret(tf: &Terraform, chosen: &Chosen) -> Secret {
+pub fn secret(tf: &Terraform, chosen: &SelectedOutputs) -> Secret {
     let outputs = &chosen.outputs;
     let data = outputs
         .iter()
@@ -54,9 +54,14 @@ pub fn secret(tf: &Terraform, chosen: &Chosen) -> Secret {
             labels::JSON_OUTPUTS,
             keys(outputs, |output| !output.value.is_string()),
         ),
-        (labels::SENSITIVE_OUTPUTS, keys(outputs, |output| output.sensitive)),
+        (
+            labels::SENSITIVE_OUTPUTS,
+            keys(outputs, |output| output.sensitive),
+        ),
     ];
-    let output_annotations = output_annotations.into_iter().filter(|(_, keys)| !keys.is_empty());
+    let output_annotations = output_annotations
+        .into_iter()
+        .filter(|(_, keys)| !keys.is_empty());
     let mut metadata = metadata(tf, name(tf), chosen);
     let annotations = metadata.annotations.get_or_insert_default();
     annotations.extend(output_annotations.map(|(name, keys)| (name.to_owned(), keys)));
@@ -64,8 +69,11 @@ pub fn secret(tf: &Terraform, chosen: &Chosen) -> Secret {
 }
 
 /// Builds the ConfigMap with the outputs that are not sensitive.
-pub fn config_map(tf: &Terraform, name: String, chosen: &Chosen) -> ConfigMap {
-    let public = chosen.outputs.iter().filter(|(_, output)| !output.sensitive);
+pub fn config_map(tf: &Terraform, name: String, chosen: &SelectedOutputs) -> ConfigMap {
+    let public = chosen
+        .outputs
+        .iter()
+        .filter(|(_, output)| !output.sensitive);
     let public = public.map(|(key, output)| (key.clone(), text(&output.value)));
     ConfigMap {
         metadata: metadata(tf, name, chosen),
@@ -75,10 +83,12 @@ pub fn config_map(tf: &Terraform, name: String, chosen: &Chosen) -> ConfigMap {
 }
 
 /// Metadata with the labels and annotations of `spec.outputs`. The labels of the operator have precedence.
-fn metadata(tf: &Terraform, name: String, chosen: &Chosen) -> ObjectMeta {
+fn metadata(tf: &Terraform, name: String, chosen: &SelectedOutputs) -> ObjectMeta {
     let own = meta(tf, name, Component::Outputs);
     let spec = tf.spec.outputs.as_ref();
-    let mut labels = spec.map(|outputs| outputs.labels.clone()).unwrap_or_default();
+    let mut labels = spec
+        .map(|outputs| outputs.labels.clone())
+        .unwrap_or_default();
     labels.extend(own.labels.into_iter().flatten());
     ObjectMeta {
         labels: Some(labels),

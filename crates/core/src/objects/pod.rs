@@ -45,7 +45,7 @@ pub(crate) fn without_sidecars() -> impl Iterator<Item = (String, String)> {
 }
 
 /// Returns the node selector for an image of `architecture`.
-pub(crate) fn nodes_of(architecture: Architecture) -> BTreeMap<String, String> {
+pub(crate) fn node_selector(architecture: Architecture) -> BTreeMap<String, String> {
     let label = "kubernetes.io/arch".to_owned();
     BTreeMap::from([(label, architecture.to_string())])
 }

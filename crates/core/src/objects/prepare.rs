@@ -50,9 +50,9 @@ pub(crate) struct Prepare<'a> {
     /// Whether the pod has a volume with a docker configuration.
     pub(crate) docker: bool,
     /// Path, in the context, of the user's Dockerfile, to which `dockerfile` is appended.
-    pub(crate) before: Option<&'a str>,
+    pub(crate) user_dockerfile: Option<&'a str>,
     /// Name of the build Secret, which replaces the Secrets of the resource.
-    pub(crate) lent: Option<&'a str>,
+    pub(crate) build_secret: Option<&'a str>,
 }
 
 /// Name of the credential helper for the cloud registry in `containerRegistry.provider`. The operator image contains it.
@@ -100,7 +100,7 @@ pub(crate) fn volumes(tf: &Terraform, prepare: &Prepare<'_>) -> Vec<Volume> {
         .map(pod::scratch)
         .into_iter()
         .chain(injected)
-        .chain(git_credentials(tf, prepare.lent))
+        .chain(git_credentials(tf, prepare.build_secret))
         .collect()
 }
 
@@ -110,10 +110,10 @@ pub const HTTPS_FILES: [&str; 3] = ["username", "password", "ca.crt"];
 pub const SSH_FILES: [&str; 2] = ["ssh-key", "known_hosts"];
 
 /// Key of every build Secret. A build Secret is written completely, so this key proves that the other keys are present too.
-pub const LENT_FILE: &str = "lent";
+pub const COMPLETENESS_KEY: &str = "lent";
 
 /// Volume with git credentials, for private modules. Only the container of `init` mounts it. Secrets of the resource are optional, so that
-/// a deleted Secret blocks only builds that need it. Key [`LENT_FILE`] of a build Secret is required, so that the pod waits until the
+/// a deleted Secret blocks only builds that need it. Key [`COMPLETENESS_KEY`] of a build Secret is required, so that the pod waits until the
 /// operator has created the build Secret.
 fn git_credentials(tf: &Terraform, build_secret: Option<&str>) -> Option<Volume> {
     let repo = &tf.spec.git_repo;
@@ -145,7 +145,7 @@ fn git_credentials(tf: &Terraform, build_secret: Option<&str>) -> Option<Volume>
     });
     let completeness = build_secret
         .filter(|_| repo.has_credentials())
-        .map(|build_secret| secret(build_secret, &[(LENT_FILE, LENT_FILE)], false));
+        .map(|build_secret| secret(build_secret, &[(COMPLETENESS_KEY, COMPLETENESS_KEY)], false));
     let sources: Vec<_> = ssh.chain(https).chain(completeness).collect();
     (!sources.is_empty()).then(|| Volume {
         name: GIT.to_owned(),
@@ -251,7 +251,7 @@ pub(crate) fn context(prepare: &Prepare<'_>) -> Vec<EnvVar> {
     }
     env.extend(
         prepare
-            .before
+            .user_dockerfile
             .map(|path| pod::env("ALUSTAN_DOCKERFILE_BEFORE", path)),
     );
     env

@@ -23,7 +23,10 @@ pub fn role(tf: &Terraform, inputs: &RunInputs) -> Role {
     let name = tf.name_any();
     let mut secrets = vec![names::report(&name)];
     secrets.extend(inputs.plan_secret.clone());
-    let migration_source = inputs.migrate.as_ref().and_then(|backend| backend.managed.as_ref());
+    let migration_source = inputs
+        .migrate
+        .as_ref()
+        .and_then(|backend| backend.managed.as_ref());
     if let Some(state) = inputs.backend.managed.as_ref().or(migration_source) {
         secrets.push(state.pointer.clone());
         secrets.extend(state.slots.iter().cloned());

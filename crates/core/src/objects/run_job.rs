@@ -29,7 +29,7 @@ const TOKEN_SECONDS: i64 = 3600;
 
 /// Inputs of the Job of a run.
 #[derive(Clone, Copy, Debug)]
-pub struct Parts<'a> {
+pub struct RunJobInputs<'a> {
     /// Run number.
     pub number: i64,
     /// The run.
@@ -52,7 +52,7 @@ pub struct Parts<'a> {
 }
 
 /// Builds the Job of a run. It has one pod and no retries: the operator retries with a new run.
-pub fn job(tf: &Terraform, parts: &Parts<'_>, settings: &Settings) -> Job {
+pub fn job(tf: &Terraform, parts: &RunJobInputs<'_>, settings: &Settings) -> Job {
     let run = parts.run;
     let mut metadata = meta(tf, run.job.clone(), Component::Run);
     metadata.annotations = Some(BTreeMap::from([(
@@ -78,7 +78,7 @@ pub fn job(tf: &Terraform, parts: &Parts<'_>, settings: &Settings) -> Job {
 pub const ENGINE_CONTAINER: &str = "terraform";
 
 /// Metadata of the pod. Annotations keep autoscalers from evicting pods that change real objects (rule 8).
-fn pod_metadata(job: &ObjectMeta, parts: &Parts<'_>) -> ObjectMeta {
+fn pod_metadata(job: &ObjectMeta, parts: &RunJobInputs<'_>) -> ObjectMeta {
     let run = parts.run;
     let no_eviction = [
         ("cluster-autoscaler.kubernetes.io/safe-to-evict", "false"),
@@ -106,7 +106,7 @@ fn pod_metadata(job: &ObjectMeta, parts: &Parts<'_>) -> ObjectMeta {
     }
 }
 
-fn pod_spec(tf: &Terraform, parts: &Parts<'_>, settings: &Settings) -> PodSpec {
+fn pod_spec(tf: &Terraform, parts: &RunJobInputs<'_>, settings: &Settings) -> PodSpec {
     let run = parts.run;
     let prepare = prepare(parts);
     let unpack = prepare.as_ref();
@@ -115,7 +115,11 @@ fn pod_spec(tf: &Terraform, parts: &Parts<'_>, settings: &Settings) -> PodSpec {
         pod::scratch("work"),
         pod::scratch("tmp"),
     ];
-    volumes.extend(unpack.into_iter().flat_map(|prepare| prepare::volumes(tf, prepare)));
+    volumes.extend(
+        unpack
+            .into_iter()
+            .flat_map(|prepare| prepare::volumes(tf, prepare)),
+    );
     volumes.extend(tokens(tf));
     let docker = parts.docker.filter(|_| unpack.is_some());
     volumes.extend(docker.map(|(name, key)| prepare::docker_config(name, key)));
@@ -137,7 +141,7 @@ fn pod_spec(tf: &Terraform, parts: &Parts<'_>, settings: &Settings) -> PodSpec {
                 .collect(),
         ),
         init_containers: unpack.map(|prepare| prepare::containers(tf, prepare, settings)),
-        node_selector: Some(pod::nodes_of(run.architecture)),
+        node_selector: Some(pod::node_selector(run.architecture)),
         restart_policy: Some("Never".to_owned()),
         security_context: Some(pod::pod_security()),
         service_account_name: Some(account.unwrap_or_else(|| names::runner(&tf.name_any()))),
@@ -175,7 +179,7 @@ fn tokens(tf: &Terraform) -> Option<Volume> {
 
 /// Returns the inputs of the init containers of a run that uses the base image; `None` for a run that uses a runner image. The runner is
 /// injected, because the base image may be older than the operator.
-fn prepare<'a>(parts: &Parts<'a>) -> Option<Prepare<'a>> {
+fn prepare<'a>(parts: &RunJobInputs<'a>) -> Option<Prepare<'a>> {
     let artifact = parts.run.artifact.as_deref();
     artifact
         .filter(|_| parts.run.unpack)
@@ -188,8 +192,8 @@ fn prepare<'a>(parts: &Parts<'a>) -> Option<Prepare<'a>> {
             inject: true,
             layer: false,
             docker: parts.docker.is_some(),
-            before: None,
-            lent: None,
+            user_dockerfile: None,
+            build_secret: None,
         })
 }
 
@@ -208,7 +212,7 @@ fn unpacked() -> [VolumeMount; 2] {
 
 fn container(
     tf: &Terraform,
-    parts: &Parts<'_>,
+    parts: &RunJobInputs<'_>,
     grace: i64,
     unpack: bool,
     settings: &Settings,

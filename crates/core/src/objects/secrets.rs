@@ -11,7 +11,7 @@ use kube::ResourceExt;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::prepare::LENT_FILE;
+use super::prepare::COMPLETENESS_KEY;
 use super::{meta, meta_of_build};
 use crate::observed::InputsSeen;
 use crate::settings::Settings;
@@ -64,7 +64,9 @@ pub fn has_version(pointer: &Secret) -> bool {
         return false;
     };
     match serde_json::from_slice::<Value>(&content.0) {
-        Ok(pointer) => pointer.get("current").is_some_and(|version| !version.is_null()),
+        Ok(pointer) => pointer
+            .get("current")
+            .is_some_and(|version| !version.is_null()),
         Err(_) => true,
     }
 }
@@ -96,7 +98,12 @@ pub fn pull(tf: &Terraform, config: &str) -> Secret {
 
 /// Builds the build Secret for Job `job` in another namespace: docker configuration and git credentials. `None` if the build needs neither.
 /// The Secret is immutable. The caller sets the Job as its owner, so it is deleted with the Job.
-pub fn lent(tf: &Terraform, job: &str, inputs: &InputsSeen, settings: &Settings) -> Option<Secret> {
+pub fn build_secret(
+    tf: &Terraform,
+    job: &str,
+    inputs: &InputsSeen,
+    settings: &Settings,
+) -> Option<Secret> {
     let docker = inputs.docker_config.as_ref();
     let docker = docker.map(|config| (DOCKER_CONFIG.to_owned(), config.clone().into_bytes()));
     let kind = if docker.is_some() {
@@ -108,8 +115,9 @@ pub fn lent(tf: &Terraform, job: &str, inputs: &InputsSeen, settings: &Settings)
         .git
         .iter()
         .map(|(file, text)| (file.clone(), text.clone()));
-    let is_needed = docker.is_some() || !inputs.git.is_empty() || tf.spec.git_repo.has_credentials();
-    let completeness = (LENT_FILE.to_owned(), Vec::new());
+    let is_needed =
+        docker.is_some() || !inputs.git.is_empty() || tf.spec.git_repo.has_credentials();
+    let completeness = (COMPLETENESS_KEY.to_owned(), Vec::new());
     let data: BTreeMap<_, _> = docker
         .into_iter()
         .chain(git)

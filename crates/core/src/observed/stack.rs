@@ -70,12 +70,12 @@ pub struct DependencySeen {
     /// Name of the dependency, prefixed by its namespace if that differs: `shop/web`.
     pub name: String,
     /// Readiness of the dependency.
-    pub standing: Standing,
+    pub readiness: Readiness,
 }
 
 /// Readiness of a resource for its dependents.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum Readiness {
     /// The resource does not exist.
     Missing,
     /// Not ready, or being deleted.

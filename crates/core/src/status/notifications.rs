@@ -11,22 +11,22 @@ use kube::ResourceExt;
 use serde_json::{Value, json};
 
 use crate::digest;
-use crate::model::summary::ON_PURPOSE;
+use crate::model::summary::USER_REQUESTED;
 
 /// Delivery period of a notification. An older notification is dropped, and is not sent to a sink that is added later.
-pub const NEWS: SignedDuration = SignedDuration::from_hours(1);
+pub const DELIVERY_PERIOD: SignedDuration = SignedDuration::from_hours(1);
 
 /// Maximum time for which the finalizer of a destroyed resource stays until the last notification is delivered.
-pub const LAST_WORD: SignedDuration = SignedDuration::from_mins(1);
+pub const FINAL_DELIVERY_TIMEOUT: SignedDuration = SignedDuration::from_mins(1);
 
 /// Maximum number of undelivered notifications of a resource. If there are more, the oldest is dropped.
-const DUE: usize = 8;
+const MAX_UNDELIVERED: usize = 8;
 
 /// Maximum number of ids of delivered notifications that are stored per event. A notification with a stored id is not sent again.
-const TOLD: usize = 8;
+const MAX_DELIVERED_IDS: usize = 8;
 
 /// Whether a sink subscribes to `event` of `tf`. `notified`: events sent for every resource.
-pub fn is_wanted(
+pub fn is_subscribed(
     tf: &Terraform,
     notified: &BTreeSet<NotificationEvent>,
     event: NotificationEvent,
@@ -36,10 +36,10 @@ pub fn is_wanted(
 }
 
 /// Returns the end of the delivery period of `notice`.
-pub fn until(notice: &Notice) -> Timestamp {
+pub fn expires_at(notice: &Notice) -> Timestamp {
     let period = match notice.event {
-        NotificationEvent::Destroyed => LAST_WORD,
-        _ => NEWS,
+        NotificationEvent::Destroyed => FINAL_DELIVERY_TIMEOUT,
+        _ => DELIVERY_PERIOD,
     };
     notice.since + period
 }
@@ -52,18 +52,26 @@ pub fn note(
     notified: &BTreeSet<NotificationEvent>,
     now: Timestamp,
 ) {
-    let previous = tf.status.as_ref().and_then(|status| Look::of(tf, status));
-    let previous = previous.map(|view| view.standing()).unwrap_or_default();
-    let Some(view) = Look::of(tf, status) else {
+    let previous = tf
+        .status
+        .as_ref()
+        .and_then(|status| StatusView::of(tf, status));
+    let previous = previous.map(|view| view.facts()).unwrap_or_default();
+    let Some(view) = StatusView::of(tf, status) else {
         return;
     };
-    for Standing { event, id, at } in view.standing() {
-        let is_known = is_told(notices, event, &id) || notices.due.iter().any(|due| due.id == id);
+    for Fact { event, id, at } in view.facts() {
+        let is_known =
+            is_delivered(notices, event, &id) || notices.due.iter().any(|due| due.id == id);
         // A condition that changes only its reason keeps its transition time, so a fact that the previous status lacks starts `now`.
         // Exception: the time of an apply is exact.
-        let is_older = previous.iter().any(|fact| fact.id == id) || event == NotificationEvent::Succeeded;
+        let is_older =
+            previous.iter().any(|fact| fact.id == id) || event == NotificationEvent::Succeeded;
         let at = if is_older { at } else { now };
-        if !is_known && is_wanted(tf, notified, event) && now.duration_since(at) < NEWS {
+        if !is_known
+            && is_subscribed(tf, notified, event)
+            && now.duration_since(at) < DELIVERY_PERIOD
+        {
             let message = view.message(event, &id, at);
             notices.due.push(Notice {
                 event,
@@ -78,16 +86,24 @@ pub fn note(
 
 /// Merges the notifications `recorded` into `notices`. `recorded`: undelivered and delivered notifications that an earlier process stored in the
 /// run record.
-pub fn take_up(notices: &mut Notices, recorded: &Notices) {
+pub fn restore_stored(notices: &mut Notices, recorded: &Notices) {
     for (event, ids) in &recorded.told {
         let delivered = notices.told.entry(*event).or_default();
-        let mut ids_in_order: Vec<String> = ids.iter().filter(|id| !delivered.contains(id)).cloned().collect();
+        let mut ids_in_order: Vec<String> = ids
+            .iter()
+            .filter(|id| !delivered.contains(id))
+            .cloned()
+            .collect();
         ids_in_order.append(delivered);
         *delivered = ids_in_order;
     }
-    let Notices { due, told } = notices;
+    let Notices {
+        due,
+        told: delivered,
+    } = notices;
     let is_delivered = |notice: &Notice| {
-        told.get(&notice.event)
+        delivered
+            .get(&notice.event)
             .is_some_and(|ids| ids.contains(&notice.id))
     };
     let delivered: BTreeSet<String> = due.iter().map(|notice| notice.id.clone()).collect();
@@ -104,31 +120,34 @@ pub fn take_up(notices: &mut Notices, recorded: &Notices) {
 }
 
 /// Marks notification `id` of `event` as delivered to all sinks, or as dropped.
-pub fn settle(notices: &mut Notices, event: NotificationEvent, id: &str) {
+pub fn mark_delivered(notices: &mut Notices, event: NotificationEvent, id: &str) {
     notices.due.retain(|notice| notice.id != id);
-    if !is_told(notices, event, id) {
+    if !is_delivered(notices, event, id) {
         notices.told.entry(event).or_default().push(id.to_owned());
     }
     bound(notices);
 }
 
-fn is_told(notices: &Notices, event: NotificationEvent, id: &str) -> bool {
+fn is_delivered(notices: &Notices, event: NotificationEvent, id: &str) -> bool {
     let delivered = notices.told.get(&event);
     delivered.is_some_and(|delivered| delivered.iter().any(|delivered_id| delivered_id == id))
 }
 
 fn bound(notices: &mut Notices) {
-    let Notices { due, told } = notices;
-    for dropped in due.drain(..due.len().saturating_sub(DUE)) {
-        told.entry(dropped.event).or_default().push(dropped.id);
+    let Notices {
+        due,
+        told: delivered,
+    } = notices;
+    for dropped in due.drain(..due.len().saturating_sub(MAX_UNDELIVERED)) {
+        delivered.entry(dropped.event).or_default().push(dropped.id);
     }
-    for ids in told.values_mut() {
-        ids.drain(..ids.len().saturating_sub(TOLD));
+    for ids in delivered.values_mut() {
+        ids.drain(..ids.len().saturating_sub(MAX_DELIVERED_IDS));
     }
 }
 
 /// A fact of the status that may cause a notification, for example drift.
-struct Standing {
+struct Fact {
     event: NotificationEvent,
     id: String,
     at: Timestamp,
@@ -139,13 +158,13 @@ fn seconds(at: Timestamp) -> String {
     at.as_second().to_string()
 }
 
-struct Look<'a> {
+struct StatusView<'a> {
     tf: &'a Terraform,
     status: &'a TerraformStatus,
     ready: &'a Condition,
 }
 
-impl<'a> Look<'a> {
+impl<'a> StatusView<'a> {
     /// Returns `None` for a status without condition `Ready`.
     fn of(tf: &'a Terraform, status: &'a TerraformStatus) -> Option<Self> {
         let mut conditions = status.conditions.iter();
@@ -154,7 +173,7 @@ impl<'a> Look<'a> {
     }
 
     /// Returns the facts of the status (approval needed, failed, drifted, …) that may cause a notification.
-    fn standing(&self) -> Vec<Standing> {
+    fn facts(&self) -> Vec<Fact> {
         let facts = [
             self.approval_needed(),
             self.succeeded(),
@@ -166,59 +185,68 @@ impl<'a> Look<'a> {
         facts.into_iter().flatten().collect()
     }
 
-    fn approval_needed(&self) -> Option<Standing> {
+    fn approval_needed(&self) -> Option<Fact> {
         let plan = self.status.plan.as_ref();
         let plan = plan.filter(|plan| {
             plan.pending_approval && self.ready.reason == Reason::AwaitingApproval
         })?;
         let identity = [plan.id.clone().unwrap_or_default()];
-        Some(self.thing(NotificationEvent::ApprovalNeeded, self.since(), &identity))
+        Some(self.fact(NotificationEvent::ApprovalNeeded, self.since(), &identity))
     }
 
     /// Returns the last apply with changes, if the resource is Ready.
-    fn succeeded(&self) -> Option<Standing> {
+    fn succeeded(&self) -> Option<Fact> {
         let mut runs = self.status.runs.iter();
         let done = RunResult::Done.as_str();
         let run = runs.find(|run| run.kind == RunKind::Apply && run.result == done)?;
         let at = run.time.as_ref().filter(|_| self.ready.status == "True")?.0;
         let identity = [run.number.to_string(), seconds(at)];
-        Some(self.thing(NotificationEvent::Succeeded, at, &identity))
+        Some(self.fact(NotificationEvent::Succeeded, at, &identity))
     }
 
     /// Returns the failure. Its id depends on the cause and not on the number of attempts, so that each cause is notified once.
-    fn failed(&self) -> Option<Standing> {
+    fn failed(&self) -> Option<Fact> {
         let failed = self.ready.status == "False" && self.status.state == State::Failed;
-        let failed = failed && !self.is_on_purpose();
-        failed.then(|| self.thing(NotificationEvent::Failed, self.since(), &self.subject()))
+        let failed = failed && !self.is_user_requested();
+        failed.then(|| {
+            self.fact(
+                NotificationEvent::Failed,
+                self.since(),
+                &self.failure_identity(),
+            )
+        })
     }
 
-    fn drifted(&self) -> Option<Standing> {
+    fn drifted(&self) -> Option<Fact> {
         let since = self.status.drift.as_ref()?.since.0;
         let does_not_converge = self.ready.reason == Reason::NotConverging;
         let identity = [seconds(since), does_not_converge.to_string()];
-        Some(self.thing(NotificationEvent::Drifted, since, &identity))
+        Some(self.fact(NotificationEvent::Drifted, since, &identity))
     }
 
-    fn stalled(&self) -> Option<Standing> {
+    fn stalled(&self) -> Option<Fact> {
         let mut conditions = self.status.conditions.iter();
-        let stalled = conditions.find(|condition| condition.type_ == "Stalled" && condition.status == "True")?;
+        let stalled = conditions
+            .find(|condition| condition.type_ == "Stalled" && condition.status == "True")?;
         let at = stalled.last_transition_time.0;
-        let mut identity = self.subject();
+        let mut identity = self.failure_identity();
         identity.push(seconds(at));
-        let stalled = !self.is_on_purpose();
-        stalled.then(|| self.thing(NotificationEvent::Stalled, at, &identity))
+        let stalled = !self.is_user_requested();
+        stalled.then(|| self.fact(NotificationEvent::Stalled, at, &identity))
     }
 
-    fn destroyed(&self) -> Option<Standing> {
+    fn destroyed(&self) -> Option<Fact> {
         let at = self.tf.metadata.deletion_timestamp.as_ref();
         let at = at.filter(|_| self.ready.reason == Reason::Destroyed)?;
         // The destroy run may have ended long after the deletion. The later time counts.
         let at = at.0.max(self.since());
-        Some(self.thing(NotificationEvent::Destroyed, at, &[]))
+        Some(self.fact(NotificationEvent::Destroyed, at, &[]))
     }
 
-    fn is_on_purpose(&self) -> bool {
-        ON_PURPOSE.iter().any(|reason| self.ready.reason == *reason)
+    fn is_user_requested(&self) -> bool {
+        USER_REQUESTED
+            .iter()
+            .any(|reason| self.ready.reason == *reason)
     }
 
     /// Returns the time of the last run report or of the last transition of `Ready`, whichever is later.
@@ -229,23 +257,28 @@ impl<'a> Look<'a> {
     }
 
     /// Returns the identity of a failure. It changes with the reason, the generation, the context and the last apply.
-    fn subject(&self) -> Vec<String> {
+    fn failure_identity(&self) -> Vec<String> {
         let Self { status, ready, .. } = self;
-        let applied = status.last_applied.as_ref().map(|applied| seconds(applied.time.0));
+        let applied = status
+            .last_applied
+            .as_ref()
+            .map(|applied| seconds(applied.time.0));
         let source = status.source.as_ref();
         vec![
             reason::earlier(&ready.reason).to_owned(),
             status.observed_generation.unwrap_or_default().to_string(),
-            source.and_then(|source| source.context.clone()).unwrap_or_default(),
+            source
+                .and_then(|source| source.context.clone())
+                .unwrap_or_default(),
             applied.unwrap_or_default(),
         ]
     }
 
-    fn thing(&self, event: NotificationEvent, at: Timestamp, identity: &[String]) -> Standing {
+    fn fact(&self, event: NotificationEvent, at: Timestamp, identity: &[String]) -> Fact {
         let uid = self.tf.uid().unwrap_or_default();
         let id = digest::plain(&(&uid, event, identity));
         let id = id.get(..32).unwrap_or(&id).to_owned();
-        Standing { event, id, at }
+        Fact { event, id, at }
     }
 
     fn message(&self, event: NotificationEvent, id: &str, at: Timestamp) -> Value {

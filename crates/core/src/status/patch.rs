@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 /// Returns the merge patch that removes the fields that the stored status `written` has and the new status `rendered` does not have; `None` if
 /// there are none. Lists are skipped: they may contain conditions of other controllers.
-pub fn leftovers(written: &Value, rendered: &Value) -> Option<Value> {
+pub fn removed_fields(written: &Value, rendered: &Value) -> Option<Value> {
     let (Value::Object(written), Value::Object(rendered)) = (written, rendered) else {
         return None;
     };
@@ -15,7 +15,7 @@ pub fn leftovers(written: &Value, rendered: &Value) -> Option<Value> {
         .filter_map(|(name, value)| {
             let change = match rendered.get(name) {
                 None => Value::Null,
-                Some(rendered) => leftovers(value, rendered)?,
+                Some(rendered) => removed_fields(value, rendered)?,
             };
             Some((name.clone(), change))
         })
@@ -26,7 +26,7 @@ pub fn leftovers(written: &Value, rendered: &Value) -> Option<Value> {
 /// Returns the merge patch that changes the status `written` to `rendered`, regardless of field owners.
 pub fn replacing(written: &Value, rendered: &Value) -> Value {
     let mut patch = rendered.clone();
-    if let Some(removals) = leftovers(written, rendered) {
+    if let Some(removals) = removed_fields(written, rendered) {
         add(&mut patch, removals);
     }
     patch
@@ -52,14 +52,14 @@ mod tests {
     #[test]
     fn leftovers_removes_outdated_fields_but_not_list_items() {
         let rendered = json!({"state": "Success", "plan": {"add": 1}, "conditions": []});
-        assert_eq!(leftovers(&rendered, &rendered), None);
+        assert_eq!(removed_fields(&rendered, &rendered), None);
         let written = json!({
             "state": "Success", "queue": {"position": 2},
             "plan": {"add": 1, "pendingApproval": true},
             "conditions": [{"type": "of.somebody/Else"}],
         });
         let patch = json!({"queue": null, "plan": {"pendingApproval": null}});
-        assert_eq!(leftovers(&written, &rendered), Some(patch));
+        assert_eq!(removed_fields(&written, &rendered), Some(patch));
     }
 
     #[test]
@@ -75,7 +75,7 @@ mod tests {
 
     #[test]
     fn leftovers_ignores_fields_of_another_type() {
-        assert_eq!(leftovers(&json!("a"), &json!({})), None);
-        assert_eq!(leftovers(&json!({"a": 1}), &json!({"a": {}})), None);
+        assert_eq!(removed_fields(&json!("a"), &json!({})), None);
+        assert_eq!(removed_fields(&json!({"a": 1}), &json!({"a": {}})), None);
     }
 }

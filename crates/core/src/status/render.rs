@@ -25,15 +25,15 @@ const MAX_MESSAGE: usize = 32 << 10;
 
 /// Returns `status` with bounded messages. Messages contain text of other objects, registries, git servers and builders.
 pub fn bounded(mut status: TerraformStatus) -> TerraformStatus {
-    status.message = progress::cut(&status.message, MAX_MESSAGE);
+    status.message = progress::truncate(&status.message, MAX_MESSAGE);
     for condition in &mut status.conditions {
-        condition.message = progress::cut(&condition.message, MAX_MESSAGE);
+        condition.message = progress::truncate(&condition.message, MAX_MESSAGE);
     }
     status
 }
 
 /// Returns `status` with the failure of a read or write of the cluster. The reconcile is retried.
-pub fn troubled(
+pub fn with_failure(
     tf: &Terraform,
     status: TerraformStatus,
     reason: Reason,
@@ -223,7 +223,9 @@ impl View<'_> {
             (None, Some(status)) => status.run,
             _ => None,
         };
-        reported.max(current.map(|record| record.number)).max(previous)
+        reported
+            .max(current.map(|record| record.number))
+            .max(previous)
     }
 
     fn verdicts(&self, summary: &Summary) -> Vec<Verdict> {
@@ -237,7 +239,12 @@ impl View<'_> {
         let message_if = |is_true| if is_true { SEE_READY } else { "" };
         vec![
             Verdict::new(Kind::Ready, summary.ready, reason, message),
-            Verdict::new(Kind::Reconciling, reconciling, reason, message_if(reconciling)),
+            Verdict::new(
+                Kind::Reconciling,
+                reconciling,
+                reason,
+                message_if(reconciling),
+            ),
             Verdict::new(Kind::Stalled, stalled, reason, message_if(stalled)),
             self.source_ready(),
             self.image_ready(),
@@ -250,7 +257,7 @@ impl View<'_> {
         let kind = Kind::SourceReady;
         match self.source {
             Answer::Pending if self.tf.spec.suspend => match self.commit() {
-                Some(commit) => fetched(&commit.revision),
+                Some(commit) => source_fetched(&commit.revision),
                 None => Verdict::new(
                     kind,
                     None,
@@ -261,7 +268,7 @@ impl View<'_> {
             Answer::Pending => {
                 Verdict::new(kind, None, Reason::Fetching, "querying the repository")
             }
-            Answer::Known(source) => fetched(&source.revision),
+            Answer::Known(source) => source_fetched(&source.revision),
             Answer::Failed { failure, .. } => {
                 Verdict::new(kind, false, &failure.reason, &failure.message)
             }
@@ -324,7 +331,7 @@ impl View<'_> {
     fn in_sync(&self, summary: &Summary) -> Verdict {
         let kind = Kind::InSync;
         // If the history is lost, only the previous status shows that an apply did not complete.
-        let half_applied = self.record.is_none() && facts::says_half_applied(self.tf);
+        let half_applied = self.record.is_none() && facts::status_has_partial_apply(self.tf);
         match (&self.history.applied, drifted(self.history)) {
             _ if self.history.unfinished || half_applied => Verdict::new(
                 kind,
@@ -391,7 +398,7 @@ impl View<'_> {
     }
 }
 
-fn fetched(revision: &str) -> Verdict {
+fn source_fetched(revision: &str) -> Verdict {
     let message = format!("revision {revision}");
     Verdict::new(Kind::SourceReady, true, Reason::Fetched, message)
 }

@@ -10,7 +10,9 @@ const QUERIES: [Reason; 2] = [Reason::Fetching, Reason::ImageLookup];
 /// Whether the transition from `previous` to `next` only reports that a query is pending: `Ready` stays Unknown, and the generation is the
 /// same.
 pub fn only_reports_a_query(previous: &TerraformStatus, next: &TerraformStatus) -> bool {
-    let (Some(previous_ready), Some(next_ready)) = (condition(previous, "Ready"), condition(next, "Ready")) else {
+    let (Some(previous_ready), Some(next_ready)) =
+        (condition(previous, "Ready"), condition(next, "Ready"))
+    else {
         return false;
     };
     previous.observed_generation == next.observed_generation

@@ -331,7 +331,7 @@ const WORD: usize = 256;
 /// Maximum size of a state address in a validated report, in bytes.
 const ADDRESS: usize = 2_048;
 
-/// Checks `believed`, the run record after the operator has merged the forged progress into it.
+/// Checks `merge_progress`, the run record after the operator has merged the forged progress into it.
 fn check_progress(world: &World, believed: &RunRecord) {
     let own = &world.own;
     let Some(run) = open_run(own) else {

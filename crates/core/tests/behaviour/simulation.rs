@@ -88,7 +88,10 @@ fn assert_converges(world: &mut World) {
         world.status()
     );
     assert_eq!(world.real.config.as_ref(), Some(&world.wanted_now()));
-    let kept = world.builds.values().filter(|build| build.lent.is_some());
+    let kept = world
+        .builds
+        .values()
+        .filter(|build| build.build_secret.is_some());
     assert_eq!(kept.count(), 0, "what was lent is taken back");
     world.restore_images();
     assert_stays_converged(world);

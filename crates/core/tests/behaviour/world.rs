@@ -19,8 +19,8 @@ use alustan_api::run::{Notices, Outputs, Pin, RunProgress, RunRecord};
 use alustan_api::{NotificationEvent, Reason, Terraform, TerraformStatus};
 use alustan_core::model::allow_list::Allowed;
 use alustan_core::observed::{
-    AccountSeen, BuildState, CacheSeen, ForeignState, LeftBehind, OutputsSeen, RecordSeen,
-    StackSeen, Whose,
+    AccountSeen, BuildState, CacheSeen, ForeignState, LeftBehind, OutputsSeen, Ownership,
+    RecordSeen, StackSeen,
 };
 use alustan_core::settings::Settings;
 use alustan_core::step::Decision;
@@ -85,7 +85,7 @@ pub(crate) struct Build {
     /// Whether the build pod cannot start without a build Secret.
     pub(crate) borrows: bool,
     /// Build Secret that the controller created for this build.
-    pub(crate) lent: Option<Secret>,
+    pub(crate) build_secret: Option<Secret>,
     pub(crate) created_at: Timestamp,
     /// Whether the Job controller cannot create the build pod.
     pub(crate) unborn: bool,
@@ -237,8 +237,8 @@ impl World {
             vanished: BTreeMap::new(),
             objects: BTreeSet::new(),
             outputs: OutputsSeen {
-                secret: Whose::Absent,
-                config_map: Whose::Absent,
+                secret: Ownership::Absent,
+                config_map: Ownership::Absent,
             },
             more_outputs: Outputs::new(),
             handed_on: Secret::default(),

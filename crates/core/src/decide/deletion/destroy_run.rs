@@ -10,17 +10,17 @@ use crate::decide::deletion::pin_fallback;
 use crate::decide::image_build::image_by_digest;
 use crate::decide::start_run::RunRequest;
 use crate::decide::{allow_lists, approval, restore, run_inputs};
-use crate::model::case::{ReconcileCase, Wanted};
+use crate::model::case::{ReconcileCase, RunConfig};
 use crate::model::config_hash::Config;
 use crate::model::facts;
 use crate::model::image::{self, ImagePlan};
 use crate::observed::{Answer, InputsSeen, SourceSeen};
 
 /// Returns the destroy run that uses the pin of the last apply. `None` without a pin.
-pub(super) fn by_the_pin(case: &ReconcileCase<'_>) -> Option<RunRequest> {
+pub(super) fn from_pin(case: &ReconcileCase<'_>) -> Option<RunRequest> {
     let pin = case.seen.pin.as_ref()?;
     let pin = pin.of_what_exists(case.current.attempted).clone();
-    let inputs = live(case, &pin);
+    let inputs = live_inputs(case, &pin);
     let config = run_inputs::config(case.tf, &case.record.key, &pin.tag, &inputs, case.seen);
     let run = RunRequest {
         kind: RunKind::Destroy,
@@ -33,7 +33,7 @@ pub(super) fn by_the_pin(case: &ReconcileCase<'_>) -> Option<RunRequest> {
         context: pin.context,
         artifact: pin.artifact,
         unpack: false,
-        config: of_destroy(config),
+        config: destroy_config(config),
     };
     let image_lost = case.history.lost_image.as_ref() == Some(&run.image);
     // The Role of the run may not permit the writes of a runner of an earlier protocol version.
@@ -42,21 +42,23 @@ pub(super) fn by_the_pin(case: &ReconcileCase<'_>) -> Option<RunRequest> {
     let architecture = case.settings.architecture_of(case.tf, pinned_architecture);
     let architecture_changed = architecture != pin.architecture;
     Some(match pin.base {
-        Some(base) if image_lost || protocol_changed || architecture_changed => in_base_image(case, run, base, architecture),
+        Some(base) if image_lost || protocol_changed || architecture_changed => {
+            in_base_image(case, run, base, architecture)
+        }
         Some(_) | None => run,
     })
 }
 
 /// Returns the destroy run that uses the current spec and the runner image `digest`.
-pub(super) fn by_the_spec(
+pub(super) fn from_spec(
     case: &ReconcileCase<'_>,
     source: SourceSeen,
-    wanted: Wanted,
+    wanted: RunConfig,
     image: &ImagePlan,
     digest: &str,
 ) -> RunRequest {
     let mut inputs = wanted.inputs;
-    judged(case, &mut inputs);
+    set_approval_policy(case, &mut inputs);
     RunRequest {
         kind: RunKind::Destroy,
         trigger: Trigger::Deleted,
@@ -68,11 +70,11 @@ pub(super) fn by_the_spec(
         revision: Some(source.revision),
         context: Some(source.context),
         unpack: false,
-        config: of_destroy(wanted.config),
+        config: destroy_config(wanted.config),
     }
 }
 
-fn of_destroy(config: Config) -> Config {
+fn destroy_config(config: Config) -> Config {
     Config {
         hash: format!("destroy {}", config.hash),
         ..config
@@ -121,7 +123,7 @@ pub(super) fn trigger(case: &ReconcileCase<'_>, failure_key: &str) -> Trigger {
 
 /// Returns the inputs of a destroy: live values first, then the pin. A destroy script that is fixed after the deletion of the resource
 /// takes effect.
-fn live(case: &ReconcileCase<'_>, pin: &Pin) -> RunInputs {
+fn live_inputs(case: &ReconcileCase<'_>, pin: &Pin) -> RunInputs {
     let mut inputs = pin.inputs.clone();
     let seen = case.seen.found();
     run_inputs::refresh(case.tf, &case.seen.stack.variables, &mut inputs);
@@ -130,7 +132,9 @@ fn live(case: &ReconcileCase<'_>, pin: &Pin) -> RunInputs {
     inputs.environment = pin_fallback::environment(case.tf, seen, case.settings);
     inputs.scripts.clone_from(&seen.scripts);
     // The allow lists must permit a ServiceAccount that differs from the one in the pin.
-    if allow_lists::account_refusal(case.tf, &case.seen.allowed, &case.seen.accounts).is_none() {
+    if allow_lists::runner_account_violation(case.tf, &case.seen.allowed, &case.seen.accounts)
+        .is_none()
+    {
         inputs.service_account = run_inputs::service_account(case.tf).map(str::to_owned);
     }
     if let Some(live) = same_backend(case, seen, &inputs.backend) {
@@ -138,20 +142,21 @@ fn live(case: &ReconcileCase<'_>, pin: &Pin) -> RunInputs {
         inputs.backend.secret_config = live.secret_config;
     }
     inputs.timeouts = run_inputs::time_limits(case.tf, case.settings.max_timeout);
-    judged(case, &mut inputs);
+    set_approval_policy(case, &mut inputs);
     slots(case.tf, &case.current, &mut inputs);
     inputs
 }
 
 /// Sets the approval policy of a destroy, and clears the inputs that only an apply uses.
-fn judged(case: &ReconcileCase<'_>, inputs: &mut RunInputs) {
+fn set_approval_policy(case: &ReconcileCase<'_>, inputs: &mut RunInputs) {
     inputs.approval = approval::inputs(case.tf, true);
-    inputs.approval.restored = restore::at(&case.history);
-    inputs.plan_secret = approval::may_ask(case.tf, true).then(|| names::plan(&case.tf.name_any()));
+    inputs.approval.restored = restore::restored_at(&case.history);
+    inputs.plan_secret =
+        approval::may_need_approval(case.tf, true).then(|| names::plan(&case.tf.name_any()));
     inputs.adopt = false;
     inputs.migrate = None;
     inputs.engine_before = None;
-    inputs.applied_before = facts::says_applied(case.tf);
+    inputs.applied_before = facts::status_has_apply(case.tf);
 }
 
 /// Returns the live backend if its type and configuration are those of the pin. `None` otherwise, because its credentials may be for

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::decide::{restore, state_volume};
 use crate::model::case::ReconcileCase;
-use crate::model::summary::{Summary, how_to_abandon, patch};
+use crate::model::summary::{Summary, abandon_suffix, patch};
 
 /// Returns the summary of a deleted resource with `spec.deletionProtection`.
 pub(crate) fn protected(tf: &Terraform) -> Summary {
@@ -14,7 +14,7 @@ pub(crate) fn protected(tf: &Terraform) -> Summary {
         "spec.deletionProtection is true: the deleted resource is kept and no run starts; to \
          destroy the managed objects: {}{}",
         patch(tf, &json!({ "deletionProtection": false })),
-        how_to_abandon(tf),
+        abandon_suffix(tf),
     );
     Summary::stalled(Reason::DeletionProtected, message)
 }
@@ -24,13 +24,13 @@ pub(crate) fn suspended(tf: &Terraform) -> Summary {
     let message = format!(
         "spec.suspend is true: the deleted resource is kept and no destroy starts; to resume: {}{}",
         patch(tf, &json!({ "suspend": false })),
-        how_to_abandon(tf),
+        abandon_suffix(tf),
     );
     Summary::stalled(Reason::Suspended, message)
 }
 
 /// Describes the objects that remain after a deletion without destroy.
-pub(crate) fn left(case: &ReconcileCase<'_>) -> String {
+pub(crate) fn kept_objects(case: &ReconcileCase<'_>) -> String {
     let state = managed_state(case).or_else(|| {
         let volume = state_volume::may_hold_state(case.tf, case.seen);
         volume.then(|| on_volume(case.tf))

@@ -11,7 +11,7 @@ const DESTROY: &str = "destroy";
 const PROTECTION: &str = "deletionProtection";
 
 /// Fields that can prevent destroy. If this version cannot read one of them, the resource counts as protected.
-const KEEPS: [&str; 3] = [PROTECTION, "deletionPolicy", "suspend"];
+const HOLD_FIELDS: [&str; 3] = [PROTECTION, "deletionPolicy", "suspend"];
 
 /// Builds a resource from `metadata` and the JSON `stored` in the API server. Each field of the spec has its live value if this version can
 /// read it, otherwise its value in the pin. Status is kept if it is readable. `None` if not even a minimal spec parses.
@@ -21,7 +21,7 @@ pub fn parse_leniently(
     pin: Option<&Pin>,
 ) -> Option<Terraform> {
     let pinned = pin.and_then(|pin| pin.spec.as_object()).cloned();
-    let mut spec = pinned.filter(is_readable).unwrap_or_else(bare);
+    let mut spec = pinned.filter(is_readable).unwrap_or_else(minimal_spec);
     let live = stored.get("spec").and_then(Value::as_object);
     let empty = Map::new();
     let live = live.unwrap_or(&empty);
@@ -43,25 +43,28 @@ pub fn parse_leniently(
         .filter(|approval| spec.get(APPROVAL) != Some(approval))
     {
         let destroy = approval.get(DESTROY).filter(|mode| *mode != "Auto");
-        spec = asked(spec.clone(), destroy.is_some()).unwrap_or(spec);
+        spec = with_destroy_approval(spec.clone(), destroy.is_some()).unwrap_or(spec);
     }
     let is_live = |field: &&str| {
         live.get(*field)
             .is_none_or(|value| spec.get(*field) == Some(value))
     };
-    if !KEEPS.iter().all(is_live) {
+    if !HOLD_FIELDS.iter().all(is_live) {
         spec.insert(PROTECTION.to_owned(), true.into());
     }
     let status = stored.get("status").cloned();
     Some(Terraform {
         metadata,
-        spec: read(&spec)?,
+        spec: parse_spec(&spec)?,
         status: status.and_then(|status| serde_json::from_value(status).ok()),
     })
 }
 
 /// Returns `spec`, with `approval.destroy: Manual` if `requires_approval`. `None` if the result is unreadable.
-fn asked(mut spec: Map<String, Value>, requires_approval: bool) -> Option<Map<String, Value>> {
+fn with_destroy_approval(
+    mut spec: Map<String, Value>,
+    requires_approval: bool,
+) -> Option<Map<String, Value>> {
     let approval = spec.entry(APPROVAL).or_insert_with(|| json!({}));
     if requires_approval {
         let approval = approval.as_object_mut()?;
@@ -70,16 +73,16 @@ fn asked(mut spec: Map<String, Value>, requires_approval: bool) -> Option<Map<St
     is_readable(&spec).then_some(spec)
 }
 
-fn read(spec: &Map<String, Value>) -> Option<TerraformSpec> {
+fn parse_spec(spec: &Map<String, Value>) -> Option<TerraformSpec> {
     serde_json::from_value(Value::Object(spec.clone())).ok()
 }
 
 fn is_readable(spec: &Map<String, Value>) -> bool {
-    read(spec).is_some()
+    parse_spec(spec).is_some()
 }
 
 /// Returns the minimal valid spec.
-fn bare() -> Map<String, Value> {
+fn minimal_spec() -> Map<String, Value> {
     let spec = json!({
         "gitRepo": {"url": "https://unknown.invalid/"},
         "containerRegistry": {"imageName": "unknown.invalid/unknown"},

@@ -12,11 +12,11 @@ use crate::settings::Settings;
 
 /// Returns `seen` with all inputs that the spec of the deleted `tf` names. Missing inputs come from the pin of the last apply. `attempted`:
 /// number of the last apply.
-pub(super) fn filled(tf: &Terraform, seen: &Seen, attempted: i64) -> Seen {
+pub(super) fn with_pinned_inputs(tf: &Terraform, seen: &Seen, attempted: i64) -> Seen {
     let mut seen = seen.clone();
     if let Some(pin) = &seen.pin {
-        let found = seen.found().clone();
-        seen.inputs = Ok(fill(tf, found, pin.of_what_exists(attempted)));
+        let inputs = seen.found().clone();
+        seen.inputs = Ok(fill(tf, inputs, pin.of_what_exists(attempted)));
     }
     seen
 }
@@ -30,7 +30,12 @@ fn fill(tf: &Terraform, mut inputs: InputsSeen, pin: &Pin) -> InputsSeen {
         inputs.backend.clone_from(&pinned.environment);
         inputs.backend.extend(pinned.secret_config.clone());
     }
-    for secret in tf.spec.runner.iter().flat_map(|runner| &runner.env_from_secrets) {
+    for secret in tf
+        .spec
+        .runner
+        .iter()
+        .flat_map(|runner| &runner.env_from_secrets)
+    {
         let name = &secret.name;
         if !inputs.runner.contains_key(name) {
             let pinned = pin.environment.get(name).cloned().unwrap_or_default();
@@ -41,19 +46,19 @@ fn fill(tf: &Terraform, mut inputs: InputsSeen, pin: &Pin) -> InputsSeen {
     inputs
 }
 
-fn fill_scripts(tf: &Terraform, found: &mut ScriptTexts, pinned: &ScriptTexts) {
+fn fill_scripts(tf: &Terraform, live: &mut ScriptTexts, pinned: &ScriptTexts) {
     let Some(scripts) = &tf.spec.scripts else {
         return;
     };
-    let fill = |script: &Option<Script>, found: &mut Option<String>, pinned: &Option<String>| {
-        if script.is_some() && found.is_none() {
-            found.clone_from(pinned);
+    let fill = |script: &Option<Script>, live: &mut Option<String>, pinned: &Option<String>| {
+        if script.is_some() && live.is_none() {
+            live.clone_from(pinned);
         }
     };
-    fill(&scripts.init, &mut found.init, &pinned.init);
-    fill(&scripts.plan, &mut found.plan, &pinned.plan);
-    fill(&scripts.apply, &mut found.apply, &pinned.apply);
-    fill(&scripts.destroy, &mut found.destroy, &pinned.destroy);
+    fill(&scripts.init, &mut live.init, &pinned.init);
+    fill(&scripts.plan, &mut live.plan, &pinned.plan);
+    fill(&scripts.apply, &mut live.apply, &pinned.apply);
+    fill(&scripts.destroy, &mut live.destroy, &pinned.destroy);
 }
 
 /// Returns the docker configuration in the `pin` of the last apply, for requests to the registry. `None` unless `tf` is deleted and names a
@@ -87,10 +92,16 @@ pub(super) fn environment(
     settings: &Settings,
 ) -> BTreeMap<String, String> {
     let mut variables = BTreeMap::new();
-    for secret in tf.spec.runner.iter().flat_map(|runner| &runner.env_from_secrets) {
+    for secret in tf
+        .spec
+        .runner
+        .iter()
+        .flat_map(|runner| &runner.env_from_secrets)
+    {
         let is_missing = inputs.gone.contains(&secret.name);
         let values = inputs.runner.get(&secret.name).into_iter().flatten();
-        variables.extend(values.map(|(name, value)| (name.clone(), is_missing.then(|| value.clone()))));
+        variables
+            .extend(values.map(|(name, value)| (name.clone(), is_missing.then(|| value.clone()))));
     }
     for variable in prepare::environment(settings) {
         variables.remove(&variable.name);

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use crate::fixtures::Edit as _;
 use crate::world::{Act, World};
-use alustan_core::observed::{CacheSeen, Whose};
+use alustan_core::observed::{CacheSeen, Ownership};
 
 /// Event of the simulation, executed by [`happen`].
 #[derive(Clone, Debug)]
@@ -177,8 +177,8 @@ pub(super) fn happen(world: &mut World, event: &Event) {
                 tf
             });
         }
-        Event::OutputsRemoved => world.outputs.secret = Whose::Absent,
-        Event::ConfigMapRemoved => world.outputs.config_map = Whose::Absent,
+        Event::OutputsRemoved => world.outputs.secret = Ownership::Absent,
+        Event::ConfigMapRemoved => world.outputs.config_map = Ownership::Absent,
         Event::Outputs(which) => drop(world.edit(|tf| tf.with("/outputs", outputs(which)))),
         Event::Mode(mode) => drop(world.edit(|tf| tf.with("/approval/mode", mode))),
         Event::Rules(there) => {

@@ -3,7 +3,7 @@
 use alustan_api::labels::{self, Component};
 use alustan_api::report::FailureClass;
 use alustan_api::{Terraform, names};
-use alustan_core::objects::prepare::LENT_FILE;
+use alustan_core::objects::prepare::COMPLETENESS_KEY;
 use alustan_core::objects::secrets;
 use alustan_core::observed::{AccountSeen, BuildState, InputsSeen, Waiting};
 use alustan_core::settings::Settings;
@@ -56,7 +56,7 @@ impl World {
     fn has_build_secret(&self, job: &str) -> bool {
         self.builds
             .get(job)
-            .is_some_and(|build| build.lent.is_some())
+            .is_some_and(|build| build.build_secret.is_some())
     }
 }
 
@@ -74,8 +74,8 @@ fn builds_have_one_namespace(
         ..settings()
     };
     let tf = terraform();
-    assert_eq!(settings.builds_in(&tf), wanted);
-    assert_eq!(settings.lends(&tf), lends);
+    assert_eq!(settings.build_namespace_of(&tf), wanted);
+    assert_eq!(settings.builds_elsewhere(&tf), lends);
 }
 
 #[test]
@@ -101,7 +101,7 @@ fn build_in_build_namespace_gets_a_build_secret() {
     let follow = format!("kubectl logs -n {BUILDS} job/{job} --all-containers");
     assert!(said.contains(&follow), "{said}");
 
-    let lent = world.builds[&job].lent.clone().unwrap();
+    let lent = world.builds[&job].build_secret.clone().unwrap();
     assert_eq!(lent.metadata.namespace.as_deref(), Some(BUILDS));
     assert_eq!(lent.immutable, Some(true));
     assert_eq!(lent.labels()[labels::NAMESPACE], "team");
@@ -109,7 +109,7 @@ fn build_in_build_namespace_gets_a_build_secret() {
     assert_eq!(lent.labels()[labels::UID], "uid-of-web");
     assert_eq!(lent.labels()[labels::COMPONENT], Component::Lent.as_str());
     let keys: Vec<_> = lent.data.unwrap().into_keys().collect();
-    assert_eq!(keys, [secrets::DOCKER_CONFIG, LENT_FILE]);
+    assert_eq!(keys, [secrets::DOCKER_CONFIG, COMPLETENESS_KEY]);
 }
 
 #[rstest]
@@ -179,7 +179,7 @@ fn build_secret_contains_existing_credentials(
         git: git.iter().map(file).collect(),
         ..InputsSeen::default()
     };
-    let lent = secrets::lent(&terraform(), "job", &found, &elsewhere());
+    let lent = secrets::build_secret(&terraform(), "job", &found, &elsewhere());
     let summary = |secret: &Secret| {
         let keys = secret.data.clone().unwrap_or_default().into_keys();
         (secret.type_.clone().unwrap(), keys.collect::<Vec<_>>())
@@ -247,7 +247,7 @@ fn failed_build_is_deleted_and_next_gets_a_build_secret() {
 #[test]
 fn build_secret_is_created_after_controller_crash() {
     let (mut world, job) = building();
-    world.builds.get_mut(&job).unwrap().lent = None;
+    world.builds.get_mut(&job).unwrap().build_secret = None;
     world.restart();
     for _ in 0..8 {
         world.look_once();
@@ -261,7 +261,7 @@ fn build_secret_is_created_after_controller_crash() {
 fn build_that_waits_for_its_build_secret_gets_it() {
     let (mut world, job) = building();
     let build = world.builds.get_mut(&job).unwrap();
-    build.lent = None;
+    build.build_secret = None;
     build.state = BuildState::Active(Some(Waiting {
         reason: "FailedMount".to_owned(),
         message: format!("secret \"{job}\" not found"),
@@ -287,8 +287,8 @@ fn build_waits_for_credentials_of_the_repository(
     }
     let (job, build) = world.builds.pop_first().unwrap();
     assert!(build.borrows);
-    let lent = build.lent.unwrap().data.unwrap();
-    assert!(lent.contains_key(LENT_FILE), "{job}: {lent:?}");
+    let lent = build.build_secret.unwrap().data.unwrap();
+    assert!(lent.contains_key(COMPLETENESS_KEY), "{job}: {lent:?}");
 
     let mut plain = world_of(
         terraform().with("/containerRegistry/secretRef", json!(null)),
@@ -298,7 +298,7 @@ fn build_waits_for_credentials_of_the_repository(
         plain.look_once();
     }
     let (_, build) = plain.builds.pop_first().unwrap();
-    assert!(!build.borrows && build.lent.is_none());
+    assert!(!build.borrows && build.build_secret.is_none());
 }
 
 #[test]
@@ -311,7 +311,7 @@ fn build_secret_of_an_outdated_build_is_deleted() {
     }
     assert!(world.builds.len() > 1, "the next commit is built");
     let build = world.builds.get_mut(&job).unwrap();
-    assert!(build.lent.is_some());
+    assert!(build.build_secret.is_some());
     build.state = BuildState::Done(world.now);
     world.look_once();
     assert!(!world.has_build_secret(&job));

@@ -324,7 +324,7 @@ fn applied_by_protocol_4() -> World {
     let mut record = world.record.clone().unwrap();
     let applied = record.history.applied.as_mut().unwrap();
     let before = config(world.tf(), &record.key, &pin.tag, &pin.inputs, &seen);
-    (applied.config_hash, applied.own_hash) = (before.hash, before.own);
+    (applied.config_hash, applied.own_hash) = (before.hash, before.own_hash);
     world.pin = Some(pin);
     world.store(record);
     world

@@ -333,10 +333,10 @@ fn message_of_user_failure_is_the_same_after_each_query() {
         reason: "BranchNotFound".to_owned(),
         message: "branch `nope` does not exist".to_owned(),
     };
-    let situation = summary::unanswered(&failure, at(60), at(0));
+    let situation = summary::query_failure(&failure, at(60), at(0));
     assert!(situation.stalled && situation.retry_at.is_none());
     assert!(situation.message.ends_with("once this is fixed"));
-    assert_eq!(situation, summary::unanswered(&failure, at(120), at(0)));
+    assert_eq!(situation, summary::query_failure(&failure, at(120), at(0)));
 }
 
 /// Rule 10: an outage of one hour costs only time, in any phase.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use alustan_api::labels;
 use alustan_api::run::{Output, RunKind};
 use alustan_core::objects::outputs;
-use alustan_core::observed::Whose;
+use alustan_core::observed::Ownership;
 use kube::ResourceExt;
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -158,7 +158,7 @@ fn invalid_outputs_field_stalls_until_it_changes(
 #[test]
 fn foreign_config_map_is_kept_and_nothing_is_published() {
     let mut world = with_outputs(json!({"configMapName": "theirs"}));
-    world.outputs.config_map = Whose::Foreign;
+    world.outputs.config_map = Ownership::Foreign;
     assert!(world.run_until_rest().stalled);
     assert_eq!(world.reason(), "OutputsOwnershipConflict");
     let message = world.status().message;
@@ -175,7 +175,7 @@ fn foreign_config_map_is_kept_and_nothing_is_published() {
             .is_disjoint(&["theirs", "web-outputs"].map(str::to_owned).into())
     );
     // A changed name in `spec.outputs` resets the retry budget.
-    world.outputs.config_map = Whose::Absent;
+    world.outputs.config_map = Ownership::Absent;
     world.edit(|tf| tf.with("/outputs/configMapName", "ours"));
     world.settle();
     assert!(world.is_ready() && world.objects.contains("ours"));
@@ -236,7 +236,7 @@ fn changed_outputs_wait_for_next_apply_in_report_mode() {
 fn deleted_outputs_config_map_is_recreated() {
     let mut world = applied(json!({"configMapName": "told"}));
     world.objects.remove("told");
-    world.outputs.config_map = Whose::Absent;
+    world.outputs.config_map = Ownership::Absent;
     world.settle();
     assert_eq!(world.last_run(), (RunKind::Apply, "outputs".to_owned()));
     assert!(world.is_ready() && world.objects.contains("told"));

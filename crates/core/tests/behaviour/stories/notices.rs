@@ -8,8 +8,8 @@ use alustan_api::NotificationEvent::{
 use alustan_api::report::FailureClass;
 use alustan_api::run::{Notice, Notices};
 use alustan_api::{RECONCILE_AT, Reason};
-use alustan_core::model::summary::ON_PURPOSE;
-use alustan_core::status::notifications::{note, settle, take_up, until};
+use alustan_core::model::summary::USER_REQUESTED;
+use alustan_core::status::notifications::{expires_at, mark_delivered, note, restore_stored};
 use k8s_openapi::jiff::SignedDuration;
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -32,7 +32,7 @@ impl World {
     fn deliver(&mut self) -> Vec<NotificationEvent> {
         let due = self.due();
         for notice in &due {
-            settle(&mut self.notices, notice.event, &notice.id);
+            mark_delivered(&mut self.notices, notice.event, &notice.id);
         }
         due.iter().map(|notice| notice.event).collect()
     }
@@ -76,9 +76,9 @@ fn success_is_notified_once() {
 #[test]
 fn undelivered_notification_is_sent_after_restart() {
     let mut world = World::subscribed(&[]);
-    world.settle();
+    world.mark_delivered();
     let first = world.due();
-    world.restart().settle();
+    world.restart().mark_delivered();
     assert_eq!(world.due(), first, "the same message, by its id, too");
     assert_eq!(first.len(), 1);
 }
@@ -111,12 +111,12 @@ fn renamed_reason_causes_no_second_notification() {
 fn truncated_times_in_status_cause_no_notification() {
     let mut world = World::subscribed(&[]);
     world.now += SignedDuration::from_millis(770);
-    world.settle();
+    world.mark_delivered();
     assert_eq!(world.deliver(), [Succeeded]);
-    world.settle();
+    world.mark_delivered();
     let read = serde_json::to_value(world.status()).unwrap();
     world.tf.as_mut().unwrap().status = serde_json::from_value(read).unwrap();
-    world.restart().settle();
+    world.restart().mark_delivered();
     assert_eq!(world.deliver(), []);
 }
 
@@ -167,8 +167,8 @@ fn drift_is_notified_once() {
 #[test]
 fn resource_is_released_after_its_last_notification() {
     let mut world = World::subscribed(&[Destroyed]);
-    world.settle();
-    world.delete().settle();
+    world.mark_delivered();
+    world.delete().mark_delivered();
     assert!(world.tf.is_some() && world.real.is_empty());
     assert_eq!(world.delivered(Act::Progress), [Destroyed]);
     assert!(world.tf.is_none());
@@ -177,10 +177,10 @@ fn resource_is_released_after_its_last_notification() {
 #[test]
 fn undelivered_last_notification_delays_release_by_a_minute() {
     let mut world = World::subscribed(&[Destroyed]);
-    world.settle();
-    let until = world.delete().settle().unwrap();
+    world.mark_delivered();
+    let until = world.delete().mark_delivered().unwrap();
     assert!(until.duration_since(world.now).as_secs() <= 60);
-    world.pass(60).settle();
+    world.pass(60).mark_delivered();
     assert!(world.tf.is_none());
 }
 
@@ -195,7 +195,7 @@ fn past_success_is_not_sent_to_a_new_sink(#[case] operator: bool) {
     } else {
         world.edit(|tf| tf.with("/notifications", json!([{"url": "https://events.test/"}])));
     }
-    world.settle();
+    world.mark_delivered();
     assert_eq!(world.due(), []);
     world.edit(|tf| tf.with_variable("size", 2));
     assert_eq!(world.delivered(Act::Progress), [Succeeded]);
@@ -211,7 +211,7 @@ fn with_invalid_rule(world: &mut World) {
 fn past_failure_is_not_sent_to_a_new_sink() {
     let mut world = World::new();
     with_invalid_rule(&mut world);
-    world.settle();
+    world.mark_delivered();
     world.pass(7_200);
     world.notified = NotificationEvent::ALL.into();
     assert_eq!(world.delivered(Act::Progress), []);
@@ -258,7 +258,7 @@ fn clock_skew_does_not_repeat_a_notification() {
 #[test]
 fn undelivered_notification_is_kept_after_later_changes() {
     let mut world = World::subscribed(&[Succeeded]);
-    world.settle();
+    world.mark_delivered();
     let first = world.due();
     assert_eq!(first.len(), 1);
     world.edit(|tf| tf.with_variable("size", 2));
@@ -292,19 +292,19 @@ fn last_eight_notifications_are_kept() {
 #[test]
 fn stale_record_does_not_repeat_notifications() {
     let mut world = World::subscribed(&[]);
-    world.settle();
+    world.mark_delivered();
     let left = world.record.as_ref().unwrap().history.notices.clone();
     assert_eq!(left.due.len(), 1);
     let mut told = left.clone();
-    settle(&mut told, Succeeded, &left.due[0].id);
+    mark_delivered(&mut told, Succeeded, &left.due[0].id);
     let mut again = told.clone();
-    take_up(&mut again, &left);
+    restore_stored(&mut again, &left);
     assert_eq!(again, told);
     let mut both = left.clone();
-    take_up(&mut both, &told);
+    restore_stored(&mut both, &told);
     assert_eq!(both, told, "another process told it");
     let mut new = Notices::default();
-    take_up(&mut new, &left);
+    restore_stored(&mut new, &left);
     assert_eq!(new, left);
 }
 
@@ -318,13 +318,13 @@ fn suspended_or_protected_resource_is_not_notified(
     #[case] deleted: bool,
 ) {
     let mut world = World::subscribed(&[Failed, Stalled]);
-    world.settle();
+    world.mark_delivered();
     world.edit(|tf| tf.with(field, true).with("/variables/size", 2));
     if deleted {
         world.delete();
     }
     assert_eq!(world.delivered(Act::Progress), []);
-    assert!(world.is_stalled() && ON_PURPOSE.contains(&reason));
+    assert!(world.is_stalled() && USER_REQUESTED.contains(&reason));
     let conditions = world.status().conditions;
     let stalled = conditions.iter().find(|it| it.type_ == "Stalled");
     assert_eq!(stalled.unwrap().reason, reason);
@@ -355,17 +355,20 @@ fn changed_reason_is_notified_with_its_time() {
         tf.with("/approval/rules", json!([]))
             .with("/waitFor", tests)
     });
-    world.settle();
+    world.mark_delivered();
     let [notice]: [Notice; 1] = world.due().try_into().unwrap();
     assert_eq!(notice.message["data"]["reason"], "InvalidExpression");
     assert_eq!(notice.message["time"], world.now.to_string());
-    assert_eq!(until(&notice), world.now + SignedDuration::from_hours(1));
+    assert_eq!(
+        expires_at(&notice),
+        world.now + SignedDuration::from_hours(1)
+    );
 }
 
 #[test]
 fn notification_is_a_cloud_event() {
     let mut world = World::subscribed(&[]);
-    world.settle();
+    world.mark_delivered();
     let [notice]: [Notice; 1] = world.due().try_into().unwrap();
     let message = &notice.message;
     assert_eq!(message["specversion"], "1.0");

@@ -4,8 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use alustan_api::report::{Failure, FailureClass};
 use alustan_api::{Terraform, TerraformStatus};
-use alustan_core::dependency_graph::{DependencyGraph, followers, named, selected, standing};
-use alustan_core::observed::{DependencySeen, Key, Standing};
+use alustan_core::dependency_graph::{
+    DependencyGraph, followers, named_references, readiness, selected,
+};
+use alustan_core::observed::{DependencySeen, Key, Readiness};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{
     Condition, LabelSelector, LabelSelectorRequirement, Time,
 };
@@ -129,7 +131,7 @@ proptest! {
                     prop_assert_eq!(path[0], name(i));
                     for pair in path.windows(2) {
                         let from = all.iter().find(|tf| tf.name_any() == pair[0]).unwrap();
-                        let on = named(from);
+                        let on = named_references(from);
                         prop_assert!(on.iter().any(|on| on.key.name == pair[1]), "{path:?}");
                     }
                 }
@@ -143,7 +145,7 @@ proptest! {
         let mut level: BTreeMap<usize, usize> = BTreeMap::new();
         for round in 0..=graph.len() {
             let may = |tf: &Terraform| {
-                dependencies(tf, &all).iter().all(|it| it.standing == Standing::Ready)
+                dependencies(tf, &all).iter().all(|it| it.readiness == Readiness::Ready)
             };
             let go: Vec<_> = (0..all.len())
                 .filter(|i| !level.contains_key(i) && may(&all[*i]))
@@ -183,7 +185,7 @@ proptest! {
         for tf in &all {
             let hear: BTreeSet<_> = followers(tf, &all).into_iter().collect();
             for other in all.iter().filter(|other| other.name_any() != tf.name_any()) {
-                let names = named(other).iter().any(|it| it.key == Key::of(tf));
+                let names = named_references(other).iter().any(|it| it.key == Key::of(tf));
                 prop_assert_eq!(hear.contains(&Key::of(other)), names);
             }
         }
@@ -277,8 +279,8 @@ fn reference_to_own_namespace_is_allowed() {
 #[case::new(terraform(), "AwaitingProcessing")]
 #[case::deleted(terraform().deleted(at(0)), "Deleted")]
 fn dependency_is_not_ready_while_it_is(#[case] tf: Terraform, #[case] wanted: &str) {
-    let Standing::NotReady { reason, .. } = standing(&tf) else {
-        panic!("{:?}", standing(&tf))
+    let Readiness::NotReady { reason, .. } = readiness(&tf) else {
+        panic!("{:?}", readiness(&tf))
     };
     assert_eq!(reason, wanted);
 }
@@ -287,9 +289,9 @@ fn dependency_is_not_ready_while_it_is(#[case] tf: Terraform, #[case] wanted: &s
 fn dependency_with_outdated_generation_is_not_ready() {
     let mut tf = terraform();
     make_ready(&mut tf);
-    assert_eq!(standing(&tf), Standing::Ready);
+    assert_eq!(readiness(&tf), Readiness::Ready);
     tf.metadata.generation = Some(2);
-    assert!(matches!(standing(&tf), Standing::NotReady { .. }));
+    assert!(matches!(readiness(&tf), Readiness::NotReady { .. }));
 }
 
 #[test]
@@ -309,8 +311,8 @@ fn transitive_dependency_names_the_root_cause() {
     }
     let cause = |all: &[Terraform]| {
         let last = all.last().unwrap();
-        match &dependencies(last, all)[0].standing {
-            Standing::NotReady { message, .. } => message.clone(),
+        match &dependencies(last, all)[0].readiness {
+            Readiness::NotReady { message, .. } => message.clone(),
             other => panic!("{other:?}"),
         }
     };
@@ -468,7 +470,7 @@ fn dependency_on_a_cycle_names_the_root_cause() {
     ]) {
         is(tf, "False", reason);
     }
-    let Standing::NotReady { message, .. } = &dependencies(&all[3], &all)[0].standing else {
+    let Readiness::NotReady { message, .. } = &dependencies(&all[3], &all)[0].readiness else {
         panic!("it waits");
     };
     assert_eq!(message, "waiting for r0: ApplyFailed");

@@ -4,7 +4,7 @@ use alustan_api::report::{RunResult, UnsavedPlace};
 use alustan_api::run::{RunKind, RunPhase, UnsavedState};
 use alustan_api::{ABANDON, Architecture, Engine, EngineName, FINALIZER, KEPT, State};
 use alustan_core::model::progress;
-use alustan_core::observed::{CacheSeen, LeftBehind, Told};
+use alustan_core::observed::{CacheSeen, LeftBehind, ReportedProgress};
 use alustan_core::settings::EngineImage;
 use alustan_core::step::Step;
 use rstest::rstest;
@@ -21,7 +21,9 @@ fn restored(mut made: World) -> World {
     let told = made
         .progress
         .take()
-        .map_or(Told::Absent, |progress| Told::Progress(Box::new(progress)));
+        .map_or(ReportedProgress::Absent, |progress| {
+            ReportedProgress::Progress(Box::new(progress))
+        });
     let history = made.record.take().unwrap().history;
     let mut world = World::with(made.tf.clone().unwrap());
     world.real = made.real;

@@ -2,7 +2,7 @@
 
 use alustan_api::State;
 use alustan_api::run::{RunKind, RunPhase};
-use alustan_core::observed::Whose;
+use alustan_core::observed::Ownership;
 use alustan_core::step::Step;
 use rstest::rstest;
 
@@ -232,13 +232,13 @@ fn larger_state_gets_more_slots_and_access_to_them() {
 #[test]
 fn outputs_never_overwrite_a_foreign_secret() {
     let mut world = World::new();
-    world.outputs.secret = Whose::Foreign;
+    world.outputs.secret = Ownership::Foreign;
     world.run_to(Stage::Reported);
     world.look_once();
     assert_eq!(world.reason(), "OutputsOwnershipConflict");
     assert!(world.status().message.contains("Secret web-outputs exists"));
     assert!(!world.objects.contains("web-outputs"));
-    world.outputs.secret = Whose::Absent;
+    world.outputs.secret = Ownership::Absent;
     world.run_until_rest();
     assert!(world.is_ready() && world.objects.contains("web-outputs"));
 }

@@ -2,7 +2,7 @@
 
 use alustan_api::State;
 use alustan_api::report::FailureClass;
-use alustan_core::observed::{DependencySeen, FoundInput, FoundValue, Standing, TestSeen};
+use alustan_core::observed::{DependencySeen, FoundInput, FoundValue, Readiness, TestSeen};
 use k8s_openapi::jiff::SignedDuration;
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -15,13 +15,13 @@ fn ready(name: &str) -> DependencySeen {
     DependencySeen {
         field: "spec.dependsOn[0]".to_owned(),
         name: name.to_owned(),
-        standing: Standing::Ready,
+        readiness: Readiness::Ready,
     }
 }
 
 pub(super) fn stalled(name: &str) -> DependencySeen {
     DependencySeen {
-        standing: Standing::NotReady {
+        readiness: Readiness::NotReady {
             reason: "ApplyFailed".to_owned(),
             message: "no quota".to_owned(),
         },
@@ -110,7 +110,7 @@ fn unready_dependency_blocks_run_but_not_build() {
 fn missing_dependency_is_reported_by_name() {
     let mut world = World::new();
     world.stack.dependencies = vec![DependencySeen {
-        standing: Standing::Missing,
+        readiness: Readiness::Missing,
         ..ready("network")
     }];
     world.settle();

@@ -6,7 +6,7 @@ use alustan_api::{Reason, State};
 use alustan_core::decide::decide;
 use alustan_core::model::summary::differences;
 use alustan_core::observed::{Answer, OwnJob};
-use alustan_core::status::render::troubled;
+use alustan_core::status::render::with_failure;
 use k8s_openapi::jiff::Timestamp;
 use rstest::rstest;
 
@@ -28,7 +28,7 @@ fn failed_api_call_is_reported_with_its_reason(
         run: Some(7),
         ..alustan_api::TerraformStatus::default()
     };
-    let told = troubled(
+    let told = with_failure(
         &tf,
         status,
         Reason::ApiUnavailable,

@@ -4,7 +4,7 @@
 use alustan_api::report::{FailureClass, UnsavedPlace};
 use alustan_api::run::{CacheVolume, RunKind, RunPhase};
 use alustan_api::{ABANDON, State};
-use alustan_core::observed::{BuildState, CacheSeen, Waiting, Whose};
+use alustan_core::observed::{BuildState, CacheSeen, Ownership, Waiting};
 use k8s_openapi::jiff::SignedDuration;
 use serde_json::json;
 
@@ -343,10 +343,10 @@ fn first_run_with_managed_backend_creates_its_state() {
 #[test]
 fn missing_or_renamed_outputs_are_published_again() {
     let mut world = World::applied();
-    world.outputs.secret = Whose::Absent;
+    world.outputs.secret = Ownership::Absent;
     world.settle();
     assert_eq!(world.last_run(), (RunKind::Apply, "outputs".to_owned()));
-    assert_eq!(world.outputs.secret, Whose::Ours);
+    assert_eq!(world.outputs.secret, Ownership::Ours);
     assert!(world.is_ready());
     world.edit(|tf| tf.with("/outputs", serde_json::json!({ "secretName": "shared" })));
     world.settle();
@@ -361,7 +361,7 @@ fn missing_outputs_start_no_run_in_report_mode() {
     let mut world = World::applied();
     world.edit(|tf| tf.with("/driftDetection/mode", "Report"));
     world.settle();
-    world.outputs.secret = Whose::Absent;
+    world.outputs.secret = Ownership::Absent;
     world.settle();
     assert_eq!(world.run_number(), 1);
 }

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use alustan_api::Terraform;
 use alustan_core::dependency_graph::DependencyGraph;
-use alustan_core::observed::{DependencySeen, Key, Seen, Standing};
-use alustan_core::upstream_changes::{Doing, Look, changing, versions};
+use alustan_core::observed::{DependencySeen, Key, Readiness, Seen};
+use alustan_core::upstream_changes::{Activity, ReconcileResult, changing, versions};
 use proptest::prelude::*;
 use rstest::rstest;
 use serde_json::json;
@@ -56,7 +56,7 @@ struct Node {
 struct Stack {
     resources: Vec<Terraform>,
     nodes: BTreeMap<Key, Node>,
-    looks: BTreeMap<Key, Look>,
+    looks: BTreeMap<Key, ReconcileResult>,
 }
 
 impl Stack {
@@ -113,21 +113,21 @@ impl Stack {
         let wanted = (node.spec, versions.clone());
         let by_input = node.applied.0 == node.spec;
         let doing = if node.running.is_some() {
-            Doing::Works
+            Activity::Busy
         } else if node.applied == wanted {
-            Doing::Rests
+            Activity::Idle
         } else if blocked {
-            Doing::Waits
+            Activity::Blocked
         } else {
             if !(by_input && held) {
                 node.running = Some(wanted);
             }
-            Doing::Works
+            Activity::Busy
         };
-        node.ready = doing == Doing::Rests;
-        let look = Look {
+        node.ready = doing == Activity::Idle;
+        let look = ReconcileResult {
             versions,
-            doing,
+            activity: doing,
             ready: node.ready,
         };
         self.looks.insert(of.clone(), look);
@@ -255,27 +255,27 @@ fn resource_waits_until_upstream_run_is_observed() {
 }
 
 #[rstest]
-#[case::applied("True", true, Doing::Rests)]
-#[case::applied_with_a_dependency_that_failed("True", false, Doing::Rests)]
-#[case::running("Unknown", true, Doing::Works)]
-#[case::blocked("False", false, Doing::Waits)]
-#[case::failed("False", true, Doing::Rests)]
+#[case::applied("True", true, Activity::Idle)]
+#[case::applied_with_a_dependency_that_failed("True", false, Activity::Idle)]
+#[case::running("Unknown", true, Activity::Busy)]
+#[case::blocked("False", false, Activity::Blocked)]
+#[case::failed("False", true, Activity::Idle)]
 fn activity_follows_conditions_and_dependencies(
     #[case] ready: &str,
     #[case] on_firm_ground: bool,
-    #[case] doing: Doing,
+    #[case] doing: Activity,
 ) {
     let mut tf = terraform();
     is(&mut tf, ready, "Because");
     let look = |tf: &Terraform, seen: &Seen| {
         let status = tf.status.clone().unwrap_or_default();
-        Look::of(tf, seen, &status).doing
+        ReconcileResult::of(tf, seen, &status).activity
     };
     let mut world = World::new();
     let standing = if on_firm_ground {
-        Standing::Ready
+        Readiness::Ready
     } else {
-        Standing::Missing
+        Readiness::Missing
     };
     world.stack.dependencies = vec![DependencySeen {
         field: "spec.dependsOn[0]".to_owned(),
@@ -283,12 +283,12 @@ fn activity_follows_conditions_and_dependencies(
         standing,
     }];
     let asked = world.observe(0);
-    assert_eq!(look(&tf, &asked), Doing::Works, "nothing is known yet");
+    assert_eq!(look(&tf, &asked), Activity::Busy, "nothing is known yet");
     assert_eq!(look(&tf, &world.observe(0)), doing);
     let suspended = tf.with("/suspend", json!(true));
     assert_eq!(
         look(&suspended, &asked),
-        Doing::Rests,
+        Activity::Idle,
         "nothing will happen"
     );
 }

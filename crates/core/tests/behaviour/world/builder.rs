@@ -25,7 +25,7 @@ impl World {
         let now = self.now;
         let mut any = false;
         for build in self.builds.values_mut() {
-            let waits = build.borrows && build.lent.is_none();
+            let waits = build.borrows && build.build_secret.is_none();
             if waits || !matches!(build.state, BuildState::Active(_)) {
                 continue;
             }

@@ -6,9 +6,11 @@ use alustan_api::{Reason, names};
 use alustan_core::decide::decide;
 use alustan_core::model::{admission, image, progress};
 use alustan_core::objects::{outputs, secrets};
-use alustan_core::observed::{BuildState, CacheSeen, RecordSeen, Seen, Told, Whose};
+use alustan_core::observed::{
+    BuildState, CacheSeen, Ownership, RecordSeen, ReportedProgress, Seen,
+};
 use alustan_core::status::notifications;
-use alustan_core::status::render::troubled;
+use alustan_core::status::render::with_failure;
 use alustan_core::step::{Decision, Keep, Object, Step, Swap, TakeOver};
 use k8s_openapi::api::batch::v1 as batch;
 use k8s_openapi::api::core::v1::{Container, PodSpec, Secret, Volume};
@@ -102,7 +104,7 @@ impl World {
             }
             Err(Ended::Refused(reason)) => {
                 let why = "no; next attempt within a minute";
-                let status = troubled(self.tf(), status, reason, why, self.now);
+                let status = with_failure(self.tf(), status, reason, why, self.now);
                 pass.wrote |= self.report_status(status);
             }
         }
@@ -165,13 +167,13 @@ impl World {
             Step::CreateBuildSecret(secret) => {
                 let build = self.builds.get_mut(&secret.name_any());
                 if let Some(build) = build.filter(|it| matches!(it.state, BuildState::Active(_))) {
-                    build.lent = Some((**secret).clone());
+                    build.build_secret = Some((**secret).clone());
                 }
             }
             Step::DeleteBuildSecret(lent) => {
                 let build = self.builds.get_mut(&lent.name);
                 if let Some(build) = build.filter(|it| format!("lent-to-{}", it.uid) == lent.uid) {
-                    build.lent = None;
+                    build.build_secret = None;
                 }
             }
             Step::DeleteJob { name, uid, .. } => {
@@ -284,12 +286,12 @@ impl World {
     /// Merges the progress of the report into the record.
     pub(crate) fn believe(&mut self) {
         let told = match &self.progress {
-            Some(progress) => Told::Progress(Box::new(progress.clone())),
-            None => Told::Absent,
+            Some(progress) => ReportedProgress::Progress(Box::new(progress.clone())),
+            None => ReportedProgress::Absent,
         };
         let has_job = self.has_job_of_run();
         if let Some(record) = &mut self.record {
-            record.record = progress::believed(&self.own, &told, has_job);
+            record.record = progress::merge_progress(&self.own, &told, has_job);
         }
     }
 
@@ -361,13 +363,13 @@ impl World {
         let theirs = "wrote over somebody's object";
         match object {
             Object::Secret(secret) if name == outputs::name(self.tf()) => {
-                assert!(seen.outputs.secret != Whose::Foreign, "{theirs}");
-                self.outputs.secret = Whose::Ours;
+                assert!(seen.outputs.secret != Ownership::Foreign, "{theirs}");
+                self.outputs.secret = Ownership::Ours;
                 self.handed_on = secret.clone();
             }
             Object::ConfigMap(map) => {
-                assert!(seen.outputs.config_map != Whose::Foreign, "{theirs}");
-                self.outputs.config_map = Whose::Ours;
+                assert!(seen.outputs.config_map != Ownership::Foreign, "{theirs}");
+                self.outputs.config_map = Ownership::Ours;
                 self.told = map.clone();
             }
             _ => {}
@@ -395,7 +397,7 @@ impl World {
                 destination: destination(container),
                 credentials: !named || volumes().any(|volume| volume.name == "docker"),
                 borrows,
-                lent: None,
+                build_secret: None,
                 created_at: now,
                 unborn: false,
                 state: BuildState::Active(None),

@@ -11,7 +11,7 @@ use alustan_core::model::admission;
 use alustan_core::model::base_image::base_image;
 use alustan_core::model::image::{self, ImagePlan};
 use alustan_core::observed::{
-    AccountSeen, Answer, BuildSeen, BuildState, Incomplete, InputsSeen, JobSeen, LentSeen,
+    AccountSeen, Answer, BuildSecretSeen, BuildSeen, BuildState, Incomplete, InputsSeen, JobSeen,
     NothingLeft, OwnJob, RecordSeen, Seen, SourceSeen, Waiting,
 };
 use alustan_core::status::notifications;
@@ -61,7 +61,7 @@ impl World {
     pub(crate) fn observe(&mut self, stale: usize) -> Seen {
         let record = self.record_seen(stale);
         if let Some(record) = &record {
-            notifications::take_up(&mut self.notices, &record.history.notices);
+            notifications::restore_stored(&mut self.notices, &record.history.notices);
         }
         let source = self.source();
         let base = self.base(record.as_ref());
@@ -93,7 +93,7 @@ impl World {
             job: record.as_ref().and_then(|record| self.job(record)),
             refused: record.as_ref().and_then(|record| self.not_admitted(record)),
             jobs: self.own_jobs(),
-            lent: self.lent_seen(),
+            build_secrets: self.build_secrets(),
             cache: self.cache,
             foreign_state: self.foreign_state,
             invalid: None,
@@ -330,19 +330,22 @@ impl World {
             created_at: build.created_at,
             has_pod: !build.unborn,
             scheduled_at: self.scheduled_at,
-            lent: build.lent.is_some(),
+            has_build_secret: build.build_secret.is_some(),
             state: build.state.clone(),
         })
     }
 
     /// Returns all build Secrets, of active, finished and deleted builds.
-    fn lent_seen(&self) -> Vec<LentSeen> {
-        let lent = self.builds.iter().filter(|(_, build)| build.lent.is_some());
-        let seen = lent.map(|(name, build)| LentSeen {
-            namespace: self.settings.builds_in(self.tf()).to_owned(),
+    fn build_secrets(&self) -> Vec<BuildSecretSeen> {
+        let lent = self
+            .builds
+            .iter()
+            .filter(|(_, build)| build.build_secret.is_some());
+        let seen = lent.map(|(name, build)| BuildSecretSeen {
+            namespace: self.settings.build_namespace_of(self.tf()).to_owned(),
             name: name.clone(),
             uid: format!("lent-to-{}", build.uid),
-            over: !matches!(build.state, BuildState::Active(_)),
+            build_ended: !matches!(build.state, BuildState::Active(_)),
         });
         seen.collect()
     }
