@@ -397,7 +397,7 @@ async fn until_refused(space: &Space, tf: &Value) -> String {
     .await
 }
 
-/// Shared with the tests of the operator's check (`crates/core/tests/behaviour/stories/allowed.rs`), which must give
+/// Shared with the tests of the operator's check (`crates/core/tests/behaviour/stories/allow_lists.rs`), which must give
 /// the same results.
 const TABLE: &str = include_str!("../tables/allowed.json");
 

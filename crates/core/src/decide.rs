@@ -453,8 +453,8 @@ impl ReconcileCase<'_> {
         })
     }
 
-    /// Returns the unchanged status of a waiting resource ([`Self::waiting_status`]) while the query to the repository is pending, for example
-    /// after a restart of the operator.
+    /// Returns the unchanged status of a waiting resource ([`Self::waiting_status`]) while the query to the repository is pending, for
+    /// example after a restart of the operator.
     fn waiting_status_while_querying(&self) -> Option<TerraformStatus> {
         let query_pending = self.seen.source == Answer::Pending && self.seen.inputs.is_ok();
         self.waiting_status().filter(|_| query_pending)
@@ -608,8 +608,8 @@ impl ReconcileCase<'_> {
         }
     }
 
-    /// Returns the summary of a resource whose next run waits because of `cause`. If the configuration is already applied, condition `Ready`
-    /// stays unchanged.
+    /// Returns the summary of a resource whose next run waits because of `cause`. If the configuration is already applied, condition
+    /// `Ready` stays unchanged.
     fn waiting_summary(&self, image_wait: ImageWait, cause: &Summary) -> Summary {
         if !image_wait.keeps_ready {
             return cause.clone();
@@ -629,8 +629,8 @@ impl ReconcileCase<'_> {
     }
 
     /// Returns the decision with `summary` for a resource whose next run cannot start. While the registry is queried, a resource that
-    /// already waits ([`Self::waiting_status`]) keeps its status. A ready resource gets the new status, because it may be ready with an earlier
-    /// configuration.
+    /// already waits ([`Self::waiting_status`]) keeps its status. A ready resource gets the new status, because it may be ready with an
+    /// earlier configuration.
     fn cannot_start(
         self,
         summary: &Summary,
@@ -695,8 +695,8 @@ impl ReconcileCase<'_> {
         self.run(&run, Some(plan), Some(digest))
     }
 
-    /// Returns the next action while values of `spec.variablesFrom` are `missing`. `own_hash`: digest of the configuration without these values.
-    /// A resource with an applied configuration stays ready until the values exist or its configuration changes.
+    /// Returns the next action while values of `spec.variablesFrom` are `missing`. `own_hash`: digest of the configuration without these
+    /// values. A resource with an applied configuration stays ready until the values exist or its configuration changes.
     fn without_values(&self, own_hash: &str, missing: &Summary) -> Next {
         let applied = self.history.applied.as_ref();
         let unchanged = applied.is_some_and(|applied| {

@@ -61,8 +61,8 @@ pub fn outputs_refs(tf: &Terraform) -> impl Iterator<Item = (usize, &OutputsRef)
     entries.filter_map(|(i, entry)| Some((i, entry.terraform_ref.as_ref()?)))
 }
 
-/// Returns the resources among `resources` that the selector of `reference`, an entry of `spec.variablesFrom` of `tf`, matches, sorted by name. Excludes
-/// `tf` and resources that are being deleted.
+/// Returns the resources among `resources` that the selector of `reference`, an entry of `spec.variablesFrom` of `tf`, matches, sorted by
+/// name. Excludes `tf` and resources that are being deleted.
 ///
 /// # Errors
 /// The selector is invalid.
@@ -80,8 +80,8 @@ pub fn selected<'a>(
     Ok(selected)
 }
 
-/// Whether the selector of `reference`, an entry of `spec.variablesFrom` of `tf`, matches `candidate`. Does not copy the selector, because each event of
-/// a resource is compared with the selectors of all resources.
+/// Whether the selector of `reference`, an entry of `spec.variablesFrom` of `tf`, matches `candidate`. Does not copy the selector, because
+/// each event of a resource is compared with the selectors of all resources.
 fn selects(tf: &Terraform, reference: &OutputsRef, candidate: &Terraform) -> bool {
     let (own_metadata, metadata) = (&tf.metadata, &candidate.metadata);
     let is_self =
@@ -310,9 +310,9 @@ impl<'a> DependencyGraph<'a> {
         causes
     }
 
-    /// Returns the resources that reference `target` by name and must be destroyed first. Excludes resources that only select `target`, because
-    /// they continue without it; resources on a cycle with `target`, because `target` would wait forever; and resources of other namespaces unless
-    /// `cross_namespace`.
+    /// Returns the resources that reference `target` by name and must be destroyed first. Excludes resources that only select `target`,
+    /// because they continue without it; resources on a cycle with `target`, because `target` would wait forever; and resources of other
+    /// namespaces unless `cross_namespace`.
     pub fn dependents(&mut self, target: &Terraform, cross_namespace: bool) -> Vec<Key> {
         let key = Key::of(target);
         let referencing = self

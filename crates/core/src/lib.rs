@@ -1,7 +1,7 @@
 //! Pure decision logic of the operator: no client, no clock, no async.
 //!
-//! [`decide::decide`] maps a resource and an observation of its cluster, repository and registry to steps and a status. [`queue::SlotLimits`]
-//! selects the runs that may start. [`lease::Elector`] runs the leader election.
+//! [`decide::decide`] maps a resource and an observation of its cluster, repository and registry to steps and a status.
+//! [`queue::SlotLimits`] selects the runs that may start. [`lease::Elector`] runs the leader election.
 //!
 //! Imports have one direction: `model` and `observed` <- `objects` <- `decide` -> `status`.
 

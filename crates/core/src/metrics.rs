@@ -288,7 +288,7 @@ pub fn count<'a>(
     counts
 }
 
-/// Sets the entry `label` of `oldest` to `with_conditions`, unless it has an earlier time.
+/// Sets the entry `label` of `oldest` to `since`, unless it has an earlier time.
 pub fn older(
     oldest: &mut BTreeMap<&'static str, Timestamp>,
     label: &'static str,
@@ -365,7 +365,7 @@ fn failed_recently(status: &TerraformStatus, now: Timestamp) -> bool {
     ended.is_some_and(|ended| now.duration_since(ended.0) <= RECENT_PERIOD)
 }
 
-/// Returns the latest of `with_conditions`, the last apply and the last approval: a failure or wait before them is over.
+/// Returns the latest of `since`, the last apply and the last approval: a failure or wait before them is over.
 fn unless_settled(status: &TerraformStatus, since: Timestamp) -> Timestamp {
     let applied = status
         .last_applied

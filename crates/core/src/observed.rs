@@ -104,8 +104,8 @@ pub struct Seen {
     pub notices: Notices,
     /// Events for which the operator notifies about every resource, in addition to `spec.notifications`.
     pub notified: BTreeSet<NotificationEvent>,
-    /// Owners of the outputs Secret and ConfigMap. [`Ownership::Foreign`] is distinguished from [`Ownership::Absent`] only while outputs wait to be
-    /// published.
+    /// Owners of the outputs Secret and ConfigMap. [`Ownership::Foreign`] is distinguished from [`Ownership::Absent`] only while outputs
+    /// wait to be published.
     pub outputs: OutputsSeen,
 }
 

@@ -47,8 +47,8 @@ pub struct SlotLimits {
 }
 
 impl SlotLimits {
-    /// Returns the limits for `total` slots. One namespace uses at most `per_namespace` slots (0: half of all slots). A tenth of the slots is
-    /// reserved for namespaces without a run. Drift checks use at most half of the slots, so that changes still start while drift checks
+    /// Returns the limits for `total` slots. One namespace uses at most `per_namespace` slots (0: half of all slots). A tenth of the slots
+    /// is reserved for namespaces without a run. Drift checks use at most half of the slots, so that changes still start while drift checks
     /// take long.
     pub fn new(total: usize, per_namespace: usize) -> Self {
         let half = total.div_ceil(2);
@@ -245,8 +245,8 @@ impl Queue {
         self.waiting.values().copied()
     }
 
-    /// Returns all queued runs in the order in which they start; [`SlotLimits::admit`] returns those that start at `now`. Sort keys: class with
-    /// ageing; number of runs of the namespace that are running or earlier in the order; time since the namespace was last `served`,
+    /// Returns all queued runs in the order in which they start; [`SlotLimits::admit`] returns those that start at `now`. Sort keys: class
+    /// with ageing; number of runs of the namespace that are running or earlier in the order; time since the namespace was last `served`,
     /// longest first; age of the run.
     ///
     /// An idle namespace's first apply waits for at most one run per other namespace.
@@ -672,35 +672,35 @@ mod tests {
         #[test]
         fn admitted_runs_keep_to_the_limits_and_leave_no_slot_unused(
             (queue, running, served) in queues(),
-            all in 0..20_usize,
+            total in 0..20_usize,
             per_namespace in 0..8_usize,
-            looks in 0..12_usize,
+            drift_checks in 0..12_usize,
         ) {
-            let places = SlotLimits::new(all, per_namespace);
+            let limits = SlotLimits::new(total, per_namespace);
             let now = at(5_000);
-            let looks = looks.min(running.len());
+            let drift_checks = drift_checks.min(running.len());
             let mut of_running = running_of(&running);
-            of_running.extend(running[..looks].iter().cloned().map(|key| (key, Class::Drift)));
-            let admitted = places.admit(&queue_of(&queue), &of_running, &served, now);
-            let ordered_by_linear_search = admitted_by_linear_search(places, &queue, (&running, looks), &served, now);
-            prop_assert_eq!(&admitted, &ordered_by_linear_search);
-            let mut then = running.clone();
-            then.extend(admitted.iter().cloned());
-            prop_assert!(admitted.is_empty() || then.len() <= places.total);
-            let drift = |it: &&QueuedRun| it.class == Class::Drift;
-            let new = queue.iter().filter(|it| admitted.contains(&it.key)).filter(drift).count();
-            let share = looks + new;
-            prop_assert!(new == 0 || share <= places.drift);
+            of_running.extend(running[..drift_checks].iter().cloned().map(|key| (key, Class::Drift)));
+            let admitted = limits.admit(&queue_of(&queue), &of_running, &served, now);
+            let expected = admitted_by_linear_search(limits, &queue, (&running, drift_checks), &served, now);
+            prop_assert_eq!(&admitted, &expected);
+            let mut running_after = running.clone();
+            running_after.extend(admitted.iter().cloned());
+            prop_assert!(admitted.is_empty() || running_after.len() <= limits.total);
+            let drift = |run: &&QueuedRun| run.class == Class::Drift;
+            let admitted_drift = queue.iter().filter(|run| admitted.contains(&run.key)).filter(drift).count();
+            let drift_total = drift_checks + admitted_drift;
+            prop_assert!(admitted_drift == 0 || drift_total <= limits.drift);
             for QueuedRun { key: waiting, class, .. } in &queue {
                 let namespace = &waiting.namespace;
-                let load = load_of(&then, namespace);
-                let grew = load > load_of(&running, namespace);
-                prop_assert!(!grew || load <= places.per_namespace);
-                let free = places.total.saturating_sub(then.len());
-                let idle = load == 0 && free > 0;
-                let room = free > places.reserved && load < places.per_namespace;
-                let has_share = *class != Class::Drift || share < places.drift;
-                prop_assert!(admitted.contains(waiting) || !has_share || !(idle || room));
+                let load = load_of(&running_after, namespace);
+                let has_grown = load > load_of(&running, namespace);
+                prop_assert!(!has_grown || load <= limits.per_namespace);
+                let free = limits.total.saturating_sub(running_after.len());
+                let has_no_run = load == 0 && free > 0;
+                let has_slot = free > limits.reserved && load < limits.per_namespace;
+                let has_share = *class != Class::Drift || drift_total < limits.drift;
+                prop_assert!(admitted.contains(waiting) || !has_share || !(has_no_run || has_slot));
             }
         }
 
@@ -726,53 +726,53 @@ mod tests {
                 (0..4_usize, 0..4_u8, 0..8_u8, 0..3_usize, 0..5_000_i64),
                 1..60,
             ),
-            all in 0..9_usize,
+            total in 0..9_usize,
             per_namespace in 0..5_usize,
         ) {
-            let places = SlotLimits::new(all, per_namespace);
+            let limits = SlotLimits::new(total, per_namespace);
             let classes = [Class::Change, Class::Plan, Class::Drift];
             let (mut queue, mut running) = (Queue::default(), Running::default());
-            let (mut waits, mut goes) = (Vec::<QueuedRun>::new(), Vec::<Key>::new());
-            let mut looks = BTreeSet::new();
+            let (mut queued, mut running_keys) = (Vec::<QueuedRun>::new(), Vec::<Key>::new());
+            let mut drift_checks = BTreeSet::new();
             let mut served = Served::new();
             for (number, (event, namespace, name, class, since)) in (1..).zip(events) {
-                let it = waiting(
+                let run = waiting(
                     &namespace.to_string(),
                     &name.to_string(),
                     classes[class],
                     since,
                 );
-                waits.retain(|waiting| waiting.key != it.key || event == 3);
+                queued.retain(|waiting| waiting.key != run.key || event == 3);
                 match event {
                     0 => {
-                        queue.insert(it.clone());
-                        waits.push(it);
+                        queue.insert(run.clone());
+                        queued.push(run);
                     }
-                    1 => drop(queue.remove(&it.key)),
+                    1 => drop(queue.remove(&run.key)),
                     2 => {
-                        queue.remove(&it.key);
-                        running.insert(it.key.clone(), it.class);
-                        served.insert(it.key.namespace.clone(), number);
-                        goes.retain(|key| *key != it.key);
-                        looks.remove(&it.key);
-                        if it.class == Class::Drift {
-                            looks.insert(it.key.clone());
+                        queue.remove(&run.key);
+                        running.insert(run.key.clone(), run.class);
+                        served.insert(run.key.namespace.clone(), number);
+                        running_keys.retain(|key| *key != run.key);
+                        drift_checks.remove(&run.key);
+                        if run.class == Class::Drift {
+                            drift_checks.insert(run.key.clone());
                         }
-                        goes.push(it.key);
+                        running_keys.push(run.key);
                     }
                     _ => {
-                        prop_assert_eq!(running.remove(&it.key), goes.contains(&it.key));
-                        goes.retain(|key| *key != it.key);
-                        looks.remove(&it.key);
+                        prop_assert_eq!(running.remove(&run.key), running_keys.contains(&run.key));
+                        running_keys.retain(|key| *key != run.key);
+                        drift_checks.remove(&run.key);
                     }
                 }
                 let now = at(4_000);
                 let order: Vec<Key> = queue.order(&running, &served, now).collect();
-                prop_assert_eq!(&order, &ordered_by_linear_search(&waits, &goes, &served, now));
-                let admitted = places.admit(&queue, &running, &served, now);
-                let going = (&*goes, looks.len());
-                let ordered_by_linear_search = admitted_by_linear_search(places, &waits, going, &served, now);
-                prop_assert_eq!(admitted, ordered_by_linear_search);
+                prop_assert_eq!(&order, &ordered_by_linear_search(&queued, &running_keys, &served, now));
+                let admitted = limits.admit(&queue, &running, &served, now);
+                let running_with_drift = (&*running_keys, drift_checks.len());
+                let expected = admitted_by_linear_search(limits, &queued, running_with_drift, &served, now);
+                prop_assert_eq!(admitted, expected);
             }
         }
 

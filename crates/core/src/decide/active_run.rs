@@ -35,8 +35,8 @@ impl ReconcileCase<'_> {
             Some(hash) => (*hash == run.config_hash, *hash != run.config_hash),
             None => (false, false),
         };
-        // A cancelled run gets no `start_run::ensure_missing_objects`: if the API server rejected the step that creates the Job, the later steps, which
-        // cancel the run, would not execute.
+        // A cancelled run gets no `start_run::ensure_missing_objects`: if the API server rejected the step that creates the Job, the later
+        // steps, which cancel the run, would not execute.
         let is_replaced = config_changed && self.seen.job.is_none() && self.starting().is_some();
         if is_replaced || self.lost_approval(run) {
             self.cancel(&run.job, None);

@@ -177,7 +177,7 @@ fn active_build(
         .then(|| create_build_secret(case, plan))
         .flatten();
     let secret_step = Vec::from_iter(secret_step);
-    let Some(cause) = waiting.cloned().or(no_pod) else {
+    let Some(obstacle) = waiting.cloned().or(no_pod) else {
         let deadline = build.created_at + NO_POD_TIMEOUT;
         let requeue_at = Some(deadline).filter(|deadline| !build.has_pod && case.now < *deadline);
         let active = Summary {
@@ -187,10 +187,10 @@ fn active_build(
         return missing(secret_step, active);
     };
     let since = startup_since(build.created_at, build.scheduled_at, case.now);
-    let deadline = since + startup_timeout(&cause, case.settings);
-    let message = format!("the build of the runner image cannot start: {cause}");
+    let deadline = since + startup_timeout(&obstacle, case.settings);
+    let message = format!("the build of the runner image cannot start: {obstacle}");
     if case.now >= deadline {
-        let failure = Failure::transient(cause.reason, message);
+        let failure = Failure::transient(obstacle.reason, message);
         return failed_build(case, plan, build, &failure, case.now);
     }
     let message = format!(
@@ -199,7 +199,7 @@ fn active_build(
     );
     let blocked = Summary {
         requeue_at: Some(deadline),
-        ..Summary::blocked(State::Building, &cause.reason, message)
+        ..Summary::blocked(State::Building, &obstacle.reason, message)
     };
     missing(secret_step, blocked)
 }

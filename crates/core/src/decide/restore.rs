@@ -29,8 +29,8 @@ pub struct Rebound {
     pub open_run: Option<i64>,
 }
 
-/// Converts run record `record` of an earlier resource for a new resource. `reported`: progress in the run report of the earlier resource. An
-/// apply or destroy that had not ended counts as applying, even if the backup shows an earlier phase.
+/// Converts run record `record` of an earlier resource for a new resource. `reported`: progress in the run report of the earlier resource.
+/// An apply or destroy that had not ended counts as applying, even if the backup shows an earlier phase.
 pub fn rebound(record: &RunRecord, reported: &ReportedProgress) -> Rebound {
     let merged = progress::merge_progress(record, reported, true);
     let number = merged.number.clamp(0, MAX_NUMBER);

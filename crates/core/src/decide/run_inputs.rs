@@ -20,8 +20,8 @@ use crate::observed::{FoundInput, InputsSeen, Seen, SourceSeen, VariablesSeen};
 /// the state.
 const SLOTS: u32 = 2;
 
-/// Returns the inputs of a run of `tf` at `source`. `variables_from`: values of `spec.variablesFrom`. `slots`: number of state slots. `max_timeout`:
-/// upper bound of each time limit.
+/// Returns the inputs of a run of `tf` at `source`. `variables_from`: values of `spec.variablesFrom`. `slots`: number of state slots.
+/// `max_timeout`: upper bound of each time limit.
 ///
 /// # Errors
 ///

@@ -64,8 +64,8 @@ pub fn record_result(tf: &Terraform, seen: &Seen, now: Timestamp) -> Option<Reco
     };
     let is_closed = !steps.is_empty();
     let mut published = Ok(None);
-    let publishes = report.failure.is_none() && tf.metadata.deletion_timestamp.is_none();
-    if let Some(outputs) = outputs.filter(|_| publishes) {
+    let must_publish = report.failure.is_none() && tf.metadata.deletion_timestamp.is_none();
+    if let Some(outputs) = outputs.filter(|_| must_publish) {
         match publish_outputs::publish(tf, outputs, seen.outputs) {
             Ok(objects) => {
                 let (now, previous) = (outputs::published_objects(tf), &current.history.applied);
@@ -468,8 +468,8 @@ fn is_repeated(last: Option<&RunReport>, report: &RunReport) -> bool {
     })
 }
 
-/// Returns `failures` with one more failure of key `key`. A failure with another key restarts the counter. Transient failures do not use the
-/// retry budget. A failure that only a user can fix exhausts the budget.
+/// Returns `failures` with one more failure of key `key`. A failure with another key restarts the counter. Transient failures do not use
+/// the retry budget. A failure that only a user can fix exhausts the budget.
 pub fn count(
     failures: &Failures,
     key: &str,

@@ -323,8 +323,8 @@ fn ensure(object: Object) -> Step {
     Step::Ensure(Box::new(object))
 }
 
-/// Whether a pod mounts the cache volume. `waits_for_volume`: whether the pod waits for a volume whose `PersistentVolumeClaim` is not bound yet. A new
-/// volume is empty and takes longer to provision than a build or run takes, so a first apply or a destroy does not wait for it.
+/// Whether a pod mounts the cache volume. `waits_for_volume`: whether the pod waits for a volume whose `PersistentVolumeClaim` is not bound
+/// yet. A new volume is empty and takes longer to provision than a build or run takes, so a first apply or a destroy does not wait for it.
 pub(crate) fn has_cache(
     tf: &Terraform,
     seen: &Seen,

@@ -289,10 +289,10 @@ proptest! {
     }
 
     #[test]
-    fn any_value_in_any_field_is_read_or_refused(place in 0..POINTERS.len(), value in anything()) {
-        let request = with(POINTERS[place], Some(value));
+    fn any_value_in_any_field_is_read_or_refused(index in 0..POINTERS.len(), value in anything()) {
+        let request = with(POINTERS[index], Some(value));
         match parse(&request) {
-            Ok(parse) => prop_assert!(!parse.name.is_empty() && !parse.namespace.is_empty()),
+            Ok(parsed) => prop_assert!(!parsed.name.is_empty() && !parsed.namespace.is_empty()),
             Err(refusal) => prop_assert!(matches!(refusal.status, 400 | 422), "{:?}", refusal),
         }
     }

@@ -100,10 +100,10 @@ pub fn plan(
     namespace_uid: &str,
     settings: &Settings,
 ) -> ImagePlan {
-    let before = tf.spec.container_registry.dockerfile.clone();
-    let inject = before.is_some() || base_image::may_lack_runner(base, settings);
+    let user_dockerfile = tf.spec.container_registry.dockerfile.clone();
+    let inject = user_dockerfile.is_some() || base_image::may_lack_runner(base, settings);
     let inject_into_pod = inject || base_image::may_lack_build_steps(base, settings);
-    let from_image = before.is_none().then_some(base.resolved.as_str());
+    let from_image = user_dockerfile.is_none().then_some(base.resolved.as_str());
     let dockerfile = dockerfile(from_image, inject);
     let managed = alustan_backends::is_managed(tf.spec.backend.as_ref(), source.backend.as_deref());
     let has_init_script = tf
@@ -117,7 +117,7 @@ pub fn plan(
         "backend": backend, "architecture": architecture, "format": FORMAT, "protocol": PROTOCOL,
         "namespace": namespace_uid, "repository": repository(tf),
     });
-    if let (Some(path), Some(inputs)) = (&before, inputs.as_object_mut()) {
+    if let (Some(path), Some(inputs)) = (&user_dockerfile, inputs.as_object_mut()) {
         let before = json!({ "path": path, "base": base.resolved });
         inputs.insert("before".to_owned(), before);
     }
@@ -130,7 +130,7 @@ pub fn plan(
         inject_into_pod,
         backend,
         dockerfile,
-        user_dockerfile: before,
+        user_dockerfile,
     }
 }
 

@@ -48,8 +48,8 @@ pub fn has_own_report(run: &RunSpec) -> bool {
     run.protocol >= OWN_REPORT
 }
 
-/// Merges `reported`, the progress of the current run in the run report, into run record `record` after validation. `has_job`: whether the Job of the
-/// run exists. Without the Job, the progress may still be of an earlier run: the operator resets it before it creates the Job.
+/// Merges `reported`, the progress of the current run in the run report, into run record `record` after validation. `has_job`: whether the
+/// Job of the run exists. Without the Job, the progress may still be of an earlier run: the operator resets it before it creates the Job.
 ///
 /// If the Job exists or a pod has claimed the run, and the progress is missing, unparsable or of another run, the run counts as applying. A
 /// run that began to apply according to the record counts as applying until it reports. Its report may show that the engine did not start.

@@ -113,8 +113,8 @@ pub const SSH_FILES: [&str; 2] = ["ssh-key", "known_hosts"];
 pub const COMPLETENESS_KEY: &str = "lent";
 
 /// Volume with git credentials, for private modules. Only the container of `init` mounts it. Secrets of the resource are optional, so that
-/// a deleted Secret blocks only builds that need it. Key [`COMPLETENESS_KEY`] of a build Secret is required, so that the pod waits until the
-/// operator has created the build Secret.
+/// a deleted Secret blocks only builds that need it. Key [`COMPLETENESS_KEY`] of a build Secret is required, so that the pod waits until
+/// the operator has created the build Secret.
 fn git_credentials(tf: &Terraform, build_secret: Option<&str>) -> Option<Volume> {
     let repo = &tf.spec.git_repo;
     let secret = |name: &str, keys: &[(&str, &str)], optional: bool| VolumeProjection {

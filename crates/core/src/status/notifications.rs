@@ -84,8 +84,8 @@ pub fn note(
     bound(notices);
 }
 
-/// Merges the notifications `recorded` into `notices`. `recorded`: undelivered and delivered notifications that an earlier process stored in the
-/// run record.
+/// Merges the notifications `recorded` into `notices`. `recorded`: undelivered and delivered notifications that an earlier process stored
+/// in the run record.
 pub fn restore_stored(notices: &mut Notices, recorded: &Notices) {
     for (event, ids) in &recorded.told {
         let delivered = notices.told.entry(*event).or_default();
@@ -106,16 +106,16 @@ pub fn restore_stored(notices: &mut Notices, recorded: &Notices) {
             .get(&notice.event)
             .is_some_and(|ids| ids.contains(&notice.id))
     };
-    let delivered: BTreeSet<String> = due.iter().map(|notice| notice.id.clone()).collect();
-    let mut ids_in_order: Vec<Notice> = recorded
+    let due_ids: BTreeSet<String> = due.iter().map(|notice| notice.id.clone()).collect();
+    let mut merged: Vec<Notice> = recorded
         .due
         .iter()
-        .filter(|notice| !delivered.contains(&notice.id))
+        .filter(|notice| !due_ids.contains(&notice.id))
         .cloned()
         .collect();
-    ids_in_order.append(due);
-    ids_in_order.retain(|notice| !is_delivered(notice));
-    *due = ids_in_order;
+    merged.append(due);
+    merged.retain(|notice| !is_delivered(notice));
+    *due = merged;
     bound(notices);
 }
 

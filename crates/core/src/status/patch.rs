@@ -4,8 +4,8 @@
 
 use serde_json::{Map, Value};
 
-/// Returns the merge patch that removes the fields that the stored status `written` has and the new status `rendered` does not have; `None` if
-/// there are none. Lists are skipped: they may contain conditions of other controllers.
+/// Returns the merge patch that removes the fields that the stored status `written` has and the new status `rendered` does not have; `None`
+/// if there are none. Lists are skipped: they may contain conditions of other controllers.
 pub fn removed_fields(written: &Value, rendered: &Value) -> Option<Value> {
     let (Value::Object(written), Value::Object(rendered)) = (written, rendered) else {
         return None;

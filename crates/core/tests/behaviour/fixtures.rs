@@ -100,18 +100,18 @@ impl Edit for Terraform {
 
     fn with(mut self, pointer: &str, value: impl Into<Value>) -> Self {
         let mut spec = serde_json::to_value(&self.spec).unwrap();
-        let mut place = &mut spec;
+        let mut value_at_pointer = &mut spec;
         for part in pointer.split('/').skip(1) {
-            if place.is_null() {
-                *place = json!({});
+            if value_at_pointer.is_null() {
+                *value_at_pointer = json!({});
             }
-            place = place
+            value_at_pointer = value_at_pointer
                 .as_object_mut()
                 .unwrap()
                 .entry(part)
                 .or_insert(Value::Null);
         }
-        *place = value.into();
+        *value_at_pointer = value.into();
         self.spec = serde_json::from_value(spec).unwrap();
         self
     }

@@ -24,7 +24,7 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use crate::fixtures::{Edit as _, at};
-use crate::world::{Look, Stage, World};
+use crate::world::{ReconcileFaults, Stage, World};
 
 /// Maximum size of the status, the run record and the history after a forged report, each in bytes of JSON.
 const LARGEST: usize = 256 << 10;
@@ -97,7 +97,7 @@ fn progress() -> BoxedStrategy<RunProgress> {
         kind,
         config: [("a".to_owned(), json!(value))].into(),
     });
-    let place = (
+    let state = (
         lineage(),
         prop::option::of(text()),
         prop::option::of(own_backend),
@@ -110,10 +110,10 @@ fn progress() -> BoxedStrategy<RunProgress> {
     );
     let flags = (any::<bool>(), any::<bool>(), any::<bool>());
     let slots = prop_oneof![Just(0), Just(5), Just(u32::MAX), any::<u32>()];
-    (run, flags, prop::option::of(lock()), slots, place)
+    (run, flags, prop::option::of(lock()), slots, state)
         .prop_map(
-            |((number, of_run, phase, claimed_by), (cancel, closed, began), lock, slots, place)| {
-                let (lineage, state_address, own_backend) = place;
+            |((number, of_run, phase, claimed_by), (cancel, closed, began), lock, slots, state)| {
+                let (lineage, state_address, own_backend) = state;
                 RunProgress {
                     number,
                     trace_id: if of_run { OF_RUN } else { "another" }.to_owned(),
@@ -202,13 +202,13 @@ fn report() -> BoxedStrategy<RunReport> {
         .prop_map(|(head, more, texts, (started_at, finished_at, took))| {
             let (number, kind, result) = head;
             let (changes, asks, lock, failure, unsaved, recovered) = more;
-            let (lineage, state_address, other) = texts;
+            let (lineage, state_address, text) = texts;
             RunReport {
                 number,
                 kind,
                 result,
-                trigger: other.clone(),
-                job: other.clone(),
+                trigger: text.clone(),
+                job: text.clone(),
                 changes,
                 asks,
                 lineage,
@@ -217,15 +217,15 @@ fn report() -> BoxedStrategy<RunReport> {
                 unsaved,
                 recovered,
                 state_address,
-                moved_from: Some(other.clone()),
+                moved_from: Some(text.clone()),
                 engine: Some(Engine {
                     name: EngineName::Terraform,
-                    version: other.clone(),
+                    version: text.clone(),
                 }),
                 undeclared: vec![
                     Undeclared {
-                        name: other.clone(),
-                        similar: Some(other)
+                        name: text.clone(),
+                        similar: Some(text)
                     };
                     40
                 ],
@@ -298,18 +298,30 @@ fn worlds() -> Vec<World> {
 
 fn forge(world: &mut World, forged: &Forged) -> Seen {
     world.progress.clone_from(&forged.progress);
-    let number = world.own.number;
-    let run = world.own.run.as_ref();
+    let number = world.own_record.number;
+    let run = world.own_record.run.as_ref();
     let trace = run.map(|run| run.trace_id.clone()).unwrap_or_default();
-    if let Some(progress) = world.progress.as_mut().filter(|it| it.trace_id == OF_RUN) {
+    if let Some(progress) = world
+        .progress
+        .as_mut()
+        .filter(|progress| progress.trace_id == OF_RUN)
+    {
         progress.trace_id = trace;
     }
-    if let Some(progress) = world.progress.as_mut().filter(|it| it.number == OF_RECORD) {
+    if let Some(progress) = world
+        .progress
+        .as_mut()
+        .filter(|progress| progress.number == OF_RECORD)
+    {
         progress.number = number;
     }
     if let Some(record) = &mut world.record {
         record.report.clone_from(&forged.report);
-        if let Some(report) = record.report.as_mut().filter(|it| it.number == OF_RECORD) {
+        if let Some(report) = record
+            .report
+            .as_mut()
+            .filter(|report| report.number == OF_RECORD)
+        {
             report.number = number;
         }
         let output = |(value, sensitive): (String, bool)| Output {
@@ -317,9 +329,10 @@ fn forge(world: &mut World, forged: &Forged) -> Seen {
             sensitive,
         };
         let outputs = forged.outputs.clone();
-        record.outputs = outputs.map(|all| {
-            all.into_iter()
-                .map(|(name, it)| (name, output(it)))
+        record.outputs = outputs.map(|outputs| {
+            outputs
+                .into_iter()
+                .map(|(name, value)| (name, output(value)))
                 .collect()
         });
     }
@@ -331,44 +344,46 @@ const WORD: usize = 256;
 /// Maximum size of a state address in a validated report, in bytes.
 const ADDRESS: usize = 2_048;
 
-/// Checks `merge_progress`, the run record after the operator has merged the forged progress into it.
-fn check_progress(world: &World, believed: &RunRecord) {
-    let own = &world.own;
-    let Some(run) = open_run(own) else {
-        assert_eq!(believed, own, "no run goes on");
+/// Checks `merged`, the run record after the operator has merged the forged progress into it.
+fn check_progress(world: &World, merged: &RunRecord) {
+    let own_record = &world.own_record;
+    let Some(run) = open_run(own_record) else {
+        assert_eq!(merged, own_record, "no run goes on");
         return;
     };
-    assert!(believed.phase <= RunPhase::Reported);
-    assert!(own.cancel || !believed.cancel, "cancelled by a report");
-    assert!(believed.slots_wanted <= MAX_SLOTS);
-    let told = world.progress.as_ref();
-    let is_about = |it: &RunProgress| it.number == own.number && it.trace_id == run.trace_id;
-    let is_known = world.has_job_of_run() || own.claimed_by.is_some();
-    if is_known && !told.is_some_and(is_about) {
-        let may_apply = (RunPhase::Applying, own.number);
-        assert_eq!((believed.phase, believed.begun), may_apply);
+    assert!(merged.phase <= RunPhase::Reported);
+    assert!(own_record.cancel || !merged.cancel, "cancelled by a report");
+    assert!(merged.slots_wanted <= MAX_SLOTS);
+    let reported = world.progress.as_ref();
+    let is_of_run = |progress: &RunProgress| {
+        progress.number == own_record.number && progress.trace_id == run.trace_id
+    };
+    let is_known = world.has_job_of_run() || own_record.claimed_by.is_some();
+    if is_known && !reported.is_some_and(is_of_run) {
+        let applying = (RunPhase::Applying, own_record.number);
+        assert_eq!((merged.phase, merged.begun), applying);
     }
-    let mut claims = own.claimed_by.iter();
-    let was_told = claims.any(|claim| !claim.pod_uid.is_empty());
-    if was_told && own.begun == own.number && believed.phase < RunPhase::Reported {
-        assert_eq!(believed.begun, own.number, "it had begun");
+    let mut claims = own_record.claimed_by.iter();
+    let has_claim = claims.any(|claim| !claim.pod_uid.is_empty());
+    if has_claim && own_record.begun == own_record.number && merged.phase < RunPhase::Reported {
+        assert_eq!(merged.begun, own_record.number, "it had begun");
     }
-    check_texts(believed, run);
+    check_texts(merged, run);
 }
 
-fn check_texts(believed: &RunRecord, run: &RunSpec) {
-    if let Some(claim) = &believed.claimed_by {
+fn check_texts(merged: &RunRecord, run: &RunSpec) {
+    if let Some(claim) = &merged.claimed_by {
         assert!(claim.pod_uid.len() <= WORD);
         assert!(claim.pod.starts_with(&run.job) || claim.pod == "an unknown pod");
         assert!(claim.at >= run.started_at);
     }
-    if let Lineage::Of(lineage) = &believed.lineage {
+    if let Lineage::Of(lineage) = &merged.lineage {
         assert!(lineage.len() <= WORD);
     }
-    let address = believed.state_address.as_ref();
-    assert!(address.is_none_or(|it| it.len() <= ADDRESS));
-    believed.lock.iter().for_each(check_lock);
-    let backend = serde_json::to_vec(&believed.own_backend).unwrap();
+    let address = merged.state_address.as_ref();
+    assert!(address.is_none_or(|address| address.len() <= ADDRESS));
+    merged.lock.iter().for_each(check_lock);
+    let backend = serde_json::to_vec(&merged.own_backend).unwrap();
     assert!(
         backend.len() <= 64 << 10,
         "a backend of {} bytes",
@@ -381,9 +396,9 @@ fn check_lock(lock: &StateLock) {
     assert!(texts.iter().all(|text| text.len() <= WORD), "{lock:?}");
 }
 
-/// Validates the forged report `told` as the operator does, and checks the result.
-fn check_report(told: &RunReport, run: &RunSpec, now: Timestamp) {
-    let report = alustan_core::model::progress::report(told.clone(), run, now);
+/// Validates the forged report `forged` as the operator does, and checks the result.
+fn check_report(forged: &RunReport, run: &RunSpec, now: Timestamp) {
+    let report = alustan_core::model::progress::report(forged.clone(), run, now);
     assert_eq!(
         (report.kind, &report.job, &report.trigger),
         (run.kind, &run.job, &run.trigger.to_string())
@@ -400,9 +415,19 @@ fn check_report(told: &RunReport, run: &RunSpec, now: Timestamp) {
     assert!(places.map(String::len).all(|size| size <= ADDRESS));
     let mut lineages = report.lineage.iter();
     assert!(lineages.all(|lineage| lineage.len() <= WORD));
-    assert!(report.engine.iter().all(|it| it.version.len() <= WORD));
+    assert!(
+        report
+            .engine
+            .iter()
+            .all(|engine| engine.version.len() <= WORD)
+    );
     assert!(report.undeclared.len() <= 20);
-    assert!(report.undeclared.iter().all(|it| it.name.len() <= 128));
+    assert!(
+        report
+            .undeclared
+            .iter()
+            .all(|variable| variable.name.len() <= 128)
+    );
     assert!(report.started_at >= run.started_at);
     assert!(report.finished_at >= report.started_at && report.finished_at <= now);
 }
@@ -421,15 +446,15 @@ fn check_asks(asks: &PlanAsks) {
     let mut digits = asks.id.bytes();
     assert!(asks.id.len() <= 64 && digits.all(|digit| digit.is_ascii_hexdigit()));
     assert!(asks.because.len() <= 24);
-    assert!(asks.because.iter().all(|why| why.len() <= 512));
+    assert!(asks.because.iter().all(|reason| reason.len() <= 512));
 }
 
 fn check(world: &World, seen: &Seen, decision: &Decision) {
     if let Some(record) = &seen.record {
         check_progress(world, &record.record);
-        let run = open_run(&world.own);
-        if let Some((told, run)) = record.report.as_ref().zip(run) {
-            check_report(told, run, world.now);
+        let run = open_run(&world.own_record);
+        if let Some((report, run)) = record.report.as_ref().zip(run) {
+            check_report(report, run, world.now);
         }
     }
     let start = decision.start.iter().flat_map(|start| &start.steps);
@@ -452,22 +477,22 @@ fn check(world: &World, seen: &Seen, decision: &Decision) {
 
 fn check_step(world: &World, seen: &Seen, step: &Step) {
     let tf = world.tf();
-    let own = &world.own;
+    let own_record = &world.own_record;
     match step {
         Step::SwapRecord(swap) | Step::CheckRecord(swap) => {
-            assert!(swap.record.number - own.number <= 1);
-            if swap.record.number == own.number {
-                assert_eq!(swap.record.run, own.run, "another run");
+            assert!(swap.record.number - own_record.number <= 1);
+            if swap.record.number == own_record.number {
+                assert_eq!(swap.record.run, own_record.run, "another run");
             }
-            assert!(swap.record.attempted >= own.attempted_before);
-            assert!(swap.record.begun >= own.begun_before);
-            assert!(swap.record.state_made >= own.state_made);
+            assert!(swap.record.attempted >= own_record.attempted_before);
+            assert!(swap.record.begun >= own_record.begun_before);
+            assert!(swap.record.state_made >= own_record.state_made);
             assert!(swap.record.slots_wanted <= MAX_SLOTS);
             let json = serde_json::to_vec(&swap.record).unwrap();
             assert!(json.len() <= LARGEST, "a record of {} bytes", json.len());
             if let Some(history) = &swap.history {
-                let before = &seen.record.as_ref().unwrap().history;
-                assert_eq!(history.base, before.base);
+                let previous = &seen.record.as_ref().unwrap().history;
+                assert_eq!(history.base, previous.base);
                 let json = serde_json::to_vec(history).unwrap();
                 assert!(json.len() <= LARGEST, "a memory of {} bytes", json.len());
             }
@@ -525,7 +550,7 @@ fn check_object(world: &World, object: &Object) {
     if let Object::Role(role) = object {
         let rules = role.rules.iter().flatten();
         let names: BTreeSet<_> = rules
-            .flat_map(|it| it.resource_names.iter().flatten())
+            .flat_map(|policy_rule| policy_rule.resource_names.iter().flatten())
             .collect();
         assert!(names.iter().all(|name| is_own(name)), "{names:?}");
     }
@@ -540,7 +565,7 @@ fn check_job(world: &World, job: &Job) {
     if job.labels().contains_key(labels::IMAGE_TAG) {
         return;
     }
-    let run = open_run(&world.own).filter(|run| run.job == job.name_any());
+    let run = open_run(&world.own_record).filter(|run| run.job == job.name_any());
     let account = names::runner("web");
     assert_eq!(pod.service_account_name.as_ref(), Some(&account));
     let image = pod.containers[0].image.as_ref().unwrap();
@@ -580,7 +605,7 @@ fn forged_report_affects_only_its_resource() {
             if decision.steps.iter().any(|step| matches!(step, Step::RemoveFinalizer)) {
                 break;
             }
-            world.carry_out(Look::default(), &seen, decision);
+            world.execute(ReconcileFaults::default(), &seen, decision);
         }
     });
 }

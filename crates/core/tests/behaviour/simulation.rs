@@ -14,31 +14,33 @@ use proptest::prelude::*;
 use proptest::test_runner::{FileFailurePersistence, RngAlgorithm, TestRunner};
 
 use crate::fixtures::{Edit as _, terraform};
-use crate::world::{Act, Class, Look, Stage, World};
-use event::{After, Event, after, event, happen};
+use crate::world::{PodEvent, ReconcileFaults, Situation, Stage, World};
+use event::{After, Event, after, apply_event, event};
 
-fn look(world: &mut World, look: Look) {
+fn reconcile_with(world: &mut World, faults: ReconcileFaults) {
     if world.tf.is_some() {
-        world.memory.asked = false;
-        world.look(look);
+        world.memory.query_started = false;
+        world.reconcile_with(faults);
     }
 }
 
-fn react(world: &mut World, after: After) {
+fn reconcile_after(world: &mut World, after: After) {
     match after {
         After::Nothing => {}
-        After::Looks(times) => (0..times).for_each(|_| look(world, Look::default())),
-        After::Dies(at) => look(
+        After::Reconciles(times) => {
+            (0..times).for_each(|_| reconcile_with(world, ReconcileFaults::default()))
+        }
+        After::Crashes(at) => reconcile_with(
             world,
-            Look {
+            ReconcileFaults {
                 crash: Some(at.into()),
                 stale: None,
             },
         ),
-        After::LooksAtThePast(age) => {
-            look(
+        After::ReconcilesWithStaleRecord(age) => {
+            reconcile_with(
                 world,
-                Look {
+                ReconcileFaults {
                     stale: Some(age.into()),
                     crash: None,
                 },
@@ -53,14 +55,14 @@ fn assert_converges(world: &mut World) {
     world.registry_up = true;
     world.regcred = true;
     world.cloud = world.cloud.or(Some(0));
-    world.room = true;
-    world.full = false;
-    world.unsteady = false;
+    world.has_free_slot = true;
+    world.quota_exhausted = false;
+    world.drifts_after_apply = false;
     world.edit(|tf| tf.with("/suspend", false));
-    world.protect(false);
-    let mut end = world.run_until_rest();
+    world.set_deletion_protection(false);
+    let mut end = world.run_until_converged();
     while !world.is_ready() && world.approve() {
-        end = world.run_until_rest();
+        end = world.run_until_converged();
     }
     if end.stalled {
         assert!(
@@ -69,9 +71,9 @@ fn assert_converges(world: &mut World) {
             world.status()
         );
         world.edit(|tf| tf.annotated(RECONCILE_AT, "at last"));
-        world.run_until_rest();
+        world.run_until_converged();
         while !world.is_ready() && world.approve() {
-            world.run_until_rest();
+            world.run_until_converged();
         }
     }
     if world.is_deleted() {
@@ -88,11 +90,8 @@ fn assert_converges(world: &mut World) {
         world.status()
     );
     assert_eq!(world.real.config.as_ref(), Some(&world.wanted_now()));
-    let kept = world
-        .builds
-        .values()
-        .filter(|build| build.build_secret.is_some());
-    assert_eq!(kept.count(), 0, "what was lent is taken back");
+    let with_secret = world.builds.values().filter(|build| build.secret.is_some());
+    assert_eq!(with_secret.count(), 0, "what was lent is taken back");
     world.restore_images();
     assert_stays_converged(world);
 }
@@ -104,49 +103,52 @@ fn assert_stays_converged(world: &mut World) {
     let record = &world.record.as_ref().unwrap().record;
     let open = usize::from(open_run(record).is_some());
     // A run whose pod waits for a lost cache volume is cancelled and repeated: one run more.
-    let waits = usize::from(open_run(record).is_some() && record.claimed_by.is_none());
-    let (mut looks, mut writes, runs) = (0, 0, world.run_number());
+    let waiting_runs = usize::from(open_run(record).is_some() && record.claimed_by.is_none());
+    let (mut reconcile_count, mut writes, runs) = (0, 0, world.run_number());
     while world.now < end {
-        world.memory.asked = false;
-        let looked = world.look(Look::default());
-        looks += 1;
-        assert!(looks < 100, "a hot loop");
-        writes += usize::from(looked.wrote);
-        if !world.act(0, Act::Progress) && !looked.wrote {
-            world.now = looked.decision.requeue_at.unwrap_or(end).max(world.now);
+        world.memory.query_started = false;
+        let reconciled = world.reconcile_with(ReconcileFaults::default());
+        reconcile_count += 1;
+        assert!(reconcile_count < 100, "a hot loop");
+        writes += usize::from(reconciled.wrote);
+        if !world.advance_pod(0, PodEvent::Progress) && !reconciled.wrote {
+            world.now = reconciled.decision.requeue_at.unwrap_or(end).max(world.now);
         }
     }
     let runs = usize::try_from(world.run_number() - runs).unwrap() + open;
     // One overdue drift check, two that become due, a correction, and the check after it.
-    assert!(runs <= 5 + waits, "{runs} runs in two hours");
-    assert!(looks <= 3 + 8 * runs, "{looks} looks for {runs} runs");
+    assert!(runs <= 5 + waiting_runs, "{runs} runs in two hours");
+    assert!(
+        reconcile_count <= 3 + 8 * runs,
+        "{reconcile_count} looks for {runs} runs"
+    );
     assert!(
         writes <= 4 * runs,
         "{writes} looks that write for {runs} runs"
     );
 }
 
-fn story(world: &mut World, events: &[(Event, After)]) {
+fn run_story(world: &mut World, events: &[(Event, After)]) {
     for (event, after) in events {
-        happen(world, event);
-        react(world, *after);
+        apply_event(world, event);
+        reconcile_after(world, *after);
     }
     assert_converges(world);
 }
 
 /// Returns initial worlds in different phases of a resource. From a new resource alone, generated events rarely reach the late phases.
-fn beginnings() -> Vec<World> {
+fn initial_worlds() -> Vec<World> {
     let building = World::until(|world| !world.builds.is_empty());
     let starting = World::until(|world| !world.jobs.is_empty());
     let planning = World::until(|world| world.pods.iter().any(|pod| pod.stage.past_claim()));
     let mut failed = planning.clone();
-    failed.act(0, Act::Fail(FailureClass::Module));
+    failed.advance_pod(0, PodEvent::Fail(FailureClass::Module));
     let applied = World::applied();
     let mut manual = World::new();
     manual.edit(|tf| tf.with("/approval/mode", "Manual"));
-    let waits = |world: &World| world.status().state == State::AwaitingApproval;
+    let awaits_approval = |world: &World| world.status().state == State::AwaitingApproval;
     manual.settle();
-    assert!(waits(&manual), "{:?}", manual.status());
+    assert!(awaits_approval(&manual), "{:?}", manual.status());
     let applying = World::until(|world| world.pods.iter().any(|pod| pod.stage == Stage::Applying));
     vec![
         World::new(),
@@ -157,7 +159,7 @@ fn beginnings() -> Vec<World> {
         applied,
         manual,
         applying,
-        endless(),
+        not_converging(),
         elsewhere(),
     ]
 }
@@ -168,20 +170,20 @@ fn elsewhere() -> World {
     let mut world = World::with(private);
     world.settings.build_namespace = Some("builds".to_owned());
     while world.builds.is_empty() {
-        world.look(Look::default());
+        world.reconcile_with(ReconcileFaults::default());
     }
     world
 }
 
 /// A world in which corrections do not converge.
-fn endless() -> World {
+fn not_converging() -> World {
     let mut world = World::applied();
-    world.unsteady = true;
+    world.drifts_after_apply = true;
     world.real.drifted = true;
-    let looked = world.look(Look::default());
-    world.now = looked.decision.requeue_at.unwrap();
+    let reconciled = world.reconcile_with(ReconcileFaults::default());
+    world.now = reconciled.decision.requeue_at.unwrap();
     world.settle();
-    assert!(world.ledger.classes.remove(&Class::NotConverging));
+    assert!(world.ledger.situations.remove(&Situation::NotConverging));
     world
 }
 
@@ -198,20 +200,20 @@ fn whatever_happens_rules_hold_and_world_converges() {
         rng_algorithm: RngAlgorithm::XorShift,
         ..ProptestConfig::default()
     };
-    let beginnings = beginnings();
+    let beginnings = initial_worlds();
     let stories = (
         0..beginnings.len(),
         any::<bool>(),
         prop::collection::vec((event(), after()), 1..40),
     );
-    let counts: RefCell<BTreeMap<Class, usize>> = RefCell::default();
+    let counts: RefCell<BTreeMap<Situation, usize>> = RefCell::default();
     let cases = RefCell::new(0_usize);
     let result = TestRunner::new(config).run(&stories, |(beginning, record_first, events)| {
         let mut world = beginnings[beginning].clone();
         world.record_first = record_first;
-        story(&mut world, &events);
+        run_story(&mut world, &events);
         *cases.borrow_mut() += 1;
-        for class in &world.ledger.classes {
+        for class in &world.ledger.situations {
             *counts.borrow_mut().entry(*class).or_default() += 1;
         }
         Ok(())
@@ -221,8 +223,9 @@ fn whatever_happens_rules_hold_and_world_converges() {
     }
     let cases = cases.into_inner();
     let counts = counts.into_inner();
-    let share = |class: Class| 100 * counts.get(&class).copied().unwrap_or_default() / cases.max(1);
-    let shares = Class::ALL.map(|class| format!("{class:?} {}", share(class)));
+    let share =
+        |class: Situation| 100 * counts.get(&class).copied().unwrap_or_default() / cases.max(1);
+    let shares = Situation::ALL.map(|class| format!("{class:?} {}", share(class)));
     // Bypasses the test harness, which captures the output of a passing test.
     writeln!(
         std::io::stderr(),
@@ -230,7 +233,7 @@ fn whatever_happens_rules_hold_and_world_converges() {
         shares.join(", ")
     )
     .unwrap();
-    let rare: Vec<_> = Class::ALL
+    let rare: Vec<_> = Situation::ALL
         .into_iter()
         .filter(|class| share(*class) < 4)
         .collect();
@@ -245,13 +248,13 @@ fn whatever_happens_rules_hold_and_world_converges() {
 #[test]
 fn drift_check_with_lost_volume_is_repeated() {
     let mut world = World::applied();
-    let look = |event| (event, After::Looks(2));
-    let mut events = vec![look(Event::Clock(4_000))];
-    events.extend([(); 4].map(|()| look(Event::Pod(0, Act::Progress))));
-    events.push(look(Event::Clock(4_000)));
+    let then_reconcile_twice = |event| (event, After::Reconciles(2));
+    let mut events = vec![then_reconcile_twice(Event::Clock(4_000))];
+    events.extend([(); 4].map(|()| then_reconcile_twice(Event::Pod(0, PodEvent::Progress))));
+    events.push(then_reconcile_twice(Event::Clock(4_000)));
     events.push((Event::CacheIsLost, After::Nothing));
-    events.push((Event::DriftByHand, After::Looks(1)));
-    story(&mut world, &events);
+    events.push((Event::DriftByHand, After::Reconciles(1)));
+    run_story(&mut world, &events);
     assert!(world.is_ready() && !world.real.drifted);
 }
 
@@ -260,18 +263,18 @@ fn drift_check_with_lost_volume_is_repeated() {
 #[test]
 fn commit_during_restart_is_not_ready_before_apply() {
     let mut world = World::applied();
-    let progress = |after| (Event::Pod(0, Act::Progress), after);
+    let progress = |after| (Event::Pod(0, PodEvent::Progress), after);
     let events = [
         (Event::Mode("Manual"), After::Nothing),
-        (Event::Clock(2_540), After::Dies(9)),
+        (Event::Clock(2_540), After::Crashes(9)),
         (Event::DriftByHand, After::Nothing),
         progress(After::Nothing),
         progress(After::Nothing),
-        progress(After::Looks(2)),
+        progress(After::Reconciles(2)),
         progress(After::Nothing),
-        progress(After::Looks(1)),
+        progress(After::Reconciles(1)),
         (Event::Commit(1), After::Nothing),
     ];
-    story(&mut world, &events);
+    run_story(&mut world, &events);
     assert_eq!(world.real.config.as_ref(), Some(&world.wanted_now()));
 }

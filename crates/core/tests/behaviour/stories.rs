@@ -1,49 +1,49 @@
 //! Scenarios, one module per rule or feature.
 
 mod abandon;
-mod allowed;
+mod allow_lists;
 mod approval;
 mod architecture;
 mod build_namespace;
 mod build_once;
-mod by_hand;
+mod changes_during_run;
 mod clock;
 mod config_hash;
 mod conflict;
 mod deletion;
+mod deletion_hold;
+mod dependency_graph;
 mod destroy_approval;
 mod drift;
 mod engine;
 mod events;
 mod failures;
-mod gaps;
-mod handed_on;
 mod health;
 mod idle;
 mod image_gone;
 mod inputs;
-mod kept;
-mod local;
+mod local_backend;
+mod manual_changes;
 mod metacontroller;
-mod moving;
+mod missing_record_and_pin;
 mod not_converging;
-mod nothing_left;
-mod notices;
+mod notifications;
 mod objects;
 mod pin;
+mod pin_fallback;
 mod pod_security;
+mod pod_startup;
+mod published_outputs;
 mod quota;
-mod references;
 mod registries;
 mod restore;
 mod runs;
-mod second_thoughts;
 mod stack;
 mod state;
+mod state_migration;
 mod status;
-mod stuck;
 mod suspend;
-mod unknown;
+mod unknown_history;
 mod unreadable;
 mod upstream;
 
@@ -52,21 +52,25 @@ use alustan_api::run::{RunKind, RunProgress};
 use alustan_core::step::{Object, OutputsObject, Step};
 use kube::ResourceExt;
 
-use crate::world::{Act, Look, Looked, Stage, World};
+use crate::world::{PodEvent, ReconcileFaults, Reconciled, Stage, World};
 
 /// Formats steps, for example `CreateJob web-apply-1`.
-fn words(steps: &[Step]) -> Vec<String> {
-    steps.iter().map(word).collect()
+fn step_names(steps: &[Step]) -> Vec<String> {
+    steps.iter().map(step_name).collect()
 }
 
-/// Formats the steps of `looked`, including those of the run that it started.
-fn written(looked: &Looked) -> Vec<String> {
-    let start = looked.decision.start.as_ref().filter(|_| looked.started);
+/// Formats the steps of `reconciled`, including those of the run that it started.
+fn executed_steps(reconciled: &Reconciled) -> Vec<String> {
+    let start = reconciled
+        .decision
+        .start
+        .as_ref()
+        .filter(|_| reconciled.started);
     let started = start.map_or(&[][..], |start| &start.steps);
-    words(&[&looked.decision.steps, started].concat())
+    step_names(&[&reconciled.decision.steps, started].concat())
 }
 
-fn word(step: &Step) -> String {
+fn step_name(step: &Step) -> String {
     match step {
         Step::AddFinalizer => "AddFinalizer".to_owned(),
         Step::CreateRecord(_) => "CreateRecord".to_owned(),
@@ -79,13 +83,13 @@ fn word(step: &Step) -> String {
         Step::CreateJob(job) => format!("CreateJob {}", job.name_any()),
         Step::DeleteJob { name, .. } => format!("DeleteJob {name}"),
         Step::CreateBuildSecret(secret) => format!("CreateBuildSecret {}", secret.name_any()),
-        Step::DeleteBuildSecret(lent) => format!("DeleteBuildSecret {}", lent.name),
+        Step::DeleteBuildSecret(secret) => format!("DeleteBuildSecret {}", secret.name),
         Step::DeleteOutputs(OutputsObject::Secret(name)) => format!("Delete Secret {name}"),
         Step::DeleteOutputs(OutputsObject::ConfigMap(name)) => format!("Delete ConfigMap {name}"),
         Step::DeleteClaim => "DeleteClaim".to_owned(),
         Step::CleanUp { kept } if kept.is_empty() => "CleanUp".to_owned(),
         Step::CleanUp { kept } => {
-            let kept: Vec<_> = kept.iter().map(|it| it.as_str()).collect();
+            let kept: Vec<_> = kept.iter().map(|component| component.as_str()).collect();
             format!("CleanUp but {}", kept.join(", "))
         }
         Step::RemoveFinalizer => "RemoveFinalizer".to_owned(),
@@ -115,25 +119,25 @@ fn object_name(object: &Object) -> String {
 }
 
 /// Whether a reconcile wrote nothing and started nothing.
-fn is_quiet(looked: &Looked) -> bool {
-    looked.decision.steps.is_empty() && looked.decision.start.is_none() && !looked.wrote
+fn changed_nothing(reconciled: &Reconciled) -> bool {
+    reconciled.decision.steps.is_empty() && reconciled.decision.start.is_none() && !reconciled.wrote
 }
 
 impl World {
-    fn look_once(&mut self) -> Looked {
-        self.look(Look::default())
+    fn reconcile(&mut self) -> Reconciled {
+        self.reconcile_with(ReconcileFaults::default())
     }
 
     /// Reconciles, and lets builds and pods progress, until the newest pod is at `stage`.
     fn run_to(&mut self, stage: Stage) -> &mut Self {
         for _ in 0..50 {
-            self.look_once();
+            self.reconcile();
             self.spawn();
             if self.pods.last().is_some_and(|pod| pod.stage == stage) {
                 return self;
             }
             if !self.advance_builds(None) {
-                self.act(0, Act::Progress);
+                self.advance_pod(0, PodEvent::Progress);
             }
             if self.pods.last().is_some_and(|pod| pod.stage == stage) {
                 return self;
@@ -171,13 +175,13 @@ impl World {
     }
 
     /// Reconciles, advances the clock to the requeue time, and reconciles again.
-    fn next_look(&mut self) -> Looked {
-        let looked = self.look_once();
-        let next = looked
+    fn reconcile_after_requeue(&mut self) -> Reconciled {
+        let reconciled = self.reconcile();
+        let next = reconciled
             .decision
             .requeue_at
             .expect("it does not look again by itself");
         self.now = next;
-        self.look_once()
+        self.reconcile()
     }
 }

@@ -1,15 +1,15 @@
 //! Simulation of a cluster, a registry, a repository and a runner in memory, with one resource.
 //!
-//! The controller part (`observe`, `enact`) is as thin as the real one. The runner part (`runner`) implements its protocol: claim,
+//! The controller part (`observe`, `execute`) is as thin as the real one. The runner part (`runner`) implements its protocol: claim,
 //! compare-and-swap, report. `ledger` records what happened and panics if a rule is violated.
 
 mod builder;
 mod check;
-mod enact;
+mod convergence;
+mod execute;
 mod ledger;
 mod observe;
 mod report;
-mod rest;
 mod runner;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,9 +27,9 @@ use alustan_core::step::Decision;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
-pub(crate) use ledger::{Class, Ledger};
+pub(crate) use ledger::{Ledger, Situation};
 pub(crate) use observe::Memory;
-pub(crate) use runner::{Act, Pod, Stage};
+pub(crate) use runner::{Pod, PodEvent, Stage};
 
 use crate::fixtures::{self, Edit};
 
@@ -41,7 +41,7 @@ pub(crate) struct Config {
     pub(crate) cloud: u32,
     pub(crate) image: String,
     /// Backend, scripts, values of `spec.variablesFrom`, engine, base image and ServiceAccount.
-    pub(crate) how: serde_json::Value,
+    pub(crate) other_inputs: serde_json::Value,
 }
 
 /// Real objects of the module.
@@ -74,7 +74,7 @@ pub(crate) struct Job {
     pub(crate) volume: bool,
     /// Whether the pod cannot start without Secret `cloud`.
     pub(crate) cloud: bool,
-    pub(crate) spawned: bool,
+    pub(crate) pod_created: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -83,18 +83,18 @@ pub(crate) struct Build {
     pub(crate) destination: (String, String),
     pub(crate) credentials: bool,
     /// Whether the build pod cannot start without a build Secret.
-    pub(crate) borrows: bool,
+    pub(crate) needs_build_secret: bool,
     /// Build Secret that the controller created for this build.
-    pub(crate) build_secret: Option<Secret>,
+    pub(crate) secret: Option<Secret>,
     pub(crate) created_at: Timestamp,
     /// Whether the Job controller cannot create the build pod.
-    pub(crate) unborn: bool,
+    pub(crate) pod_denied: bool,
     pub(crate) state: BuildState,
 }
 
 /// Faults of a reconcile.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Look {
+pub(crate) struct ReconcileFaults {
     /// Number of versions by which the observed record is outdated.
     pub(crate) stale: Option<usize>,
     /// Number of writes after which the controller crashes.
@@ -102,7 +102,7 @@ pub(crate) struct Look {
 }
 
 /// Result of a reconcile.
-pub(crate) struct Looked {
+pub(crate) struct Reconciled {
     pub(crate) decision: Decision,
     /// Whether the run or build in `decision.start` was started.
     pub(crate) started: bool,
@@ -125,11 +125,11 @@ pub(crate) struct World {
     /// The run record as the controller observes it: merged with the validated progress of the run report.
     pub(crate) record: Option<RecordSeen>,
     /// The run record as written by the controller.
-    pub(crate) own: RunRecord,
+    pub(crate) own_record: RunRecord,
     /// Progress in the run report.
     pub(crate) progress: Option<RunProgress>,
     /// Earlier versions of [`Self::record`], newest last. `None` before its creation.
-    pub(crate) earlier: Vec<Option<RecordSeen>>,
+    pub(crate) earlier_records: Vec<Option<RecordSeen>>,
     pub(crate) pin: Option<Pin>,
     /// Run record of an earlier resource of the same name.
     pub(crate) left_behind: Option<LeftBehind>,
@@ -145,28 +145,28 @@ pub(crate) struct World {
     /// Contexts in the registry.
     pub(crate) artifacts: BTreeSet<String>,
     /// Digests of images that were removed from the registry, by repository and tag.
-    pub(crate) vanished: BTreeMap<(String, String), String>,
+    pub(crate) lost_images: BTreeMap<(String, String), String>,
     /// Names of the objects that the controller applied with [`Step::Ensure`](alustan_core::step::Step::Ensure).
     pub(crate) objects: BTreeSet<String>,
     pub(crate) outputs: OutputsSeen,
     /// Outputs of the module besides `size`.
     pub(crate) more_outputs: Outputs,
     /// Last version of the outputs Secret.
-    pub(crate) handed_on: Secret,
+    pub(crate) outputs_secret: Secret,
     /// Last version of the outputs ConfigMap.
-    pub(crate) told: ConfigMap,
+    pub(crate) outputs_config_map: ConfigMap,
     /// Notifications in the memory of the controller.
     pub(crate) notices: Notices,
     /// Events that the operator sends for every resource.
-    pub(crate) notified: BTreeSet<NotificationEvent>,
+    pub(crate) operator_events: BTreeSet<NotificationEvent>,
     /// Allow lists.
-    pub(crate) allowed: Arc<Allowed>,
+    pub(crate) allow_lists: Arc<Allowed>,
     /// Existing `ServiceAccounts`.
     pub(crate) accounts: BTreeMap<String, AccountSeen>,
     /// Reason for which the API server refuses Jobs.
     pub(crate) refuses_jobs: Option<Reason>,
     /// Termination of the container of a killed pod, for example `OOMKilled, exit code 137`.
-    pub(crate) ended: Option<String>,
+    pub(crate) termination: Option<String>,
     /// Time at which the pods of builds and runs were bound to nodes.
     pub(crate) scheduled_at: Option<Timestamp>,
     /// State of the `PersistentVolumeClaim` of the cache volume.
@@ -198,13 +198,13 @@ pub(crate) struct World {
     /// Whether no node can mount the cache volume.
     pub(crate) volume_unreachable: bool,
     /// Whether every apply is followed by drift.
-    pub(crate) unsteady: bool,
+    pub(crate) drifts_after_apply: bool,
     /// Whether each plan removes every managed object.
-    pub(crate) empties: bool,
+    pub(crate) plans_remove_all: bool,
     /// Whether the queue has a free slot.
-    pub(crate) room: bool,
+    pub(crate) has_free_slot: bool,
     /// Whether the quota of the namespace is exhausted: no Job, pod or `PersistentVolumeClaim` is admitted.
-    pub(crate) full: bool,
+    pub(crate) quota_exhausted: bool,
     /// Whether the clean-up of a deleted resource deletes the run record before the pin.
     pub(crate) record_first: bool,
     pub(crate) memory: Memory,
@@ -222,9 +222,9 @@ impl World {
             others: Vec::new(),
             stack: StackSeen::default(),
             record: None,
-            own: RunRecord::default(),
+            own_record: RunRecord::default(),
             progress: None,
-            earlier: Vec::new(),
+            earlier_records: Vec::new(),
             pin: None,
             left_behind: None,
             is_copy: false,
@@ -234,21 +234,21 @@ impl World {
             images: BTreeMap::new(),
             untagged: BTreeSet::new(),
             artifacts: BTreeSet::new(),
-            vanished: BTreeMap::new(),
+            lost_images: BTreeMap::new(),
             objects: BTreeSet::new(),
             outputs: OutputsSeen {
                 secret: Ownership::Absent,
                 config_map: Ownership::Absent,
             },
             more_outputs: Outputs::new(),
-            handed_on: Secret::default(),
-            told: ConfigMap::default(),
+            outputs_secret: Secret::default(),
+            outputs_config_map: ConfigMap::default(),
             notices: Notices::default(),
-            notified: BTreeSet::new(),
-            allowed: Arc::default(),
+            operator_events: BTreeSet::new(),
+            allow_lists: Arc::default(),
             accounts: BTreeMap::new(),
             refuses_jobs: None,
-            ended: None,
+            termination: None,
             scheduled_at: None,
             cache: CacheSeen::Absent,
             foreign_state: ForeignState::default(),
@@ -266,10 +266,10 @@ impl World {
             backend_secret: BTreeMap::new(),
             cloud: Some(0),
             volume_unreachable: false,
-            unsteady: false,
-            empties: false,
-            room: true,
-            full: false,
+            drifts_after_apply: false,
+            plans_remove_all: false,
+            has_free_slot: true,
+            quota_exhausted: false,
             record_first: false,
             memory: Memory::default(),
             ledger: Ledger::default(),
@@ -292,21 +292,21 @@ impl World {
 
     /// Restores the images that [`Self::lose_images`] removed. If their tag was pushed again, only their digest is restored.
     pub(crate) fn restore_images(&mut self) {
-        for (place, digest) in std::mem::take(&mut self.vanished) {
+        for (tag, digest) in std::mem::take(&mut self.lost_images) {
             self.untagged.insert(digest.clone());
-            self.images.entry(place).or_insert(digest);
+            self.images.entry(tag).or_insert(digest);
         }
     }
 
     /// Removes all images except base images from the registry.
     pub(crate) fn lose_images(&mut self) {
         let images = std::mem::take(&mut self.images);
-        self.vanished.extend(images);
+        self.lost_images.extend(images);
         self.untagged.clear();
     }
 
     /// Returns a unique number, for uids and versions.
-    fn fresh(&mut self) -> u64 {
+    fn next_id(&mut self) -> u64 {
         self.counter += 1;
         self.counter
     }
@@ -340,7 +340,7 @@ impl World {
     }
 
     /// Advances the clock.
-    pub(crate) fn pass(&mut self, seconds: i64) -> &mut Self {
+    pub(crate) fn advance_clock(&mut self, seconds: i64) -> &mut Self {
         self.now += SignedDuration::from_secs(seconds);
         self
     }
@@ -376,7 +376,7 @@ impl World {
         }
         let now = self.now;
         if self.pods.iter().any(|pod| pod.stage.past_claim()) {
-            self.ledger.class(Class::DeletedWhileRunning);
+            self.ledger.reached(Situation::DeletedWhileRunning);
         }
         self.edit(|tf| tf.deleted(now));
         self.release();
@@ -384,12 +384,12 @@ impl World {
     }
 
     /// Sets `spec.deletionProtection`.
-    pub(crate) fn protect(&mut self, protect: bool) -> &mut Self {
+    pub(crate) fn set_deletion_protection(&mut self, protect: bool) -> &mut Self {
         self.edit(|tf| tf.with("/deletionProtection", protect))
     }
 
     /// Sets `spec.deletionPolicy`.
-    pub(crate) fn orphan(&mut self, orphan: bool) -> &mut Self {
+    pub(crate) fn set_orphan(&mut self, orphan: bool) -> &mut Self {
         let policy = if orphan { "Orphan" } else { "Destroy" };
         self.edit(|tf| tf.with("/deletionPolicy", policy))
     }
@@ -415,11 +415,11 @@ impl World {
 
     /// Removes the resource if it is deleted and has no finalizers.
     fn release(&mut self) {
-        let gone = self.tf.as_ref().is_some_and(|tf| {
+        let is_gone = self.tf.as_ref().is_some_and(|tf| {
             tf.metadata.deletion_timestamp.is_some()
                 && tf.metadata.finalizers.as_ref().is_none_or(Vec::is_empty)
         });
-        if gone {
+        if is_gone {
             self.tf = None;
         }
     }
@@ -427,9 +427,9 @@ impl World {
 
 /// Returns the status of a condition.
 pub(crate) fn condition<'a>(status: &'a TerraformStatus, kind: &str) -> &'a str {
-    let found = status
+    let condition = status
         .conditions
         .iter()
         .find(|condition| condition.type_ == kind);
-    found.map_or("", |condition| &condition.status)
+    condition.map_or("", |condition| &condition.status)
 }

@@ -5,13 +5,13 @@ use alustan_api::{ABANDON, RECONCILE_AT};
 use proptest::prelude::*;
 
 use crate::fixtures::Edit as _;
-use crate::world::{Act, World};
+use crate::world::{PodEvent, World};
 use alustan_core::observed::{CacheSeen, Ownership};
 
-/// Event of the simulation, executed by [`happen`].
+/// Event of the simulation, executed by [`apply_event`].
 #[derive(Clone, Debug)]
 pub(super) enum Event {
-    Pod(u8, Act),
+    Pod(u8, PodEvent),
     Builds(Option<FailureClass>),
     BuildsExpire,
     ImagesVanish,
@@ -55,9 +55,9 @@ pub(super) enum Event {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum After {
     Nothing,
-    Looks(u8),
-    Dies(u8),
-    LooksAtThePast(u8),
+    Reconciles(u8),
+    Crashes(u8),
+    ReconcilesWithStaleRecord(u8),
 }
 
 fn class() -> impl Strategy<Value = FailureClass> {
@@ -69,8 +69,8 @@ fn class() -> impl Strategy<Value = FailureClass> {
 }
 
 pub(super) fn event() -> impl Strategy<Value = Event> {
-    let pod = |act: BoxedStrategy<Act>| {
-        (any::<u8>(), act).prop_map(|(which, act)| Event::Pod(which, act))
+    let pod = |event: BoxedStrategy<PodEvent>| {
+        (any::<u8>(), event).prop_map(|(index, event)| Event::Pod(index, event))
     };
     let drift = prop_oneof![Just("Correct"), Just("Report"), Just("Ignore")];
     let image = prop_oneof![
@@ -78,9 +78,9 @@ pub(super) fn event() -> impl Strategy<Value = Event> {
         Just("registry.test/other/web")
     ];
     prop_oneof![
-        30 => pod(Just(Act::Progress).boxed()),
-        12 => pod(class().prop_map(Act::Fail).boxed()),
-        14 => pod(Just(Act::Kill).boxed()),
+        30 => pod(Just(PodEvent::Progress).boxed()),
+        12 => pod(class().prop_map(PodEvent::Fail).boxed()),
+        14 => pod(Just(PodEvent::Kill).boxed()),
         8 => Just(Event::Builds(None)),
         5 => class().prop_map(|class| Event::Builds(Some(class))),
         1 => Just(Event::BuildsExpire),
@@ -124,16 +124,16 @@ pub(super) fn event() -> impl Strategy<Value = Event> {
 pub(super) fn after() -> impl Strategy<Value = After> {
     prop_oneof![
         4 => Just(After::Nothing),
-        12 => (1..4_u8).prop_map(After::Looks),
-        2 => (0..3_u8).prop_map(After::Dies),
-        2 => (8..14_u8).prop_map(After::Dies),
-        1 => (1..6_u8).prop_map(After::LooksAtThePast),
+        12 => (1..4_u8).prop_map(After::Reconciles),
+        2 => (0..3_u8).prop_map(After::Crashes),
+        2 => (8..14_u8).prop_map(After::Crashes),
+        1 => (1..6_u8).prop_map(After::ReconcilesWithStaleRecord),
     ]
 }
 
 /// Returns one of four values of `spec.outputs`.
-fn outputs(which: u8) -> serde_json::Value {
-    match which {
+fn outputs(variant: u8) -> serde_json::Value {
+    match variant {
         0 => serde_json::Value::Null,
         1 => serde_json::json!({ "secretName": "shared" }),
         2 => serde_json::json!({ "configMapName": "told" }),
@@ -142,9 +142,9 @@ fn outputs(which: u8) -> serde_json::Value {
 }
 
 /// Executes `event`.
-pub(super) fn happen(world: &mut World, event: &Event) {
+pub(super) fn apply_event(world: &mut World, event: &Event) {
     match *event {
-        Event::Pod(which, act) => drop(world.act(usize::from(which), act)),
+        Event::Pod(index, event) => drop(world.advance_pod(usize::from(index), event)),
         Event::Builds(fail) => drop(world.advance_builds(fail)),
         Event::BuildsExpire => world.expire_builds(),
         Event::ImagesVanish => world.lose_images(),
@@ -161,11 +161,11 @@ pub(super) fn happen(world: &mut World, event: &Event) {
         }
         Event::DriftByHand => world.real.drifted |= world.real.config.is_some(),
         Event::Cloud(value) => world.cloud = value,
-        Event::Regcred(there) => world.regcred = there,
+        Event::Regcred(exists) => world.regcred = exists,
         Event::Git(up) => world.git_up = up,
         Event::Registry(up) => world.registry_up = up,
-        Event::Room(room) => world.room = room,
-        Event::Full(full) => world.full = full,
+        Event::Room(room) => world.has_free_slot = room,
+        Event::Full(full) => world.quota_exhausted = full,
         Event::DeleteJobs => {
             for name in world.jobs.keys().cloned().collect::<Vec<_>>() {
                 world.delete_job(&name);
@@ -179,11 +179,11 @@ pub(super) fn happen(world: &mut World, event: &Event) {
         }
         Event::OutputsRemoved => world.outputs.secret = Ownership::Absent,
         Event::ConfigMapRemoved => world.outputs.config_map = Ownership::Absent,
-        Event::Outputs(which) => drop(world.edit(|tf| tf.with("/outputs", outputs(which)))),
+        Event::Outputs(variant) => drop(world.edit(|tf| tf.with("/outputs", outputs(variant)))),
         Event::Mode(mode) => drop(world.edit(|tf| tf.with("/approval/mode", mode))),
-        Event::Rules(there) => {
+        Event::Rules(is_set) => {
             let rule = serde_json::json!({ "when": "plan.add > 0", "then": "Ask" });
-            let rules: Vec<_> = there.then_some(rule).into_iter().collect();
+            let rules: Vec<_> = is_set.then_some(rule).into_iter().collect();
             world.edit(|tf| tf.with("/approval/rules", rules));
         }
         Event::Approve => drop(world.approve()),
@@ -191,21 +191,21 @@ pub(super) fn happen(world: &mut World, event: &Event) {
             world.edit(|tf| tf.with("/approval/plan", id.to_string()));
         }
         Event::Suspend(suspend) => drop(world.edit(|tf| tf.with("/suspend", suspend))),
-        Event::Unsteady(unsteady) => world.unsteady = unsteady,
+        Event::Unsteady(unsteady) => world.drifts_after_apply = unsteady,
         Event::Delete => drop(world.delete()),
         Event::Abandon if world.is_deleted() => {
             world.edit(|tf| tf.annotated(ABANDON, "true"));
         }
-        Event::Protect(protect) => drop(world.protect(protect)),
+        Event::Protect(protect) => drop(world.set_deletion_protection(protect)),
         Event::DestroyMode(mode) => {
             world.edit(|tf| tf.with("/approval/destroy", mode));
         }
-        Event::Orphan(orphan) => drop(world.orphan(orphan)),
+        Event::Orphan(orphan) => drop(world.set_orphan(orphan)),
         Event::CacheIsLost | Event::FinalizerRemoved | Event::Abandon => {}
         Event::ReconcileAt(value) => {
             world.edit(|tf| tf.annotated(RECONCILE_AT, &value.to_string()));
         }
         Event::Restart => drop(world.restart()),
-        Event::Clock(seconds) => drop(world.pass(seconds)),
+        Event::Clock(seconds) => drop(world.advance_clock(seconds)),
     }
 }

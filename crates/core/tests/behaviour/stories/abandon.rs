@@ -4,31 +4,31 @@ use alustan_api::ABANDON;
 use alustan_api::report::{FailureClass, UnsavedPlace};
 use rstest::rstest;
 
-use super::{is_quiet, words};
+use super::{changed_nothing, step_names};
 use crate::fixtures::Edit as _;
-use crate::world::{Act, Stage, World};
+use crate::world::{PodEvent, Stage, World};
 
 #[test]
 fn abandoned_resource_keeps_real_objects_and_state() {
     let mut world = World::applied();
     world.delete().run_to(Stage::Planning);
-    world.act(0, Act::Fail(FailureClass::User));
-    world.look_once();
+    world.advance_pod(0, PodEvent::Fail(FailureClass::User));
+    world.reconcile();
     world.edit(|tf| tf.annotated(ABANDON, "true"));
     world.settle();
     assert!(world.tf.is_none() && !world.real.is_empty());
     assert!(world.objects.contains("web-state"));
 }
 
-/// Returns a world after an apply that failed part-way and left an unsaved state at `place`.
-fn failed(place: UnsavedPlace) -> World {
+/// Returns a world after an apply that failed part-way and left an unsaved state at `unsaved_place`.
+fn failed(unsaved_place: UnsavedPlace) -> World {
     let mut world = World::applied();
     world.edit(|tf| tf.with_variable("size", 1));
     world.run_to(Stage::Applying);
-    world.act(0, Act::Fail(FailureClass::Module));
+    world.advance_pod(0, PodEvent::Fail(FailureClass::Module));
     let report = world.record.as_mut().unwrap().report.as_mut().unwrap();
-    report.unsaved = Some(place);
-    world.record.as_mut().unwrap().unsaved = place == UnsavedPlace::Report;
+    report.unsaved = Some(unsaved_place);
+    world.record.as_mut().unwrap().unsaved = unsaved_place == UnsavedPlace::Report;
     world.settle();
     world
 }
@@ -45,20 +45,20 @@ fn failed(place: UnsavedPlace) -> World {
     "PersistentVolumeClaim web-cache"
 )]
 fn unsaved_state_is_kept_with_its_encryption_key(
-    #[case] kept: UnsavedPlace,
+    #[case] unsaved_place: UnsavedPlace,
     #[case] clean_up: &str,
-    #[case] place: &str,
+    #[case] location: &str,
 ) {
-    let mut world = failed(kept);
+    let mut world = failed(unsaved_place);
     world.delete().edit(|tf| tf.annotated(ABANDON, "true"));
-    let looked = world.look_once();
+    let reconciled = world.reconcile();
     assert_eq!(
-        words(&looked.decision.steps),
+        step_names(&reconciled.decision.steps),
         ["SwapRecord Recorded", clean_up, "RemoveFinalizer"]
     );
-    let message = looked.decision.status.message;
+    let message = reconciled.decision.status.message;
     for part in [
-        place,
+        location,
         "Secret web-run",
         "kubectl alustan restore web -n team",
     ] {
@@ -73,11 +73,11 @@ fn volume_of_an_interrupted_run_is_kept() {
     let mut world = World::applied();
     world.edit(|tf| tf.with_variable("size", 1));
     world.run_to(Stage::Applying);
-    world.act(0, Act::Kill);
+    world.advance_pod(0, PodEvent::Kill);
     world.settle();
-    world.orphan(true);
+    world.set_orphan(true);
     assert_eq!(
-        words(&world.delete().look_once().decision.steps),
+        step_names(&world.delete().reconcile().decision.steps),
         [
             "SwapRecord Recorded",
             "CleanUp but state, cache, report, record",
@@ -90,15 +90,15 @@ fn volume_of_an_interrupted_run_is_kept() {
 #[test]
 fn volume_of_an_interrupted_drift_check_is_deleted() {
     let mut world = World::applied();
-    world.ask();
+    world.request_run();
     world.run_to(Stage::Planning);
-    world.act(0, Act::Fail(FailureClass::Transient));
+    world.advance_pod(0, PodEvent::Fail(FailureClass::Transient));
     let report = world.record.as_mut().unwrap().report.as_mut().unwrap();
     "Interrupted".clone_into(&mut report.failure.as_mut().unwrap().reason);
     world.settle();
-    world.orphan(true);
+    world.set_orphan(true);
     assert_eq!(
-        words(&world.delete().look_once().decision.steps),
+        step_names(&world.delete().reconcile().decision.steps),
         [
             "SwapRecord Recorded",
             "CleanUp but state",
@@ -110,11 +110,11 @@ fn volume_of_an_interrupted_drift_check_is_deleted() {
 #[test]
 fn record_is_deleted_once_a_run_has_saved_the_state() {
     let mut world = failed(UnsavedPlace::CacheVolume);
-    world.run_until_rest();
+    world.run_until_converged();
     assert!(world.is_ready(), "{:?}", world.status());
-    world.orphan(true);
+    world.set_orphan(true);
     assert_eq!(
-        words(&world.delete().look_once().decision.steps),
+        step_names(&world.delete().reconcile().decision.steps),
         [
             "SwapRecord Recorded",
             "CleanUp but state",
@@ -129,7 +129,7 @@ fn abandon_ends_the_run_before_its_record_is_deleted() {
     world.run_to(Stage::Applying);
     world.delete().edit(|tf| tf.annotated(ABANDON, "true"));
     assert_eq!(
-        words(&world.look_once().decision.steps),
+        step_names(&world.reconcile().decision.steps),
         ["DeleteJob web-apply-1"]
     );
     assert!(
@@ -138,7 +138,7 @@ fn abandon_ends_the_run_before_its_record_is_deleted() {
             .message
             .contains("kubectl get pods -n team -l job-name=web-apply-1")
     );
-    assert!(is_quiet(&world.look_once()) && world.record.is_some());
+    assert!(changed_nothing(&world.reconcile()) && world.record.is_some());
     world.settle();
     assert!(world.tf.is_none());
 }

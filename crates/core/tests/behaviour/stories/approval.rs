@@ -7,9 +7,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{FieldsV1, ManagedFieldsEntr
 use rstest::rstest;
 use serde_json::json;
 
-use super::{is_quiet, words};
+use super::{changed_nothing, step_names};
 use crate::fixtures::{self, Edit as _};
-use crate::world::{Act, Stage, World, condition};
+use crate::world::{PodEvent, Stage, World, condition};
 
 impl World {
     /// A world with a plan that waits for approval.
@@ -35,10 +35,10 @@ const APPLIED: (RunKind, RunResult) = (RunKind::Apply, RunResult::Done);
 /// Returns a world in which a plan that removes every managed object waits for approval.
 fn emptying() -> World {
     let mut world = World::applied();
-    world.empties = true;
+    world.plans_remove_all = true;
     world.edit(|tf| tf.with_variable("size", 1)).settle();
-    let asked = (RunKind::Apply, RunResult::Changes);
-    assert_eq!(world.kinds().last(), Some(&asked));
+    let plan_run = (RunKind::Apply, RunResult::Changes);
+    assert_eq!(world.kinds().last(), Some(&plan_run));
     assert_eq!(world.status().state, State::AwaitingApproval);
     world
 }
@@ -65,7 +65,7 @@ fn plan_that_removes_everything_is_applied_if_spec_allows_it() {
 #[test]
 fn deletion_needs_no_approval_to_remove_everything() {
     let mut world = World::applied();
-    world.empties = true;
+    world.plans_remove_all = true;
     world.delete().settle();
     assert!(world.tf.is_none(), "{:?}", world.status());
 }
@@ -95,8 +95,11 @@ fn nothing_is_applied_before_approval() {
             status.message
         );
     }
-    world.pass(86_400);
-    assert!(is_quiet(&world.look_once()), "it waits without a write");
+    world.advance_clock(86_400);
+    assert!(
+        changed_nothing(&world.reconcile()),
+        "it waits without a write"
+    );
 
     world.approve();
     world.settle();
@@ -163,7 +166,7 @@ fn an_approval_is_good_once() {
     // The same drift occurs twice. Each correction needs its own approval.
     for _ in 0..2 {
         world.real.drifted = true;
-        let next = world.look_once().decision.requeue_at.unwrap();
+        let next = world.reconcile().decision.requeue_at.unwrap();
         world.now = next;
         world.settle();
         assert!(world.real.drifted, "corrected with an old approval");
@@ -223,15 +226,15 @@ fn approval_survives_failure_before_apply_but_not_during_it() {
     let mut world = World::awaiting();
     world.approve();
     world.run_to(Stage::Planning);
-    world.act(0, Act::Kill);
-    world.run_until_rest();
+    world.advance_pod(0, PodEvent::Kill);
+    world.run_until_converged();
     assert!(world.is_ready(), "{:?}", world.status());
 
     let mut world = World::awaiting();
     world.approve();
     world.run_to(Stage::Applying);
-    world.act(0, Act::Fail(FailureClass::Module));
-    world.run_until_rest();
+    world.advance_pod(0, PodEvent::Fail(FailureClass::Module));
+    world.run_until_converged();
     assert_eq!(
         world.status().state,
         State::AwaitingApproval,
@@ -314,13 +317,13 @@ fn destroy_does_not_use_pin_of_unapproved_plan() {
     world.commit(1).settle();
     assert_eq!(world.status().state, State::AwaitingApproval);
     world.delete();
-    world.look_once();
-    let started = world.look_once();
-    let steps = started.decision.start.map(|start| words(&start.steps));
+    world.reconcile();
+    let started = world.reconcile();
+    let steps = started.decision.start.map(|start| step_names(&start.steps));
     let attempted = world.record.as_ref().unwrap().record.attempted;
     let pin = world.pin.as_ref().unwrap().of_what_exists(attempted);
     assert_eq!(pin.image, pinned, "{steps:?}");
-    world.run_until_rest();
+    world.run_until_converged();
     assert!(world.tf.is_none());
 }
 
@@ -330,22 +333,22 @@ fn pending_correction_is_dropped_once_drift_is_gone() {
     world.approve();
     world.settle();
     world.real.drifted = true;
-    world.now = world.look_once().decision.requeue_at.unwrap();
+    world.now = world.reconcile().decision.requeue_at.unwrap();
     world.settle();
-    let asked = world.pending_id();
+    let plan_id = world.pending_id();
     assert_eq!(world.status().state, State::AwaitingApproval);
     // Drift checks continue and do not request the same approval again.
     let runs = world.kinds().len();
-    world.now = world.look_once().decision.requeue_at.unwrap();
+    world.now = world.reconcile().decision.requeue_at.unwrap();
     world.settle();
     assert_eq!(
         world.kinds()[runs..],
         [(RunKind::Drift, RunResult::Changes)]
     );
-    assert_eq!(world.pending_id(), asked);
+    assert_eq!(world.pending_id(), plan_id);
 
     world.real.drifted = false;
-    world.now = world.look_once().decision.requeue_at.unwrap();
+    world.now = world.reconcile().decision.requeue_at.unwrap();
     world.settle();
     assert_eq!(world.status().state, State::Success);
     assert!(!world.status().plan.unwrap().pending_approval);
@@ -358,7 +361,7 @@ fn pending_plan_stays_in_message_after_many_drift_checks() {
     world.settle();
     world.real.drifted = true;
     for _ in 0..15 {
-        world.now = world.look_once().decision.requeue_at.unwrap();
+        world.now = world.reconcile().decision.requeue_at.unwrap();
         world.settle();
     }
     let message = world.status().message;
@@ -375,7 +378,7 @@ fn planning_run_is_cancelled_once_approval_is_required() {
         let mut world = World::new();
         world.run_to(Stage::Planning);
         world.edit(|tf| tf.with("/approval", edit));
-        world.look_once();
+        world.reconcile();
         world.settle();
         assert_eq!(world.kinds()[0], (RunKind::Apply, RunResult::Cancelled));
         assert!(world.real.is_empty(), "applied although somebody had a say");
@@ -402,8 +405,8 @@ fn approved_plan_id_stays_in_status_after_retry() {
     let id = world.pending_id();
     world.approve();
     world.run_to(Stage::Planning);
-    world.act(0, Act::Kill);
-    world.run_until_rest();
+    world.advance_pod(0, PodEvent::Kill);
+    world.run_until_converged();
     assert!(world.is_ready());
     assert_eq!(world.status().plan.unwrap().id, Some(id));
 }
@@ -415,7 +418,7 @@ fn job_of_pending_plan_is_kept() {
     world.settle();
     world.real.drifted = true;
     for _ in 0..6 {
-        world.now = world.look_once().decision.requeue_at.unwrap();
+        world.now = world.reconcile().decision.requeue_at.unwrap();
         world.settle();
     }
     let plan = world

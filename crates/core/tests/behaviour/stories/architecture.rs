@@ -8,7 +8,7 @@ use kube::ResourceExt;
 use rstest::rstest;
 use serde_json::Value;
 
-use super::objects::{Made, pod};
+use super::objects::{CreatedObjects, pod};
 use crate::fixtures::Edit as _;
 use crate::world::{Stage, World};
 
@@ -21,9 +21,9 @@ fn applied() -> World {
     world
 }
 
-fn selectors(made: &Made) -> Vec<String> {
+fn selectors(created: &CreatedObjects) -> Vec<String> {
     let selector = |job: &Job| pod(job).node_selector.unwrap()["kubernetes.io/arch"].clone();
-    made.jobs.iter().map(selector).collect()
+    created.jobs.iter().map(selector).collect()
 }
 
 fn is_build(job: &Job) -> bool {
@@ -42,9 +42,13 @@ fn leader_on_another_architecture_builds_and_applies_nothing() {
     world.restart().settle();
     assert!(world.is_ready());
     assert_eq!((world.run_number(), world.builds.len()), (1, 1));
-    let made = Made::by(world);
-    assert!(!made.jobs.is_empty() && !made.jobs.iter().any(is_build));
-    assert!(selectors(&made).iter().all(|selector| selector == "amd64"));
+    let created = CreatedObjects::in_world(world);
+    assert!(!created.jobs.is_empty() && !created.jobs.iter().any(is_build));
+    assert!(
+        selectors(&created)
+            .iter()
+            .all(|selector| selector == "amd64")
+    );
 }
 
 #[test]
@@ -78,9 +82,13 @@ fn configured_architecture_is_used_by_the_next_run(#[case] configure: fn(&mut Wo
     world.restart().settle();
     assert!(world.is_ready());
     assert_eq!((world.run_number(), world.builds.len()), (1, 1));
-    let made = Made::by(world);
-    assert!(is_build(&made.jobs[0]) && !is_build(&made.jobs[1]));
-    assert!(selectors(&made).iter().all(|selector| selector == "arm64"));
+    let created = CreatedObjects::in_world(world);
+    assert!(is_build(&created.jobs[0]) && !is_build(&created.jobs[1]));
+    assert!(
+        selectors(&created)
+            .iter()
+            .all(|selector| selector == "arm64")
+    );
 }
 
 #[test]
@@ -112,9 +120,9 @@ fn destroy_runs_on_the_architecture_of_the_apply() {
     let mut world = applied();
     world.settings.own_architecture = Arm64;
     world.restart().delete();
-    let made = Made::by_destroying(world);
-    assert_eq!(selectors(&made), ["amd64"]);
-    assert!(pod(&made.jobs[0]).init_containers.is_none());
+    let created = CreatedObjects::by_destroying(world);
+    assert_eq!(selectors(&created), ["amd64"]);
+    assert!(pod(&created.jobs[0]).init_containers.is_none());
 }
 
 #[rstest]
@@ -124,7 +132,7 @@ fn destroy_on_another_architecture_unpacks_the_base_image(#[case] configure: fn(
     let mut world = applied();
     configure(&mut world);
     world.restart().delete();
-    let made = Made::by_destroying(world);
-    assert_eq!(selectors(&made), ["arm64"]);
-    assert!(pod(&made.jobs[0]).init_containers.is_some());
+    let created = CreatedObjects::by_destroying(world);
+    assert_eq!(selectors(&created), ["arm64"]);
+    assert!(pod(&created.jobs[0]).init_containers.is_some());
 }

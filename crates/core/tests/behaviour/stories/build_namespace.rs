@@ -14,8 +14,8 @@ use kube::ResourceExt;
 use rstest::rstest;
 use serde_json::json;
 
-use super::objects::{Made, appended, pod, rich};
-use super::written;
+use super::executed_steps;
+use super::objects::{CreatedObjects, appended, pod, rich};
 use crate::fixtures::{Edit as _, settings, terraform};
 use crate::world::World;
 
@@ -43,7 +43,7 @@ fn world() -> World {
 fn building() -> (World, String) {
     let mut world = world();
     for _ in 0..20 {
-        world.look_once();
+        world.reconcile();
         if !world.builds.is_empty() {
             break;
         }
@@ -56,7 +56,7 @@ impl World {
     fn has_build_secret(&self, job: &str) -> bool {
         self.builds
             .get(job)
-            .is_some_and(|build| build.build_secret.is_some())
+            .is_some_and(|build| build.secret.is_some())
     }
 }
 
@@ -65,12 +65,12 @@ impl World {
 #[case::build_namespace(Some(BUILDS), BUILDS, true)]
 #[case::namespace_of_the_resource(Some("team"), "team", false)]
 fn builds_have_one_namespace(
-    #[case] said: Option<&str>,
+    #[case] build_namespace: Option<&str>,
     #[case] wanted: &str,
     #[case] lends: bool,
 ) {
     let settings = Settings {
-        build_namespace: said.map(str::to_owned),
+        build_namespace: build_namespace.map(str::to_owned),
         ..settings()
     };
     let tf = terraform();
@@ -83,7 +83,7 @@ fn build_in_build_namespace_gets_a_build_secret() {
     let mut world = world();
     let mut steps = Vec::new();
     for _ in 0..8 {
-        steps.extend(written(&world.look_once()));
+        steps.extend(executed_steps(&world.reconcile()));
     }
     let job = names::build_job(&world.status().image.unwrap().tag);
     assert_eq!(
@@ -97,18 +97,18 @@ fn build_in_build_namespace_gets_a_build_secret() {
             format!("CreateBuildSecret {job}"),
         ]
     );
-    let said = world.status().message;
+    let message = world.status().message;
     let follow = format!("kubectl logs -n {BUILDS} job/{job} --all-containers");
-    assert!(said.contains(&follow), "{said}");
+    assert!(message.contains(&follow), "{message}");
 
-    let lent = world.builds[&job].build_secret.clone().unwrap();
-    assert_eq!(lent.metadata.namespace.as_deref(), Some(BUILDS));
-    assert_eq!(lent.immutable, Some(true));
-    assert_eq!(lent.labels()[labels::NAMESPACE], "team");
-    assert_eq!(lent.labels()[labels::NAME], "web");
-    assert_eq!(lent.labels()[labels::UID], "uid-of-web");
-    assert_eq!(lent.labels()[labels::COMPONENT], Component::Lent.as_str());
-    let keys: Vec<_> = lent.data.unwrap().into_keys().collect();
+    let secret = world.builds[&job].secret.clone().unwrap();
+    assert_eq!(secret.metadata.namespace.as_deref(), Some(BUILDS));
+    assert_eq!(secret.immutable, Some(true));
+    assert_eq!(secret.labels()[labels::NAMESPACE], "team");
+    assert_eq!(secret.labels()[labels::NAME], "web");
+    assert_eq!(secret.labels()[labels::UID], "uid-of-web");
+    assert_eq!(secret.labels()[labels::COMPONENT], Component::Lent.as_str());
+    let keys: Vec<_> = secret.data.unwrap().into_keys().collect();
     assert_eq!(keys, [secrets::DOCKER_CONFIG, COMPLETENESS_KEY]);
 }
 
@@ -117,33 +117,33 @@ fn build_in_build_namespace_gets_a_build_secret() {
 #[case::append(appended(rich()))]
 fn build_pod_uses_only_secrets_of_the_build_namespace(#[case] tf: Terraform) {
     let tf = tf.with("/containerRegistry/serviceAccountName", json!(null));
-    let made = Made::by(world_of(tf, elsewhere()));
-    let build = made.job("alustan-build");
+    let created = CreatedObjects::in_world(world_of(tf, elsewhere()));
+    let build = created.job("alustan-build");
     assert_eq!(build.metadata.namespace.as_deref(), Some(BUILDS));
     assert_eq!(build.labels()[labels::NAMESPACE], "team");
     let spec = pod(build);
     assert_eq!(spec.service_account_name, None);
     assert_eq!(spec.automount_service_account_token, Some(false));
     let text = serde_json::to_value(&spec).unwrap();
-    let mut named = Vec::new();
-    secrets_named(&text, &mut named);
-    named.sort_unstable();
-    named.dedup();
-    assert_eq!(named, [build.name_any()]);
+    let mut secret_names = Vec::new();
+    secrets_named(&text, &mut secret_names);
+    secret_names.sort_unstable();
+    secret_names.dedup();
+    assert_eq!(secret_names, [build.name_any()]);
     let volumes = spec.volumes.unwrap();
     let claims = volumes
         .iter()
-        .filter(|it| it.persistent_volume_claim.is_some());
+        .filter(|volume| volume.persistent_volume_claim.is_some());
     assert_eq!(claims.count(), 0);
-    let own = |job: &&Job| job.metadata.namespace.as_deref() == Some("team");
+    let in_own_namespace = |job: &&Job| job.metadata.namespace.as_deref() == Some("team");
     assert!(
-        made.jobs.iter().any(|job| own(&job)),
+        created.jobs.iter().any(|job| in_own_namespace(&job)),
         "runs stay where they are"
     );
 }
 
 /// Collects the names of all Secrets in a pod.
-fn secrets_named(value: &serde_json::Value, named: &mut Vec<String>) {
+fn secrets_named(value: &serde_json::Value, secret_names: &mut Vec<String>) {
     match value {
         serde_json::Value::Object(fields) => {
             for (field, value) in fields {
@@ -153,11 +153,13 @@ fn secrets_named(value: &serde_json::Value, named: &mut Vec<String>) {
                     "secretRef" | "secretKeyRef" => value.get("name"),
                     _ => None,
                 };
-                named.extend(name.and_then(|name| Some(name.as_str()?.to_owned())));
-                secrets_named(value, named);
+                secret_names.extend(name.and_then(|name| Some(name.as_str()?.to_owned())));
+                secrets_named(value, secret_names);
             }
         }
-        serde_json::Value::Array(all) => all.iter().for_each(|one| secrets_named(one, named)),
+        serde_json::Value::Array(items) => items
+            .iter()
+            .for_each(|item| secrets_named(item, secret_names)),
         _ => {}
     }
 }
@@ -174,12 +176,12 @@ fn build_secret_contains_existing_credentials(
     #[case] wanted: Option<(&str, Vec<&str>)>,
 ) {
     let file = |name: &&str| ((*name).to_owned(), b"x".to_vec());
-    let found = InputsSeen {
+    let inputs = InputsSeen {
         docker_config: docker.map(str::to_owned),
         git: git.iter().map(file).collect(),
         ..InputsSeen::default()
     };
-    let lent = secrets::build_secret(&terraform(), "job", &found, &elsewhere());
+    let secret = secrets::build_secret(&terraform(), "job", &inputs, &elsewhere());
     let summary = |secret: &Secret| {
         let keys = secret.data.clone().unwrap_or_default().into_keys();
         (secret.type_.clone().unwrap(), keys.collect::<Vec<_>>())
@@ -190,7 +192,7 @@ fn build_secret_contains_existing_credentials(
             keys.into_iter().map(str::to_owned).collect(),
         )
     });
-    assert_eq!(lent.as_ref().map(summary), wanted);
+    assert_eq!(secret.as_ref().map(summary), wanted);
 }
 
 #[rstest]
@@ -201,17 +203,17 @@ fn build_secret_is_deleted_once_the_build_ends(#[case] fail: Option<FailureClass
     let (mut world, job) = building();
     assert!(world.has_build_secret(&job));
     assert!(world.advance_builds(fail));
-    let steps = written(&world.look_once());
+    let steps = executed_steps(&world.reconcile());
     assert_eq!(
         steps.first(),
         Some(&format!("DeleteBuildSecret {job}")),
         "{steps:?}"
     );
     assert!(!world.has_build_secret(&job));
-    let again = written(&world.look_once());
+    let steps = executed_steps(&world.reconcile());
     assert!(
-        !again.contains(&format!("DeleteBuildSecret {job}")),
-        "{again:?}"
+        !steps.contains(&format!("DeleteBuildSecret {job}")),
+        "{steps:?}"
     );
 }
 
@@ -221,8 +223,8 @@ fn failed_build_is_deleted_and_next_gets_a_build_secret() {
     world.advance_builds(Some(FailureClass::Transient));
     let mut deleted = None;
     for _ in 0..20 {
-        let looked = world.look_once();
-        let steps = &looked.decision.steps;
+        let reconciled = world.reconcile();
+        let steps = &reconciled.decision.steps;
         deleted = deleted.or_else(|| {
             steps.iter().find_map(|step| match step {
                 Step::DeleteJob {
@@ -234,7 +236,7 @@ fn failed_build_is_deleted_and_next_gets_a_build_secret() {
         if deleted.is_some() && world.has_build_secret(&job) {
             break;
         }
-        world.now = looked.decision.requeue_at.unwrap_or(world.now);
+        world.now = reconciled.decision.requeue_at.unwrap_or(world.now);
     }
     assert_eq!(deleted, Some((BUILDS.to_owned(), job.clone())));
     assert!(world.has_build_secret(&job));
@@ -247,28 +249,28 @@ fn failed_build_is_deleted_and_next_gets_a_build_secret() {
 #[test]
 fn build_secret_is_created_after_controller_crash() {
     let (mut world, job) = building();
-    world.builds.get_mut(&job).unwrap().build_secret = None;
+    world.builds.get_mut(&job).unwrap().secret = None;
     world.restart();
     for _ in 0..8 {
-        world.look_once();
+        world.reconcile();
     }
     assert!(world.has_build_secret(&job));
-    let again = written(&world.look_once());
-    assert!(again.is_empty(), "lent once: {again:?}");
+    let steps = executed_steps(&world.reconcile());
+    assert!(steps.is_empty(), "lent once: {steps:?}");
 }
 
 #[test]
 fn build_that_waits_for_its_build_secret_gets_it() {
     let (mut world, job) = building();
     let build = world.builds.get_mut(&job).unwrap();
-    build.build_secret = None;
+    build.secret = None;
     build.state = BuildState::Active(Some(Waiting {
         reason: "FailedMount".to_owned(),
         message: format!("secret \"{job}\" not found"),
     }));
     world.restart();
     for _ in 0..8 {
-        world.look_once();
+        world.reconcile();
     }
     assert!(world.has_build_secret(&job));
 }
@@ -283,22 +285,22 @@ fn build_waits_for_credentials_of_the_repository(
     let public = terraform().with("/containerRegistry/secretRef", json!(null));
     let mut world = world_of(public.with(field, secret), elsewhere());
     for _ in 0..20 {
-        world.look_once();
+        world.reconcile();
     }
     let (job, build) = world.builds.pop_first().unwrap();
-    assert!(build.borrows);
-    let lent = build.build_secret.unwrap().data.unwrap();
-    assert!(lent.contains_key(COMPLETENESS_KEY), "{job}: {lent:?}");
+    assert!(build.needs_build_secret);
+    let data = build.secret.unwrap().data.unwrap();
+    assert!(data.contains_key(COMPLETENESS_KEY), "{job}: {data:?}");
 
     let mut plain = world_of(
         terraform().with("/containerRegistry/secretRef", json!(null)),
         elsewhere(),
     );
     for _ in 0..20 {
-        plain.look_once();
+        plain.reconcile();
     }
     let (_, build) = plain.builds.pop_first().unwrap();
-    assert!(!build.borrows && build.build_secret.is_none());
+    assert!(!build.needs_build_secret && build.secret.is_none());
 }
 
 #[test]
@@ -307,13 +309,13 @@ fn build_secret_of_an_outdated_build_is_deleted() {
     world.commit(7);
     world.restart();
     for _ in 0..12 {
-        world.look_once();
+        world.reconcile();
     }
     assert!(world.builds.len() > 1, "the next commit is built");
     let build = world.builds.get_mut(&job).unwrap();
-    assert!(build.build_secret.is_some());
+    assert!(build.secret.is_some());
     build.state = BuildState::Done(world.now);
-    world.look_once();
+    world.reconcile();
     assert!(!world.has_build_secret(&job));
 }
 
@@ -326,7 +328,7 @@ fn build_secret_is_deleted_with_resource_or_lost_record() {
         if lose_record {
             world.record = None;
         }
-        let steps = written(&world.look_once());
+        let steps = executed_steps(&world.reconcile());
         assert_eq!(
             steps.first(),
             Some(&format!("DeleteBuildSecret {job}")),
@@ -349,7 +351,7 @@ fn service_account_is_refused_in_build_namespace() {
     let reason = status
         .conditions
         .iter()
-        .find(|it| it.type_ == "Ready")
+        .find(|condition| condition.type_ == "Ready")
         .unwrap();
     assert_eq!(reason.reason, "BuildServiceAccountUnsupported");
     assert!(
@@ -367,15 +369,15 @@ fn only_builds_have_user_namespaces() {
         builder_user_namespaces: true,
         ..settings()
     };
-    let made = Made::by(world_of(terraform(), remapped.clone()));
-    for job in &made.jobs {
+    let created = CreatedObjects::in_world(world_of(terraform(), remapped.clone()));
+    for job in &created.jobs {
         let builds = job.labels()[labels::COMPONENT] == Component::Build.as_str();
         let wanted = builds.then_some(false);
         assert_eq!(pod(job).host_users, wanted, "{}", job.name_any());
     }
-    let plain = Made::of(terraform());
+    let plain = CreatedObjects::of(terraform());
     assert_eq!(pod(plain.job("alustan-build")).host_users, None);
-    let append = Made::by(world_of(appended(terraform()), remapped));
+    let append = CreatedObjects::in_world(world_of(appended(terraform()), remapped));
     let build = pod(append.job("alustan-build"));
     assert_eq!(build.host_users, None, "Append has no root to remap");
 }

@@ -8,7 +8,7 @@ use alustan_core::observed::SourceSeen;
 use rstest::rstest;
 use serde_json::json;
 
-use super::{is_quiet, written};
+use super::{changed_nothing, executed_steps};
 use crate::fixtures::{Edit as _, settings, terraform};
 use crate::world::{World, condition};
 
@@ -91,7 +91,7 @@ fn image_tag_changes_with(
 
 #[test]
 fn image_tag_differs_between_namespaces() {
-    let other = plan(
+    let in_other_namespace = plan(
         &terraform(),
         &source(),
         &base(),
@@ -99,7 +99,7 @@ fn image_tag_differs_between_namespaces() {
         "uid-of-another",
         &settings(),
     );
-    assert_ne!(other.tag, usual().tag);
+    assert_ne!(in_other_namespace.tag, usual().tag);
 }
 
 #[test]
@@ -115,8 +115,11 @@ fn runner_with_other_build_steps_is_replaced_only_in_the_pod() {
 
 #[test]
 fn resources_with_the_same_content_share_one_build() {
-    let other = image(&terraform().named("other"), &source(), &base());
-    assert_eq!(names::build_job(&other.tag), names::build_job(&usual().tag));
+    let other_image = image(&terraform().named("other"), &source(), &base());
+    assert_eq!(
+        names::build_job(&other_image.tag),
+        names::build_job(&usual().tag)
+    );
 }
 
 #[test]
@@ -134,10 +137,10 @@ fn context_is_pushed_before_the_build_starts() {
     let mut world = World::new();
     let mut steps = Vec::new();
     for _ in 0..8 {
-        steps.extend(written(&world.look_once()));
+        steps.extend(executed_steps(&world.reconcile()));
     }
     let job = names::build_job(&world.status().image.unwrap().tag);
-    let made = format!("CreateJob {job}");
+    let created = format!("CreateJob {job}");
     assert_eq!(
         steps,
         [
@@ -146,7 +149,7 @@ fn context_is_pushed_before_the_build_starts() {
             "PushContext",
             "Ensure Claim web-cache",
             "SwapRecord Starting",
-            &made
+            &created
         ]
     );
 }
@@ -167,7 +170,7 @@ fn resource_waits_for_same_build_of_another_resource() {
     let mut second = World::with(terraform().named("other"));
     second.builds.clone_from(&first.builds);
     for _ in 0..8 {
-        let steps = written(&second.look_once());
+        let steps = executed_steps(&second.reconcile());
         assert!(
             !steps.iter().any(|step| step.starts_with("CreateJob")),
             "{steps:?}"
@@ -183,9 +186,9 @@ fn commit_outside_module_starts_no_build_and_no_run() {
     let mut world = World::applied();
     let runs = world.run_number();
     world.commit_outside();
-    let looked = world.look_once();
-    assert!(looked.decision.steps.is_empty() && looked.decision.start.is_none());
-    assert!(is_quiet(&world.look_once()));
+    let reconciled = world.reconcile();
+    assert!(reconciled.decision.steps.is_empty() && reconciled.decision.start.is_none());
+    assert!(changed_nothing(&world.reconcile()));
     assert_eq!(world.run_number(), runs);
     assert_eq!(world.status().source.unwrap().revision, "1c0ffee0000");
     assert!(world.is_ready());
@@ -238,14 +241,14 @@ fn an_image_in_use_needs_no_registry() {
 #[test]
 fn build_waits_for_a_slot() {
     let mut world = World::new();
-    world.room = false;
+    world.has_free_slot = false;
     assert_eq!(
         world.settle(),
         None,
         "a queued build has no requeue interval"
     );
     assert!(world.reason() == "Queued" && world.builds.is_empty());
-    world.room = true;
+    world.has_free_slot = true;
     world.settle();
     assert!(world.is_ready());
 }
@@ -253,7 +256,7 @@ fn build_waits_for_a_slot() {
 #[test]
 fn queued_run_has_no_requeue_interval() {
     let mut world = World::until(|world| !world.images.is_empty());
-    world.room = false;
+    world.has_free_slot = false;
     assert_eq!(world.settle(), None);
     assert_eq!(world.reason(), "Queued");
     assert!(world.jobs.is_empty());
@@ -285,7 +288,7 @@ fn next_run_uses_new_base_image_of_operator() {
     let mut world = upgraded();
     world.now = world.settle().unwrap();
     for _ in 0..20 {
-        world.look_once();
+        world.reconcile();
         world.advance_builds(None);
         let status = world.status();
         assert!(
@@ -326,7 +329,7 @@ fn applied_by_protocol_4() -> World {
     let before = config(world.tf(), &record.key, &pin.tag, &pin.inputs, &seen);
     (applied.config_hash, applied.own_hash) = (before.hash, before.own_hash);
     world.pin = Some(pin);
-    world.store(record);
+    world.write_record(record);
     world
 }
 
@@ -350,7 +353,7 @@ fn edit_after_an_upgrade_from_protocol_4_applies_nothing(
 ) {
     let mut world = applied_by_protocol_4();
     upgrade(&mut world);
-    assert!(is_quiet(&world.look_once()));
+    assert!(changed_nothing(&world.reconcile()));
     world.edit(|tf| tf.with(field, value)).settle();
     assert!(world.is_ready());
     world.edit(|tf| tf.with("/suspend", false)).settle();

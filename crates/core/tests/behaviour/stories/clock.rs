@@ -4,7 +4,7 @@ use alustan_api::State;
 use alustan_api::report::FailureClass;
 use k8s_openapi::jiff::SignedDuration;
 
-use crate::world::{Act, Stage, World};
+use crate::world::{PodEvent, Stage, World};
 
 /// The clock is a year ahead for one reconcile. Drift checks must not be postponed by a year.
 #[test]
@@ -17,7 +17,7 @@ fn drift_checks_continue_after_clock_was_a_year_ahead() {
     world.real.drifted = true;
     for _ in 0..4 {
         world.settle();
-        world.pass(3_600);
+        world.advance_clock(3_600);
     }
     assert!(!world.real.drifted, "nobody looked for hours");
 }
@@ -28,13 +28,13 @@ fn failure_while_clock_is_a_year_ahead_is_retried_soon() {
     let right = world.now;
     world.now = right + SignedDuration::from_hours(24 * 365);
     world.run_to(Stage::Planning);
-    world.act(0, Act::Fail(FailureClass::Module));
+    world.advance_pod(0, PodEvent::Fail(FailureClass::Module));
     world.settle();
     assert_eq!(world.status().state, State::Failed);
     world.now = right;
     for _ in 0..3 {
         world.settle();
-        world.pass(600);
+        world.advance_clock(600);
     }
     assert!(world.is_ready(), "{:?}", world.status());
 }

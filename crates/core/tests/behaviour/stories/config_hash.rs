@@ -8,7 +8,7 @@ use k8s_openapi::jiff::SignedDuration;
 use rstest::rstest;
 use serde_json::json;
 
-use super::is_quiet;
+use super::changed_nothing;
 use crate::fixtures::{Edit as _, terraform};
 use crate::world::World;
 
@@ -122,11 +122,11 @@ fn additional_state_slots_do_not_change_config_hash() {
 fn no_run_starts_after_change_of(#[case] field: &str, #[case] value: serde_json::Value) {
     let mut world = World::applied();
     world.edit(|tf| tf.with(field, value));
-    let looked = world.look_once();
-    assert!(looked.decision.steps.is_empty() && looked.decision.start.is_none());
+    let reconciled = world.reconcile();
+    assert!(reconciled.decision.steps.is_empty() && reconciled.decision.start.is_none());
     assert!(world.is_ready());
     assert_eq!(world.status().observed_generation, Some(2));
-    assert!(is_quiet(&world.look_once()));
+    assert!(changed_nothing(&world.reconcile()));
 }
 
 fn moved() -> serde_json::Value {
@@ -143,7 +143,7 @@ fn moved() -> serde_json::Value {
 fn run_starts_after_change_of(#[case] field: &str, #[case] value: serde_json::Value) {
     let mut world = World::applied();
     world.edit(|tf| tf.with(field, value));
-    world.look_once();
+    world.reconcile();
     assert!(!world.is_ready());
     world.settle();
     assert_eq!(world.run_number(), 2);

@@ -6,7 +6,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::json;
 
 use crate::fixtures::{Edit as _, at, terraform};
-use crate::world::{Act, Stage, World};
+use crate::world::{PodEvent, Stage, World};
 
 fn in_s3(name: &str, second: i64) -> alustan_api::Terraform {
     let backend = json!({ "provider": "aws", "s3": "bucket", "region": "us-east-1", "key": name });
@@ -32,14 +32,15 @@ fn claimed_address_does_not_block_owner_of_the_state() {
     world.settle();
     assert!(world.is_ready());
     let address = state_conflict::address(world.tf.as_ref().unwrap());
-    // Two older resources with an apply claim the state of `web`: `told` by the address in a run report, `named` by its spec.
-    let mut told = terraform().named("old");
-    told.metadata.creation_timestamp = Some(Time(at(1)));
-    told.status.clone_from(&owner("old").status);
-    told.status.get_or_insert_default().state_address = address;
-    let mut named = in_s3("old", 1).with("/backend/key", "web");
-    named.status.clone_from(&owner("old").status);
-    world.others = vec![told, named];
+    // Two older resources with an apply claim the state of `web`: `reported_owner` by the address in a run report, `spec_owner` by its
+    // spec.
+    let mut reported_owner = terraform().named("old");
+    reported_owner.metadata.creation_timestamp = Some(Time(at(1)));
+    reported_owner.status.clone_from(&owner("old").status);
+    reported_owner.status.get_or_insert_default().state_address = address;
+    let mut spec_owner = in_s3("old", 1).with("/backend/key", "web");
+    spec_owner.status.clone_from(&owner("old").status);
+    world.others = vec![reported_owner, spec_owner];
     world.commit(1).settle();
     assert!(world.is_ready(), "{:?}", world.status());
     assert_eq!(world.run_number(), 2, "the new commit is applied");
@@ -89,7 +90,7 @@ fn state_of_older_resource_is_not_destroyed_with_younger_one() {
     let message = world.status().message;
     assert!(message.contains("alustan.io/abandon=true"), "{message}");
     // Destroy runs once the older resource uses another state.
-    world.now = world.look_once().decision.requeue_at.unwrap();
+    world.now = world.reconcile().decision.requeue_at.unwrap();
     world.others.clear();
     world.settle();
     assert!(world.tf.is_none() && world.real.is_empty());
@@ -107,10 +108,10 @@ fn destroy_uses_own_state_if_spec_names_state_of_another() {
     assert!(world.tf.is_none() && world.real.is_empty());
 }
 
-/// Sets the state address in the current report to `place`.
-fn set_reported_address(world: &mut World, place: &str) {
+/// Sets the state address in the current report to `address`.
+fn set_reported_address(world: &mut World, address: &str) {
     let report = world.record.as_mut().unwrap().report.as_mut();
-    report.unwrap().state_address = Some(place.to_owned());
+    report.unwrap().state_address = Some(address.to_owned());
 }
 
 /// Rule 11: a reported address is outdated once the module changes its backend.
@@ -125,13 +126,13 @@ fn conflict_ends_once_the_module_changes_its_backend() {
     let mut world = World::with(tf);
     world.module_backend = Some("gcs".to_owned());
     world.run_to(Stage::Planning);
-    world.act(0, Act::Fail(FailureClass::User));
+    world.advance_pod(0, PodEvent::Fail(FailureClass::User));
     set_reported_address(&mut world, state);
     world.others = vec![old];
     world.settle();
     world.settle();
     assert_eq!(world.reason(), "StateConflict");
-    world.pass(36_000).settle();
+    world.advance_clock(36_000).settle();
     assert_eq!(
         world.run_number(),
         1,
@@ -141,9 +142,9 @@ fn conflict_ends_once_the_module_changes_its_backend() {
     world.commit(1).run_to(Stage::Reported);
     set_reported_address(&mut world, "gcs://bucket/of-its-own");
     for _ in 0..10 {
-        world.look_once();
+        world.reconcile();
         assert_ne!(world.reason(), "StateConflict");
-        world.act(0, Act::Progress);
+        world.advance_pod(0, PodEvent::Progress);
     }
     assert!(world.is_ready(), "{:?}", world.status());
 }

@@ -5,9 +5,9 @@ use alustan_api::run::{RunKind, RunPhase};
 use alustan_api::{RECONCILE_AT, State};
 use rstest::rstest;
 
-use super::{is_quiet, words};
+use super::{changed_nothing, step_names};
 use crate::fixtures::Edit as _;
-use crate::world::{Act, Look, Stage, World};
+use crate::world::{PodEvent, ReconcileFaults, Stage, World};
 
 #[test]
 fn destroy_completes_before_resource_is_released() {
@@ -28,9 +28,9 @@ fn destroy_completes_before_resource_is_released() {
 fn resource_without_apply_is_released_immediately() {
     let mut world = World::until(|world| world.record.is_some());
     world.delete();
-    let looked = world.look_once();
+    let reconciled = world.reconcile();
     assert_eq!(
-        words(&looked.decision.steps),
+        step_names(&reconciled.decision.steps),
         ["SwapRecord Starting", "CleanUp", "RemoveFinalizer"]
     );
     assert!(world.tf.is_none());
@@ -39,13 +39,13 @@ fn resource_without_apply_is_released_immediately() {
 #[test]
 fn resource_without_record_is_released_immediately() {
     let mut world = World::new();
-    world.look(Look {
+    world.reconcile_with(ReconcileFaults {
         crash: Some(1),
         stale: None,
     });
     assert!(world.record.is_none(), "only the finalizer is there");
     world.delete();
-    world.look_once();
+    world.reconcile();
     assert!(world.tf.is_none());
 }
 
@@ -53,11 +53,11 @@ fn resource_without_record_is_released_immediately() {
 fn unobserved_record_prevents_release() {
     let mut world = World::until(|world| world.record.is_some());
     world.delete();
-    let looked = world.look(Look {
+    let reconciled = world.reconcile_with(ReconcileFaults {
         stale: Some(9),
         crash: None,
     });
-    assert_eq!(words(&looked.decision.steps), ["CreateRecord"]);
+    assert_eq!(step_names(&reconciled.decision.steps), ["CreateRecord"]);
     assert!(world.tf.is_some());
 }
 
@@ -66,13 +66,13 @@ fn completed_destroy_survives_repeated_controller_crashes() {
     let mut world = World::applied();
     world.delete().run_to(Stage::Reported);
     // Crash after the write of the run record, before the update of the status.
-    world.look(Look {
+    world.reconcile_with(ReconcileFaults {
         stale: None,
         crash: Some(1),
     });
     assert!(world.status().last_applied.is_some());
     while world.record.is_some() {
-        world.look(Look {
+        world.reconcile_with(ReconcileFaults {
             stale: None,
             crash: Some(4),
         });
@@ -98,7 +98,7 @@ fn stale_record_prevents_release() {
     world.run_to(Stage::Applying);
     world.delete();
     for age in 1..6 {
-        world.look(Look {
+        world.reconcile_with(ReconcileFaults {
             stale: Some(age),
             crash: None,
         });
@@ -115,9 +115,9 @@ fn resource_with_only_foreign_finalizers_gets_no_writes() {
         "example.com/theirs".to_owned(),
     ]);
     world.run_until_released();
-    let looked = world.look_once();
-    assert!(looked.decision.steps.is_empty());
-    assert!(is_quiet(&world.look_once()));
+    let reconciled = world.reconcile();
+    assert!(reconciled.decision.steps.is_empty());
+    assert!(changed_nothing(&world.reconcile()));
 }
 
 #[test]
@@ -125,8 +125,8 @@ fn apply_is_not_interrupted_by_deletion() {
     let mut world = World::new();
     world.run_to(Stage::Applying);
     world.delete();
-    let looked = world.look_once();
-    assert!(looked.decision.steps.is_empty());
+    let reconciled = world.reconcile();
+    assert!(reconciled.decision.steps.is_empty());
     assert!(
         world
             .status()
@@ -144,14 +144,14 @@ fn planning_run_is_cancelled_by_deletion() {
     world.run_to(Stage::Planning);
     world.delete();
     assert_eq!(
-        words(&world.look_once().decision.steps),
+        step_names(&world.reconcile().decision.steps),
         [
             "SwapRecord Planning",
             "SwapReport cancel",
             "DeleteJob web-apply-1"
         ]
     );
-    assert!(is_quiet(&world.look_once()), "once is enough");
+    assert!(changed_nothing(&world.reconcile()), "once is enough");
     world.settle();
     assert!(world.tf.is_none() && world.real.is_empty());
     assert_eq!(world.ledger.kinds.len(), 1, "nothing to destroy");
@@ -163,21 +163,21 @@ fn unclaimed_run_is_cancelled_by_deletion() {
     world.run_to(Stage::Created);
     world.delete();
     assert_eq!(
-        words(&world.look_once().decision.steps),
+        step_names(&world.reconcile().decision.steps),
         [
             "SwapRecord Starting",
             "SwapReport cancel",
             "DeleteJob web-apply-1"
         ]
     );
-    world.look_once();
+    world.reconcile();
     assert!(world.tf.is_none(), "{:?}", world.status());
 }
 
 #[test]
 fn drift_check_is_cancelled_before_destroy() {
     let mut world = World::applied();
-    world.next_look();
+    world.reconcile_after_requeue();
     world.run_to(Stage::Planning);
     world.delete().settle();
     assert!(world.tf.is_none() && world.real.is_empty());
@@ -190,10 +190,10 @@ fn drift_check_is_cancelled_before_destroy() {
 fn lost_destroy_is_retried(#[case] stage: Stage) {
     let mut world = World::applied();
     world.delete().run_to(stage);
-    world.act(0, Act::Kill);
-    world.look_once();
+    world.advance_pod(0, PodEvent::Kill);
+    world.reconcile();
     assert_eq!(world.status().state, State::Failed);
-    world.run_until_rest();
+    world.run_until_converged();
     assert!(world.tf.is_none() && world.real.is_empty());
 }
 
@@ -203,12 +203,12 @@ fn failing_destroy_stalls_and_names_abandon() {
     world.delete();
     for _ in 0..2 {
         world.run_to(Stage::Applying);
-        world.act(0, Act::Fail(FailureClass::Module));
-        world.look_once();
-        world.act(0, Act::Progress);
-        world.pass(60);
+        world.advance_pod(0, PodEvent::Fail(FailureClass::Module));
+        world.reconcile();
+        world.advance_pod(0, PodEvent::Progress);
+        world.advance_clock(60);
     }
-    world.look_once();
+    world.reconcile();
     assert!(world.is_stalled());
     let message = world.status().message;
     assert!(
@@ -262,11 +262,11 @@ fn destroy_prefers_live_values_over_pin() {
 #[test]
 fn pin_of_a_run_that_never_started_is_not_used() {
     let mut world = World::applied();
-    world.room = false;
+    world.has_free_slot = false;
     world.edit(|tf| tf.with_variable("size", 1)).settle();
-    world.room = true;
+    world.has_free_slot = true;
     // Crash after nine writes: run record, report and pin of run 2 are written, and its Job is not created.
-    world.look(Look {
+    world.reconcile_with(ReconcileFaults {
         crash: Some(9),
         stale: None,
     });
@@ -282,11 +282,11 @@ impl World {
     /// Reconciles until the operator removes its finalizer. A finalizer of another controller keeps the resource.
     fn run_until_released(&mut self) {
         for _ in 0..50 {
-            let looked = self.look_once();
-            if words(&looked.decision.steps).contains(&"RemoveFinalizer".to_owned()) {
+            let reconciled = self.reconcile();
+            if step_names(&reconciled.decision.steps).contains(&"RemoveFinalizer".to_owned()) {
                 return;
             }
-            self.act(0, Act::Progress);
+            self.advance_pod(0, PodEvent::Progress);
         }
         panic!("not released: {:?}", self.status())
     }

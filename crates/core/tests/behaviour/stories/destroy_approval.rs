@@ -4,9 +4,9 @@ use alustan_api::report::RunResult;
 use alustan_api::run::RunKind;
 use alustan_api::{RECONCILE_AT, State};
 
-use super::is_quiet;
+use super::changed_nothing;
 use crate::fixtures::Edit as _;
-use crate::world::{Act, Stage, World};
+use crate::world::{PodEvent, Stage, World};
 
 /// Returns a world with a deleted resource whose destroy plan waits for approval.
 fn awaiting() -> World {
@@ -36,8 +36,11 @@ fn destroy_plan_waits_for_approval() {
         let message = &status.message;
         assert!(message.contains(part), "no {part:?} in {message}");
     }
-    world.pass(86_400);
-    assert!(is_quiet(&world.look_once()), "it waits without a write");
+    world.advance_clock(86_400);
+    assert!(
+        changed_nothing(&world.reconcile()),
+        "it waits without a write"
+    );
     world.approve();
     world.settle();
     assert!(world.tf.is_none() && world.real.is_empty());
@@ -99,11 +102,11 @@ fn interrupted_destroy_needs_new_approval() {
     let mut world = awaiting();
     world.approve();
     world.run_to(Stage::Applying);
-    world.act(0, Act::Kill);
-    world.run_until_rest();
+    world.advance_pod(0, PodEvent::Kill);
+    world.run_until_converged();
     assert_eq!(world.status().state, State::AwaitingApproval);
     world.approve();
-    world.run_until_rest();
+    world.run_until_converged();
     assert!(world.tf.is_none() && world.real.is_empty());
 }
 

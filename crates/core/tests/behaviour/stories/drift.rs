@@ -6,9 +6,9 @@ use alustan_api::{APPLY_AT, State};
 use alustan_core::queue::Class;
 use rstest::rstest;
 
-use super::is_quiet;
+use super::changed_nothing;
 use crate::fixtures::{Edit as _, terraform};
-use crate::world::{Act, Stage, World, condition};
+use crate::world::{PodEvent, Stage, World, condition};
 
 impl World {
     pub(super) fn with_mode(mode: &str) -> Self {
@@ -19,9 +19,9 @@ impl World {
     }
 
     /// Advances the clock until the next drift check starts.
-    pub(super) fn begin_look(&mut self) -> &mut Self {
-        let looked = self.next_look();
-        assert!(looked.started, "{:?}", self.status());
+    pub(super) fn start_drift_check(&mut self) -> &mut Self {
+        let reconciled = self.reconcile_after_requeue();
+        assert!(reconciled.started, "{:?}", self.status());
         assert_eq!(self.last_run(), (RunKind::Drift, "interval".to_owned()));
         self
     }
@@ -29,9 +29,9 @@ impl World {
     /// Reconciles until the world is idle. Asserts that `Ready` is True after each reconcile.
     fn settle_ready(&mut self) -> &mut Self {
         for _ in 0..30 {
-            let looked = self.look_once();
+            let reconciled = self.reconcile();
             assert!(self.is_ready(), "{:?}", self.status());
-            if !self.act(0, Act::Progress) && !looked.wrote {
+            if !self.advance_pod(0, PodEvent::Progress) && !reconciled.wrote {
                 return self;
             }
         }
@@ -44,7 +44,7 @@ fn drift_check_without_drift_leaves_status_unchanged() {
     let mut world = World::applied();
     let before = serde_json::to_string(&world.status()).unwrap();
     for _ in 0..3 {
-        world.begin_look();
+        world.start_drift_check();
         assert_eq!(
             serde_json::to_string(&world.status()).unwrap(),
             before,
@@ -59,7 +59,7 @@ fn drift_check_without_drift_leaves_status_unchanged() {
 /// Drift is unlikely right after an apply, so the first drift check is delayed. The checks of different resources are spread.
 #[test]
 fn first_drift_check_is_half_to_one_and_a_half_intervals_later() {
-    let waits: Vec<_> = (0..20)
+    let delays: Vec<_> = (0..20)
         .map(|uid| {
             let mut tf = terraform();
             tf.metadata.uid = Some(format!("uid-{uid}"));
@@ -68,19 +68,19 @@ fn first_drift_check_is_half_to_one_and_a_half_intervals_later() {
             due.duration_since(world.now).as_mins()
         })
         .collect();
-    let (first, last) = (waits.iter().min().unwrap(), waits.iter().max().unwrap());
+    let (first, last) = (delays.iter().min().unwrap(), delays.iter().max().unwrap());
     assert!(
         (30..40).contains(first) && (80..=90).contains(last),
-        "{waits:?}"
+        "{delays:?}"
     );
 }
 
 #[test]
 fn drift_checks_are_one_interval_apart() {
     let mut world = World::applied();
-    world.begin_look().settle_ready();
+    world.start_drift_check().settle_ready();
     let first = world.now;
-    world.begin_look();
+    world.start_drift_check();
     assert_eq!(world.now.duration_since(first).as_secs(), 3_600);
 }
 
@@ -90,7 +90,7 @@ fn drift_check_times_differ_between_resources() {
         .map(|name| {
             let mut world = World::with(crate::fixtures::terraform().named(name));
             world.settle();
-            world.look_once().decision.requeue_at.unwrap()
+            world.reconcile().decision.requeue_at.unwrap()
         })
         .into();
     let distinct: std::collections::BTreeSet<_> = moments.iter().collect();
@@ -101,13 +101,13 @@ fn drift_check_times_differ_between_resources() {
 fn drift_is_corrected_while_ready_stays_true() {
     let mut world = World::applied();
     world.real.drifted = true;
-    world.begin_look();
+    world.start_drift_check();
     let mut states = Vec::new();
     for _ in 0..12 {
-        world.look_once();
+        world.reconcile();
         assert!(world.is_ready(), "{:?}", world.status());
         states.push(world.status().state);
-        world.act(0, Act::Progress);
+        world.advance_pod(0, PodEvent::Progress);
     }
     states.dedup();
     assert_eq!(
@@ -131,8 +131,8 @@ fn drift_is_corrected_while_ready_stays_true() {
 fn queued_correction_leaves_ready_true() {
     let mut world = World::applied();
     world.real.drifted = true;
-    world.begin_look();
-    world.room = false;
+    world.start_drift_check();
+    world.has_free_slot = false;
     world.settle_ready();
     assert_eq!(world.status().state, State::Drifted);
     assert_eq!(condition(&world.status(), "InSync"), "False");
@@ -142,7 +142,7 @@ fn queued_correction_leaves_ready_true() {
 fn report_mode_reports_drift_without_correction() {
     let mut world = World::with_mode("Report");
     world.real.drifted = true;
-    world.begin_look().settle_ready();
+    world.start_drift_check().settle_ready();
     let status = world.status();
     assert_eq!(
         (status.state, world.reason().as_str()),
@@ -156,10 +156,10 @@ fn report_mode_reports_drift_without_correction() {
     let drift = status.drift.unwrap();
     let since = drift.since;
     assert!(world.real.drifted, "nothing is changed");
-    world.begin_look().settle_ready();
+    world.start_drift_check().settle_ready();
     assert_eq!(world.status().drift.unwrap().since, since);
     world.real.drifted = false;
-    world.begin_look().settle_ready();
+    world.start_drift_check().settle_ready();
     assert_eq!(world.status().state, State::Success);
 }
 
@@ -168,7 +168,7 @@ fn persistent_drift_is_one_entry_in_status_runs() {
     let mut world = World::with_mode("Report");
     world.real.drifted = true;
     for _ in 0..12 {
-        world.begin_look().settle_ready();
+        world.start_drift_check().settle_ready();
     }
     let kinds: Vec<_> = world.status().runs.iter().map(|run| run.kind).collect();
     assert_eq!(kinds, [RunKind::Drift, RunKind::Apply]);
@@ -178,21 +178,21 @@ fn persistent_drift_is_one_entry_in_status_runs() {
 fn ignore_mode_starts_no_drift_check() {
     let mut world = World::with_mode("Ignore");
     world.real.drifted = true;
-    assert_eq!(world.look_once().decision.requeue_at, None);
-    world.pass(100_000);
-    assert!(is_quiet(&world.look_once()));
+    assert_eq!(world.reconcile().decision.requeue_at, None);
+    world.advance_clock(100_000);
+    assert!(changed_nothing(&world.reconcile()));
 }
 
 #[test]
 fn failed_drift_check_is_not_retried_in_ignore_mode() {
     let mut world = World::applied();
-    world.begin_look();
+    world.start_drift_check();
     world.run_to(Stage::Planning);
-    world.act(0, Act::Fail(FailureClass::Module));
-    world.look_once();
+    world.advance_pod(0, PodEvent::Fail(FailureClass::Module));
+    world.reconcile();
     assert_eq!(world.status().state, State::Failed);
     world.edit(|tf| tf.with("/driftDetection/mode", "Ignore"));
-    world.pass(100_000).settle();
+    world.advance_clock(100_000).settle();
     assert!(world.is_ready());
     assert_eq!(world.run_number(), 2);
 }
@@ -201,22 +201,22 @@ fn failed_drift_check_is_not_retried_in_ignore_mode() {
 fn drift_found_by_retried_check_waits_for_next_interval() {
     let mut world = World::with_mode("Report");
     world.real.drifted = true;
-    world.begin_look().run_to(Stage::Planning);
-    world.act(0, Act::Fail(FailureClass::Transient));
+    world.start_drift_check().run_to(Stage::Planning);
+    world.advance_pod(0, PodEvent::Fail(FailureClass::Transient));
     world.settle();
-    world.next_look();
+    world.reconcile_after_requeue();
     world.settle();
     assert_eq!((world.run_number(), world.is_ready()), (3, true));
-    world.pass(60).settle();
+    world.advance_clock(60).settle();
     assert_eq!(world.run_number(), 3, "no hot loop");
 }
 
 #[test]
 fn changed_spec_during_drift_check_is_not_ready() {
     let mut world = World::applied();
-    world.begin_look().run_to(Stage::Planning);
+    world.start_drift_check().run_to(Stage::Planning);
     world.edit(|tf| tf.with_variable("size", 1));
-    world.look_once();
+    world.reconcile();
     assert!(!world.is_ready(), "{:?}", world.status());
     world.settle();
     assert!(world.is_ready());
@@ -227,24 +227,24 @@ fn changed_spec_during_drift_check_is_not_ready() {
 fn failed_correction_is_not_ready() {
     let mut world = World::applied();
     world.real.drifted = true;
-    world.begin_look().run_to(Stage::Applying);
-    world.act(0, Act::Fail(FailureClass::Module));
-    world.look_once();
+    world.start_drift_check().run_to(Stage::Applying);
+    world.advance_pod(0, PodEvent::Fail(FailureClass::Module));
+    world.reconcile();
     assert_eq!(
         (world.status().state, world.is_ready()),
         (State::Failed, false)
     );
-    world.run_until_rest();
+    world.run_until_converged();
     assert!(world.is_ready() && !world.real.drifted);
 }
 
 #[test]
 fn restart_during_drift_check_leaves_status_unchanged() {
     let mut world = World::applied();
-    world.begin_look().run_to(Stage::Planning);
+    world.start_drift_check().run_to(Stage::Planning);
     let before = world.status();
     world.restart();
-    world.look_once();
+    world.reconcile();
     assert_eq!(world.status(), before);
     assert_eq!(
         world.record.as_ref().unwrap().record.phase,
@@ -255,9 +255,9 @@ fn restart_during_drift_check_leaves_status_unchanged() {
 #[test]
 fn recurring_diff_is_corrected_twice_then_reported() {
     let mut world = World::applied();
-    world.unsteady = true;
+    world.drifts_after_apply = true;
     world.real.drifted = true;
-    world.begin_look().settle_ready();
+    world.start_drift_check().settle_ready();
     let runs = world.run_number();
     assert_eq!(world.reason(), "NotConverging");
     assert_eq!(world.status().state, State::Drifted);
@@ -271,18 +271,21 @@ fn recurring_diff_is_corrected_twice_then_reported() {
     let applied = world.status().last_applied.unwrap().time;
     let since = world.status().drift.unwrap().since;
     let condition = world.status().conditions;
-    let in_sync = condition.iter().find(|it| it.type_ == "InSync").unwrap();
+    let in_sync = condition
+        .iter()
+        .find(|condition| condition.type_ == "InSync")
+        .unwrap();
     assert_eq!(
         (in_sync.status.as_str(), in_sync.reason.as_str()),
         ("False", "NotConverging")
     );
     let kinds: Vec<_> = world.ledger.kinds.iter().map(|(kind, _)| *kind).collect();
-    let (look, apply) = (RunKind::Drift, RunKind::Apply);
-    assert_eq!(kinds, [apply, look, apply, look, apply, look]);
+    let (drift, apply) = (RunKind::Drift, RunKind::Apply);
+    assert_eq!(kinds, [apply, drift, apply, drift, apply, drift]);
 
     // Drift checks continue, corrections do not.
     for _ in 0..3 {
-        world.begin_look().settle_ready();
+        world.start_drift_check().settle_ready();
     }
     assert_eq!(world.run_number(), runs + 3);
     assert_eq!(
@@ -299,15 +302,15 @@ fn recurring_diff_is_corrected_twice_then_reported() {
 #[test]
 fn corrections_resume_after_a_commit() {
     let mut world = World::applied();
-    world.unsteady = true;
+    world.drifts_after_apply = true;
     world.real.drifted = true;
-    world.begin_look().settle_ready();
+    world.start_drift_check().settle_ready();
     assert_eq!(world.reason(), "NotConverging");
-    world.unsteady = false;
+    world.drifts_after_apply = false;
     world.commit(1).settle();
     assert_eq!(world.reason(), "Applied");
     world.real.drifted = true;
-    world.begin_look().settle_ready();
+    world.start_drift_check().settle_ready();
     assert!(!world.real.drifted);
 }
 
@@ -316,7 +319,7 @@ fn later_drift_does_not_count_as_not_converging() {
     let mut world = World::applied();
     for _ in 0..4 {
         world.real.drifted = true;
-        world.begin_look().settle_ready();
+        world.start_drift_check().settle_ready();
         assert!(!world.real.drifted);
         assert_eq!(world.reason(), "Applied");
     }
@@ -326,13 +329,13 @@ fn later_drift_does_not_count_as_not_converging() {
 fn failed_run_is_retried_as_a_run_of_the_same_kind() {
     let mut world = World::applied();
     world.real.drifted = true;
-    world.begin_look();
+    world.start_drift_check();
     world.run_to(Stage::Reported);
-    world.look_once();
-    world.act(0, Act::Progress);
+    world.reconcile();
+    world.advance_pod(0, PodEvent::Progress);
     world.run_to(Stage::Applying);
-    world.act(0, Act::Fail(FailureClass::Transient));
-    world.run_until_rest();
+    world.advance_pod(0, PodEvent::Fail(FailureClass::Transient));
+    world.run_until_converged();
     let kinds: Vec<_> = world.ledger.kinds.iter().map(|(kind, _)| *kind).collect();
     assert_eq!(
         kinds[1..4],
@@ -340,10 +343,10 @@ fn failed_run_is_retried_as_a_run_of_the_same_kind() {
     );
 
     let mut world = World::applied();
-    world.begin_look();
-    world.act(0, Act::Progress);
-    world.act(0, Act::Fail(FailureClass::Transient));
-    world.run_until_rest();
+    world.start_drift_check();
+    world.advance_pod(0, PodEvent::Progress);
+    world.advance_pod(0, PodEvent::Fail(FailureClass::Transient));
+    world.run_until_converged();
     let kinds: Vec<_> = world.ledger.kinds.iter().map(|(kind, _)| *kind).collect();
     assert_eq!(kinds, [RunKind::Apply, RunKind::Drift, RunKind::Drift]);
 }
@@ -364,7 +367,7 @@ fn requested_run_corrects_drift_by_mode_or_annotation(
         world.edit(|tf| tf.annotated(APPLY_AT, &now));
     }
     world.real.drifted = true;
-    world.ask().settle();
+    world.request_run().settle();
     assert_eq!(world.last_run(), (wanted, "requested".to_owned()));
 }
 
@@ -373,16 +376,16 @@ fn requested_run_applies_changed_spec_in_report_mode() {
     let mut world = World::with_mode("Report");
     world.edit(|tf| tf.with_variable("size", 1));
     world.fail_at(Stage::Planning, FailureClass::User);
-    world.ask().settle();
+    world.request_run().settle();
     assert_eq!(world.last_run().0, RunKind::Apply);
 }
 
 #[test]
 fn requested_drift_check_is_queued_as_a_plan() {
     let mut world = World::with_mode("Report");
-    world.room = false;
-    let due = world.next_look().decision.start.unwrap();
+    world.has_free_slot = false;
+    let due = world.reconcile_after_requeue().decision.start.unwrap();
     assert_eq!(due.class, Class::Drift);
-    let requested = world.ask().look_once().decision.start.unwrap();
+    let requested = world.request_run().reconcile().decision.start.unwrap();
     assert_eq!(requested.class, Class::Plan);
 }

@@ -8,7 +8,7 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use crate::fixtures::{Edit as _, settings, terraform};
-use crate::world::{Act, Stage, World};
+use crate::world::{PodEvent, Stage, World};
 
 const CATALOGUE: [&str; 6] = [
     "terraform 1.11.4",
@@ -49,7 +49,7 @@ fn world(engine: Value) -> World {
 }
 
 fn engine(world: &World) -> Option<String> {
-    world.status().engine.map(|it| it.to_string())
+    world.status().engine.map(|engine| engine.to_string())
 }
 
 #[rstest]
@@ -59,12 +59,12 @@ fn engine(world: &World) -> Option<String> {
 #[case::terraform_unless_named(json!({"version": "1.9"}), "terraform 1.9.8")]
 #[case::prerelease_by_full_version(
     json!({"name": "opentofu", "version": "1.13.0-rc1"}), "opentofu 1.13.0-rc1")]
-fn catalogue_resolves_requested_engine(#[case] asked: Value, #[case] wanted: &str) {
-    let found = base_image(&of(asked), &with_catalogue(), None)
+fn catalogue_resolves_requested_engine(#[case] requested: Value, #[case] wanted: &str) {
+    let unresolved = base_image(&of(requested), &with_catalogue(), None)
         .unwrap()
         .unwrap_err();
-    assert_eq!(found.engine.unwrap().to_string(), wanted);
-    assert_eq!(found.reference, image(wanted).image);
+    assert_eq!(unresolved.engine.unwrap().to_string(), wanted);
+    assert_eq!(unresolved.reference, image(wanted).image);
 }
 
 #[test]
@@ -75,9 +75,9 @@ fn unknown_version_stalls_and_lists_available_engines() {
         ("EngineUnknown", true)
     );
     let message = world.status().message;
-    let there = "opentofu 1.10; available: terraform 1.11.4, terraform 1.9.8, \
+    let available = "opentofu 1.10; available: terraform 1.11.4, terraform 1.9.8, \
                  opentofu 1.13.0-rc1, opentofu 1.12.10, opentofu 1.12.6, opentofu 1.11.2";
-    assert!(message.contains(there), "{message}");
+    assert!(message.contains(available), "{message}");
     assert!(world.jobs.is_empty() && world.builds.is_empty());
     let failure = base_image(&of(json!({})), &settings(), None).unwrap_err();
     assert!(
@@ -148,7 +148,7 @@ fn upgrade_and_switch_before_first_apply_need_no_permission() {
     let mut first = World::with(of(json!({"version": "1.11.4"})));
     first.settings = with_catalogue();
     first.run_to(Stage::Planning);
-    first.act(0, Act::Fail(FailureClass::User));
+    first.advance_pod(0, PodEvent::Fail(FailureClass::User));
     first
         .edit(|tf| tf.with("/engine/version", "1.9.8"))
         .settle();
@@ -161,7 +161,7 @@ fn partial_apply_pins_the_engine() {
     let mut world = World::with(of(json!({"version": "1.11.4"})));
     world.settings = with_catalogue();
     world.run_to(Stage::Applying);
-    world.act(0, Act::Fail(FailureClass::User));
+    world.advance_pod(0, PodEvent::Fail(FailureClass::User));
     world.settle();
     world
         .edit(|tf| tf.with("/engine/version", "1.9.8"))
@@ -187,35 +187,38 @@ fn destroy_after_refused_switch_uses_applied_engine() {
 #[test]
 fn base_image_in_spec_overrides_catalogue() {
     let tf = of(json!({"name": "opentofu"})).with("/containerRegistry/baseImage", "mine.test/x:1");
-    let found = base_image(&tf, &with_catalogue(), None)
+    let unresolved = base_image(&tf, &with_catalogue(), None)
         .unwrap()
         .unwrap_err();
     assert_eq!(
-        (found.reference.as_str(), found.engine),
+        (unresolved.reference.as_str(), unresolved.engine),
         ("mine.test/x:1", None)
     );
     // An explicit base image may also be in the catalogue.
     let listed = image("opentofu 1.12.6").image;
     let tf = terraform().with("/containerRegistry/baseImage", listed);
-    let found = base_image(&tf, &with_catalogue(), None)
+    let unresolved = base_image(&tf, &with_catalogue(), None)
         .unwrap()
         .unwrap_err();
-    assert_eq!(found.engine.unwrap().to_string(), "opentofu 1.12.6");
+    assert_eq!(unresolved.engine.unwrap().to_string(), "opentofu 1.12.6");
 }
 
 /// For an image outside the catalogue, the runner determines the engine and refuses a change.
 #[test]
 fn runner_gets_applied_engine_unless_switch_is_allowed() {
     let mut world = world(json!({"version": "1.11.4"}));
-    let own = "mine.test/x:1";
-    world.edit(|tf| tf.with("/containerRegistry/baseImage", own));
-    let before = |world: &mut World| {
+    let own_image = "mine.test/x:1";
+    world.edit(|tf| tf.with("/containerRegistry/baseImage", own_image));
+    let engine_before = |world: &mut World| {
         world.run_to(Stage::Planning);
         let inputs = world.record.as_ref().unwrap().inputs.clone().unwrap();
-        inputs.engine_before.map(|it| it.to_string())
+        inputs.engine_before.map(|engine| engine.to_string())
     };
-    assert_eq!(before(&mut world).as_deref(), Some("terraform 1.11.4"));
-    world.act(0, Act::Fail(FailureClass::User));
+    assert_eq!(
+        engine_before(&mut world).as_deref(),
+        Some("terraform 1.11.4")
+    );
+    world.advance_pod(0, PodEvent::Fail(FailureClass::User));
     world
         .record
         .as_mut()
@@ -235,7 +238,7 @@ fn runner_gets_applied_engine_unless_switch_is_allowed() {
     );
     world.edit(|tf| tf.with("/engine/allowSwitch", true));
     world.ledger.new_budget();
-    assert_eq!(before(&mut world), None);
+    assert_eq!(engine_before(&mut world), None);
     world.settle();
     assert!(world.is_ready(), "{:?}", world.status());
 }

@@ -4,21 +4,25 @@ use alustan_api::report::FailureClass;
 use alustan_core::status::events::{Event, events};
 
 use crate::fixtures::Edit as _;
-use crate::world::{Act, Stage, World};
+use crate::world::{PodEvent, Stage, World};
 
 /// Reconciles until the world is idle. Returns the events that the operator publishes.
 fn emitted(world: &mut World) -> Vec<String> {
     let mut emitted = Vec::new();
     for _ in 0..40 {
         let before = world.tf().status.clone();
-        let looked = world.look_once();
+        let reconciled = world.reconcile();
         let after = world.status();
         emitted.extend(events(before.as_ref(), &after).iter().map(line));
         let built = world.advance_builds(None);
-        if !(looked.wrote || built || world.act(0, Act::Progress) || world.memory.asked) {
+        if !(reconciled.wrote
+            || built
+            || world.advance_pod(0, PodEvent::Progress)
+            || world.memory.query_started)
+        {
             return emitted;
         }
-        world.memory.asked = false;
+        world.memory.query_started = false;
     }
     panic!("it does not come to rest: {:?}", world.status())
 }
@@ -40,7 +44,7 @@ fn first_apply_emits_building_running_and_applied() {
 fn idle_resource_and_clean_drift_check_emit_no_events() {
     let mut world = World::applied();
     assert!(emitted(&mut world).is_empty());
-    let next = world.look_once().decision.requeue_at.unwrap();
+    let next = world.reconcile().decision.requeue_at.unwrap();
     world.now = next;
     assert!(emitted(&mut world).is_empty());
     assert_eq!(world.run_number(), 2);
@@ -50,23 +54,23 @@ fn idle_resource_and_clean_drift_check_emit_no_events() {
 fn drift_and_its_correction_emit_one_event_each() {
     let mut world = World::applied();
     world.real.drifted = true;
-    world.now = world.look_once().decision.requeue_at.unwrap();
+    world.now = world.reconcile().decision.requeue_at.unwrap();
     assert_eq!(emitted(&mut world), ["Normal Drifted", "Normal Applied"]);
 }
 
 #[test]
 fn not_converging_is_emitted_once() {
     let mut world = World::applied();
-    world.unsteady = true;
+    world.drifts_after_apply = true;
     world.real.drifted = true;
-    let mut all = Vec::new();
+    let mut lines = Vec::new();
     for _ in 0..8 {
-        let next = world.look_once().decision.requeue_at;
+        let next = world.reconcile().decision.requeue_at;
         world.now = next.unwrap_or(world.now).max(world.now);
-        all.extend(emitted(&mut world));
+        lines.extend(emitted(&mut world));
     }
-    let endless = all.iter().filter(|line| line.ends_with(" NotConverging"));
-    assert_eq!(endless.count(), 1, "{all:?}");
+    let endless = lines.iter().filter(|line| line.ends_with(" NotConverging"));
+    assert_eq!(endless.count(), 1, "{lines:?}");
 }
 
 #[test]
@@ -74,16 +78,16 @@ fn failure_emits_one_warning() {
     let mut world = World::new();
     world.run_to(Stage::Planning);
     let before = world.status();
-    world.act(0, Act::Fail(FailureClass::Transient));
-    world.look_once();
-    let told = events(Some(&before), &world.status());
+    world.advance_pod(0, PodEvent::Fail(FailureClass::Transient));
+    world.reconcile();
+    let emitted = events(Some(&before), &world.status());
     assert_eq!(
-        told.iter().map(line).collect::<Vec<_>>(),
+        emitted.iter().map(line).collect::<Vec<_>>(),
         ["Warning ApplyFailed"]
     );
-    assert!(told[0].note.contains("terraform ended with exit code 1"));
+    assert!(emitted[0].note.contains("terraform ended with exit code 1"));
     let before = world.status();
-    world.look_once();
+    world.reconcile();
     assert!(events(Some(&before), &world.status()).is_empty());
 }
 

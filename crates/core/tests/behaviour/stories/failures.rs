@@ -7,34 +7,34 @@ use alustan_core::model::summary;
 use k8s_openapi::jiff::SignedDuration;
 use rstest::rstest;
 
-use super::is_quiet;
+use super::changed_nothing;
 use crate::fixtures::{Edit as _, at};
-use crate::world::{Act, Stage, World};
+use crate::world::{PodEvent, Stage, World};
 
 impl World {
     /// Lets the current run fail at `stage`, and its pod end.
     pub(super) fn fail_at(&mut self, stage: Stage, class: FailureClass) -> &mut Self {
         self.run_to(stage);
-        self.act(0, Act::Fail(class));
-        self.look_once();
-        self.act(0, Act::Progress);
-        self.look_once();
+        self.advance_pod(0, PodEvent::Fail(class));
+        self.reconcile();
+        self.advance_pod(0, PodEvent::Progress);
+        self.reconcile();
         self
     }
 
     /// Lets the next build fail.
     fn fail_build(&mut self, class: FailureClass) -> &mut Self {
         for _ in 0..20 {
-            self.look_once();
+            self.reconcile();
             if self.advance_builds(Some(class)) {
-                self.look_once();
+                self.reconcile();
                 return self;
             }
         }
         panic!("no build: {:?}", self.status())
     }
 
-    pub(super) fn ask(&mut self) -> &mut Self {
+    pub(super) fn request_run(&mut self) -> &mut Self {
         let now = self.now.to_string();
         self.edit(|tf| tf.annotated(RECONCILE_AT, &now))
     }
@@ -60,9 +60,9 @@ fn module_failures_are_retried_until_budget_is_used_up() {
             .contains("see kubectl logs -n team job/web-apply-1")
     );
     assert_eq!(status.retry.unwrap().next_at.unwrap().0, at(10));
-    assert!(is_quiet(&world.look_once()), "not before its time");
+    assert!(changed_nothing(&world.reconcile()), "not before its time");
     world
-        .pass(10)
+        .advance_clock(10)
         .fail_at(Stage::Applying, FailureClass::Module);
     assert_eq!(world.last_run().1, "retry 1");
     assert!(world.is_stalled());
@@ -71,8 +71,8 @@ fn module_failures_are_retried_until_budget_is_used_up() {
         message.contains("kubectl annotate tf web -n team --overwrite"),
         "{message}"
     );
-    world.pass(100_000);
-    assert!(is_quiet(&world.look_once()), "stalled is stalled");
+    world.advance_clock(100_000);
+    assert!(changed_nothing(&world.reconcile()), "stalled is stalled");
 }
 
 /// A module forges an impossible result. The run must use the retry budget: otherwise the same run would start again at once, in a loop.
@@ -83,15 +83,15 @@ fn impossible_result_of_a_run_costs_a_retry(#[case] result: RunResult) {
     let mut world = World::new();
     for number in 1..=2 {
         world.run_to(Stage::Applying);
-        world.act(0, Act::Fail(FailureClass::Module));
+        world.advance_pod(0, PodEvent::Fail(FailureClass::Module));
         let report = world.record.as_mut().unwrap().report.as_mut().unwrap();
         report.result = result;
         report.failure = None;
-        world.look_once();
+        world.reconcile();
         assert_eq!(world.reason(), "ReportInvalid");
-        assert!(is_quiet(&world.look_once()), "not before its time");
+        assert!(changed_nothing(&world.reconcile()), "not before its time");
         assert_eq!(world.run_number(), number);
-        world.pass(600);
+        world.advance_clock(600);
     }
     assert!(world.is_stalled());
 }
@@ -101,10 +101,10 @@ fn budget_outlasts_restarts_and_an_edit_of_the_backoff() {
     let mut world = World::new();
     for failures in 1..=2 {
         world.fail_at(Stage::Applying, FailureClass::Module);
-        world.restart().look_once();
+        world.restart().reconcile();
         assert_eq!(world.status().retry.unwrap().failures, failures);
         assert_eq!(world.is_stalled(), failures == 2);
-        world.pass(600);
+        world.advance_clock(600);
     }
     assert!(
         world.status().message.contains("reached (failures: 2)"),
@@ -119,15 +119,15 @@ fn budget_outlasts_restarts_and_an_edit_of_the_backoff() {
 #[test]
 fn transient_failures_use_no_budget_and_back_off() {
     let mut world = World::new();
-    let mut waits = Vec::new();
+    let mut backoffs = Vec::new();
     for _ in 0..9 {
         world.fail_at(Stage::Planning, FailureClass::Transient);
         assert_eq!(world.status().state, State::Failed);
         let next = world.status().retry.unwrap().next_at.unwrap().0;
-        waits.push(next.duration_since(world.now).as_secs());
+        backoffs.push(next.duration_since(world.now).as_secs());
         world.now = next;
     }
-    assert_eq!(waits, [10, 20, 40, 80, 160, 320, 600, 600, 600]);
+    assert_eq!(backoffs, [10, 20, 40, 80, 160, 320, 600, 600, 600]);
     assert_eq!(world.status().retry.unwrap().failures, 0);
     world.settle();
     assert!(world.is_ready());
@@ -147,7 +147,7 @@ fn success_resets_the_failure_count() {
     let mut world = World::new();
     world
         .fail_at(Stage::Applying, FailureClass::Module)
-        .pass(10)
+        .advance_clock(10)
         .settle();
     assert!(world.is_ready());
     assert!(world.status().retry.is_none());
@@ -161,7 +161,7 @@ fn stalled_resource_is_retried_on_request() {
     let mut world = World::new();
     world
         .fail_at(Stage::Planning, FailureClass::User)
-        .ask()
+        .request_run()
         .settle();
     assert!(world.is_ready());
     assert_eq!(world.last_run().1, "requested");
@@ -170,7 +170,9 @@ fn stalled_resource_is_retried_on_request() {
 #[test]
 fn request_resets_the_retry_budget() {
     let mut world = World::new();
-    world.fail_at(Stage::Planning, FailureClass::User).ask();
+    world
+        .fail_at(Stage::Planning, FailureClass::User)
+        .request_run();
     world.fail_at(Stage::Planning, FailureClass::Module);
     assert_eq!(world.status().retry.unwrap().failures, 1);
     assert!(!world.is_stalled());
@@ -191,8 +193,8 @@ fn changed_spec_resets_the_retry_budget() {
 fn lost_run_is_retried(#[case] stage: Stage, #[case] reason: &str, #[case] text: &str) {
     let mut world = World::new();
     world.run_to(stage);
-    world.act(0, Act::Kill);
-    world.look_once();
+    world.advance_pod(0, PodEvent::Kill);
+    world.reconcile();
     assert_eq!(world.reason(), reason);
     assert!(
         world.status().message.contains(text),
@@ -200,7 +202,7 @@ fn lost_run_is_retried(#[case] stage: Stage, #[case] reason: &str, #[case] text:
         world.status().message
     );
     assert!(world.status().message.contains("not counted against"));
-    world.pass(10).settle();
+    world.advance_clock(10).settle();
     assert!(world.is_ready());
     assert_eq!(world.run_number(), 2);
 }
@@ -221,7 +223,7 @@ fn pod_of_a_deleted_job_completes_its_run() {
     world.run_to(Stage::Applying);
     world.delete_job("web-apply-1");
     for _ in 0..3 {
-        assert!(is_quiet(&world.look_once()) || world.status().state == State::Applying);
+        assert!(changed_nothing(&world.reconcile()) || world.status().state == State::Applying);
     }
     assert_eq!(world.run_number(), 1);
     world.settle();
@@ -235,7 +237,7 @@ fn revert_after_partial_apply_is_applied() {
     world.edit(|tf| tf.with_variable("size", 1));
     world.fail_at(Stage::Applying, FailureClass::Module);
     world.edit(|tf| tf.with_variable("size", 0));
-    world.look_once();
+    world.reconcile();
     assert!(
         !world.is_ready(),
         "what was applied before is not there any more"
@@ -259,7 +261,7 @@ fn a_revert_after_a_failed_build_needs_no_run() {
 fn failed_build_counts_once_across_reconciles() {
     let mut world = World::new();
     world.fail_build(FailureClass::Module);
-    assert!(is_quiet(&world.look_once()));
+    assert!(changed_nothing(&world.reconcile()));
     assert_eq!(world.status().retry.unwrap().failures, 1);
     assert!(
         world
@@ -267,11 +269,11 @@ fn failed_build_counts_once_across_reconciles() {
             .message
             .contains("kubectl logs -n team job/alustan-build-")
     );
-    world.pass(10).fail_build(FailureClass::Module);
+    world.advance_clock(10).fail_build(FailureClass::Module);
     assert!(world.is_stalled());
     world.expire_builds();
     assert!(
-        world.look_once().decision.steps.is_empty(),
+        world.reconcile().decision.steps.is_empty(),
         "also when its Job is swept away"
     );
     assert!(world.is_stalled());
@@ -282,7 +284,7 @@ fn stalled_build_is_retried_on_request() {
     let mut world = World::new();
     world.fail_build(FailureClass::User);
     assert!(world.is_stalled());
-    world.ask().settle();
+    world.request_run().settle();
     assert!(world.is_ready());
     assert_eq!(world.run_number(), 1);
 }
@@ -303,14 +305,14 @@ fn build_with_transient_failure_is_retried() {
 fn repository_outage_is_polled_without_status_changes() {
     let mut world = World::new();
     world.git_up = false;
-    world.look_once();
-    world.look_once();
-    world.look_once();
+    world.reconcile();
+    world.reconcile();
+    world.reconcile();
     assert_eq!(world.reason(), "RepositoryUnreachable");
     let first = world.status();
     assert!(first.message.contains("next attempt within a minute"));
-    world.pass(60);
-    assert_eq!(world.look_once().decision.requeue_at, Some(at(120)));
+    world.advance_clock(60);
+    assert_eq!(world.reconcile().decision.requeue_at, Some(at(120)));
     assert_eq!(world.status(), first);
 }
 
@@ -318,7 +320,7 @@ fn repository_outage_is_polled_without_status_changes() {
 fn repository_outage_leaves_ready_true() {
     let mut world = World::applied();
     world.git_up = false;
-    assert!(world.look_once().decision.start.is_none());
+    assert!(world.reconcile().decision.start.is_none());
     assert!(world.is_ready());
     assert_eq!(
         crate::world::condition(&world.status(), "SourceReady"),
@@ -348,21 +350,21 @@ fn message_of_user_failure_is_the_same_after_each_query() {
 fn resource_converges_after_hour_without_git_and_registry(#[case] mut world: World) {
     (world.git_up, world.registry_up) = (false, false);
     let end = world.now + SignedDuration::from_hours(1);
-    let mut looks = 0;
+    let mut reconcile_count = 0;
     while world.now < end {
-        world.memory.asked = false;
-        let looked = world.look_once();
-        looks += 1;
+        world.memory.query_started = false;
+        let reconciled = world.reconcile();
+        reconcile_count += 1;
         assert!(!world.is_stalled(), "{:?}", world.status());
         world.advance_builds(Some(FailureClass::Transient));
-        if !world.act(0, Act::Fail(FailureClass::Transient)) && !looked.wrote {
-            world.now = looked.decision.requeue_at.unwrap_or(end).max(world.now);
+        if !world.advance_pod(0, PodEvent::Fail(FailureClass::Transient)) && !reconciled.wrote {
+            world.now = reconciled.decision.requeue_at.unwrap_or(end).max(world.now);
         }
     }
-    assert!(looks < 400, "{looks} looks in an hour");
+    assert!(reconcile_count < 400, "{reconcile_count} looks in an hour");
     (world.git_up, world.registry_up) = (true, true);
     world.commit(1);
-    let rest = world.run_until_rest();
+    let rest = world.run_until_converged();
     assert!(!rest.stalled);
     world.settle();
     assert!(world.is_ready(), "{:?}", world.status());

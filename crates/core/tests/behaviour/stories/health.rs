@@ -31,8 +31,8 @@ fn argo(tf: &Terraform) -> Health {
         .to_value_with(&serde_json::to_value(tf).unwrap(), options)
         .unwrap();
     lua.globals().set("obj", object).unwrap();
-    let said = lua.load(SCRIPT).eval().unwrap();
-    lua.from_value(said).unwrap()
+    let health = lua.load(SCRIPT).eval().unwrap();
+    lua.from_value(health).unwrap()
 }
 
 /// Returns the status that kstatus determines, by the rules of `checkGenericProperties` and `checkReadyCondition` in
@@ -48,8 +48,8 @@ fn kstatus(tf: &Terraform) -> &'static str {
     }
     let conditions = status.map(|status| status.conditions.as_slice());
     let is = |kind: &str, wanted: &str| {
-        let mut all = conditions.unwrap_or_default().iter();
-        all.any(|it| it.type_ == kind && it.status == wanted)
+        let mut remaining = conditions.unwrap_or_default().iter();
+        remaining.any(|condition| condition.type_ == kind && condition.status == wanted)
     };
     for condition in conditions.unwrap_or_default() {
         match (condition.type_.as_str(), condition.status.as_str()) {
@@ -66,8 +66,8 @@ fn kstatus(tf: &Terraform) -> &'static str {
 
 /// Returns resources with the status that the operator sets in different situations, each with a description of the situation.
 fn fixtures() -> Vec<(&'static str, Terraform)> {
-    let mut all: Vec<(&'static str, Terraform)> = Vec::new();
-    let mut keep = |what, world: &World| all.push((what, world.tf().clone()));
+    let mut cases: Vec<(&'static str, Terraform)> = Vec::new();
+    let mut keep = |description, world: &World| cases.push((description, world.tf().clone()));
 
     keep("not reconciled yet", &World::new());
     let mut world = World::new();
@@ -76,12 +76,12 @@ fn fixtures() -> Vec<(&'static str, Terraform)> {
     keep("the repository does not answer", &world);
     keep(
         "the image is being built",
-        &World::until(|it| it.status().state == State::Building),
+        &World::until(|world| world.status().state == State::Building),
     );
     let mut world = World::new();
     world.run_to(Stage::Planning);
     keep("planning", &world);
-    world.run_to(Stage::Applying).look_once();
+    world.run_to(Stage::Applying).reconcile();
     keep("applying", &world);
     keep("applied", &World::applied());
     keep("a plan waits for approval", &World::awaiting());
@@ -89,7 +89,7 @@ fn fixtures() -> Vec<(&'static str, Terraform)> {
     let mut world = World::applied();
     world.edit(|tf| tf.with_variable("size", 7));
     keep("the spec changed a moment ago", &world);
-    world.run_to(Stage::Applying).look_once();
+    world.run_to(Stage::Applying).reconcile();
     keep("a changed spec is being applied", &world);
 
     let mut world = World::new();
@@ -101,7 +101,7 @@ fn fixtures() -> Vec<(&'static str, Terraform)> {
 
     let mut world = World::with_mode("Report");
     world.real.drifted = true;
-    world.begin_look();
+    world.start_drift_check();
     world.settle();
     keep("drift is reported", &world);
 
@@ -119,7 +119,7 @@ fn fixtures() -> Vec<(&'static str, Terraform)> {
     world.delete();
     world.fail_at(Stage::Applying, FailureClass::User);
     keep("the destroy failed, not retried", &world);
-    all
+    cases
 }
 
 fn state(tf: &Terraform) -> String {
@@ -137,20 +137,20 @@ fn state(tf: &Terraform) -> String {
 
 fn ready(tf: &Terraform) -> String {
     let conditions = tf.status.iter().flat_map(|status| &status.conditions);
-    let mut ready = conditions.filter(|it| it.type_ == "Ready");
+    let mut ready = conditions.filter(|condition| condition.type_ == "Ready");
     ready
         .next()
-        .map_or_else(|| "–".to_owned(), |it| it.status.clone())
+        .map_or_else(|| "–".to_owned(), |condition| condition.status.clone())
 }
 
 #[test]
 fn argo_cd_table_matches_the_script_and_kstatus() {
     let mut rows = Vec::new();
-    for (what, tf) in fixtures() {
+    for (description, tf) in fixtures() {
         let (argo, kstatus) = (argo(&tf).status, kstatus(&tf));
         let (state, ready) = (state(&tf), ready(&tf));
         rows.push(format!(
-            "| {what} | {state} | {ready} | {argo} | {kstatus} |\n"
+            "| {description} | {state} | {ready} | {argo} | {kstatus} |\n"
         ));
     }
     let table = rows.concat();
@@ -163,25 +163,25 @@ fn argo_cd_table_matches_the_script_and_kstatus() {
 #[test]
 fn argo_cd_and_kstatus_agree_unless_suspended() {
     let mut states = BTreeMap::new();
-    for (what, tf) in fixtures() {
+    for (description, tf) in fixtures() {
         let health = argo(&tf);
         let agreed = match health.status.as_str() {
             "Healthy" => ["Current", "Current"],
             "Progressing" => ["InProgress", "Terminating"],
             "Degraded" => ["Failed", "Terminating"],
             "Suspended" => continue,
-            other => panic!("{what}: {other} is no health of Argo CD"),
+            health => panic!("{description}: {health} is no health of Argo CD"),
         };
         // kstatus reports Current for an object without status.
         let looked_at = tf.status.is_some();
         assert!(
             !looked_at || agreed.contains(&kstatus(&tf)),
-            "{what}: {health:?}"
+            "{description}: {health:?}"
         );
-        assert!(!health.message.is_empty(), "{what}");
-        states.insert(state(&tf), what);
+        assert!(!health.message.is_empty(), "{description}");
+        states.insert(state(&tf), description);
     }
-    let all = [
+    let expected_states = [
         "Pending",
         "Building",
         "Planning",
@@ -192,7 +192,7 @@ fn argo_cd_and_kstatus_agree_unless_suspended() {
         "Stalled",
         "Destroying",
     ];
-    for wanted in all {
+    for wanted in expected_states {
         assert!(states.contains_key(wanted), "no fixture of {wanted}");
     }
 }

@@ -1,15 +1,15 @@
 //! Rule 18: an idle resource causes no writes.
 
-use super::is_quiet;
-use crate::world::{Act, World};
+use super::changed_nothing;
+use crate::world::{PodEvent, World};
 
 #[test]
 fn idle_resource_is_reconciled_without_writes() {
     let mut world = World::applied();
     let before = serde_json::to_string(&world.status()).unwrap();
     for _ in 0..20 {
-        world.pass(30);
-        assert!(is_quiet(&world.look_once()));
+        world.advance_clock(30);
+        assert!(changed_nothing(&world.reconcile()));
         assert_eq!(serde_json::to_string(&world.status()).unwrap(), before);
     }
 }
@@ -20,7 +20,7 @@ fn controller_restart_leaves_status_unchanged() {
     let before = serde_json::to_string(&world.status()).unwrap();
     world.restart();
     for _ in 0..5 {
-        assert!(is_quiet(&world.look_once()));
+        assert!(changed_nothing(&world.reconcile()));
         assert_eq!(serde_json::to_string(&world.status()).unwrap(), before);
     }
 }
@@ -34,11 +34,11 @@ fn restart_leaves_status_unchanged_if_registry_refuses() {
     let before = serde_json::to_string(&world.status()).unwrap();
     world.restart();
     for _ in 0..8 {
-        world.look_once();
+        world.reconcile();
         assert_eq!(serde_json::to_string(&world.status()).unwrap(), before);
     }
     world.registry_refuses = false;
-    world.pass(3600).settle();
+    world.advance_clock(3600).settle();
     assert!(world.is_ready(), "{:?}", world.status());
 }
 
@@ -46,21 +46,27 @@ fn restart_leaves_status_unchanged_if_registry_refuses() {
 fn idle_resource_has_about_one_run_per_hour() {
     let mut world = World::applied();
     let end = world.now + k8s_openapi::jiff::SignedDuration::from_hours(24);
-    let (mut looks, mut writes) = (0, 0);
+    let (mut reconcile_count, mut writes) = (0, 0);
     while world.now < end {
-        let looked = world.look_once();
-        looks += 1;
+        let reconciled = world.reconcile();
+        reconcile_count += 1;
         assert!(
-            looks <= 26 * 7,
+            reconcile_count <= 26 * 7,
             "{} runs by {}",
             world.run_number(),
             world.now
         );
-        writes += looked.decision.steps.len();
-        writes += looked.decision.start.map_or(0, |start| start.steps.len());
-        let ran = world.act(0, Act::Progress);
-        if !(ran || looked.wrote) {
-            world.now = looked.decision.requeue_at.expect("the next look for drift");
+        writes += reconciled.decision.steps.len();
+        writes += reconciled
+            .decision
+            .start
+            .map_or(0, |start| start.steps.len());
+        let ran = world.advance_pod(0, PodEvent::Progress);
+        if !(ran || reconciled.wrote) {
+            world.now = reconciled
+                .decision
+                .requeue_at
+                .expect("the next look for drift");
         }
     }
     assert!(world.run_number() <= 26, "{} runs", world.run_number());
@@ -73,8 +79,8 @@ fn stalled_resource_has_no_requeue_interval() {
     world.advance_builds(Some(alustan_api::report::FailureClass::User));
     world.settle();
     assert!(world.is_stalled());
-    world.pass(1_000_000);
-    let looked = world.look_once();
-    assert!(is_quiet(&looked));
-    assert_eq!(looked.decision.requeue_at, None);
+    world.advance_clock(1_000_000);
+    let reconciled = world.reconcile();
+    assert!(changed_nothing(&reconciled));
+    assert_eq!(reconciled.decision.requeue_at, None);
 }

@@ -4,17 +4,17 @@ use alustan_api::run::{RunKind, RunPhase};
 use alustan_core::observed::Seen;
 use k8s_openapi::api::batch::v1::Job;
 
-use super::objects::{Made, pod};
+use super::objects::{CreatedObjects, pod};
 use super::pod_security::restricted;
-use super::words;
-use crate::world::{Act, Look, Stage, World};
+use super::step_names;
+use crate::world::{PodEvent, ReconcileFaults, Stage, World};
 
 /// Returns a world with a deleted resource, after the operator has detected that the runner image is gone from the registry.
 fn lost() -> World {
     let mut world = World::applied();
     world.lose_images();
     world.delete().run_to(Stage::Created);
-    world.next_look();
+    world.reconcile_after_requeue();
     assert_eq!(world.reason(), "ImagePullBackOff");
     for _ in 0..10 {
         world.settle();
@@ -22,7 +22,7 @@ fn lost() -> World {
         if memory.lost_image.is_some() {
             return world;
         }
-        world.now = world.look_once().decision.requeue_at.unwrap();
+        world.now = world.reconcile().decision.requeue_at.unwrap();
     }
     panic!("{:?}", world.status());
 }
@@ -31,11 +31,11 @@ fn lost() -> World {
 fn started(world: &mut World) -> Seen {
     for _ in 0..10 {
         let seen = world.observe(0);
-        let looked = world.look_once();
-        if looked.started {
+        let reconciled = world.reconcile();
+        if reconciled.started {
             return seen;
         }
-        world.now = looked.decision.requeue_at.unwrap_or(world.now);
+        world.now = reconciled.decision.requeue_at.unwrap_or(world.now);
     }
     panic!("{:?}", world.status());
 }
@@ -52,7 +52,10 @@ fn destroy_without_image_unpacks_context_in_base_image() {
     assert!(run.unpack);
     let status = world.status();
     assert_eq!(status.image.unwrap().digest, None);
-    let ready = status.conditions.iter().find(|it| it.type_ == "ImageReady");
+    let ready = status
+        .conditions
+        .iter()
+        .find(|condition| condition.type_ == "ImageReady");
     assert_eq!(ready.unwrap().reason, "ImageMissing");
     world.settle();
     assert!(world.tf.is_none() && world.real.is_empty());
@@ -64,22 +67,22 @@ fn destroy_without_image_completes_within_a_minute() {
     let deleted = world.now;
     world.lose_images();
     world.delete();
-    world.run_until_rest();
+    world.run_until_converged();
     assert!(world.tf.is_none());
     let took = world.now.duration_since(deleted);
     assert!(took.as_secs() <= 60, "{took:?}");
 }
 
 /// Reconciles until the destroy starts. Returns whether the operator pushed the context to the registry before.
-fn pushes(world: &mut World) -> bool {
+fn push_happens(world: &mut World) -> bool {
     let mut pushed = false;
     for _ in 0..10 {
-        let looked = world.look_once();
-        pushed |= words(&looked.decision.steps).contains(&"PushContext".to_owned());
-        if looked.started {
+        let reconciled = world.reconcile();
+        pushed |= step_names(&reconciled.decision.steps).contains(&"PushContext".to_owned());
+        if reconciled.started {
             return pushed;
         }
-        world.now = looked.decision.requeue_at.unwrap_or(world.now);
+        world.now = reconciled.decision.requeue_at.unwrap_or(world.now);
     }
     panic!("{:?}", world.status());
 }
@@ -89,8 +92,8 @@ fn missing_context_is_pushed_again_from_repository() {
     let mut world = lost();
     world.artifacts.clear();
     world.restart();
-    assert!(pushes(&mut world));
-    world.run_until_rest();
+    assert!(push_happens(&mut world));
+    world.run_until_converged();
     assert!(world.tf.is_none() && world.real.is_empty());
 }
 
@@ -100,8 +103,8 @@ fn missing_context_is_pushed_with_pinned_credentials() {
     world.artifacts.clear();
     world.regcred = false;
     world.restart();
-    assert!(pushes(&mut world));
-    world.run_until_rest();
+    assert!(push_happens(&mut world));
+    world.run_until_converged();
     assert!(world.tf.is_none() && world.real.is_empty());
 }
 
@@ -111,8 +114,8 @@ fn context_is_pulled_if_it_cannot_be_pushed() {
     world.regcred = false;
     world.pin.as_mut().unwrap().docker_config = None;
     world.restart();
-    assert!(!pushes(&mut world));
-    world.run_until_rest();
+    assert!(!push_happens(&mut world));
+    world.run_until_converged();
     assert!(world.tf.is_none() && world.real.is_empty());
 }
 
@@ -124,19 +127,24 @@ fn destroy_uses_applied_context_after_new_commit() {
     let record = world.record.clone().unwrap().record;
     let artifact = record.run.unwrap().artifact.unwrap();
     assert_eq!(artifact, "registry.test/team/web@sha256:artifact-0");
-    assert!(!world.artifacts.iter().any(|it| it.ends_with("artifact-7")));
+    assert!(
+        !world
+            .artifacts
+            .iter()
+            .any(|artifact| artifact.ends_with("artifact-7"))
+    );
 }
 
 #[test]
 fn destroy_retries_image_if_base_image_is_missing() {
     let mut world = lost();
     started(&mut world);
-    let mut gone = world.record.clone().unwrap();
-    gone.history.lost_image = gone.record.run.clone().map(|run| run.image);
-    gone.record.phase = RunPhase::Recorded;
-    gone.inputs = None;
-    world.store(gone);
-    world.act(0, Act::Kill);
+    let mut record = world.record.clone().unwrap();
+    record.history.lost_image = record.record.run.clone().map(|run| run.image);
+    record.record.phase = RunPhase::Recorded;
+    record.inputs = None;
+    world.write_record(record);
+    world.advance_pod(0, PodEvent::Kill);
     world.restore_images();
     started(&mut world);
     let run = world.record.clone().unwrap().record.run.unwrap();
@@ -146,29 +154,31 @@ fn destroy_retries_image_if_base_image_is_missing() {
 #[test]
 fn controller_crash_leads_to_the_same_destroy_job() {
     let mut world = lost();
-    let mut other = world.clone();
-    let seen = started(&mut other);
+    let mut reference_world = world.clone();
+    let seen = started(&mut reference_world);
     assert!(seen.record.is_some());
-    world.now = other.now;
-    let made = other.jobs.keys().last().cloned().unwrap();
+    world.now = reference_world.now;
+    let created = reference_world.jobs.keys().last().cloned().unwrap();
     for crash in (0..20).rev() {
         let mut dying = world.clone();
-        dying.look(Look {
+        dying.reconcile_with(ReconcileFaults {
             crash: Some(crash),
             stale: None,
         });
         dying.settle();
         assert!(
-            dying.tf.is_none() || dying.jobs.contains_key(&made),
+            dying.tf.is_none() || dying.jobs.contains_key(&created),
             "{crash}"
         );
     }
 }
 
 fn job() -> Job {
-    let mut made = Made::by_destroying(lost());
-    made.jobs.retain(|job| pod(job).init_containers.is_some());
-    made.jobs.pop().expect("a Job that unpacks")
+    let mut created = CreatedObjects::by_destroying(lost());
+    created
+        .jobs
+        .retain(|job| pod(job).init_containers.is_some());
+    created.jobs.pop().expect("a Job that unpacks")
 }
 
 #[test]

@@ -4,9 +4,9 @@ use alustan_api::State;
 use alustan_core::step::{Object, Step};
 use serde_json::json;
 
-use super::{is_quiet, words};
+use super::{changed_nothing, step_names};
 use crate::fixtures::{Edit as _, terraform};
-use crate::world::{Look, Stage, World};
+use crate::world::{ReconcileFaults, Stage, World};
 
 #[test]
 fn missing_registry_secret_prevents_build() {
@@ -20,7 +20,7 @@ fn missing_registry_secret_prevents_build() {
             .message
             .contains("spec.containerRegistry.secretRef")
     );
-    assert!(is_quiet(&world.look_once()));
+    assert!(changed_nothing(&world.reconcile()));
     world.regcred = true;
     world.settle();
     assert!(world.is_ready());
@@ -33,8 +33,8 @@ fn missing_secret_is_reported_before_outages() {
     (world.git_up, world.registry_up) = (false, false);
     world.settle();
     assert_eq!(world.reason(), "SecretNotFound");
-    world.pass(600);
-    assert!(is_quiet(&world.look_once()));
+    world.advance_clock(600);
+    assert!(changed_nothing(&world.reconcile()));
 }
 
 #[test]
@@ -94,7 +94,7 @@ fn pull_secret_is_derived_from_secret_of_another_type() {
     world.pull_config = Some(r#"{"auths":{}}"#.to_owned());
     let mut pulls = Vec::new();
     for _ in 0..20 {
-        let decision = world.look(Look::default()).decision;
+        let decision = world.reconcile_with(ReconcileFaults::default()).decision;
         let started = decision.start.map(|start| start.steps).unwrap_or_default();
         for step in decision.steps.iter().chain(&started) {
             match step {
@@ -131,9 +131,9 @@ fn pull_secret_is_recreated_from_pin_without_registry_secret() {
     world.settle();
     world.regcred = false;
     world.delete();
-    let looked = world.look_once();
-    let start = looked.decision.start.unwrap();
-    assert!(words(&start.steps).contains(&"Ensure Secret web-registry".to_owned()));
+    let reconciled = world.reconcile();
+    let start = reconciled.decision.start.unwrap();
+    assert!(step_names(&start.steps).contains(&"Ensure Secret web-registry".to_owned()));
     let Some(Step::CreateJob(job)) = start.steps.last() else {
         panic!("no Job")
     };

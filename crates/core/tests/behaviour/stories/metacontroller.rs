@@ -6,7 +6,7 @@ use k8s_openapi::jiff::SignedDuration;
 
 use super::stack::stalled;
 use crate::fixtures::{self, Edit as _};
-use crate::world::{Act, World};
+use crate::world::{PodEvent, World};
 
 const AN_HOUR: SignedDuration = SignedDuration::from_hours(1);
 
@@ -26,13 +26,13 @@ impl World {
     fn poll(&mut self) -> &mut Self {
         for _ in 0..100 {
             let soon = self.is_polled_soon();
-            self.look_once();
-            let asked = std::mem::take(&mut self.memory.asked);
+            self.reconcile();
+            let query_started = std::mem::take(&mut self.memory.query_started);
             let built = self.advance_builds(None);
-            let ran = self.act(0, Act::Progress);
+            let ran = self.advance_pod(0, PodEvent::Progress);
             let unseen = (built || ran) && !soon;
             assert!(!unseen, "nobody looks at it: {:?}", self.status());
-            if self.tf.is_none() || !(soon || asked) {
+            if self.tf.is_none() || !(soon || query_started) {
                 return self;
             }
         }
@@ -55,7 +55,7 @@ fn polling_follows_apply_change_and_destroy_to_the_end() {
 #[test]
 fn due_drift_check_is_polled_soon() {
     let mut world = World::applied();
-    let due = world.look_once().decision.requeue_at.unwrap();
+    let due = world.reconcile().decision.requeue_at.unwrap();
     assert!(!world.is_polled_soon());
     world.now = due;
     assert!(world.is_polled_soon());
@@ -96,7 +96,7 @@ fn pending_suspended_or_unreachable_resource_is_at_rest() {
 #[test]
 fn resource_far_back_in_the_queue_is_polled_as_at_rest() {
     let mut world = World::new();
-    world.room = false;
+    world.has_free_slot = false;
     world.settle();
     assert_eq!(world.reason(), "Queued");
     let seen = world.observe(0);

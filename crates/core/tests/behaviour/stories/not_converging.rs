@@ -4,35 +4,35 @@ use alustan_api::report::FailureClass;
 use alustan_api::run::RunKind;
 
 use crate::fixtures::Edit as _;
-use crate::world::{Act, Stage, World};
+use crate::world::{PodEvent, Stage, World};
 
 /// Rule 7 also applies if the first attempt of each correction fails and is retried.
 #[test]
 fn not_converging_is_reported_if_each_correction_is_retried() {
     let mut world = World::applied();
-    world.unsteady = true;
+    world.drifts_after_apply = true;
     world.real.drifted = true;
     for _ in 0..4 {
         world.now = world.settle().unwrap_or(world.now).max(world.now);
-        world.look_once();
+        world.reconcile();
         for _ in 0..20 {
             if world.reason() == "NotConverging" {
                 break;
             }
-            world.look_once();
+            world.reconcile();
             world.spawn();
             let planning = world
                 .pods
                 .last()
                 .is_some_and(|pod| pod.stage == Stage::Planning);
             let first = world.last_run() == (RunKind::Apply, "drift".to_owned());
-            let act = if planning && first {
-                Act::Fail(FailureClass::Transient)
+            let event = if planning && first {
+                PodEvent::Fail(FailureClass::Transient)
             } else {
-                Act::Progress
+                PodEvent::Progress
             };
-            if !world.act(0, act) {
-                world.pass(10);
+            if !world.advance_pod(0, event) {
+                world.advance_clock(10);
             }
         }
     }
@@ -45,7 +45,7 @@ fn not_converging_is_reported_if_each_correction_is_approved() {
     let mut world = World::applied();
     world.edit(|tf| tf.with("/approval/mode", "Manual"));
     world.settle();
-    world.unsteady = true;
+    world.drifts_after_apply = true;
     world.real.drifted = true;
     for _ in 0..3 {
         world.now = world.settle().unwrap_or(world.now).max(world.now);

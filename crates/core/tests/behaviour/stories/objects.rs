@@ -11,48 +11,51 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use crate::fixtures::{Edit as _, terraform};
-use crate::world::{Act, Stage, World};
+use crate::world::{PodEvent, Stage, World};
 
 /// Jobs and other objects that the operator creates.
-pub(super) struct Made {
+pub(super) struct CreatedObjects {
     pub(super) jobs: Vec<Job>,
     pub(super) objects: Vec<Object>,
 }
 
-impl Made {
+impl CreatedObjects {
     pub(super) fn of(tf: Terraform) -> Self {
-        Self::by(World::with(tf))
+        Self::in_world(World::with(tf))
     }
 
-    pub(super) fn by(mut world: World) -> Self {
-        let mut made = Self {
+    pub(super) fn in_world(mut world: World) -> Self {
+        let mut created = Self {
             jobs: Vec::new(),
             objects: Vec::new(),
         };
         for _ in 0..40 {
-            let looked = world.look_once();
-            made.take(looked.decision.clone());
-            if !world.advance_builds(None) && !world.act(0, Act::Progress) && world.is_ready() {
-                world.now = looked.decision.requeue_at.unwrap_or(world.now);
+            let reconciled = world.reconcile();
+            created.take(reconciled.decision.clone());
+            if !world.advance_builds(None)
+                && !world.advance_pod(0, PodEvent::Progress)
+                && world.is_ready()
+            {
+                world.now = reconciled.decision.requeue_at.unwrap_or(world.now);
             }
         }
-        made
+        created
     }
 
     /// Returns all objects that are created until the deleted resource is gone.
     pub(super) fn by_destroying(mut world: World) -> Self {
-        let mut made = Self {
+        let mut created = Self {
             jobs: Vec::new(),
             objects: Vec::new(),
         };
         while world.tf.is_some() {
-            let looked = world.look_once();
-            made.take(looked.decision.clone());
-            if !world.act(0, Act::Progress) && !looked.wrote {
-                world.now = looked.decision.requeue_at.unwrap_or(world.now);
+            let reconciled = world.reconcile();
+            created.take(reconciled.decision.clone());
+            if !world.advance_pod(0, PodEvent::Progress) && !reconciled.wrote {
+                world.now = reconciled.decision.requeue_at.unwrap_or(world.now);
             }
         }
-        made
+        created
     }
 
     fn take(&mut self, decision: Decision) {
@@ -94,7 +97,7 @@ pub(super) fn plain(value: Value) -> Value {
             .into_iter()
             .map(|(name, value)| (name, plain(value)))
             .collect(),
-        other => other,
+        scalar => scalar,
     }
 }
 
@@ -154,18 +157,18 @@ fn rich_world() -> World {
 
 #[test]
 fn the_job_of_a_build() {
-    assert_made!(Made::of(terraform()).job("build"));
+    assert_made!(CreatedObjects::of(terraform()).job("build"));
 }
 
 #[test]
 fn job_of_a_build_by_append() {
-    assert_made!(Made::of(appended(terraform())).job("build"));
+    assert_made!(CreatedObjects::of(appended(terraform())).job("build"));
 }
 
 #[test]
 fn job_of_a_build_by_append_on_a_foreign_base() {
     let foreign = terraform().with("/containerRegistry/baseImage", "elsewhere.test/base:1");
-    assert_made!(Made::of(appended(foreign)).job("build"));
+    assert_made!(CreatedObjects::of(appended(foreign)).job("build"));
 }
 
 #[test]
@@ -173,7 +176,7 @@ fn operator_builder_is_used_without_builder_in_spec() {
     let built_by = |tf: Terraform| {
         let mut world = World::with(tf);
         world.settings.builder = BuilderKind::Append;
-        let pod = pod(Made::by(world).job("build"));
+        let pod = pod(CreatedObjects::in_world(world).job("build"));
         pod.containers[0].args == Some(vec!["build".to_owned()])
     };
     assert!(built_by(terraform()));
@@ -190,17 +193,17 @@ fn operator_builder_is_used_without_builder_in_spec() {
 
 #[test]
 fn the_job_of_a_build_from_a_foreign_base() {
-    assert_made!(Made::by(rich_world()).job("build"));
+    assert_made!(CreatedObjects::in_world(rich_world()).job("build"));
 }
 
 #[test]
 fn the_job_of_an_apply() {
-    assert_made!(Made::of(terraform()).job("apply"));
+    assert_made!(CreatedObjects::of(terraform()).job("apply"));
 }
 
 #[test]
 fn the_job_of_a_drift_check() {
-    assert_made!(Made::of(terraform()).job("drift"));
+    assert_made!(CreatedObjects::of(terraform()).job("drift"));
 }
 
 #[test]
@@ -215,8 +218,8 @@ fn job_names_are_valid_for_short_and_long_resource_names() {
 
 #[test]
 fn the_role_of_a_runner() {
-    let made = Made::of(terraform());
-    let role = made.objects.iter().find_map(|object| match object {
+    let created = CreatedObjects::of(terraform());
+    let role = created.objects.iter().find_map(|object| match object {
         Object::Role(role) => Some(role),
         _ => None,
     });
@@ -225,8 +228,8 @@ fn the_role_of_a_runner() {
 
 #[test]
 fn namespace_is_labelled_once_before_the_first_apply() {
-    let made = Made::of(terraform());
-    let marks: Vec<_> = made
+    let created = CreatedObjects::of(terraform());
+    let marks: Vec<_> = created
         .objects
         .iter()
         .filter_map(|object| match object {
@@ -239,7 +242,7 @@ fn namespace_is_labelled_once_before_the_first_apply() {
     let labels = marks[0].labels.as_ref().unwrap();
     assert_eq!(labels["alustan.io/holds-state"], "true");
     assert_eq!(labels.len(), 1);
-    let destroyed = Made::by_destroying({
+    let destroyed = CreatedObjects::by_destroying({
         let mut world = World::applied();
         world.delete();
         world
@@ -265,8 +268,8 @@ fn pointer_shows_whether_a_state_version_exists(#[case] content: &str, #[case] h
 
 #[test]
 fn the_claim_of_the_cache() {
-    let made = Made::of(rich());
-    let claim = made.objects.iter().find_map(|object| match object {
+    let created = CreatedObjects::of(rich());
+    let claim = created.objects.iter().find_map(|object| match object {
         Object::Claim(claim) => Some(claim),
         _ => None,
     });
@@ -275,14 +278,14 @@ fn the_claim_of_the_cache() {
 
 #[test]
 fn resource_without_cache_uses_an_empty_dir() {
-    let made = Made::of(terraform().with("/cache/enabled", false));
+    let created = CreatedObjects::of(terraform().with("/cache/enabled", false));
     assert!(
-        !made
+        !created
             .objects
             .iter()
             .any(|object| matches!(object, Object::Claim(_)))
     );
-    for job in &made.jobs {
+    for job in &created.jobs {
         let volumes = pod(job).volumes.unwrap();
         let cache = volumes
             .iter()
@@ -294,13 +297,14 @@ fn resource_without_cache_uses_an_empty_dir() {
 
 #[test]
 fn objects_have_labels_and_no_owner_references() {
-    let made = Made::by(rich_world());
+    let created = CreatedObjects::in_world(rich_world());
     assert!(
-        made.jobs
+        created
+            .jobs
             .iter()
             .all(|job| job.metadata.owner_references.is_none())
     );
-    for object in &made.objects {
+    for object in &created.objects {
         let meta = match object {
             Object::Secret(secret) => &secret.metadata,
             Object::ConfigMap(map) => &map.metadata,
@@ -321,8 +325,8 @@ fn objects_have_labels_and_no_owner_references() {
 
 #[test]
 fn variables_are_in_no_job() {
-    let made = Made::of(terraform().with_variable("password", "hunter2"));
-    for job in &made.jobs {
+    let created = CreatedObjects::of(terraform().with_variable("password", "hunter2"));
+    for job in &created.jobs {
         assert!(
             !serde_json::to_string(job).unwrap().contains("hunter2"),
             "{}",
@@ -333,8 +337,8 @@ fn variables_are_in_no_job() {
 
 #[test]
 fn state_secrets_are_applied_without_data() {
-    let made = Made::of(terraform());
-    for object in &made.objects {
+    let created = CreatedObjects::of(terraform());
+    for object in &created.objects {
         if let Object::Secret(secret) = object
             && secret.name_any().contains("-state")
         {
@@ -345,7 +349,7 @@ fn state_secrets_are_applied_without_data() {
 
 #[test]
 fn runner_pods_have_no_init_containers_and_run_once() {
-    for job in &Made::of(rich()).jobs {
+    for job in &CreatedObjects::of(rich()).jobs {
         let spec = job.spec.as_ref().unwrap();
         assert_eq!(spec.backoff_limit, Some(0));
         assert_eq!(spec.pod_replacement_policy.as_deref(), Some("Failed"));
@@ -368,11 +372,14 @@ fn repository_credentials_are_mounted_only_in_prepare() {
         )
         .with("/gitRepo/credentialsSecret", json!({"name": "login"}))
         .with("/gitRepo/caBundle", "PEM");
-    let made = Made::of(tf);
-    let pod_of = |part| serde_json::to_value(pod(made.job(part))).unwrap();
+    let created = CreatedObjects::of(tf);
+    let pod_of = |part| serde_json::to_value(pod(created.job(part))).unwrap();
     let build = pod_of("build");
     let volumes = build["volumes"].as_array().unwrap();
-    let volume = volumes.iter().find(|it| it["name"] == "git").unwrap();
+    let volume = volumes
+        .iter()
+        .find(|volume| volume["name"] == "git")
+        .unwrap();
     let sources = &volume["projected"]["sources"];
     assert_eq!(sources[0]["secret"]["name"], "deploy");
     assert_eq!(
@@ -385,7 +392,7 @@ fn repository_credentials_are_mounted_only_in_prepare() {
             .as_array()
             .unwrap()
             .iter()
-            .all(|it| it["secret"]["optional"] == true)
+            .all(|source| source["secret"]["optional"] == true)
     );
     let sees = |container: &Value| container["volumeMounts"].to_string().contains("\"git\"");
     let [pull, prepare] = [0_usize, 1].map(|at| &build["initContainers"][at]);
@@ -407,20 +414,22 @@ fn repository_credentials_are_mounted_only_in_prepare() {
         !apply.contains("deploy") && !apply.contains("login"),
         "{apply}"
     );
-    let none = serde_json::to_string(&pod(Made::of(terraform()).job("build"))).unwrap();
+    let none = serde_json::to_string(&pod(CreatedObjects::of(terraform()).job("build"))).unwrap();
     assert!(!none.contains("ALUSTAN_GIT"), "{none}");
 }
 
 /// Returns the names of the volumes that `container` of `pod` mounts, with `:ro` if it cannot write to them.
 fn mounted(pod: &PodSpec, container: &str) -> Vec<String> {
-    let mut all = pod.init_containers.iter().flatten().chain(&pod.containers);
-    let found = all.find(|one| one.name == container).unwrap();
+    let mut containers = pod.init_containers.iter().flatten().chain(&pod.containers);
+    let container = containers
+        .find(|candidate| candidate.name == container)
+        .unwrap();
     let name = |mount: &VolumeMount| {
         let path = mount.sub_path.as_ref().map(|path| format!("/{path}"));
         let access = mount.read_only.map(|_| ":ro").unwrap_or_default();
         format!("{}{}{access}", mount.name, path.unwrap_or_default())
     };
-    let mounts = found.volume_mounts.iter().flatten();
+    let mounts = container.volume_mounts.iter().flatten();
     mounts.map(name).collect()
 }
 
@@ -436,9 +445,11 @@ fn init_shares_only_layers_with_containers_of_the_registry(
         .with("/containerRegistry/baseImage", "elsewhere.test/base:1")
         .with("/gitRepo/credentialsSecret", json!({"name": "login"}))
         .with("/containerRegistry/builder", json!({ "kind": kind }));
-    let pod = pod(Made::of(tf).job("build"));
-    let all = pod.init_containers.iter().flatten().chain(&pod.containers);
-    let names: Vec<_> = all.map(|container| container.name.as_str()).collect();
+    let pod = pod(CreatedObjects::of(tf).job("build"));
+    let pod_containers = pod.init_containers.iter().flatten().chain(&pod.containers);
+    let names: Vec<_> = pod_containers
+        .map(|container| container.name.as_str())
+        .collect();
     assert_eq!(names, containers);
     for name in containers.iter().copied() {
         let layers = ["build/src/providers", "build/src/module"];

@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::{
 };
 use serde_json::Value;
 
-use super::objects::{Made, appended, pod, rich};
+use super::objects::{CreatedObjects, appended, pod, rich};
 use crate::fixtures::{Edit as _, terraform};
 
 const BASELINE_CAPABILITIES: [&str; 13] = [
@@ -51,7 +51,7 @@ fn words(value: &Value, pointer: &str) -> Vec<String> {
     let list = value.pointer(pointer).and_then(Value::as_array);
     list.into_iter()
         .flatten()
-        .filter_map(|word| word.as_str().map(str::to_owned))
+        .filter_map(|item| item.as_str().map(str::to_owned))
         .collect()
 }
 
@@ -95,8 +95,8 @@ fn baseline_of(container: &Container) -> Vec<String> {
     let added = words(&spec, "/securityContext/capabilities/add");
     let foreign = added
         .iter()
-        .filter(|word| !BASELINE_CAPABILITIES.contains(&word.as_str()));
-    broken.extend(foreign.map(|word| format!("{name}: capability {word}")));
+        .filter(|capability| !BASELINE_CAPABILITIES.contains(&capability.as_str()));
+    broken.extend(foreign.map(|capability| format!("{name}: capability {capability}")));
     let ports = container.ports.iter().flatten();
     if ports
         .clone()
@@ -155,16 +155,19 @@ pub(super) fn restricted(pod: &PodSpec) -> Vec<String> {
 
 fn restricted_of(container: &Container, pod: &Value) -> Vec<String> {
     let name = &container.name;
-    let own = json(container);
+    let container_json = json(container);
     let of_both = |field: &str| {
         let pointer = format!("/securityContext/{field}");
-        own.pointer(&pointer)
+        container_json
+            .pointer(&pointer)
             .or_else(|| pod.pointer(&pointer))
             .cloned()
             .unwrap_or_default()
     };
     let mut broken = Vec::new();
-    if own.pointer("/securityContext/allowPrivilegeEscalation") != Some(&Value::Bool(false)) {
+    if container_json.pointer("/securityContext/allowPrivilegeEscalation")
+        != Some(&Value::Bool(false))
+    {
         broken.push(format!("{name}: escalation"));
     }
     if of_both("runAsNonRoot") != true {
@@ -179,19 +182,22 @@ fn restricted_of(container: &Container, pod: &Value) -> Vec<String> {
     ) {
         broken.push(format!("{name}: no seccomp"));
     }
-    if !words(&own, "/securityContext/capabilities/drop").contains(&"ALL".to_owned()) {
+    if !words(&container_json, "/securityContext/capabilities/drop").contains(&"ALL".to_owned()) {
         broken.push(format!("{name}: keeps capabilities"));
     }
-    let added = words(&own, "/securityContext/capabilities/add");
-    if added.iter().any(|word| word != "NET_BIND_SERVICE") {
+    let added = words(&container_json, "/securityContext/capabilities/add");
+    if added
+        .iter()
+        .any(|capability| capability != "NET_BIND_SERVICE")
+    {
         broken.push(format!("{name}: adds capabilities"));
     }
     broken
 }
 
 fn pods() -> Vec<(String, PodSpec)> {
-    let plain = Made::of(terraform());
-    let rich = Made::of(rich());
+    let plain = CreatedObjects::of(terraform());
+    let rich = CreatedObjects::of(rich());
     let jobs = plain.jobs.iter().chain(&rich.jobs);
     let pods: Vec<_> = jobs
         .map(|job| (job.metadata.name.clone().unwrap(), pod(job)))
@@ -217,8 +223,8 @@ fn builds_by_append_are_restricted() {
     let none: [&str; 0] = [];
     let foreign = terraform().with("/containerRegistry/baseImage", "elsewhere.test/base:1");
     for tf in [terraform(), foreign] {
-        let made = Made::of(appended(tf));
-        let pod = pod(made.job("build"));
+        let created = CreatedObjects::of(appended(tf));
+        let pod = pod(created.job("build"));
         assert_eq!(restricted(&pod), none);
         assert_eq!(pod.automount_service_account_token, Some(false));
     }

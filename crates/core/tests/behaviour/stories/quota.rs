@@ -5,7 +5,7 @@ use alustan_api::run::RunPhase;
 use alustan_core::observed::BuildState;
 use k8s_openapi::jiff::SignedDuration;
 
-use super::words;
+use super::step_names;
 use crate::fixtures::Edit as _;
 use crate::world::{Stage, World, condition};
 
@@ -13,10 +13,10 @@ impl World {
     /// Returns a world with a new run whose Job a quota has denied.
     fn with_denied_job() -> Self {
         let mut world = Self::applied();
-        world.full = true;
+        world.quota_exhausted = true;
         world.edit(|tf| tf.with_variable("size", 1));
-        let looked = world.look_once();
-        assert!(looked.started);
+        let reconciled = world.reconcile();
+        assert!(reconciled.started);
         assert!(!world.jobs.contains_key("web-apply-2"));
         world
     }
@@ -25,13 +25,13 @@ impl World {
 #[test]
 fn run_with_denied_job_ends_and_costs_no_retry() {
     let mut world = World::with_denied_job();
-    let looked = world.look_once();
+    let reconciled = world.reconcile();
     assert_eq!(
-        words(&looked.decision.steps),
+        step_names(&reconciled.decision.steps),
         ["SwapRecord Starting", "SwapReport cancel"]
     );
     assert_eq!(world.reason(), "QuotaRefused");
-    world.look_once();
+    world.reconcile();
     let record = world.record.as_ref().unwrap();
     assert_eq!(record.record.phase, RunPhase::Recorded, "its place is free");
     assert_eq!(
@@ -61,23 +61,23 @@ fn run_with_denied_job_ends_and_costs_no_retry() {
 #[test]
 fn denied_run_is_retried_with_backoff_until_it_is_admitted() {
     let mut world = World::with_denied_job();
-    let mut tries = Vec::new();
+    let mut attempts = Vec::new();
     for _ in 0..8 {
-        while !world.look_once().started {
-            let next = world.look_once().decision.requeue_at;
+        while !world.reconcile().started {
+            let next = world.reconcile().decision.requeue_at;
             world.now = next.unwrap_or(world.now).max(world.now);
         }
-        tries.push(world.now);
+        attempts.push(world.now);
     }
-    let waits: Vec<_> = tries
+    let backoffs: Vec<_> = attempts
         .windows(2)
-        .map(|two| two[1].duration_since(two[0]))
+        .map(|pair| pair[1].duration_since(pair[0]))
         .collect();
-    assert!(waits.is_sorted(), "{waits:?}");
-    assert!(waits[0] >= SignedDuration::from_secs(10), "{waits:?}");
-    assert_eq!(*waits.last().unwrap(), SignedDuration::from_mins(10));
-    world.full = false;
-    world.run_until_rest();
+    assert!(backoffs.is_sorted(), "{backoffs:?}");
+    assert!(backoffs[0] >= SignedDuration::from_secs(10), "{backoffs:?}");
+    assert_eq!(*backoffs.last().unwrap(), SignedDuration::from_mins(10));
+    world.quota_exhausted = false;
+    world.run_until_converged();
     assert!(world.is_ready(), "{:?}", world.status());
     assert_eq!(world.real.config, Some(world.wanted_now()));
 }
@@ -87,7 +87,7 @@ fn denied_run_ends_after_controller_restart() {
     let mut world = World::with_denied_job();
     world.restart();
     for _ in 0..5 {
-        world.look_once();
+        world.reconcile();
     }
     let record = &world.record.as_ref().unwrap().record;
     assert_eq!((record.number, record.phase), (2, RunPhase::Recorded));
@@ -96,15 +96,15 @@ fn denied_run_ends_after_controller_restart() {
 #[test]
 fn denied_destroy_is_reported_and_retried() {
     let mut world = World::applied();
-    world.full = true;
+    world.quota_exhausted = true;
     world.delete();
     for _ in 0..3 {
-        world.look_once();
+        world.reconcile();
     }
     assert_eq!(world.reason(), "QuotaRefused");
     assert!(!world.real.is_empty());
-    world.full = false;
-    world.run_until_rest();
+    world.quota_exhausted = false;
+    world.run_until_converged();
     assert!(world.tf.is_none() && world.real.is_empty());
 }
 
@@ -113,16 +113,16 @@ fn run_with_denied_pod_ends_after_30_seconds() {
     let mut world = World::new();
     world.run_to(Stage::Created);
     world.pods.clear();
-    world.full = true;
+    world.quota_exhausted = true;
     for job in world.jobs.values_mut() {
-        job.spawned = false;
+        job.pod_created = false;
     }
-    world.pass(29).look_once();
+    world.advance_clock(29).reconcile();
     assert_eq!(world.reason(), "QuotaRefused");
     assert!(world.jobs.contains_key("web-apply-1"));
-    world.pass(1).look_once();
+    world.advance_clock(1).reconcile();
     assert!(!world.jobs.contains_key("web-apply-1"));
-    world.look_once();
+    world.reconcile();
     assert_eq!(
         world.record.as_ref().unwrap().record.phase,
         RunPhase::Recorded
@@ -133,21 +133,21 @@ fn run_with_denied_pod_ends_after_30_seconds() {
 #[test]
 fn denied_build_is_reported_and_retried() {
     let mut world = World::until(|world| !world.builds.is_empty());
-    let why = alustan_core::model::admission::no_pod(
+    let waiting = alustan_core::model::admission::no_pod(
         r#"Error creating: pods "b-x" is forbidden: exceeded quota: small, requested: pods=1"#,
     );
     for build in world.builds.values_mut() {
-        build.state = BuildState::Active(Some(why.clone()));
+        build.state = BuildState::Active(Some(waiting.clone()));
     }
-    world.look_once();
+    world.reconcile();
     assert_eq!(world.reason(), "QuotaRefused");
-    world.pass(30).look_once();
+    world.advance_clock(30).reconcile();
     let status = world.status();
     assert!(
         status.message.contains("not counted against"),
         "{}",
         status.message
     );
-    world.run_until_rest();
+    world.run_until_converged();
     assert!(world.is_ready());
 }

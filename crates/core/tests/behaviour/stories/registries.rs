@@ -12,14 +12,14 @@ use proptest::prelude::*;
 use rstest::rstest;
 use serde_json::json;
 
-use super::objects::Made;
+use super::objects::CreatedObjects;
 use crate::fixtures::{Edit as _, terraform};
 use crate::world::World;
 
 const REGISTRY: &str = "/containerRegistry";
 
 fn build_of(world: World) -> Job {
-    Made::by(world).job("build").clone()
+    CreatedObjects::in_world(world).job("build").clone()
 }
 
 fn build(tf: Terraform) -> Job {
@@ -32,8 +32,10 @@ fn pod(job: &Job) -> PodSpec {
 
 fn container(job: &Job, name: &str) -> Option<Container> {
     let pod = pod(job);
-    let all = pod.init_containers.into_iter().flatten();
-    all.chain(pod.containers).find(|one| one.name == name)
+    let init_containers = pod.init_containers.into_iter().flatten();
+    init_containers
+        .chain(pod.containers)
+        .find(|container| container.name == name)
 }
 
 fn arguments(job: &Job) -> Vec<String> {
@@ -43,8 +45,10 @@ fn arguments(job: &Job) -> Vec<String> {
 /// Returns the value of an environment variable of container `pull`, which pulls the context.
 fn environment(job: &Job, name: &str) -> Option<String> {
     let variables = container(job, "pull").unwrap().env.unwrap();
-    let found = variables.into_iter().find(|one| one.name == name)?;
-    found.value
+    let found_variable = variables
+        .into_iter()
+        .find(|variable| variable.name == name)?;
+    found_variable.value
 }
 
 #[rstest]
@@ -62,7 +66,11 @@ fn image_name_is_canonical_for_builder_and_context(#[case] name: &str, #[case] e
     assert_eq!(canonical(name), expected);
     let job = build(terraform().with("/containerRegistry/imageName", name));
     let begin = format!("--destination={expected}:");
-    assert!(arguments(&job).iter().any(|it| it.starts_with(&begin)));
+    assert!(
+        arguments(&job)
+            .iter()
+            .any(|argument| argument.starts_with(&begin))
+    );
     let context = environment(&job, "ALUSTAN_CONTEXT").unwrap();
     assert!(
         context.starts_with(&format!("{expected}@sha256:")),
@@ -84,7 +92,7 @@ fn builder_mounts_derived_secret_for_unsupported_type() {
         let volumes = pod(job).volumes.unwrap();
         let secret = volumes
             .into_iter()
-            .find(|it| it.name == "docker")
+            .find(|volume| volume.name == "docker")
             .unwrap()
             .secret
             .unwrap();
@@ -113,8 +121,8 @@ fn ca_bundle_is_used_for_registries_of_image_and_base() {
         let mut world = World::with(terraform().with("/containerRegistry/imageName", image));
         world.settings.ca_bundle = Some("PEM".to_owned());
         let arguments = arguments(&build_of(world)).into_iter();
-        let hosts = arguments.filter_map(|it| {
-            let rest = it.strip_prefix("--registry-certificate=")?;
+        let hosts = arguments.filter_map(|argument| {
+            let rest = argument.strip_prefix("--registry-certificate=")?;
             Some(rest.strip_suffix("=/kaniko-ctx/ca.crt")?.to_owned())
         });
         hosts.collect::<Vec<_>>()
@@ -139,8 +147,10 @@ fn ca_bundle_is_used_for_registries_of_image_and_base() {
 fn layer_cache_follows_the_spec(#[case] builder: serde_json::Value, #[case] expected: &[&str]) {
     let tf = terraform().with("/containerRegistry/builder", builder);
     let arguments = arguments(&build(tf)).into_iter();
-    let about: Vec<_> = arguments.filter(|it| it.starts_with("--cache")).collect();
-    assert_eq!(about, expected);
+    let cache_arguments: Vec<_> = arguments
+        .filter(|argument| argument.starts_with("--cache"))
+        .collect();
+    assert_eq!(cache_arguments, expected);
 }
 
 #[test]
@@ -148,7 +158,7 @@ fn image_labels_name_namespace_and_context() {
     let arguments = arguments(&build(terraform()));
     let labels: Vec<_> = arguments
         .iter()
-        .filter(|it| it.starts_with("--label="))
+        .filter(|argument| argument.starts_with("--label="))
         .collect();
     assert!(
         labels[0].starts_with("--label=io.alustan.namespace=uid"),
@@ -190,10 +200,10 @@ fn build_pod_has_cloud_identity_of_its_service_account(
         ["cp", &format!("/usr/local/bin/{helper}"), "/alustan-inject"]
     );
     let labels = job.spec.unwrap().template.metadata.unwrap().labels.unwrap();
-    let found = labels
+    let value = labels
         .get("azure.workload.identity/use")
         .map(String::as_str);
-    assert_eq!(found, label);
+    assert_eq!(value, label);
 }
 
 #[rstest]
@@ -219,7 +229,7 @@ fn build_pod_without_provider_has_no_cloud_identity() {
     assert!(
         !arguments(&job)
             .iter()
-            .any(|it| it.starts_with("--credential-helpers"))
+            .any(|argument| argument.starts_with("--credential-helpers"))
     );
     assert_eq!(pod(&job).service_account_name, None);
     assert_eq!(pod(&job).automount_service_account_token, Some(false));
@@ -236,20 +246,20 @@ fn dockerfile_of_repository_is_refused_by_default() {
     let mut world = World::with(with_dockerfile());
     world.settle();
     let status = world.status();
-    let words = [
+    let parts = [
         "spec.containerRegistry.dockerfile",
         "docker/Dockerfile",
         "--allow-dockerfiles",
     ];
     assert!(
-        words.iter().all(|word| status.message.contains(word)),
+        parts.iter().all(|part| status.message.contains(part)),
         "{}",
         status.message
     );
     let ready = status
         .conditions
         .iter()
-        .find(|it| it.type_ == "Ready")
+        .find(|condition| condition.type_ == "Ready")
         .unwrap();
     assert_eq!(ready.reason, "DockerfileNotAllowed");
     assert!(world.builds.is_empty());
@@ -276,7 +286,10 @@ fn append_with_a_dockerfile_is_refused_by_field() {
         fields.iter().all(|field| message.contains(field)),
         "{message}"
     );
-    let ready = status.conditions.iter().find(|it| it.type_ == "Ready");
+    let ready = status
+        .conditions
+        .iter()
+        .find(|condition| condition.type_ == "Ready");
     assert_eq!(ready.unwrap().reason, "DockerfileUnsupported");
     assert!(world.builds.is_empty());
 }
@@ -285,14 +298,14 @@ fn append_with_a_dockerfile_is_refused_by_field() {
 fn change_of_builder_kind_ends_a_stalled_build() {
     let mut world = World::with(terraform());
     for _ in 0..40 {
-        world.look_once();
+        world.reconcile();
         world.advance_builds(Some(FailureClass::User));
     }
     let stalled = world.status().conditions.into_iter();
     assert!(
         stalled
-            .filter(|it| it.type_ == "Stalled")
-            .any(|it| it.status == "True")
+            .filter(|condition| condition.type_ == "Stalled")
+            .any(|condition| condition.status == "True")
     );
     let builder = serde_json::json!({ "kind": "Append" });
     world.edit(|tf| tf.with(&format!("{REGISTRY}/builder"), builder));
@@ -352,9 +365,9 @@ fn image_tag_depends_on_the_dockerfile() {
         world.settle();
         world.status().image.unwrap().tag
     };
-    let other = terraform().with(&format!("{REGISTRY}/dockerfile"), "Dockerfile");
+    let other_dockerfile = terraform().with(&format!("{REGISTRY}/dockerfile"), "Dockerfile");
     assert_ne!(tag(with_dockerfile()), tag(terraform()));
-    assert_ne!(tag(with_dockerfile()), tag(other));
+    assert_ne!(tag(with_dockerfile()), tag(other_dockerfile));
     assert_eq!(tag(with_dockerfile()), tag(with_dockerfile()));
 }
 
@@ -366,15 +379,15 @@ fn image_tag_depends_on_the_dockerfile() {
 #[case("elsewhere.test/team/web", false)]
 fn operator_identity_is_used_only_for_listed_repositories(
     #[case] repository: &str,
-    #[case] lent: bool,
+    #[case] is_allowed: bool,
 ) {
     let tf = terraform()
         .with("/containerRegistry/provider", "gcp")
         .with("/containerRegistry/imageName", repository);
     let mut world = World::with(tf);
     world.settle();
-    assert_eq!(world.is_ready(), lent, "{:?}", world.status());
-    if !lent {
+    assert_eq!(world.is_ready(), is_allowed, "{:?}", world.status());
+    if !is_allowed {
         let status = world.status();
         assert_eq!(status.conditions[0].reason, "RegistryIdentityNotAllowed");
         assert!(world.builds.is_empty());

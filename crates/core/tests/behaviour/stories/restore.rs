@@ -10,31 +10,31 @@ use alustan_core::step::Step;
 use rstest::rstest;
 use serde_json::json;
 
-use super::words;
+use super::step_names;
 use crate::fixtures::{Edit as _, terraform};
 use crate::world::{Stage, World};
 
 const UID: &str = "uid-after-restore";
 
-/// Returns `made` after a restore from a backup: the resource has another uid and no status, and there are no Jobs.
-fn restored(mut made: World) -> World {
-    let told = made
+/// Returns `original` after a restore from a backup: the resource has another uid and no status, and there are no Jobs.
+fn restored(mut original: World) -> World {
+    let reported = original
         .progress
         .take()
         .map_or(ReportedProgress::Absent, |progress| {
             ReportedProgress::Progress(Box::new(progress))
         });
-    let history = made.record.take().unwrap().history;
-    let mut world = World::with(made.tf.clone().unwrap());
-    world.real = made.real;
-    world.images = made.images;
-    world.artifacts = made.artifacts;
+    let history = original.record.take().unwrap().history;
+    let mut world = World::with(original.tf.clone().unwrap());
+    world.real = original.real;
+    world.images = original.images;
+    world.artifacts = original.artifacts;
     world.left_behind = Some(LeftBehind {
         uid: "uid-of-web".to_owned(),
         version: "1".to_owned(),
-        record: Some(made.own),
+        record: Some(original.own_record),
         history,
-        told,
+        told: reported,
         restore_to: None,
         owner: None,
         pods: Vec::new(),
@@ -47,15 +47,15 @@ fn restored(mut made: World) -> World {
 
 /// Requests the restore as `kubectl alustan restore` does.
 fn restore(world: &mut World) {
-    let left = world.left_behind.as_mut().unwrap();
-    left.restore_to = Some(UID.to_owned());
+    let left_behind = world.left_behind.as_mut().unwrap();
+    left_behind.restore_to = Some(UID.to_owned());
 }
 
 /// Returns the message of the status. No message may advise to remove a Secret.
 fn message(world: &World) -> String {
     let message = world.status().message;
-    for word in ["remove", "delete Secret", "delete the Secret"] {
-        assert!(!message.contains(word), "{message}");
+    for advice in ["remove", "delete Secret", "delete the Secret"] {
+        assert!(!message.contains(advice), "{message}");
     }
     message
 }
@@ -72,11 +72,11 @@ fn restored_resource_waits_for_volume_with_unsaved_state() {
     world.volume_unreachable = true;
     for number in 2..6 {
         world.settle();
-        world.pass(10 * 60);
+        world.advance_clock(10 * 60);
         world.run_to(Stage::Created);
         let job = world.jobs.values().max_by_key(|job| job.number).unwrap();
         assert_eq!((job.number, job.volume), (number, true));
-        world.pass(20 * 60);
+        world.advance_clock(20 * 60);
     }
     assert!(world.volume_unreachable, "the claim is not replaced");
 }
@@ -97,7 +97,7 @@ fn restored_record_is_not_taken_over_without_a_request() {
             message(&world)
         );
     }
-    assert!(world.look_once().decision.steps.is_empty());
+    assert!(world.reconcile().decision.steps.is_empty());
     world.left_behind.as_mut().unwrap().restore_to = Some("uid-of-web".to_owned());
     world.settle();
     assert_eq!(world.reason(), "RestoreRequired", "of another restore");
@@ -107,9 +107,9 @@ fn restored_record_is_not_taken_over_without_a_request() {
 fn restored_resource_without_changes_is_ready_without_approval() {
     let mut world = restored(World::applied());
     restore(&mut world);
-    let looked = world.look_once();
+    let reconciled = world.reconcile();
     let steps = ["AddFinalizer", "Ensure Namespace team", "TakeOver"];
-    assert_eq!(words(&looked.decision.steps), steps);
+    assert_eq!(step_names(&reconciled.decision.steps), steps);
     assert_eq!(world.reason(), "Restored");
     assert!(message(&world).starts_with("run numbers continue after 1"));
     assert_eq!(world.tf().metadata.annotations.as_ref().unwrap()[KEPT], UID);
@@ -143,28 +143,28 @@ fn first_plan_after_a_restore_waits_for_approval() {
 #[case::planning(Stage::Planning)]
 #[case::applying(Stage::Applying)]
 fn open_run_of_a_backup_counts_as_applying(#[case] stage: Stage) {
-    let mut made = World::new();
-    made.run_to(stage);
-    made.real.partial = true;
-    let mut world = restored(made);
+    let mut created = World::new();
+    created.run_to(stage);
+    created.real.partial = true;
+    let mut world = restored(created);
     restore(&mut world);
-    world.look_once();
-    let told = "run 1 was active at the time of the backup";
-    assert!(message(&world).contains(told), "{}", message(&world));
+    world.reconcile();
+    let part = "run 1 was active at the time of the backup";
+    assert!(message(&world).contains(part), "{}", message(&world));
     let record = world.record.clone().unwrap().record;
     assert_eq!((record.number, record.attempted, record.begun), (1, 1, 1));
     assert!(record.run.is_none() && record.phase == RunPhase::Recorded);
     world.settle();
     assert_eq!(world.status().state, State::AwaitingApproval);
-    assert!(message(&world).contains(told), "{}", message(&world));
+    assert!(message(&world).contains(part), "{}", message(&world));
 }
 
 #[test]
 fn approval_and_inputs_of_a_backup_are_not_restored() {
-    let mut made = World::awaiting();
-    made.approve();
-    made.look_once();
-    let mut world = restored(made);
+    let mut created = World::awaiting();
+    created.approve();
+    created.reconcile();
+    let mut world = restored(created);
     restore(&mut world);
     world.settle();
     assert_eq!(world.status().state, State::AwaitingApproval);
@@ -175,14 +175,14 @@ fn approval_and_inputs_of_a_backup_are_not_restored() {
 
 #[test]
 fn approval_given_after_backup_is_invalid_after_restore() {
-    let mut made = World::applied();
-    let backup = made.clone();
-    made.edit(|tf| tf.with("/approval/mode", "Manual").with_variable("size", 1));
-    made.settle();
-    assert!(made.approve());
+    let mut created = World::applied();
+    let backup = created.clone();
+    created.edit(|tf| tf.with("/approval/mode", "Manual").with_variable("size", 1));
+    created.settle();
+    assert!(created.approve());
     let mut world = restored(backup);
     world.edit(|mut tf| {
-        tf.spec = made.tf().spec.clone();
+        tf.spec = created.tf().spec.clone();
         tf
     });
     restore(&mut world);
@@ -201,16 +201,16 @@ fn engine_and_architecture_of_a_backup_are_kept() {
         name: EngineName::Terraform,
         version: version.to_owned(),
     };
-    let left = world.left_behind.as_mut().unwrap();
-    left.history.engine = Some(engine("99.0.0"));
-    left.history.architecture = Some(Architecture::Arm64);
+    let left_behind = world.left_behind.as_mut().unwrap();
+    left_behind.history.engine = Some(engine("99.0.0"));
+    left_behind.history.architecture = Some(Architecture::Arm64);
     world.settings.engines = vec![EngineImage {
         engine: engine("1.9.8"),
         image: "registry.test/terraform:1.9.8".to_owned(),
     }];
     world.edit(|tf| tf.with("/engine", json!({"version": "1.9.8"})));
     restore(&mut world);
-    world.look_once();
+    world.reconcile();
     let history = &world.record.as_ref().unwrap().history;
     assert_eq!(history.engine, Some(engine("99.0.0")));
     assert_eq!(history.architecture, Some(Architecture::Arm64));
@@ -227,7 +227,7 @@ fn engine_version_of_a_backup_is_bounded() {
         version: "9".repeat(1 << 20),
     });
     restore(&mut world);
-    world.look_once();
+    world.reconcile();
     let history = &world.record.as_ref().unwrap().history;
     assert!(history.engine.as_ref().unwrap().version.len() <= 256);
 }
@@ -238,8 +238,8 @@ fn record_of_an_existing_resource_is_refused() {
     restore(&mut world);
     let owner = "a Terraform resource in another namespace";
     world.left_behind.as_mut().unwrap().owner = Some(owner.to_owned());
-    let looked = world.look_once();
-    assert!(looked.decision.steps.is_empty() && looked.decision.requeue_at.is_some());
+    let reconciled = world.reconcile();
+    assert!(reconciled.decision.steps.is_empty() && reconciled.decision.requeue_at.is_some());
     assert_eq!(world.reason(), "StateConflict");
     assert!(message(&world).contains(owner) && message(&world).contains("keep the Secrets"));
 }
@@ -249,8 +249,8 @@ fn restore_waits_for_pods_of_earlier_runs() {
     let mut world = restored(World::applied());
     restore(&mut world);
     world.left_behind.as_mut().unwrap().pods = vec!["web-apply-1-x".to_owned()];
-    let looked = world.look_once();
-    assert!(looked.decision.steps.is_empty() && looked.decision.requeue_at.is_some());
+    let reconciled = world.reconcile();
+    assert!(reconciled.decision.steps.is_empty() && reconciled.decision.requeue_at.is_some());
     assert_eq!(world.reason(), "RestorePending");
     assert!(message(&world).contains("kubectl get pod web-apply-1-x -n team"));
 }
@@ -260,7 +260,7 @@ fn unreadable_record_is_not_restored() {
     let mut world = restored(World::applied());
     restore(&mut world);
     world.left_behind.as_mut().unwrap().record = None;
-    assert!(world.look_once().decision.steps.is_empty());
+    assert!(world.reconcile().decision.steps.is_empty());
     assert_eq!(world.reason(), "RecordUnreadable");
     assert!(message(&world).contains("Restore the Secret from the backup again"));
 }
@@ -304,12 +304,12 @@ fn copy() -> World {
 #[test]
 fn copy_of_an_existing_resource_gets_a_new_record() {
     let mut world = copy();
-    let looked = world.look_once();
+    let reconciled = world.reconcile();
     let steps = ["AddFinalizer", "CreateRecord"];
-    assert_eq!(words(&looked.decision.steps), steps);
+    assert_eq!(step_names(&reconciled.decision.steps), steps);
     let tf = world.tf();
-    let kept = &tf.metadata.annotations.as_ref().unwrap()[KEPT];
-    assert_eq!(Some(kept), tf.metadata.uid.as_ref());
+    let kept_uid = &tf.metadata.annotations.as_ref().unwrap()[KEPT];
+    assert_eq!(Some(kept_uid), tf.metadata.uid.as_ref());
     world.settle();
     assert!(world.is_ready() && world.run_number() == 1);
     // The original is deleted. The run record of the copy proves that the copy does not come from a backup.
@@ -322,7 +322,7 @@ fn copy_of_an_existing_resource_gets_a_new_record() {
 fn deleted_copy_of_an_existing_resource_destroys_nothing() {
     let mut world = copy();
     world.delete();
-    world.look_once();
+    world.reconcile();
     assert!(world.tf.is_none() && world.ledger.kinds.is_empty());
 }
 
@@ -333,7 +333,7 @@ fn deletion_without_secrets_destroys_by_the_spec() {
     let mut world = World::with(tf);
     world.settle();
     assert_eq!(world.reason(), "RestoreRequired");
-    world.delete().look_once();
+    world.delete().reconcile();
     assert_eq!(world.reason(), "RunRecordMissing");
 }
 
@@ -356,17 +356,17 @@ fn deletion_before_the_restore_leaves_everything(#[case] because: fn(&mut World)
             world.tf.as_mut().unwrap().metadata.finalizers = None;
         }
         because(&mut world);
-        world.look_once();
+        world.reconcile();
         assert!(world.is_stalled());
         world.delete();
         if finalizer {
-            let looked = world.look_once();
-            assert_eq!(words(&looked.decision.steps), ["RemoveFinalizer"]);
-            let status = looked.decision.status;
-            let told = &status.message;
+            let reconciled = world.reconcile();
+            assert_eq!(step_names(&reconciled.decision.steps), ["RemoveFinalizer"]);
+            let status = reconciled.decision.status;
+            let message = &status.message;
             assert!(
-                told.contains("kubectl alustan restore web -n team"),
-                "{told}"
+                message.contains("kubectl alustan restore web -n team"),
+                "{message}"
             );
         }
         assert!(world.tf.is_none() && world.left_behind.is_some());
@@ -377,8 +377,8 @@ fn deletion_before_the_restore_leaves_everything(#[case] because: fn(&mut World)
 #[test]
 fn protected_resource_waits_for_its_restore_even_if_deleted() {
     let mut world = restored(World::applied());
-    world.protect(true).delete();
-    assert!(world.look_once().decision.steps.is_empty());
+    world.set_deletion_protection(true).delete();
+    assert!(world.reconcile().decision.steps.is_empty());
     assert_eq!(world.reason(), "DeletionProtected");
 }
 
@@ -387,8 +387,11 @@ fn resource_deleted_during_its_restore_is_destroyed_after_it() {
     let mut world = restored(World::applied());
     restore(&mut world);
     world.delete();
-    let looked = world.look_once();
-    assert!(matches!(looked.decision.steps[..], [_, Step::TakeOver(_)]));
+    let reconciled = world.reconcile();
+    assert!(matches!(
+        reconciled.decision.steps[..],
+        [_, Step::TakeOver(_)]
+    ));
     world.settle();
     assert!(world.tf.is_none() && world.real.is_empty());
 }
@@ -398,7 +401,7 @@ fn abandoned_resource_keeps_secrets_of_the_backup() {
     let mut world = restored(World::applied());
     restore(&mut world);
     world.edit(|tf| tf.annotated(ABANDON, "true")).delete();
-    world.look_once();
+    world.reconcile();
     assert!(world.tf.is_none() && world.left_behind.is_some());
 }
 
@@ -407,7 +410,7 @@ fn restore_continues_after_a_crash() {
     for writes in 0..4 {
         let mut world = restored(World::applied());
         restore(&mut world);
-        world.look(crate::world::Look {
+        world.reconcile_with(crate::world::ReconcileFaults {
             stale: None,
             crash: Some(writes),
         });
@@ -427,7 +430,7 @@ fn restore_with_s3_state_needs_only_the_record() {
     let mut world = restored(world);
     let before = world.left_behind.as_ref().unwrap().record.clone().unwrap();
     restore(&mut world);
-    world.look_once();
+    world.reconcile();
     let after = world.record.as_ref().unwrap().record.clone();
     assert_eq!(
         (after.number, after.lineage, after.state_address),

@@ -6,16 +6,16 @@ use alustan_core::observed::Ownership;
 use alustan_core::step::Step;
 use rstest::rstest;
 
-use super::{is_quiet, words};
+use super::{changed_nothing, step_names};
 use crate::fixtures::{Edit as _, terraform};
-use crate::world::{Act, Look, Stage, World};
+use crate::world::{PodEvent, ReconcileFaults, Stage, World};
 
 #[test]
 fn new_resource_gets_finalizer_and_run_record_first() {
     let mut world = World::new();
-    let looked = world.look_once();
+    let reconciled = world.reconcile();
     assert_eq!(
-        words(&looked.decision.steps),
+        step_names(&reconciled.decision.steps),
         ["AddFinalizer", "CreateRecord"]
     );
     assert_eq!(world.status().state, State::Pending);
@@ -26,7 +26,7 @@ fn new_resource_gets_finalizer_and_run_record_first() {
 fn one_job_plans_and_applies_that_plan() {
     let mut world = World::new();
     world.run_to(Stage::Applying);
-    world.look_once();
+    world.reconcile();
     assert_eq!(
         (world.status().state, world.reason().as_str()),
         (State::Applying, "Running")
@@ -43,20 +43,20 @@ fn one_job_plans_and_applies_that_plan() {
 fn objects_precede_run_record_and_pin_precedes_job() {
     let mut world = World::until(|world| !world.images.is_empty());
     let start = loop {
-        let looked = world.look(Look {
+        let reconciled = world.reconcile_with(ReconcileFaults {
             crash: Some(0),
             stale: None,
         });
-        world.memory.asked = false;
+        world.memory.query_started = false;
         world.observe(0);
-        if let Some(start) = looked.decision.start {
+        if let Some(start) = reconciled.decision.start {
             break start;
         }
-        world.room = false;
-        world.look_once();
+        world.has_free_slot = false;
+        world.reconcile();
     };
     assert_eq!(
-        words(&start.steps),
+        step_names(&start.steps),
         [
             "Ensure Account web-runner",
             "Ensure Role web-runner",
@@ -77,8 +77,8 @@ fn a_change_during_an_apply_waits_for_it_to_end() {
     let mut world = World::new();
     world.run_to(Stage::Applying);
     world.edit(|tf| tf.with_variable("size", 1));
-    let looked = world.look_once();
-    assert!(looked.decision.steps.is_empty() && looked.decision.start.is_none());
+    let reconciled = world.reconcile();
+    assert!(reconciled.decision.steps.is_empty() && reconciled.decision.start.is_none());
     world.settle();
     assert_eq!(
         (world.run_number(), world.last_run().1.as_str()),
@@ -92,14 +92,14 @@ fn next_run_waits_for_pod_of_previous_run() {
     let mut world = World::new();
     world.run_to(Stage::Reported);
     world.edit(|tf| tf.with_variable("size", 1));
-    let looked = world.look_once();
-    assert!(looked.decision.start.is_none());
+    let reconciled = world.reconcile();
+    assert!(reconciled.decision.start.is_none());
     assert_eq!(
         world.status().message,
         "waiting for the pod of the previous run to end"
     );
-    world.act(0, Act::Progress);
-    assert!(world.look_once().started);
+    world.advance_pod(0, PodEvent::Progress);
+    assert!(world.reconcile().started);
 }
 
 #[test]
@@ -110,18 +110,18 @@ fn next_run_waits_for_pod_of_deleted_job() {
     world.delete_job("web-apply-1");
     world.pods[0] = pod;
     world.edit(|tf| tf.with_variable("size", 1));
-    assert!(world.look_once().decision.start.is_none());
-    world.act(0, Act::Progress);
-    assert!(world.look_once().started);
+    assert!(world.reconcile().decision.start.is_none());
+    world.advance_pod(0, PodEvent::Progress);
+    assert!(world.reconcile().started);
 }
 
 #[test]
 fn report_is_recorded_and_removed_with_the_inputs() {
     let mut world = World::new();
     world.run_to(Stage::Reported);
-    let looked = world.look_once();
+    let reconciled = world.reconcile();
     assert_eq!(
-        words(&looked.decision.steps),
+        step_names(&reconciled.decision.steps),
         [
             "CheckRecord",
             "Ensure Secret web-outputs",
@@ -133,7 +133,7 @@ fn report_is_recorded_and_removed_with_the_inputs() {
     let record = world.record.clone().unwrap();
     assert_eq!(record.record.phase, RunPhase::Recorded);
     assert!(record.inputs.is_none() && record.report.is_none() && record.outputs.is_none());
-    assert!(is_quiet(&world.look_once()));
+    assert!(changed_nothing(&world.reconcile()));
 }
 
 #[rstest]
@@ -141,10 +141,10 @@ fn report_is_recorded_and_removed_with_the_inputs() {
 #[case::after_run_report(7)]
 fn pin_and_job_are_created_after_controller_crash(#[case] writes: usize) {
     let mut world = World::until(|world| !world.images.is_empty());
-    world.room = false;
+    world.has_free_slot = false;
     world.settle();
-    world.room = true;
-    world.look(Look {
+    world.has_free_slot = true;
+    world.reconcile_with(ReconcileFaults {
         crash: Some(writes),
         stale: None,
     });
@@ -152,9 +152,9 @@ fn pin_and_job_are_created_after_controller_crash(#[case] writes: usize) {
         (world.run_number(), world.pin.is_none(), world.jobs.len()),
         (1, true, 0)
     );
-    let looked = world.look_once();
+    let reconciled = world.reconcile();
     assert_eq!(
-        words(&looked.decision.steps),
+        step_names(&reconciled.decision.steps),
         [
             "SwapRecord Starting",
             "SwapReport reset",
@@ -173,7 +173,7 @@ fn stale_record_starts_no_run_and_keeps_the_pin() {
     world.run_to(Stage::Planning);
     let pin = world.pin.clone();
     world.edit(|tf| tf.with_variable("size", 1));
-    world.look(Look {
+    world.reconcile_with(ReconcileFaults {
         stale: Some(2),
         crash: None,
     });
@@ -184,14 +184,14 @@ fn stale_record_starts_no_run_and_keeps_the_pin() {
 #[test]
 fn run_without_slot_waits_with_reason_queued() {
     let mut world = World::until(|world| !world.images.is_empty());
-    world.room = false;
+    world.has_free_slot = false;
     world.settle();
     assert_eq!(
         (world.status().state, world.reason().as_str()),
         (State::Pending, "Queued")
     );
     assert_eq!(world.run_number(), 0);
-    world.room = true;
+    world.has_free_slot = true;
     world.settle();
     assert!(world.is_ready());
 }
@@ -202,21 +202,24 @@ fn larger_state_gets_more_slots_and_access_to_them() {
     world.run_to(Stage::Applying);
     let mut record = world.record.clone().unwrap();
     record.record.slots_wanted = 5;
-    world.store(record);
-    let looked = world.look_once();
-    let words = words(&looked.decision.steps);
-    let role = words
+    world.write_record(record);
+    let reconciled = world.reconcile();
+    let names = step_names(&reconciled.decision.steps);
+    let role = names
         .iter()
-        .position(|word| word == "Ensure Role web-runner");
-    let swap = words.iter().position(|word| word == "SwapRecord Applying");
+        .position(|name| name == "Ensure Role web-runner");
+    let swap = names.iter().position(|name| name == "SwapRecord Applying");
     assert!(
-        words.contains(&"Ensure Secret web-state-slot-4".to_owned()),
-        "{words:?}"
+        names.contains(&"Ensure Secret web-state-slot-4".to_owned()),
+        "{names:?}"
     );
-    assert!(role.is_some() && role < swap, "{words:?}");
+    assert!(role.is_some() && role < swap, "{names:?}");
     let inputs = world.record.as_ref().unwrap().inputs.clone().unwrap();
     assert_eq!(inputs.backend.managed.unwrap().slots.len(), 5);
-    assert!(is_quiet(&world.look_once()), "asked once, given once");
+    assert!(
+        changed_nothing(&world.reconcile()),
+        "asked once, given once"
+    );
     world.settle();
     world
         .edit(|tf| tf.with_variable("size", 1))
@@ -234,12 +237,12 @@ fn outputs_never_overwrite_a_foreign_secret() {
     let mut world = World::new();
     world.outputs.secret = Ownership::Foreign;
     world.run_to(Stage::Reported);
-    world.look_once();
+    world.reconcile();
     assert_eq!(world.reason(), "OutputsOwnershipConflict");
     assert!(world.status().message.contains("Secret web-outputs exists"));
     assert!(!world.objects.contains("web-outputs"));
     world.outputs.secret = Ownership::Absent;
-    world.run_until_rest();
+    world.run_until_converged();
     assert!(world.is_ready() && world.objects.contains("web-outputs"));
 }
 
@@ -281,11 +284,11 @@ fn job_is_created_once_after_the_run_record() {
     let mut world = World::new();
     let mut order = Vec::new();
     for _ in 0..40 {
-        let looked = world.look_once();
-        let started = looked.decision.start.filter(|_| looked.started);
+        let reconciled = world.reconcile();
+        let started = reconciled.decision.start.filter(|_| reconciled.started);
         let started = started.map(|start| start.steps).unwrap_or_default();
-        let all = looked.decision.steps.iter().chain(&started);
-        order.extend(all.filter_map(|step| match step {
+        let steps = reconciled.decision.steps.iter().chain(&started);
+        order.extend(steps.filter_map(|step| match step {
             Step::SwapRecord(swap)
                 if swap.record.run.is_some() && swap.record.phase == RunPhase::Starting =>
             {
@@ -297,7 +300,7 @@ fn job_is_created_once_after_the_run_record() {
             _ => None,
         }));
         world.advance_builds(None);
-        world.act(0, Act::Progress);
+        world.advance_pod(0, PodEvent::Progress);
     }
     assert_eq!(order, ["swap", "job"]);
 }

@@ -7,7 +7,7 @@ use k8s_openapi::jiff::SignedDuration;
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use super::is_quiet;
+use super::changed_nothing;
 use crate::fixtures::{Edit as _, failure, terraform};
 use crate::world::{Stage, World, condition};
 
@@ -29,13 +29,13 @@ pub(super) fn stalled(name: &str) -> DependencySeen {
     }
 }
 
-fn found(of: &str, variable: &str, value: impl Into<Value>) -> FoundInput {
+fn found(source: &str, variable: &str, value: impl Into<Value>) -> FoundInput {
     let value = FoundValue {
         value: value.into(),
-        secret: of.starts_with("Secret"),
+        secret: source.starts_with("Secret"),
     };
     FoundInput {
-        of: of.to_owned(),
+        of: source.to_owned(),
         values: [(variable.to_owned(), value)].into(),
         trigger: true,
     }
@@ -65,12 +65,12 @@ fn with_password(password: &str) -> World {
 }
 
 impl World {
-    fn finds(&mut self, input: FoundInput) -> &mut Self {
+    fn set_input(&mut self, input: FoundInput) -> &mut Self {
         self.stack.variables.found = vec![input];
         self
     }
 
-    fn given(&self) -> Value {
+    fn applied_variables(&self) -> Value {
         let inputs = &self.pin.as_ref().unwrap().inputs;
         serde_json::to_value(&inputs.variables).unwrap()
     }
@@ -94,12 +94,12 @@ fn unready_dependency_blocks_run_but_not_build() {
     let blocked: Vec<_> = status
         .blocked_by
         .iter()
-        .map(|it| (&*it.name, &*it.reason))
+        .map(|dependency| (&*dependency.name, &*dependency.reason))
         .collect();
     assert_eq!(blocked, [("network", "ApplyFailed")]);
     assert!(status.image.is_some_and(|image| image.digest.is_some()));
     assert_eq!(world.run_number(), 0);
-    assert!(is_quiet(&world.look_once()));
+    assert!(changed_nothing(&world.reconcile()));
     world.stack.dependencies = vec![ready("dns"), ready("network")];
     world.settle();
     assert!(world.is_ready());
@@ -131,8 +131,8 @@ fn applied_resource_stays_ready_with_unready_dependencies() {
     world.settle();
     assert!(world.is_ready());
     assert_eq!(condition(&world.status(), "DependenciesReady"), "False");
-    assert!(is_quiet(&world.look_once()));
-    world.pass(2 * 3_600).settle();
+    assert!(changed_nothing(&world.reconcile()));
+    world.advance_clock(2 * 3_600).settle();
     assert_eq!(world.last_run().1, "interval", "looks for drift go on");
     world.edit(|tf| tf.with_variable("size", 9)).settle();
     assert_eq!(world.reason(), "DependencyNotReady");
@@ -183,20 +183,21 @@ fn missing_value_stalls_only_for_user_failures(
 #[test]
 fn deleted_value_source_leaves_applied_resource_ready() {
     let mut world = with_password("one");
-    let found = std::mem::take(&mut world.stack.variables.found);
-    let why = "spec.variablesFrom[0].secretRef: Secret db does not exist";
-    world.stack.variables.missing = Some(failure(FailureClass::Transient, "SecretNotFound", why));
+    let values = std::mem::take(&mut world.stack.variables.found);
+    let message = "spec.variablesFrom[0].secretRef: Secret db does not exist";
+    world.stack.variables.missing =
+        Some(failure(FailureClass::Transient, "SecretNotFound", message));
     world.settle();
     let status = world.status();
     assert!(world.is_ready(), "{status:?}");
-    assert!(status.message.ends_with(why), "{}", status.message);
+    assert!(status.message.ends_with(message), "{}", status.message);
     assert_eq!(condition(&status, "DependenciesReady"), "False");
     world
         .edit(|tf| tf.with("/variables/size", json!(7)))
         .settle();
     assert_eq!(world.reason(), "SecretNotFound", "the spec is not applied");
     world.stack.variables.missing = None;
-    world.stack.variables.found = found;
+    world.stack.variables.found = values;
     world.settle();
     assert!(world.is_ready() && world.run_number() == 2);
 }
@@ -218,16 +219,19 @@ fn invalid_expression_is_reported_before_the_first_run(#[case] list: &str, #[cas
 fn a_changed_input_causes_one_run_that_names_it() {
     let mut world = with_password("one");
     world
-        .pass(600)
-        .finds(found("Secret db", "password", "two"))
+        .advance_clock(600)
+        .set_input(found("Secret db", "password", "two"))
         .settle();
     assert_eq!(
         (world.run_number(), world.last_run().1.as_str()),
         (2, "input Secret db")
     );
     assert!(world.is_ready());
-    assert_eq!(world.given(), json!({"size": 0, "password": "two"}));
-    assert!(is_quiet(&world.look_once()));
+    assert_eq!(
+        world.applied_variables(),
+        json!({"size": 0, "password": "two"})
+    );
+    assert!(changed_nothing(&world.reconcile()));
 }
 
 #[test]
@@ -235,8 +239,8 @@ fn changed_input_waits_for_other_changing_inputs() {
     let mut world = with_password("one");
     world.stack.changing = Some("subnets".to_owned());
     world
-        .pass(600)
-        .finds(found("Secret db", "password", "two"))
+        .advance_clock(600)
+        .set_input(found("Secret db", "password", "two"))
         .settle();
     assert_eq!(
         (world.run_number(), world.reason().as_str()),
@@ -264,13 +268,13 @@ fn flapping_input_starts_runs_at_increasing_intervals() {
     let mut world = with_password("first");
     let mut runs = Vec::new();
     for second in 0..3_600 {
-        world.finds(found("Secret db", "password", second.to_string()));
+        world.set_input(found("Secret db", "password", second.to_string()));
         let before = world.run_number();
         world.settle();
         if world.run_number() > before {
             runs.push(second);
         }
-        world.pass(1);
+        world.advance_clock(1);
     }
     let gaps: Vec<_> = runs.windows(2).map(|pair| pair[1] - pair[0]).collect();
     assert_eq!(runs[0], 0, "the first change is applied at once");
@@ -282,11 +286,11 @@ fn flapping_input_starts_runs_at_increasing_intervals() {
             .message
             .contains("Secret db changed again; the next run starts at ")
     );
-    world.pass(3 * 3_600).settle();
+    world.advance_clock(3 * 3_600).settle();
     assert!(world.is_ready());
     world
-        .pass(5 * 3_600)
-        .finds(found("Secret db", "password", "rare"))
+        .advance_clock(5 * 3_600)
+        .set_input(found("Secret db", "password", "rare"))
         .settle();
     assert!(
         world.is_ready(),
@@ -301,13 +305,16 @@ fn input_without_trigger_waits_for_the_next_run() {
         trigger: false,
         ..found("ConfigMap settings", "color", value)
     };
-    world.finds(quiet("red")).settle();
-    world.pass(600).finds(quiet("blue")).settle();
+    world.set_input(quiet("red")).settle();
+    world.advance_clock(600).set_input(quiet("blue")).settle();
     assert_eq!(world.run_number(), 1);
-    assert!(is_quiet(&world.look_once()));
+    assert!(changed_nothing(&world.reconcile()));
     world.edit(|tf| tf.with_variable("size", 9)).settle();
     assert_eq!(world.last_run().1, "spec");
-    assert_eq!(world.given(), json!({"size": 9, "color": "blue"}));
+    assert_eq!(
+        world.applied_variables(),
+        json!({"size": 9, "color": "blue"})
+    );
 }
 
 #[test]
@@ -319,13 +326,16 @@ fn later_sources_override_earlier_and_spec_overrides_all() {
         found("Secret c", "size", "secret"),
     ];
     world.settle();
-    assert_eq!(world.given(), json!({"size": 0, "color": "blue"}));
+    assert_eq!(
+        world.applied_variables(),
+        json!({"size": 0, "color": "blue"})
+    );
     let inputs = world.pin.clone().unwrap().inputs;
     assert!(
         inputs.secret_variables.is_empty(),
         "what does not count is no secret"
     );
-    world.pass(600);
+    world.advance_clock(600);
     world.stack.variables.found[0] = found("ConfigMap a", "color", "green");
     world.stack.variables.found[2] = found("Secret c", "size", "another");
     world.settle();
@@ -346,7 +356,9 @@ fn values_from_secrets_are_marked_as_secret() {
 #[test]
 fn input_and_spec_changed_together_start_one_run() {
     let mut world = with_password("one");
-    world.pass(600).finds(found("Secret db", "password", "two"));
+    world
+        .advance_clock(600)
+        .set_input(found("Secret db", "password", "two"));
     world.edit(|tf| tf.with_variable("size", 9)).settle();
     assert_eq!(
         (world.run_number(), world.last_run().1.as_str()),
@@ -364,10 +376,10 @@ fn wait_timeout_is_reported_and_the_wait_continues() {
         (world.status().state, world.reason().as_str()),
         (State::Pending, "ObjectNotReady")
     );
-    assert!(is_quiet(&world.look_once()));
-    world.pass(599).settle();
+    assert!(changed_nothing(&world.reconcile()));
+    world.advance_clock(599).settle();
     assert!(!world.is_stalled());
-    world.pass(2).settle();
+    world.advance_clock(2).settle();
     assert_eq!(world.reason(), "WaitTimedOut");
     assert!(world.is_stalled() && world.status().message.contains("ConfigMap gate is closed"));
     assert_eq!(world.run_number(), 0);
@@ -382,12 +394,12 @@ fn wait_timeout_is_measured_per_object() {
     world.stack.wait_for = vec![fails("waitFor"), fails("waitFor")];
     world.stack.wait_for[1].field = "spec.waitFor[1]".to_owned();
     world.settle();
-    world.pass(599).settle();
+    world.advance_clock(599).settle();
     world.stack.wait_for[0].result = Ok(());
     world.settle();
-    world.pass(599).settle();
+    world.advance_clock(599).settle();
     assert!(!world.is_stalled());
-    world.pass(2).settle();
+    world.advance_clock(2).settle();
     assert!(world.is_stalled());
 }
 
@@ -413,12 +425,15 @@ fn applied_resource_is_ready_once_health_checks_pass() {
     assert_eq!(world.reason(), "HealthCheckPending");
     assert_eq!(condition(&world.status(), "Ready"), "Unknown");
     assert_eq!(world.run_number(), 1);
-    world.pass(601).settle();
+    world.advance_clock(601).settle();
     assert_eq!(
         (world.status().state, world.reason().as_str()),
         (State::Stalled, "HealthCheckFailed")
     );
-    assert!(is_quiet(&world.look_once()), "nothing is applied for that");
+    assert!(
+        changed_nothing(&world.reconcile()),
+        "nothing is applied for that"
+    );
     world.stack.health_checks = vec![test("healthChecks", Ok(()))];
     world.settle();
     assert!(world.is_ready());
@@ -442,7 +457,7 @@ fn destroy_waits_for_dependents() {
         assert!(message.contains(part), "{message}");
     }
     assert!(!world.real.is_empty());
-    assert!(is_quiet(&world.look_once()));
+    assert!(changed_nothing(&world.reconcile()));
     world.stack.dependents = Vec::new();
     world.settle();
     assert!(world.tf.is_none() && world.real.is_empty());
@@ -457,7 +472,7 @@ fn destroy_waits_for_destroy_wait_for() {
         (world.status().state, world.reason().as_str()),
         (State::Destroying, "ObjectNotReady")
     );
-    world.pass(601).settle();
+    world.advance_clock(601).settle();
     assert_eq!(
         (world.status().state, world.reason().as_str()),
         (State::Stalled, "WaitTimedOut")
@@ -473,11 +488,11 @@ fn destroy_waits_for_destroy_wait_for() {
 #[case::orphaned(World::applied(), "Orphan")]
 #[case::abandoned(World::applied(), "Destroy")]
 fn release_without_destroy_does_not_wait(#[case] mut world: World, #[case] policy: &str) {
-    world.look_once();
+    world.reconcile();
     world.stack.dependents = vec!["apps".to_owned()];
     world.stack.destroy_wait_for = vec![fails("destroyWaitFor")];
     match policy {
-        "Orphan" => drop(world.orphan(true)),
+        "Orphan" => drop(world.set_orphan(true)),
         "Destroy" => drop(world.edit(|tf| tf.annotated(alustan_api::ABANDON, "true"))),
         _ => {}
     }
@@ -491,15 +506,15 @@ fn release_without_destroy_does_not_wait(#[case] mut world: World, #[case] polic
 fn destroy_uses_value_of_source_or_pin(#[case] now: Option<&str>, #[case] wanted: &str) {
     let mut world = with_password("one");
     if let Some(now) = now {
-        world.finds(found("Secret db", "password", now));
+        world.set_input(found("Secret db", "password", now));
     } else {
         world.stack.variables.found = Vec::new();
-        let gone = failure(
+        let missing = failure(
             FailureClass::Transient,
             "SecretNotFound",
             "Secret db does not exist",
         );
-        world.stack.variables.missing = Some(gone);
+        world.stack.variables.missing = Some(missing);
     }
     world.delete().run_to(Stage::Planning);
     let inputs = world.record.as_ref().unwrap().inputs.as_ref().unwrap();
@@ -523,7 +538,7 @@ fn wait_timeout_starts_once_dependencies_are_ready() {
     world.stack.wait_for = vec![fails("waitFor")];
     world.stack.dependencies = vec![stalled("network")];
     world.settle();
-    world.pass(3_600).settle();
+    world.advance_clock(3_600).settle();
     world.stack.dependencies = vec![ready("network")];
     world.settle();
     assert_eq!(
@@ -531,7 +546,7 @@ fn wait_timeout_starts_once_dependencies_are_ready() {
         "ObjectNotReady",
         "it has only just begun to wait"
     );
-    world.pass(601).settle();
+    world.advance_clock(601).settle();
     assert_eq!(world.reason(), "WaitTimedOut");
 }
 
@@ -543,7 +558,7 @@ fn health_check_timeout_restarts_after_success() {
     world.stack.health_checks = vec![test("healthChecks", Ok(()))];
     world.settle();
     assert!(world.is_ready());
-    world.pass(30 * 24 * 3_600).settle();
+    world.advance_clock(30 * 24 * 3_600).settle();
     world.stack.health_checks = vec![fails("healthChecks")];
     world.settle();
     assert_eq!(
@@ -558,7 +573,7 @@ fn blocked_correction_leaves_ready_true() {
     let mut world = World::applied();
     world.real.drifted = true;
     world.stack.dependencies = vec![stalled("network")];
-    world.pass(2 * 3_600).settle();
+    world.advance_clock(2 * 3_600).settle();
     assert!(world.is_ready(), "{:?}", world.status());
     assert_eq!(world.last_run().1, "interval");
     world.stack.dependencies = vec![ready("network")];
@@ -571,13 +586,13 @@ fn changed_value_source_counts_as_spec_change() {
     let from = json!([{ "secretRef": { "name": "db", "keys": { "password": "p" } } }]);
     let mut world = with_password("one");
     world
-        .pass(600)
-        .finds(found("Secret db", "password", "two"))
+        .advance_clock(600)
+        .set_input(found("Secret db", "password", "two"))
         .settle();
     assert_eq!(world.last_run().1, "input Secret db");
     world.edit(|tf| tf.with("/variablesFrom", from));
     world
-        .finds(found("Secret other", "password", "three"))
+        .set_input(found("Secret other", "password", "three"))
         .settle();
     assert_eq!(
         world.last_run().1,
@@ -589,10 +604,10 @@ fn changed_value_source_counts_as_spec_change() {
 #[test]
 fn inputs_before_first_apply_are_rate_limited() {
     let mut world = World::new();
-    world.finds(found("ConfigMap c", "color", "0"));
+    world.set_input(found("ConfigMap c", "color", "0"));
     world.run_to(Stage::Planning);
     for _ in 0..5 {
-        world.finds(found(
+        world.set_input(found(
             "ConfigMap c",
             "color",
             world.run_number().to_string(),

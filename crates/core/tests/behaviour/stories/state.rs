@@ -65,10 +65,10 @@ fn reported_address_blocks_no_other_namespace(
 
 #[test]
 fn exactly_one_of_two_resources_of_equal_age_is_refused() {
-    let (one, other) = (in_s3("a", 1, Some("x")), in_s3("b", 1, Some("x")));
+    let (first, second) = (in_s3("a", 1, Some("x")), in_s3("b", 1, Some("x")));
     assert_ne!(
-        conflict(&one, None, [&other]).is_some(),
-        conflict(&other, None, [&one]).is_some()
+        conflict(&first, None, [&second]).is_some(),
+        conflict(&second, None, [&first]).is_some()
     );
 }
 
@@ -95,7 +95,7 @@ fn reported_address_is_outdated_after_a_commit() {
     let mut owner = reported("old", "gcs://b/x");
     owner.status.as_mut().unwrap().last_applied = world.status().last_applied;
     world.others = vec![owner];
-    world.look_once();
+    world.reconcile();
     assert_eq!(
         world.reason(),
         "StateConflict",
@@ -131,9 +131,9 @@ fn refused_resource_starts_no_run_until_older_is_deleted() {
         assert!(message.contains(part), "no {part:?} in {message}");
     }
     assert!(world.jobs.is_empty());
-    let again = world.look_once().decision.requeue_at.unwrap();
-    assert_eq!(again.duration_since(world.now).as_secs(), 60);
-    world.now = again;
+    let requeue_at = world.reconcile().decision.requeue_at.unwrap();
+    assert_eq!(requeue_at.duration_since(world.now).as_secs(), 60);
+    world.now = requeue_at;
     world.others.clear();
     world.settle();
     assert!(world.is_ready());
@@ -141,9 +141,9 @@ fn refused_resource_starts_no_run_until_older_is_deleted() {
 
 #[test]
 fn conflict_message_hides_names_in_other_namespaces() {
-    let mut other = in_s3("old", 1, Some("x"));
-    other.metadata.namespace = Some("secret-team".to_owned());
-    let failure = conflict(&in_s3("web", 5, Some("x")), None, [&other]).unwrap();
+    let mut owner = in_s3("old", 1, Some("x"));
+    owner.metadata.namespace = Some("secret-team".to_owned());
+    let failure = conflict(&in_s3("web", 5, Some("x")), None, [&owner]).unwrap();
     assert!(!failure.message.contains("old ") && !failure.message.contains("secret-team"));
 }
 
@@ -152,11 +152,11 @@ fn conflict_message_hides_names_in_other_namespaces() {
 fn recreated_record_marks_the_lineage_as_lost() {
     let lineage = |world: &World| world.record.as_ref().unwrap().record.lineage.clone();
     let mut world = World::new();
-    world.look_once();
+    world.reconcile();
     assert_eq!(lineage(&world), Lineage::Unknown, "no run has looked yet");
     let mut world = World::applied();
     world.record = None;
-    world.look_once();
+    world.reconcile();
     assert_eq!(lineage(&world), Lineage::Lost);
     world.run_to(Stage::Planning);
     let inputs = world.record.as_ref().unwrap().inputs.as_ref().unwrap();

@@ -10,9 +10,9 @@ use alustan_core::status::render::with_failure;
 use k8s_openapi::jiff::Timestamp;
 use rstest::rstest;
 
-use super::words;
+use super::step_names;
 use crate::fixtures::{self, Edit as _, at, failure};
-use crate::world::{Act, Stage, World, condition};
+use crate::world::{PodEvent, Stage, World, condition};
 
 #[rstest]
 #[case::not_deleted(fixtures::terraform(), State::Success, State::Failed)]
@@ -28,32 +28,34 @@ fn failed_api_call_is_reported_with_its_reason(
         run: Some(7),
         ..alustan_api::TerraformStatus::default()
     };
-    let told = with_failure(
+    let status = with_failure(
         &tf,
         status,
         Reason::ApiUnavailable,
         "read Secret x: timeout",
         at(5),
     );
-    assert_eq!((told.state, told.run), (after, Some(7)));
-    assert_eq!(told.observed_generation, tf.metadata.generation);
-    assert_eq!(told.message, "read Secret x: timeout");
+    assert_eq!((status.state, status.run), (after, Some(7)));
+    assert_eq!(status.observed_generation, tf.metadata.generation);
+    assert_eq!(status.message, "read Secret x: timeout");
     for (kind, wanted) in [
         ("Ready", "False"),
         ("Reconciling", "True"),
         ("Stalled", "False"),
     ] {
-        assert_eq!(condition(&told, kind), wanted, "{kind}");
+        assert_eq!(condition(&status, kind), wanted, "{kind}");
     }
     assert!(
-        told.conditions
+        status
+            .conditions
             .iter()
-            .all(|it| it.reason == "ApiUnavailable")
+            .all(|condition| condition.reason == "ApiUnavailable")
     );
     assert!(
-        told.conditions
+        status
+            .conditions
             .iter()
-            .any(|it| it.type_ == "Ready" && it.message == told.message)
+            .any(|condition| condition.type_ == "Ready" && condition.message == status.message)
     );
 }
 
@@ -66,7 +68,12 @@ fn only_condition_ready_has_the_failure_message() {
     let building = World::until(|world| world.status().state == State::Building).status();
     for (status, kind) in [(stalled, "Stalled"), (building, "Reconciling")] {
         let conditions = &status.conditions;
-        let of_kind = |kind: &str| conditions.iter().find(|it| it.type_ == kind).unwrap();
+        let of_kind = |kind: &str| {
+            conditions
+                .iter()
+                .find(|condition| condition.type_ == kind)
+                .unwrap()
+        };
         assert_eq!(of_kind("Ready").message, status.message);
         assert_eq!(of_kind(kind).status, "True");
         assert_eq!(of_kind(kind).message, "see condition Ready");
@@ -78,9 +85,12 @@ fn only_condition_ready_has_the_failure_message() {
 fn failed_build_sets_image_ready_false() {
     let mut world = World::until(|world| !world.builds.is_empty());
     world.advance_builds(Some(FailureClass::Module));
-    world.look_once();
-    let told = world.status().conditions;
-    let image = told.iter().find(|it| it.type_ == "ImageReady").unwrap();
+    world.reconcile();
+    let conditions = world.status().conditions;
+    let image = conditions
+        .iter()
+        .find(|condition| condition.type_ == "ImageReady")
+        .unwrap();
     assert_eq!(image.status, "False");
     assert!(
         !image.message.is_empty() && image.reason != "Unknown",
@@ -93,8 +103,11 @@ fn unreachable_registry_sets_image_ready_false() {
     let mut world = World::new();
     world.registry_up = false;
     world.settle();
-    let told = world.status().conditions;
-    let image = told.iter().find(|it| it.type_ == "ImageReady").unwrap();
+    let conditions = world.status().conditions;
+    let image = conditions
+        .iter()
+        .find(|condition| condition.type_ == "ImageReady")
+        .unwrap();
     assert_eq!(
         (image.status.as_str(), image.reason.as_str()),
         ("False", "RegistryUnreachable")
@@ -110,7 +123,7 @@ fn unreachable_registry_sets_image_ready_false() {
 fn state_lock_is_shown_until_it_is_released() {
     let mut world = World::new();
     world.run_to(Stage::Planning);
-    world.act(0, Act::Fail(FailureClass::Transient));
+    world.advance_pod(0, PodEvent::Fail(FailureClass::Transient));
     let lock = StateLock {
         id: "6f".to_owned(),
         operation: "OperationTypeApply".to_owned(),
@@ -119,13 +132,13 @@ fn state_lock_is_shown_until_it_is_released() {
     };
     let report = world.record.as_mut().unwrap().report.as_mut().unwrap();
     report.lock = Some(lock);
-    world.look_once();
+    world.reconcile();
     let shown = world.status().lock.unwrap();
     assert_eq!(
         (shown.id.as_str(), shown.who.as_str()),
         ("6f", "bob@laptop")
     );
-    world.run_until_rest();
+    world.run_until_converged();
     assert!(world.is_ready());
     assert_eq!(world.status().lock, None);
 }
@@ -155,7 +168,7 @@ fn old_jobs_are_deleted_during_a_run_except_its_own() {
     seen.jobs = (-3..=2).map(|number| (number, job(number))).collect();
     let decision = decide(world.tf(), &seen, &world.settings, world.now);
     assert_eq!(
-        words(&decision.steps),
+        step_names(&decision.steps),
         ["DeleteJob web-apply--2", "DeleteJob web-apply--3"],
     );
 }
@@ -173,7 +186,7 @@ fn job_with_running_sidecar_is_deleted_after_its_run() {
         let number = seen.record.as_ref().unwrap().record.number;
         seen.jobs = [(number, job)].into();
         let decision = decide(world.tf(), &seen, &world.settings, world.now);
-        words(&decision.steps).contains(&"DeleteJob web-apply-x".to_owned())
+        step_names(&decision.steps).contains(&"DeleteJob web-apply-x".to_owned())
     };
     let mut world = World::applied();
     assert!(is_deleted(&mut world));
@@ -187,9 +200,9 @@ fn missing_branch_blocks_new_runs() {
     let mut world = World::applied();
     world.edit(|tf| tf.with_variable("size", 1));
     let mut seen = world.observe(0);
-    let why = "branch main does not exist; set spec.gitRepo.branch";
+    let message = "branch main does not exist; set spec.gitRepo.branch";
     seen.source = Answer::Failed {
-        failure: failure(FailureClass::User, "BranchNotFound", why),
+        failure: failure(FailureClass::User, "BranchNotFound", message),
         last: seen.source.value().cloned(),
         retry_at: world.now,
     };
@@ -197,7 +210,8 @@ fn missing_branch_blocks_new_runs() {
     assert!(decision.start.is_none());
     assert_eq!(condition(&decision.status, "Stalled"), "True");
     assert!(
-        decision.status.message.contains("BranchNotFound") || decision.status.message.contains(why)
+        decision.status.message.contains("BranchNotFound")
+            || decision.status.message.contains(message)
     );
 }
 
@@ -207,8 +221,8 @@ fn source_and_image_stay_in_status_during_outage() {
     let before = world.status();
     world.git_up = false;
     world.restart();
-    world.look_once();
-    world.look_once();
+    world.reconcile();
+    world.reconcile();
     let after = world.status();
     assert_eq!(
         (&after.source, &after.image),
@@ -220,12 +234,12 @@ fn source_and_image_stay_in_status_during_outage() {
 #[test]
 fn outage_during_drift_check_sets_source_ready_false() {
     let mut world = World::applied();
-    world.now = world.look_once().decision.requeue_at.unwrap();
-    world.look_once();
+    world.now = world.reconcile().decision.requeue_at.unwrap();
+    world.reconcile();
     world.git_up = false;
     world.restart();
-    world.look_once();
-    world.look_once();
+    world.reconcile();
+    world.reconcile();
     assert!(world.is_ready());
     assert_eq!(condition(&world.status(), "SourceReady"), "False");
 }
@@ -241,26 +255,26 @@ fn restart_of_an_unready_resource_writes_nothing(
 ) {
     if let Some(class) = fails {
         world.run_to(Stage::Planning);
-        world.act(0, Act::Fail(class));
+        world.advance_pod(0, PodEvent::Fail(class));
     }
     world.settle();
     assert!(!world.is_ready());
     world.restart();
     for _ in 0..4 {
-        assert!(!world.look_once().wrote, "{:?}", world.status());
+        assert!(!world.reconcile().wrote, "{:?}", world.status());
     }
 }
 
 #[test]
 fn status_keeps_run_number_after_loss_of_record() {
     let mut world = World::new();
-    world.look_once();
+    world.reconcile();
     assert_eq!(world.status().run, None);
-    world.look_once();
+    world.reconcile();
     assert_eq!(world.status().run, None);
     let mut world = World::applied();
     world.record = None;
-    world.look_once();
+    world.reconcile();
     assert_eq!(world.status().run, Some(1));
 }
 
@@ -288,7 +302,7 @@ fn ready_names_variables_that_the_module_does_not_declare() {
         name: "replica".to_owned(),
         similar: Some("replicas".to_owned()),
     }];
-    world.store(record);
+    world.write_record(record);
     world.settle();
     let message = world.status().message;
     assert_eq!(

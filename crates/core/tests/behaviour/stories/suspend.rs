@@ -3,7 +3,7 @@
 use alustan_api::State;
 use alustan_api::report::RunResult;
 
-use super::is_quiet;
+use super::changed_nothing;
 use crate::fixtures::{self, Edit as _};
 use crate::world::{Stage, World, condition};
 
@@ -26,7 +26,7 @@ fn suspended_resource_starts_nothing_and_names_command() {
         "{}",
         world.status().message
     );
-    assert!(is_quiet(&world.look_once()));
+    assert!(changed_nothing(&world.reconcile()));
     world.suspend(false).settle();
     assert!(world.is_ready());
 }
@@ -41,9 +41,9 @@ fn applied_resource_stays_ready_while_suspended() {
         ("Suspended", State::Success)
     );
     assert_eq!(condition(&world.status(), "ImageReady"), "True");
-    world.pass(86_400);
-    let looked = world.look_once();
-    assert!(is_quiet(&looked) && looked.decision.requeue_at.is_none());
+    world.advance_clock(86_400);
+    let reconciled = world.reconcile();
+    assert!(changed_nothing(&reconciled) && reconciled.decision.requeue_at.is_none());
 }
 
 #[test]
@@ -97,7 +97,7 @@ fn resumed_resource_stays_ready_during_repository_query() {
     world.suspend(false);
     world.git_up = false;
     for _ in 0..3 {
-        world.look_once();
+        world.reconcile();
         assert!(world.is_ready(), "{:?}", world.status());
     }
     world.git_up = true;
@@ -117,7 +117,7 @@ fn deleted_suspended_resource_waits_without_requests() {
     assert_eq!(world.reason(), "Suspended");
     let source = world.status().source.unwrap();
     assert_eq!(source.revision, "0c0ffee0000");
-    assert!(is_quiet(&world.look_once()));
+    assert!(changed_nothing(&world.reconcile()));
 }
 
 #[test]
@@ -136,7 +136,7 @@ fn suspend_cancels_a_planning_run_and_costs_no_retry() {
 fn suspend_does_not_interrupt_an_apply() {
     let mut world = World::new();
     world.run_to(Stage::Applying).suspend(true);
-    assert_eq!(world.look_once().decision.status.state, State::Applying);
+    assert_eq!(world.reconcile().decision.status.state, State::Applying);
     world.settle();
     assert!(world.is_ready());
     assert_eq!(world.reason(), "Suspended");
@@ -147,7 +147,7 @@ fn suspend_does_not_interrupt_an_apply() {
 fn first_of_cancellation_and_apply_wins() {
     let mut cancelled = World::new();
     cancelled.run_to(Stage::Planning).suspend(true);
-    cancelled.look_once();
+    cancelled.reconcile();
     cancelled.settle();
     assert!(cancelled.real.is_empty());
     assert_eq!(cancelled.reason(), "Suspended");
@@ -156,7 +156,7 @@ fn first_of_cancellation_and_apply_wins() {
     applied.run_to(Stage::Applying);
     // The controller observes the run record from before phase `Applying`, so its cancellation fails with a conflict.
     applied.suspend(true);
-    applied.look(crate::world::Look {
+    applied.reconcile_with(crate::world::ReconcileFaults {
         stale: Some(1),
         crash: None,
     });

@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use rstest::rstest;
 use serde_json::json;
 
-use super::references::{Graph, is, reached, stacks};
+use super::dependency_graph::{Graph, reachable_from, set_ready, stacks};
 use crate::fixtures::{Edit as _, terraform};
 use crate::world::World;
 
@@ -19,7 +19,7 @@ fn key(i: usize) -> Key {
 }
 
 /// Returns one resource per node of `graph`. Each takes outputs of its dependencies.
-fn takers(graph: &Graph) -> Vec<Terraform> {
+fn resources_of(graph: &Graph) -> Vec<Terraform> {
     let resource = |(i, from): (&usize, &BTreeSet<usize>)| {
         let from = from.iter().map(|from| {
             let name = key(*from).name;
@@ -56,16 +56,16 @@ struct Node {
 struct Stack {
     resources: Vec<Terraform>,
     nodes: BTreeMap<Key, Node>,
-    looks: BTreeMap<Key, ReconcileResult>,
+    reconciles: BTreeMap<Key, ReconcileResult>,
 }
 
 impl Stack {
     /// A stack that is applied and idle.
-    fn at_rest(graph: &Graph, constant: &BTreeSet<usize>) -> Self {
+    fn idle(graph: &Graph, constant: &BTreeSet<usize>) -> Self {
         let mut stack = Self {
-            resources: takers(graph),
+            resources: resources_of(graph),
             nodes: BTreeMap::new(),
-            looks: BTreeMap::new(),
+            reconciles: BTreeMap::new(),
         };
         for i in graph.keys() {
             let node = Node {
@@ -80,8 +80,8 @@ impl Stack {
         for i in graph.keys() {
             let versions = stack.versions(&key(*i));
             stack.nodes.get_mut(&key(*i)).unwrap().applied.1 = versions;
-            stack.look(&key(*i));
-            stack.show(&key(*i));
+            stack.reconcile(&key(*i));
+            stack.update_status(&key(*i));
         }
         stack
     }
@@ -90,26 +90,29 @@ impl Stack {
         DependencyGraph::new(&self.resources)
     }
 
-    fn version(&self, of: &Terraform) -> String {
-        self.nodes[&Key::of(of)].outputs.clone()
+    fn version(&self, tf: &Terraform) -> String {
+        self.nodes[&Key::of(tf)].outputs.clone()
     }
 
-    fn versions(&self, of: &Key) -> BTreeMap<Key, String> {
+    fn versions(&self, key: &Key) -> BTreeMap<Key, String> {
         let mut graph = self.graph();
-        let of = graph.get(of).unwrap();
-        versions(of, &mut graph, |it| Some(self.version(it)))
+        let tf = graph.get(key).unwrap();
+        versions(tf, &mut graph, |upstream| Some(self.version(upstream)))
     }
 
-    /// Reconciles `of`: starts a run, waits, or does nothing.
-    fn look(&mut self, of: &Key) {
-        let versions = self.versions(of);
+    /// Reconciles `key`: starts a run, waits, or does nothing.
+    fn reconcile(&mut self, key: &Key) {
+        let versions = self.versions(key);
         let held = {
             let mut graph = self.graph();
-            let of = graph.get(of).unwrap();
-            changing(of, &mut graph, &self.looks, |it| Some(self.version(it))).is_some()
+            let tf = graph.get(key).unwrap();
+            changing(tf, &mut graph, &self.reconciles, |upstream| {
+                Some(self.version(upstream))
+            })
+            .is_some()
         };
         let blocked = versions.keys().any(|from| !self.nodes[from].shown);
-        let node = self.nodes.get_mut(of).unwrap();
+        let node = self.nodes.get_mut(key).unwrap();
         let wanted = (node.spec, versions.clone());
         let by_input = node.applied.0 == node.spec;
         let doing = if node.running.is_some() {
@@ -125,17 +128,17 @@ impl Stack {
             Activity::Busy
         };
         node.ready = doing == Activity::Idle;
-        let look = ReconcileResult {
+        let result = ReconcileResult {
             versions,
             activity: doing,
             ready: node.ready,
         };
-        self.looks.insert(of.clone(), look);
+        self.reconciles.insert(key.clone(), result);
     }
 
-    /// Ends the active run of `of`, if there is one.
-    fn finish(&mut self, of: &Key) {
-        let node = self.nodes.get_mut(of).unwrap();
+    /// Ends the active run of `key`, if there is one.
+    fn finish(&mut self, key: &Key) {
+        let node = self.nodes.get_mut(key).unwrap();
         if let Some(run) = node.running.take() {
             if !node.constant {
                 node.outputs = format!("{run:?}");
@@ -145,22 +148,22 @@ impl Stack {
         }
     }
 
-    /// Updates the status of `of`.
-    fn show(&mut self, of: &Key) {
-        let node = self.nodes.get_mut(of).unwrap();
+    /// Updates the status of `key`.
+    fn update_status(&mut self, key: &Key) {
+        let node = self.nodes.get_mut(key).unwrap();
         node.shown = node.ready;
         let ready = if node.ready { "True" } else { "Unknown" };
         let mut resources = self.resources.iter_mut();
-        let tf = resources.find(|tf| Key::of(tf) == *of).unwrap();
-        is(tf, ready, "Because");
+        let tf = resources.find(|tf| Key::of(tf) == *key).unwrap();
+        set_ready(tf, ready, "Because");
     }
 
-    /// Executes an event for `of`. `kind` 0 reconciles the resource, 1 ends its run, 2 updates its status.
-    fn step(&mut self, of: &Key, kind: usize) {
+    /// Executes an event for `key`. `kind` 0 reconciles the resource, 1 ends its run, 2 updates its status.
+    fn step(&mut self, key: &Key, kind: usize) {
         match kind {
-            0 => self.look(of),
-            1 => self.finish(of),
-            _ => self.show(of),
+            0 => self.reconcile(key),
+            1 => self.finish(key),
+            _ => self.update_status(key),
         }
     }
 }
@@ -194,7 +197,7 @@ fn runs_once(
     constant: &BTreeSet<usize>,
     steps: &[(usize, usize)],
 ) -> Result<(), TestCaseError> {
-    let mut stack = Stack::at_rest(graph, constant);
+    let mut stack = Stack::idle(graph, constant);
     stack.nodes.get_mut(&key(changed)).unwrap().spec += 1;
     for (i, kind) in steps {
         stack.step(&key(*i), *kind);
@@ -215,7 +218,7 @@ fn runs_once(
             "r{} is not applied",
             i
         );
-        let downstream = *i == changed || reached(graph, *i).contains(&changed);
+        let downstream = *i == changed || reachable_from(graph, *i).contains(&changed);
         let runs = usize::from(downstream);
         if constant.is_empty() {
             prop_assert_eq!(node.runs, runs, "runs of r{}", i);
@@ -238,18 +241,18 @@ fn resource_waits_until_upstream_run_is_observed() {
         (end, vec![base, far]),
     ];
     let graph = graph.map(|(i, from)| (i, BTreeSet::from_iter(from))).into();
-    let (look, finish, show) = (0, 1, 2);
+    let (reconcile, finish, update_status) = (0, 1, 2);
     let steps = [
-        (base, look),
+        (base, reconcile),
         (base, finish),
-        (base, look),
-        (base, show),
-        (left, look),
-        (left, show),
+        (base, reconcile),
+        (base, update_status),
+        (left, reconcile),
+        (left, update_status),
         (left, finish),
-        (far, look),
-        (left, look),
-        (end, look),
+        (far, reconcile),
+        (left, reconcile),
+        (end, reconcile),
     ];
     runs_once(&graph, base, &BTreeSet::new(), &steps).unwrap();
 }
@@ -262,17 +265,17 @@ fn resource_waits_until_upstream_run_is_observed() {
 #[case::failed("False", true, Activity::Idle)]
 fn activity_follows_conditions_and_dependencies(
     #[case] ready: &str,
-    #[case] on_firm_ground: bool,
-    #[case] doing: Activity,
+    #[case] dependency_ready: bool,
+    #[case] expected: Activity,
 ) {
     let mut tf = terraform();
-    is(&mut tf, ready, "Because");
-    let look = |tf: &Terraform, seen: &Seen| {
+    set_ready(&mut tf, ready, "Because");
+    let activity = |tf: &Terraform, seen: &Seen| {
         let status = tf.status.clone().unwrap_or_default();
         ReconcileResult::of(tf, seen, &status).activity
     };
     let mut world = World::new();
-    let standing = if on_firm_ground {
+    let readiness = if dependency_ready {
         Readiness::Ready
     } else {
         Readiness::Missing
@@ -280,14 +283,18 @@ fn activity_follows_conditions_and_dependencies(
     world.stack.dependencies = vec![DependencySeen {
         field: "spec.dependsOn[0]".to_owned(),
         name: "network".to_owned(),
-        standing,
+        readiness,
     }];
-    let asked = world.observe(0);
-    assert_eq!(look(&tf, &asked), Activity::Busy, "nothing is known yet");
-    assert_eq!(look(&tf, &world.observe(0)), doing);
+    let pending = world.observe(0);
+    assert_eq!(
+        activity(&tf, &pending),
+        Activity::Busy,
+        "nothing is known yet"
+    );
+    assert_eq!(activity(&tf, &world.observe(0)), expected);
     let suspended = tf.with("/suspend", json!(true));
     assert_eq!(
-        look(&suspended, &asked),
+        activity(&suspended, &pending),
         Activity::Idle,
         "nothing will happen"
     );

@@ -4,7 +4,7 @@ use alustan_api::report::FailureClass;
 use alustan_core::digest;
 use alustan_core::observed::BuildState;
 
-use super::{Class, World};
+use super::{Situation, World};
 use crate::fixtures::failure;
 
 impl World {
@@ -25,8 +25,8 @@ impl World {
         let now = self.now;
         let mut any = false;
         for build in self.builds.values_mut() {
-            let waits = build.borrows && build.build_secret.is_none();
-            if waits || !matches!(build.state, BuildState::Active(_)) {
+            let is_waiting = build.needs_build_secret && build.secret.is_none();
+            if is_waiting || !matches!(build.state, BuildState::Active(_)) {
                 continue;
             }
             any = true;
@@ -39,11 +39,11 @@ impl World {
                 build.state = BuildState::Done(now);
                 continue;
             };
-            self.ledger.class(Class::BuildFailed);
+            self.ledger.reached(Situation::BuildFailed);
             self.ledger
                 .failed(&format!("build {}", build.destination.1), class);
-            let why = "the builder ended with exit code 1";
-            build.state = BuildState::Failed(failure(class, "BuildFailed", why), now);
+            let message = "the builder ended with exit code 1";
+            build.state = BuildState::Failed(failure(class, "BuildFailed", message), now);
         }
         any
     }

@@ -61,15 +61,15 @@ impl World {
         );
         let retry = status.retry.as_ref();
         if status.state == State::Failed {
-            let told = retry.is_some_and(|retry| retry.next_at.is_some());
-            let soon = status.message.contains("next attempt within a minute");
-            assert!(told != soon, "when? {status:?}");
+            let has_retry_time = retry.is_some_and(|retry| retry.next_at.is_some());
+            let is_soon = status.message.contains("next attempt within a minute");
+            assert!(has_retry_time != is_soon, "when? {status:?}");
         }
         if status.state == State::Stalled {
-            let helps = ["kubectl ", "spec."]
+            let has_hint = ["kubectl ", "spec."]
                 .iter()
-                .any(|word| status.message.contains(word));
-            assert!(helps, "nothing says what to do: {}", status.message);
+                .any(|hint| status.message.contains(hint));
+            assert!(has_hint, "nothing says what to do: {}", status.message);
         }
         if is_true("Ready") {
             assert!(retry.is_none(), "ready, and yet: {retry:?}");
@@ -107,24 +107,24 @@ impl World {
             return;
         }
         let wanted = self.wanted(seen);
-        let same = wanted.is_none() || wanted == self.real.config;
+        let is_applied = wanted.is_none() || wanted == self.real.config;
         let generation = self.status().observed_generation;
         assert!(
-            !same || (wanted.is_none() && generation != self.tf().metadata.generation),
+            !is_applied || (wanted.is_none() && generation != self.tf().metadata.generation),
             "nothing happened, and it is no longer ready: {status:?}"
         );
     }
 
     /// Whether a run was requested, is active for another reason than drift, or failed.
     fn is_disturbed(&self, record: &RecordSeen) -> bool {
-        let about_drift = |run: &RunSpec| {
+        let is_drift_run = |run: &RunSpec| {
             run.kind == RunKind::Drift || matches!(run.trigger, Trigger::Drift | Trigger::Outputs)
         };
         let last = record.report.iter().chain(&record.history.reports);
         let mut applies = last.filter(|report| report.kind == RunKind::Apply);
         facts::asked(self.tf(), &record.history)
             || record.history.failures.at.is_some()
-            || open_run(&record.record).is_some_and(|run| !about_drift(run))
+            || open_run(&record.record).is_some_and(|run| !is_drift_run(run))
             || applies
                 .next()
                 .is_some_and(|report| report.result == RunResult::Failed)

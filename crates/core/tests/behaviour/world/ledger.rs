@@ -15,7 +15,7 @@ const LIMIT: u32 = 2;
 
 /// Situations that generated cases should reach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Class {
+pub(crate) enum Situation {
     Applied,
     Approved,
     BuildFailed,
@@ -38,7 +38,7 @@ pub(crate) enum Class {
     Suspended,
 }
 
-impl Class {
+impl Situation {
     /// All classes.
     pub(crate) const ALL: [Self; 20] = [
         Self::Applied,
@@ -67,35 +67,35 @@ impl Class {
 /// History of a world.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Ledger {
-    pub(crate) classes: BTreeSet<Class>,
+    pub(crate) situations: BTreeSet<Situation>,
     decided: BTreeMap<i64, Option<Config>>,
     jobs: BTreeMap<i64, String>,
     /// Digest of the approval settings of each run.
-    judged: BTreeMap<i64, String>,
+    approval_settings: BTreeMap<i64, String>,
     /// Config hashes of destroy runs; their inputs differ from the wanted configuration.
     destroys: BTreeMap<i64, String>,
-    /// [`Self::subject`] of the last failure, and the retry budget that its failures have used since the last success.
-    streak: (String, u32),
-    /// Retry budget that all failures have used, by [`Self::subject`].
-    costs: BTreeMap<String, u32>,
+    /// [`Self::budget_key`] of the last failure, and the retry budget that its failures have used since the last success.
+    failure_streak: (String, u32),
+    /// Retry budget that all failures have used, by [`Self::budget_key`].
+    used_budgets: BTreeMap<String, u32>,
     pub(crate) kinds: Vec<(RunKind, RunResult)>,
     /// Plans that waited for approval, and the configuration that they were made for.
-    asked: BTreeMap<String, Option<Config>>,
+    pending_plans: BTreeMap<String, Option<Config>>,
     /// Approved plans.
     approved: BTreeSet<String>,
     /// Approved plans that were applied.
-    used: BTreeSet<String>,
+    applied_plans: BTreeSet<String>,
 }
 
 impl Ledger {
-    pub(crate) fn class(&mut self, class: Class) {
-        self.classes.insert(class);
+    pub(crate) fn reached(&mut self, class: Situation) {
+        self.situations.insert(class);
     }
 
     /// Records that plan `id` of run `number` waits for approval.
     pub(crate) fn awaits_approval(&mut self, id: &str, number: i64) {
         let config = self.decided(number).cloned();
-        self.asked.insert(id.to_owned(), config);
+        self.pending_plans.insert(id.to_owned(), config);
     }
 
     /// Records the approval of plan `id`.
@@ -110,12 +110,15 @@ impl Ledger {
             assert!(!approval.manual && approval.rules.is_empty(), "unapproved");
             return;
         };
-        self.class(Class::Approved);
+        self.reached(Situation::Approved);
         assert!(self.approved.contains(&plan.id), "nobody approved {plan:?}");
-        assert!(self.used.insert(plan.id.clone()), "{plan:?} is used twice");
+        assert!(
+            self.applied_plans.insert(plan.id.clone()),
+            "{plan:?} is used twice"
+        );
         let number = current.record.number;
         assert!(
-            self.destroys(number) || self.asked[&plan.id].as_ref() == self.decided(number),
+            self.destroys(number) || self.pending_plans[&plan.id].as_ref() == self.decided(number),
             "another plan"
         );
     }
@@ -134,14 +137,15 @@ impl Ledger {
         );
         let run = record.run.as_ref().unwrap();
         self.decided.insert(record.number, wanted.cloned());
-        self.judged.insert(record.number, run.judged_by.clone());
+        self.approval_settings
+            .insert(record.number, run.judged_by.clone());
         if run.destroys {
             self.destroys.insert(record.number, run.config_hash.clone());
         }
-        let (of, count) = &self.streak;
+        let (key, count) = &self.failure_streak;
         assert!(
-            *of != self.subject(record.number) || *count < LIMIT,
-            "{of} is tried again, although its budget is used up"
+            *key != self.budget_key(record.number) || *count < LIMIT,
+            "{key} is tried again, although its budget is used up"
         );
     }
 
@@ -197,16 +201,16 @@ impl Ledger {
         self.kinds.push((kind, result));
         match result {
             RunResult::Failed => {
-                self.class(Class::RunFailed);
-                let of = self.subject(number);
-                self.failed(&of, failure.unwrap().class);
+                self.reached(Situation::RunFailed);
+                let key = self.budget_key(number);
+                self.failed(&key, failure.unwrap().class);
             }
             RunResult::Cancelled => {}
             RunResult::Done | RunResult::NoChanges | RunResult::Changes => {
                 self.new_budget();
-                self.class(match kind {
-                    RunKind::Destroy => Class::Destroyed,
-                    RunKind::Apply | RunKind::Drift | RunKind::Plan => Class::Applied,
+                self.reached(match kind {
+                    RunKind::Destroy => Situation::Destroyed,
+                    RunKind::Apply | RunKind::Drift | RunKind::Plan => Situation::Applied,
                 });
             }
         }
@@ -214,14 +218,14 @@ impl Ledger {
 
     /// Records that a pod of the current run terminated without a report.
     pub(crate) fn lost(&mut self, number: i64) {
-        self.class(Class::Lost);
-        let of = self.subject(number);
-        self.failed(&of, FailureClass::Transient);
+        self.reached(Situation::Lost);
+        let key = self.budget_key(number);
+        self.failed(&key, FailureClass::Transient);
     }
 
     /// Returns the key of the retry budget that failures of run `number` use: its configuration and its approval settings.
-    fn subject(&self, number: i64) -> String {
-        let judged_by = self.judged.get(&number);
+    fn budget_key(&self, number: i64) -> String {
+        let judged_by = self.approval_settings.get(&number);
         match self.destroys.get(&number) {
             Some(hash) => format!("destroy {hash} judged by {judged_by:?}"),
             None => format!("{:?} judged by {judged_by:?}", self.decided(number)),
@@ -233,36 +237,36 @@ impl Ledger {
         self.destroys.contains_key(&number)
     }
 
-    /// Records a failure of the run or build with budget key `of`. Its retry budget must not have been used up before.
-    pub(crate) fn failed(&mut self, of: &str, class: FailureClass) {
-        if self.streak.0 != of {
-            self.streak = (of.to_owned(), 0);
+    /// Records a failure of the run or build with budget key `key`. Its retry budget must not have been used up before.
+    pub(crate) fn failed(&mut self, key: &str, class: FailureClass) {
+        if self.failure_streak.0 != key {
+            self.failure_streak = (key.to_owned(), 0);
         }
         let cost = match class {
             FailureClass::Transient => return,
             FailureClass::Module => 1,
             FailureClass::User => LIMIT,
         };
-        *self.costs.entry(of.to_owned()).or_default() += cost;
-        let before = self.streak.1;
+        *self.used_budgets.entry(key.to_owned()).or_default() += cost;
+        let used_budget = self.failure_streak.1;
         assert!(
-            before < LIMIT,
-            "{of} was tried again, although its budget is used up"
+            used_budget < LIMIT,
+            "{key} was tried again, although its budget is used up"
         );
-        self.streak.1 = LIMIT.min(before + cost);
-        if self.streak.1 == LIMIT {
-            self.class(Class::BudgetUsedUp);
+        self.failure_streak.1 = LIMIT.min(used_budget + cost);
+        if self.failure_streak.1 == LIMIT {
+            self.reached(Situation::BudgetUsedUp);
         }
     }
 
     /// Whether any retry budget can be used up.
     pub(crate) fn may_be_stalled(&self) -> bool {
-        self.costs.values().any(|cost| *cost >= LIMIT)
+        self.used_budgets.values().any(|cost| *cost >= LIMIT)
     }
 
     /// Resets the retry budget after a success or a request by annotation.
     pub(crate) fn new_budget(&mut self) {
-        self.streak = (String::new(), 0);
+        self.failure_streak = (String::new(), 0);
     }
 
     /// Checks a new version of the record, written by the controller.

@@ -18,33 +18,33 @@ use alustan_core::status::notifications;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 
-use super::{Class, Config, Stage, World};
+use super::{Config, Situation, Stage, World};
 use crate::fixtures::failure;
 
 /// Query results that the controller received since its start.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Memory {
     /// Whether the last reconcile started a query; the next one has its result.
-    pub(crate) asked: bool,
-    questions: BTreeSet<String>,
+    pub(crate) query_started: bool,
+    queries: BTreeSet<String>,
     source: Option<SourceSeen>,
     /// Contexts that were pushed.
     pub(crate) pushed: BTreeSet<String>,
     /// Job of the last run that was denied, and why.
-    pub(crate) refused: Option<(String, Waiting)>,
+    pub(crate) denied_job: Option<(String, Waiting)>,
 }
 
 impl Memory {
     /// Returns whether the query was made before, and records it.
-    fn was_asked(&mut self, question: String) -> bool {
-        let new = self.questions.insert(question);
-        self.asked |= new;
+    fn is_answered(&mut self, question: String) -> bool {
+        let new = self.queries.insert(question);
+        self.query_started |= new;
         !new
     }
 
     /// Drops the query of the commit, and its result.
     fn forget_source(&mut self) {
-        self.questions.remove("source");
+        self.queries.remove("source");
         self.source = None;
     }
 }
@@ -97,12 +97,12 @@ impl World {
             cache: self.cache,
             foreign_state: self.foreign_state,
             invalid: None,
-            allowed: self.allowed.clone(),
+            allowed: self.allow_lists.clone(),
             accounts: self.accounts(),
             conflict: self.conflict(),
             outputs: self.outputs,
             notices: self.notices.clone(),
-            notified: self.notified.clone(),
+            notified: self.operator_events.clone(),
             pin: self.pin.clone(),
             record,
             source,
@@ -119,19 +119,22 @@ impl World {
     }
 
     fn conflict(&self) -> Option<Failure> {
-        let attempted = self.record.as_ref().map_or(0, |it| it.record.attempted);
+        let attempted = self
+            .record
+            .as_ref()
+            .map_or(0, |record| record.record.attempted);
         let pin = self.pin.as_ref().map(|pin| pin.of_what_exists(attempted));
         state_conflict::conflict(self.tf(), pin, &self.others)
     }
 
     fn record_seen(&mut self, stale: usize) -> Option<RecordSeen> {
-        self.believe();
-        if stale == 0 || self.earlier.is_empty() {
+        self.merge_progress();
+        if stale == 0 || self.earlier_records.is_empty() {
             return self.record.clone();
         }
-        self.ledger.class(Class::Stale);
-        let index = self.earlier.len().saturating_sub(stale);
-        self.earlier.get(index).cloned().flatten()
+        self.ledger.reached(Situation::Stale);
+        let index = self.earlier_records.len().saturating_sub(stale);
+        self.earlier_records.get(index).cloned().flatten()
     }
 
     fn source(&mut self) -> Answer<SourceSeen> {
@@ -139,11 +142,11 @@ impl World {
             self.memory.forget_source();
             return Answer::Pending;
         }
-        if !self.memory.was_asked("source".to_owned()) {
+        if !self.memory.is_answered("source".to_owned()) {
             return Answer::Pending;
         }
         if !self.git_up {
-            self.ledger.class(Class::Outage);
+            self.ledger.reached(Situation::Outage);
             return Answer::Failed {
                 failure: failure(
                     FailureClass::Transient,
@@ -181,7 +184,10 @@ impl World {
                 };
             }
         };
-        if !self.memory.was_asked(format!("base {}", wanted.reference)) {
+        if !self
+            .memory
+            .is_answered(format!("base {}", wanted.reference))
+        {
             return Answer::Pending;
         }
         if !self.registry_up {
@@ -192,11 +198,11 @@ impl World {
     }
 
     fn image(&mut self, plan: &ImagePlan) -> Answer<Option<String>> {
-        let place = (
+        let image_and_tag = (
             self.tf().spec.container_registry.image_name.clone(),
             plan.tag.clone(),
         );
-        if !self.memory.was_asked(format!("image {place:?}")) {
+        if !self.memory.is_answered(format!("image {image_and_tag:?}")) {
             return Answer::Pending;
         }
         if !self.registry_up {
@@ -213,7 +219,7 @@ impl World {
                 retry_at: self.next_minute(),
             };
         }
-        let digest = self.images.get(&place).cloned();
+        let digest = self.images.get(&image_and_tag).cloned();
         let done = self
             .builds
             .get(&names::build_job(&plan.tag))
@@ -231,8 +237,8 @@ impl World {
     /// Whether a docker configuration for the push exists, or none is required.
     fn may_push(&self) -> bool {
         let (tf, record) = (self.tf(), self.record.as_ref());
-        let named = tf.spec.container_registry.secret_ref.is_some();
-        !named || self.regcred || docker_config(tf, record, self.pin.as_ref()).is_some()
+        let has_secret = tf.spec.container_registry.secret_ref.is_some();
+        !has_secret || self.regcred || docker_config(tf, record, self.pin.as_ref()).is_some()
     }
 
     fn artifact(&mut self, source: &SourceSeen) -> Option<Answer<String>> {
@@ -243,24 +249,24 @@ impl World {
                 retry_at: self.next_minute(),
             });
         }
-        let place = image::artifact(self.tf(), source);
-        if !self.memory.pushed.contains(&place) {
+        let reference = image::artifact(self.tf(), source);
+        if !self.memory.pushed.contains(&reference) {
             return None;
         }
-        if !self.memory.was_asked(format!("push {place}")) {
+        if !self.memory.is_answered(format!("push {reference}")) {
             return Some(Answer::Pending);
         }
         if !self.registry_up {
             return Some(self.registry_down(None));
         }
-        Some(Answer::Known(place))
+        Some(Answer::Known(reference))
     }
 
     fn registry_down<T>(&mut self, last: Option<T>) -> Answer<T> {
-        self.ledger.class(Class::Outage);
-        let why = "GET https://registry.test/v2/: connection refused";
+        self.ledger.reached(Situation::Outage);
+        let message = "GET https://registry.test/v2/: connection refused";
         Answer::Failed {
-            failure: failure(FailureClass::Transient, "RegistryUnreachable", why),
+            failure: failure(FailureClass::Transient, "RegistryUnreachable", message),
             last,
             retry_at: self.next_minute(),
         }
@@ -271,13 +277,13 @@ impl World {
     }
 
     fn inputs(&mut self) -> Result<InputsSeen, Box<Incomplete>> {
-        let named = self.tf().spec.container_registry.secret_ref.is_some();
-        let (registry, cloud) = (named && self.regcred, self.cloud);
+        let has_secret = self.tf().spec.container_registry.secret_ref.is_some();
+        let (registry, cloud) = (has_secret && self.regcred, self.cloud);
         let runner = cloud.map(|cloud| {
             let value = BTreeMap::from([("TOKEN".to_owned(), cloud.to_string())]);
             ("cloud".to_owned(), value)
         });
-        let found = InputsSeen {
+        let inputs = InputsSeen {
             runner: runner.into_iter().collect(),
             registry_key: registry.then(|| ".dockerconfigjson".to_owned()),
             scripts: self.scripts(),
@@ -286,21 +292,24 @@ impl World {
             pull_config: self.pull_config.clone().filter(|_| registry),
             ..InputsSeen::default()
         };
-        let missing = |class, why: &str| failure(class, "SecretNotFound", why);
-        let failure = if named && !self.regcred {
+        let missing = |class, message: &str| failure(class, "SecretNotFound", message);
+        let failure = if has_secret && !self.regcred {
             missing(FailureClass::User, NO_REGCRED)
         } else if cloud.is_none() {
-            let why = "spec.runner.envFromSecrets[0]: Secret cloud does not exist; create it";
-            missing(FailureClass::Transient, why)
-        } else if self.tf().spec.scripts.is_some() && found.scripts == ScriptTexts::default() {
-            let why =
+            let message = "spec.runner.envFromSecrets[0]: Secret cloud does not exist; create it";
+            missing(FailureClass::Transient, message)
+        } else if self.tf().spec.scripts.is_some() && inputs.scripts == ScriptTexts::default() {
+            let message =
                 "spec.scripts.destroy.configMapRef: ConfigMap scripts does not exist; create it";
-            missing(FailureClass::Transient, why)
+            missing(FailureClass::Transient, message)
         } else {
-            return Ok(found);
+            return Ok(inputs);
         };
-        self.ledger.class(Class::MissingSecret);
-        Err(Box::new(Incomplete { failure, found }))
+        self.ledger.reached(Situation::MissingSecret);
+        Err(Box::new(Incomplete {
+            failure,
+            found: inputs,
+        }))
     }
 
     /// Returns the texts of the scripts. A script in a missing ConfigMap has none.
@@ -328,20 +337,20 @@ impl World {
             job,
             uid: build.uid.clone(),
             created_at: build.created_at,
-            has_pod: !build.unborn,
+            has_pod: !build.pod_denied,
             scheduled_at: self.scheduled_at,
-            has_build_secret: build.build_secret.is_some(),
+            has_build_secret: build.secret.is_some(),
             state: build.state.clone(),
         })
     }
 
     /// Returns all build Secrets, of active, finished and deleted builds.
     fn build_secrets(&self) -> Vec<BuildSecretSeen> {
-        let lent = self
+        let with_secret = self
             .builds
             .iter()
-            .filter(|(_, build)| build.build_secret.is_some());
-        let seen = lent.map(|(name, build)| BuildSecretSeen {
+            .filter(|(_, build)| build.secret.is_some());
+        let seen = with_secret.map(|(name, build)| BuildSecretSeen {
             namespace: self.settings.build_namespace_of(self.tf()).to_owned(),
             name: name.clone(),
             uid: format!("lent-to-{}", build.uid),
@@ -361,19 +370,19 @@ impl World {
         (job.is_some() || pods_alive).then(|| JobSeen {
             uid: job.map_or_else(String::new, |job| job.uid.clone()),
             finished: self.is_finished(name),
-            has_pod: job.is_none_or(|job| job.spawned),
+            has_pod: job.is_none_or(|job| job.pod_created),
             scheduled_at: self.scheduled_at,
             pods_alive,
             waiting: self.waiting(name),
-            ended: self.ended.clone(),
+            ended: self.termination.clone(),
         })
     }
 
     /// Returns why the Job of the run in `record` was denied.
     fn not_admitted(&self, record: &RecordSeen) -> Option<Waiting> {
         let run = record.record.run.as_ref()?;
-        let (job, why) = self.memory.refused.as_ref()?;
-        (*job == run.job).then(|| why.clone())
+        let (job, denial) = self.memory.denied_job.as_ref()?;
+        (*job == run.job).then(|| denial.clone())
     }
 
     fn is_finished(&self, name: &str) -> bool {
@@ -384,13 +393,13 @@ impl World {
             .pods
             .iter()
             .any(|pod| pod.job_uid == job.uid && pod.stage.is_alive());
-        job.spawned && !alive
+        job.pod_created && !alive
     }
 
     /// Returns why the pod of Job `name` does not start.
     fn waiting(&self, name: &str) -> Option<Waiting> {
-        let unborn = self.jobs.get(name).is_some_and(|job| !job.spawned);
-        if self.full && unborn {
+        let unborn = self.jobs.get(name).is_some_and(|job| !job.pod_created);
+        if self.quota_exhausted && unborn {
             return Some(admission::no_pod(FULL));
         }
         let mut pods = self.pods.iter();
@@ -399,26 +408,26 @@ impl World {
     }
 
     fn own_jobs(&self) -> BTreeMap<i64, OwnJob> {
-        let own = |(name, job): (&String, &super::Job)| {
-            let own = OwnJob {
+        let from_job = |(name, job): (&String, &super::Job)| {
+            let own_job = OwnJob {
                 name: name.clone(),
                 uid: job.uid.clone(),
                 finished: self.is_finished(name),
                 lingers: false,
             };
-            (job.number, own)
+            (job.number, own_job)
         };
         let living = self.pods.iter().filter(|pod| pod.stage.is_alive());
         let of_pods = living.map(|pod| {
-            let own = OwnJob {
+            let own_job = OwnJob {
                 name: pod.job.clone(),
                 uid: pod.job_uid.clone(),
                 finished: false,
                 lingers: false,
             };
-            (pod.number, own)
+            (pod.number, own_job)
         });
-        of_pods.chain(self.jobs.iter().map(own)).collect()
+        of_pods.chain(self.jobs.iter().map(from_job)).collect()
     }
 
     /// Returns the configuration that the user wants, or `None` if the controller cannot derive it from `seen`.
@@ -427,13 +436,13 @@ impl World {
             return None;
         }
         let context = if self.tf().spec.suspend {
-            let followed = serde_json::to_value(&self.tf().spec.git_repo).unwrap();
+            let git_repo = serde_json::to_value(&self.tf().spec.git_repo).unwrap();
             let pinned = self.pin.as_ref()?.spec.get("gitRepo");
-            pinned.filter(|pinned| **pinned == followed)?;
+            pinned.filter(|pinned| **pinned == git_repo)?;
             self.status().source?.context?
         } else {
-            let known = seen.source.value().or(self.memory.source.as_ref());
-            known?.context.clone()
+            let source = seen.source.value().or(self.memory.source.as_ref());
+            source?.context.clone()
         };
         let inputs = seen.inputs.as_ref().ok()?;
         let cloud = inputs.runner.get("cloud")?.get("TOKEN")?;
@@ -455,7 +464,10 @@ impl World {
             migrate: false,
             ..backend
         });
-        let engine = spec.engine.as_ref().map(|it| (it.name, &it.version));
+        let engine = spec
+            .engine
+            .as_ref()
+            .map(|engine| (engine.name, &engine.version));
         let base = &spec.container_registry.base_image;
         let runner = spec.runner.as_ref();
         let account = runner.and_then(|runner| runner.service_account_name.as_ref());
@@ -468,7 +480,14 @@ impl World {
                 .unwrap_or_default(),
             cloud,
             image: spec.container_registry.image_name.clone(),
-            how: serde_json::json!([backend, spec.scripts, self.found(), engine, base, account]),
+            other_inputs: serde_json::json!([
+                backend,
+                spec.scripts,
+                self.trigger_values(),
+                engine,
+                base,
+                account
+            ]),
         }
     }
 
@@ -480,13 +499,19 @@ impl World {
     }
 
     /// Returns the values of `spec.variablesFrom` that trigger runs.
-    fn found(&self) -> BTreeMap<String, serde_json::Value> {
-        let found = self.stack.variables.found.iter().filter(|it| it.trigger);
-        let values = found.flat_map(|it| &it.values);
-        let plain = values.map(|(name, it)| (name.trim_start_matches("TF_VAR_"), &it.value));
-        let own = &self.tf().spec.variables;
-        plain
-            .filter(|(name, _)| !own.contains_key(*name))
+    fn trigger_values(&self) -> BTreeMap<String, serde_json::Value> {
+        let inputs = self
+            .stack
+            .variables
+            .found
+            .iter()
+            .filter(|input| input.trigger);
+        let values = inputs.flat_map(|input| &input.values);
+        let values_by_name =
+            values.map(|(name, value)| (name.trim_start_matches("TF_VAR_"), &value.value));
+        let own_variables = &self.tf().spec.variables;
+        values_by_name
+            .filter(|(name, _)| !own_variables.contains_key(*name))
             .map(|(name, value)| (name.to_owned(), value.clone()))
             .collect()
     }

@@ -20,8 +20,8 @@ impl World {
         };
         self.ledger
             .reported(pod.number, kind, result, failure.as_ref());
-        let looks = kind == RunKind::Drift || result != RunResult::Changes;
-        let asks = (!looks).then(|| PlanAsks {
+        let reconciles = kind == RunKind::Drift || result != RunResult::Changes;
+        let asks = (!reconciles).then(|| PlanAsks {
             id: self.plan_id(pod.number),
             because: Vec::new(),
         });

@@ -6,7 +6,7 @@ use alustan_core::digest;
 use alustan_core::model::facts::open_run;
 use k8s_openapi::jiff::Timestamp;
 
-use super::{Class, Ledger, World};
+use super::{Ledger, Situation, World};
 use crate::fixtures::failure;
 use alustan_core::observed::{CacheSeen, Waiting};
 
@@ -55,7 +55,7 @@ pub(crate) struct Pod {
 
 /// Event of a pod.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Act {
+pub(crate) enum PodEvent {
     /// Advances to the next phase.
     Progress,
     /// Fails with a report.
@@ -65,36 +65,36 @@ pub(crate) enum Act {
 }
 
 impl World {
-    /// Applies `act` to active pod `which`, modulo the number of active pods. Returns false if nothing changed.
-    pub(crate) fn act(&mut self, which: usize, act: Act) -> bool {
+    /// Applies `event` to active pod `index_among_alive`, modulo the number of active pods. Returns false if nothing changed.
+    pub(crate) fn advance_pod(&mut self, index_among_alive: usize, event: PodEvent) -> bool {
         self.spawn();
         let alive: Vec<usize> = (0..self.pods.len())
             .filter(|pod| self.pods[*pod].stage.is_alive())
             .collect();
-        let Some(index) = alive.get(which % alive.len().max(1)).copied() else {
+        let Some(index) = alive.get(index_among_alive % alive.len().max(1)).copied() else {
             return false;
         };
-        let before = self.pods[index].stage;
-        self.pods[index].stage = match act {
-            Act::Kill => self.kill(index),
-            Act::Progress => self.progress(index, None),
-            Act::Fail(class) => self.progress(index, Some(class)),
+        let previous = self.pods[index].stage;
+        self.pods[index].stage = match event {
+            PodEvent::Kill => self.kill(index),
+            PodEvent::Progress => self.progress(index, None),
+            PodEvent::Fail(class) => self.progress(index, Some(class)),
         };
         Ledger::pods(&self.pods);
-        self.pods[index].stage != before
+        self.pods[index].stage != previous
     }
 
     /// Creates the pods of new Jobs, as the Job controller does.
     pub(crate) fn spawn(&mut self) {
-        if self.full {
+        if self.quota_exhausted {
             return;
         }
         for name in self.jobs.keys().cloned().collect::<Vec<_>>() {
-            let uid = format!("pod-{}", self.fresh());
-            let Some(job) = self.jobs.get_mut(&name).filter(|job| !job.spawned) else {
+            let uid = format!("pod-{}", self.next_id());
+            let Some(job) = self.jobs.get_mut(&name).filter(|job| !job.pod_created) else {
                 continue;
             };
-            job.spawned = true;
+            job.pod_created = true;
             self.pods.push(Pod {
                 uid,
                 job: name,
@@ -113,7 +113,7 @@ impl World {
         let pod = self.pods[index].clone();
         if pod.stage == Stage::Applying {
             self.real.partial = true;
-            self.ledger.class(Class::OrphanLock);
+            self.ledger.reached(Situation::OrphanLock);
         }
         let current = self.record.as_ref().map(|record| &record.record);
         let open = current
@@ -145,18 +145,18 @@ impl World {
         if pod
             .unpacks
             .as_ref()
-            .is_some_and(|it| !self.artifacts.contains(it))
+            .is_some_and(|artifact| !self.artifacts.contains(artifact))
         {
             return self.kill(index);
         }
         let (now, volume, pod) = (self.now, pod.volume, pod.clone());
         let claimed = self.swap(|progress| {
-            let free = progress.number == pod.number
+            let is_free = progress.number == pod.number
                 && progress.claimed_by.is_none()
                 && !progress.cancel
                 && !progress.closed
                 && progress.phase == RunPhase::Starting;
-            if free {
+            if is_free {
                 progress.phase = RunPhase::Planning;
                 progress.claimed_by = Some(Claim {
                     pod_uid: pod.uid.clone(),
@@ -164,7 +164,7 @@ impl World {
                     at: now,
                 });
             }
-            free
+            is_free
         });
         if claimed {
             if volume {
@@ -183,7 +183,7 @@ impl World {
         if let Some(class) = fail {
             return self.report(pod, RunResult::Failed, Some(engine(class)));
         }
-        let differs = if self.inputs_of_run().approval.destroy {
+        let differs = if self.run_inputs().approval.destroy {
             !self.real.is_empty()
         } else {
             let decided = self.ledger.decided(pod.number);
@@ -192,11 +192,11 @@ impl World {
         if !differs {
             return self.report(pod, RunResult::NoChanges, None);
         }
-        if !kind.changes() || self.must_ask(pod) {
+        if !kind.changes() || self.lacks_approval(pod) {
             return self.report(pod, RunResult::Changes, None);
         }
         let mut cancelled = false;
-        let ours = self.swap(|progress| {
+        let is_current = self.swap(|progress| {
             cancelled = progress.cancel;
             if !cancelled && is_ours(progress, pod) {
                 progress.phase = RunPhase::Applying;
@@ -209,7 +209,7 @@ impl World {
         if cancelled {
             return self.report(pod, RunResult::Cancelled, None);
         }
-        if !ours {
+        if !is_current {
             return Stage::Dead;
         }
         let record = self.record.as_ref().unwrap();
@@ -218,22 +218,22 @@ impl World {
     }
 
     /// Whether the plan of `pod` needs an approval that it does not have.
-    fn must_ask(&self, pod: &Pod) -> bool {
-        let approval = &self.inputs_of_run().approval;
-        let empties = approval.emptying && self.empties;
+    fn lacks_approval(&self, pod: &Pod) -> bool {
+        let approval = &self.run_inputs().approval;
+        let empties = approval.emptying && self.plans_remove_all;
         let asks = approval.manual || !approval.rules.is_empty() || empties;
         let approved = approval.approved.as_ref().map(|plan| plan.id.as_str());
         asks && approved != Some(&self.plan_id(pod.number))
     }
 
-    fn inputs_of_run(&self) -> &RunInputs {
+    fn run_inputs(&self) -> &RunInputs {
         self.record.as_ref().unwrap().inputs.as_ref().unwrap()
     }
 
     /// Returns the plan id of run `number`, derived from the real objects, the wanted configuration and the last apply.
     pub(super) fn plan_id(&self, number: i64) -> String {
         let begun = self.record.as_ref().unwrap().record.begun;
-        let restored = self.inputs_of_run().approval.restored;
+        let restored = self.run_inputs().approval.restored;
         let destroys = self.ledger.destroys(number);
         let wanted = self.ledger.decided(number).filter(|_| !destroys);
         digest::plain(&format!("{:?} {wanted:?} {begun} {restored:?}", self.real))
@@ -251,7 +251,7 @@ impl World {
             return self.report(pod, RunResult::Failed, Some(engine(class)));
         }
         self.real.partial = false;
-        self.real.drifted = self.unsteady && kind != RunKind::Destroy;
+        self.real.drifted = self.drifts_after_apply && kind != RunKind::Destroy;
         self.real.config = match kind {
             RunKind::Destroy => None,
             RunKind::Apply | RunKind::Drift | RunKind::Plan => {
@@ -263,25 +263,25 @@ impl World {
 
     /// Returns why `pod` does not start.
     pub(super) fn obstacle(&self, pod: &Pod) -> Option<Waiting> {
-        let why = |reason: &str, message: &str| {
+        let waiting = |reason: &str, message: &str| {
             Some(Waiting {
                 reason: reason.to_owned(),
                 message: message.to_owned(),
             })
         };
-        let mut there = self.images.values().chain(&self.untagged);
+        let mut available = self.images.values().chain(&self.untagged);
         let is_base = pod.image.starts_with(&self.settings.base_image);
-        if !is_base && !there.any(|digest| pod.image.ends_with(digest)) {
-            return why("ImagePullBackOff", "Back-off pulling image");
+        if !is_base && !available.any(|digest| pod.image.ends_with(digest)) {
+            return waiting("ImagePullBackOff", "Back-off pulling image");
         }
         match (self.cloud, self.cache) {
             (None, _) if pod.cloud => {
-                why("CreateContainerConfigError", "secret \"cloud\" not found")
+                waiting("CreateContainerConfigError", "secret \"cloud\" not found")
             }
             (_, CacheSeen::Absent | CacheSeen::Lost) if pod.volume => {
-                why("Unschedulable", "the claim web-cache has no volume")
+                waiting("Unschedulable", "the claim web-cache has no volume")
             }
-            (_, _) if pod.volume && self.volume_unreachable => why(
+            (_, _) if pod.volume && self.volume_unreachable => waiting(
                 "Unschedulable",
                 "1 node(s) had volume node affinity conflict",
             ),
@@ -304,7 +304,7 @@ impl World {
         };
         let changed = change(&mut progress);
         if changed {
-            self.store_report(next, progress);
+            self.write_report(next, progress);
         }
         changed
     }

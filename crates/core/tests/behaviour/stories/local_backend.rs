@@ -4,7 +4,7 @@ use alustan_core::observed::CacheSeen;
 use rstest::rstest;
 use serde_json::json;
 
-use super::words;
+use super::step_names;
 use crate::fixtures::{Edit as _, terraform};
 use crate::world::{Stage, World};
 
@@ -25,7 +25,7 @@ fn every_run_mounts_the_volume_with_local_state() {
     assert!(world.jobs["web-apply-1"].volume, "the first one, too");
     world.settle();
     world.cache = CacheSeen::Pending;
-    world.delete().look_once();
+    world.delete().reconcile();
     assert!(world.jobs["web-destroy-2"].volume);
 }
 
@@ -62,7 +62,8 @@ fn lost_volume_with_local_state_is_not_replaced(#[case] cache: CacheSeen) {
 #[test]
 fn run_record_shows_local_state_on_lost_volume() {
     let mut world = applied();
-    world.own.state_address = Some("local:///var/lib/alustan/state/terraform.tfstate".to_owned());
+    world.own_record.state_address =
+        Some("local:///var/lib/alustan/state/terraform.tfstate".to_owned());
     (world.pin, world.cache) = (None, CacheSeen::Lost);
     world.edit(|tf| tf.with_variable("size", 1)).settle();
     assert_eq!(world.reason(), "StateLost");
@@ -80,15 +81,15 @@ fn lost_volume_is_replaced_before_the_first_apply() {
 #[test]
 fn volume_is_kept_by_orphan_and_deleted_by_destroy() {
     let mut world = applied();
-    world.orphan(true);
-    let looked = world.delete().look_once();
+    world.set_orphan(true);
+    let reconciled = world.delete().reconcile();
     let wanted = [
         "SwapRecord Recorded",
         "CleanUp but state, cache",
         "RemoveFinalizer",
     ];
-    assert_eq!(words(&looked.decision.steps), wanted);
-    let message = &looked.decision.status.message;
+    assert_eq!(step_names(&reconciled.decision.steps), wanted);
+    let message = &reconciled.decision.status.message;
     assert!(message.contains("on the cache volume"), "{message}");
     let mut world = applied();
     world.delete().settle();
@@ -102,7 +103,7 @@ fn destroy_mounts_volume_of_pinned_local_state() {
         tf.with("/backend", json!({"provider": "managed"}))
             .with("/cache", json!({"enabled": false}))
     });
-    world.delete().look_once();
+    world.delete().reconcile();
     assert!(world.jobs["web-destroy-2"].volume);
 }
 

@@ -15,13 +15,13 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use crate::fixtures::{Edit as _, terraform};
-use crate::world::{Act, Stage, World};
+use crate::world::{PodEvent, Stage, World};
 
 impl World {
     /// Returns a world with a resource whose notification sink subscribes to `events`.
     fn subscribed(events: &[NotificationEvent]) -> Self {
-        let place = json!([{"url": "https://events.test/", "events": events}]);
-        Self::with(terraform().with("/notifications", place))
+        let sinks = json!([{"url": "https://events.test/", "events": events}]);
+        Self::with(terraform().with("/notifications", sinks))
     }
 
     fn due(&self) -> Vec<Notice> {
@@ -41,23 +41,28 @@ impl World {
     fn refused(&mut self, reason: Reason) -> &mut Self {
         self.refuses_jobs = Some(reason);
         for _ in 0..12 {
-            self.look_once();
+            self.reconcile();
         }
         self
     }
 
-    /// Reconciles until the world is idle, and applies `act` to pods. Returns the events of the delivered notifications.
-    fn delivered(&mut self, act: Act) -> Vec<NotificationEvent> {
+    /// Reconciles until the world is idle, and applies `event` to pods. Returns the events of the delivered notifications.
+    fn delivered(&mut self, event: PodEvent) -> Vec<NotificationEvent> {
         let mut heard = Vec::new();
         for _ in 0..60 {
-            let wrote = self.tf.is_some() && self.look_once().wrote;
-            let asked = std::mem::take(&mut self.memory.asked);
-            let news = self.deliver();
+            let wrote = self.tf.is_some() && self.reconcile().wrote;
+            let query_started = std::mem::take(&mut self.memory.query_started);
+            let delivered = self.deliver();
             let built = self.advance_builds(None);
-            if !(wrote || asked || built || self.act(0, act) || !news.is_empty()) {
+            if !(wrote
+                || query_started
+                || built
+                || self.advance_pod(0, event)
+                || !delivered.is_empty())
+            {
                 return heard;
             }
-            heard.extend(news);
+            heard.extend(delivered);
         }
         panic!("it does not come to rest: {:?}", self.status())
     }
@@ -66,11 +71,15 @@ impl World {
 #[test]
 fn success_is_notified_once() {
     let mut world = World::subscribed(&[]);
-    assert_eq!(world.delivered(Act::Progress), [Succeeded]);
+    assert_eq!(world.delivered(PodEvent::Progress), [Succeeded]);
     world.restart();
-    assert_eq!(world.delivered(Act::Progress), [], "the record remembers");
+    assert_eq!(
+        world.delivered(PodEvent::Progress),
+        [],
+        "the record remembers"
+    );
     world.edit(|tf| tf.with_variable("size", 2));
-    assert_eq!(world.delivered(Act::Progress), [Succeeded]);
+    assert_eq!(world.delivered(PodEvent::Progress), [Succeeded]);
 }
 
 #[test]
@@ -87,12 +96,15 @@ fn undelivered_notification_is_sent_after_restart() {
 #[test]
 fn renamed_reason_causes_no_second_notification() {
     let mut world = World::subscribed(&[]);
-    world.delivered(Act::Fail(FailureClass::User));
+    world.delivered(PodEvent::Fail(FailureClass::User));
     let mut tf = world.tf.clone().unwrap();
     let status = tf.status.take().unwrap();
     let [before, after] = ["StateNotOurs", Reason::StateOwnershipConflict.as_str()].map(|reason| {
         let mut status = status.clone();
-        let ready = status.conditions.iter_mut().find(|it| it.type_ == "Ready");
+        let ready = status
+            .conditions
+            .iter_mut()
+            .find(|condition| condition.type_ == "Ready");
         ready.unwrap().reason = reason.to_owned();
         let mut notices = Notices::default();
         note(&mut notices, &tf, &status, &BTreeSet::new(), world.now);
@@ -123,16 +135,16 @@ fn truncated_times_in_status_cause_no_notification() {
 #[test]
 fn failure_is_notified_once_across_retries() {
     let mut world = World::subscribed(&[]);
-    let fails = Act::Fail(FailureClass::Module);
+    let fails = PodEvent::Fail(FailureClass::Module);
     let mut heard = world.delivered(fails);
     for _ in 0..4 {
-        world.pass(3_600);
+        world.advance_clock(3_600);
         heard.extend(world.delivered(fails));
     }
     assert_eq!(heard, [Failed, Stalled]);
     world.edit(|tf| tf.annotated(RECONCILE_AT, "now"));
-    let again = world.delivered(fails);
-    assert!(again.len() <= 1, "{again:?}");
+    let later_events = world.delivered(fails);
+    assert!(later_events.len() <= 1, "{later_events:?}");
     world.edit(|tf| tf.with_variable("size", 2));
     assert_eq!(
         world.delivered(fails).first(),
@@ -145,22 +157,22 @@ fn failure_is_notified_once_across_retries() {
 fn each_pending_plan_is_notified() {
     let mut world = World::subscribed(&[ApprovalNeeded]);
     world.edit(|tf| tf.with("/approval/mode", "Manual"));
-    assert_eq!(world.delivered(Act::Progress), [ApprovalNeeded]);
+    assert_eq!(world.delivered(PodEvent::Progress), [ApprovalNeeded]);
     assert!(world.approve());
-    assert_eq!(world.delivered(Act::Progress), []);
+    assert_eq!(world.delivered(PodEvent::Progress), []);
     world.edit(|tf| tf.with_variable("size", 2));
-    assert_eq!(world.delivered(Act::Progress), [ApprovalNeeded]);
+    assert_eq!(world.delivered(PodEvent::Progress), [ApprovalNeeded]);
 }
 
 #[test]
 fn drift_is_notified_once() {
     let mut world = World::subscribed(&[Drifted]);
     world.edit(|tf| tf.with("/driftDetection/mode", "Report"));
-    assert_eq!(world.delivered(Act::Progress), []);
+    assert_eq!(world.delivered(PodEvent::Progress), []);
     world.real.drifted = true;
     for expected in [vec![Drifted], vec![]] {
-        world.next_look();
-        assert_eq!(world.delivered(Act::Progress), expected);
+        world.reconcile_after_requeue();
+        assert_eq!(world.delivered(PodEvent::Progress), expected);
     }
 }
 
@@ -170,7 +182,7 @@ fn resource_is_released_after_its_last_notification() {
     world.mark_delivered();
     world.delete().mark_delivered();
     assert!(world.tf.is_some() && world.real.is_empty());
-    assert_eq!(world.delivered(Act::Progress), [Destroyed]);
+    assert_eq!(world.delivered(PodEvent::Progress), [Destroyed]);
     assert!(world.tf.is_none());
 }
 
@@ -180,7 +192,7 @@ fn undelivered_last_notification_delays_release_by_a_minute() {
     world.mark_delivered();
     let until = world.delete().mark_delivered().unwrap();
     assert!(until.duration_since(world.now).as_secs() <= 60);
-    world.pass(60).mark_delivered();
+    world.advance_clock(60).mark_delivered();
     assert!(world.tf.is_none());
 }
 
@@ -189,16 +201,16 @@ fn undelivered_last_notification_delays_release_by_a_minute() {
 #[case::of_the_operator(true)]
 fn past_success_is_not_sent_to_a_new_sink(#[case] operator: bool) {
     let mut world = World::applied();
-    world.pass(7_200);
+    world.advance_clock(7_200);
     if operator {
-        world.notified = NotificationEvent::ALL.into();
+        world.operator_events = NotificationEvent::ALL.into();
     } else {
         world.edit(|tf| tf.with("/notifications", json!([{"url": "https://events.test/"}])));
     }
     world.mark_delivered();
     assert_eq!(world.due(), []);
     world.edit(|tf| tf.with_variable("size", 2));
-    assert_eq!(world.delivered(Act::Progress), [Succeeded]);
+    assert_eq!(world.delivered(PodEvent::Progress), [Succeeded]);
 }
 
 /// Makes the resource stall with reason `InvalidRule`.
@@ -212,16 +224,19 @@ fn past_failure_is_not_sent_to_a_new_sink() {
     let mut world = World::new();
     with_invalid_rule(&mut world);
     world.mark_delivered();
-    world.pass(7_200);
-    world.notified = NotificationEvent::ALL.into();
-    assert_eq!(world.delivered(Act::Progress), []);
+    world.advance_clock(7_200);
+    world.operator_events = NotificationEvent::ALL.into();
+    assert_eq!(world.delivered(PodEvent::Progress), []);
 }
 
 #[test]
 fn denial_by_the_api_server_is_notified_once() {
     let mut world = World::subscribed(&[]);
     assert_eq!(world.refused(Reason::Forbidden).deliver(), [Failed]);
-    assert_eq!(world.pass(60).refused(Reason::Forbidden).deliver(), []);
+    assert_eq!(
+        world.advance_clock(60).refused(Reason::Forbidden).deliver(),
+        []
+    );
     world.restart();
     assert_eq!(world.refused(Reason::Forbidden).deliver(), []);
 }
@@ -246,12 +261,12 @@ fn alternating_reasons_are_notified_once_each() {
 #[test]
 fn clock_skew_does_not_repeat_a_notification() {
     let mut world = World::subscribed(&[Succeeded]);
-    world.pass(120);
-    assert_eq!(world.delivered(Act::Progress), [Succeeded]);
-    world.pass(-120);
+    world.advance_clock(120);
+    assert_eq!(world.delivered(PodEvent::Progress), [Succeeded]);
+    world.advance_clock(-120);
     for expected in [vec![Succeeded], vec![]] {
         world.edit(|tf| tf.with_variable("size", 2));
-        assert_eq!(world.delivered(Act::Progress), expected);
+        assert_eq!(world.delivered(PodEvent::Progress), expected);
     }
 }
 
@@ -276,36 +291,36 @@ fn last_eight_notifications_are_kept() {
     for reason in reasons {
         world.refused(*reason);
     }
-    let told: Vec<Value> = world
+    let reported_reasons: Vec<Value> = world
         .due()
         .iter()
         .map(|notice| notice.message["data"]["reason"].clone())
         .collect();
-    let kept: Vec<&str> = reasons[4..].iter().map(|reason| reason.as_str()).collect();
-    assert_eq!(told, kept);
+    let expected: Vec<&str> = reasons[4..].iter().map(|reason| reason.as_str()).collect();
+    assert_eq!(reported_reasons, expected);
     world.deliver();
     world.refused(reasons[11]);
-    let kept = &world.record.as_ref().unwrap().history.notices;
-    assert_eq!((kept.due.len(), kept.told[&Failed].len()), (0, 8));
+    let notices = &world.record.as_ref().unwrap().history.notices;
+    assert_eq!((notices.due.len(), notices.told[&Failed].len()), (0, 8));
 }
 
 #[test]
 fn stale_record_does_not_repeat_notifications() {
     let mut world = World::subscribed(&[]);
     world.mark_delivered();
-    let left = world.record.as_ref().unwrap().history.notices.clone();
-    assert_eq!(left.due.len(), 1);
-    let mut told = left.clone();
-    mark_delivered(&mut told, Succeeded, &left.due[0].id);
-    let mut again = told.clone();
-    restore_stored(&mut again, &left);
-    assert_eq!(again, told);
-    let mut both = left.clone();
-    restore_stored(&mut both, &told);
-    assert_eq!(both, told, "another process told it");
+    let stored = world.record.as_ref().unwrap().history.notices.clone();
+    assert_eq!(stored.due.len(), 1);
+    let mut settled = stored.clone();
+    mark_delivered(&mut settled, Succeeded, &stored.due[0].id);
+    let mut reloaded = settled.clone();
+    restore_stored(&mut reloaded, &stored);
+    assert_eq!(reloaded, settled);
+    let mut merged = stored.clone();
+    restore_stored(&mut merged, &settled);
+    assert_eq!(merged, settled, "another process told it");
     let mut new = Notices::default();
-    restore_stored(&mut new, &left);
-    assert_eq!(new, left);
+    restore_stored(&mut new, &stored);
+    assert_eq!(new, stored);
 }
 
 #[rstest]
@@ -323,20 +338,22 @@ fn suspended_or_protected_resource_is_not_notified(
     if deleted {
         world.delete();
     }
-    assert_eq!(world.delivered(Act::Progress), []);
+    assert_eq!(world.delivered(PodEvent::Progress), []);
     assert!(world.is_stalled() && USER_REQUESTED.contains(&reason));
     let conditions = world.status().conditions;
-    let stalled = conditions.iter().find(|it| it.type_ == "Stalled");
+    let stalled = conditions
+        .iter()
+        .find(|condition| condition.type_ == "Stalled");
     assert_eq!(stalled.unwrap().reason, reason);
 }
 
 #[test]
 fn run_without_changes_is_not_notified() {
     let mut world = World::subscribed(&[]);
-    assert_eq!(world.delivered(Act::Progress), [Succeeded]);
+    assert_eq!(world.delivered(PodEvent::Progress), [Succeeded]);
     world.commit(1).run_to(Stage::Planning);
     world.real.config = Some(world.wanted_now());
-    assert_eq!(world.delivered(Act::Progress), []);
+    assert_eq!(world.delivered(PodEvent::Progress), []);
     let status = world.status();
     assert_eq!(
         (status.run, &*status.runs[0].result),
@@ -348,8 +365,8 @@ fn run_without_changes_is_not_notified() {
 fn changed_reason_is_notified_with_its_time() {
     let mut world = World::subscribed(&[]);
     with_invalid_rule(&mut world);
-    assert_eq!(world.delivered(Act::Progress), [Stalled]);
-    world.pass(7_200);
+    assert_eq!(world.delivered(PodEvent::Progress), [Stalled]);
+    world.advance_clock(7_200);
     let tests = json!([{"apiVersion": "v1", "kind": "ConfigMap", "name": "a", "cel": "object."}]);
     world.edit(|tf| {
         tf.with("/approval/rules", json!([]))

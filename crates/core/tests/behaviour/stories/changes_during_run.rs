@@ -6,9 +6,9 @@ use alustan_api::{Reason, State};
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use super::words;
+use super::step_names;
 use crate::fixtures::Edit as _;
-use crate::world::{Act, Look, Stage, World};
+use crate::world::{PodEvent, ReconcileFaults, Stage, World};
 
 /// Rules 5 and 6: the spec starts to require approval while the run plans. The plan must wait for approval.
 #[rstest]
@@ -55,7 +55,7 @@ fn apply_is_not_interrupted_by_required_approval() {
 #[test]
 fn drift_check_continues_once_approval_is_required() {
     let mut world = World::applied();
-    world.next_look();
+    world.reconcile_after_requeue();
     world.run_to(Stage::Planning);
     assert_eq!(world.last_run().0, RunKind::Drift);
     world.edit(|tf| tf.with("/approval/mode", "Manual"));
@@ -70,7 +70,7 @@ fn resource_deleted_after_approval_is_destroyed() {
         let mut world = World::awaiting();
         world.approve();
         world.run_to(stage);
-        world.delete().run_until_rest();
+        world.delete().run_until_converged();
         assert!(world.tf.is_none() && world.real.is_empty());
     }
 }
@@ -88,12 +88,12 @@ fn approved_destroy_stops_on_suspend_or_protection() {
     assert_eq!(world.status().state, State::AwaitingApproval);
     world.approve();
     world.run_to(Stage::Planning);
-    world.protect(true);
+    world.set_deletion_protection(true);
     world.settle();
     assert_eq!(world.reason(), "DeletionProtected");
     assert!(!world.real.is_empty());
-    world.orphan(true);
-    world.protect(false);
+    world.set_orphan(true);
+    world.set_deletion_protection(false);
     world.settle();
     assert!(world.tf.is_none() && !world.real.is_empty());
 }
@@ -106,8 +106,8 @@ fn each_retry_of_partial_destroy_needs_approval() {
     for _ in 0..3 {
         assert!(world.approve(), "{:?}", world.status());
         world.run_to(Stage::Applying);
-        world.act(0, Act::Fail(FailureClass::Module));
-        world.run_until_rest();
+        world.advance_pod(0, PodEvent::Fail(FailureClass::Module));
+        world.run_until_converged();
         assert_eq!(
             world.status().state,
             State::AwaitingApproval,
@@ -125,7 +125,7 @@ fn approved_destroy_completes_after_crash_at_any_write() {
             let mut world = World::applied();
             world.edit(|tf| tf.with("/approval/destroy", "Manual"));
             world.delete().settle();
-            world.look(Look {
+            world.reconcile_with(ReconcileFaults {
                 stale,
                 crash: Some(at),
             });
@@ -134,15 +134,15 @@ fn approved_destroy_completes_after_crash_at_any_write() {
                 if world.tf.is_none() {
                     break;
                 }
-                world.look(Look {
+                world.reconcile_with(ReconcileFaults {
                     stale: stale.filter(|_| n % 3 == 0),
                     crash: (n % 2 == 0).then_some(at % 5),
                 });
-                world.act(0, Act::Progress);
-                world.pass(10);
+                world.advance_pod(0, PodEvent::Progress);
+                world.advance_clock(10);
             }
             if world.tf.is_some() {
-                world.run_until_rest();
+                world.run_until_converged();
             }
             assert!(
                 world.tf.is_none() && world.real.is_empty(),
@@ -158,11 +158,11 @@ fn changed_spec_replaces_a_run_whose_job_cannot_be_created() {
     let mut world = World::applied();
     world.refuses_jobs = Some(Reason::ApiError);
     world.edit(|tf| tf.with_variable("size", 1));
-    assert!(world.look_once().started);
+    assert!(world.reconcile().started);
     world.edit(|tf| tf.with_variable("size", 2));
-    let looked = world.look_once();
+    let reconciled = world.reconcile();
     assert_eq!(
-        words(&looked.decision.steps),
+        step_names(&reconciled.decision.steps),
         ["SwapRecord Starting", "SwapReport cancel"]
     );
     world.refuses_jobs = None;

@@ -8,30 +8,30 @@ use alustan_core::observed::{BuildState, CacheSeen, Ownership, Waiting};
 use k8s_openapi::jiff::SignedDuration;
 use serde_json::json;
 
-use super::words;
+use super::step_names;
 use crate::fixtures::Edit as _;
-use crate::world::{Act, Stage, World, condition};
+use crate::world::{PodEvent, Stage, World, condition};
 
 impl World {
     /// Returns a world in which the pod of a new run cannot pull its image.
-    fn unpulled() -> Self {
+    fn with_unpullable_image() -> Self {
         let mut world = Self::applied();
         world.images.clear();
         world.builds.clear();
         world.edit(|tf| tf.with_variable("size", 1));
-        world.look_once();
+        world.reconcile();
         world.spawn();
         world
     }
 
     /// Returns a world in which the pod of a new run cannot be scheduled, because no node can mount the cache volume.
-    fn unscheduled() -> Self {
+    fn with_unschedulable_pod() -> Self {
         let mut world = Self::applied();
         world.cache = CacheSeen::Bound;
         world.volume_unreachable = true;
         world.edit(|tf| tf.with_variable("size", 1));
         world.run_to(Stage::Created);
-        world.look_once();
+        world.reconcile();
         assert_eq!(world.reason(), "Unschedulable");
         world
     }
@@ -39,8 +39,8 @@ impl World {
 
 #[test]
 fn unstartable_pod_is_reported_with_its_reason() {
-    let mut world = World::unpulled();
-    world.look_once();
+    let mut world = World::with_unpullable_image();
+    world.reconcile();
     let status = world.status();
     assert_eq!(condition(&status, "Ready"), "False");
     assert_eq!(world.reason(), "ImagePullBackOff");
@@ -55,17 +55,17 @@ fn unstartable_pod_is_reported_with_its_reason() {
 
 #[test]
 fn unstartable_run_is_cancelled_and_costs_no_retry() {
-    let mut world = World::unpulled();
-    let looked = world.next_look();
+    let mut world = World::with_unpullable_image();
+    let reconciled = world.reconcile_after_requeue();
     assert_eq!(
-        words(&looked.decision.steps),
+        step_names(&reconciled.decision.steps),
         [
             "SwapRecord Starting",
             "SwapReport cancel",
             "DeleteJob web-apply-2"
         ]
     );
-    world.look_once();
+    world.reconcile();
     let status = world.status();
     assert_eq!(status.runs[0].reason.as_deref(), Some("ImagePullBackOff"));
     assert_eq!(world.record.as_ref().unwrap().history.failures.count, 0);
@@ -76,17 +76,17 @@ fn unstartable_run_is_cancelled_and_costs_no_retry() {
 fn unstartable_drift_check_is_cancelled_after_5_minutes() {
     let mut world = World::applied();
     world.images.clear();
-    world.next_look();
+    world.reconcile_after_requeue();
     world.spawn();
-    world.look_once();
+    world.reconcile();
     assert!(world.is_ready());
     let began = world.now;
     while world.now < began + SignedDuration::from_mins(5) {
-        world.next_look();
+        world.reconcile_after_requeue();
         assert!(world.is_ready());
     }
     assert_eq!(world.now, began + SignedDuration::from_mins(5));
-    world.look_once();
+    world.reconcile();
     assert_eq!(
         world.status().runs[0].reason.as_deref(),
         Some("ImagePullBackOff")
@@ -95,11 +95,11 @@ fn unstartable_drift_check_is_cancelled_after_5_minutes() {
 
 #[test]
 fn unstartable_run_is_replaced_after_spec_change() {
-    let mut world = World::unpulled();
+    let mut world = World::with_unpullable_image();
     world.edit(|tf| tf.with_variable("size", 2));
-    let looked = world.look_once();
+    let reconciled = world.reconcile();
     assert_eq!(
-        words(&looked.decision.steps),
+        step_names(&reconciled.decision.steps),
         [
             "SwapRecord Starting",
             "SwapReport cancel",
@@ -113,8 +113,8 @@ fn unstartable_run_is_replaced_after_spec_change() {
 
 #[test]
 fn image_deleted_from_registry_is_rebuilt() {
-    let mut world = World::unpulled();
-    world.run_until_rest();
+    let mut world = World::with_unpullable_image();
+    world.run_until_converged();
     assert!(world.is_ready(), "{:?}", world.status());
     assert_eq!(world.builds.len(), 1);
     assert_eq!(world.real.config, Some(world.wanted_now()));
@@ -127,12 +127,12 @@ fn pushed_image_missing_in_registry_is_rebuilt() {
         world.builds.values().any(|build| done(&build.state))
     });
     world.images.clear();
-    world.memory.asked = false;
-    world.look_once();
+    world.memory.query_started = false;
+    world.reconcile();
     assert_eq!(world.reason(), "ImageMissing");
-    world.look_once();
+    world.reconcile();
     assert_eq!(world.builds.len(), 1, "the registry may be slow");
-    world.run_until_rest();
+    world.run_until_converged();
     assert!(world.is_ready(), "{:?}", world.status());
 }
 
@@ -142,11 +142,11 @@ fn job_without_pod_is_reported() {
     world.run_to(Stage::Created);
     world.pods.clear();
     for job in world.jobs.values_mut() {
-        job.spawned = false;
+        job.pod_created = false;
     }
-    world.look_once();
+    world.reconcile();
     assert_eq!(world.reason(), "Running");
-    world.next_look();
+    world.reconcile_after_requeue();
     assert_eq!(world.reason(), "PodNotCreated");
     assert!(
         world
@@ -163,25 +163,25 @@ fn unstartable_destroy_is_reported_and_names_abandon() {
     let mut world = World::applied();
     world.images.clear();
     world.delete();
-    world.look_once();
+    world.reconcile();
     world.spawn();
-    world.look_once();
+    world.reconcile();
     let status = world.status();
     assert_eq!(
         (status.state, world.reason().as_str()),
         (State::Destroying, "ImagePullBackOff")
     );
     assert!(status.message.contains("alustan.io/abandon=true"));
-    let looked = world.next_look();
+    let reconciled = world.reconcile_after_requeue();
     assert_eq!(
-        words(&looked.decision.steps),
+        step_names(&reconciled.decision.steps),
         [
             "SwapRecord Starting",
             "SwapReport cancel",
             "DeleteJob web-destroy-2"
         ]
     );
-    world.run_until_rest();
+    world.run_until_converged();
     assert!(
         world.tf.is_none() && world.real.is_empty(),
         "it is built again"
@@ -192,9 +192,9 @@ fn unstartable_destroy_is_reported_and_names_abandon() {
 fn pod_that_does_not_run_is_reported_then_deleted() {
     let mut world = World::new();
     world.run_to(Stage::Created);
-    world.pass(119).look_once();
+    world.advance_clock(119).reconcile();
     assert_eq!(world.reason(), "Running");
-    world.pass(1).look_once();
+    world.advance_clock(1).reconcile();
     assert_eq!(world.reason(), "PodNotStarted");
     assert!(
         world
@@ -202,51 +202,51 @@ fn pod_that_does_not_run_is_reported_then_deleted() {
             .message
             .contains("kubectl describe pods -n team -l job-name=web-apply-1")
     );
-    world.pass(10 * 60).look_once();
+    world.advance_clock(10 * 60).reconcile();
     assert!(
         world.jobs.contains_key("web-apply-1"),
         "its image may be large"
     );
-    world.pass(10 * 60).look_once();
+    world.advance_clock(10 * 60).reconcile();
     assert!(!world.jobs.contains_key("web-apply-1"));
-    world.run_until_rest();
+    world.run_until_converged();
     assert!(world.is_ready());
 }
 
 #[test]
 fn unschedulable_pod_is_deleted_after_scheduling_timeout() {
-    let mut world = World::unscheduled();
-    world.pass(19 * 60).look_once();
+    let mut world = World::with_unschedulable_pod();
+    world.advance_clock(19 * 60).reconcile();
     assert!(world.jobs.contains_key("web-apply-2"));
-    world.pass(2 * 60).look_once();
+    world.advance_clock(2 * 60).reconcile();
     assert!(!world.jobs.contains_key("web-apply-2"));
-    world.look_once();
+    world.reconcile();
     let status = world.status();
     assert_eq!(status.runs[0].reason.as_deref(), Some("Unschedulable"));
 }
 
 #[test]
 fn start_timeout_of_a_pod_counts_from_its_scheduling() {
-    let mut world = World::unscheduled();
+    let mut world = World::with_unschedulable_pod();
     world.settings.scheduling_timeout = SignedDuration::from_hours(1);
-    world.pass(25 * 60).look_once();
+    world.advance_clock(25 * 60).reconcile();
     assert!(world.jobs.contains_key("web-apply-2"));
     world.volume_unreachable = false;
     world.scheduled_at = Some(world.now);
-    world.pass(119).look_once();
+    world.advance_clock(119).reconcile();
     assert_eq!(world.reason(), "Running");
-    world.pass(1).look_once();
+    world.advance_clock(1).reconcile();
     assert_eq!(world.reason(), "PodNotStarted");
-    world.pass(17 * 60).look_once();
+    world.advance_clock(17 * 60).reconcile();
     assert!(world.jobs.contains_key("web-apply-2"));
-    world.pass(60).look_once();
+    world.advance_clock(60).reconcile();
     assert!(!world.jobs.contains_key("web-apply-2"));
 }
 
 #[test]
 fn start_timeout_of_a_build_counts_from_its_scheduling() {
     let mut world = World::until(|world| !world.builds.is_empty());
-    world.pass(15 * 60);
+    world.advance_clock(15 * 60);
     world.scheduled_at = Some(world.now);
     for build in world.builds.values_mut() {
         build.state = BuildState::Active(Some(Waiting {
@@ -254,10 +254,10 @@ fn start_timeout_of_a_build_counts_from_its_scheduling() {
             message: "Back-off pulling image".to_owned(),
         }));
     }
-    world.look_once();
+    world.reconcile();
     let message = world.status().message;
     assert!(message.contains("does not start by"), "{message}");
-    world.pass(5 * 60).look_once();
+    world.advance_clock(5 * 60).reconcile();
     let message = world.status().message;
     assert!(message.contains("not counted against"), "{message}");
 }
@@ -268,16 +268,16 @@ fn build_without_pod_is_reported_and_retried() {
     world
         .builds
         .values_mut()
-        .for_each(|build| build.unborn = true);
-    world.look_once();
+        .for_each(|build| build.pod_denied = true);
+    world.reconcile();
     assert_eq!(world.reason(), "Building");
-    world.next_look();
+    world.reconcile_after_requeue();
     assert_eq!(world.reason(), "PodNotCreated");
     let uid = world.builds.values().next().unwrap().uid.clone();
-    world.next_look();
+    world.reconcile_after_requeue();
     assert!(world.status().message.contains("not counted against"));
-    world.next_look();
-    world.look_once();
+    world.reconcile_after_requeue();
+    world.reconcile();
     assert_ne!(world.builds.values().next().unwrap().uid, uid);
     world.settle();
     assert!(world.is_ready());
@@ -288,9 +288,9 @@ fn lost_cache_volume_is_replaced() {
     let mut world = World::applied();
     world.cache = CacheSeen::Lost;
     world.edit(|tf| tf.with_variable("size", 1));
-    let start = world.look_once().decision.start.unwrap();
+    let start = world.reconcile().decision.start.unwrap();
     assert_eq!(
-        words(&start.steps)[..2],
+        step_names(&start.steps)[..2],
         ["DeleteClaim", "Ensure Claim web-cache"]
     );
     world.settle();
@@ -300,19 +300,19 @@ fn lost_cache_volume_is_replaced() {
 /// A new cache volume takes seconds to provision and is empty, so these runs start without it.
 #[test]
 fn first_run_and_destroy_do_not_wait_for_new_volume() {
-    for (cache, waits) in [(CacheSeen::Absent, false), (CacheSeen::Bound, true)] {
+    for (cache, mounts_volume) in [(CacheSeen::Absent, false), (CacheSeen::Bound, true)] {
         let mut world = World::until(|world| !world.images.is_empty());
         world.cache = cache;
         world.run_to(Stage::Created);
-        assert_eq!(world.jobs["web-apply-1"].volume, waits, "{cache:?}");
+        assert_eq!(world.jobs["web-apply-1"].volume, mounts_volume, "{cache:?}");
     }
     let mut world = World::applied();
     world.cache = CacheSeen::Pending;
-    world.edit(|tf| tf.with_variable("size", 1)).look_once();
+    world.edit(|tf| tf.with_variable("size", 1)).reconcile();
     assert!(world.jobs["web-apply-2"].volume);
     world.settle();
     world.cache = CacheSeen::Pending;
-    world.delete().look_once();
+    world.delete().reconcile();
     assert!(!world.jobs["web-destroy-3"].volume);
 }
 
@@ -320,10 +320,10 @@ fn first_run_and_destroy_do_not_wait_for_new_volume() {
 fn state_of_an_applied_resource_is_not_created_again() {
     let mut world = World::applied();
     world.edit(|tf| tf.with_variable("size", 1));
-    let start = world.look_once().decision.start.unwrap();
-    let made = words(&start.steps);
-    assert!(!made.contains(&"Ensure Secret web-state".to_owned()));
-    assert!(made.contains(&"Ensure Secret web-state-slot-0".to_owned()));
+    let start = world.reconcile().decision.start.unwrap();
+    let created = step_names(&start.steps);
+    assert!(!created.contains(&"Ensure Secret web-state".to_owned()));
+    assert!(created.contains(&"Ensure Secret web-state-slot-0".to_owned()));
 }
 
 #[test]
@@ -352,7 +352,7 @@ fn missing_or_renamed_outputs_are_published_again() {
     world.settle();
     assert_eq!((world.run_number(), world.is_ready()), (3, true));
     assert!(world.objects.contains("shared") && !world.objects.contains("web-outputs"));
-    assert!(super::is_quiet(&world.look_once()));
+    assert!(super::changed_nothing(&world.reconcile()));
 }
 
 /// Drift mode `Report`: missing outputs start no apply, because an apply would also correct drift.
@@ -371,7 +371,7 @@ fn destroy_uses_pin_of_last_apply_that_began() {
     let mut world = World::applied();
     world.edit(|tf| tf.with_variable("size", 7));
     world.run_to(Stage::Planning);
-    world.act(0, Act::Fail(FailureClass::User));
+    world.advance_pod(0, PodEvent::Fail(FailureClass::User));
     world.settle();
     let pin = world.pin.clone().unwrap();
     assert_eq!(
@@ -399,11 +399,11 @@ fn no_run_starts_beside_run_with_deleted_record() {
     world.edit(|tf| tf.with_variable("size", 1));
     world.run_to(Stage::Applying);
     world.record = None;
-    let looked = world.look_once();
-    assert!(looked.decision.steps.is_empty() && looked.decision.start.is_none());
+    let reconciled = world.reconcile();
+    assert!(reconciled.decision.steps.is_empty() && reconciled.decision.start.is_none());
     assert_eq!(world.reason(), "RecordLost");
-    world.act(0, Act::Kill);
-    world.look_once();
+    world.advance_pod(0, PodEvent::Kill);
+    world.reconcile();
     let record = world.record.clone().unwrap().record;
     assert_eq!(
         (record.number, record.attempted, record.state_made),
@@ -421,11 +421,11 @@ fn deletion_without_record_and_pin_waits_for_the_run() {
     world.run_to(Stage::Applying);
     (world.record, world.pin) = (None, None);
     world.delete();
-    let looked = world.look_once();
-    assert!(looked.decision.steps.is_empty(), "its pod works");
+    let reconciled = world.reconcile();
+    assert!(reconciled.decision.steps.is_empty(), "its pod works");
     assert_eq!(world.reason(), "RecordLost");
-    world.act(0, Act::Kill);
-    world.look_once();
+    world.advance_pod(0, PodEvent::Kill);
+    world.reconcile();
     assert_eq!(world.reason(), "PinLost");
     world.edit(|tf| tf.annotated(ABANDON, "true"));
     world.settle();
@@ -437,7 +437,7 @@ fn deletion_without_record_and_pin_waits_for_the_run() {
 fn recreated_record_counts_earlier_runs() {
     let mut world = World::applied();
     (world.record, world.pin) = (None, None);
-    world.look_once();
+    world.reconcile();
     let record = world.record.clone().unwrap().record;
     assert_eq!(
         (record.number, record.attempted, record.state_made),
@@ -452,16 +452,16 @@ fn cancelled_run_does_not_clear_partial_apply() {
     let mut world = World::applied();
     world.edit(|tf| tf.with_variable("size", 1));
     world.run_to(Stage::Applying);
-    world.act(0, Act::Fail(FailureClass::User));
+    world.advance_pod(0, PodEvent::Fail(FailureClass::User));
     world.settle();
     assert!(world.real.partial);
     world.edit(|tf| tf.with_variable("size", 2));
-    world.look_once();
+    world.reconcile();
     world.spawn();
     world.cache = CacheSeen::Absent;
     world.edit(|tf| tf.with_variable("size", 0));
-    world.look_once();
-    world.look_once();
+    world.reconcile();
+    world.reconcile();
     assert_eq!(
         world.status().runs[0].result,
         "Cancelled",
@@ -478,12 +478,12 @@ fn restart_during_repository_outage_leaves_ready_true() {
     let mut world = World::applied();
     world.git_up = false;
     world.restart();
-    world.look_once();
-    world.look_once();
+    world.reconcile();
+    world.reconcile();
     assert!(world.is_ready(), "{:?}", world.status());
     assert_eq!(condition(&world.status(), "SourceReady"), "False");
-    world.look_once();
-    assert!(super::is_quiet(&world.look_once()));
+    world.reconcile();
+    assert!(super::changed_nothing(&world.reconcile()));
 }
 
 #[test]
@@ -491,11 +491,11 @@ fn changed_destroy_script_resets_the_retry_budget() {
     let mut world = World::applied();
     world.delete();
     world.run_to(Stage::Applying);
-    world.act(0, Act::Fail(FailureClass::User));
+    world.advance_pod(0, PodEvent::Fail(FailureClass::User));
     world.settle();
     assert!(world.is_stalled());
     world.edit(|tf| tf.with_script("destroy", "terraform destroy -auto-approve"));
-    world.run_until_rest();
+    world.run_until_converged();
     assert!(world.tf.is_none() && world.real.is_empty());
 }
 
@@ -503,9 +503,9 @@ fn changed_destroy_script_resets_the_retry_budget() {
 fn out_of_memory_run_costs_a_retry() {
     let mut world = World::new();
     world.run_to(Stage::Planning);
-    world.ended = Some("OOMKilled, exit code 137".to_owned());
-    world.act(0, Act::Kill);
-    world.look_once();
+    world.termination = Some("OOMKilled, exit code 137".to_owned());
+    world.advance_pod(0, PodEvent::Kill);
+    world.reconcile();
     let status = world.status();
     assert_eq!(world.reason(), "OutOfMemory");
     assert!(
@@ -523,7 +523,7 @@ fn stalled_build_resumes_once_its_credentials_change() {
     world.settle();
     assert!(world.is_stalled());
     world.docker_config = "{\"auths\":{}}".to_owned();
-    world.run_until_rest();
+    world.run_until_converged();
     assert!(world.is_ready(), "{:?}", world.status());
 }
 
@@ -536,7 +536,7 @@ fn unstartable_build_is_reported_with_its_reason() {
             message: "0/1 nodes are available".to_owned(),
         }));
     }
-    world.look_once();
+    world.reconcile();
     assert_eq!(condition(&world.status(), "Ready"), "False");
     assert_eq!(world.reason(), "Unschedulable");
 }
@@ -555,14 +555,14 @@ fn unreachable_cache_volume_is_replaced() {
     world.edit(|tf| tf.with_variable("size", 1));
     world.run_to(Stage::Created);
     assert_eq!(last_run(&world), (2, true));
-    world.run_until_rest();
+    world.run_until_converged();
     assert!(world.is_ready(), "{:?}", world.status());
     assert_eq!(last_run(&world), (3, false));
     assert!(world.volume_unreachable);
 
     // Run 3 could start without the volume, so the volume counts as unusable and the next run gets a new one.
     world.edit(|tf| tf.with_variable("size", 2));
-    world.run_until_rest();
+    world.run_until_converged();
     assert!(world.is_ready(), "{:?}", world.status());
     assert!(!world.volume_unreachable);
     assert_eq!(last_run(&world), (4, true));
@@ -581,7 +581,7 @@ fn applying_with_unreachable_volume() -> World {
 /// Returns a world in which run 2 failed with a transient failure and left an unsaved state at `place`.
 fn unsaved(place: UnsavedPlace) -> World {
     let mut world = applying_with_unreachable_volume();
-    world.act(0, Act::Fail(FailureClass::Transient));
+    world.advance_pod(0, PodEvent::Fail(FailureClass::Transient));
     let report = world.record.as_mut().unwrap().report.as_mut().unwrap();
     report.unsaved = Some(place);
     world.record.as_mut().unwrap().unsaved = place == UnsavedPlace::Report;
@@ -593,16 +593,16 @@ fn runs_wait_for_cache_volume_with_unsaved_state() {
     let mut world = unsaved(UnsavedPlace::CacheVolume);
     for number in 3..15 {
         world.settle();
-        world.pass(10 * 60);
+        world.advance_clock(10 * 60);
         world.run_to(Stage::Created);
         assert_eq!(last_run(&world), (number, true));
-        world.pass(20 * 60);
+        world.advance_clock(20 * 60);
     }
     world.settle();
     world.delete();
     world.run_to(Stage::Created);
     assert!(last_run(&world).1);
-    world.look_once();
+    world.reconcile();
     let message = world.status().message;
     for part in [
         "PersistentVolumeClaim web-cache, which has the unsaved state of run 2",
@@ -617,7 +617,7 @@ fn runs_wait_for_cache_volume_with_unsaved_state() {
 #[test]
 fn unsaved_state_in_the_report_needs_no_cache_volume() {
     let mut world = unsaved(UnsavedPlace::Report);
-    world.run_until_rest();
+    world.run_until_converged();
     assert!(world.is_ready(), "{:?}", world.status());
     assert_eq!(last_run(&world), (4, false));
 }
@@ -627,11 +627,11 @@ fn cache_volume_is_optional_once_failed_run_saved_state() {
     let mut world = unsaved(UnsavedPlace::CacheVolume);
     world.volume_unreachable = false;
     world.settle();
-    world.pass(10 * 60);
+    world.advance_clock(10 * 60);
     world.run_to(Stage::Planning);
-    world.act(0, Act::Fail(FailureClass::Module));
+    world.advance_pod(0, PodEvent::Fail(FailureClass::Module));
     world.volume_unreachable = true;
-    world.run_until_rest();
+    world.run_until_converged();
     assert!(world.is_ready(), "{:?}", world.status());
     assert!(!last_run(&world).1);
 }
@@ -641,11 +641,11 @@ fn run_without_cache_mounts_volume_with_unsaved_state() {
     let mut world = unsaved(UnsavedPlace::CacheVolume);
     world.volume_unreachable = false;
     world.edit(|tf| tf.with("/cache/enabled", false));
-    world.run_until_rest();
+    world.run_until_converged();
     assert!(world.is_ready(), "{:?}", world.status());
     assert_eq!(last_run(&world), (3, true));
     world.edit(|tf| tf.with_variable("size", 2));
-    world.run_until_rest();
+    world.run_until_converged();
     assert_eq!(last_run(&world), (4, false));
 }
 
@@ -654,7 +654,7 @@ fn lost_claim_with_an_unsaved_state_is_not_replaced() {
     let mut world = unsaved(UnsavedPlace::CacheVolume);
     world.cache = CacheSeen::Lost;
     world.settle();
-    world.pass(10 * 60);
+    world.advance_clock(10 * 60);
     world.run_to(Stage::Created);
     assert_eq!(last_run(&world), (3, true));
     assert_eq!(world.cache, CacheSeen::Lost);
@@ -664,40 +664,40 @@ fn lost_claim_with_an_unsaved_state_is_not_replaced() {
 #[test]
 fn lost_volume_is_kept_and_unused_after_an_interrupted_run() {
     let mut world = applying_with_unreachable_volume();
-    world.act(0, Act::Kill);
+    world.advance_pod(0, PodEvent::Kill);
     world.settle();
-    world.pass(10 * 60);
+    world.advance_clock(10 * 60);
     world.run_to(Stage::Created);
     assert_eq!(last_run(&world), (3, true));
-    world.look_once();
+    world.reconcile();
     let message = world.status().message;
     let claim = "without PersistentVolumeClaim web-cache, which may have the unsaved state";
     assert!(message.contains(claim), "{message}");
-    world.pass(20 * 60);
+    world.advance_clock(20 * 60);
     world.settle();
-    world.pass(10 * 60);
+    world.advance_clock(10 * 60);
     world.run_to(Stage::Applying);
     assert_eq!(last_run(&world), (4, false));
-    world.act(0, Act::Fail(FailureClass::Module));
-    world.run_until_rest();
+    world.advance_pod(0, PodEvent::Fail(FailureClass::Module));
+    world.run_until_converged();
     assert!(world.is_ready(), "{:?}", world.status());
     assert_eq!(last_run(&world), (5, false));
     assert!(world.volume_unreachable, "the claim is not replaced");
 
     world.edit(|tf| tf.with_variable("size", 2));
-    world.run_until_rest();
+    world.run_until_converged();
     assert!(!world.volume_unreachable, "a run has succeeded since");
 }
 
 #[test]
 fn lost_volume_is_replaced_after_a_partial_apply() {
     let mut world = applying_with_unreachable_volume();
-    world.act(0, Act::Fail(FailureClass::Module));
-    world.run_until_rest();
+    world.advance_pod(0, PodEvent::Fail(FailureClass::Module));
+    world.run_until_converged();
     assert!(world.is_ready(), "{:?}", world.status());
     assert_eq!(last_run(&world), (4, false));
     world.edit(|tf| tf.with_variable("size", 2));
-    world.run_until_rest();
+    world.run_until_converged();
     assert!(!world.volume_unreachable);
 }
 
@@ -709,7 +709,7 @@ fn destroy_continues_without_unusable_cache_volume() {
     world.delete();
     world.run_to(Stage::Created);
     assert_eq!(last_run(&world), (2, true));
-    world.run_until_rest();
+    world.run_until_converged();
     assert!(world.tf.is_none());
     assert!(world.volume_unreachable, "the claim is not replaced");
 }
@@ -730,12 +730,12 @@ fn destroy_plan_with_approval_mounts_cache_volume() {
 fn cache_volume_is_usable_after_a_delayed_start() {
     let mut world = unsaved(UnsavedPlace::CacheVolume);
     world.settle();
-    world.pass(10 * 60);
+    world.advance_clock(10 * 60);
     world.run_to(Stage::Created);
-    world.pass(20 * 60);
+    world.advance_clock(20 * 60);
     // The next run also mounts the volume, which has the unsaved state. Its pod can start now.
     world.volume_unreachable = false;
-    world.run_until_rest();
+    world.run_until_converged();
     assert!(world.is_ready(), "{:?}", world.status());
     let history = &world.record.as_ref().unwrap().history;
     assert_eq!(history.cache, CacheVolume::Usable);
@@ -765,7 +765,7 @@ fn disruption_budget_covers_only_pods_that_change_objects() {
     );
     assert!(world.objects.contains("web-runner"));
     world.settle();
-    world.pass(4 * 3_600);
+    world.advance_clock(4 * 3_600);
     world.run_to(Stage::Created);
     let (name, job) = world.jobs.iter().next_back().unwrap();
     assert!(name.contains("drift") && !job.labels.contains_key("alustan.io/changes"));

@@ -21,25 +21,25 @@ use crate::fixtures::{Edit as _, at, terraform};
 
 fn check<'a>(
     tf: &Terraform,
-    all: impl IntoIterator<Item = &'a Terraform>,
+    resources: impl IntoIterator<Item = &'a Terraform>,
     cross_namespace: bool,
 ) -> Result<(), Failure> {
-    DependencyGraph::new(all).check(tf, cross_namespace)
+    DependencyGraph::new(resources).check(tf, cross_namespace)
 }
 
 fn dependencies<'a>(
     tf: &Terraform,
-    all: impl IntoIterator<Item = &'a Terraform>,
+    resources: impl IntoIterator<Item = &'a Terraform>,
 ) -> Vec<DependencySeen> {
-    DependencyGraph::new(all).dependencies(tf)
+    DependencyGraph::new(resources).dependencies(tf)
 }
 
 fn dependents<'a>(
-    of: &Terraform,
-    all: impl IntoIterator<Item = &'a Terraform>,
+    tf: &Terraform,
+    resources: impl IntoIterator<Item = &'a Terraform>,
     cross_namespace: bool,
 ) -> Vec<Key> {
-    DependencyGraph::new(all).dependents(of, cross_namespace)
+    DependencyGraph::new(resources).dependents(tf, cross_namespace)
 }
 
 /// Edges from each resource to its dependencies.
@@ -83,10 +83,14 @@ pub(super) fn stacks() -> impl Strategy<Value = Graph> {
 }
 
 /// Returns all resources reachable from `from` in one or more steps.
-pub(super) fn reached(graph: &Graph, from: usize) -> BTreeSet<usize> {
+pub(super) fn reachable_from(graph: &Graph, from: usize) -> BTreeSet<usize> {
     let mut reached = graph[&from].clone();
     loop {
-        let more: BTreeSet<_> = reached.iter().flat_map(|it| &graph[it]).copied().collect();
+        let more: BTreeSet<_> = reached
+            .iter()
+            .flat_map(|node| &graph[node])
+            .copied()
+            .collect();
         if more.is_subset(&reached) {
             return reached;
         }
@@ -95,11 +99,11 @@ pub(super) fn reached(graph: &Graph, from: usize) -> BTreeSet<usize> {
 }
 
 fn make_ready(tf: &mut Terraform) {
-    is(tf, "True", "Applied");
+    set_ready(tf, "True", "Applied");
 }
 
 /// Sets condition `Ready` of `tf`.
-pub(super) fn is(tf: &mut Terraform, ready: &str, reason: &str) {
+pub(super) fn set_ready(tf: &mut Terraform, ready: &str, reason: &str) {
     tf.status = Some(TerraformStatus {
         observed_generation: tf.metadata.generation,
         conditions: vec![Condition {
@@ -117,10 +121,10 @@ pub(super) fn is(tf: &mut Terraform, ready: &str, reason: &str) {
 proptest! {
     #[test]
     fn only_cycles_are_refused_and_named_by_their_path(graph in graphs()) {
-        let all = resources(&graph);
-        for (i, tf) in all.iter().enumerate() {
-            let on_cycle = reached(&graph, i).contains(&i);
-            match check(tf, &all, false) {
+        let stack = resources(&graph);
+        for (i, tf) in stack.iter().enumerate() {
+            let on_cycle = reachable_from(&graph, i).contains(&i);
+            match check(tf, &stack, false) {
                 Ok(()) => prop_assert!(!on_cycle, "{} is on a cycle", name(i)),
                 Err(failure) => {
                     prop_assert!(on_cycle, "{}", failure.message);
@@ -130,9 +134,9 @@ proptest! {
                     prop_assert_eq!(path.first(), path.last());
                     prop_assert_eq!(path[0], name(i));
                     for pair in path.windows(2) {
-                        let from = all.iter().find(|tf| tf.name_any() == pair[0]).unwrap();
-                        let on = named_references(from);
-                        prop_assert!(on.iter().any(|on| on.key.name == pair[1]), "{path:?}");
+                        let from = stack.iter().find(|tf| tf.name_any() == pair[0]).unwrap();
+                        let references = named_references(from);
+                        prop_assert!(references.iter().any(|reference| reference.key.name == pair[1]), "{path:?}");
                     }
                 }
             }
@@ -141,17 +145,17 @@ proptest! {
 
     #[test]
     fn resources_start_once_their_dependencies_are_ready(graph in stacks()) {
-        let mut all = resources(&graph);
+        let mut stack = resources(&graph);
         let mut level: BTreeMap<usize, usize> = BTreeMap::new();
         for round in 0..=graph.len() {
-            let may = |tf: &Terraform| {
-                dependencies(tf, &all).iter().all(|it| it.readiness == Readiness::Ready)
+            let is_ready_to_start = |tf: &Terraform| {
+                dependencies(tf, &stack).iter().all(|dependency| dependency.readiness == Readiness::Ready)
             };
-            let go: Vec<_> = (0..all.len())
-                .filter(|i| !level.contains_key(i) && may(&all[*i]))
+            let startable: Vec<_> = (0..stack.len())
+                .filter(|i| !level.contains_key(i) && is_ready_to_start(&stack[*i]))
                 .collect();
-            for i in go {
-                make_ready(&mut all[i]);
+            for i in startable {
+                make_ready(&mut stack[i]);
                 level.insert(i, round);
             }
         }
@@ -163,19 +167,19 @@ proptest! {
 
     #[test]
     fn all_resources_are_deleted_after_their_dependents(graph in graphs()) {
-        let all = resources(&graph);
-        let mut left: BTreeMap<usize, Terraform> = all.into_iter().enumerate().collect();
-        while !left.is_empty() {
-            let free = |tf: &Terraform| dependents(tf, left.values(), false).is_empty();
-            let go: Vec<_> = left.iter().filter(|(_, tf)| free(tf)).map(|(i, _)| *i).collect();
-            prop_assert!(!go.is_empty(), "everybody waits for somebody");
-            for i in &go {
-                let waits = |other: &usize| {
-                    graph[other].contains(i) && other != i && !reached(&graph, *i).contains(other)
+        let stack = resources(&graph);
+        let mut remaining: BTreeMap<usize, Terraform> = stack.into_iter().enumerate().collect();
+        while !remaining.is_empty() {
+            let has_no_dependents = |tf: &Terraform| dependents(tf, remaining.values(), false).is_empty();
+            let deletable: Vec<_> = remaining.iter().filter(|(_, tf)| has_no_dependents(tf)).map(|(i, _)| *i).collect();
+            prop_assert!(!deletable.is_empty(), "everybody waits for somebody");
+            for i in &deletable {
+                let is_waiting = |other: &usize| {
+                    graph[other].contains(i) && other != i && !reachable_from(&graph, *i).contains(other)
                 };
-                prop_assert!(!left.keys().any(waits), "{} goes before what depends on it", name(*i));
+                prop_assert!(!remaining.keys().any(is_waiting), "{} goes before what depends on it", name(*i));
             }
-            left.retain(|i, _| !go.contains(i));
+            remaining.retain(|i, _| !deletable.contains(i));
         }
     }
 
@@ -183,16 +187,16 @@ proptest! {
     fn followers_are_exactly_the_resources_that_name_it(graph in graphs()) {
         let all = resources(&graph);
         for tf in &all {
-            let hear: BTreeSet<_> = followers(tf, &all).into_iter().collect();
+            let reconciled_keys: BTreeSet<_> = followers(tf, &all).into_iter().collect();
             for other in all.iter().filter(|other| other.name_any() != tf.name_any()) {
-                let names = named_references(other).iter().any(|it| it.key == Key::of(tf));
-                prop_assert_eq!(hear.contains(&Key::of(other)), names);
+                let names = named_references(other).iter().any(|reference| reference.key == Key::of(tf));
+                prop_assert_eq!(reconciled_keys.contains(&Key::of(other)), names);
             }
         }
     }
 }
 
-fn takes(by: &serde_json::Value) -> Terraform {
+fn with_outputs_of(by: &serde_json::Value) -> Terraform {
     let mut from = json!({ "outputs": { "ips": "ip" } });
     from.as_object_mut()
         .unwrap()
@@ -208,7 +212,7 @@ fn labelled(name: &str) -> Terraform {
 
 #[test]
 fn source_of_values_is_a_dependency() {
-    let web = takes(&json!({ "name": "network" }));
+    let web = with_outputs_of(&json!({ "name": "network" }));
     let network = terraform().named("network");
     let seen = dependencies(&web, [&network]);
     assert_eq!(seen[0].field, "spec.variablesFrom[0].terraformRef");
@@ -217,28 +221,28 @@ fn source_of_values_is_a_dependency() {
 
 #[test]
 fn selector_returns_other_resources_sorted_by_name() {
-    let mut web = takes(&json!({ "selector": { "matchLabels": { "role": "cluster" } } }));
+    let mut web = with_outputs_of(&json!({ "selector": { "matchLabels": { "role": "cluster" } } }));
     web.metadata.labels = Some([("role".to_owned(), "cluster".to_owned())].into());
-    let gone = labelled("d").deleted(at(0));
+    let deleted = labelled("d").deleted(at(0));
     let mut elsewhere = labelled("e");
     elsewhere.metadata.namespace = Some("other".to_owned());
-    let mut all = Vec::from([labelled("b"), labelled("a"), terraform().named("c")]);
-    all.extend([gone, elsewhere, web.clone()]);
-    let of = web.spec.variables_from[0].terraform_ref.clone().unwrap();
-    let found: Vec<_> = selected(&web, &of, &all)
+    let mut candidates = Vec::from([labelled("b"), labelled("a"), terraform().named("c")]);
+    candidates.extend([deleted, elsewhere, web.clone()]);
+    let reference = web.spec.variables_from[0].terraform_ref.clone().unwrap();
+    let names: Vec<_> = selected(&web, &reference, &candidates)
         .unwrap()
         .iter()
         .map(|tf| tf.name_any())
         .collect();
-    assert_eq!(found, ["a", "b"]);
-    let seen: Vec<_> = dependencies(&web, &all)
+    assert_eq!(names, ["a", "b"]);
+    let seen: Vec<_> = dependencies(&web, &candidates)
         .into_iter()
-        .map(|it| it.name)
+        .map(|tf| tf.name)
         .collect();
     assert_eq!(seen, ["a", "b"]);
     assert_eq!(followers(&labelled("new"), [&web]), [Key::of(&web)]);
     assert_eq!(
-        dependents(&all[0], [&web], false),
+        dependents(&candidates[0], [&web], false),
         [],
         "who only selects it does without it"
     );
@@ -257,14 +261,14 @@ fn cross_namespace_references_are_refused_by_default(
     #[case] field: &str,
 ) {
     let tf = terraform().with(pointer, value);
-    let refused = check(&tf, [&tf], false).unwrap_err();
-    assert_eq!(refused.reason, "CrossNamespaceReference");
+    let failure = check(&tf, [&tf], false).unwrap_err();
+    assert_eq!(failure.reason, "CrossNamespaceReference");
     assert!(
-        refused
+        failure
             .message
             .starts_with(&format!("{field}.namespace: other is another namespace")),
         "{}",
-        refused.message
+        failure.message
     );
     assert_eq!(check(&tf, [&tf], true), Ok(()));
 }
@@ -302,30 +306,31 @@ fn transitive_dependency_names_the_root_cause() {
         (2, [1].into()),
         (3, [2].into()),
     ]);
-    let mut all = resources(&graph);
+    let mut stack = resources(&graph);
     for (tf, reason) in
-        all.iter_mut()
+        stack
+            .iter_mut()
             .zip(["ApplyFailed", "DependencyNotReady", "DependencyNotReady"])
     {
-        is(tf, "False", reason);
+        set_ready(tf, "False", reason);
     }
-    let cause = |all: &[Terraform]| {
-        let last = all.last().unwrap();
-        match &dependencies(last, all)[0].readiness {
+    let cause = |resources: &[Terraform]| {
+        let last = resources.last().unwrap();
+        match &dependencies(last, resources)[0].readiness {
             Readiness::NotReady { message, .. } => message.clone(),
-            other => panic!("{other:?}"),
+            readiness => panic!("{readiness:?}"),
         }
     };
-    assert_eq!(cause(&all), "waiting for r0: ApplyFailed");
-    all.remove(0);
-    assert_eq!(cause(&all), "waiting for r0: DependencyNotFound");
+    assert_eq!(cause(&stack), "waiting for r0: ApplyFailed");
+    stack.remove(0);
+    assert_eq!(cause(&stack), "waiting for r0: DependencyNotFound");
 }
 
 #[test]
 fn dependents_in_other_namespaces_count_only_if_allowed() {
     let network = terraform().named("network");
-    let named = json!([{ "name": "network", "namespace": "team" }]);
-    let mut elsewhere = terraform().with("/dependsOn", named);
+    let depends_on = json!([{ "name": "network", "namespace": "team" }]);
+    let mut elsewhere = terraform().with("/dependsOn", depends_on);
     elsewhere.metadata.namespace = Some("other".to_owned());
     assert_eq!(dependents(&network, [&elsewhere], false), []);
     assert_eq!(
@@ -336,11 +341,11 @@ fn dependents_in_other_namespaces_count_only_if_allowed() {
 
 #[test]
 fn cycle_through_a_selector_is_refused() {
-    let web = takes(&json!({ "selector": { "matchLabels": { "role": "cluster" } } }));
+    let web = with_outputs_of(&json!({ "selector": { "matchLabels": { "role": "cluster" } } }));
     let cluster = labelled("a").with("/dependsOn", json!([{ "name": "web" }]));
     for (tf, path) in [(&web, "web -> a -> web"), (&cluster, "a -> web -> a")] {
-        let refused = check(tf, [&web, &cluster], false).unwrap_err();
-        assert!(refused.message.contains(path), "{}", refused.message);
+        let failure = check(tf, [&web, &cluster], false).unwrap_err();
+        assert!(failure.message.contains(path), "{}", failure.message);
     }
 }
 
@@ -369,12 +374,12 @@ proptest! {
         selector in selectors(),
         labels in prop::collection::btree_map("[ab]", "[xy]", 0..3),
     ) {
-        let web = takes(&json!({ "selector": selector }));
+        let web = with_outputs_of(&json!({ "selector": selector }));
         let mut other = terraform().named("other");
         other.metadata.labels = Some(labels.clone());
-        let of = web.spec.variables_from[0].terraform_ref.as_ref().unwrap();
+        let reference = web.spec.variables_from[0].terraform_ref.as_ref().unwrap();
         let expected = Selector::try_from(selector).unwrap().matches(&labels);
-        prop_assert_eq!(!selected(&web, of, [&other]).unwrap().is_empty(), expected);
+        prop_assert_eq!(!selected(&web, reference, [&other]).unwrap().is_empty(), expected);
     }
 }
 
@@ -392,50 +397,50 @@ fn hostile(count: usize, entries: usize) -> Vec<Terraform> {
 #[case::everything(json!({}))]
 fn selectors_that_lead_to_too_many_resources_are_refused(#[case] selector: serde_json::Value) {
     // `first` is deleted and not selected, so it is on no cycle. To find that out, the selectors of all resources would be resolved.
-    let mut all = hostile(300, 50);
-    for tf in &mut all {
+    let mut stack = hostile(300, 50);
+    for tf in &mut stack {
         let labels = [("tier".to_owned(), "low".to_owned())];
         tf.metadata.labels = Some(labels.into());
         for from in &mut tf.spec.variables_from {
-            let of = from.terraform_ref.as_mut().unwrap();
-            of.selector = serde_json::from_value(selector.clone()).unwrap();
+            let reference = from.terraform_ref.as_mut().unwrap();
+            reference.selector = serde_json::from_value(selector.clone()).unwrap();
         }
     }
-    let first = all.remove(0).deleted(at(0));
-    let mut graph = DependencyGraph::new(&all);
-    let refused = graph.check(&first, false).unwrap_err();
+    let first = stack.remove(0).deleted(at(0));
+    let mut graph = DependencyGraph::new(&stack);
+    let failure = graph.check(&first, false).unwrap_err();
     assert_eq!(
-        (refused.reason.as_str(), refused.class),
+        (failure.reason.as_str(), failure.class),
         ("TooManyDependencies", FailureClass::Transient)
     );
-    let field = refused.message.split(": ").next();
+    let field = failure.message.split(": ").next();
     assert_eq!(field, Some("spec.variablesFrom"));
 }
 
 #[test]
 fn a_hundred_resources_may_select_the_same_hundred() {
-    let mut all = hostile(200, 1);
-    for tf in &mut all[..100] {
+    let mut stack = hostile(200, 1);
+    for tf in &mut stack[..100] {
         tf.metadata.labels = None;
     }
-    for tf in &mut all[100..] {
+    for tf in &mut stack[100..] {
         tf.spec.variables_from.clear();
     }
-    for tf in &all {
-        assert_eq!(check(tf, &all, false), Ok(()));
+    for tf in &stack {
+        assert_eq!(check(tf, &stack, false), Ok(()));
     }
-    assert_eq!(dependencies(&all[0], &all).len(), 100);
+    assert_eq!(dependencies(&stack[0], &stack).len(), 100);
 }
 
 #[test]
 fn a_selector_with_too_many_values_is_refused() {
     let values: Vec<_> = (0..50).map(|i| format!("v{i}")).collect();
     let expression = json!({ "key": "role", "operator": "In", "values": values });
-    let tf = takes(&json!({ "selector": { "matchExpressions": [expression] } }));
-    let refused = check(&tf, [&tf], false).unwrap_err();
-    assert_eq!(refused.reason, "InvalidSelector");
+    let tf = with_outputs_of(&json!({ "selector": { "matchExpressions": [expression] } }));
+    let failure = check(&tf, [&tf], false).unwrap_err();
+    assert_eq!(failure.reason, "InvalidSelector");
     assert_eq!(
-        refused.message,
+        failure.message,
         "spec.variablesFrom[0].terraformRef.selector: 51 labels and values exceed the limit of 50"
     );
 }
@@ -448,8 +453,12 @@ fn dependency_triggers_if_one_of_two_references_does() {
         .with("/variablesFrom", json!([entry(false), entry(true)]));
     let network = terraform().named("network");
     let mut graph = DependencyGraph::new([&tf, &network]);
-    let of = alustan_core::upstream_changes::versions(&tf, &mut graph, |_| Some("1".to_owned()));
-    assert_eq!(of.into_keys().collect::<Vec<_>>(), [Key::of(&network)]);
+    let versions =
+        alustan_core::upstream_changes::versions(&tf, &mut graph, |_| Some("1".to_owned()));
+    assert_eq!(
+        versions.into_keys().collect::<Vec<_>>(),
+        [Key::of(&network)]
+    );
     assert_eq!(graph.dependencies(&tf)[0].field, "spec.dependsOn[0]");
 }
 
@@ -461,16 +470,16 @@ fn dependency_on_a_cycle_names_the_root_cause() {
         (2, [1].into()),
         (3, [2].into()),
     ]);
-    let mut all = resources(&graph);
-    for (tf, reason) in all.iter_mut().zip([
+    let mut stack = resources(&graph);
+    for (tf, reason) in stack.iter_mut().zip([
         "ApplyFailed",
         "DependencyNotReady",
         "DependencyNotReady",
         "DependencyNotReady",
     ]) {
-        is(tf, "False", reason);
+        set_ready(tf, "False", reason);
     }
-    let Readiness::NotReady { message, .. } = &dependencies(&all[3], &all)[0].readiness else {
+    let Readiness::NotReady { message, .. } = &dependencies(&stack[3], &stack)[0].readiness else {
         panic!("it waits");
     };
     assert_eq!(message, "waiting for r0: ApplyFailed");

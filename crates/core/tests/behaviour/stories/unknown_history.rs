@@ -5,9 +5,9 @@ use alustan_api::{ABANDON, State};
 use alustan_core::decide::decide;
 use alustan_core::observed::NothingLeft;
 
-use super::words;
+use super::step_names;
 use crate::fixtures::{Edit as _, at, terraform};
-use crate::world::{Act, Real, Stage, World};
+use crate::world::{PodEvent, Real, Stage, World};
 
 /// Returns a world with a resource restored from a backup: with finalizer and another uid, without status, run record and pin.
 fn restored() -> World {
@@ -18,11 +18,11 @@ fn restored() -> World {
 
 #[test]
 fn resource_without_record_and_pin_is_destroyed_by_spec() {
-    let mut made = World::applied();
+    let mut created = World::applied();
     let mut world = restored();
-    world.real = std::mem::take(&mut made.real);
+    world.real = std::mem::take(&mut created.real);
     world.delete();
-    world.look_once();
+    world.reconcile();
     assert_eq!(
         (world.status().state, world.reason()),
         (State::Destroying, "RunRecordMissing".to_owned())
@@ -77,10 +77,10 @@ fn failed_destroy_by_spec_is_retried() {
         ..Real::default()
     };
     world.delete().run_to(Stage::Applying);
-    world.act(0, Act::Kill);
-    world.look_once();
+    world.advance_pod(0, PodEvent::Kill);
+    world.reconcile();
     assert_eq!(world.status().state, State::Failed);
-    world.run_until_rest();
+    world.run_until_converged();
     assert!(world.tf.is_none() && world.real.is_empty());
 }
 
@@ -89,8 +89,8 @@ fn orphaned_or_protected_resource_starts_no_destroy() {
     for policy in ["Orphan", "Protect"] {
         let mut world = restored();
         match policy {
-            "Orphan" => world.orphan(true),
-            _ => world.protect(true),
+            "Orphan" => world.set_orphan(true),
+            _ => world.set_deletion_protection(true),
         };
         world.delete().settle();
         assert!(world.ledger.kinds.is_empty());
@@ -109,7 +109,7 @@ fn resource_in_terminating_namespace_is_released() {
     });
     let decision = decide(world.tf(), &seen, &world.settings, world.now);
     let steps = ["CleanUp", "RemoveFinalizer"];
-    assert_eq!(words(&decision.steps), steps);
+    assert_eq!(step_names(&decision.steps), steps);
 }
 
 #[test]
@@ -117,7 +117,7 @@ fn resource_without_record_is_released_without_destroy() {
     let mut tf = terraform().annotated(alustan_api::KEPT, "uid-of-web");
     tf.metadata.finalizers = Some(vec![alustan_api::FINALIZER.to_owned()]);
     let mut world = World::with(tf.deleted(at(0)));
-    world.look_once();
+    world.reconcile();
     assert!(world.tf.is_none());
 }
 
@@ -125,15 +125,15 @@ fn resource_without_record_is_released_without_destroy() {
 fn partial_apply_without_record_reports_pin_lost() {
     let mut world = World::new();
     world.run_to(Stage::Applying);
-    world.act(0, Act::Fail(alustan_api::report::FailureClass::User));
-    world.look_once();
-    world.act(0, Act::Progress);
+    world.advance_pod(0, PodEvent::Fail(alustan_api::report::FailureClass::User));
+    world.reconcile();
+    world.advance_pod(0, PodEvent::Progress);
     assert!(world.status().last_applied.is_none());
     world.delete();
     (world.record, world.pin) = (None, None);
     world.jobs.clear();
     for _ in 0..3 {
-        world.look_once();
+        world.reconcile();
         assert_eq!(world.reason(), "PinLost");
     }
 }
@@ -142,9 +142,9 @@ fn partial_apply_without_record_reports_pin_lost() {
 fn interrupted_apply_without_record_reports_pin_lost() {
     let mut world = World::new();
     world.run_to(Stage::Applying);
-    world.look_once();
+    world.reconcile();
     assert_eq!(world.status().state, State::Applying);
-    world.act(0, Act::Kill);
+    world.advance_pod(0, PodEvent::Kill);
     (world.record, world.pin) = (None, None);
     world.jobs.clear();
     world.delete().settle();

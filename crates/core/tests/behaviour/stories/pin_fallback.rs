@@ -14,7 +14,7 @@ use kube::ResourceExt;
 use serde_json::json;
 
 use crate::fixtures::{Edit as _, terraform};
-use crate::world::{Act, Stage, World};
+use crate::world::{PodEvent, Stage, World};
 
 /// Returns a resource that references every kind of object that may be deleted before destroy.
 fn rich() -> Terraform {
@@ -51,7 +51,7 @@ fn remove_referenced_objects(world: &mut World) {
 
 /// Starts the next run. Returns its inputs, its Job, and the Secrets that are applied before the Job.
 fn started(world: &mut World) -> (RunInputs, Job, Vec<Secret>) {
-    let start = world.look_once().decision.start.expect("a run");
+    let start = world.reconcile().decision.start.expect("a run");
     let inputs = world.record.clone().unwrap().inputs.unwrap();
     let (mut jobs, mut secrets) = (Vec::new(), Vec::new());
     for step in start.steps {
@@ -79,12 +79,14 @@ fn destroy_succeeds_without_any_referenced_object() {
     assert!(inputs.secret_environment.contains("TOKEN"));
     assert_eq!(inputs.backend.environment["AWS_ACCESS_KEY_ID"], "k");
     let pod = job.spec.unwrap().template.spec.unwrap();
-    let waits = pod.containers[0].env_from.iter().flatten();
-    let mut waits = waits.filter_map(|from| from.secret_ref.as_ref());
-    assert!(waits.all(|secret| secret.optional == Some(true)));
+    let env_secrets = pod.containers[0].env_from.iter().flatten();
+    let mut env_secrets = env_secrets.filter_map(|from| from.secret_ref.as_ref());
+    assert!(env_secrets.all(|secret| secret.optional == Some(true)));
     let pulls = pod.image_pull_secrets.unwrap();
     assert_eq!(pulls[0].name, "web-registry");
-    let derived = secrets.iter().find(|it| it.name_any() == "web-registry");
+    let derived = secrets
+        .iter()
+        .find(|secret| secret.name_any() == "web-registry");
     let data = derived.unwrap().data.clone().unwrap();
     let docker = String::from_utf8(data[".dockerconfigjson"].0.clone()).unwrap();
     assert_eq!(docker, world.docker_config);
@@ -119,10 +121,10 @@ fn environment(names: [&str; 2]) -> BTreeMap<String, String> {
     world.edit(|tf| tf.with("/runner/envFromSecrets", json!(secrets)));
     world.delete();
     let mut seen = world.observe(0);
-    let mut found = seen.found().clone();
+    let mut inputs = seen.found().clone();
     let live = [("TOKEN".to_owned(), "live".to_owned())].into();
-    found.runner.insert("other".to_owned(), live);
-    seen.inputs = Ok(found);
+    inputs.runner.insert("other".to_owned(), live);
+    seen.inputs = Ok(inputs);
     let decision = decide(world.tf(), &seen, &world.settings, world.now);
     let start = decision.start.expect("a run");
     let mut swaps = start.steps.into_iter().filter_map(|step| match step {
@@ -151,7 +153,11 @@ fn pin_is_not_used_if_nothing_is_missing() {
     world.delete();
     let (inputs, _, secrets) = started(&mut world);
     assert!(inputs.environment.is_empty());
-    assert!(!secrets.iter().any(|it| it.name_any() == "web-registry"));
+    assert!(
+        !secrets
+            .iter()
+            .any(|secret| secret.name_any() == "web-registry")
+    );
 }
 
 #[test]
@@ -168,9 +174,9 @@ fn script_removed_from_spec_is_not_run() {
 fn secret_deleted_during_destroy_does_not_reset_budget() {
     let mut world = applied();
     world.delete().run_to(Stage::Planning);
-    world.act(0, Act::Fail(FailureClass::User));
-    world.look_once();
-    world.act(0, Act::Progress);
+    world.advance_pod(0, PodEvent::Fail(FailureClass::User));
+    world.reconcile();
+    world.advance_pod(0, PodEvent::Progress);
     assert!(world.is_stalled(), "{:?}", world.status());
     remove_referenced_objects(&mut world);
     world.settle();

@@ -6,22 +6,22 @@ use alustan_core::observed::ForeignState;
 use alustan_core::status::events::events;
 use rstest::rstest;
 
-use super::{is_quiet, words};
+use super::{changed_nothing, step_names};
 use crate::fixtures::Edit as _;
-use crate::world::{Look, Stage, World};
+use crate::world::{ReconcileFaults, Stage, World};
 
 fn suspend(world: &mut World, suspend: bool) {
     world.edit(|tf| tf.with("/suspend", suspend));
 }
 
-fn protect(world: &mut World, protect: bool) {
-    world.protect(protect);
+fn set_deletion_protection(world: &mut World, protect: bool) {
+    world.set_deletion_protection(protect);
 }
 
 type Switch = fn(&mut World, bool);
 
 #[rstest]
-#[case::protected(protect as Switch, "DeletionProtected", "deletionProtection")]
+#[case::protected(set_deletion_protection as Switch, "DeletionProtected", "deletionProtection")]
 #[case::suspended(suspend as Switch, "Suspended", "suspend")]
 fn protected_or_suspended_resource_is_not_destroyed(
     #[case] switch: Switch,
@@ -31,8 +31,8 @@ fn protected_or_suspended_resource_is_not_destroyed(
     let mut world = World::applied();
     switch(&mut world, true);
     world.delete();
-    let looked = world.look_once();
-    assert!(looked.decision.steps.is_empty() && looked.decision.start.is_none());
+    let reconciled = world.reconcile();
+    assert!(reconciled.decision.steps.is_empty() && reconciled.decision.start.is_none());
     assert_eq!(
         (world.status().state, world.reason()),
         (State::Stalled, reason.to_owned())
@@ -43,8 +43,11 @@ fn protected_or_suspended_resource_is_not_destroyed(
     );
     assert!(message.contains(&way_out), "{message}");
     assert!(message.contains("alustan.io/abandon=true"), "{message}");
-    world.pass(36_000);
-    assert!(is_quiet(&world.look_once()), "it waits, however long");
+    world.advance_clock(36_000);
+    assert!(
+        changed_nothing(&world.reconcile()),
+        "it waits, however long"
+    );
     assert!(world.record.is_some() && world.pin.is_some() && !world.real.is_empty());
     switch(&mut world, false);
     world.settle();
@@ -52,25 +55,25 @@ fn protected_or_suspended_resource_is_not_destroyed(
 }
 
 #[rstest]
-#[case::protected(protect as Switch)]
+#[case::protected(set_deletion_protection as Switch)]
 #[case::suspended(suspend as Switch)]
 fn protected_or_suspended_resource_can_be_abandoned(#[case] switch: Switch) {
     let mut world = World::applied();
     switch(&mut world, true);
-    world.delete().look_once();
+    world.delete().reconcile();
     world.edit(|tf| tf.annotated(ABANDON, "true")).settle();
     assert!(world.tf.is_none() && !world.real.is_empty());
 }
 
 #[rstest]
-#[case::protected(protect as Switch)]
+#[case::protected(set_deletion_protection as Switch)]
 #[case::suspended(suspend as Switch)]
 fn planning_destroy_is_cancelled_by_protection_or_suspend(#[case] switch: Switch) {
     let mut world = World::applied();
     world.delete().run_to(Stage::Planning);
     switch(&mut world, true);
     assert_eq!(
-        words(&world.look_once().decision.steps),
+        step_names(&world.reconcile().decision.steps),
         [
             "SwapRecord Planning",
             "SwapReport cancel",
@@ -85,20 +88,20 @@ fn planning_destroy_is_cancelled_by_protection_or_suspend(#[case] switch: Switch
 }
 
 #[rstest]
-#[case::protected(protect as Switch, "spec.deletionProtection is true")]
+#[case::protected(set_deletion_protection as Switch, "spec.deletionProtection is true")]
 #[case::suspended(suspend as Switch, "spec.suspend is true")]
-fn apply_is_not_interrupted_by_protection_or_suspend(#[case] switch: Switch, #[case] why: &str) {
+fn apply_is_not_interrupted_by_protection_or_suspend(#[case] switch: Switch, #[case] part: &str) {
     let mut world = World::new();
     world.run_to(Stage::Applying);
     switch(&mut world, true);
     world.delete();
-    assert!(world.look_once().decision.steps.is_empty());
+    assert!(world.reconcile().decision.steps.is_empty());
     let message = world.status().message;
     assert!(
         message.contains("is applying and is not interrupted; nothing is destroyed afterwards"),
         "{message}"
     );
-    assert!(message.contains(why), "{message}");
+    assert!(message.contains(part), "{message}");
     world.settle();
     assert!(world.is_stalled() && !world.real.is_empty());
     assert_eq!(world.ledger.kinds.len(), 1, "the apply alone");
@@ -107,11 +110,11 @@ fn apply_is_not_interrupted_by_protection_or_suspend(#[case] switch: Switch, #[c
 #[test]
 fn protected_resource_without_apply_is_not_released() {
     let mut world = World::until(|world| world.record.is_some());
-    world.protect(true);
-    world.delete().look_once();
+    world.set_deletion_protection(true);
+    world.delete().reconcile();
     assert_eq!(world.reason(), "DeletionProtected");
     world.record = None;
-    assert!(world.look_once().decision.steps.is_empty());
+    assert!(world.reconcile().decision.steps.is_empty());
     assert_eq!(world.reason(), "DeletionProtected");
 }
 
@@ -119,19 +122,19 @@ fn protected_resource_without_apply_is_not_released() {
 fn suspended_resource_without_apply_is_released() {
     let mut world = World::until(|world| world.record.is_some());
     suspend(&mut world, true);
-    world.delete().look_once();
+    world.delete().reconcile();
     assert!(world.tf.is_none(), "no run is needed for that");
 }
 
 #[test]
 fn orphaned_resource_keeps_real_objects_and_state() {
     let mut world = World::applied();
-    world.orphan(true);
+    world.set_orphan(true);
     world.delete();
     let before = world.tf.clone().unwrap();
-    let looked = world.look_once();
+    let reconciled = world.reconcile();
     assert_eq!(
-        words(&looked.decision.steps),
+        step_names(&reconciled.decision.steps),
         [
             "SwapRecord Recorded",
             "CleanUp but state",
@@ -140,15 +143,15 @@ fn orphaned_resource_keeps_real_objects_and_state() {
     );
     assert!(world.tf.is_none() && !world.real.is_empty());
     assert!(world.objects.contains("web-state"));
-    let told = events(before.status.as_ref(), &looked.decision.status);
-    assert_eq!(told.len(), 1);
+    let emitted = events(before.status.as_ref(), &reconciled.decision.status);
+    assert_eq!(emitted.len(), 1);
     assert_eq!(
-        (told[0].reason.as_str(), told[0].warning),
+        (emitted[0].reason.as_str(), emitted[0].warning),
         ("Orphaned", false)
     );
     let stays = "the state is kept in Secrets of this namespace: kubectl get secrets -n team -l \
                  alustan.io/terraform=web";
-    assert!(told[0].note.contains(stays), "{}", told[0].note);
+    assert!(emitted[0].note.contains(stays), "{}", emitted[0].note);
 }
 
 #[test]
@@ -158,19 +161,19 @@ fn orphaned_resource_with_s3_state_does_not_name_secrets() {
         serde_json::json!({"provider": "aws", "s3": "states", "region": "us-east-1"}),
     ));
     world.settle();
-    world.orphan(true);
+    world.set_orphan(true);
     world.delete();
-    let message = world.look_once().decision.status.message;
+    let message = world.reconcile().decision.status.message;
     assert!(message.ends_with("the state is kept"), "{message}");
 }
 
 #[test]
 fn orphaned_resource_is_released_despite_controller_crashes() {
     let mut world = World::applied();
-    world.orphan(true);
+    world.set_orphan(true);
     world.delete();
     while world.record.is_some() || world.pin.is_some() {
-        world.look(Look {
+        world.reconcile_with(ReconcileFaults {
             stale: None,
             crash: Some(6),
         });
@@ -183,9 +186,9 @@ fn orphaned_resource_is_released_despite_controller_crashes() {
 fn an_orphaned_resource_waits_for_an_apply_and_cancels_a_plan() {
     let mut world = World::new();
     world.run_to(Stage::Applying);
-    world.orphan(true);
+    world.set_orphan(true);
     world.delete();
-    assert!(world.look_once().decision.steps.is_empty());
+    assert!(world.reconcile().decision.steps.is_empty());
     let message = world.status().message;
     assert!(
         message.contains("nothing is destroyed afterwards"),
@@ -198,10 +201,10 @@ fn an_orphaned_resource_waits_for_an_apply_and_cancels_a_plan() {
     let mut world = World::applied();
     world.edit(|tf| tf.with_variable("size", 1));
     world.run_to(Stage::Planning);
-    world.orphan(true);
+    world.set_orphan(true);
     world.delete();
     assert_eq!(
-        words(&world.look_once().decision.steps),
+        step_names(&world.reconcile().decision.steps),
         [
             "SwapRecord Planning",
             "SwapReport cancel",
@@ -216,7 +219,7 @@ fn an_orphaned_resource_waits_for_an_apply_and_cancels_a_plan() {
 fn orphaned_resource_without_apply_leaves_no_state() {
     let mut world = World::new();
     world.run_to(Stage::Planning);
-    world.orphan(true);
+    world.set_orphan(true);
     world.delete().settle();
     assert!(world.tf.is_none());
     assert!(!world.objects.iter().any(|name| name.contains("-state")));
@@ -230,19 +233,19 @@ fn state_not_written_by_a_run_is_kept_without_apply(
     #[case] secrets: bool,
     #[case] claim: bool,
     #[case] clean_up: &str,
-    #[case] place: &str,
+    #[case] location: &str,
 ) {
     for suspended in [false, true] {
         let mut world = World::until(|world| world.record.is_some());
         world.foreign_state = ForeignState { secrets, claim };
         suspend(&mut world, suspended);
-        let looked = world.delete().look_once();
+        let reconciled = world.delete().reconcile();
         assert_eq!(
-            words(&looked.decision.steps),
+            step_names(&reconciled.decision.steps),
             ["SwapRecord Starting", clean_up, "RemoveFinalizer"]
         );
-        let message = looked.decision.status.message;
-        assert!(message.contains(place), "{message}");
+        let message = reconciled.decision.status.message;
+        assert!(message.contains(location), "{message}");
         assert!(world.tf.is_none());
     }
 }
@@ -250,8 +253,8 @@ fn state_not_written_by_a_run_is_kept_without_apply(
 #[test]
 fn deletion_protection_overrides_orphan_policy() {
     let mut world = World::applied();
-    world.orphan(true);
-    world.protect(true);
+    world.set_orphan(true);
+    world.set_deletion_protection(true);
     world.delete().settle();
     assert_eq!(world.reason(), "DeletionProtected");
     assert!(world.record.is_some());
@@ -261,8 +264,8 @@ fn deletion_protection_overrides_orphan_policy() {
 fn started_destroy_is_not_stopped_by_protection() {
     let mut world = World::applied();
     world.delete().run_to(Stage::Applying);
-    world.protect(true);
-    world.look_once();
+    world.set_deletion_protection(true);
+    world.reconcile();
     let message = world.status().message;
     assert!(
         message.contains("is destroying and is not interrupted"),

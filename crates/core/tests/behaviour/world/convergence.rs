@@ -2,11 +2,11 @@
 
 use k8s_openapi::jiff::Timestamp;
 
-use super::{Act, Look, World};
+use super::{PodEvent, ReconcileFaults, World};
 
-/// Result of [`World::run_until_rest`].
+/// Result of [`World::run_until_converged`].
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Rest {
+pub(crate) struct Convergence {
     /// Whether the resource is stalled: not retried until a user changes something.
     pub(crate) stalled: bool,
 }
@@ -20,12 +20,12 @@ impl World {
     /// Advances `world` until `reached` is true.
     pub(crate) fn until_in(mut world: Self, reached: impl Fn(&Self) -> bool) -> Self {
         for _ in 0..100 {
-            world.look(Look::default());
+            world.reconcile_with(ReconcileFaults::default());
             if reached(&world) {
                 return world;
             }
             if !world.advance_builds(None) {
-                world.act(0, Act::Progress);
+                world.advance_pod(0, PodEvent::Progress);
             }
             if reached(&world) {
                 return world;
@@ -37,28 +37,33 @@ impl World {
     /// Reconciles, and lets builds and pods progress, until nothing changes without an advance of the clock. Returns the requeue time.
     pub(crate) fn settle(&mut self) -> Option<Timestamp> {
         for _ in 0..100 {
-            let looked = self.tf.is_some().then(|| self.look(Look::default()));
-            let wrote = looked.as_ref().is_some_and(|looked| looked.wrote);
-            let asked = std::mem::take(&mut self.memory.asked);
+            let reconciled = self
+                .tf
+                .is_some()
+                .then(|| self.reconcile_with(ReconcileFaults::default()));
+            let wrote = reconciled
+                .as_ref()
+                .is_some_and(|reconciled| reconciled.wrote);
+            let query_started = std::mem::take(&mut self.memory.query_started);
             let built = self.advance_builds(None);
-            let ran = self.act(0, Act::Progress);
-            if !(wrote || asked || built || ran) {
-                return looked?.decision.requeue_at;
+            let ran = self.advance_pod(0, PodEvent::Progress);
+            if !(wrote || query_started || built || ran) {
+                return reconciled?.decision.requeue_at;
             }
         }
         panic!("the world does not come to rest: {:?}", self.status());
     }
 
     /// Advances the clock from one requeue time to the next, without failures, until the resource is ready, stalled or gone.
-    pub(crate) fn run_until_rest(&mut self) -> Rest {
+    pub(crate) fn run_until_converged(&mut self) -> Convergence {
         for _ in 0..40 {
             let next = self.settle();
             if self.tf.is_none() || (self.is_ready() && !self.is_deleted()) {
-                return Rest { stalled: false };
+                return Convergence { stalled: false };
             }
             let Some(next) = next else {
                 let stalled = self.is_stalled();
-                return Rest { stalled };
+                return Convergence { stalled };
             };
             self.now = next.max(self.now);
         }

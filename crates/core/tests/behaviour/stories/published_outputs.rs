@@ -10,9 +10,9 @@ use kube::ResourceExt;
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use super::{is_quiet, words};
+use super::{changed_nothing, step_names};
 use crate::fixtures::{self, Edit as _};
-use crate::world::{Look, Stage, World};
+use crate::world::{ReconcileFaults, Stage, World};
 
 /// Returns a world with `spec.outputs` set to `spec`. Its module has outputs besides `size`.
 fn with_outputs(spec: Value) -> World {
@@ -37,7 +37,7 @@ fn applied(spec: Value) -> World {
 
 /// Returns the data of the outputs Secret.
 fn secret(world: &World) -> BTreeMap<String, String> {
-    let data = world.handed_on.data.iter().flatten();
+    let data = world.outputs_secret.data.iter().flatten();
     let text = |value: &[u8]| String::from_utf8(value.to_vec()).unwrap();
     data.map(|(key, value)| (key.clone(), text(&value.0)))
         .collect()
@@ -52,14 +52,14 @@ fn texts<const N: usize>(texts: [(&str, &str); N]) -> BTreeMap<String, String> {
 fn outputs_of_an_earlier_apply_are_not_published_again() {
     let mut world = World::new();
     world.run_to(Stage::Reported);
-    let then = world.earlier.len();
+    let versions_before = world.earlier_records.len();
     world.settle();
     assert_eq!(secret(&world)["size"], "0");
     world.edit(|tf| tf.with_variable("size", 1));
     world.settle();
     assert_eq!(secret(&world)["size"], "1");
-    let stale = world.earlier.len() - then;
-    world.look(Look {
+    let stale = world.earlier_records.len() - versions_before;
+    world.reconcile_with(ReconcileFaults {
         stale: Some(stale),
         crash: None,
     });
@@ -74,11 +74,11 @@ fn sensitive_outputs_are_published_only_in_the_secret() {
         "configMapName": "told",
         "keys": {"server": "endpoint", "zones": "zones", "config": "config"},
     }));
-    let told = texts([("server", "https://api.test"), ("zones", r#"["a","b"]"#)]);
-    assert_eq!(world.told.data.as_ref(), Some(&told));
+    let public = texts([("server", "https://api.test"), ("zones", r#"["a","b"]"#)]);
+    assert_eq!(world.outputs_config_map.data.as_ref(), Some(&public));
     let config = texts([("config", r#"{"token":"hush"}"#)]);
-    assert_eq!(secret(&world), told.into_iter().chain(config).collect());
-    let read = outputs::read(&world.handed_on);
+    assert_eq!(secret(&world), public.into_iter().chain(config).collect());
+    let read = outputs::read(&world.outputs_secret);
     assert_eq!(read["zones"].value, json!(["a", "b"]));
     assert!(read["config"].sensitive && !read["server"].sensitive);
     let to = world.status().outputs.unwrap();
@@ -91,7 +91,10 @@ fn outputs_without_keys_are_all_published_in_the_secret() {
     let world = applied(Value::Null);
     let keys: Vec<_> = secret(&world).into_keys().collect();
     assert_eq!(keys, ["config", "endpoint", "size", "zones"]);
-    assert!(world.told.data.is_none() && world.status().outputs.unwrap().config_map_name.is_none());
+    assert!(
+        world.outputs_config_map.data.is_none()
+            && world.status().outputs.unwrap().config_map_name.is_none()
+    );
 }
 
 #[test]
@@ -109,10 +112,13 @@ fn labels_in_spec_do_not_replace_labels_of_the_operator() {
         (labels::JSON_OUTPUTS, "config,size,zones"),
         (labels::SENSITIVE_OUTPUTS, "config"),
     ]);
-    assert_eq!(world.told.annotations(), &wanted);
-    let both: BTreeMap<_, _> = wanted.into_iter().chain(ours).collect();
-    assert_eq!(world.handed_on.annotations(), &both);
-    for has in [world.told.labels(), world.handed_on.labels()] {
+    assert_eq!(world.outputs_config_map.annotations(), &wanted);
+    let annotations: BTreeMap<_, _> = wanted.into_iter().chain(ours).collect();
+    assert_eq!(world.outputs_secret.annotations(), &annotations);
+    for has in [
+        world.outputs_config_map.labels(),
+        world.outputs_secret.labels(),
+    ] {
         assert_eq!(has["argocd.argoproj.io/secret-type"], "cluster");
         assert_eq!(has[labels::UID], "uid-of-web");
         assert_eq!(has[labels::COMPONENT], "outputs");
@@ -141,13 +147,13 @@ fn invalid_outputs_field_stalls_until_it_changes(
     #[case] says: &str,
 ) {
     let mut world = with_outputs(spec);
-    assert!(world.run_until_rest().stalled);
+    assert!(world.run_until_converged().stalled);
     let message = world.status().message;
     assert_eq!((world.reason().as_str(), world.run_number()), (reason, 1));
     assert!(message.contains(says), "{message}");
     assert!(message.contains("apply succeeded"), "{message}");
     assert!(!world.objects.contains("web-outputs") && !message.contains("hush"));
-    world.pass(7_200).settle();
+    world.advance_clock(7_200).settle();
     assert_eq!(world.run_number(), 1, "tried again");
     world.edit(|tf| tf.with("/outputs", Value::Null));
     world.settle();
@@ -159,7 +165,7 @@ fn invalid_outputs_field_stalls_until_it_changes(
 fn foreign_config_map_is_kept_and_nothing_is_published() {
     let mut world = with_outputs(json!({"configMapName": "theirs"}));
     world.outputs.config_map = Ownership::Foreign;
-    assert!(world.run_until_rest().stalled);
+    assert!(world.run_until_converged().stalled);
     assert_eq!(world.reason(), "OutputsOwnershipConflict");
     let message = world.status().message;
     for part in [
@@ -192,15 +198,15 @@ fn changed_outputs_field_is_applied_while_ready_stays_true(
     #[case] value: Value,
 ) {
     let mut world = applied(Value::Null);
-    let (before, real) = (world.handed_on.clone(), world.real.config.clone());
+    let (before, real) = (world.outputs_secret.clone(), world.real.config.clone());
     world.edit(|tf| tf.with(field, value));
-    let looked = world.look_once();
-    assert!(looked.started && world.is_ready());
+    let reconciled = world.reconcile();
+    assert!(reconciled.started && world.is_ready());
     world.settle();
     assert_eq!(world.last_run(), (RunKind::Apply, "outputs".to_owned()));
     assert_eq!((world.run_number(), world.is_ready()), (2, true));
-    assert!(is_quiet(&world.look_once()));
-    assert!(world.handed_on != before || world.objects.contains("told"));
+    assert!(changed_nothing(&world.reconcile()));
+    assert!(world.outputs_secret != before || world.objects.contains("told"));
     assert_eq!(world.real.config, real);
 }
 
@@ -246,17 +252,20 @@ fn deleted_outputs_config_map_is_recreated() {
 #[rstest]
 #[case::renamed(json!({"configMapName": "other"}), &["Ensure ConfigMap other", "Delete ConfigMap told"])]
 #[case::unwanted(json!({}), &["Delete ConfigMap told"])]
-fn unwanted_config_map_is_deleted_after_publication(#[case] spec: Value, #[case] then: &[&str]) {
+fn unwanted_config_map_is_deleted_after_publication(
+    #[case] spec: Value,
+    #[case] deletions: &[&str],
+) {
     let mut world = applied(json!({"configMapName": "told"}));
     world.edit(|tf| tf.with("/outputs", spec));
-    world.look_once();
+    world.reconcile();
     world.run_to(Stage::Reported);
-    let looked = world.look_once();
+    let reconciled = world.reconcile();
     let first = ["CheckRecord", "Ensure Secret web-outputs"];
     let last = ["SwapRecord Recorded", "SwapReport close"];
     assert_eq!(
-        words(&looked.decision.steps),
-        [&first, then, &last].concat()
+        step_names(&reconciled.decision.steps),
+        [&first, deletions, &last].concat()
     );
     assert!(!world.objects.contains("told"));
     world.settle();
@@ -279,7 +288,7 @@ fn oversized_outputs_stall_and_name_the_largest(#[case] spec: Value, #[case] say
         sensitive: false,
     };
     world.more_outputs.insert("large".to_owned(), large);
-    assert!(world.run_until_rest().stalled);
+    assert!(world.run_until_converged().stalled);
     assert_eq!(world.reason(), "OutputsTooLarge");
     let message = world.status().message;
     assert!(message.contains(says), "{message}");

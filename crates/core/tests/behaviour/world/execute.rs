@@ -16,14 +16,14 @@ use k8s_openapi::api::batch::v1 as batch;
 use k8s_openapi::api::core::v1::{Container, PodSpec, Secret, Volume};
 use kube::ResourceExt;
 
-use super::{Build, Class, Config, Job, Ledger, Look, Looked, World};
+use super::{Build, Config, Job, Ledger, ReconcileFaults, Reconciled, Situation, World};
 
 /// Why a reconcile ended early.
 enum Ended {
     Conflict,
     Crash,
     /// A quota denied an object. The next reconcile observes the denial.
-    Full,
+    QuotaExhausted,
     /// The API server refused a Job for this reason.
     Refused(Reason),
 }
@@ -33,107 +33,128 @@ const FULL: &str = "jobs.batch \"web\" is forbidden: exceeded quota: small, requ
                     used: count/jobs.batch=2, limited: count/jobs.batch=2";
 
 /// Progress in the execution of the steps of a decision.
-struct Pass {
+struct StepExecution {
     /// Resource version of the run record that the next swap replaces.
     version: Option<String>,
     /// Resource version of the run report that the next swap replaces.
     report_version: Option<String>,
     /// Number of writes until the controller crashes. `None`: it does not crash.
-    left: Option<usize>,
+    remaining_writes: Option<usize>,
     wrote: bool,
     wanted: Option<Config>,
 }
 
 impl World {
     /// Reconciles the resource. Checks the decision, unless the observed run record is outdated.
-    pub(crate) fn look(&mut self, look: Look) -> Looked {
-        let seen = self.observe(look.stale.unwrap_or_default());
+    pub(crate) fn reconcile_with(&mut self, faults: ReconcileFaults) -> Reconciled {
+        let seen = self.observe(faults.stale.unwrap_or_default());
         let decision = decide(self.tf(), &seen, &self.settings, self.now);
-        if look.stale.is_none() {
+        if faults.stale.is_none() {
             self.check(&decision, &seen);
         }
-        self.carry_out(look, &seen, decision)
+        self.execute(faults, &seen, decision)
     }
 
     /// Executes `decision`, based on `seen`.
-    pub(crate) fn carry_out(&mut self, look: Look, seen: &Seen, decision: Decision) -> Looked {
+    pub(crate) fn execute(
+        &mut self,
+        faults: ReconcileFaults,
+        seen: &Seen,
+        decision: Decision,
+    ) -> Reconciled {
         if self.tf().spec.suspend {
-            self.ledger.class(Class::Suspended);
+            self.ledger.reached(Situation::Suspended);
         }
         if has_ready_reason(&decision.status, "NotConverging") {
-            self.ledger.class(Class::NotConverging);
+            self.ledger.reached(Situation::NotConverging);
         }
-        let mut pass = Pass {
+        let mut execution = StepExecution {
             version: seen.record.as_ref().map(|record| record.version.clone()),
             report_version: seen
                 .record
                 .as_ref()
                 .and_then(|record| record.report_version.clone()),
-            left: look.crash,
+            remaining_writes: faults.crash,
             wrote: false,
             wanted: self.wanted(seen),
         };
         let mut started = false;
-        let mut done = self.enact_all(&decision.steps, seen, &mut pass);
-        if let (Ok(()), Some(start)) = (&done, &decision.start) {
-            if self.room {
+        let mut result = self.execute_steps(&decision.steps, seen, &mut execution);
+        if let (Ok(()), Some(start)) = (&result, &decision.start) {
+            if self.has_free_slot {
                 started = true;
-                done = self.enact_all(&start.steps, seen, &mut pass);
+                result = self.execute_steps(&start.steps, seen, &mut execution);
             } else {
-                self.ledger.class(Class::NoRoom);
+                self.ledger.reached(Situation::NoRoom);
             }
         }
         let status = decision.start.as_ref().filter(|_| started);
         let status = status
             .map_or(&decision.status, |start| &start.status)
             .clone();
-        if done.is_ok() && pass.left == Some(0) {
-            done = Err(Ended::Crash);
+        if result.is_ok() && execution.remaining_writes == Some(0) {
+            result = Err(Ended::Crash);
         }
-        match done {
-            Ok(()) => pass.wrote |= self.report_status(status),
-            Err(Ended::Conflict) => self.ledger.class(Class::Conflict),
-            Err(Ended::Full) => self.ledger.class(Class::Refused),
+        match result {
+            Ok(()) => execution.wrote |= self.report_status(status),
+            Err(Ended::Conflict) => self.ledger.reached(Situation::Conflict),
+            Err(Ended::QuotaExhausted) => self.ledger.reached(Situation::Refused),
             Err(Ended::Crash) => {
-                self.ledger.class(if started {
-                    Class::CrashMidStart
+                self.ledger.reached(if started {
+                    Situation::CrashMidStart
                 } else {
-                    Class::Crash
+                    Situation::Crash
                 });
                 self.restart();
             }
             Err(Ended::Refused(reason)) => {
-                let why = "no; next attempt within a minute";
-                let status = with_failure(self.tf(), status, reason, why, self.now);
-                pass.wrote |= self.report_status(status);
+                let message = "no; next attempt within a minute";
+                let status = with_failure(self.tf(), status, reason, message, self.now);
+                execution.wrote |= self.report_status(status);
             }
         }
-        Looked {
+        Reconciled {
             decision,
             started,
-            wrote: pass.wrote,
+            wrote: execution.wrote,
         }
     }
 
     fn report_status(&mut self, status: alustan_api::TerraformStatus) -> bool {
         let Some(tf) = &mut self.tf else { return false };
         let changed = tf.status.as_ref() != Some(&status);
-        notifications::note(&mut self.notices, tf, &status, &self.notified, self.now);
+        notifications::note(
+            &mut self.notices,
+            tf,
+            &status,
+            &self.operator_events,
+            self.now,
+        );
         tf.status = Some(status);
         changed
     }
 
-    fn enact_all(&mut self, steps: &[Step], seen: &Seen, pass: &mut Pass) -> Result<(), Ended> {
+    fn execute_steps(
+        &mut self,
+        steps: &[Step],
+        seen: &Seen,
+        execution: &mut StepExecution,
+    ) -> Result<(), Ended> {
         steps
             .iter()
-            .try_for_each(|step| self.enact(step, seen, pass))
+            .try_for_each(|step| self.execute_step(step, seen, execution))
     }
 
-    fn enact(&mut self, step: &Step, seen: &Seen, pass: &mut Pass) -> Result<(), Ended> {
+    fn execute_step(
+        &mut self,
+        step: &Step,
+        seen: &Seen,
+        execution: &mut StepExecution,
+    ) -> Result<(), Ended> {
         if let Step::CleanUp { kept } = step {
-            return self.clean_up(kept, pass);
+            return self.clean_up(kept, execution);
         }
-        pass.count()?;
+        execution.count()?;
         match step {
             Step::AddFinalizer => {
                 let tf = self.tf.as_mut().unwrap();
@@ -143,22 +164,27 @@ impl World {
                 annotations.insert(alustan_api::KEPT.to_owned(), uid);
             }
             Step::CreateRecord(secret) => self.create_record(secret)?,
-            Step::TakeOver(left) => self.take_over(left)?,
+            Step::TakeOver(take_over) => self.take_over(take_over)?,
             // A check fails like a swap if the run record has changed since it was observed.
-            Step::SwapRecord(swap) | Step::CheckRecord(swap) => self.swap_record(swap, pass)?,
-            Step::SwapReport(progress) => self.swap_report(progress, pass)?,
-            Step::Ensure(object) if self.full && matches!(**object, Object::Claim(_)) => {
-                return Err(Ended::Full);
+            Step::SwapRecord(swap) | Step::CheckRecord(swap) => {
+                self.swap_record(swap, execution)?
+            }
+            Step::SwapReport(progress) => self.swap_report(progress, execution)?,
+            Step::Ensure(object)
+                if self.quota_exhausted && matches!(**object, Object::Claim(_)) =>
+            {
+                return Err(Ended::QuotaExhausted);
             }
             Step::Ensure(object) => self.ensure(object, seen),
             Step::PushContext => {
-                let place = image::artifact(self.tf(), seen.source.value().unwrap());
-                self.artifacts.insert(place.clone());
-                self.memory.asked |= self.memory.pushed.insert(place);
+                let artifact = image::artifact(self.tf(), seen.source.value().unwrap());
+                self.artifacts.insert(artifact.clone());
+                self.memory.query_started |= self.memory.pushed.insert(artifact);
             }
-            Step::CreateJob(job) if self.full && !self.has_job(&job.name_any()) => {
-                self.memory.refused = admission::refusal(FULL).map(|why| (job.name_any(), why));
-                return Err(Ended::Full);
+            Step::CreateJob(job) if self.quota_exhausted && !self.has_job(&job.name_any()) => {
+                self.memory.denied_job =
+                    admission::refusal(FULL).map(|denial| (job.name_any(), denial));
+                return Err(Ended::QuotaExhausted);
             }
             Step::CreateJob(job) => match self.refuses_jobs {
                 Some(reason) => return Err(Ended::Refused(reason)),
@@ -166,14 +192,18 @@ impl World {
             },
             Step::CreateBuildSecret(secret) => {
                 let build = self.builds.get_mut(&secret.name_any());
-                if let Some(build) = build.filter(|it| matches!(it.state, BuildState::Active(_))) {
-                    build.build_secret = Some((**secret).clone());
+                if let Some(build) =
+                    build.filter(|build| matches!(build.state, BuildState::Active(_)))
+                {
+                    build.secret = Some((**secret).clone());
                 }
             }
-            Step::DeleteBuildSecret(lent) => {
-                let build = self.builds.get_mut(&lent.name);
-                if let Some(build) = build.filter(|it| format!("lent-to-{}", it.uid) == lent.uid) {
-                    build.build_secret = None;
+            Step::DeleteBuildSecret(secret) => {
+                let build = self.builds.get_mut(&secret.name);
+                if let Some(build) =
+                    build.filter(|build| format!("lent-to-{}", build.uid) == secret.uid)
+                {
+                    build.secret = None;
                 }
             }
             Step::DeleteJob { name, uid, .. } => {
@@ -214,12 +244,12 @@ impl World {
         }
         let data = secret.data.as_ref().unwrap();
         let parse = |key: &str| serde_json::from_slice(&data[key].0).unwrap();
-        self.earlier.push(None);
+        self.earlier_records.push(None);
         let record: RunRecord = parse(key::RECORD);
         let history = serde_json::from_slice(&data[key::HISTORY].0).unwrap();
-        let version = self.fresh().to_string();
-        self.own = record.clone();
-        let report = self.progress.is_some().then(|| self.fresh().to_string());
+        let version = self.next_id().to_string();
+        self.own_record = record.clone();
+        let report = self.progress.is_some().then(|| self.next_id().to_string());
         self.record = Some(RecordSeen {
             version,
             report_version: report,
@@ -234,48 +264,48 @@ impl World {
         Ok(())
     }
 
-    fn take_over(&mut self, left: &TakeOver) -> Result<(), Ended> {
-        let found = self.left_behind.take();
-        if found.is_none_or(|found| found.version != left.version) {
+    fn take_over(&mut self, step: &TakeOver) -> Result<(), Ended> {
+        let left_behind = self.left_behind.take();
+        if left_behind.is_none_or(|left_behind| left_behind.version != step.version) {
             return Err(Ended::Conflict);
         }
-        let report = self.progress.is_some().then(|| self.fresh().to_string());
-        self.store(RecordSeen {
+        let report = self.progress.is_some().then(|| self.next_id().to_string());
+        self.write_record(RecordSeen {
             version: String::new(),
             report_version: report,
             key: b"a key of this resource".to_vec(),
-            record: left.record.clone(),
+            record: step.record.clone(),
             inputs: None,
             report: None,
             outputs: None,
             unsaved: false,
-            history: left.history.clone(),
+            history: step.history.clone(),
         });
         Ok(())
     }
 
     /// Stores a new version of the run record.
-    pub(crate) fn store(&mut self, mut next: RecordSeen) {
-        next.version = self.fresh().to_string();
-        self.own = next.record.clone();
-        self.put(next);
+    pub(crate) fn write_record(&mut self, mut next: RecordSeen) {
+        next.version = self.next_id().to_string();
+        self.own_record = next.record.clone();
+        self.replace_record(next);
     }
 
     /// Stores a new version of the run report.
-    pub(crate) fn store_report(&mut self, mut next: RecordSeen, progress: RunProgress) {
-        next.report_version = Some(self.fresh().to_string());
+    pub(crate) fn write_report(&mut self, mut next: RecordSeen, progress: RunProgress) {
+        next.report_version = Some(self.next_id().to_string());
         self.progress = Some(progress);
-        self.put(next);
+        self.replace_record(next);
     }
 
-    fn put(&mut self, next: RecordSeen) {
-        self.earlier.push(self.record.replace(next));
-        self.believe();
+    fn replace_record(&mut self, next: RecordSeen) {
+        self.earlier_records.push(self.record.replace(next));
+        self.merge_progress();
     }
 
     /// Whether the current run has a Job or a pod that has not terminated.
     pub(crate) fn has_job_of_run(&self) -> bool {
-        let run = self.own.run.as_ref();
+        let run = self.own_record.run.as_ref();
         run.is_some_and(|run| {
             let mut pods = self.pods.iter();
             self.jobs.contains_key(&run.job)
@@ -284,42 +314,49 @@ impl World {
     }
 
     /// Merges the progress of the report into the record.
-    pub(crate) fn believe(&mut self) {
-        let told = match &self.progress {
+    pub(crate) fn merge_progress(&mut self) {
+        let reported = match &self.progress {
             Some(progress) => ReportedProgress::Progress(Box::new(progress.clone())),
             None => ReportedProgress::Absent,
         };
         let has_job = self.has_job_of_run();
         if let Some(record) = &mut self.record {
-            record.record = progress::merge_progress(&self.own, &told, has_job);
+            record.record = progress::merge_progress(&self.own_record, &reported, has_job);
         }
     }
 
-    fn swap_report(&mut self, progress: &RunProgress, pass: &mut Pass) -> Result<(), Ended> {
+    fn swap_report(
+        &mut self,
+        progress: &RunProgress,
+        execution: &mut StepExecution,
+    ) -> Result<(), Ended> {
         let current = self.record.clone();
-        let Some(mut next) = current.filter(|now| now.report_version == pass.report_version) else {
+        let Some(mut next) =
+            current.filter(|record| record.report_version == execution.report_version)
+        else {
             return Err(Ended::Conflict);
         };
         (next.report, next.outputs) = (None, None);
-        self.store_report(next, progress.clone());
+        self.write_report(next, progress.clone());
         let record = self.record.as_ref();
-        pass.report_version = record.and_then(|record| record.report_version.clone());
+        execution.report_version = record.and_then(|record| record.report_version.clone());
         Ok(())
     }
 
-    fn swap_record(&mut self, swap: &Swap, pass: &mut Pass) -> Result<(), Ended> {
+    fn swap_record(&mut self, swap: &Swap, execution: &mut StepExecution) -> Result<(), Ended> {
         let current = self.record.clone();
-        let Some(mut next) = current.filter(|now| Some(&now.version) == pass.version.as_ref())
+        let Some(mut next) =
+            current.filter(|record| Some(&record.version) == execution.version.as_ref())
         else {
             return Err(Ended::Conflict);
         };
         if swap.record.cancel && !next.record.cancel {
-            self.ledger.class(Class::Cancelled);
+            self.ledger.reached(Situation::Cancelled);
         }
         if swap.record.given_up.is_some() && next.record.given_up.is_none() {
             self.ledger.lost(swap.record.number);
         }
-        let before = next.record.number;
+        let previous_number = next.record.number;
         next.record = swap.record.clone();
         if let Some(history) = &swap.history {
             if history.reconcile_at != next.history.reconcile_at {
@@ -327,8 +364,8 @@ impl World {
             }
             next.history = history.clone();
         }
-        if swap.record.number > before {
-            self.ledger.decide(&swap.record, pass.wanted.as_ref());
+        if swap.record.number > previous_number {
+            self.ledger.decide(&swap.record, execution.wanted.as_ref());
         }
         match &swap.inputs {
             Keep::Same => {}
@@ -336,8 +373,8 @@ impl World {
             Keep::Drop => next.inputs = None,
         }
         self.ledger.record(&next);
-        self.store(next);
-        pass.version = self.record.as_ref().map(|record| record.version.clone());
+        self.write_record(next);
+        execution.version = self.record.as_ref().map(|record| record.version.clone());
         Ok(())
     }
 
@@ -360,17 +397,20 @@ impl World {
         if matches!(object, Object::Claim(_)) && self.cache == CacheSeen::Absent {
             self.cache = CacheSeen::Pending;
         }
-        let theirs = "wrote over somebody's object";
+        let overwritten = "wrote over somebody's object";
         match object {
             Object::Secret(secret) if name == outputs::name(self.tf()) => {
-                assert!(seen.outputs.secret != Ownership::Foreign, "{theirs}");
+                assert!(seen.outputs.secret != Ownership::Foreign, "{overwritten}");
                 self.outputs.secret = Ownership::Ours;
-                self.handed_on = secret.clone();
+                self.outputs_secret = secret.clone();
             }
             Object::ConfigMap(map) => {
-                assert!(seen.outputs.config_map != Ownership::Foreign, "{theirs}");
+                assert!(
+                    seen.outputs.config_map != Ownership::Foreign,
+                    "{overwritten}"
+                );
                 self.outputs.config_map = Ownership::Ours;
-                self.told = map.clone();
+                self.outputs_config_map = map.clone();
             }
             _ => {}
         }
@@ -383,23 +423,24 @@ impl World {
 
     fn create_job(&mut self, job: &batch::Job) {
         let name = job.name_any();
-        let (uid, now) = (format!("job-{}", self.fresh()), self.now);
+        let (uid, now) = (format!("job-{}", self.next_id()), self.now);
         let template = &job.spec.as_ref().unwrap().template;
         let pod = template.spec.as_ref().unwrap();
         let container = &pod.containers[0];
         if job.labels().contains_key(alustan_api::labels::IMAGE_TAG) {
-            let named = self.tf().spec.container_registry.secret_ref.is_some();
-            let elsewhere = job.metadata.namespace != self.tf().metadata.namespace;
+            let has_registry_secret = self.tf().spec.container_registry.secret_ref.is_some();
+            let in_build_namespace = job.metadata.namespace != self.tf().metadata.namespace;
             let volumes = || pod.volumes.iter().flatten();
-            let borrows = elsewhere && volumes().any(wants_a_secret);
+            let borrows = in_build_namespace && volumes().any(requires_secret);
             self.builds.entry(name).or_insert_with(|| Build {
                 uid,
                 destination: destination(container),
-                credentials: !named || volumes().any(|volume| volume.name == "docker"),
-                borrows,
-                build_secret: None,
+                credentials: !has_registry_secret
+                    || volumes().any(|volume| volume.name == "docker"),
+                needs_build_secret: borrows,
+                secret: None,
                 created_at: now,
-                unborn: false,
+                pod_denied: false,
                 state: BuildState::Active(None),
             });
             return;
@@ -419,14 +460,14 @@ impl World {
             unpacks: unpacks(pod),
             volume: volumes
                 .into_iter()
-                .any(|it| it.persistent_volume_claim.is_some()),
+                .any(|volume| volume.persistent_volume_claim.is_some()),
             cloud: container
                 .env_from
                 .iter()
                 .flatten()
                 .filter_map(|from| from.secret_ref.as_ref())
                 .any(|secret| secret.optional != Some(true)),
-            spawned: false,
+            pod_created: false,
         });
     }
 
@@ -443,23 +484,23 @@ impl World {
         }
     }
 
-    fn clean_up(&mut self, kept: &[Component], pass: &mut Pass) -> Result<(), Ended> {
+    fn clean_up(&mut self, kept: &[Component], execution: &mut StepExecution) -> Result<(), Ended> {
         for name in self.jobs.keys().cloned().collect::<Vec<_>>() {
-            pass.count()?;
+            execution.count()?;
             self.delete_job(&name);
         }
-        pass.count()?;
+        execution.count()?;
         self.objects
             .retain(|name| kept.contains(&Component::State) && name.contains("-state"));
         for is_record in [self.record_first, !self.record_first] {
-            pass.count()?;
+            execution.count()?;
             if !is_record {
                 self.pin = None;
                 if !kept.contains(&Component::Cache) {
                     self.cache = CacheSeen::Absent;
                 }
             } else if !kept.contains(&Component::Record) {
-                self.earlier.push(self.record.take());
+                self.earlier_records.push(self.record.take());
                 self.progress = None;
                 self.ledger.forget_runs();
             }
@@ -468,11 +509,11 @@ impl World {
     }
 }
 
-impl Pass {
+impl StepExecution {
     fn count(&mut self) -> Result<(), Ended> {
-        match &mut self.left {
+        match &mut self.remaining_writes {
             Some(0) => return Err(Ended::Crash),
-            Some(left) => *left -= 1,
+            Some(remaining) => *remaining -= 1,
             None => {}
         }
         self.wrote = true;
@@ -483,7 +524,7 @@ impl Pass {
 /// Whether `Ready` has this reason.
 fn has_ready_reason(status: &alustan_api::TerraformStatus, reason: &str) -> bool {
     let mut conditions = status.conditions.iter();
-    conditions.any(|it| it.type_ == "Ready" && it.reason == reason)
+    conditions.any(|condition| condition.type_ == "Ready" && condition.reason == reason)
 }
 
 /// Returns the context that the pod unpacks before the run.
@@ -501,18 +542,22 @@ fn destination(builder: &Container) -> (String, String) {
     let mut environment = builder.env.iter().flatten();
     let append = environment.find(|variable| variable.name == "ALUSTAN_IMAGE");
     let append = append.and_then(|variable| variable.value.as_deref());
-    let place = kaniko.or(append).unwrap();
-    let (image, tag) = place.rsplit_once(':').unwrap();
+    let image_reference = kaniko.or(append).unwrap();
+    let (image, tag) = image_reference.rsplit_once(':').unwrap();
     (image.to_owned(), tag.to_owned())
 }
 
 /// Whether a pod with `volume` cannot start without a Secret.
-fn wants_a_secret(volume: &Volume) -> bool {
-    let whole = volume.secret.iter().map(|secret| secret.optional);
-    let projected = volume.projected.iter().flat_map(|it| &it.sources).flatten();
+fn requires_secret(volume: &Volume) -> bool {
+    let secret_volumes = volume.secret.iter().map(|secret| secret.optional);
+    let projected = volume
+        .projected
+        .iter()
+        .flat_map(|volume| &volume.sources)
+        .flatten();
     let projected = projected.filter_map(|source| source.secret.as_ref());
     let projected = projected.map(|secret| secret.optional);
-    whole
+    secret_volumes
         .chain(projected)
         .any(|optional| optional != Some(true))
 }

@@ -7,7 +7,7 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use crate::fixtures::{Edit as _, terraform};
-use crate::world::{Act, Stage, World};
+use crate::world::{PodEvent, Stage, World};
 
 fn s3(key: &str) -> Value {
     json!({ "provider": "aws", "s3": "bucket", "region": "us-east-1", "key": key })
@@ -73,9 +73,9 @@ fn changed_state_location_needs_permission(
     report.unwrap().moved_from = Some(old.to_owned());
     world.settle();
     assert!(world.is_ready(), "{:?}", world.status());
-    let said = format!("the state was copied from {old}; the original is kept");
+    let part = format!("the state was copied from {old}; the original is kept");
     let message = world.status().message;
-    assert!(message.contains(&said), "{message}");
+    assert!(message.contains(&part), "{message}");
     let pin = world.pin.clone().unwrap();
     assert_eq!(place(&pin.inputs), new);
     assert!(
@@ -99,7 +99,7 @@ fn reverted_change_of_backend_starts_no_run() {
 fn state_location_may_change_before_the_first_apply() {
     let mut world = World::with(terraform().with("/backend", s3("a")));
     world.run_to(Stage::Planning);
-    world.act(0, Act::Fail(FailureClass::User));
+    world.advance_pod(0, PodEvent::Fail(FailureClass::User));
     world.edit(to(&s3("b"), false)).settle();
     assert!(world.is_ready(), "{:?}", world.status());
     assert_eq!(place(&world.pin.clone().unwrap().inputs), "s3://bucket/b");
@@ -125,7 +125,7 @@ fn changed_lock_of_the_same_state_needs_no_permission() {
 fn destroy_after_interrupted_move_uses_complete_state(#[case] stage: Stage, #[case] wanted: &str) {
     let mut world = applied(&managed());
     world.edit(to(&s3("a"), true)).run_to(stage);
-    world.act(0, Act::Kill);
+    world.advance_pod(0, PodEvent::Kill);
     world.delete().run_to(Stage::Planning);
     assert_eq!(place(inputs(&world)), wanted);
     assert!(inputs(&world).migrate.is_none(), "a destroy copies nothing");
@@ -137,9 +137,9 @@ fn destroy_after_interrupted_move_uses_complete_state(#[case] stage: Stage, #[ca
 fn failed_move_is_retried_from_the_old_location() {
     let mut world = applied(&managed());
     world.edit(to(&s3("a"), true)).run_to(Stage::Planning);
-    world.act(0, Act::Fail(FailureClass::Transient));
+    world.advance_pod(0, PodEvent::Fail(FailureClass::Transient));
     world.settle();
-    world.pass(3600).run_to(Stage::Planning);
+    world.advance_clock(3600).run_to(Stage::Planning);
     let before = inputs(&world).migrate.as_ref().unwrap();
     assert_eq!(alustan_backends::location(before), "Secret web-state");
 }
@@ -186,7 +186,7 @@ fn refused_move_is_retried_once_migrate_is_set() {
     world.module_backend = Some("gcs".to_owned());
     world.settle();
     world.commit(1).run_to(Stage::Planning);
-    world.act(0, Act::Fail(FailureClass::User));
+    world.advance_pod(0, PodEvent::Fail(FailureClass::User));
     let report = world.record.as_mut().unwrap().report.as_mut().unwrap();
     report.failure.as_mut().unwrap().reason = "BackendChanged".to_owned();
     world.settle();

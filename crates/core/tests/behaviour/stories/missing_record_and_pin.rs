@@ -5,7 +5,7 @@ use alustan_core::decide::decide;
 use alustan_core::observed::NothingLeft;
 use rstest::rstest;
 
-use super::words;
+use super::step_names;
 use crate::fixtures::Edit as _;
 use crate::world::World;
 
@@ -33,7 +33,7 @@ fn deletion_without_record_and_pin_is_decided_by_status(
         unreadable: false,
     });
     let decision = decide(world.tf(), &seen, &world.settings, world.now);
-    assert_eq!(words(&decision.steps), steps);
+    assert_eq!(step_names(&decision.steps), steps);
     let ready = &decision.status.conditions[0];
     assert_eq!(
         (ready.type_.as_str(), ready.reason.as_str()),
@@ -56,7 +56,7 @@ fn abandoned_resource_with_unreadable_record_keeps_objects() {
     });
     let decision = decide(world.tf(), &seen, &world.settings, world.now);
     assert_eq!(
-        words(&decision.steps),
+        step_names(&decision.steps),
         [
             "CleanUp but state, cache, report, record",
             "RemoveFinalizer"
@@ -76,11 +76,11 @@ fn pin_lost_is_reported_until_resource_is_abandoned() {
     world.record = None;
     world.pin = None;
     for _ in 0..3 {
-        world.look_once();
+        world.reconcile();
         assert_eq!(world.reason(), "PinLost");
         assert!(world.status().last_applied.is_some());
     }
     world.edit(|tf| tf.annotated(ABANDON, "true"));
-    world.look_once();
+    world.reconcile();
     assert!(world.tf.is_none());
 }

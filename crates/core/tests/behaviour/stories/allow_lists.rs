@@ -15,7 +15,7 @@ use kube::ResourceExt;
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use super::objects::Made;
+use super::objects::CreatedObjects;
 use crate::fixtures::{Edit as _, terraform};
 use crate::world::World;
 
@@ -42,9 +42,9 @@ fn world(tf: Terraform, cloud: AccountSeen) -> World {
 fn allow_lists_permit_only_listed_values() {
     let table: Value = serde_json::from_str(&TABLE.replace("NAMESPACE", "team")).expect("a table");
     let data: BTreeMap<String, String> = serde_json::from_value(table["lists"].clone()).unwrap();
-    let (known, keys): (BTreeSet<_>, BTreeSet<_>) =
+    let (all_keys, keys): (BTreeSet<_>, BTreeSet<_>) =
         (KEYS.into(), data.keys().map(String::as_str).collect());
-    assert_eq!(keys, known, "the table has every list");
+    assert_eq!(keys, all_keys, "the table has every list");
     let allowed = Allowed::read(&data);
     let mut tf = terraform();
     tf.spec = serde_json::from_value(table["spec"].clone()).unwrap();
@@ -54,18 +54,22 @@ fn allow_lists_permit_only_listed_values() {
         for (key, wanted) in [("allowed", true), ("refused", false)] {
             for value in case[key].as_array().unwrap() {
                 let tf = tf.clone().with(field, value.clone());
-                let refused = refusal(&tf, &allowed, &BTreeMap::new());
-                assert_eq!(refused.is_none(), wanted, "{field} {value}: {refused:?}");
-                let Some(refused) = refused else { continue };
+                let violation = refusal(&tf, &allowed, &BTreeMap::new());
+                assert_eq!(
+                    violation.is_none(),
+                    wanted,
+                    "{field} {value}: {violation:?}"
+                );
+                let Some(violation) = violation else { continue };
                 let path = format!("spec{}", field.replace('/', "."));
                 for part in [
                     &path,
                     value
                         .as_str()
-                        .filter(|it| *it != "Auto")
+                        .filter(|mode| *mode != "Auto")
                         .unwrap_or("Manual"),
                 ] {
-                    let message = &refused.message;
+                    let message = &violation.message;
                     assert!(message.contains(part), "no {part} in {message}");
                 }
                 let free = refusal(&tf, &Allowed::default(), &open(&tf));
@@ -84,8 +88,8 @@ fn open(tf: &Terraform) -> BTreeMap<String, AccountSeen> {
 #[test]
 fn an_empty_list_allows_nothing() {
     for key in ["registries", "repositories"] {
-        let refused = refusal(&terraform(), &lists(&[(key, " \n")]), &BTreeMap::new());
-        assert_eq!(refused.unwrap().reason, "NotAllowed", "{key}");
+        let violation = refusal(&terraform(), &lists(&[(key, " \n")]), &BTreeMap::new());
+        assert_eq!(violation.unwrap().reason, "NotAllowed", "{key}");
     }
     let none = lists(&[("builders", ""), ("serviceAccounts", "")]);
     assert_eq!(refusal(&terraform(), &none, &BTreeMap::new()), None);
@@ -94,7 +98,7 @@ fn an_empty_list_allows_nothing() {
 #[test]
 fn forbidden_resource_stalls_without_build_and_run() {
     let mut world = World::new();
-    world.allowed = lists(&[("registries", "registry.other")]);
+    world.allow_lists = lists(&[("registries", "registry.other")]);
     world.settle();
     assert!(world.builds.is_empty() && world.jobs.is_empty());
     let status = world.status();
@@ -105,7 +109,7 @@ fn forbidden_resource_stalls_without_build_and_run() {
     for part in ["registry.other", "registry.test/team/web", "--allowed"] {
         assert!(status.message.contains(part), "{}", status.message);
     }
-    world.allowed = lists(&[("registries", "registry.test/team")]);
+    world.allow_lists = lists(&[("registries", "registry.test/team")]);
     world.settle();
     assert!(world.is_ready());
 }
@@ -113,7 +117,7 @@ fn forbidden_resource_stalls_without_build_and_run() {
 #[test]
 fn forbidden_applied_resource_starts_only_destroy() {
     let mut world = World::applied();
-    world.allowed = lists(&[("repositories", "https://other.test")]);
+    world.allow_lists = lists(&[("repositories", "https://other.test")]);
     world.edit(|tf| tf.with_variable("size", 1)).settle();
     assert_eq!(world.reason(), "NotAllowed");
     assert_eq!(world.run_number(), 1);
@@ -123,7 +127,7 @@ fn forbidden_applied_resource_starts_only_destroy() {
 
 #[test]
 fn required_approval_exempts_destroy_scripts_and_trims_modes() {
-    for (mode, asks) in [
+    for (mode, requires_approval) in [
         ("Manual", true),
         ("Manual\n", true),
         ("manual", true),
@@ -132,13 +136,16 @@ fn required_approval_exempts_destroy_scripts_and_trims_modes() {
     ] {
         let lists = lists(&[("destroy", mode), ("approval", mode)]);
         let tf = terraform().with("/approval/mode", "Manual");
-        let refused = refusal(&tf, &lists, &BTreeMap::new());
-        assert_eq!(refused.is_some(), asks, "{mode:?}");
-        let by_script = tf.with("/scripts/destroy/inline", "terraform destroy");
-        assert_eq!(refusal(&by_script, &lists, &BTreeMap::new()), None);
+        let violation = refusal(&tf, &lists, &BTreeMap::new());
+        assert_eq!(violation.is_some(), requires_approval, "{mode:?}");
+        let with_destroy_script = tf.with("/scripts/destroy/inline", "terraform destroy");
+        assert_eq!(
+            refusal(&with_destroy_script, &lists, &BTreeMap::new()),
+            None
+        );
         assert_eq!(
             refusal(&terraform(), &lists, &BTreeMap::new()).is_some(),
-            asks,
+            requires_approval,
             "{mode:?}"
         );
     }
@@ -147,14 +154,14 @@ fn required_approval_exempts_destroy_scripts_and_trims_modes() {
 #[test]
 fn required_approval_refuses_auto_mode_and_covers_destroy() {
     let mut world = World::applied();
-    world.allowed = lists(&[("destroy", "Manual")]);
+    world.allow_lists = lists(&[("destroy", "Manual")]);
     world.settle();
     assert_eq!(world.reason(), "NotAllowed");
     world.delete().settle();
     world.is_destroyed_once_approved();
 
     let mut world = World::new();
-    world.allowed = lists(&[("approval", "Manual")]);
+    world.allow_lists = lists(&[("approval", "Manual")]);
     world.settle();
     assert_eq!(
         (world.reason().as_str(), world.run_number()),
@@ -207,7 +214,7 @@ fn service_account_list_overrides_annotation() {
         ("*", AccountSeen::Closed, "Applied"),
     ] {
         let mut world = world(terraform().with(RUNNER, "cloud"), account);
-        world.allowed = lists(&[("serviceAccounts", list)]);
+        world.allow_lists = lists(&[("serviceAccounts", list)]);
         world.settle();
         assert_eq!(world.reason(), wanted, "{list:?}");
     }
@@ -224,10 +231,16 @@ fn runs_use_named_service_account_with_tokens_and_role() {
     let tf = terraform()
         .with(RUNNER, "cloud")
         .with("/runner/tokens", tokens);
-    let made = Made::by(world(tf, AccountSeen::Open));
+    let created = CreatedObjects::in_world(world(tf, AccountSeen::Open));
     let jobs: Vec<_> = ["web-apply-1", "web-drift-2"]
         .into_iter()
-        .map(|name| made.jobs.iter().find(|job| job.name_any() == name).unwrap())
+        .map(|name| {
+            created
+                .jobs
+                .iter()
+                .find(|job| job.name_any() == name)
+                .unwrap()
+        })
         .collect();
     for job in jobs {
         assert_eq!(account(job), "cloud");
@@ -236,7 +249,10 @@ fn runs_use_named_service_account_with_tokens_and_role() {
         assert_eq!(labels["azure.workload.identity/use"], "true");
         let pod = serde_json::to_value(template.spec.as_ref().unwrap()).unwrap();
         let volumes = pod["volumes"].as_array().unwrap();
-        let volume = volumes.iter().find(|it| it["name"] == "tokens").unwrap();
+        let volume = volumes
+            .iter()
+            .find(|volume| volume["name"] == "tokens")
+            .unwrap();
         let token =
             json!({"audience": "sts.amazonaws.com", "expirationSeconds": 3600, "path": "aws"});
         assert_eq!(
@@ -244,16 +260,19 @@ fn runs_use_named_service_account_with_tokens_and_role() {
             json!([{ "serviceAccountToken": token }])
         );
         let mounts = pod["containers"][0]["volumeMounts"].as_array().unwrap();
-        let mount = mounts.iter().find(|it| it["name"] == "tokens").unwrap();
+        let mount = mounts
+            .iter()
+            .find(|mount| mount["name"] == "tokens")
+            .unwrap();
         assert_eq!(mount["mountPath"], "/var/run/secrets/alustan.io/tokens");
         assert_eq!(mount["readOnly"], true);
     }
-    let made_account = made
+    let made_account = created
         .objects
         .iter()
-        .any(|it| matches!(it, Object::Account(_)));
+        .any(|object| matches!(object, Object::Account(_)));
     assert!(!made_account, "it has the user's");
-    let subjects = made.objects.iter().find_map(|object| match object {
+    let subjects = created.objects.iter().find_map(|object| match object {
         Object::Binding(binding) => binding.subjects.clone(),
         _ => None,
     });
@@ -278,15 +297,15 @@ fn changed_service_account_starts_an_apply() {
 #[case::other("other", AccountSeen::Closed, "cloud")]
 #[case::other_and_allowed("other", AccountSeen::Open, "other")]
 fn destroy_uses_service_account_of_apply_or_an_allowed_one(
-    #[case] named: &str,
-    #[case] seen: AccountSeen,
+    #[case] account_name: &str,
+    #[case] account_seen: AccountSeen,
     #[case] expected: &str,
 ) {
     let mut world = world(terraform().with(RUNNER, "cloud"), AccountSeen::Open);
     world.settle();
     assert!(world.is_ready());
-    world.accounts.insert(named.to_owned(), seen);
-    world.edit(|tf| tf.with(RUNNER, named)).delete();
-    let made = Made::by_destroying(world);
-    assert_eq!(account(made.jobs.last().unwrap()), expected);
+    world.accounts.insert(account_name.to_owned(), account_seen);
+    world.edit(|tf| tf.with(RUNNER, account_name)).delete();
+    let created = CreatedObjects::by_destroying(world);
+    assert_eq!(account(created.jobs.last().unwrap()), expected);
 }

@@ -7,9 +7,9 @@ use alustan_core::step::Step;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use serde_json::json;
 
-use super::words;
+use super::step_names;
 use crate::fixtures::{self, Edit as _};
-use crate::world::{Act, Stage, World, condition};
+use crate::world::{PodEvent, Stage, World, condition};
 
 fn destroy_inputs(world: &World) -> alustan_api::run::RunInputs {
     assert_eq!(world.last_run().0, RunKind::Destroy, "{:?}", world.status());
@@ -23,12 +23,12 @@ fn lost_record_is_not_recreated_with_an_empty_state() {
     (world.record, world.pin) = (None, None);
     world.jobs.clear();
     world.ledger.forget_runs();
-    world.look_once();
-    let start = world.look_once().decision.start.expect("a run");
+    world.reconcile();
+    let start = world.reconcile().decision.start.expect("a run");
     assert!(
-        !words(&start.steps).contains(&"Ensure Secret web-state".to_owned()),
+        !step_names(&start.steps).contains(&"Ensure Secret web-state".to_owned()),
         "{:?}",
-        words(&start.steps)
+        step_names(&start.steps)
     );
 }
 
@@ -38,14 +38,14 @@ fn resource_stays_ready_after_drift_check_rebuilds_image() {
     let mut world = World::applied();
     world.images.clear();
     world.builds.clear();
-    let mut bad = 0;
-    let mut looks = Vec::new();
+    let mut not_ready = 0;
+    let mut statuses = Vec::new();
     let end = world.now + SignedDuration::from_hours(8);
     while world.now < end {
         let next = world.settle().unwrap();
         if !world.is_ready() {
-            bad += 1;
-            looks.push((
+            not_ready += 1;
+            statuses.push((
                 world.now.to_string(),
                 world.reason(),
                 world.status().message,
@@ -53,7 +53,7 @@ fn resource_stays_ready_after_drift_check_rebuilds_image() {
         }
         world.now = next.max(world.now);
     }
-    assert!(bad <= 1, "{bad} times not ready: {looks:#?}");
+    assert!(not_ready <= 1, "{not_ready} times not ready: {statuses:#?}");
 }
 
 /// The runner image is deleted from the registry and built again with another digest. Destroy must use the new digest.
@@ -62,8 +62,8 @@ fn destroy_uses_rebuilt_image() {
     let mut world = World::applied();
     world.images.clear();
     world.builds.clear();
-    world.next_look();
-    world.run_until_rest();
+    world.reconcile_after_requeue();
+    world.run_until_converged();
     world.settle();
     let end = world.now + SignedDuration::from_hours(3);
     while world.now < end && world.images.is_empty() {
@@ -71,7 +71,7 @@ fn destroy_uses_rebuilt_image() {
         world.now = next.max(world.now);
     }
     assert_eq!(world.images.len(), 1, "it is there again");
-    world.run_until_rest();
+    world.run_until_converged();
     world.delete();
     for _ in 0..20 {
         let next = world.settle();
@@ -141,9 +141,9 @@ fn destroy_creates_no_persistent_volume_claim() {
     let mut world = World::applied();
     world.cache = CacheSeen::Absent;
     world.delete();
-    let start = world.look_once().decision.start.unwrap();
+    let start = world.reconcile().decision.start.unwrap();
     assert!(!world.jobs["web-destroy-2"].volume);
-    let steps = words(&start.steps);
+    let steps = step_names(&start.steps);
     assert!(
         !steps.iter().any(|step| step.contains("Claim")),
         "{steps:?}"
@@ -161,7 +161,7 @@ fn no_run_starts_beside_pod_of_deleted_record_and_job() {
         world.delete_job(&name);
     }
     for _ in 0..5 {
-        world.look_once();
+        world.reconcile();
         assert!(world.jobs.is_empty());
     }
     assert_eq!(world.reason(), "RecordLost");
@@ -172,10 +172,10 @@ fn no_run_starts_beside_pod_of_deleted_record_and_job() {
 fn overdue_run_makes_resource_not_ready() {
     let mut world = World::new();
     world.run_to(Stage::Applying);
-    let due = world.look_once().decision.requeue_at.unwrap();
+    let due = world.reconcile().decision.requeue_at.unwrap();
     assert!(due > world.now + SignedDuration::from_hours(1));
     world.now = due;
-    world.look_once();
+    world.reconcile();
     let status = world.status();
     assert!(
         condition(&status, "Ready") == "False",
@@ -193,9 +193,9 @@ fn claim_in_the_future_delays_no_deadline() {
     world.run_to(Stage::Applying);
     let claim = world.progress.as_mut().unwrap().claimed_by.as_mut();
     claim.unwrap().at = Timestamp::MAX;
-    let due = world.look_once().decision.requeue_at.unwrap();
+    let due = world.reconcile().decision.requeue_at.unwrap();
     world.now = due;
-    world.look_once();
+    world.reconcile();
     assert!(
         world
             .status()
@@ -210,9 +210,9 @@ fn deletion_waiting_for_overdue_run_names_abandon() {
     let mut world = World::new();
     world.run_to(Stage::Applying);
     world.delete();
-    world.look_once();
-    world.pass(24 * 3_600);
-    world.look_once();
+    world.reconcile();
+    world.advance_clock(24 * 3_600);
+    world.reconcile();
     let status = world.status();
     assert!(status.message.contains("abandon"), "{}", status.message);
 }
@@ -222,7 +222,7 @@ fn deletion_waiting_for_overdue_run_names_abandon() {
 fn lost_pin_is_recreated_or_resource_is_not_ready() {
     let mut world = World::applied();
     world.pin = None;
-    world.pass(4 * 3_600);
+    world.advance_clock(4 * 3_600);
     world.settle();
     assert!(
         world.pin.is_some() || !world.is_ready(),
@@ -239,7 +239,7 @@ fn pinned_image_is_pulled_with_pull_secret_of_its_registry() {
             .with("/containerRegistry/secretRef/name", "othercred")
     });
     world.delete();
-    let start = world.look_once().decision.start.unwrap();
+    let start = world.reconcile().decision.start.unwrap();
     let job = start
         .steps
         .iter()
@@ -253,7 +253,7 @@ fn pinned_image_is_pulled_with_pull_secret_of_its_registry() {
         .image_pull_secrets
         .iter()
         .flatten()
-        .map(|it| &it.name)
+        .map(|secret| &secret.name)
         .collect();
     assert!(
         secrets.iter().any(|name| *name == "regcred"),
@@ -285,7 +285,7 @@ fn recreated_record_assumes_no_managed_state() {
 fn removed_finalizer_leaves_resource_ready() {
     let mut world = World::applied();
     world.tf.as_mut().unwrap().metadata.finalizers = None;
-    world.look_once();
+    world.reconcile();
     assert!(world.is_ready(), "{:?}", world.status());
 }
 
@@ -295,8 +295,8 @@ fn partial_apply_is_not_in_sync() {
     let mut world = World::applied();
     world.edit(|tf| tf.with_variable("size", 1));
     world.run_to(Stage::Applying);
-    world.act(0, Act::Fail(FailureClass::Module));
-    world.look_once();
+    world.advance_pod(0, PodEvent::Fail(FailureClass::Module));
+    world.reconcile();
     assert_ne!(condition(&world.status(), "InSync"), "True");
 }
 
@@ -309,18 +309,18 @@ fn drift_stays_reported_while_drift_checks_fail() {
             .with("/retry/limit", 30)
     });
     world.real.drifted = true;
-    world.pass(4 * 3_600);
+    world.advance_clock(4 * 3_600);
     world.settle();
     assert_eq!(condition(&world.status(), "InSync"), "False");
-    world.pass(3_601);
+    world.advance_clock(3_601);
     for _ in 0..12 {
         world.run_to(Stage::Planning);
-        world.act(0, Act::Fail(FailureClass::Transient));
-        world.look_once();
-        world.act(0, Act::Progress);
-        world.pass(601);
+        world.advance_pod(0, PodEvent::Fail(FailureClass::Transient));
+        world.reconcile();
+        world.advance_pod(0, PodEvent::Progress);
+        world.advance_clock(601);
     }
-    world.look_once();
+    world.reconcile();
     assert_eq!(
         condition(&world.status(), "InSync"),
         "False",
@@ -334,8 +334,8 @@ fn drift_stays_reported_while_drift_checks_fail() {
 fn outputs_published_in_same_reconcile_start_no_run() {
     let mut world = World::new();
     world.run_to(Stage::Applying);
-    world.act(0, Act::Progress);
-    world.act(0, Act::Progress);
+    world.advance_pod(0, PodEvent::Progress);
+    world.advance_pod(0, PodEvent::Progress);
     assert_eq!(world.pods[0].stage, Stage::Dead);
     world.settle();
     assert_eq!(world.run_number(), 1, "{:?}", world.last_run());
