@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use alustan_api::Terraform;
 use alustan_api::conditions::Kind;
-use alustan_core::dependency_graph::{named, outputs_refs, selected};
+use alustan_core::dependency_graph::{named_references, outputs_refs, selected};
 use alustan_core::observed::Key;
 
 use crate::condition::condition;
@@ -150,7 +150,7 @@ impl<'a> Printer<'a> {
 /// Returns the dependencies of `tf`: resources that it references by name, and resources in `all` that its selectors
 /// match.
 fn dependencies(tf: &Terraform, all: &[Terraform]) -> BTreeSet<Key> {
-    let by_name = named(tf).into_iter().map(|named| named.key);
+    let by_name = named_references(tf).into_iter().map(|named_references| named_references.key);
     let selectors = outputs_refs(tf).filter(|(_, outputs_ref)| outputs_ref.selector.is_some());
     let by_selector =
         selectors.flat_map(|(_, outputs_ref)| selected(tf, outputs_ref, all).unwrap_or_default());

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use alustan_api::{FINALIZER, Reason, TerraformStatus};
 use alustan_core::decide::approval::sets_approval;
-use alustan_core::metacontroller::{Answer, Asked, Pace, Refusal};
+use alustan_core::metacontroller::{Answer, HookRequest, Pace, Refusal};
 use kube::api::Api;
 use kube::{Resource, ResourceExt};
 use parking_lot::Mutex;
@@ -56,7 +56,7 @@ impl SyncHandler {
     /// # Errors
     /// Status 422 if the namespace is not watched, 429 if the caller must retry, 500 if the reconcile panics, 502 if the resource
     /// cannot be read.
-    pub(crate) async fn sync(self: Arc<Self>, request: Asked) -> Result<Answer, Refusal> {
+    pub(crate) async fn sync(self: Arc<Self>, request: HookRequest) -> Result<Answer, Refusal> {
         if !is_watched(&self.namespaces, &request.namespace) {
             let message = format!(
                 "the operator does not watch namespace {} (--watch-namespaces {}). Restrict \
@@ -135,7 +135,7 @@ impl Drop for ActiveSync {
 async fn reconcile_and_answer(
     ctx: &Arc<Context>,
     resource: &Ref,
-    request: Asked,
+    request: HookRequest,
 ) -> Result<Answer, Refusal> {
     let api: Api<Guarded> = Api::namespaced(ctx.client.clone(), &request.namespace);
     let object = call("read the resource", api.get_opt(&request.name)).await;
@@ -188,7 +188,7 @@ fn read_refusal(error: &Error) -> Refusal {
 
 fn with_status(answer: Answer, status: Option<TerraformStatus>) -> Answer {
     match status {
-        Some(status) => answer.saying(&status),
+        Some(status) => answer.with_status(&status),
         None => answer,
     }
 }

@@ -33,7 +33,7 @@ use alustan_core::model::image::{self, ImagePlan};
 use alustan_core::objects::{outputs, secrets};
 use alustan_core::observed::{
     Answer, BuildSeen, BuildState, CacheSeen, ForeignState, JobSeen, OutputsSeen, RecordSeen, Seen,
-    SourceSeen, Waiting, Whose,
+    SourceSeen, Waiting, Ownership,
 };
 use alustan_registry::DockerConfig;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Secret};
@@ -98,8 +98,8 @@ impl<'a> Observer<'a> {
     fn conflict(&self, record: Option<&RecordSeen>, pin: Option<&Pin>) -> Option<Failure> {
         let attempted = record.map_or(0, |record| record.record.attempted);
         let pin = pin.map(|pin| pin.of_what_exists(attempted));
-        // `in_use` returns `None` if no other resource can use the same state. Then skip the search.
-        state_conflict::in_use(self.tf, pin)?;
+        // `address_in_use` returns `None` if no other resource can use the same state. Then skip the search.
+        state_conflict::address_in_use(self.tf, pin)?;
         let resources = self.ctx.resources.state();
         state_conflict::conflict(self.tf, pin, readable(&resources))
     }
@@ -138,7 +138,7 @@ impl<'a> Observer<'a> {
         );
         let build = match plan.as_ref().and_then(|plan| self.build(plan)) {
             Some(build) => {
-                Some(jobs::with_pending_cause(ctx, ctx.settings.builds_in(tf), build).await)
+                Some(jobs::with_pending_cause(ctx, ctx.settings.build_namespace_of(tf), build).await)
             }
             None => None,
         };
@@ -364,7 +364,7 @@ impl<'a> Observer<'a> {
                 Reason::BaseImageNotFound,
                 format!(
                     "{}: the registry has no {}",
-                    wanted.named_by(self.tf),
+                    wanted.selected_by(self.tf),
                     wanted.reference
                 ),
             )),
@@ -479,7 +479,7 @@ impl<'a> Observer<'a> {
     }
 
     fn build(&self, plan: &ImagePlan) -> Option<jobs::Build> {
-        let namespace = self.ctx.settings.builds_in(self.tf).to_owned();
+        let namespace = self.ctx.settings.build_namespace_of(self.tf).to_owned();
         let name = names::build_job(&plan.tag);
         self.ctx.memory.stop_waiting_for_builds(self.resource);
         self.ctx
@@ -527,7 +527,7 @@ impl<'a> Observer<'a> {
     async fn outputs(&self, record: Option<&RecordSeen>) -> Result<OutputsSeen, Error> {
         let PublishedOutputs {
             secret, config_map, ..
-        } = outputs::wanted(self.tf);
+        } = outputs::published_objects(self.tf);
         let Context {
             mirrors, memory, ..
         } = self.ctx;
@@ -537,13 +537,13 @@ impl<'a> Observer<'a> {
         let read = has_outputs && (config_map.is_some() || memory.outputs_taken(self.resource));
         let secret = self.owner_of(&mirrors.secrets, &secret, read).await?;
         if read {
-            memory.set_outputs_taken(self.resource, secret == Whose::Foreign);
+            memory.set_outputs_taken(self.resource, secret == Ownership::Foreign);
         }
         Ok(OutputsSeen {
             secret,
             config_map: match config_map {
                 Some(name) => self.owner_of(&mirrors.config_maps, &name, read).await?,
-                None => Whose::Absent,
+                None => Ownership::Absent,
             },
         })
     }
@@ -555,7 +555,7 @@ impl<'a> Observer<'a> {
         mirror: &WriteThroughCache<K>,
         name: &str,
         read: bool,
-    ) -> Result<Whose, Error>
+    ) -> Result<Ownership, Error>
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
         K: DeserializeOwned + Clone + Debug + 'static,
@@ -564,17 +564,17 @@ impl<'a> Observer<'a> {
         let namespace = self.tf.namespace().unwrap_or_default();
         let cached = mirror.get(&namespace, name);
         if cached.is_some_and(|object| is_made_for(self.tf, &*object)) {
-            return Ok(Whose::Ours);
+            return Ok(Ownership::Ours);
         }
         if !read {
-            return Ok(Whose::Absent);
+            return Ok(Ownership::Absent);
         }
         let api: Api<K> = Api::namespaced(self.ctx.client.clone(), &namespace);
         let operation = format!("read {} {name}", K::kind(&()));
         Ok(match call(&operation, api.get_metadata_opt(name)).await? {
-            None => Whose::Absent,
-            Some(object) if is_made_for(self.tf, &object) => Whose::Ours,
-            Some(_) => Whose::Foreign,
+            None => Ownership::Absent,
+            Some(object) if is_made_for(self.tf, &object) => Ownership::Ours,
+            Some(_) => Ownership::Foreign,
         })
     }
 }

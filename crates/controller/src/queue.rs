@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use alustan_core::metrics;
 use alustan_core::observed::Key;
-use alustan_core::queue::{Class, Places, Queue, Running, Served, Waiting};
+use alustan_core::queue::{Class, SlotLimits, Queue, Running, Served, QueuedRun};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::mpsc::UnboundedSender;
@@ -17,7 +17,7 @@ pub(crate) const REFRESH: Duration = Duration::from_mins(5);
 
 /// Queue of runs and builds, and the slots in use.
 pub(crate) struct Dispatcher {
-    slots: Places,
+    slots: SlotLimits,
     state: Mutex<State>,
     wake: UnboundedSender<Ref>,
 }
@@ -57,7 +57,7 @@ pub(crate) struct Queued;
 
 impl Dispatcher {
     /// Creates an empty queue. Admitted resources, and resources whose queue position changed, are sent to `wake`, which requeues them.
-    pub(crate) fn new(slots: Places, wake: UnboundedSender<Ref>) -> Self {
+    pub(crate) fn new(slots: SlotLimits, wake: UnboundedSender<Ref>) -> Self {
         Self {
             slots,
             state: Mutex::default(),
@@ -95,7 +95,7 @@ impl Dispatcher {
             return Ok(None);
         }
         let since = state.queue.since(key).unwrap_or(now);
-        state.queue.insert(Waiting {
+        state.queue.insert(QueuedRun {
             key: key.clone(),
             class,
             since,
@@ -129,7 +129,7 @@ impl Dispatcher {
     pub(crate) fn is_far_back(&self, key: &Key, now: Timestamp) -> bool {
         let state = self.state();
         let admitted = self.next(&state, now);
-        let mut next = state.waiting(&admitted, now).take(self.slots.all);
+        let mut next = state.waiting(&admitted, now).take(self.slots.total);
         let is_queued = state.queue.since(key).is_some();
         is_queued && !admitted.contains(key) && next.all(|next| next != *key)
     }
@@ -174,7 +174,7 @@ impl Dispatcher {
                 .map(|class| (metrics::class(class), to_i64(count_of_class(class))))
                 .into(),
             running: to_i64(state.running.len()),
-            slots: to_i64(self.slots.all),
+            slots: to_i64(self.slots.total),
         }
     }
 
@@ -282,7 +282,7 @@ mod tests {
     fn free_slot_goes_to_the_next_run_in_the_queue() {
         let now = Timestamp::from_second(1_000).unwrap();
         let (wake, mut woken) = mpsc::unbounded_channel();
-        let dispatcher = Dispatcher::new(Places::new(1, 0), wake);
+        let dispatcher = Dispatcher::new(SlotLimits::new(1, 0), wake);
         let later = now + SignedDuration::from_secs(4);
         let at_once = Ok(Some(SignedDuration::ZERO));
         assert_eq!(dispatcher.admit(&key("a"), Class::Change, now), at_once);
@@ -316,7 +316,7 @@ mod tests {
     fn free_slot_is_offered_to_the_run_that_passed_another() {
         let now = Timestamp::from_second(1_000).unwrap();
         let (wake, mut woken) = mpsc::unbounded_channel();
-        let dispatcher = Dispatcher::new(Places::new(1, 0), wake);
+        let dispatcher = Dispatcher::new(SlotLimits::new(1, 0), wake);
         dispatcher.record_running(&key("a"), None);
         for name in ["b", "c"] {
             let queued = dispatcher.admit(&key(name), Class::Change, now);
@@ -335,7 +335,7 @@ mod tests {
     fn queued_run_is_far_beyond_the_number_of_slots() {
         let now = Timestamp::from_second(1_000).unwrap();
         let (wake, _woken) = mpsc::unbounded_channel();
-        let dispatcher = Dispatcher::new(Places::new(1, 0), wake);
+        let dispatcher = Dispatcher::new(SlotLimits::new(1, 0), wake);
         dispatcher.record_running(&key("a"), None);
         for name in ["b", "c", "d"] {
             let queued = dispatcher.admit(&key(name), Class::Change, now);
@@ -351,7 +351,7 @@ mod tests {
     fn runs_from_before_a_restart_keep_their_slots() {
         let now = Timestamp::from_second(1_000).unwrap();
         let (wake, _woken) = mpsc::unbounded_channel();
-        let dispatcher = Dispatcher::new(Places::new(1, 0), wake);
+        let dispatcher = Dispatcher::new(SlotLimits::new(1, 0), wake);
         dispatcher.begin(|| vec![key("a")]);
         dispatcher.begin(|| unreachable!("it began already"));
         assert_eq!(dispatcher.admit(&key("b"), Class::Change, now), Err(Queued));
@@ -363,7 +363,7 @@ mod tests {
     fn build_for_a_drift_check_counts_as_a_drift_check() {
         let now = Timestamp::from_second(1_000).unwrap();
         let (wake, _woken) = mpsc::unbounded_channel();
-        let dispatcher = Dispatcher::new(Places::new(2, 2), wake);
+        let dispatcher = Dispatcher::new(SlotLimits::new(2, 2), wake);
         dispatcher.begin(|| vec![key("a")]);
         dispatcher.record_running(&key("a"), Some(Class::Drift));
         dispatcher.record_running(&key("a"), None);
@@ -376,7 +376,7 @@ mod tests {
     fn resource_without_pending_run_leaves_the_queue() {
         let now = Timestamp::from_second(1_000).unwrap();
         let (wake, _woken) = mpsc::unbounded_channel();
-        let dispatcher = Dispatcher::new(Places::new(1, 0), wake);
+        let dispatcher = Dispatcher::new(SlotLimits::new(1, 0), wake);
         dispatcher.record_running(&key("a"), None);
         let position = |name| {
             assert_eq!(
@@ -395,7 +395,7 @@ mod tests {
     fn position_is_refreshed_in_steps_and_wakes_those_that_moved() {
         let at = |second| Timestamp::from_second(second).unwrap();
         let (wake, mut woken) = mpsc::unbounded_channel();
-        let dispatcher = Dispatcher::new(Places::new(1, 0), wake);
+        let dispatcher = Dispatcher::new(SlotLimits::new(1, 0), wake);
         dispatcher.record_running(&key("a"), None);
         let name = |number| format!("n{number:04}");
         for number in 0..250 {
@@ -427,7 +427,7 @@ mod tests {
         const QUEUED: i64 = 5_000;
         let at = |second| Timestamp::from_second(second).unwrap();
         let (wake, mut woken) = mpsc::unbounded_channel();
-        let dispatcher = Dispatcher::new(Places::new(50, 0), wake);
+        let dispatcher = Dispatcher::new(SlotLimits::new(50, 0), wake);
         let to_key = |resource: &Ref| Key::new(resource.namespace.clone().unwrap(), &resource.name);
         let mut running = Vec::new();
         for number in 0..QUEUED {
@@ -466,7 +466,7 @@ mod tests {
     fn resource_without_a_run_wakes_no_other() {
         let now = Timestamp::from_second(1_000).unwrap();
         let (wake, mut woken) = mpsc::unbounded_channel();
-        let dispatcher = Dispatcher::new(Places::new(1, 0), wake);
+        let dispatcher = Dispatcher::new(SlotLimits::new(1, 0), wake);
         dispatcher.record_running(&key("a"), None);
         assert!(dispatcher.admit(&key("b"), Class::Change, now).is_err());
         dispatcher.record_idle(&key("a"), now);
@@ -485,7 +485,7 @@ mod tests {
     fn failed_reconcile_does_not_block_the_queue() {
         let now = Timestamp::from_second(1_000).unwrap();
         let (wake, mut woken) = mpsc::unbounded_channel();
-        let dispatcher = Dispatcher::new(Places::new(1, 0), wake);
+        let dispatcher = Dispatcher::new(SlotLimits::new(1, 0), wake);
         assert!(dispatcher.admit(&key("a"), Class::Change, now).is_ok());
         for waits in ["b", "c"] {
             assert!(dispatcher.admit(&key(waits), Class::Change, now).is_err());
@@ -502,7 +502,7 @@ mod tests {
     #[test]
     fn namespaces_alternate_on_a_single_slot() {
         let (wake, _woken) = mpsc::unbounded_channel();
-        let dispatcher = Dispatcher::new(Places::new(1, 0), wake);
+        let dispatcher = Dispatcher::new(SlotLimits::new(1, 0), wake);
         let to_key = |namespace: &str, name: &str| Key::new(namespace, name);
         let at = |second| Timestamp::from_second(second).unwrap();
         let all = [

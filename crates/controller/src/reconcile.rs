@@ -13,9 +13,9 @@ use alustan_core::model::facts::{occupied, open_run};
 use alustan_core::observed::{BuildState, JobSeen, Key, RecordSeen, Seen};
 use alustan_core::queue::Class;
 use alustan_core::settings::Settings;
-use alustan_core::status::render::troubled;
+use alustan_core::status::render::with_failure;
 use alustan_core::step::{Decision, Start, Step};
-use alustan_core::upstream_changes::Look;
+use alustan_core::upstream_changes::ReconcileResult;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::core::error_boundary::InvalidObject;
 use kube::runtime::controller::Action;
@@ -320,7 +320,7 @@ async fn apply_decision(
     match result {
         Ok(()) => {
             ctx.upstream_activity
-                .record(&key, Look::of(tf, seen, &status));
+                .record(&key, ReconcileResult::of(tf, seen, &status));
             report(observer, status).await
         }
         Err(error) if error.is_conflict() || error.is_not_leading() => Err(error),
@@ -399,7 +399,7 @@ fn has_active_build(ctx: &Context, resource: &Ref, tf: &Terraform, seen: &Seen) 
         .build
         .as_ref()
         .filter(|build| matches!(build.state, BuildState::Active(_)));
-    let namespace = ctx.settings.builds_in(tf);
+    let namespace = ctx.settings.build_namespace_of(tf);
     let job = active.and_then(|build| ctx.mirrors.jobs.get(namespace, &build.job));
     job.and_then(|job| owner(&ctx.settings, &*job)).as_ref() == Some(resource)
 }
@@ -414,7 +414,7 @@ fn failure_status(
     let is_building = status.state == State::Building;
     let own_namespace = tf.metadata.namespace.as_deref().unwrap_or_default();
     let namespace = if is_building {
-        settings.builds_in(tf)
+        settings.build_namespace_of(tf)
     } else {
         own_namespace
     };
@@ -427,7 +427,7 @@ fn failure_status(
         ),
         _ => error.chain(),
     };
-    troubled(tf, status, error.reason(), &message, Timestamp::now())
+    with_failure(tf, status, error.reason(), &message, Timestamp::now())
 }
 
 /// Requeues a failed reconcile with a growing backoff.

@@ -5,7 +5,7 @@ pub(crate) mod events;
 use std::time::Duration;
 
 use alustan_api::{FIELD_MANAGER, Terraform, TerraformStatus};
-use alustan_core::status::patch::{leftovers, replacing};
+use alustan_core::status::patch::{removed_fields, replacing};
 use alustan_core::status::render::bounded;
 use alustan_core::status::waiting::only_reports_a_query;
 use kube::api::{Api, Patch, PatchParams};
@@ -104,7 +104,7 @@ fn replacement_patch(tf: &Terraform, status: &TerraformStatus) -> Value {
 /// Returns the merge patch that removes the fields of `written` that `status` does not have. `None`: there are no such fields.
 fn stale_fields_patch(written: &TerraformStatus, status: &TerraformStatus) -> Option<Value> {
     let [written, status] = [written, status].map(serde_json::to_value);
-    leftovers(&written.ok()?, &status.ok()?)
+    removed_fields(&written.ok()?, &status.ok()?)
 }
 
 /// Publishes an event for each relevant change from the status of `tf` to `status`.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use alustan_api::Terraform;
 use alustan_core::dependency_graph::DependencyGraph;
 use alustan_core::observed::Key;
-use alustan_core::upstream_changes::{self, Doing, Look};
+use alustan_core::upstream_changes::{self, Activity, ReconcileResult};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -20,7 +20,7 @@ pub(crate) struct UpstreamActivity {
 
 #[derive(Default)]
 struct Known {
-    results: BTreeMap<Key, Look>,
+    results: BTreeMap<Key, ReconcileResult>,
     /// Waiting resources, and the dependency whose outputs may change soon.
     waiting: BTreeMap<Key, Key>,
 }
@@ -57,9 +57,9 @@ impl UpstreamActivity {
 
     /// Records `result`, the result of a reconcile of `key`, after its steps are executed. Requeues the resources that wait for `key` if
     /// the result changed. While `key` waits, they are always requeued, because they may have to wait for another dependency.
-    pub(crate) fn record(&self, key: &Key, result: Look) {
+    pub(crate) fn record(&self, key: &Key, result: ReconcileResult) {
         let mut known = self.known();
-        let is_changed = result.doing == Doing::Waits || known.results.get(key) != Some(&result);
+        let is_changed = result.activity == Activity::Blocked || known.results.get(key) != Some(&result);
         known.results.insert(key.clone(), result);
         if is_changed {
             self.wake_dependents(&known, key);

@@ -220,7 +220,7 @@ mod tests {
                 assert!(reason.parse::<Reason>().is_ok(), "{reason}");
             }
             if operator == "!~" {
-                let on_purpose = alustan_core::model::summary::ON_PURPOSE;
+                let on_purpose = alustan_core::model::summary::USER_REQUESTED;
                 assert!(
                     on_purpose
                         .iter()

@@ -8,7 +8,7 @@ use alustan_api::run::key;
 use alustan_api::{Terraform, names};
 use alustan_core::decide::restore::{Rebound, rebound};
 use alustan_core::model::orphans;
-use alustan_core::observed::{Key, Told};
+use alustan_core::observed::{Key, ReportedProgress};
 use clap::Args;
 use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt;
@@ -114,13 +114,13 @@ fn check(tf: &Terraform, secret: &Secret) -> Result<(), Error> {
 }
 
 /// Returns the progress of the last run, from the run report that was restored from the backup.
-async fn reported_progress(record: &Record) -> Told {
+async fn reported_progress(record: &Record) -> ReportedProgress {
     let reported = record.reported().await;
     let Some(progress) = reported.get(key::PROGRESS) else {
-        return Told::Absent;
+        return ReportedProgress::Absent;
     };
-    serde_json::from_slice(progress).map_or(Told::Unreadable, |progress| {
-        Told::Progress(Box::new(progress))
+    serde_json::from_slice(progress).map_or(ReportedProgress::Unreadable, |progress| {
+        ReportedProgress::Progress(Box::new(progress))
     })
 }
 

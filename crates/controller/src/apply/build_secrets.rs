@@ -1,7 +1,7 @@
 //! Build Secrets: copies of credentials for builds in the build namespace. They exist while a build is active.
 
 use alustan_api::labels::{self};
-use alustan_core::observed::LentSeen;
+use alustan_core::observed::BuildSecretSeen;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::{Api, ListParams, PostParams};
@@ -60,7 +60,7 @@ pub(super) async fn create(ctx: &Context, secret: &Secret) -> Result<(), Error> 
 }
 
 /// Deletes a build Secret that no active build uses.
-pub(super) async fn delete(ctx: &Context, build_secret: &LentSeen) -> Result<(), Error> {
+pub(super) async fn delete(ctx: &Context, build_secret: &BuildSecretSeen) -> Result<(), Error> {
     ctx.mirrors
         .secrets
         .forget(&build_secret.namespace, &build_secret.name);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use alustan_api::Reason;
 use alustan_core::metacontroller::{
-    Answer, Asked, LONGEST_REQUEST, Refusal, entity_tag, is_known, read,
+    Answer, HookRequest, LONGEST_REQUEST, Refusal, entity_tag, is_known, read,
 };
 use axum::Router;
 use axum::body::Body;
@@ -37,7 +37,7 @@ pub(super) struct SyncEndpoint {
     driver: Driver,
     tokens: Option<PathBuf>,
     budget: BodyBudget,
-    reconcile: Arc<dyn Fn(Asked) -> ReconcileFuture + Send + Sync>,
+    reconcile: Arc<dyn Fn(HookRequest) -> ReconcileFuture + Send + Sync>,
 }
 
 impl SyncEndpoint {

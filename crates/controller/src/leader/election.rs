@@ -73,7 +73,7 @@ impl Election {
                 return by;
             }
             sleep_until(self.leader.0.started_at + due).await;
-            if act == Act::Look || self.is_left_to_others(&act).await {
+            if act == Act::Read || self.is_left_to_others(&act).await {
                 self.read_lease().await;
             } else {
                 self.write(&act).await;
@@ -193,7 +193,7 @@ impl Election {
     fn metadata(&self, act: &Act, last: ObjectMeta) -> ObjectMeta {
         let version = match act {
             Act::Take(version) | Act::Renew(version) => Some(version.clone()),
-            Act::Create | Act::Look | Act::End => None,
+            Act::Create | Act::Read | Act::End => None,
         };
         let mut annotations = last.annotations.unwrap_or_default();
         annotations.remove(ADDRESS);

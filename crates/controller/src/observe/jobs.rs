@@ -11,7 +11,7 @@ use alustan_core::model::{admission, progress};
 use alustan_core::objects::build_job::BUILD_CONTAINER;
 use alustan_core::objects::prepare::{PREPARE_CONTAINER, PULL_CONTAINER};
 use alustan_core::objects::run_job::ENGINE_CONTAINER;
-use alustan_core::observed::{BuildSeen, BuildState, JobSeen, LentSeen, OwnJob, Waiting};
+use alustan_core::observed::{BuildSeen, BuildState, JobSeen, BuildSecretSeen, OwnJob, Waiting};
 use k8s_openapi::api::batch::v1::{Job, JobCondition};
 use k8s_openapi::api::core::v1::{
     Container, ContainerStateTerminated, ContainerStatus, Pod, Secret,
@@ -316,8 +316,8 @@ fn builds_by_runner(job: &Job) -> bool {
 }
 
 /// Returns the build Secrets of `tf`, and of earlier resources of the same name.
-pub(super) fn build_secrets(ctx: &Context, tf: &Terraform) -> Vec<LentSeen> {
-    let namespace = ctx.settings.builds_in(tf);
+pub(super) fn build_secrets(ctx: &Context, tf: &Terraform) -> Vec<BuildSecretSeen> {
+    let namespace = ctx.settings.build_namespace_of(tf);
     let belongs_to_tf = |secret: &Secret| {
         let labels = secret.labels();
         is_build_secret(secret)
@@ -331,7 +331,7 @@ pub(super) fn build_secrets(ctx: &Context, tf: &Terraform) -> Vec<LentSeen> {
         let build = build(ctx, namespace, &name)
             .filter(|build| is_build_secret_of(&**secret, &build.seen.uid));
         let is_active = |build: &Build| matches!(build.seen.state, BuildState::Active(_));
-        LentSeen {
+        BuildSecretSeen {
             namespace: namespace.to_owned(),
             uid: secret.uid().unwrap_or_default(),
             over: !build.as_ref().is_some_and(is_active),

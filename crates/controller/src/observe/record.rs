@@ -6,11 +6,11 @@ use alustan_api::labels::{self, Component};
 use alustan_api::report::RunReport;
 use alustan_api::run::{History, Outputs, Pin, RunRecord, RunSpec, key};
 use alustan_api::{Terraform, json_size, names};
-use alustan_core::model::facts::leaves_everything;
+use alustan_core::model::facts::keeps_all_objects;
 use alustan_core::model::orphans;
 use alustan_core::model::progress::{self, has_own_report};
 use alustan_core::objects::secrets;
-use alustan_core::observed::{LeftBehind, NothingLeft, RecordSeen, Told};
+use alustan_core::observed::{LeftBehind, NothingLeft, RecordSeen, ReportedProgress};
 use k8s_openapi::api::core::v1::{Namespace, Secret};
 use kube::ResourceExt;
 use kube::api::{Api, PartialObjectMeta};
@@ -98,7 +98,7 @@ pub(super) async fn read(ctx: &Context, tf: &Terraform) -> Result<StoredRecord, 
         })
         .transpose();
     let ignores_unreadable =
-        deleting && leaves_everything(tf) && (read_record.is_err() || read_pin.is_err());
+        deleting && keeps_all_objects(tf) && (read_record.is_err() || read_pin.is_err());
     let (record, pin) = if ignores_unreadable {
         (None, None)
     } else {
@@ -218,7 +218,7 @@ fn decode(
         version: secret.resource_version().unwrap_or_default(),
         report_version: report.and_then(ResourceExt::resource_version),
         key: key.to_vec(),
-        record: progress::believed(&recorded, &reported_progress(report), has_job),
+        record: progress::merge_progress(&recorded, &reported_progress(report), has_job),
         inputs: decoded(secret, key::INPUTS)?,
         report: reported.report,
         outputs: reported.outputs,
@@ -235,15 +235,15 @@ fn history(secret: &Secret) -> Result<History, Error> {
 }
 
 /// Returns the progress in the run report.
-fn reported_progress(report: Option<&Secret>) -> Told {
+fn reported_progress(report: Option<&Secret>) -> ReportedProgress {
     let Some(report) = report else {
-        return Told::Absent;
+        return ReportedProgress::Absent;
     };
     data(report, key::PROGRESS)
         .filter(|bytes| bytes.len() <= MAX_PROGRESS_BYTES)
         .and_then(|bytes| serde_json::from_slice(bytes).ok())
-        .map_or(Told::Unreadable, |progress| {
-            Told::Progress(Box::new(progress))
+        .map_or(ReportedProgress::Unreadable, |progress| {
+            ReportedProgress::Progress(Box::new(progress))
         })
 }
 
@@ -317,8 +317,8 @@ mod tests {
     fn larger_reports_and_progress_are_not_read() {
         let progress =
             |size| reported_progress(Some(&of_size(key::PROGRESS, &json!({"number": 1}), size)));
-        assert!(matches!(progress(MAX_PROGRESS_BYTES), Told::Progress(_)));
-        assert!(matches!(progress(MAX_PROGRESS_BYTES + 1), Told::Unreadable));
+        assert!(matches!(progress(MAX_PROGRESS_BYTES), ReportedProgress::Progress(_)));
+        assert!(matches!(progress(MAX_PROGRESS_BYTES + 1), ReportedProgress::Unreadable));
         let json = json!({
             "number": 1,
             "kind": "apply",

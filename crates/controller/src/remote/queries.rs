@@ -277,7 +277,7 @@ pub(crate) fn access(
     let is_own_registry =
         ImageName::parse(&own.image_name).is_ok_and(|own| own.registry() == name.registry());
     let helper = own.provider.helper();
-    let helper = helper.filter(|_| ctx.settings.lends_identity_to(&name.to_string()));
+    let helper = helper.filter(|_| ctx.settings.allows_identity_for(&name.to_string()));
     let credential = docker.map(|docker| docker.open(name)).transpose();
     let credential = match credential {
         Err(error) if is_own_registry && helper.is_none() => {

@@ -6,8 +6,8 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use alustan_api::{Reason, Terraform};
-use alustan_core::dependency_graph::{followers, named, standing};
-use alustan_core::observed::{Key, Standing};
+use alustan_core::dependency_graph::{followers, named_references, readiness};
+use alustan_core::observed::{Key, Readiness};
 use kube::ResourceExt;
 use parking_lot::Mutex;
 
@@ -69,21 +69,21 @@ impl Dependents {
 
 /// Returns the dependents of `tf`, and its dependencies, which may wait for its deletion.
 fn affected<'a>(tf: &Terraform, all: impl IntoIterator<Item = &'a Terraform>) -> BTreeSet<Key> {
-    let dependencies = named(tf).into_iter().map(|named| named.key);
+    let dependencies = named_references(tf).into_iter().map(|named_references| named_references.key);
     followers(tf, all).into_iter().chain(dependencies).collect()
 }
 
 /// Returns a digest of the fields that dependents read.
 fn digest(tf: &Terraform) -> u64 {
     let mut hasher = DefaultHasher::new();
-    match standing(tf) {
-        Standing::Ready => (true, String::new()),
+    match readiness(tf) {
+        Readiness::Ready => (true, String::new()),
         // The message names the resource that `tf` ultimately waits for. The dependents of `tf` report this name, too.
-        Standing::NotReady { reason, message } if reason == Reason::DependencyNotReady => {
+        Readiness::NotReady { reason, message } if reason == Reason::DependencyNotReady => {
             (false, message)
         }
-        Standing::NotReady { reason, .. } => (false, reason),
-        Standing::Missing => (false, String::new()),
+        Readiness::NotReady { reason, .. } => (false, reason),
+        Readiness::Missing => (false, String::new()),
     }
     .hash(&mut hasher);
     (tf.uid(), tf.metadata.generation, tf.labels()).hash(&mut hasher);

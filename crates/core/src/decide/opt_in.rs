@@ -12,21 +12,27 @@ use crate::model::case::ReconcileCase;
 use crate::model::summary::{Summary, patch};
 
 fn may_switch(tf: &Terraform) -> bool {
-    tf.spec.engine.as_ref().is_some_and(|it| it.allow_switch)
+    tf.spec
+        .engine
+        .as_ref()
+        .is_some_and(|engine| engine.allow_switch)
 }
 
 fn may_migrate(tf: &Terraform) -> bool {
-    tf.spec.backend.as_ref().is_some_and(|it| it.migrate)
+    tf.spec
+        .backend
+        .as_ref()
+        .is_some_and(|backend| backend.migrate)
 }
 
 /// Returns the summary if the known engine in `base` is too old for the configuration of `backend`.
 pub(crate) fn engine_too_old(base: &PinnedImage, backend: &BackendInputs) -> Option<Summary> {
-    let (found, since) = (base.engine.as_ref()?, alustan_backends::since(backend)?);
-    let too_old = engine::order(&found.version, since.version).is_lt();
-    too_old.then(|| {
+    let (engine, since) = (base.engine.as_ref()?, alustan_backends::since(backend)?);
+    let is_too_old = engine::order(&engine.version, since.version).is_lt();
+    is_too_old.then(|| {
         let Since { version, why } = since;
         let message = format!(
-            "spec.engine: {found} is too old for spec.backend: version {version} or later is \
+            "spec.engine: {engine} is too old for spec.backend: version {version} or later is \
              required for {why}"
         );
         Summary::stalled(Reason::EngineTooOld, message)
@@ -34,7 +40,7 @@ pub(crate) fn engine_too_old(base: &PinnedImage, backend: &BackendInputs) -> Opt
 }
 
 /// Whether the last failure required an opt-in that the spec of `tf` now contains.
-pub(crate) fn is_given(tf: &Terraform, failures: &Failures) -> bool {
+pub(crate) fn is_opted_in(tf: &Terraform, failures: &Failures) -> bool {
     match Reason::from_stored(&failures.reason) {
         Some(Reason::EngineChangeNotAllowed) => may_switch(tf),
         Some(Reason::BackendChanged) => may_migrate(tf),
@@ -44,22 +50,22 @@ pub(crate) fn is_given(tf: &Terraform, failures: &Failures) -> bool {
 
 impl ReconcileCase<'_> {
     /// Returns the summary if the last apply used another engine than the one in `base`, or a newer version of it.
-    pub(crate) fn refuses_engine(&self, base: &PinnedImage) -> Option<Summary> {
-        let (before, next) = (self.history.engine.as_ref()?, base.engine.as_ref()?);
-        let why = before.refusal(next).filter(|_| !may_switch(self.tf))?;
+    pub(crate) fn engine_change_refusal(&self, base: &PinnedImage) -> Option<Summary> {
+        let (previous, next) = (self.history.engine.as_ref()?, base.engine.as_ref()?);
+        let refusal = previous.refusal(next).filter(|_| !may_switch(self.tf))?;
         let allow = patch(self.tf, &json!({ "engine": { "allowSwitch": true } }));
-        let wish = json!({ "name": before.name, "version": before.version });
-        let (field, stay) = match self.tf.spec.container_registry.base_image {
+        let pinned = json!({ "name": previous.name, "version": previous.version });
+        let (field, keep) = match self.tf.spec.container_registry.base_image {
             Some(_) => (
                 "spec.containerRegistry.baseImage",
-                json!({ "engine": wish, "containerRegistry": { "baseImage": null } }),
+                json!({ "engine": pinned, "containerRegistry": { "baseImage": null } }),
             ),
-            None => ("spec.engine", json!({ "engine": wish })),
+            None => ("spec.engine", json!({ "engine": pinned })),
         };
-        let stay = patch(self.tf, &stay);
+        let keep = patch(self.tf, &keep);
         let message = format!(
-            "{field}: {why}; nothing is applied; to allow the change: {allow}; to keep the \
-             previous engine: {stay}"
+            "{field}: {refusal}; nothing is applied; to allow the change: {allow}; to keep the \
+             previous engine: {keep}"
         );
         Some(Summary::stalled(Reason::EngineChangeNotAllowed, message))
     }
@@ -70,25 +76,28 @@ impl ReconcileCase<'_> {
     /// # Errors
     ///
     /// Fails if the location of the state has changed without `spec.backend.migrate`.
-    pub(crate) fn give_leave(&self, inputs: &mut RunInputs) -> Result<(), Summary> {
-        let before = self.history.engine.clone();
-        inputs.engine_before = before.filter(|_| !may_switch(self.tf));
-        inputs.approval.restored = restore::at(&self.history);
-        let Some(from) = self.backend_of_what_exists() else {
+    pub(crate) fn check_opt_ins(&self, inputs: &mut RunInputs) -> Result<(), Summary> {
+        let last_engine = self.history.engine.clone();
+        inputs.engine_before = last_engine.filter(|_| !may_switch(self.tf));
+        inputs.approval.restored = restore::restored_at(&self.history);
+        let Some(previous_backend) = self.applied_backend() else {
             return Ok(());
         };
-        match (migration(&from, &inputs.backend), may_migrate(self.tf)) {
+        match (
+            step(&previous_backend, &inputs.backend),
+            may_migrate(self.tf),
+        ) {
             (Migration::No, _) | (Migration::Unknown, false) => Ok(()),
             (Migration::Yes | Migration::Unknown, true) => {
-                inputs.migrate = Some(from);
+                inputs.migrate = Some(previous_backend);
                 Ok(())
             }
-            (Migration::Yes, false) => Err(self.moved(&from, &inputs.backend)),
+            (Migration::Yes, false) => Err(self.backend_changed(&previous_backend, &inputs.backend)),
         }
     }
 
     /// Returns the backend of the last apply, from the pin.
-    fn backend_of_what_exists(&self) -> Option<BackendInputs> {
+    fn applied_backend(&self) -> Option<BackendInputs> {
         let pin = self.seen.pin.as_ref()?;
         let pin = pin.of_what_exists(self.current.attempted);
         let exists = self.current.attempted > 0 && pin.number <= self.current.attempted;
@@ -102,15 +111,15 @@ impl ReconcileCase<'_> {
         Some(backend)
     }
 
-    fn moved(&self, from: &BackendInputs, to: &BackendInputs) -> Summary {
-        let location = alustan_backends::location;
+    fn backend_changed(&self, from: &BackendInputs, to: &BackendInputs) -> Summary {
+        let location_of = alustan_backends::place;
         let migrate = patch(self.tf, &json!({ "backend": { "migrate": true } }));
         let message = format!(
             "spec.backend: the state is in {}, but the configured location is {}; nothing is \
              applied, because an apply would create all objects a second time; to copy the state \
              first: {migrate}",
-            location(from),
-            location(to),
+            location_of(from),
+            location_of(to),
         );
         Summary::stalled(Reason::BackendChanged, message)
     }

@@ -11,60 +11,60 @@ use kube::ResourceExt;
 /// Returns the address of the state of `tf`, such as `s3://bucket/key`: from the spec, otherwise as reported by the last run. `None` if no
 /// other resource can use the same address.
 pub fn address(tf: &Terraform) -> Option<String> {
-    described(tf)
-        .or_else(|| told(tf))
+    spec_address(tf)
+        .or_else(|| reported_address(tf))
         .filter(|address| is_shared(address))
 }
 
 /// Returns the address of the state of the deleted `tf` from its pin; if the pin does not determine the address, as reported by the last
 /// run. The backend in the spec may have changed since the last apply.
-fn pinned(tf: &Terraform, pin: &Pin) -> Option<String> {
+fn pinned_address(tf: &Terraform, pin: &Pin) -> Option<String> {
     let backend = &pin.inputs.backend;
     if backend.managed.is_some() {
         return None;
     }
     alustan_backends::address_of(backend)
         .filter(|address| is_shared(address))
-        .or_else(|| told(tf))
+        .or_else(|| reported_address(tf))
         .filter(|address| is_shared(address))
 }
 
 /// Returns the address reported by the last run.
-fn told(tf: &Terraform) -> Option<String> {
+fn reported_address(tf: &Terraform) -> Option<String> {
     tf.status.as_ref()?.state_address.clone()
 }
 
-fn described(tf: &Terraform) -> Option<String> {
+fn spec_address(tf: &Terraform) -> Option<String> {
     let (namespace, name) = (tf.namespace().unwrap_or_default(), tf.name_any());
     let owner = Owner {
         namespace: &namespace,
         name: &name,
     };
-    alustan_backends::address_of_spec(tf.spec.backend.as_ref()?, owner)
+    alustan_backends::spec_address(tf.spec.backend.as_ref()?, owner)
 }
 
 /// Returns the address of the state that `tf` uses: for a deleted resource, the address in `pin`; otherwise [`address`].
-pub fn in_use(tf: &Terraform, pin: Option<&Pin>) -> Option<String> {
+pub fn address_in_use(tf: &Terraform, pin: Option<&Pin>) -> Option<String> {
     let is_deleted = tf.metadata.deletion_timestamp.is_some();
     match pin.filter(|_| is_deleted) {
-        Some(pin) => pinned(tf, pin),
+        Some(pin) => pinned_address(tf, pin),
         None => address(tf),
     }
 }
 
-/// Returns the failure if the state of `tf` ([`in_use`]) belongs to one of `others`.
+/// Returns the failure if the state of `tf` ([`address_in_use`]) belongs to one of `others`.
 pub fn conflict<'a>(
     tf: &Terraform,
     pin: Option<&Pin>,
     others: impl IntoIterator<Item = &'a Terraform>,
 ) -> Option<Failure> {
     let is_deleted = tf.metadata.deletion_timestamp.is_some();
-    let own_address = in_use(tf, pin)?;
+    let own_address = address_in_use(tf, pin)?;
     let uses_address = |other: &Terraform| {
-        let address = if is_told(tf) && other.namespace() == tf.namespace() {
+        let address = if is_address_reported(tf) && other.namespace() == tf.namespace() {
             address(other)
         } else {
-            described(other)
+            spec_address(other)
         };
         address.as_ref() == Some(&own_address)
     };
@@ -114,10 +114,10 @@ fn rank(tf: &Terraform, address: &str) -> (bool, Option<i64>, Option<String>) {
 fn has_applied_at(tf: &Terraform, address: &str) -> bool {
     let status = tf.status.as_ref();
     let has_applied = status.is_some_and(|status| status.last_applied.is_some());
-    has_applied && told(tf).as_deref() == Some(address)
+    has_applied && reported_address(tf).as_deref() == Some(address)
 }
 
 /// Whether the address of `tf` comes from its last run instead of its spec.
-pub fn is_told(tf: &Terraform) -> bool {
-    described(tf).is_none()
+pub fn is_address_reported(tf: &Terraform) -> bool {
+    spec_address(tf).is_none()
 }

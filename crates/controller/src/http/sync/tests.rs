@@ -14,13 +14,13 @@ const V1: &str = include_str!("v1.json");
 const V2: &str = include_str!("v2.json");
 
 /// Requests that reached the reconciler.
-type RequestLog = Arc<Mutex<Vec<Asked>>>;
+type RequestLog = Arc<Mutex<Vec<HookRequest>>>;
 
 /// Returns a [`SyncEndpoint`] whose reconciler returns `answer`, and the requests that reach this reconciler.
 fn endpoint(answer: Result<Answer, Refusal>) -> (SyncEndpoint, RequestLog) {
     let requests = RequestLog::default();
     let recorded = requests.clone();
-    let reconcile = move |request: Asked| -> ReconcileFuture {
+    let reconcile = move |request: HookRequest| -> ReconcileFuture {
         recorded.lock().push(request);
         let answer = answer.clone();
         Box::pin(async move { answer })
