@@ -112,7 +112,7 @@ impl ReconcileCase<'_> {
     }
 
     fn backend_changed(&self, from: &BackendInputs, to: &BackendInputs) -> Summary {
-        let location_of = alustan_backends::place;
+        let location_of = alustan_backends::location;
         let migrate = patch(self.tf, &json!({ "backend": { "migrate": true } }));
         let message = format!(
             "spec.backend: the state is in {}, but the configured location is {}; nothing is \
