@@ -11,7 +11,8 @@ pub(crate) const NOT_OURS: &str =
     "!self.matches('-(run|report|pin|plan|state|state-slot-[0-9]+|registry)$')";
 pub(crate) const NOT_OURS_HELP: &str = "must not end in -run, -report, -pin, -plan, -state, -state-slot-N or -registry: these names are reserved for Secrets of the operator";
 const KEY: &str = "self.matches('^[-._a-zA-Z0-9]+$')";
-const KEY_HELP: &str = "must be a valid key of a Secret or ConfigMap: at most 253 letters, digits, '-', '_' and '.'";
+const KEY_HELP: &str =
+    "must be a valid key of a Secret or ConfigMap: at most 253 letters, digits, '-', '_' and '.'";
 
 /// Key of a Secret or ConfigMap in the namespace of the resource.
 #[derive(

@@ -21,8 +21,7 @@ const NAMESPACE: &str = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$";
 const NAME: &str = "^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$";
 const DURATION: &str = r"^([0-9]{1,4}(\.[0-9]{1,3})?(s|m|h)){1,3}$";
 const KEYS: &str = "self.all(key, key.size() <= 253 && key.matches('^[-._a-zA-Z0-9]+$'))";
-const KEYS_HELP: &str =
-    "each key must be a valid key of a Secret or ConfigMap: at most 253 letters, digits, '-', '_' and '.'";
+const KEYS_HELP: &str = "each key must be a valid key of a Secret or ConfigMap: at most 253 letters, digits, '-', '_' and '.'";
 const LABELS: &str = "self.all(key, !format.qualifiedName().validate(key).hasValue() && !format.labelValue().validate(self[key]).hasValue())";
 const LABELS_HELP: &str = "must be valid Kubernetes labels";
 const OUR_LABELS: &str = "!self.exists(key, key.startsWith('alustan.io/') || key in ['app.kubernetes.io/managed-by', 'app.kubernetes.io/component'])";

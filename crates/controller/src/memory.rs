@@ -193,7 +193,7 @@ impl Memory {
     /// Resets the backoff of `resource` after a successful reconcile.
     pub(crate) fn succeeded(&self, resource: &Ref) {
         self.with_state(resource, |memory| {
-            (memory.failures, memory.conflicts) = (0, 0)
+            (memory.failures, memory.conflicts) = (0, 0);
         });
     }
 

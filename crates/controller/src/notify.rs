@@ -11,7 +11,7 @@ use alustan_api::run::{Notice, Notices};
 use alustan_api::{Notification, NotificationEvent, Reason, Terraform, TerraformStatus};
 use alustan_core::observed::Seen;
 use alustan_core::status::events::Event;
-use alustan_core::status::notifications::{note, mark_delivered, restore_stored, expires_at};
+use alustan_core::status::notifications::{expires_at, mark_delivered, note, restore_stored};
 use anyhow::Context as _;
 use futures::future::join_all;
 use k8s_openapi::ByteString;
@@ -187,7 +187,7 @@ impl Notifier {
         self.remember(resource);
     }
 
-    /// Retries expires_at all receivers have accepted `notice`, or expires_at it expires. Each attempt reads the resource, its receivers and their
+    /// Retries until all receivers have accepted `notice`, or until it expires. Each attempt reads the resource, its receivers and their
     /// Secrets again: a corrected receiver gets the message, and a removed receiver gets no further attempts. After the deletion of the
     /// resource, `tf` has its last known version.
     async fn deliver(self: Arc<Self>, resource: Ref, mut tf: Terraform, notice: Notice) {
@@ -201,7 +201,8 @@ impl Notifier {
                 .iter()
                 .map(|target| self.send_once(target, &tf, &notice));
             let results = join_all(attempts).await;
-            let remaining = Duration::try_from(expires_at(&notice).duration_since(Timestamp::now()));
+            let remaining =
+                Duration::try_from(expires_at(&notice).duration_since(Timestamp::now()));
             // A negative duration means that the notification has expired.
             let remaining = remaining.unwrap_or_default();
             let expired = remaining.is_zero();
@@ -264,7 +265,7 @@ impl Notifier {
         let retry = if expired {
             "not retried".to_owned()
         } else {
-            format!("retried expires_at {:.0}", expires_at(notice))
+            format!("retried until {:.0}", expires_at(notice))
         };
         let (field, event) = (target.field(tf), notice.event);
         let event = Event {

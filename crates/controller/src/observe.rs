@@ -32,8 +32,8 @@ use alustan_core::model::facts::open_run;
 use alustan_core::model::image::{self, ImagePlan};
 use alustan_core::objects::{outputs, secrets};
 use alustan_core::observed::{
-    Answer, BuildSeen, BuildState, CacheSeen, ForeignState, JobSeen, OutputsSeen, RecordSeen, Seen,
-    SourceSeen, Waiting, Ownership,
+    Answer, BuildSeen, BuildState, CacheSeen, ForeignState, JobSeen, OutputsSeen, Ownership,
+    RecordSeen, Seen, SourceSeen, Waiting,
 };
 use alustan_registry::DockerConfig;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Secret};
@@ -137,9 +137,9 @@ impl<'a> Observer<'a> {
             record.as_ref(),
         );
         let build = match plan.as_ref().and_then(|plan| self.build(plan)) {
-            Some(build) => {
-                Some(jobs::with_pending_cause(ctx, ctx.settings.build_namespace_of(tf), build).await)
-            }
+            Some(build) => Some(
+                jobs::with_pending_cause(ctx, ctx.settings.build_namespace_of(tf), build).await,
+            ),
             None => None,
         };
         let history = record.as_ref().map(|record| &record.history);
@@ -198,7 +198,7 @@ impl<'a> Observer<'a> {
             job,
             refused: self.denied(record.as_ref()),
             jobs: jobs::own_jobs(ctx, tf),
-            lent: jobs::build_secrets(ctx, tf),
+            build_secrets: jobs::build_secrets(ctx, tf),
             cache: self.cache(),
             foreign_state,
             outputs,

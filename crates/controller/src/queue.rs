@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use alustan_core::metrics;
 use alustan_core::observed::Key;
-use alustan_core::queue::{Class, SlotLimits, Queue, Running, Served, QueuedRun};
+use alustan_core::queue::{Class, Queue, QueuedRun, Running, Served, SlotLimits};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::mpsc::UnboundedSender;

@@ -307,7 +307,7 @@ async fn apply_decision(
         }
         Some(_) => {}
         None if run.is_some() || has_active_build(ctx, resource, tf, seen) => {
-            ctx.dispatcher.record_running(&key, run)
+            ctx.dispatcher.record_running(&key, run);
         }
         None => ctx.dispatcher.record_idle(&key, Timestamp::now()),
     }

@@ -59,7 +59,8 @@ impl UpstreamActivity {
     /// the result changed. While `key` waits, they are always requeued, because they may have to wait for another dependency.
     pub(crate) fn record(&self, key: &Key, result: ReconcileResult) {
         let mut known = self.known();
-        let is_changed = result.activity == Activity::Blocked || known.results.get(key) != Some(&result);
+        let is_changed =
+            result.activity == Activity::Blocked || known.results.get(key) != Some(&result);
         known.results.insert(key.clone(), result);
         if is_changed {
             self.wake_dependents(&known, key);

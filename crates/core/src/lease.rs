@@ -307,7 +307,7 @@ impl Elector {
         self.failed = None;
         match &mut self.view {
             LeaseView::Others { found: state, .. } | LeaseView::Ours { found: state, .. } => {
-                *state = LeaseState::Changed
+                *state = LeaseState::Changed;
             }
             LeaseView::Absent => self.view = LeaseView::Nothing,
             LeaseView::Nothing | LeaseView::Over { .. } => {}

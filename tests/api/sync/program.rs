@@ -215,7 +215,7 @@ async fn create_and_delete(operator: &'static Operator, recorder: &Recorder, wan
         tf.metadata.generation == Some(2) && is_stalled(tf)
     })
     .await;
-    assert_eq!(operator.wrote(&space.namespace, Some("status")), 0);
+    assert_eq!(operator.patch_count(&space.namespace, Some("status")), 0);
     api.delete("web", &DeleteParams::default()).await.unwrap();
     is_deleted(&space, "web").await;
 }

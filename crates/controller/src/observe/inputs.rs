@@ -54,7 +54,10 @@ pub(super) async fn read(observer: &Observer<'_>, pinned: Option<&str>) -> Resul
     let git = reader.git(tf).await?;
     let registry = reader.registry(tf).await?;
     let (mut inputs, missing) = reader.seen(tf, &registry).await?;
-    let files = git.as_ref().ok().filter(|_| ctx.settings.builds_elsewhere(tf));
+    let files = git
+        .as_ref()
+        .ok()
+        .filter(|_| ctx.settings.builds_elsewhere(tf));
     inputs.git = files.map(|git| git.files.clone()).unwrap_or_default();
     let git = git.map(|git| git.credentials);
     let missing = [

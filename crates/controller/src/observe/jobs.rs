@@ -11,7 +11,7 @@ use alustan_core::model::{admission, progress};
 use alustan_core::objects::build_job::BUILD_CONTAINER;
 use alustan_core::objects::prepare::{PREPARE_CONTAINER, PULL_CONTAINER};
 use alustan_core::objects::run_job::ENGINE_CONTAINER;
-use alustan_core::observed::{BuildSeen, BuildState, JobSeen, BuildSecretSeen, OwnJob, Waiting};
+use alustan_core::observed::{BuildSecretSeen, BuildSeen, BuildState, JobSeen, OwnJob, Waiting};
 use k8s_openapi::api::batch::v1::{Job, JobCondition};
 use k8s_openapi::api::core::v1::{
     Container, ContainerStateTerminated, ContainerStatus, Pod, Secret,
@@ -261,7 +261,7 @@ pub(super) fn build(ctx: &Context, namespace: &str, name: &str) -> Option<Build>
         created_at: timestamp(job.creation_timestamp().as_ref()),
         has_pod: pod.is_some(),
         scheduled_at: pod.and_then(|pod| scheduled_at(pod)),
-        lent: ctx
+        has_build_secret: ctx
             .mirrors
             .secrets
             .get(namespace, name)
@@ -334,7 +334,7 @@ pub(super) fn build_secrets(ctx: &Context, tf: &Terraform) -> Vec<BuildSecretSee
         BuildSecretSeen {
             namespace: namespace.to_owned(),
             uid: secret.uid().unwrap_or_default(),
-            over: !build.as_ref().is_some_and(is_active),
+            build_ended: !build.as_ref().is_some_and(is_active),
             name,
         }
     });

@@ -317,8 +317,14 @@ mod tests {
     fn larger_reports_and_progress_are_not_read() {
         let progress =
             |size| reported_progress(Some(&of_size(key::PROGRESS, &json!({"number": 1}), size)));
-        assert!(matches!(progress(MAX_PROGRESS_BYTES), ReportedProgress::Progress(_)));
-        assert!(matches!(progress(MAX_PROGRESS_BYTES + 1), ReportedProgress::Unreadable));
+        assert!(matches!(
+            progress(MAX_PROGRESS_BYTES),
+            ReportedProgress::Progress(_)
+        ));
+        assert!(matches!(
+            progress(MAX_PROGRESS_BYTES + 1),
+            ReportedProgress::Unreadable
+        ));
         let json = json!({
             "number": 1,
             "kind": "apply",

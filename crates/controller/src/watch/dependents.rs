@@ -69,7 +69,9 @@ impl Dependents {
 
 /// Returns the dependents of `tf`, and its dependencies, which may wait for its deletion.
 fn affected<'a>(tf: &Terraform, all: impl IntoIterator<Item = &'a Terraform>) -> BTreeSet<Key> {
-    let dependencies = named_references(tf).into_iter().map(|named_references| named_references.key);
+    let dependencies = named_references(tf)
+        .into_iter()
+        .map(|named_references| named_references.key);
     followers(tf, all).into_iter().chain(dependencies).collect()
 }
 

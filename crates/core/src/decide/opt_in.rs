@@ -84,7 +84,7 @@ impl ReconcileCase<'_> {
             return Ok(());
         };
         match (
-            step(&previous_backend, &inputs.backend),
+            migration(&previous_backend, &inputs.backend),
             may_migrate(self.tf),
         ) {
             (Migration::No, _) | (Migration::Unknown, false) => Ok(()),
@@ -92,7 +92,9 @@ impl ReconcileCase<'_> {
                 inputs.migrate = Some(previous_backend);
                 Ok(())
             }
-            (Migration::Yes, false) => Err(self.backend_changed(&previous_backend, &inputs.backend)),
+            (Migration::Yes, false) => {
+                Err(self.backend_changed(&previous_backend, &inputs.backend))
+            }
         }
     }
 

@@ -115,7 +115,7 @@ impl RunRequest {
         match self.trigger {
             Trigger::Requested => history.failures = Failures::default(),
             _ if opt_in::is_opted_in(tf, &history.failures) => {
-                history.failures = Failures::default()
+                history.failures = Failures::default();
             }
             Trigger::Input { .. } => history.input_runs = flapping::next(&history.input_runs, *now),
             _ => {}

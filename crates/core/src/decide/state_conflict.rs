@@ -40,7 +40,7 @@ fn spec_address(tf: &Terraform) -> Option<String> {
         namespace: &namespace,
         name: &name,
     };
-    alustan_backends::spec_address(tf.spec.backend.as_ref()?, owner)
+    alustan_backends::address_of_spec(tf.spec.backend.as_ref()?, owner)
 }
 
 /// Returns the address of the state that `tf` uses: for a deleted resource, the address in `pin`; otherwise [`address`].

@@ -28,7 +28,7 @@ fn reconcile_after(world: &mut World, after: After) {
     match after {
         After::Nothing => {}
         After::Reconciles(times) => {
-            (0..times).for_each(|_| reconcile_with(world, ReconcileFaults::default()))
+            (0..times).for_each(|_| reconcile_with(world, ReconcileFaults::default()));
         }
         After::Crashes(at) => reconcile_with(
             world,

@@ -85,9 +85,9 @@ fn success_is_notified_once() {
 #[test]
 fn undelivered_notification_is_sent_after_restart() {
     let mut world = World::subscribed(&[]);
-    world.mark_delivered();
+    world.settle();
     let first = world.due();
-    world.restart().mark_delivered();
+    world.restart().settle();
     assert_eq!(world.due(), first, "the same message, by its id, too");
     assert_eq!(first.len(), 1);
 }
@@ -123,12 +123,12 @@ fn renamed_reason_causes_no_second_notification() {
 fn truncated_times_in_status_cause_no_notification() {
     let mut world = World::subscribed(&[]);
     world.now += SignedDuration::from_millis(770);
-    world.mark_delivered();
+    world.settle();
     assert_eq!(world.deliver(), [Succeeded]);
-    world.mark_delivered();
+    world.settle();
     let read = serde_json::to_value(world.status()).unwrap();
     world.tf.as_mut().unwrap().status = serde_json::from_value(read).unwrap();
-    world.restart().mark_delivered();
+    world.restart().settle();
     assert_eq!(world.deliver(), []);
 }
 
@@ -179,8 +179,8 @@ fn drift_is_notified_once() {
 #[test]
 fn resource_is_released_after_its_last_notification() {
     let mut world = World::subscribed(&[Destroyed]);
-    world.mark_delivered();
-    world.delete().mark_delivered();
+    world.settle();
+    world.delete().settle();
     assert!(world.tf.is_some() && world.real.is_empty());
     assert_eq!(world.delivered(PodEvent::Progress), [Destroyed]);
     assert!(world.tf.is_none());
@@ -189,10 +189,10 @@ fn resource_is_released_after_its_last_notification() {
 #[test]
 fn undelivered_last_notification_delays_release_by_a_minute() {
     let mut world = World::subscribed(&[Destroyed]);
-    world.mark_delivered();
-    let until = world.delete().mark_delivered().unwrap();
+    world.settle();
+    let until = world.delete().settle().unwrap();
     assert!(until.duration_since(world.now).as_secs() <= 60);
-    world.advance_clock(60).mark_delivered();
+    world.advance_clock(60).settle();
     assert!(world.tf.is_none());
 }
 
@@ -207,7 +207,7 @@ fn past_success_is_not_sent_to_a_new_sink(#[case] operator: bool) {
     } else {
         world.edit(|tf| tf.with("/notifications", json!([{"url": "https://events.test/"}])));
     }
-    world.mark_delivered();
+    world.settle();
     assert_eq!(world.due(), []);
     world.edit(|tf| tf.with_variable("size", 2));
     assert_eq!(world.delivered(PodEvent::Progress), [Succeeded]);
@@ -223,7 +223,7 @@ fn with_invalid_rule(world: &mut World) {
 fn past_failure_is_not_sent_to_a_new_sink() {
     let mut world = World::new();
     with_invalid_rule(&mut world);
-    world.mark_delivered();
+    world.settle();
     world.advance_clock(7_200);
     world.operator_events = NotificationEvent::ALL.into();
     assert_eq!(world.delivered(PodEvent::Progress), []);
@@ -273,7 +273,7 @@ fn clock_skew_does_not_repeat_a_notification() {
 #[test]
 fn undelivered_notification_is_kept_after_later_changes() {
     let mut world = World::subscribed(&[Succeeded]);
-    world.mark_delivered();
+    world.settle();
     let first = world.due();
     assert_eq!(first.len(), 1);
     world.edit(|tf| tf.with_variable("size", 2));
@@ -307,7 +307,7 @@ fn last_eight_notifications_are_kept() {
 #[test]
 fn stale_record_does_not_repeat_notifications() {
     let mut world = World::subscribed(&[]);
-    world.mark_delivered();
+    world.settle();
     let stored = world.record.as_ref().unwrap().history.notices.clone();
     assert_eq!(stored.due.len(), 1);
     let mut settled = stored.clone();
@@ -333,7 +333,7 @@ fn suspended_or_protected_resource_is_not_notified(
     #[case] deleted: bool,
 ) {
     let mut world = World::subscribed(&[Failed, Stalled]);
-    world.mark_delivered();
+    world.settle();
     world.edit(|tf| tf.with(field, true).with("/variables/size", 2));
     if deleted {
         world.delete();
@@ -372,7 +372,7 @@ fn changed_reason_is_notified_with_its_time() {
         tf.with("/approval/rules", json!([]))
             .with("/waitFor", tests)
     });
-    world.mark_delivered();
+    world.settle();
     let [notice]: [Notice; 1] = world.due().try_into().unwrap();
     assert_eq!(notice.message["data"]["reason"], "InvalidExpression");
     assert_eq!(notice.message["time"], world.now.to_string());
@@ -385,7 +385,7 @@ fn changed_reason_is_notified_with_its_time() {
 #[test]
 fn notification_is_a_cloud_event() {
     let mut world = World::subscribed(&[]);
-    world.mark_delivered();
+    world.settle();
     let [notice]: [Notice; 1] = world.due().try_into().unwrap();
     let message = &notice.message;
     assert_eq!(message["specversion"], "1.0");

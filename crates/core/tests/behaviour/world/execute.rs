@@ -167,7 +167,7 @@ impl World {
             Step::TakeOver(take_over) => self.take_over(take_over)?,
             // A check fails like a swap if the run record has changed since it was observed.
             Step::SwapRecord(swap) | Step::CheckRecord(swap) => {
-                self.swap_record(swap, execution)?
+                self.swap_record(swap, execution)?;
             }
             Step::SwapReport(progress) => self.swap_report(progress, execution)?,
             Step::Ensure(object)
