@@ -502,7 +502,7 @@ struct Module {
 }
 
 impl Module {
-    /// Returns a client with the token of the pod `name` and the ServiceAccount of the resource `owner`.
+    /// Creates the pod `name` with the runner ServiceAccount of resource `owner`. Returns a client with a token that is bound to this pod.
     async fn of(space: &Space, owner: &str, name: &str) -> Self {
         let account = names::runner(owner);
         let pod = json!({

@@ -8,7 +8,7 @@ use kube::ResourceExt;
 use kube::api::ListParams;
 use serde_json::{Value, json};
 
-/// Module that writes to a Secret with the runner's token.
+/// Module that writes to a Secret. It authenticates with the ServiceAccount token of the runner.
 const MODULE: &str = r#"
 terraform {
   required_providers {

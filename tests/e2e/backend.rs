@@ -64,8 +64,8 @@ fn block(kind: &str, config: &[(&str, &str)]) -> String {
     format!("terraform {{\n  backend \"{kind}\" {{\n{config}  }}\n}}\n")
 }
 
-/// Returns a script in which another engine locks a state, requests `/locked`, and holds the lock until the request is answered.
-/// It does not change the state.
+/// Returns a script that starts a second process of the engine, which locks the state. The script then requests `/locked`, and ends the
+/// process once the request is answered. The state does not change.
 fn holder(counter: &Counter, block: &str) -> String {
     let wait = counter.command("/locked");
     format!(

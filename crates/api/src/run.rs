@@ -490,7 +490,7 @@ pub struct Bootstrap {
     /// Name of the `DynamoDB` table with the locks. `None` if the lock is a file in the bucket.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub table: Option<String>,
-    /// URL of the server with the S3 API, if it is not AWS.
+    /// Endpoint URL of an S3-compatible server. `None` for AWS.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub endpoint: Option<String>,
 }

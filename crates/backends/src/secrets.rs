@@ -101,8 +101,8 @@ fn refuse_secrets(path: &str, name: &str, value: &Value) -> Result<(), Invalid> 
         Value::String(text) if is_secret(name) || has_user(text) => Err(Invalid::new(
             path,
             "looks like a secret, and every user with read access to the resource can read it. \
-             Move the value to the Secret of spec.backend.secretRef, under this name or as the \
-             environment variable of the engine",
+             Move the value to the Secret of spec.backend.secretRef. As the key, use the name of \
+             this argument, or of the environment variable that the engine reads for it",
         )),
         Value::String(_) | Value::Null | Value::Bool(_) | Value::Number(_) => Ok(()),
     }

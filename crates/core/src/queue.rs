@@ -431,7 +431,7 @@ mod tests {
         queue
     }
 
-    /// Returns the resources `keys` with running applies.
+    /// Returns a [`Running`] in which each resource in `keys` has a running apply.
     fn running_of(keys: &[Key]) -> Running {
         let mut running = Running::default();
         running.extend(keys.iter().cloned().map(|key| (key, Class::Change)));

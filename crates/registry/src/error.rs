@@ -273,7 +273,10 @@ impl Failure {
                 "add the certificate authority to `--ca-file` of the operator, or set \
                  `containerRegistry.insecure` for plain http"
             }
-            Self::Unsupported => "use the tools of the registry",
+            Self::Unsupported => {
+                "use a registry that supports the OCI distribution API; if it only refuses deletions, remove \
+                 `containerRegistry.prune` and set retention rules in the registry"
+            },
             Self::BlobMissing => "check the storage and the garbage collection of the registry",
             Self::Other => "see the message of the registry",
         }

@@ -8,7 +8,7 @@ pub use alustan_state::error_text::{chain, place_in_json};
 /// Step of a run, for the reason and the message of a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Creation of the bucket and the table of the state.
+    /// Creation of the state bucket and of the `DynamoDB` table with its locks.
     Bootstrap,
     /// `init`.
     Init,

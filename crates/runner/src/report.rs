@@ -23,8 +23,8 @@ pub struct ReportExtras<'a> {
     pub outputs: Option<&'a Outputs>,
     /// Id of the lock to release.
     pub unlock: Option<&'a str>,
-    /// Run record at the time of the claim, if the run reported the start of changes but the engine refused to start. The run has changed
-    /// nothing, so an approval remains valid.
+    /// Run record at the time of the claim, if the engine failed before it changed anything (state locked, stale plan) after the runner had
+    /// written that changes begin. An approval remains valid.
     pub refused: Option<&'a RunRecord>,
     /// Whether the resource has no state. A state that appears later belongs to another owner.
     pub stateless: bool,

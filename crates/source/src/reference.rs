@@ -73,7 +73,7 @@ pub struct Revision {
 }
 
 impl Revision {
-    /// Returns the revision of a commit without a reference.
+    /// Returns the revision of a commit that was requested by id. The id is also its reference.
     pub fn of_commit(commit: &CommitId) -> Self {
         Self {
             commit: commit.clone(),

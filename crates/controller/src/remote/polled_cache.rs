@@ -97,7 +97,7 @@ impl<V, A: PartialEq> Entry<V, A> {
             || self.answered.as_ref() != Some(&*self.argument.borrow())
     }
 
-    /// Sets the argument and discards a failure about another argument.
+    /// Sets the argument of the query. If it changes, discards the failure of the query with the previous argument.
     fn set_argument(&mut self, argument: A) {
         let is_changed = self.argument.send_if_modified(|current| {
             let is_changed = *current != argument;

@@ -226,8 +226,8 @@ impl ReconcileCase<'_> {
         deadline.unwrap_or(Timestamp::MAX)
     }
 
-    /// Stores the first failing test of `tests` and the current time in the history. The timeout of the test starts at this time. Does
-    /// nothing if this test is already stored.
+    /// Stores the first of `tests` that fails, and the current time, at which its timeout starts. Keeps the time if this test is already
+    /// stored. Removes the entry if no test fails.
     pub(crate) fn store_failing_test(&mut self, tests: &[TestSeen]) {
         let field = tests
             .iter()

@@ -109,7 +109,7 @@ pub const HTTPS_FILES: [&str; 3] = ["username", "password", "ca.crt"];
 /// Names of the files with git credentials for SSH: private key and host keys.
 pub const SSH_FILES: [&str; 2] = ["ssh-key", "known_hosts"];
 
-/// Key of every build Secret. A build Secret is written completely, so this key proves that the other keys are present too.
+/// Key in the data of every build Secret. All keys are written in one request, so this key proves that the others are present, too.
 pub const COMPLETENESS_KEY: &str = "lent";
 
 /// Volume with git credentials, for private modules. Only the container of `init` mounts it. Secrets of the resource are optional, so that

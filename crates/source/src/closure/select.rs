@@ -124,7 +124,7 @@ impl Closure {
             }
             Target::Submodule(_) => {
                 return Err(refuse(
-                    "points into a submodule, which is fetched only if the module uses it",
+                    "points into a git submodule; a symbolic link does not cause a submodule to be fetched",
                 ));
             }
         };

@@ -7,8 +7,8 @@ use crate::support::{HttpServer, Origin, Rules, TestCache, assert_failure, files
 /// Base64 of `me:hunter2`: `Authorization` that the server requires.
 const ME: &str = "bWU6aHVudGVyMg==";
 
-/// Creates `r.git` with the submodule `modules`, whose URL is `url`. Also creates `s.git` with `x/main.tf` and the submodule `deep`, and
-/// `d.git` for `deep`.
+/// Creates three repositories: `r.git` with the submodule `modules` at `url` (a commit of `s.git`), `s.git` with `x/main.tf` and the submodule
+/// `deep` (`../d.git`), and `d.git`.
 fn origin(url: &str) -> Origin {
     let origin = Origin::with(&[
         (

@@ -114,8 +114,8 @@ impl Dependencies<'_> {
         let Ok(result) = timeout_at(self.evaluates_until, evaluation).await else {
             let seconds = EVALUATION_TIMEOUT.as_secs();
             let message = format!(
-                "{field}: the evaluation of the expressions of this resource, including the wait \
-                 for other resources in its namespace, exceeds {seconds} s"
+                "{field}: the expressions of this resource were not evaluated within {seconds} s, \
+                 including the wait for evaluations of other resources"
             );
             return Err(Failure::transient(Reason::ExpressionTooSlow, message));
         };

@@ -79,7 +79,7 @@ fn allow_lists_permit_only_listed_values() {
     }
 }
 
-/// Returns all `ServiceAccounts` that `tf` names, each annotated for runs.
+/// Returns all `ServiceAccounts` that `tf` names, each with the annotation that permits runs to use it.
 fn open(tf: &Terraform) -> BTreeMap<String, AccountSeen> {
     let names = alustan_core::decide::allow_lists::accounts(tf).map(|(_, name)| name.to_owned());
     names.map(|name| (name, AccountSeen::Open)).collect()
