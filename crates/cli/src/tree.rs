@@ -152,7 +152,7 @@ impl<'a> Printer<'a> {
 fn dependencies(tf: &Terraform, all: &[Terraform]) -> BTreeSet<Key> {
     let by_name = named_references(tf)
         .into_iter()
-        .map(|named_references| named_references.key);
+        .map(|reference| reference.key);
     let selectors = outputs_refs(tf).filter(|(_, outputs_ref)| outputs_ref.selector.is_some());
     let by_selector =
         selectors.flat_map(|(_, outputs_ref)| selected(tf, outputs_ref, all).unwrap_or_default());

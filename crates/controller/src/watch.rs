@@ -28,7 +28,7 @@ use tracing::{debug, warn};
 
 use crate::error::with_causes;
 use crate::resource::{Guarded, Ref};
-use crate::watch::dependents::Dependents;
+use crate::watch::dependents::DependentsIndex;
 use crate::watch::joined::Events;
 use crate::watch::joined::joined;
 use crate::watch::mapping::to_ref;
@@ -82,7 +82,7 @@ impl Watches {
         let changes = predicates::generation
             .combine(predicates::finalizers)
             .combine(predicates::annotations);
-        let (all, dependents) = (watches.resources(), Dependents::default());
+        let (all, dependents) = (watches.resources(), DependentsIndex::default());
         let events = watches
             .watched(&watcher::Config::default(), |object: &mut Guarded| {
                 object.managed_fields_mut().retain(sets_approval);
@@ -301,7 +301,7 @@ fn log_error<K: Resource<DynamicType = ()>>(event: &Events<watcher::Event<K>>) {
 
 /// Returns the resources to reconcile after `event`, in addition to the resource of the event.
 fn affected(
-    dependents: &Dependents,
+    dependents: &DependentsIndex,
     event: &watcher::Event<Guarded>,
     all: &Store<Guarded>,
 ) -> Vec<Ref> {

@@ -48,18 +48,18 @@ async fn try_claim(record: &Record, now: Timestamp) -> Result<Claimed, RecordErr
     let (current, snapshot) = record.read(patience).await?;
     check_number(current.number, identity).map_err(RecordError::NotOurs)?;
     let claimed = read(identity, current, &snapshot)?;
-    let leftover = record.update(patience, |progress, report| {
+    let unsaved_state = record.update(patience, |progress, report| {
         check(progress, identity).map_err(RecordError::NotOurs)?;
-        let leftover = report.data.get(key::LEFTOVER).cloned();
+        let unsaved_state = report.data.get(key::LEFTOVER).cloned();
         if progress.phase == RunPhase::Planning {
-            return Ok(Update::Keep(leftover));
+            return Ok(Update::Keep(unsaved_state));
         }
         progress.phase = RunPhase::Planning;
         progress.claimed_by = Some(our_claim(identity, now));
-        Ok(Update::Write(leftover, Changes::new()))
+        Ok(Update::Write(unsaved_state, Changes::new()))
     });
     Ok(Claimed {
-        unsaved_state: leftover.await?,
+        unsaved_state: unsaved_state.await?,
         ..claimed
     })
 }

@@ -66,7 +66,7 @@ impl Session {
         let on_cache = self.keep_on_cache(file);
         let mut in_report = self.keep_in_report(file, self.within(FIRST_TRY)).await;
         let Err(push) = self.push(file).await else {
-            if let Err(error) = self.forget_leftover().await {
+            if let Err(error) = self.forget_unsaved_state().await {
                 crate::log!(
                     "failed to remove the unsaved state after it was pushed; the next run pushes \
                      it again: {error}"
@@ -119,8 +119,8 @@ impl Session {
             }
         };
         let note = format!(
-            "failed to save the state: {}; it is kept {name}, and the next run pushes it before any \
-             other operation",
+            "failed to save the state; it is kept {name}, and the next run pushes it before any \
+             other operation. Cause: {}",
             push.message
         );
         (Some(location), note)
@@ -140,7 +140,7 @@ impl Session {
             };
             crate::log!("pushing the unsaved state of an earlier run");
             if self.push_found(&state).await? {
-                return Ok(self.forget_leftover().await?);
+                return Ok(self.forget_unsaved_state().await?);
             }
             self.put_aside(location, state).await?;
         }
@@ -217,7 +217,7 @@ impl Session {
     }
 
     /// Removes the unsaved state, after its push, from the run report and the cache volume.
-    async fn forget_leftover(&self) -> Result<(), RecordError> {
+    async fn forget_unsaved_state(&self) -> Result<(), RecordError> {
         unsaved_state::remove(&self.record, self.within(FORGET)).await?;
         unsaved_state::forget(&self.paths.cache);
         Ok(())

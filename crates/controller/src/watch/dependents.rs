@@ -15,7 +15,7 @@ use crate::resource::{Guarded, readable};
 
 /// Last known state of each resource, as far as its dependents read it.
 #[derive(Default)]
-pub(crate) struct Dependents {
+pub(crate) struct DependentsIndex {
     known: Mutex<HashMap<Key, Known>>,
 }
 
@@ -25,7 +25,7 @@ struct Known {
     affected: BTreeSet<Key>,
 }
 
-impl Dependents {
+impl DependentsIndex {
     /// Marks all known state as stale: the next event of each resource counts as a change.
     pub(crate) fn forget(&self) {
         let mut known = self.known.lock();
@@ -71,7 +71,7 @@ impl Dependents {
 fn affected<'a>(tf: &Terraform, all: impl IntoIterator<Item = &'a Terraform>) -> BTreeSet<Key> {
     let dependencies = named_references(tf)
         .into_iter()
-        .map(|named_references| named_references.key);
+        .map(|reference| reference.key);
     followers(tf, all).into_iter().chain(dependencies).collect()
 }
 
