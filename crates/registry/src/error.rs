@@ -276,7 +276,7 @@ impl Failure {
             Self::Unsupported => {
                 "use a registry that supports the OCI distribution API; if it only refuses deletions, remove \
                  `containerRegistry.prune` and set retention rules in the registry"
-            },
+            }
             Self::BlobMissing => "check the storage and the garbage collection of the registry",
             Self::Other => "see the message of the registry",
         }
