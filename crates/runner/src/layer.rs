@@ -13,6 +13,7 @@ use alustan_registry::{Digest, Hasher};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, fstat, open, openat, readlinkat, statat};
+use rustix::io::Errno;
 use tar::{Builder, EntryType, Header};
 
 /// Modification time of every entry: 2000-01-01, in seconds since 1970.
@@ -101,8 +102,7 @@ pub fn write(content: Content<'_>, to: &Path) -> Result<Written, LayerError> {
             io::empty(),
         )?;
     }
-    let unread =
-        |error: rustix::io::Errno| LayerError::Read(content.folder.to_owned(), error.into());
+    let unread = |error: Errno| LayerError::Read(content.folder.to_owned(), error.into());
     let folder = open(content.folder, FLAGS | OFlags::DIRECTORY, Mode::empty()).map_err(unread)?;
     append(&mut builder, content, &folder, Path::new(""))?;
     let (encoder, diff_id, _) = builder.into_inner()?.finish();
@@ -128,30 +128,26 @@ fn append(
             return Err(LayerError::Whiteout(path));
         }
         let unread = |error: io::Error| LayerError::Read(path.clone(), error);
+        let refused = |error: Errno| unread(error.into());
         if path.as_os_str().len() > LONGEST_PATH {
-            return Err(unread(io::ErrorKind::InvalidFilename.into()));
+            return Err(refused(Errno::NAMETOOLONG));
         }
-        let opened = |flags| openat(folder, &name, FLAGS | flags, Mode::empty());
+        let open = |flags| openat(folder, &name, FLAGS | flags, Mode::empty()).map_err(refused);
         let target = inside(content.target).join(&path);
-        let stat = statat(folder, &name, AtFlags::SYMLINK_NOFOLLOW);
-        match FileType::from_raw_mode(stat.map_err(io::Error::from).map_err(unread)?.st_mode) {
+        let stat = statat(folder, &name, AtFlags::SYMLINK_NOFOLLOW).map_err(refused)?;
+        match FileType::from_raw_mode(stat.st_mode) {
             FileType::Symlink => {
                 let mut header = header(EntryType::Symlink, 0o777, 0, content.owner);
-                let link = readlinkat(folder, &name, Vec::new());
-                let link = link.map_err(io::Error::from).map_err(unread)?;
+                let link = readlinkat(folder, &name, Vec::new()).map_err(refused)?;
                 builder.append_link(&mut header, target, OsStr::from_bytes(link.to_bytes()))?;
             }
             FileType::Directory => {
                 let mut header = header(EntryType::Directory, 0o755, 0, content.owner);
                 builder.append_data(&mut header, target, io::empty())?;
-                let below = opened(OFlags::DIRECTORY);
-                let below = below.map_err(io::Error::from).map_err(unread)?;
-                append(builder, content, &below, &path)?;
+                append(builder, content, &open(OFlags::DIRECTORY)?, &path)?;
             }
             FileType::RegularFile => {
-                let file = opened(OFlags::empty());
-                let file = file.map_err(io::Error::from).map_err(unread)?;
-                let mut file = Exact::new(file).map_err(unread)?;
+                let mut file = Exact::new(open(OFlags::empty())?).map_err(unread)?;
                 let mode = if file.is_executable { 0o755 } else { 0o644 };
                 let mut header = header(EntryType::Regular, mode, file.left, content.owner);
                 builder

@@ -74,11 +74,11 @@ pub async fn prepare(paths: &Paths, vars: &Vars, commands: Commands) -> ExitCode
         redactor: redactor(vars),
         ..commands
     };
-    if !vars.contains_key("ALUSTAN_HANDOVER") {
-        let prepared = try_prepare(paths, vars, &commands).await;
-        return ended(paths, redacted(&commands.redactor, prepared));
-    }
-    let prepared = prepare_for_builder(paths, vars, &commands).await;
+    let prepared = if vars.contains_key("ALUSTAN_HANDOVER") {
+        prepare_for_builder(paths, vars, &commands).await
+    } else {
+        prepare_redacted(paths, vars, &commands).await
+    };
     ended(paths, prepared)
 }
 
@@ -98,7 +98,7 @@ async fn prepare_for_builder(
         return Ok(());
     };
     let prepared = tokio::select! {
-        prepared = try_prepare(paths, vars, commands) => redacted(&commands.redactor, prepared),
+        prepared = prepare_redacted(paths, vars, commands) => prepared,
         () = connection.closed() => {
             crate::log!("the container build ended before the context was prepared");
             return Ok(());
@@ -141,24 +141,32 @@ fn ended(paths: &Paths, result: Result<(), Failure>) -> ExitCode {
 }
 
 async fn try_pull(paths: &Paths, vars: &Vars) -> Result<(), Failure> {
+    let (request, context) = pull_context(vars).await?;
+    unpack_context(paths, vars, &request, &context)
+}
+
+async fn pull_context(vars: &Vars) -> Result<(ContextRequest, impl AsRef<[u8]> + use<>), Failure> {
     let request = ContextRequest::from_vars(vars)?;
-    let bytes = context::pull(&request, vars).await?;
-    unpack_context(paths, vars, &request, &bytes)
+    let context = context::pull(&request, vars).await?;
+    Ok((request, context))
 }
 
 async fn try_build(paths: &Paths, vars: &Vars) -> Result<(), Failure> {
-    let request = ContextRequest::from_vars(vars);
     let image = append::Image::from_vars(vars);
-    let pull = async { context::pull(request.as_ref().map_err(Clone::clone)?, vars).await };
     // Listens in any case: `prepare` waits for the socket.
-    let (builder, context) = tokio::join!(Builder::listen(paths), pull);
-    let (builder, context, image) = (builder?, context?, image?);
-    unpack_context(paths, vars, &request?, &context)?;
+    let (builder, pulled) = tokio::join!(Builder::listen(paths), pull_context(vars));
+    let (builder, (request, context), image) = (builder?, pulled?, image?);
+    unpack_context(paths, vars, &request, &context)?;
     builder.prepared().await?;
     let digest = image.push(paths, vars).await?;
     // For users only: the operator reads the digest from the registry.
     let _ = fs::write(&paths.termination_log, digest.as_str());
     Ok(())
+}
+
+async fn prepare_redacted(paths: &Paths, vars: &Vars, commands: &Commands) -> Result<(), Failure> {
+    let prepared = try_prepare(paths, vars, commands).await;
+    redacted(&commands.redactor, prepared)
 }
 
 /// Prepares the folders for the builder from the unpacked context.

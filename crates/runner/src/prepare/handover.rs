@@ -1,5 +1,5 @@
 //! Connection between the containers `build` and `prepare` of a build by `Append`. Both start together, because a container start takes
-//! longer than most steps of a build. `build` pulls the context and tells `prepare`; `prepare` executes `init` and returns its result.
+//! longer than most steps of a build. `build` pulls the context and notifies `prepare`; `prepare` executes `init` and returns its result.
 //!
 //! `prepare` connects before it executes files from the git repository, and `build` accepts one connection, so the module cannot connect.
 //! `build` reads the prepared folders without following symbolic links, so a module that took over `prepare` could only change its own
@@ -25,7 +25,7 @@ use crate::record::to_json;
 const TICK: Duration = Duration::from_millis(20);
 /// Maximum wait of `build` and `prepare` for each other. Both use the same image and start within seconds.
 const PATIENCE: Duration = Duration::from_mins(5);
-/// Byte that tells `prepare` that the context is unpacked.
+/// Byte that `build` sends once the context is unpacked.
 const UNPACKED: u8 = b'u';
 /// Maximum size of the result of `prepare`, in bytes.
 const LARGEST: u64 = 64 << 10;
@@ -58,7 +58,7 @@ impl Builder {
         listening.map(Self).map_err(unwritten)
     }
 
-    /// Tells `prepare` that the context is unpacked, and returns the result of `prepare`.
+    /// Notifies `prepare` that the context is unpacked, and returns the result of `prepare`.
     pub(super) async fn prepared(self) -> Result<(), Failure> {
         let accepted = timeout(PATIENCE, self.0.accept()).await;
         let accepted = accepted.map_err(|_| not_started("prepare"))?;
