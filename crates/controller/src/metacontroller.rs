@@ -11,12 +11,12 @@ use alustan_core::metacontroller::{Answer, HookRequest, Pace, Refusal};
 use kube::api::Api;
 use kube::{Resource, ResourceExt};
 use parking_lot::Mutex;
-use tracing::{debug, warn};
+use tracing::debug;
 
 use crate::call::call;
 use crate::context::Context;
 use crate::error::Error;
-use crate::reconcile::{forget, reconcile_object, retry_delay, signed};
+use crate::reconcile::{forget, reconcile_object, record_failure, signed};
 use crate::resource::{Guarded, Ref};
 use crate::watch::mapping::{LISTS, is_watched};
 
@@ -199,13 +199,5 @@ fn pace_after_failure(ctx: &Context, resource: &Ref, error: &Error) -> Pace {
         debug!(resource = %resource, "the run record changed; requeueing");
         return Pace::AtWork;
     }
-    let wait = retry_delay(ctx, resource, error);
-    warn!(
-        resource = %resource,
-        reason = error.reason().as_str(),
-        error = error.chain(),
-        ?wait,
-        "reconcile failed; requeueing"
-    );
-    Pace::AtRest(signed(wait))
+    Pace::AtRest(signed(record_failure(ctx, resource, error)))
 }

@@ -443,7 +443,15 @@ pub(crate) fn retry(object: Arc<Guarded>, error: &Error, ctx: Arc<Context>) -> A
         info!(resource = %resource, "not the leader; the next leader reconciles the resource");
         return Action::await_change();
     }
-    let wait = retry_delay(&ctx, &resource, error);
+    Action::requeue(record_failure(&ctx, &resource, error))
+}
+
+/// Counts and logs a failed reconcile of `resource`. Returns the backoff.
+pub(crate) fn record_failure(ctx: &Context, resource: &Ref, error: &Error) -> Duration {
+    let mut wait = ctx.memory.failed(resource);
+    if error.refusal().is_some() {
+        wait = wait.max(MIN_QUOTA_RETRY_DELAY);
+    }
     warn!(
         resource = %resource,
         reason = error.reason().as_str(),
@@ -451,17 +459,7 @@ pub(crate) fn retry(object: Arc<Guarded>, error: &Error, ctx: Arc<Context>) -> A
         ?wait,
         "reconcile failed; requeueing"
     );
-    Action::requeue(wait)
-}
-
-/// Returns the backoff after a failed reconcile of `resource`.
-pub(crate) fn retry_delay(ctx: &Context, resource: &Ref, error: &Error) -> Duration {
-    let wait = ctx.memory.failed(resource);
-    if error.refusal().is_some() {
-        wait.max(MIN_QUOTA_RETRY_DELAY)
-    } else {
-        wait
-    }
+    wait
 }
 
 #[cfg(test)]

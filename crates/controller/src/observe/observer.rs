@@ -22,7 +22,7 @@ pub(crate) struct Observer<'a> {
     pub(super) used_queries: Mutex<HashSet<String>>,
     pub(super) push: Mutex<Option<PushQuery>>,
     pub(super) reads: Mutex<InputReads>,
-    /// Longest time until the next reconcile, if this one requires another.
+    /// Maximum time until the next reconcile, if [`Self::requeue_within`] set one.
     pub(super) within: Mutex<Option<Duration>>,
 }
 
@@ -60,8 +60,7 @@ impl Observer<'_> {
 
     /// Requires another reconcile within `wait`.
     pub(crate) fn requeue_within(&self, wait: Duration) {
-        let mut within = self.within.lock();
-        *within = Some(within.map_or(wait, |earlier| earlier.min(wait)));
+        *self.within.lock() = Some(wait);
     }
 
     /// Returns the time until the next reconcile: `wait`, or less if this reconcile requires another one earlier.
