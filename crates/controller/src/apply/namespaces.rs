@@ -24,7 +24,7 @@ pub(super) async fn add_label(client: &Client, namespace: &str) -> Result<(), Er
 }
 
 /// Removes the label from `namespace` if it contains no pin, managed state or orphaned state. Checks again after the removal, and restores
-/// the label if one was created meanwhile.
+/// the label if one was created in between.
 pub(super) async fn remove_label(client: &Client, namespace: &str) -> Result<(), Error> {
     if holds_state(client, namespace).await? {
         return Ok(());
@@ -92,7 +92,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::fake_api::{self, RecordedRequest, list, not_found};
+    use crate::fake_api::{self, RecordedRequest, RequestLog, list, not_found};
 
     /// Calls `remove_label` and returns the label values that it patches. `counts`: number of pins or states that its first and its second
     /// check find.
@@ -125,6 +125,11 @@ mod tests {
         assert_eq!(patched_labels([0, 1]).await, [Value::Null, json!("true")]);
     }
 
+    fn assert_only_reads(requests: &RequestLog) {
+        let requests = requests.lock();
+        assert!(requests.iter().all(|request| request.method == "GET"));
+    }
+
     #[tokio::test]
     async fn state_without_a_pin_keeps_the_holds_state_label() {
         let (client, requests) = fake_api::serve(|request| {
@@ -134,12 +139,7 @@ mod tests {
         })
         .await;
         remove_label(&client, "team").await.unwrap();
-        assert!(
-            requests
-                .lock()
-                .iter()
-                .all(|request| request.method == "GET")
-        );
+        assert_only_reads(&requests);
     }
 
     #[tokio::test]
@@ -152,12 +152,7 @@ mod tests {
             })
             .await;
             remove_label(&client, "team").await.unwrap();
-            assert!(
-                requests
-                    .lock()
-                    .iter()
-                    .all(|request| request.method == "GET")
-            );
+            assert_only_reads(&requests);
         }
     }
 

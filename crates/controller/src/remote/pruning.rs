@@ -199,7 +199,7 @@ impl Pruning {
         let inventory = self.registry.inventory(&self.name, &self.access).await;
         let inventory = inventory.map_err(prune_failure)?;
         // The inventory of a large repository takes time, so collect the used images after it: a resource may have started to use one
-        // meanwhile.
+        // in between.
         let used = self.used_images()?;
         for digest in choose(&inventory, &self.namespace, &used, self.policy, now) {
             // Stop if this replica no longer leads: the new leader may know of more used images.
