@@ -203,6 +203,8 @@ impl Place {
         let mount = format!("mount -t tmpfs -o size={kib}k tmpfs {}", folder.display());
         let mut containers = Command::new("unshare");
         containers.args([
+            "--user",
+            "--map-root-user",
             "--mount",
             "sh",
             "-c",
