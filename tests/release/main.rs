@@ -199,6 +199,7 @@ fn the_overlay_prod_has_the_digests_and_can_be_applied() {
     let prod = format!("{place}/kustomize/overlays/prod");
     let rendered = run("kubectl", &["kustomize", &prod]).unwrap();
     assert!(!rendered.contains(&"0".repeat(64)));
+    assert!(!rendered.contains("registry.example.com/alustan"));
     let (env, image) = operator(&rendered);
     assert!(image.ends_with(&images()["controller"]), "{image}");
     assert_eq!(env["ALUSTAN_OPERATOR_IMAGE"], image);

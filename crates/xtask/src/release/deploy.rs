@@ -29,8 +29,7 @@ pub(super) fn write(root: &Path, folder: &Path, registry: &str, images: &Images)
         .filter_map(|(name, image)| Some((name, image, image.engine.as_ref()?)));
     let base = engines.clone().next_back();
     let (base, image, _) = base.context("the release has no image with an engine")?;
-    let base_digest = &image.digest;
-    let base = format!("{registry}/{base}@{base_digest}");
+    let base = format!("{registry}/{base}@{}", image.digest);
     let catalogue: Vec<String> = engines
         .map(|(name, image, version)| {
             format!("'{name}:{version}={registry}/{name}@{}'", image.digest)
@@ -55,22 +54,38 @@ pub(super) fn write(root: &Path, folder: &Path, registry: &str, images: &Images)
             ),
         ],
     )?;
-    for (path, digest) in [
-        ("kustomize/overlays/prod/kustomization.yaml", controller),
-        ("kustomize/overlays/prod/controller.yaml", base_digest),
-    ] {
-        edit(&folder.join(path), &[(ZEROS, digest)])?;
-    }
+    let repository = (
+        "registry.example.com/alustan/controller\n",
+        &*format!("{registry}/controller\n"),
+    );
+    let base_image = (
+        &*format!("registry.example.com/alustan/terraform@{ZEROS}"),
+        &*base,
+    );
+    edit(
+        &folder.join("kustomize/overlays/prod/kustomization.yaml"),
+        &[repository, (ZEROS, controller)],
+    )?;
+    edit(
+        &folder.join("kustomize/overlays/prod/controller.yaml"),
+        &[base_image],
+    )?;
+    edit(
+        &folder.join("kustomize/overlays/prod/allowed.yaml"),
+        &[(
+            "    registry.example.com/alustan\n",
+            &format!("    {registry}\n"),
+        )],
+    )?;
     edit(
         &folder.join("helm/values/prod.yaml"),
         &[
+            repository,
+            base_image,
+            (ZEROS, controller),
             (
-                &format!("  digest: {ZEROS}\n"),
-                &format!("  digest: {controller}\n"),
-            ),
-            (
-                &format!("terraform@{ZEROS}\n"),
-                &format!("terraform@{base_digest}\n"),
+                ", registry.example.com/alustan]\n",
+                &format!(", {registry}]\n"),
             ),
         ],
     )?;
@@ -171,9 +186,11 @@ mod tests {
             (OVERLAY, "abc"),
             ("kustomize/overlays/prod/kustomization.yaml", "a"),
             ("kustomize/overlays/prod/controller.yaml", "c"),
+            ("kustomize/overlays/prod/allowed.yaml", ""),
         ] {
             let text = read(&folder.path().join(path)).unwrap();
             assert!(!text.contains(ZEROS), "{path}");
+            assert!(text.contains("registry.test/alustan"), "{path}");
             for digest in "abc".chars() {
                 let is_pinned = text.contains(&digest.to_string().repeat(64));
                 assert_eq!(is_pinned, digests.contains(digest), "{path}: {digest}");
@@ -189,7 +206,13 @@ mod tests {
         assert!(write(&root, folder.path(), "registry.test", &images).is_err());
         images.insert("controller".to_owned(), image('a', None));
         write(&root, folder.path(), "registry.test", &images).unwrap();
-        let values = read(&folder.path().join("helm/alustan/values.yaml")).unwrap();
-        assert!(values.contains("\nbaseImage: registry.test/opentofu@sha256:bbb"));
+        for path in [
+            "helm/alustan/values.yaml",
+            "helm/values/prod.yaml",
+            "kustomize/overlays/prod/controller.yaml",
+        ] {
+            let text = read(&folder.path().join(path)).unwrap();
+            assert!(text.contains("registry.test/opentofu@sha256:bbb"), "{path}");
+        }
     }
 }
