@@ -9,7 +9,7 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
-use alustan_expressions::{Nothing, OBJECT};
+use alustan_cel::{Nothing, OBJECT};
 use alustan_source::FairSemaphore;
 use anyhow::{Context as _, Result};
 use kube::api::DynamicObject;
@@ -32,7 +32,7 @@ const STACK_MIB: u64 = 64;
 /// kernel may kill the whole container if it exceeds the limit.
 const MAX_PROCESSES: usize = 2;
 
-/// Maximum CPU time of a child process, in seconds. `alustan_expressions` has a lower limit, but checks it only when the expression reads
+/// Maximum CPU time of a child process, in seconds. `alustan_cel` has a lower limit, but checks it only when the expression reads
 /// the object.
 const CPU_SECONDS: u64 = 5;
 
@@ -149,7 +149,7 @@ pub(crate) fn evaluate_request() -> Result<()> {
     let (expression, object): (String, DynamicObject) =
         serde_json::from_slice(&request).context("failed to parse the request")?;
     drop(request);
-    let result = alustan_expressions::evaluate(&expression, OBJECT, &object);
+    let result = alustan_cel::evaluate(&expression, OBJECT, &object);
     let result = serde_json::to_vec(&result).context("failed to serialize the result")?;
     let mut output = std::io::stdout().lock();
     output

@@ -3,7 +3,8 @@
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
-use alustan_api::TerraformStatus;
+use alustan_api::report::Failure;
+use alustan_api::{Terraform, TerraformStatus};
 use alustan_core::observed::{SourceSeen, Waiting};
 use parking_lot::Mutex;
 
@@ -29,6 +30,8 @@ pub(crate) struct ResourceState {
     source: Option<(String, SourceSeen)>,
     /// Tag of the runner image that the resource needs, built or not.
     image_tag: Option<String>,
+    /// Generation whose expressions were checked, and the failure of an invalid one.
+    expressions: Option<(Option<i64>, Option<Failure>)>,
     failures: u32,
     /// Number of consecutive conflicts.
     conflicts: u32,
@@ -57,6 +60,22 @@ impl Memory {
                 };
             }
         });
+    }
+
+    /// Returns the failure of an invalid CEL expression in the spec of `tf`. Checks the expressions once per generation.
+    pub(crate) fn invalid_expression(&self, resource: &Ref, tf: &Terraform) -> Option<Failure> {
+        let generation = tf.metadata.generation;
+        let checked = self.with_state(resource, |memory| memory.expressions.clone());
+        if let Some((checked_generation, failure)) = checked
+            && checked_generation == generation
+        {
+            return failure;
+        }
+        let failure = alustan_cel::invalid_expression(&tf.spec);
+        self.with_state(resource, |memory| {
+            memory.expressions = Some((generation, failure.clone()));
+        });
+        failure
     }
 
     /// Returns the last written status of `resource`.

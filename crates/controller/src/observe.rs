@@ -180,6 +180,7 @@ impl<'a> Observer<'a> {
                 .unreadable
                 .clone()
                 .or_else(|| queries::check(tf).err())
+                .or_else(|| ctx.memory.invalid_expression(self.resource, tf))
                 .or(refused),
             allowed,
             accounts,

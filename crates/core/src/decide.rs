@@ -25,7 +25,6 @@ use alustan_api::conditions::update;
 use alustan_api::report::{Failure, FailureClass};
 use alustan_api::run::{BackendInputs, PinnedImage, RunKind, RunPhase, Trigger};
 use alustan_api::{GitRepo, Reason, State, Terraform, TerraformStatus};
-use alustan_expressions::{Nothing, OBJECT};
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 
@@ -251,9 +250,6 @@ impl ReconcileCase<'_> {
         {
             return Err(self.not_allowed(&refusal));
         }
-        alustan_approval::check(&self.tf.spec.approval.rules)
-            .map_err(|error| Summary::stalled(Reason::InvalidRule, error.to_string()))?;
-        self.check_expressions()?;
         let seen = self
             .seen
             .inputs
@@ -354,28 +350,6 @@ impl ReconcileCase<'_> {
             requeue_at: (!self.seen.accounts.is_empty()).then(|| self.now + CONFLICT),
             ..summary
         }
-    }
-
-    /// Validates the CEL expressions in `waitFor` and `healthChecks`.
-    fn check_expressions(&self) -> Result<(), Summary> {
-        let spec = &self.tf.spec;
-        let lists = [
-            ("waitFor", &spec.wait_for),
-            ("healthChecks", &spec.health_checks),
-        ];
-        let tests = lists.into_iter().flat_map(|(list, tests)| {
-            let tests = tests.iter().enumerate();
-            tests.filter_map(move |(i, test)| {
-                Some((format!("spec.{list}[{i}].cel"), test.cel.as_ref()?))
-            })
-        });
-        for (field, expression) in tests {
-            if let Err(Nothing::Invalid(error)) = alustan_expressions::check(expression, OBJECT) {
-                let message = format!("{field}: {error}: {expression}");
-                return Err(Summary::stalled(Reason::InvalidExpression, message));
-            }
-        }
-        Ok(())
     }
 
     /// Returns the summary of a conflict if another resource owns the state. A state address that the last run reported counts only if that

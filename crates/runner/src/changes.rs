@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use alustan_api::report::{ChangeSet, MAX_CHANGES, ResourceChange};
-use alustan_approval as approval;
+use alustan_cel::approval;
 use ring::hmac;
 use serde::Deserialize;
 use serde_json::{Value, json};

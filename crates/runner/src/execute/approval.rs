@@ -6,7 +6,7 @@ use std::time::Instant;
 use alustan_api::report::{ChangeSet, Failure, PlanAsks, RunResult};
 use alustan_api::run::ApprovedPlan;
 use alustan_api::{ApprovalRule, Reason, RuleAction};
-use alustan_approval::{Matched, judge, unjudged};
+use alustan_cel::approval::{Matched, judge, unjudged};
 use ring::digest;
 
 use super::goal::Goal;
@@ -216,7 +216,7 @@ impl Session {
 
     /// Returns the rules that match the plan. The duration of an evaluation has no limit, so the wait ends at the deadline of plans or on
     /// a stop request.
-    async fn matched(&self, plan: &alustan_approval::Plan) -> Result<Vec<Matched>, Failure> {
+    async fn matched(&self, plan: &alustan_cel::approval::Plan) -> Result<Vec<Matched>, Failure> {
         let rules = self.inputs.approval.rules.clone();
         tokio::select! {
             matched = judged_until(self.plan_deadline(), rules, plan.clone()) => Ok(matched),
@@ -298,7 +298,7 @@ impl Session {
 async fn judged_until(
     deadline: Instant,
     rules: Vec<ApprovalRule>,
-    plan: alustan_approval::Plan,
+    plan: alustan_cel::approval::Plan,
 ) -> Vec<Matched> {
     let all = rules.clone();
     let judged = tokio::task::spawn_blocking(move || judge(&rules, &plan));
@@ -348,7 +348,7 @@ mod tests {
              true))))"
         );
         let rules = vec![rule("false"), rule(&slow)];
-        let plan = alustan_approval::Plan::default();
+        let plan = alustan_cel::approval::Plan::default();
         let matched = judged_until(Instant::now(), rules, plan).await;
         let messages: Vec<String> = matched.iter().map(ToString::to_string).collect();
         let wanted = "spec.approval.rules[0] cannot be evaluated and counts as matching: \

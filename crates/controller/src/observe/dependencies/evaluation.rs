@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use alustan_api::report::Failure;
 use alustan_api::{Reason, Terraform};
+use alustan_cel::Nothing;
 use alustan_core::dependency_graph::DependencyGraph;
 use alustan_core::objects::outputs;
 use alustan_core::observed::{Key, StackSeen};
 use alustan_core::upstream_changes;
-use alustan_expressions::Nothing;
 use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt;
 use kube::api::DynamicObject;

@@ -96,7 +96,7 @@ impl World {
             build_secrets: self.build_secrets(),
             cache: self.cache,
             foreign_state: self.foreign_state,
-            invalid: None,
+            invalid: alustan_cel::invalid_expression(&self.tf().spec),
             allowed: self.allow_lists.clone(),
             accounts: self.accounts(),
             conflict: self.conflict(),

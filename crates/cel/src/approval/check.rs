@@ -1,9 +1,9 @@
 //! Static checks of `spec.approval.rules`.
 
 use alustan_api::ApprovalRule;
-use alustan_expressions::{Nothing, check as check_expression};
 
-use crate::PLAN;
+use super::PLAN;
+use crate::Nothing;
 
 /// Rule with an invalid expression.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -16,7 +16,7 @@ pub struct BadRule {
 }
 
 /// Checks the expressions of `rules`. Does not evaluate them, so no rule can block the caller. Accepts a rule if the thread of the
-/// check could not be started: [`judge`](crate::judge) then reports the error.
+/// check could not be started: [`judge`](super::judge) then reports the error.
 ///
 /// # Errors
 /// The first rule whose expression is invalid, or cannot have a boolean result.
@@ -25,7 +25,7 @@ pub fn check(rules: &[ApprovalRule]) -> Result<(), BadRule> {
         rules
             .iter()
             .enumerate()
-            .map(|(index, rule)| match check_expression(&rule.when, PLAN) {
+            .map(|(index, rule)| match crate::check(&rule.when, PLAN) {
                 Ok(()) | Err(Nothing::Unknown(_)) => Ok(()),
                 Err(wrong) => Err(BadRule {
                     index,

@@ -146,7 +146,7 @@ fn invalid_rule_is_refused_with_its_index(#[case] when: &str, #[case] wanted: &s
 fn rule_with_evaluation_error_counts_as_matching(#[case] when: &str) {
     let matched = judge(&[rule(when, RuleAction::Deny)], &plan());
     let why = matched[0].unclear.clone().unwrap();
-    assert!(!why.is_empty() && why.chars().count() <= LONGEST_REASON);
+    assert!(!why.is_empty() && why.chars().count() <= MAX_REASON_LENGTH);
     let text = matched[0].to_string();
     assert!(
         text.contains("spec.approval.rules[0] cannot be evaluated and counts as matching: "),

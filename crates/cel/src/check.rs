@@ -3,7 +3,7 @@
 use cel::common::ast::{ComprehensionExpr, EntryExpr, Expr, IdedExpr, LiteralValue, SelectExpr};
 use cel::{ParseErrors, Program};
 
-use crate::subject::{LONGEST, Nothing, Subject};
+use crate::subject::{MAX_LENGTH, Nothing, Subject};
 use crate::thread::{STACK, apart};
 
 /// Names of types in CEL. The parser does not distinguish them from names of variables.
@@ -47,9 +47,9 @@ fn check_on(stack: usize, expression: &str, subject: Subject) -> Result<(), Noth
 /// # Errors
 /// The cause, if the expression is invalid.
 pub(crate) fn program(expression: &str, subject: Subject) -> Result<Program, String> {
-    if expression.len() > LONGEST {
+    if expression.len() > MAX_LENGTH {
         return Err(format!(
-            "the expression is longer than {LONGEST} characters"
+            "the expression is longer than {MAX_LENGTH} characters"
         ));
     }
     let program = Program::compile(expression).map_err(|errors| first(&errors))?;

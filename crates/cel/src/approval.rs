@@ -4,9 +4,10 @@
 mod check;
 
 use alustan_api::{ApprovalRule, RuleAction};
-use alustan_expressions::{Nothing, Subject, evaluate};
 use serde::Serialize;
 use serde_json::Value;
+
+use crate::{Nothing, Subject, evaluate};
 
 pub use check::{BadRule, check};
 
@@ -19,7 +20,7 @@ const PLAN: Subject = Subject {
 };
 
 /// Maximum length of the reason why a rule could not be evaluated, in characters.
-const LONGEST_REASON: usize = 300;
+const MAX_REASON_LENGTH: usize = 300;
 
 /// Value of `plan` in the expressions of rules: all changes of a plan, without reads and no-ops.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -103,7 +104,7 @@ fn matched(index: usize, rule: &ApprovalRule, unclear: Option<&str>) -> Matched 
         index,
         then: rule.then,
         when: rule.when.clone(),
-        unclear: unclear.map(|why| why.chars().take(LONGEST_REASON).collect()),
+        unclear: unclear.map(|why| why.chars().take(MAX_REASON_LENGTH).collect()),
     }
 }
 

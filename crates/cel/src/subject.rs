@@ -5,11 +5,11 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 /// Maximum length of an expression, in bytes. A longer expression could be nested so deep that the parser overflows its stack.
-pub(crate) const LONGEST: usize = 1000;
+pub(crate) const MAX_LENGTH: usize = 1000;
 
 /// Maximum CPU time of an evaluation. An expression that iterates over a large object for each element of this object would take
 /// minutes.
-pub(crate) const LONGEST_TIME: Duration = Duration::from_secs(2);
+pub(crate) const MAX_CPU_TIME: Duration = Duration::from_secs(2);
 
 /// The variable that an expression may use, and limits of the expression.
 #[derive(Clone, Copy, Debug)]
@@ -42,7 +42,7 @@ pub enum Nothing {
     #[error("{0}")]
     Missing(String),
     /// The evaluation exceeds its time limit.
-    #[error("the evaluation exceeds {} s of CPU time", LONGEST_TIME.as_secs())]
+    #[error("the evaluation exceeds {} s of CPU time", MAX_CPU_TIME.as_secs())]
     TooSlow,
     /// The evaluation could not run, for example because no thread could be started.
     #[error("the evaluation could not run: {0}")]

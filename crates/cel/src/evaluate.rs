@@ -1,9 +1,4 @@
-//! Expressions in CEL (<https://cel.dev>) over one value: checked before use, evaluated in a separate thread. No I/O.
-
-mod check;
-mod json;
-mod subject;
-mod thread;
+//! Evaluates an expression over one value.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -16,11 +11,9 @@ use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 use serde_json::Value;
 
-pub use check::check;
-pub use subject::{Nothing, OBJECT, Subject};
-
-use subject::LONGEST_TIME;
-use thread::{STACK, apart};
+use crate::subject::{MAX_CPU_TIME, Nothing, Subject};
+use crate::thread::{STACK, apart};
+use crate::{check, json};
 
 /// Evaluates `expression`, in which the variable of `subject` has the value `value`.
 ///
@@ -61,7 +54,7 @@ fn cpu_time() -> Duration {
 fn run(program: &Program, subject: Subject, value: &impl Serialize) -> Result<Value, Nothing> {
     let value = to_value(value).map_err(|error| Nothing::Invalid(error.to_string()))?;
     let clock = Clock {
-        until: cpu_time() + LONGEST_TIME,
+        until: cpu_time() + MAX_CPU_TIME,
         is_over: AtomicBool::new(false),
     };
     let mut context = Context::default();
