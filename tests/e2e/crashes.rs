@@ -89,8 +89,11 @@ fn occurrences(kind: StepKind) -> &'static [(Story, u8, &'static str)] {
         StepKind::DeleteClaim => &[(Story::Replace, 1, "")],
         StepKind::DeleteOutputs => &[(Story::Change, 4, "web-outputs")],
         StepKind::DeleteJob => &[(Story::Cancel, 3, "web-apply-1")],
-        // Covered by restore.rs, and by build_namespace.rs for builds in another namespace.
-        StepKind::TakeOver | StepKind::CreateBuildSecret | StepKind::DeleteBuildSecret => &[],
+        // Covered by restore.rs, and by build_namespace.rs for builds in another namespace. A pruning has no state in the cluster.
+        StepKind::TakeOver
+        | StepKind::CreateBuildSecret
+        | StepKind::DeleteBuildSecret
+        | StepKind::PruneImages => &[],
         StepKind::CleanUp => &[(Story::Destroy, 7, "")],
         StepKind::RemoveFinalizer => &[(Story::Destroy, 8, "")],
     }

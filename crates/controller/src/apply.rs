@@ -129,6 +129,10 @@ impl<'a> StepExecutor<'a> {
                 self.observer.push_context();
                 Ok(())
             }
+            Step::PruneImages => {
+                self.observer.prune_images();
+                Ok(())
+            }
             Step::CreateJob(job) => self.create_job(job).await,
             Step::DeleteJob {
                 namespace,

@@ -88,6 +88,7 @@ mod under_test {
             | Step::CheckRecord(_)
             | Step::TakeOver(_)
             | Step::PushContext
+            | Step::PruneImages
             | Step::DeleteClaim
             | Step::CleanUp { .. }
             | Step::RemoveFinalizer => String::new(),

@@ -72,6 +72,7 @@ impl<'a> Observer<'a> {
             unreadable,
             used_queries: Mutex::default(),
             push: Mutex::default(),
+            pruning: Mutex::default(),
             reads: Mutex::default(),
             within: Mutex::default(),
         }
@@ -158,13 +159,9 @@ impl<'a> Observer<'a> {
         } else {
             None
         };
-        let prune = tf.spec.container_registry.prune.as_ref();
-        if let (true, false, Some(prune), Some(plan), Ok(docker)) =
-            (pinned, deleted, prune, &plan, &inputs.docker)
-        {
-            let namespace = namespace_uid.as_deref().unwrap_or_default();
-            self.prune(prune, plan, namespace, docker.as_ref()).await;
-        }
+        let is_pruning_due = pinned
+            && !deleted
+            && self.observe_pruning(plan.as_ref(), namespace_uid.as_deref(), &inputs.docker);
         let job = self.job(record.as_ref()).await?;
         let outputs = self.outputs(record.as_ref()).await?;
         let foreign_state = self.foreign_state(record.as_ref()).await?;
@@ -207,6 +204,7 @@ impl<'a> Observer<'a> {
             pin,
             notices,
             notified: ctx.notifier.notified(),
+            is_pruning_due,
         };
         let used = self.used_queries.lock().clone();
         ctx.answers.keep(self.resource, &used);

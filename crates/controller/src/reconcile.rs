@@ -321,6 +321,7 @@ async fn apply_decision(
         Ok(()) => {
             ctx.upstream_activity
                 .record(&key, ReconcileResult::of(tf, seen, &status));
+            observer.publish_pruning().await;
             report(observer, status).await
         }
         Err(error) if error.is_conflict() || error.is_not_leading() => Err(error),

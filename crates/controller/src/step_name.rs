@@ -28,6 +28,7 @@ pub(crate) fn name(step: &Step) -> String {
         Step::SwapReport(_) => "update the run report".to_owned(),
         Step::Ensure(object) => format!("apply {}", crate::step_name::object_name(object)),
         Step::PushContext => "push the context".to_owned(),
+        Step::PruneImages => "prune the registry repository".to_owned(),
         Step::CreateJob(job) => {
             format!(
                 "create Job {}",

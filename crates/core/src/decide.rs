@@ -142,6 +142,9 @@ impl ReconcileCase<'_> {
         {
             self.renew_hashes(source, wanted);
         }
+        if self.seen.is_pruning_due && target.is_ok() {
+            self.steps.push(Step::PruneImages);
+        }
         let run = facts::open_run(&self.current).cloned();
         if self.tf.spec.suspend && self.current.phase.is_harmless() {
             return self.suspended(run.as_ref(), &target);

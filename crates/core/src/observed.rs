@@ -104,6 +104,9 @@ pub struct Seen {
     pub notices: Notices,
     /// Events for which the operator notifies about every resource, in addition to `spec.notifications`.
     pub notified: BTreeSet<NotificationEvent>,
+    /// Whether the resource uses its newest image, `spec.containerRegistry.prune` is set, and no pruning has started today since this image
+    /// is used.
+    pub is_pruning_due: bool,
     /// Owners of the outputs Secret and ConfigMap. [`Ownership::Foreign`] is distinguished from [`Ownership::Absent`] only while outputs
     /// wait to be published.
     pub outputs: OutputsSeen,

@@ -36,6 +36,8 @@ pub enum Step {
     Ensure(Box<Object>),
     /// Push the context to the registry. The result requeues the resource.
     PushContext,
+    /// Remove unused images and contexts from the registry repository (`spec.containerRegistry.prune`), once a day and for each new image.
+    PruneImages,
     /// Create a Job. An existing Job with the same name and inputs counts as created.
     CreateJob(Box<Job>),
     /// Delete a Job and its pods; uid is a precondition.
@@ -109,6 +111,7 @@ kinds!(
     SwapReport,
     Ensure,
     PushContext,
+    PruneImages,
     CreateJob,
     DeleteJob,
     CreateBuildSecret,
@@ -131,6 +134,7 @@ impl Step {
             Self::SwapReport(_) => StepKind::SwapReport,
             Self::Ensure(_) => StepKind::Ensure,
             Self::PushContext => StepKind::PushContext,
+            Self::PruneImages => StepKind::PruneImages,
             Self::CreateJob(_) => StepKind::CreateJob,
             Self::DeleteJob { .. } => StepKind::DeleteJob,
             Self::CreateBuildSecret(_) => StepKind::CreateBuildSecret,

@@ -8,11 +8,12 @@ use alustan_api::report::Failure;
 use parking_lot::Mutex;
 
 use crate::context::Context;
+use crate::remote::answers::PruningSeen;
 use crate::remote::queries::PushQuery;
 use crate::resource::Ref;
 
-/// Reads the inputs of one reconcile. Collects the queries that the resource uses, and keeps the push of its context until the reconcile
-/// starts it.
+/// Reads the inputs of one reconcile. Collects the queries that the resource uses, and keeps the push of its context and the pruning of its
+/// registry repository until the reconcile starts them.
 pub(crate) struct Observer<'a> {
     pub(crate) ctx: &'a Context,
     pub(crate) tf: &'a Terraform,
@@ -21,6 +22,8 @@ pub(crate) struct Observer<'a> {
     pub(crate) unreadable: Option<Failure>,
     pub(super) used_queries: Mutex<HashSet<String>>,
     pub(super) push: Mutex<Option<PushQuery>>,
+    /// Pruning of the registry repository, unless none is wanted or it is running.
+    pub(crate) pruning: Mutex<Option<PruningSeen>>,
     pub(super) reads: Mutex<InputReads>,
     /// Maximum time until the next reconcile, if [`Self::requeue_within`] set one.
     pub(super) within: Mutex<Option<Duration>>,

@@ -25,7 +25,7 @@ use crate::leader::Leader;
 use crate::memory::Memory;
 use crate::mirrors::Mirrors;
 use crate::observe::observer::Observer;
-use crate::remote::answers::Pruned;
+use crate::remote::answers::{PruneQuery, Pruned, PruningSeen};
 use crate::remote::failure::registry;
 use crate::remote::polled_cache::SendQuery;
 use crate::remote::queries::{access, identity, image_name};
@@ -44,34 +44,68 @@ const PRUNE_TIMEOUT: Duration = Duration::from_mins(20);
 const FIELD: &str = "spec.containerRegistry.prune";
 
 impl Observer<'_> {
-    /// Prunes the registry repository of the resource, and publishes an event about each result once. The image of the resource must be
-    /// pinned.
-    pub(crate) async fn prune(
+    /// Observes the pruning of the registry repository of the resource. Keeps a running pruning alive. Returns whether a pruning is due:
+    /// then [`Self::prune_images`] starts it. `namespace`: uid of the namespace.
+    pub(crate) fn observe_pruning(
         &self,
-        prune: &Prune,
-        plan: &ImagePlan,
-        namespace: &str,
-        docker: Option<&DockerConfig>,
-    ) {
-        let (ctx, tf) = (self.ctx, self.tf);
-        let query = match self.query(prune, plan, namespace, docker) {
-            Ok(query) => query,
-            Err(failure) => return self.publish_result(&Err(failure), "").await,
+        plan: Option<&ImagePlan>,
+        namespace: Option<&str>,
+        docker: &Result<Option<DockerConfig>, Failure>,
+    ) -> bool {
+        let prune = self.tf.spec.container_registry.prune.as_ref();
+        let (Some(prune), Some(plan), Ok(docker)) = (prune, plan, docker) else {
+            return false;
         };
-        self.use_query(&query.key);
-        let answer = ctx
-            .answers
-            .pruned
-            .get(&query.key, self.resource, None, query.send);
-        if let Answer::Known(Pruned { removed, failure }) = answer {
-            let image_name = &tf.spec.container_registry.image_name;
-            let note = format!("{FIELD}: removed {removed} images and contexts from {image_name}");
-            if removed > 0 {
-                self.publish_result(&Ok(note), &query.key).await;
+        let namespace = namespace.unwrap_or_default();
+        let pruning = match self.query(prune, plan, namespace, docker.as_ref()) {
+            Ok(query) => {
+                self.use_query(&query.key);
+                match self
+                    .ctx
+                    .answers
+                    .pruned
+                    .get_existing(&query.key, self.resource)
+                {
+                    None => PruningSeen::Due(query),
+                    Some(Answer::Known(pruned)) => PruningSeen::Done(query.key, pruned),
+                    Some(Answer::Pending | Answer::Failed { .. }) => return false,
+                }
             }
-            if let Some(failure) = failure {
+            Err(failure) => PruningSeen::Impossible(failure),
+        };
+        let is_due = matches!(pruning, PruningSeen::Due(_));
+        *self.pruning.lock() = Some(pruning);
+        is_due
+    }
+
+    /// Starts the pruning that is due.
+    pub(crate) fn prune_images(&self) {
+        let pruning = self.pruning.lock().take();
+        if let Some(PruningSeen::Due(query)) = pruning {
+            let pruned = &self.ctx.answers.pruned;
+            pruned.get(&query.key, self.resource, None, query.send);
+        }
+    }
+
+    /// Publishes an event about the result of a pruning, once.
+    pub(crate) async fn publish_pruning(&self) {
+        let pruning = self.pruning.lock().take();
+        match pruning {
+            Some(PruningSeen::Done(query, Pruned { removed, failure })) => {
+                let image_name = &self.tf.spec.container_registry.image_name;
+                let note =
+                    format!("{FIELD}: removed {removed} images and contexts from {image_name}");
+                if removed > 0 {
+                    self.publish_result(&Ok(note), &query).await;
+                }
+                if let Some(failure) = failure {
+                    self.publish_result(&Err(failure), "").await;
+                }
+            }
+            Some(PruningSeen::Impossible(failure)) => {
                 self.publish_result(&Err(failure), "").await;
             }
+            Some(PruningSeen::Due(_)) | None => {}
         }
     }
 
@@ -146,11 +180,6 @@ impl Observer<'_> {
             .await;
         }
     }
-}
-
-struct PruneQuery {
-    key: String,
-    send: SendQuery<Pruned>,
 }
 
 /// Pruning of a registry repository.

@@ -512,7 +512,7 @@ fn check_step(world: &World, seen: &Seen, step: &Step) {
         Step::CleanUp { .. } | Step::RemoveFinalizer => {
             assert!(tf.metadata.deletion_timestamp.is_some(), "lets it go");
         }
-        Step::AddFinalizer | Step::PushContext => {}
+        Step::AddFinalizer | Step::PushContext | Step::PruneImages => {}
         Step::CreateRecord(_)
         | Step::TakeOver(_)
         | Step::CreateBuildSecret(_)

@@ -80,6 +80,7 @@ fn step_name(step: &Step) -> String {
         Step::SwapReport(progress) => format!("SwapReport {}", report_change(progress)),
         Step::Ensure(object) => format!("Ensure {}", object_name(object)),
         Step::PushContext => "PushContext".to_owned(),
+        Step::PruneImages => "PruneImages".to_owned(),
         Step::CreateJob(job) => format!("CreateJob {}", job.name_any()),
         Step::DeleteJob { name, .. } => format!("DeleteJob {name}"),
         Step::CreateBuildSecret(secret) => format!("CreateBuildSecret {}", secret.name_any()),

@@ -159,6 +159,8 @@ pub(crate) struct World {
     pub(crate) notices: Notices,
     /// Events that the operator sends for every resource.
     pub(crate) operator_events: BTreeSet<NotificationEvent>,
+    /// Whether no pruning of the registry repository has started today.
+    pub(crate) pruning_is_due: bool,
     /// Allow lists.
     pub(crate) allow_lists: Arc<Allowed>,
     /// Existing `ServiceAccounts`.
@@ -245,6 +247,7 @@ impl World {
             outputs_config_map: ConfigMap::default(),
             notices: Notices::default(),
             operator_events: BTreeSet::new(),
+            pruning_is_due: false,
             allow_lists: Arc::default(),
             accounts: BTreeMap::new(),
             refuses_jobs: None,

@@ -13,6 +13,7 @@ use rstest::rstest;
 use serde_json::json;
 
 use super::objects::CreatedObjects;
+use super::{changed_nothing, step_names};
 use crate::fixtures::{Edit as _, terraform};
 use crate::world::World;
 
@@ -392,4 +393,14 @@ fn operator_identity_is_used_only_for_listed_repositories(
         assert_eq!(status.conditions[0].reason, "RegistryIdentityNotAllowed");
         assert!(world.builds.is_empty());
     }
+}
+
+#[test]
+fn due_pruning_is_a_step_of_the_next_reconcile() {
+    let mut world = World::applied();
+    world.pruning_is_due = true;
+    let steps = step_names(&world.reconcile().decision.steps);
+    assert_eq!(steps, ["PruneImages"]);
+    world.pruning_is_due = false;
+    assert!(changed_nothing(&world.reconcile()));
 }

@@ -219,7 +219,7 @@ impl World {
                 self.volume_unreachable = false;
                 self.objects.remove(&names::cache(&self.name()));
             }
-            Step::CleanUp { .. } => {}
+            Step::PruneImages | Step::CleanUp { .. } => {}
             Step::RemoveFinalizer => {
                 // Before a restore, the real objects belong to the earlier resource and not to this one.
                 if self.left_behind.is_none() {

@@ -103,6 +103,7 @@ impl World {
             outputs: self.outputs,
             notices: self.notices.clone(),
             notified: self.operator_events.clone(),
+            is_pruning_due: self.pruning_is_due,
             pin: self.pin.clone(),
             record,
             source,
