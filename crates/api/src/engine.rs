@@ -79,8 +79,8 @@ pub enum Switch {
 }
 
 impl Engine {
-    /// Returns the kind of the change from this engine to `next`. `None` if `next` is the same engine in the same or a newer version, or if
-    /// one of the versions is not a full version ([`is_version`]).
+    /// Returns the kind of the change from this engine to `next`. `None` if `next` is the same engine in the same or a newer version, or the
+    /// same engine with a version that cannot be compared: one of the two versions is not a full version ([`is_version`]).
     pub fn switch_to(&self, next: &Self) -> Option<Switch> {
         if self.name != next.name {
             return Some(Switch::Engine);

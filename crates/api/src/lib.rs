@@ -3,7 +3,7 @@
 
 #![expect(
     unreachable_pub,
-    reason = "KubeSchema repeats each struct inside a function"
+    reason = "the derive macro KubeSchema copies each struct into a function"
 )]
 
 pub mod architecture;

@@ -76,7 +76,8 @@ pub fn run_job(name: &str, kind: RunKind, number: i64) -> String {
     if name.len() <= room {
         return format!("{name}{end}");
     }
-    // FNV-1a (<http://www.isthe.com/chongo/tech/comp/fnv/>), so that an upgrade of the operator does not change the names of Jobs.
+    // The digest is FNV-1a (<http://www.isthe.com/chongo/tech/comp/fnv/>). It is the same in every version of the operator, so an upgrade
+    // does not change the names of Jobs.
     let digest = name.bytes().fold(0x811c_9dc5_u32, |digest, byte| {
         (digest ^ u32::from(byte)).wrapping_mul(0x0100_0193)
     });

@@ -19,7 +19,7 @@ pub const WORK: &str = "/work";
 pub const BUILD: &str = "/kaniko-ctx";
 /// Folder below [`BUILD`] with the socket through which the containers `build` and `prepare` of a build by `Append` communicate.
 pub const HANDOVER: &str = "handover";
-/// Folder in a pod with programs from the image of the operator that the base image may lack.
+/// Folder in a pod. It contains the programs from the image of the operator that the base image may lack.
 pub const INJECT: &str = "/alustan-inject";
 /// Docker configuration in the containers of the runner that pull the context and push the image.
 pub const DOCKER_CONFIG: &str = "/alustan-docker";

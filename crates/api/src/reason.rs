@@ -277,8 +277,8 @@ impl Reason {
     }
 }
 
-/// Returns the current name of `reason` if it is a [`Reason`], else [`OTHER`]. Bounds the cardinality of metric labels: Kubernetes sets the
-/// reason of a pod that does not start, to any string.
+/// Returns the current name of `reason` if it is a [`Reason`], else [`OTHER`]. Bounds the cardinality of metric labels: the reason of a pod
+/// that does not start comes from Kubernetes, and may be any string.
 pub fn bounded(reason: &str) -> &'static str {
     Reason::from_stored(reason).map_or(OTHER, Reason::as_str)
 }

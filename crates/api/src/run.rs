@@ -45,8 +45,8 @@ pub mod key {
     pub const INPUTS: &str = "inputs";
     /// Record: [`super::History`] as JSON.
     pub const HISTORY: &str = "signed-history";
-    /// Key of the history in records of earlier operators, which do not sign records. These operators refuse a record with key [`HISTORY`]:
-    /// their writes would make its signatures invalid.
+    /// Record: key of the history in records of earlier versions of the operator, which do not sign records. The earlier versions refuse a
+    /// record with key [`HISTORY`]: their writes would make its signatures invalid.
     pub const UNSIGNED_HISTORY: &str = "history";
     /// Record: 32 random bytes per resource. Key for HMACs, and for the encryption of plans on the cache volume and of the unsaved state.
     pub const KEY: &str = "key";
@@ -562,7 +562,7 @@ pub struct History {
     pub lost_image: Option<String>,
     /// Consecutive runs that changed values of `spec.variablesFrom` caused.
     pub input_runs: InputRuns,
-    /// Object test that currently fails.
+    /// Test of an object that currently fails, for example a test in `spec.waitFor`.
     pub waiting: Option<WaitingSince>,
     /// Value of [`crate::RECONCILE_AT`] that was processed last.
     pub reconcile_at: Option<String>,
@@ -738,7 +738,7 @@ pub struct InputRuns {
     pub last: Option<Timestamp>,
 }
 
-/// Failing object test.
+/// Test of an object that fails, for example a test in `spec.waitFor`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct WaitingSince {
@@ -850,9 +850,9 @@ pub struct Pin {
 }
 
 impl Pin {
-    /// Returns the pin with the inputs of the existing objects, for destroy. `attempted` is the number of the last apply that reached
-    /// [`RunPhase::Applying`]. If the run of this pin is later, it has changed nothing: returns the earlier pin [`Self::before`], if there
-    /// is one.
+    /// Returns the pin for destroy: the pin of the last apply that may have changed objects. `attempted` is the number of the last apply that
+    /// reached [`RunPhase::Applying`]. If the run of this pin has a higher number, it has changed no object: returns [`Self::before`], if it
+    /// is set.
     pub fn of_what_exists(&self, attempted: i64) -> &Self {
         match &self.before {
             Some(before) if self.number > attempted => before,

@@ -242,7 +242,7 @@ const HTTP_URL: &str = "self.matches('^https?://[^@ ]+$')";
 const HTTP_URL_HELP: &str = "must be an https:// or http:// URL without user information: store credentials in the Secret of secretRef";
 const NO_NUMBER: &str = "!self.matches('(^|-)[0-9]+$')";
 const NO_NUMBER_HELP: &str =
-    "must not end in a number: the engine appends numbers to the parts of a state";
+    "must not end in a number, such as -1: the engine appends numbers to the names of Secrets";
 
 /// Backend that stores the state.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
@@ -349,8 +349,8 @@ pub struct BackendSpec {
     #[serde(default)]
     pub adopt: bool,
     /// If true, the next run copies the state when the address of the state differs from that of the last apply. The address changes with
-    /// this field or with the `backend` block of the module. The state at the old address is kept. If false, nothing is applied then
-    /// (`BackendChanged`). Default: false.
+    /// `spec.backend` or with the `backend` block of the module. The state at the old address is kept. If false, nothing is applied after
+    /// such a change (`BackendChanged`). Default: false.
     #[serde(default)]
     pub migrate: bool,
 }
@@ -472,7 +472,7 @@ pub struct ContainerRegistry {
     #[serde(default)]
     pub provider: RegistryProvider,
     /// ServiceAccount of the build pod. With `provider`, its workload identity needs permission to push. The pod gets no token for the
-    /// Kubernetes API. It must be allowed as described in `spec.runner.serviceAccountName`. Default: `default`.
+    /// Kubernetes API. The ServiceAccount must be allowed as described in `spec.runner.serviceAccountName`. Default: `default`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     #[x_kube(validation = Rule::new(OBJECT).message(OBJECT_HELP))]
@@ -483,7 +483,7 @@ pub struct ContainerRegistry {
     /// Builder of the runner image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub builder: Option<Builder>,
-    /// Removal of old images from this repository. Default: no image is removed.
+    /// Removal of old images from the image repository `imageName`. Default: no image is removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prune: Option<Prune>,
 }

@@ -1,4 +1,4 @@
-//! Inputs, dependencies, object tests and outputs of a `Terraform` resource.
+//! Inputs, dependencies, tests of objects (`spec.waitFor`) and outputs of a `Terraform` resource.
 
 #![expect(
     clippy::struct_field_names,
@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::references::{NOT_OURS, NOT_OURS_HELP, OBJECT, OBJECT_HELP};
 
-/// Schema patterns instead of CEL rules: within lists, the cost of CEL rules exceeds the limit of the API server.
+/// Pattern in the OpenAPI schema. A CEL rule for an entry of a list would exceed the cost limit of the API server.
 const NAMESPACE: &str = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$";
 const NAME: &str = "^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$";
 const DURATION: &str = r"^([0-9]{1,4}(\.[0-9]{1,3})?(s|m|h)){1,3}$";

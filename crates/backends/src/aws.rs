@@ -8,7 +8,7 @@ use crate::backend::{Backend, Config, Environment, Invalid, Owner, Since, text};
 
 pub(crate) struct Aws;
 
-/// Arguments set to true for a custom endpoint: path-style URLs, and no checks and checksums that only AWS supports.
+/// Arguments that are true for a custom endpoint. They select path-style URLs, and skip checks and checksums that only AWS supports.
 const ONLY_AWS: &[&str] = &[
     "use_path_style",
     "skip_credentials_validation",
@@ -21,7 +21,7 @@ const ONLY_AWS: &[&str] = &[
 /// Prefixes of arguments that select credentials other than those in the environment variables.
 const OF_ANOTHER: &[&str] = &["assume_role", "profile", "shared_"];
 
-/// Environment variables that override the endpoint, in order of precedence.
+/// Environment variables that set the endpoint if the backend block does not set it, in order of precedence.
 const ENDPOINTS: &[&str] = &["AWS_ENDPOINT_URL_S3", "AWS_S3_ENDPOINT", "AWS_ENDPOINT_URL"];
 
 impl Backend for Aws {
@@ -89,8 +89,8 @@ impl Backend for Aws {
         if config.get("use_lockfile") == Some(&json!(true)) {
             return Some(Since {
                 version: "1.10.0",
-                why: "locks in the bucket; for an earlier version, set spec.backend.dynamoDB \
-                      without lockFile",
+                why: "the lock file in the bucket. For an earlier version of the engine, set \
+                      spec.backend.dynamoDB and unset spec.backend.lockFile",
             });
         }
         config.contains_key("endpoints").then_some(Since {

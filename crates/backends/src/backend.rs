@@ -99,9 +99,9 @@ pub struct Since {
 #[derive(Debug, Error, PartialEq, Eq)]
 #[error("{field}: {why}")]
 pub struct Invalid {
-    /// Path below `spec.backend`.
+    /// Path of the field below `spec.backend`. Example: `config.region`.
     pub field: String,
-    /// Reason and remedy.
+    /// Reason why the value is invalid, and how to correct it.
     pub why: String,
 }
 
@@ -114,7 +114,7 @@ impl Invalid {
     }
 }
 
-/// Returns the arguments of the block, including `spec.config`.
+/// Returns the arguments of the backend block, including `spec.config`.
 pub(crate) fn config(backend: &dyn Backend, spec: &BackendSpec, owner: Owner<'_>) -> Config {
     let mut config = backend.config(spec, owner);
     let own = spec.config.iter();

@@ -42,7 +42,7 @@ impl Backend for Http {
         "address"
     }
 
-    /// Returns false for a server on loopback: it belongs to one pod.
+    /// Returns false for a loopback address: it refers to a different server in each pod.
     fn is_shared(&self, location: &str) -> bool {
         let host = location.split(['/', ':']).next().unwrap_or_default();
         !matches!(host, "" | "localhost" | "127.0.0.1" | "[")

@@ -21,8 +21,8 @@ impl Backend for Kubernetes {
         &[("secret_suffix", "secretSuffix")]
     }
 
-    /// The default suffix is `NAME-state`, because the engine mistakes a trailing number for the index of a part
-    /// (<https://github.com/hashicorp/terraform/issues/33995>).
+    /// The default suffix is `NAME-state`, because `NAME` may end in a number. The engine would mistake this number for the index of one of
+    /// the Secrets of a large state (<https://github.com/hashicorp/terraform/issues/33995>).
     fn config(&self, spec: &BackendSpec, owner: Owner<'_>) -> Config {
         let suffix = spec.secret_suffix.clone();
         let suffix = suffix.unwrap_or_else(|| format!("{}-state", owner.name));

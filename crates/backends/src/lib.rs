@@ -154,8 +154,8 @@ pub fn inputs(
     })
 }
 
-/// Refuses `spec.backend.config` without a provider and for `managed` and `local`. The schema has no such check: it does not cover the
-/// content of `config`.
+/// Refuses `spec.backend.config` without a provider and for `managed` and `local`. The CRD has no CEL rule for this: CEL cannot read
+/// `config`, because its values have no type in the schema.
 fn takes_more(spec: &BackendSpec) -> Result<(), Invalid> {
     match spec.provider {
         None | Some(BackendProvider::Managed | BackendProvider::Local) => {

@@ -144,7 +144,7 @@ fn each_provider_maps_to_an_engine_backend(
     assert_eq!(address_of(&inputs).as_deref(), Some(address));
     let address = Some(address.to_owned()).filter(|address| !address.ends_with("://"));
     assert_eq!(address_of_spec(&spec, OWNER), address);
-    // A module with a block of the same type gets the same arguments and no second block.
+    // If the module has a `backend` block of the same type, the arguments are the same, and the runner writes no second block.
     let partial = resolve(Some(&spec), Some(kind)).unwrap();
     assert!(!partial.write_block && partial.config == inputs.config);
     let conflict = resolve(Some(&spec), Some("consul")).err().unwrap();

@@ -1,5 +1,5 @@
 //! Evaluates `spec.approval.rules`: which plans need approval, and which plans must not be applied. The controller checks the
-//! rules, and the runner evaluates them on its plan. Pure.
+//! expressions of the rules, and the runner evaluates them on its plan. The crate performs no I/O.
 
 mod check;
 

@@ -137,7 +137,7 @@ async fn state_is_pushed_and_pulled_and_the_previous_one_kept() {
     let why = run(&space, &format!("state push web {foreign}"))
         .await
         .failure();
-    assert!(why.contains("its lineage m differs"), "{why}");
+    assert!(why.contains("the lineage m of the file differs"), "{why}");
     let output = run(&space, &format!("state push web {foreign} --force")).await;
     assert!(
         output

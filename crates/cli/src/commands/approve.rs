@@ -14,7 +14,7 @@ use crate::print;
 pub(crate) struct Approve {
     /// Name of the resource.
     name: String,
-    /// Id of the plan; refused if another plan waits. Default: the plan that waits.
+    /// Id of the plan. Refused if another plan waits for approval. Default: the plan that waits for approval.
     #[arg(value_name = "PLAN-ID")]
     plan: Option<String>,
     /// Field manager of the change. `status.plan.approvedBy` is the user as authenticated by the API server.

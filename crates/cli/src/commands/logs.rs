@@ -52,7 +52,7 @@ impl Logs {
         let tf = cluster.resource(&self.name).await?;
         let (pod, container) = match self.pod(cluster, &tf).await {
             Err(Error::Refused(why)) if !self.follow => {
-                // Empty if the user has no permission to read the run report.
+                // `logs` is empty if the user has no permission to read the run report.
                 let logs = Record::of(cluster, &tf).reported().await;
                 return match self.kept_log(cluster, &tf, &logs).await {
                     Some((run, log)) => {
@@ -185,8 +185,8 @@ impl Logs {
             };
             if !self.follow {
                 return Err(Error::Refused(format!(
-                    "{waits}. To wait for it, use -f; for details: kubectl describe -n {} \
-                     job/{job}",
+                    "{waits}. To wait until the pod has started, use -f; for details: kubectl \
+                     describe -n {} job/{job}",
                     cluster.namespace
                 )));
             }
@@ -214,7 +214,7 @@ fn start(pod: &Pod) -> Start {
         .as_ref()
         .and_then(|status| status.container_statuses.as_ref());
     let statuses = statuses.map(Vec::as_slice).unwrap_or_default();
-    // The list includes injected sidecars, so the container is selected by name.
+    // `statuses` includes injected sidecars, so the container of the engine is selected by name.
     let engine = statuses
         .iter()
         .find(|container| container.name == ENGINE_CONTAINER);
@@ -266,7 +266,7 @@ fn others<'a>(keys: impl Iterator<Item = &'a String>) -> String {
     if runs.is_empty() {
         return String::new();
     }
-    format!("; runs with the end of a log: {}", runs.join(", "))
+    format!("; runs whose log is in the run report: {}", runs.join(", "))
 }
 
 /// Returns the highest run number in the status of `tf`.
@@ -328,7 +328,10 @@ mod tests {
         let keys = ["log-9", "log-10", "leftover", "progress"].map(str::to_owned);
         assert_eq!(kept_run(wanted, keys.iter()), run);
         assert_eq!(kept_run(wanted, [].iter()), None);
-        assert_eq!(others(keys.iter()), "; runs with the end of a log: 9, 10");
+        assert_eq!(
+            others(keys.iter()),
+            "; runs whose log is in the run report: 9, 10"
+        );
         assert_eq!(others([].iter()), "");
     }
 

@@ -63,7 +63,7 @@ impl Outputs {
         }
     }
 
-    /// Reads the Secret with the outputs. Returns its key and the outputs.
+    /// Reads the Secret with the outputs. Returns the namespaced name of the Secret, and the outputs.
     async fn values(&self, cluster: &Cluster) -> Result<(Key, Values), Error> {
         let tf = cluster.resource(&self.name).await?;
         let outputs = tf

@@ -214,9 +214,9 @@ fn commit(text: &str) -> Result<String, String> {
 enum Verdict {
     /// The spec is applied.
     Ready,
-    /// The resource is being deleted; with the message of its status.
+    /// The resource is being deleted. Contains the message for the user.
     Deleted(String),
-    /// Only a change of the spec, the repository or the cluster can make the resource ready; with the reason.
+    /// Only a change of the spec, the repository or the cluster can make the resource ready. Contains the message for the user.
     Stalled(String),
     /// The operator has not finished the reconciliation.
     NotYet,

@@ -18,7 +18,7 @@ pub(super) fn check(new: &StateHead, old: &StateHead, same: bool) -> Result<(), 
         && new != old
     {
         return Err(format!(
-            "its lineage {new} differs from the lineage {old} of the current state"
+            "the lineage {new} of the file differs from the lineage {old} of the current state"
         ));
     }
     let (new, old) = (
@@ -28,10 +28,10 @@ pub(super) fn check(new: &StateHead, old: &StateHead, same: bool) -> Result<(), 
     match new.cmp(&old) {
         Ordering::Greater => Ok(()),
         Ordering::Equal => Err(format!(
-            "its serial {new} equals the serial of the current state, but the content differs"
+            "the file has the serial {new} of the current state, but different content"
         )),
         Ordering::Less => Err(format!(
-            "its serial {new} is lower than the serial {old} of the current state"
+            "the serial {new} of the file is lower than the serial {old} of the current state"
         )),
     }
 }
@@ -65,9 +65,9 @@ mod tests {
     #[rstest]
     #[case::newer(head("l", 4, 1), false, None)]
     #[case::identical(head("l", 3, 1), true, None)]
-    #[case::same_serial_other_content(head("l", 3, 1), false, Some("equals the serial"))]
+    #[case::same_serial_other_content(head("l", 3, 1), false, Some("different content"))]
     #[case::older(head("l", 2, 1), false, Some("lower than the serial 3"))]
-    #[case::of_another_lineage(head("m", 4, 1), false, Some("lineage m differs"))]
+    #[case::of_another_lineage(head("m", 4, 1), false, Some("lineage m of the file differs"))]
     #[case::newer_and_empty(head("l", 4, 0), false, None)]
     fn only_a_newer_state_replaces_the_current_one(
         #[case] new: StateHead,

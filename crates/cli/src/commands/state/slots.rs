@@ -153,7 +153,7 @@ impl SlotSource for SlotCreator {
     }
 
     fn discarding_previous(&self) {
-        print::note("too few Secrets: the previous version of the state will be overwritten");
+        print::note("too few state slots: the push overwrites the previous version of the state");
     }
 }
 
