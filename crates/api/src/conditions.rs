@@ -55,7 +55,7 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    /// Creates a verdict of type `kind`.
+    /// Creates a condition of type `kind`, without generation and transition time.
     pub fn new(
         kind: Kind,
         status: impl Into<Option<bool>>,

@@ -15,15 +15,15 @@ use crate::references::NameRef;
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("has(self.url) || has(self.secretRef)").message("url or secretRef must be set"))]
 pub struct Notification {
-    /// URL of the receiver. Example: `https://events.example.com/terraform`. If the URL is a secret, use the key `url` of the Secret in
-    /// `secretRef`: it takes precedence.
+    /// URL of the receiver. Example: `https://events.example.com/terraform`. If the URL is a secret, set the key `url` of the Secret in
+    /// `secretRef` instead. The key takes precedence over this field.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 2048))]
     #[x_kube(validation = Rule::new("self.matches('^https?://[^/ ]+')").message("must be a URL such as https://events.example.com/terraform"))]
     pub url: Option<String>,
 
     /// Secret in the namespace of the resource. The key `secret` (`whsec_` and base64) signs each message, as specified in
-    /// <https://www.standardwebhooks.com>. This key is required if `url` is set. The key `url` is the URL of the receiver.
+    /// <https://www.standardwebhooks.com>. This key is required if `url` is also set. The key `url` is the URL of the receiver.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret_ref: Option<NameRef>,
 

@@ -17,7 +17,7 @@ pub const WORK: &str = "/work";
 /// Mount path of the scratch volume in a build pod. The runner image must have no content at or below a mount path of the kaniko container:
 /// kaniko omits such content without an error.
 pub const BUILD: &str = "/kaniko-ctx";
-/// Folder below [`BUILD`] with the socket through which the containers `build` and `prepare` of a build by `Append` communicate.
+/// Folder below [`BUILD`] with the socket through which the containers `build` and `prepare` communicate, with builder kind `Append`.
 pub const HANDOVER: &str = "handover";
 /// Folder in a pod. It contains the programs from the image of the operator that the base image may lack.
 pub const INJECT: &str = "/alustan-inject";

@@ -104,13 +104,13 @@ impl std::fmt::Display for Undeclared {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct StepTimes {
-    /// `init`, if the image was not initialised for the backend, plus `scripts.init`.
+    /// Duration of `init`, if the run executed it, plus the duration of `scripts.init`, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub init: Option<u64>,
-    /// `plan` or `scripts.plan`.
+    /// Duration of `plan` or of `scripts.plan`, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub plan: Option<u64>,
-    /// `apply`, `destroy`, or the script that replaces it.
+    /// Duration of `apply` or `destroy`, or of the script that replaces the command, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub apply: Option<u64>,
 }

@@ -34,7 +34,7 @@ pub const PROTOCOL: u32 = 5;
 /// image has another version.
 pub const BUILD_PROTOCOL: u32 = 3;
 
-/// Maximum number of state slots of a resource. It allows states of up to 1 GiB.
+/// Maximum number of state slots of a resource. Sufficient for the current, the previous and the next version of a state of 256 MiB.
 pub const MAX_SLOTS: u32 = 1024;
 
 /// Keys in the data of the run record and the run report.
@@ -574,7 +574,8 @@ pub struct History {
     pub unsaved: Option<UnsavedState>,
     /// Restore, if this resource continues the run numbers and the state of an earlier resource.
     pub restored: Option<Restored>,
-    /// Reports of the last ten runs, newest first, without drift checks that found no drift.
+    /// Reports of the last runs, newest first, at most ten. Omits drift checks that found no drift. Always includes the runs of
+    /// [`Self::drift`] and [`Self::pending`].
     pub reports: Vec<RunReport>,
 }
 

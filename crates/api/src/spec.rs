@@ -611,7 +611,7 @@ pub struct Approval {
     pub plan: Option<String>,
     /// Name of the user who approves `plan`, as `kubectl auth whoami` prints it. The API server refuses the name of another user (policy
     /// `alustan-approvals`), so that `status.plan.approvedBy` is the user of the API server. Absent: no user is recorded in status.
-    /// `kubectl alustan approve` sets it.
+    /// `kubectl alustan approve` sets this field.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 512))]
     pub by: Option<String>,
@@ -787,10 +787,10 @@ impl Default for Timeouts {
 pub struct RunnerSpec {
     /// ServiceAccount of run pods, in the namespace of the resource. Use it for workload identity (annotations
     /// `eks.amazonaws.com/role-arn`, `iam.gke.io/gcp-service-account`, `azure.workload.identity/client-id`) or for permissions in the
-    /// cluster. It must have the annotation `alustan.io/allow-runs: "true"`. If ConfigMap `alustan-allowed` of the operator has the list
-    /// `serviceAccounts`, the list must contain it instead. Otherwise it is refused (`ServiceAccountNotAllowed`). The operator also grants
-    /// it access to the run record, the run report and the managed state of this resource. Default: a ServiceAccount of this resource,
-    /// `<name>-runner`, with no other permissions.
+    /// cluster. The ServiceAccount must have the annotation `alustan.io/allow-runs: "true"`. If ConfigMap `alustan-allowed` of the operator
+    /// has the list `serviceAccounts`, the list must contain the ServiceAccount, and the annotation is not needed. Any other ServiceAccount
+    /// is refused (`ServiceAccountNotAllowed`). The operator grants the ServiceAccount access to the run record, the run report and the
+    /// managed state of this resource. Default: a ServiceAccount of this resource, `<name>-runner`, with no other permissions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     #[x_kube(validation = Rule::new(OBJECT).message(OBJECT_HELP))]

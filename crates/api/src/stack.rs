@@ -59,8 +59,8 @@ pub struct KeysRef {
     /// Name of the Secret or ConfigMap.
     #[schemars(length(max = 253), regex(pattern = NAME))]
     pub name: String,
-    /// Key of each variable, by name of the variable. Example: `password: db-password`. Default: every key, as the variable of the same
-    /// name.
+    /// Key that contains the value of each variable, by name of the variable. Example: `password: db-password`. Default: every key,
+    /// as the variable of the same name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = 100))]
     pub keys: BTreeMap<String, String>,
@@ -92,7 +92,7 @@ pub struct OutputsRef {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63), regex(pattern = NAMESPACE))]
     pub namespace: Option<String>,
-    /// Output of each variable, by name of the variable. Example: `subnets: private_subnet_ids`.
+    /// Name of the output that sets each variable, by name of the variable. Example: `subnets: private_subnet_ids`.
     #[schemars(extend("minProperties" = 1, "maxProperties" = 100))]
     pub outputs: BTreeMap<String, String>,
     /// If true, a changed value starts a run. If false, the next run uses the changed value. Default: true.
@@ -229,7 +229,7 @@ pub struct OutputsSpec {
     #[schemars(length(max = 253))]
     #[x_kube(validation = Rule::new(OBJECT).message(OBJECT_HELP))]
     pub config_map_name: Option<String>,
-    /// Output of each key in the Secret and the ConfigMap, by key. Other resources refer to an output by its key.
+    /// Name of the output that each key of the Secret and the ConfigMap contains, by key. Other resources refer to an output by its key.
     /// Example: `server: cluster_endpoint`. Default: all outputs, each with its own name as the key.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = 100))]

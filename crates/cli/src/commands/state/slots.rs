@@ -128,7 +128,7 @@ fn check_owner(tf: &Terraform, pointer: &impl ResourceExt) -> Result<(), Error> 
     }
     Err(Error::Refused(format!(
         "Secret {} contains the state of an earlier resource of this name; nothing was written. To \
-         adopt that state: {}. After a plan with that state, state push is allowed",
+         adopt that state: {}. Then wait for the next plan, and repeat the push",
         pointer.name_any(),
         orphans::how_to_adopt(tf)
     )))
