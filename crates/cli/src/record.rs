@@ -1,5 +1,5 @@
-//! Reads and writes the run record. `unlock` and `state push` change the lock of a managed state. Every write is a
-//! compare-and-swap on the `resourceVersion`.
+//! Reads and writes the run record. The commands `unlock` and `state push` change the lock of a managed state in it.
+//! Every write is a compare-and-swap on the `resourceVersion`.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -162,8 +162,8 @@ impl Record {
     }
 }
 
-/// Merges the fields that differ between `before` and `after` into the stored record. Keeps fields that this version
-/// does not know, from a newer operator.
+/// Merges the fields that differ between `before` and `after` into the stored record. Keeps fields that a newer
+/// operator wrote and this version does not know.
 fn merged(secret: &Snapshot, before: &RunRecord, after: &RunRecord) -> Map<String, Value> {
     let fields = |json: &[u8]| serde_json::from_slice::<Map<_, _>>(json).unwrap_or_default();
     let stored = secret.data.get(key::RECORD).map(Vec::as_slice);

@@ -30,7 +30,8 @@ pub(crate) struct Selection {
 }
 
 impl Selection {
-    /// Applies the merge patch `change` to each selected resource. `done` describes the result in messages.
+    /// Applies the merge patch `change` to each selected resource. `done` describes the result in messages, for example
+    /// `suspended`.
     pub(crate) async fn change(
         &self,
         cluster: &Cluster,
@@ -54,7 +55,7 @@ impl Selection {
         match failed {
             0 => Ok(()),
             _ => Err(Error::Refused(format!(
-                "the change ({done}) failed for {failed} of {} resources",
+                "{failed} of {} resources were not {done}; see the errors above",
                 selected.len()
             ))),
         }
@@ -87,8 +88,8 @@ impl Selection {
     }
 }
 
-/// Whether condition Ready of `tf` has the reason `wanted`. Earlier names of a reason match its current name. `None`
-/// matches any reason.
+/// Whether condition Ready of `tf` has the reason `wanted`. A renamed reason matches under its old and its current
+/// name. `None` matches any reason.
 fn has_reason(tf: &Terraform, wanted: Option<&str>) -> bool {
     wanted.is_none_or(|wanted| reason(tf).map(current) == Some(current(wanted)))
 }

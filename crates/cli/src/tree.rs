@@ -98,7 +98,7 @@ impl Graph {
         let has_dependencies = |key: &Key| self.dependencies.contains_key(key);
         let roots = self.nodes.keys().filter(|key| !has_dependencies(key));
         roots.for_each(|root| printer.print(root, "", ""));
-        // The remaining resources are part of a dependency cycle, or dependents of such resources.
+        // Resources that no root leads to are part of a dependency cycle, or depend on a resource in a cycle.
         for key in self.nodes.keys() {
             if !printer.printed.contains(key) {
                 printer.print(key, "", "");
@@ -208,7 +208,7 @@ mod tests {
         serde_json::from_value(resource).unwrap()
     }
 
-    /// Returns one resource per line `name: dependency, dependency`.
+    /// Parses one resource from each line of the form `name: dependency, dependency`.
     fn resources(lines: &[&str]) -> Vec<Terraform> {
         let parse = |line: &&str| {
             let (name, dependencies) = line.split_once(':').unwrap();
@@ -226,7 +226,7 @@ mod tests {
         lines.iter().map(parse).collect()
     }
 
-    /// Renders the tree without the columns STATE, READY and REASON. Keeps [`ABOVE`].
+    /// Renders the tree without the columns STATE, READY and REASON. Keeps the placeholder [`ABOVE`] in column STATE.
     fn names(graph: &Graph) -> String {
         let text = graph.render("team");
         let lines = text.lines().skip(1);

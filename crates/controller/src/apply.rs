@@ -221,7 +221,7 @@ impl<'a> StepExecutor<'a> {
                 let name = secret.name_any();
                 let existing = call("read the run record", api.get_opt(&name)).await?;
                 match existing {
-                    // The next reconcile observes the run record of the earlier resource.
+                    // The Secret is the run record of an earlier resource. The next reconcile observes it.
                     Some(existing)
                         if orphans::is_left_behind(
                             self.tf,
@@ -611,7 +611,8 @@ impl<'a> StepExecutor<'a> {
         }
     }
 
-    /// Stores why Job `name` cannot be created. The next reconcile cancels the run of the Job, which releases its slot.
+    /// Stores why Job `name` cannot be created, if [`Error::denial`] has a cause. The next reconcile cancels the run of the Job, which releases its
+    /// slot.
     fn remember_denial(&self, name: String, error: &Error) {
         if let Some(denial) = error.denial() {
             self.ctx

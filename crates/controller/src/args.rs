@@ -52,7 +52,7 @@ pub(crate) struct Config {
         value_delimiter = ','
     )]
     pub(crate) builder_args: Vec<String>,
-    /// Capabilities of the builder container.
+    /// Linux capabilities of the builder container.
     #[arg(long = "builder-capability", env = "ALUSTAN_BUILDER_CAPABILITIES", value_delimiter = ',',
           default_values_t = KANIKO_CAPABILITIES.map(str::to_owned))]
     pub(crate) builder_capabilities: Vec<String>,
@@ -159,7 +159,7 @@ pub(crate) struct Config {
     /// accepted, so that a new one can be added before the old one is removed. Without this flag, /hooks refuses all requests.
     #[arg(long, env = "ALUSTAN_HOOK_SECRETS")]
     pub(crate) hook_secrets: Option<PathBuf>,
-    /// Trigger of reconciles: watches of the operator, or metacontroller by POST /sync.
+    /// Component that triggers reconciles: `native` (watches of the operator), or `metacontroller` (requests to POST /sync).
     #[arg(long, env = "ALUSTAN_DRIVER", value_enum, default_value_t = Driver::Native)]
     pub(crate) driver: Driver,
     #[command(flatten)]
@@ -187,8 +187,8 @@ pub(crate) enum Driver {
 /// Flags for requests of metacontroller and their authentication.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct SyncFlags {
-    /// Directory with tokens that callers of /sync may send (Authorization: Bearer), such as a mounted Secret, with one token per
-    /// file. It is read on each request.
+    /// Directory with tokens that callers of /sync may send (Authorization: Bearer), usually a mounted Secret, with one token per file. It is read on
+    /// each request.
     #[arg(
         id = "sync_token_dir",
         long = "sync-token-dir",
@@ -203,7 +203,7 @@ pub(crate) struct SyncFlags {
         requires = "sync_tls_dir"
     )]
     pub(crate) listen: Option<SocketAddr>,
-    /// Directory with tls.crt and tls.key for --sync-listen, such as a mounted Secret of that type. Changed files are reloaded.
+    /// Directory with tls.crt and tls.key for --sync-listen, usually a mounted Secret of type kubernetes.io/tls. Changed files are reloaded.
     #[arg(
         id = "sync_tls_dir",
         long = "sync-tls-dir",
@@ -317,10 +317,12 @@ impl Config {
 
 /// Parses a duration of at least one minute.
 fn timeout(text: &str) -> Result<SignedDuration> {
-    let timeout: SignedDuration = text.parse().context("expected for example 20m or 1h30m")?;
+    let timeout: SignedDuration = text
+        .parse()
+        .context("expected a duration, for example 20m or 1h30m")?;
     ensure!(
         timeout >= SignedDuration::from_mins(1),
-        "must be at least 1m"
+        "the duration must be at least 1m"
     );
     Ok(timeout)
 }

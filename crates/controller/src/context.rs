@@ -50,11 +50,11 @@ pub(crate) struct Context {
     pub(crate) prunings: Arc<alustan_source::FairSemaphore>,
     pub(crate) answers: Answers,
     pub(crate) notifier: Arc<Notifier>,
-    /// Allow lists for repositories, registries and accounts.
+    /// Allow lists of `--allowed`, for example for repositories and registries.
     pub(crate) allowed: Arc<AllowLists>,
-    /// Objects of any kind that resources refer to.
+    /// Watches of the objects, of any kind, that resources refer to.
     pub(crate) objects: DynamicWatches,
-    /// Secrets and `ConfigMap`s that specs name. Reconciles reuse them for some seconds after a read.
+    /// Secrets and `ConfigMap`s that specs refer to. Reconciles reuse an object for ten seconds after a read.
     pub(crate) inputs: RecentInputs,
     pub(crate) evaluator: Evaluator,
     pub(crate) upstream_activity: UpstreamActivity,

@@ -135,27 +135,31 @@ pub(crate) fn evaluate_request() -> Result<()> {
         maximum: Some(maximum),
     };
     let memory = limit((MEMORY_MIB + STACK_MIB) << 20);
-    setrlimit(Resource::Data, memory).context("failed to limit the memory")?;
+    setrlimit(Resource::Data, memory)
+        .context("failed to limit the memory of the evaluator process")?;
     // The kernel sends SIGXCPU at the soft limit, and SIGKILL at the hard limit.
     let time = Rlimit {
         maximum: Some(CPU_SECONDS + 1),
         ..limit(CPU_SECONDS)
     };
-    setrlimit(Resource::Cpu, time).context("failed to limit the CPU time")?;
+    setrlimit(Resource::Cpu, time)
+        .context("failed to limit the CPU time of the evaluator process")?;
     let mut request = Vec::new();
     let input = std::io::stdin().lock();
     let read = input.take(MAX_REQUEST_BYTES).read_to_end(&mut request);
-    read.context("failed to read the request")?;
-    let (expression, object): (String, DynamicObject) =
-        serde_json::from_slice(&request).context("failed to parse the request")?;
+    read.context("failed to read the request from standard input")?;
+    let (expression, object): (String, DynamicObject) = serde_json::from_slice(&request)
+        .context("failed to parse the request on standard input")?;
     drop(request);
     let result = alustan_cel::evaluate(&expression, OBJECT, &object);
     let result = serde_json::to_vec(&result).context("failed to serialize the result")?;
     let mut output = std::io::stdout().lock();
     output
         .write_all(&result)
-        .context("failed to write the result")?;
-    output.flush().context("failed to write the result")
+        .context("failed to write the result to standard output")?;
+    output
+        .flush()
+        .context("failed to write the result to standard output")
 }
 
 #[cfg(test)]

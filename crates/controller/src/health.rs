@@ -1,5 +1,5 @@
-//! Health of the operator. It is live while the controller loop iterates and no reconcile hangs. It is ready once its watches have listed
-//! all objects and it has a role in the leader election.
+//! Health of the operator. It is live while the controller loop iterates and no reconcile hangs. It is ready once its watches have listed all objects
+//! and it is the leader or on standby.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

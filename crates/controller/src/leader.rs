@@ -23,7 +23,7 @@ pub(crate) struct Leader(Arc<Inner>);
 struct Inner {
     started_at: Instant,
     state: Mutex<ElectionState>,
-    /// Each active write holds a read lock.
+    /// Each active write holds a read lock. [`Election::resign`] takes the write lock to wait for active writes.
     writes: Arc<RwLock<()>>,
     /// Notified when this replica becomes allowed to write.
     leadership_began: Notify,
@@ -79,7 +79,7 @@ impl Leader {
         matches!(self.standing(), Standing::Leads | Standing::Doubts)
     }
 
-    /// Returns the current standing in the election.
+    /// Returns the current role of this replica in the leader election.
     pub(crate) fn standing(&self) -> Standing {
         self.state().elector.standing(self.now())
     }

@@ -99,7 +99,7 @@ impl Memory {
         at.is_some_and(|at| at.elapsed() < max_age)
     }
 
-    /// Returns the last commit and context of `resource` for the module with the identity `module`. They stay in use while a new commit is
+    /// Returns the last commit and context of `resource` for the module with the identity `module`. Reconciles use them while a new commit is
     /// fetched.
     pub(crate) fn source(&self, resource: &Ref, module: &str) -> Option<SourceSeen> {
         self.with_state(resource, |memory| {

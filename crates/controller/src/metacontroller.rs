@@ -31,13 +31,12 @@ pub(crate) struct SyncHandler {
     /// Watched namespaces. Empty: all namespaces.
     namespaces: Vec<String>,
     context: OnceLock<Arc<Context>>,
-    /// Resources with an active reconcile. Each has at most one.
+    /// Resources with an active reconcile. A resource has at most one active reconcile.
     active: Mutex<HashSet<Ref>>,
 }
 
 impl SyncHandler {
-    /// Creates the handler for resources in `namespaces`, or in all namespaces if that is empty. Reconciles start after
-    /// [`Self::begin`].
+    /// Creates the handler for resources in `namespaces`, or in all namespaces if `namespaces` is empty. Reconciles start after [`Self::begin`].
     pub(crate) fn new(namespaces: Vec<String>) -> Self {
         Self {
             namespaces,
@@ -109,7 +108,7 @@ fn retry_later(reason: &'static str, message: &str) -> Refusal {
     Refusal::new(429, reason, format!("{message}; retry"))
 }
 
-/// Exclusive right to reconcile a resource.
+/// Exclusive right to reconcile a resource, until it is dropped.
 struct ActiveSync {
     handler: Arc<SyncHandler>,
     resource: Ref,
@@ -143,7 +142,7 @@ async fn reconcile_and_answer(
     let unchanged = Answer::unchanged(&request);
     let has_requested_uid = |object: &Guarded| object.uid().as_deref() == Some(&*request.uid);
     let Some(mut object) = object.filter(has_requested_uid) else {
-        // A newer resource with the same name has another uid and gets its own requests.
+        // Metacontroller sends separate requests for a newer resource with the same name, which has another uid.
         debug!(resource = %resource, "the resource no longer exists");
         return Ok(Answer {
             finalized: request.finalizing,
@@ -161,7 +160,8 @@ async fn reconcile_and_answer(
     let has_no_finalizer = !object.finalizers().iter().any(|name| name == FINALIZER);
     object.managed_fields_mut().retain(sets_approval);
     let pace = match Box::pin(reconcile_object(&object, ctx)).await {
-        // With the native driver, a later answer requeues the resource. Metacontroller gets no such notification, so it must poll soon.
+        // A query has no answer yet. With the native driver, its answer requeues the resource. Metacontroller is not notified of the answer, so it
+        // must send the next request soon.
         Ok(_) if ctx.answers.has_open_query(resource) => Pace::AtWork,
         Ok(outcome) => outcome.pace,
         Err(error) => pace_after_failure(ctx, resource, &error),
@@ -193,7 +193,7 @@ fn with_status(answer: Answer, status: Option<TerraformStatus>) -> Answer {
     }
 }
 
-/// Returns the pace after a failed reconcile. The status of the resource has the cause.
+/// Returns how often metacontroller must resync the resource after a failed reconcile. The status of the resource has the cause.
 fn pace_after_failure(ctx: &Context, resource: &Ref, error: &Error) -> Pace {
     if error.is_conflict() {
         debug!(resource = %resource, "the run record changed; requeueing");

@@ -187,7 +187,8 @@ impl Metrics {
         Arc::new(metrics)
     }
 
-    /// Creates the counters that alerting rules divide by, with value 0: without a first sample, an increase is not visible.
+    /// Creates the counters in the denominators of alerting rules, with value 0. Without this first sample, Prometheus does not count the first
+    /// increment as an increase.
     fn create_counters(&self) {
         for result in ["ok", "conflict", "error"] {
             self.reconciles.get_or_create_owned(&[("result", result)]);
@@ -225,7 +226,7 @@ impl Metrics {
                 failing.remove(resource);
                 "ok"
             }
-            // The next reconcile resolves the conflict.
+            // Not a failure: the next reconcile resolves the conflict.
             Err(error) if error.is_conflict() => "conflict",
             Err(error) => {
                 failing.insert(resource.clone());
@@ -334,7 +335,7 @@ impl Metrics {
         Some(family.get_or_create_owned(&labels))
     }
 
-    /// Returns the number of resources with a query of a kind that `selects` accepts and whose last attempt was a transient failure.
+    /// Returns the number of resources that have a query whose kind `selects` accepts, and whose last attempt was a transient failure.
     fn failing_count(&self, selects: fn(QueryKind) -> bool) -> i64 {
         let query_caches = self.query_caches.lock();
         let failing: HashSet<Ref> = query_caches
@@ -374,7 +375,7 @@ impl Metrics {
         self.calls.get_or_create(&labels).inc();
     }
 
-    /// Encodes all metrics as `OpenMetrics` text, with the gauges of `now`.
+    /// Encodes all metrics as `OpenMetrics` text. `now` has the current values of the gauges.
     pub(crate) fn text(&self, now: &ScrapeValues) -> Result<String, std::fmt::Error> {
         let _guard = self.scrape.lock();
         let ScrapeValues {

@@ -73,8 +73,8 @@ impl Mirrors {
         Ok(read)
     }
 
-    /// Drops the cached own writes of the deleted resource `name`: run record, run report, pin, outputs Secret, and `PersistentVolumeClaim`
-    /// of the cache volume.
+    /// Drops the versions of objects of the deleted resource `name` that the operator has written, or read apart from the watch: run record, run
+    /// report, pin, outputs Secret, and `PersistentVolumeClaim` of the cache volume.
     pub(crate) fn forget(&self, namespace: &str, name: &str) {
         let secrets = [names::record, names::report, names::pin, names::outputs];
         for secret in secrets {

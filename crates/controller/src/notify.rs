@@ -60,7 +60,7 @@ struct Messages {
     in_flight: HashSet<String>,
 }
 
-/// Dependencies of a notifier.
+/// Arguments of [`Notifier::new`].
 pub(crate) struct NotifierParts<'a> {
     pub(crate) kube: Kube,
     /// Reporting instance of events about failed deliveries.
@@ -383,7 +383,7 @@ impl Queues {
     async fn take(&self, queue: &str) -> Option<OwnedSemaphorePermit> {
         let permits = {
             let mut queues = self.0.lock();
-            // Each permit and each waiting task holds a reference to its queue. Queues without them are removed.
+            // Each permit and each waiting task holds a reference to its queue. Remove the queues without such a reference.
             queues.retain(|_, permits| Arc::strong_count(permits) > 1);
             let new = || Arc::new(Semaphore::new(MAX_CONCURRENT_REQUESTS));
             queues.entry(queue.to_owned()).or_insert_with(new).clone()

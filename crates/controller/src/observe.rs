@@ -1,7 +1,7 @@
 //! Reads the inputs of a reconcile: Kubernetes objects from watch caches and the API server, git repositories and registries from the
 //! caches of polled queries.
 
-/// Unwraps a value, or returns its failure from the calling function.
+/// Unwraps the value of a `Result`, or returns the failure from the calling function.
 macro_rules! value_or_return {
     ($result:expr) => {
         match $result {
@@ -225,7 +225,7 @@ impl<'a> Observer<'a> {
             .cloned()
     }
 
-    /// Returns the plan of the runner image, once commit, base image and namespace uid are known.
+    /// Returns the inputs of the image build, once commit, base image and namespace uid are known.
     fn plan(
         &self,
         source: &Answer<SourceSeen>,
@@ -248,8 +248,9 @@ impl<'a> Observer<'a> {
         Some(plan)
     }
 
-    /// Returns the commit and its context; the previous commit while a new one is fetched. For a suspended resource, the operator sends no
-    /// request to the git repository, and none that depends on the commit: image, build, push of the context.
+    /// Returns the commit and its context, or the previous commit while a new one is fetched. Returns [`Answer::Pending`] for a suspended resource:
+    /// the operator then sends no request to the git repository, and no query about the image, the build or the push of the context, which depend on
+    /// the commit.
     fn source(&self, inputs: &Inputs) -> Answer<SourceSeen> {
         if self.tf.spec.suspend {
             // Drop the commit, so that runs after the suspension use the newest one.
@@ -362,7 +363,7 @@ impl<'a> Observer<'a> {
             Answer::Known(None) => failed_answer(Failure::user(
                 Reason::BaseImageNotFound,
                 format!(
-                    "{}: the registry has no {}",
+                    "{}: the registry does not have image {}",
                     wanted.selected_by(self.tf),
                     wanted.reference
                 ),
@@ -587,8 +588,8 @@ fn failed_answer<T>(failure: Failure) -> Answer<T> {
     }
 }
 
-/// Replaces a known commit by [`Answer::Pending`]. Called while the uid of the namespace is unknown, without which the runner image cannot
-/// be planned.
+/// Replaces a known commit by [`Answer::Pending`]. Called while the uid of the namespace is unknown, because the tag of the runner image depends on
+/// it.
 fn pending_if_known(source: Answer<SourceSeen>) -> Answer<SourceSeen> {
     match source {
         Answer::Known(_) => Answer::Pending,

@@ -41,9 +41,9 @@ const MAX_ASSIGNMENTS_REMEMBERED: u64 = 10_000;
 /// Load of the queue, for metrics.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Load {
-    /// Number of queued runs, by class.
+    /// Number of queued runs, by priority class ([`Class`]).
     pub(crate) waiting: BTreeMap<&'static str, i64>,
-    /// Start of the longest wait, by class.
+    /// Start of the longest wait, by priority class.
     pub(crate) oldest: BTreeMap<&'static str, Timestamp>,
     /// Number of slots in use.
     pub(crate) running: i64,
@@ -178,7 +178,7 @@ impl Dispatcher {
         }
     }
 
-    /// Records an active run of `key`. A build (class `None`) keeps the class it was admitted with.
+    /// Records an active run of `key`. A build (class `None`) keeps the class with which it was admitted.
     pub(crate) fn record_running(&self, key: &Key, class: Option<Class>) {
         let mut state = self.state();
         state.dequeue(key);
@@ -416,7 +416,7 @@ mod tests {
         assert!(names().is_empty(), "positions wait for the refresh");
         assert_eq!(dispatcher.position(&key(&name(1)), at(250)), 2);
         dispatcher.refresh(at(300));
-        // Positions above 100 are multiples of 10: there, only every tenth run gets a new position.
+        // Positions above 100 are rounded up to multiples of 10, so only every tenth run after position 100 gets a new position.
         let moved = (1..=100).chain((110..250).step_by(10));
         assert_eq!(names(), moved.map(name).collect::<Vec<_>>());
         assert_eq!(dispatcher.position(&key(&name(1)), at(300)), 1);

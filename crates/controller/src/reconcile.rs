@@ -61,9 +61,9 @@ pub(crate) async fn reconcile(object: Arc<Guarded>, ctx: Arc<Context>) -> Result
 
 /// Delay until the next reconcile.
 pub(crate) struct Outcome {
-    /// Requeue delay of the native driver, where watches requeue, too. `None`: no requeue before the resource changes.
+    /// Requeue delay of the native driver. A watch event may requeue the resource earlier. `None`: no requeue before the resource changes.
     requeue_after: Option<Duration>,
-    /// Pace for metacontroller, where no watch requeues.
+    /// How often metacontroller must resync the resource. With metacontroller, no watch event requeues it.
     pub(crate) pace: Pace,
 }
 
@@ -87,7 +87,7 @@ pub(crate) async fn reconcile_object(
     object: &Guarded,
     ctx: &Arc<Context>,
 ) -> Result<Outcome, Error> {
-    // Wait for the first lists: an object that is missing in an incomplete watch cache may exist. Fails only after the watches have ended.
+    // Wait for the first lists: an object that is missing in an incomplete watch cache may exist. The wait fails only after the watches have ended.
     let _ = ctx
         .mirrors
         .listed
@@ -301,7 +301,7 @@ async fn apply_decision(
                 status.queue = Some(alustan_api::QueueStatus { position });
             }
         },
-        // The steps before the start of the run failed.
+        // The steps before the start of the run failed: remove the run from the queue. After a conflict, the run keeps its place in the queue.
         Some(_) if result.as_ref().is_err_and(|error| !error.is_conflict()) => {
             ctx.dispatcher.record_idle(&key, Timestamp::now());
         }
@@ -432,7 +432,7 @@ fn failure_status(
 }
 
 /// Requeues a failed reconcile with a growing backoff.
-#[expect(clippy::needless_pass_by_value, reason = "the controller calls it so")]
+#[expect(clippy::needless_pass_by_value, reason = "required by Controller::run")]
 pub(crate) fn retry(object: Arc<Guarded>, error: &Error, ctx: Arc<Context>) -> Action {
     let resource = ObjectRef::from_obj(&*object);
     if error.is_conflict() {

@@ -22,10 +22,10 @@ use crate::report::events::publish;
 /// Minimum time between a change of the status and a status that only reports a pending query.
 pub(crate) const STATUS_DELAY: Duration = Duration::from_secs(1);
 
-/// Publishes `status`: sends notifications, and if the status changed, patches it and creates an event for each relevant change. Does not
-/// patch the status of an unreadable resource, because the API server would refuse the patch. With metacontroller as driver, only stores
-/// the status for the response, because metacontroller writes it. Delays a status that only reports a pending query by [`STATUS_DELAY`]: by
-/// then, the result may have replaced it.
+/// Publishes `status`: sends notifications, and if the status changed, patches it and creates an event for each relevant change. Does not patch the
+/// status of an unreadable resource, because the API server would refuse the patch. With metacontroller as driver, does not patch the status, but
+/// stores it for the response: metacontroller writes it. Delays a status that only reports a pending query by [`STATUS_DELAY`]: by then, the result
+/// may have replaced it.
 ///
 /// # Errors
 /// If the status cannot be written.

@@ -12,7 +12,7 @@ use kube::runtime::reflector::ObjectRef;
 use serde::{Deserialize, Deserializer, de};
 use serde_json::value::RawValue;
 
-/// `Terraform` resource, or its metadata and the error if it cannot be parsed. So an unreadable resource does not stop the watch of all
+/// `Terraform` resource, or its metadata and the error if it cannot be parsed, so that an unreadable resource does not stop the watch of all
 /// resources. `DeserializeGuard` of kube does the same, but parses the whole object first, regardless of its size.
 #[derive(Clone, Debug)]
 pub(crate) struct Guarded(pub(crate) Result<Terraform, InvalidObject>);
@@ -107,7 +107,7 @@ impl Resource for Guarded {
     }
 }
 
-/// Returns the readable ones of `resources`.
+/// Returns those of `resources` that could be parsed.
 pub(crate) fn readable(resources: &[Arc<Guarded>]) -> impl Iterator<Item = &Terraform> {
     resources
         .iter()

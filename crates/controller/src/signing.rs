@@ -140,7 +140,7 @@ impl Signer {
                 Err(error) => {
                     warn!(
                         error = error.chain(),
-                        "failed to sign all run records; retrying in {} s",
+                        "failed to sign all run records and pins; retrying in {} s",
                         RETRY.as_secs()
                     );
                     tokio::time::sleep(RETRY).await;
@@ -204,7 +204,7 @@ impl Signer {
                     warn!(
                         secret = name,
                         error = error.chain(),
-                        "failed to sign a run record"
+                        "failed to sign a run record or pin"
                     );
                     return Ok(());
                 }

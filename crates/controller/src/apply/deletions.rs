@@ -99,8 +99,8 @@ impl StepExecutor<'_> {
         self.delete_all::<ConfigMap>(&own_selector).await?;
         self.delete_all::<Secret>(&not_orphaned_selector).await?;
         if self.ctx.settings.marks_namespaces {
-            // Another reconcile that relied on this entry has written its pin before, and `remove_label` keeps the label of a namespace
-            // with a pin.
+            // Forget that this process labelled the namespace, so that the next reconcile with a pin labels it again. A concurrent reconcile that did
+            // not set the label, because the namespace had it, has already written its pin. `remove_label` keeps the label of a namespace with a pin.
             self.ctx.memory.forget_label(&self.namespace());
             namespaces::remove_label(&self.ctx.client, &self.namespace()).await?;
         }

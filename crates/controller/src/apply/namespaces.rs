@@ -15,7 +15,7 @@ use serde_json::json;
 use crate::call::{call, ignore_not_found};
 use crate::error::Error;
 
-/// Time for which the operator assumes that a label that it has set is still there.
+/// Minimum interval between two requests that label the same namespace.
 pub(super) const LABEL_TTL: Duration = Duration::from_mins(10);
 
 /// Adds the label to `namespace`.
@@ -23,8 +23,8 @@ pub(super) async fn add_label(client: &Client, namespace: &str) -> Result<(), Er
     set_label(client, namespace, Some("true")).await
 }
 
-/// Removes the label from `namespace` if it contains no pin, managed state or orphaned state. Checks again after the removal, and restores
-/// the label if one was created in between.
+/// Removes the label from `namespace` if it contains no pin, managed state or orphaned state. Checks again after the removal, and restores the label
+/// if a pin or state was created in between.
 pub(super) async fn remove_label(client: &Client, namespace: &str) -> Result<(), Error> {
     if holds_state(client, namespace).await? {
         return Ok(());
@@ -94,8 +94,8 @@ mod tests {
     use super::*;
     use crate::fake_api::{self, RecordedRequest, RequestLog, list, not_found};
 
-    /// Calls `remove_label` and returns the label values that it patches. `counts`: number of pins or states that its first and its second
-    /// check find.
+    /// Calls `remove_label` and returns the label values that it patches. `counts`: number of pins or states that its first and its second check of
+    /// the namespace find.
     async fn patched_labels(counts: [usize; 2]) -> Vec<Value> {
         let mut state_counts = counts.into_iter();
         let (client, requests) = fake_api::serve(move |request| {

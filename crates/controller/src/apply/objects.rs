@@ -119,8 +119,7 @@ impl StepExecutor<'_> {
         let wanted = fields(object);
         let expected = match self.read_live(object, &wanted).await? {
             None => if_absent(object),
-            // If the entry of the watch cache was wrong, apply even if no field differs: the comparison does not show which fields the
-            // operator owns.
+            // If the watch cache was wrong about the object, apply the object even if no field differs: the operator may not own these fields yet.
             Some((_, live)) if is_unknown && contains_fields(&live, &wanted) => return Ok(None),
             Some((uid, _)) => with_uid(object, uid),
         };

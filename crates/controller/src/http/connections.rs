@@ -21,8 +21,8 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{sleep, timeout};
 use tracing::debug;
 
-/// Time limit for the headers of a request, and for the wait until the next request of a connection. Metacontroller sends the next request
-/// after 10 or 30 s and must not use a connection that is being closed.
+/// Time limit for the headers of a request, and for the wait until the next request of a connection. Metacontroller sends the next request after 2,
+/// 10 or 30 s. The limit differs from these intervals, so that no request reaches a connection that is being closed.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Time after which a connection accepts no further request.
@@ -46,7 +46,7 @@ struct IdleQueue {
     close: BTreeMap<u64, Arc<Notify>>,
 }
 
-/// Place of a connection in [`IdleConnections`]. The connection leaves it while a request is served.
+/// Entry of a connection in [`IdleConnections`]. The connection has no entry in the queue while a request is served.
 struct IdleEntry {
     idle: Arc<IdleConnections>,
     number: Mutex<Option<u64>>,
@@ -137,8 +137,8 @@ pub(super) async fn listen<L: Listener>(
     stopping.closed().await;
 }
 
-/// Serves one connection until it is closed. Closes it after the current request once `stopping` changes, or after [`MAX_CONNECTION_AGE`].
-/// Closes it immediately if a new connection needs its place.
+/// Serves one connection until it is closed. Closes it after the current request once `stopping` changes, or after [`MAX_CONNECTION_AGE`]. Closes an
+/// idle connection immediately if a new connection exceeds [`MAX_CONNECTIONS`].
 async fn serve(
     io: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     router: Router,

@@ -309,7 +309,7 @@ fn json_response(status: StatusCode, body: &Value) -> Response {
     (status, content_type, body.to_string()).into_response()
 }
 
-/// Reads the secrets that verify messages. Returns at least one.
+/// Reads the secrets that verify messages. Returns at least one secret.
 async fn secrets(folder: Option<&Path>) -> Result<Vec<SharedSecret>, Refusal> {
     let unavailable = |reason, message: String| Refusal {
         status: StatusCode::SERVICE_UNAVAILABLE,

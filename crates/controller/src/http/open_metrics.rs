@@ -29,9 +29,9 @@ pub(crate) struct MetricsSources {
     pub(crate) resources: Store<Guarded>,
     /// Active and queued runs.
     pub(crate) dispatcher: Arc<Dispatcher>,
-    /// Readiness of the watches.
+    /// Health of the operator, which knows whether the watches have listed all objects.
     pub(crate) health: Health,
-    /// Leadership of this replica.
+    /// Role of this replica in the leader election.
     pub(crate) leader: Leader,
 }
 

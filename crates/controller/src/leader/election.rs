@@ -213,7 +213,7 @@ impl Election {
         }
     }
 
-    /// Logs a change of standing.
+    /// Logs the role of this replica in the leader election if it has changed.
     fn log_standing(&mut self) {
         let standing = self.leader.standing();
         if standing == self.logged_standing {

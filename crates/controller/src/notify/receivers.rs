@@ -30,7 +30,7 @@ impl Receiver {
     /// Parses a JSON list of receivers.
     fn parse(text: &str) -> anyhow::Result<Vec<Self>> {
         let receivers: Vec<Self> = serde_json::from_str(text).context(
-            r#"is not of the form [{"url": "https://…", "secret": "whsec_…", "events": ["Failed"]}]"#,
+            r#"the content is not of the form [{"url": "https://…", "secret": "whsec_…", "events": ["Failed"]}]"#,
         )?;
         for receiver in &receivers {
             let (url, _) = receiver.url_and_secret().map_err(anyhow::Error::msg)?;

@@ -18,8 +18,8 @@ use crate::error::Error;
 use crate::observe::dependencies::evaluation::{Dependencies, EVALUATION_TIMEOUT};
 use crate::resource::readable;
 
-/// Observes the dependencies of the resource of the `observer`. If its references are refused, the second value is the cause, and at most
-/// the objects of `spec.destroyWaitFor` are read.
+/// Observes the dependencies of the resource of the `observer`. If a reference of the resource is refused, returns the cause as second value, and
+/// reads at most the objects of `spec.destroyWaitFor`.
 pub(super) async fn observe(
     observer: &Observer<'_>,
 ) -> Result<(StackSeen, Option<Failure>), Error> {

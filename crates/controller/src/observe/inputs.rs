@@ -82,7 +82,7 @@ pub(super) async fn read(observer: &Observer<'_>, pinned: Option<&str>) -> Resul
 #[derive(Default)]
 struct GitSecrets {
     credentials: Credentials,
-    /// The same credentials as files for builds.
+    /// Git credentials as files, for builds.
     files: BTreeMap<String, Vec<u8>>,
 }
 

@@ -1,4 +1,5 @@
-//! Jobs and pods in the watch cache. The state of a build is read from its pod: the Job status follows about a second later (rule 4).
+//! Jobs and pods in the watch cache. The state of a build is read from its pod: the Job status follows about a second later
+//! (docs/development/rules.md, rule 4).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -237,7 +238,7 @@ pub(super) struct Build {
     pub(super) log_of: Option<String>,
 }
 
-/// Adds to an active `build` without a pod the cause why it has no pod.
+/// Explains in an active `build` without a pod why the Job controller has not created the pod.
 pub(super) async fn with_pending_cause(ctx: &Context, namespace: &str, mut build: Build) -> Build {
     let seen = &mut build.seen;
     let has_no_pod = seen.state == BuildState::Active(None) && !seen.has_pod;
@@ -285,7 +286,7 @@ fn state_of(job: &Job, pod: Option<&Arc<Pod>>) -> (BuildState, Option<String>) {
         }
         (None, Some(end)) => {
             let known = interruption(pod, end);
-            // Only the runner's report is used: a tenant may choose the image of kaniko, and so its output.
+            // Use only a termination message of the runner: a tenant may choose the kaniko image, which may write any message.
             let known = known.or_else(|| reported(end).filter(|_| builds_by_runner(job)));
             log_of = pod.filter(|_| known.is_none()).map(|pod| pod.name_any());
             let failure = known.unwrap_or_else(|| builder_failure(end));
@@ -665,12 +666,13 @@ mod tests {
         assert_eq!(failure_message(none), None);
     }
 
-    /// State of a build by `Append` whose containers have terminated with an exit code, and a failure if it has a reason.
+    /// Exit codes and failure reasons of the containers `prepare` and `build`, and the expected reason of the failed build. `None`: the build
+    /// succeeds.
     #[test]
     fn outcome_of_a_build_by_append_has_the_cause() {
         for (prepare, build, expected) in [
             ((0, ""), (0, ""), None),
-            // The image was pushed.
+            // The build succeeds: the image was pushed.
             ((137, ""), (0, ""), None),
             (
                 (1, "PathNotFound"),

@@ -12,7 +12,7 @@ use crate::remote::answers::PruningSeen;
 use crate::remote::queries::PushQuery;
 use crate::resource::Ref;
 
-/// Reads the inputs of one reconcile. Collects the queries that the resource uses, and keeps the push of its context and the pruning of its
+/// Reads the inputs of one reconcile. Collects the queries that the resource uses, and holds the requests to push its context and to prune its
 /// registry repository until the reconcile starts them.
 pub(crate) struct Observer<'a> {
     pub(crate) ctx: &'a Context,
@@ -35,7 +35,7 @@ pub(super) enum InputReads {
     /// From the API server, or reused from an earlier reconcile.
     #[default]
     Any,
-    /// As `Any`, and at least one object was reused.
+    /// Like [`Self::Any`]. At least one object was reused.
     Reused,
     /// From the API server.
     Fresh,

@@ -36,9 +36,9 @@ pub(crate) async fn pin(ctx: &Context, tf: &Terraform) -> Result<Option<Pin>, Er
     Ok(read(ctx, tf).await?.pin)
 }
 
-/// Returns run record and pin of `tf`. Reads the Secrets from the API server if `tf` is being deleted and the watch cache has no run
-/// record, or if the run record belongs to an earlier resource or is labelled as orphaned. Secrets that clean-up has labelled as orphaned
-/// count as absent. Unreadable Secrets also count as absent if `tf` is being deleted and its deletion leaves all real objects in place.
+/// Returns run record and pin of `tf`. Reads the Secrets from the API server if the cached run record does not belong to `tf`. If `tf` is being
+/// deleted, also reads them if the watch cache has no run record, or if the run record is labelled as orphaned: then clean-up has finished labelling,
+/// and all Secrets count as absent. Unreadable Secrets count as absent if `tf` is being deleted and its deletion leaves all real objects in place.
 ///
 /// # Errors
 /// [`Error::Unreadable`] or [`Error::Forged`] if a Secret cannot be used. [`Error::Conflict`] or [`Error::Gone`] if `tf` is being deleted,

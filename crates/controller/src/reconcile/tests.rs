@@ -685,7 +685,8 @@ fn page(uri: &str, count: usize) -> Value {
     json!({"metadata": {"continue": next}, "items": maps})
 }
 
-/// Runs the only object test of `resource` in a cluster with `count` `ConfigMap`s. Returns its result and the list requests that it sends.
+/// Observes `resource`, which has one entry in `waitFor` or `destroyWaitFor`, in a cluster with `count` `ConfigMap`s. Returns the result of the check
+/// of this entry, and the list requests that the check sends.
 async fn tested(resource: &Value, count: usize) -> (Result<(), String>, Vec<String>) {
     let (client, requests) = fake_api::serve(move |request| match &*request.uri {
         "/api/v1" => {

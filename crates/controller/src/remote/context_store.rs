@@ -12,7 +12,7 @@ use tracing::warn;
 /// Maximum age of a stored context.
 const MAX_AGE: Duration = Duration::from_hours(1);
 
-/// Maximum total size of stored contexts, in bytes. Enforced before another context is stored, which may exceed it.
+/// Maximum total size of stored contexts, in bytes. Enforced before a context is stored: with the new context, the total may be larger.
 const MAX_TOTAL_BYTES: u64 = 1 << 30;
 
 /// Maximum size of a small context, in bytes.

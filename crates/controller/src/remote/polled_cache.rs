@@ -501,7 +501,7 @@ mod tests {
         assert_eq!(failing, [subscriber("a"), subscriber("b")]);
         woken.recv().await.unwrap();
         assert_eq!(cache.failing(), []);
-        // A permanent failure does not count.
+        // A resource with a permanent failure does not count as failing.
         let send: SendQuery<usize> = Box::new(|| {
             let failure = Failure {
                 class: FailureClass::User,

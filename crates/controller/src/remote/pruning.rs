@@ -38,7 +38,7 @@ const PRUNE_INTERVAL_SECONDS: i64 = 86_400;
 /// Maximum number of concurrent prunings. With 100,000 images, the inventory of a repository takes 50 MiB of memory, and the selection of
 /// the images to delete takes 60 MiB.
 pub(crate) const MAX_CONCURRENT_PRUNINGS: usize = 2;
-/// Time limit of a pruning, without the wait for its turn. A slow registry must not delay other prunings.
+/// Time limit of a pruning, without its wait for a permit. A slow registry must not delay other prunings.
 const PRUNE_TIMEOUT: Duration = Duration::from_mins(20);
 /// Field name for messages.
 const FIELD: &str = "spec.containerRegistry.prune";
@@ -227,8 +227,7 @@ impl Pruning {
         let prune_failure = |error| registry(FIELD, &error);
         let inventory = self.registry.inventory(&self.name, &self.access).await;
         let inventory = inventory.map_err(prune_failure)?;
-        // The inventory of a large repository takes time, so collect the used images after it: a resource may have started to use one
-        // in between.
+        // The inventory of a large repository takes time, so collect the used images after it: a resource may have started to use an image meanwhile.
         let used = self.used_images()?;
         for digest in choose(&inventory, &self.namespace, &used, self.policy, now) {
             // Stop if this replica no longer leads: the new leader may know of more used images.
@@ -259,8 +258,8 @@ impl Pruning {
     }
 }
 
-/// Returns images and contexts that any resource in any namespace uses: planned ones, pinned ones, and those of the last run. A planned
-/// image counts even before its first run, because it may already be old: its age is that of its commit.
+/// Returns the images and contexts that any resource in any namespace uses: images that it needs next, images of pins, and images of the last run. An
+/// image that a resource needs counts before its first run, because it may already be old: its age is that of its commit.
 ///
 /// # Errors
 /// If a Secret in namespace `resource_namespace` cannot be read: it may refer to any image of that namespace.
@@ -285,7 +284,7 @@ fn collect_used(
             Err(failure) if secret.metadata.namespace.as_deref() == Some(resource_namespace) => {
                 return Err(failure);
             }
-            // Only images of namespace `resource_namespace` are removed.
+            // Ignore an unreadable Secret of another namespace: only images of namespace `resource_namespace` are removed.
             Err(_) => {}
         }
     }

@@ -283,7 +283,7 @@ pub(crate) fn access(
         Err(error) if is_own_registry && helper.is_none() => {
             return Err(registry("spec.containerRegistry.secretRef", &error));
         }
-        // Continue without a credential: the registry is not that of `imageName`, and its base images are usually public, or the cloud
+        // Continue without a credential. Either the registry is not that of `imageName`, and its base images are usually public, or the cloud
         // identity is used.
         Err(_) => None,
         Ok(credential) => credential.flatten(),

@@ -32,7 +32,7 @@ impl Sender {
 /// A push to a repository.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Push {
-    /// URLs of the repository.
+    /// URLs of the repository: for HTTPS and for SSH, if the message has both.
     pub(crate) repositories: Vec<RepositoryUrl>,
     /// Reference that moved (`refs/heads/main`, or only the name of a branch or tag). `None`: any reference.
     pub(crate) reference: Option<String>,
@@ -68,7 +68,7 @@ impl Push {
     }
 }
 
-/// GitHub: <https://docs.github.com/webhooks/webhook-events-and-payloads#push>.
+/// Push event of GitHub (<https://docs.github.com/webhooks/webhook-events-and-payloads#push>).
 #[derive(Deserialize)]
 struct GithubPush {
     #[serde(rename = "ref")]
@@ -83,7 +83,7 @@ struct GithubRepository {
     default_branch: Option<String>,
 }
 
-/// GitLab: <https://docs.gitlab.com/user/project/integrations/webhook_events/#push-events>.
+/// Push event of GitLab (<https://docs.gitlab.com/user/project/integrations/webhook_events/#push-events>).
 #[derive(Deserialize)]
 struct GitlabPush {
     #[serde(rename = "ref")]
@@ -107,7 +107,7 @@ struct GenericPush {
     reference: Option<String>,
 }
 
-/// Parses the push in `body`. Skips fields that are not read, so that their content takes no memory.
+/// Parses the push in `body`. Skips unused fields, so that their content takes no memory.
 ///
 /// # Errors
 /// The cause, for the administrator of the sender.

@@ -112,7 +112,7 @@ impl Dependencies<'_> {
         Ok(select_keys(&reader, field, "ConfigMap", keys, &texts))
     }
 
-    /// Returns the outputs that `outputs_ref` takes: those of one resource, or for each variable a list of the outputs of all selected
+    /// Returns the outputs that `outputs_ref` selects: the outputs of one resource, or for each variable a list of the outputs of all selected
     /// resources.
     fn outputs(&mut self, field: &str, outputs_ref: &OutputsRef) -> Result<FoundInput, Failure> {
         let tf = self.observer.tf;
@@ -169,7 +169,7 @@ impl Dependencies<'_> {
         })
     }
 
-    /// Returns the outputs of the resource `key` that `outputs_ref` takes, by variable.
+    /// Returns the outputs of the resource `key` that `outputs_ref` selects, by variable.
     fn outputs_of(
         &mut self,
         field: &str,
