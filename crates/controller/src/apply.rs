@@ -49,7 +49,8 @@ use crate::signing::Data;
 use crate::step_name;
 use crate::watch::mapping::is_mirrored;
 
-/// Field manager that applies the finalizer and annotation [`KEPT`]. It owns no other field, so the apply changes no other field.
+/// Field manager that applies the finalizer and the annotation `alustan.io/uid` ([`KEPT`]). It owns no other field, so the apply changes no other
+/// field.
 const FINALIZER_MANAGER: &str = "terraform.alustan.io/finalizer";
 
 /// Maximum size, in bytes, of an unsaved state that the operator keeps when it frees space in a full run report. Runners write at most 700

@@ -120,15 +120,15 @@ mod released {
     pub(crate) struct FailPoint;
 
     impl FailPoint {
-        /// Reads nothing.
+        /// Returns the fail point. Does not read the environment.
         pub(crate) fn from_environment() -> anyhow::Result<Self> {
             Ok(Self)
         }
 
-        /// Does nothing.
+        /// Does nothing: release builds have no fail points.
         pub(crate) fn reached(&self, _: Moment, _: &Step) {}
 
-        /// Does nothing.
+        /// Does nothing: release builds have no fail points.
         pub(crate) fn reached_object(&self, _: Moment, _: &Object) {}
     }
 }

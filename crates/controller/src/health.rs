@@ -37,7 +37,7 @@ pub(crate) struct State {
     next: u64,
 }
 
-/// Guard of an active reconcile. The reconcile ends when the guard is dropped.
+/// Guard of an active reconcile. The reconcile counts as ended when the guard is dropped.
 pub(crate) struct ActiveReconcile {
     health: Health,
     number: u64,

@@ -89,7 +89,7 @@ impl<'a> Observer<'a> {
         }
     }
 
-    /// Whether annotation [`KEPT`](alustan_api::KEPT) contains the uid of another resource that exists.
+    /// Whether the annotation `alustan.io/uid` ([`KEPT`](alustan_api::KEPT)) contains the uid of another resource that exists.
     fn is_copy(&self) -> bool {
         let uid = restore::other_uid(self.tf);
         uid.is_some_and(|uid| self.ctx.living_owner(self.tf, uid).is_some())

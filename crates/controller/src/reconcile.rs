@@ -229,7 +229,8 @@ fn number_and_trace(steps: &[Step]) -> (Option<i64>, Option<&str>) {
     started.unzip()
 }
 
-/// Adds number and trace id of the open run to the span, so that all log lines of this reconcile contain them.
+/// Adds number and trace id of the current run to the span, so that all log lines of this reconcile contain them. Does nothing once the result of the
+/// run is recorded.
 fn record_run_in_span(seen: &Seen) {
     let record = seen.record.as_ref().map(|record| &record.record);
     let Some((record, run)) = record.and_then(|record| Some((record, open_run(record)?))) else {
@@ -377,8 +378,8 @@ fn existing_owner(ctx: &Context, object: &impl Resource) -> Option<Ref> {
     is_made_for.then_some(reference)
 }
 
-/// Returns the class of the open run, or of the last run if its pod still runs. A run that has reported its result needs no slot, even if
-/// the result cannot be recorded yet, for example while a quota refuses the outputs Secret.
+/// Returns the class of the current run if the run needs a slot: it has not reported its result, or its Job or pod is active. After its pod has
+/// ended, a reported run needs no slot, even if the operator cannot record the result yet, for example while a quota refuses the outputs Secret.
 fn running_class(record: Option<&RecordSeen>, job: Option<&JobSeen>) -> Option<Class> {
     let is_unreported = record.is_some_and(|record_seen| {
         let reported = record_seen.report.as_ref().map(|report| report.number);

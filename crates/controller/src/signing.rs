@@ -173,9 +173,7 @@ impl Signer {
         let patch = Patch::Merge(&body);
         let parameters = PatchParams::default();
         let written = api.patch(&self.secret, &parameters, &patch);
-        call("record that all run records are signed", written)
-            .await
-            .map(drop)
+        call("update the signing Secret", written).await.map(drop)
     }
 
     /// Signs an existing Secret. A Secret that the API server refuses to change stays unsigned.

@@ -476,7 +476,8 @@ fn terminated<'a>(pod: &'a Pod, container: &str) -> Option<&'a ContainerStateTer
         .as_ref()
 }
 
-/// Returns the termination state of the container that failed before the build: `pull` or `prepare`. The runner executes both.
+/// Returns the termination state of the container that failed before the build container started: `pull` or `prepare`. The runner executes both
+/// containers.
 fn failed_to_prepare(pod: &Pod) -> Option<&ContainerStateTerminated> {
     [PULL_CONTAINER, PREPARE_CONTAINER]
         .into_iter()
@@ -566,7 +567,7 @@ mod tests {
         assert!(forged.message.starts_with(" xx") && forged.message.len() <= 8_000);
     }
 
-    /// A pod with phase `Running` and containers whose states are given by name.
+    /// Returns a pod with phase `Running`. `containers` and `init_containers` have the states of its containers, by name.
     fn pod(containers: Value, init_containers: Value) -> Pod {
         let statuses = |states: Value| -> Vec<Value> {
             let named = states.as_object().unwrap().clone().into_iter();

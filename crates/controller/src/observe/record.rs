@@ -303,7 +303,7 @@ mod tests {
 
     use super::*;
 
-    /// A Secret whose value of `key` is JSON, padded with white space to `size` bytes.
+    /// Returns a Secret whose value of `key` is JSON, padded with white space to `size` bytes.
     fn of_size(key: &str, json: &serde_json::Value, size: usize) -> Secret {
         let mut bytes = json.to_string().into_bytes();
         bytes.resize(size, b' ');

@@ -441,7 +441,7 @@ async fn forged_jobs_hold_no_slots_after_a_restart() {
     assert_eq!(resources_with_runs(&ctx), []);
 }
 
-/// Returns the record of an open apply with number 2.
+/// Returns the run record of an unfinished apply with run number 2.
 fn open_record() -> RecordSeen {
     let run = json!({
         "kind": "apply", "trigger": "created", "job": "web-apply-2", "image": "i@sha256:1", "tag": "t",
@@ -496,8 +496,8 @@ async fn record_check_is_sent_unless_this_process_wrote_the_record() {
     }
 }
 
-/// A run that has reported may stay open, for example while a quota refuses the outputs Secret. It must not hold a slot after its pod has
-/// ended.
+/// The result of a reported run may stay unrecorded, for example while a quota refuses the outputs Secret. The run must not hold a slot after its pod
+/// has ended.
 #[test]
 fn run_that_has_reported_holds_a_slot_only_with_its_pod() {
     let mut record = open_record();

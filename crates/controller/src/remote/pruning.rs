@@ -134,7 +134,7 @@ impl Observer<'_> {
             namespace: namespace.to_owned(),
             policy,
             key: format!(
-                "prune {name} of {namespace} by {policy:?} with {} on day {} as {}",
+                "prune {name} of {namespace} by {policy:?} with tag {} on day {} with access {}",
                 plan.tag,
                 day(tf, Timestamp::now()),
                 identity(&access, docker)

@@ -84,7 +84,7 @@ impl Repository {
     /// Resources with the same key share the query.
     pub(crate) fn revision_query(&self) -> String {
         format!(
-            "revision of {:?} in {}",
+            "revision of {:?} in repository {}",
             self.reference, self.remote.identity
         )
     }
@@ -228,7 +228,7 @@ pub(crate) fn digest(
     })?;
     let access = access(ctx, tf, image.name(), docker)?;
     let query = format!(
-        "digest of {reference} {pushed_by:?} as {}",
+        "digest of {reference}, pushed by {pushed_by:?}, with access {}",
         identity(&access, docker)
     );
     let client = ctx.registry.clone();
@@ -319,7 +319,7 @@ pub(crate) fn push(
     let name = image_name(tf)?;
     let access = access(ctx, tf, &name, docker)?;
     let query = format!(
-        "push of {} to {name} as {}",
+        "push of context {} to {name} with access {}",
         seen.context,
         identity(&access, docker)
     );
