@@ -28,8 +28,8 @@ const MEMORY_MIB: u64 = 64;
 /// Address space for the stack of the evaluating thread, in MiB.
 const STACK_MIB: u64 = 64;
 
-/// Maximum number of concurrent child processes. Together they use at most 256 MiB, half of the default memory limit of the container. The
-/// kernel may kill the whole container if it exceeds the limit.
+/// Maximum number of concurrent child processes. Together they use at most 256 MiB, an eighth of the default memory limit of the container (2 GiB).
+/// The kernel may kill the whole container if it exceeds the limit.
 const MAX_PROCESSES: usize = 2;
 
 /// Maximum CPU time of a child process, in seconds. `alustan_cel` has a lower limit, but checks it only when the expression reads

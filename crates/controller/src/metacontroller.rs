@@ -196,7 +196,7 @@ fn with_status(answer: Answer, status: Option<TerraformStatus>) -> Answer {
 /// Returns how often metacontroller must resync the resource after a failed reconcile. The status of the resource has the cause.
 fn pace_after_failure(ctx: &Context, resource: &Ref, error: &Error) -> Pace {
     if error.is_conflict() {
-        debug!(resource = %resource, "the run record changed; requeueing");
+        debug!(resource = %resource, "the resource or its run record changed; requeueing");
         return Pace::AtWork;
     }
     Pace::AtRest(signed(record_failure(ctx, resource, error)))

@@ -125,7 +125,7 @@ impl<'a> Observer<'a> {
         let inputs = inputs::read(self, docker).await?;
         let namespace_uid = self.namespace_uid();
         let (allowed, accounts) = (ctx.allowed.now(), accounts::observe(ctx, tf).await?);
-        // Without a pin, a resource that the allow lists refuse causes no request to its repository or registry.
+        // If the allow lists refuse a resource that has no pin, send no request to its repository or registry.
         let not_allowed = allow_lists::refusal(tf, &allowed, &accounts).filter(|_| pin.is_none());
         let (source, base_image_answer) = match not_allowed {
             Some(failure) => (failed_answer(failure.clone()), failed_answer(failure)),

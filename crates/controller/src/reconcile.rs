@@ -170,8 +170,8 @@ async fn reconcile_unmeasured(
             .unwrap_or_default()
             .clamp(MIN_REQUEUE_DELAY, max_wait)
     });
-    // Metacontroller is not notified when a slot becomes free. It polls the resources whose runs are next in the queue, but not those that
-    // are far back.
+    // Metacontroller is not notified when a slot becomes free. It resyncs resources whose runs are next in the queue every two seconds, and resources
+    // far back in the queue less often.
     let is_far =
         ctx.driver == Driver::Metacontroller && ctx.dispatcher.is_far_back(&to_key(&resource), now);
     let pace = pace(&tf, &seen, &decision, signed(wait), is_far);

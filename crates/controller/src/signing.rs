@@ -55,7 +55,7 @@ impl Signer {
     /// Reads the key from Secret `name` in the namespace of the client. Creates the Secret if it does not exist.
     ///
     /// # Errors
-    /// If the Secret cannot be read or created, or has no key.
+    /// If the Secret cannot be read or created, or has no valid key.
     pub(crate) async fn load(client: &Client, name: &str) -> Result<Self> {
         let api: Api<Secret> = Api::default_namespaced(client.clone());
         let secret = match call("read the signing key", api.get_opt(name)).await? {

@@ -36,7 +36,7 @@ pub(super) struct Inputs {
     pub(super) seen: Result<InputsSeen, Box<Incomplete>>,
     /// Credentials for the repository.
     pub(super) git: Result<Credentials, Failure>,
-    /// Credentials for the registry; `None` is anonymous.
+    /// Credentials for the registry. `None`: anonymous access.
     pub(super) docker: Result<Option<DockerConfig>, Failure>,
 }
 
