@@ -239,7 +239,7 @@ impl StepExecutor<'_> {
     }
 }
 
-/// Whether an apply failed because of its precondition. A uid that differs from that of the live object is an invalid field.
+/// Whether an apply failed because of its precondition. The API server reports a uid that differs from that of the live object as an invalid field.
 fn is_unmet(error: &kube::Error) -> bool {
     let kube::Error::Api(status) = error else {
         return false;

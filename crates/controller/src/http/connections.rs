@@ -28,7 +28,7 @@ const HEADER_TIMEOUT: Duration = Duration::from_secs(20);
 /// Time after which a connection accepts no further request.
 const MAX_CONNECTION_AGE: Duration = Duration::from_mins(9);
 
-/// Time limit for the last response of a connection, in case its peer does not read it. A response of `/sync` takes less.
+/// Time limit for the last response of a connection, in case its peer does not read it. A response of `/sync` takes less time.
 const LAST_RESPONSE_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// Maximum number of open connections of a listener. A further connection closes the one that has been in [`IdleConnections`] for the

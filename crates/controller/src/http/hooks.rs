@@ -66,8 +66,7 @@ const FORWARDED_HEADERS: [&str; 9] = [
 /// Header of forwarded messages. A message with this header is not forwarded again.
 const FORWARDED_MARKER: &str = "alustan-replica";
 
-/// Delay after which the sender should retry a message that no replica could accept, in seconds. Until then another replica becomes
-/// the leader.
+/// Delay after which the sender should retry a message that no replica could accept, in seconds. By then, another replica has become the leader.
 const RETRY_AFTER_SECONDS: &str = "20";
 
 /// State of the `/hooks` endpoints.

@@ -22,7 +22,7 @@ use tracing::{debug, warn};
 use crate::args::SyncFlags;
 use crate::error::with_causes;
 
-/// Maximum age of loaded certificates. Older ones are reloaded for the next connection.
+/// Maximum age of loaded certificates. Older certificates are reloaded for the next connection.
 const RELOAD_INTERVAL: Duration = Duration::from_secs(10);
 /// Time limit of a handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);

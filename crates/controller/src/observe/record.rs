@@ -73,7 +73,7 @@ pub(super) async fn read(ctx: &Context, tf: &Terraform) -> Result<StoredRecord, 
         };
     }
     let left_behind = left_behind(ctx, tf, &record_secrets);
-    // An orphaned run record means that clean-up has labelled all other objects that it keeps: only its deletions are left to do.
+    // An orphaned run record means that clean-up has labelled all other objects that it keeps: only the deletions of the clean-up are left to do.
     let is_cleaned_up = record_secrets.record.as_ref().is_some_and(is_orphaned);
     let is_used = |secret: &Arc<Secret>| is_ours(secret) && !is_cleaned_up;
     let used_secrets = RecordSecrets {

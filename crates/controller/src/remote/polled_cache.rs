@@ -380,7 +380,7 @@ fn after(wait: Option<Duration>) -> Timestamp {
 }
 
 impl<A: PartialEq> Schedule<A> {
-    /// Sleeps until the query is due. A shorter interval, a call of `poll_now` and an argument other than `answered` end the sleep.
+    /// Sleeps until the query is due. The sleep ends early after a shorter interval, a call of `poll_now`, or an argument other than `answered`.
     /// Returns `None` if the query has no subscribers.
     async fn wait(
         &mut self,

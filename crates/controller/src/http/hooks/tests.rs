@@ -26,7 +26,7 @@ impl Endpoint {
     }
 
     fn of(leader: Leader) -> Self {
-        // Fails if another test of this process has installed the TLS provider.
+        // Ignore the error: another test of this process may have installed the TLS provider.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("github"), SECRET).unwrap();

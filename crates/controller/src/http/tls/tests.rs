@@ -27,7 +27,7 @@ fn issued(by: &Authority, name: &str) -> (String, String) {
 /// Returns a directory like a mounted Secret of type `kubernetes.io/tls`, and flags that require client certificates of the CA `clients`,
 /// if it is set.
 fn folder(server: &Authority, clients: Option<&Authority>) -> (TempDir, SyncFlags) {
-    // Fails if another test of this process has installed the TLS provider.
+    // Ignore the error: another test of this process may have installed the TLS provider.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let folder = tempfile::tempdir().unwrap();
     let (certificate, key) = issued(server, "localhost");
