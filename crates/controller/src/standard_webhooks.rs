@@ -36,7 +36,7 @@ impl SharedSecret {
     /// Parses a secret: base64 after the prefix `whsec_`, or else raw bytes without surrounding white space.
     ///
     /// # Errors
-    /// The cause, as a phrase that follows the name of the secret.
+    /// Returns the cause as a verb phrase. The caller puts the name of the secret before it.
     pub(crate) fn parse(text: &[u8]) -> Result<Self, &'static str> {
         let text = text.trim_ascii();
         let bytes = match text.strip_prefix(b"whsec_") {
@@ -111,13 +111,13 @@ fn tag(key: &hmac::Key, id: &str, timestamp: i64, body: &[u8]) -> hmac::Tag {
     context.sign()
 }
 
-/// Reads the HMAC in an entry of [`SIGNATURE`]; `None` for other versions and other sizes.
+/// Parses an entry of [`SIGNATURE`] into its HMAC. `None` unless the entry is `v1,` and the base64 of [`TAG_SIZE`] bytes.
 fn parse_tag(entry: &str) -> Option<Vec<u8>> {
     let tag = STANDARD.decode(entry.strip_prefix("v1,")?).ok()?;
     (tag.len() == TAG_SIZE).then_some(tag)
 }
 
-/// Returns whether `received` is `expected`. Compares HMACs of both, in constant time.
+/// Returns whether `received` equals `expected`. Compares the HMAC of `received` with the HMAC of `expected`, in constant time.
 fn is_equal(key: &hmac::Key, received: &[u8], expected: &[u8]) -> bool {
     let expected = hmac::sign(key, expected);
     hmac::verify(key, received, expected.as_ref()).is_ok()

@@ -1,5 +1,5 @@
-//! Resources whose spec or status does not match the schema. While such a resource exists, an event reports it. Once it is deleted,
-//! its metadata and its pin suffice (rule 13).
+//! Unreadable resources: this version of the operator cannot parse their spec or status. The operator reports an unreadable resource in an
+//! event. To destroy a deleted unreadable resource, it uses the metadata, the readable fields and the pin (rule 13).
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ use crate::context::Context;
 use crate::error::Error;
 use crate::observe::pin;
 
-/// Returns the event of an unreadable resource that is not deleted.
+/// Returns the event for a resource that this version of the operator cannot read.
 pub(crate) fn event(error: &str) -> Event {
     Event {
         warning: true,
@@ -32,7 +32,7 @@ pub(crate) fn event(error: &str) -> Event {
     }
 }
 
-/// Returns the failure of a deleted, unreadable resource without a pin, which cannot be destroyed.
+/// Returns the failure of a deleted resource that this version of the operator cannot read and that has no pin. Destroy cannot run for it.
 pub(crate) fn failure(error: &str) -> Failure {
     Failure::user(
         Reason::ResourceUnreadable,
@@ -44,8 +44,8 @@ pub(crate) fn failure(error: &str) -> Failure {
     )
 }
 
-/// Reads the deleted resource `invalid`: readable fields from the API server, all others from the pin. The metadata comes from the
-/// API server, because older metadata could still contain a finalizer that has been removed.
+/// Reads the deleted resource `invalid`. Takes the metadata and the readable fields from the API server, and all other fields from the pin.
+/// The metadata in the watch cache may be older and still contain a finalizer that has been removed.
 pub(crate) async fn read(
     ctx: &Context,
     invalid: &InvalidObject,
@@ -64,7 +64,7 @@ pub(crate) fn dynamic_api(client: &Client, namespace: &str) -> Api<DynamicObject
     Api::namespaced_with(client.clone(), namespace, &kind)
 }
 
-/// Resource in the API server, with unparsed fields.
+/// Resource as the API server returns it. The fields of the spec, and the status, are unparsed JSON.
 #[derive(Deserialize)]
 struct Stored {
     metadata: ObjectMeta,
@@ -89,8 +89,8 @@ fn parsed(text: &RawValue) -> Option<Value> {
     serde_json::from_str(text?).ok()
 }
 
-/// Reads metadata, spec and status of the resource with this `metadata` from the API server. If it no longer exists, returns `metadata`
-/// without finalizers.
+/// Reads metadata, spec and status of the resource with this `metadata` from the API server. If the resource no longer exists, returns
+/// `metadata` without finalizers.
 async fn stored(ctx: &Context, metadata: &ObjectMeta) -> Result<(ObjectMeta, Value), Error> {
     let path = Terraform::url_path(&(), metadata.namespace.as_deref());
     let name = metadata.name.as_deref().unwrap_or_default();

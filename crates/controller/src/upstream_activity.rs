@@ -1,4 +1,4 @@
-//! Result of the last reconcile of each resource, and the resources that wait because outputs of a dependency may change soon.
+//! Stores the result of the last reconcile of each resource, and which resources wait for a dependency whose outputs may change soon.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ pub(crate) struct UpstreamActivity {
 #[derive(Default)]
 struct Known {
     results: BTreeMap<Key, ReconcileResult>,
-    /// Waiting resources, and the dependency whose outputs may change soon.
+    /// For each waiting resource, the dependency whose outputs may change soon.
     waiting: BTreeMap<Key, Key>,
 }
 
@@ -55,8 +55,9 @@ impl UpstreamActivity {
         changing
     }
 
-    /// Records `result`, the result of a reconcile of `key`, after its steps are executed. Requeues the resources that wait for `key` if
-    /// the result changed. While `key` waits, they are always requeued, because they may have to wait for another dependency.
+    /// Records `result`, the result of a reconcile of `key` whose steps have been executed. Requeues the resources that wait for `key` if
+    /// the result changed. If `key` waits for its own dependencies, always requeues these resources, because they may have to wait for
+    /// another dependency.
     pub(crate) fn record(&self, key: &Key, result: ReconcileResult) {
         let mut known = self.known();
         let is_changed =

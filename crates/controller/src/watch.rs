@@ -38,11 +38,11 @@ use crate::watch::mapping::{MIRRORED, is_watched};
 /// Maximum number of objects per page of a list. An object has up to 1.5 MiB, and parsing its JSON takes several times as much memory.
 const PAGE_SIZE: u32 = 50;
 
-/// Maximum number of deleted resources that wait until their Secrets are emptied in the watch cache. Secrets of further deleted resources
-/// are emptied by the next list.
+/// Maximum number of deleted resources whose Secrets are still to be emptied in the watch cache. Above this number, the oldest entry is
+/// dropped, and the next list of Secrets empties the Secrets of that resource.
 const MAX_PENDING_DELETIONS: usize = 1_000;
 
-/// Watches in some namespaces, or in all.
+/// Watches in `namespaces`, or in all namespaces if `namespaces` is empty.
 #[derive(Clone)]
 pub(crate) struct Watches {
     client: Client,
@@ -58,9 +58,9 @@ pub(crate) struct Watches {
 }
 
 impl Watches {
-    /// Creates watches in `namespaces` (all if empty), and the event stream of the resources. Changes of status alone are filtered out.
-    /// `wake` receives deleted resources, so that their in-memory state is dropped, and the resources that depend on the resource of an
-    /// event. `lists` counts the watches of resources and cached objects that have completed their first list.
+    /// Creates watches in `namespaces` (all if empty), and the event stream of the resources. The stream omits changes of status alone.
+    /// `wake` receives each deleted resource, so that its in-memory state is dropped, and the resources that depend on a changed or deleted
+    /// resource. `lists` counts the watches of resources and cached objects that have completed their first list.
     pub(crate) fn new(
         client: Client,
         namespaces: Vec<String>,
@@ -97,7 +97,7 @@ impl Watches {
                 let wake = |resource: Ref| drop(wake.send(resource));
                 if let watcher::Event::Delete(deleted_resource) = event {
                     wake(ObjectRef::from_obj(deleted_resource));
-                    // Fails only if no Secret cache subscribes; then there is nothing to remove.
+                    // `send` fails only if no cache of Secrets exists; then there is no content to remove.
                     let _ = deleted.send(Arc::new(deleted_resource.clone()));
                 }
                 let affected = affected(&dependents, event, &all);
@@ -205,7 +205,7 @@ impl Watches {
         let filled = self.filled(writer, stream::select(watched, without));
         let mut has_resources = self.has_resources.clone();
         let begin = async move {
-            // Fails only if the watch of the resources has ended.
+            // `wait_for` fails only if the watch of the resources has ended.
             let _ = has_resources.wait_for(|listed| *listed).await;
             filled
         };
@@ -245,8 +245,8 @@ impl Watches {
     }
 }
 
-/// Returns an event for each Secret in `secrets` of the resources in `deleted`. The event removes the content of the Secret from the watch
-/// cache.
+/// Returns an event for each Secret in `secrets` that belongs to a resource in `deleted`. The event removes the content of the Secret from
+/// the watch cache.
 fn without_resources(
     deleted: broadcast::Receiver<Arc<Guarded>>,
     secrets: Store<Secret>,

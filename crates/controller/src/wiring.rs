@@ -68,7 +68,7 @@ const DEBOUNCE: Duration = Duration::from_millis(20);
 /// Maximum time for open HTTP requests after the controller has stopped.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Maximum number of queued push events.
+/// Maximum number of queued push events from webhooks.
 const MAX_QUEUED_PUSHES: usize = 100;
 
 /// Idle time after which a repository is removed from the git cache. The next use fetches it again.
@@ -217,8 +217,8 @@ fn identity(config: &Config) -> Result<Identity> {
     Ok(Identity::new(config.pod_name.clone(), hex::encode(process)))
 }
 
-/// Creates the [`Election`] of this replica. Its client is separate, so that other calls do not delay calls for the Lease. Its client does
-/// not retry, so that no write of the Lease is sent late.
+/// Creates the [`Election`] of this replica. The election has its own client, so that other calls do not delay calls for the Lease. The
+/// client does not retry, so that no write of the Lease is sent late.
 async fn election(
     config: Config,
     leader: Leader,
@@ -236,7 +236,7 @@ async fn election(
     ))
 }
 
-/// Loads the signing key. Every replica verifies signatures, and any replica may create the key.
+/// Loads the key that signs run records and pins. Standby replicas verify signatures, too, and may create the key.
 async fn signer(config: &Config, metrics: &Arc<Metrics>) -> Result<Signer> {
     let client = unfenced_client(kube::Config::infer().await?, metrics)?;
     let name = format!("{}-signing-key", config.lease);
@@ -245,7 +245,7 @@ async fn signer(config: &Config, metrics: &Arc<Metrics>) -> Result<Signer> {
         .with_context(|| format!("failed to load the signing key from Secret {name}"))
 }
 
-/// Builds a client without the [`Fence`]: it also writes on a replica that does not lead.
+/// Builds a client without the [`Fence`], which refuses writes of a replica that is not the leader.
 fn unfenced_client(config: kube::Config, metrics: &Arc<Metrics>) -> Result<Client> {
     let client = ClientBuilder::try_from(config)?.with_layer(&CallCounter::new(metrics.clone()));
     Ok(client.build())
@@ -405,8 +405,9 @@ async fn run_controller(
     }
 }
 
-/// Drops the state of a deleted resource, and deletes its remaining builds, for example after its finalizer was removed by hand. Deletes
-/// builds of resources in watched namespaces only: the build namespace may contain builds of resources that another operator watches.
+/// Drops the in-memory state of a deleted resource, and deletes its remaining builds, for example after its finalizer was removed by hand.
+/// Deletes builds of resources in watched namespaces only: the build namespace may contain builds of resources that another operator
+/// watches.
 fn clean_up_deleted(ctx: &Arc<Context>, config: &Config, resource: Ref) {
     forget(ctx, &resource);
     let namespace = resource.namespace.as_deref().unwrap_or_default();
@@ -417,7 +418,7 @@ fn clean_up_deleted(ctx: &Arc<Context>, config: &Config, resource: Ref) {
 }
 
 /// Each time this replica becomes the leader, requeues all resources, and deleted resources with remaining builds: no replica reconciled
-/// them since the previous leader stopped. Also signs Secrets that are not signed yet.
+/// them since the previous leader stopped. Also signs run records and pins that have no signature yet.
 async fn reconcile_all_when_leading(ctx: Arc<Context>, wake: mpsc::UnboundedSender<Ref>) {
     loop {
         ctx.leader.wait_for_leadership().await;
@@ -556,7 +557,7 @@ pub(crate) fn context(
     })
 }
 
-/// Returns the resources to reconcile after an event of a Job or its pod: the owner, and all resources that wait for this build.
+/// Returns the resources to reconcile after an event of a Job or its pod: the owner, and all resources that wait for the build `job`.
 fn affected_resources(ctx: &Context, object: &impl Resource, job: &str) -> Vec<Ref> {
     let namespace = object.namespace().unwrap_or_default();
     let mut resources = ctx.memory.waiting_for_build(&format!("{namespace}/{job}"));

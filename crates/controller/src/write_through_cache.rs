@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 /// Time after which a written object that the watch has not delivered counts as deleted.
 const WRITE_TTL: Duration = Duration::from_secs(10);
 
-/// Watch cache with an overlay of own writes.
+/// Watch cache with an overlay of the objects that this process wrote.
 pub(crate) struct WriteThroughCache<K>
 where
     K: Resource<DynamicType = ()> + 'static,
@@ -65,7 +65,7 @@ where
             .insert(key, (Arc::new(object), Instant::now()));
     }
 
-    /// Drops the own write of an object if the watch has delivered this or a later version, or the deletion of the object.
+    /// Removes an object from the overlay once the watch has delivered the written or a later version, or the deletion of the object.
     pub(crate) fn record_event(&self, object: &K) {
         let key = ObjectRef::from_obj(object);
         let mut written = self.written.lock();
@@ -75,13 +75,14 @@ where
         }
     }
 
-    /// Drops the own write of an object that was deleted, or changed by another client: the watch cache is newer.
+    /// Removes an object from the overlay after its deletion, or after a conflict with a write of another client: the overlay is outdated.
     pub(crate) fn forget(&self, namespace: &str, name: &str) {
         let key = ObjectRef::new(name).within(namespace);
         self.written.lock().remove(&key);
     }
 
-    /// Returns the objects of the watch cache that match `wanted`. Own writes that the watch has not delivered are not included.
+    /// Returns the objects of the watch cache that match `wanted`. Ignores the overlay: an object that this process wrote is missing until
+    /// the watch delivers it.
     pub(crate) fn filter(&self, wanted: impl Fn(&K) -> bool) -> Vec<Arc<K>> {
         self.store.state_filter(|object| wanted(object))
     }

@@ -1,4 +1,4 @@
-//! The operator's program as a child process that evaluates one expression.
+//! Tests of `alustan-controller evaluate`, the child process in which the operator evaluates one CEL expression.
 
 #![expect(clippy::unwrap_used, reason = "a test may fail where it stands")]
 
@@ -8,7 +8,7 @@ use std::process::{Command, Output, Stdio};
 
 use serde_json::{Value, json};
 
-/// The end of a child process that evaluates `expression` for a Deployment.
+/// Runs a child process that evaluates `expression` for a Deployment. Returns its exit status and standard output.
 fn evaluate(expression: &str) -> Output {
     let object = json!({
         "apiVersion": "apps/v1", "kind": "Deployment",

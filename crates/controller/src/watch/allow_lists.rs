@@ -23,12 +23,12 @@ const RELOAD_INTERVAL: Duration = Duration::from_secs(5);
 /// Allow lists in the files of a directory. The name of a file is its key in the `ConfigMap`.
 pub(crate) struct AllowLists {
     folder: Option<PathBuf>,
-    /// Last lists that could be read.
+    /// Allow lists of the last successful read.
     last: Mutex<Arc<Allowed>>,
 }
 
 impl AllowLists {
-    /// Reads the files of `folder`. Without a directory there are no limits.
+    /// Reads the files in the directory `folder`. If `folder` is `None`, no allow list applies.
     ///
     /// # Errors
     /// If a file exists and cannot be read.
@@ -38,7 +38,7 @@ impl AllowLists {
         Ok(Self { folder, last })
     }
 
-    /// Returns the last lists that could be read.
+    /// Returns the allow lists of the last successful read.
     pub(crate) fn now(&self) -> Arc<Allowed> {
         self.last().clone()
     }

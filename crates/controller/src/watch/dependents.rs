@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 
 use crate::resource::{Guarded, readable};
 
-/// Last known state of each resource, as far as its dependents read it.
+/// Last known digest of each resource, and the resources to reconcile when the digest changes.
 #[derive(Default)]
 pub(crate) struct DependentsIndex {
     known: Mutex<HashMap<Key, Known>>,
@@ -26,13 +26,13 @@ struct Known {
 }
 
 impl DependentsIndex {
-    /// Marks all known state as stale: the next event of each resource counts as a change.
+    /// Marks all digests as stale: the next event of each resource counts as a change.
     pub(crate) fn forget(&self) {
         let mut known = self.known.lock();
         known.values_mut().for_each(|known| known.digest = None);
     }
 
-    /// Returns the resources to reconcile after a change of `tf`, one of `all`; none if the change does not affect them.
+    /// Returns the resources to reconcile after a change of `tf`, one of `all`. Empty if no dependent reads the changed fields.
     pub(crate) fn changed(
         &self,
         tf: &Terraform,

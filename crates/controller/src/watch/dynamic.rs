@@ -24,8 +24,8 @@ use crate::resource::Ref;
 /// Maximum number of objects that a selector may select.
 pub(crate) const MAX_OBJECTS: u32 = 100;
 
-/// Maximum number of watches per namespace of resources; each takes a connection. Beyond it, objects are not watched, and the resources
-/// that refer to them are reconciled every minute.
+/// Maximum number of watches for the resources of one namespace. Each watch takes a connection. Above this number, objects are not watched,
+/// and the resources that refer to them are reconciled every minute.
 const MAX_WATCHES: usize = 100;
 
 /// Maximum number of whole objects in memory for one resource: an object has up to 1.5 MiB.
@@ -54,7 +54,7 @@ pub(crate) enum NameOrLabels {
 }
 
 impl ObjectSelector {
-    /// Returns the selection for messages: `Ingress web`, `Ingress other/* with app=web`.
+    /// Describes the selected objects for a message: `Ingress web`, `Ingress other/* with app=web`. Omits the namespace if it is `here`.
     pub(crate) fn describe(&self, here: &str) -> String {
         let namespace_prefix = if self.namespace == here {
             String::new()
@@ -303,7 +303,7 @@ impl DynamicWatches {
                 .any(|existing| existing.namespace == subscriber.namespace)
         };
         if watches.values().filter(has_subscriber).count() >= MAX_WATCHES {
-            debug!(which = ?selector, "the namespace has reached its limit of watches");
+            debug!(which = ?selector, "the maximum number of watches per namespace is reached; the object is read every minute instead");
             return;
         }
         let api: Api<PartialObjectMeta<DynamicObject>> = self.api(selector, resource, scope);
@@ -353,7 +353,7 @@ async fn requeue_on_change(
     }
 }
 
-/// Returns an object with the given metadata only.
+/// Returns an object with the metadata of `object`, without its annotations.
 fn metadata_only(
     object: PartialObjectMeta<DynamicObject>,
     resource: &ApiResource,

@@ -1,4 +1,5 @@
-//! Joins the watches of several namespaces into one watch, whose first list is complete once each of them has listed.
+//! Joins the watches of several namespaces into one watch. The first list of the joined watch is complete once the first list of each
+//! namespace is complete.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -13,8 +14,8 @@ pub(crate) type Events<K> = Result<K, watcher::Error>;
 type Watch<K> = BoxStream<'static, Events<Event<K>>>;
 
 /// Joins the event streams of `watches`. A single watch is returned unchanged. The objects of the first lists arrive between one `Init` and
-/// one `InitDone`. A repeated list of one watch arrives as changes of its objects, so that it does not interrupt the other watches, even
-/// while that watch fails.
+/// one `InitDone`. A repeated list of one watch arrives as events of the changed objects, so that a failure and a new list of one watch do
+/// not interrupt the other watches.
 pub(super) fn joined<K: ResourceExt + Clone + Send + 'static>(
     mut watches: Vec<Watch<K>>,
 ) -> Watch<K> {
@@ -40,7 +41,7 @@ pub(super) fn joined<K: ResourceExt + Clone + Send + 'static>(
 
 struct Joined<K> {
     parts: Vec<NamespaceState<K>>,
-    /// Open watches, each with the index of its part.
+    /// Events of the watches that have not ended, each with the index of its namespace in `parts`.
     open: SelectAll<BoxStream<'static, (usize, Events<Event<K>>)>>,
     /// Events to return next.
     due: VecDeque<Events<Event<K>>>,
@@ -52,7 +53,7 @@ struct Joined<K> {
 struct NamespaceState<K> {
     /// Whether the first list is complete.
     listed: bool,
-    /// Objects by name.
+    /// Objects of the last complete list and of later events, by name.
     known: HashMap<String, K>,
     /// Objects of the current, incomplete list.
     list: HashMap<String, K>,
@@ -70,7 +71,7 @@ impl<K: ResourceExt + Clone + Send + 'static> Joined<K> {
         }
     }
 
-    /// Processes `event` of the watch with the index `number`.
+    /// Processes `event` of the watch of `parts[number]`.
     fn process(&mut self, number: usize, event: Events<Event<K>>) {
         let Some(part) = self.parts.get_mut(number) else {
             return;
@@ -108,7 +109,7 @@ impl<K: ResourceExt + Clone + Send + 'static> Joined<K> {
         }
     }
 
-    /// Completes the first list once all parts have listed.
+    /// Emits `InitDone` once the first list of each namespace is complete, and then the events in `later`.
     fn complete_first_list(&mut self) {
         if !self.parts.iter().all(|part| part.listed) {
             return;
@@ -128,7 +129,7 @@ impl<K: ResourceExt + Clone> NamespaceState<K> {
         }
     }
 
-    /// Replaces the known objects by those of the complete list. Returns the differences as events.
+    /// Replaces the known objects by the objects of the complete list. Returns the differences as events.
     fn changes(&mut self) -> Vec<Event<K>> {
         let list = std::mem::take(&mut self.list);
         let mut before = std::mem::replace(&mut self.known, list);
@@ -156,7 +157,7 @@ mod tests {
 
     type Sender = UnboundedSender<Events<Event<ConfigMap>>>;
 
-    /// Watches that a test drives, and the joined watch.
+    /// Joined watch, and the senders of the events of its namespaces.
     struct Watches {
         senders: Vec<Sender>,
         watch: Watch<ConfigMap>,

@@ -16,7 +16,7 @@ use crate::resource::{Guarded, Ref};
 /// `PersistentVolumeClaim`s, Jobs, pods.
 pub(crate) const LISTS: usize = 6;
 
-/// Components of Secrets in the watch cache: those that each reconcile reads. State is not cached.
+/// Components of the Secrets in the watch cache. Each reconcile reads these Secrets. Secrets with state are not cached.
 pub(crate) const MIRRORED: [Component; 5] = [
     Component::Record,
     Component::Report,
@@ -35,8 +35,8 @@ pub(crate) fn is_mirrored(secret: &Secret) -> bool {
     })
 }
 
-/// Returns the resource that `object` belongs to by its labels. The namespace label counts in the build namespace only: elsewhere, tenants
-/// may have written it.
+/// Returns the resource that `object` belongs to, from its labels. Reads the namespace label in the build namespace only, because tenants
+/// can write labels in other namespaces.
 pub(crate) fn owner(settings: &Settings, object: &impl Resource) -> Option<Ref> {
     let (namespace, labels) = (object.namespace()?, object.labels());
     let is_build_namespace = settings.build_namespace.as_ref() == Some(&namespace);

@@ -17,7 +17,7 @@ use kube::{Resource as _, ResourceExt};
 use crate::resource::{Guarded, Ref};
 use crate::watch::mapping::is_build_secret;
 
-/// Maximum size of the result in a run report that the operator reads, in bytes of JSON. Runners write at most a fraction of it.
+/// Maximum size of the result in a run report that the operator reads, in bytes of JSON. Runners write much smaller results.
 pub(crate) const MAX_REPORT_BYTES: usize = 256 << 10;
 /// Maximum size of the progress in a run report that the operator reads, in bytes of JSON.
 pub(crate) const MAX_PROGRESS_BYTES: usize = 128 << 10;
@@ -119,18 +119,18 @@ pub(crate) fn job(job: &mut Job) {
     });
 }
 
-/// Trims a `ConfigMap`.
+/// Removes the metadata of a `ConfigMap` that no reconcile reads.
 pub(crate) fn config_map(map: &mut PartialObjectMeta<ConfigMap>) {
     metadata(&mut map.metadata);
 }
 
-/// Trims a pod. Keeps its status.
+/// Removes the spec of a pod, and the metadata that no reconcile reads.
 pub(crate) fn pod(pod: &mut Pod) {
     metadata(&mut pod.metadata);
     pod.spec = None;
 }
 
-/// Trims a `PersistentVolumeClaim`. Keeps its status.
+/// Removes the spec of a `PersistentVolumeClaim`, and the metadata that no reconcile reads.
 pub(crate) fn claim(claim: &mut PersistentVolumeClaim) {
     metadata(&mut claim.metadata);
     claim.spec = None;
@@ -162,7 +162,7 @@ pub(crate) fn secret(secret: &mut Secret, resources: &Store<Guarded>) {
     };
     data.retain(|name, content| {
         if is_report && name == key::LEFTOVER {
-            // Reconciles only check that the entry exists.
+            // Reconciles check whether the report has an unsaved state, but do not read the state.
             content.0 = Vec::new();
             true
         } else if is_report {
@@ -172,7 +172,7 @@ pub(crate) fn secret(secret: &mut Secret, resources: &Store<Guarded>) {
         }
     });
     if is_outputs {
-        // A truncated value still exceeds the limit by one byte, so that it is refused.
+        // A value above the limit is truncated to one byte more than the limit, so that reconciles still refuse it.
         for content in data.values_mut() {
             content.0.truncate(MAX_VALUES_BYTES + 1);
             content.0.shrink_to_fit();
@@ -200,7 +200,7 @@ pub(crate) fn names(resource: &Guarded) -> Vec<String> {
     names.into_iter().chain(outputs).collect()
 }
 
-/// Whether the resource in the labels of `secret` exists, has the uid in the labels, and requires the name of the Secret.
+/// Whether the resource in the labels of `secret` exists, has the uid in the labels, and uses a Secret of this name.
 fn has_resource(secret: &Secret, resources: &Store<Guarded>) -> bool {
     let labels = secret.labels();
     let (Some(resource_name), Some(namespace)) = (labels.get(labels::NAME), secret.namespace())
@@ -217,7 +217,7 @@ fn has_resource(secret: &Secret, resources: &Store<Guarded>) -> bool {
     name.is_some_and(|name| name == secret.name_any())
 }
 
-/// Returns the name that a run record, a run report or a pin must have by its labels. `None` for other Secrets.
+/// Returns the name that a run record, a run report or a pin with these labels must have. `None` for other Secrets.
 pub(crate) fn expected_name(secret: &Secret) -> Option<String> {
     let labels = secret.labels();
     let (resource_name, component) = (labels.get(labels::NAME)?, labels.get(labels::COMPONENT)?);
@@ -230,7 +230,7 @@ pub(crate) fn expected_name(secret: &Secret) -> Option<String> {
     expected_names.find_map(|(kind, name)| (kind.as_str() == component).then_some(name))
 }
 
-/// Whether reconciles read the entry `name`, of `size` bytes, of a run report.
+/// Whether reconciles read the entry `name` of a run report. `size`: size of the entry, in bytes.
 fn is_read(name: &str, size: usize) -> bool {
     match name {
         key::PROGRESS => size <= MAX_PROGRESS_BYTES,
