@@ -368,7 +368,7 @@ impl ReconcileCase<'_> {
         })
     }
 
-    /// Whether the state address in the latest report that has one differs from the address in status, which may be older.
+    /// Whether the latest reported state address differs from the address in status, which may be older.
     fn has_moved(&self) -> bool {
         let mut reports = self.history.reports.iter();
         let reported = reports.find_map(|report| report.state_address.as_ref());
@@ -585,8 +585,8 @@ impl ReconcileCase<'_> {
         }
     }
 
-    /// Returns the summary of a resource whose next run waits because of `cause`. If the configuration is already applied, condition
-    /// `Ready` stays unchanged.
+    /// Returns the summary of a resource whose next run waits because of `cause`. If the configuration is already applied, the status and
+    /// reason of condition `Ready` stay unchanged.
     fn waiting_summary(&self, image_wait: ImageWait, cause: &Summary) -> Summary {
         if !image_wait.keeps_ready {
             return cause.clone();
@@ -673,7 +673,8 @@ impl ReconcileCase<'_> {
     }
 
     /// Returns the next action while values of `spec.variablesFrom` are `missing`. `own_hash`: digest of the configuration without these
-    /// values. A resource with an applied configuration stays ready until the values exist or its configuration changes.
+    /// values. A resource whose configuration is applied stays ready, unless `missing` is stalled or annotation `alustan.io/reconcile-at`
+    /// requests a run.
     fn without_values(&self, own_hash: &str, missing: &Summary) -> Next {
         let applied = self.history.applied.as_ref();
         let unchanged = applied.is_some_and(|applied| {
@@ -721,7 +722,7 @@ impl ReconcileCase<'_> {
                 "waiting for the pod of the previous run to end",
             )
         } else {
-            (Reason::Queued, "waiting for a slot to run")
+            (Reason::Queued, "waiting for a slot to start the run")
         };
         let waiting = match run.kind {
             _ if quiet => self.idle_summary(),

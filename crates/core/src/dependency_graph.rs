@@ -11,7 +11,7 @@ use kube::core::Selector;
 
 use crate::observed::{DependencySeen, Key, Readiness};
 
-/// Maximum number of label comparisons to resolve the selectors of one graph. They take about 20 ms.
+/// Maximum number of label comparisons to resolve the selectors of one graph. This number of comparisons takes about 20 ms.
 const COMPARISONS: usize = 200_000;
 /// Maximum number of labels and values in one selector.
 const SELECTOR_TERMS: usize = 50;
@@ -151,7 +151,7 @@ pub struct DependencyGraph<'a> {
     comparisons: usize,
 }
 
-/// Resolving the references requires more than [`COMPARISONS`] label comparisons.
+/// Error: resolving the references requires more than [`COMPARISONS`] label comparisons.
 #[derive(Debug)]
 struct TooMany;
 

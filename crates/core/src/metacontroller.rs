@@ -294,8 +294,8 @@ impl Answer {
         }
     }
 
-    /// Returns the JSON body. Equal responses have equal bodies. The list of children is empty: metacontroller would delete children
-    /// together with the resource, but destroy needs these objects.
+    /// Returns the JSON body. Equal responses have equal bodies. The list of children is empty, because metacontroller would delete
+    /// children together with the resource, but destroy needs the objects of the resource.
     pub fn body(&self) -> String {
         json!({
             "status": self.status,
@@ -344,7 +344,8 @@ impl Pace {
     }
 }
 
-/// Returns the pace of a resource that is requeued after `wait`. `is_far`: whether its run is queued, but not near the head of the queue.
+/// Returns how often metacontroller resyncs a resource that is requeued after `wait`. `is_far`: whether its run is queued, but not near the
+/// head of the queue.
 pub fn pace(
     tf: &Terraform,
     seen: &Seen,

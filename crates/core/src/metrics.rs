@@ -119,7 +119,7 @@ definitions! {
     OLDEST_DRIFT = Gauge "alustan_oldest_drift_timestamp_seconds" [label("reason", "`Drifted`, `NotConverging`")]
         "Unix time of the first detection of the oldest drift that still exists";
     OLDEST_APPROVAL = Gauge "alustan_oldest_approval_timestamp_seconds" [
-        label("of", "`change`, `drift` (its correction), `destroy`")
+        label("of", "`change`, `drift` (a correction), `destroy`")
     ] "Unix time since which the longest-waiting plan has been waiting for approval";
     RUN_FAILED = Gauge "alustan_resources_run_failed" []
         "Resources with a last run that failed within the last hour; each counts once, whatever the number of attempts";
@@ -163,7 +163,7 @@ definitions! {
     ] "Requests to the API server, including watches; a request that the client repeats counts once";
 }
 
-/// Run and build whose end a swap of the run record adds to the history.
+/// Run and failed build that a write of the run record adds to the history.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Ended {
     /// The run; `None` if the swap records no run.
@@ -288,7 +288,7 @@ pub fn count<'a>(
     counts
 }
 
-/// Sets the entry `label` of `oldest` to `since`, unless it has an earlier time.
+/// Sets the entry `label` of `oldest` to `since`, unless the entry has an earlier time.
 pub fn older(
     oldest: &mut BTreeMap<&'static str, Timestamp>,
     label: &'static str,

@@ -303,7 +303,11 @@ impl DynamicWatches {
                 .any(|existing| existing.namespace == subscriber.namespace)
         };
         if watches.values().filter(has_subscriber).count() >= MAX_WATCHES {
-            debug!(which = ?selector, "the maximum number of watches per namespace is reached; the object is read every minute instead");
+            debug!(
+                which = ?selector,
+                "the maximum number of watches per namespace is reached; the object is read every \
+                 minute instead"
+            );
             return;
         }
         let api: Api<PartialObjectMeta<DynamicObject>> = self.api(selector, resource, scope);

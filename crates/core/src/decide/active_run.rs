@@ -35,8 +35,8 @@ impl ReconcileCase<'_> {
             Some(hash) => (*hash == run.config_hash, *hash != run.config_hash),
             None => (false, false),
         };
-        // A cancelled run gets no `start_run::ensure_missing_objects`: if the API server rejected the step that creates the Job, the later
-        // steps, which cancel the run, would not execute.
+        // Do not create missing objects of a run that is cancelled: if the API server refused to create the Job, the later steps, which
+        // cancel the run, would not be executed.
         let is_replaced = config_changed && self.seen.job.is_none() && self.starting().is_some();
         if is_replaced || self.lost_approval(run) {
             self.cancel(&run.job, None);
@@ -343,7 +343,7 @@ impl ReconcileCase<'_> {
     }
 }
 
-/// Describes the suspension and the command to resume.
+/// Returns a message with the effect of `spec.suspend` and the command that resumes the resource.
 pub(crate) fn suspension(tf: &Terraform) -> String {
     let resume = patch(tf, &json!({ "suspend": false }));
     format!("suspended: no run starts; to resume: {resume}")

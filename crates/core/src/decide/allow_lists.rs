@@ -159,7 +159,10 @@ fn account_violation(
 fn failure(reason: Reason, message: &str) -> Failure {
     Failure::user(
         reason,
-        format!("{message}; the allow lists are in the ConfigMap of the operator flag --allowed"),
+        format!(
+            "{message}; the allow lists are in ConfigMap alustan-allowed in the namespace of the \
+             operator"
+        ),
     )
 }
 

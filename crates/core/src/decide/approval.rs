@@ -207,7 +207,7 @@ impl ReconcileCase<'_> {
         )
     }
 
-    /// Describes an approval of another plan than `plan`.
+    /// Returns a message suffix if `spec.approval.plan` is the id of another plan than `plan`.
     fn wrong_approval(&self, plan: &PendingPlan) -> String {
         let used_plan = self
             .history
@@ -226,7 +226,7 @@ impl ReconcileCase<'_> {
     }
 }
 
-/// Describes a change set, number of destroyed objects first.
+/// Formats a change set for a message. The number of destroyed objects comes first.
 fn describe_changes(changes: &ChangeSet) -> String {
     let destroys = match changes.destroy {
         0 => String::new(),

@@ -177,7 +177,7 @@ fn destroy_what_exists(mut case: ReconcileCase<'_>) -> Decision {
     }
 }
 
-/// Whether history or status contains an apply.
+/// Whether it is known that an apply has run: history or status contains an apply.
 fn is_known(case: &ReconcileCase<'_>) -> bool {
     let mut reports = case.history.reports.iter();
     case.history.applied.is_some()

@@ -12,7 +12,7 @@ use crate::observed::{DependencySeen, Readiness, StackSeen, TestSeen};
 
 /// Requeue interval of a resource that waits for other objects, because the operator does not watch all of them.
 const RECHECK_INTERVAL: SignedDuration = SignedDuration::from_mins(1);
-/// Maximum number of names in a message.
+/// Maximum number of dependents that a message names.
 const NAMES: usize = 10;
 
 /// Returns reason and message if `dependency` is not ready.
@@ -97,7 +97,7 @@ impl ReconcileCase<'_> {
         Some(self.test_summary(test, failure, State::Pending))
     }
 
-    /// Returns the summary of a run for changed inputs that waits for an upstream resource: its outputs may also change soon.
+    /// Returns the summary of a run for changed inputs that waits for a dependency whose outputs may also change soon.
     pub(crate) fn upstream_wait(&self, trigger: &Trigger) -> Option<Summary> {
         let changing = self.seen.stack.changing.as_ref()?;
         let Trigger::Input { of } = trigger else {

@@ -265,8 +265,8 @@ impl ReconcileCase<'_> {
         )
     }
 
-    /// Whether a run only checks or corrects the configuration `hash`, which is applied ([`Self::is_applied`]). Such a run does not change
-    /// condition `Ready`.
+    /// Whether configuration `hash` is applied ([`Self::is_applied`]), and a run of this kind and trigger only checks for drift or restores
+    /// the configuration. The run then does not change condition `Ready`.
     pub(crate) fn keeps_ready(&self, kind: RunKind, trigger: &Trigger, hash: &str) -> bool {
         let keeps_configuration = matches!(
             trigger,

@@ -49,7 +49,8 @@ pub(crate) fn is_opted_in(tf: &Terraform, failures: &Failures) -> bool {
 }
 
 impl ReconcileCase<'_> {
-    /// Returns the summary if the last apply used another engine than the one in `base`, or a newer version of it.
+    /// Returns the summary if the last apply used another engine than `base`, or a newer version of the engine, and
+    /// `spec.engine.allowSwitch` is not true.
     pub(crate) fn engine_change_refusal(&self, base: &PinnedImage) -> Option<Summary> {
         let (previous, next) = (self.history.engine.as_ref()?, base.engine.as_ref()?);
         let refusal = previous.refusal(next).filter(|_| !may_switch(self.tf))?;
@@ -70,8 +71,8 @@ impl ReconcileCase<'_> {
         Some(Summary::stalled(Reason::EngineChangeNotAllowed, message))
     }
 
-    /// Adds to `inputs` what the runner checks or copies: the engine of the last apply unless a switch is allowed, the time of a restore,
-    /// and the backend from which to migrate the state.
+    /// Adds to `inputs`: the engine of the last apply (unless the spec allows another engine), the time of a restore, and the backend from
+    /// which the runner copies the state.
     ///
     /// # Errors
     ///

@@ -16,8 +16,8 @@ use crate::model::config_hash::Config;
 use crate::model::{facts, orphans};
 use crate::observed::{FoundInput, InputsSeen, Seen, SourceSeen, VariablesSeen};
 
-/// Number of state slots besides the slot in the pointer Secret. The three slots store the current, the previous and the next version of
-/// the state.
+/// Number of state slots besides the pointer Secret, which is the first slot. The three slots store the current, the previous and the next
+/// version of the state.
 const SLOTS: u32 = 2;
 
 /// Returns the inputs of a run of `tf` at `source`. `variables_from`: values of `spec.variablesFrom`. `slots`: number of state slots.
@@ -139,7 +139,7 @@ fn without_prefix(name: &str) -> &str {
     name.strip_prefix("TF_VAR_").unwrap_or(name)
 }
 
-/// Value from `spec.variablesFrom`.
+/// Value of a variable from `spec.variablesFrom`, and the object with the value.
 struct EffectiveValue<'a> {
     value: &'a Value,
     secret: bool,

@@ -72,7 +72,7 @@ pub fn record_result(tf: &Terraform, seen: &Seen, now: Timestamp) -> Option<Reco
                 let previous = previous
                     .as_ref()
                     .and_then(|applied| applied.handed_on.as_ref());
-                // Fails if the observed record is stale, so that outdated outputs are not published again.
+                // The step fails if the observed record is stale, so that outdated outputs are not published again.
                 let guard = Swap::unchanged(&current.record);
                 steps.push(Step::CheckRecord(Box::new(guard)));
                 steps.extend(objects);
@@ -105,7 +105,7 @@ pub fn record_result(tf: &Terraform, seen: &Seen, now: Timestamp) -> Option<Reco
         uid,
         now,
     );
-    // `attempted` selects the pin that destroy uses, so it also counts an apply without changes.
+    // Destroy uses the pin of run `attempted`, so an apply without changes sets `attempted`, too.
     let attempted = if applied {
         current.record.number
     } else {
@@ -163,7 +163,7 @@ fn close_steps(record: &RunRecord, run: &RunSpec) -> Vec<Step> {
     ]
 }
 
-/// Whether `run` is an apply or its plan.
+/// Whether `run` is an apply, or the plan of an apply.
 fn applies(run: &RunSpec) -> bool {
     matches!(run.kind, RunKind::Apply | RunKind::Plan) && !run.destroys
 }

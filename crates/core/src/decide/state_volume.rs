@@ -31,8 +31,8 @@ pub(crate) fn unsaved_after(
         UnsavedPlace::CacheVolume => !(report.recovered && run.cache),
         UnsavedPlace::Unknown => !(report.recovered && run.cache || has_result),
     };
-    // A run that cannot reach the API server keeps its state on the cache volume and cannot report it. So an interrupted run may have left
-    // a state there.
+    // A run that cannot reach the API server stores its state on the cache volume and cannot report the unsaved state. So the cache volume
+    // may have a state of an interrupted run.
     let failure = report.failure.as_ref();
     let reason = failure.and_then(|failure| Reason::from_stored(&failure.reason));
     let is_interrupted = matches!(reason, Some(Reason::Interrupted | Reason::OutOfMemory));

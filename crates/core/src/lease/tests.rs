@@ -97,7 +97,7 @@ fn restarted_process_takes_lease_of_its_pod_immediately() {
         let (due, _) = successor.next(second(3));
         assert_eq!(due == second(3), takes_immediately, "{holder}");
     }
-    // Without a pod name, a predecessor in the same pod is not recognised.
+    // Without a pod name, the replica does not recognise an earlier process of the same pod.
     let mut without_pod_name = Elector::new(Identity::new(None, "2"));
     without_pod_name.looked(Some(record("7", Some("process_1"), "x")), second(3));
     assert_eq!(without_pod_name.next(second(3)), (second(5), Act::Read));

@@ -31,7 +31,8 @@ pub fn refusal(message: &str) -> Option<Waiting> {
     })
 }
 
-/// Returns [`Reason::QuotaRefused`] or [`Reason::LimitRangeRefused`] for a denial `message` of that kind.
+/// Returns [`Reason::QuotaRefused`] or [`Reason::LimitRangeRefused`] if the denial `message` is from the `ResourceQuota` or the
+/// `LimitRanger` plugin.
 pub fn refused_by(message: &str) -> Option<Reason> {
     let cause = denial_cause(message);
     if QUOTA_PREFIXES

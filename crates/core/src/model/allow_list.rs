@@ -36,7 +36,7 @@ impl Default for Allowed {
 }
 
 impl Allowed {
-    /// Parses the data of the ConfigMap. A missing key allows everything. A present key allows only its lines.
+    /// Parses the data of the ConfigMap. A missing key sets no limit. A list that exists allows only the values on its lines.
     pub fn read(data: &BTreeMap<String, String>) -> Self {
         let list = |key: &str| data.get(key).map(|text| lines(text));
         let any = || vec![ANY.to_owned()];

@@ -17,14 +17,14 @@ use crate::step::Step;
 /// its ServiceAccount does not allow runs.
 pub(crate) const CONFLICT: SignedDuration = SignedDuration::from_mins(1);
 
-/// One reconcile of one resource.
+/// Input of a reconcile of a resource, and the steps and records that the reconcile has computed so far.
 pub(crate) struct ReconcileCase<'a> {
     pub(crate) tf: &'a Terraform,
     pub(crate) seen: &'a Seen,
     pub(crate) settings: &'a Settings,
     pub(crate) now: Timestamp,
     pub(crate) record: &'a RecordSeen,
-    /// Run record after the execution of `steps`. The same holds for `history`.
+    /// Run record after the execution of `steps`. Field `history` is the history after the execution of `steps`.
     pub(crate) current: RunRecord,
     pub(crate) history: History,
     pub(crate) outputs: OutputsSeen,
@@ -40,7 +40,7 @@ pub(crate) fn has_finalizer(tf: &Terraform) -> bool {
 /// The configuration to apply.
 pub(crate) struct Target {
     pub(crate) source: SourceSeen,
-    /// Runner image, or the summary of the cause if it is unknown.
+    /// Runner image, or the summary that reports why the image is unknown.
     pub(crate) runner: Result<Runner, Summary>,
     /// Digest of the configuration without the values of `spec.variablesFrom`, see [`Config::own_hash`].
     pub(crate) own_hash: String,
@@ -48,7 +48,7 @@ pub(crate) struct Target {
     pub(crate) wanted: Result<RunConfig, Summary>,
 }
 
-/// Image that executes the run.
+/// Base image, and the plan of the runner image.
 #[derive(Clone)]
 pub(crate) struct Runner {
     pub(crate) base: PinnedImage,
@@ -67,6 +67,6 @@ pub(crate) struct RunConfig {
 pub(crate) struct ImageWait {
     /// Queue class of the run that waits.
     pub(crate) class: Class,
-    /// Whether status does not report the wait, because the configuration is already applied.
+    /// Whether the status and reason of condition `Ready` stay unchanged, because the configuration is already applied.
     pub(crate) keeps_ready: bool,
 }

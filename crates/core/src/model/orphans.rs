@@ -49,7 +49,7 @@ pub fn how_to_adopt(tf: &Terraform) -> String {
     patch(tf, &json!({ "backend": { "adopt": true } }))
 }
 
-/// Whether `tf` adopts orphaned and foreign state (`spec.backend.adopt`).
+/// Whether `tf` adopts orphaned state objects and a state with an unknown lineage (`spec.backend.adopt`).
 pub fn adopts(tf: &Terraform) -> bool {
     tf.spec
         .backend

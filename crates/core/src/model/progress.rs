@@ -52,7 +52,8 @@ pub fn has_own_report(run: &RunSpec) -> bool {
 /// Job of the run exists. Without the Job, the progress may still be of an earlier run: the operator resets it before it creates the Job.
 ///
 /// If the Job exists or a pod has claimed the run, and the progress is missing, unparsable or of another run, the run counts as applying. A
-/// run that began to apply according to the record counts as applying until it reports. Its report may show that the engine did not start.
+/// run that began to apply according to the record counts as applying until it reports. The report may then show that the engine did not
+/// start.
 pub fn merge_progress(record: &RunRecord, reported: &ReportedProgress, has_job: bool) -> RunRecord {
     let Some(run) = open_run(record).filter(|run| has_own_report(run)) else {
         return record.clone();
@@ -90,7 +91,7 @@ fn has_begun(record: &RunRecord) -> bool {
     record.begun == record.number && claim.is_some_and(|claim| !claim.pod_uid.is_empty())
 }
 
-/// Returns the record of a run whose Job does not exist yet: not claimed and not begun.
+/// Returns `record` without a claim and in phase `Starting`, for a run whose Job does not exist yet.
 fn not_started(record: RunRecord) -> RunRecord {
     RunRecord {
         phase: RunPhase::Starting,

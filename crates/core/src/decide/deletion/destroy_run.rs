@@ -36,7 +36,8 @@ pub(super) fn from_pin(case: &ReconcileCase<'_>) -> Option<RunRequest> {
         config: destroy_config(config),
     };
     let image_lost = case.history.lost_image.as_ref() == Some(&run.image);
-    // The Role of the run may not permit the writes of a runner of an earlier protocol version.
+    // The runner in an image of another protocol version may write to objects that the Role of the run does not permit, so the run uses the
+    // base image.
     let protocol_changed = pin.protocol != PROTOCOL;
     let pinned_architecture = Some(pin.architecture);
     let architecture = case.settings.architecture_of(case.tf, pinned_architecture);
@@ -81,8 +82,8 @@ fn destroy_config(config: Config) -> Config {
     }
 }
 
-/// Returns `run` in the base image `base`. Its pod unpacks the context from the registry. Returns `run` unchanged if no artifact of the
-/// context is known.
+/// Returns `run` with the base image `base` instead of the runner image. The pod of the run unpacks the context from the registry. Returns
+/// `run` unchanged if no artifact of the context is known.
 fn in_base_image(
     case: &ReconcileCase<'_>,
     run: RunRequest,
