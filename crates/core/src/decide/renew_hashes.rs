@@ -1,4 +1,4 @@
-//! Migration of config hashes from operators before protocol 5.
+//! Migration of the config hashes that an operator with a protocol version before 5 wrote.
 
 use alustan_api::run::Pin;
 

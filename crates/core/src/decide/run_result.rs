@@ -37,8 +37,8 @@ pub struct RecordedResult {
     pub outputs: bool,
 }
 
-/// Records the report of the current run in the history: the report of the runner, or a synthetic report if the pod ended without one.
-/// `None` if the run has not ended or is already recorded.
+/// Records the report of the current run in the history: the report of the runner, or a report of the operator if the run can no longer
+/// report. `None` if the run has not ended or is already recorded.
 pub fn record_result(tf: &Terraform, seen: &Seen, now: Timestamp) -> Option<RecordedResult> {
     let current = seen.record.as_ref()?;
     let run = open_run(&current.record)?;
@@ -147,8 +147,8 @@ fn address(tf: &Terraform, backend: &BackendInputs, reported: Option<String>) ->
     }
 }
 
-/// Returns the writes that close a run before its synthetic report is recorded. They fail if the observation is stale, because the run may
-/// have reported since or may still be active.
+/// Returns the writes that close a run that can no longer report. The writes fail if the observation is stale, because the run may have
+/// reported since or may still be active.
 fn close_steps(record: &RunRecord, run: &RunSpec) -> Vec<Step> {
     if !progress::has_own_report(run) {
         return Vec::new();
@@ -177,8 +177,8 @@ fn fail(report: &mut RunReport, failure: Failure) {
     report.failure = Some(progress::failure(failure));
 }
 
-/// Returns a synthetic report if the run can no longer report: its Job has finished and no pod of the Job is alive, or the run is claimed
-/// or cancelled and its Job does not exist.
+/// Returns a report in place of the runner's report if the run can no longer report: its Job has finished and no pod of the Job is alive,
+/// or the run is claimed or cancelled and its Job does not exist.
 fn synthetic_report(
     current: &RecordSeen,
     run: &RunSpec,

@@ -309,7 +309,7 @@ pub(crate) fn cache(tf: &Terraform, seen: &Seen, history: &History) -> Vec<Step>
     }
 }
 
-/// Returns the queue class of a run or its build. A requested drift check counts as a plan.
+/// Returns the queue class of a run or its build: change, plan or drift. A requested drift check counts as a plan.
 pub fn class(kind: RunKind, trigger: &Trigger) -> Class {
     match kind {
         RunKind::Apply | RunKind::Destroy => Class::Change,
@@ -378,7 +378,7 @@ pub fn ensure_missing_objects(tf: &Terraform, seen: &Seen, settings: &Settings) 
     if seen.job.is_none() && seen.refused.is_none() && !has_started {
         steps.push(Step::SwapRecord(Box::new(Swap::unchanged(&current.record))));
         if progress::has_own_report(run) {
-            // If a pod has claimed the run since the observation, this swap fails and the claim stays.
+            // If a pod has claimed the run since the observation, the compare-and-swap of the report fails and the claim stays.
             let reset = progress::of(&current.record);
             steps.push(Step::SwapReport(Box::new(reset)));
         }

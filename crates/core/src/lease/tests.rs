@@ -258,12 +258,13 @@ impl Replica {
     }
 }
 
-/// Replicas and one Lease, with lost and delayed calls and paused processes.
+/// Simulation of replicas that share one Lease. Calls can be lost or delayed, and processes can pause.
 struct World {
     now: Millis,
     lease: Option<Lease>,
     replicas: Vec<Replica>,
-    /// Calls that the replica no longer waits for and the API server has not processed yet: time of processing, operation, holder.
+    /// Calls that the API server has not processed yet, although the replica timed out or was terminated: time of processing, operation,
+    /// holder.
     late: Vec<(Millis, Act, String)>,
     chance: std::vec::IntoIter<u16>,
     /// Number of times that a replica created or took the Lease.

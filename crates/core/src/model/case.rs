@@ -65,7 +65,7 @@ pub(crate) struct RunConfig {
 /// How a resource waits for its image.
 #[derive(Clone, Copy)]
 pub(crate) struct ImageWait {
-    /// Queue class of the run that waits.
+    /// Queue class of the run that waits: change, plan or drift.
     pub(crate) class: Class,
     /// Whether the status and reason of condition `Ready` stay unchanged, because the configuration is already applied.
     pub(crate) keeps_ready: bool,

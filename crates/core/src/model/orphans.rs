@@ -20,8 +20,8 @@ pub fn is_orphaned(tf: &Terraform, labels: &BTreeMap<String, String>) -> bool {
         .any(|component| is_left_behind(tf, labels, *component))
 }
 
-/// Whether `labels` of an object in the namespace of `tf` mark a `component` of an earlier resource, which has the same name and
-/// another uid.
+/// Whether `labels` of an object in the namespace of `tf` mark an object with this `component` of an earlier resource, which has the same
+/// name and another uid.
 pub fn is_left_behind(
     tf: &Terraform,
     labels: &BTreeMap<String, String>,
