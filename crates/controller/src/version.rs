@@ -21,7 +21,7 @@ pub(crate) struct Version {
 }
 
 impl Version {
-    /// Returns the versions of this process.
+    /// Returns the versions of the running operator.
     pub(crate) fn this() -> Self {
         Self {
             program: env!("CARGO_PKG_VERSION"),

@@ -97,9 +97,9 @@ pub fn decide(tf: &Terraform, seen: &Seen, settings: &Settings, now: Timestamp) 
     case.decide()
 }
 
-/// Returns the steps that delete finished runner Jobs beyond [`KEPT_JOBS`]. The history keeps their reports. The Job of the pending plan is
-/// kept, because its log shows the plan to approve. A Job whose engine container has terminated is deleted at once if a sidecar still runs,
-/// because the sidecar may never terminate.
+/// Returns the steps that delete finished runner Jobs beyond [`KEPT_JOBS`]. The reports of the deleted Jobs stay in the history. The Job of
+/// the pending plan is kept, because its log shows the plan to approve. A Job whose engine container has terminated is deleted at once if a
+/// sidecar still runs, because the sidecar may never terminate.
 fn old_jobs(case: &ReconcileCase<'_>) -> Vec<Step> {
     let current = &case.current;
     let pending_run = case.history.pending.as_ref().map(|plan| plan.run);
@@ -223,7 +223,8 @@ impl ReconcileCase<'_> {
         }
     }
 
-    /// Stores the notifications in the history, so that a new leader sends the pending ones and does not repeat the delivered ones.
+    /// Stores the notifications in the history, so that a new leader sends pending notifications and does not repeat delivered
+    /// notifications.
     fn store_notices(&mut self) {
         if self.history.notices != self.seen.notices {
             self.history.notices.clone_from(&self.seen.notices);
@@ -343,7 +344,7 @@ impl ReconcileCase<'_> {
     }
 
     /// Returns the summary of `refusal`, a violation of the allow lists. If the spec names `ServiceAccount`s, requeues after [`CONFLICT`],
-    /// because the operator does not watch them.
+    /// because the operator does not watch ServiceAccounts.
     fn not_allowed(&self, refusal: &Failure) -> Summary {
         let summary = match refusal.class {
             FailureClass::Transient => missing_input(refusal),
@@ -833,8 +834,8 @@ fn fetching() -> Summary {
     )
 }
 
-/// Returns the summary of a missing object that the spec names. Checked before failures of repository and registry, because missing
-/// credentials may cause these failures.
+/// Returns the summary of a missing object that the spec names. The summary has precedence over failures of repository and registry,
+/// because missing credentials may cause these failures.
 fn missing_input(failure: &Failure) -> Summary {
     Summary {
         state: State::Pending,

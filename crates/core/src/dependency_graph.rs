@@ -81,7 +81,7 @@ pub fn selected<'a>(
 }
 
 /// Whether the selector of `reference`, an entry of `spec.variablesFrom` of `tf`, matches `candidate`. Does not copy the selector, because
-/// each event of a resource is compared with the selectors of all resources.
+/// this function is called for the selectors of all resources after each event.
 fn selects(tf: &Terraform, reference: &OutputsRef, candidate: &Terraform) -> bool {
     let (own_metadata, metadata) = (&tf.metadata, &candidate.metadata);
     let is_self =
@@ -221,8 +221,8 @@ impl<'a> DependencyGraph<'a> {
         Ok(references)
     }
 
-    /// Returns the resources that `tf` references or selects. Empty if their search requires too many label comparisons; [`Self::check`]
-    /// returns an error in this case.
+    /// Returns the resources that `tf` references or selects. Empty if resolving the references requires too many label comparisons;
+    /// [`Self::check`] returns an error in this case.
     pub fn references(&mut self, tf: &Terraform) -> Arc<[Reference]> {
         self.resolve(tf).unwrap_or_default()
     }

@@ -12,7 +12,8 @@ pub type Moment = Duration;
 
 /// Lease duration: standby replicas wait for this time after the last renewal.
 pub const DURATION: Duration = Duration::from_secs(15);
-/// Maximum lease duration that a standby replica respects. A longer duration in the Lease, which may be forged, counts as this one.
+/// Maximum lease duration that a standby replica respects. If the duration in the Lease, which may be forged, is longer, the replica waits
+/// only for this maximum.
 const MAX_DURATION: Duration = Duration::from_mins(1);
 /// Time after its last renewal in which the leader may start a write.
 pub const WRITE_START_PERIOD: Duration = Duration::from_secs(10);

@@ -185,7 +185,7 @@ pub struct Run {
     pub reason: Option<String>,
     /// Seconds from the start of the run by the operator to its report.
     pub seconds: f64,
-    /// Durations of its steps.
+    /// Durations of the steps of the run.
     pub took: StepTimes,
 }
 
@@ -657,7 +657,7 @@ mod tests {
     #[test]
     fn oldest_failure_per_reason_ignores_later_attempts() {
         let resources = [
-            // `Ready` changed at 900, with the last attempt. The failure started at 300, when `Reconciling` became True.
+            // `Ready` changed at second 900, with the last attempt. The failure started at second 300, when `Reconciling` became True.
             not_ready("ApplyFailed", 900, 300),
             not_ready("ApplyFailed", 400, 400),
             not_ready("RepositoryUnreachable", 500, 500),
@@ -739,7 +739,7 @@ mod tests {
         let awaits_approval =
             |ready| Verdict::new(Condition::Ready, ready, Reason::AwaitingApproval, "");
         let change = with_conditions(&[(awaits_approval(None), 700)]);
-        // The resource is Ready since 5. Its drift started at 800, and the correction waits for approval.
+        // The resource is Ready since second 5. The drift started at second 800, and the correction waits for approval.
         let out_of_sync = Verdict::new(Condition::InSync, false, Reason::Drifted, "");
         let drift = with_conditions(&[(awaits_approval(Some(true)), 5), (out_of_sync, 800)]);
         let mut destroy = with_conditions(&[(awaits_approval(None), 100)]);

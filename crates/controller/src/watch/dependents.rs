@@ -67,7 +67,7 @@ impl DependentsIndex {
     }
 }
 
-/// Returns the dependents of `tf`, and its dependencies, which may wait for its deletion.
+/// Returns the dependents of `tf`, and the dependencies of `tf`, which may wait for the deletion of `tf`.
 fn affected<'a>(tf: &Terraform, all: impl IntoIterator<Item = &'a Terraform>) -> BTreeSet<Key> {
     let dependencies = named_references(tf)
         .into_iter()

@@ -49,7 +49,7 @@ pub(crate) struct ObjectSelector {
 pub(crate) enum NameOrLabels {
     /// Object with this name.
     Name(String),
-    /// Objects that a label selector selects; an empty one selects all.
+    /// Objects that a label selector selects; an empty selector selects all objects.
     Labels(String),
 }
 
@@ -95,7 +95,7 @@ impl ObjectSelector {
 pub(crate) enum ListQuery {
     /// Metadata of objects without the operator's managed-by label, at most [`MAX_OBJECTS`].
     UnmanagedMetadata,
-    /// A page of whole objects: the first, or the one that begins at this continue token.
+    /// A page of whole objects: the first page, or the page that begins at this continue token.
     Page(Option<String>),
 }
 
@@ -364,12 +364,12 @@ fn metadata_only(
 ) -> DynamicObject {
     let mut bare_object = DynamicObject::new(&object.name_any(), resource);
     bare_object.metadata = object.metadata;
-    // An annotation may contain the data: `kubectl apply` stores the whole applied object in one.
+    // An annotation may contain the data of a Secret: `kubectl apply` stores the whole applied object in an annotation.
     bare_object.metadata.annotations = None;
     bare_object
 }
 
-/// Returns the transient failure for an object that cannot be read. It affects only resources that depend on the object.
+/// Returns the transient failure for an object that cannot be read. The failure affects only resources that refer to the object.
 fn unreadable_object(field: &str, selector: &ObjectSelector, error: &Error) -> Failure {
     let description = selector.describe("");
     Failure::transient(

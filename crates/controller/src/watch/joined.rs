@@ -45,7 +45,7 @@ struct Joined<K> {
     open: SelectAll<BoxStream<'static, (usize, Events<Event<K>>)>>,
     /// Events to return next.
     due: VecDeque<Events<Event<K>>>,
-    /// Changes before the first lists are complete; returned after them.
+    /// Changes that arrived before the first lists were complete, to return after `InitDone`. `None` after `InitDone`.
     later: Option<Vec<Event<K>>>,
 }
 

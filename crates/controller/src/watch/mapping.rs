@@ -1,4 +1,4 @@
-//! Maps watched objects to the resources that are reconciled because of them.
+//! Maps a watched object to the resources to reconcile after a change of the object.
 
 use std::sync::Arc;
 

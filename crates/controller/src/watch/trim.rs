@@ -21,8 +21,8 @@ use crate::watch::mapping::is_build_secret;
 pub(crate) const MAX_REPORT_BYTES: usize = 256 << 10;
 /// Maximum size of the progress in a run report that the operator reads, in bytes of JSON.
 pub(crate) const MAX_PROGRESS_BYTES: usize = 128 << 10;
-/// Maximum size of the values from other objects (`spec.variablesFrom`), in bytes of JSON. The run record contains them twice, and a Secret
-/// has at most 1 MiB.
+/// Maximum size of the values from other objects (`spec.variablesFrom`), in bytes of JSON. The run record contains the values twice, and a
+/// Secret has at most 1 MiB.
 pub(crate) const MAX_VALUES_BYTES: usize = 256 * 1024;
 
 /// Labels that reconciles read.
@@ -44,7 +44,7 @@ const ANNOTATIONS: [&str; 3] = [
     labels::JSON_OUTPUTS,
     labels::SENSITIVE_OUTPUTS,
 ];
-/// Annotation of a Secret whose content is missing in the watch cache. The Secret in the cluster does not have it.
+/// Annotation of a Secret whose content is missing in the watch cache. The Secret in the cluster does not have this annotation.
 const CONTENT_REMOVED: &str = "alustan.io/left-out";
 
 /// Label of pods with the name of their Job.

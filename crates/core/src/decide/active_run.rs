@@ -142,7 +142,8 @@ impl ReconcileCase<'_> {
         }
     }
 
-    /// Returns the deadline of the active run: the time of its claim, plus the timeouts of plan and of apply or destroy, plus [`OVERDUE`].
+    /// Returns the deadline of the active run: the time of its claim, or without a claim its start, plus the timeouts of plan and of apply
+    /// or destroy, plus [`OVERDUE`].
     fn deadline(&self) -> Option<Timestamp> {
         let run = self.current.run.as_ref()?;
         let timeouts = self.record.inputs.as_ref()?.timeouts;
@@ -163,8 +164,8 @@ impl ReconcileCase<'_> {
             .ok()
     }
 
-    /// Returns the message of a run past its deadline, for example after the loss of its node. No other run starts before its pod has
-    /// certainly ended.
+    /// Returns the message of a run past its deadline, for example after the loss of its node. No other run starts before the pod of this
+    /// run has certainly ended.
     pub(crate) fn overdue(&self) -> Option<String> {
         let run = self.current.run.as_ref()?;
         self.deadline().filter(|deadline| *deadline <= self.now)?;

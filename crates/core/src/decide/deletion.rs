@@ -112,8 +112,8 @@ fn after_destroy(case: ReconcileCase<'_>) -> Decision {
     case.done(&summary, None, None)
 }
 
-/// Returns the time until which the finalizer stays, so that notification `Destroyed` is delivered: it cannot be sent after the removal of
-/// the finalizer. `None` if there is nothing to wait for.
+/// Returns the time until which the finalizer stays, so that notification `Destroyed` is delivered: the notification cannot be sent after
+/// the removal of the finalizer. `None` if there is nothing to wait for.
 fn notification_deadline(case: &ReconcileCase<'_>) -> Option<Timestamp> {
     let event = NotificationEvent::Destroyed;
     let notices = &case.history.notices;
@@ -285,7 +285,8 @@ fn abandon_hint(case: &ReconcileCase<'_>) -> String {
     format!("{}{}", case.last_logs(), abandon_suffix(case.tf))
 }
 
-/// Abandons the resource. If a run is active, stops it first: its pod has its termination grace period to save the state.
+/// Abandons the resource. If a run is active, stops the run first. The pod of the run then has the termination grace period to save the
+/// state.
 fn abandon(mut case: ReconcileCase<'_>) -> Decision {
     let run = facts::open_run(&case.current).cloned();
     let message = if let Some(run) = run {

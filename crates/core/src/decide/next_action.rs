@@ -176,7 +176,7 @@ impl ReconcileCase<'_> {
         }
     }
 
-    /// Returns the next drift check if it is due, otherwise the wait for it.
+    /// Returns the next drift check if it is due, otherwise the wait until it is due.
     fn drift_check_or_idle(&self) -> NextAction {
         let drift = &self.tf.spec.drift_detection;
         if drift.mode == DriftMode::Ignore {
@@ -200,7 +200,7 @@ impl ReconcileCase<'_> {
         }
     }
 
-    /// Returns the summary of an applied resource without a due run.
+    /// Returns the summary of an applied resource for which no run is due.
     pub(crate) fn idle_summary(&self) -> Summary {
         let (unhealthy, applied) = (self.unhealthy(), self.history.applied.as_ref());
         if let Some(plan) = applied.and_then(|applied| self.pending(&applied.config_hash)) {

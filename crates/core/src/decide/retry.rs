@@ -6,7 +6,7 @@ use alustan_api::Retry;
 use alustan_api::run::Failures;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
-/// Maximum clock skew. A failure that is dated further in the future causes no backoff.
+/// Maximum clock skew. A failure with a time further in the future causes no backoff.
 const AHEAD: SignedDuration = SignedDuration::from_mins(10);
 
 /// Decision about a retry.

@@ -107,8 +107,8 @@ pub(crate) fn module_backend(backend: &BackendInputs) -> Option<&str> {
     (!backend.write_block).then_some(kind)
 }
 
-/// Returns the number of state slots for the next run after `record`. The first run has only the pointer Secret. It requests slots in its
-/// report if the state does not fit in the pointer Secret.
+/// Returns the number of state slots for the next run after `record`. The first run has only the pointer Secret. If the state does not fit
+/// in the pointer Secret, the run requests slots in its report.
 pub fn slots(record: &RunRecord) -> u32 {
     if record.state_made {
         record.slots_wanted.max(SLOTS)

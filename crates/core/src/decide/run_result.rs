@@ -223,8 +223,8 @@ fn synthetic_report(
     })
 }
 
-/// Returns the failure of a run whose pod ended without a report. Out of memory uses the retry budget, because a retry would fail again.
-/// Any other cause is a transient failure.
+/// Returns the failure of a run whose pod ended without a report. A pod that exceeded its memory limit uses the retry budget, because a
+/// retry would fail again. Any other cause is a transient failure.
 fn lost_pod_failure(record: &RunRecord, run: &RunSpec, job: Option<&JobSeen>) -> Failure {
     let cause = job
         .and_then(|job| job.ended.as_deref())

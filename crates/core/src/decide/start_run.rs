@@ -24,10 +24,10 @@ use crate::queue::Class;
 use crate::settings::Settings;
 use crate::step::{Keep, Object, Step, Swap};
 
-/// Maximum number of earlier pods in the run record.
+/// Maximum number of names of pods of earlier runs in the run record.
 const EARLIER_PODS: usize = 10;
 
-/// Request for a run.
+/// Properties of a run to start.
 #[derive(Clone)]
 pub struct RunRequest {
     /// Kind of the run.
@@ -184,7 +184,8 @@ fn earlier_pods(previous: &RunRecord) -> Vec<String> {
 }
 
 /// Returns the step that writes the pin, with which destroy removes the objects that the run of `record` may create. `None` for drift
-/// checks and destroy runs. The new pin contains the pin of the last apply: destroy uses that one until this run begins to apply.
+/// checks and destroy runs. The new pin contains the pin of the last apply: destroy uses the contained pin until the new run begins to
+/// apply.
 fn pin(
     tf: &Terraform,
     seen: &Seen,
@@ -240,7 +241,7 @@ fn pinned_spec(tf: &Terraform) -> Value {
     serde_json::to_value(spec).unwrap_or_default()
 }
 
-/// Returns the steps that apply all objects that a runner pod needs. Each run repeats them, so that deleted objects are restored.
+/// Returns the steps that apply all objects that a runner pod needs. Each run repeats these steps, so that deleted objects are restored.
 /// Exception: a lost pointer of a managed state is not replaced, because with an empty pointer a run would create all real objects again.
 fn run_objects(
     tf: &Terraform,
@@ -289,7 +290,7 @@ fn run_objects(
 }
 
 /// Returns the steps that create the `PersistentVolumeClaim` of the cache volume, or replace it if its volume is lost or pods do not start
-/// with it. Its content is reproducible (rule 2); a volume with a state is not replaced.
+/// with it. The content of the cache volume is reproducible (rule 2). Exception: a cache volume with a state is not replaced.
 pub(crate) fn cache(tf: &Terraform, seen: &Seen, history: &History) -> Vec<Step> {
     let claim = cache_pvc::claim(tf).map(Box::new).map(Object::Claim);
     let usability = state_volume::usability(seen, history);

@@ -100,7 +100,8 @@ pub fn conflict<'a>(
     ))
 }
 
-/// Returns the rank of `tf`. The lowest rank owns the state at `address`: first by apply at that address, then by age.
+/// Returns the rank of `tf`. The resource with the lowest rank owns the state at `address`. Resources that have applied at `address` come
+/// first, then older resources.
 fn rank(tf: &Terraform, address: &str) -> (bool, Option<i64>, Option<String>) {
     let created = tf.metadata.creation_timestamp.as_ref();
     (

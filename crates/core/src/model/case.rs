@@ -13,8 +13,8 @@ use crate::queue::Class;
 use crate::settings::Settings;
 use crate::step::Step;
 
-/// Requeue interval while the resource waits for a change that does not requeue it: for example, its state belongs to another resource, or
-/// its ServiceAccount does not allow runs.
+/// Requeue interval of a resource that waits for a change that does not requeue the resource, for example because its state belongs to
+/// another resource or its ServiceAccount does not allow runs.
 pub(crate) const CONFLICT: SignedDuration = SignedDuration::from_mins(1);
 
 /// Input of a reconcile of a resource, and the steps and records that the reconcile has computed so far.
@@ -62,7 +62,7 @@ pub(crate) struct RunConfig {
     pub(crate) config: Config,
 }
 
-/// How a resource waits for its image.
+/// Queue class and effect on condition `Ready` of a run that waits for its image.
 #[derive(Clone, Copy)]
 pub(crate) struct ImageWait {
     /// Queue class of the run that waits: change, plan or drift.

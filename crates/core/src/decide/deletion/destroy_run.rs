@@ -1,4 +1,4 @@
-//! Run requests of destroy runs.
+//! Builds the run requests of destroys.
 
 use std::collections::BTreeMap;
 
@@ -132,7 +132,7 @@ fn live_inputs(case: &ReconcileCase<'_>, pin: &Pin) -> RunInputs {
     inputs.secret_environment.extend(secret_names.cloned());
     inputs.environment = pin_fallback::environment(case.tf, seen, case.settings);
     inputs.scripts.clone_from(&seen.scripts);
-    // The allow lists must permit a ServiceAccount that differs from the one in the pin.
+    // The run keeps the ServiceAccount in the pin if the allow lists do not permit the ServiceAccount in the spec.
     if allow_lists::runner_account_violation(case.tf, &case.seen.allowed, &case.seen.accounts)
         .is_none()
     {

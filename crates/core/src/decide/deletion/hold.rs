@@ -1,4 +1,4 @@
-//! Summaries and messages of deleted resources whose managed objects stay.
+//! Summaries and messages of deleted resources whose managed objects are kept.
 
 use alustan_api::{Reason, Terraform, names};
 use kube::ResourceExt;

@@ -81,7 +81,7 @@ fn is_readable(spec: &Map<String, Value>) -> bool {
     parse_spec(spec).is_some()
 }
 
-/// Returns the minimal valid spec.
+/// Returns a valid spec with placeholders for the required fields.
 fn minimal_spec() -> Map<String, Value> {
     let spec = json!({
         "gitRepo": {"url": "https://unknown.invalid/"},
