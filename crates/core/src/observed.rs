@@ -20,9 +20,9 @@ use crate::model::allow_list::Allowed;
 /// Result of a query to a repository or registry that runs in the background.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer<T> {
-    /// In progress. The result requeues the resource.
+    /// The query is in progress. Its result requeues the resource.
     Pending,
-    /// The result.
+    /// The result of the query.
     Known(T),
     /// The last attempt failed. The query is retried automatically.
     Failed {
@@ -55,11 +55,11 @@ pub struct Seen {
     pub pin: Option<Pin>,
     /// Run record of an earlier resource of the same name, if this resource has none.
     pub left_behind: Option<LeftBehind>,
-    /// Whether this resource is a copy: it has no run record, and annotation [`KEPT`](alustan_api::KEPT) contains the uid of another
-    /// resource that exists.
+    /// Whether this resource is a copy of another resource: it has no run record, and annotation [`KEPT`](alustan_api::KEPT) contains the
+    /// uid of the other resource, which exists.
     pub is_copy: bool,
-    /// Set for a deleted resource without run record and pin. Determined by reads from the API server, because the watch cache may be
-    /// stale.
+    /// Set for a deleted resource without run record and pin. The operator reads their absence from the API server, because the watch cache
+    /// may be stale.
     pub nothing_left: Option<NothingLeft>,
     /// Uid of the namespace of the resource.
     pub namespace_uid: String,
@@ -74,7 +74,7 @@ pub struct Seen {
     pub conflict: Option<Failure>,
     /// Values of the Secrets and ConfigMaps that the spec names.
     pub inputs: Result<InputsSeen, Box<Incomplete>>,
-    /// Value sources, dependencies, dependents and tests.
+    /// Value sources (`spec.variablesFrom`), dependencies, dependents and tests (`waitFor`, `destroyWaitFor`, `healthChecks`).
     pub stack: StackSeen,
     /// Commit and context. For a suspended resource, the operator queries neither repository nor registry: this field and the registry
     /// queries stay [`Answer::Pending`].
@@ -100,7 +100,8 @@ pub struct Seen {
     pub cache: CacheSeen,
     /// State that no run of the resource wrote, see [`ForeignState`].
     pub foreign_state: ForeignState,
-    /// Notifications in the run record, updated with those that became due or were delivered since the record was written.
+    /// Notifications in the run record, updated with the notifications that became due or were delivered after the last write of the
+    /// record.
     pub notices: Notices,
     /// Events for which the operator notifies about every resource, in addition to `spec.notifications`.
     pub notified: BTreeSet<NotificationEvent>,
@@ -125,11 +126,11 @@ impl Seen {
 /// A ServiceAccount that a spec names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AccountSeen {
-    /// Does not exist.
+    /// The ServiceAccount does not exist.
     Absent,
-    /// Exists without annotation `alustan.io/allow-runs: "true"`.
+    /// The ServiceAccount exists without annotation `alustan.io/allow-runs: "true"`.
     Closed,
-    /// Has annotation `alustan.io/allow-runs: "true"`.
+    /// The ServiceAccount has annotation `alustan.io/allow-runs: "true"`.
     Open,
 }
 
@@ -162,13 +163,13 @@ pub struct BuildSecretSeen {
 /// Phase of the `PersistentVolumeClaim` of the cache volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CacheSeen {
-    /// Does not exist.
+    /// The `PersistentVolumeClaim` does not exist.
     Absent,
-    /// Has no volume yet.
+    /// The `PersistentVolumeClaim` has no volume yet.
     Pending,
-    /// Is bound to its volume.
+    /// The `PersistentVolumeClaim` is bound to its volume.
     Bound,
-    /// Lost its volume.
+    /// The volume of the `PersistentVolumeClaim` is lost.
     Lost,
 }
 
@@ -182,11 +183,11 @@ pub struct ForeignState {
     pub claim: bool,
 }
 
-/// Deleted resource without usable run record and pin: they do not exist, or they are unreadable and the deletion keeps all managed objects
-/// (abandoned, or `deletionPolicy: Orphan`).
+/// A deleted resource whose run record and pin do not exist. Or they are unreadable, and the deletion keeps all managed objects because of
+/// annotation `alustan.io/abandon` or `deletionPolicy: Orphan`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NothingLeft {
-    /// Whether the namespace is terminating: nothing can be created in it.
+    /// Whether the namespace is terminating, so that no object can be created in it.
     pub namespace_terminating: bool,
     /// Whether the run record or the pin exists but is unreadable.
     pub unreadable: bool,
@@ -268,7 +269,7 @@ pub struct InputsSeen {
     pub git: BTreeMap<String, Vec<u8>>,
 }
 
-/// A commit, and the context of the module at it.
+/// A commit, and the context of the module at this commit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SourceSeen {
     /// Commit id.
@@ -307,7 +308,7 @@ pub struct BuildSeen {
 /// Progress of a build.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BuildState {
-    /// Active, with the reason if its pod cannot start.
+    /// The build is active. Contains the reason if the build pod cannot start.
     Active(Option<Waiting>),
     /// The builder exited with code 0 at this time.
     Done(Timestamp),
@@ -372,11 +373,11 @@ pub enum Ownership {
 /// Progress entry of a report Secret.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum ReportedProgress {
-    /// No report Secret.
+    /// The report Secret does not exist.
     #[default]
     Absent,
-    /// Missing or unparsable progress entry.
+    /// The progress entry is missing or cannot be parsed.
     Unreadable,
-    /// Unvalidated progress entry.
+    /// The progress entry, unvalidated.
     Progress(Box<RunProgress>),
 }

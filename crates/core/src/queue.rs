@@ -1,4 +1,4 @@
-//! Queue of runs: selects those that may start, across all resources (rule 18). A build counts as a run.
+//! Queue of runs: selects the runs that may start, across all resources (rule 18). A build counts as a run.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, btree_set};
@@ -13,9 +13,9 @@ use crate::observed::Key;
 pub enum Class {
     /// Apply and destroy.
     Change,
-    /// Plans, and drift checks requested by a user.
+    /// Plans, builds for which no run is due, and drift checks that a user requested.
     Plan,
-    /// Other drift checks.
+    /// Drift checks that no user requested.
     Drift,
 }
 
@@ -113,9 +113,9 @@ pub type Served = BTreeMap<String, u64>;
 #[derive(Clone, Debug, Default)]
 pub struct Running {
     classes: BTreeMap<Key, Class>,
-    /// Number of drift checks.
+    /// Number of running drift checks.
     drift: usize,
-    /// Number of runs by namespace.
+    /// Number of running runs by namespace.
     load: BTreeMap<String, usize>,
     /// Runs that are known only from a Job: no reconcile has confirmed them since the start of the operator. A tenant may have forged the
     /// Job.
@@ -123,7 +123,8 @@ pub struct Running {
 }
 
 impl Running {
-    /// Adds a run that is known only from a Job, as an apply or destroy. It is unconfirmed until [`Self::insert`] or [`Self::remove`].
+    /// Adds a run that is known only from a Job, with the class of apply and destroy. The run is unconfirmed until [`Self::insert`] or
+    /// [`Self::remove`] is called.
     pub fn expect(&mut self, key: Key) {
         self.insert(key.clone(), Class::Change);
         self.unconfirmed.insert(key);
@@ -137,7 +138,7 @@ impl Running {
         self.classes.insert(key, class);
     }
 
-    /// Removes a run. False if there is none.
+    /// Removes the run of resource `key`. Returns false if the resource has no run.
     pub fn remove(&mut self, key: &Key) -> bool {
         let Some(class) = self.classes.remove(key) else {
             return false;
@@ -168,7 +169,7 @@ impl Running {
         self.classes.len()
     }
 
-    /// Number of slots that the runs hold. Unconfirmed runs beyond the limit of their namespace hold none.
+    /// Number of slots that the runs hold. Unconfirmed runs beyond the limit of their namespace hold no slot.
     fn slots(&self, per_namespace: usize) -> usize {
         let mut unconfirmed: BTreeMap<&str, usize> = BTreeMap::new();
         for key in &self.unconfirmed {
@@ -218,7 +219,7 @@ impl Queue {
         self.waiting.insert(key, (class, since));
     }
 
-    /// Removes a run. False if it was not queued.
+    /// Removes the queued run of resource `key`. Returns false if the resource has no queued run.
     pub fn remove(&mut self, key: &Key) -> bool {
         let Some((class, since)) = self.waiting.remove(key) else {
             return false;
@@ -257,7 +258,7 @@ impl Queue {
             let remaining = RemainingRuns {
                 classes: classes.collect(),
                 load: running.load.get(namespace).copied().unwrap_or_default(),
-                // 0: never served. Slots are counted from 1.
+                // Slot numbers start at 1. 0 means that the namespace never got a slot.
                 served: served.get(namespace).copied().unwrap_or_default(),
             };
             (namespace.as_str(), remaining)
@@ -384,8 +385,8 @@ impl Iterator for Order<'_> {
 
 /// Priority of a run; lower ranks start first.
 fn rank(class: Class, since: Timestamp, now: Timestamp) -> i64 {
-    // Without a minimum rank for drift checks, aged drift checks would start before later changes. If more drift checks wait than there are
-    // slots, they would delay the changes.
+    // Without a minimum rank, old drift checks would start before applies that were queued later. If more drift checks wait than there are
+    // slots, they would delay these applies.
     let (class, highest_rank) = match class {
         Class::Change => (0, 0),
         Class::Plan => (1, 0),

@@ -42,8 +42,8 @@ fn mac(signing_key: &[u8], uid: &str, entry: &str, content: &[u8]) -> Hmac<Sha25
     mac
 }
 
-/// Returns the part of `content` that is signed. Of a run record, only number and run are signed: `kubectl alustan` changes locks and
-/// lineage with the permissions of its user, and has no signing key.
+/// Returns the part of `content` that is signed. In a run record, only number and run are signed, because `kubectl alustan` changes locks
+/// and lineage with the permissions of its user and without the signing key.
 fn signed_part(entry: &str, content: &[u8]) -> Vec<u8> {
     let decision_json =
         |record: Value| json!([record.get("number"), record.get("run")]).to_string();

@@ -27,7 +27,7 @@ pub enum Step {
     /// Replace the run record by compare-and-swap. A conflict cancels the remaining steps.
     SwapRecord(Box<Swap>),
     /// Cancel the remaining steps if another process has replaced the observed run record. The swap contains the observed record, so a
-    /// success changes nothing.
+    /// successful swap changes nothing.
     CheckRecord(Box<Swap>),
     /// Replace the progress entry of the report Secret by compare-and-swap, and remove its entries for report and outputs. A conflict, for
     /// example with a write of the runner, cancels the remaining steps.
@@ -96,7 +96,7 @@ macro_rules! kinds {
         }
 
         impl StepKind {
-            /// All kinds.
+            /// All variants.
             pub const ALL: &[Self] = &[$(Self::$kind),*];
         }
     };

@@ -1,5 +1,5 @@
-//! Detects upstream outputs that are about to change (rule 14). A run waits for them, so that a change that reaches a resource on several
-//! paths of the dependency graph causes one run, not one run per path.
+//! Detects upstream outputs that are about to change (rule 14). A run waits for these outputs, so that a change that reaches a resource on
+//! several paths of the dependency graph causes one run, not one run per path.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -11,7 +11,7 @@ use crate::observed::{Answer, DependencySeen, Key, Readiness, Seen};
 /// Result of the last reconcile of a resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReconcileResult {
-    /// Versions of the outputs that the resource took, by resource.
+    /// Versions of the outputs that the resource used, by upstream resource.
     pub versions: BTreeMap<Key, String>,
     /// Activity of the resource after the reconcile.
     pub activity: Activity,
@@ -22,11 +22,11 @@ pub struct ReconcileResult {
 /// Activity of a resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activity {
-    /// Idle, failed, suspended or deleted.
+    /// The resource is idle, failed, suspended or deleted.
     Idle,
     /// A run is active or due, or the commit is not known yet.
     Busy,
-    /// Waits for its dependencies.
+    /// The resource waits for its dependencies.
     Blocked,
 }
 
@@ -59,7 +59,7 @@ fn are_ready(dependencies: &[DependencySeen]) -> bool {
     remaining.all(|dependency| dependency.readiness == Readiness::Ready)
 }
 
-/// Returns the versions of the outputs that `tf` takes, by resource. `version` returns the version of the outputs of one resource.
+/// Returns the versions of the outputs that `tf` uses, by upstream resource. `version` returns the version of the outputs of one resource.
 pub fn versions(
     tf: &Terraform,
     graph: &mut DependencyGraph<'_>,
@@ -73,8 +73,8 @@ pub fn versions(
     versions.collect()
 }
 
-/// Returns the first resource from which `tf` takes outputs, directly or transitively, and whose outputs may change soon: it is active or
-/// has not processed its latest inputs. Failed, suspended and deleted resources delay no run.
+/// Returns the first resource whose outputs `tf` uses, directly or transitively, and whose outputs may change soon: the resource has an
+/// active or due run, or has not processed its latest inputs. `tf` does not wait for failed, suspended and deleted resources.
 pub fn changing(
     tf: &Terraform,
     graph: &mut DependencyGraph<'_>,
@@ -103,7 +103,8 @@ pub fn changing(
                         .get(key)
                         .is_none_or(|result: &ReconcileResult| result.ready)
             };
-            // `upstream` waited for its dependencies at its last reconcile. They are ready now, so its next reconcile may start a run.
+            // At its last reconcile, `upstream` waited for its dependencies. The dependencies are ready now, so the next reconcile of
+            // `upstream` may start a run.
             if depends_on.iter().all(|upstream| ready(&upstream.key)) {
                 return Some(key);
             }

@@ -33,7 +33,7 @@ pub const BUILD_CONTAINER: &str = "build";
 pub struct Build<'a> {
     /// The image to build.
     pub image: &'a ImagePlan,
-    /// Reference of the context artifact, by digest.
+    /// OCI reference of the context in the registry, by digest.
     pub artifact: &'a str,
     /// Path of the module in the context.
     pub path: &'a str,
@@ -43,9 +43,9 @@ pub struct Build<'a> {
     pub docker: Option<(&'a str, &'a str)>,
     /// Name of the pull secret of the base image.
     pub pull_secret: Option<&'a str>,
-    /// Name of the build Secret, which replaces the Secrets of the resource if the build runs in another namespace.
+    /// Name of the build Secret: a copy of the credentials of the resource, for a build in another namespace.
     pub build_secret: Option<&'a str>,
-    /// Uid of the namespace of the resource.
+    /// Uid of the namespace of the resource, for a label of the image.
     pub namespace_uid: &'a str,
     /// Whether the pod mounts the cache volume.
     pub cache: bool,

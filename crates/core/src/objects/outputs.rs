@@ -16,9 +16,9 @@ use crate::digest;
 /// Outputs selected by `spec.outputs`.
 #[derive(Default)]
 pub struct SelectedOutputs {
-    /// Outputs by their key in Secret or ConfigMap.
+    /// Outputs by their key in the Secret or ConfigMap.
     pub outputs: Outputs,
-    /// Annotations with values of outputs.
+    /// Annotations of the Secret or ConfigMap whose values are outputs.
     pub annotations: BTreeMap<String, String>,
 }
 

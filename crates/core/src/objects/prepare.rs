@@ -1,7 +1,7 @@
 //! Containers that unpack a context and install its providers. They are part of build pods, and of run pods that use the base image.
 //!
-//! `init` evaluates the module, which can read files and execute programs. So the container of `init` has neither the credentials of the
-//! registry nor a volume that can change what a container with these credentials executes.
+//! `terraform init` evaluates the module, which can read files and execute programs. Therefore, the container that executes `init` has
+//! neither the registry credentials nor a volume that can change what a container with registry credentials executes.
 
 use alustan_api::paths;
 use k8s_openapi::api::core::v1::{
@@ -33,9 +33,9 @@ pub const PREPARE_CONTAINER: &str = "prepare";
 /// Inputs of the containers that prepare a context.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Prepare<'a> {
-    /// Base image, by digest.
+    /// Reference of the base image, by digest.
     pub(crate) base: &'a str,
-    /// Context artifact, by digest.
+    /// OCI reference of the context, by digest.
     pub(crate) artifact: &'a str,
     /// Path of the module in the context.
     pub(crate) path: &'a str,
@@ -43,19 +43,19 @@ pub(crate) struct Prepare<'a> {
     pub(crate) dockerfile: &'a str,
     /// Type of the backend to initialise the module for; empty for none.
     pub(crate) backend: &'a str,
-    /// Whether the pod uses the runner of the operator image, because the base image may lack the runner or have another version of it.
+    /// Whether the pod uses the runner of the operator image. The base image may have no runner or another version of the runner.
     pub(crate) inject: bool,
-    /// Whether the image gets the runner as a layer.
+    /// Whether a layer of the built image contains the runner.
     pub(crate) layer: bool,
     /// Whether the pod has a volume with a docker configuration.
     pub(crate) docker: bool,
     /// Path, in the context, of the user's Dockerfile, to which `dockerfile` is appended.
     pub(crate) user_dockerfile: Option<&'a str>,
-    /// Name of the build Secret, which replaces the Secrets of the resource.
+    /// Name of the build Secret: a copy of the credentials of the resource, for a build in another namespace.
     pub(crate) build_secret: Option<&'a str>,
 }
 
-/// Name of the credential helper for the cloud registry in `containerRegistry.provider`. The operator image contains it.
+/// Returns the name of the credential helper for `containerRegistry.provider`. The operator image contains the helper.
 fn helper(tf: &Terraform) -> Option<&'static str> {
     tf.spec.container_registry.provider.helper()
 }
@@ -71,15 +71,16 @@ pub(crate) fn containers(
     injected.into_iter().chain(prepared).collect()
 }
 
-/// Returns the container `prepare` of builder kind `Append`. It runs beside the container `build`, which pulls the context for it.
+/// Returns the container `prepare` of builder kind `Append`. It runs concurrently with the container `build`, which pulls the context
+/// first.
 pub(crate) fn beside_builder(
     tf: &Terraform,
     prepare: &Prepare<'_>,
     settings: &Settings,
 ) -> Container {
     let mut container = init(tf, prepare, settings);
-    // The kubelet creates the folders of `subPath` mounts in order. The container `build` waits for the folder of the last mount before it
-    // writes to the volume.
+    // The kubelet creates the folders of `subPath` mounts in the order of the mounts. The container `build` waits for the last folder
+    // before it writes to the volume.
     let handover = VolumeMount {
         sub_path: Some(paths::HANDOVER.to_owned()),
         ..pod::mount(VOLUME, &format!("{}/{}", paths::BUILD, paths::HANDOVER))
@@ -109,7 +110,7 @@ pub const HTTPS_FILES: [&str; 3] = ["username", "password", "ca.crt"];
 /// Names of the files with git credentials for SSH: private key and host keys.
 pub const SSH_FILES: [&str; 2] = ["ssh-key", "known_hosts"];
 
-/// Key in the data of every build Secret. All keys are written in one request, so this key proves that the others are present, too.
+/// Key in the data of every build Secret. The operator writes all keys in one request, so this key proves that the Secret is complete.
 pub const COMPLETENESS_KEY: &str = "lent";
 
 /// Volume with git credentials, for private modules. Only the container of `init` mounts it. Secrets of the resource are optional, so that
@@ -292,8 +293,8 @@ pub(crate) fn with_registry(
     }
 }
 
-/// Container that executes `init`, which installs providers and modules. Of the build volume, it mounts only the folders that become
-/// layers. So it can neither change the Dockerfile nor replace these folders by links.
+/// Container that executes `init`, which installs providers and modules. Of the build volume, the container mounts only the folders that
+/// become layers, so that `init` can neither change the Dockerfile nor replace these folders by links.
 fn init(tf: &Terraform, prepare: &Prepare<'_>, settings: &Settings) -> Container {
     let layer = |layer: paths::Layer| VolumeMount {
         sub_path: Some(format!("src/{}", layer.source)),

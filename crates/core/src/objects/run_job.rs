@@ -32,7 +32,7 @@ const TOKEN_SECONDS: i64 = 3600;
 pub struct RunJobInputs<'a> {
     /// Run number.
     pub number: i64,
-    /// The run.
+    /// The run that the Job executes.
     pub run: &'a RunSpec,
     /// Digest of the inputs of the run, for the annotation [`labels::INPUTS`].
     pub inputs: &'a str,
@@ -259,7 +259,7 @@ fn container(
                 .map(|secret| EnvFromSource {
                     secret_ref: Some(SecretEnvSource {
                         name: secret.name.clone(),
-                        // Destroy takes the values of deleted Secrets from the pin.
+                        // Destroy takes the values of a deleted Secret from the pin, so the Secret is optional.
                         optional: Some(run.destroys),
                     }),
                     ..EnvFromSource::default()

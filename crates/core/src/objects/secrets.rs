@@ -19,7 +19,7 @@ use crate::settings::Settings;
 /// Key of the pin in its Secret.
 pub const PIN: &str = "pin";
 
-/// Key of the pointer Secret with the pointer to the current version of the managed state. The runner writes it.
+/// Key, in the pointer Secret, of the pointer to the current version of the managed state. The runner writes it.
 const POINTER: &str = "pointer";
 
 /// Key of the docker configuration in Secrets that the operator creates.
@@ -96,8 +96,8 @@ pub fn pull(tf: &Terraform, config: &str) -> Secret {
     }
 }
 
-/// Builds the build Secret for Job `job` in another namespace: docker configuration and git credentials. `None` if the build needs neither.
-/// The Secret is immutable. The caller sets the Job as its owner, so it is deleted with the Job.
+/// Builds the build Secret for Job `job` in another namespace: docker configuration and git credentials. Returns `None` if the build needs
+/// neither. The Secret is immutable. The caller makes the Job the owner of the Secret, so that the Secret is deleted with the Job.
 pub fn build_secret(
     tf: &Terraform,
     job: &str,

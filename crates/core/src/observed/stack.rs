@@ -10,12 +10,12 @@ use k8s_openapi::jiff::SignedDuration;
 use kube::ResourceExt;
 use serde_json::Value;
 
-/// Value sources, dependencies, dependents and tests of a resource.
+/// Value sources (`spec.variablesFrom`), dependencies, dependents and tests (`waitFor`, `destroyWaitFor`, `healthChecks`) of a resource.
 #[derive(Clone, Default)]
 pub struct StackSeen {
     /// Values of `spec.variablesFrom`.
     pub variables: VariablesSeen,
-    /// Versions of the outputs that the resource takes, by upstream resource, see [`crate::upstream_changes`].
+    /// Versions of the outputs that the resource uses, by upstream resource, see [`crate::upstream_changes`].
     pub versions: BTreeMap<Key, String>,
     /// Name of an upstream resource whose outputs may change soon.
     pub changing: Option<String>,
@@ -23,11 +23,11 @@ pub struct StackSeen {
     pub dependencies: Vec<DependencySeen>,
     /// Names of the dependents; set only for a deleted resource.
     pub dependents: Vec<String>,
-    /// Tests of `spec.waitFor`.
+    /// Results of the tests in `spec.waitFor`.
     pub wait_for: Vec<TestSeen>,
-    /// Tests of `spec.destroyWaitFor`; set only for a deleted resource.
+    /// Results of the tests in `spec.destroyWaitFor`; set only for a deleted resource.
     pub destroy_wait_for: Vec<TestSeen>,
-    /// Tests of `spec.healthChecks`.
+    /// Results of the tests in `spec.healthChecks`.
     pub health_checks: Vec<TestSeen>,
     /// Whether the spec names an object that the operator does not watch and therefore polls (rule 14).
     pub unwatched: bool,
@@ -47,7 +47,7 @@ pub struct VariablesSeen {
 pub struct FoundInput {
     /// Source object: `Secret db`, `Terraform network`, `Ingress shop/web`.
     pub of: String,
-    /// Values by variable.
+    /// Values by name of the variable.
     pub values: BTreeMap<String, FoundValue>,
     /// Whether a change of the values starts a run.
     pub trigger: bool,
@@ -78,18 +78,18 @@ pub struct DependencySeen {
 pub enum Readiness {
     /// The resource does not exist.
     Missing,
-    /// Not ready, or being deleted.
+    /// The resource is not ready, or is being deleted.
     NotReady {
         /// Reason of condition `Ready`; `Deleted` during a deletion; `AwaitingProcessing` without a current status.
         reason: String,
         /// Message of condition `Ready`, or a description of the deletion or missing status.
         message: String,
     },
-    /// Ready at its current generation.
+    /// The resource is ready at its current generation.
     Ready,
 }
 
-/// Result of a test of objects.
+/// Result of a test in `spec.waitFor`, `spec.destroyWaitFor` or `spec.healthChecks`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TestSeen {
     /// Field with the test: `spec.waitFor[0]`.
@@ -123,7 +123,8 @@ impl Key {
         }
     }
 
-    /// Formats the key for messages in namespace `namespace`: the name alone within `namespace`, otherwise `namespace/name`.
+    /// Formats the key for messages to users of namespace `namespace`: the name alone for a resource in this namespace, otherwise
+    /// `namespace/name`.
     pub fn seen_from(&self, namespace: &str) -> String {
         if self.namespace == namespace {
             self.name.clone()

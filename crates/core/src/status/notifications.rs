@@ -63,8 +63,8 @@ pub fn note(
     for Fact { event, id, at } in view.facts() {
         let is_known =
             is_delivered(notices, event, &id) || notices.due.iter().any(|due| due.id == id);
-        // A condition that changes only its reason keeps its transition time, so a fact that the previous status lacks starts `now`.
-        // Exception: the time of an apply is exact.
+        // If only the reason of a condition changes, its transition time stays. So the time of a fact that the previous status lacks is
+        // `now`. Exception: the status contains the exact time of a successful apply.
         let is_older =
             previous.iter().any(|fact| fact.id == id) || event == NotificationEvent::Succeeded;
         let at = if is_older { at } else { now };
@@ -84,8 +84,8 @@ pub fn note(
     bound(notices);
 }
 
-/// Merges the notifications `recorded` into `notices`. `recorded`: undelivered and delivered notifications that an earlier process stored
-/// in the run record.
+/// Merges the notifications `recorded` into `notices`. `recorded`: undelivered and delivered notifications that an earlier process of the
+/// operator stored in the run record.
 pub fn restore_stored(notices: &mut Notices, recorded: &Notices) {
     for (event, ids) in &recorded.told {
         let delivered = notices.told.entry(*event).or_default();
@@ -165,7 +165,7 @@ struct StatusView<'a> {
 }
 
 impl<'a> StatusView<'a> {
-    /// Returns `None` for a status without condition `Ready`.
+    /// Returns the view of `status`; `None` if the status has no condition `Ready`.
     fn of(tf: &'a Terraform, status: &'a TerraformStatus) -> Option<Self> {
         let mut conditions = status.conditions.iter();
         let ready = conditions.find(|condition| condition.type_ == "Ready")?;
@@ -238,7 +238,7 @@ impl<'a> StatusView<'a> {
     fn destroyed(&self) -> Option<Fact> {
         let at = self.tf.metadata.deletion_timestamp.as_ref();
         let at = at.filter(|_| self.ready.reason == Reason::Destroyed)?;
-        // The destroy run may have ended long after the deletion. The later time counts.
+        // The destroy run may have ended long after the deletion timestamp, so the later of both times is used.
         let at = at.0.max(self.since());
         Some(self.fact(NotificationEvent::Destroyed, at, &[]))
     }

@@ -1,6 +1,6 @@
 //! Merge patches that remove status fields of other field managers. Server-side apply does not remove a field that another manager owns
-//! (<https://kubernetes.io/docs/reference/using-api/server-side-apply/>). Metacontroller writes the whole status, and still owns its fields
-//! after the operator was switched to another driver.
+//! (<https://kubernetes.io/docs/reference/using-api/server-side-apply/>). With `--driver=metacontroller`, metacontroller writes the whole
+//! status. It still owns the fields after a switch to `--driver=native`.
 
 use serde_json::{Map, Value};
 

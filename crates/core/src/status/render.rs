@@ -72,7 +72,7 @@ pub fn with_failure(
 /// Known facts about the runner image.
 #[derive(Clone, Debug, Default)]
 pub struct ImageView<'a> {
-    /// Inputs of the image.
+    /// Tag and inputs of the image.
     pub plan: Option<&'a ImagePlan>,
     /// Digest of the image in the registry.
     pub digest: Option<String>,
@@ -91,7 +91,7 @@ pub struct View<'a> {
     pub record: Option<&'a RunRecord>,
     /// Commit and context.
     pub source: &'a Answer<SourceSeen>,
-    /// Value sources, dependencies, dependents and tests.
+    /// Value sources (`spec.variablesFrom`), dependencies, dependents and tests (`waitFor`, `destroyWaitFor`, `healthChecks`).
     pub stack: &'a StackSeen,
     /// The runner image.
     pub image: ImageView<'a>,
