@@ -1,6 +1,6 @@
 //! Containers that unpack a context and install its providers. They are part of build pods, and of run pods that use the base image.
 //!
-//! `terraform init` evaluates the module, which can read files and execute programs. Therefore, the container that executes `init` has
+//! `init` of the engine evaluates the module, which can read files and execute programs. Therefore, the container that executes `init` has
 //! neither the registry credentials nor a volume that can change what a container with registry credentials executes.
 
 use alustan_api::paths;

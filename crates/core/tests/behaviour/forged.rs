@@ -269,7 +269,7 @@ fn forged() -> BoxedStrategy<Forged> {
         .boxed()
 }
 
-/// Returns worlds whose run is at different stages, including a manual plan and a destroy.
+/// Returns simulated clusters whose run is in different phases, including a manual plan and a destroy.
 fn worlds() -> Vec<World> {
     let at_stage = |manual: bool, stage: Stage| {
         let mut world = World::new();
@@ -601,7 +601,7 @@ fn forged_report_affects_only_its_resource() {
             let seen = forge(&mut world, &forged);
             let decision = decide(world.tf(), &seen, &world.settings, world.now);
             check(&world, &seen, &decision);
-            // A forged success of a destroy run makes the operator release the resource: it has only the report of the module.
+            // If a forged report says that a destroy run succeeded, the operator removes the finalizer: it cannot detect the forgery.
             if decision.steps.iter().any(|step| matches!(step, Step::RemoveFinalizer)) {
                 break;
             }

@@ -1,4 +1,4 @@
-//! Property test with generated events: the invariants hold after each event in any order, and the world converges once the faults end.
+//! Property test with generated events: the invariants hold after each event in any order, and the resource converges once the faults end.
 
 mod event;
 
@@ -49,7 +49,8 @@ fn reconcile_after(world: &mut World, after: After) {
     }
 }
 
-/// Ends all faults. The wanted configuration must then be applied, or the deleted resource be gone, within a bounded number of reconciles.
+/// Ends all faults. Asserts that, within a bounded number of reconciles, the wanted configuration is applied or the deleted resource is
+/// gone.
 fn assert_converges(world: &mut World) {
     world.git_up = true;
     world.registry_up = true;
@@ -96,13 +97,14 @@ fn assert_converges(world: &mut World) {
     assert_stays_converged(world);
 }
 
-/// Advances the clock by two hours without events. Only few runs may start, and the numbers of reconciles and writes per run are bounded.
+/// Advances the clock by two hours without events. Asserts that at most a few runs start, and that the numbers of reconciles and writes per
+/// run are bounded.
 fn assert_stays_converged(world: &mut World) {
     let end = world.now + SignedDuration::from_hours(2);
-    // A drift check, or a correction that it caused, may already be active.
+    // A drift check, or a correction that the drift check caused, may already be active.
     let record = &world.record.as_ref().unwrap().record;
     let open = usize::from(open_run(record).is_some());
-    // A run whose pod waits for a lost cache volume is cancelled and repeated: one run more.
+    // A run whose pod waits for a lost cache volume is cancelled and repeated, which adds one run.
     let waiting_runs = usize::from(open_run(record).is_some() && record.claimed_by.is_none());
     let (mut reconcile_count, mut writes, runs) = (0, 0, world.run_number());
     while world.now < end {
@@ -116,7 +118,7 @@ fn assert_stays_converged(world: &mut World) {
         }
     }
     let runs = usize::try_from(world.run_number() - runs).unwrap() + open;
-    // One overdue drift check, two that become due, a correction, and the check after it.
+    // The 5 runs are: an overdue drift check, two drift checks that become due, a correction, and the drift check after the correction.
     assert!(runs <= 5 + waiting_runs, "{runs} runs in two hours");
     assert!(
         reconcile_count <= 3 + 8 * runs,
@@ -136,7 +138,8 @@ fn run_story(world: &mut World, events: &[(Event, After)]) {
     assert_converges(world);
 }
 
-/// Returns initial worlds in different phases of a resource. From a new resource alone, generated events rarely reach the late phases.
+/// Returns simulated clusters with a resource in different phases. From a new resource alone, generated events rarely reach the late
+/// phases.
 fn initial_worlds() -> Vec<World> {
     let building = World::until(|world| !world.builds.is_empty());
     let starting = World::until(|world| !world.jobs.is_empty());
@@ -164,7 +167,7 @@ fn initial_worlds() -> Vec<World> {
     ]
 }
 
-/// Returns a world with a private repository and an active build in the build namespace.
+/// Returns a simulated cluster with a private repository and an active build in the build namespace.
 fn elsewhere() -> World {
     let private = terraform().with("/gitRepo/credentialsSecret/name", "login");
     let mut world = World::with(private);
@@ -175,7 +178,7 @@ fn elsewhere() -> World {
     world
 }
 
-/// A world in which corrections do not converge.
+/// Returns a simulated cluster in which corrections do not converge.
 fn not_converging() -> World {
     let mut world = World::applied();
     world.drifts_after_apply = true;
@@ -187,7 +190,7 @@ fn not_converging() -> World {
     world
 }
 
-/// Number of cases: `PROPTEST_CASES`, default 2000. A failing case is minimised and stored in `proptest-regressions`.
+/// Runs `PROPTEST_CASES` cases, by default 2000. proptest minimises a failing case and stores it in `proptest-regressions`.
 #[test]
 fn whatever_happens_rules_hold_and_world_converges() {
     let config = ProptestConfig {
@@ -196,7 +199,7 @@ fn whatever_happens_rules_hold_and_world_converges() {
             "proptest-regressions/simulation.txt",
         ))),
         max_shrink_iters: 20_000,
-        // In an unoptimised build, the default generator takes as long as the rest of the test.
+        // In an unoptimised build, the default random number generator takes as long as the rest of the test.
         rng_algorithm: RngAlgorithm::XorShift,
         ..ProptestConfig::default()
     };
@@ -226,7 +229,7 @@ fn whatever_happens_rules_hold_and_world_converges() {
     let share =
         |class: Situation| 100 * counts.get(&class).copied().unwrap_or_default() / cases.max(1);
     let shares = Situation::ALL.map(|class| format!("{class:?} {}", share(class)));
-    // Bypasses the test harness, which captures the output of a passing test.
+    // Writes to standard error directly, because the test harness captures the output of a passing test.
     writeln!(
         std::io::stderr(),
         "{cases} stories; percent of them with: {}",
@@ -243,7 +246,7 @@ fn whatever_happens_rules_hold_and_world_converges() {
     );
 }
 
-/// The volume is lost while a drift check that will find drift waits for its pod. The check is cancelled and repeated, and drift is
+/// The cache volume is lost while a drift check waits for its pod. The drift check is cancelled and repeated, finds drift, and the drift is
 /// corrected.
 #[test]
 fn drift_check_with_lost_volume_is_repeated() {

@@ -59,7 +59,7 @@ fn step_names(steps: &[Step]) -> Vec<String> {
     steps.iter().map(step_name).collect()
 }
 
-/// Formats the steps of `reconciled`, including those of the run that it started.
+/// Formats the steps of `reconciled`, including the steps of the run that the reconcile started.
 fn executed_steps(reconciled: &Reconciled) -> Vec<String> {
     let start = reconciled
         .decision
@@ -97,7 +97,7 @@ fn step_name(step: &Step) -> String {
     }
 }
 
-/// Names the change that the controller makes when it writes `progress` to the run report.
+/// Returns the kind of change that `progress` makes to the run report: close, cancel or reset.
 fn report_change(progress: &RunProgress) -> &'static str {
     match (progress.closed, progress.cancel) {
         (true, _) => "close",
@@ -147,7 +147,8 @@ impl World {
         panic!("no pod comes to {stage:?}: {:?}", self.status())
     }
 
-    /// Asserts that the deleted resource waits for approval and keeps its real objects, and that they are destroyed after the approval.
+    /// Asserts that the deleted resource waits for approval and keeps its real objects, and that the operator destroys them after the
+    /// approval.
     fn is_destroyed_once_approved(&mut self) {
         assert!(!self.real.is_empty(), "destroyed, and nobody was asked");
         assert_eq!(self.status().state, State::AwaitingApproval);

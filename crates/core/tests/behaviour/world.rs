@@ -1,7 +1,7 @@
 //! Simulation of a cluster, a registry, a repository and a runner in memory, with one resource.
 //!
-//! The controller part (`observe`, `execute`) is as thin as the real one. The runner part (`runner`) implements its protocol: claim,
-//! compare-and-swap, report. `ledger` records what happened and panics if a rule is violated.
+//! `observe` and `execute` simulate the controller. As in the controller, all decisions are made by `decide`. `runner` simulates the
+//! protocol of the runner: claim, compare-and-swap, report. `ledger` records the runs and panics if a rule is violated.
 
 mod builder;
 mod check;
@@ -33,7 +33,7 @@ pub(crate) use runner::{Pod, PodEvent, Stage};
 
 use crate::fixtures::{self, Edit};
 
-/// Configuration that a user wants to apply, as far as this world models it; independent of the config hash.
+/// Configuration that a user wants to apply, reduced to the parts that the simulation contains; independent of the config hash.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Config {
     pub(crate) context: String,
@@ -49,7 +49,7 @@ pub(crate) struct Config {
 pub(crate) struct Real {
     /// Configuration of the last complete apply.
     pub(crate) config: Option<Config>,
-    /// Whether an apply or a destroy has failed or was killed since then, so that the objects may be incomplete.
+    /// Whether an apply or a destroy has failed or was killed after the last complete apply, so that the objects may be incomplete.
     pub(crate) partial: bool,
     /// Whether the real objects differ from `config`, for example because a user changed them.
     pub(crate) drifted: bool,
@@ -95,7 +95,7 @@ pub(crate) struct Build {
 /// Faults of a reconcile.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ReconcileFaults {
-    /// Number of versions by which the observed record is outdated.
+    /// Number of versions by which the observed run record is outdated.
     pub(crate) stale: Option<usize>,
     /// Number of writes after which the controller crashes.
     pub(crate) crash: Option<usize>,
@@ -110,7 +110,7 @@ pub(crate) struct Reconciled {
     pub(crate) wrote: bool,
 }
 
-/// State of the simulation.
+/// Simulated cluster, registry and repository.
 #[derive(Clone)]
 #[expect(clippy::struct_excessive_bools, reason = "each is independent")]
 pub(crate) struct World {
@@ -120,7 +120,7 @@ pub(crate) struct World {
     pub(crate) tf: Option<Terraform>,
     /// Other resources in the cluster.
     pub(crate) others: Vec<Terraform>,
-    /// Value sources, dependencies, dependents and tests.
+    /// Value sources (`spec.variablesFrom`), dependencies, dependents and tests (`waitFor`, `destroyWaitFor`, `healthChecks`).
     pub(crate) stack: StackSeen,
     /// The run record as the controller observes it: merged with the validated progress of the run report.
     pub(crate) record: Option<RecordSeen>,
@@ -128,7 +128,7 @@ pub(crate) struct World {
     pub(crate) own_record: RunRecord,
     /// Progress in the run report.
     pub(crate) progress: Option<RunProgress>,
-    /// Earlier versions of [`Self::record`], newest last. `None` before its creation.
+    /// Earlier versions of [`Self::record`], newest last. `None` before the creation of the record.
     pub(crate) earlier_records: Vec<Option<RecordSeen>>,
     pub(crate) pin: Option<Pin>,
     /// Run record of an earlier resource of the same name.
@@ -157,7 +157,7 @@ pub(crate) struct World {
     pub(crate) outputs_config_map: ConfigMap,
     /// Notifications in the memory of the controller.
     pub(crate) notices: Notices,
-    /// Events that the operator sends for every resource.
+    /// Events for which the operator notifies about every resource.
     pub(crate) operator_events: BTreeSet<NotificationEvent>,
     /// Whether no pruning of the registry repository has started today.
     pub(crate) pruning_is_due: bool,
@@ -191,11 +191,11 @@ pub(crate) struct World {
     pub(crate) pull_config: Option<String>,
     /// Type of the `backend` block of the module.
     pub(crate) module_backend: Option<String>,
-    /// Text in the ConfigMap of scripts; `None` if it does not exist.
+    /// Text in the ConfigMap of scripts; `None` if the ConfigMap does not exist.
     pub(crate) script: Option<String>,
     /// Data of the Secret in `spec.backend.secretRef`.
     pub(crate) backend_secret: BTreeMap<String, String>,
-    /// Value in the Secret `cloud`; `None` if it does not exist.
+    /// Value in the Secret `cloud`; `None` if the Secret does not exist.
     pub(crate) cloud: Option<u32>,
     /// Whether no node can mount the cache volume.
     pub(crate) volume_unreachable: bool,
@@ -215,7 +215,7 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// A world with the new resource `tf`.
+    /// Returns a simulated cluster with the new resource `tf`.
     pub(crate) fn with(tf: Terraform) -> Self {
         Self {
             now: fixtures::at(0),
@@ -280,12 +280,12 @@ impl World {
         }
     }
 
-    /// A world with the resource of [`fixtures::terraform`].
+    /// Returns a simulated cluster with the resource of [`fixtures::terraform`].
     pub(crate) fn new() -> Self {
         Self::with(fixtures::terraform())
     }
 
-    /// Returns a world in which resource `web` is applied and ready.
+    /// Returns a simulated cluster in which resource `web` is applied and ready.
     pub(crate) fn applied() -> Self {
         let mut world = Self::new();
         world.settle();
@@ -293,7 +293,7 @@ impl World {
         world
     }
 
-    /// Restores the images that [`Self::lose_images`] removed. If their tag was pushed again, only their digest is restored.
+    /// Restores the images that [`Self::lose_images`] removed. If the tag of an image was pushed again, only the digest is restored.
     pub(crate) fn restore_images(&mut self) {
         for (tag, digest) in std::mem::take(&mut self.lost_images) {
             self.untagged.insert(digest.clone());
@@ -361,7 +361,7 @@ impl World {
         self
     }
 
-    /// Approves the pending plan as a user. False if there is none.
+    /// Approves the pending plan as a user. Returns false if no plan is pending.
     pub(crate) fn approve(&mut self) -> bool {
         let plan = self.status().plan.filter(|plan| plan.pending_approval);
         let Some(id) = plan.and_then(|plan| plan.id) else {
@@ -403,7 +403,7 @@ impl World {
         self
     }
 
-    /// Pushes a commit outside the module.
+    /// Pushes a commit that changes no file of the module.
     pub(crate) fn commit_outside(&mut self) -> &mut Self {
         self.head.1 += 1;
         self

@@ -50,8 +50,8 @@ pub(super) enum Event {
     Clock(i64),
 }
 
-/// Reconciles after an event: none, a number of them, one that crashes after a number of writes, or one that observes an older version of
-/// the run record.
+/// Reconciles after an event: none, a number of reconciles, a reconcile that crashes after a number of writes, or a reconcile that observes
+/// an older version of the run record.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum After {
     Nothing,

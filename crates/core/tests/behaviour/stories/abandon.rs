@@ -20,7 +20,7 @@ fn abandoned_resource_keeps_real_objects_and_state() {
     assert!(world.objects.contains("web-state"));
 }
 
-/// Returns a world after an apply that failed part-way and left an unsaved state at `unsaved_place`.
+/// Returns a simulated cluster after an apply that failed part-way and left an unsaved state at `unsaved_place`.
 fn failed(unsaved_place: UnsavedPlace) -> World {
     let mut world = World::applied();
     world.edit(|tf| tf.with_variable("size", 1));
@@ -67,7 +67,7 @@ fn unsaved_state_is_kept_with_its_encryption_key(
     assert!(world.tf.is_none() && world.record.is_some());
 }
 
-/// The pod of an apply is killed, so its unsaved state may be on the cache volume.
+/// The pod of an apply is killed, so an unsaved state may be on the cache volume.
 #[test]
 fn volume_of_an_interrupted_run_is_kept() {
     let mut world = World::applied();

@@ -1,5 +1,5 @@
-//! Allow lists of the administrator and annotations of `ServiceAccounts`. Forbidden resources are neither built nor run; existing objects
-//! can still be destroyed.
+//! Allow lists of the administrator and annotations of `ServiceAccounts`. The operator neither builds nor runs a forbidden resource, but
+//! can still destroy its existing real objects.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -31,7 +31,8 @@ fn lists(data: &[(&str, &str)]) -> Arc<Allowed> {
     Arc::new(Allowed::read(&data.collect()))
 }
 
-/// Returns a world with resource `tf`. `cloud` is the state of ServiceAccount `cloud`: absent, not annotated, or annotated for runs.
+/// Returns a simulated cluster with resource `tf`. `cloud` is the state of ServiceAccount `cloud`: absent, not annotated, or annotated for
+/// runs.
 fn world(tf: Terraform, cloud: AccountSeen) -> World {
     let mut world = World::with(tf);
     world.accounts = BTreeMap::from([("cloud".to_owned(), cloud)]);

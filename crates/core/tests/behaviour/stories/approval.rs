@@ -12,7 +12,7 @@ use crate::fixtures::{self, Edit as _};
 use crate::world::{PodEvent, Stage, World, condition};
 
 impl World {
-    /// A world with a plan that waits for approval.
+    /// Returns a simulated cluster with a plan that waits for approval.
     pub(super) fn awaiting() -> Self {
         let mut world = Self::with(fixtures::terraform().with("/approval/mode", "Manual"));
         world.settle();
@@ -32,7 +32,7 @@ impl World {
 const PLANNED: (RunKind, RunResult) = (RunKind::Plan, RunResult::Changes);
 const APPLIED: (RunKind, RunResult) = (RunKind::Apply, RunResult::Done);
 
-/// Returns a world in which a plan that removes every managed object waits for approval.
+/// Returns a simulated cluster in which a plan that removes every managed object waits for approval.
 fn emptying() -> World {
     let mut world = World::applied();
     world.plans_remove_all = true;
@@ -249,7 +249,7 @@ fn plan_without_changes_needs_no_approval() {
     let mut world = World::awaiting();
     world.approve();
     world.settle();
-    // The context changes, but the objects that it describes do not.
+    // The context changes, but the new plan contains no changes.
     world.edit(|tf| tf.with("/gitRepo/include", json!(["docs"])));
     let config = world.wanted_now();
     world.real.config = Some(config);

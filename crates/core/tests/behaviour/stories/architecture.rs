@@ -12,7 +12,7 @@ use super::objects::{CreatedObjects, pod};
 use crate::fixtures::Edit as _;
 use crate::world::{Stage, World};
 
-/// Returns a world with a resource that an operator on amd64 has applied.
+/// Returns a simulated cluster with a resource that an operator on amd64 has applied.
 fn applied() -> World {
     let mut world = World::new();
     world.settings.own_architecture = Amd64;

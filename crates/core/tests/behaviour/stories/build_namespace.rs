@@ -28,7 +28,7 @@ fn elsewhere() -> Settings {
     }
 }
 
-/// A world with `tf` and an operator with `settings`.
+/// Returns a simulated cluster with `tf` and an operator with `settings`.
 fn world_of(tf: Terraform, settings: Settings) -> World {
     let mut world = World::with(tf);
     world.settings = settings;
@@ -39,7 +39,7 @@ fn world() -> World {
     world_of(terraform(), elsewhere())
 }
 
-/// Returns a world with an active build, and the name of the build.
+/// Returns a simulated cluster with an active build, and the name of the build.
 fn building() -> (World, String) {
     let mut world = world();
     for _ in 0..20 {

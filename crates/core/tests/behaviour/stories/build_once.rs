@@ -1,4 +1,4 @@
-//! Rules 1 and 2: one build per content.
+//! Rules 1 and 2: the operator builds each content once.
 
 use alustan_api::run::{BUILD_PROTOCOL, PROTOCOL, PinnedImage};
 use alustan_api::{Architecture, State, Terraform, names};
@@ -318,7 +318,7 @@ fn a_resource_stays_ready_while_the_next_image_cannot_be_built() {
     assert_eq!(world.last_run().1, "interval");
 }
 
-/// Returns a world with a resource that an operator with protocol 4 has applied.
+/// Returns a simulated cluster with a resource that an operator with run protocol 4 has applied.
 fn applied_by_protocol_4() -> World {
     let mut world = World::applied();
     let seen = world.observe(0);

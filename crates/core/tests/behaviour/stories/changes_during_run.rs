@@ -10,7 +10,7 @@ use super::step_names;
 use crate::fixtures::Edit as _;
 use crate::world::{PodEvent, ReconcileFaults, Stage, World};
 
-/// Rules 5 and 6: the spec starts to require approval while the run plans. The plan must wait for approval.
+/// Rules 5 and 6: a user edits the spec to require approval while the run is planning. The plan must wait for approval.
 #[rstest]
 #[case::approval("/approval/mode", json!("Manual"))]
 #[case::rules("/approval/rules", json!([{ "when": "plan.change > 0", "then": "Ask" }]))]

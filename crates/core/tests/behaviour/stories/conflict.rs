@@ -15,7 +15,7 @@ fn in_s3(name: &str, second: i64) -> alustan_api::Terraform {
     tf
 }
 
-/// The older resource `old` with its state at `key`, after an apply.
+/// Returns the older resource `old` with its state at `key`, after an apply.
 fn owner(key: &str) -> alustan_api::Terraform {
     let mut tf = in_s3("old", 1).with("/backend/key", key);
     let applied = World::applied().status().last_applied;
@@ -32,7 +32,7 @@ fn claimed_address_does_not_block_owner_of_the_state() {
     world.settle();
     assert!(world.is_ready());
     let address = state_conflict::address(world.tf.as_ref().unwrap());
-    // Two older resources with an apply claim the state of `web`: `reported_owner` by the address in a run report, `spec_owner` by its
+    // Two older, applied resources claim the state of `web`: `reported_owner` by the address in its run report, and `spec_owner` by its
     // spec.
     let mut reported_owner = terraform().named("old");
     reported_owner.metadata.creation_timestamp = Some(Time(at(1)));
@@ -69,7 +69,7 @@ fn forged_address_of_a_managed_state_is_ignored() {
     assert_eq!(address.as_deref(), Some("secret://team/web-state"));
 }
 
-/// Rules 11 and 13: two resources use one state. Deletion of the younger one must not destroy the objects of the older one.
+/// Rules 11 and 13: two resources use one state. Deletion of the younger resource must not destroy the objects of the older resource.
 #[test]
 fn state_of_older_resource_is_not_destroyed_with_younger_one() {
     let mut world = World::with(in_s3("web", 5));
@@ -89,7 +89,7 @@ fn state_of_older_resource_is_not_destroyed_with_younger_one() {
     );
     let message = world.status().message;
     assert!(message.contains("alustan.io/abandon=true"), "{message}");
-    // Destroy runs once the older resource uses another state.
+    // The operator destroys the objects once the older resource uses another state.
     world.now = world.reconcile().decision.requeue_at.unwrap();
     world.others.clear();
     world.settle();

@@ -1,4 +1,4 @@
-//! Rule 13: real objects are destroyed before the resource is released, with the content of the pin.
+//! Rule 13: the operator destroys the real objects, with the content of the pin, before it removes the finalizer.
 
 use alustan_api::report::FailureClass;
 use alustan_api::run::{RunKind, RunPhase};
@@ -65,7 +65,7 @@ fn unobserved_record_prevents_release() {
 fn completed_destroy_survives_repeated_controller_crashes() {
     let mut world = World::applied();
     world.delete().run_to(Stage::Reported);
-    // Crash after the write of the run record, before the update of the status.
+    // The controller crashes after it has written the run record and before it updates the status.
     world.reconcile_with(ReconcileFaults {
         stale: None,
         crash: Some(1),
@@ -265,7 +265,7 @@ fn pin_of_a_run_that_never_started_is_not_used() {
     world.has_free_slot = false;
     world.edit(|tf| tf.with_variable("size", 1)).settle();
     world.has_free_slot = true;
-    // Crash after nine writes: run record, report and pin of run 2 are written, and its Job is not created.
+    // The controller crashes after nine writes: it has written run record, report and pin of run 2, and has not created the Job of run 2.
     world.reconcile_with(ReconcileFaults {
         crash: Some(9),
         stale: None,

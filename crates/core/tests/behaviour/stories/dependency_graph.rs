@@ -72,7 +72,7 @@ fn graphs() -> impl Strategy<Value = Graph> {
     })
 }
 
-/// Acyclic graphs: resources depend only on lower numbers.
+/// Generates acyclic graphs, in which each resource depends only on resources with lower numbers.
 pub(super) fn stacks() -> impl Strategy<Value = Graph> {
     graphs().prop_map(|mut graph| {
         for (i, on) in &mut graph {
@@ -383,7 +383,7 @@ proptest! {
     }
 }
 
-/// Returns `count` resources with `entries` selectors each. Each selector selects all of them.
+/// Returns `count` resources with `entries` selectors each. Each selector selects all these resources.
 fn hostile(count: usize, entries: usize) -> Vec<Terraform> {
     let selects = json!({ "terraformRef": {
         "selector": { "matchLabels": { "role": "cluster" } }, "outputs": { "ips": "ip" },
@@ -396,7 +396,8 @@ fn hostile(count: usize, entries: usize) -> Vec<Terraform> {
 #[case::labels(json!({ "matchLabels": { "tier": "low" } }))]
 #[case::everything(json!({}))]
 fn selectors_that_lead_to_too_many_resources_are_refused(#[case] selector: serde_json::Value) {
-    // `first` is deleted and not selected, so it is on no cycle. To find that out, the selectors of all resources would be resolved.
+    // `first` is deleted, so no selector selects it and it is on no cycle. To prove this, the check would have to resolve the selectors of
+    // all resources.
     let mut stack = hostile(300, 50);
     for tf in &mut stack {
         let labels = [("tier".to_owned(), "low".to_owned())];

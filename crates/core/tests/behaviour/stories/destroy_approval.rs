@@ -1,4 +1,4 @@
-//! Rules 5 and 13: with `approval.destroy: Manual` nothing is destroyed without approval.
+//! Rules 5 and 13: with `approval.destroy: Manual`, the operator destroys nothing without approval.
 
 use alustan_api::report::RunResult;
 use alustan_api::run::RunKind;
@@ -8,7 +8,7 @@ use super::changed_nothing;
 use crate::fixtures::Edit as _;
 use crate::world::{PodEvent, Stage, World};
 
-/// Returns a world with a deleted resource whose destroy plan waits for approval.
+/// Returns a simulated cluster with a deleted resource whose destroy plan waits for approval.
 fn awaiting() -> World {
     let mut world = World::applied();
     world.edit(|tf| tf.with("/approval/destroy", "Manual"));

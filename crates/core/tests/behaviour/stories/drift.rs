@@ -26,7 +26,7 @@ impl World {
         self
     }
 
-    /// Reconciles until the world is idle. Asserts that `Ready` is True after each reconcile.
+    /// Reconciles until nothing changes. Asserts that `Ready` is True after each reconcile.
     fn settle_ready(&mut self) -> &mut Self {
         for _ in 0..30 {
             let reconciled = self.reconcile();
@@ -56,7 +56,7 @@ fn drift_check_without_drift_leaves_status_unchanged() {
     assert_eq!(world.run_number(), 4);
 }
 
-/// Drift is unlikely right after an apply, so the first drift check is delayed. The checks of different resources are spread.
+/// Drift is unlikely right after an apply, so the first drift check is delayed. The delay differs between resources.
 #[test]
 fn first_drift_check_is_half_to_one_and_a_half_intervals_later() {
     let delays: Vec<_> = (0..20)
@@ -283,7 +283,7 @@ fn recurring_diff_is_corrected_twice_then_reported() {
     let (drift, apply) = (RunKind::Drift, RunKind::Apply);
     assert_eq!(kinds, [apply, drift, apply, drift, apply, drift]);
 
-    // Drift checks continue, corrections do not.
+    // Drift checks continue, but no correction starts.
     for _ in 0..3 {
         world.start_drift_check().settle_ready();
     }

@@ -92,7 +92,7 @@ fn resolved_engine_is_pinned() {
     let mut world = world(json!({"name": "opentofu", "version": "1.12"}));
     assert!(world.is_ready(), "{:?}", world.status());
     assert_eq!(engine(&world).as_deref(), Some("opentofu 1.12.10"));
-    // Neither a newer catalogue entry nor a removed one has an effect.
+    // The pinned engine stays if the catalogue has only a newer version, and if the catalogue is empty.
     for catalogue in [vec![image("opentofu 1.12.11")], Vec::new()] {
         world.settings.engines = catalogue;
         world.restart().settle();
@@ -194,7 +194,7 @@ fn base_image_in_spec_overrides_catalogue() {
         (unresolved.reference.as_str(), unresolved.engine),
         ("mine.test/x:1", None)
     );
-    // An explicit base image may also be in the catalogue.
+    // The image in `spec.containerRegistry.baseImage` may also be in the catalogue, which then defines its engine.
     let listed = image("opentofu 1.12.6").image;
     let tf = terraform().with("/containerRegistry/baseImage", listed);
     let unresolved = base_image(&tf, &with_catalogue(), None)
@@ -203,7 +203,7 @@ fn base_image_in_spec_overrides_catalogue() {
     assert_eq!(unresolved.engine.unwrap().to_string(), "opentofu 1.12.6");
 }
 
-/// For an image outside the catalogue, the runner determines the engine and refuses a change.
+/// For a base image outside the catalogue, the runner determines the engine and refuses a change of the engine.
 #[test]
 fn runner_gets_applied_engine_unless_switch_is_allowed() {
     let mut world = world(json!({"version": "1.11.4"}));
@@ -229,7 +229,7 @@ fn runner_gets_applied_engine_unless_switch_is_allowed() {
         .failure
         .as_mut()
         .unwrap()
-        // Earlier name of the reason, as an earlier runner reports it.
+        // Older runners report this reason under its earlier name.
         .reason = "EngineSwitch".to_owned();
     world.settle();
     assert_eq!(

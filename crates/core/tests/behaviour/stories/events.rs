@@ -6,7 +6,7 @@ use alustan_core::status::events::{Event, events};
 use crate::fixtures::Edit as _;
 use crate::world::{PodEvent, Stage, World};
 
-/// Reconciles until the world is idle. Returns the events that the operator publishes.
+/// Reconciles until nothing changes. Returns the events that the operator publishes.
 fn emitted(world: &mut World) -> Vec<String> {
     let mut emitted = Vec::new();
     for _ in 0..40 {

@@ -1,4 +1,4 @@
-//! Rule 10: failures have a budget; transient failures do not use it.
+//! Rule 10: failures use the retry budget, transient failures do not.
 
 use alustan_api::report::{Failure, FailureClass, RunResult};
 use alustan_api::run::RunKind;
@@ -12,7 +12,7 @@ use crate::fixtures::{Edit as _, at};
 use crate::world::{PodEvent, Stage, World};
 
 impl World {
-    /// Lets the current run fail at `stage`, and its pod end.
+    /// Makes the current run fail at `stage`, and ends its pod.
     pub(super) fn fail_at(&mut self, stage: Stage, class: FailureClass) -> &mut Self {
         self.run_to(stage);
         self.advance_pod(0, PodEvent::Fail(class));
@@ -22,7 +22,7 @@ impl World {
         self
     }
 
-    /// Lets the next build fail.
+    /// Makes the next build fail.
     fn fail_build(&mut self, class: FailureClass) -> &mut Self {
         for _ in 0..20 {
             self.reconcile();
@@ -75,7 +75,8 @@ fn module_failures_are_retried_until_budget_is_used_up() {
     assert!(changed_nothing(&world.reconcile()), "stalled is stalled");
 }
 
-/// A module forges an impossible result. The run must use the retry budget: otherwise the same run would start again at once, in a loop.
+/// The module forges an impossible result. The failure must use the retry budget: otherwise the operator would start the same run again at
+/// once, in a loop.
 #[rstest]
 #[case::changes_without_a_plan(RunResult::Changes)]
 #[case::cancelled_by_itself(RunResult::Cancelled)]
@@ -341,7 +342,7 @@ fn message_of_user_failure_is_the_same_after_each_query() {
     assert_eq!(situation, summary::query_failure(&failure, at(120), at(0)));
 }
 
-/// Rule 10: an outage of one hour costs only time, in any phase.
+/// Rule 10: an outage of git and the registry for one hour does not stall the resource, in whatever phase the outage begins.
 #[rstest]
 #[case::before_anything(World::new())]
 #[case::during_the_build(World::until(|world| !world.builds.is_empty()))]

@@ -9,7 +9,7 @@ use super::pod_security::restricted;
 use super::step_names;
 use crate::world::{PodEvent, ReconcileFaults, Stage, World};
 
-/// Returns a world with a deleted resource, after the operator has detected that the runner image is gone from the registry.
+/// Returns a simulated cluster with a deleted resource, after the operator has detected that the runner image is gone from the registry.
 fn lost() -> World {
     let mut world = World::applied();
     world.lose_images();
@@ -73,7 +73,7 @@ fn destroy_without_image_completes_within_a_minute() {
     assert!(took.as_secs() <= 60, "{took:?}");
 }
 
-/// Reconciles until the destroy starts. Returns whether the operator pushed the context to the registry before.
+/// Reconciles until the destroy starts. Returns whether the operator pushed the context to the registry before the destroy.
 fn push_happens(world: &mut World) -> bool {
     let mut pushed = false;
     for _ in 0..10 {

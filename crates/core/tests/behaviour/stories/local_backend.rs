@@ -8,7 +8,7 @@ use super::step_names;
 use crate::fixtures::{Edit as _, terraform};
 use crate::world::{Stage, World};
 
-/// Returns a world with an applied resource whose state is on the cache volume.
+/// Returns a simulated cluster with an applied resource whose state is on the cache volume.
 fn applied() -> World {
     let mut world = World::with(terraform().with("/backend", json!({"provider": "local"})));
     world.settle();

@@ -32,7 +32,8 @@ fn lost_record_is_not_recreated_with_an_empty_state() {
     );
 }
 
-/// The runner image is deleted from the registry, and a drift check builds it again with another digest. Later runs must use it.
+/// The runner image is deleted from the registry. A drift check causes a new build, and the new image has another digest. Later runs must
+/// use the new image.
 #[test]
 fn resource_stays_ready_after_drift_check_rebuilds_image() {
     let mut world = World::applied();
@@ -167,7 +168,8 @@ fn no_run_starts_beside_pod_of_deleted_record_and_job() {
     assert_eq!(world.reason(), "RecordLost");
 }
 
-/// The node of an applying pod is lost, but the Pod object remains: the run neither reports nor ends. Its timeout must be reported.
+/// The node of an applying pod is lost, but the Pod object remains: the run neither reports nor ends. The status must report that the run
+/// has exceeded its timeout.
 #[test]
 fn overdue_run_makes_resource_not_ready() {
     let mut world = World::new();
@@ -204,7 +206,7 @@ fn claim_in_the_future_delays_no_deadline() {
     );
 }
 
-/// Rule 13: the deleted resource waits for a pod that does not end. Its message must explain how to abandon it.
+/// Rule 13: a deleted resource waits for a pod that does not end. The status message must explain how to abandon the resource.
 #[test]
 fn deletion_waiting_for_overdue_run_names_abandon() {
     let mut world = World::new();
@@ -262,7 +264,8 @@ fn pinned_image_is_pulled_with_pull_secret_of_its_registry() {
     );
 }
 
-/// The run record of a resource with state in S3 is lost. When its state later moves to the managed backend, the Secrets must be created.
+/// The run record of a resource with state in S3 is lost. When the state later moves to the managed backend, the operator must create the
+/// Secrets of the managed state.
 #[test]
 fn recreated_record_assumes_no_managed_state() {
     let mut world = World::with(fixtures::terraform().with("/backend", s3("states")));

@@ -22,7 +22,7 @@ impl World {
         self.pace() != Pace::AtRest(AN_HOUR)
     }
 
-    /// Reconciles until the world is idle. Asserts that builds and pods progress only while the resync interval is short.
+    /// Reconciles until nothing changes. Asserts that builds and pods progress only while the resync interval is short.
     fn poll(&mut self) -> &mut Self {
         for _ in 0..100 {
             let soon = self.is_polled_soon();

@@ -18,7 +18,7 @@ use crate::fixtures::{Edit as _, terraform};
 use crate::world::{PodEvent, Stage, World};
 
 impl World {
-    /// Returns a world with a resource whose notification sink subscribes to `events`.
+    /// Returns a simulated cluster with a resource whose notification sink subscribes to `events`.
     fn subscribed(events: &[NotificationEvent]) -> Self {
         let sinks = json!([{"url": "https://events.test/", "events": events}]);
         Self::with(terraform().with("/notifications", sinks))
@@ -46,7 +46,7 @@ impl World {
         self
     }
 
-    /// Reconciles until the world is idle, and applies `event` to pods. Returns the events of the delivered notifications.
+    /// Reconciles until nothing changes, and applies `event` to pods. Returns the events of the delivered notifications.
     fn delivered(&mut self, event: PodEvent) -> Vec<NotificationEvent> {
         let mut heard = Vec::new();
         for _ in 0..60 {
@@ -92,7 +92,7 @@ fn undelivered_notification_is_sent_after_restart() {
     assert_eq!(first.len(), 1);
 }
 
-/// An upgrade of the operator renames the reason of a failure. The failure is the same and must not be sent again.
+/// An upgrade of the operator renames the reason of a failure. The operator must not notify about the same failure again.
 #[test]
 fn renamed_reason_causes_no_second_notification() {
     let mut world = World::subscribed(&[]);
@@ -118,7 +118,7 @@ fn renamed_reason_causes_no_second_notification() {
     assert_eq!(after, before);
 }
 
-/// The API server truncates times in status to seconds. The changed times must not look like a new event.
+/// The API server truncates times in the status to seconds. A truncated time must not cause a second notification.
 #[test]
 fn truncated_times_in_status_cause_no_notification() {
     let mut world = World::subscribed(&[]);

@@ -78,7 +78,7 @@ impl CreatedObjects {
     }
 }
 
-/// Compares with a YAML snapshot in which machine-dependent and content-dependent parts are replaced.
+/// Compares an object with a YAML snapshot in which placeholders replace digests and the architecture.
 macro_rules! assert_made {
     ($object:expr) => {
         insta::assert_yaml_snapshot!($crate::stories::objects::plain(
@@ -101,7 +101,7 @@ pub(super) fn plain(value: Value) -> Value {
     }
 }
 
-/// Replaces digests with `<digest>`: any run of at least twenty hexadecimal digits.
+/// Replaces each digest, at least twenty hexadecimal digits, with `<digest>`.
 fn plain_text(text: &str) -> String {
     if text == Architecture::own().as_str() {
         return "<architecture>".to_owned();

@@ -27,7 +27,8 @@ fn lost_pin_is_recreated_while_correction_waits_for_approval() {
     assert!(world.tf.is_none() && world.real.is_empty());
 }
 
-/// The pin of a later run contains the pin of the last apply in `before`. The digest of the applied image must be found there.
+/// The pin of a later run contains, in field `before`, the pin of the last apply. The operator must find the digest of the applied image in
+/// `before`.
 #[test]
 fn digest_of_applied_image_is_taken_from_pin() {
     let before = World::applied().pin.unwrap();

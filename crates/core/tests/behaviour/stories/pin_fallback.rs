@@ -1,4 +1,4 @@
-//! Rule 13: destroy uses live values first, and the pin for each missing one.
+//! Rule 13: destroy uses the values of existing objects, and the values in the pin for missing objects.
 
 use std::collections::BTreeMap;
 

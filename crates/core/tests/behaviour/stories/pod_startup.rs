@@ -1,5 +1,5 @@
-//! Jobs that cannot start are reported and retried (rule 10). Lost objects are replaced if possible (rule 2), and not if they contain
-//! state (rule 12).
+//! The operator reports and retries Jobs that cannot start (rule 10). It replaces lost objects if possible (rule 2), but not objects that
+//! contain state (rule 12).
 
 use alustan_api::report::{FailureClass, UnsavedPlace};
 use alustan_api::run::{CacheVolume, RunKind, RunPhase};
@@ -13,7 +13,7 @@ use crate::fixtures::Edit as _;
 use crate::world::{PodEvent, Stage, World, condition};
 
 impl World {
-    /// Returns a world in which the pod of a new run cannot pull its image.
+    /// Returns a simulated cluster in which the pod of a new run cannot pull its image.
     fn with_unpullable_image() -> Self {
         let mut world = Self::applied();
         world.images.clear();
@@ -24,7 +24,7 @@ impl World {
         world
     }
 
-    /// Returns a world in which the pod of a new run cannot be scheduled, because no node can mount the cache volume.
+    /// Returns a simulated cluster in which the pod of a new run cannot be scheduled, because no node can mount the cache volume.
     fn with_unschedulable_pod() -> Self {
         let mut world = Self::applied();
         world.cache = CacheSeen::Bound;
@@ -297,7 +297,7 @@ fn lost_cache_volume_is_replaced() {
     assert!(world.is_ready());
 }
 
-/// A new cache volume takes seconds to provision and is empty, so these runs start without it.
+/// A new cache volume is empty and takes seconds to provision, so the first run and a destroy start without it.
 #[test]
 fn first_run_and_destroy_do_not_wait_for_new_volume() {
     for (cache, mounts_volume) in [(CacheSeen::Absent, false), (CacheSeen::Bound, true)] {
@@ -432,7 +432,7 @@ fn deletion_without_record_and_pin_waits_for_the_run() {
     assert!(world.tf.is_none());
 }
 
-/// Run record and pin are deleted by hand. The operator takes the numbers of the new record from Jobs and status.
+/// Run record and pin are deleted by hand. The operator derives the run number of the new record from Jobs and status.
 #[test]
 fn recreated_record_counts_earlier_runs() {
     let mut world = World::applied();
@@ -560,7 +560,7 @@ fn unreachable_cache_volume_is_replaced() {
     assert_eq!(last_run(&world), (3, false));
     assert!(world.volume_unreachable);
 
-    // Run 3 could start without the volume, so the volume counts as unusable and the next run gets a new one.
+    // Run 3 could start without the cache volume. So the operator treats the volume as unusable, and the next run gets a new volume.
     world.edit(|tf| tf.with_variable("size", 2));
     world.run_until_converged();
     assert!(world.is_ready(), "{:?}", world.status());
@@ -568,7 +568,7 @@ fn unreachable_cache_volume_is_replaced() {
     assert_eq!(last_run(&world), (4, true));
 }
 
-/// Returns a world in which run 2 applies with the cache volume, and the volume then becomes unreachable for all nodes.
+/// Returns a simulated cluster in which run 2 applies with the cache volume, and the volume then becomes unreachable for all nodes.
 fn applying_with_unreachable_volume() -> World {
     let mut world = World::applied();
     world.cache = CacheSeen::Bound;
@@ -578,7 +578,7 @@ fn applying_with_unreachable_volume() -> World {
     world
 }
 
-/// Returns a world in which run 2 failed with a transient failure and left an unsaved state at `place`.
+/// Returns a simulated cluster in which run 2 failed with a transient failure and left an unsaved state at `place`.
 fn unsaved(place: UnsavedPlace) -> World {
     let mut world = applying_with_unreachable_volume();
     world.advance_pod(0, PodEvent::Fail(FailureClass::Transient));
@@ -660,7 +660,7 @@ fn lost_claim_with_an_unsaved_state_is_not_replaced() {
     assert_eq!(world.cache, CacheSeen::Lost);
 }
 
-/// The pod of an apply is killed, so its unsaved state may be on the cache volume.
+/// The pod of an apply is killed, so an unsaved state may be on the cache volume.
 #[test]
 fn lost_volume_is_kept_and_unused_after_an_interrupted_run() {
     let mut world = applying_with_unreachable_volume();
@@ -714,7 +714,7 @@ fn destroy_continues_without_unusable_cache_volume() {
     assert!(world.volume_unreachable, "the claim is not replaced");
 }
 
-/// The run stores the destroy plan on the cache volume, from which a later run applies it after the approval.
+/// The run stores the destroy plan on the cache volume. After the approval, a later run applies the stored plan.
 #[test]
 fn destroy_plan_with_approval_mounts_cache_volume() {
     let mut world = World::applied();
@@ -733,7 +733,7 @@ fn cache_volume_is_usable_after_a_delayed_start() {
     world.advance_clock(10 * 60);
     world.run_to(Stage::Created);
     world.advance_clock(20 * 60);
-    // The next run also mounts the volume, which has the unsaved state. Its pod can start now.
+    // The next run also mounts the cache volume, because the volume contains the unsaved state. From now on, nodes can mount the volume.
     world.volume_unreachable = false;
     world.run_until_converged();
     assert!(world.is_ready(), "{:?}", world.status());

@@ -1,4 +1,4 @@
-//! Rule 14: published outputs are those of the last apply, at the destination in `spec.outputs`.
+//! Rule 14: the operator publishes the outputs of the last apply to the objects in `spec.outputs`.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use super::{changed_nothing, step_names};
 use crate::fixtures::{self, Edit as _};
 use crate::world::{ReconcileFaults, Stage, World};
 
-/// Returns a world with `spec.outputs` set to `spec`. Its module has outputs besides `size`.
+/// Returns a simulated cluster with `spec.outputs` set to `spec`. The module has outputs besides `size`.
 fn with_outputs(spec: Value) -> World {
     let mut world = World::with(fixtures::terraform().with("/outputs", spec));
     for (name, value, sensitive) in [

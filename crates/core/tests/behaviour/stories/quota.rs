@@ -1,4 +1,4 @@
-//! Denials by a quota are reported, free their slot and are retried with a backoff (rules 10 and 18).
+//! If a quota denies an object, the operator reports the denial, frees the slot of the run, and retries with a backoff (rules 10 and 18).
 
 use alustan_api::State;
 use alustan_api::run::RunPhase;
@@ -10,7 +10,7 @@ use crate::fixtures::Edit as _;
 use crate::world::{Stage, World, condition};
 
 impl World {
-    /// Returns a world with a new run whose Job a quota has denied.
+    /// Returns a simulated cluster with a new run whose Job a quota has denied.
     fn with_denied_job() -> Self {
         let mut world = Self::applied();
         world.quota_exhausted = true;

@@ -1,4 +1,4 @@
-//! A resource restored from a backup: its uid differs from that in its Secrets.
+//! A resource restored from a backup: its uid differs from the uid of the resource in its Secrets.
 
 use alustan_api::report::{RunResult, UnsavedPlace};
 use alustan_api::run::{RunKind, RunPhase, UnsavedState};
@@ -292,7 +292,7 @@ fn restored_resource_waits_for_its_secrets() {
     assert!(world.is_ready());
 }
 
-/// Returns a world with a copy of an existing resource: annotation `alustan.io/uid` has the uid of the original.
+/// Returns a simulated cluster with a copy of an existing resource: annotation `alustan.io/uid` has the uid of the original.
 fn copy() -> World {
     let mut tf = terraform().annotated(KEPT, "uid-of-the-original");
     tf.metadata.finalizers = Some(vec![FINALIZER.to_owned()]);

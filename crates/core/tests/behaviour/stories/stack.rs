@@ -1,4 +1,4 @@
-//! Rules 13 and 14: value sources, dependencies and dependents of a resource.
+//! Rules 13 and 14: value sources (`spec.variablesFrom`), dependencies and dependents of a resource.
 
 use alustan_api::State;
 use alustan_api::report::FailureClass;
@@ -55,7 +55,7 @@ fn fails(list: &str) -> TestSeen {
     test(list, Err((FailureClass::Transient, "ObjectNotReady")))
 }
 
-/// Returns a world with a resource that was applied with `password` from Secret `db`.
+/// Returns a simulated cluster with a resource that was applied with `password` from Secret `db`.
 fn with_password(password: &str) -> World {
     let mut world = World::new();
     world.stack.variables.found = vec![found("Secret db", "password", password)];

@@ -47,7 +47,7 @@ fn the_younger_of_two_on_one_state_is_refused(#[case] other: Terraform, #[case] 
     assert_eq!(conflict(&tf, None, [&other]).is_some(), refused);
 }
 
-/// A module can forge the reported address, so it counts only in the namespace of its resource.
+/// A module can forge the reported address, so the address counts only in the namespace of the resource.
 #[rstest]
 #[case::reported_in_same_namespace(reported("old", "s3://bucket/x"), "team", true)]
 #[case::reported_in_another_namespace(reported("old", "s3://bucket/x"), "other", false)]
@@ -147,7 +147,8 @@ fn conflict_message_hides_names_in_other_namespaces() {
     assert!(!failure.message.contains("old ") && !failure.message.contains("secret-team"));
 }
 
-/// Only the run record has the lineage of the state. After its loss, the operator must not assume that an existing state is its own.
+/// Only the run record stores the lineage of the state. If the run record is lost, the operator must not assume that an existing state
+/// belongs to the resource.
 #[test]
 fn recreated_record_marks_the_lineage_as_lost() {
     let lineage = |world: &World| world.record.as_ref().unwrap().record.lineage.clone();

@@ -117,8 +117,8 @@ fn changed_lock_of_the_same_state_needs_no_permission() {
     assert_eq!(world.run_number(), 2);
 }
 
-/// A run that copies the state to another backend is killed. Before phase `Applying`, the state in the old backend is complete and destroy
-/// uses it. From then on destroy uses the new backend.
+/// A run that copies the state to another backend is killed. Before phase `Applying`, the state in the old backend is complete, and destroy
+/// uses it. From phase `Applying` on, destroy uses the new backend.
 #[rstest]
 #[case::while_planning(Stage::Planning, "Secret web-state")]
 #[case::while_applying(Stage::Applying, "s3://bucket/a")]
@@ -144,7 +144,7 @@ fn failed_move_is_retried_from_the_old_location() {
     assert_eq!(alustan_backends::location(before), "Secret web-state");
 }
 
-/// The Role of the runner names the Secrets of a managed state, whether the state moves from them or to them.
+/// The Role of the runner names the Secrets of a managed state, whether the state moves from these Secrets or to them.
 #[rstest]
 #[case(managed(), s3("a"), &["web-state", "web-state-slot-0", "web-state-slot-1"])]
 #[case(s3("a"), managed(), &["web-state"])]

@@ -112,7 +112,7 @@ fn unreachable_registry_sets_image_ready_false() {
         (image.status.as_str(), image.reason.as_str()),
         ("False", "RegistryUnreachable")
     );
-    // The registry fails after the base image was resolved.
+    // The registry becomes unreachable after the operator has resolved the base image.
     let mut world = World::applied();
     world.registry_up = false;
     world.commit(1).settle();

@@ -1,4 +1,4 @@
-//! Rule 13: if it is unknown whether anything was applied, destroy runs, and an empty state is a success.
+//! Rule 13: if the operator does not know whether a run has applied, it runs destroy, which succeeds on an empty state.
 
 use alustan_api::run::RunKind;
 use alustan_api::{ABANDON, State};
@@ -9,7 +9,7 @@ use super::step_names;
 use crate::fixtures::{Edit as _, at, terraform};
 use crate::world::{PodEvent, Real, Stage, World};
 
-/// Returns a world with a resource restored from a backup: with finalizer and another uid, without status, run record and pin.
+/// Returns a simulated cluster with a resource restored from a backup: with finalizer and another uid, without status, run record and pin.
 fn restored() -> World {
     let mut tf = terraform().annotated(alustan_api::KEPT, "uid-of-the-one-before");
     tf.metadata.finalizers = Some(vec![alustan_api::FINALIZER.to_owned()]);

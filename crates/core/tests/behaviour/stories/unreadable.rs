@@ -1,4 +1,4 @@
-//! Rule 13: a deleted resource that cannot be parsed is destroyed with its metadata and its pin.
+//! Rule 13: for a deleted resource that cannot be parsed, destroy uses the metadata of the resource and the pin.
 
 use alustan_api::{Script, Terraform};
 use alustan_core::decide::deletion::parse_leniently;

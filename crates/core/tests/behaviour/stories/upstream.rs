@@ -1,4 +1,5 @@
-//! Rule 14 in graphs of any shape: one change starts each downstream resource once, with all its effects.
+//! Rule 14 in graphs of any shape: after one change, each downstream resource runs at most once, with the new outputs of all its
+//! dependencies.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,7 +19,7 @@ fn key(i: usize) -> Key {
     Key::new("team", format!("r{i}"))
 }
 
-/// Returns one resource per node of `graph`. Each takes outputs of its dependencies.
+/// Returns one resource per node of `graph`. Each resource uses outputs of its dependencies.
 fn resources_of(graph: &Graph) -> Vec<Terraform> {
     let resource = |(i, from): (&usize, &BTreeSet<usize>)| {
         let from = from.iter().map(|from| {
@@ -36,19 +37,19 @@ fn resources_of(graph: &Graph) -> Vec<Terraform> {
 /// State of a simulated resource.
 #[derive(Clone, Debug, Default)]
 struct Node {
-    /// Number of changes of its spec.
+    /// Number of changes of the spec of the resource.
     spec: usize,
     /// Inputs of the last run: number of changes of the spec, and versions of the outputs of the dependencies.
     applied: (usize, BTreeMap<Key, String>),
     /// Inputs of the active run.
     running: Option<(usize, BTreeMap<Key, String>)>,
-    /// Version of its outputs.
+    /// Version of the outputs of the resource.
     outputs: String,
     /// Whether runs leave the version of the outputs unchanged.
     constant: bool,
-    /// Whether it is ready, according to its last reconcile.
+    /// Whether the resource is ready, according to its last reconcile.
     ready: bool,
-    /// Whether its status says that it is ready.
+    /// Whether the status of the resource says that the resource is ready. The status may be older than the last reconcile.
     shown: bool,
     runs: usize,
 }
@@ -60,7 +61,7 @@ struct Stack {
 }
 
 impl Stack {
-    /// A stack that is applied and idle.
+    /// Returns the resources of `graph`, applied and idle. Runs of the resources in `constant` do not change the version of their outputs.
     fn idle(graph: &Graph, constant: &BTreeSet<usize>) -> Self {
         let mut stack = Self {
             resources: resources_of(graph),
@@ -168,7 +169,7 @@ impl Stack {
     }
 }
 
-/// Generates a stack, the resource whose spec changes, the resources with constant outputs, and a sequence of events.
+/// Generates a dependency graph, the resource whose spec changes, the resources with constant outputs, and a sequence of events.
 fn stories() -> impl Strategy<Value = (Graph, usize, BTreeSet<usize>, Vec<(usize, usize)>)> {
     stacks().prop_flat_map(|graph| {
         let size = graph.len();
@@ -179,7 +180,7 @@ fn stories() -> impl Strategy<Value = (Graph, usize, BTreeSet<usize>, Vec<(usize
 }
 
 proptest! {
-    // Many cases, because some orders of events are rare. Each case is fast.
+    // The number of cases is high, because some orders of events are rare. Each case is fast.
     #![proptest_config(ProptestConfig::with_cases(4_096))]
 
     #[test]
@@ -229,8 +230,8 @@ fn runs_once(
     Ok(())
 }
 
-/// `far` takes outputs of `left`, `left` of `base`, and `end` of `base` and `far`. `end` is reconciled after the run of `left` and before
-/// `far` runs with the new outputs of `left`.
+/// `left` uses outputs of `base`, `far` uses outputs of `left`, and `end` uses outputs of `base` and `far`. The operator reconciles `end`
+/// after the run of `left` has ended and before `far` runs with the new outputs of `left`.
 #[test]
 fn resource_waits_until_upstream_run_is_observed() {
     let (base, left, far, end) = (0, 1, 2, 3);

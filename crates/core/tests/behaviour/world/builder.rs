@@ -20,7 +20,7 @@ impl World {
         });
     }
 
-    /// Ends all active builds, with failure `fail` if set. False if none was active.
+    /// Ends all active builds, with failure `fail` if set. Returns false if no build was active.
     pub(crate) fn advance_builds(&mut self, fail: Option<FailureClass>) -> bool {
         let now = self.now;
         let mut any = false;

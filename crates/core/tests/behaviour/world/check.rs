@@ -10,7 +10,8 @@ use alustan_core::step::{Decision, Step};
 use super::{World, condition};
 
 impl World {
-    /// Checks that every status has a cause, a next step and its time, and that `Ready` is correct and stable.
+    /// Checks that each status is consistent, that its message says what to do or when the next attempt is, and that `Ready` is correct and
+    /// stable.
     pub(crate) fn check(&self, decision: &Decision, seen: &Seen) {
         assert!(
             decision.start.is_none() || !self.is_kept(),

@@ -1,4 +1,4 @@
-//! Advances a world until it converges.
+//! Advances the simulation until the resource converges.
 
 use k8s_openapi::jiff::Timestamp;
 
@@ -12,7 +12,7 @@ pub(crate) struct Convergence {
 }
 
 impl World {
-    /// Advances a new world until `reached` is true.
+    /// Creates a simulated cluster and advances it until `reached` is true.
     pub(crate) fn until(reached: impl Fn(&Self) -> bool) -> Self {
         Self::until_in(Self::new(), reached)
     }

@@ -165,7 +165,7 @@ impl World {
             }
             Step::CreateRecord(secret) => self.create_record(secret)?,
             Step::TakeOver(take_over) => self.take_over(take_over)?,
-            // A check fails like a swap if the run record has changed since it was observed.
+            // `CheckRecord` fails like `SwapRecord` if the run record has changed since the reconcile observed it.
             Step::SwapRecord(swap) | Step::CheckRecord(swap) => {
                 self.swap_record(swap, execution)?;
             }
@@ -221,7 +221,7 @@ impl World {
             }
             Step::PruneImages | Step::CleanUp { .. } => {}
             Step::RemoveFinalizer => {
-                // Before a restore, the real objects belong to the earlier resource and not to this one.
+                // Before a restore, the real objects belong to the earlier resource of the same name.
                 if self.left_behind.is_none() {
                     Ledger::released(&self.real, self.tf());
                 }

@@ -1,4 +1,4 @@
-//! History of a world, and invariants over time.
+//! Records all runs and approvals of a simulated cluster, and checks invariants over time.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -39,7 +39,7 @@ pub(crate) enum Situation {
 }
 
 impl Situation {
-    /// All classes.
+    /// All situations.
     pub(crate) const ALL: [Self; 20] = [
         Self::Applied,
         Self::Approved,
@@ -64,7 +64,7 @@ impl Situation {
     ];
 }
 
-/// History of a world.
+/// Runs, failures and approvals of a simulated cluster.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Ledger {
     pub(crate) situations: BTreeSet<Situation>,
@@ -72,18 +72,18 @@ pub(crate) struct Ledger {
     jobs: BTreeMap<i64, String>,
     /// Digest of the approval settings of each run.
     approval_settings: BTreeMap<i64, String>,
-    /// Config hashes of destroy runs; their inputs differ from the wanted configuration.
+    /// Config hashes of destroy runs by run number. The inputs of a destroy differ from the wanted configuration.
     destroys: BTreeMap<i64, String>,
-    /// [`Self::budget_key`] of the last failure, and the retry budget that its failures have used since the last success.
+    /// [`Self::budget_key`] of the last failure, and the retry budget that failures with this key have used since the last success.
     failure_streak: (String, u32),
     /// Retry budget that all failures have used, by [`Self::budget_key`].
     used_budgets: BTreeMap<String, u32>,
     pub(crate) kinds: Vec<(RunKind, RunResult)>,
-    /// Plans that waited for approval, and the configuration that they were made for.
+    /// Ids of the plans that waited for approval, each with the configuration of its run.
     pending_plans: BTreeMap<String, Option<Config>>,
-    /// Approved plans.
+    /// Ids of the approved plans.
     approved: BTreeSet<String>,
-    /// Approved plans that were applied.
+    /// Ids of the approved plans that were applied.
     applied_plans: BTreeSet<String>,
 }
 
@@ -149,7 +149,7 @@ impl Ledger {
         );
     }
 
-    /// Records the loss of the run record: numbering restarts.
+    /// Records the loss of the run record. Run numbers then start again.
     pub(crate) fn forget_runs(&mut self) {
         self.decided.clear();
         self.jobs.clear();
@@ -223,7 +223,7 @@ impl Ledger {
         self.failed(&key, FailureClass::Transient);
     }
 
-    /// Returns the key of the retry budget that failures of run `number` use: its configuration and its approval settings.
+    /// Returns the key of the retry budget that failures of run `number` use: configuration and approval settings of the run.
     fn budget_key(&self, number: i64) -> String {
         let judged_by = self.approval_settings.get(&number);
         match self.destroys.get(&number) {
@@ -237,7 +237,7 @@ impl Ledger {
         self.destroys.contains_key(&number)
     }
 
-    /// Records a failure of the run or build with budget key `key`. Its retry budget must not have been used up before.
+    /// Records a failure of the run or build with budget key `key`. Panics if the retry budget of `key` was already used up.
     pub(crate) fn failed(&mut self, key: &str, class: FailureClass) {
         if self.failure_streak.0 != key {
             self.failure_streak = (key.to_owned(), 0);
@@ -259,7 +259,7 @@ impl Ledger {
         }
     }
 
-    /// Whether any retry budget can be used up.
+    /// Whether the failures with one budget key add up to the retry budget, so that the resource may be stalled.
     pub(crate) fn may_be_stalled(&self) -> bool {
         self.used_budgets.values().any(|cost| *cost >= LIMIT)
     }

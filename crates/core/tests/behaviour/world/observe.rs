@@ -24,13 +24,13 @@ use crate::fixtures::failure;
 /// Query results that the controller received since its start.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Memory {
-    /// Whether the last reconcile started a query; the next one has its result.
+    /// Whether the last reconcile started a query. The next reconcile observes the result of the query.
     pub(crate) query_started: bool,
     queries: BTreeSet<String>,
     source: Option<SourceSeen>,
-    /// Contexts that were pushed.
+    /// Contexts that the controller has pushed to the registry.
     pub(crate) pushed: BTreeSet<String>,
-    /// Job of the last run that was denied, and why.
+    /// Name of the Job of the last run if the Job was denied, and the reason for the denial.
     pub(crate) denied_job: Option<(String, Waiting)>,
 }
 
@@ -42,7 +42,7 @@ impl Memory {
         !new
     }
 
-    /// Drops the query of the commit, and its result.
+    /// Forgets the query of the commit and its result.
     fn forget_source(&mut self) {
         self.queries.remove("source");
         self.source = None;
@@ -313,7 +313,7 @@ impl World {
         }))
     }
 
-    /// Returns the texts of the scripts. A script in a missing ConfigMap has none.
+    /// Returns the texts of the scripts. A script in a missing ConfigMap is omitted.
     fn scripts(&self) -> ScriptTexts {
         let scripts = self.tf().spec.scripts.clone().unwrap_or_default();
         let text = |script: Option<Script>| {
@@ -360,7 +360,7 @@ impl World {
         seen.collect()
     }
 
-    /// Returns the Job of the run in `record`, also if only its pod is left.
+    /// Returns the Job of the run in `record`, even if the Job is deleted and only its pod exists.
     fn job(&self, record: &RecordSeen) -> Option<JobSeen> {
         let name = &record.record.run.as_ref()?.job;
         let pods_alive = self
@@ -450,7 +450,7 @@ impl World {
         Some(self.config(context, cloud.parse().unwrap()))
     }
 
-    /// Returns the configuration that the user wants now, whether the controller has observed it or not.
+    /// Returns the configuration that the user wants now, even if the controller has not observed it.
     pub(crate) fn wanted_now(&self) -> Config {
         self.config(
             format!("context-{}", self.head.0),
@@ -460,7 +460,7 @@ impl World {
 
     fn config(&self, context: String, cloud: u32) -> Config {
         let spec = &self.tf().spec;
-        // A change of `backend.migrate` alone is no change of the configuration.
+        // A change of only `backend.migrate` is no change of the configuration.
         let backend = spec.backend.clone().map(|backend| BackendSpec {
             migrate: false,
             ..backend
@@ -492,7 +492,7 @@ impl World {
         }
     }
 
-    /// Returns the name of the resource, also after its deletion.
+    /// Returns the name of the resource, even after the resource is deleted.
     pub(crate) fn name(&self) -> String {
         self.tf
             .as_ref()

@@ -28,7 +28,8 @@ impl World {
         if let Some(asks) = &asks {
             self.ledger.awaits_approval(&asks.id, pod.number);
         }
-        // A run saves the unsaved state of an earlier run before it plans. A transient failure is assumed to occur before that.
+        // A run saves the unsaved state of an earlier run before it plans. The simulation assumes that a transient failure occurs before
+        // the state is saved.
         let world = |failure: &Failure| failure.class == FailureClass::Transient;
         let recovered = !failure.as_ref().is_some_and(world);
         let report = RunReport {

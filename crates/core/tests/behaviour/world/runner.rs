@@ -16,7 +16,7 @@ pub(crate) enum Stage {
     Created,
     Planning,
     Applying,
-    /// Report written; the pod is terminating.
+    /// The report is written, and the pod is terminating.
     Reported,
     Dead,
 }
@@ -56,11 +56,11 @@ pub(crate) struct Pod {
 /// Event of a pod.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum PodEvent {
-    /// Advances to the next phase.
+    /// The pod advances to the next phase.
     Progress,
-    /// Fails with a report.
+    /// The run fails, and the pod writes a report.
     Fail(FailureClass),
-    /// Terminates without a report.
+    /// The pod terminates without a report.
     Kill,
 }
 
@@ -217,7 +217,7 @@ impl World {
         Stage::Applying
     }
 
-    /// Whether the plan of `pod` needs an approval that it does not have.
+    /// Whether the plan of `pod` needs an approval and is not approved.
     fn lacks_approval(&self, pod: &Pod) -> bool {
         let approval = &self.run_inputs().approval;
         let empties = approval.emptying && self.plans_remove_all;
