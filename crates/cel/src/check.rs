@@ -48,9 +48,7 @@ fn check_on(stack: usize, expression: &str, subject: Subject) -> Result<(), Noth
 /// The cause, if the expression is invalid.
 pub(crate) fn program(expression: &str, subject: Subject) -> Result<Program, String> {
     if expression.len() > MAX_LENGTH {
-        return Err(format!(
-            "the expression is longer than {MAX_LENGTH} characters"
-        ));
+        return Err(format!("the expression is longer than {MAX_LENGTH} bytes"));
     }
     let program = Program::compile(expression).map_err(|errors| first(&errors))?;
     let mut names = Names {

@@ -71,25 +71,25 @@ pub(crate) fn layer(subject: &str, manifest: &[u8], most: usize) -> Result<Diges
         .map_err(|error| refuse(format!("invalid manifest: {error}")))?;
     if manifest.artifact_type.as_deref() != Some(ARTIFACT_TYPE) {
         return Err(refuse(format!(
-            "its artifact type is not `{ARTIFACT_TYPE}`"
+            "the artifact type is not `{ARTIFACT_TYPE}`"
         )));
     }
     let [layer] = manifest.layers.as_slice() else {
         return Err(refuse(format!(
-            "it has {} layers instead of one",
+            "the manifest has {} layers instead of one",
             manifest.layers.len()
         )));
     };
     if layer.media_type != LAYER_TYPE {
-        return Err(refuse(format!("its layer is not of type `{LAYER_TYPE}`")));
+        return Err(refuse(format!("the layer is not of type `{LAYER_TYPE}`")));
     }
     if !usize::try_from(layer.size).is_ok_and(|size| size <= most) {
         return Err(refuse(format!(
-            "its layer is {} bytes, more than the limit of {most}",
+            "the layer has {} bytes, more than the limit of {most} bytes",
             layer.size
         )));
     }
-    Digest::parse(&layer.digest).map_err(|_| refuse("its layer has no digest".into()))
+    Digest::parse(&layer.digest).map_err(|_| refuse("the digest of the layer is invalid".into()))
 }
 
 #[cfg(test)]

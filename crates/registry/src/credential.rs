@@ -45,7 +45,7 @@ impl Access {
 }
 
 impl Credential {
-    /// Returns a digest that identifies the credential in the key of a session.
+    /// Returns a digest of the credential, for the key of the session in the session cache.
     pub(crate) fn fingerprint(&self) -> [u8; 32] {
         let parts: [&str; 3] = match self {
             Self::Basic { username, password } => ["basic", username, password],

@@ -22,14 +22,16 @@ const HUB_KEY: &str = "https://index.docker.io/v1/";
 #[derive(Clone)]
 pub struct DockerConfig {
     entries: BTreeMap<Key, Credential>,
-    /// Credential helpers by registry (`credHelpers`). Never executed: they are programs on the machine where the config was written.
+    /// Credential helpers by registry (`credHelpers`). The operator never executes them, because they are programs on the machine where the
+    /// config was written.
     helpers: BTreeMap<Key, String>,
-    /// Credential helper for all other registries (`credsStore`). Never executed.
+    /// Credential helper for registries without an entry in `credHelpers` (`credsStore`). The operator never executes it.
     store: Option<String>,
     universal: bool,
 }
 
-/// Two configs are equal if they have the same credentials for the same registries, in whatever notation. Credential helpers do not count.
+/// Two configs are equal if they have the same credentials for the same registries, even if the keys or credentials are written
+/// differently. Credential helpers are not compared.
 impl PartialEq for DockerConfig {
     fn eq(&self, other: &Self) -> bool {
         self.entries == other.entries
@@ -54,7 +56,7 @@ impl DockerConfig {
         let values = json_size::values(bytes);
         if values > json_size::VALUES {
             return Err(refuse(format!(
-                "it has {values} JSON values, more than the limit of {}",
+                "the Docker config has {values} JSON values, more than the limit of {}",
                 json_size::VALUES
             )));
         }
@@ -67,7 +69,7 @@ impl DockerConfig {
         })?;
         let root = root
             .as_object()
-            .ok_or_else(|| refuse("it is not a JSON object"))?;
+            .ok_or_else(|| refuse("the Docker config is not a JSON object"))?;
         let helpers = read_helpers(root)?;
         let store = root.get("credsStore").and_then(Value::as_str);
         let store = store.filter(|name| !name.is_empty()).map(str::to_owned);
@@ -97,7 +99,7 @@ impl DockerConfig {
             let program = store.as_ref().or_else(|| helpers.values().next());
             return Err(program.map_or_else(
                 || refuse("no credentials; expected `{\"auths\": {\"host\": {\"auth\": …}}}`"),
-                |program| refuse(format!("it {}", asks_for(program))),
+                |program| refuse(format!("no credentials: {}", asks_for(program))),
             ));
         }
         let hub = |key: &String| Key::parse(key).host == DOCKER_HUB && key != HUB_KEY;
@@ -127,7 +129,7 @@ impl DockerConfig {
         match helper.map(|(_, program)| program).or(self.store.as_ref()) {
             None => Ok(None),
             Some(program) => Err(refuse(format!(
-                "for `{}` it {}",
+                "no credentials for `{}`: {}",
                 image.registry(),
                 asks_for(program)
             ))),
@@ -236,7 +238,7 @@ fn read_helpers(root: &Map<String, Value>) -> Result<BTreeMap<Key, String>, Erro
 
 fn asks_for(program: &str) -> String {
     format!(
-        "refers to the credential helper `{}`, which the operator does not execute. Set user name \
+        "the Docker config refers to the credential helper `{}`, which the operator does not execute. Set user name \
          and password in `auths`, or, for a cloud registry, set `containerRegistry.provider`",
         program.escape_debug()
     )
@@ -244,8 +246,8 @@ fn asks_for(program: &str) -> String {
 
 /// Reads the credential of an entry; `None` for the empty entries that docker leaves after a logout.
 fn read_entry(key: &str, entry: &Value) -> Result<Option<Credential>, Error> {
-    let named = |why: &str| refuse(format!("the entry of `{}` {why}", key.escape_debug()));
-    let entry = entry.as_object().ok_or_else(|| named("is not an object"))?;
+    let named = |why: &str| refuse(format!("invalid entry of `{}`: {why}", key.escape_debug()));
+    let entry = entry.as_object().ok_or_else(|| named("not an object"))?;
     let text = |name: &str| {
         entry
             .get(name)
@@ -261,7 +263,7 @@ fn read_entry(key: &str, entry: &Value) -> Result<Option<Credential>, Error> {
     if let Some(auth) = text("auth") {
         return decode(auth)
             .map(Some)
-            .ok_or_else(|| named("has an `auth` that is not base64 of `user:password`"));
+            .ok_or_else(|| named("`auth` is not base64 of `user:password`"));
     }
     match (text("username"), text("password")) {
         (Some(username), Some(password)) => Ok(Some(Credential::Basic {
@@ -269,7 +271,7 @@ fn read_entry(key: &str, entry: &Value) -> Result<Option<Credential>, Error> {
             password: password.to_owned(),
         })),
         (None, None) => Ok(None),
-        _ => Err(named("requires both `username` and `password`")),
+        _ => Err(named("set both `username` and `password`")),
     }
 }
 

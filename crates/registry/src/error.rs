@@ -42,7 +42,7 @@ pub enum Error {
     /// The HTTP clients cannot be created.
     #[error("failed to create the registry client: {why}")]
     Setup {
-        /// Missing or invalid prerequisite.
+        /// Reason for which the client cannot be created.
         why: String,
     },
     /// A request to a registry failed.
@@ -65,7 +65,7 @@ pub enum Error {
     Timeout {
         /// Action, as a verb phrase.
         action: &'static str,
-        /// Object of the action.
+        /// Object of the action: an image or a repository.
         subject: String,
         /// Timeout of the action.
         after: Duration,
@@ -130,7 +130,7 @@ pub enum Failure {
     UploadLost,
     /// The registry does not have a blob to which a pushed manifest refers.
     BlobMissing,
-    /// Any other failure.
+    /// A failure that no other variant describes.
     Other,
 }
 
@@ -345,8 +345,8 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Returns failure and message of an unsuccessful response. The HTTP status determines the failure. The error code in `body` counts only
-/// for status 404 and for statuses without a failure of their own, such as 400.
+/// Returns failure and message of an unsuccessful response. The HTTP status determines the failure. The error code in `body` is used only
+/// for status 404, and for statuses that do not determine a failure, such as 400.
 pub(crate) fn read_answer(status: u16, body: &[u8]) -> (Failure, String) {
     let envelope = read_envelope(body);
     let failure = match (Failure::of_status(status), &envelope) {
@@ -409,7 +409,7 @@ fn has_code(envelope: &Envelope, codes: &[&str]) -> bool {
         .any(|error| codes.contains(&&*error.code))
 }
 
-/// Substrings of rustls errors, in lower case.
+/// Substrings of rustls error messages that identify a TLS failure, in lower case.
 const TLS_WORDS: [&str; 5] = [
     "certificate",
     "handshake",

@@ -193,7 +193,7 @@ fn rule_has_1000_bytes_at_most() {
     let rule_of = |bytes: usize| [ask(&format!("{:>bytes$}", "true"))];
     assert_eq!(check(&rule_of(1_000)), Ok(()));
     let bad = check(&rule_of(1_001)).unwrap_err();
-    assert_eq!(bad.what, "the expression is longer than 1000 characters");
+    assert_eq!(bad.what, "the expression is longer than 1000 bytes");
 }
 
 /// Expressions of the maximum depth and length that the API accepts: 1000 characters.

@@ -79,9 +79,10 @@ fn expression_and_result_sizes_are_limited() {
     let wrong = evaluate(&long, OBJECT, &ingress()).unwrap_err();
     assert_eq!(
         wrong.to_string(),
-        "the expression is longer than 1000 characters"
+        "the expression is longer than 1000 bytes"
     );
-    // Little work with a large result, so that a busy machine does not reach the time limit first.
+    // These expressions need little CPU time and have a large result, so that the size limit applies before the time limit, even on a busy
+    // machine.
     let many = json!({"items": (0..30).collect::<Vec<_>>(), "text": "x".repeat(10_000)});
     let texts = "object.items.map(i, object)";
     let keys = "object.items.map(i, {object.text: i})";

@@ -262,7 +262,7 @@ impl View<'_> {
                     kind,
                     None,
                     Reason::Suspended,
-                    "the repository is not queried",
+                    "the operator does not query the repository of a suspended resource",
                 ),
             },
             Answer::Pending => {

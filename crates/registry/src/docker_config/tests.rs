@@ -108,13 +108,13 @@ fn the_longest_key_wins() {
 #[case(r#"{"auths":{}}"#, "no credentials")]
 #[case(r#"{"auths":{"h":{}}}"#, "no credentials")]
 #[case(r#"{"auths":"hunter2"}"#, "`auths`")]
-#[case(r#"{"auths":{"h":"hunter2"}}"#, "`h` is not an object")]
+#[case(r#"{"auths":{"h":"hunter2"}}"#, "`h`: not an object")]
 #[case(r#"{"auths":{"h":{"auth":"hunter2!"}}}"#, "base64")]
 #[case(
     r#"{"auths":{"h":{"auth":"aHVudGVyMg=="}}}"#,
     "base64 of `user:password`"
 )]
-#[case(r#"{"auths":{"h":{"username":"hunter2"}}}"#, "requires both")]
+#[case(r#"{"auths":{"h":{"username":"hunter2"}}}"#, "set both")]
 #[case(r#"{"credsStore":"desktop"}"#, "credential helper `desktop`")]
 #[case(
     r#"{"auths":{"h.example":{}},"credsStore":"osxkeychain"}"#,
