@@ -238,8 +238,9 @@ fn read_helpers(root: &Map<String, Value>) -> Result<BTreeMap<Key, String>, Erro
 
 fn asks_for(program: &str) -> String {
     format!(
-        "the Docker config refers to the credential helper `{}`, which the operator does not execute. Set user name \
-         and password in `auths`, or, for a cloud registry, set `containerRegistry.provider`",
+        "the Docker config refers to the credential helper `{}`, which the operator does not \
+         execute. Set user name and password in `auths`, or, for a cloud registry, set \
+         `containerRegistry.provider`",
         program.escape_debug()
     )
 }
