@@ -70,7 +70,7 @@ pub struct Seen {
     pub allowed: Arc<Allowed>,
     /// `ServiceAccounts` that the spec names, by name.
     pub accounts: BTreeMap<String, AccountSeen>,
-    /// Failure of rule 11, if another resource owns the state.
+    /// Failure if another resource owns the state (rule 11).
     pub conflict: Option<Failure>,
     /// Values of the Secrets and ConfigMaps that the spec names.
     pub inputs: Result<InputsSeen, Box<Incomplete>>,
@@ -92,7 +92,7 @@ pub struct Seen {
     pub job: Option<JobSeen>,
     /// Why the API server refused the Job of the current run: a quota, a policy, or an existing Job of the same name.
     pub refused: Option<Waiting>,
-    /// Runner Jobs of this resource, by run number.
+    /// Jobs of the current and earlier runs of this resource, by run number.
     pub jobs: BTreeMap<i64, OwnJob>,
     /// Build Secrets of this resource in other namespaces.
     pub build_secrets: Vec<BuildSecretSeen>,
@@ -134,7 +134,7 @@ pub enum AccountSeen {
     Open,
 }
 
-/// An existing runner Job, of the current or an earlier run.
+/// An existing Job of the current or an earlier run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnJob {
     /// Name of the Job.
@@ -297,7 +297,7 @@ pub struct BuildSeen {
     pub created_at: Timestamp,
     /// Whether the Job has a pod.
     pub has_pod: bool,
-    /// Time at which its pod was bound to a node.
+    /// Time at which the pod of the Job was bound to a node.
     pub scheduled_at: Option<Timestamp>,
     /// Whether the build Secret of this Job exists.
     pub has_build_secret: bool,
@@ -325,9 +325,9 @@ pub struct JobSeen {
     pub finished: bool,
     /// Whether the Job has a pod.
     pub has_pod: bool,
-    /// Time at which its pod was bound to a node.
+    /// Time at which the pod of the Job was bound to a node.
     pub scheduled_at: Option<Timestamp>,
-    /// Whether the engine container of one of its pods may still run.
+    /// Whether the engine container of a pod of the Job may still run.
     pub pods_alive: bool,
     /// Why the pod of the Job cannot start.
     pub waiting: Option<Waiting>,

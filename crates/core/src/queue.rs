@@ -159,7 +159,7 @@ impl Running {
         self.classes.get(key).copied()
     }
 
-    /// Whether `key` has a run.
+    /// Whether resource `key` has a run.
     pub fn contains(&self, key: &Key) -> bool {
         self.classes.contains_key(key)
     }
@@ -236,7 +236,7 @@ impl Queue {
         true
     }
 
-    /// Time at which `key` was queued.
+    /// Time at which the run of resource `key` was queued.
     pub fn since(&self, key: &Key) -> Option<Timestamp> {
         self.waiting.get(key).map(|(_, since)| *since)
     }
@@ -246,7 +246,7 @@ impl Queue {
         self.waiting.values().copied()
     }
 
-    /// Returns all queued runs in the order in which they start; [`SlotLimits::admit`] returns those that start at `now`. Sort keys: class
+    /// Returns all queued runs in the order in which they start; [`SlotLimits::admit`] returns the runs that start at `now`. Sort keys: class
     /// with ageing; number of runs of the namespace that are running or earlier in the order; time since the namespace was last `served`,
     /// longest first; age of the run.
     ///

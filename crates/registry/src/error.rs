@@ -30,13 +30,13 @@ pub enum Error {
         advice_of_helper(*missing)
     )]
     Helper {
-        /// Path or name of the program.
+        /// Path or name of the credential helper.
         program: String,
         /// Registry whose credentials were requested.
         registry: String,
         /// Message of the program or of the operating system.
         why: String,
-        /// Whether the program does not exist.
+        /// Whether the credential helper does not exist.
         missing: bool,
     },
     /// The HTTP clients cannot be created.
@@ -75,7 +75,7 @@ pub enum Error {
     NotAContext {
         /// Reference of the artifact.
         subject: String,
-        /// Reason for which it is not a context.
+        /// Reason for which the artifact is not a context.
         why: String,
     },
     /// The registry does not have a base image, or one of its manifests or blobs.

@@ -36,8 +36,8 @@ pub struct RunJobInputs<'a> {
     pub run: &'a RunSpec,
     /// Digest of the inputs of the run, for the annotation [`labels::INPUTS`].
     pub inputs: &'a str,
-    /// HMAC-SHA256 of the run and its inputs with the key of the resource. The runner compares it with the run record: the pod template of
-    /// a Job is immutable, so a later change of the record is detected.
+    /// HMAC-SHA256 of the run and its inputs with the key of the resource. The runner compares the HMAC with the run record. The pod
+    /// template of a Job is immutable, so the runner detects a later change of the record.
     pub decision: &'a str,
     /// Path of the module in the context.
     pub path: &'a str,
@@ -177,8 +177,8 @@ fn tokens(tf: &Terraform) -> Option<Volume> {
     })
 }
 
-/// Returns the inputs of the init containers of a run that uses the base image; `None` for a run that uses a runner image. The runner is
-/// injected, because the base image may be older than the operator.
+/// Returns the inputs of the init containers of a run that uses the base image; `None` for a run that uses a runner image. The pod uses the
+/// runner of the operator image, because the base image may be older than the operator.
 fn prepare<'a>(parts: &RunJobInputs<'a>) -> Option<Prepare<'a>> {
     let artifact = parts.run.artifact.as_deref();
     artifact

@@ -36,9 +36,9 @@ pub struct StackSeen {
 /// Values of `spec.variablesFrom`.
 #[derive(Clone, Default)]
 pub struct VariablesSeen {
-    /// Entries that exist, in the order of the spec.
+    /// Values of the entries whose source objects exist, in the order of the spec.
     pub found: Vec<FoundInput>,
-    /// The first missing entry.
+    /// Failure of the first entry whose source object or value does not exist.
     pub missing: Option<Failure>,
 }
 
@@ -67,7 +67,7 @@ pub struct FoundValue {
 pub struct DependencySeen {
     /// Field with the reference: `spec.dependsOn[0]`.
     pub field: String,
-    /// Name of the dependency, prefixed by its namespace if that differs: `shop/web`.
+    /// Name of the dependency, prefixed by its namespace if the dependency is in another namespace: `shop/web`.
     pub name: String,
     /// Readiness of the dependency.
     pub readiness: Readiness,

@@ -1,4 +1,4 @@
-//! Kubernetes events: one for each change of a watched condition.
+//! Kubernetes events for changes of conditions `Ready`, `InSync` and `SourceReady`.
 
 use alustan_api::{Reason, TerraformStatus, reason};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;

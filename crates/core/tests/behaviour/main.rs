@@ -1,7 +1,7 @@
 //! Behaviour tests of the operator in a simulated cluster.
 //!
 //! [`world`] simulates a cluster, a registry, a repository and a runner in memory. `stories` contains scenarios; `simulation` generates
-//! events and checks invariants after each.
+//! events and checks invariants after each event.
 
 #![expect(
     clippy::expect_used,

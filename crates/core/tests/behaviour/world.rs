@@ -176,9 +176,9 @@ pub(crate) struct World {
     /// Whether Secrets or the cache volume contain a state that no run wrote.
     pub(crate) foreign_state: ForeignState,
     pub(crate) real: Real,
-    /// Number in the digest to which the tag of the base image resolves.
+    /// Number in the digest to which the tag of the base image resolves: `sha256:base-NUMBER`.
     pub(crate) base_digest: u32,
-    /// Context and revision at the head of the branch.
+    /// Numbers of the context and of the revision at the head of the branch.
     pub(crate) head: (u32, u32),
     pub(crate) git_up: bool,
     pub(crate) registry_up: bool,

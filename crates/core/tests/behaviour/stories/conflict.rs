@@ -114,7 +114,7 @@ fn set_reported_address(world: &mut World, address: &str) {
     report.unwrap().state_address = Some(address.to_owned());
 }
 
-/// Rule 11: a reported address is outdated once the module changes its backend.
+/// Rule 11: the state address in a run report is outdated once the module changes its backend.
 #[test]
 fn conflict_ends_once_the_module_changes_its_backend() {
     let state = "gcs://bucket/web";

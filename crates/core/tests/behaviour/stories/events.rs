@@ -1,4 +1,4 @@
-//! Events: one for each change of a watched condition.
+//! Kubernetes events for changes of conditions `Ready`, `InSync` and `SourceReady`.
 
 use alustan_api::report::FailureClass;
 use alustan_core::status::events::{Event, events};

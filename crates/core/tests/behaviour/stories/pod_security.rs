@@ -1,4 +1,4 @@
-//! All pods comply with *restricted*, except the builder container, which complies with *baseline*
+//! All pods comply with the Pod Security Standard *restricted*, except the builder container, which complies with *baseline*
 //! (<https://kubernetes.io/docs/concepts/security/pod-security-standards/>).
 
 use k8s_openapi::api::core::v1::{
@@ -61,7 +61,7 @@ fn containers(pod: &PodSpec) -> impl Iterator<Item = &Container> {
         .chain(pod.init_containers.iter().flatten())
 }
 
-/// Returns the violations of *baseline* by a pod.
+/// Returns the violations of the Pod Security Standard *baseline* by a pod.
 fn baseline(pod: &PodSpec) -> Vec<String> {
     let spec = json(pod);
     let mut broken: Vec<String> = ["hostNetwork", "hostPID", "hostIPC"]
@@ -129,7 +129,7 @@ fn shared(name: &str, spec: &Value) -> Vec<String> {
     broken
 }
 
-/// Returns the violations of *restricted* by a pod.
+/// Returns the violations of the Pod Security Standard *restricted* by a pod.
 pub(super) fn restricted(pod: &PodSpec) -> Vec<String> {
     let spec = json(pod);
     let mut broken = baseline(pod);

@@ -108,7 +108,7 @@ fn destroy_needs_only_metadata_and_pin() {
     assert!(world.tf.is_none() && world.real.is_empty());
 }
 
-/// An unknown value in one rule makes the typed `spec.approval` unparsable. Its field `destroy: Manual` must still apply.
+/// An unknown value in one rule makes `spec.approval` unparsable. `spec.approval.destroy: Manual` must still apply.
 #[test]
 fn destroy_waits_for_approval_with_unreadable_rules() {
     let mut world = applied();
