@@ -1,4 +1,4 @@
-//! Stop requests, and reaping of orphans as PID 1.
+//! Stop requests, and reaping of orphaned processes by the runner as PID 1.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -8,7 +8,7 @@ use tokio::sync::watch;
 
 use crate::processes::Processes;
 
-/// Stop request of a run, with its time. Cheap to clone.
+/// Stop request of a run, with the time of the request. Cheap to clone.
 #[derive(Clone)]
 pub struct Stop {
     receiver: watch::Receiver<Option<Instant>>,
@@ -49,8 +49,8 @@ pub fn listen() -> std::io::Result<Stop> {
     Ok(stop)
 }
 
-/// Reaps orphans whenever a child process ends. A child that was not started by [`Processes::start`] counts as an orphan and is reaped, so
-/// other code must not start children that it waits for.
+/// Reaps orphaned processes whenever a child process ends. A child process that [`Processes::start`] did not start counts as orphaned and is reaped.
+/// Other code must therefore not wait for child processes that it starts itself.
 pub fn reap_orphans(processes: Arc<Processes>) -> std::io::Result<()> {
     tokio::spawn(reap_on(signal(SignalKind::child())?, processes));
     Ok(())

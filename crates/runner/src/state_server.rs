@@ -25,7 +25,7 @@ use locks::Locks;
 
 /// User name with which the engine authenticates.
 const USER: &str = "alustan";
-/// Maximum wait for slots that the operator creates. [`SLOTS_PAUSE`] is the interval between checks for them.
+/// Maximum wait for the operator to create state slots. [`SLOTS_PAUSE`] is the interval between checks for the slots.
 const SLOTS_PATIENCE: Duration = Duration::from_mins(1);
 const SLOTS_PAUSE: Duration = Duration::from_millis(500);
 
@@ -77,7 +77,7 @@ impl StateServer {
             ("TF_HTTP_UNLOCK_METHOD".to_owned(), "UNLOCK".to_owned()),
             ("TF_HTTP_USERNAME".to_owned(), USER.to_owned()),
             ("TF_HTTP_PASSWORD".to_owned(), self.password.clone()),
-            // The state server itself retries requests to the API server.
+            // The engine does not retry: the state server itself retries requests to the Kubernetes API server.
             ("TF_HTTP_RETRY_MAX".to_owned(), "0".to_owned()),
         ])
     }
@@ -202,7 +202,7 @@ fn lock_response(action: &str, result: Result<Option<StateLock>, RecordError>) -
     }
 }
 
-/// Source of slots that the operator creates after a request in the run report.
+/// Source of state slots that the operator creates after a request in the run report.
 pub struct SlotsOfRecord(pub Record);
 
 #[async_trait::async_trait]

@@ -23,7 +23,7 @@ pub struct Declared {
     pub complex: bool,
 }
 
-/// Generated file with values of the module's variables. Its name sorts after the files of the module, so it is read last.
+/// Generated file with values of the module's variables. Its name sorts after the files of the module, so the engine reads it last.
 pub const FILE: &str = "zzz-alustan.auto.tfvars.json";
 
 /// Maximum length of a value in an environment variable, in bytes. Linux accepts 128 KiB including the name.
@@ -102,7 +102,7 @@ const RESERVED: &[&str] = &[
     "CLASSPATH",
 ];
 
-/// Prefixes of reserved names.
+/// Prefixes of names that are reserved like the names in [`RESERVED`].
 const RESERVED_PREFIXES: &[&str] = &[
     "LD_",
     "DYLD_",
@@ -148,8 +148,8 @@ pub fn normalise(values: &Values) -> Values {
         .collect()
 }
 
-/// Returns the names in `own` that the module does not declare, sorted, at most [`MAX_CHANGES`]. Scripts may use undeclared variables, so
-/// with `scripts` only names that resemble a declared name are returned.
+/// Returns the names in `own` (from `spec.variables`) that the module does not declare, sorted, at most [`MAX_CHANGES`]. Scripts may use undeclared
+/// variables, so with `scripts` only names that resemble a declared name are returned.
 pub fn undeclared(
     own: &BTreeSet<String>,
     declared: &BTreeMap<String, Declared>,
@@ -173,8 +173,8 @@ pub fn advice(undeclared: &[Undeclared]) -> String {
     format!("spec.variables: the module does not declare {names}")
 }
 
-/// Returns the name in `declared` with the smallest edit distance to `name`: at most a third of the characters of `name`, or 1 for a
-/// shorter name.
+/// Returns the name in `declared` with the smallest edit distance to `name`. The distance must be at most a third of the number of characters of
+/// `name`, and at least a distance of 1 is allowed.
 fn similar<'a>(name: &str, declared: impl Iterator<Item = &'a String>) -> Option<String> {
     let most = (name.chars().count() / 3).max(1);
     declared
@@ -252,8 +252,8 @@ pub fn environment(values: &Values) -> Vars {
     environment
 }
 
-/// Selects the variables in `environment` that the kubelet would set in the container. `environment` is from the pin: a destroy uses it for
-/// Secrets that no longer exist. Omits the variables of the runner (`ALUSTAN_…`).
+/// Selects the variables in `environment` that the kubelet would set in a container. `environment` is from the pin, because a destroy may need
+/// variables from Secrets that no longer exist. Omits the variables of the runner (`ALUSTAN_…`).
 pub fn given(environment: &Vars) -> Vars {
     let fits = |name: &str, text: &str| {
         let name = is_environment_name(name) && !name.starts_with("ALUSTAN_");
@@ -320,7 +320,7 @@ fn collect_texts(value: &Value, texts: &mut Vec<String>) {
     }
 }
 
-/// Collects the strings and numbers inside a list or an object in the syntax of the engine, which includes JSON.
+/// Collects the strings and numbers inside a list or an object in HCL syntax, which includes JSON.
 fn collect_parsed(expression: &Expression, texts: &mut Vec<String>) {
     match expression {
         Expression::String(text) => texts.push(text.value().clone()),
@@ -329,7 +329,7 @@ fn collect_parsed(expression: &Expression, texts: &mut Vec<String>) {
         Expression::Object(fields) => fields
             .iter()
             .for_each(|(_, field)| collect_parsed(field.expr(), texts)),
-        // The parser returns a template also for a string with escapes such as `$${`.
+        // The parser returns a template even for a string that contains only escapes such as `$${`.
         Expression::StringTemplate(text) => texts.push(text.to_string()),
         _ => {}
     }

@@ -74,7 +74,7 @@ mod tests {
         pack(entries).unwrap()
     }
 
-    /// Pins the digest of a packed context: if the bytes change, the images of all users are rebuilt.
+    /// Asserts the digest of a packed context, because a change of the bytes would rebuild the images of all users.
     #[test]
     fn archive_bytes_are_reproducible() {
         let files = BTreeMap::from([

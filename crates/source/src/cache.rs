@@ -65,7 +65,7 @@ impl GitCache {
         })
     }
 
-    /// Returns a clone of the cache for calls of `tenant`. The cache shares its concurrency limits fairly between tenants.
+    /// Returns a clone of the cache for calls of `tenant`, for example a namespace. The tenants get equal shares of the concurrency limits.
     #[must_use]
     pub fn of_tenant(&self, tenant: &str) -> Self {
         Self {
@@ -148,11 +148,11 @@ impl GitCache {
             .await
     }
 
-    /// Like [`fetch_context`](Self::fetch_context), but does not pack files that this cache has already packed: [`Context::bytes`] is then
-    /// `None`. Also returns the revision that was read.
+    /// Fetches and packs like [`fetch_context`](Self::fetch_context), but does not pack files again that this cache has already packed.
+    /// [`Context::bytes`] is then `None`. Also returns the revision that was read.
     ///
-    /// The call fetches the revision that `newest` returns, then waits for a read permit. With the permit, it calls `newest` again. If that
-    /// revision is already fetched, the call reads it instead.
+    /// The call fetches the revision that `newest` returns, then waits for a read permit. With the permit, it calls `newest` again. If the revision
+    /// that the second call of `newest` returns is already fetched, this revision is read instead.
     pub async fn find_context(
         &self,
         url: &RepositoryUrl,

@@ -1,7 +1,7 @@
-//! Computes the closure of a module: the files of a tree that the module needs. Pure: the caller reads the files that `Closure::wanted`
+//! Computes the closure of a module: the files of a tree that the module needs. Pure: the caller reads the files that `Closure::files_to_read`
 //! returns and passes their facts (module calls and backend) to `Closure::supply`, until `files_to_read` returns no files.
 //!
-//! Each folder of the closure is included completely, since a module may read any file in it (`file("${path.module}/templates/x")`). Files
+//! Each folder of the closure is included completely, since a module may read any file in the folder (`file("${path.module}/templates/x")`). Files
 //! that git or an engine creates, for example `.terraform`, are excluded (see `select`).
 
 mod select;
@@ -31,7 +31,7 @@ pub(crate) struct FileRequest {
     pub(crate) path: String,
     /// Object id of the content.
     pub(crate) object: String,
-    /// Path of the module. Module sources in the file are relative to it.
+    /// Path of the module. Module sources in the file are relative to this path.
     module: String,
 }
 
@@ -47,7 +47,7 @@ pub(crate) struct Closure {
     modules: BTreeMap<String, String>,
     /// Paths of modules whose configuration files have not been requested.
     unread: Vec<String>,
-    /// Number of configuration files requested so far; `bytes` is their total size.
+    /// Number of configuration files requested so far. `bytes` is the total size of these files, in bytes.
     files: usize,
     bytes: u64,
     /// Folders that are included completely.
@@ -169,7 +169,7 @@ impl Closure {
         requests
     }
 
-    /// Adds the facts of a requested file.
+    /// Adds the facts (module calls and backend) of a requested file.
     pub(crate) fn supply(&mut self, file: &FileRequest, facts: &Facts) -> Result<(), Error> {
         if file.module == self.root && self.backend.is_none() {
             self.backend.clone_from(&facts.backend);
@@ -189,7 +189,7 @@ impl Closure {
         self.whole.get_or_insert_with(|| format!("{path}: {why}"));
     }
 
-    /// Resolves `path`, and adds the symbolic links on the way to the closure.
+    /// Resolves `path`. Adds the symbolic links in `path` to the closure.
     fn enter(&mut self, path: &str) -> Result<Target, Error> {
         match self.tree.follow(path, &self.steps) {
             Ok(followed) => {

@@ -22,7 +22,7 @@ pub enum Error {
     /// Git does not accept the name of a branch, tag or commit.
     #[error("invalid git reference `{name}`: {why}")]
     InvalidReference {
-        /// Name, escaped.
+        /// Name of the reference, with special characters escaped.
         name: String,
         /// Reason for which the name is invalid.
         why: &'static str,
@@ -30,7 +30,7 @@ pub enum Error {
     /// A path is not a valid path in the repository.
     #[error("invalid path `{path}`: the path {why}; set a folder in the repository")]
     InvalidPath {
-        /// Path, escaped.
+        /// Invalid path, with special characters escaped.
         path: String,
         /// Reason for which the path is invalid.
         why: String,

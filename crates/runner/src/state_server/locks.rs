@@ -9,7 +9,8 @@ use tokio::time::Instant;
 
 use crate::record::{Record, RecordError};
 
-/// Validity of a reservation: in this time, the lock is granted without access to the run report. Longer than the start of an engine.
+/// Duration of a reservation. During this time, the next engine process gets the lock without access to the run report. Longer than an engine process
+/// takes to start.
 const RESERVED: Duration = Duration::from_secs(10);
 
 /// Lock of the managed state, as one run uses it.
@@ -24,7 +25,7 @@ pub(super) struct Locks {
 struct Memory {
     /// Id of the lock of this run in the run report.
     recorded: Option<String>,
-    /// Time at which that lock was reserved for the next engine process.
+    /// Time at which the lock `recorded` was reserved for the next engine process.
     reserved_at: Option<Instant>,
     /// Lock that an engine of this pod holds.
     held: Option<StateLock>,
@@ -82,7 +83,7 @@ impl Locks {
         Ok(other)
     }
 
-    /// Releases the lock `id`; without an id, any lock. Returns the lock that remains, if any.
+    /// Releases the lock `id`; without an id, any lock. Returns the lock that is still held, if any.
     pub(super) async fn unlock(&self, id: Option<&str>) -> Result<Option<StateLock>, RecordError> {
         let _turn = self.turn.lock().await;
         let held = self.memory().held.clone();

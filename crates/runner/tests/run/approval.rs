@@ -35,7 +35,7 @@ fn world() -> World {
     world
 }
 
-/// World with manual approval.
+/// Returns a test environment with manual approval.
 fn manual() -> World {
     let mut world = world();
     world.inputs.approval.manual = true;
@@ -60,7 +60,7 @@ fn plan_text(world: &World, key: &str) -> String {
     String::from_utf8(value).unwrap()
 }
 
-/// Returns the id of the plan that waits for approval, of a run that applied nothing.
+/// Returns the id of the plan that waits for approval, from a run that applied nothing.
 #[track_caller]
 fn expect_pending(ran: &Ran) -> String {
     let asks = ran.expect(RunResult::Changes).asks.clone().unwrap();
@@ -120,7 +120,7 @@ fn approval_is_valid_for_one_apply() {
     let broken = counter(&world).replace("echo applied", "exit 3; echo applied");
     world.write_module("main.tf", &broken);
     let first = approved(&mut world);
-    // The apply of the approved plan fails before the state has any content. The approval is used up.
+    // The apply of the approved plan fails before the state has any content. The approval is no longer valid.
     world
         .run(RunKind::Apply)
         .expect_failure(FailureClass::Module, "ApplyFailed");
@@ -168,7 +168,7 @@ fn lost_plan_is_recreated_and_applied_if_unchanged() {
     }
 }
 
-/// Change of the world between the approval of a plan and its apply.
+/// Change of the test environment between the approval of a plan and its apply.
 type Edit = fn(&mut World);
 
 #[test]
@@ -275,7 +275,7 @@ fn slow_rule_does_not_delay_pod_termination() {
     world.watch_engine();
     world.start(RunKind::Apply);
     let pod = world.pod();
-    // After `show -json`, no engine runs: the runner evaluates the slow rule.
+    // After `show -json`, no engine process runs: the runner evaluates the slow approval rule.
     until("the plan is read", || {
         world.read("calls").contains("show -json") && !pod.has_children()
     });
@@ -382,7 +382,7 @@ fn scripts_apply_only_the_approved_plan_file() {
     );
     assert_eq!(world.read("count"), "applied\n");
 
-    // Each of these scripts would apply a plan that was not reviewed.
+    // If `scripts.plan` or `scripts.apply` creates no plan file, a run would apply a plan that was not reviewed.
     world.inputs.scripts.plan = Some("exit 2".into());
     for kind in [RunKind::Plan, RunKind::Apply] {
         world

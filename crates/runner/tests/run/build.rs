@@ -21,8 +21,8 @@ use tempfile::TempDir;
 const MODULE: &str =
     "resource \"terraform_data\" \"a\" { input = file(\"${path.module}/run.sh\") }\n";
 const RUNNER: &str = env!("CARGO_BIN_EXE_alustan-runner");
-/// Script that executes the containers of a build with the program `$0`. Before, it creates the folders that the kubelet creates for the mounts
-/// of `prepare`.
+/// Shell script that executes the containers `prepare` and `build` of a build with the program `$0`. Before that, the script creates the folders that
+/// the kubelet creates for the mounts of `prepare`.
 const CONTAINERS: &str = r#"cd "$ALUSTAN_BUILD_DIR" && mkdir -p src/providers src/module handover &&
 cd / && { "$0" prepare & exec "$0" build; }"#;
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
@@ -303,7 +303,7 @@ impl Place {
         serde_json::from_slice(&self.get(&format!("manifests/{tag}"))).unwrap()
     }
 
-    /// Returns `mode uid -> link` of every entry of a layer, by path.
+    /// Returns every entry of a layer, by path, in the format `MODE UID -> LINK_TARGET`.
     fn entries(&self, layer: &Value) -> BTreeMap<String, String> {
         let blob = self.get(&format!("blobs/{}", layer["digest"].as_str().unwrap()));
         let mut archive = tar::Archive::new(GzDecoder::new(blob.as_slice()));
@@ -422,7 +422,7 @@ fn full_disk_is_transient_and_leaves_no_image() {
     let mut random = fs::File::open("/dev/urandom").unwrap().take(600 << 10);
     let mut data = fs::File::create(module.join("data")).unwrap();
     std::io::copy(&mut random, &mut data).unwrap();
-    // The module fits into a scratch space of 1 MiB, but its layer does not fit in addition.
+    // The scratch space of 1 MiB has enough space for the module, but not for the module and its layer.
     let (class, reason, message) = place.build_within(1024, &module, "one").failure();
     assert_eq!(
         (class, reason.as_str()),

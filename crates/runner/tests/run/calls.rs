@@ -8,12 +8,14 @@ use crate::world::World;
 const CLAIM: [&str; 3] = ["get web-run", "get web-report", "patch web-report"];
 const OPEN_STATE: [&str; 1] = ["get web-state"];
 const BEGIN: [&str; 1] = ["patch web-report"];
-/// Read of the slot for the next version, then a write that claims the pointer for this run.
+/// Requests before the first change of a run: a read of the slot for the next version of the state, and a write that reserves the pointer for this
+/// run.
 const BEGIN_STATE: [&str; 2] = ["get web-state-slot-0", "patch web-state"];
-/// Writes of a new version: its chunk, then the pointer. The chunk needs a slot, because the previous version occupies the pointer Secret.
+/// Writes of a new version of the state: first the slot, then the pointer. The slot is necessary because the pointer Secret contains the data of the
+/// previous version.
 const WRITE_TO_SLOT: [&str; 2] = ["patch web-state-slot-0", "patch web-state"];
 const REPORT: [&str; 1] = ["patch web-report"];
-/// Requests of a run with changes that is not the first run.
+/// Requests of a later run that changes objects.
 const LATER_CHANGE: [&[&str]; 6] = [
     &CLAIM,
     &OPEN_STATE,

@@ -103,7 +103,7 @@ fn run_cancelled_during_apply_completes() {
 fn run_succeeds_despite_lost_api_writes_and_responses() {
     for fault in [Fault::Lost, Fault::AnswerLost] {
         let mut world = World::new("resource \"terraform_data\" \"a\" {}\n");
-        // Every second write fails. With `Lost`, the first attempts to write claim, start of the apply, state and report fail.
+        // Every second write fails. With `Lost`, the first attempts to write the claim, the start of the apply, the state and the report fail.
         for write in [0, 2, 4, 6, 8] {
             world.secrets.fail(write, fault);
         }

@@ -19,7 +19,7 @@ fn changes(ran: &Ran) -> (i64, i64) {
     (changes.add, changes.destroy)
 }
 
-/// World in which `a` and `b` are applied and a plan that removes both needs approval.
+/// Returns a test environment in which `a` and `b` are applied, and in which a plan that removes both objects needs approval.
 fn applied() -> World {
     let mut world = World::new("");
     world.inputs.approval.emptying = true;

@@ -15,7 +15,7 @@ fn engine(name: EngineName, version: &str) -> Engine {
     }
 }
 
-/// World with a module that `engine` prepared.
+/// Returns a test environment whose module was initialised by `engine` during the build.
 fn prepared_by(engine: &Engine) -> World {
     let world = World::new(MODULE);
     let json = serde_json::to_string(engine).unwrap();

@@ -20,7 +20,7 @@ fn world(bucket: &Bucket) -> World {
     world
 }
 
-/// Locks the state as an engine on `host` does. The lock remains.
+/// Creates the lock that an engine on `host` leaves if it ends without unlocking the state.
 fn lock(bucket: &Bucket, host: &str) {
     bucket.put(
         LOCK,
@@ -49,7 +49,7 @@ fn lock_of_an_ended_pod_of_the_resource_is_released() {
     }
 }
 
-/// Such a lock remains if the response to a lock request is lost and the engine repeats the request.
+/// A lock of an ended engine remains if the response to a lock request is lost and the engine repeats the request.
 #[test]
 fn the_lock_of_an_earlier_engine_of_this_pod_is_released() {
     let bucket = Bucket::serve();
@@ -62,7 +62,7 @@ fn the_lock_of_an_earlier_engine_of_this_pod_is_released() {
     assert!(ran.stderr.contains(&message), "{}", ran.logs());
     assert!(!bucket.has(LOCK));
 
-    // With scripts, the lock is kept: a script may run several engines at a time.
+    // With scripts, the lock is kept, because a script may run several engines at a time.
     world.inputs.scripts.apply = Some("terraform apply -auto-approve".into());
     lock(&bucket, host.trim());
     let ran = world.run(RunKind::Apply);
@@ -87,7 +87,7 @@ fn lock_of_another_holder_is_reported_and_kept() {
     assert_eq!(lock.operation, "OperationTypeApply");
     assert!(bucket.has(LOCK));
     assert_eq!(world.record().phase, RunPhase::Reported);
-    // A drift check takes no lock, so the lock does not block it.
+    // A drift check takes no lock, so a lock of another holder does not block a drift check.
     world.run(RunKind::Drift).expect(RunResult::Changes);
 }
 

@@ -26,7 +26,7 @@ fn lineage_of(world: &World) -> String {
     state["lineage"].as_str().unwrap().to_owned()
 }
 
-/// World whose backend contains a state of another owner.
+/// Returns a test environment whose backend contains a state of another owner.
 fn occupied(mut world: World) -> World {
     world.run(RunKind::Apply).expect(RunResult::Done);
     world.forget_record();
@@ -67,7 +67,7 @@ fn state_of_another_owner_is_not_changed() {
             "{message}"
         );
         world.inputs.approval.destroy = false;
-        // Neither does a destroy with `adopt`: the resource never created anything.
+        // A destroy with `adopt` does not adopt the state either, because the resource never created anything.
         world.inputs.adopt = true;
         let ran = world.run(RunKind::Destroy);
         ran.expect_failure(FailureClass::User, "StateOwnershipConflict");
@@ -95,7 +95,7 @@ fn state_is_adopted_after_its_first_plan_is_approved() {
         let done = ran.expect(RunResult::Done);
         assert_eq!(done.lineage.as_ref(), Some(&lineage));
         assert_eq!(world.record().lineage, Lineage::Of(lineage));
-        // From here on the state belongs to the resource, and plans need no approval.
+        // After the adoption, the state belongs to the resource, and its plans need no approval.
         world.inputs.approval.approved = None;
         world.write_module("main.tf", MODULE);
         world.run(RunKind::Apply).expect(RunResult::Done);
@@ -136,7 +136,7 @@ fn state_created_by_the_first_run_belongs_to_the_resource() {
     world.run(RunKind::Apply).expect(RunResult::NoChanges);
     assert_eq!(world.engine_calls(), ["init", "output", "plan"]);
 
-    // After a change of the address, the run checks the owner again: the state there belongs to another resource.
+    // After a change of the state address, the run checks the owner again: the state at the new address belongs to another resource.
     let mut other = occupied(World::with_local_backend(MODULE));
     let elsewhere = world.inputs.backend.config["path"].clone();
     std::fs::remove_file(other.path("local.tfstate")).unwrap();

@@ -37,7 +37,7 @@ fn pulled() -> ContextRequest {
     }
 }
 
-/// Module and backend type that `prepare` initialises.
+/// Path of the module and type of the backend that `prepare` initialises.
 struct Request {
     path: String,
     backend: String,
@@ -50,7 +50,7 @@ fn request(path: &str, backend: Option<&str>) -> Request {
     }
 }
 
-/// Returns paths with the folders of `world`: scratch space `build`, cache volume `cache`, base providers `base`.
+/// Returns paths in the folder of `world`: scratch space `build`, cache volume `cache`, and providers of the base image `base`.
 fn paths(world: &World, build: &str) -> Paths {
     let mut paths = Paths::from_vars(&Vars::new());
     paths.build = world.path(build);
@@ -73,7 +73,7 @@ fn prepare_pulled(
 ) -> Result<(), Failure> {
     unpack_context(paths, &Vars::new(), pulled, &context(files))?;
     let mut command = prepare(paths, request);
-    // Optional CLI configuration with a mirror of providers that the base image lacks: tests have no network.
+    // Tests have no network. The optional CLI configuration `outside.tfrc` names a mirror with the providers that the base image lacks.
     let outside = paths.build.parent().unwrap().join("outside.tfrc");
     if outside.is_file() {
         command.env("TF_CLI_CONFIG_FILE", outside);

@@ -73,7 +73,7 @@ impl Bucket {
         self.head_requests.load(Ordering::Relaxed)
     }
 
-    /// Returns the address of the state with this key.
+    /// Returns the address of the state with the key `key`.
     pub(crate) fn place(&self, key: &str) -> String {
         format!("s3://{}/store/{key}", self.address)
     }

@@ -56,7 +56,7 @@ fn noise(size: usize) -> Vec<u8> {
     bytes
 }
 
-/// World with a module whose state is `size` bytes larger than that of an empty resource.
+/// Returns a test environment with a module whose state is `size` bytes larger than the state of an empty resource.
 fn large(size: usize) -> World {
     let world = World::new(
         "resource \"terraform_data\" \"a\" {\n  input = sensitive(filebase64(\"${path.module}/noise\"))\n}\n",
@@ -123,7 +123,7 @@ fn previous_state_version_can_be_restored_manually() {
     );
     world.run(RunKind::Apply).expect(RunResult::Done);
     let before = world.pointer();
-    // As in docs/operations.md: jq '{current: .previous, previous: .current}'.
+    // Swaps the versions as in docs/operations.md: jq '{current: .previous, previous: .current}'.
     let data = world.secrets.get("web-state").unwrap().data;
     let pointer: serde_json::Value = serde_json::from_slice(&data["pointer"]).unwrap();
     let swapped =
@@ -148,7 +148,8 @@ fn previous_state_version_can_be_restored_manually() {
     );
 }
 
-/// Executes runs of three kinds, which fail with reason `StateLost` before the engine starts. Returns the message of the last run.
+/// Executes runs of three kinds, and asserts that each run fails with reason `StateLost` before the engine starts. Returns the message of the last
+/// run.
 fn fails_as_lost(world: &mut World) -> String {
     let started = world.path("started");
     world.program(

@@ -36,7 +36,7 @@ fn s3(bucket: &Bucket, key: &str) -> BackendInputs {
     backend_of("s3", serde_json::to_value(config).unwrap())
 }
 
-/// Returns the complete state in `backend`.
+/// Returns the complete state in `backend`; for the managed backend, the current version in the pointer.
 fn state(world: &World, bucket: &Bucket, backend: &BackendInputs) -> Option<Value> {
     let text = |name: &str| backend.config.get(name).and_then(Value::as_str);
     match backend.kind.as_deref() {
@@ -171,7 +171,7 @@ fn run_that_ends_after_the_copy_keeps_the_old_address() {
     migrate_to(&mut world, &new);
     world.run(RunKind::Apply).expect(RunResult::NoChanges);
 
-    // The resource is destroyed, with the backend of the pin.
+    // On deletion of the resource, the run uses the backend of the pin, which is the old backend.
     let mut world = half_way();
     world.inputs.backend = world.inputs.migrate.take().unwrap();
     world.run(RunKind::Destroy).expect(RunResult::Done);
@@ -248,7 +248,7 @@ fn state_missing_at_both_addresses_is_reported_as_lost() {
     assert!(!bucket.has("b"));
 }
 
-/// Backend in `bucket`, which is created if it is missing.
+/// Returns a backend in `bucket` with a bootstrap, which creates the bucket if it is missing.
 fn with_bootstrap(server: &Bucket, bucket: &str) -> BackendInputs {
     let mut backend = s3(server, "a");
     backend.config.insert("bucket".into(), bucket.into());

@@ -1,4 +1,4 @@
-//! Unsaved state: where it is kept, and its push by the next run.
+//! Tests of an unsaved state: where an apply keeps it, and how the next run pushes it.
 
 use std::path::PathBuf;
 
@@ -20,7 +20,8 @@ fn state(serial: u64, lineage: &str, output: &str) -> String {
     .to_string()
 }
 
-/// World in which an apply leaves the unsaved state `lost`. A file at `place` blocks the folder of the `local` backend, so pushes fail.
+/// Test environment in which an apply leaves the unsaved state `lost`. A file at `place` blocks the folder of the `local` backend, so each push of
+/// the state fails.
 struct Unsaved {
     world: World,
     place: PathBuf,
@@ -100,7 +101,7 @@ fn unsaved_state_without_cache_volume_is_in_the_report() {
     let sealed = unsaved.world.unsaved_state().unwrap();
     assert!(!String::from_utf8_lossy(&sealed).contains("of value"));
 
-    // The next push fails as well: no other step runs, and the state is kept.
+    // The next push fails too. The run then executes no other step, and the unsaved state is kept.
     unsaved.world.inputs.scripts.init = Some("rm $place; terraform init; touch $place".into());
     let place = unsaved.place.display().to_string();
     unsaved

@@ -51,7 +51,7 @@ pub(crate) struct Ran {
 }
 
 impl World {
-    /// Creates a world with a module of one file and a managed state.
+    /// Creates a test environment with a module of one file and a managed state.
     pub(crate) fn new(module: &str) -> Self {
         let directory = tempfile::tempdir().unwrap();
         for folder in ["module", "cache", "home", "bin"] {
@@ -150,7 +150,7 @@ impl World {
         fs::write(path, text).unwrap();
     }
 
-    /// Uses the module in this folder for the next runs.
+    /// Uses the module in the folder `path` for the next runs.
     pub(crate) fn use_module(&mut self, path: &Path) {
         self.vars
             .insert("ALUSTAN_MODULE_DIR".into(), path.display().to_string());
@@ -187,7 +187,7 @@ impl World {
         );
     }
 
-    /// Returns the commands of the engine since the last call, sorted.
+    /// Returns the sorted commands of the engine since the last call of this function.
     pub(crate) fn engine_calls(&self) -> Vec<String> {
         let calls = self.read("calls");
         let _ = fs::remove_file(self.path("calls"));
@@ -202,7 +202,7 @@ impl World {
         calls
     }
 
-    /// Returns the requests to the API server since the last call, in order.
+    /// Returns the requests to the API server since the last call of this function, in order.
     pub(crate) fn calls(&self) -> Vec<String> {
         std::mem::take(&mut self.calls.lock().unwrap())
     }
@@ -215,12 +215,12 @@ impl World {
         });
     }
 
-    /// Empties the Secret of the run record, as for a resource without runs.
+    /// Removes the run record from its Secret, as for a resource without runs.
     pub(crate) fn forget_record(&self) {
         self.secrets.put(RECORD, []);
     }
 
-    /// Creates a gate, at which a script or a provisioner waits for the test.
+    /// Creates a gate: a named pipe that blocks a script or a provisioner until the test opens it.
     pub(crate) fn gate(&self, name: &str) -> Gate {
         let path = self.path(name);
         let made = Command::new("mkfifo").arg(&path).status().unwrap();
@@ -292,13 +292,13 @@ impl World {
         Some(text)
     }
 
-    /// Returns the sealed unsaved state in the report.
+    /// Returns the encrypted unsaved state in the run report.
     pub(crate) fn unsaved_state(&self) -> Option<Vec<u8>> {
         let snapshot = self.secrets.get(REPORT)?;
         snapshot.data.get(key::LEFTOVER).cloned()
     }
 
-    /// Keeps `state` in the report, as a run does.
+    /// Stores `state` as the unsaved state in the run report, as a run does.
     pub(crate) fn keep_unsaved(&self, state: &str) {
         let sealed = alustan_runner::unsaved_state::encrypt(state.as_bytes(), KEY).unwrap();
         let progress = to_json(&progress(&self.record()));
@@ -418,7 +418,7 @@ impl World {
         self.write_record(&record);
     }
 
-    /// Writes a state lock of the holder `who` to the run report.
+    /// Writes a state lock of `holder` to the run report.
     pub(crate) fn lock_by(&self, holder: &str) -> StateLock {
         let lock = StateLock {
             id: "of-somebody".into(),
@@ -493,7 +493,7 @@ fn merged(own: RunRecord, reported: RunProgress) -> RunRecord {
     }
 }
 
-/// Gate, at which a process waits for the test.
+/// Named pipe that blocks the process that reads it until the test opens the pipe.
 pub(crate) struct Gate {
     path: PathBuf,
 }
@@ -503,7 +503,7 @@ impl Gate {
         &self.path
     }
 
-    /// Waits until a process is at the gate. The process continues when the returned file is dropped.
+    /// Waits until a process reads the named pipe. The process continues when the returned file is dropped.
     pub(crate) fn wait(&self) -> fs::File {
         let mut opened = None;
         until("somebody is at the gate", || {

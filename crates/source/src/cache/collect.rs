@@ -1,4 +1,4 @@
-//! Reads the tree of a commit, computes the closure of the module and reads its files.
+//! Reads the tree of a commit, determines the files that the module needs (its closure) and reads these files.
 
 use std::collections::{BTreeSet, HashMap};
 use std::{io, ops::Range, path::Path, sync::Arc};
@@ -91,7 +91,7 @@ impl Call<'_> {
         let commit = contents.get(commit.as_str());
         Ok(Snapshot {
             tree: Arc::new(tree),
-            // 0 if the date is invalid, which occurs in some histories.
+            // Some commits have an invalid date. `committed_at` is then 0.
             committed_at: commit.and_then(committed_at).unwrap_or_default(),
             bytes,
         })

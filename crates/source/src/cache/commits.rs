@@ -19,7 +19,7 @@ const BYTES: usize = 32 << 20;
 /// Maximum number of commits recorded as fetched. When it is reached, all records are removed. Each commit then costs one additional git
 /// call.
 const COMMITS: usize = 10_000;
-/// Retention of the errors of failed fetches, for callers that waited for the same fetch.
+/// Time for which the error of a failed fetch is kept, for callers that waited for the same fetch.
 const FAILURES: Duration = Duration::from_mins(10);
 
 /// Tree and committer date of a commit.
@@ -31,7 +31,7 @@ pub(super) struct Snapshot {
     pub(super) bytes: usize,
 }
 
-/// Weak reference to the files of a commit, empty if they are not in memory. The mutex permits one caller at a time to read them from git.
+/// Weak reference to the files of a commit, empty if they are not in memory. The mutex permits only one caller at a time to read the files from git.
 type Files = Arc<tokio::sync::Mutex<Weak<Snapshot>>>;
 
 /// A commit that was fetched into a repository of the cache.
@@ -110,7 +110,8 @@ impl Commits {
         known.failed.insert(repository.to_owned(), failure);
     }
 
-    /// Whether `commit` is current. False if its repository was removed after `commit` was returned, even if the commit was fetched again.
+    /// Whether the record of `commit` is unchanged. False if its repository was removed after `commit` was returned, even if the commit was fetched
+    /// again.
     pub(super) fn holds(&self, commit: &Commit) -> bool {
         let now = self.get(&commit.repository, &commit.revision);
         now.is_some_and(|now| Arc::ptr_eq(&now.files, &commit.files))

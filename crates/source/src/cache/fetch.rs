@@ -14,7 +14,7 @@ use crate::{
     reference::Revision,
 };
 
-/// Git reference to the last fetched commit, in each repository of the cache. Because of it, the next fetch transfers only the difference.
+/// Git reference to the last fetched commit, in each repository of the cache. With this reference, the next fetch transfers only the difference.
 pub(super) const KEPT: &str = "refs/alustan/last";
 
 /// Infinite depth in git: <https://git-scm.com/docs/shallow>.
@@ -199,7 +199,7 @@ impl Fetch<'_> {
             fetched = fetch => fetched.map(drop),
             error = self.out_of_room(most) => Err(error),
         };
-        // The fetch may have ended between two checks of `out_of_room`.
+        // The fetch may have ended after the last check of `out_of_room`, so the limits are checked again.
         match ended.and_then(|()| self.check_room(most)) {
             Err(error @ (Error::RepositoryTooLarge { .. } | Error::CacheFull { .. })) => {
                 self.clear().await?;

@@ -136,7 +136,7 @@ impl Store {
         let reading = Reading {
             _files: self.lock_of(path).files.read_owned().await,
         };
-        // Ignores an error: if the repository does not exist, the read that follows fails.
+        // Ignores an error: if the repository does not exist, the next read of the repository fails.
         let _ =
             fs::File::open(path.join(USED)).and_then(|used| used.set_modified(SystemTime::now()));
         reading

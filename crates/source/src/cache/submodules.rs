@@ -1,8 +1,8 @@
 //! Git submodules. Adds the files of fetched submodules to the tree of the superproject, and computes the closure again.
 //!
-//! Commits of submodules are fetched into the cached repository of the superproject, under the same limits. Objects do not conflict,
-//! because git names them by their content. No tenant gains access: the folder of the repository depends on the credentials that fetched
-//! both.
+//! Commits of submodules are fetched into the cached repository of the superproject, under the same limits. Objects do not conflict, because git
+//! names them by their content. The folder of the repository depends on the credentials, so a tenant cannot read submodules that another tenant has
+//! fetched with other credentials.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -267,8 +267,8 @@ fn read_named(listing: &str) -> Vec<Named> {
     submodules
 }
 
-/// Returns `address` as an absolute URL. A relative URL is resolved against the URL `parent` of the superproject, as in `git submodule`.
-/// `None` if it leaves the root of the host.
+/// Returns `address` as an absolute URL. A relative URL is resolved against the URL `parent` of the superproject, as in `git submodule`. `None` if
+/// `address` leaves the root of the host.
 fn resolve(parent: &str, address: &str) -> Option<String> {
     if !address.starts_with("./") && !address.starts_with("../") {
         return Some(address.to_owned());
@@ -281,7 +281,7 @@ fn resolve(parent: &str, address: &str) -> Option<String> {
             rest = next;
         } else if let Some(next) = rest.strip_prefix("../") {
             let end = base.get(host..)?.rfind(['/', ':'])? + host;
-            // The part before a colon is the host of `user@host:path`.
+            // In `user@host:path`, the text before the colon ends with the host.
             let keep = if base.get(end..=end)? == ":" {
                 end + 1
             } else {
@@ -359,7 +359,7 @@ mod tests {
             refused.err().unwrap(),
             "the list of files including all submodules exceeds 67108864 bytes"
         );
-        // The limit includes the path of the submodule, which prefixes each of its files.
+        // The limit includes the path of the submodule, which is part of the path of each file of the submodule.
         let files = snapshot(tree(&["a", "b"]), 0);
         let grafted = Grafted::new(&mebibytes(0));
         let path = "p".repeat(32 << 20);
