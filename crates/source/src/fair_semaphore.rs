@@ -1,5 +1,5 @@
-//! Concurrency limit that is fair between tenants. The waiting tenant with the fewest permits gets the next permit. Of several such
-//! tenants, the tenant whose last release of a permit was longest ago gets it.
+//! Concurrency limit that is fair between tenants. The waiting tenant with the fewest permits gets the next permit. If several waiting tenants have
+//! equally few permits, the permit goes to the tenant that has not released a permit for the longest time.
 
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, VecDeque};
@@ -16,7 +16,7 @@ pub struct FairSemaphore {
 #[derive(Default)]
 struct State {
     granted: usize,
-    /// Counter of requested and released permits. Orders the tenants.
+    /// Number of requests and releases of permits so far. Orders tenants that have equally few permits.
     events: u64,
     tenants: BTreeMap<Arc<str>, Tenant>,
 }
@@ -48,7 +48,7 @@ impl FairSemaphore {
         self.state.lock()
     }
 
-    /// Waits for a permit for `tenant`. Always returns `Some`, because the queue exists as long as `self`.
+    /// Waits for a permit for `tenant`. Always returns `Some`: the queue of the tenants exists as long as `self`.
     pub async fn acquire(self: &Arc<Self>, tenant: &Arc<str>) -> Option<Permit> {
         let (permit, given) = oneshot::channel();
         {
@@ -78,7 +78,7 @@ impl FairSemaphore {
             };
             let refused = tenant.waiting.pop_front().map(|sender| sender.send(permit));
             if let Some(Err(mut permit)) = refused {
-                // The caller was cancelled, so the permit is not in use.
+                // The caller was cancelled: the permit is dropped without a release.
                 permit.owner = None;
                 continue;
             }

@@ -53,16 +53,16 @@ pub(crate) enum Target {
 pub(crate) enum Unresolvable {
     /// The path does not exist.
     Missing,
-    /// The path leaves the repository, or a link on it is absolute.
+    /// The path leaves the repository, or a symbolic link in the path has an absolute target.
     Outside,
-    /// The path passes too many links, as in a cycle.
+    /// The path contains too many symbolic links, for example a cycle.
     Loop,
     /// The limit of [`Steps`] is reached.
     TooLong,
 }
 
-/// Limits the work of resolving paths in a tree. Each folder and link on a path takes a number of steps that is proportional to the length
-/// of its path.
+/// Limits the work of resolving paths in a tree. Resolving a folder or symbolic link takes a number of steps that is proportional to the length of
+/// its path.
 pub(crate) struct Steps(Cell<u64>);
 
 impl Default for Steps {
@@ -88,7 +88,7 @@ impl Steps {
     }
 }
 
-/// Target of a resolved path, and the symbolic links on the way.
+/// Target of a resolved path, and the symbolic links that were followed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Followed {
     pub(crate) target: Target,
@@ -373,7 +373,7 @@ pub(crate) mod tests {
     fn steps_along_a_path_are_limited() {
         let tree = tree(&["a/main.tf"]);
         let steps = Steps::default();
-        // `follow` takes one step per 64 bytes, for the path and again for its only component: two of the four million steps.
+        // `follow` takes one step per 64 bytes of the path, and again per 64 bytes of its only component: two million of the four million steps.
         let long = "x".repeat(64 << 20);
         assert_eq!(tree.follow(&long, &steps), Err(Unresolvable::Missing));
         assert_eq!(tree.follow(&long, &steps), Err(Unresolvable::TooLong));

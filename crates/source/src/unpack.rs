@@ -79,10 +79,10 @@ impl UnpackError {
     }
 }
 
-/// Unpacks a tar.gz into `dest`, which must exist and should be empty. Blocking.
+/// Unpacks a tar.gz into `dest`, which must exist and should be empty. Blocks the current thread.
 ///
-/// Permits only files, folders and relative symbolic links. Links are created last, so that nothing is written through a link. The target
-/// of each link must be inside of `dest`. Existing files are never overwritten.
+/// Permits only files, folders and relative symbolic links. Links are created last, so that nothing is written through a link. The target of each
+/// link must be inside of `dest`. Existing files are never overwritten.
 ///
 /// # Errors
 /// [`UnpackError`]. After an error, `dest` may contain a part of the archive.
@@ -90,7 +90,7 @@ pub fn unpack(reader: impl Read, dest: &Path, limits: &UnpackLimits) -> Result<(
     let dest = dest
         .canonicalize()
         .map_err(|source| write_error(dest, source))?;
-    // The limit includes headers, because the tar reader reads long names into memory.
+    // The limit includes the tar headers, because the tar reader reads long names into memory.
     let most = limits
         .bytes
         .saturating_add(limits.entries.saturating_mul(4096))
@@ -229,7 +229,7 @@ impl Unpacking {
             for (path, _) in &links {
                 let path = self.dest.join(path);
                 if path.is_symlink() {
-                    // Ignores an error: the first error is returned, and `dest` must not be used after it.
+                    // Ignores an error: the first error is returned, and `dest` must not be used after an error.
                     let _ = fs::remove_file(path);
                 }
             }

@@ -40,7 +40,7 @@ use read::{PATIENCE, join, parse_pointer, read_pointer, read_slot, read_slots};
 pub use error::StateError;
 pub use layout::{CHUNK, DATA, LARGEST, POINTER, Pointer, Version};
 
-/// Source of additional state slots. In a run, the operator creates them.
+/// Source of additional state slots. In a run, the operator creates the slots.
 #[async_trait]
 pub trait SlotSource: Send + Sync {
     /// Requests that `wanted` slots exist in total. Waits for a bounded time, then returns the names of the slots that exist.
@@ -212,7 +212,7 @@ impl StateStore {
         }
         self.read_free_slots(memory, needed).await?;
         if memory.free_slots().len() < needed {
-            // Slots for the current, the previous and the next version, each of the size of the next version.
+            // Enough slots for the current, the previous and the next version, if each version has the size of the next version.
             let wanted = (memory.pointer.used().len() + needed).max(3 * needed);
             memory.add_slots(self.slot_source.request_slots(wanted).await);
             self.read_free_slots(memory, needed).await?;
@@ -252,15 +252,15 @@ impl StateStore {
             }
             let read = unread.iter().map(|slot| read_slot(&*self.secrets, slot));
             let snapshots = try_join_all(read).await?.into_iter().flatten().collect();
-            // Fails if the pointer has changed since: another writer may have moved it to one of the slots just read.
+            // Fails if the pointer has changed since it was read: another writer may have moved the pointer to one of these slots.
             self.claim_pointer(memory).await?;
             memory.slots_read(&unread, &snapshots);
         }
     }
 }
 
-/// Returns `slots`. If the pointer names a slot that is not in `slots`, requests additional slots and adds them. This happens if the state
-/// is from an earlier resource of the same name that had more slots.
+/// Returns `slots`. If the pointer names a slot that is not in `slots`, requests additional slots and adds them. Such a slot exists if the state is
+/// from an earlier resource of the same name that had more slots.
 async fn with_used(
     parsed: &Pointer,
     pointer: &str,

@@ -57,7 +57,7 @@ impl GitAccess {
                 ));
             }
             let file = write("credentials", lines.as_bytes())?;
-            // The empty value removes the credential helpers of other git configuration.
+            // The first value is empty, which removes the credential helpers of other git configuration.
             let settings = ["", &format!("store --file={file}")].map(str::to_owned);
             variables.insert("GIT_CONFIG_COUNT".to_owned(), settings.len().to_string());
             for (number, setting) in settings.into_iter().enumerate() {

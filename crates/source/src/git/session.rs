@@ -85,7 +85,7 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    /// Creates a folder in `root` that only this user can read, and writes the credentials for the transport of `url` into it.
+    /// Creates a folder in `root` that only the user of this process can read, and writes the credentials for the transport of `url` into the folder.
     pub(crate) fn open(
         root: &Path,
         url: &RepositoryUrl,
@@ -132,7 +132,7 @@ impl Session {
         }
         if let Some(https) = &credentials.https {
             let path = self.write("credentials", credential_line(url, https).as_bytes())?;
-            // `git credential-store` returns these credentials only for the scheme and host in the file, also after a redirect.
+            // `git credential-store` returns the credentials in the file only for the scheme and host in the file, also after a redirect.
             self.settings
                 .push(format!("credential.helper=store --file={}", path.display()));
             let password = https.password.expose();
@@ -273,7 +273,7 @@ fn named_bundle(environment: &BTreeMap<String, OsString>) -> Option<&OsStr> {
         .map(OsString::as_os_str)
 }
 
-/// Returns `bundle` together with the certificates of the bundle in `environment`, or else of the system. Git reads only one file, and must
+/// Returns `bundle` together with the certificates of the bundle that `environment` names, or of the system bundle. Git reads only one file, and must
 /// trust public CAs in addition to a private CA.
 pub(crate) fn trusted_with(environment: &BTreeMap<String, OsString>, bundle: &str) -> String {
     let usual = named_bundle(environment).into_iter();
@@ -284,7 +284,7 @@ pub(crate) fn trusted_with(environment: &BTreeMap<String, OsString>, bundle: &st
     format!("{}\n{}\n", usual.trim_end(), bundle.trim())
 }
 
-/// Creates a folder that only this user can access.
+/// Creates a folder that only the user of this process can access.
 pub(crate) fn private_folder(root: &Path) -> io::Result<TempDir> {
     let mut builder = tempfile::Builder::new();
     builder
@@ -293,7 +293,7 @@ pub(crate) fn private_folder(root: &Path) -> io::Result<TempDir> {
     builder.tempdir_in(root)
 }
 
-/// Creates a file that only this user can read.
+/// Creates a file that only the user of this process can read.
 pub(crate) fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut file = OpenOptions::new()
         .write(true)

@@ -47,10 +47,10 @@ enum Source<'t> {
 
 /// An open part of an expression.
 enum Part<'t> {
-    /// A bracket. This byte closes it.
+    /// A bracket, with the byte that closes the bracket.
     Bracket(u8),
     Quote,
-    /// A heredoc. A line that contains only this word ends it.
+    /// A heredoc, with the word on the line that ends the heredoc.
     Heredoc(&'t [u8]),
 }
 
@@ -107,7 +107,7 @@ impl<'t> Scanner<'t> {
         Ok(())
     }
 
-    /// Reads the labels and the `{` of a block. Its type `name` is at position `start`.
+    /// Reads the labels and the `{` of a block. The block type `name` is at position `start`.
     fn header(&mut self, name: &str, start: usize) -> Scanned {
         let mut label = None;
         loop {
@@ -152,7 +152,7 @@ impl<'t> Scanner<'t> {
                 match source {
                     Some(Source::Literal(source)) => self.facts.call(name, source, line),
                     Some(Source::Expression) => self.facts.unclear(line, COMPUTED),
-                    // The engine reports the missing `source`.
+                    // A missing `source` is not an error here: the engine reports it.
                     None => {}
                 }
                 Ok(())
@@ -320,7 +320,7 @@ impl<'t> Scanner<'t> {
         }
     }
 
-    /// Skips a comment; a line comment without its newline. Returns false if there is none.
+    /// Skips a comment; a line comment without its newline. Returns false if there is no comment.
     fn skip_comment(&mut self) -> Scanned<bool> {
         let rest = self.rest();
         if rest.starts_with(b"#") || rest.starts_with(b"//") {

@@ -5,7 +5,7 @@ use super::*;
 use proptest::prelude::*;
 use rstest::rstest;
 
-/// Returns the facts of `text`. Asserts that no part of it is unclear.
+/// Returns the facts of `text`. Asserts that all module calls in `text` can be determined.
 fn facts(path: &str, text: &str) -> Facts {
     let facts = read(path, text.as_bytes());
     assert_eq!(facts.unclear, None, "{text}");
@@ -16,7 +16,7 @@ fn sources(path: &str, text: &str) -> Vec<String> {
     facts(path, text).calls.into_keys().collect()
 }
 
-/// Returns line and reason of the unclear part of `text`; `(0, "clear")` if there is none.
+/// Returns line and reason of the first part of `text` whose module calls cannot be determined; `(0, "clear")` if all module calls can be determined.
 fn unclear(path: &str, text: &str) -> (usize, &'static str) {
     let unclear = read(path, text.as_bytes()).unclear;
     unclear.map_or((0, "clear"), |unclear| (unclear.line, unclear.why))
@@ -98,7 +98,7 @@ fn module_block_without_a_source_is_ignored() {
     assert!(sources("x.tf.json", r#"{"module":{"a":{}}}"#).is_empty());
 }
 
-/// The scanner finds a module call after each of these texts.
+/// The scanner finds a module call after the text of each case.
 #[rstest]
 #[case::comments("# module \"x\" {\n// }\n/* { \" */ a = 1 /* \n */ # \"\n")]
 #[case::comment_in_a_header("a /* { */ \"b\" /* c */ {\n}\n")]

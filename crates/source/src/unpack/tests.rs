@@ -57,7 +57,7 @@ fn archive(entries: &[Raw]) -> Vec<u8> {
     gzip.finish().unwrap()
 }
 
-/// Unpacks into `<temp>/in` and returns the reason. Asserts that no file appears outside of it.
+/// Unpacks into `<temp>/in`. Returns the reason of the error, or `ok`. Asserts that no file appears outside of `<temp>/in`.
 fn attempt_with(entries: &[Raw], limits: UnpackLimits) -> (&'static str, tempfile::TempDir) {
     let temp = tempfile::tempdir().unwrap();
     let dest = temp.path().join("in");
@@ -116,7 +116,7 @@ fn nothing_is_written_through_a_link() {
 
 #[test]
 fn links_that_escape_in_combination_are_refused() {
-    // `a/b/up` points to the target folder, so `a/b/up/../secret` is outside of it, although the path looks inside.
+    // `a/b/up` points to the target folder. `a/b/up/../secret` is therefore outside of the target folder, although the path seems to be inside.
     let entries = [
         file("a/b/f"),
         link("a/b/up", "../.."),

@@ -41,7 +41,7 @@ use rstest::rstest;
 #[case("https://github.com/o/r//a/b/", "https://github.com/o/r", "a/b")]
 #[case("https://github.com/o/r/a//b", "https://github.com/o/r", "a/b")]
 #[case("https://h/r//", "https://h/r", "")]
-// Ports, users, case, IP addresses.
+// URLs with ports, user names, upper-case letters and IP addresses.
 #[case(
     "ssh://git@Host.Example:2222/srv/r.git",
     "ssh://git@host.example:2222/srv/r.git",

@@ -1,4 +1,4 @@
-//! Git as called by an engine for private modules: without options, in the environment of [`GitAccess`].
+//! Runs git as an engine does for private modules: without options, in the environment of [`GitAccess`].
 
 use std::{collections::BTreeMap, path::Path, process::Output};
 

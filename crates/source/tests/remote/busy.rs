@@ -82,7 +82,7 @@ impl CountingGit {
     }
 }
 
-/// Guard: all calls of one git subcommand wait until it is dropped.
+/// Guard that makes all calls of one git subcommand wait until the guard is dropped.
 struct Held(PathBuf);
 
 impl Drop for Held {
@@ -258,13 +258,13 @@ async fn superseded_requests_keep_their_queue_position() {
     let mut requests = recorded(request_all(&cache, &url, &head, 0..ASKED));
     git.until("batch", 1).await;
 
-    // The first request has its permit when the next commit arrives; all others wait.
+    // The first request has its permit when the next commit arrives. All other requests wait for a permit.
     origin.commit(&[("modules/0001/main.tf", "# changed\n")]);
     let second = cache.resolve(&url, None, &none).await.unwrap();
     *head.lock().unwrap() = second.clone();
     requests.extend(recorded(request_all(&cache, &url, &head, 0..1)));
     git.until("fetch", 2).await;
-    // The cache has one permit, which the fetch holds: this call returns after the fetch.
+    // The cache has one permit for calls to remotes, and the fetch holds the permit. `resolve` therefore returns after the fetch.
     cache.resolve(&url, None, &none).await.unwrap();
     drop(pause);
     for request in requests {
@@ -314,7 +314,7 @@ async fn fetch_failure_is_shared_by_all_waiting_callers() {
         assert_eq!(error.reason().as_str(), "RepositoryUnreachable", "{error}");
     }
     assert_eq!(git.calls("fetch"), 1);
-    // A later request does not share the failure.
+    // A request after the failure fetches again.
     let later = request_all(&cache, &url, &head, 0..1).pop().unwrap();
     later.await.unwrap().unwrap_err();
     assert_eq!(git.calls("fetch"), 2);

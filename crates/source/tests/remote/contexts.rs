@@ -128,7 +128,7 @@ async fn unparsable_module_uses_the_whole_repository() {
     assert_ne!(context.digest, next.digest, "every commit counts");
 }
 
-/// A hostile module must not delay other modules. The cache reads it, includes the whole repository, or refuses it because of its size.
+/// A hostile module must not delay other modules. The cache reads the module, includes the whole repository, or refuses it because of its size.
 #[tokio::test]
 async fn hostile_modules_are_read_in_bounded_time() {
     let (cache, none) = (TestCache::new(), Credentials::default());
@@ -196,7 +196,7 @@ async fn link_target_of_more_than_4096_bytes_is_refused() {
     assert_eq!((longest.len(), longer.len()), (4_096, 4_097));
     for (target, reason) in [(longest, None), (longer, Some("SymlinkLeavesContext"))] {
         let origin = Origin::with(&[("main.tf", "")]);
-        // The kernel does not create links of this length.
+        // The kernel does not create a symbolic link with a target of this length, so the test writes the git object directly.
         std::fs::write(origin.folder.path().join("target"), target).unwrap();
         let object = origin.git(&["-C", "work", "hash-object", "-w", "../target"]);
         let entry = format!("120000,{object},link");

@@ -110,7 +110,7 @@ async fn fetched_once_within_bounds(megabytes: usize) {
     let again = bytes_in(cache.root.path());
     assert!(again < used + (1 << 20), "{used} became {again}");
 
-    // A fetch of another repository evicts the first one.
+    // A fetch of another repository evicts the first repository.
     let other = Origin::empty();
     fill(&other, 15, megabytes);
     let small = HttpServer::plain(other.folder.path(), Rules::default()).await;
@@ -176,7 +176,7 @@ async fn memory_of_git_is_bounded_and_large_files_are_fetched() {
         .await;
     assert_eq!(names(&context.unwrap()), ["module/main.tf"]);
 
-    // This fetch exceeds the memory limit of a small fetch, and is repeated as a large one.
+    // The fetch exceeds the memory limit of a small fetch and is repeated as a large fetch.
     let origin = Origin::empty();
     differing(&origin, 40);
     let server = HttpServer::plain(origin.folder.path(), Rules::default()).await;

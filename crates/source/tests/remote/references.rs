@@ -1,4 +1,4 @@
-//! Branches, tags and commits, and changes of them.
+//! Resolves branches, tags and commits, also after the remote changed them.
 
 use alustan_source::{Credentials, Reference};
 
@@ -22,7 +22,7 @@ async fn light_and_annotated_tags_resolve_to_their_commit() {
     let first = origin.git(&["-C", "work", "rev-parse", "HEAD"]);
     origin.git(&["-C", "work", "tag", "light"]);
     origin.git(&["-C", "work", "tag", "--annotate", "--message=m", "v1.0"]);
-    // `nested` is an annotated tag of the tag `v1.0`. The push below creates a branch with the name of the tag `light`.
+    // `nested` is an annotated tag of the tag `v1.0`. The next push creates a branch with the name of the tag `light`.
     origin.git(&[
         "-C",
         "work",
@@ -190,7 +190,7 @@ async fn a_rewritten_branch_is_followed() {
     for old in [false, true] {
         let (server, cache) = (serve(&origin, old).await, TestCache::new());
         cache.context(&server.url(), "", &none).await.unwrap();
-        // Replaces the history of `main` with one that has no commit in common with it.
+        // Replaces the history of `main` with a history that has no commit in common with the earlier history.
         origin.git(&["-C", "work", "checkout", "--quiet", "--orphan", "other"]);
         origin.git(&["-C", "work", "rm", "--quiet", "-r", "-f", "."]);
         let text = format!("# rewritten {old}\n");

@@ -10,9 +10,9 @@ use crate::secrets::Snapshot;
 pub(super) struct Memory {
     /// Pointer as last read or written.
     pub(super) pointer: Pointer,
-    /// Resource version of the pointer Secret at that time.
+    /// Resource version of the pointer Secret when `pointer` was last read or written.
     pub(super) pointer_version: String,
-    /// Bytes of the pointer at that time.
+    /// Bytes of the pointer in the Secret when `pointer` was last read or written.
     pointer_bytes: Option<Vec<u8>>,
     /// Pointer write of unknown outcome, which must be repeated before any other write.
     pub(super) unsettled: Option<PointerWrite>,
@@ -35,10 +35,10 @@ pub(super) struct PointerWrite {
 #[derive(Clone)]
 pub(super) struct Slot {
     pub(super) name: String,
-    /// Resource version of the slot as last read or written; `None` before the first read. Not used to write the slot in the pointer
-    /// Secret: it is written with the pointer, at the resource version of the pointer.
+    /// Resource version of the slot as last read or written; `None` before the first read. Not used for the slot in the pointer Secret, which is
+    /// written together with the pointer, at the resource version of the pointer.
     pub(super) version: Option<String>,
-    /// SHA-256 of each chunk that was sent after that read or write and whose outcome is unknown.
+    /// SHA-256 of each chunk that was sent after `version` was read or written, and whose outcome is unknown.
     unsettled: BTreeSet<String>,
 }
 
@@ -102,7 +102,7 @@ impl Memory {
         }
     }
 
-    /// Adds slots with these `names`; ignores known ones.
+    /// Adds slots with the given names. Ignores names of slots that are already in `slots`.
     pub(super) fn add_slots(&mut self, names: Vec<String>) {
         for name in names {
             if self.slots.iter().all(|slot| slot.name != name) {

@@ -1,4 +1,4 @@
-//! Output that tests cannot produce with a local server. Other output is tested with real servers in `tests/`.
+//! Tests of git output that a local server cannot produce. The tests in `tests/` cover other output with real servers.
 
 use super::*;
 use rstest::rstest;

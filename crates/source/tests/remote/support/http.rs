@@ -32,7 +32,7 @@ pub(crate) struct Rules {
     pub(crate) wants: Option<&'static str>,
     /// Status of every response.
     pub(crate) status: Option<u16>,
-    /// Uses version 0 of the protocol, which serves only advertised objects.
+    /// Whether the server uses version 0 of the git protocol, which serves only advertised objects.
     pub(crate) old: bool,
     /// Target of a redirect of every request.
     pub(crate) moved_to: Option<String>,
@@ -268,7 +268,7 @@ impl axum::serve::Listener for TlsListener {
     async fn accept(&mut self) -> (Self::Io, Self::Addr) {
         loop {
             let (stream, address) = self.listener.accept().await.unwrap();
-            // A client that does not trust the certificate closes the connection.
+            // The TLS handshake fails if the client does not trust the certificate. The next connection is accepted.
             if let Ok(stream) = self.acceptor.accept(stream).await {
                 return (stream, address);
             }

@@ -46,7 +46,7 @@ impl TestCache {
             .await
     }
 
-    /// Returns the revision of `reference`, and the context of the root module at it.
+    /// Returns the revision of `reference`, and the context of the root module at this revision.
     pub(crate) async fn context_at(
         &self,
         url: &str,
@@ -136,7 +136,7 @@ pub(crate) struct Origin {
 }
 
 impl Origin {
-    /// Creates a repository on branch `main` with these files in its first commit.
+    /// Creates a repository on branch `main` with `files` in its first commit.
     pub(crate) fn with(files: &[(&str, &str)]) -> Self {
         let origin = Self::empty();
         origin.commit(files);

@@ -42,7 +42,7 @@ impl SshServer {
         );
         std::fs::write(path("config"), text).unwrap();
         if whoami() == "root" {
-            // Privilege separation directory of sshd. Usually the service of the package creates it.
+            // Privilege separation directory of sshd. On a host, the service of the sshd package creates the directory.
             std::fs::create_dir_all("/run/sshd").unwrap();
         }
         let child = Command::new(SSHD)
