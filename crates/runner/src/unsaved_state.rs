@@ -29,7 +29,7 @@ pub enum KeepError {
     #[error(transparent)]
     Unsealed(#[from] io::Error),
     /// The run report has no space for the state.
-    #[error("the compressed state of {0} bytes does not fit")]
+    #[error("the compressed state of {0} bytes does not fit into the Secret")]
     NoRoom(usize),
     /// The run report could not be written.
     #[error(transparent)]
@@ -47,10 +47,10 @@ impl KeepError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecryptError {
     /// The content is damaged, or encrypted with another key.
-    #[error("it is damaged or encrypted with another key")]
+    #[error("the content is damaged or encrypted with another key")]
     Damaged,
     /// The state exceeds [`state_store::LARGEST`].
-    #[error("it exceeds {} bytes", state_store::LARGEST)]
+    #[error("the state exceeds {} bytes", state_store::LARGEST)]
     TooLarge,
 }
 
@@ -170,7 +170,7 @@ pub fn take(cache: &Path, key: &[u8]) -> Option<Vec<u8>> {
     let opened = Cipher::new(key, "errored state").and_then(|cipher| cipher.decrypt(&sealed));
     if opened.is_none() {
         crate::log!(
-            "cannot decrypt {}; the file is kept",
+            "cannot decrypt {}, which is damaged or encrypted with another key; the file is kept",
             copy_path(cache).display()
         );
     }
@@ -310,7 +310,7 @@ mod tests {
         let module_cipher = Cipher::new(b"key", "leftover").unwrap();
         let sealed = module_cipher.encrypt(packed.finish().unwrap()).unwrap();
         let error = decrypt(&sealed, b"key").unwrap_err();
-        assert_eq!(error.to_string(), "it exceeds 268435456 bytes");
+        assert_eq!(error.to_string(), "the state exceeds 268435456 bytes");
     }
 
     #[test]

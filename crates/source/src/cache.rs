@@ -283,7 +283,7 @@ impl GitCache {
                 remote = question.url.remote(),
                 path = module.path,
                 why,
-                "the context is the whole repository"
+                "cannot determine the files that the module needs; the context contains the whole repository"
             );
         }
         let repository = commit.repository.clone();

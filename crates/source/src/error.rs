@@ -194,7 +194,8 @@ pub enum Error {
     },
     /// The repository exceeds its size limit.
     #[error(
-        "{remote} exceeds the limit of {limit} bytes for one fetch (at most `--git-cache-mib`)"
+        "{remote} exceeds the limit of {limit} bytes for one fetch; remove large files from the \
+         repository, and set `--git-cache-mib` to at least 2048"
     )]
     RepositoryTooLarge {
         /// URL of the repository.

@@ -12,26 +12,27 @@ const OPENSSH_MAGIC: &[u8] = b"openssh-key-v1\0";
 /// [`Error::SshKeyInvalid`] if `key` is not a private key, [`Error::SshKeyEncrypted`] if `key` has a passphrase.
 pub(crate) fn normalise(key: &SecretBytes) -> Result<SecretBytes, Error> {
     let invalid = |why| Error::SshKeyInvalid { why };
-    let text = std::str::from_utf8(key.expose()).map_err(|_| invalid("it is not valid UTF-8"))?;
+    let text =
+        std::str::from_utf8(key.expose()).map_err(|_| invalid("the key is not valid UTF-8"))?;
     let text = text
         .trim_start_matches('\u{feff}')
         .replace("\r\n", "\n")
         .replace('\r', "\n");
     let text = text.trim();
     if text.is_empty() {
-        return Err(invalid("it is empty"));
+        return Err(invalid("the key is empty"));
     }
     if text.starts_with("ssh-") || text.starts_with("ecdsa-") {
-        return Err(invalid("it is a public key; set the private key"));
+        return Err(invalid("the key is a public key; set the private key"));
     }
     if text.starts_with("PuTTY-User-Key-File") {
         return Err(invalid(
-            "it is in PuTTY format; export it in OpenSSH format",
+            "the key is in PuTTY format; export the key in OpenSSH format",
         ));
     }
     if !text.starts_with("-----BEGIN ") || !text.contains("PRIVATE KEY-----") {
         return Err(invalid(
-            "it does not start with `-----BEGIN … PRIVATE KEY-----`",
+            "the key does not start with `-----BEGIN … PRIVATE KEY-----`",
         ));
     }
     if is_encrypted(text) {

@@ -249,7 +249,10 @@ impl Unpacking {
     fn check_link(&self, path: &Path) -> Result<(), UnpackError> {
         match self.dest.join(path).canonicalize() {
             Ok(end) if end.starts_with(&self.dest) => Ok(()),
-            Ok(_) => Err(refused(path, "is a symbolic link out of the context")),
+            Ok(_) => Err(refused(
+                path,
+                "is a symbolic link to a target outside of the context",
+            )),
             Err(_) => Err(refused(path, "is a dangling symbolic link")),
         }
     }

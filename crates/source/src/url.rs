@@ -132,17 +132,17 @@ fn read(text: &str) -> Result<RepositoryUrl, String> {
 
 fn refuse_odd_text(text: &str) -> Result<(), String> {
     if text.is_empty() {
-        return Err("it is empty".into());
+        return Err("the URL is empty".into());
     }
     if text.starts_with('-') {
-        return Err("it starts with `-`".into());
+        return Err("the URL starts with `-`".into());
     }
     if text.chars().any(|c| c.is_control() || c.is_whitespace()) {
-        return Err("it contains white space or control characters".into());
+        return Err("the URL contains white space or control characters".into());
     }
     if text.contains(['?', '#']) {
         return Err(
-            "it contains `?` or `#`; set a branch in `gitRepo.branch`, a tag in `gitRepo.tag`"
+            "the URL contains `?` or `#`; set a branch in `gitRepo.branch`, a tag in `gitRepo.tag`"
                 .into(),
         );
     }
@@ -166,7 +166,7 @@ fn http_parts(scheme: Scheme, rest: &str) -> Result<Parts<'_>, String> {
     let (userinfo, address) = split_userinfo(authority);
     if userinfo.is_some_and(|user| user.contains(':')) {
         return Err(
-            "it contains a password; move it to the Secret of `gitRepo.credentialsSecret`".into(),
+            "the URL contains a password; move the password to the Secret of `gitRepo.credentialsSecret`".into(),
         );
     }
     let (host, port) = host_and_port(address)?;
@@ -217,7 +217,7 @@ fn scp_parts(text: &str) -> Result<Parts<'_>, String> {
 
 fn split_authority(rest: &str) -> Result<(&str, &str), String> {
     rest.split_once('/')
-        .ok_or_else(|| "it has no path after the host".into())
+        .ok_or_else(|| "the URL has no path after the host".into())
 }
 
 fn split_userinfo(authority: &str) -> (Option<&str>, &str) {
@@ -228,7 +228,9 @@ fn split_userinfo(authority: &str) -> (Option<&str>, &str) {
 
 fn checked_user(user: &str) -> Result<&str, String> {
     if user.contains(':') {
-        return Err("it contains a password; ssh uses the key of `gitRepo.sshKeySecret`".into());
+        return Err(
+            "the URL contains a password; ssh uses the key of `gitRepo.sshKeySecret`".into(),
+        );
     }
     let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     if user.is_empty() || user.starts_with('-') || !user.chars().all(plain) {
@@ -285,19 +287,19 @@ fn split_path(host: &str, path: &str) -> Result<(String, Option<String>), String
     let repository = repository.trim_matches('/');
     let (repository, implied) = split_owner(host, repository)?;
     if repository.is_empty() {
-        return Err("it has no repository path".into());
+        return Err("the URL has no repository path".into());
     }
     if repository.starts_with('-') {
-        return Err("its repository path starts with `-`".into());
+        return Err("the repository path starts with `-`".into());
     }
     if repository
         .split('/')
         .any(|part| part == ".." || part == ".")
     {
-        return Err("its path contains `.` or `..`".into());
+        return Err("the path contains `.` or `..`".into());
     }
     let folder = repopath::normalise(&format!("{implied}/{folder}"))
-        .map_err(|why| format!("its folder {why}"))?;
+        .map_err(|why| format!("the folder {why}"))?;
     Ok((
         repository.to_owned(),
         Some(folder).filter(|folder| !folder.is_empty()),
@@ -322,7 +324,7 @@ fn split_owner<'a>(host: &str, path: &'a str) -> Result<(&'a str, &'a str), Stri
             .is_some_and(|word| word == "tree" || word == "blob")
     {
         return Err(
-            "it is a web page; set the URL of the repository, and the folder in `gitRepo.path`"
+            "the URL is a web page; set the URL of the repository, and the folder in `gitRepo.path`"
                 .into(),
         );
     }

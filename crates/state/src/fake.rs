@@ -126,7 +126,7 @@ impl Memory {
         if self.dead_after.is_some_and(|at| number >= at) {
             return Err(StoreError::Refused {
                 name: name.to_owned(),
-                text: "the test says that the writer is dead".to_owned(),
+                text: "the test simulates a crash of the writer".to_owned(),
             });
         }
         self.writes.push(name.to_owned());

@@ -154,7 +154,7 @@ impl Call<'_> {
             .map_or(("", self.url), |graft| (graft.path.as_str(), &graft.url));
         let url = self.address(tree, path, inside, parent).await?;
         if !(module.allows)(&url) {
-            let why = format!("its repository {url} is not in the allow list of repositories");
+            let why = format!("the repository {url} is not in the allow list of repositories");
             return Err(self.unusable(path, why));
         }
         let commit = match tree.get(path) {
@@ -202,14 +202,14 @@ impl Call<'_> {
             self.unusable(
                 path,
                 format!(
-                    "its relative URL `{}` leaves the root of the host",
+                    "the relative URL `{}` leaves the root of the host",
                     text.escape_debug()
                 ),
             )
         })?;
         let url = RepositoryUrl::parse(&absolute).map_err(wrong)?;
         if url.subdir().is_some() {
-            return Err(self.unusable(path, format!("its URL {url} contains a folder")));
+            return Err(self.unusable(path, format!("the URL {url} contains a folder")));
         }
         Ok(url)
     }

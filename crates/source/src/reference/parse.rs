@@ -51,16 +51,16 @@ impl RefName {
 fn fault(name: &str) -> Option<&'static str> {
     let part_ends = |end: &str| name.split('/').any(|part| part.ends_with(end));
     let rules = [
-        (name.is_empty(), "it is empty"),
-        (name.len() > 255, "it is longer than 255 bytes"),
-        (name.starts_with('-'), "it starts with `-`"),
+        (name.is_empty(), "the name is empty"),
+        (name.len() > 255, "the name is longer than 255 bytes"),
+        (name.starts_with('-'), "the name starts with `-`"),
         (
             name == "@" || name.contains("@{"),
-            "it is `@` or contains `@{`",
+            "the name is `@` or contains `@{`",
         ),
         (
             name.split('/').any(str::is_empty),
-            "it starts or ends with `/` or contains `//`",
+            "the name starts or ends with `/` or contains `//`",
         ),
         (
             name.split('/').any(|part| part.starts_with('.')),
@@ -69,11 +69,11 @@ fn fault(name: &str) -> Option<&'static str> {
         (part_ends(".lock"), "a component ends with `.lock`"),
         (
             name.ends_with('.') || name.contains(".."),
-            "it ends with `.` or contains `..`",
+            "the name ends with `.` or contains `..`",
         ),
         (
             name.contains(|c: char| c.is_control() || " ~^:?*[\\".contains(c)),
-            "it contains a character that git does not allow",
+            "the name contains a character that git does not allow",
         ),
     ];
     rules

@@ -36,8 +36,8 @@ pub enum StateError {
     Moved,
     /// Too few slots are free for the new version.
     #[error(
-        "the state needs {needed} more slots of {CHUNK} bytes, but only {free} of {all} slots are \
-         free"
+        "the new version of the state needs {needed} free slots of {CHUNK} bytes, but only {free} \
+         of {all} slots are free"
     )]
     NoRoom {
         /// Number of slots that the new version needs.
