@@ -24,7 +24,7 @@ const FILES: usize = 2_000;
 /// Part of the error message for a path that leads into a submodule.
 const IN_SUBMODULE: &str = "is in a submodule: set `gitRepo.submodules: true` to fetch it";
 
-/// A configuration file that must be read before the closure can be completed.
+/// A configuration file that must be read to determine the files that the module needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct FileRequest {
     /// Path from the root of the repository.
@@ -35,7 +35,7 @@ pub(crate) struct FileRequest {
     module: String,
 }
 
-/// Closure of a module during its computation.
+/// Closure of a module, that is, the files that the module needs, during its computation.
 ///
 /// If the module has too many files or local modules, or if the module calls in a file cannot be determined, the closure becomes the whole
 /// repository. Invalid syntax therefore never causes an error.
@@ -63,7 +63,7 @@ pub(crate) struct Closure {
     steps: Steps,
 }
 
-/// Limits of a selection.
+/// Limits of the files of a context.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     /// Maximum number of files and links.

@@ -4,7 +4,7 @@ use sha2::{Digest, Sha256};
 
 use crate::secret::{SecretBytes, SecretString};
 
-/// Credentials for one repository. Has no `Debug`: see [`SecretBytes`].
+/// Credentials for one repository. Does not implement `Debug`, for the same reason as [`SecretBytes`].
 #[derive(Clone, Default)]
 pub struct Credentials {
     /// Private ssh key without a passphrase, in any format that OpenSSH supports.

@@ -13,8 +13,8 @@ use crate::{
 const AROUND: &str =
     "100644 blob b 1\tb/main.tf\x00120000 blob l 1\tlink\x00160000 commit s -\tsub\0";
 
-/// Reads `text` as the file `name` (`main.tf`, `a.tf.json`) of a module in folder `a`, and follows its module calls. Returns the number of
-/// entries of the closure.
+/// Reads `text` as the file `name` (`main.tf`, `a.tf.json`) of a module in folder `a`, and follows its module calls. Returns the number of files that
+/// the module needs.
 ///
 /// # Errors
 /// [`Error`] if the module is refused.

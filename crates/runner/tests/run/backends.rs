@@ -90,7 +90,7 @@ fn rendered_backend_config_is_accepted_by_the_engine(
     assert_eq!(mode & 0o777, 0o600);
 }
 
-/// The operator passes unknown arguments in `spec.backend.config` unchanged, so the failure is that of the engine.
+/// The operator passes unknown arguments in `spec.backend.config` unchanged, so the engine reports the error.
 #[test]
 fn unknown_backend_argument_is_refused_by_the_engine() {
     let (_, ran) = run(

@@ -1,4 +1,4 @@
-//! Caches digest and size of packed contexts by selection, so that the same files are not packed again.
+//! Caches digest and size of packed contexts, so that the same files are not packed again.
 
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -19,8 +19,8 @@ pub(super) struct KnownContext {
     pub(super) size: usize,
 }
 
-/// Digest over the paths, kinds and object ids of the entries of a selection, and the folder of the repository. Selections from different
-/// repositories never have the same id.
+/// Digest over the paths, kinds and object ids of selected files, and the folder of the repository. Files from different repositories never have the
+/// same id.
 #[derive(PartialEq, Eq, Hash, Clone)]
 pub(super) struct SelectionId([u8; 32]);
 
@@ -46,7 +46,7 @@ impl SelectionId {
     }
 }
 
-/// Digests and sizes of packed contexts, by selection.
+/// Digests and sizes of packed contexts, by id of the selected files.
 #[derive(Default)]
 pub(super) struct KnownContexts(Mutex<HashMap<SelectionId, KnownContext>>);
 

@@ -13,7 +13,7 @@ use crate::{
     tree::Kind,
 };
 
-/// Packs the files of `selection` on a blocking thread. `contents` has their contents by object id.
+/// Packs the files of `selection` on a blocking thread. `contents` contains the content of each file by object id.
 pub(super) async fn pack(
     selection: Selection,
     contents: Contents,

@@ -44,7 +44,7 @@ impl Lock {
         Arc::strong_count(&self.fetch) > 1 || Arc::strong_count(&self.files) > 1
     }
 
-    /// Returns both locks, unless the repository is in use.
+    /// Takes both locks without waiting; `None` if the repository is in use.
     fn try_all(&self) -> Option<(OwnedMutexGuard<()>, OwnedRwLockWriteGuard<()>)> {
         let fetch = self.fetch.clone().try_lock_owned().ok()?;
         let files = self.files.clone().try_write_owned().ok()?;

@@ -1,4 +1,4 @@
-//! Selects the files in the folders of a closure, and excludes files that a context must not contain. Pure.
+//! Selects the files of a context from the folders that the module needs, and excludes files that a context must not contain. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 

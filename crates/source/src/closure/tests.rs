@@ -412,7 +412,7 @@ fn number_of_context_folders_is_limited() {
     assert_eq!(error.reason().as_str(), "ContextTooLarge");
     let wanted = "has 81600 folders, more than the limit of 30000";
     assert!(error.to_string().contains(wanted), "{error}");
-    // 588 groups have 29,988 folders, and 589 groups have 30,039.
+    // 588 groups have 29,988 folders, and 589 groups have 30,039. The limit is 30,000.
     assert_eq!(reason(of(5_880)), "ok");
     assert_eq!(reason(of(5_881)), "ContextTooLarge");
 }

@@ -208,8 +208,8 @@ impl GitFailure {
         let http = remote.starts_with("http");
         match self {
             Self::HostKeyMismatch => {
-                "the connection may be intercepted; if the host changed its key, set the new one \
-                 in key `known_hosts` of the Secret of spec.gitRepo.sshKeySecret"
+                "the connection may be intercepted; if the host changed its key, set the new host \
+                 key under `known_hosts` of the Secret of spec.gitRepo.sshKeySecret"
             }
             Self::HostKeyUnknown => {
                 "compare the fingerprint of the host key with the published one, and add the output of \
@@ -249,8 +249,8 @@ impl GitFailure {
 impl fmt::Display for GitFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::HostKeyMismatch => "the host key differs from the known one",
-            Self::HostKeyUnknown => "the host key is unknown",
+            Self::HostKeyMismatch => "the host key differs from the key in `known_hosts`",
+            Self::HostKeyUnknown => "`known_hosts` has no key of the host",
             Self::SshKeyUnreadable => "ssh cannot read the private key",
             Self::Authentication => "the host refuses the credentials",
             Self::NotFound => "the repository does not exist on the host",

@@ -167,7 +167,7 @@ async fn unknown_and_changed_host_keys_are_refused() {
         &refusal(&url, &mismatch).await,
         "HostKeyMismatch",
         false,
-        &["differs from the known one"],
+        &["differs from the key in `known_hosts`"],
     );
 }
 

@@ -201,7 +201,7 @@ impl Origin {
     }
 }
 
-/// Asserts reason, class and text of an error. Returns the text.
+/// Asserts the reason of an error, whether the error is transient, and words in its text. Returns the text.
 pub(crate) fn assert_failure(
     error: &Error,
     reason: &str,
