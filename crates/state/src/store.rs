@@ -252,7 +252,7 @@ impl StateStore {
             }
             let read = unread.iter().map(|slot| read_slot(&*self.secrets, slot));
             let snapshots = try_join_all(read).await?.into_iter().flatten().collect();
-            // Fails if the pointer has changed since it was read: another writer may have moved the pointer to one of these slots.
+            // Fails if the pointer has changed since it was read: another writer may have moved the pointer to one of the slots in `unread`.
             self.claim_pointer(memory).await?;
             memory.slots_read(&unread, &snapshots);
         }

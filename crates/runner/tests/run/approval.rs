@@ -382,7 +382,7 @@ fn scripts_apply_only_the_approved_plan_file() {
     );
     assert_eq!(world.read("count"), "applied\n");
 
-    // If `scripts.plan` or `scripts.apply` creates no plan file, a run would apply a plan that was not reviewed.
+    // A script that creates no plan file would apply a plan that was not reviewed, so the run fails.
     world.inputs.scripts.plan = Some("exit 2".into());
     for kind in [RunKind::Plan, RunKind::Apply] {
         world

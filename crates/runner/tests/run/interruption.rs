@@ -3,7 +3,7 @@ use alustan_api::run::{RunKind, RunPhase};
 
 use crate::world::{Gate, World};
 
-/// Module in which `a` is created at once and `b` blocks until the test opens the gate.
+/// Module in which `a` is created at once and the creation of `b` is blocked by `gate`.
 fn module(world: &World, gate: &Gate) -> String {
     format!(
         r#"

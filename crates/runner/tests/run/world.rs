@@ -220,7 +220,7 @@ impl World {
         self.secrets.put(RECORD, []);
     }
 
-    /// Creates a gate: a named pipe that blocks a script or a provisioner until the test opens it.
+    /// Creates a gate: a named pipe. A script or a provisioner that reads the pipe is blocked until the test closes the pipe.
     pub(crate) fn gate(&self, name: &str) -> Gate {
         let path = self.path(name);
         let made = Command::new("mkfifo").arg(&path).status().unwrap();
@@ -493,7 +493,7 @@ fn merged(own: RunRecord, reported: RunProgress) -> RunRecord {
     }
 }
 
-/// Named pipe that blocks the process that reads it until the test opens the pipe.
+/// Named pipe. A process that reads the pipe is blocked until the test closes the pipe.
 pub(crate) struct Gate {
     path: PathBuf,
 }

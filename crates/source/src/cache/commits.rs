@@ -110,8 +110,8 @@ impl Commits {
         known.failed.insert(repository.to_owned(), failure);
     }
 
-    /// Whether the record of `commit` is unchanged. False if its repository was removed after `commit` was returned, even if the commit was fetched
-    /// again.
+    /// Whether `commit` is still recorded as fetched. False if its repository was removed after `commit` was returned, even if the commit was
+    /// fetched again.
     pub(super) fn holds(&self, commit: &Commit) -> bool {
         let now = self.get(&commit.repository, &commit.revision);
         now.is_some_and(|now| Arc::ptr_eq(&now.files, &commit.files))
