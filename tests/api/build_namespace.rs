@@ -171,7 +171,7 @@ async fn build_elsewhere_gets_a_secret_that_is_deleted_in_every_case() {
     let mut operator = Operator::new().await;
     let (one, other) = (operator.tenant("one").await, operator.tenant("other").await);
 
-    // Both tenants have the same repository, image and resource name, but share no build.
+    // The tenants `one` and `other` have the same repository, image and resource name, but share no build.
     let (job, lent) = operator.build(&one).await;
     let (job_of_other, lent_to_other) = operator.build(&other).await;
     assert_ne!(job.name_any(), job_of_other.name_any());
@@ -208,7 +208,7 @@ async fn build_elsewhere_gets_a_secret_that_is_deleted_in_every_case() {
         assert!(jobs.items.is_empty(), "a build where its resource is");
     }
 
-    // One build ends; the other continues.
+    // The build of tenant `one` ends; the build of tenant `other` continues.
     operator.ends(&job).await;
     operator.gone(&lent).await;
     let secrets = operator.builds::<Secret>().await;

@@ -50,7 +50,8 @@ const FIRST: &[&str] = &[
     "create events",
 ];
 
-/// Requests of the second apply: changed spec, same image. The operator has just labelled the namespace.
+/// Requests of the second apply: changed spec, same image. `patch namespaces` is missing, because the operator has just labelled the
+/// namespace.
 const NEXT: &[&str] = &[
     "get poddisruptionbudgets web-runner",
     "get rolebindings web-runner",
@@ -58,7 +59,7 @@ const NEXT: &[&str] = &[
     "get secrets web-state-slot-0",
     "get secrets web-state-slot-1",
     "get serviceaccounts web-runner",
-    // The first run stores its state in `web-state`. This run adds two state slots, which the Role must list.
+    // The first run stores its state in `web-state`. The second run adds two state slots, which the Role must list.
     "patch roles web-runner",
     "patch secrets web-state-slot-0",
     "patch secrets web-state-slot-1",
@@ -83,7 +84,7 @@ const STATUS: &str = "patch terraforms/status web";
 const READ: &str = "get secrets credentials";
 
 /// Maximum number of [`READ`] requests of the first apply: one by the first reconcile, one at the start of the run, and one per ten seconds
-/// of the run. About ten reconciles need the Secret, and share a read for ten seconds.
+/// of the run. About ten reconciles need the Secret. All reconciles within ten seconds share one read.
 const READS: usize = 5;
 
 struct Operator {
@@ -144,8 +145,8 @@ impl Operator {
         .await;
     }
 
-    /// Returns the operator's requests about objects of `namespace` in order: `patch secrets web-run`. Consecutive
-    /// requests for objects that a run needs are sorted: they are sent concurrently.
+    /// Returns the operator's requests about objects of `namespace` in order, for example `patch secrets web-run`. The operator sends
+    /// requests for objects that a run needs concurrently, so consecutive ones are sorted.
     fn requests(&self, namespace: &str) -> Vec<String> {
         let log = self.server.audit().into_iter();
         let mut calls: Vec<_> = log

@@ -71,7 +71,7 @@ pub(crate) async fn run(space: &Space, words: &str) -> CommandOutput {
     CommandOutput::of(output.await.unwrap())
 }
 
-/// Applies a resource with this status, observed at its current generation.
+/// Applies `resource` and sets its status to `status`, with the current generation as the observed generation.
 async fn apply(space: &Space, resource: &Value, mut status: Value) {
     space.apply(resource).await.unwrap();
     let name = &resource["metadata"]["name"];

@@ -141,7 +141,7 @@ impl Narrow {
         }
     }
 
-    /// Asserts that each request of the operator is in a watched namespace or its own, and allowed by its Roles.
+    /// Asserts that each request of the operator is in a watched namespace or in the operator's namespace, and allowed by its Roles.
     fn keeps_to_its_namespaces(&self) {
         let watched = self.spaces.iter().map(|space| space.namespace.as_str());
         let mut places: BTreeSet<&str> = watched.collect();
@@ -167,7 +167,7 @@ impl Narrow {
     }
 }
 
-/// Waits until condition `Ready` of a resource has this reason. Returns its message.
+/// Waits until condition `Ready` of a resource has the reason `wanted`. Returns the message of the condition.
 async fn reason(space: &Space, name: &str, wanted: &str) -> String {
     let api = space.api::<Terraform>();
     until(wanted, async || {

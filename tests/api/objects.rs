@@ -100,7 +100,7 @@ pub(crate) fn run_inputs(name: &str) -> RunInputs {
     }
 }
 
-/// Returns the Jobs of every kind of run, and of builds based on the operator's base image and on another one.
+/// Returns the Jobs of every kind of run, and of builds with the operator's base image and with another base image.
 fn jobs(tf: &Terraform) -> Vec<Job> {
     let name = tf.name_any();
     let kinds = [
@@ -190,7 +190,7 @@ fn jobs(tf: &Terraform) -> Vec<Job> {
     jobs
 }
 
-/// Applies a resource of this name with all fields that affect pods.
+/// Applies a resource `name` with all fields that affect pods.
 async fn stored(space: &Space, name: &str) -> Terraform {
     let tf = with(
         resource(name),
@@ -202,7 +202,8 @@ async fn stored(space: &Space, name: &str) -> Terraform {
         "/runner/envFromSecrets",
         Some(json!([{"name": "cloud"}])),
     );
-    // The name of a build is derived from its content, which includes the repository.
+    // The name of a build Job contains a digest that covers the image repository. Its own image repository gives each resource its own
+    // build Job.
     let image = format!("registry.test/team/{name}");
     let tf = with(tf, "/containerRegistry/imageName", Some(image.into()));
     let tf = with(tf, "/cache/storageClassName", Some(json!("fast")));

@@ -73,7 +73,7 @@ impl Outside {
         }
     }
 
-    /// Commits a module with this text. Returns the revision.
+    /// Commits `module` as the module of the repository. Returns the revision.
     pub(crate) async fn commit(&self, module: &str) -> String {
         let repository = &self.served.repository;
         std::fs::write(repository.join("main.tf"), module).unwrap();
@@ -164,7 +164,7 @@ async fn upload_pack(repository: &Path, arguments: &[&str], request: &[u8]) -> V
         .spawn()
         .unwrap();
     let mut stdin = git.stdin.take().unwrap();
-    // Ignores an error: the advertisement of references reads no input.
+    // Ignores an error: if git only lists references, it does not read its input.
     let _ = stdin.write_all(request).await;
     drop(stdin);
     git.wait_with_output().await.unwrap().stdout

@@ -388,7 +388,7 @@ async fn limit(space: &Space, lists: Value) {
         .unwrap();
 }
 
-/// Waits until the API server refuses `tf` because of the lists. Returns the message.
+/// Waits until the allow-lists refuse `tf`. Returns the message of the refusal.
 async fn until_refused(space: &Space, tf: &Value) -> String {
     until("a refusal", async || match space.try_create(tf).await {
         Err(refused) => Ok(refused),
@@ -397,8 +397,8 @@ async fn until_refused(space: &Space, tf: &Value) -> String {
     .await
 }
 
-/// Shared with the tests of the operator's check (`crates/core/tests/behaviour/stories/allow_lists.rs`), which must give
-/// the same results.
+/// Test cases of the allow-lists. The tests of the operator's own check (`crates/core/tests/behaviour/stories/allow_lists.rs`) use the same
+/// cases and must give the same results.
 const TABLE: &str = include_str!("../tables/allowed.json");
 
 #[tokio::test]
@@ -534,7 +534,7 @@ impl Module {
             .await
     }
 
-    /// Asserts that the patch is refused for this reason.
+    /// Asserts that `patch` is refused with a message that contains `why`.
     async fn is_refused(&self, secret: &str, patch: Value, why: &str) {
         let refused = refusal(async || self.patch(secret, patch.clone()).await).await;
         assert!(refused.contains(why), "{secret}: {refused}");
@@ -543,7 +543,7 @@ impl Module {
 
 #[tokio::test]
 async fn run_may_write_only_the_data_of_its_report_and_state() {
-    // The policy must match the dot literally, not as a regular expression.
+    // The policy must match the dot in the name literally, not as a regular expression.
     const NAME: &str = "web.prod";
     let space = Space::new().await;
     let stored = space.apply(&resource(NAME)).await.unwrap();
@@ -587,8 +587,8 @@ async fn run_may_write_only_the_data_of_its_report_and_state() {
     .await;
     let state = names::state(NAME);
     module.patch(&state, data.clone()).await.unwrap();
-    // Both pods have the same ServiceAccount, like runs of resources that share one. Writes before the policy is enforced may succeed, and
-    // do not affect the rest of the test.
+    // The pods of `module` and `neighbour` have the same ServiceAccount, like runs of resources that share one. Writes before the policy is
+    // enforced may succeed, and do not affect the rest of the test.
     let neighbour = Module::of(&space, NAME, "web-prod-apply-1-abcde").await;
     let why = "pod web-prod-apply-1-abcde does not belong to a run of Terraform web.prod";
     neighbour.is_refused(&report, data.clone(), why).await;

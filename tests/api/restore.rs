@@ -21,7 +21,7 @@ use crate::space::{Space, resource};
 /// Uid of the resource in the backup.
 const BEFORE: &str = "7a2d6c1e-0000-4000-8000-000000000000";
 
-/// Returns the API server with an operator that all these tests share.
+/// Returns the API server that all tests of this file share, with one operator.
 async fn server() -> Arc<Server> {
     static SHARED: OnceCell<(Arc<Server>, Child)> = OnceCell::const_new();
     let (server, _process) = SHARED.get_or_init(start).await;
@@ -53,7 +53,7 @@ async fn secret(space: &Space, uid: &str, name: &str, component: Component, data
     };
 }
 
-/// Creates the Secrets of a backup of resource `web` with this uid, signed by another operator.
+/// Creates the Secrets in a backup of resource `web` with `uid`, signed by another operator.
 async fn restore_backup(space: &Space, uid: &str) {
     let run = json!({
         "kind": "apply", "trigger": "created", "job": "web-apply-7", "image": "evil@sha256:0",

@@ -15,26 +15,26 @@ use crate::space::Space;
 
 /// Calls of the operator: group, resource and verbs, each with its purpose.
 const NEEDED: [(&str, &str, &[&str]); 15] = [
-    // Watch of the resources; finalizers; metadata of unreadable resources.
+    // Reconciles resources, sets finalizers, and reads the metadata of resources that it cannot parse.
     (
         "alustan.io",
         "terraforms",
         &["get", "list", "watch", "patch"],
     ),
     ("alustan.io", "terraforms/status", &["patch"]),
-    // Run records, pins, state, outputs, pull secrets, credentials.
+    // Run records, run reports, pins, states, outputs, image pull Secrets and credentials are Secrets.
     (
         "",
         "secrets",
         &["get", "list", "watch", "create", "patch", "delete"],
     ),
-    // Scripts, variables and outputs.
+    // ConfigMaps contain scripts, variables and outputs.
     (
         "",
         "configmaps",
         &["get", "list", "watch", "create", "patch", "delete"],
     ),
-    // The uid in the image tag; the label of namespaces with state.
+    // `get` reads the uid of a namespace, which is part of the digest in the image tag. `patch` sets the label `alustan.io/holds-state`.
     ("", "namespaces", &["get", "patch"]),
     (
         "",
@@ -46,7 +46,7 @@ const NEEDED: [(&str, &str, &[&str]); 15] = [
         "persistentvolumeclaims",
         &["get", "list", "watch", "create", "patch", "delete"],
     ),
-    // Protection of applying pods from eviction.
+    // A PodDisruptionBudget protects the pod of an apply from eviction.
     (
         "policy",
         "poddisruptionbudgets",
@@ -68,9 +68,9 @@ const NEEDED: [(&str, &str, &[&str]); 15] = [
         &["get", "list", "watch", "create", "delete"],
     ),
     ("", "pods", &["list", "watch"]),
-    // Reasons of failed builds.
+    // Reads the cause of a failed build from the log of its pod.
     ("", "pods/log", &["get"]),
-    // Events of the Job controller about a Job without a pod.
+    // Lists the Job controller's events about a Job without a pod, and publishes the operator's events.
     ("events.k8s.io", "events", &["list", "create"]),
     // Kubernetes grants this right to every account.
     (
@@ -148,7 +148,7 @@ async fn allowed(server: &Server, group: &str, resource: &str, verb: &str) -> bo
     allowed_in(server, ("anywhere", None), group, resource, verb).await
 }
 
-/// Returns true if a call in a namespace, about an object of that name, is allowed.
+/// Returns true if the operator may call `verb` in `namespace`, on an object `name` if there is one.
 async fn allowed_in(
     server: &Server,
     (namespace, name): (&str, Option<&str>),

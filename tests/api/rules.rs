@@ -533,7 +533,7 @@ async fn image_name_is_any_text() {
     accepts(&space, "/containerRegistry/imageName", &[json!(name)]).await;
 }
 
-/// The names become part of API paths and of volumes of pods.
+/// Object names in the spec become part of API paths and of pod volumes.
 #[tokio::test]
 async fn invalid_object_names_are_refused() {
     let space = Space::new().await;

@@ -1,4 +1,4 @@
-//! The two sample resources of the original design, unchanged, and those of `deploy/examples`.
+//! The sample resources in `tests/api/samples`, unchanged, and the resources of `deploy/examples`.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

@@ -25,7 +25,7 @@ use tokio::sync::OnceCell;
 /// Maximum duration of each wait; the machine may be loaded.
 pub(crate) const DEADLINE: Duration = Duration::from_mins(3);
 
-/// Account of the operator, as bound by its manifests.
+/// User name of the operator's ServiceAccount, to which the operator's manifests grant its rights.
 pub(crate) const OPERATOR: &str = "system:serviceaccount:alustan-system:alustan-controller";
 
 const AUDIT: &str = "apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\nrules: [{level: Metadata}]\n";
@@ -145,7 +145,7 @@ impl Server {
         client(self.kubeconfig_of(user)).await
     }
 
-    /// Returns a client with the token of an account.
+    /// Returns a client that authenticates with the ServiceAccount token `token`.
     pub(crate) async fn client_with(&self, token: &str) -> Client {
         let mut kubeconfig = self.kubeconfig.clone();
         kubeconfig["users"][0]["user"] = json!({ "token": token });
@@ -167,7 +167,7 @@ impl Server {
     fn kubeconfig_of(&self, user: &str) -> Value {
         let mut kubeconfig = self.kubeconfig.clone();
         kubeconfig["users"][0]["user"]["as"] = user.into();
-        // The default namespace of an account is the namespace that contains it.
+        // The default namespace of a ServiceAccount is the namespace that contains the ServiceAccount.
         let own = user.strip_prefix("system:serviceaccount:");
         if let Some((namespace, _)) = own.and_then(|own| own.split_once(':')) {
             kubeconfig["contexts"][0]["context"]["namespace"] = namespace.into();
@@ -241,8 +241,8 @@ pub(crate) fn built(program: &str) -> Result<PathBuf, String> {
         .args(["build", "--quiet", "--locked", "--workspace", "--examples"])
         .args(["--bin", program])
         .current_dir(root());
-    // Removes variables that `hack/lib/profile` and cargo set for the test program. They would rerun build scripts of dependencies, and
-    // replace libraries that another cargo process uses.
+    // Removes variables that `hack/lib/profile` and cargo set for the test program. With these variables, cargo would run the build scripts
+    // of dependencies again, and replace libraries that another cargo process uses.
     let is_set = |name: &str| {
         let prefixes = ["CARGO_PKG_", "CARGO_MANIFEST_", "RUSTC_BOOTSTRAP"];
         prefixes.iter().any(|prefix| name.starts_with(prefix))
@@ -295,7 +295,8 @@ pub(crate) fn spawn_guarded(program: &mut Command, log: &Path) -> Child {
     for (name, value) in program.get_envs() {
         process.env(name, value.unwrap_or_default());
     }
-    // Signals of the terminal reach only the test program. `leash.sh` then ends `program`.
+    // Runs `leash.sh` in a separate process group, so that Ctrl-C reaches only the test program. `leash.sh` ends `program` once the test
+    // program ends.
     std::os::unix::process::CommandExt::process_group(&mut process, 0);
     process.spawn().unwrap()
 }
@@ -404,7 +405,7 @@ async fn client(kubeconfig: Value) -> Client {
     Client::try_from(config).unwrap()
 }
 
-/// Waits until `wanted` returns a value, at most [`DEADLINE`]. Panics with its last error.
+/// Waits until `wanted` returns a value. Panics with the last error of `wanted` after [`DEADLINE`].
 pub(crate) async fn until<T>(what: &str, wanted: impl AsyncFn() -> Result<T, String>) -> T {
     let since = Instant::now();
     loop {

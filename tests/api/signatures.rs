@@ -70,7 +70,7 @@ async fn changed_record_is_refused_and_a_new_key_signs_existing_ones() {
     merge(&secrets, &record, json!({key::HISTORY: history.clone()})).await;
     wait(&space, false).await;
 
-    // Earlier versions signed nothing, and stored the history under another key of the Secret.
+    // Simulates a run record of an operator version that signed no records and stored the history under another key of the Secret.
     stop(process);
     let unsigned = json!({
         key::HISTORY: null, key::signature(key::HISTORY): null, key::signature(key::RECORD): null,

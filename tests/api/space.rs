@@ -57,7 +57,7 @@ impl Space {
         Api::namespaced_with(self.client.clone(), &self.namespace, &kind)
     }
 
-    /// Applies a resource as a user, with strict validation. Returns the stored resource, or the refusal.
+    /// Applies a resource as a user, with strict validation. Returns the stored resource, or the error message of the API server.
     pub(crate) async fn apply(&self, resource: &Value) -> Result<Value, String> {
         self.patch(resource, &PatchParams::apply("user").validation_strict())
             .await
@@ -105,7 +105,7 @@ pub(crate) fn resource(name: &str) -> Value {
     )
 }
 
-/// Returns a resource with this spec.
+/// Returns a resource `name` with `spec`.
 pub(crate) fn with_spec(name: &str, spec: impl Into<Value>) -> Value {
     json!({
         "apiVersion": "alustan.io/v1alpha1", "kind": "Terraform",

@@ -165,7 +165,8 @@ async fn idle_resource_gets_not_modified_and_causes_no_write() {
     space.apply(&stalled("web")).await.unwrap();
     let api = space.api::<Terraform>();
     wait(&api, "web", "a status", is_stalled).await;
-    // Each changed label triggers a call of the hook. Waits for the response that marks an idle resource.
+    // Each changed label triggers a call of the hook. Changes the label until the response is 304 with `resyncAfterSeconds: 30`, which
+    // means that the resource is idle.
     for turn in 0..100 {
         let turn = turn.to_string();
         let touched = json!({"metadata": {"labels": {"turn": turn}}});

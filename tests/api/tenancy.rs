@@ -161,7 +161,7 @@ async fn tenancy_refused_pod_is_reported_with_the_original_message() {
     let api = space.api::<Terraform>();
     api.delete("web", &DeleteParams::default()).await.unwrap();
     let made = job(&space, "web-destroy-2").await;
-    // Simulates the Job controller, whose pod the API server refused.
+    // Simulates the event of the Job controller about a pod that the API server refused.
     let why = "Error creating: pods \"web-destroy-2-x7k2p\" is forbidden: maximum memory usage per Container is \
                64Mi, but limit is 2Gi";
     let now = Timestamp::now().to_string();

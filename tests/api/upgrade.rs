@@ -1,5 +1,5 @@
-//! An operator with a new base image takes over resources that were applied with the previous one. The tests simulate the Job controller
-//! and the runner.
+//! An operator with a new base image takes over resources that were applied with the previous base image. The tests simulate the Job
+//! controller and the runner.
 
 use std::collections::BTreeMap;
 use std::process::{Child, Command};
@@ -21,7 +21,7 @@ use crate::server::{OPERATOR, Server, built, spawn_guarded, until};
 use crate::space::{Space, resource, with};
 
 const MANY: usize = 50;
-/// `--max-concurrent-runs`. With fewer than ten, no slot is reserved for other namespaces.
+/// Value of `--max-concurrent-runs`. If it is less than ten, no slot is reserved for other namespaces.
 const SLOTS: usize = 8;
 
 struct Operator {

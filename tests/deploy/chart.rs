@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::rendered::{CHART, Id, file, helm, kustomize, objects, root, run, usual};
 use crate::schemas::conforms;
 
-/// Values by name. Each branch of a template is taken by at least one entry and skipped by another.
+/// Names of the test cases, and their chart values. Each branch of a template is taken in at least one test case and skipped in another.
 const MATRIX: [(&str, &str); 15] = [
     ("nothing", ""),
     (

@@ -342,7 +342,7 @@ mod tests {
         words.filter(|word| word.starts_with("ALUSTAN_")).collect()
     }
 
-    /// Flags that the chart does not set, because its manifests use the default mount path and the default port.
+    /// Environment variables of flags that the chart does not set, because its manifests use the default mount path and the default port.
     const SETTLED: [&str; 2] = ["ALUSTAN_CACHE_DIR", "ALUSTAN_LISTEN"];
 
     #[test]

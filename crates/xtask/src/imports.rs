@@ -12,7 +12,7 @@ use proc_macro2::{Delimiter, TokenStream, TokenTree};
 /// Path of a module or item from the root of its crate.
 type Names = Vec<String>;
 
-/// Keywords before the name of an item.
+/// Rust keywords that precede the name of an item.
 const ITEMS: [&str; 9] = [
     "fn",
     "struct",

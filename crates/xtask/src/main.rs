@@ -16,8 +16,8 @@ use kube::CustomResourceExt;
 
 #[derive(Parser)]
 enum Command {
-    /// Generate the CRD, the reference, the table of metrics, the alerts for the Prometheus operator, and the chart's
-    /// schema, table of values and copies.
+    /// Generate the CRD, the reference, the table of metrics, the alerts for the Prometheus operator, and the generated files of the chart:
+    /// the schema and the table of its values, and copies of files in `deploy/`.
     Gen {
         /// Change nothing; fail if a file is stale.
         #[arg(long)]
@@ -327,7 +327,7 @@ mod tests {
             "alustan.io/orphaned",
             "component=state",
             "{component}",
-            // An object or a resource that the message names only by a placeholder, or not at all.
+            // Phrases of messages that name the object or the resource only by a placeholder, or not at all.
             "that {kind}",
             "one of the two",
             "begin anew",
@@ -458,7 +458,7 @@ mod tests {
         files(folder, &["md"], paths);
     }
 
-    /// Collects the files with one of these extensions below a folder.
+    /// Collects the files with one of `extensions` below a folder.
     fn files(folder: &Path, extensions: &[&str], paths: &mut Vec<PathBuf>) {
         for entry in std::fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();

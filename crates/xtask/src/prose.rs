@@ -219,7 +219,7 @@ impl Texts {
         }
     }
 
-    /// Adds the descriptions in a schema.
+    /// Adds the field descriptions in a schema of the CRD.
     fn add_descriptions(&mut self, schema: &Value) {
         match schema {
             Value::Object(fields) => {
@@ -250,7 +250,7 @@ fn has_extension(path: &Path, extensions: &[&str]) -> bool {
         .is_some_and(|actual| extensions.iter().any(|extension| actual == *extension))
 }
 
-/// Returns the text of full-line comments, without `mark`.
+/// Returns the text of full-line comments that begin with `mark`, without `mark`.
 fn comments(text: &str, mark: &str) -> String {
     let lines = text
         .lines()

@@ -68,7 +68,7 @@ async fn logs_of_a_failed_run_outlive_its_job() {
         why.contains("run 1 of ") && why.contains("has no Job"),
         "{why}"
     );
-    // `logs` without `--run` refers to a run that has just started, not to the failed run.
+    // Without `--run`, `logs` selects the run that has just started, not the failed run.
     create_job(&space, "web-plan-4").await;
     let why = run(&space, "logs web").await.failure();
     assert!(why.contains("Job web-plan-4 has no pod"), "{why}");

@@ -7,8 +7,8 @@ use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
 };
 
-/// Writes `ca.crt`, certificate and key of the server (`server.…`) and of a client with all rights (`admin.…`), and
-/// the key pair that signs tokens of accounts (`accounts.…`).
+/// Writes `ca.crt`, certificate and key of the server (`server.…`) and of a client with all rights (`admin.…`), and the key pair that signs
+/// ServiceAccount tokens (`accounts.…`).
 pub(super) fn write(folder: &Path) {
     let key = KeyPair::generate().unwrap();
     let mut authority = params("alustan-test-ca", None);

@@ -31,7 +31,7 @@ use super::{Operator, TOKEN, finalizers, is_deleted, is_stalled, stalled, wait};
 use crate::server::{free_ports, spawn_guarded, until};
 use crate::space::with;
 
-/// Account of metacontroller, as bound by `deploy/metacontroller`.
+/// User name of metacontroller's ServiceAccount, to which `deploy/metacontroller` grants rights.
 const METACONTROLLER: &str = "system:serviceaccount:metacontroller:metacontroller";
 /// Token of the hook after its rotation.
 const NEXT: &str = "the-token-after-it";
@@ -116,7 +116,7 @@ impl Recorder {
     }
 }
 
-/// Returns the checkout with the built program.
+/// Returns the path of the metacontroller checkout with the built program.
 fn checkout() -> PathBuf {
     let folder = std::env::var_os("ALUSTAN_METACONTROLLER");
     PathBuf::from(folder.expect("ALUSTAN_METACONTROLLER: see tests/api/sync/program.rs"))
@@ -294,7 +294,7 @@ async fn changes_the_token(operator: &'static Operator, recorder: &Recorder, con
 #[ignore = "needs the metacontroller program: see the top of tests/api/sync/program.rs"]
 async fn metacontroller_program_drives_both_hook_versions() {
     let folder = checkout();
-    // Starts another operator than the shared one, because metacontroller calls its hook for every resource of the API server.
+    // Starts a separate operator with its own API server, because metacontroller calls its hook for every resource of the API server.
     let operator: &Operator = Box::leak(Box::new(Operator::start().await.unwrap()));
     let server = &operator.server;
     let crds = folder.join("manifests/production/metacontroller-crds-v1.yaml");

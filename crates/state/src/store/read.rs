@@ -61,8 +61,8 @@ pub(super) async fn read_pointer(
     }
 }
 
-/// Returns name and content of a slot; `None` if the Secret does not exist. The caller decides whether that is an error: it is one only if
-/// the pointer names the slot.
+/// Returns name and content of a slot; `None` if the Secret does not exist. A missing slot is an error only if the pointer names the slot,
+/// which the caller checks.
 pub(super) async fn read_slot(
     secrets: &dyn Secrets,
     name: &str,
@@ -73,7 +73,8 @@ pub(super) async fn read_slot(
     }
 }
 
-/// Reads `slots` in order; skips missing ones. Stops at more than [`PACKED`] bytes: [`join`] refuses such a version.
+/// Reads `slots` in order; skips missing ones. Stops once the slots have more than [`PACKED`] bytes: [`join`] refuses a version of this
+/// size.
 pub(super) async fn read_slots(
     secrets: &dyn Secrets,
     slots: &[String],
@@ -111,7 +112,7 @@ pub(super) async fn read_for(
     }
 }
 
-/// Defect of a version.
+/// Defect of a stored version of the state.
 enum Fault {
     /// The slot is missing or empty.
     Gone(String),

@@ -34,7 +34,7 @@ impl SlotSource for FixedSlots {
     fn discarding_previous(&self) {}
 }
 
-/// Secrets of a forged state, in which every slot has 1 MiB. Counts the reads.
+/// Secrets with the forged pointer `pointer`. Every slot has 1 MiB. Counts the reads.
 struct Forged {
     pointer: Vec<u8>,
     reads: AtomicUsize,
@@ -395,7 +395,7 @@ async fn a_second_writer_fails_and_destroys_nothing(#[case] versions: u64) {
     assert_eq!(*open(&secrets).await.get().await.unwrap(), state(2, 10));
 }
 
-/// Both writers have written a version. After the write of the second writer, each write of the first fails.
+/// Two writers write one version each. After the write of the second writer, each write of the first writer fails.
 #[tokio::test]
 async fn replaced_writer_fails_each_time_and_destroys_nothing() {
     let secrets = cluster(3);

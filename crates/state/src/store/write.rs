@@ -13,7 +13,7 @@ use crate::secrets::{Changes, Snapshot, StoreError, to_json};
 /// Content of a blanked slot. Differs from every chunk, because chunks are never empty.
 const BLANK: &[u8] = b"";
 
-/// Result of a swap.
+/// Result of a compare-and-swap of a Secret.
 enum Swapped {
     /// The Secret has the wanted content, at this resource version.
     Done(String),
@@ -22,7 +22,7 @@ enum Swapped {
 }
 
 impl StateStore {
-    /// Moves the pointer. Records the attempt first: the response may be lost, or the caller may cancel.
+    /// Writes the pointer `next.pointer`. Records the write in `memory` first: the response may be lost, or the caller may cancel.
     pub(super) async fn move_pointer(
         &self,
         memory: &mut Memory,
@@ -36,9 +36,9 @@ impl StateStore {
         }
     }
 
-    /// Resolves a pointer write of unknown outcome by sending it again. The slots of the new pointer are therefore never overwritten while
-    /// the write may still be applied. Returns true if the pointer is written. Returns false if the Secret has the old pointer at a new
-    /// resource version: the earlier request was not applied and can only fail with a conflict.
+    /// Sends a pointer write of unknown outcome again, to determine its outcome. No slot of the new pointer is overwritten before the
+    /// outcome is known. Returns true if the pointer is written. Returns false if the Secret has the old pointer at a new resource version:
+    /// the earlier request was not applied and can only fail with a conflict.
     ///
     /// # Errors
     ///
@@ -70,8 +70,8 @@ impl StateStore {
         memory.pointer.writer.as_ref() == Some(&self.writer)
     }
 
-    /// Claims the pointer: sets `writer` in the pointer. If this writer has claimed it before, only checks that the pointer is unchanged.
-    /// Earlier writers can then no longer move the pointer to a slot that is free now.
+    /// Claims the pointer: sets `writer` in the pointer. Afterwards, earlier writers cannot move the pointer to a slot that is now free. If
+    /// this writer has already claimed the pointer, only checks that the pointer is unchanged.
     pub(super) async fn claim_pointer(&self, memory: &mut Memory) -> Result<(), StateError> {
         if self.is_claimed(memory) {
             return self.check_pointer(memory).await;

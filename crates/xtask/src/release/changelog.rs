@@ -54,7 +54,7 @@ pub(super) fn of_next(changelog: &str, version: &str) -> Result<String> {
     }
 }
 
-/// Whether `text` has the form of a date: 2026-01-31.
+/// Returns true if `text` has the form of a date, for example 2026-01-31.
 fn is_date(text: &str) -> bool {
     let parts: Vec<&str> = text.split('-').collect();
     parts.iter().map(|part| part.len()).eq([4, 2, 2])

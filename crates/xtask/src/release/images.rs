@@ -28,7 +28,7 @@ pub(crate) struct Image {
 /// Images of a release, by name.
 pub(crate) type Images = BTreeMap<String, Image>;
 
-/// Merges `folder`/ARCHITECTURE/NAME into `folder`/NAME and removes the former.
+/// Merges the images in `folder`/ARCHITECTURE/NAME into `folder`/NAME, and removes the folders of the architectures.
 pub(super) fn merge(folder: &Path) -> Result<Images> {
     let mut parts: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for architecture in names(folder)? {

@@ -4,7 +4,7 @@
 use super::*;
 use crate::secrets::to_json;
 
-/// Opens a store without retries: a lost response fails at once instead of after minutes.
+/// Opens a store without retries: a write whose response is lost fails at once instead of after minutes.
 async fn open_without_retries(secrets: &Arc<FakeSecrets>, slots: usize) -> StateStore {
     let mut store = open_with(secrets, slots, slots).await.unwrap();
     store.patience = Duration::ZERO;
@@ -37,7 +37,8 @@ async fn save_after_lost_pointer_response_keeps_stored_version(#[case] fault: Fa
     let store = with_one_version(&secrets).await;
     secrets.fail(2, fault);
     store.put(state(3, 10)).await.unwrap_err();
-    // The next save repeats the pointer (write 3), writes its chunk (write 4) and fails at its own pointer (write 5).
+    // The next save sends the pointer write of the failed save again (write 3), writes a chunk (write 4) and fails at the write of the new
+    // pointer (write 5).
     secrets.die_at(Some(5));
     store.put(state(4, 10)).await.unwrap_err();
     secrets.die_at(None);
@@ -73,7 +74,7 @@ async fn slot_named_by_another_run_is_not_overwritten() {
     let store = with_one_version(&secrets).await;
     secrets.fail(1, Fault::AnswerLost);
     store.put(state(3, 10)).await.unwrap_err();
-    // The first run kept its state as unsaved state. The next run stores the same state in the same slot.
+    // The first run keeps the state of the failed save as unsaved state. The next run saves this state, in the same slot.
     open(&secrets).await.put(state(3, 10)).await.unwrap();
     let error = store.put(state(4, 10)).await.unwrap_err();
     assert!(matches!(error, StateError::Moved), "{error}");
@@ -132,8 +133,8 @@ async fn uncertain_state_is_not_returned_to_the_engine(#[case] fault: Fault) {
     assert_eq!(stored(&secrets, 3).await, Some(state(3, 10)));
 }
 
-/// Two runs open the same version. The response to the pointer write of the first is lost, and the request is applied late. The second run
-/// must not overwrite the slot that this pointer names.
+/// Two runs open the same version. The response to the pointer write of the first run is lost, and the API server applies the write late.
+/// The second run must not overwrite the slot that the late pointer names.
 #[rstest]
 #[case::applied_before_next_write(1)]
 #[case::applied_two_writes_later(2)]
@@ -144,7 +145,7 @@ async fn a_slot_is_not_overwritten_between_its_chunk_and_the_pointer(#[case] lat
     with_one_version(&secrets).await;
     let first = open_without_retries(&secrets, 3).await;
     let second = open_with(&secrets, 3, 3).await.unwrap();
-    // Writes of the first run: 1 claims the pointer, 2 is the chunk, 3 moves the pointer.
+    // Writes of the first run: write 1 claims the pointer, write 2 stores the chunk, write 3 moves the pointer to the chunk.
     secrets.fail(3, Fault::Late(later));
     first.put(state(3, 10)).await.unwrap_err();
     let error = second.put(state(7, 10)).await.unwrap_err();
@@ -193,7 +194,7 @@ async fn late_chunk_write_does_not_replace_the_next_runs_chunk() {
     assert_eq!(stored(&secrets, 3).await, Some(state(2, 10)));
 }
 
-/// A caller that stops waiting for a save leaves the same situation as a lost response.
+/// If the caller cancels a save, the result of the save is unknown, as after a lost response.
 #[tokio::test]
 async fn cancelled_save_leaves_no_uncertain_state() {
     for at in 1..3 {
@@ -210,7 +211,7 @@ async fn cancelled_save_leaves_no_uncertain_state() {
     }
 }
 
-/// Change of the state: number of noise digits of the new state, or `None` for a deletion.
+/// Change of the state: number of random digits in the new state, or `None` for a deletion.
 type Change = Option<usize>;
 
 async fn apply_change(store: &StateStore, wanted: Option<&Vec<u8>>) -> Result<(), StateError> {
@@ -242,7 +243,7 @@ async fn survive(slots: usize, changes: &[Change], faults: &[(usize, Fault)], aw
                 current == before || current == wanted,
                 "{faults:?}: {error}"
             );
-            // After a failed save, the engine may save a different state next.
+            // After a failed save, the engine may save another state.
             let other = state(serial + 100, size.unwrap_or(10));
             if store.put(other.clone()).await.is_ok() {
                 assert_eq!(stored(&secrets, slots).await, Some(other.clone()));
