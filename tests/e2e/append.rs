@@ -78,7 +78,7 @@ async fn config(scene: &Scene, name: &str, tag: &str) -> Value {
     json!({ "architecture": image["architecture"], "os": image["os"], "config": config })
 }
 
-/// Returns the resource `web`, with base image and runner image in the registry `front`.
+/// Returns the resource `web`, with base image and runner image behind the registry proxy `front`.
 fn through(scene: &Scene, front: &RegistryFront) -> Value {
     let mut web = scene.resource("web");
     web["spec"]["containerRegistry"] = json!({

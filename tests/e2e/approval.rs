@@ -79,7 +79,7 @@ async fn approval_of_a_plan_is_required_and_valid_once() {
             "{plan:?}"
         );
 
-        // An unknown plan id approves nothing. A commit inside the context invalidates the pending plan.
+        // An unknown plan id approves nothing. A commit that changes the module invalidates the pending plan.
         approve(&scene, "web", "cafe").await;
         scene
             .wait_for_message(

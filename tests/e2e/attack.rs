@@ -73,7 +73,7 @@ async fn attack_on_run_secrets_affects_no_other_resource() {
         let run = json!({
             "kind": "apply", "job": "quiet-apply-1", "image": "evil", "serviceAccount": "default",
         });
-        // Forges the run record: another ServiceAccount and image, and no state.
+        // Forges the run record: another ServiceAccount and image, and no created state.
         let record = json!({"number": 2, "phase": "Starting", "run": run, "attempted": 0, "stateMade": false});
         attacks(&scene, "record", "record-run", data("record", &record)).await;
         // Forges the progress in the run report: another active run, which requests `u32::MAX` state slots.
@@ -123,14 +123,14 @@ async fn attack_on_run_secrets_affects_no_other_resource() {
         let jobs = scene.jobs("run").await;
         let count = |name: &str| jobs.iter().filter(|job| job.starts_with(name)).count();
         assert_eq!((count("quiet-"), count("done-")), (1, 1), "{jobs:?}");
-        // The forged state address does not claim the state of `quiet` for the reporting resource.
+        // The operator ignores the forged state address: `quiet` still owns its state, and can run.
         scene.annotate("quiet", alustan_api::RECONCILE_AT, "now").await;
         scene.ready_after_run("quiet", 2).await;
     })
     .await;
 }
 
-/// The module source redirects `init` to the registry credentials, in the `..data` folder of a Secret volume.
+/// The address of the module makes `init` read the registry credentials in the `..data` folder of a Secret volume.
 #[tokio::test]
 async fn attack_on_registry_credentials_during_init_finds_no_file() {
     scene("attack-init", |scene| async move {

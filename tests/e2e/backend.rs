@@ -108,7 +108,7 @@ async fn waits_for_the_lock(scene: &Scene, backend: &Value, block: &str, secret:
     scene.delete("other", &DeleteParams::foreground()).await;
 }
 
-/// Waits until two runs of `web` failed to get the lock. They use no retry budget: the limit is 1.
+/// Waits until two runs of `web` failed to get the lock. A lock failure does not count against `spec.retry.limit`, which is 1.
 async fn is_locked(scene: &Scene) {
     scene
         .wait("web", "a second run in vain", |tf| {
@@ -314,7 +314,8 @@ async fn backend_kubernetes_waits_for_the_lock_and_corrects_drift() {
 
 #[tokio::test]
 async fn backend_http_waits_for_the_lock_and_corrects_drift() {
-    // Too short for the search for secrets after all tests, because the script below contains it in plain text.
+    // The script below contains the password in plain text. With less than 12 bytes, it is no part of the search of
+    // `tests/src/bin/sweep.rs` after all tests.
     const PASSWORD: &str = "x3marker-8k";
     scene("http", |scene| async move {
         module(&scene).await;

@@ -31,7 +31,7 @@ async fn no_secrets_left(scene: &Scene, namespace: &str) {
         .await;
 }
 
-/// Tests without the installed operator: see `scene_with_own_operators`.
+/// Tests that run with the installed operator scaled to zero: see `scene_with_own_operators`.
 mod own_operators {
     use super::*;
 

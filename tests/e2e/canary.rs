@@ -49,7 +49,7 @@ const STATE: [&str; 3] = [
     "web-state-slot-1 data",
 ];
 
-/// Returns the expected places of each canary: keys of Secrets, in the scene's namespace unless they name another.
+/// Returns the expected places of each canary: keys of Secrets, in the namespace of the test unless they name another namespace.
 fn belongs(scene: &Scene, allowed: &[(&str, &[&str])]) -> Found {
     let mut places = Found::new();
     for (canary, secrets) in allowed {
@@ -65,7 +65,8 @@ fn belongs(scene: &Scene, allowed: &[(&str, &[&str])]) -> Found {
 }
 
 /// Asserts that each canary is in all its expected places, which proves that the search works, and in no other place. Waits until the
-/// volumes of all pods are removed: the folder of a pod contains the inputs of its engine (`spec.backend.secretRef`).
+/// kubelet has removed the volumes of all pods: the volumes of a run contain the inputs of the engine, for example
+/// `spec.backend.secretRef`.
 async fn is_nowhere_else(
     scene: &Scene,
     sweep: Sweep,
@@ -211,7 +212,7 @@ async fn canary_of_each_input_appears_only_in_expected_secrets() {
         scene.ready("web").await;
         assert!(!message.is_empty());
 
-        // Drift and a reported push.
+        // Causes drift, waits for the correction, and reports a push.
         let change = "{\"data\":{\"text\":\"changed\"}}";
         scene.kubectl(&["patch", "configmap", "web", "--type=merge", "-p", change]).await;
         scene
@@ -221,7 +222,7 @@ async fn canary_of_each_input_appears_only_in_expected_secrets() {
             .await;
         let server = scene.git_server().await;
         canaries.known("hook", server.secret());
-        // The Secret is older than the searched history of etcd. The annotation adds a new version of it.
+        // The Secret is older than the searched history of etcd. The annotation adds a new version of the Secret to the history.
         let now = format!("e2e={}", scene.namespace);
         scene
             .kubectl(&["annotate", "secret", "alustan-hooks", "-n", "alustan-system", "--overwrite", &now])

@@ -39,8 +39,8 @@ enum Story {
     Cancel,
 }
 
-/// Returns the phases in which a step occurs, with the rank of the step in the phase and a prefix of its subject. The prefix selects
-/// one of several steps of the same kind.
+/// Returns the phases in which steps of `kind` occur: the phase, the rank of the step in the phase, and a prefix of the object or the run
+/// phase that the step concerns. The prefix distinguishes steps of the same kind.
 fn occurrences(kind: StepKind) -> &'static [(Story, u8, &'static str)] {
     match kind {
         StepKind::AddFinalizer => &[(Story::Create, 1, "")],
@@ -99,7 +99,7 @@ fn occurrences(kind: StepKind) -> &'static [(Story, u8, &'static str)] {
     }
 }
 
-/// Step at which an operator crashes: order in the phase and value of `ALUSTAN_DIE_AT`.
+/// Step at which an operator crashes: rank in the phase, and value of `ALUSTAN_DIE_AT`.
 type Crash = (u8, String);
 
 /// Returns every `step`th crash in `story`, starting with index `number`.
@@ -246,7 +246,8 @@ impl TestNamespace {
         self.scene.nothing_left().await;
     }
 
-    /// Runs operators from `cause` until `done`. Each one crashes at its step, and the next one takes over.
+    /// Starts an operator, calls `cause`, and waits for `done`. The operator crashes at the first of `crashes`; each following operator
+    /// crashes at the next one, and the last operator does not crash.
     async fn run_with_crashes(
         &self,
         crashes: &[Crash],
@@ -268,7 +269,7 @@ impl TestNamespace {
     }
 }
 
-/// Tests without the installed operator: see `scene_with_own_operators`.
+/// Tests that run with the installed operator scaled to zero: see `scene_with_own_operators`.
 mod own_operators {
     use super::*;
 

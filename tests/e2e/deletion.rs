@@ -53,7 +53,7 @@ async fn a_run_that_cannot_start_is_cancelled_by_deletion() {
         let tf = scene.wait_for_message("web", "ImagePull").await;
         let tag = tf.status.unwrap().image.unwrap().tag;
         scene.delete("web", &DeleteParams::background()).await;
-        // Replaces the image at the tag by one that no node can unpack.
+        // Replaces the image at the tag by an image that no node can unpack.
         scene.spoil("web", &tag).await;
         scene.apply(&web).await;
         scene
@@ -87,7 +87,7 @@ async fn deletion_cancels_a_plan_and_waits_for_an_apply() {
         scene.nothing_left().await;
         counter.release("/planning");
 
-        // The same content without the script: its image is in the registry, so no build starts.
+        // Applies the same module without the script. Its image is in the registry, so no build starts.
         counter.hold("/made");
         scene.apply(&scene.resource("web")).await;
         counter.reached("/made").await;
@@ -218,7 +218,7 @@ async fn a_namespace_that_is_deleted_does_not_hang() {
             scene.namespace
         );
         assert!(!deleted && output.contains(&anyway), "{output}");
-        // Runs the command that the refusal suggests.
+        // Runs the command in the message of the refused deletion.
         scene.cluster.run("bash", &["-c", &anyway]).await;
         scene.cluster.run("kubectl", &delete).await;
         scene
@@ -262,7 +262,7 @@ async fn delete_is_refused_if_protected_and_orphans_if_requested() {
         let tf = scene.ready("safe").await;
         assert_eq!(tf.metadata.deletion_timestamp, None);
         assert_eq!(counter.creations_and_destructions(), (2, 0));
-        // Runs the command that the refusal suggests.
+        // Runs the command in the message of the refused deletion.
         scene.cluster.run("bash", &["-c", &allow]).await;
         scene.delete("safe", &foreground).await;
         assert_eq!(counter.creations_and_destructions(), (2, 1));

@@ -1,4 +1,4 @@
-//! Modules that lost their files.
+//! Modules from which all configuration files or all objects are removed.
 
 use alustan_tests::{Counter, scene};
 

@@ -62,7 +62,7 @@ async fn engine_switch_needs_permission_and_keeps_the_state() {
         assert!(base.contains("/opentofu@sha256:"), "{base}");
         assert_eq!(lineage(&scene, "web").await, made);
 
-        // The complete version selects the same image.
+        // The full version number selects the same image as the engine name alone.
         let whole = json!({"name": "opentofu", "version": current.version});
         scene.apply(&on(&scene, "web", &whole)).await;
         assert_eq!(engine(&scene, "web").await, current);
@@ -124,7 +124,7 @@ output "v" {{ value = module.part.value }}
     )
 }
 
-/// Tests that run alone: see `scene_alone`.
+/// Tests that run while no other test runs: see `scene_alone`.
 mod alone {
     use super::*;
 
@@ -147,7 +147,7 @@ mod alone {
             scene.ready("web").await;
             assert_eq!(scene.data("web-outputs").await["v"], "from afar: true");
             scene.log("web-apply-1", "network: true").await;
-            // Run 3 destroys the object of this run without a network. Its probe accepts both results.
+            // Run 2 creates an object that run 3 replaces without a network. The probe of this object accepts both results.
             scene.apply(&with("either")).await;
             scene.ready_after_run("web", 2).await;
 
@@ -163,7 +163,7 @@ mod alone {
                         .is_some_and(|condition| condition.status == "False")
                 })
                 .await;
-            // The network stays cut, because the destroy probe of the object of run 3 expects no network.
+            // The network stays cut, because the probe on destruction of the object of run 3 expects no network.
             scene.delete("web", &DeleteParams::foreground()).await;
             scene.nothing_left().await;
             drop(outage);

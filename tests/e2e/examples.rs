@@ -123,7 +123,7 @@ async fn examples_data_passes_both_ways_between_module_and_workload() {
     scene("both", |scene| async move {
         let controller = Controller(scene.api());
         twin(&scene, "pass-data-both-ways").await;
-        // From module to workload: the ARN of the role.
+        // The module passes the ARN of the role to the workload.
         scene.ready("identity").await;
         let arn = scene.data("shop-cluster").await["role_arn"].clone();
         assert!(arn.starts_with("arn:aws:iam::"), "{arn}");
@@ -139,7 +139,7 @@ async fn examples_data_passes_both_ways_between_module_and_workload() {
             })
             .await;
 
-        // From workload to module: the hostname of the load balancer.
+        // The workload passes the hostname of the load balancer to the module.
         scene.ready("platform").await;
         scene.reason("dns", "FieldNotFound").await;
         let name = "shop.example.com";
@@ -216,7 +216,7 @@ async fn examples_k3s_changes_run_only_the_affected_dependents() {
         assert_eq!(scene.run_number("bravo-workers").await, 1);
         assert_eq!(scene.run_number("shared-endpoint").await, 2);
 
-        // Deletion with one request keeps the order.
+        // One request deletes all resources. The operator still destroys dependents before their dependencies.
         let all = delete_all(&scene).await;
         let tf = scene
             .wait_for_message("alpha-control-plane", "dependents are destroyed first")

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 const OLD: &str = "output \"version\" { value = \"old\" }";
 const NEW: &str = "output \"version\" { value = \"new\" }";
 
-/// Returns a resource for the scene's repository `repository`. `git` replaces the branch in `spec.gitRepo`.
+/// Returns a resource for the test's repository `repository`. `git` replaces the branch in `spec.gitRepo`.
 fn resource(scene: &Scene, name: &str, repository: &str, git: &Value) -> Value {
     let mut resource = scene.resource_of(name, repository);
     let fields = resource["spec"]["gitRepo"].as_object_mut().unwrap();

@@ -53,7 +53,8 @@ async fn http_get(scene: &Scene, pod: &str, path: &str) -> String {
     scene.cluster.run("kubectl", &["get", "--raw", &path]).await
 }
 
-/// Copies the base image into the scene's repository, so that operators of both versions add their runner to images.
+/// Copies the base image to another repository. The operator does not know this base image, so builds of the earlier and of the new version
+/// add their own runner to it.
 async fn own_base(scene: &Scene) -> String {
     let registry = "docker://10.99.1.2:5000";
     let from = format!("{registry}/alustan/terraform:dev");
@@ -64,7 +65,7 @@ async fn own_base(scene: &Scene) -> String {
     format!("registry.alustan.test:5000/{}/base:1", scene.namespace)
 }
 
-/// Returns the uids of the scene's Jobs by name.
+/// Returns the uids of the test's Jobs by name.
 async fn all_jobs(scene: &Scene) -> BTreeMap<String, String> {
     let jobs = scene.api::<Job>().list(&ListParams::default()).await;
     jobs.unwrap()
@@ -80,7 +81,7 @@ async fn recorded(scene: &Scene, name: &str) -> i64 {
     record["number"].as_i64().unwrap()
 }
 
-/// Tests that run alone: see `scene_alone`.
+/// Tests that run while no other test runs: see `scene_alone`.
 mod alone {
     use super::*;
 
@@ -125,7 +126,7 @@ mod alone {
             let url = web["spec"]["gitRepo"]["url"].clone();
             let push = json!({"repository": url, "ref": "refs/heads/main"});
             let server = scene.git_server().await;
-            // Each push uses a separate connection, so that both replicas receive some of them.
+            // Each push uses a separate connection, so that each replica receives some pushes.
             for _ in 0..12 {
                 assert_eq!(server.report(&push).await, json!({"resources": 1}));
             }

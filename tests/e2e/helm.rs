@@ -65,7 +65,7 @@ async fn names(scene: &Scene, arguments: &[&str]) -> Vec<String> {
     output.lines().map(str::to_owned).collect()
 }
 
-/// Tests that run alone: see `scene_alone`.
+/// Tests that run while no other test runs: see `scene_alone`.
 mod alone {
     use super::*;
 

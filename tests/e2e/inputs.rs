@@ -1,4 +1,5 @@
-//! Values from other objects: Secrets, ConfigMaps, outputs of other resources, fields of any object (rules 14 and 17).
+//! Values from other objects: Secrets, ConfigMaps, outputs of other resources, fields of any object (`docs/development/rules.md`, rules 14
+//! and 17).
 
 use alustan_tests::{Scene, condition, scene};
 use serde_json::{Value, json};
@@ -44,7 +45,7 @@ resource "terraform_data" "says" {
 }
 "#;
 
-/// Grants the operator read access to a resource type until the end of the scene.
+/// Grants the operator read access to a resource type until the end of the test.
 pub(crate) async fn grant(scene: &Scene, resource: &str) {
     let namespace = scene
         .kubectl(&[

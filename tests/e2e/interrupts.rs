@@ -214,7 +214,7 @@ fn run_results(tf: &Terraform) -> Vec<&str> {
     runs.iter().map(|run| run.result.as_str()).collect()
 }
 
-/// Tests that run alone: see `scene_alone`.
+/// Tests that run while no other test runs: see `scene_alone`.
 mod alone {
     use super::*;
 

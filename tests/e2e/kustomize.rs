@@ -13,7 +13,7 @@ use crate::approval::{approve, pending};
 const REGISTRY: &str = "registry.alustan.test:5000";
 
 /// Writes an overlay on top of `overlay`, as a user does: images by digest, certificate authorities and builder of the dev cluster,
-/// and the registries and repositories that the scene may use.
+/// and the registries and repositories that the test may use.
 async fn overlay_of(scene: &Scene, overlay: &str, folder: &Path) {
     let image = "docker://10.99.1.2:5000/alustan/controller:dev";
     let inspect = [
@@ -73,7 +73,7 @@ async fn installed(scene: &Scene, kind: &str, path: &str) -> String {
     scene.cluster.run("kubectl", &get).await
 }
 
-/// Waits until a policy refuses `resource`: the API server enforces new policies and parameters after a second or so.
+/// Waits until a policy refuses `resource`: the API server enforces new policies and parameters about a second after their creation.
 async fn in_force(scene: &Scene, resource: &Value) {
     let api: Api<Terraform> = scene.api();
     let name = resource["metadata"]["name"].as_str().unwrap();
@@ -89,7 +89,7 @@ async fn in_force(scene: &Scene, resource: &Value) {
     }
 }
 
-/// Tests that run alone: see `scene_alone`.
+/// Tests that run while no other test runs: see `scene_alone`.
 mod alone {
     use super::*;
 
@@ -154,7 +154,8 @@ mod alone {
             approve(&scene, "asks", &plan).await;
             scene.ready("asks").await;
 
-            // A resource that is older than the policy for `mode` is still reconciled. Its deletion needs an approval.
+            // `web` was created before the policy that requires `spec.approval.mode: Manual`. It is still reconciled, and its deletion
+            // needs an approval.
             let api: Api<Terraform> = scene.api();
             let uid = scene
                 .begin_to_delete("web", &DeleteParams::background())

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 const TABLE: &str = "locks";
 
-/// Creates a bucket for the scene, and a Secret with its credentials.
+/// Creates a bucket for the test, and a Secret with its credentials.
 async fn bucket(scene: &Scene) {
     scene.aws_with_secret(&scene.namespace, TABLE).await;
 }

@@ -19,7 +19,7 @@ async fn mesh_a_run_is_over_when_its_engine_container_has_terminated() {
         for name in names {
             scene.ready(name).await;
         }
-        // One build, and one run per resource.
+        // Three pods got a sidecar: one of the build, and one of the run of each resource.
         assert_eq!(injector.pods(), 3);
 
         // The kubelet terminates native sidecars. With a regular sidecar, only the deletion of the Job ends the pod.

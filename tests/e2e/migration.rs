@@ -1,4 +1,4 @@
-//! Adoption of existing states, and migration between backends (rule 11).
+//! Adoption of existing states, and migration between backends (`docs/development/rules.md`, rule 11).
 
 use alustan_tests::{AWS, Counter, Scene, scene};
 use kube::api::DeleteParams;

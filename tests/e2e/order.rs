@@ -1,4 +1,4 @@
-//! Order: dependents run after their dependencies and are destroyed before them (rules 13 and 14).
+//! Order: dependents run after their dependencies and are destroyed before them (`docs/development/rules.md`, rules 13 and 14).
 
 use std::collections::BTreeMap;
 
@@ -38,7 +38,7 @@ async fn order_of_a_stack_of_fifty_follows_dependencies() {
     stack_of(5, 10).await;
 }
 
-/// Applies and deletes a stack of `levels` with `width` resources each. Each resource depends on two of the level below.
+/// Applies and deletes a stack of `levels` with `width` resources each. Each resource depends on two resources of the level below.
 async fn stack_of(levels: usize, width: usize) {
     scene("stack", |scene| async move {
         let counter = Counter::start().await;

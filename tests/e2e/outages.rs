@@ -5,7 +5,7 @@ use alustan_tests::{Counter, Scene, condition, scene_alone};
 use kube::api::DeleteParams;
 use serde_json::{Value, json};
 
-/// Returns a resource with a retry budget of 1. Transient failures do not use it.
+/// Returns a resource with `spec.retry.limit: 1`. Transient failures do not count against the limit.
 fn resource(scene: &Scene, name: &str, repository: &str) -> Value {
     let mut resource = scene.resource_of(name, repository);
     resource["spec"]["variables"] = json!({"v": name});
@@ -21,7 +21,7 @@ fn is(tf: &Terraform, kind: &str) -> (String, String) {
         .unwrap_or_default()
 }
 
-/// Tests that run alone: see `scene_alone`.
+/// Tests that run while no other test runs: see `scene_alone`.
 mod alone {
     use super::*;
 
@@ -102,7 +102,7 @@ mod alone {
             scene.cluster.stop(&["apiserver"]).await;
             counter.release("/made");
             counter.release("/destroyed");
-            // Both engines have finished. The runners retry until states and reports are saved.
+            // The engines of `makes` and `goes` have finished. Their runners retry until states and reports are saved.
             scene.printed("makes-apply-1", "Creation complete").await;
             scene
                 .printed("goes-destroy-2", "Destruction complete")

@@ -43,7 +43,8 @@ async fn rbac_run_uses_only_a_service_account_that_allows_runs() {
         let pod = scene.pod_of("web-apply-1").await.spec.unwrap();
         assert_eq!(pod.service_account_name.as_deref(), Some("cloud"));
 
-        // Revoked permission: no apply starts. Destroy still runs with the account that created the objects.
+        // After the removal of the annotation `alustan.io/allow-runs`, no apply starts. A destroy run still uses the ServiceAccount that
+        // created the objects.
         scene
             .kubectl(&["annotate", "serviceaccount", "cloud", "alustan.io/allow-runs-"])
             .await;
@@ -58,7 +59,7 @@ async fn rbac_run_uses_only_a_service_account_that_allows_runs() {
     .await;
 }
 
-/// Tests that run alone: see `scene_alone`.
+/// Tests that run while no other test runs: see `scene_alone`.
 mod alone {
     use super::*;
 

@@ -5,7 +5,8 @@ use serde_json::{Value, json};
 
 const PRIVATE: &str = "private-registry.alustan.test";
 
-/// The operator reports each fault with the Secret that causes it. The Secret of the registry has no key that `secretRef` names.
+/// The operator reports wrong credentials, and reads a corrected Secret again. The registry Secret has no key `secretRef.key`; the operator
+/// reads its key `.dockerconfigjson` instead.
 #[tokio::test]
 async fn corrected_credentials_of_git_and_registry_are_reread() {
     scene("login", |scene| async move {
@@ -180,7 +181,7 @@ async fn prune_removes_only_old_images_that_are_not_in_use() {
     .await;
 }
 
-/// Tests without the installed operator: see `scene_with_own_operators`.
+/// Tests that run with the installed operator scaled to zero: see `scene_with_own_operators`.
 mod own_operators {
     use super::*;
 

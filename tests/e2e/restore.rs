@@ -16,7 +16,7 @@ const OURS: &str = "app.kubernetes.io/managed-by=alustan";
 struct Backup {
     resources: Value,
     secrets: Value,
-    /// Other objects that Velero backs up.
+    /// Objects other than resources and Secrets that Velero backs up.
     others: Value,
 }
 
@@ -67,7 +67,7 @@ async fn lose_everything(scene: &Scene, names: &[&str]) {
         api.patch(name, &edit, &free).await.unwrap();
         scene.deleted(name, &uid).await;
     }
-    // kubectl waits until the pods have ended, because `kubectl alustan restore` is refused before.
+    // kubectl waits until the pods have ended, because `kubectl alustan restore` is refused while a pod of the resource exists.
     let kinds = "job,pod,secret,configmap,poddisruptionbudget,rolebinding,role,serviceaccount";
     scene.kubectl(&["delete", kinds, "-l", OURS]).await;
 }
@@ -83,7 +83,7 @@ impl Page {
         Self { folder }
     }
 
-    /// Runs the code block with `part` in section `heading`, in the scene's namespace. `values` are placeholders and their values.
+    /// Runs the code block with `part` in section `heading`, in the test's namespace. `values` are placeholders and their values.
     /// Returns the output of the commands.
     async fn run(
         &self,

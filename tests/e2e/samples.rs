@@ -15,7 +15,7 @@ resource "terraform_data" "a" { input = "${var.var1}, ${var.var2}" }
 output "both" { value = terraform_data.a.output }
 "#;
 
-/// Returns the objects of an example, with the scene's namespace and the credentials for the local servers.
+/// Returns the objects of an example, with the test's namespace and the credentials for the local servers.
 async fn example(scene: &Scene, name: &str) -> Vec<Value> {
     let file = format!("deploy/examples/{name}/resource.yaml");
     let text = scene
@@ -82,7 +82,7 @@ async fn samples_apply_unchanged_and_keep_their_state_in_s3() {
         let pulls = pod.spec.unwrap().image_pull_secrets.unwrap();
         assert_eq!(pulls[0].name, format!("{NAME}-registry"));
 
-        // The other sample has the same name, repository and image.
+        // The sample `basic-inline` has the same name, repository and image as `basic-configmap`.
         let objects = example(&scene, "basic-inline").await;
         apply(&scene, &objects).await;
         let status = scene.ready(NAME).await.status.unwrap();

@@ -59,7 +59,7 @@ fn assert_answered(metacontroller: &FakeMetacontroller) {
     }
 }
 
-/// Tests without the installed operator: see `scene_with_own_operators`.
+/// Tests that run with the installed operator scaled to zero: see `scene_with_own_operators`.
 mod own_operators {
     use super::*;
 

@@ -28,7 +28,7 @@ async fn queued(scene: &Scene) -> usize {
     all.iter().filter(waits).count()
 }
 
-/// Returns the creation times of the scene's run Jobs.
+/// Returns the creation times of the test's run Jobs.
 async fn started(scene: &Scene) -> Vec<Timestamp> {
     let runs = ListParams::default().labels("app.kubernetes.io/component=run");
     let jobs = scene.api::<Job>().list(&runs).await.unwrap();
@@ -107,7 +107,7 @@ async fn tenancy_quota_refusal_is_reported_and_run_is_retried() {
     .await;
 }
 
-/// Tests that run alone: see `scene_alone`.
+/// Tests that run while no other test runs: see `scene_alone`.
 mod alone {
     use super::*;
 

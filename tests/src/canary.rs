@@ -15,7 +15,7 @@ const SHORT: usize = 12;
 /// First bytes of a gzip archive.
 const GZIP: &[u8] = &[0x1f, 0x8b, 0x08];
 
-/// Canaries of a scene, by the name of the input that contains them.
+/// Canaries of a test, by the name of the input that contains them.
 #[derive(Default)]
 pub struct Canaries {
     cores: BTreeMap<String, String>,
@@ -39,8 +39,8 @@ impl Canaries {
         core
     }
 
-    /// Creates a secret value for the input `name`, with characters that URLs, JSON and HCL escape around the searched part. The search
-    /// also finds a partly redacted value.
+    /// Creates a secret value for the input `name`. The search looks for its middle part, which consists of letters and digits; URLs, JSON
+    /// and HCL escape the characters around it. The search therefore also finds a partly redacted value.
     pub fn odd(&mut self, name: &str) -> String {
         format!("p\"a\\<{}>&é %2f$'", self.plain(name))
     }

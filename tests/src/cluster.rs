@@ -88,8 +88,8 @@ impl Cluster {
             .await;
     }
 
-    /// Kills the first process of the container in the first running pod of `selector` with SIGKILL. Waits until the status of a pod is
-    /// Running, because a pod may have effects before.
+    /// Kills the first process of the container in the first running pod of `selector` with SIGKILL. Waits until the API server reports a
+    /// running pod: the process may start earlier than the API server reports it.
     pub async fn kill(&self, namespace: &str, selector: &str) {
         let ids = "jsonpath={.items[*].status.containerStatuses[0].containerID}";
         let phase = "--field-selector=status.phase=Running";

@@ -29,7 +29,7 @@ impl Gate {
         Self { address, open }
     }
 
-    /// Closes all connections, and new ones immediately.
+    /// Closes all open connections, and closes each new connection immediately.
     pub fn close(&self) {
         self.open.send_replace(false);
     }
@@ -47,7 +47,7 @@ async fn pass(mut stream: TcpStream, server: &str, mut state: watch::Receiver<bo
     let Ok(mut server) = TcpStream::connect(server).await else {
         return;
     };
-    // Ends with the connection or when the gate closes, whichever is first.
+    // Ends when the connection ends or when the gate closes.
     tokio::select! {
         _ = copy_bidirectional(&mut stream, &mut server) => {}
         _ = state.wait_for(|open| !open) => {}

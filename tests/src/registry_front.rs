@@ -12,7 +12,8 @@ use crate::counter::HOST;
 
 /// Registry of the dev cluster.
 const REGISTRY: &str = "10.99.1.2:5000";
-/// Minimum size of an upload that [`Fault::CutsUploads`] interrupts, in bytes: layers of the base image, but no upload of the operator.
+/// Minimum size of an upload that [`Fault::CutsUploads`] interrupts, in bytes. Layers of the base image are larger; uploads of the operator
+/// are smaller.
 const LARGE: usize = 1 << 20;
 
 /// Fault that the proxy injects.

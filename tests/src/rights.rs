@@ -24,7 +24,7 @@ const RUNNER: &str = "-runner";
 /// Verbs of a run for the Secrets that its Role names. The operator needs them as well to create that Role.
 const OF_RUNS: [&str; 2] = ["get", "patch"];
 /// Rights that no e2e test uses. The operator needs them for a deleted resource that it cannot parse (`tests/api/operator.rs`), and for a
-/// `PersistentVolumeClaim`, or a Job whose run a pod has claimed, that its mirrors do not contain.
+/// `PersistentVolumeClaim`, or a Job whose run a pod has claimed, that its watch caches do not contain.
 const RARE: [[&str; 3]; 3] = [
     ["alustan.io", "terraforms", "get"],
     ["", "persistentvolumeclaims", "get"],
@@ -179,8 +179,8 @@ impl Audit {
         }
     }
 
-    /// Returns a message for each violation since the start: calls that no role allowed, by the operator on resources in its roles and by
-    /// runs on their Secrets; and, with `all`, rights that were never used.
+    /// Returns a message for each violation since the start. A violation is a call that no role allowed, by the operator on resources in
+    /// its roles or by a run on its Secrets. With `all`, a right that was never used is a violation as well.
     pub async fn end(self, all: bool) -> Vec<String> {
         let client = self.cluster.client.clone();
         let controller: Api<ClusterRole> = Api::all(client.clone());

@@ -35,11 +35,11 @@ pub(crate) use waits::until;
 /// Maximum duration of a wait.
 const DEADLINE: Duration = Duration::from_mins(3);
 
-/// Namespace that enforces PodSecurity *baseline*, with its own repositories.
+/// Environment of one test: a namespace that enforces PodSecurity *baseline*, with its own repositories.
 pub struct Scene {
-    /// Cluster of the scene.
+    /// Cluster that contains the namespace.
     pub cluster: Cluster,
-    /// Name of the namespace. It is also the owner of the scene's repositories.
+    /// Name of the namespace. It is also the owner of the repositories of the test.
     pub namespace: String,
     /// Whether the installed operator runs during the whole test. It then receives a report of each push.
     uses_installed_operator: bool,
@@ -59,8 +59,9 @@ where
     run(name, Disruption::Nothing, test).await;
 }
 
-/// Same as `scene`, while no other test runs: `test` may stop the operator, a component of the cluster, or the node. They are restored
-/// afterwards. Such tests belong in a `mod alone`, so that `make e2e` runs them after all others, which then do not wait for them.
+/// Same as `scene`, while no other test runs: `test` may stop the operator, a component of the cluster, or the node. All of them are
+/// restored afterwards. Tests that call this function belong in a `mod alone`: `make e2e` runs them after all other tests, so that other
+/// tests do not wait for them.
 pub async fn scene_alone<F, T>(name: &str, test: F)
 where
     F: FnOnce(Arc<Scene>) -> T,
@@ -110,8 +111,8 @@ static WITHOUT_INSTALLED: Mutex<WithoutInstalled> = Mutex::const_new(WithoutInst
     cluster: None,
 });
 
-/// Runs `test` in a new namespace with the installed operator scaled to zero. `test` starts operators for its namespace alone. Such
-/// tests run concurrently. They belong in a `mod own_operators`, so that `make e2e` runs them after all others except those of
+/// Runs `test` in a new namespace with the installed operator scaled to zero. `test` starts operators for its namespace alone. Tests that
+/// call this function run concurrently. They belong in a `mod own_operators`, so that `make e2e` runs them after all others except those of
 /// `mod alone`.
 pub async fn scene_with_own_operators<F, T>(name: &str, test: F)
 where
@@ -124,7 +125,7 @@ where
         if tests.running == 0 {
             let cluster = CLUSTER.write().await;
             if let Err(panic) = scale_installed(0).await {
-                // The next test reports a failure of this call.
+                // Ignores an error: if the installed operator does not start, the next test fails and reports it.
                 let _ = scale_installed(1).await;
                 std::panic::resume_unwind(panic);
             }
@@ -198,7 +199,7 @@ where
 }
 
 impl Scene {
-    /// Runs `test` in another new namespace, with the operator of this scene.
+    /// Runs `test` in another new namespace, with the operator that this test uses.
     pub async fn beside<F, T>(&self, name: String, test: F)
     where
         F: FnOnce(Arc<Self>) -> T,
@@ -208,7 +209,7 @@ impl Scene {
         run_in(scene, Disruption::Nothing, test).await;
     }
 
-    /// Creates the namespace of a scene.
+    /// Creates the namespace of a test.
     async fn open(name: &str, uses_installed_operator: bool) -> Arc<Self> {
         let cluster = Cluster::connect().await;
         let nanos = SystemTime::now()
@@ -249,7 +250,7 @@ impl Scene {
         self.cluster.client.clone()
     }
 
-    /// Returns the API of one kind in the scene's namespace.
+    /// Returns the API of one kind in the test's namespace.
     pub fn api<K>(&self) -> Api<K>
     where
         K: kube::Resource<DynamicType = (), Scope = kube::core::NamespaceResourceScope>,
@@ -285,7 +286,8 @@ impl Scene {
         }
     }
 
-    /// Deletes the scene. Abandons its remaining resources without destroy, which other tests cover.
+    /// Deletes the namespace of the test and its repositories. Abandons the remaining resources without a destroy run, because other tests
+    /// cover destroy runs.
     async fn delete_namespace(&self) {
         let api: Api<Terraform> = self.api();
         let resources = api

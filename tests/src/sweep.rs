@@ -1,7 +1,7 @@
-//! Searches for canaries in everything that one scene, or all scenes, may have written.
+//! Searches for canaries in everything that one test, or all tests, may have written.
 //!
-//! A watch records the history of etcd: every version of every object of any kind, including deleted ones. Hard links keep files
-//! that are deleted with their pod or volume. Command lines of processes in pods are polled.
+//! A watch records the history of etcd: every version of every object of any kind, including deleted ones. Hard links keep files that are
+//! deleted with their pod or volume. Command lines of processes in pods are polled.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ffi::OsString;
@@ -421,7 +421,7 @@ impl Collector {
         }
     }
 
-    /// Links every file of the scene's logs and volumes, and of every emptyDir except inputs. Skips files in `seen`, which contains the
+    /// Links every file of the test's logs and volumes, and of every emptyDir except inputs. Skips files in `seen`, which contains the
     /// linked files by inode and path.
     fn link(&self, seen: &mut HashSet<(u64, OsString)>) {
         let own = |path: &PathBuf| path.to_string_lossy().contains(&self.namespace);

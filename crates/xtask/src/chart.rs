@@ -90,7 +90,7 @@ fn keys(text: &str) -> Result<Vec<Key>> {
         }
         let (name, value) = words
             .split_once(':')
-            .with_context(|| format!("values.yaml: no key in {line:?}"))?;
+            .with_context(|| format!("values.yaml: line {line:?} contains no key"))?;
         path.truncate((line.len() - line.trim_start().len()) / 2);
         path.push(name.to_owned());
         let default = match value.trim() {
@@ -99,7 +99,7 @@ fn keys(text: &str) -> Result<Vec<Key>> {
         };
         ensure!(
             default.is_none() || !description.is_empty(),
-            "values.yaml: nothing explains {}",
+            "values.yaml: key {} has no comment",
             path.join(".")
         );
         keys.push(Key {
@@ -233,7 +233,7 @@ fn schema(keys: &[Key]) -> Result<Value> {
     }
     ensure!(
         constraints.is_empty(),
-        "values.yaml lacks what is constrained: {constraints:?}"
+        "values.yaml does not contain the keys of these constraints: {constraints:?}"
     );
     Ok(root)
 }
@@ -320,7 +320,7 @@ mod tests {
         assert_eq!(keys(text).unwrap(), wanted);
         let unexplained = keys("a: 1\n").unwrap_err();
         assert!(
-            unexplained.to_string().contains("explains a"),
+            unexplained.to_string().contains("key a has no comment"),
             "{unexplained}"
         );
     }

@@ -41,7 +41,7 @@ pub(crate) fn check(root: &Path) -> Result<()> {
     }
     ensure!(
         circles.is_empty(),
-        "files import from each other in a circle; move what they share into a file that both import:\n{}",
+        "these files have cyclic imports; move the shared items into a file that imports none of them:\n{}",
         circles.join("\n")
     );
     Ok(())

@@ -78,13 +78,13 @@ pub(crate) fn run(root: &Path, step: Release) -> Result<()> {
 fn agree(tag: &str, chart: &str) -> Result<()> {
     ensure!(
         tag == format!("v{VERSION}"),
-        "the tag is {tag}, Cargo.toml says {VERSION}: one of them is wrong"
+        "tag {tag} does not match version {VERSION} in Cargo.toml; correct the tag or the version"
     );
     for key in ["version", "appVersion"] {
         let line = format!("{key}: {VERSION}");
         ensure!(
             chart.lines().any(|text| text == line),
-            "Chart.yaml does not say {line:?}, as Cargo.toml does"
+            "Chart.yaml does not contain {line:?}, the version in Cargo.toml"
         );
     }
     Ok(())

@@ -426,7 +426,7 @@ impl<'a> Bench<'a> {
             .collect()
     }
 
-    /// Measures [`CROWD`] concurrent Jobs without the operator: the limit of the host.
+    /// Measures [`CROWD`] concurrent Jobs without the operator, which shows the limit of the host.
     async fn crowd_floor(&self, image: &str) -> Duration {
         let start = Instant::now();
         join_all((ROUNDS..ROUNDS + CROWD).map(|n| self.floor(image.to_owned(), n))).await;

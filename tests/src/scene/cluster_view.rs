@@ -1,4 +1,4 @@
-//! Objects that the scene's user can see: Jobs, Secrets, events, logs.
+//! Objects that a user can see in the namespace of the test: Jobs, Secrets, events, logs.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -27,7 +27,7 @@ impl Scene {
             .collect()
     }
 
-    /// Returns the names of the scene's Jobs for `component` (`run` or `build`).
+    /// Returns the names of the test's Jobs for `component` (`run` or `build`).
     pub async fn jobs(&self, component: &str) -> Vec<String> {
         let selector = format!("{OURS},app.kubernetes.io/component={component}");
         let list = ListParams::default().labels(&selector);
@@ -113,21 +113,21 @@ impl Scene {
         all
     }
 
-    /// Runs `kubectl` in the scene's namespace. Returns its output.
+    /// Runs `kubectl` in the test's namespace. Returns its output.
     pub async fn kubectl(&self, arguments: &[&str]) -> String {
         let (good, output) = self.try_kubectl(arguments).await;
         assert!(good, "kubectl {arguments:?}: {output}");
         output
     }
 
-    /// Runs `kubectl` in the scene's namespace. Returns whether it succeeded, and its output.
+    /// Runs `kubectl` in the test's namespace. Returns whether it succeeded, and its output.
     pub async fn try_kubectl(&self, arguments: &[&str]) -> (bool, String) {
         let mut all = vec!["-n", &self.namespace];
         all.extend(arguments);
         self.cluster.output("kubectl", &all, None).await
     }
 
-    /// Runs `kubectl alustan` in the scene's namespace. Returns its standard output.
+    /// Runs `kubectl alustan` in the test's namespace. Returns its standard output.
     pub async fn alustan(&self, arguments: &[&str]) -> String {
         let program = Self::programs().join("kubectl-alustan");
         let mut all = vec!["-n", &self.namespace];

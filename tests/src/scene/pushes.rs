@@ -59,7 +59,7 @@ impl Scene {
 }
 
 impl Scene {
-    /// Reports a change of `repository` (owner and name) to the installed operator if the scene uses it. Like a git server, it does not
+    /// Reports a change of `repository` (owner and name) to the installed operator if the test uses it. Like a git server, it does not
     /// repeat a failed delivery: the operator polls the repository as well.
     pub(super) async fn report_push(&self, repository: &str) {
         if self.uses_installed_operator {

@@ -1,11 +1,11 @@
-//! Git repositories of the scene, and its images in the registry.
+//! Git repositories of the test, and its images in the registry.
 
 use std::path::Path;
 
 use crate::Scene;
 
 impl Scene {
-    /// Commits `files` to the scene's repository `name`. Returns the id of the commit.
+    /// Commits `files` to the test's repository `name`. Returns the id of the commit.
     pub async fn commit(&self, name: &str, files: &[(&str, &str)]) -> String {
         let repository = format!("{}/{name}", self.namespace);
         self.commit_with(&repository, |folder| write(folder, files))
@@ -25,7 +25,7 @@ impl Scene {
         commit.trim().to_owned()
     }
 
-    /// Runs git in the scene's bare repository `name`. Returns its output.
+    /// Runs git in the bare repository `name` of the test. Returns its output.
     pub async fn git(&self, name: &str, arguments: &[&str]) -> String {
         let folder = self.cluster.folder.join("git").join(&self.namespace);
         let folder = folder.join(format!("{name}.git"));
@@ -39,12 +39,12 @@ impl Scene {
         output.trim().to_owned()
     }
 
-    /// Returns the https URL of the scene's repository `name`.
+    /// Returns the https URL of the repository `name` of the test.
     pub fn https(&self, name: &str) -> String {
         format!("https://git.alustan.test/{}/{name}", self.namespace)
     }
 
-    /// Returns a file of the dev cluster's ssh server: `id_ed25519`, `known_hosts`, …
+    /// Returns the text of a file of the dev cluster's ssh server: `id_ed25519`, `known_hosts`, …
     pub fn ssh_file(&self, name: &str) -> String {
         let file = self.cluster.folder.join("ssh").join(name);
         std::fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()))
@@ -55,13 +55,13 @@ impl Scene {
         std::fs::read_to_string(self.cluster.folder.join("ca.crt")).expect("the authority")
     }
 
-    /// Removes all repositories of the scene.
+    /// Removes all repositories of the test.
     pub fn remove_repositories(&self) {
         for owner in [
             self.namespace.clone(),
             format!("private/{}", self.namespace),
         ] {
-            // Ignores an error: most scenes have only one of the folders.
+            // Ignores an error: most tests have only one of the folders.
             let _ = std::fs::remove_dir_all(self.cluster.folder.join("git").join(owner));
         }
     }
@@ -80,7 +80,7 @@ fn write(folder: &Path, files: &[(&str, &str)]) {
 const REGISTRY: &str = "http://10.99.1.2:5000/v2";
 
 impl Scene {
-    /// Pushes an image that no node can unpack, under a tag of the scene's image `name`.
+    /// Pushes an image that no node can unpack, under a tag of the test's image `name`.
     pub async fn spoil(&self, name: &str, tag: &str) {
         let upload = format!("{REGISTRY}/{}/{name}", self.namespace);
         let blob = "this is no archive";
@@ -103,7 +103,7 @@ impl Scene {
             .await;
     }
 
-    /// Deletes the scene's image `name` from the registry and from the node, as after garbage collection of the registry and a
+    /// Deletes the test's image `name` from the registry and from the node, as after garbage collection of the registry and a
     /// replacement of the node.
     pub async fn lose_image(&self, name: &str, digest: &str) {
         let url = format!("{REGISTRY}/{}/{name}/manifests/{digest}", self.namespace);
@@ -126,7 +126,7 @@ impl Scene {
         self.cluster.run("ctr", &arguments).await;
     }
 
-    /// Returns whether the registry has the scene's image `name` at `reference`, a tag or a digest.
+    /// Returns whether the registry has the test's image `name` at `reference`, a tag or a digest.
     pub async fn has_image(&self, name: &str, reference: &str) -> bool {
         let url = format!("{REGISTRY}/{}/{name}/manifests/{reference}", self.namespace);
         let accept = "Accept: application/vnd.oci.image.manifest.v1+json";
@@ -143,7 +143,7 @@ impl Scene {
         self.cluster.run("curl", &code).await == "200"
     }
 
-    /// Sets the creation time of the scene's image `name:tag` to `year`. Returns the digest of its context.
+    /// Sets the creation time of the test's image `name:tag` to `year`. Returns the digest of its context.
     pub async fn age_image(&self, name: &str, tag: &str, year: u16) -> String {
         let upload = format!("{REGISTRY}/{}/{name}", self.namespace);
         let kind = "application/vnd.oci.image.manifest.v1+json";
@@ -172,7 +172,7 @@ impl Scene {
         digest.to_owned()
     }
 
-    /// Returns the content of the layers that the build of the scene's image `name` added (less than 1 MiB each), as text.
+    /// Returns the content of the layers that the build of the test's image `name` added (less than 1 MiB each), as text.
     pub async fn image_text(&self, name: &str, digest: &str) -> String {
         let url = format!("{REGISTRY}/{}/{name}", self.namespace);
         let kinds = "Accept: application/vnd.oci.image.manifest.v1+json, \

@@ -1,4 +1,4 @@
-//! Objects that the scene's user creates: resources, Secrets, `ConfigMap`s.
+//! Objects that a user creates in the namespace of the test: resources, Secrets, `ConfigMap`s.
 
 use alustan_api::Terraform;
 use k8s_openapi::ByteString;
@@ -14,9 +14,9 @@ impl Scene {
         self.resource_of(name, name)
     }
 
-    /// Returns a minimal resource for the scene's repository `repository`, with an image of that name.
+    /// Returns a minimal resource for the test's repository `repository`, with an image of that name.
     pub fn resource_of(&self, name: &str, repository: &str) -> Value {
-        // The installed operator polls the repositories of all scenes, and each poll takes 50 ms of CPU time.
+        // The installed operator polls the repositories of all tests, and each poll takes 50 ms of CPU time.
         let interval = if self.uses_installed_operator {
             "30s"
         } else {
@@ -90,7 +90,7 @@ impl Scene {
     }
 
     /// Creates a Secret for `spec.runner.envFromSecrets`, with the environment that lets the kubectl provider manage ConfigMaps in the
-    /// scene's namespace.
+    /// namespace of the test.
     pub async fn provider_credentials(&self, name: &str) {
         self.kubectl(&["create", "serviceaccount", name]).await;
         self.kubectl(&[

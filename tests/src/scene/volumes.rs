@@ -1,4 +1,4 @@
-//! Volumes of the scene, and their loss.
+//! Volumes of the test, and their loss.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -63,9 +63,9 @@ impl Scene {
     }
 }
 
-/// Volume of the scene with a limited size.
+/// Volume with a limited size, for the namespace of the test.
 pub struct Disk {
-    /// Name of its storage class.
+    /// Name of the storage class of the volume.
     pub class: String,
     folder: PathBuf,
 }

@@ -159,7 +159,7 @@ fn advice(previous: &Version, intact: bool) -> String {
             previous.version
         )
     } else {
-        format!("the previous version {} is lost as well", previous.version)
+        format!("the previous version {} is also damaged or incomplete", previous.version)
     }
 }
 
@@ -178,7 +178,7 @@ async fn unpack(
         };
         match data {
             Some(chunk) if packed.len() + chunk.len() > PACKED => {
-                let why = format!("its slots exceed {PACKED} bytes");
+                let why = format!("the slots of the version exceed {PACKED} bytes");
                 return Ok(Err(Fault::Damaged(why)));
             }
             Some(chunk) if !chunk.is_empty() => packed.extend(chunk),
@@ -200,6 +200,6 @@ fn verify(version: &Version, packed: &[u8]) -> Result<Vec<u8>, String> {
     if sha256_hex(&state) == version.sha256 {
         Ok(state)
     } else {
-        Err("its checksum does not match".to_owned())
+        Err("the SHA-256 of the state does not match the pointer".to_owned())
     }
 }

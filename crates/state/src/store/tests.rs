@@ -530,7 +530,7 @@ async fn slots_are_read_up_to_the_size_of_the_largest_state() {
     .await;
     let error = opened.err().unwrap().to_string();
     assert!(
-        error.contains("its slots exceed 269484032 bytes"),
+        error.contains("the slots of the version exceed 269484032 bytes"),
         "{error}"
     );
     // 321 reads: the pointer, and five batches of 64 slots with 1 MiB each. The fifth batch exceeds the limit of 257 MiB.

@@ -29,19 +29,19 @@ pub(super) fn of_release(changelog: &str, version: &str) -> Result<String> {
         .with_context(|| format!("CHANGELOG.md has no section {UNRELEASED}"))?;
     ensure!(
         unreleased.text.is_empty(),
-        "CHANGELOG.md: move what is in {UNRELEASED} into a section [{version}]"
+        "CHANGELOG.md: move the entries of {UNRELEASED} into a section [{version}]"
     );
     let released = section(changelog, &format!("[{version}]"))
         .with_context(|| format!("CHANGELOG.md has no section [{version}]"))?;
     let date = released.heading.rsplit(" - ").next().unwrap_or_default();
     ensure!(
         is_date(date),
-        "CHANGELOG.md: {:?} must end in its date, as ## [{version}] - 2026-01-31",
+        "CHANGELOG.md: heading {:?} must end with the release date, for example ## [{version}] - 2026-01-31",
         released.heading
     );
     ensure!(
         !released.text.is_empty(),
-        "CHANGELOG.md says nothing of {version}"
+        "CHANGELOG.md: section [{version}] is empty"
     );
     Ok(format!("{}\n", released.text))
 }
@@ -79,10 +79,10 @@ mod tests {
             (RELEASED.replace("[1.2.0]", "[1.3.0]"), "no section [1.2.0]"),
             (RELEASED.replace(" - 2026-02-03", ""), "date"),
             (RELEASED.replace("2026-02-03", "soon"), "date"),
-            (RELEASED.replace("### Added\n\n- A.\n", ""), "says nothing"),
+            (RELEASED.replace("### Added\n\n- A.\n", ""), "is empty"),
             (
                 RELEASED.replace("[Unreleased]\n", "[Unreleased]\n\n- C.\n"),
-                "move what is in",
+                "move the entries",
             ),
             (RELEASED.replace("## [Unreleased]\n", ""), "[Unreleased]"),
         ] {

@@ -21,7 +21,7 @@ pub(super) fn write(root: &Path, folder: &Path, registry: &str, images: &Images)
     }
     let controller = &images
         .get("controller")
-        .context("the release has no image controller")?
+        .context("the release has no image `controller`")?
         .digest;
     // Default base image of runner images: Terraform if the release has an image with Terraform.
     let engines = images
@@ -133,7 +133,7 @@ fn edit(path: &Path, changes: &[(&str, &str)]) -> Result<()> {
         let count = text.matches(old).count();
         ensure!(
             count == 1,
-            "{} has {old:?} {count} times, not once",
+            "{} contains {old:?} {count} times; expected once",
             path.display()
         );
         text = text.replacen(old, new, 1);

@@ -83,7 +83,7 @@ fn merge_image(folder: &Path, name: &str, architectures: &[String]) -> Result<Im
         let version = version.map(|version| version.trim().to_owned());
         ensure!(
             engine.is_none() || engine == version,
-            "not the same version of the engine for all of {architectures:?}"
+            "the engine versions of the architectures {architectures:?} differ"
         );
         engine = version;
     }

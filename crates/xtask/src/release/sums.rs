@@ -74,9 +74,9 @@ fn krew(sums: &BTreeMap<String, String>) -> Result<String> {
     Ok(format!(
         "apiVersion: krew.googlecontainertools.github.com/v1alpha2\nkind: Plugin\nmetadata:\n  name: alustan\nspec:\n  \
          version: v{VERSION}\n  homepage: {REPOSITORY}\n  \
-         shortDescription: Approve, follow and look into Terraform resources\n  description: |\n    \
-         Does for resources of Alustan, which runs Terraform and OpenTofu from git on Kubernetes, what takes\n    \
-         more than one command of kubectl: plans and their approval, logs of runs, who depends on whom, the state.\n  \
+         shortDescription: Approve, follow and inspect Terraform resources\n  description: |\n    \
+         Shows and approves plans, prints logs of runs, shows dependencies, and manages the state of resources of\n    \
+         Alustan, an operator that runs Terraform and OpenTofu from git on Kubernetes.\n  \
          platforms:\n{platforms}"
     ))
 }
