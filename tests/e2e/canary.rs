@@ -170,7 +170,7 @@ async fn canary_of_each_input_appears_only_in_expected_secrets() {
         let login = [("TF_HTTP_USERNAME", "canary"), ("TF_HTTP_PASSWORD", state.as_str())];
         scene.secret("state", "Opaque", &login).await;
 
-        // Plan, approval and apply.
+        // Plans, approves and applies.
         let mut web = drift::resource(&scene, "web", "Correct");
         let spec = &mut web["spec"];
         spec["gitRepo"] = json!({
@@ -201,7 +201,7 @@ async fn canary_of_each_input_appears_only_in_expected_secrets() {
         scene.ready("web").await;
         scene.ready("small").await;
 
-        // Failed applies with verbose output until the resource is stalled.
+        // Causes failed applies with verbose output until the resource is stalled.
         web["spec"]["approval"] = json!({"mode": "Auto"});
         web["spec"]["variables"]["fail"] = json!(1);
         web["spec"]["scripts"] = json!({"apply": {"inline": CHATTY}});

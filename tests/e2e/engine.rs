@@ -142,7 +142,7 @@ mod alone {
                 resource["spec"]["variables"] = json!({"network": network});
                 resource
             };
-            // Control: the probe detects a network.
+            // With a network, the probe must detect the network.
             scene.apply(&with("true")).await;
             scene.ready("web").await;
             assert_eq!(scene.data("web-outputs").await["v"], "from afar: true");

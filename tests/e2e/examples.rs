@@ -1,4 +1,5 @@
-//! Scenarios of `deploy/examples`. `hack/twin` applies the twin of each example: its resources, with modules that run in the dev cluster.
+//! Scenarios of `deploy/examples`. `hack/twin` applies the twin of each example: the same resources, with modules that run in the dev
+//! cluster.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +11,8 @@ use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams};
 use serde_json::{Value, json};
 
-/// Applies the twin of an example with one command, in the order of its file.
+/// Applies the twin of an example with one command, in the order of its file. The twin is the example with modules that run in the dev
+/// cluster (`hack/twin`).
 async fn twin(scene: &Scene, example: &str) {
     let arguments = [example, &scene.namespace];
     scene.cluster.run("hack/twin", &arguments).await;

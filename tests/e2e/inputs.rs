@@ -17,7 +17,7 @@ output "token" {
 }
 "#;
 
-/// Module with typed variables: a string is neither a list nor a number.
+/// Module with variables of type string, number and list. Its outputs are invalid if a list or number arrives as another type.
 const WEB: &str = r#"
 variable "password" {}
 variable "color" {}

@@ -1,4 +1,4 @@
-//! The main path: from a commit to applied objects and back.
+//! The main path: a commit is built, applied and destroyed.
 
 use alustan_tests::scene;
 use kube::api::DeleteParams;

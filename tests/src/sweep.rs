@@ -421,8 +421,8 @@ impl Collector {
         }
     }
 
-    /// Links every file of the test's logs and volumes, and of every emptyDir except inputs. Skips files in `seen`, which contains the
-    /// linked files by inode and path.
+    /// Creates a hard link to every file in the test's logs and volumes, and in every emptyDir except inputs of the engine and of git. Skips
+    /// files in `seen`, which contains the linked files by inode and path.
     fn link(&self, seen: &mut HashSet<(u64, OsString)>) {
         let own = |path: &PathBuf| path.to_string_lossy().contains(&self.namespace);
         for (part, below, kept) in [
@@ -465,7 +465,7 @@ impl Collector {
     }
 }
 
-/// Links a file, so that later writes to it are kept as well. Copies a file of another file system, such as a tmpfs.
+/// Creates a hard link to a file, so that later writes to the file are kept as well. Copies a file of another file system, such as a tmpfs.
 fn keep(file: &Path, to: &Path) -> std::io::Result<()> {
     match std::fs::hard_link(file, to) {
         Err(error) if error.kind() == ErrorKind::CrossesDevices => {

@@ -93,7 +93,7 @@ impl Crate {
             .parse()
             .map_err(|error| anyhow!("{}: {error}", file.display()))?;
         for child in self.scan(names, file, tokens) {
-            let name = child.last().context("a child module has a name")?;
+            let name = child.last().context("a child module has no name")?;
             let paths = [format!("{name}.rs"), format!("{name}/mod.rs")];
             let mut paths = paths.map(|path| folder.join(path)).into_iter();
             let path = paths.find(|path| path.exists());

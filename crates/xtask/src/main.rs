@@ -58,7 +58,7 @@ fn write_generated(check: bool) -> Result<()> {
         if check {
             stale.push(path.display().to_string());
         } else {
-            std::fs::create_dir_all(file.parent().context("a generated file has a folder")?)?;
+            std::fs::create_dir_all(file.parent().context("the file has no parent folder")?)?;
             std::fs::write(&file, text).with_context(|| format!("write {}", path.display()))?;
         }
     }

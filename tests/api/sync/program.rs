@@ -7,8 +7,8 @@
 //! ALUSTAN_METACONTROLLER=$PWD make api T=metacontroller_program
 //! ```
 //!
-//! With `ALUSTAN_RECORD=FILE` it writes the exchanges for `crates/controller/src/http/sync/recorded.jsonl`, which
-//! every test run replays.
+//! With `ALUSTAN_RECORD=FILE` the test also writes the HTTP exchanges to FILE, to update
+//! `crates/controller/src/http/sync/recorded.jsonl`, which every test run replays.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

@@ -159,7 +159,7 @@ fn advice(previous: &Version, intact: bool) -> String {
             previous.version
         )
     } else {
-        format!("the previous version {} is also damaged or incomplete", previous.version)
+        format!("the previous version {} is damaged too", previous.version)
     }
 }
 

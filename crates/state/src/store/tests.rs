@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 
 struct FixedSlots(Vec<String>);
 
-/// Source of slots that records the requested numbers.
+/// Fake source of slots. Records the number of slots that each call requests.
 #[derive(Default)]
 struct RecordedSlots(parking_lot::Mutex<Vec<usize>>);
 
