@@ -1,4 +1,4 @@
-//! Attacks by module code: with the token of its runner pod, and on the credentials of the registry during `init`.
+//! Attacks by module code: writes with the token of the runner pod, and reads of the registry credentials during `init`.
 
 use alustan_api::paths;
 use alustan_tests::{Counter, Scene, condition, scene};

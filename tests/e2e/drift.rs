@@ -96,7 +96,7 @@ async fn drift_is_corrected_reported_or_ignored_as_configured() {
             })
             .await;
 
-        // All resources have the same interval. The other resources were checked more than once, so `ignore` has no drift checks.
+        // All resources have the same interval, and the other resources were checked more than once. A drift check of `ignore` would have run, too.
         assert_eq!(text(&scene, "ignore").await.as_deref(), Some("changed"));
         let jobs = scene.jobs("run").await;
         let own: Vec<_> = jobs

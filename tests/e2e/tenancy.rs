@@ -1,4 +1,4 @@
-//! Tenants share one operator: the load, quotas and limits of one tenant do not delay another.
+//! Tenants share one operator: the load, quotas and limits of one tenant do not delay another tenant.
 
 use alustan_api::Terraform;
 use alustan_tests::{Counter, Operators, Scene, condition, scene, scene_alone};

@@ -46,7 +46,7 @@ const PUBLIC: [&str; 6] = [
     "namespace",
     "TF_HTTP_USERNAME",
 ];
-/// Protobuf bytes between a label and its value [`MANAGER`].
+/// Protobuf bytes between the key of a label and the value [`MANAGER`]: field tag and length of the value.
 const OUR_VALUE: [u8; 2] = [0x12, 7];
 /// Tolerance for coarse file timestamps.
 const COARSE: Duration = Duration::from_secs(2);

@@ -129,7 +129,7 @@ fn write_names(repository: &Path) {
     }
 }
 
-/// Writes modules with large files: 200,000 calls of modules that do not exist, and deep and wide values.
+/// Writes modules with large files: 200,000 calls of modules that do not exist, and values that are deeply nested or very long.
 fn write_large_files(repository: &Path) {
     let folder = |name: &str| {
         let folder = repository.join(name);

@@ -1,4 +1,4 @@
-//! Volumes of the test, and their loss.
+//! Finds and deletes volumes of the test, and creates volumes with a limited size.
 
 use std::io::Write;
 use std::path::PathBuf;

@@ -17,7 +17,7 @@ async fn stored(secrets: &Arc<FakeSecrets>, slots: usize) -> Option<Vec<u8>> {
     store.get().await.map(|state| state.to_vec())
 }
 
-/// Opens a store with one version, stored with the pointer by write number 0. The next two versions use separate
+/// Opens a store with one version. Write number 0 stores this version and the pointer in one Secret. The next two versions use separate
 /// slots.
 async fn with_one_version(secrets: &Arc<FakeSecrets>) -> StateStore {
     let store = open_without_retries(secrets, 3).await;
