@@ -129,7 +129,8 @@ fn write_names(repository: &Path) {
     }
 }
 
-/// Writes modules with large files: 200,000 calls of modules that do not exist, and values that are deeply nested or very long.
+/// Writes modules with large files: 200,000 calls of modules that do not exist, a list nested 1,048,576 levels deep,
+/// and a map with 200,000 keys.
 fn write_large_files(repository: &Path) {
     let folder = |name: &str| {
         let folder = repository.join(name);
