@@ -14,7 +14,7 @@ use crate::{
     error::{Error, short},
 };
 
-/// Maximum size of stdout and of stderr of a helper, in bytes.
+/// Maximum number of bytes that are read from stdout, and from stderr, of a credential helper.
 const ANSWER: u64 = 1 << 20;
 /// Value of `Username` with which a helper marks `Secret` as a refresh token.
 const TOKEN: &str = "<token>";
@@ -30,7 +30,7 @@ pub(crate) async fn credential(program: &str, registry: &str) -> Result<Credenti
     };
     let mut child = Command::new(program)
         .arg("get")
-        // The cache of the ECR helper requires a writable home directory.
+        // Disables the cache of the ECR credential helper: the helper would write its cache to the home directory, which may be read-only.
         .env("AWS_ECR_DISABLE_CACHE", "true")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -55,7 +55,7 @@ pub(crate) async fn credential(program: &str, registry: &str) -> Result<Credenti
         let why = [stdout, stderr].concat();
         return Err(failed(short(&String::from_utf8_lossy(&why))));
     }
-    read(&stdout).ok_or_else(|| failed("its output has no `Username` and `Secret`".to_owned()))
+    read(&stdout).ok_or_else(|| failed("the output has no `Username` and `Secret`".to_owned()))
 }
 
 async fn converse(child: &mut Child, registry: &str) -> std::io::Result<(Vec<u8>, Vec<u8>)> {
@@ -74,7 +74,7 @@ async fn converse(child: &mut Child, registry: &str) -> std::io::Result<(Vec<u8>
     Ok((stdout, stderr))
 }
 
-/// JSON output of a helper.
+/// JSON output of a credential helper.
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct Answer {

@@ -85,7 +85,7 @@ impl Format {
     }
 }
 
-/// A blob of a repository.
+/// Digest and size of a blob.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Blob {
     pub(crate) digest: Digest,
@@ -162,7 +162,7 @@ struct Descriptor {
 /// Reads a manifest or an index.
 ///
 /// # Errors
-/// The reason why `bytes` is neither a manifest nor an index.
+/// Returns the reason why `bytes` is neither an image manifest nor an index.
 pub(crate) fn read(bytes: &[u8]) -> Result<Document, String> {
     let document: RawDocument = serde_json::from_slice(bytes).map_err(not_a_manifest)?;
     if document.schema_version != 2 {
@@ -191,7 +191,7 @@ fn not_a_manifest(error: serde_json::Error) -> String {
 fn media_type_is(media_type: Option<&str>, allowed: [&str; 2]) -> Result<(), String> {
     match media_type {
         Some(other) if !allowed.contains(&other) => {
-            Err(format!("media type {other:?} is not supported"))
+            Err(format!("the media type {other:?} is not supported"))
         }
         _ => Ok(()),
     }
@@ -252,7 +252,8 @@ impl Index {
     /// Returns the digest of the image for a platform, in its default variant.
     ///
     /// # Errors
-    /// The platforms of the index if it has no image for the platform, or the reason why the entry for the platform is invalid.
+    /// Returns a message with the platforms of the index if the index has no image for the platform, or the reason why the entry for the
+    /// platform is invalid.
     pub(crate) fn choose(&self, os: &str, architecture: &str) -> Result<Digest, String> {
         let entry = self
             .0
@@ -317,7 +318,7 @@ pub(crate) struct Image {
     pub(crate) manifest: Vec<u8>,
 }
 
-/// Config of an image. `other` keeps the remaining fields unchanged.
+/// Config of an image. `other` has the fields that [`compose`] copies unchanged.
 #[derive(Deserialize, Serialize)]
 struct ConfigFile {
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -361,7 +362,7 @@ struct RootFs {
 /// Composes config and manifest of the base image with `layers` appended. The same input gives the same bytes.
 ///
 /// # Errors
-/// The reason why layers cannot be appended to this base image.
+/// Returns the reason why layers cannot be appended to the base image.
 pub(crate) fn compose(
     base: &Manifest,
     base_config: &[u8],
@@ -407,7 +408,7 @@ fn extend(
     settings: &ImageConfig,
 ) -> Result<ConfigFile, String> {
     let mut config: ConfigFile = serde_json::from_slice(base_config)
-        .map_err(|error| format!("the config is invalid: {error}"))?;
+        .map_err(|error| format!("the image config is invalid: {error}"))?;
     config.set_platform(settings)?;
     config.append_diff_ids(base.layers.len(), layers)?;
     config.append_history(base.layers.is_empty(), layers, settings);
@@ -425,7 +426,9 @@ impl ConfigFile {
         for (field, wanted) in fields {
             match field.as_ref().filter(|value| !value.is_empty()) {
                 Some(value) if value != wanted => {
-                    return Err(format!("the image is for {value}, not for {wanted}"));
+                    return Err(format!(
+                        "the image is for platform {value}, not for {wanted}"
+                    ));
                 }
                 _ => *field = Some(wanted.clone()),
             }
@@ -440,7 +443,7 @@ impl ConfigFile {
         });
         if rootfs.kind != "layers" || rootfs.diff_ids.len() != base_layers {
             return Err(format!(
-                "the config lists {} layers, but the manifest lists {base_layers}",
+                "the image config lists {} layers, but the manifest lists {base_layers}",
                 rootfs.diff_ids.len()
             ));
         }
@@ -450,8 +453,8 @@ impl ConfigFile {
         Ok(())
     }
 
-    /// Appends a history entry for each layer, unless the base image has layers but no history: clients match entries with layers by
-    /// position, so the new entries would describe layers of the base image.
+    /// Appends a history entry for each layer, unless the base image has layers but no history: clients assign the first entry to the first
+    /// layer, so the new entries would describe layers of the base image.
     fn append_history(&mut self, empty_base: bool, layers: &[Layer], settings: &ImageConfig) {
         let has_history = self
             .history

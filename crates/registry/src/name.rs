@@ -4,11 +4,11 @@ use std::fmt;
 
 use crate::error::Error;
 
-/// Registry of image names that contain no registry.
+/// Default registry, for image names without a registry.
 pub(crate) const DOCKER_HUB: &str = "docker.io";
 /// API host of Docker Hub.
 pub(crate) const HUB_HOST: &str = "index.docker.io";
-/// Hosts that are Docker Hub under another name.
+/// Other host names of Docker Hub.
 const DOCKER_HUB_ALIASES: [&str; 3] = [HUB_HOST, "registry-1.docker.io", "registry.hub.docker.com"];
 /// Maximum length of a repository name, in bytes: <https://distribution.github.io/distribution/spec/api/#overview>.
 const LONGEST: usize = 255;
@@ -59,29 +59,32 @@ fn read(text: &str) -> Result<ImageName, String> {
     refuse_odd_text(text)?;
     if text.contains('@') {
         return Err(
-            "it contains a digest; set only the repository, because the operator sets the tag"
+            "the name contains a digest; set only the repository, because the operator sets the tag"
                 .into(),
         );
     }
     let last = text.rsplit('/').next().unwrap_or_default();
     if last.contains(':') {
         return Err(
-            "it contains a tag; set only the repository, because the operator sets the tag".into(),
+            "the name contains a tag; set only the repository, because the operator sets the tag"
+                .into(),
         );
     }
     split(text)
 }
 
-/// Refuses text that is invalid in every image reference, with or without tag and digest.
+/// Fails if `text` is empty, or if it contains a URL scheme, white space or control characters: no image reference may contain them.
 pub(crate) fn refuse_odd_text(text: &str) -> Result<(), String> {
     if text.is_empty() {
-        return Err("it is empty".into());
+        return Err("the name is empty".into());
     }
     if text.contains("://") {
-        return Err("it contains a URL scheme; expected `host/path`".into());
+        return Err("the name contains a URL scheme; expected `host/path`".into());
     }
     if text.chars().any(|c| c.is_whitespace() || c.is_control()) {
-        return Err("it contains white space or control characters; expected `host/path`".into());
+        return Err(
+            "the name contains white space or control characters; expected `host/path`".into(),
+        );
     }
     Ok(())
 }
@@ -128,7 +131,7 @@ fn check_host(registry: &str) -> Result<(), String> {
         Some((inner, port)) => {
             inner
                 .parse::<std::net::Ipv6Addr>()
-                .map_err(|_| format!("`{inner}` is not an IPv6 address"))?;
+                .map_err(|_| format!("the host `{inner}` is not an IPv6 address"))?;
             ("v6", port)
         }
         None => registry.split_at(registry.find(':').unwrap_or(registry.len())),
@@ -158,16 +161,18 @@ fn check_host(registry: &str) -> Result<(), String> {
 
 fn check_path(path: &str) -> Result<(), String> {
     if path.chars().any(|c| c.is_ascii_uppercase()) {
-        return Err("it contains upper case letters; registries allow only lower case".into());
+        return Err(
+            "the path contains upper case letters; registries allow only lower case".into(),
+        );
     }
     if path.len() > LONGEST {
-        return Err(format!("its path is longer than {LONGEST} characters"));
+        return Err(format!("the path is longer than {LONGEST} characters"));
     }
     match path.split('/').find(|part| !is_path_part(part)) {
         None => Ok(()),
-        Some("") => Err("its path contains an empty component".into()),
+        Some("") => Err("the path contains an empty component".into()),
         Some(part) => Err(format!(
-            "its path contains the invalid component `{part}`: use lower case letters and digits, \
+            "the path contains the invalid component `{part}`: use lower case letters and digits, \
              separated by single `.`, `_` or `-`"
         )),
     }

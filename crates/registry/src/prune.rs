@@ -1,7 +1,7 @@
 //! Selects the images of a repository to delete. Performs no I/O.
 //!
-//! Candidates have a tag in the form of runner image tags, and a label with the uid of the namespace. An image with several tags is kept if
-//! one of the tags is kept.
+//! Only runner images are deleted: images with a tag of 40 hex digits and a label with the uid of the namespace. An image with several tags
+//! is kept if one of the tags is kept.
 
 use std::{collections::BTreeSet, fmt, time::Duration};
 
@@ -14,7 +14,7 @@ use serde::{
 
 use crate::reference::Digest;
 
-/// Earliest plausible creation time: 2000-01-01, in seconds since 1970. Reproducible builds set no creation time, or the epoch. The age of
+/// Earliest plausible creation time: 2000-01-01, in seconds since 1970. Reproducible builds set no creation time, or 1970-01-01. The age of
 /// such an image is unknown, so the image is kept.
 const FIRST: i64 = 946_684_800;
 /// Maximum length of a namespace uid, in bytes. Kubernetes generates UUIDs.
@@ -60,7 +60,7 @@ pub struct Used {
     pub tags: BTreeSet<String>,
 }
 
-/// Returns the manifests to delete: images of the namespace with uid `namespace`, then their contexts.
+/// Returns the digests of the manifests to delete: first images of the namespace with uid `namespace`, then contexts of these images.
 pub fn choose(
     images: &[TaggedImage],
     namespace: &str,
@@ -89,7 +89,7 @@ pub fn choose(
         })
         .map(|(image, _)| image.tag.as_str())
         .collect();
-    // A registry deletes a manifest with all of its tags, so a manifest stays if one of its tags stays.
+    // A registry deletes a manifest with all of its tags, so a manifest is kept if one of its tags is kept.
     let (going, staying): (Vec<&TaggedImage>, Vec<&TaggedImage>) = images
         .iter()
         .partition(|image| going.contains(image.tag.as_str()));

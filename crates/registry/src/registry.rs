@@ -33,7 +33,7 @@ use crate::{
 use authenticated_call::Call;
 use shared::Shared;
 
-/// Timeout for [`Registry::inventory`].
+/// Timeout for [`Registry::inventory`], which sends a request for each tag.
 const PATIENCE: Duration = Duration::from_mins(10);
 
 /// Client for all registries. Clones are cheap and share sessions. Methods may run concurrently.
@@ -106,7 +106,7 @@ impl Registry {
     ) -> Result<Digest, Error> {
         let image = ImageRef::tagged(repository.clone(), &artifact::context_tag(context))?;
         if Digest::of(&bytes) != *context {
-            let why = format!("its content does not match {context}");
+            let why = format!("the content does not match {context}");
             return Err(Error::NotAContext {
                 subject: image.to_string(),
                 why,

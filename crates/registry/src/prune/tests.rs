@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::*;
 
 const DAY: i64 = 86_400;
-/// 2026-01-31.
+/// 2026-01-31T00:00:00Z, in seconds since 1970.
 const NOW: i64 = 1_769_817_600;
 
 fn now() -> Timestamp {
@@ -22,7 +22,7 @@ fn digest(text: &str) -> Digest {
     Digest::of(text.as_bytes())
 }
 
-/// Returns image `number` of the namespace with uid `mine`. It is `days` old, and no other image has the same context.
+/// Returns image `number` of the namespace with uid `mine`. The image is `days` days old. Each image has a different context.
 fn image(number: u64, days: i64) -> TaggedImage {
     TaggedImage {
         tag: tag(number),
@@ -176,7 +176,7 @@ fn owner_is_read_from_image_labels() {
 
 #[test]
 fn unknown_fields_of_an_image_config_are_skipped() {
-    // serde_json limits content that it keeps to 128 nested levels. Parsing succeeds only if unknown fields are skipped.
+    // serde_json fails if a parsed value has more than 128 nested levels, but skips unknown fields of any depth.
     let deep = format!("{}{}", "[".repeat(1_000), "]".repeat(1_000));
     let other = format!("[{}{deep}]", r#"{"":0},"#.repeat(15_000));
     let labels = format!(r#"{{"x":{other},"io.alustan.namespace":"uid"}}"#);

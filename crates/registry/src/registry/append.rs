@@ -25,11 +25,11 @@ use crate::{
 /// Timeout for [`Registry::append`], including a copy of the layers of the base image.
 const APPEND_TIME: Duration = Duration::from_mins(30);
 /// Maximum size of a manifest of the base image, in bytes: 8 KiB for each of 127 layers. Descriptors of layers are kept as JSON values,
-/// because the new manifest repeats them. In the worst case (`{"":0}`), a JSON value takes 133 bytes of memory per byte of text. Three
-/// copies exist while the manifest is composed, and take 400 MiB in total.
+/// because the new manifest contains them unchanged. In the worst case (`{"":0}`), a JSON value takes 133 bytes of memory per byte of text.
+/// Three copies exist in memory while the manifest is composed, 400 MiB in total.
 const MANIFEST_SIZE: usize = 1 << 20;
-/// Maximum size of the config of the base image, in bytes. Fields that are not changed are kept as JSON values. While they are read, they
-/// take 200 MiB of memory in the worst case. Together with the manifest, this fits into the limit of the container: 1 GiB.
+/// Maximum size of the config of the base image, in bytes. Fields that are not changed are kept as JSON values. In the worst case, parsing
+/// these fields takes 200 MiB of memory. Config and manifest together fit into the memory limit of the container: 1 GiB.
 const CONFIG_SIZE: usize = 1 << 20;
 /// Number of blobs that are transferred concurrently.
 const CONCURRENCY: usize = 3;
@@ -40,8 +40,9 @@ const MAX_DELAY: Duration = Duration::from_secs(10);
 
 impl Registry {
     /// Appends `layers` to the image `base` (by digest), pushes the result as `target` (by tag) and returns the digest of its manifest. If
-    /// the tag already exists, does not replace it but returns its digest. Checks this at the start, and again directly before the push of
-    /// the manifest. A tag that another client creates after the second check is replaced, unless the registry has immutable tags.
+    /// the tag already exists, returns its digest and does not replace the tag. Checks for the tag at the start, and again directly before
+    /// the push of the manifest. A tag that another client creates after the second check is replaced, unless the registry has immutable
+    /// tags.
     ///
     /// Layers of the base image are mounted from its repository if registry and credentials permit mounts, and are copied otherwise. If
     /// `base` is an index, the image for the platform in `config` is used. The same input gives the same digest. Memory use does not depend
@@ -115,7 +116,7 @@ struct Append<'a> {
     base: &'a ImageRef,
     /// Digest of the base image.
     digest: &'a Digest,
-    /// The new image, by tag.
+    /// Reference of the new image, by tag.
     image: ImageRef,
     tag: &'a str,
     layers: &'a [Layer],
@@ -187,7 +188,7 @@ impl Append<'_> {
         match self.read_manifest(&digest).await? {
             Document::Image(manifest) => Ok(manifest),
             Document::Index(_) => {
-                Err(self.invalid_base("its image index refers to another image index"))
+                Err(self.invalid_base("the image index refers to another image index"))
             }
         }
     }
@@ -331,7 +332,8 @@ impl Append<'_> {
             .await
         {
             Ok(digest) => Ok(digest),
-            // Another client may have created the tag concurrently. The error for this differs between registries with immutable tags.
+            // Another client may have created the tag concurrently. Registries with immutable tags refuse an existing tag with different
+            // errors.
             Err(error) if error.may_be_the_tag() => match self.existing().await {
                 Ok(Some(existing)) => Ok(existing),
                 _ => Err(error),
@@ -371,7 +373,7 @@ impl Append<'_> {
         }
     }
 
-    /// Runs `work`. Repeats it after transient failures, and once with new tokens after the registry refused a token.
+    /// Runs `work`. Repeats `work` after transient failures, and once with new tokens if the registry refuses a token.
     async fn retried<T, F>(&self, work: impl Fn() -> F) -> Result<T, Error>
     where
         F: Future<Output = Result<T, Error>>,

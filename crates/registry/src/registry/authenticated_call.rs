@@ -21,7 +21,7 @@ use crate::{
 #[derive(Clone)]
 pub(super) struct Call<'a> {
     pub(super) shared: &'a Shared,
-    /// Action for error messages, as a verb phrase. `subject` is its object.
+    /// Action for error messages, as a verb phrase, for example `pull the context`. `subject` is the object of the action.
     pub(super) action: &'static str,
     pub(super) subject: String,
     pub(super) name: &'a ImageName,
@@ -30,7 +30,8 @@ pub(super) struct Call<'a> {
 }
 
 impl Call<'_> {
-    /// Runs `work` with a session, within `time`. If the registry refuses a cached session, repeats `work` once with a new session.
+    /// Runs `work` with a session. Fails with [`Error::Timeout`] if `work` takes longer than `time`. If the registry refuses a cached
+    /// session, repeats `work` once with a new session.
     pub(super) async fn with_session<T, F>(
         &self,
         time: Duration,
@@ -42,7 +43,7 @@ impl Call<'_> {
         self.with_timeout(time, self.with_retry(work)).await
     }
 
-    /// Runs `work` within `time`.
+    /// Runs `work`. Fails with [`Error::Timeout`] if `work` takes longer than `time`.
     pub(super) async fn with_timeout<T>(
         &self,
         time: Duration,

@@ -220,12 +220,12 @@ impl<'a> Repository<'a> {
         }
     }
 
-    /// Verifies that the registry has stored the blob. For a status other than 201, sends a request for the blob.
+    /// Verifies that the registry has stored the blob. For a status other than 201, checks whether the registry has the blob.
     async fn stored(&self, digest: &Digest, status: StatusCode) -> Result<(), Error> {
         if status == StatusCode::CREATED || self.has_blob(digest).await? {
             return Ok(());
         }
-        let detail = format!("status {status}, but the registry did not store {digest}");
+        let detail = format!("status {status}, but the registry did not store blob {digest}");
         Err(self.call.refused(Failure::UploadLost, detail))
     }
 
@@ -309,7 +309,10 @@ pub(super) async fn file(
         .await
         .map_err(|error| failed(error.to_string()))?;
     if size != layer.size {
-        return Err(failed(format!("it is {size} bytes, not {}", layer.size)));
+        return Err(failed(format!(
+            "the file has {size} bytes, not {}",
+            layer.size
+        )));
     }
     let chunks = stream::try_unfold(file.take(size), |mut file| async {
         let mut chunk = BytesMut::with_capacity(CHUNK);
@@ -330,8 +333,8 @@ pub(super) fn in_memory(bytes: Bytes) -> impl Stream<Item = Result<Bytes, Error>
     stream::iter([Ok(bytes)])
 }
 
-/// Download of a blob. Each chunk is held back until the next chunk arrives, and the last chunk until the digest is verified. A blob with
-/// the wrong content is therefore never copied completely.
+/// Download of a blob. Returns each chunk only after the next chunk has arrived, and the last chunk only after the digest is verified. A
+/// blob with the wrong content is therefore never copied completely.
 struct Download {
     response: Response,
     /// `None` after the last chunk.
@@ -393,7 +396,7 @@ struct Progress {
     fault: parking_lot::Mutex<Option<Error>>,
 }
 
-/// Error of an upload that made no progress for this time.
+/// Error of an upload that made no progress for the contained duration.
 struct Stalled(Duration);
 
 impl Progress {
@@ -422,7 +425,7 @@ impl Progress {
             }
             Err(error) => {
                 *self.fault.lock() = Some(error);
-                Err(io::Error::other("failed to read the content"))
+                Err(io::Error::other("failed to read the content of the upload"))
             }
         }
     }
@@ -432,7 +435,8 @@ impl Progress {
     }
 
     /// Waits for `work`, an upload. Fails if no byte is sent within `stall`, or if `work` does not end within `end` after the last byte.
-    /// The check runs at intervals of this length, so the failure may take twice the time.
+    /// Checks the progress every `stall`, and every `end` after the last byte, so an upload may be idle for twice that time before it
+    /// fails.
     async fn watch<T>(
         &self,
         work: impl Future<Output = T>,

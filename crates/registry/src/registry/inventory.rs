@@ -17,7 +17,7 @@ use crate::{
     reference::Digest,
 };
 
-/// Number of tags per page.
+/// Number of tags to request per page of the tag list.
 const PAGE: usize = 500;
 
 impl Call<'_> {
@@ -67,8 +67,8 @@ impl Call<'_> {
         }
     }
 
-    /// Returns the error for an invalid list of tags. Invalid lists are refused, because an incomplete list could cause the deletion of an
-    /// image that has another tag. The message omits the text of the response, which may come from another host after a redirect.
+    /// Returns the error for an invalid list of tags. An invalid list is refused, because an image may have a tag that the list lacks, and
+    /// would be deleted. The message omits the text of the response, which may come from another host after a redirect.
     fn invalid_tags(&self, error: &serde_json::Error) -> Error {
         let (line, column) = (error.line(), error.column());
         let detail = format!("the list of tags is invalid (line {line}, column {column})");

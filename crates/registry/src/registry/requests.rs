@@ -13,8 +13,8 @@ const ANSWER: usize = 8 << 20;
 /// Maximum size of a manifest, in bytes:
 /// <https://github.com/opencontainers/distribution-spec/blob/main/spec.md#pushing-manifests>.
 pub(super) const MANIFEST: usize = 4 << 20;
-/// Maximum number of bytes that are read from the body of an error response. The value is low, because the number of concurrent requests
-/// has no limit. An error message shows at most 300 bytes.
+/// Maximum number of bytes that are read from the body of an error response. The value is low, because the number of concurrent requests,
+/// and so of buffers, has no limit. An error message shows at most 300 bytes.
 const ERROR: usize = 64 << 10;
 /// Accepted media types of manifests.
 pub(super) const MANIFESTS: [&str; 4] = [OCI_MANIFEST, DOCKER_MANIFEST, OCI_INDEX, DOCKER_LIST];
@@ -66,7 +66,8 @@ impl Call<'_> {
             let detail = format!("status {status}: the redirect is not followed");
             return Err(self.refused(Failure::Other, detail));
         }
-        // Error messages contain response text only of the registry, not of other hosts to which its redirects and upload URLs refer.
+        // Error messages quote a response only if the registry sent it. A response of another host, to which a redirect or an upload URL
+        // refers, is not quoted.
         let body = if is_of_registry(&self.registry_url(), response.url()) {
             self.begin_body(&mut response, ERROR).await?
         } else {

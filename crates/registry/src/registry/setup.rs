@@ -93,8 +93,8 @@ fn to_storage(from: &Url, to: &Url, _: StatusCode) -> bool {
     !leaves_tls(from, to)
 }
 
-/// Permits a redirect of a write only within the same origin, and only if it keeps method and body: the response to another request does
-/// not prove that the registry has stored the content.
+/// Permits a redirect of a write only within the same origin, and only if it keeps method and body: the response to a request with another
+/// method or without a body does not prove that the registry has stored the content.
 fn within_the_registry(from: &Url, to: &Url, status: StatusCode) -> bool {
     from.origin() == to.origin() && keeps_request(status)
 }

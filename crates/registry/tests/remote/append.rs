@@ -22,7 +22,7 @@ use crate::support::{
 const PROVIDERS: &[u8] = &[b'p'; 300_000];
 const MODULE: &[u8] = b"the module";
 const BASE: [&[u8]; 2] = [b"base 1", b"base 2"];
-/// `Authorization` header of [`USER`] and [`PASSWORD`].
+/// Value of the `Authorization` header for [`USER`] and [`PASSWORD`].
 const BASIC: &str = "Basic bWU6aHVudGVyMg==";
 const UPLOADS: &str = "/v2/team/app/blobs/uploads/";
 const BLOB_UNKNOWN: &str = r#"{"errors":[{"code":"MANIFEST_BLOB_UNKNOWN","message":"gone"}]}"#;
@@ -115,7 +115,7 @@ async fn with_base(
     (server, base)
 }
 
-/// Asserts that the pushed image has all layers, each with its content.
+/// Asserts that the pushed image has all layers, and that the registry has the content of each layer.
 fn is_complete(server: &FakeRegistry, digest: &Digest) {
     let manifest = server.manifest("team/app", "new").expect("no tag");
     let bytes = manifest.to_string();
@@ -992,7 +992,7 @@ async fn references_without_digest_or_tag_are_refused() {
 #[tokio::test]
 async fn docker_registry_accepts_the_image() {
     let server = DockerRegistry::start(Setting::default());
-    // Installs the crypto provider that every HTTP client needs.
+    // `client` installs the crypto provider that the HTTP client in `push` needs.
     let client = client(Options::default());
     let empty = crate::prune::push(&server.host(), "empty", json!({})).await;
     let empty = ImageRef::by_digest(crate::support::name(&server.host()), empty);

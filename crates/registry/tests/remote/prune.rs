@@ -19,7 +19,7 @@ fn registry() -> (DockerRegistry, Registry, ImageName, Access) {
     (server, client(Options::default()), name, plain(None))
 }
 
-/// Pushes an image with these labels under `tag`.
+/// Pushes an image with `labels` as `tag`. Returns the digest of its manifest.
 pub(crate) async fn push(host: &str, tag: &str, labels: serde_json::Value) -> Digest {
     let base = format!("http://{host}/v2/team/x");
     let config =
@@ -254,7 +254,8 @@ async fn manifests_of_invalid_tags_are_not_requested() {
     assert_eq!(listed.unwrap(), []);
 }
 
-/// Asserts that the inventory of a registry with this list of tags fails with a message that contains `words`. Returns the registry.
+/// Starts a fake registry that returns `list` as its list of tags. Asserts that the inventory fails with a message that contains `words`.
+/// Returns the registry.
 async fn is_refused(list: String, words: &str) -> Fake {
     let server = Fake::start(move |_, seen| match seen.path.as_str() {
         "/v2/team/x/tags/list" => (200, None, list.clone()),
@@ -290,7 +291,7 @@ async fn invalid_list_of_tags_is_an_error() {
 
 #[tokio::test]
 async fn unknown_fields_of_registry_responses_are_skipped() {
-    // serde_json limits content that it keeps to 128 nested levels. Parsing succeeds only if unknown fields are skipped.
+    // serde_json fails if a parsed value has more than 128 nested levels, but skips unknown fields of any depth.
     let deep = format!("{}{}", "[".repeat(1_000), "]".repeat(1_000));
     let other = format!("[{}{deep}]", r#"{"":0},"#.repeat(15_000));
     let (tag, digest) = ("a".repeat(40), Digest::of(b"config"));
@@ -333,7 +334,8 @@ async fn manifests_larger_than_4_mib_are_not_read_for_pruning() {
     );
 }
 
-/// Starts a fake registry with immutable tags. `taken_by`: manifest that already has the tag of the context; empty if there is none.
+/// Starts a fake registry with immutable tags. `taken_by`: manifest that already has the tag of the context; empty if the tag does not
+/// exist.
 async fn immutable(taken_by: &'static str) -> Fake {
     Fake::start(move |_, seen| {
         let tagged = seen.path.starts_with("/v2/team/x/manifests/context-");

@@ -20,7 +20,7 @@ fn bearer(host: &str) -> String {
     format!("Bearer realm=\"http://{host}/token\",service=\"s\"")
 }
 
-/// Returns the response of a registry that requires a token. `token`: status and body of the response of its token service.
+/// Returns the response of a registry that requires a token. `token`: status and body of the response of the token service.
 fn with_tokens(host: &str, seen: &Seen, token: (u16, &str)) -> (u16, Option<String>, String) {
     match seen.path.as_str() {
         "/token" => (token.0, None, token.1.to_owned()),
@@ -220,8 +220,8 @@ async fn token_service_redirect_forwards_no_credentials() {
     }
 }
 
-/// The registry determines the address of its token service, which may be a server inside of the cluster. So errors must not contain the
-/// response.
+/// A registry chooses the URL of its token service, and may choose the URL of a server inside the cluster. Errors must therefore not quote
+/// the response of the token service.
 #[tokio::test]
 async fn token_service_response_is_not_quoted_in_errors() {
     for status in [200, 401, 403, 404, 500] {

@@ -15,12 +15,12 @@ pub(crate) const PASSWORD: &str = "hunter2";
 /// Line of an htpasswd file: [`USER`] and the bcrypt hash of [`PASSWORD`].
 const HTPASSWD: &str = "me:$2b$05$abcdefghijklmnopqrstuuoXuKqgZXLiJqzfmMXDDhSFPIvxV7t8.\n";
 
-/// Settings of the registry.
+/// Settings of the registry under test.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Setting {
     pub(crate) htpasswd: bool,
     pub(crate) tls: bool,
-    /// Whether deletion is enabled.
+    /// Whether the registry permits clients to delete manifests.
     pub(crate) delete: bool,
 }
 
@@ -97,7 +97,7 @@ impl DockerRegistry {
         format!("127.0.0.1:{}", self.port)
     }
 
-    /// Returns the number of requests with this method so far.
+    /// Returns the number of requests with `method` so far.
     pub(crate) fn requests(&self, method: &str) -> usize {
         let log = fs::read_to_string(self.folder.path().join("log")).unwrap();
         log.matches(&format!("\"{method} ")).count()

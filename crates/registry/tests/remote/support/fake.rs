@@ -15,7 +15,7 @@ use tokio::net::TcpListener;
 pub(crate) struct Seen {
     pub(crate) method: String,
     pub(crate) path: String,
-    /// URL query, or form in the body.
+    /// URL query, or the form fields in the body.
     pub(crate) fields: String,
     pub(crate) authorization: String,
     /// Size of the body, in bytes.
@@ -60,7 +60,7 @@ impl Fake {
         Self { host, seen, task }
     }
 
-    /// Returns the requests so far with this path.
+    /// Returns the requests for `path` so far.
     pub(crate) fn seen(&self, path: &str) -> Vec<Seen> {
         self.seen
             .lock()

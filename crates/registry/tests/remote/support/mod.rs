@@ -1,4 +1,4 @@
-//! Registries for tests.
+//! Real and fake registries for tests.
 
 mod docker;
 mod fake;
@@ -12,12 +12,12 @@ pub(crate) use registry::{FakeRegistry, Fault, OCI_INDEX, OCI_LAYER};
 
 /// Creates a client. Installs the crypto provider, as a program that uses the crate must.
 pub(crate) fn client(options: Options) -> Registry {
-    // Another test of this process may have installed it.
+    // Ignores the error: another test of this process may have installed a crypto provider.
     let _ = rustls::crypto::ring::default_provider().install_default();
     Registry::new(options).unwrap()
 }
 
-/// Returns access over plain HTTP, which all test servers use.
+/// Returns the access to a registry over plain HTTP with `credential`, without a credential helper.
 pub(crate) fn plain(credential: impl Into<Option<Credential>>) -> Access {
     Access {
         credential: credential.into(),

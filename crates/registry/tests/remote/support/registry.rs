@@ -24,18 +24,18 @@ pub(crate) const OCI_INDEX: &str = "application/vnd.oci.image.index.v1+json";
 const OCI_CONFIG: &str = "application/vnd.oci.image.config.v1+json";
 pub(crate) const OCI_LAYER: &str = "application/vnd.oci.image.layer.v1.tar+gzip";
 
-/// Fault instead of a correct response.
+/// Fault that the registry injects instead of a correct response.
 pub(crate) enum Fault {
     Status(u16),
-    /// Status, headers, body.
+    /// Sends this status, these headers and this body.
     Answer(u16, Vec<(&'static str, String)>, String),
-    /// An endless body.
+    /// Sends a body without end.
     Endless,
-    /// Status, and a body that stays open after this number of spaces.
+    /// Sends a status and a body with this number of spaces, and never ends the body.
     Stuck(u16, usize),
     /// Reads the first chunk of the request body and closes the connection.
     Break,
-    /// Closes the connection in the middle of the response.
+    /// Closes the connection after these bytes of the response body.
     Cut(Vec<u8>),
     /// Never answers.
     Hang,
@@ -66,13 +66,13 @@ pub(crate) struct FakeRegistry {
 }
 
 impl FakeRegistry {
-    /// Starts a registry without faults and credentials.
+    /// Starts a registry that injects no faults and requires no credentials.
     pub(crate) async fn honest() -> Self {
         Self::start("", |_, _| None).await
     }
 
-    /// Starts a registry with the faults that `faults` returns. Its second argument is the number of earlier requests with the same method
-    /// and path. `authorization`: the accepted header, or `Bearer` for any token.
+    /// Starts a registry with the faults that `faults` returns. The second argument of `faults` is the number of earlier requests with the
+    /// same method and path. `authorization`: the accepted header, or `Bearer` for any token.
     pub(crate) async fn start(
         authorization: &str,
         faults: impl Fn(&Seen, usize) -> Option<Fault> + Send + Sync + 'static,
@@ -125,7 +125,7 @@ impl FakeRegistry {
         repository.manifests.insert(tag.to_owned(), manifest);
     }
 
-    /// Adds an image for `architecture`.
+    /// Adds an image for `linux` and `architecture`.
     pub(crate) fn add_image(
         &self,
         repository: &str,
@@ -178,7 +178,7 @@ impl FakeRegistry {
         self.inner.seen.lock().unwrap().clone()
     }
 
-    /// Returns the requests so far with this method whose path and query contain `part`.
+    /// Returns the requests with `method` so far whose path and query contain `part`.
     pub(crate) fn requests(&self, method: &str, part: &str) -> Vec<Seen> {
         let matches = |seen: &Seen| {
             seen.method == method && format!("{}?{}", seen.path, seen.fields).contains(part)
@@ -368,7 +368,7 @@ async fn serve(State(inner): State<Arc<Inner>>, request: Request) -> Response<Bo
     let fault = (inner.faults)(&seen, before);
     if let Some(Fault::Break) = fault {
         let _ = body.next().await;
-        // Ends the task of the connection without the output of a panic.
+        // Ends the task, and so the connection. `resume_unwind` prints no panic message.
         std::panic::resume_unwind(Box::new("the connection breaks"));
     }
     let mut content = Vec::new();
