@@ -302,7 +302,7 @@ async fn operator_cannot_grant_rights_that_it_lacks() {
     }
 }
 
-/// The aggregation controller of Kubernetes owns the rules of ClusterRole `alustan-controller-objects`. Simulates this controller, and
+/// The aggregation controller of Kubernetes owns the rules of the cluster role `alustan-controller-objects`. Simulates this controller, and
 /// asserts that the manifests apply again without a conflict.
 #[tokio::test]
 async fn manifests_apply_again_after_aggregation_of_rights() {

@@ -14,8 +14,8 @@ use crate::module_files::{Content, json_blocks, read_module_files};
 use crate::paths::Vars;
 use crate::workspace::write_private;
 
-/// File with the `backend` block that the runner writes for a module without one. It is no override file, because an override file would
-/// replace a `backend` block of the module.
+/// File with the `backend` block that the runner writes for a module without one. The name is not that of an override file
+/// (`*_override.tf.json`), because an override file would replace a `backend` block of the module.
 pub const BLOCK_FILE: &str = "zzz-alustan-backend.tf.json";
 /// File, in the module folder of the image, that records the backend with which the build ran `init`.
 pub const MARKER: &str = ".terraform/alustan.json";
@@ -57,8 +57,8 @@ pub fn write_config(work: &Path, inputs: &BackendInputs) -> io::Result<Option<Pa
     Ok(Some(file))
 }
 
-/// Whether the image build ran `init` for this backend, so that the run skips `init`. Always false unless the backend is `managed`
-/// and has no partial configuration.
+/// Whether the image build ran `init` for this backend, so that the run skips `init`. True only for a `managed` backend without a partial
+/// configuration.
 pub fn is_prepared(directory: &Path, inputs: &BackendInputs) -> bool {
     let marker = fs::read(directory.join(MARKER)).ok();
     let prepared = marker.and_then(|bytes| serde_json::from_slice::<Prepared>(&bytes).ok());
@@ -92,8 +92,8 @@ fn has_block(content: &Content) -> bool {
     }
 }
 
-/// Prepends advice to a failure with reason `BackendMissing`, or with reason `InitFailed` because of an unknown argument or missing
-/// credentials.
+/// Prepends advice to the message of a failure with reason `BackendMissing`, and of a failure with reason `InitFailed` whose cause is an
+/// unsupported argument of the backend, missing credentials or a missing connection string.
 pub fn with_advice(failure: Failure, inputs: &BackendInputs) -> Failure {
     let kind = inputs.kind.as_deref().unwrap_or_default();
     let advice = match Reason::from_stored(&failure.reason) {
@@ -205,7 +205,8 @@ fn without_nulls(value: &Value) -> Value {
     }
 }
 
-/// Writes a module that contains only the `backend` block of `backend`. Used to read the previous backend in a migration.
+/// Writes a module that contains only the `backend` block of `backend`. A migration uses the module to read the state in the previous
+/// backend.
 pub fn write_bare_module(directory: &Path, backend: &OwnBackend) -> io::Result<()> {
     fs::create_dir_all(directory)?;
     let block = json!({ "terraform": { "backend": { (&backend.kind): backend.config } } });

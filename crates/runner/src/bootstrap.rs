@@ -1,7 +1,7 @@
 //! Creates the S3 bucket and the DynamoDB lock table of a state (`spec.backend.bootstrap`).
 //!
-//! Runs as a separate process, so that it has exactly the environment of the engine: credentials, proxies, certificates. Never changes an
-//! existing bucket or table.
+//! Runs as a separate process with the environment variables of the engine, so that credentials, proxies and certificates are the same.
+//! Never changes an existing bucket or table.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ use aws_smithy_http_client::{Builder, ConnectorBuilder};
 
 use crate::failure::chain;
 
-/// Key attribute of the lock table, as the engine expects it.
+/// Name of the partition key of the lock table. The engine requires this name.
 const LOCK: &str = "LockID";
 /// Interval between status checks of a new lock table. [`MAX_POLLS`] is the maximum number of checks.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
@@ -32,7 +32,7 @@ const MAX_POLLS: u32 = 300;
 /// Default region of S3, in which buckets are created without a location constraint.
 const FIRST_REGION: &str = "us-east-1";
 
-/// Error of a request: the operation with its object, and the cause.
+/// Error of a request: the failed action, for example `create bucket x`, and its cause.
 #[derive(Debug, thiserror::Error)]
 #[error("failed to {what}: {why}")]
 pub struct Error {
@@ -51,7 +51,7 @@ where
     }
 }
 
-/// Creates the bucket and the lock table in `location` if they do not exist; with `only_table`, only the lock table.
+/// Creates the bucket and the lock table in `location` if they do not exist. With `only_table`, creates only the lock table.
 ///
 /// # Errors
 /// Fails if a request to the cloud fails, or if the table is not active after 5 minutes.
@@ -181,7 +181,7 @@ async fn secure(s3: &aws_sdk_s3::Client, location: &Bootstrap) -> Result<(), Err
     where_possible(&action, location, done.map(drop))
 }
 
-/// Ignores the error `NotImplemented` of S3-compatible servers other than AWS.
+/// Logs the error `NotImplemented` of an S3-compatible server (`spec.backend.endpoint`) and returns `Ok`. Returns every other error.
 fn where_possible<E>(
     action: &str,
     location: &Bootstrap,
@@ -192,7 +192,7 @@ where
 {
     match done {
         Err(error) if location.endpoint.is_some() && error.code() == Some("NotImplemented") => {
-            crate::log!("cannot {action}: the server does not support it");
+            crate::log!("cannot {action}: the server does not support the operation");
             Ok(())
         }
         done => done.map_err(failed(action)),

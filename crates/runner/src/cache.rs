@@ -7,7 +7,7 @@ use std::path::Path;
 use crate::paths::Vars;
 
 /// Exclusive lock of the plugin cache, released on drop.
-pub struct Lock(#[expect(dead_code, reason = "holds the lock of the file")] File);
+pub struct Lock(#[expect(dead_code, reason = "the lock is released when the file is closed")] File);
 
 impl Lock {
     /// Locks the plugin cache without waiting. Returns `None` if there is no cache volume or the lock is not available.
@@ -22,8 +22,9 @@ impl Lock {
     }
 }
 
-/// Returns the environment variables that enable the plugin cache. With them, the engine may use a cached provider that the dependency
-/// lock file does not contain: the lock file is part of the copy of the module and is discarded.
+/// Returns the environment variables that enable the plugin cache. With these variables, the engine uses a cached provider even if the
+/// dependency lock file contains no checksums of the provider. The engine may then write an incomplete lock file, which is deleted with the
+/// copy of the module.
 pub fn environment(cache: &Path) -> Vars {
     let path = cache.join("plugins").to_string_lossy().into_owned();
     Vars::from([

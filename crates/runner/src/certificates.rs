@@ -1,4 +1,4 @@
-//! CA certificates that the operator passes to each pod, in addition to those of the image.
+//! CA certificates that the operator passes to each pod, in addition to the CA certificates of the image.
 
 use std::fs;
 use std::io;

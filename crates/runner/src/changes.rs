@@ -8,7 +8,7 @@ use ring::hmac;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-/// Relevant part of the output of `show -json PLAN`.
+/// Fields of the output of `show -json PLAN` that the runner reads.
 #[derive(Deserialize)]
 struct Plan {
     #[serde(default)]
@@ -26,7 +26,7 @@ struct Planned {
     name: String,
     #[serde(default)]
     module_address: String,
-    /// `managed` or `data`.
+    /// Kind of the resource: `managed` or `data`.
     #[serde(default)]
     mode: String,
     /// Key of a deposed object, left over from a replacement of its resource.
@@ -57,7 +57,8 @@ pub struct Summary {
     pub empties: bool,
 }
 
-/// Parses the output of `show -json PLAN`. Digests are HMACs with `key`, so that values cannot be guessed from them.
+/// Parses the output of `show -json PLAN`. The digests in the result are HMACs with `key`, so that attribute values cannot be guessed from
+/// a digest.
 pub fn summary(json: &[u8], key: &[u8]) -> Result<Summary, serde_json::Error> {
     let plan: Plan = serde_json::from_slice(json)?;
     let mut changes: Vec<(&'static str, &Planned)> = plan
@@ -101,7 +102,7 @@ pub fn summary(json: &[u8], key: &[u8]) -> Result<Summary, serde_json::Error> {
     })
 }
 
-/// Converts a planned change to the input of approval rules.
+/// Converts a planned change to the form that approval rules evaluate.
 fn seen(action: &str, planned: &Planned) -> approval::Resource {
     approval::Resource {
         address: planned.address.clone(),
@@ -180,7 +181,7 @@ fn digest(
     keyed(key, &json!([changes, outputs]))
 }
 
-/// Returns an HMAC over the changed attributes of each change, without their values.
+/// Returns an HMAC over address, action and names of the changed attributes of each change. The values of attributes are not included.
 fn shape(
     changes: &[(&'static str, &Planned)],
     outputs: &serde_json::Map<String, Value>,
@@ -217,7 +218,7 @@ fn attributes(change: &Change) -> BTreeSet<&String> {
         .collect()
 }
 
-/// Whether any part of a value is marked as unknown.
+/// Whether `mark`, the `after_unknown` entry of an attribute, marks any part of the attribute as unknown.
 fn is_unknown(mark: &Value) -> bool {
     match mark {
         Value::Bool(unknown) => *unknown,

@@ -1,4 +1,4 @@
-//! Claim of a run, the first step of the runner: the pod claims the run, or exits without executing it.
+//! Claim of a run, the first step of the runner. A pod that cannot claim the run exits without executing the run.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::record::{Identity, Record, RecordError, Update, parse};
 use crate::retry::Patience;
 use crate::secrets::{Changes, Snapshot, StoreError};
 
-/// Maximum duration of the retries of a claim, while the API server is unavailable or a new Role has not taken effect.
+/// Maximum duration of the retries of a claim. The API server may be unavailable, or the Role of the pod may not have taken effect yet.
 const PATIENCE: Duration = Duration::from_mins(5);
 
 /// A claimed run with its inputs.
@@ -31,12 +31,12 @@ pub struct Claimed {
 /// Claims the run.
 ///
 /// # Errors
-/// [`RecordError::NotOurs`], with a reason of one line, if this pod must not execute the run. Other errors if the record or the report
-/// cannot be read or written.
+/// Returns [`RecordError::NotOurs`] with a message of one line if this pod must not execute the run. Returns other errors if the run record
+/// cannot be read, or if the run report cannot be read or written.
 pub async fn claim(record: &Record, now: Timestamp) -> Result<Claimed, RecordError> {
     match try_claim(record, now).await {
         Err(RecordError::Store(StoreError::Missing(name))) => Err(RecordError::NotOurs(format!(
-            "Secret {name} does not exist; not executing the run"
+            "not executing the run: Secret {name} does not exist"
         ))),
         other => other,
     }
@@ -96,8 +96,8 @@ fn read(
     })
 }
 
-/// Compares the HMAC of the run and its inputs with the one that the operator put into the Job (`ALUSTAN_DECISION`). Jobs of earlier
-/// operator versions have none and are accepted.
+/// Compares the HMAC of the run and its inputs with the HMAC that the operator wrote to the Job (`ALUSTAN_DECISION`). Accepts a Job without
+/// an HMAC, because earlier operator versions wrote none.
 fn check_decision(identity: &Identity, snapshot: &Snapshot) -> Result<(), RecordError> {
     let Some(decision) = &identity.decision else {
         return Ok(());
@@ -111,7 +111,7 @@ fn check_decision(identity: &Identity, snapshot: &Snapshot) -> Result<(), Record
     if signature == *decision {
         return Ok(());
     }
-    let why = "was changed in the run record by a client other than the operator";
+    let why = "a client other than the operator changed the run record";
     refusal(identity, why).map_err(RecordError::NotOurs)
 }
 
@@ -120,18 +120,15 @@ fn check_number(number: i64, identity: &Identity) -> Result<(), String> {
     if number == identity.number {
         return Ok(());
     }
-    refusal(
-        identity,
-        &format!("is not the current run, which is {number}"),
-    )
+    refusal(identity, &format!("the current run is {number}"))
 }
 
 fn refusal(identity: &Identity, why: &str) -> Result<(), String> {
     let Identity { number, record, .. } = identity;
-    Err(format!("run {number} of {record} {why}; not executing it"))
+    Err(format!("not executing run {number} of {record}: {why}"))
 }
 
-/// Checks, in the progress of the run, that the pod of `identity` may execute the run.
+/// Checks that `progress` permits the pod of `identity` to execute the run.
 fn check(progress: &RunProgress, identity: &Identity) -> Result<(), String> {
     check_number(progress.number, identity)?;
     let refuse = |why: String| refusal(identity, &why);
@@ -141,19 +138,19 @@ fn check(progress: &RunProgress, identity: &Identity) -> Result<(), String> {
         .filter(|claim| claim.pod_uid != identity.pod_uid)
     {
         return refuse(format!(
-            "is claimed by pod {} (uid {})",
+            "the run is claimed by pod {} (uid {})",
             claim.pod, claim.pod_uid
         ));
     }
     if progress.cancel {
-        return refuse("is cancelled".to_owned());
+        return refuse("the run is cancelled".to_owned());
     }
     if progress.closed {
-        return refuse("has ended".to_owned());
+        return refuse("the run has ended".to_owned());
     }
     match (progress.phase, progress.claimed_by.is_some()) {
         (RunPhase::Starting, false) | (RunPhase::Planning, true) => Ok(()),
-        (phase, _) => refuse(format!("is already in phase {phase:?}")),
+        (phase, _) => refuse(format!("the run is already in phase {phase:?}")),
     }
 }
 
@@ -199,7 +196,7 @@ mod tests {
         progress(7, RunPhase::Planning, Some("uid-2"), false),
         Some("claimed by pod pod-of-uid-2")
     )]
-    #[case::other_number(progress(8, RunPhase::Starting, None, false), Some("which is 8"))]
+    #[case::other_number(progress(8, RunPhase::Starting, None, false), Some("current run is 8"))]
     #[case::cancelled(progress(7, RunPhase::Starting, None, true), Some("is cancelled"))]
     #[case::reported(progress(7, RunPhase::Reported, None, false), Some("phase Reported"))]
     fn only_an_unclaimed_current_run_is_claimed(
@@ -210,7 +207,7 @@ mod tests {
             (Ok(()), None) => {}
             (Err(text), Some(part)) => {
                 assert!(
-                    text.contains(part) && text.ends_with("not executing it"),
+                    text.contains(part) && text.starts_with("not executing run 7 of web-run: "),
                     "{text}"
                 );
             }

@@ -17,7 +17,7 @@ use crate::processes::{Processes, Scope};
 use crate::redact::Redactor;
 use crate::signals::Stop;
 
-/// Maximum size of the kept tail of standard output or standard error, in bytes.
+/// Maximum size of the tail of standard output, and of standard error, that [`Finished`] contains, in bytes.
 const TAIL: usize = 64 * 1024;
 /// Interval at which the runner checks whether an interrupted command has ended.
 const TICK: Duration = Duration::from_millis(100);
@@ -32,21 +32,23 @@ const FOR_THE_REPORT: Duration = Duration::from_secs(20);
 /// How a command is stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StopPolicy {
-    /// The command changes nothing. It is interrupted, and killed after 15 seconds.
+    /// For a command that changes nothing. The runner interrupts the command, and kills it after 15 seconds.
     Quick,
-    /// The command may change objects. Each engine process gets one SIGINT and the whole grace period. The runner never kills the command.
+    /// For a command that may change objects. The runner sends one SIGINT to each engine process, waits for the grace period, and never
+    /// kills the command.
     Graceful,
-    /// The command saves data that would otherwise be lost. It continues until its deadline, even if the run must stop.
+    /// For a command that saves data. The command continues until its deadline, even if the run must stop.
     Persistent,
 }
 
 /// Destination of the output of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Show {
-    /// The log, redacted.
+    /// Output is redacted and printed to the log.
     Log,
     /// Standard output is returned to the caller, complete and unredacted. Standard error is redacted, returned to the caller and added to
-    /// the log tail, but not printed. Such a command may run in parallel with others: signals go only to its own process tree.
+    /// the log tail, but not printed. Signals go only to the process tree of the command, because the command may run in parallel with
+    /// other commands.
     Caller,
 }
 
@@ -71,7 +73,7 @@ pub struct Task {
 /// Why a command was stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// The pod is being stopped.
+    /// The pod is being terminated.
     Stopped,
     /// The deadline of the command passed.
     Deadline,
@@ -86,8 +88,8 @@ pub struct Finished {
     pub stdout: Vec<u8>,
     /// Redacted tail of standard error.
     pub stderr: String,
-    /// Why the command was stopped, if it was. Without cause and exit code, the command was not started: the run had already been requested
-    /// to stop.
+    /// Why the command was stopped; `None` if it was not stopped. Without cause and exit code, the command was not started, because a stop
+    /// of the run had been requested before.
     pub cause: Option<Cause>,
 }
 
@@ -107,7 +109,8 @@ pub struct Commands {
 }
 
 impl Commands {
-    /// Executes a command until it ends. A [`StopPolicy::Graceful`] command that exceeds the grace period continues to run after the return.
+    /// Executes a command and waits until it ends. If a [`StopPolicy::Graceful`] command exceeds the grace period, returns while the
+    /// command continues to run.
     ///
     /// # Errors
     /// Fails if the program cannot be started.
@@ -219,14 +222,14 @@ impl Commands {
         }
     }
 
-    /// Returns the time at which commands must have ended, so that the report can be written before the end of the grace period. The grace
-    /// period starts with the stop request, or now without one.
+    /// Returns the time at which commands must have ended. The rest of the grace period is reserved for the run report. The grace period
+    /// starts at the stop request, or now if no stop was requested.
     pub(crate) fn end_of_grace(&self) -> Instant {
         let from = self.stop.requested_at().unwrap_or_else(Instant::now);
         from + self.grace.saturating_sub(FOR_THE_REPORT)
     }
 
-    /// Kills the command. The runner never kills an [`StopPolicy::Graceful`] command: kubelet ends it with the pod.
+    /// Kills the command. Does not kill a [`StopPolicy::Graceful`] command: the kubelet kills the command with the pod.
     async fn give_up(
         &self,
         child: &mut Child,
@@ -292,7 +295,7 @@ async fn pump_to_log(
             Some(bytes) if count > 0 => stream.push(bytes),
             _ => stream.finish(),
         };
-        // A log stream without a reader must not stop the engine.
+        // Ignores write errors: the engine must continue if the reader of the log stream has ended.
         let _ = to.write_all(&clean).await;
         let _ = to.flush().await;
         printed.push(&clean);

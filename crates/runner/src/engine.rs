@@ -48,7 +48,7 @@ impl Engine {
     }
 }
 
-/// Option that disables colours: logs and pipes show them as control characters.
+/// Option that disables colours: in logs and pipes, colours appear as control characters.
 pub const NO_COLOR: &str = "-no-color";
 
 /// File, in the module folder of the image, with name and version of the engine that prepared the module.
@@ -129,7 +129,8 @@ pub fn packages(root: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(level)
 }
 
-/// Returns the CLI configuration of the engine: providers in `mirrors` are installed from these mirrors, all others directly.
+/// Returns the CLI configuration of the engine: providers in `mirrors` are installed from their mirror, and all other providers are
+/// downloaded from their registry.
 pub fn cli_config(mirrors: &[Mirror]) -> String {
     let mut text = String::from("disable_checkpoint = true\nprovider_installation {\n");
     let mut all = BTreeSet::new();
@@ -160,7 +161,7 @@ fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
 
-/// Environment variable that disables TLS between the engine and its providers. If its value is empty, TLS is used.
+/// Environment variable that disables TLS between the engine and its providers. If the value is empty, the engine uses TLS.
 const PLAIN_SOCKETS: &str = "TF_DISABLE_PLUGIN_TLS";
 
 /// Returns the environment of every command: the environment of the container, and settings for unattended runs that use the providers of
@@ -171,8 +172,8 @@ pub fn environment(container: &Vars, paths: &Paths) -> Vars {
     set("TF_IN_AUTOMATION", "1");
     set("TF_INPUT", "0");
     set("CHECKPOINT_DISABLE", "1");
-    // TLS between engine and providers is not needed: their socket is accessible only to their user. Generating certificates at each start
-    // of a provider nearly doubles the CPU time of an apply.
+    // TLS between engine and providers is not needed: only processes of the same user can access the socket of a provider. Generating
+    // certificates at each start of a provider nearly doubles the CPU time of an apply.
     if !container.contains_key(PLAIN_SOCKETS) {
         set(PLAIN_SOCKETS, "1");
     }

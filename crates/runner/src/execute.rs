@@ -26,7 +26,7 @@ use outcome::{Ended, Findings};
 use ownership::State;
 
 impl Session {
-    /// Executes the run. Fills `findings` also if the run fails.
+    /// Executes the run. Adds results to `findings`, also if the run fails.
     pub(crate) async fn execute(
         &self,
         kind: RunKind,
@@ -57,7 +57,8 @@ impl Session {
         let result = done.as_ref().ok().copied();
         let is_done = matches!(result, Some(RunResult::Done | RunResult::NoChanges));
         if findings.moved_from.is_some() && !findings.began && !is_done {
-            // No lineage is reported: the run record keeps the previous address of the state until a run changes objects.
+            // After a migration, reports no lineage if the run neither changed objects nor succeeded. The run record then keeps the
+            // previous address of the state.
             return done;
         }
         findings.lineage = self.lineage_of_ours(&state, result).await;
@@ -175,7 +176,7 @@ impl Session {
         Ok(RunResult::Done)
     }
 
-    /// Whether no managed state exists. False for other backends.
+    /// Whether the backend is managed and has no state.
     async fn has_no_state(&self) -> bool {
         match &self.server {
             Some(server) => server.store().get().await.is_none(),

@@ -21,13 +21,13 @@ use crate::plan_text;
 use crate::session::{Session, stopped};
 use crate::workspace::write_private;
 
-/// Reason for which a plan needs approval: the resource adopts its state.
+/// Reason for which a plan needs approval: the resource adopts the state of the plan.
 const TAKEN_OVER: &str = "the plan adopts a state that this resource did not create";
 
-/// Reason for which a plan needs approval: it removes every managed object.
+/// Reason for which a plan needs approval: the plan removes every managed object.
 const EMPTIES: &str = "the plan removes every managed object of the state (spec.approval.emptying)";
 
-/// Reason for which a plan needs approval: the engine cannot read it, so its changes are unknown.
+/// Reason for which a plan needs approval: the engine cannot read the plan, so the changes are unknown.
 const UNREADABLE: &str = "the plan of scripts.plan cannot be read, so it may remove every managed object of the state \
                           (spec.approval.emptying)";
 
@@ -105,42 +105,44 @@ impl Session {
         Ok(self.request_approval(id, because, findings).await)
     }
 
-    /// Fails if a script applies or destroys without a plan that can be evaluated first.
+    /// Fails if a script of the user applies or destroys without a plan: approval requires a plan.
     fn check_that_plans_are_applied(&self, goal: Goal) -> Result<(), Failure> {
         let script = match goal {
             Goal::Apply if !self.makes_plans() => "scripts.apply",
             Goal::Destroy if self.scripts.destroy.is_some() => "scripts.destroy",
             Goal::Apply | Goal::Destroy => return Ok(()),
         };
-        let text =
-            format!("{script} creates no plan for approval or policy rules. Nothing was changed");
+        let text = format!(
+            "{script} creates no plan, but approval requires a plan. Nothing was changed. Remove \
+             {script}, or change spec.approval"
+        );
         Err(user(Reason::NoPlanFile, text))
     }
 
-    /// Restores the approved plan as the current plan file and returns its summary. Returns `None`, and leaves no plan file, if the plan
-    /// is lost or its inputs changed. The inner option is `None` for a plan of a script that the engine cannot read.
+    /// Restores the approved plan as the current plan file and returns its summary. Returns `None`, and leaves no plan file, if the plan is
+    /// lost or its inputs changed. The inner option is `None` if `scripts.plan` created the plan and the engine cannot read it.
     async fn stored_plan(&self, approved: &ApprovedPlan, state: &State) -> Option<Option<Summary>> {
         let file = self.paths.plan_file();
         let why = match plan_file::open(&self.paths.cache, approved.run, &self.key) {
-            None => "is not on the cache volume".to_owned(),
+            None => "the plan is not on the cache volume".to_owned(),
             Some(plan) => match write_private(&file, &plan, 0o600) {
-                Err(error) => format!("cannot be written: {error}"),
+                Err(error) => format!("the plan cannot be written: {error}"),
                 Ok(()) => match self.plan_made(state).await {
                     Ok((summary, id)) if id == approved.id => return Some(summary),
-                    Ok(_) => "differs from the current plan: the state, the values or the module \
-                              changed"
-                        .to_owned(),
-                    Err(failure) => format!("cannot be read: {}", failure.message),
+                    Ok(_) => {
+                        "the state, the values or the module changed after the plan".to_owned()
+                    }
+                    Err(failure) => format!("the plan cannot be read: {}", failure.message),
                 },
             },
         };
         let ApprovedPlan { id, run } = approved;
-        crate::log!("the approved plan {id} of run {run} {why}; planning again");
+        crate::log!("cannot apply the approved plan {id} of run {run}: {why}; planning again");
         let _ = fs::remove_file(file);
         None
     }
 
-    /// Returns summary and id of the current plan. The summary is `None` for a plan of a script that the engine cannot read.
+    /// Returns summary and id of the current plan. The summary is `None` if `scripts.plan` created the plan and the engine cannot read it.
     async fn plan_made(&self, state: &State) -> Result<(Option<Summary>, String), Failure> {
         let (summary, head) = tokio::join!(self.readable(), self.head_for_id(state));
         let summary = summary?;
@@ -164,8 +166,8 @@ impl Session {
         Ok((summary, id))
     }
 
-    /// Returns the summary of the plan. Returns `None` if the engine cannot read a plan of `scripts.plan`, and neither manual approval nor
-    /// rules require a summary.
+    /// Returns the summary of the plan. Returns `None` if `scripts.plan` created a plan that the engine cannot read, and neither manual
+    /// approval nor rules require a summary.
     async fn readable(&self) -> Result<Option<Summary>, Failure> {
         let approval = &self.inputs.approval;
         let any_form = self.scripts.plan.is_some() && !approval.manual && approval.rules.is_empty();
@@ -180,8 +182,8 @@ impl Session {
         }
     }
 
-    /// Returns the reasons for which the plan needs approval, other than `approval.mode: Manual`. Rules are evaluated for [`Goal::Apply`]
-    /// only: approval of a destroy has its own settings.
+    /// Returns the reasons for which the plan needs approval, other than `approval.mode: Manual`. Evaluates rules only for [`Goal::Apply`]:
+    /// other fields of `spec.approval` determine the approval of a destroy.
     ///
     /// # Errors
     /// Fails if a rule denies the plan.
@@ -214,8 +216,8 @@ impl Session {
         Ok(because)
     }
 
-    /// Returns the rules that match the plan. The duration of an evaluation has no limit, so the wait ends at the deadline of plans or on
-    /// a stop request.
+    /// Returns the rules that match the plan. The evaluation of rules has no time limit of its own, so the wait ends at the deadline of
+    /// plans or on a stop request.
     async fn matched(&self, plan: &alustan_cel::approval::Plan) -> Result<Vec<Matched>, Failure> {
         let rules = self.inputs.approval.rules.clone();
         tokio::select! {
@@ -224,7 +226,7 @@ impl Session {
         }
     }
 
-    /// Number of the last run that started to change objects; 0 if there is none.
+    /// Returns the number of the last run that started to change objects; 0 without such a run.
     pub(crate) fn last_begun(&self) -> i64 {
         self.claimed.begun.max(self.claimed.attempted)
     }
@@ -242,7 +244,7 @@ impl Session {
         RunResult::Changes
     }
 
-    /// Writes the text of the plan to its Secret for review. The log contains the text as well.
+    /// Writes the text of the plan to a Secret, for review. Errors are only logged, because the log also contains the text.
     async fn publish_plan(&self, id: &str) {
         let Some(secret) = &self.inputs.plan_secret else {
             return;

@@ -1,4 +1,4 @@
-//! Start of the changes to real objects. Until then, a run can be cancelled.
+//! Start of the changes to real objects. A run can be cancelled only before the start.
 
 use std::time::Instant;
 
@@ -16,7 +16,8 @@ use crate::secrets::Changes;
 use crate::session::{READ_TIMEOUT, Session, stopped};
 
 impl Session {
-    /// Prevents earlier runs of this resource, whose pods may still run, from changing a managed state. Not needed for the first run.
+    /// Prevents earlier runs of this resource, whose pods may still run, from changing a managed state. Does nothing in the first run of a
+    /// resource.
     async fn begin_to_write_state(&self) -> Result<(), Failure> {
         let is_first = self.record.identity().number == 1;
         let Some(server) = self.server.as_ref().filter(|_| !is_first) else {
@@ -29,7 +30,7 @@ impl Session {
             .map_err(|error| transient(Reason::StateUnavailable, error.to_string()))
     }
 
-    /// Reports the start of the changes. From then on, real objects may change and the run can no longer be cancelled.
+    /// Reports the start of the changes. After the report, real objects may change and the run can no longer be cancelled.
     pub(super) async fn begin_to_change(
         &self,
         state: &mut State,
@@ -75,8 +76,8 @@ impl Session {
         Ok(())
     }
 
-    /// Returns the lock of a managed state, which the runner reserves for the next engine process. Returns `None` with scripts: it is
-    /// unknown when they start engine processes, so these processes lock the state themselves.
+    /// Returns the lock of a managed state that the runner reserves for the next engine process. Returns `None` if scripts are configured:
+    /// the runner does not know when a script starts engine processes, so each engine process locks the state itself.
     fn lock_to_reserve(&self) -> Option<StateLock> {
         let identity = self.record.identity();
         let lock = || StateLock {

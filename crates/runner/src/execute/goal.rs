@@ -1,6 +1,6 @@
 //! Goal of a run: apply or destroy.
 
-/// Desired result for the real objects.
+/// Desired state of the real objects after the run.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Goal {
     /// The objects match the configuration.

@@ -49,12 +49,12 @@ impl From<RecordError> for Ended {
 pub(crate) struct Findings {
     pub(crate) changes: Option<ChangeSet>,
     pub(crate) asks: Option<PlanAsks>,
-    /// Lineage of the state, if it belongs to the resource.
+    /// Lineage of the state, if the state belongs to the resource.
     pub(crate) lineage: Option<String>,
     /// Whether the run started to change objects.
     pub(crate) began: bool,
-    /// Run record at the time of the claim, if the run reported the start of changes but the engine refused to start. The run report then
-    /// gets lineage and address of the state from this record.
+    /// Run record at the time of the claim, if the run reported the start of changes and the engine then refused to start. Lineage and
+    /// address of the state are copied from this run record to the run report.
     pub(crate) refused: Option<RunRecord>,
     /// Whether the resource has no state.
     pub(crate) stateless: bool,
@@ -64,7 +64,7 @@ pub(crate) struct Findings {
     pub(crate) state_address: Option<String>,
     /// Previous address of the state, if this run copied the state.
     pub(crate) moved_from: Option<String>,
-    /// Location of the state, if the run could not save it to its backend.
+    /// Location of the state, if the run could not save the state to its backend.
     pub(crate) unsaved: Option<UnsavedPlace>,
     /// Whether the unsaved state of an earlier run was pushed or set aside, or none existed.
     pub(crate) recovered: bool,

@@ -18,20 +18,20 @@ use crate::unsaved_state;
 
 /// State at the start of a run.
 pub(super) struct State {
-    /// Head of the state; `None` if it was not read: the state is known to belong to the resource, or cannot be read.
+    /// Head of the state. `None` if the state is known to belong to the resource and was not read, or cannot be read.
     head: Option<StateHead>,
     owner: Owner,
 }
 
 impl State {
-    /// Whether the state belongs to another owner and this resource adopts it.
+    /// Whether the state belongs to another owner and this resource adopts the state.
     pub(super) fn is_taken_over(&self) -> bool {
         self.owner == Owner::Foreign
     }
 }
 
 impl Session {
-    /// Determines the owner of the state. Refuses the state of another owner, unless it is adopted.
+    /// Determines the owner of the state. Fails if the state belongs to another owner, unless the resource adopts the state.
     pub(super) async fn check_state_owner(&self) -> Result<State, Ended> {
         match self.head_if_unsure().await? {
             Some(head) => Ok(self.state_of(head)?),
@@ -43,7 +43,7 @@ impl Session {
     }
 
     fn state_of(&self, head: StateHead) -> Result<State, Failure> {
-        // If the run record was lost, a managed state still belongs to this resource: no other resource writes it.
+        // Even if the run record was lost, a managed state belongs to this resource: no other resource writes the state.
         let proven = self.inputs.applied_before || self.server.is_some();
         let owner = owner(&self.claimed.lineage, proven, &head);
         if owner == Owner::Unowned && self.has_migrated_away(&head) {
@@ -73,7 +73,7 @@ impl Session {
         Ok(())
     }
 
-    /// Reads the head of the state, unless earlier runs recorded that it belongs to the resource.
+    /// Reads the head of the state, unless an earlier run recorded that the state belongs to the resource.
     async fn head_if_unsure(&self) -> Result<Option<StateHead>, Failure> {
         let known = match &self.claimed.lineage {
             Lineage::Of(lineage) => Some(lineage),
@@ -100,7 +100,8 @@ impl Session {
 
     async fn pull_if_possible(&self) -> Result<Option<StateHead>, Failure> {
         match self.pull().await {
-            // `scripts.init` may configure a location of the state that the engine cannot read. The run continues without the owner.
+            // `scripts.init` may configure a backend from which the engine cannot pull the state. The run then continues as if the state
+            // belonged to this resource.
             Err(failure) if self.scripts.init.is_some() => {
                 crate::log!(
                     "cannot determine the owner of the state: {}",
@@ -120,7 +121,7 @@ impl Session {
         read(&state)
     }
 
-    /// Returns lineage and serial for the id of a plan; empty if they cannot be read.
+    /// Returns lineage and serial of the state for the id of a plan. Returns empty values if the state cannot be read.
     pub(super) async fn head_for_id(&self, state: &State) -> StateHead {
         if let Some(server) = &self.server {
             let version = server.store().version().await;
@@ -133,7 +134,7 @@ impl Session {
             Ok(head) => head,
             Err(failure) => {
                 crate::log!(
-                    "failed to read the state; the plan id does not cover it: {}",
+                    "failed to read the state; the plan id does not include lineage and serial: {}",
                     failure.message
                 );
                 StateHead::default()
@@ -181,7 +182,7 @@ impl Session {
     }
 
     /// Determines the lineage of a state that belongs to the resource, but whose lineage is not recorded yet ([`Lineage::New`]). While the
-    /// lineage is unknown, a state that another owner creates later would count as the state of this resource.
+    /// lineage is not recorded, a state that another owner creates would count as the state of this resource.
     pub(super) async fn record_new_lineage(&self, state: &State, findings: &mut Findings) {
         let began = findings.began;
         let noted = if began {
@@ -241,7 +242,9 @@ impl Session {
         let lineage = head.lineage.as_deref().unwrap_or_default();
         let whose = match &self.claimed.lineage {
             Lineage::Of(ours) => format!("the state of this resource has lineage {ours}"),
-            Lineage::Lost => "its owner is unknown because the run record was deleted".to_owned(),
+            Lineage::Lost => {
+                "the owner of the state is unknown because the run record was deleted".to_owned()
+            }
             Lineage::Unknown | Lineage::New => {
                 "the state existed before the first apply of this resource".to_owned()
             }

@@ -17,19 +17,19 @@ use crate::failure::{Step, module, place_in_json, tidy, user};
 use crate::plan_file;
 use crate::session::{READ_TIMEOUT, Session};
 
-/// Plan with changes.
+/// Result of planning, if the plan has changes.
 pub(super) struct Planned {
     /// Whether the plan may delete or forget objects.
     pub(super) may_remove: bool,
 }
 
 impl Session {
-    /// Whether an apply executes a plan that was created first. False only for `scripts.apply` without `scripts.plan`.
+    /// Whether an apply executes a plan that a previous step created. False only for `scripts.apply` without `scripts.plan`.
     pub(crate) fn makes_plans(&self) -> bool {
         self.scripts.apply.is_none() || self.scripts.plan.is_some()
     }
 
-    /// Creates a plan, and checks the owner of its state. Returns `None` if there are no changes.
+    /// Creates a plan, and checks the owner of the state. Returns `None` if the plan has no changes.
     pub(super) async fn plan(
         &self,
         goal: Goal,
@@ -112,7 +112,7 @@ impl Session {
         Err(user(Reason::NoPlanFile, text))
     }
 
-    /// Returns the change set of the plan; `None` without a plan, or if it cannot be read. Errors are only logged.
+    /// Returns the change set of the plan. Returns `None` if there is no plan, or if the plan cannot be read; logs the error.
     pub(super) async fn changes(&self) -> Option<ChangeSet> {
         if !self.paths.plan_file().is_file() {
             return None;
@@ -126,7 +126,7 @@ impl Session {
         }
     }
 
-    /// Summarises the plan.
+    /// Parses the plan with the engine, and returns its summary.
     pub(super) async fn summary(&self) -> Result<Summary, Failure> {
         let shown = self.show("-json").await?;
         summary(&shown, &self.key).map_err(|error| {
@@ -138,7 +138,7 @@ impl Session {
         })
     }
 
-    /// Returns the output of `show` for the plan, with the option `how`.
+    /// Returns the output of the engine command `show` for the plan. `how`: option of the command, for example `-json`.
     pub(super) async fn show(&self, how: &str) -> Result<Vec<u8>, Failure> {
         let arguments = vec!["show".into(), how.into(), self.paths.plan_file().into()];
         self.engine_output(Step::Show, arguments, Instant::now() + READ_TIMEOUT)
@@ -160,7 +160,8 @@ impl Session {
     }
 }
 
-/// Whether a plan may delete or forget objects, according to the output of the engine. True if the output has no summary.
+/// Whether a plan may delete or forget objects, according to the output of the engine. Also true if the output has no line with the number
+/// of changes.
 fn may_remove(printed: &str) -> bool {
     let text = tidy(printed);
     let deletes_none = match text.lines().rev().find(|line| line.starts_with("Plan: ")) {

@@ -57,7 +57,7 @@ impl Session {
         }
     }
 
-    /// Returns the previous address of the state, for messages.
+    /// Returns the previous address of the state for messages; `its previous location` if the address is unknown.
     fn previous_address(&self, old: &BackendInputs) -> String {
         let managed = old.managed.as_ref();
         managed
@@ -76,17 +76,17 @@ impl Session {
         }
     }
 
-    /// Pushes `state`, with head `old_head`, to the current backend. `new_head` is the head of the state in the current backend: an older version
-    /// or no state. The copy has the serial of the original. If this run ends before the run record contains the new address, the serials
-    /// show which state is newer.
+    /// Pushes `state`, with head `old_head`, to the current backend. `new_head` is the head of the state in the current backend: an older
+    /// version or no state. The copy has the serial of the original, so that the next run can compare both states if this run ends before
+    /// the run record contains the new address.
     async fn copy(
         &self,
         state: &[u8],
         old_head: &StateHead,
         new_head: &StateHead,
     ) -> Result<(), Failure> {
-        // On a push to an address without a state, engines replace the lineage of the pushed state. So a state without resources is pushed
-        // first. If this run ends before the second push, that empty state belongs to no resource.
+        // On a push to an address without a state, the engine replaces the lineage of the pushed state. Therefore, pushes a state without
+        // resources first. If this run ends before the second push, the state without resources belongs to no resource.
         if new_head.lineage.is_none() {
             let seed = json!({"version": 4, "serial": 0, "lineage": old_head.lineage,
                 "outputs": {}, "resources": []});
@@ -95,7 +95,8 @@ impl Session {
         // The engine increments the serial on push.
         let serial = old_head.serial.unwrap_or_default().saturating_sub(1);
         let counted = with_serial(state, serial).ok_or_else(|| {
-            let message = "the state has an unknown format. Nothing was changed";
+            let message = "cannot copy the state: the format of the state is unknown. The state at the \
+                           previous location is unchanged";
             module(Reason::MigrationFailed, message)
         })?;
         self.push_copy(&counted, true).await?;
@@ -105,7 +106,8 @@ impl Session {
         }
         Err(module(
             Reason::MigrationFailed,
-            "the copy of the state has a different lineage or serial. Nothing was changed",
+            "the copy of the state has a different lineage or serial. The state at the previous \
+             location is unchanged",
         ))
     }
 
@@ -207,14 +209,18 @@ impl Session {
     fn lost(&self, from: &str) -> Failure {
         let new_address = self.state_address().unwrap_or_default();
         let Lineage::Of(lineage) = &self.claimed.lineage else {
-            return user(Reason::StateLost, "the state does not exist");
+            return user(
+                Reason::StateLost,
+                "cannot copy the state: the state does not exist. Nothing was changed. Restore the \
+                 state from a backup",
+            );
         };
         user(
             Reason::StateLost,
             format!(
                 "cannot copy the state of this resource: a state with lineage {lineage} exists \
-                 neither at {from} nor at {new_address}. Nothing was changed. Restore it from a backup at \
-                 one of these locations"
+                 neither at {from} nor at {new_address}. Nothing was changed. Restore the state \
+                 from a backup at one of these locations"
             ),
         )
     }
@@ -226,7 +232,7 @@ fn unsaved(from: &str) -> Failure {
         format!(
             "the last run could not save the state at {from}, and the state there is outdated. \
              Nothing was changed. Set the backend to that location again: the next run saves the \
-             state, and then it can be moved"
+             state, and then the state can be copied"
         ),
     )
 }

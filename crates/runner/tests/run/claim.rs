@@ -23,7 +23,7 @@ fn a_second_pod_leaves_a_claimed_run_untouched() {
     assert_eq!(ran.code, 0, "{}", ran.logs());
     assert_eq!(
         ran.stderr,
-        "alustan: run 1 of web-run is claimed by pod pod-of-uid-1 (uid uid-1); not executing it\n"
+        "alustan: not executing run 1 of web-run: the run is claimed by pod pod-of-uid-1 (uid uid-1)\n"
     );
     assert_eq!(ran.stdout, "");
     assert_eq!(world.secrets.get(REPORT), before);
@@ -41,7 +41,7 @@ fn run_with_another_number_is_not_claimed() {
     assert_eq!(ran.code, 0);
     assert!(
         ran.stderr
-            .contains("run 7 of web-run is not the current run, which is 1; not executing it")
+            .contains("not executing run 7 of web-run: the current run is 1")
     );
     assert_eq!(world.secrets.get(REPORT), before);
 }
@@ -56,7 +56,7 @@ fn run_with_changed_inputs_is_not_claimed() {
     let ran = world.finish(world.pod());
     assert_eq!(ran.code, 0);
     let message =
-        "run 1 of web-run was changed in the run record by a client other than the operator";
+        "not executing run 1 of web-run: a client other than the operator changed the run record";
     assert!(ran.stderr.contains(message), "{}", ran.stderr);
     assert_eq!(world.secrets.get(REPORT), before);
 }

@@ -245,7 +245,7 @@ fn state_is_owned_after_record_loss_if_an_apply_is_proven() {
         let ran = world.run(RunKind::Apply);
         if !is_managed {
             let message = ran.expect_failure(FailureClass::User, "StateOwnershipConflict");
-            let why = "its owner is unknown because the run record was deleted";
+            let why = "the owner of the state is unknown because the run record was deleted";
             assert!(message.contains(why), "{message}");
             assert_eq!(world.record().lineage, Lineage::Lost);
             world.inputs.applied_before = true;
