@@ -98,9 +98,9 @@ pub struct Finished {
 pub struct Commands {
     /// Descendant processes of the runner.
     pub processes: Arc<Processes>,
-    /// Stop request of the run.
+    /// Request to stop the run: SIGTERM or SIGINT to the runner.
     pub stop: Stop,
-    /// Time between the stop request and the end of the pod.
+    /// Grace period: time between the stop request and the SIGKILL of the kubelet.
     pub grace: Duration,
     /// Redactor of the known secret values.
     pub redactor: Redactor,

@@ -8,27 +8,27 @@ pub use alustan_state::error_text::{chain, place_in_json};
 /// Step of a run, for the reason and the message of a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Creation of the state bucket and of the `DynamoDB` table with its locks.
+    /// Creation of the bucket and the `DynamoDB` lock table of the state (`spec.backend.bootstrap`).
     Bootstrap,
-    /// `init`.
+    /// Engine command `init`.
     Init,
-    /// `plan`.
+    /// Engine command `plan`.
     Plan,
-    /// `apply`.
+    /// Engine command `apply`.
     Apply,
-    /// `destroy`.
+    /// Engine command `destroy`.
     Destroy,
-    /// `output -json`.
+    /// Engine command `output -json`.
     Output,
-    /// `show` of a plan.
+    /// Engine command `show` for a plan.
     Show,
-    /// `state pull`.
+    /// Engine command `state pull`.
     Pull,
-    /// `force-unlock`.
+    /// Engine command `force-unlock`.
     Unlock,
-    /// `state push` of an unsaved state of an earlier run.
+    /// Engine command `state push` for an unsaved state of an earlier run.
     Push,
-    /// Copy of the state from its previous address to the new one.
+    /// Copy of the state from its previous address to its new address.
     Migrate,
     /// Script of the user with this name in `spec.scripts`.
     Script(&'static str),
@@ -79,7 +79,7 @@ pub fn failure(class: FailureClass, reason: impl ReasonText, message: impl AsRef
     }
 }
 
-/// Creates a transient failure of the environment of the run.
+/// Creates a transient failure, for example of the network or the API server.
 pub fn transient(reason: Reason, message: impl AsRef<str>) -> Failure {
     failure(FailureClass::Transient, reason, message)
 }
@@ -94,7 +94,7 @@ pub fn module(reason: Reason, message: impl AsRef<str>) -> Failure {
     failure(FailureClass::Module, reason, message)
 }
 
-/// Classifies the failure of a command with exit code `code` and error output `stderr`.
+/// Determines class, reason and message of the failure of a command with exit code `code` and error output `stderr`.
 pub fn classify(step: Step, code: i32, stderr: &str) -> Failure {
     let text = tidy(stderr);
     let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -150,8 +150,8 @@ fn judge(step: Step, code: i32, words: &str) -> (FailureClass, Reason) {
     }
 }
 
-/// Whether the engine refused to start `step` because of a lock, or because the state changed after the plan. Only the first error counts:
-/// later errors may come from commands that the module executes.
+/// Whether the engine refused to start `step` because of a lock, or because the state changed after the plan. Considers only the first
+/// error: later errors may come from commands that the module executes.
 pub fn is_refused(step: Step, stderr: &str) -> bool {
     let text = tidy(stderr).to_lowercase();
     let first = text.lines().find(|line| line.starts_with("error:"));
@@ -163,25 +163,26 @@ const PRIVATE_MODULES: &str = "private modules are fetched with the credentials 
                                sshKeySecret (and its known_hosts) for ssh, credentialsSecret for \
                                https from the host of the repository";
 
-/// Messages for a remote module that cannot be fetched.
+/// Messages of the engine if a remote module cannot be fetched.
 const NO_MODULE: &[&str] = &["failed to download module", "could not download module"];
 
-/// Messages for a bucket of the state that does not exist.
+/// Messages of the engine if the bucket of the state does not exist.
 const NO_BACKEND: &[&str] = &[
     "error: failed to get existing workspaces: s3 bucket",
     "querying cloud storage failed: storage: bucket doesn't exist",
 ];
 
-/// Message for a backend type that the engine does not have (`spec.backend.type`).
+/// Message of the engine if it does not support the backend type (`spec.backend.type`).
 const NO_SUCH_BACKEND: &[&str] = &["unsupported backend type"];
 
-/// Message for a DynamoDB lock table that does not exist. Counts only together with a message in [`LOCKED`].
+/// Message of the engine if the DynamoDB lock table does not exist. Considered only together with a message in [`LOCKED`].
 const NO_TABLE: &[&str] = &["resourcenotfoundexception"];
 
 const LOCKED: &[&str] = &[
     "error acquiring the state lock",
     "state blob is already locked",
-    // These backends create a missing state when an engine first reads it, and lock it for that. So even a plan can fail to lock.
+    // The following backends create and lock a missing state when an engine first reads the state. Therefore, even a plan can fail to lock
+    // the state.
     "failed to lock azure state",
     "failed to lock cos state",
     "failed to lock oss state",
@@ -190,7 +191,7 @@ const LOCKED: &[&str] = &[
     ".tflock\" failed: googleapi: error 412",
 ];
 
-/// Messages for a state that changed after the plan: a new plan is required.
+/// Messages of the engine if the state changed after the plan. A new plan is required.
 const STALE: &[&str] = &[
     "error: saved plan is stale",
     "error: saved plan does not match the given state",
@@ -203,8 +204,8 @@ const MISSING_VALUE: &[&str] = &[
     "variables not allowed",
 ];
 
-/// Messages for invalid configuration: a retry fails as well. Ignored for [`Step::Apply`]: the plan succeeded with the same configuration,
-/// so such a message comes from elsewhere, for example from an engine in a provisioner.
+/// Messages of the engine for invalid configuration: a retry would fail with the same message. Ignored for [`Step::Apply`]: the plan
+/// succeeded with the same configuration, so the message comes from another program, for example from an engine in a provisioner.
 const INVALID: &[&str] = &[
     "the terraform configuration must be valid before initialization",
     "the opentofu configuration must be valid before initialization",
@@ -257,7 +258,7 @@ const NO_PROVIDER: &[&str] = &[
     "inconsistent dependency lock file",
 ];
 
-/// Messages for a provider, or a version of it, that the registry does not have
+/// Messages of the engine if the provider registry does not have the provider or the required version
 /// (<https://developer.hashicorp.com/terraform/internals/provider-registry-protocol>).
 const NO_SUCH_PROVIDER: &[&str] = &[
     "does not have a provider named",
@@ -265,8 +266,8 @@ const NO_SUCH_PROVIDER: &[&str] = &[
     "no versions are available for provider",
 ];
 
-/// Messages for transient failures: the network, and services that are busy or down. Each message is a complete phrase, because a single
-/// word may be the name of a resource.
+/// Messages for transient failures: network errors, and overloaded or unavailable services. Each entry is a phrase that is unlikely to be
+/// the name of a resource.
 const TRANSIENT: &[&str] = &[
     "no such host",
     "could not resolve host",
@@ -328,7 +329,7 @@ const TRANSIENT: &[&str] = &[
     "the server is currently unable to handle the request",
 ];
 
-/// Removes colours, frames, indentation and empty lines from the output of the engine.
+/// Removes colours, box-drawing characters, indentation and empty lines from the output of the engine.
 pub fn tidy(text: &str) -> String {
     let plain = without_escapes(text);
     let lines = plain
@@ -357,7 +358,7 @@ pub fn without_escapes(text: &str) -> String {
     plain
 }
 
-/// Returns the output from the first error to its end; without an error, the last 15 lines.
+/// Returns the output from the first line that starts with `Error:`. Without such a line, returns the last 15 lines.
 fn useful(text: &str) -> String {
     let errors: Vec<&str> = text
         .lines()

@@ -36,13 +36,14 @@ pub struct Content<'a> {
     pub folder: &'a Path,
     /// Absolute path of the content in the image.
     pub target: &'a Path,
-    /// Topmost folder for which the layer has an entry: `target` or a folder above it. The base image provides its parents.
+    /// `target` or a parent folder of `target`: the topmost folder for which the layer contains an entry. The base image contains the
+    /// parent folders of `made_from`.
     pub made_from: &'a Path,
-    /// User and group of every entry.
+    /// Uid and gid of `target` and of every entry below `target`.
     pub owner: u64,
 }
 
-/// A layer on disk.
+/// Digests and size of a layer that was written to a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Written {
     /// Digest of the compressed tar archive.
@@ -75,11 +76,11 @@ pub enum LayerError {
 
 /// Writes `content` as a gzip-compressed tar archive to the file `to`.
 ///
-/// Entries are sorted by path, have mode 0755 or 0644 and the time [`TIME`]. Symbolic links stay links and are never followed, even if
-/// another process replaces files while they are read. Memory usage does not depend on the size of the files.
+/// Entries are sorted by path, have mode 0755 or 0644 and the time [`TIME`]. Symbolic links are stored as links and never followed, even if
+/// another process replaces files during the write. Memory usage does not depend on the size of the files.
 ///
 /// # Errors
-/// [`LayerError::Read`], [`LayerError::Whiteout`] and [`LayerError::Special`] with the path below the folder;
+/// [`LayerError::Read`], [`LayerError::Whiteout`] and [`LayerError::Special`] with the path of the file relative to the folder;
 /// [`LayerError::Write`] if the disk is full, for example.
 pub fn write(content: Content<'_>, to: &Path) -> Result<Written, LayerError> {
     let compressed = Hashing::new(BufWriter::new(File::create(to)?));
@@ -115,7 +116,7 @@ pub fn write(content: Content<'_>, to: &Path) -> Result<Written, LayerError> {
     })
 }
 
-/// Appends all files and folders in `folder`. `path`: path of `folder` below `content.folder`.
+/// Appends all files and folders in `folder` to the archive. `path`: path of `folder` relative to `content.folder`.
 fn append(
     builder: &mut Builder<impl Write>,
     content: Content<'_>,
@@ -189,16 +190,20 @@ fn header(kind: EntryType, mode: u32, size: u64, owner: u64) -> Header {
     header
 }
 
-/// Reads a file up to the size that it has when it is opened; fails if the file becomes shorter, and ignores the rest if it grows.
+/// Reader of a file up to the size that the file has when it is opened. Fails if the file becomes shorter. Ignores bytes that are added
+/// later.
 struct Exact {
     file: File,
     is_executable: bool,
     left: u64,
-    /// Last error of reading the file. `append_data` returns errors of reads and of writes alike; this field distinguishes them.
+    /// Last error of reading the file; `None` if `append_data` failed to write. `append_data` returns the same type of error for reads and
+    /// writes.
     error: Option<io::Error>,
 }
 
 impl Exact {
+    /// Creates a reader of `file`.
+    ///
     /// # Errors
     /// Fails if `file` is not a regular file: another process may have replaced it after [`append`] read its type.
     fn new(file: OwnedFd) -> io::Result<Self> {
@@ -233,7 +238,7 @@ impl Read for Exact {
     }
 }
 
-/// Writer that hashes and counts the bytes that it writes.
+/// Writer that computes the digest and the number of the written bytes.
 struct Hashing<W> {
     inner: W,
     hash: Hasher,
@@ -300,7 +305,7 @@ mod tests {
         (written, fs::read(file).unwrap())
     }
 
-    /// Returns `kind mode uid mtime path -> link` of each entry, in order.
+    /// Returns `kind mode uid mtime path -> link` for each entry of the layer, in the order of the archive.
     fn entries(layer: &[u8]) -> Vec<String> {
         let mut archive = tar::Archive::new(GzDecoder::new(layer));
         let entries = archive.entries().unwrap().map(|entry| {

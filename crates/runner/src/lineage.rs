@@ -1,4 +1,4 @@
-//! Ownership of a state (rule 11), determined by its lineage, which the engine assigns when it creates the state.
+//! Ownership of a state (rule 11). The lineage of the state determines the owner. The engine assigns the lineage when it creates the state.
 
 use alustan_api::run::Lineage;
 pub use alustan_state::head::StateHead;
@@ -6,16 +6,16 @@ pub use alustan_state::head::StateHead;
 /// Owner of a state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
-    /// No owner: the state has no resources and no outputs. Objects that are added to it belong to this resource.
+    /// No owner: the state has no resources and no outputs. Objects that a run adds to the state belong to the resource of the run.
     Unowned,
-    /// This resource.
+    /// The resource of the run.
     ThisResource,
-    /// Another resource, or a user of the state outside of the operator.
+    /// Another resource, or a client of the state that the operator does not manage.
     Foreign,
 }
 
-/// Returns the owner of `state`. `known`: lineage in the run record. `proven`: whether the resource is known to have applied something
-/// even if the run record was lost; a state with [`Lineage::Lost`] then belongs to the resource.
+/// Returns the owner of `state`. `known`: lineage in the run record. `proven`: whether there is evidence, other than the run record, that
+/// the resource has applied before; with [`Lineage::Lost`], the state then belongs to the resource.
 pub fn owner(known: &Lineage, proven: bool, state: &StateHead) -> Owner {
     let Some(lineage) = state.lineage.as_ref().filter(|_| state.item_count > 0) else {
         return Owner::Unowned;
@@ -35,17 +35,17 @@ pub enum Transfer {
     Copy,
     /// The new address already has the state, or a later version of it.
     Done,
-    /// There is no state to copy at either address.
+    /// The old address has no state, and the run record contains no lineage.
     Nothing,
     /// The state at the old address belongs to another owner.
     NotOurs,
-    /// Another state is at the new address.
+    /// The new address already has another state.
     Occupied,
-    /// The state of the resource is at neither address.
+    /// Neither address has the state of the resource.
     Lost,
 }
 
-/// Returns the result for the states at the `old` and the `new` address. For `known` and `proven`, see [`owner`].
+/// Returns the result of the check. `old` and `new`: the states at the old and at the new address. For `known` and `proven`, see [`owner`].
 pub fn transfer(known: &Lineage, proven: bool, old: &StateHead, new: &StateHead) -> Transfer {
     let ours = match known {
         Lineage::Of(lineage) => Some(lineage),

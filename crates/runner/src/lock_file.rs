@@ -1,7 +1,8 @@
 //! Removal of the provider checksums from the dependency lock file, if the image contains the providers.
 //!
-//! With checksums, each command of the engine reads every provider to verify it, three times in an apply. The largest providers have half
-//! a gigabyte. `init` verified the providers when the image was built, and pods reference the image by digest.
+//! With checksums, each command of the engine reads and verifies every provider, three times in an apply. The largest providers have a size
+//! of half a gigabyte. The verification is not needed: `init` verified the providers when the image was built, and pods reference the image
+//! by digest.
 
 use std::fs;
 use std::io;
@@ -19,7 +20,7 @@ const FILE: &str = ".terraform.lock.hcl";
 const INSTALLED: &str = ".terraform/providers";
 
 /// Removes the checksums from the lock file of the module in `directory`, if all providers of the module are in the image. Keeps the
-/// versions.
+/// versions of the providers.
 pub fn trust_image(directory: &Path, paths: &Paths) -> io::Result<()> {
     let file = directory.join(FILE);
     if !file.is_file() || !all_in_image(&directory.join(INSTALLED), paths)? {
@@ -73,7 +74,8 @@ provider "registry.terraform.io/hashicorp/null" {
 }
 "#;
 
-    /// Creates a module with a link to a provider package in the folder `home`. Returns the module and its layout.
+    /// Creates a module with a link to a provider package in the folder `home`. Returns the folder of the module and the paths of the
+    /// runner.
     fn module(root: &Path, home: &str) -> (PathBuf, Paths) {
         let package = "registry.terraform.io/hashicorp/null/3.2.0/linux_amd64";
         let real = root.join(home).join(package);

@@ -1,20 +1,21 @@
-//! Lock of a state, parsed from the output of an engine that the lock blocks.
+//! Lock of a state, parsed from the output of an engine that failed because of the lock.
 
 use std::ffi::OsString;
 
 use alustan_api::run::StateLock;
 use k8s_openapi::jiff::Timestamp;
 
-/// Maximum length of a host name (<https://man7.org/linux/man-pages/man7/hostname.7.html>). The kubelet truncates longer pod names to it.
+/// Maximum length of the host name of a pod, in characters (<https://man7.org/linux/man-pages/man7/hostname.7.html>). The kubelet truncates
+/// longer pod names to this length.
 const LONGEST_HOST: usize = 63;
 
-/// Labels of the parts of a lock in the output of the engine.
+/// Names of the fields of a lock in the output of the engine.
 const PARTS: [&str; 4] = ["ID", "Operation", "Who", "Created"];
 
-/// Number of lines after `Lock Info:` that may contain parts of the lock.
+/// Number of lines after `Lock Info:` that may contain fields of the lock.
 const LINES: usize = 10;
 
-/// Parses the lock in the engine output `output`. Accepts a prefix on each line, which a wrapper of the engine may add.
+/// Parses the lock in `output`, an output of the engine. Accepts a prefix on each line, because wrappers such as Terragrunt add one.
 pub fn read(output: &str) -> Option<StateLock> {
     let mut lines = output
         .lines()
@@ -58,7 +59,8 @@ pub fn host_of_pod(pod: &str) -> &str {
     cut.unwrap_or(pod).trim_end_matches(['-', '.'])
 }
 
-/// Returns the engine arguments that release the lock `id`; `None` if the engine could parse `id` as an option.
+/// Returns the engine arguments that release the lock `id`; `None` if `id` contains unexpected characters, or if the engine could interpret
+/// `id` as an option.
 pub fn release(id: &str) -> Option<Vec<OsString>> {
     is_id(id).then(|| vec!["force-unlock".into(), "-force".into(), id.into()])
 }

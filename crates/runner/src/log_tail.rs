@@ -14,7 +14,7 @@ use crate::failure::without_escapes;
 use crate::record::RESERVE;
 use crate::secrets::{Changes, LARGEST, Snapshot};
 
-/// Maximum size of a tail, in bytes.
+/// Maximum size of a tail, in bytes before compression.
 pub const LONGEST: usize = 64 * 1024;
 /// Number of failed runs whose tails are kept.
 const RUNS: usize = 3;
@@ -24,7 +24,7 @@ const RUNS: usize = 3;
 pub struct LogTail(Arc<Mutex<VecDeque<u8>>>);
 
 impl LogTail {
-    /// Appends output in which secrets are masked.
+    /// Appends `clean`, output in which secret values are masked.
     pub fn push(&self, clean: &[u8]) {
         let mut kept = self.0.lock();
         kept.extend(clean.iter().skip(clean.len().saturating_sub(LONGEST)));
@@ -47,8 +47,8 @@ impl LogTail {
     }
 }
 
-/// Adds the log of run `number` to `changes`, and keeps only the last three logs. The other content of the report has precedence: if the
-/// Secret has no space for the log, all logs are removed.
+/// Adds the log of run `number` to `changes`, and keeps only the last three logs. If the Secret of the run report has no space for the log,
+/// removes all logs, to keep space for the other content.
 pub fn keep(snapshot: &Snapshot, changes: &mut Changes, number: i64, packed: Vec<u8>) {
     let mut runs: Vec<i64> = snapshot
         .data

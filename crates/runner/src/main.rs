@@ -32,7 +32,7 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Claims the run that the environment names, and executes it.
+    /// Claims the run that the environment variables identify, and executes the run.
     Run,
     /// Pulls the context of a build.
     Pull,
@@ -40,12 +40,12 @@ enum Command {
     Prepare,
     /// Appends the prepared context to the base image and pushes the result.
     Build,
-    /// Creates the bucket and the lock table of a state, with the credentials of the environment.
+    /// Creates the bucket and the lock table of a state, with the credentials in the environment variables.
     #[command(hide = true)]
     Bootstrap {
-        /// Bucket and table to create, as JSON.
+        /// Bucket and lock table to create, as JSON.
         place: String,
-        /// Creates only the table and does not check the bucket.
+        /// Creates only the lock table. Neither checks nor creates the bucket.
         #[arg(long)]
         only_table: bool,
     },
@@ -56,7 +56,7 @@ enum Command {
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let _ = rustls::crypto::ring::default_provider().install_default();
-    // Processes of the module have the same user: they must neither read the memory of the runner nor control it.
+    // Processes that the module starts run as the same user as the runner. They must neither read the memory of the runner nor trace it.
     if let Err(error) = set_dumpable_behavior(DumpableBehavior::NotDumpable) {
         log!("failed to protect the memory of the runner: {error}");
     }
@@ -77,7 +77,7 @@ fn main() -> ExitCode {
         }
         Command::Version => print_version(),
     };
-    // Pending writes to the log must not delay the exit.
+    // Limits the wait for pending writes to the log, so that they do not delay the exit.
     runtime.shutdown_timeout(Duration::from_millis(200));
     done.unwrap_or_else(|error| complain(error.as_ref()))
 }
@@ -103,7 +103,8 @@ async fn start_run() -> Done {
     let vars = process_vars();
     let identity = identity(&vars)?;
     let commands = commands(&vars)?;
-    // Only in run pods. In build pods, the registry client waits for its credential helper, a child process that `reap_orphans` would reap.
+    // Reaps orphaned processes only in run pods. In build pods, `reap_orphans` would also reap the credential helper, a child process for
+    // which the registry client waits.
     reap_orphans(commands.processes.clone())?;
     let client = kube::Client::try_from(client_config(&vars).await?)?;
     let secrets = Arc::new(KubeSecrets::new(client, &identity.namespace));
@@ -161,18 +162,19 @@ fn redactor(vars: &Vars) -> Redactor {
     Redactor::new(of_environment(vars, &BTreeSet::new()))
 }
 
-/// Returns the client configuration. In a pod, an environment variable contains the address of the API server, so no DNS is needed.
+/// Returns the configuration of the Kubernetes client. In a pod, reads the address of the API server from environment variables, so that no
+/// DNS query is needed.
 async fn client_config(vars: &Vars) -> Result<kube::Config, Box<dyn std::error::Error>> {
-    // `KUBECONFIG` is not used: it configures the providers of the module.
+    // Ignores `KUBECONFIG`, because this variable configures the providers of the module.
     let mut config = if let Some(file) = vars.get("ALUSTAN_KUBECONFIG") {
         let kubeconfig = kube::config::Kubeconfig::read_from(file)?;
         kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?
     } else {
         kube::Config::incluster_env()?
     };
-    // Proxies are not used: they are for the providers of the module, and the API server is in the cluster.
+    // Uses no proxy: the proxy variables are for the providers of the module, and the API server is in the cluster.
     config.proxy_url = None;
-    // The runner retries requests itself, with a deadline for each of them.
+    // The runner retries each request itself, until the deadline of the request.
     config.default_retry = false;
     Ok(config)
 }

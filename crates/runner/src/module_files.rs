@@ -1,4 +1,4 @@
-//! Configuration files of a module: the files that the engine reads as configuration.
+//! Configuration files of a module: `*.tf`, `*.tf.json` and, with OpenTofu, `*.tofu` and `*.tofu.json`.
 
 use std::fs;
 use std::io;
@@ -23,7 +23,8 @@ pub struct ModuleFile {
     pub content: Content,
 }
 
-/// Reads the configuration files of the module in `directory`. Skips files that cannot be read or parsed: the engine reports their errors.
+/// Reads the configuration files of the module in `directory`. Skips files that cannot be read or parsed, because the engine reports the
+/// errors of these files.
 pub fn read_module_files(directory: &Path, opentofu: bool) -> Vec<ModuleFile> {
     let Ok(entries) = fs::read_dir(directory) else {
         return Vec::new();
@@ -53,7 +54,7 @@ fn syntax(name: &str, opentofu: bool) -> Option<Syntax> {
     }
 }
 
-/// Whether the module in `directory` has a configuration file other than the files named in `ours`.
+/// Whether the module in `directory` has a configuration file other than the files in `ours`, which the runner writes.
 ///
 /// # Errors
 /// Fails if the folder cannot be read.
@@ -94,7 +95,7 @@ fn read_module_file(path: &PathBuf, opentofu: bool) -> Option<ModuleFile> {
     Some(ModuleFile { name, content })
 }
 
-/// Returns the bodies of the blocks of type `kind` in a file in JSON syntax, where they are one object or a list of objects.
+/// Returns the bodies of the blocks of type `kind` in a file in JSON syntax. In JSON syntax, blocks are one object or a list of objects.
 pub fn json_blocks<'a>(file: &'a Value, kind: &str) -> Vec<&'a Value> {
     match file.get(kind) {
         Some(Value::Array(blocks)) => blocks.iter().collect(),

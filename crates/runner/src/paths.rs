@@ -1,4 +1,4 @@
-//! Paths in run pods and build pods. Tests override them.
+//! Paths in run pods and build pods. Environment variables override the paths in tests.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -20,7 +20,7 @@ pub fn process_vars() -> Vars {
 pub struct Paths {
     /// Folder with the context in the runner image.
     pub module: PathBuf,
-    /// Folder in the runner image with the providers that the base image lacks.
+    /// Folder in the runner image with the providers that the base image does not contain.
     pub providers: PathBuf,
     /// Folder with the providers in the base image.
     pub base_providers: PathBuf,

@@ -9,9 +9,9 @@ use zip::ZipArchive;
 use crate::encryption::Cipher;
 use crate::lineage::StateHead;
 
-/// Number of plans that are kept.
+/// Number of newest plans that are kept on the cache volume.
 const KEPT: usize = 2;
-/// Name of the zip entry of a plan file that contains the state.
+/// Name of the zip entry with the state in a plan file.
 const STATE: &str = "tfstate";
 
 /// Encrypts the plan in `file` and stores it as the plan of run `number`.

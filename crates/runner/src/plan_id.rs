@@ -23,11 +23,12 @@ pub struct Plan<'a> {
     pub variables: &'a BTreeMap<String, Value>,
     /// Scripts that create and apply the plan.
     pub scripts: &'a ScriptTexts,
-    /// Head of the state for which the plan was created.
+    /// Lineage, serial and item count of the state for which the plan was created.
     pub state: &'a StateHead,
     /// Number of the last run that started to change objects.
     pub begun: i64,
-    /// Time at which the resource was restored from a backup. It makes ids unique, although `begun` repeats earlier values after a restore.
+    /// Time at which the resource was restored from a backup. Makes the ids of plans unique after a restore, because `begun` then repeats
+    /// earlier values.
     pub restored: Option<Timestamp>,
 }
 

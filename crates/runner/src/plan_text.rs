@@ -8,12 +8,12 @@ use crate::failure::cut_to_bytes;
 use crate::retry::{Patience, pause_between_tries};
 use crate::secrets::{Changes, Secrets, StoreError};
 
-/// Maximum size of the text, in bytes. A Secret contains at most 1 MiB.
+/// Maximum size of the text of a plan, in bytes. Kubernetes limits a Secret to 1 MiB.
 const LARGEST: usize = 512 * 1024;
-/// Maximum duration of the retries of the write.
+/// Maximum duration of the retries of writing the Secret.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Writes the text of plan `id` to the Secret `name`, and replaces the previous plan.
+/// Writes the text of plan `id` to the Secret `name`. Replaces the text of the previous plan.
 pub async fn publish(
     secrets: &dyn Secrets,
     name: &str,

@@ -1,4 +1,4 @@
-//! Findings of a run for its report, and causes for which a run ends without a result.
+//! Results that a run collects for its report, and causes for which a run ends without a result.
 
 use alustan_api::report::{ChangeSet, Failure, PlanAsks, StepTimes, Undeclared, UnsavedPlace};
 use alustan_api::run::{Outputs, OwnBackend, RunRecord, StateLock};
@@ -44,7 +44,7 @@ impl From<RecordError> for Ended {
     }
 }
 
-/// Findings that a run collects for its report.
+/// Results that a run collects for its report.
 #[derive(Default)]
 pub(crate) struct Findings {
     pub(crate) changes: Option<ChangeSet>,

@@ -18,7 +18,8 @@ use crate::unsaved_state;
 
 /// State at the start of a run.
 pub(super) struct State {
-    /// Head of the state. `None` if the state is known to belong to the resource and was not read, or cannot be read.
+    /// Lineage, serial and item count of the state. `None` if the state is known to belong to the resource and was not read, or cannot be
+    /// read.
     head: Option<StateHead>,
     owner: Owner,
 }
@@ -73,7 +74,7 @@ impl Session {
         Ok(())
     }
 
-    /// Reads the head of the state, unless an earlier run recorded that the state belongs to the resource.
+    /// Reads lineage, serial and item count of the state, unless an earlier run recorded that the state belongs to the resource.
     async fn head_if_unsure(&self) -> Result<Option<StateHead>, Failure> {
         let known = match &self.claimed.lineage {
             Lineage::Of(lineage) => Some(lineage),

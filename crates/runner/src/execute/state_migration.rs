@@ -76,9 +76,9 @@ impl Session {
         }
     }
 
-    /// Pushes `state`, with head `old_head`, to the current backend. `new_head` is the head of the state in the current backend: an older
-    /// version or no state. The copy has the serial of the original, so that the next run can compare both states if this run ends before
-    /// the run record contains the new address.
+    /// Pushes `state` to the current backend. `old_head`: lineage and serial of `state`. `new_head`: lineage and serial of the state in the
+    /// current backend, which is an older version or does not exist. The copy has the serial of the original, so that the next run can
+    /// compare both states if this run ends before the run record contains the new address.
     async fn copy(
         &self,
         state: &[u8],

@@ -154,7 +154,8 @@ const DENIED: &str = "
 Error: creating S3 Bucket (b): operation error S3: CreateBucket, https response error StatusCode: 403, RequestID: 1, api error AccessDenied: Access Denied
 ";
 
-/// One provider does not exist, and the registry of another one is unavailable. The missing provider determines the failure class.
+/// One provider does not exist, and the registry of a second provider is unavailable. The provider that does not exist determines the
+/// failure class.
 const NO_SUCH_PROVIDER: &str = "
 Error: Failed to query available provider packages
 
