@@ -1,13 +1,13 @@
 //! Steps of a build that the runner executes: they convert the context artifact to the folders that become layers of the runner image. With
 //! builder kind Append, the runner also creates and pushes the image.
 //!
-//! Runs unprivileged in the base image. The containers of [`pull`] and [`build`] have the registry credentials, so they must not execute
-//! files from the git repository. [`prepare`] executes `init`, which evaluates the module and may execute programs. Its container has the
-//! git credentials. The git credentials never reach the builder or a layer (rule 2). The same inputs produce the same files, so that an
-//! unchanged layer is not pushed again.
+//! The steps run unprivileged in the base image. The containers of [`pull`] and [`build`] have the registry credentials, so these
+//! containers must not execute files from the git repository. [`prepare`] executes `init`, which evaluates the module and may execute
+//! programs. The container of [`prepare`] has the git credentials. The git credentials never reach the builder or a layer (rule 2). The
+//! same inputs produce the same files, so that an unchanged layer is not pushed again.
 //!
-//! For kaniko, the containers `pull` and `prepare` run one after the other, before kaniko. With builder kind Append, [`build`] pulls the
-//! context itself, while the container of [`prepare`] starts (see [`handover`]).
+//! With builder kind Kaniko, the containers `pull`, `prepare` and kaniko run one after the other. With builder kind Append, [`build`] pulls
+//! the context while the container of [`prepare`] starts (see [`handover`]).
 
 mod append;
 mod build_folders;
@@ -52,12 +52,12 @@ use build_folders::{BuildFolders, unwritten};
 use handover::{Builder, Connection};
 use request::ModuleRequest;
 
-/// Time limit of an engine command, including downloads of providers and modules.
+/// Time limit of an engine command. The limit includes downloads of providers and modules.
 const PATIENCE: Duration = Duration::from_mins(30);
 
 /// Failure message of `prepare` after a stop request.
 const INTERRUPTED: &str = "init was interrupted";
-/// Time limit for killing the processes that `init` left behind.
+/// Time limit for killing processes that `init` started and that still run after `init`.
 const LAST_PROCESS: Duration = Duration::from_secs(10);
 
 /// Pulls and unpacks the context, and writes the files for the builder that the module must not change. Writes a failure to the
@@ -108,15 +108,15 @@ async fn prepare_for_builder(
     prepared
 }
 
-/// Pulls the context, waits until [`prepare`] has prepared it, appends it to the base image and pushes the image. Writes the digest of the
-/// image to the termination message, or the failure of either step.
+/// Pulls the context, waits until [`prepare`] has prepared the context, appends the result to the base image and pushes the image. Writes
+/// the digest of the image, or the failure of `build` or of [`prepare`], to the termination message.
 pub async fn build(paths: &Paths, vars: &Vars) -> ExitCode {
     let built = try_build(paths, vars).await;
     ended(paths, redacted(&redactor(vars), built))
 }
 
 /// Returns a redactor of the secret values in the environment, in the credentials of the git repository, and in the docker configuration.
-/// The registry client does not print the output of a successful credential helper, so it needs no redaction.
+/// Credentials from a credential helper are not masked: the registry client does not print the output of a successful helper.
 fn redactor(vars: &Vars) -> Redactor {
     let secrets = of_environment(vars, &BTreeSet::new()).into_iter();
     let git = git::Credentials::read(vars).secrets();
@@ -153,13 +153,13 @@ async fn pull_context(vars: &Vars) -> Result<(ContextRequest, impl AsRef<[u8]> +
 
 async fn try_build(paths: &Paths, vars: &Vars) -> Result<(), Failure> {
     let image = append::Image::from_vars(vars);
-    // Listens in any case: `prepare` waits for the socket.
+    // Creates the socket even if the variables of the image are invalid or the pull fails, because `prepare` waits for the socket.
     let (builder, pulled) = tokio::join!(Builder::listen(paths), pull_context(vars));
     let (builder, (request, context), image) = (builder?, pulled?, image?);
     unpack_context(paths, vars, &request, &context)?;
     builder.prepared().await?;
     let digest = image.push(paths, vars).await?;
-    // For users only: the operator reads the digest from the registry.
+    // Writes the digest for users. The operator reads the digest from the registry.
     let _ = fs::write(&paths.termination_log, digest.as_str());
     Ok(())
 }
@@ -190,7 +190,7 @@ async fn try_prepare(paths: &Paths, vars: &Vars, commands: &Commands) -> Result<
             .flat_map(|access| access.environment().clone()),
     );
     let initialised = initialise(paths, commands, environment, &request, &directory).await;
-    // Processes that `init` left behind could change the files while the next steps check and copy them.
+    // Processes that `init` started and that still run could change the files while the next steps check and copy the files.
     if !commands.processes.end_all(LAST_PROCESS).await {
         let message = "failed to kill the processes that init left behind";
         return Err(transient(Reason::PrepareFailed, message));

@@ -1,4 +1,5 @@
-//! Descendant processes of the runner: its children, their engine processes, and orphaned processes, which the runner adopts as subreaper.
+//! Descendant processes of the runner: child processes, the engine processes that scripts start, and orphaned processes, which the runner
+//! adopts as a subreaper (prctl(2)).
 
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,7 +13,7 @@ use rustix::process::{
 };
 use tokio::process::{Child, Command};
 
-/// Process as described in `/proc`.
+/// Process, from `/proc/PID/stat`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Process {
     pid: i32,
@@ -22,12 +23,12 @@ struct Process {
     started: u64,
 }
 
-/// Selection of processes.
+/// Set of processes to which an operation applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
     /// All descendants of the runner.
     Everything,
-    /// A process and all its descendants.
+    /// The process with this pid and all its descendants.
     Below(Option<u32>),
 }
 
@@ -44,7 +45,7 @@ pub struct Processes {
 }
 
 impl Processes {
-    /// Makes this process the parent of all orphaned descendants. PID 1 is their parent in any case.
+    /// Makes this process the parent of all orphaned descendants. A process with PID 1 is their parent even without this call.
     pub fn adopt_orphans() -> Self {
         if let Err(error) = set_child_subreaper(Some(getpid())) {
             crate::log!("failed to become the subreaper of orphaned processes: {error}");
@@ -52,7 +53,7 @@ impl Processes {
         Self::default()
     }
 
-    /// Starts a process for which the caller waits: [`Self::reap`] skips it until [`Self::forget`].
+    /// Starts a process for which the caller waits: [`Self::reap`] skips the process until [`Self::forget`] is called.
     pub fn start(&self, command: &mut Command) -> std::io::Result<Child> {
         let mut known = self.known();
         let child = command.spawn()?;
@@ -112,8 +113,9 @@ impl Processes {
         }
     }
 
-    /// Kills all descendants and waits until they have ended, at most for `patience`. Commands must have ended before. Returns whether the
-    /// runner has no child left. It then has no descendant either, because orphans become its children.
+    /// Kills all descendants and waits until they have ended, at most for `patience`. All commands must have ended before the call. Returns
+    /// whether the runner has no child process left. In that case, the runner has no descendants, because orphans become children of the
+    /// runner.
     pub async fn end_all(&self, patience: Duration) -> bool {
         let end = Instant::now() + patience;
         loop {
@@ -156,7 +158,8 @@ fn is_engine(pid: i32) -> bool {
         .is_some_and(is_engine_name)
 }
 
-/// Whether `name` is `terraform` or `tofu`, optionally with a version. Providers do not match.
+/// Whether `name` is `terraform` or `tofu`, optionally with a version. The name of a provider, for example `terraform-provider-aws`, does
+/// not match.
 fn is_engine_name(name: &str) -> bool {
     let name = name.strip_suffix(" (deleted)").unwrap_or(name);
     ["terraform", "tofu"]

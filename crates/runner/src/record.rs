@@ -1,5 +1,5 @@
-//! Run record, which the runner reads, and run report, which it writes. Every write is a compare-and-swap, and checks first that this pod
-//! holds the claim of the run.
+//! Access to the run record, which the runner reads, and to the run report, which the runner writes. Every write is a compare-and-swap.
+//! Before a write, the runner checks that this pod holds the claim of the run.
 
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -13,13 +13,13 @@ use crate::retry::{Patience, pause_between_tries};
 pub use crate::secrets::to_json;
 use crate::secrets::{Changes, Secrets, Snapshot, StoreError};
 
-/// Space in the Secret of the run report that logs and unsaved states leave for the report itself, in bytes.
+/// Space in the Secret of the run report that is reserved for the report, in bytes. Logs and unsaved states must not use the space.
 pub(crate) const RESERVE: usize = 64 * 1024;
 
-/// Maximum duration of the retries of lock and slot requests.
+/// Maximum duration of the retries of requests for a state lock or for state slots.
 const LOCK_PATIENCE: Duration = Duration::from_mins(2);
 
-/// Run for which a pod was created.
+/// Identity of a run and of the pod that was created for the run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// Namespace of the resource and of its Secrets.
@@ -39,7 +39,7 @@ pub struct Identity {
 
 #[cfg(test)]
 impl Identity {
-    /// Identity of run 7 of resource `web`.
+    /// Returns the identity of run 7 of resource `web`.
     pub(crate) fn of_run_7() -> Self {
         Self {
             namespace: "team".into(),
@@ -72,35 +72,35 @@ pub enum RecordError {
     /// The Secret could not be read or written.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The content cannot be parsed.
+    /// The value of a key cannot be parsed.
     #[error("cannot read key {key} of Secret {secret}")]
     Unreadable {
         /// Name of the Secret.
         secret: String,
-        /// Key of the data.
+        /// Key in the data of the Secret.
         key: &'static str,
         /// Parse error.
         #[source]
         source: serde_json::Error,
     },
-    /// A key is missing.
+    /// The Secret has no value for a key.
     #[error("Secret {secret} has no key {key}")]
     Incomplete {
         /// Name of the Secret.
         secret: String,
-        /// Missing key of the data.
+        /// Key that is missing in the data of the Secret.
         key: &'static str,
     },
-    /// The run belongs to another pod or has ended; contains the reason.
+    /// This pod must not execute the run, for example because another pod holds the claim. Contains the message.
     #[error("{0}")]
     NotOurs(String),
 }
 
-/// Result of the closure that is passed to [`Record::update`]: whether to write the run report.
+/// Result of the closure that is passed to [`Record::update`]. Determines whether the run report is written.
 pub enum Update<T> {
-    /// Writes nothing. The update returns the value.
+    /// Writes nothing. [`Record::update`] returns the contained value.
     Keep(T),
-    /// Writes the progress and these changes of other keys. The update returns the value.
+    /// Writes the progress of the run and the contained changes of other keys. [`Record::update`] returns the contained value.
     Write(T, Changes),
 }
 
@@ -109,7 +109,7 @@ pub enum Update<T> {
 pub struct Record {
     secrets: Arc<dyn Secrets>,
     identity: Identity,
-    /// Run report after the last successful write of this process. The next update uses it instead of a read.
+    /// Run report after the last successful write of this process. The next update uses this content instead of reading the Secret.
     written: Arc<Mutex<Option<Snapshot>>>,
 }
 
@@ -155,8 +155,8 @@ impl Record {
 
     /// Updates the run report by compare-and-swap. Retries conflicts and transient errors within `patience`.
     ///
-    /// `change` receives the current progress and the Secret. The response to a successful write may be lost, so `change` must recognise
-    /// that its own write was already applied.
+    /// `change` receives the current progress of the run and the Secret. `change` is called again if the response to a write is lost, so it
+    /// must recognise a change that an earlier call has already made.
     pub async fn update<T, F>(&self, patience: Patience, mut change: F) -> Result<T, RecordError>
     where
         F: FnMut(&mut RunProgress, &Snapshot) -> Result<Update<T>, RecordError>,
@@ -177,8 +177,8 @@ impl Record {
     where
         F: FnMut(&mut RunProgress, &Snapshot) -> Result<Update<T>, RecordError>,
     {
-        // Applies the change to the last written content without a read. A write of outdated content fails with a conflict. If `change`
-        // writes nothing, outdated content would not be detected, so the Secret is read first.
+        // Applies `change` to the content that this process wrote last, without a read. If that content is outdated, the write fails with a
+        // conflict. If `change` writes nothing, outdated content would not be detected, so `change` is called again after a read.
         if let Some(snapshot) = self.take_written() {
             let mut progress = parse(&self.identity.report(), &snapshot, key::PROGRESS)?;
             if let Ok(Update::Write(value, changes)) = change(&mut progress, &snapshot) {
@@ -254,7 +254,8 @@ impl Record {
         )))
     }
 
-    /// Requests in the run report that the operator creates slots, `wanted` in total. Returns the slots in the run record.
+    /// Writes to the run report that the state needs `wanted` state slots; the operator then creates the missing state slots. Returns the
+    /// names of the state slots in the run record.
     pub async fn request_slots(&self, wanted: u32) -> Result<Vec<String>, RecordError> {
         let patience = Patience::lasting(LOCK_PATIENCE);
         self.update_ours(patience, |progress, _| {
@@ -271,8 +272,8 @@ impl Record {
         Ok(managed.map(|managed| managed.slots).unwrap_or_default())
     }
 
-    /// Writes `lock` to the run report as the lock of the state. Replaces an existing lock only if its id is `before`, an earlier lock of
-    /// this run. Returns the lock that blocks the request, if any.
+    /// Writes `lock` to the run report as the lock of the managed state. Replaces an existing lock only if its id is `before`, the id of an
+    /// earlier lock of this run. Otherwise, returns the existing lock.
     pub async fn lock(
         &self,
         lock: &StateLock,
@@ -292,7 +293,7 @@ impl Record {
         .await
     }
 
-    /// Releases the lock `id`; without an id, any lock. Returns the lock that remains, if any.
+    /// Removes the lock `id` from the run report. Without an id, removes any lock. Returns an existing lock with another id, if any.
     pub async fn unlock(&self, id: Option<&str>) -> Result<Option<StateLock>, RecordError> {
         self.update_ours(
             Patience::lasting(LOCK_PATIENCE),

@@ -1,4 +1,4 @@
-//! Masks known secret values in output, also if a value is split over several writes (rule 15).
+//! Masks known secret values in output, even if a value is split over several writes (rule 15).
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use base64::engine::general_purpose::STANDARD;
 
 use crate::failure::cut;
 
-/// Replacement of a secret value.
+/// Text that replaces a secret value.
 pub const MASK: &str = "(redacted)";
 
 /// Minimum length of masked values, in bytes. Shorter values occur in most texts by chance.
@@ -18,8 +18,8 @@ const SHORTEST: usize = 4;
 /// Minimum length of a line of a value for which the line is masked separately, in bytes.
 const SHORTEST_LINE: usize = 6;
 
-/// Minimum length of values that are masked in base64, in bytes. In the encoding of a shorter value, only a few characters do not depend
-/// on the bytes around it, and such a short text may occur by chance.
+/// Minimum length of values that are masked in base64, in bytes. The first and last base64 characters of a value depend on the bytes around
+/// the value. For a shorter value, the remaining characters are so few that they may occur by chance.
 const SHORTEST_IN_BASE64: usize = 8;
 
 /// Redactor of the secret values of a run. Cheap to clone.
@@ -78,7 +78,8 @@ impl Redactor {
         changes
     }
 
-    /// Masks secret values in an approval request: the condition of a rule may contain a secret value.
+    /// Masks secret values in the reasons of an approval request: a reason quotes the condition of a rule, which may contain a secret
+    /// value.
     pub fn asks(&self, mut asks: PlanAsks) -> PlanAsks {
         for because in &mut asks.because {
             *because = self.text(because);
@@ -112,7 +113,8 @@ impl Redactor {
             .map_or(&[], Vec::as_slice)
     }
 
-    /// Returns the length of the longest secret with which `rest` begins, in bytes; 0 if there is none. `first`: first byte of `rest`.
+    /// Returns the length of the longest secret value with which `rest` begins, in bytes; 0 without such a value. `first`: first byte of
+    /// `rest`.
     fn longest_at(&self, first: u8, rest: &[u8]) -> usize {
         let whole = self
             .starting_with(first)
@@ -121,7 +123,8 @@ impl Redactor {
         whole.map(Vec::len).max().unwrap_or(0)
     }
 
-    /// Whether a secret begins with `rest` and is longer, so that more bytes are needed to recognise it. `first`: first byte of `rest`.
+    /// Whether `rest` is the beginning of a longer secret value, so that more bytes are needed to recognise the value. `first`: first byte
+    /// of `rest`.
     fn may_begin_at(&self, first: u8, rest: &[u8]) -> bool {
         self.starting_with(first)
             .iter()
@@ -144,7 +147,7 @@ fn shapes(value: &str) -> Vec<String> {
             .map(str::to_owned),
     );
     let json = in_json(value);
-    // The JSON encoder of Go, and so the engine, also escapes these characters.
+    // Go escapes `<`, `>` and `&` in JSON, and so does the engine.
     let go = json
         .replace('<', "\\u003c")
         .replace('>', "\\u003e")
@@ -165,7 +168,7 @@ fn in_json(value: &str) -> String {
     inner.unwrap_or(&quoted).to_owned()
 }
 
-/// Percent-encodes all characters that are not unreserved (RFC 3986, section 2.3). Encodes a space as `space`.
+/// Percent-encodes all characters that are not unreserved (RFC 3986, section 2.3). Replaces a space by `space`.
 fn in_url(value: &str, space: &str) -> String {
     let each = value.bytes().map(|byte| match byte {
         b' ' => space.to_owned(),
@@ -187,17 +190,17 @@ fn in_base64(value: &str) -> impl Iterator<Item = String> {
     })
 }
 
-/// Redactor of one stream. Holds back bytes that may be the beginning of a secret until the next write.
+/// Redactor of one stream. Bytes that may be the beginning of a secret value are buffered until the next write.
 pub struct Stream {
     redactor: Redactor,
     held: Vec<u8>,
-    /// Number of bytes at the start of `held` that belong to a secret.
+    /// Number of bytes at the start of `held` that belong to a secret value.
     masked: usize,
     in_mask: bool,
 }
 
 impl Stream {
-    /// Adds bytes. Returns, redacted, all bytes before the possible beginning of a secret.
+    /// Adds bytes. Returns, redacted, all buffered bytes up to the possible beginning of a secret value.
     pub fn push(&mut self, bytes: &[u8]) -> Vec<u8> {
         self.held.extend_from_slice(bytes);
         self.emit(false)
@@ -227,7 +230,8 @@ impl Stream {
     }
 }
 
-/// Writes one byte, or one mask for a sequence of secret bytes. Returns whether the byte belongs to such a sequence.
+/// Appends `byte` to `out`; for a sequence of secret bytes, appends [`MASK`] once. Returns `secret`: whether the byte belongs to a secret
+/// value.
 fn mask_or_copy(out: &mut Vec<u8>, byte: u8, secret: bool, in_mask: bool) -> bool {
     match (secret, in_mask) {
         (true, false) => out.extend_from_slice(MASK.as_bytes()),
@@ -305,7 +309,7 @@ mod tests {
             let encoded = STANDARD.encode(format!("{before}correct horse and more"));
             let masked = redactor.text(&encoded);
             let (shown, after) = masked.split_once(MASK).unwrap();
-            // A base64 character that also encodes bits of a neighbouring byte is not masked.
+            // A base64 character is not masked if it also encodes bits of a byte before or after the value.
             let of_neighbours =
                 before.len().div_ceil(3) * 4 + " and more".len().div_ceil(3) * 4 + 4;
             assert!(shown.len() + after.len() <= of_neighbours, "{masked}");

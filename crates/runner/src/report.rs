@@ -13,7 +13,7 @@ use crate::record::{Record, RecordError, Update, parse, to_json};
 use crate::retry::Patience;
 use crate::secrets::{Changes, LARGEST, Snapshot};
 
-/// Maximum size of a termination message, in bytes. Limit of kubelet.
+/// Maximum size of a termination message, in bytes. The kubelet truncates longer messages.
 const LARGEST_MESSAGE: usize = 4096;
 
 /// Data of the run that is written together with the run report.
@@ -21,10 +21,10 @@ const LARGEST_MESSAGE: usize = 4096;
 pub struct ReportExtras<'a> {
     /// Outputs of the module.
     pub outputs: Option<&'a Outputs>,
-    /// Id of the lock to release.
+    /// Id of the state lock to release.
     pub unlock: Option<&'a str>,
-    /// Run record at the time of the claim, if the engine failed before it changed anything (state locked, stale plan) after the runner had
-    /// written that changes begin. An approval remains valid.
+    /// Run record at the time of the claim, if the runner had reported the start of changes and the engine then refused to start, because
+    /// the state was locked or the plan was stale. The report of the start is undone, so that an approval remains valid.
     pub refused: Option<&'a RunRecord>,
     /// Whether the resource has no state. A state that appears later belongs to another owner.
     pub stateless: bool,
@@ -57,7 +57,8 @@ impl ReportExtras<'_> {
     }
 }
 
-/// Writes the run report. Returns the report that the Secret contains: after a cancellation, a failure is reported as cancelled.
+/// Writes the run report. Returns the report that the Secret contains: if the run was cancelled before it changed objects, a failure is
+/// reported as a cancellation.
 pub async fn record(
     record: &Record,
     report: &RunReport,
@@ -110,8 +111,8 @@ fn changes(report: &RunReport, outputs: Option<&Outputs>) -> Changes {
     changes
 }
 
-/// Removes the logs of earlier runs if the outputs need their space. If that is not sufficient, also removes an unsaved state: it is older
-/// than the state in the backend.
+/// Removes the logs of earlier runs if the outputs need the space. If the space is still not sufficient, also removes an unsaved state,
+/// which is older than the state in the backend.
 fn make_room(snapshot: &Snapshot, changes: &mut Changes) {
     if changes.contains_key(key::OUTPUTS) && snapshot.size_with(changes) > LARGEST {
         log_tail::remove_all(snapshot, changes);
@@ -134,14 +135,16 @@ fn as_cancelled(report: &RunReport) -> RunReport {
     }
 }
 
-/// Writes a copy of the report to the termination message at `path`, for users. The operator does not read it, so errors are ignored.
+/// Writes a copy of the report to the termination message at `path`, for users. Ignores errors, because the operator does not read the
+/// message.
 pub fn write_message(path: &Path, report: &RunReport) {
     let mut report = report.clone();
     while size(&report) > LARGEST_MESSAGE && shrink(&mut report) {}
     let _ = std::fs::write(path, to_json(&report));
 }
 
-/// Writes a failure to the termination message at `path`. Shortens the message of the failure until the result of `wrap` fits.
+/// Writes a failure to the termination message at `path`. Shortens the message of the failure until the JSON of `wrap(failure)` has at most
+/// [`LARGEST_MESSAGE`] bytes.
 pub fn write_failure<T: Serialize>(path: &Path, failure: &Failure, wrap: impl Fn(Failure) -> T) {
     let mut failure = failure.clone();
     while size(&wrap(failure.clone())) > LARGEST_MESSAGE && halve(&mut failure.message) {}

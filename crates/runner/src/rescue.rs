@@ -1,5 +1,5 @@
-//! Unsaved states: the run keeps the state in the run report or on the cache volume, and pushes it again. If that fails, the next run
-//! pushes it.
+//! Unsaved states. The run stores an unsaved state in the run report or on the cache volume, and pushes the state to the backend. If the
+//! push fails, the next run pushes the state.
 
 use std::fs;
 use std::path::Path;
@@ -20,12 +20,12 @@ use crate::workspace::write_private;
 
 /// Time limit of `state push`.
 const PUSH: Duration = Duration::from_mins(2);
-/// Time limit for writing the state to the run report before the first push.
+/// Time limit for writing an unsaved state to the run report before the first push.
 const FIRST_TRY: Duration = Duration::from_secs(30);
 /// Time limit for removing a pushed state from the run report.
 const FORGET: Duration = Duration::from_mins(2);
 
-/// Location in which an earlier run may have kept an unsaved state.
+/// Location in which an earlier run may have stored an unsaved state.
 #[derive(Clone, Copy)]
 enum UnsavedLocation {
     Report,
@@ -60,8 +60,8 @@ impl Session {
         })
     }
 
-    /// Keeps the state in the run report and on the cache volume, because the pod may end at any time. Then pushes it to the backend. If
-    /// the push fails, returns a note with the location of the state.
+    /// Stores the state in the run report and on the cache volume, because the pod may end at any time. Then pushes the state to the
+    /// backend. If the push fails, returns a message with the location of the state.
     async fn rescue(&self, file: &Path, findings: &mut Findings) -> Option<String> {
         let on_cache = self.keep_on_cache(file);
         let mut in_report = self.keep_in_report(file, self.within(FIRST_TRY)).await;
@@ -155,7 +155,7 @@ impl Session {
                 if let Err(why) = &opened {
                     let secret = self.record.identity().report();
                     crate::log!(
-                        "cannot decrypt key {} of Secret {secret}; the key is kept: {why}",
+                        "cannot decrypt the unsaved state in key {} of Secret {secret}; not removing the key: {why}",
                         key::LEFTOVER
                     );
                 }
@@ -186,8 +186,8 @@ impl Session {
         }
     }
 
-    /// Keeps an unsaved state for inspection if the state in the backend is newer: on the cache volume if the volume outlives the pod,
-    /// otherwise in the run report until the outputs need the space.
+    /// Keeps an unsaved state that is older than the state in the backend, for inspection by the user. Stores the state on the cache volume
+    /// if the volume outlives the pod. Otherwise, the state remains in the run report until the outputs need the space.
     async fn put_aside(
         &self,
         location: UnsavedLocation,
@@ -196,11 +196,14 @@ impl Session {
         let cache = &self.paths.cache;
         if matches!(location, UnsavedLocation::Report) && !self.paths.cache_kept {
             let secret = self.record.identity().report();
-            crate::log!("the stored state is newer; the unsaved state is kept in Secret {secret}");
+            crate::log!(
+                "the state in the backend is newer; the unsaved state is kept in Secret {secret}"
+            );
             return Ok(());
         }
         crate::log!(
-            "the stored state is newer; moving the unsaved state aside on the cache volume"
+            "the state in the backend is newer; moving the unsaved state to another file on the \
+             cache volume"
         );
         let number = self.record.identity().number;
         match (
@@ -223,7 +226,7 @@ impl Session {
         Ok(())
     }
 
-    /// Returns a deadline after `time`, but not later than the end of the grace period of the pod.
+    /// Returns the earlier of two deadlines: `time` from now, and the end of the grace period of the pod.
     fn within(&self, time: Duration) -> Patience {
         Patience::until((Instant::now() + time).min(self.commands.end_of_grace()))
     }

@@ -24,7 +24,7 @@ use crate::session::{Parts, Session};
 use crate::variables::Values;
 use crate::workspace::copy_tree;
 
-/// Dependencies of a run.
+/// Inputs of [`run`].
 pub struct Context {
     /// Identity of the run.
     pub identity: Identity,
@@ -39,7 +39,7 @@ pub struct Context {
 }
 
 /// Executes the run from claim to report. Returns exit code 0 if the run did not fail, or if this pod must not execute it
-/// ([`RecordError::NotOurs`]). Returns 1 if the run failed, or if the pod could not claim it or record its report.
+/// ([`RecordError::NotOurs`]). Returns 1 if the run failed, or if the pod could not claim the run or could not write the run report.
 pub async fn run(context: Context) -> ExitCode {
     let (began, started_at) = (Instant::now(), Timestamp::now());
     let record = Record::new(context.secrets.clone(), context.identity.clone());
@@ -102,7 +102,7 @@ pub async fn run(context: Context) -> ExitCode {
     finish(&context, &record, &report, &findings).await
 }
 
-/// Returns a redactor of the secret values that are known before the variables of the module are read.
+/// Returns a redactor of the secret values that are known before the variable declarations of the module are read.
 fn redactor(context: &Context, claimed: &Claimed) -> Redactor {
     let (server, values, declared) = (Vars::new(), Values::default(), BTreeMap::new());
     let secrets = of_run(&claimed.inputs, &context.vars, &server, &values, &declared);

@@ -8,10 +8,10 @@ use alustan_api::run::ScriptTexts;
 
 use crate::workspace::write_private;
 
-/// Command that executes a script of the user, which is written to a file.
+/// Command that executes a script of the user. The script is in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Script {
-    /// Program to start: the script itself, or the shell.
+    /// Program to start: the file of the script, or `bash`.
     pub program: PathBuf,
     /// Arguments of the program.
     pub arguments: Vec<OsString>,
@@ -20,13 +20,13 @@ pub struct Script {
 /// Scripts of the user, written to files.
 #[derive(Default)]
 pub struct Scripts {
-    /// Replaces `init`.
+    /// Script that replaces the engine command `init`.
     pub init: Option<Script>,
-    /// Replaces `plan`.
+    /// Script that replaces the engine command `plan`.
     pub plan: Option<Script>,
-    /// Replaces `apply`.
+    /// Script that replaces the engine command `apply`.
     pub apply: Option<Script>,
-    /// Replaces `destroy`.
+    /// Script that replaces the engine command `destroy`.
     pub destroy: Option<Script>,
 }
 
@@ -54,7 +54,7 @@ impl Scripts {
     }
 }
 
-/// Writes the script `name`. A script without a `#!` line is executed by `bash -e`.
+/// Writes the script `name` to a file in `work`. A script without a `#!` line is executed by `bash -e`.
 pub fn write_script(work: &Path, name: &str, text: &str) -> io::Result<Script> {
     let file = work.join(format!("script-{name}"));
     write_private(&file, text.as_bytes(), 0o700)?;

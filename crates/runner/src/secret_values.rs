@@ -1,12 +1,12 @@
 //! Determines which values are secret and never printed (rule 15).
 //!
 //! The origin of a value determines whether it is secret: a Secret, the credentials of the backend, a variable that the module marks as
-//! sensitive, the user information of a URL. Environment variables from the settings of the operator have no known origin, so their name
-//! determines it.
+//! sensitive, the user information of a URL. The origin of environment variables from the settings of the operator is not known, so the
+//! name of the variable determines whether the value is secret.
 //!
-//! Values of less than four bytes are not masked: masking them would mask the whole log and reveal the values. Words like `true` in
-//! environment variables are not masked either. User and password of a URL are also masked together, so that a short password is not
-//! visible there.
+//! Values of fewer than four bytes are not masked: they occur by chance in many places of the log, and the masked places would reveal the
+//! values. Words like `true` in environment variables are not masked either. The text `user:password` in a URL is also masked as a whole,
+//! so that a password of fewer than four bytes is not visible in the URL.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,10 +18,10 @@ use serde_json::Value;
 use crate::paths::Vars;
 use crate::variables::{self, Declared};
 
-/// Words that are not masked, even if a Secret contains them.
+/// Values of environment variables that are not masked, even if the variable comes from a Secret.
 const PLAIN: &[&str] = &["true", "false", "null", "none"];
 
-/// Minimum length of the user name in a URL without a password, in bytes, to count as a token and be masked.
+/// Minimum length, in bytes, of a user name in a URL without a password that is masked: a long user name may be a token.
 const SHORTEST_TOKEN: usize = 8;
 
 /// Returns all known secret values: credentials of the backend and of the pod, the password of the state server, and the values of
@@ -49,7 +49,8 @@ pub fn of_run(
     secrets
 }
 
-/// Returns the values in the backend block of the module that are likely to be secret.
+/// Returns the values in the backend block of the module that are secret according to the name of the argument, and the user information in
+/// URLs.
 pub fn of_own_backend(backend: &OwnBackend) -> Vec<String> {
     let fields = backend.config.iter();
     fields
@@ -81,8 +82,8 @@ fn of_backend(backend: &BackendInputs) -> Vec<String> {
         .collect()
 }
 
-/// Returns the secret values in the environment of a container: variables in `from_secrets`, variables with the name of a credential, and
-/// the user information in URLs.
+/// Returns the secret values in the environment of a container: variables in `from_secrets`, variables whose name indicates a credential,
+/// and the user information in URLs.
 pub fn of_environment(container: &Vars, from_secrets: &BTreeSet<String>) -> Vec<String> {
     let mut secrets = Vec::new();
     for (name, value) in container {
@@ -101,7 +102,7 @@ fn is_plain(value: &str) -> bool {
         .any(|word| value.trim().eq_ignore_ascii_case(word))
 }
 
-/// Whether an environment variable or a field is likely to contain a credential.
+/// Whether the name of an environment variable or of a backend argument indicates a credential.
 fn looks_secret(name: &str, value: &str) -> bool {
     const WORDS: &[&str] = &[
         "SECRET",
@@ -135,7 +136,7 @@ fn of_urls(name: &str, value: &str) -> Vec<String> {
 }
 
 /// Returns the forms of the user information `user:password`: as in the URL, decoded, in base64 as in Basic authentication, and the
-/// password alone. Without a password, returns the user name if it counts as a token.
+/// password alone. Without a password, returns the user name if it has at least [`SHORTEST_TOKEN`] bytes.
 fn of_user(user: &str) -> Vec<String> {
     let Some((_, password)) = user.split_once(':') else {
         let token = Some(user).filter(|user| user.len() >= SHORTEST_TOKEN);
@@ -151,7 +152,7 @@ fn of_user(user: &str) -> Vec<String> {
     ]
 }
 
-/// Decodes `%XX`.
+/// Decodes percent-encoded bytes (`%XX`).
 fn without_escapes(text: &str) -> String {
     let mut parts = text.split('%');
     let mut bytes = parts.next().unwrap_or_default().as_bytes().to_vec();
@@ -176,7 +177,7 @@ mod tests {
     use crate::redact::Redactor;
     use rstest::rstest;
 
-    /// Returns `text` as printed if the variable `name` has `value`.
+    /// Returns `text` with masked secret values if the environment variable `name` has `value`.
     fn printed(name: &str, value: &str, from_secret: bool, text: &str) -> String {
         let vars = Vars::from([(name.to_owned(), value.to_owned())]);
         let named = from_secret.then(|| name.to_owned()).into_iter().collect();

@@ -1,4 +1,4 @@
-//! A claimed run that is ready to execute the engine: workspace, environment, state server.
+//! A claimed run that is ready to execute the engine: files, environment variables, and the HTTP server for a managed state.
 
 mod command_result;
 mod files;
@@ -46,7 +46,7 @@ use files::{backend_argument, for_scripts, trusted, write_files};
 /// Time limit of `show`, `output` and `state pull`, and of a push of a migrated state.
 pub(crate) const READ_TIMEOUT: Duration = Duration::from_mins(5);
 
-/// Credential arguments of the engine's `s3` backend, and the environment variables of the AWS SDK with the same meaning.
+/// Arguments with credentials of the engine's `s3` backend, and the corresponding environment variables of the AWS SDK.
 const AWS_CREDENTIALS: [(&str, &str); 3] = [
     ("access_key", "AWS_ACCESS_KEY_ID"),
     ("secret_key", "AWS_SECRET_ACCESS_KEY"),
@@ -89,11 +89,11 @@ pub struct Session {
     pub directory: PathBuf,
     /// Executes the commands of the run.
     pub commands: Commands,
-    /// State server, if the backend is managed.
+    /// HTTP server that serves a managed state to the engine; `None` for other backends.
     pub server: Option<StateServer>,
     /// Scripts of the user.
     pub scripts: Scripts,
-    /// Engine that the build recorded in the image.
+    /// Engine name and version that the build recorded in the image.
     pub prepared_engine: Option<alustan_api::Engine>,
     engine: Engine,
     environment: Vars,
@@ -104,16 +104,16 @@ pub struct Session {
     started: Instant,
     /// Variables of the resource that the module does not declare.
     pub(crate) undeclared: Vec<Undeclared>,
-    /// Last lock of another client that blocked a command, if the backend is not managed.
+    /// Last state lock of another client that blocked a command. Always `None` for a managed backend.
     lock_seen: Mutex<Option<StateLock>>,
-    /// Whether the last failed command failed because the engine refused to start, see [`is_refused`](crate::failure::is_refused).
+    /// Whether the cause of the last failed command is that the engine refused to start (see [`is_refused`](crate::failure::is_refused)).
     refused: AtomicBool,
     took: Mutex<StepTimes>,
     _cache_lock: Option<cache::Lock>,
 }
 
 impl Session {
-    /// Writes the files of the run to the copy of the module, and starts the state server.
+    /// Writes the files of the run to the copy of the module. Starts the HTTP server for a managed state.
     pub async fn open(parts: Parts, claimed: Claimed) -> Result<Self, Failure> {
         let Parts {
             paths,
@@ -215,7 +215,7 @@ impl Session {
         self.started + Duration::from_secs(self.inputs.timeouts.plan)
     }
 
-    /// Runs `init`, unless the image build ran it for this backend.
+    /// Runs `init`, unless the image build ran `init` for this backend.
     pub async fn init(&self) -> Result<(), Failure> {
         let deadline = self.plan_deadline();
         if let Some(script) = &self.scripts.init {
@@ -239,8 +239,8 @@ impl Session {
         self.inputs.approval.destroy || kind == Some(RunKind::Destroy)
     }
 
-    /// Refuses to apply a module without configuration files. The engine refuses an empty folder, but accepts the files that the runner
-    /// writes to the module, and would then destroy all objects.
+    /// Fails if the module has no configuration files. The engine would refuse an empty folder, but accepts a folder with only the files
+    /// that the runner writes, and would destroy all objects.
     fn refuse_empty_module(&self) -> Result<(), Failure> {
         if self.destroys() || self.may_lack_configuration() {
             return Ok(());
@@ -267,10 +267,10 @@ impl Session {
         Ok(by_script && module_files::has_wrapper_configuration(&self.directory)?)
     }
 
-    /// Whether the module may lack configuration files, because scripts read the configuration from another location. With `scripts.plan`,
-    /// the result is true, because the plan is evaluated before apply. With `scripts.apply` alone there is no plan: if the configuration
-    /// was lost after an earlier apply, the next apply would destroy all objects. The result is then false, unless no run has changed
-    /// objects yet, or the removal of all objects needs no approval.
+    /// Whether the module may lack configuration files, because scripts read the configuration from another location. True with
+    /// `scripts.plan`, because the plan is evaluated before apply. With `scripts.apply` alone there is no plan: if the configuration was
+    /// lost after an earlier apply, the next apply would destroy all objects. Therefore, true with `scripts.apply` alone only if no run has
+    /// changed objects yet, or if the removal of all objects needs no approval.
     fn may_lack_configuration(&self) -> bool {
         if self.makes_plans() {
             return self.scripts.plan.is_some();
@@ -298,8 +298,8 @@ impl Session {
         )
     }
 
-    /// Removes the checksums of providers in the image from the dependency lock file. Keeps them with scripts, which may call `init`: it
-    /// needs the original lock file.
+    /// Removes the checksums of providers in the image from the dependency lock file. Keeps the checksums if scripts are configured: a
+    /// script may call `init`, which needs the original lock file.
     fn trust_image(&self) {
         if self.scripts.any() {
             return;
@@ -344,7 +344,7 @@ impl Session {
         self.judged(Step::Bootstrap, &finished, &[0]).map(drop)
     }
 
-    /// Returns the environment of the engine, with the credentials of the backend configuration as variables of the AWS SDK.
+    /// Returns the environment of the engine, and the credentials of the backend configuration as environment variables of the AWS SDK.
     fn bootstrap_environment(&self) -> Vars {
         let mut environment = self.environment.clone();
         for (argument, variable) in AWS_CREDENTIALS {
@@ -384,8 +384,8 @@ impl Session {
         self.run_freed(step, run, good).await
     }
 
-    /// Executes a command with `run`. If a lock blocks the command and may be released (rule 9), releases the lock and executes the command
-    /// again.
+    /// Executes a command with `run`. If a state lock blocks the command and rule 9 permits its release, releases the lock and executes the
+    /// command again.
     async fn run_freed<F>(
         &self,
         step: Step,
@@ -429,8 +429,8 @@ impl Session {
         *self.took.lock()
     }
 
-    /// Replaces the message of a failure with reason `StateLocked`, if the state is managed. The new message names the lock that blocks the
-    /// run. The message of the engine names the lock that the engine requested.
+    /// Replaces the message of a failure with reason `StateLocked`, if the state is managed. The new message describes the lock that blocks
+    /// the run. The message of the engine describes the lock that the engine requested.
     fn with_holder(&self, failure: Failure) -> Failure {
         let other = self.server.as_ref().and_then(StateServer::lock_of_others);
         match other {
@@ -441,8 +441,9 @@ impl Session {
                     who,
                     at,
                 } = lock;
-                let holder =
-                    format!("the state is locked by {who} (since {at}, {operation}, {id})");
+                let holder = format!(
+                    "the state is locked by {who} (since {at}, operation {operation}, id {id})"
+                );
                 Failure {
                     message: holder,
                     ..failure
@@ -452,7 +453,8 @@ impl Session {
         }
     }
 
-    /// Returns the id of the lock of this run in the run report, if no engine process is running. The report then releases the lock.
+    /// Returns the id of the lock that this run still holds in the run report, if no engine process is running. The lock is released when
+    /// the run report is written.
     pub fn abandoned_lock(&self) -> Option<String> {
         let lives = self.commands.processes.engine_lives(Scope::Everything);
         self.server

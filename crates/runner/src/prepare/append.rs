@@ -15,7 +15,7 @@ use crate::failure::{module, transient, user};
 use crate::layer::{self, Content, LayerError};
 use crate::paths::{Paths, Vars};
 
-/// Topmost folder for which each layer has an entry.
+/// Topmost folder for which each layer contains an entry (see [`Content::made_from`]).
 const MADE: &str = "/alustan";
 
 /// Image to build, from the environment.
@@ -26,7 +26,7 @@ pub(super) struct Image {
 }
 
 impl Image {
-    /// Reads the image from the environment.
+    /// Reads references and labels of the image from environment variables.
     pub(super) fn from_vars(vars: &Vars) -> Result<Self, Failure> {
         let text = |name: &str| {
             let value = vars.get(name).cloned();
@@ -70,7 +70,7 @@ impl Image {
     }
 }
 
-/// Writes the layers of `folders`.
+/// Writes each of `folders` as a layer to a file. Returns the layers.
 fn layers(folders: &BuildFolders) -> Result<Vec<Layer>, Failure> {
     let layer = |kind: &paths::Layer| {
         let folder = folders.source(kind);

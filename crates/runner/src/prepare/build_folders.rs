@@ -38,7 +38,10 @@ impl BuildFolders {
     }
 }
 
-#[expect(clippy::needless_pass_by_value, reason = "it is given to map_err")]
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "callers pass the function to map_err"
+)]
 pub(super) fn unwritten(error: io::Error) -> Failure {
     transient(
         Reason::PrepareFailed,

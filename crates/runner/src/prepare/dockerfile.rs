@@ -1,5 +1,5 @@
-//! Dockerfile in the git repository. It may extend the base image. It must specify every other image by digest, so that the same content
-//! always produces the same image (rule 1).
+//! Dockerfile in the git repository. The Dockerfile may extend the base image. It must refer to every other image by digest, so that the
+//! same content always produces the same image (rule 1).
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,7 +11,7 @@ use alustan_api::report::Failure;
 use crate::failure::user;
 use crate::workspace::module_directory;
 
-/// Spellings of the build argument that contains the base image by digest.
+/// References to the build argument that contains the base image by digest.
 const BASE: [&str; 2] = ["$ALUSTAN_BASE", "${ALUSTAN_BASE}"];
 /// Maximum size of a Dockerfile, in bytes.
 const LONGEST: u64 = 256 * 1024;
@@ -23,7 +23,7 @@ pub(super) fn read(repository: &Path, path: &str) -> Result<String, Failure> {
         user(Reason::DockerfileRefused, format!("{field}: {path}: {why}"))
     };
     let (folder, name) = path.rsplit_once('/').unwrap_or(("", path));
-    // No symbolic link in the path may point outside of the repository.
+    // Refuses a path that leads out of the repository through a symbolic link.
     let root = repository.canonicalize().ok();
     let file = module_directory(repository, folder)
         .and_then(|folder| folder.canonicalize().ok())
@@ -75,8 +75,9 @@ fn check(text: &str) -> Result<(), String> {
                     stages.insert(name.to_ascii_lowercase());
                 }
             }
-            (Some("FROM"), []) => return Err("a `FROM` without an image".to_owned()),
-            // Builders do not parse lines of a here-document as instructions. They detect a here-document even in `${X:-<}<END`.
+            (Some("FROM"), []) => return Err("a `FROM` instruction has no image".to_owned()),
+            // Refuses here-documents, because builders do not parse the lines of a here-document as instructions. Builders detect a
+            // here-document even in `${X:-<}<END`.
             (Some(word @ ("ADD" | "COPY" | "RUN")), _) if line.matches('<').count() > 1 => {
                 return Err(format!(
                     "`{word}` contains more than one `<`: here-documents are not supported"
@@ -84,16 +85,18 @@ fn check(text: &str) -> Result<(), String> {
             }
             (Some("COPY" | "RUN"), _) => check_sources(&words, &stages)?,
             (Some("ONBUILD"), _) => {
-                return Err("`ONBUILD` is not supported; it belongs in a base image".to_owned());
+                return Err(
+                    "`ONBUILD` is not supported; move the instruction to a base image".to_owned(),
+                );
             }
             _ => {}
         }
     }
     last.map(drop)
-        .ok_or_else(|| "the file has no `FROM`".to_owned())
+        .ok_or_else(|| "the file has no `FROM` instruction".to_owned())
 }
 
-/// Checks the images in `COPY --from=…` and `RUN --mount=from=…`.
+/// Checks that the images in `COPY --from=…` and `RUN --mount=from=…` are stages, or have a digest.
 fn check_sources(words: &[&str], stages: &BTreeSet<String>) -> Result<(), String> {
     let flags = words
         .iter()
@@ -154,11 +157,14 @@ fn instructions(text: &str) -> Result<Vec<String>, String> {
         }
         if let Some(part) = line.trim_end().strip_suffix('\\') {
             if part.ends_with('\\') {
-                return Err("a line ends with two backslashes".to_owned());
+                return Err(
+                    "a line ends with two backslashes, which builders may parse differently"
+                        .to_owned(),
+                );
             }
             if !line.trim_end_matches([' ', '\t']).ends_with('\\') {
                 return Err(
-                    "a line ends with a backslash and white space other than spaces or tabs"
+                    "a line ends with a backslash, followed by white space other than spaces or tabs"
                         .to_owned(),
                 );
             }
@@ -220,7 +226,7 @@ mod tests {
     #[case::unfinished("FROM scratch \\", "backslash")]
     #[case::another_escape("# escape=`\nFROM scratch", "escape")]
     #[case::on_build("FROM scratch\nONBUILD RUN true", "ONBUILD")]
-    #[case::from_without_image("FROM", "without an image")]
+    #[case::from_without_image("FROM", "has no image")]
     #[case::a_short_digest("FROM x@sha256:00", "digest")]
     #[case::two_backslashes("LABEL a=b\\\\\nFROM alpine:3\nFROM scratch", "two backslashes")]
     #[case::two_and_spaces("LABEL a=b\\\\ \t\nFROM alpine:3\nFROM scratch", "two backslashes")]

@@ -1,4 +1,4 @@
-//! Removal of differences between builds: the same inputs must produce the same files.
+//! Writes the files for the builder, and makes builds reproducible: the same inputs must produce the same files.
 
 use std::fs;
 use std::io;
@@ -16,8 +16,8 @@ use crate::certificates;
 use crate::layer::TIME;
 use crate::paths::Vars;
 
-/// Writes the runner, the CA certificates and the Dockerfile for the builder. The container of `init` does not mount their folders: the
-/// module could otherwise replace the Dockerfile that the builder executes.
+/// Writes the runner, the CA certificates and the Dockerfile for the builder. The container of `init` does not mount the folders of these
+/// files: the module could otherwise replace the Dockerfile that the builder executes.
 pub(super) fn write_builder_files(
     folders: &BuildFolders,
     request: &ContextRequest,
@@ -46,7 +46,7 @@ pub(super) fn finish(folders: &BuildFolders, directory: &Path) -> io::Result<()>
     level(&folders.providers)
 }
 
-/// Removes the git history of remote modules. Runs do not need it.
+/// Removes the git history of remote modules, because runs do not need the history.
 fn remove_histories(modules: &Path) -> io::Result<()> {
     let Ok(entries) = fs::read_dir(modules) else {
         return Ok(());

@@ -1,7 +1,7 @@
 //! Credentials of the git repository, for remote modules that the engine fetches with git.
 //!
-//! Only the container of `init` mounts the Secret with the credentials. The runner writes files for git to `/tmp`, which no other
-//! container of a build shares. It removes them before it collects the content of the image.
+//! Only the container of `init` mounts the Secret with the credentials. The runner writes the credentials to `/tmp`, which the containers
+//! of a build do not share. It removes the credentials before it collects the content of the image.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,12 +15,12 @@ use crate::paths::Vars;
 
 /// Environment variable with CA certificates (PEM) from `spec.gitRepo`.
 pub(super) const BUNDLE: &str = "ALUSTAN_GIT_CA_BUNDLE";
-/// Placeholder for the URL of the git repository. The operator sets no URL if the repository has no credentials.
+/// URL that is used if the operator sets no URL, because the repository has no credentials.
 const NOBODY: &str = "https://localhost/none";
-/// Minimum length of a mark (see [`Credentials::marks`]), in bytes. A shorter text could be in a file that contains no credentials.
+/// Minimum length of a mark (see [`Credentials::marks`]), in bytes. A shorter text may occur by chance in a file without credentials.
 const SHORTEST_MARK: usize = 12;
 
-/// Credentials for git. Has no `Debug`, because they are secret.
+/// Credentials for git. Does not implement `Debug`, so that the credentials cannot be printed.
 pub(super) struct Credentials {
     url: String,
     credentials: alustan_source::Credentials,
@@ -59,8 +59,8 @@ impl Credentials {
         key.into_iter().chain(password).collect()
     }
 
-    /// Returns marks: texts that a file contains only if the credentials were copied into it. Marks are the longest line of the password
-    /// and of the ssh key, if they have at least [`SHORTEST_MARK`] bytes.
+    /// Returns marks: texts that a file contains only if the credentials were copied into it. The marks are the longest line of the
+    /// password and the longest line of the ssh key, if the line has at least [`SHORTEST_MARK`] bytes.
     pub(super) fn marks(&self) -> Vec<String> {
         self.secrets()
             .iter()
@@ -73,7 +73,7 @@ impl Credentials {
             .collect()
     }
 
-    /// Writes the credentials to files for git, which runs in `environment`. Returns `None` without credentials.
+    /// Writes the credentials to files for git processes with the environment variables `environment`. Returns `None` without credentials.
     pub(super) fn open(&self, environment: &Vars) -> Result<Option<GitAccess>, Failure> {
         let credentials = &self.credentials;
         if credentials.ssh_key.is_none()

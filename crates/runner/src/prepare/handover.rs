@@ -1,9 +1,10 @@
-//! Connection between the containers `build` and `prepare` of a build by `Append`. Both start together, because a container start takes
-//! longer than most steps of a build. `build` pulls the context and notifies `prepare`; `prepare` executes `init` and returns its result.
+//! Connection between the containers `build` and `prepare` of a build with builder kind Append. Both containers start together, because a
+//! container start takes longer than most steps of a build. `build` pulls the context and notifies `prepare`; `prepare` executes `init` and
+//! returns its result.
 //!
 //! `prepare` connects before it executes files from the git repository, and `build` accepts one connection, so the module cannot connect.
-//! `build` reads the prepared folders without following symbolic links, so a module that took over `prepare` could only change its own
-//! image.
+//! `build` reads the prepared folders without following symbolic links, so a malicious module that controls `prepare` can change only its
+//! own image.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -23,7 +24,7 @@ use crate::record::to_json;
 
 /// Delay between attempts to connect while the container `build` starts.
 const TICK: Duration = Duration::from_millis(20);
-/// Maximum wait of `build` and `prepare` for each other. Both use the same image and start within seconds.
+/// Maximum time that `build` and `prepare` wait for each other. Both containers use the same image and start within seconds.
 const PATIENCE: Duration = Duration::from_mins(5);
 /// Byte that `build` sends once the context is unpacked.
 const UNPACKED: u8 = b'u';
@@ -51,7 +52,7 @@ impl Builder {
         let socket = socket(paths);
         let new = socket.with_extension("new");
         let listening = UnixListener::bind(&new).and_then(|listener| {
-            // A socket file that exists accepts connections, unless the builder has ended.
+            // Renames the socket after `bind`, so that a client that finds the file can connect, unless `build` has ended.
             fs::rename(new, socket)?;
             Ok(listener)
         });
@@ -93,7 +94,8 @@ impl Connection {
         match stream.read_u8().await {
             Ok(UNPACKED) => Ok(Some(Self(stream))),
             Ok(_) => {
-                let message = "the container build has another version of the runner";
+                let message =
+                    "the containers build and prepare use different versions of the runner";
                 Err(module(Reason::PrepareFailed, message))
             }
             Err(_) => Ok(None),
@@ -113,7 +115,7 @@ impl Connection {
     }
 }
 
-/// Connects to `socket` once it exists. Returns `None` if its listener has ended.
+/// Waits until `socket` exists and connects to it. Returns `None` if the listening process has ended.
 async fn connect(socket: &Path) -> io::Result<Option<UnixStream>> {
     loop {
         let connected = UnixStream::connect(socket).await;

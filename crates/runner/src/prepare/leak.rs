@@ -1,6 +1,6 @@
-//! Refuses a module into which `init` copied the credentials of the git repository: the image would contain them (rule 2).
+//! Refuses a module into which `init` copied the credentials of the git repository: the image would contain the credentials (rule 2).
 //!
-//! The `source` of a module call may be the path of the credential files. The check finds plain, escaped and base64-encoded copies, but no
+//! `init` copies the files if the `source` of a module call is their path. The check finds plain, escaped and base64-encoded copies, but no
 //! other encoding.
 
 use std::fs;
@@ -13,10 +13,10 @@ use alustan_api::report::Failure;
 use crate::failure::{transient, user};
 use crate::redact::Redactor;
 
-/// Maximum size of a file that is searched, in bytes.
+/// Maximum size of a file that is searched for credentials, in bytes. Larger files are skipped.
 const LARGEST: u64 = 1 << 20;
 
-/// Checks that no file in `folders` contains one of `marks`.
+/// Checks that no file in `folders` contains one of `marks` (see [`Credentials::marks`](super::git::Credentials::marks)).
 pub(super) fn check(marks: &[String], folders: [&Path; 2]) -> Result<(), Failure> {
     if marks.is_empty() {
         return Ok(());
@@ -25,7 +25,8 @@ pub(super) fn check(marks: &[String], folders: [&Path; 2]) -> Result<(), Failure
     for folder in folders.into_iter().filter(|folder| folder.is_dir()) {
         if let Some(file) = find(folder, &marks).map_err(|error| unread(&error))? {
             let message = format!(
-                "init copied the credentials of spec.gitRepo into {}: remove the module source that reads their files",
+                "init copied the credentials of spec.gitRepo into {}: remove the module source that refers to the \
+                 credential files",
                 file.display()
             );
             return Err(user(Reason::ModuleInvalid, message));

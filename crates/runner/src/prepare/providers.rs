@@ -1,5 +1,5 @@
-//! Providers that `init` installed. Providers of the base image are used from there. The others are copied to a mirror in the runner
-//! image.
+//! Providers that `init` installed. Providers that the base image contains are linked to the base image. All other providers are copied to
+//! a filesystem mirror in the runner image.
 
 use std::fs;
 use std::io;
@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use crate::engine::packages;
 use crate::workspace::{copy_tree, replace_link};
 
-/// Folders with providers.
+/// Folders with providers during a build.
 pub(super) struct Providers {
     /// Folder in which `init` installed or linked the providers: `host/namespace/type/version/platform`.
     pub(super) installed: PathBuf,

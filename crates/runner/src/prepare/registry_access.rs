@@ -29,8 +29,8 @@ pub(super) fn registry(vars: &Vars) -> Result<Registry, Failure> {
     Registry::new(options).map_err(|error| of_registry(&error))
 }
 
-/// Returns the credentials for `image`. `own`: registry to which the build pushes. The credential helper is used only for that registry:
-/// for an image in another registry, the credentials come from the docker configuration, or the access is anonymous.
+/// Returns the credentials for `image`. `own`: registry to which the build pushes. The credential helper is used only for images in `own`.
+/// For images in other registries, the credentials come from the docker configuration, or the access is anonymous.
 pub(super) fn access(image: &ImageRef, own: &str, vars: &Vars) -> Result<Access, Failure> {
     let same = image.name().registry() == own;
     let helper = vars.get("ALUSTAN_CREDENTIAL_HELPER").filter(|_| same);
@@ -56,7 +56,8 @@ fn configuration(vars: &Vars) -> Option<Vec<u8>> {
     fs::read(folder.join("config.json")).ok()
 }
 
-/// Returns the secret values of all entries in the mounted docker configuration, with or without the key `auths`.
+/// Returns the secret values of all entries in the mounted docker configuration, both in the key `auths` and, in the legacy format, at the
+/// top level.
 pub(super) fn secrets(vars: &Vars) -> Vec<String> {
     let root = configuration(vars).and_then(|bytes| serde_json::from_slice::<Value>(&bytes).ok());
     root.as_ref().map(of_value).unwrap_or_default()
@@ -78,7 +79,8 @@ fn of_value(value: &Value) -> Vec<String> {
         .collect()
 }
 
-/// Returns `auth` unchanged, its decoded form `user:password`, and the password alone. Docker pads old entries with zero bytes.
+/// Returns `auth` unchanged, its decoded form `user:password`, and the password alone. Zero bytes at the end are removed, because old
+/// versions of Docker padded the entry.
 fn of_auth(auth: &str) -> Vec<String> {
     let plain: String = auth.split_whitespace().collect();
     let bytes = STANDARD_NO_PAD.decode(plain.trim_end_matches('=')).ok();
@@ -89,8 +91,8 @@ fn of_auth(auth: &str) -> Vec<String> {
     forms.into_iter().flatten().map(str::to_owned).collect()
 }
 
-/// Converts a registry error to a failure. Only invalid credentials and names are failures that the user must resolve. Other permanent
-/// errors are retried within `retry.limit` (rule 10), because the next attempt may succeed.
+/// Converts a registry error to a failure. The user must resolve an invalid image name, and credentials that are invalid or that the
+/// registry refuses. All other permanent errors are retried within `retry.limit` (rule 10), because the next attempt may succeed.
 pub(super) fn of_registry(error: &alustan_registry::Error) -> Failure {
     use alustan_registry::{Error, Failure as Refused};
     let class = match error {

@@ -14,7 +14,7 @@ pub struct ContextRequest {
     pub dockerfile: String,
     /// Path, in the context, of the user's Dockerfile, which is inserted before [`Self::dockerfile`].
     pub before: Option<String>,
-    /// Whether to add the runner to the image, because the base image has none.
+    /// Whether to add the runner to the image, because the base image does not contain the runner.
     pub inject: bool,
 }
 

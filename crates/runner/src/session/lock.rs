@@ -1,5 +1,5 @@
-//! State locks that block a command. A lock of an earlier run of this resource whose pod has ended is released (rule 9). Any other lock is
-//! reported.
+//! State locks that block a command. If the pod of an earlier run of this resource holds the lock and has ended, the lock is released (rule
+//! 9). Any other lock is reported.
 
 use parking_lot::MutexGuard;
 use std::fs;
@@ -21,7 +21,7 @@ use crate::variables;
 /// Time limit for the release of a lock.
 const RELEASE: Duration = Duration::from_mins(2);
 
-/// File with the host name that the engine writes into locks.
+/// File with the host name of the pod, which the engine writes to state locks.
 const HOST: &str = "/proc/sys/kernel/hostname";
 
 impl Session {
@@ -43,8 +43,8 @@ impl Session {
         })
     }
 
-    /// Releases the lock that caused a command to fail, if the process that held it has ended. Returns whether the lock was released, so
-    /// that a retry is useful.
+    /// Releases the lock that caused a command to fail, if the process that acquired the lock has ended. Returns whether the lock was
+    /// released, so that the caller retries the command.
     pub(super) async fn is_freed(&self, step: Step, finished: &Finished, good: &[i32]) -> bool {
         let Err(failure) = judge(step, finished, good) else {
             return false;
@@ -56,17 +56,17 @@ impl Session {
         (own || self.is_left_behind(&lock)) && self.release(&lock).await
     }
 
-    /// Whether a lock with the host name of this pod belongs to an earlier engine process of this pod, and may be released. Such a lock
-    /// remains, for example, if the engine repeats a lock request whose first response was lost. True only for `s3`, which reports the held
-    /// lock and compares the id on release. Other backends report the requested lock, and `http` releases any lock. False for scripts,
-    /// which may run several engines at a time.
+    /// Whether a lock with the host name of this pod belongs to an earlier engine process of this pod, and may be released. A lock remains,
+    /// for example, if the engine repeats a lock request whose first response was lost. True only for the `s3` backend, which reports the
+    /// held lock and compares the id on release. Other backends report the requested lock, and the `http` backend releases any lock. False
+    /// for scripts, because a script may run several engines at a time.
     fn is_held_by_own_engine(&self, step: Step) -> bool {
         let is_s3 = self.inputs.backend.kind.as_deref() == Some("s3");
         is_s3 && !matches!(step, Step::Script(_))
     }
 
     /// Returns the lock of another client in the output of a failed command. Ignores a lock with the host name of this pod: some backends
-    /// report the requested lock instead of the held one.
+    /// report the requested lock instead of the held lock.
     fn reported_lock(&self, failure: &Failure, finished: &Finished) -> Option<StateLock> {
         let lock = self.any_reported_lock(failure, finished);
         lock.filter(|lock| !is_own(lock))
@@ -81,14 +81,15 @@ impl Session {
         outputs.iter().find_map(|output| read(output))
     }
 
-    /// Replaces positions in the generated tfvars file, in the message of a failure, by fields of the resource.
+    /// Replaces, in the message of a failure, each position in the generated tfvars file by the field of the resource that sets the
+    /// variable.
     fn with_fields(&self, failure: Failure) -> Failure {
         let message = variables::with_fields(&failure.message, &self.inputs.own_variables);
         Failure { message, ..failure }
     }
 
-    /// Adds the undeclared variables to a failure with reason `VariablesInvalid`: if a variable has no value, its name may be misspelt in
-    /// the resource.
+    /// Adds the undeclared variables to the message of a failure with reason `VariablesInvalid`: if a variable of the module has no value,
+    /// the name of the variable may be misspelt in the resource.
     fn with_undeclared(&self, failure: Failure) -> Failure {
         if failure.reason != Reason::VariablesInvalid || self.undeclared.is_empty() {
             return failure;
@@ -105,7 +106,7 @@ impl Session {
         self.lock_seen.lock()
     }
 
-    /// Whether the holder of the lock was a pod of this resource that has certainly ended.
+    /// Whether a pod of this resource acquired the lock and is known to have ended.
     fn is_left_behind(&self, lock: &StateLock) -> bool {
         let mut pods = self.claimed.earlier_pods.iter();
         pods.any(|pod| host_of_pod(pod) == host(&lock.who))
@@ -145,7 +146,7 @@ impl Session {
         self.refused.load(Ordering::Relaxed)
     }
 
-    /// Returns the last lock of another client that blocked a command.
+    /// Returns the last state lock of another client that blocked a command.
     pub(crate) fn lock_in_the_way(&self) -> Option<StateLock> {
         let managed = self.server.as_ref().and_then(StateServer::lock_of_others);
         managed.or_else(|| self.lock_seen().clone())

@@ -1,5 +1,5 @@
-//! Reads the state in the previous backend of the resource, for a migration. Uses the environment of that backend, and leaves the state
-//! unchanged.
+//! Reads the state in the previous backend of the resource, for a migration. Uses the environment variables of the previous backend. Does
+//! not change the state in the previous backend.
 
 use std::ffi::OsString;
 use std::fs;
@@ -19,7 +19,7 @@ use crate::engine::NO_COLOR;
 use crate::failure::{Step, module, transient, user};
 use crate::paths::Vars;
 
-/// Environment variables of the engine that apply only to the module of the run. The migration removes them.
+/// Environment variables of the engine that apply only to the module of the run. They are not set for commands in the previous backend.
 const OF_THE_MODULE: [&str; 2] = ["TF_DATA_DIR", "TF_CLI_ARGS_init"];
 
 impl Session {
@@ -39,7 +39,7 @@ impl Session {
         }
         let block = self.block_of(old)?;
         let directory = self.paths.work.join("old-place");
-        // The folder contains credentials of the previous backend.
+        // Removes the folder on return, because it contains credentials of the previous backend.
         let _cleared = Cleared(&directory);
         write_bare_module(&directory, &block).map_err(unwritten)?;
         self.run_at(&directory, old, &["init", NO_COLOR, "-input=false"])
@@ -60,8 +60,8 @@ impl Session {
         }
     }
 
-    /// Returns the `backend` block of `old`: from the inputs of the run if the operator wrote the block, otherwise the block of the module
-    /// that the last run recorded.
+    /// Returns the `backend` block of `old`. If the operator configured the backend, the block is built from the inputs of the run.
+    /// Otherwise, it is the block of the module that the last run recorded.
     fn block_of(&self, old: &BackendInputs) -> Result<OwnBackend, Failure> {
         let kind = old.kind.clone().filter(|_| old.write_block);
         let own_backend = kind.map(|kind| OwnBackend {
@@ -73,8 +73,8 @@ impl Session {
             .ok_or_else(|| {
                 user(
                     Reason::MigrationFailed,
-                    "the state was in a backend block of the module, and its configuration is not \
-                     known. Nothing was changed. Move the state manually with `init \
+                    "a backend block of the module configured the previous location of the state, and the \
+                     configuration is not known. Nothing was changed. Move the state manually with `init \
                      -migrate-state`, from the previous version of the module to the current one",
                 )
             })
@@ -146,7 +146,10 @@ impl Drop for Cleared<'_> {
     }
 }
 
-#[expect(clippy::needless_pass_by_value, reason = "it is given to map_err")]
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "callers pass the function to map_err"
+)]
 fn unwritten(error: io::Error) -> Failure {
     let message = format!("failed to write the workspace: {error}");
     transient(Reason::WorkspaceFailed, message)

@@ -14,7 +14,7 @@ use crate::secrets::Secrets;
 use crate::state_server::{SlotsOfRecord, StateServer};
 use crate::state_store::{StateError, StateStore};
 
-/// Starts the state server if the state is managed.
+/// Starts the HTTP server that serves a managed state to the engine. Returns `None` if the state is not managed.
 pub(super) async fn start_server(
     inputs: &RunInputs,
     secrets: &Arc<dyn Secrets>,
@@ -61,8 +61,8 @@ fn unreadable(error: &StateError, record: &Record) -> Failure {
     }
 }
 
-/// Returns the failure of a lost state. A lost state is not treated as empty: an apply would create every object again, and a destroy
-/// would destroy none. Only the user may decide to start with an empty state, by recreating the resource.
+/// Returns the failure of a lost state. A lost state is not treated as empty: an apply would create every object again, and a destroy would
+/// destroy none. Only the user can decide to start with an empty state, and must recreate the resource for that.
 fn lost(error: &StateError, identity: &Identity) -> Failure {
     let (name, namespace) = (identity.resource(), &identity.namespace);
     let component = Component::State.as_str();
