@@ -26,7 +26,7 @@ impl ImageName {
     /// Parses the name of a repository.
     ///
     /// # Errors
-    /// [`Error::InvalidImageName`] with the reason.
+    /// Returns [`Error::InvalidImageName`] with the reason.
     pub fn parse(text: &str) -> Result<Self, Error> {
         read(text).map_err(|why| invalid(text, why))
     }

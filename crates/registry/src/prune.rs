@@ -56,7 +56,7 @@ pub struct Policy {
 pub struct Used {
     /// Digests of images and contexts.
     pub digests: BTreeSet<Digest>,
-    /// Tags of images that are referenced by tag.
+    /// Tags of images that resources refer to by tag.
     pub tags: BTreeSet<String>,
 }
 

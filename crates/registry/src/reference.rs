@@ -15,7 +15,7 @@ impl Digest {
     /// Parses a digest.
     ///
     /// # Errors
-    /// [`Error::InvalidImageName`] unless the digest is `sha256:` with 64, or `sha512:` with 128, lower-case hex digits.
+    /// Returns [`Error::InvalidImageName`] unless the digest is `sha256:` with 64, or `sha512:` with 128, lower-case hex digits.
     pub fn parse(text: &str) -> Result<Self, Error> {
         let digits = match text.split_once(':') {
             Some(("sha256", digits)) if digits.len() == 64 => digits,
@@ -46,14 +46,14 @@ impl Digest {
         &self.0
     }
 
-    /// Whether this is the digest of `bytes`.
+    /// Whether `bytes` have this digest.
     pub(crate) fn matches(&self, bytes: &[u8]) -> bool {
         let mut hasher = self.hasher();
         hasher.update(bytes);
         hasher.finish() == *self
     }
 
-    /// Returns a hasher of the same algorithm.
+    /// Returns a hasher with the algorithm of this digest.
     pub(crate) fn hasher(&self) -> Hasher {
         if self.0.starts_with("sha512:") {
             Hasher::sha512()
@@ -127,7 +127,7 @@ impl ImageRef {
     /// Parses `name[:tag][@digest]`. Without tag and digest, the tag is `latest`, as in Docker.
     ///
     /// # Errors
-    /// [`Error::InvalidImageName`] with the reason.
+    /// Returns [`Error::InvalidImageName`] with the reason.
     pub fn parse(text: &str) -> Result<Self, Error> {
         let refuse = |why: String| invalid(text, why);
         name::refuse_odd_text(text).map_err(refuse)?;
@@ -161,7 +161,7 @@ impl ImageRef {
     /// Returns an image reference by tag.
     ///
     /// # Errors
-    /// [`Error::InvalidImageName`] unless the tag matches `[A-Za-z0-9_][A-Za-z0-9._-]{0,127}`.
+    /// Returns [`Error::InvalidImageName`] unless the tag matches `[A-Za-z0-9_][A-Za-z0-9._-]{0,127}`.
     pub fn tagged(name: ImageName, tag: &str) -> Result<Self, Error> {
         if is_tag(tag) {
             return Ok(Self {

@@ -46,7 +46,7 @@ impl Registry {
     /// Creates the HTTP clients. The program must have installed a crypto provider for rustls.
     ///
     /// # Errors
-    /// [`Error::Setup`] if no crypto provider is installed, if the system has no trusted certificates, or if a CA certificate is invalid.
+    /// Returns [`Error::Setup`] if no crypto provider is installed, if the system has no trusted certificates, or if a CA certificate is invalid.
     pub fn new(options: Options) -> Result<Self, Error> {
         let certificates = setup::certificates(&options)?;
         let http = setup::tokens(&options, &certificates)?;
@@ -66,7 +66,7 @@ impl Registry {
     /// Returns the current digest of an image; `None` if the image does not exist. Sends a `HEAD` request for the manifest.
     ///
     /// # Errors
-    /// If the request fails. A missing image is not an error.
+    /// Fails if the request fails. A missing image is not an error.
     pub async fn digest_of(
         &self,
         image: &ImageRef,
@@ -96,7 +96,7 @@ impl Registry {
     /// Pushes a context, unless the repository already has it. Returns the digest of its manifest, by which clients pull the context.
     ///
     /// # Errors
-    /// If `context` is not the digest of `bytes`, or if the registry refuses the push.
+    /// Fails if `context` is not the digest of `bytes`, or if the registry refuses the push.
     pub async fn push_context(
         &self,
         repository: &ImageName,
@@ -127,7 +127,7 @@ impl Registry {
     /// Pulls a context by the digest of its manifest. Verifies the digests of manifest and content.
     ///
     /// # Errors
-    /// If the registry does not have the manifest, or if the content is not a context.
+    /// Fails if the registry does not have the manifest, or if the content is not a context.
     pub async fn pull_context(
         &self,
         repository: &ImageName,
@@ -151,7 +151,7 @@ impl Registry {
     /// Returns the tags and images of a repository that are relevant for pruning.
     ///
     /// # Errors
-    /// If a request fails, or if the registry does not list tags.
+    /// Fails if a request fails, or if the registry does not list tags.
     pub async fn inventory(
         &self,
         repository: &ImageName,
@@ -170,7 +170,7 @@ impl Registry {
     /// Deletes a manifest with all of its tags. A missing manifest is not an error.
     ///
     /// # Errors
-    /// [`Failure::Unsupported`] if the registry does not support deletion.
+    /// Fails with [`Failure::Unsupported`] if the registry does not support deletion.
     pub async fn delete(
         &self,
         repository: &ImageName,

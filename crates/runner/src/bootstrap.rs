@@ -112,7 +112,7 @@ async fn bucket(config: &SdkConfig, location: &Bootstrap) -> Result<(), Error> {
     let Err(error) = secure(&s3, location).await else {
         return Ok(());
     };
-    // Delete the new bucket, so that the next attempt creates and configures it: the runner never configures an existing bucket.
+    // Deletes the new bucket, so that the next attempt creates and configures the bucket: the runner never configures an existing bucket.
     match s3.delete_bucket().bucket(name).send().await {
         Ok(_) => Err(error),
         Err(stays) => Err(Error {

@@ -46,7 +46,7 @@ fn all_in_image(installed: &Path, paths: &Paths) -> io::Result<bool> {
     Ok(packages.iter().all(in_image))
 }
 
-/// Removes the checksums. Returns `None` if `text` cannot be parsed.
+/// Returns `text`, the content of a lock file, without checksums. Returns `None` if `text` cannot be parsed.
 fn without_checksums(text: &str) -> Option<String> {
     let mut body: Body = text.parse().ok()?;
     for provider in body.get_blocks_mut("provider") {

@@ -15,7 +15,7 @@ const LENGTH: usize = 16;
 /// Inputs of the id of a plan.
 #[derive(Clone, Copy)]
 pub struct Plan<'a> {
-    /// Digest of the changes.
+    /// Digest of the change set.
     pub digest: &'a str,
     /// Context of the planned module.
     pub context: Option<&'a str>,

@@ -28,7 +28,7 @@ pub struct Identity {
     pub record: String,
     /// Number of the run.
     pub number: i64,
-    /// HMAC-SHA256 of the run and its inputs that the operator put into the Job, in hexadecimal. `None` in Jobs of earlier operator
+    /// HMAC-SHA256 of the run and its inputs that the operator wrote to the Job, in hexadecimal. `None` in Jobs of earlier operator
     /// versions.
     pub decision: Option<String>,
     /// Uid of this pod.

@@ -144,7 +144,7 @@ pub fn write_message(path: &Path, report: &RunReport) {
 }
 
 /// Writes a failure to the termination message at `path`. Shortens the message of the failure until the JSON of `wrap(failure)` has at most
-/// [`LARGEST_MESSAGE`] bytes.
+/// 4096 bytes.
 pub fn write_failure<T: Serialize>(path: &Path, failure: &Failure, wrap: impl Fn(Failure) -> T) {
     let mut failure = failure.clone();
     while size(&wrap(failure.clone())) > LARGEST_MESSAGE && halve(&mut failure.message) {}

@@ -110,8 +110,8 @@ impl Session {
             (Err(_), Ok(())) => (UnsavedPlace::CacheVolume, "on the cache volume".to_owned()),
             (Err(record), Err(cache)) => {
                 let note = format!(
-                    "the state will be LOST with this pod: copy {} from the pod now. Secret \
-                     {secret}: {record}; {cache}; {}",
+                    "the state will be LOST with this pod: copy {} from the pod now. Causes: \
+                     Secret {secret}: {record}; {cache}; {}",
                     file.display(),
                     push.message
                 );

@@ -24,8 +24,8 @@ const PLAIN: &[&str] = &["true", "false", "null", "none"];
 /// Minimum length, in bytes, of a user name in a URL without a password that is masked: a long user name may be a token.
 const SHORTEST_TOKEN: usize = 8;
 
-/// Returns all known secret values: credentials of the backend and of the pod, the password of the state server, and the values of
-/// variables that come from Secrets or that the module marks as sensitive.
+/// Returns all known secret values: credentials of the backend and of the pod, the password of the HTTP server for the managed state, and
+/// the values of variables that come from Secrets or that the module marks as sensitive.
 pub fn of_run(
     inputs: &RunInputs,
     container: &Vars,

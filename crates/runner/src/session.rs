@@ -97,7 +97,7 @@ pub struct Session {
     pub prepared_engine: Option<alustan_api::Engine>,
     engine: Engine,
     environment: Vars,
-    /// Environment of the engine without the variables of the backend and of the state server.
+    /// Environment of the engine without the variables of the backend and of the HTTP server for the managed state.
     bare_environment: Vars,
     script_environment: Vars,
     backend_config: Option<PathBuf>,

@@ -168,7 +168,7 @@ impl Append<'_> {
             .await
     }
 
-    /// Returns the digest of the tag, if the tag exists.
+    /// Returns the manifest digest of the image with the tag, if the tag exists.
     async fn existing(&self) -> Result<Option<Digest>, Error> {
         self.retried(|| self.tagged()).await
     }
@@ -342,7 +342,7 @@ impl Append<'_> {
         }
     }
 
-    /// Pushes the manifest, unless another client has created the tag. Returns the digest of the tag.
+    /// Pushes the manifest, unless another client has created the tag. Returns the manifest digest of the image with the tag.
     async fn try_push_manifest(&self, media_type: &str, manifest: &Bytes) -> Result<Digest, Error> {
         if let Some(existing) = self.tagged().await? {
             return Ok(existing);

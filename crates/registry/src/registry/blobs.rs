@@ -64,7 +64,7 @@ impl Content {
 pub(super) enum Mount {
     /// The repository has the blob.
     Done,
-    /// The blob must be uploaded, to this URL if the registry has started an upload.
+    /// The blob must be uploaded. Contains the upload URL if the registry has started an upload.
     Refused(Option<Url>),
 }
 
@@ -112,7 +112,7 @@ impl<'a> Repository<'a> {
         self.session().await.map(drop)
     }
 
-    /// Runs a short request within `Options::timeout`.
+    /// Runs a request. Fails if the request takes longer than `Options::timeout`.
     async fn with_timeout<T>(
         &self,
         work: impl Future<Output = Result<T, Error>>,

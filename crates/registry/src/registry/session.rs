@@ -6,7 +6,7 @@ use reqwest::{Client, Method, RequestBuilder, Url};
 
 use crate::{auth::Authorization, name::is_docker_hub};
 
-/// A repository with the authorization of a session.
+/// A repository with the authorization of one credential.
 pub(crate) struct Session {
     pub(super) reads: Client,
     pub(super) writes: Client,

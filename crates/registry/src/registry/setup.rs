@@ -10,7 +10,7 @@ use crate::error::Error;
 
 const END: &str = "-----END CERTIFICATE-----";
 
-/// Returns the certificates of all bundles, one PEM block each.
+/// Returns the certificates of all bundles. Each element contains one PEM block.
 pub(super) fn certificates(options: &Options) -> Result<Vec<Vec<u8>>, Error> {
     let mut certificates = Vec::new();
     for bundle in &options.ca_pem {

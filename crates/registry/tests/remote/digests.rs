@@ -1,4 +1,4 @@
-//! Digest requests to a real registry and to an unreachable one.
+//! Digest requests to a real registry and to an unreachable registry.
 
 use std::time::{Duration, Instant};
 

@@ -328,7 +328,7 @@ fn denied(rule: &Matched, set: &ChangeSet) -> Failure {
     user(
         Reason::PlanDenied,
         format!(
-            "{rule}\nThis rule denies the plan, which would {resources}. Nothing was applied. Change \
+            "{rule}\nThe rule denies the plan, which would {resources}. Nothing was applied. Change \
              the module, its variables or the rule"
         ),
     )

@@ -16,7 +16,7 @@ use crate::session::{READ_TIMEOUT, Session};
 use crate::state_store::Version;
 use crate::unsaved_state;
 
-/// State at the start of a run.
+/// State of the module at the start of a run, and its owner.
 pub(super) struct State {
     /// Lineage, serial and item count of the state. `None` if the state is known to belong to the resource and was not read, or cannot be
     /// read.
@@ -58,8 +58,8 @@ impl Session {
         Ok(State { head, owner })
     }
 
-    /// Checks, before objects change, the owner of a state that was not read at the start of the run. Compares the lineage in the plan
-    /// file with the known lineage, and reads the state if they differ.
+    /// Checks, before objects change, the owner of a state that was not read at the start of the run. Compares the lineage in the plan file
+    /// with the lineage in the run record, and reads the state if the lineages differ.
     pub(super) async fn recheck_state_owner(&self, state: &mut State) -> Result<(), Failure> {
         if state.head.is_some() || self.server.is_some() || !backend::has_resolved(&self.directory)
         {

@@ -35,7 +35,7 @@ fn socket(paths: &Paths) -> PathBuf {
     paths.build.join(paths::HANDOVER).join("socket")
 }
 
-/// End of the connection in the container `build`.
+/// Side of the connection in the container `build`.
 pub(super) struct Builder(UnixListener);
 
 impl Builder {
@@ -80,7 +80,7 @@ impl Builder {
     }
 }
 
-/// End of the connection in the container `prepare`.
+/// Side of the connection in the container `prepare`.
 pub(super) struct Connection(UnixStream);
 
 impl Connection {

@@ -1,7 +1,7 @@
 //! Refuses a module into which `init` copied the credentials of the git repository: the image would contain the credentials (rule 2).
 //!
-//! `init` copies the files if the `source` of a module call is their path. The check finds plain, escaped and base64-encoded copies, but no
-//! other encoding.
+//! `init` copies the credential files if their path is the `source` of a module call. The check finds plain, escaped and base64-encoded
+//! copies, but no other encoding.
 
 use std::fs;
 use std::io;

@@ -118,7 +118,7 @@ mod tests {
     use super::*;
     use crate::redact::Redactor;
 
-    /// Returns `text` as printed in a container with the docker configuration `config`.
+    /// Returns `text` with masked secret values, for a container with the docker configuration `config`.
     fn printed(config: &str, text: &str) -> String {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("config.json"), config).unwrap();

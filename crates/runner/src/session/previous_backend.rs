@@ -61,7 +61,7 @@ impl Session {
     }
 
     /// Returns the `backend` block of `old`. If the operator configured the backend, the block is built from the inputs of the run.
-    /// Otherwise, it is the block of the module that the last run recorded.
+    /// Otherwise, returns the block of the module that the last run recorded.
     fn block_of(&self, old: &BackendInputs) -> Result<OwnBackend, Failure> {
         let kind = old.kind.clone().filter(|_| old.write_block);
         let own_backend = kind.map(|kind| OwnBackend {
