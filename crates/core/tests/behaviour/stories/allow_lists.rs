@@ -107,7 +107,11 @@ fn forbidden_resource_stalls_without_build_and_run() {
         (status.state, world.reason().as_str()),
         (State::Stalled, "NotAllowed")
     );
-    for part in ["registry.other", "registry.test/team/web", "--allowed"] {
+    for part in [
+        "registry.other",
+        "registry.test/team/web",
+        "alustan-allowed",
+    ] {
         assert!(status.message.contains(part), "{}", status.message);
     }
     world.allow_lists = lists(&[("registries", "registry.test/team")]);
