@@ -2,7 +2,6 @@
 
 mod apply;
 mod args;
-mod backoff;
 mod call;
 mod context;
 mod error;

@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 
 use alustan_api::report::Failure;
 use alustan_api::{Terraform, TerraformStatus};
+use alustan_core::backoff::doubled;
 use alustan_core::observed::{SourceSeen, Waiting};
 use parking_lot::Mutex;
 
-use crate::backoff::doubled;
 use crate::resource::Ref;
 
 /// State that one process keeps per resource between two reconciles.

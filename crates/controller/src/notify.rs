@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use alustan_api::run::{Notice, Notices};
 use alustan_api::{Notification, NotificationEvent, Reason, Terraform, TerraformStatus};
+use alustan_core::backoff::doubled;
 use alustan_core::observed::Seen;
 use alustan_core::status::events::Event;
 use alustan_core::status::notifications::{expires_at, mark_delivered, note, restore_stored};
@@ -192,7 +193,7 @@ impl Notifier {
     /// resource, `tf` has its last known version.
     async fn deliver(self: Arc<Self>, resource: Ref, mut tf: Terraform, notice: Notice) {
         let (mut accepted, mut reported) = (Vec::new(), Vec::new());
-        let mut wait = FIRST_BACKOFF;
+        let mut failures = 0_u32;
         while self.is_due(&resource, &notice) {
             tf = self.current(&resource, tf);
             let mut targets = self.targets(&tf, notice.event);
@@ -222,8 +223,9 @@ impl Notifier {
             if expired || !failed {
                 break;
             }
-            tokio::time::sleep(wait.min(remaining)).await;
-            wait = (wait * 2).min(MAX_BACKOFF);
+            failures = failures.saturating_add(1);
+            let backoff = doubled(FIRST_BACKOFF, failures, MAX_BACKOFF);
+            tokio::time::sleep(backoff.min(remaining)).await;
         }
         self.ended(&resource, &notice);
     }

@@ -5,6 +5,7 @@
 //!
 //! Imports have one direction: `model` and `observed` <- `objects` <- `decide` -> `status`.
 
+pub mod backoff;
 pub mod decide;
 pub mod dependency_graph;
 pub mod digest;

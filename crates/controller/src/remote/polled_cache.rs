@@ -8,6 +8,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use alustan_api::report::{Failure, FailureClass};
+use alustan_core::backoff::doubled;
 use alustan_core::digest;
 use alustan_core::observed::Answer;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
@@ -17,7 +18,6 @@ use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use crate::backoff::doubled;
 use crate::metrics::{Metrics, QueryCache, QueryKind};
 use crate::resource::Ref;
 

@@ -1,20 +1,23 @@
 //! Rate limit for runs that changed inputs trigger (rule 14): the first run starts at once, then one run per minute, and fewer while inputs
 //! keep changing.
 
+use std::time::Duration;
+
 use alustan_api::run::InputRuns;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
+use crate::backoff::doubled;
+
 /// Minimum time between the first two runs. It doubles with each further run.
-const FIRST: SignedDuration = SignedDuration::from_mins(1);
+const FIRST: Duration = Duration::from_mins(1);
 /// Upper bound of the minimum time between two runs.
-const LONGEST: SignedDuration = SignedDuration::from_hours(1);
+const MAX: Duration = Duration::from_hours(1);
 /// Number of consecutive runs from which inputs count as flapping.
 const FLAPPING: u32 = 3;
 
-/// Returns the minimum time between the last of `runs` and the next run: [`FIRST`], doubled with each run, at most [`LONGEST`].
+/// Returns the minimum time between the last of `runs` and the next run: [`FIRST`], doubled with each run, at most [`MAX`].
 fn gap(runs: &InputRuns) -> SignedDuration {
-    let doublings = runs.times.saturating_sub(1).min(10);
-    (FIRST * (1 << doublings)).min(LONGEST)
+    SignedDuration::try_from(doubled(FIRST, runs.times, MAX)).unwrap_or(SignedDuration::MAX)
 }
 
 /// Returns the earliest start of the next run. `None` if it may start now.

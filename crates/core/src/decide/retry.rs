@@ -1,10 +1,10 @@
 //! Backoff and retry budget (rule 10).
 
-use std::time::Duration;
-
 use alustan_api::Retry;
 use alustan_api::run::Failures;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
+
+use crate::backoff::doubled;
 
 /// Maximum clock skew. A failure with a time further in the future causes no backoff.
 const AHEAD: SignedDuration = SignedDuration::from_mins(10);
@@ -36,18 +36,10 @@ pub fn verdict(failures: &Failures, key: &str, retry: &Retry, now: Timestamp) ->
     }
 }
 
-/// Returns the backoff after `failures` consecutive failures: `minBackoff`, doubled with each failure, at most `maxBackoff`.
+/// Returns the backoff of runs after `failures` consecutive failures.
 fn backoff(failures: u32, retry: &Retry) -> SignedDuration {
-    let (min, max) = (
-        Duration::from(retry.min_backoff),
-        Duration::from(retry.max_backoff),
-    );
-    let backoff = min.saturating_mul(
-        1_u32
-            .checked_shl(failures.saturating_sub(1))
-            .unwrap_or(u32::MAX),
-    );
-    SignedDuration::try_from(backoff.min(max)).unwrap_or(SignedDuration::MAX)
+    let backoff = doubled(retry.min_backoff.into(), failures, retry.max_backoff.into());
+    SignedDuration::try_from(backoff).unwrap_or(SignedDuration::MAX)
 }
 
 #[cfg(test)]
