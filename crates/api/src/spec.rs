@@ -618,8 +618,8 @@ pub struct Approval {
     /// `mode` for the destroy plan when the resource is deleted. Default: Auto.
     #[serde(default)]
     pub destroy: ApprovalMode,
-    /// Rules for plans that wait for approval or are never applied, independent of `mode`. They do not apply to destroy plans: see
-    /// `destroy` and `deletionProtection`. At most 20 entries.
+    /// Rules that make a plan wait for approval (`then: Ask`) or forbid its apply (`then: Deny`), whatever `mode` is. They do not apply to
+    /// destroy plans: see `destroy` and `deletionProtection`. At most 20 entries.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 20))]
     pub rules: Vec<ApprovalRule>,
@@ -652,7 +652,7 @@ pub enum ApprovalMode {
     Manual,
 }
 
-/// Rule for plans that wait for approval or are never applied.
+/// Makes the plans that match wait for approval, or forbids to apply them.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ApprovalRule {

@@ -33,8 +33,9 @@ pub(crate) struct Mirrors {
 }
 
 impl Mirrors {
-    /// Returns a Secret of an existing resource without a call of the API server. A Secret without content in the watch cache
-    /// ([`is_content_removed`]) is returned without content, unless a reconcile has read its current version.
+    /// Returns a Secret of an existing resource from the caches, without a call of the API server. If the watch cache has removed the content
+    /// ([`is_content_removed`]), returns the content that an earlier reconcile read if the version is the same; otherwise the Secret has no
+    /// content.
     pub(crate) fn known_secret(&self, namespace: &str, name: &str) -> Option<Arc<Secret>> {
         let known = self.secrets.get(namespace, name)?;
         if !is_content_removed(&known) {

@@ -55,7 +55,7 @@ impl Kind {
 pub struct Label {
     /// Name of the label.
     pub name: &'static str,
-    /// Description of its values.
+    /// Description of the values of the label.
     pub values: &'static str,
 }
 

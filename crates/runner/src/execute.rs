@@ -57,8 +57,8 @@ impl Session {
         let result = done.as_ref().ok().copied();
         let is_done = matches!(result, Some(RunResult::Done | RunResult::NoChanges));
         if findings.moved_from.is_some() && !findings.began && !is_done {
-            // After a migration, reports no lineage if the run neither changed objects nor succeeded. The run record then keeps the
-            // previous address of the state.
+            // The run copied the state to a new address and failed before it changed objects. The operator records a new address only
+            // together with a lineage. Without a lineage in the report, the next run uses the previous address.
             return done;
         }
         findings.lineage = self.lineage_of_ours(&state, result).await;

@@ -37,7 +37,7 @@ const FIRST_BACKOFF: Duration = Duration::from_secs(2);
 /// Maximum backoff of transient failures. It is much shorter than that of runs: queries are cheap, and recovery of a repository
 /// should be noticed soon.
 const MAX_BACKOFF: Duration = Duration::from_mins(1);
-/// Range of the phases of poll intervals: zero to one day.
+/// Upper bound of the phase of a [`PollInterval`].
 const DAY: Duration = Duration::from_hours(24);
 
 /// Poll interval of a query. Queries with the same interval and phase are due at the same times, regardless of the time of their first

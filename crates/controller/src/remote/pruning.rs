@@ -258,8 +258,8 @@ impl Pruning {
     }
 }
 
-/// Returns the images and contexts that any resource in any namespace uses: images that it needs next, images of pins, and images of the last run. An
-/// image that a resource needs counts before its first run, because it may already be old: its age is that of its commit.
+/// Returns the images and contexts that resources of all namespaces use: the image of the next run, images of pins, and the image of the last
+/// run. The image of the next run may already be old enough for removal, because its creation time may be the time of its commit.
 ///
 /// # Errors
 /// If a Secret in namespace `resource_namespace` cannot be read: it may refer to any image of that namespace.

@@ -103,7 +103,8 @@ fn is_requested(tf: &Terraform, left_behind: &LeftBehind) -> bool {
     left_behind.restore_to.is_some() && left_behind.restore_to == tf.metadata.uid
 }
 
-/// Whether a restore is in progress: the record `left_behind` is assigned to `tf` now, or once the pods of earlier runs have ended.
+/// Whether a restore to `tf` is in progress: it is requested, the record `left_behind` can be read, and its owner no longer exists.
+/// [`take_over`] completes the restore once the pods of earlier runs have ended.
 fn is_in_progress(tf: &Terraform, left_behind: &LeftBehind) -> bool {
     is_requested(tf, left_behind) && left_behind.owner.is_none() && left_behind.record.is_some()
 }

@@ -103,7 +103,7 @@ fn refused(error: LayerError) -> Failure {
         ),
         LayerError::Whiteout(_) | LayerError::Special(_) => user(
             Reason::FileUnsupported,
-            format!("the image cannot contain a file of the module: {error}"),
+            format!("a file of the module cannot be stored in the image: {error}"),
         ),
     }
 }

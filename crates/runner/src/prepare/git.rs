@@ -73,7 +73,8 @@ impl Credentials {
             .collect()
     }
 
-    /// Writes the credentials to files for git processes with the environment variables `environment`. Returns `None` without credentials.
+    /// Writes credentials and CA bundle to files that git processes read. CA certificates that `environment` names, the environment
+    /// variables of these processes, stay trusted. Returns `None` without credentials and CA bundle.
     pub(super) fn open(&self, environment: &Vars) -> Result<Option<GitAccess>, Failure> {
         let credentials = &self.credentials;
         if credentials.ssh_key.is_none()

@@ -38,7 +38,7 @@ pub(super) async fn open(
     .await
 }
 
-/// Provides no additional slots, for read access.
+/// Source of state slots for reads, which need no further slots.
 pub(super) struct NoSlots;
 
 #[async_trait]
