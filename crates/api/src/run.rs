@@ -20,7 +20,7 @@ use crate::architecture::Architecture;
 use crate::engine::Engine;
 use crate::notification::NotificationEvent;
 use crate::report::{Failure, RunReport, UnsavedPlace};
-use crate::spec::ApprovalRule;
+use crate::spec::{ApprovalRule, Timeouts};
 
 pub use crate::run_kind::RunKind;
 pub use crate::state_lock::StateLock;
@@ -507,7 +507,7 @@ pub struct ManagedState {
 
 /// Time limits of a run, in seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", default)]
 pub struct TimeLimits {
     /// Time limit of `init` and `plan`.
     pub plan: u64,
@@ -515,6 +515,25 @@ pub struct TimeLimits {
     pub apply: u64,
     /// Time limit of `destroy`.
     pub destroy: u64,
+}
+
+impl Default for TimeLimits {
+    /// Returns the defaults of `spec.timeouts`. A stored value lacks limits that a later version of the operator adds.
+    fn default() -> Self {
+        Self::of(&Timeouts::default(), u64::MAX)
+    }
+}
+
+impl TimeLimits {
+    /// Returns the limits of `timeouts`, each at most `max` seconds.
+    pub fn of(timeouts: &Timeouts, max: u64) -> Self {
+        let seconds = |limit| std::time::Duration::from(limit).as_secs().min(max);
+        Self {
+            plan: seconds(timeouts.plan),
+            apply: seconds(timeouts.apply),
+            destroy: seconds(timeouts.destroy),
+        }
+    }
 }
 
 /// Outputs of the module by name, in the format of `output -json`.

@@ -7,7 +7,6 @@ use alustan_api::{Terraform, names};
 use alustan_backends::{Error, Owner};
 use k8s_openapi::jiff::SignedDuration;
 use kube::ResourceExt;
-use kube::core::Duration;
 use serde_json::{Value, json};
 
 use crate::decide::approval;
@@ -69,14 +68,7 @@ pub(crate) fn service_account(tf: &Terraform) -> Option<&str> {
 
 /// Returns the time limits of runs of `tf`, each at most `max`.
 pub fn time_limits(tf: &Terraform, max: SignedDuration) -> TimeLimits {
-    let max = max.unsigned_abs().as_secs();
-    let seconds = |duration: Duration| std::time::Duration::from(duration).as_secs().min(max);
-    let timeouts = &tf.spec.timeouts;
-    TimeLimits {
-        plan: seconds(timeouts.plan),
-        apply: seconds(timeouts.apply),
-        destroy: seconds(timeouts.destroy),
-    }
+    TimeLimits::of(&tf.spec.timeouts, max.unsigned_abs().as_secs())
 }
 
 /// Returns the backend of `tf`. `module`: type of the backend in the module.
