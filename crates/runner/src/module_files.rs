@@ -42,9 +42,12 @@ enum Syntax {
     Json,
 }
 
-/// Returns the syntax of the file `name`; `None` if the engine does not read it as configuration.
+/// Returns the syntax of the file `name`; `None` if the engine does not read it as configuration. The engine ignores hidden files.
 fn syntax(name: &str, opentofu: bool) -> Option<Syntax> {
-    let (_, extensions) = name.split_once('.')?;
+    let (stem, extensions) = name.split_once('.')?;
+    if stem.is_empty() {
+        return None;
+    }
     match extensions.rsplit('.').collect::<Vec<_>>().as_slice() {
         ["tf", ..] => Some(Syntax::Hcl),
         ["tofu", ..] if opentofu => Some(Syntax::Hcl),
@@ -77,7 +80,9 @@ pub fn has_wrapper_configuration(directory: &Path) -> io::Result<bool> {
 
 fn has_file(directory: &Path, is_wanted: impl Fn(&str) -> bool) -> io::Result<bool> {
     for entry in fs::read_dir(directory)? {
-        if is_wanted(&entry?.file_name().to_string_lossy()) {
+        let entry = entry?;
+        let is_file = !entry.file_type()?.is_dir();
+        if is_file && is_wanted(&entry.file_name().to_string_lossy()) {
             return Ok(true);
         }
     }
@@ -111,7 +116,9 @@ mod tests {
     #[test]
     fn only_configuration_files_of_the_engine_are_read() {
         let directory = tempfile::tempdir().unwrap();
-        for name in ["a.tf", "b.c.tf", "d.tofu", "e.txt", "tf", "f.tf.bak"] {
+        for name in [
+            "a.tf", "b.c.tf", "d.tofu", "e.txt", "tf", "f.tf.bak", ".k.tf",
+        ] {
             fs::write(directory.path().join(name), "").unwrap();
         }
         for name in ["g.tf.json", "h.tofu.json", "i.json", "j.tfvars.json"] {
@@ -130,5 +137,16 @@ mod tests {
             names(true),
             ["a.tf", "b.c.tf", "d.tofu", "g.tf.json", "h.tofu.json"]
         );
+    }
+
+    #[test]
+    fn hidden_files_and_folders_are_no_configuration() {
+        let directory = tempfile::tempdir().unwrap();
+        fs::write(directory.path().join(".main.tf"), "").unwrap();
+        fs::create_dir(directory.path().join("main.tf")).unwrap();
+        let has_configuration = || has_configuration(directory.path(), true, &[]).unwrap();
+        assert!(!has_configuration());
+        fs::write(directory.path().join("a.tf"), "").unwrap();
+        assert!(has_configuration());
     }
 }
