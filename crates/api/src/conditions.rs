@@ -7,6 +7,9 @@ use k8s_openapi::jiff::Timestamp;
 
 use crate::reason::ReasonText;
 
+/// Message of conditions `Reconciling` and `Stalled` with status True. Condition `Ready` has the full text.
+const SEE_READY: &str = "see condition Ready";
+
 /// Condition type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
@@ -38,6 +41,47 @@ impl Kind {
             Self::InSync => "InSync",
             Self::DependenciesReady => "DependenciesReady",
         }
+    }
+}
+
+/// Progress of a resource towards its configuration. `Ready`, `Reconciling` and `Stalled` are derived from this value, so that they cannot
+/// contradict each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Convergence {
+    /// The configuration is applied.
+    Converged,
+    /// As `Converged`, while a run changes the real objects, for example to correct drift.
+    Correcting,
+    /// A run or build is in progress or due. Whether the configuration is applied is not known yet.
+    Converging,
+    /// Failed. The operator retries automatically.
+    Retrying,
+    /// Failed or suspended. The operator does nothing until something changes.
+    Stalled,
+}
+
+impl Convergence {
+    /// Returns the conditions `Ready`, `Reconciling` and `Stalled`. `Ready` gets `message`; the other two refer to it.
+    pub fn verdicts(self, reason: impl ReasonText, message: &str) -> [Verdict; 3] {
+        let reason: &String = &reason.into();
+        let (ready, reconciling, stalled) = match self {
+            Self::Converged => (Some(true), false, false),
+            Self::Correcting => (Some(true), true, false),
+            Self::Converging => (None, true, false),
+            Self::Retrying => (Some(false), true, false),
+            Self::Stalled => (Some(false), false, true),
+        };
+        let reference = |is_true| if is_true { SEE_READY } else { "" };
+        [
+            Verdict::new(Kind::Ready, ready, reason, message),
+            Verdict::new(
+                Kind::Reconciling,
+                reconciling,
+                reason,
+                reference(reconciling),
+            ),
+            Verdict::new(Kind::Stalled, stalled, reason, reference(stalled)),
+        ]
     }
 }
 

@@ -21,7 +21,7 @@ mod publish_outputs;
 mod renew_hashes;
 mod state_volume;
 
-use alustan_api::conditions::update;
+use alustan_api::conditions::{Convergence, update};
 use alustan_api::report::{Failure, FailureClass};
 use alustan_api::run::{BackendInputs, PinnedImage, RunKind, RunPhase, Trigger};
 use alustan_api::{GitRepo, Reason, State, Terraform, TerraformStatus};
@@ -547,7 +547,8 @@ impl ReconcileCase<'_> {
         }
         self.steps.extend(steps);
         // A ready resource keeps the image of its last run in status.
-        let keeps_last_image = waiting.keeps_ready && summary.ready.is_none();
+        let keeps_last_image =
+            waiting.keeps_ready && summary.convergence == Convergence::Converging;
         let (plan, digest) = if keeps_last_image {
             (None, self.last_digest())
         } else {
@@ -593,7 +594,7 @@ impl ReconcileCase<'_> {
             return cause.clone();
         }
         let applied = self.idle_summary();
-        let message = if cause.ready.is_none() {
+        let message = if cause.convergence == Convergence::Converging {
             applied.message
         } else {
             format!("{}; the next run waits: {}", applied.message, cause.message)
@@ -681,7 +682,10 @@ impl ReconcileCase<'_> {
         let unchanged = applied.is_some_and(|applied| {
             applied.own_hash == own_hash && self.is_applied(&applied.config_hash)
         });
-        if missing.stalled || !unchanged || facts::asked(self.tf, &self.history) {
+        if missing.convergence == Convergence::Stalled
+            || !unchanged
+            || facts::asked(self.tf, &self.history)
+        {
             return Next::Image(missing.clone());
         }
         let idle = self.idle_summary();

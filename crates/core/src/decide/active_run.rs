@@ -1,5 +1,6 @@
 //! Active runs: status, cancellation, and startup timeouts.
 
+use alustan_api::conditions::Convergence;
 use alustan_api::report::Failure;
 use alustan_api::run::{RunKind, RunPhase, RunRecord, RunSpec};
 use alustan_api::{Reason, State, Terraform};
@@ -89,7 +90,7 @@ impl ReconcileCase<'_> {
         let wanted = target.as_ref().and_then(|target| target.wanted.as_ref());
         let unsuspended = match (wanted, run) {
             (Ok(wanted), _) if self.is_applied(&wanted.config.hash) => self.idle_summary(),
-            (Err(problem), _) if problem.ready.is_some() => problem.clone(),
+            (Err(problem), _) if problem.convergence != Convergence::Converging => problem.clone(),
             (_, Some(_)) => Summary::busy(State::Planning, Reason::Suspended, "cancelling the run"),
             (_, None) => Summary {
                 state: State::Pending,
@@ -134,10 +135,10 @@ impl ReconcileCase<'_> {
         match (self.overdue(), quiet) {
             (Some(overdue), true) => Summary::ready(state, Reason::RunDeadlineExceeded, overdue),
             (Some(overdue), false) => Summary::blocked(state, Reason::RunDeadlineExceeded, overdue),
-            (None, true) => Summary {
-                ready: self.unhealthy().is_none().then_some(true),
-                ..Summary::busy(state, Reason::Applied, self.describe_run())
-            },
+            (None, true) if self.unhealthy().is_none() => {
+                Summary::ready(state, Reason::Applied, self.describe_run())
+            }
+            (None, true) => Summary::busy(state, Reason::Applied, self.describe_run()),
             (None, false) => Summary::busy(state, Reason::Running, self.describe_run()),
         }
     }

@@ -204,13 +204,12 @@ impl ReconcileCase<'_> {
     pub(crate) fn idle_summary(&self) -> Summary {
         let (unhealthy, applied) = (self.unhealthy(), self.history.applied.as_ref());
         if let Some(plan) = applied.and_then(|applied| self.pending(&applied.config_hash)) {
-            return Summary {
-                ready: unhealthy.is_none().then_some(true),
-                ..Summary::busy(
-                    State::AwaitingApproval,
-                    Reason::AwaitingApproval,
-                    self.approval_message(plan),
-                )
+            let (state, reason) = (State::AwaitingApproval, Reason::AwaitingApproval);
+            let message = self.approval_message(plan);
+            return if unhealthy.is_none() {
+                Summary::ready(state, reason, message)
+            } else {
+                Summary::busy(state, reason, message)
             };
         }
         if let Some(unhealthy) = unhealthy {

@@ -1,5 +1,6 @@
 //! State, reason and message of a resource, and texts that several messages share.
 
+use alustan_api::conditions::Convergence;
 use alustan_api::reason::ReasonText;
 use alustan_api::report::{ChangeSet, Failure, FailureClass};
 use alustan_api::run::{Failures, History};
@@ -16,14 +17,12 @@ pub const USER_REQUESTED: [Reason; 2] = [Reason::Suspended, Reason::DeletionProt
 pub struct Summary {
     /// Value of `status.state`.
     pub state: State,
-    /// Status of condition `Ready`; `None` for Unknown.
-    pub ready: Option<bool>,
+    /// Value from which conditions `Ready`, `Reconciling` and `Stalled` are derived.
+    pub convergence: Convergence,
     /// Text of the [`Reason`] of condition `Ready`, or a reason of Kubernetes.
     pub reason: String,
     /// Message of condition `Ready`: cause, time of the next attempt, and what a user can do.
     pub message: String,
-    /// Status of condition `Stalled`: whether the operator retries only after something changes.
-    pub stalled: bool,
     /// Time of the next attempt after a failure.
     pub retry_at: Option<Timestamp>,
     /// Latest time of the next reconcile. Not part of the status.
@@ -35,10 +34,9 @@ impl Summary {
     pub fn busy(state: State, reason: impl ReasonText, message: impl Into<String>) -> Self {
         Self {
             state,
-            ready: None,
+            convergence: Convergence::Converging,
             reason: reason.into(),
             message: message.into(),
-            stalled: false,
             retry_at: None,
             requeue_at: None,
         }
@@ -47,7 +45,7 @@ impl Summary {
     /// Returns a summary of a failure that is retried: `Ready` is False.
     pub fn blocked(state: State, reason: impl ReasonText, message: impl Into<String>) -> Self {
         Self {
-            ready: Some(false),
+            convergence: Convergence::Retrying,
             ..Self::busy(state, reason, message)
         }
     }
@@ -55,15 +53,23 @@ impl Summary {
     /// Returns a summary of a failure that is not retried until something changes.
     pub fn stalled(reason: impl ReasonText, message: impl Into<String>) -> Self {
         Self {
-            stalled: true,
+            convergence: Convergence::Stalled,
             ..Self::blocked(State::Stalled, reason, message)
         }
+    }
+
+    /// Whether condition `Ready` is True.
+    pub fn is_ready(&self) -> bool {
+        matches!(
+            self.convergence,
+            Convergence::Converged | Convergence::Correcting
+        )
     }
 
     /// Returns a summary with `Ready` True.
     pub fn ready(state: State, reason: impl ReasonText, message: impl Into<String>) -> Self {
         Self {
-            ready: Some(true),
+            convergence: Convergence::Converged,
             ..Self::busy(state, reason, message)
         }
     }

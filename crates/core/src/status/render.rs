@@ -1,6 +1,6 @@
 //! Renders status and conditions.
 
-use alustan_api::conditions::{self, Kind, Verdict};
+use alustan_api::conditions::{self, Convergence, Kind, Verdict};
 use alustan_api::report::RunReport;
 use alustan_api::run::{History, RunRecord};
 use alustan_api::{
@@ -15,9 +15,6 @@ use crate::model::image::ImagePlan;
 use crate::model::summary::{Summary, change_counts, differences, drifted};
 use crate::model::{facts, progress};
 use crate::observed::{Answer, SourceSeen, StackSeen};
-
-/// Message of conditions `Reconciling` and `Stalled` with status True. Condition `Ready` has the full text.
-const SEE_READY: &str = "see condition Ready";
 
 /// Maximum size of a message, in bytes, as for conditions of Kubernetes:
 /// <https://github.com/kubernetes/apimachinery/blob/v0.34.0/pkg/apis/meta/v1/types.go#L1648>.
@@ -40,11 +37,7 @@ pub fn with_failure(
     message: &str,
     now: Timestamp,
 ) -> TerraformStatus {
-    let verdicts = [
-        Verdict::new(Kind::Ready, false, reason, message),
-        Verdict::new(Kind::Reconciling, true, reason, SEE_READY),
-        Verdict::new(Kind::Stalled, false, reason, ""),
-    ];
+    let verdicts = Convergence::Retrying.verdicts(reason, message);
     let previous = tf
         .status
         .as_ref()
@@ -183,10 +176,7 @@ impl View<'_> {
     /// Returns the state lock that the last run could not acquire.
     fn lock(&self, summary: &Summary) -> Option<LockStatus> {
         let last_report = self.history.reports.first();
-        let lock = last_report?
-            .lock
-            .as_ref()
-            .filter(|_| summary.ready != Some(true))?;
+        let lock = last_report?.lock.as_ref().filter(|_| !summary.is_ready())?;
         Some(LockStatus {
             id: lock.id.clone(),
             who: lock.who.clone(),
@@ -229,28 +219,22 @@ impl View<'_> {
     }
 
     fn verdicts(&self, summary: &Summary) -> Vec<Verdict> {
-        let Summary {
-            reason, message, ..
-        } = summary;
-        let reconciling = summary.ready.is_none()
-            || (summary.ready == Some(false) && !summary.stalled)
-            || matches!(summary.state, State::Applying | State::Destroying);
-        let stalled = summary.stalled;
-        let message_if = |is_true| if is_true { SEE_READY } else { "" };
-        vec![
-            Verdict::new(Kind::Ready, summary.ready, reason, message),
-            Verdict::new(
-                Kind::Reconciling,
-                reconciling,
-                reason,
-                message_if(reconciling),
-            ),
-            Verdict::new(Kind::Stalled, stalled, reason, message_if(stalled)),
+        let convergence = match (summary.convergence, summary.state) {
+            (Convergence::Converged, State::Applying | State::Destroying) => {
+                Convergence::Correcting
+            }
+            (convergence, _) => convergence,
+        };
+        let mut verdicts = convergence
+            .verdicts(&summary.reason, &summary.message)
+            .to_vec();
+        verdicts.extend([
             self.source_ready(),
             self.image_ready(),
             self.in_sync(summary),
             dependencies::dependencies_ready(self.stack),
-        ]
+        ]);
+        verdicts
     }
 
     pub(crate) fn source_ready(&self) -> Verdict {
@@ -385,7 +369,7 @@ impl View<'_> {
             .into_iter()
             .flatten()
             .find(|(failures, key)| failures.of.starts_with(key) && failures.at.is_some())
-            .filter(|_| summary.ready != Some(true));
+            .filter(|_| !summary.is_ready());
         let count = match failures.map(|(failures, _)| failures.count) {
             None => 0,
             Some(u32::MAX) => 1,

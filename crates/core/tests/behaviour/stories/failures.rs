@@ -1,5 +1,6 @@
 //! Rule 10: failures use the retry budget, transient failures do not.
 
+use alustan_api::conditions::Convergence;
 use alustan_api::report::{Failure, FailureClass, RunResult};
 use alustan_api::run::RunKind;
 use alustan_api::{RECONCILE_AT, State};
@@ -337,7 +338,7 @@ fn message_of_user_failure_is_the_same_after_each_query() {
         message: "branch `nope` does not exist".to_owned(),
     };
     let situation = summary::query_failure(&failure, at(60), at(0));
-    assert!(situation.stalled && situation.retry_at.is_none());
+    assert!(situation.convergence == Convergence::Stalled && situation.retry_at.is_none());
     assert!(situation.message.ends_with("once this is fixed"));
     assert_eq!(situation, summary::query_failure(&failure, at(120), at(0)));
 }
