@@ -22,7 +22,7 @@ use crate::error::Error;
 async fn main() -> ExitCode {
     match run(&Arguments::parse()).await {
         Ok(()) => ExitCode::SUCCESS,
-        // The reader closed the pipe because it needs no more output.
+        // The program that reads standard output, for example `head`, closed the pipe: it needs no more output.
         Err(error) if error.is_closed_pipe() => ExitCode::SUCCESS,
         Err(error) => {
             print::note(&format!("error: {}", error.chain()));

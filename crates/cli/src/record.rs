@@ -51,9 +51,8 @@ impl Record {
         names::record(&self.key.name)
     }
 
-    /// Whether the backend of `tf` is `managed`. Without `spec.backend.provider`, reads the run record: the backend is
-    /// `managed` if the Secrets of the managed state were created, or if no run has started. So users can push a local
-    /// state before the first run.
+    /// Whether the backend of `tf` is `managed`. Without `spec.backend.provider`, reads the run record: the backend is `managed` if the Secrets
+    /// of the managed state were created. Before the first run, it is also `managed`, so that users can push a local state.
     pub(crate) async fn is_managed(&self, tf: &Terraform) -> Result<bool, Error> {
         let provider = tf
             .spec
@@ -76,8 +75,8 @@ impl Record {
         report.map(|secret| secret.data).unwrap_or_default()
     }
 
-    /// Whether the run report or the run record contains an unsaved state. The next run saves it before any other
-    /// operation. Runners before protocol 5 wrote it to the run record.
+    /// Whether the run report or the run record contains an unsaved state. The next run saves it before any other operation. Runners with a
+    /// `PROTOCOL` version before 5 wrote it to the run record.
     pub(crate) async fn has_unsaved_state(&self) -> Result<bool, Error> {
         for name in [self.name(), names::report(&self.key.name)] {
             match self.secrets.read(&name).await {
@@ -123,8 +122,8 @@ impl Record {
         match alive.first() {
             None => Ok(()),
             Some(pod) => Err(Error::Refused(format!(
-                "pod {pod} of {} has not terminated and may access the state; see `kubectl get pod \
-                 {pod} -n {namespace} -o wide`",
+                "pod {pod} of {} has not terminated and may access the state. Wait until it \
+                 terminates: kubectl get pod {pod} -n {namespace} -o wide",
                 self.key
             ))),
         }

@@ -101,8 +101,8 @@ impl<'a> StepExecutor<'a> {
                 self.ctx.fail_point.reached(Moment::After, step);
                 rest = after;
             } else {
-                // The API server refuses a RoleBinding to a Role that does not exist yet. The label of the namespace must follow the pin,
-                // because a concurrent `clean_up` removes the label of a namespace without pins.
+                // The API server refuses a RoleBinding to a Role that does not exist yet. The namespace must be labelled after the pin is
+                // written, because a concurrent `clean_up` removes the label of a namespace without pins.
                 let (last, first): (Vec<&Object>, Vec<&Object>) =
                     objects.iter().partition(|object| {
                         matches!(object, Object::Binding(_) | Object::Namespace(_))
@@ -195,8 +195,8 @@ impl<'a> StepExecutor<'a> {
     /// Creates the run record, or keeps the one that an earlier reconcile created.
     ///
     /// # Errors
-    /// [`Error::RunRecordConflict`] if the existing Secret belongs to another owner, [`Error::Conflict`] if it is the run record of an
-    /// earlier resource of the same name, or has been deleted.
+    /// [`Error::RunRecordConflict`] if the existing Secret belongs to another owner, [`Error::Conflict`] if it is the run record of an earlier
+    /// resource of the same name, or if it was deleted between the create and the read.
     async fn create_record(&mut self, secret: &Secret) -> Result<(), Error> {
         let mut random_key = [0_u8; 32];
         SystemRandom::new()
@@ -417,8 +417,8 @@ impl<'a> StepExecutor<'a> {
             .collect()
     }
 
-    /// Records in the metrics the run and the build that ended with `swap`. Called only after this reconcile has written `swap`, so that
-    /// each run and build counts once.
+    /// Records in the metrics the run and the build that ended with `swap`, an update of the run record. Called only after this reconcile has
+    /// written `swap`, so that each run and build is counted once.
     fn record_metrics(&mut self, swap: &Swap) {
         let Some(observed) = self.record.as_mut().map(Cow::to_mut) else {
             return;
@@ -550,7 +550,7 @@ impl<'a> StepExecutor<'a> {
             Err(Error::Call { source, .. }) if has_status(&source, StatusKind::AlreadyExists) => {
                 let operation = format!("read PersistentVolumeClaim {name}");
                 let metadata = call(&operation, api.get_metadata_opt(&name)).await?;
-                // The PersistentVolumeClaim was deleted after the create failed.
+                // The PersistentVolumeClaim existed at the time of the create, and was deleted before this read.
                 let existing = metadata.ok_or(Error::Conflict)?;
                 if self.is_ours(&existing)? && existing.metadata.deletion_timestamp.is_some() {
                     self.delete_finished_users(&name).await?;
@@ -562,8 +562,8 @@ impl<'a> StepExecutor<'a> {
         }
     }
 
-    /// Creates a Job. An existing Job with the same inputs counts as created if it belongs to the resource, or if it is a build, which
-    /// several resources may share.
+    /// Creates a Job. Succeeds if a Job with the same name and inputs already exists, and either belongs to the resource or is a build: several
+    /// resources may share a build.
     ///
     /// # Errors
     /// [`Error::JobNameConflict`] if another Job has the name. If that Job belongs to the resource, it is deleted.
@@ -612,8 +612,8 @@ impl<'a> StepExecutor<'a> {
         }
     }
 
-    /// Stores why Job `name` cannot be created, if [`Error::denial`] has a cause. The next reconcile cancels the run of the Job, which releases its
-    /// slot.
+    /// Stores why Job `name` cannot be created, if `error` is a denial ([`Error::denial`]). The next reconcile cancels the run of the Job and
+    /// releases the slot of the run.
     fn remember_denial(&self, name: String, error: &Error) {
         if let Some(denial) = error.denial() {
             self.ctx

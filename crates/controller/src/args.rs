@@ -111,7 +111,7 @@ pub(crate) struct Config {
     /// Allow references to objects in other namespaces: outputs, dependencies, and objects to wait for.
     #[arg(long, env = "ALUSTAN_ALLOW_CROSS_NAMESPACE_REFS")]
     pub(crate) allow_cross_namespace_refs: bool,
-    /// Maximum number of concurrent runs of all resources. A build for a run counts as one. Drift checks take at most half of them.
+    /// Maximum number of concurrent runs and builds of all resources. Drift checks use at most half of this number.
     #[arg(long, env = "ALUSTAN_MAX_CONCURRENT_RUNS", default_value_t = 50)]
     pub(crate) max_concurrent_runs: usize,
     /// Maximum number of concurrent runs and builds in one namespace. 0 means half of --max-concurrent-runs. A tenth of

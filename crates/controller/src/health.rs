@@ -17,10 +17,10 @@ use crate::resource::Ref;
 /// seconds.
 pub(crate) const ITERATION_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// Duration after which an active reconcile counts as hung.
+/// Duration of a reconcile after which the operator is not live.
 pub(crate) const RECONCILE_TIMEOUT: Duration = Duration::from_mins(10);
 
-/// Health of the operator, shared by its clones.
+/// Health of the operator. Clones share the same state.
 #[derive(Clone)]
 pub(crate) struct Health(Arc<Inner>);
 
@@ -37,7 +37,7 @@ pub(crate) struct State {
     next: u64,
 }
 
-/// Guard of an active reconcile. The reconcile counts as ended when the guard is dropped.
+/// Guard of an active reconcile. Dropping the guard records the end of the reconcile.
 pub(crate) struct ActiveReconcile {
     health: Health,
     number: u64,
@@ -91,7 +91,7 @@ impl Health {
         }
     }
 
-    /// Returns the state of the loop if the operator is live.
+    /// Returns a description of the controller loop if the operator is live.
     ///
     /// # Errors
     /// The cause if the operator is not live.

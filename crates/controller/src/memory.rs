@@ -16,7 +16,7 @@ use crate::resource::Ref;
 pub(crate) struct Memory {
     resources: Mutex<HashMap<Ref, ResourceState>>,
     builds: Mutex<HashMap<String, HashSet<Ref>>>,
-    /// Namespaces that this process has labelled, by name: uid, and time of the label.
+    /// Namespaces on which this process has set label `alustan.io/holds-state`, by name: uid of the namespace, and time of the write.
     labelled: Mutex<HashMap<String, (String, Instant)>>,
 }
 
@@ -171,7 +171,7 @@ impl Memory {
         self.with_state(resource, |memory| memory.denied = Some((job, denial)));
     }
 
-    /// Returns why Job `job` of `resource` could not be created, if it is the last such Job.
+    /// Returns the cause that [`Self::set_denied`] stored last for `resource`, if it was stored for Job `job`.
     pub(crate) fn denied(&self, resource: &Ref, job: &str) -> Option<Waiting> {
         self.with_state(resource, |memory| {
             let (last, denial) = memory.denied.as_ref()?;

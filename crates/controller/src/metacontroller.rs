@@ -103,7 +103,7 @@ fn has_listed(ctx: &Context) -> bool {
     *ctx.mirrors.listed.borrow() >= LISTS
 }
 
-/// Returns a refusal that metacontroller retries after a delay, without an event.
+/// Returns a refusal after which metacontroller retries the request with a delay, and creates no event.
 fn retry_later(reason: &'static str, message: &str) -> Refusal {
     Refusal::new(429, reason, format!("{message}; retry"))
 }
@@ -171,14 +171,14 @@ async fn reconcile_and_answer(
         finalized: request.finalizing && has_no_finalizer,
         ..unchanged
     };
-    // The API server accepts no status for a resource that cannot be read.
+    // The API server refuses the status of a resource whose stored spec or status is invalid.
     Ok(match object.0 {
         Ok(tf) => with_status(answer, ctx.memory.status(resource).or(tf.status)),
         Err(_) => answer,
     })
 }
 
-/// Returns the refusal of a resource that cannot be read. For permanent errors metacontroller writes an event.
+/// Returns the refusal of a resource that cannot be read. Metacontroller creates an event for permanent errors.
 fn read_refusal(error: &Error) -> Refusal {
     match error.reason() {
         reason @ Reason::ApiUnavailable => retry_later(reason.as_str(), &error.chain()),

@@ -105,7 +105,7 @@ pub(crate) trait QueryCache: Send + Sync {
 /// Values computed for each scrape.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ScrapeValues {
-    /// Counts of resources.
+    /// Numbers of resources, for example by `status.state`.
     pub(crate) counts: Counts,
     /// Active and queued runs.
     pub(crate) load: Load,
@@ -309,7 +309,7 @@ impl Metrics {
         self.record_step("build", table::seconds_between(build.created_at, at));
     }
 
-    /// Records the admission of a run of `class` and its time in the queue.
+    /// Records the admission of a run with the priority class `class`, and the time that the run was queued.
     pub(crate) fn record_admission(&self, class: Class, waited: SignedDuration) {
         let labels = [("class", table::class(class))];
         let histogram = self.queue_seconds.get_or_create(&labels);

@@ -33,9 +33,9 @@ pub(crate) struct Mirrors {
 }
 
 impl Mirrors {
-    /// Returns a Secret of an existing resource from the caches, without a call of the API server. If the watch cache has removed the content
-    /// ([`is_content_removed`]), returns the content that an earlier reconcile read if the version is the same; otherwise the Secret has no
-    /// content.
+    /// Returns a Secret of an existing resource from the caches, without a call of the API server. The watch cache may hold a Secret without
+    /// content ([`is_content_removed`]). Then returns the content that an earlier reconcile read from the API server. If no reconcile has read
+    /// the current resource version, returns the Secret without content.
     pub(crate) fn known_secret(&self, namespace: &str, name: &str) -> Option<Arc<Secret>> {
         let known = self.secrets.get(namespace, name)?;
         if !is_content_removed(&known) {
@@ -47,7 +47,7 @@ impl Mirrors {
         Some(read.cloned().unwrap_or(known))
     }
 
-    /// Returns a Secret of an existing resource. Reads it from the API server if it has no content in the watch cache
+    /// Returns a Secret of an existing resource. Reads the Secret from the API server if the caches have only the Secret without content
     /// ([`is_content_removed`]).
     ///
     /// # Errors
@@ -74,7 +74,7 @@ impl Mirrors {
         Ok(read)
     }
 
-    /// Drops the versions of objects of the deleted resource `name` that the operator has written, or read apart from the watch: run record, run
+    /// Drops objects of the deleted resource `name` that did not come from a watch, but from a write or read of the operator: run record, run
     /// report, pin, outputs Secret, and `PersistentVolumeClaim` of the cache volume.
     pub(crate) fn forget(&self, namespace: &str, name: &str) {
         let secrets = [names::record, names::report, names::pin, names::outputs];

@@ -394,8 +394,8 @@ impl Queues {
     }
 }
 
-/// Returns URL and signing secret of the receiver `notification` (`spec.notifications`). `data` is the content of Secret `name`, its
-/// `secretRef`.
+/// Returns URL and signing secret of the receiver `notification` (`spec.notifications`). `data` is the content of Secret `name`, to which
+/// `secretRef` of the receiver refers.
 fn url_and_secret(
     notification: &Notification,
     name: &str,

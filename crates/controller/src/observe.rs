@@ -95,7 +95,7 @@ impl<'a> Observer<'a> {
         uid.is_some_and(|uid| self.ctx.living_owner(self.tf, uid).is_some())
     }
 
-    /// Returns why the resource must not use its state: the state belongs to another resource.
+    /// Returns a failure if the state of the resource belongs to another resource, so that no run may use the state.
     fn conflict(&self, record: Option<&RecordSeen>, pin: Option<&Pin>) -> Option<Failure> {
         let attempted = record.map_or(0, |record| record.record.attempted);
         let pin = pin.map(|pin| pin.of_what_exists(attempted));
@@ -338,7 +338,7 @@ impl<'a> Observer<'a> {
         }
     }
 
-    /// Returns the base image by digest: the pinned one, or one whose digest the registry returns.
+    /// Returns the base image by digest. If the run record has no base image for the current spec, asks the registry for the digest.
     fn base(&self, record: Option<&RecordSeen>, inputs: &Inputs) -> Answer<PinnedImage> {
         let pinned = record.and_then(|record| record.history.base.as_ref());
         let wanted = match base_image(self.tf, &self.ctx.settings, pinned) {
@@ -379,7 +379,7 @@ impl<'a> Observer<'a> {
         }
     }
 
-    /// Returns the `PersistentVolumeClaim` of the cache volume. One that is being deleted counts as absent.
+    /// Returns the `PersistentVolumeClaim` of the cache volume. `None` if the `PersistentVolumeClaim` does not exist or is being deleted.
     fn claim(&self) -> Option<Arc<PersistentVolumeClaim>> {
         let namespace = self.tf.namespace().unwrap_or_default();
         let claim = names::cache(&self.tf.name_any());
@@ -454,8 +454,8 @@ impl<'a> Observer<'a> {
             .get(&query.key, self.resource, None, query.send))
     }
 
-    /// Returns the result of the push of the context. `None`: the push has not been requested. Returns a failure if the operator cannot
-    /// push. Stores the push, so that [`Self::push_context`] can request it.
+    /// Returns the result of the push of the context. `None`: the push has not been started. Returns a failure if the operator cannot push.
+    /// Stores the push query, so that [`Self::push_context`] can start the push.
     fn artifact(&self, source: &Answer<SourceSeen>, inputs: &Inputs) -> Option<Answer<String>> {
         let push = match self.push_query(source.value()?, inputs) {
             Ok(push) => push,
@@ -532,8 +532,9 @@ impl<'a> Observer<'a> {
             mirrors, memory, ..
         } = self.ctx;
         let has_outputs = record.is_some_and(|record| record.outputs.is_some());
-        // The apply that creates the outputs Secret detects a Secret of another owner, so usually no read is needed. With a ConfigMap, both
-        // are read first: if another owner has one of the two names, the operator writes neither.
+        // The apply that creates the outputs Secret detects a Secret of another owner, so usually no read is needed. If the outputs are also
+        // published in a ConfigMap, Secret and ConfigMap are read before the apply: if an object of another owner has one of the two names, the
+        // operator writes neither object.
         let read = has_outputs && (config_map.is_some() || memory.outputs_taken(self.resource));
         let secret = self.owner_of(&mirrors.secrets, &secret, read).await?;
         if read {
@@ -548,8 +549,8 @@ impl<'a> Observer<'a> {
         })
     }
 
-    /// Returns whether the object `name` exists and belongs to the resource. The watch cache contains only objects with the managed-by
-    /// label of the operator: an object of another owner is found only with `read`.
+    /// Returns whether the object `name` exists and belongs to the resource. The watch cache contains only objects with the managed-by label of
+    /// the operator: an object of another owner is found only if `read` is set, which reads the object from the API server.
     async fn owner_of<K>(
         &self,
         mirror: &WriteThroughCache<K>,

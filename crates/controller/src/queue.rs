@@ -24,7 +24,7 @@ pub(crate) struct Dispatcher {
 
 #[derive(Default)]
 struct State {
-    /// Whether the runs that started before this process are counted.
+    /// Whether [`Dispatcher::begin`] has assigned slots to the runs that started before this process.
     begun: bool,
     running: Running,
     queue: Queue,
@@ -35,7 +35,8 @@ struct State {
     reported_positions: HashMap<Key, usize>,
 }
 
-/// Number of slot assignments after which the last assignment to a namespace is forgotten: the namespace counts as never served.
+/// Number of slot assignments after which the last assignment to a namespace is forgotten. The queue then treats the namespace like one that
+/// never got a slot.
 const MAX_ASSIGNMENTS_REMEMBERED: u64 = 10_000;
 
 /// Load of the queue, for metrics.
@@ -69,8 +70,8 @@ impl Dispatcher {
         self.state.lock()
     }
 
-    /// Assigns slots to the runs that started before this process. Later calls have no effect. The runs count as [`Class::Change`] until
-    /// [`record_running`](Self::record_running) reports their class.
+    /// Assigns slots to the runs that started before this process. Later calls have no effect. Assumes priority class [`Class::Change`] for
+    /// these runs, until [`record_running`](Self::record_running) reports their class.
     pub(crate) fn begin(&self, running: impl FnOnce() -> Vec<Key>) {
         let mut state = self.state();
         if !std::mem::replace(&mut state.begun, true) {
@@ -105,7 +106,7 @@ impl Dispatcher {
             state.assign_slot(key, class);
             return Ok(Some(now.duration_since(since)));
         }
-        // Other runs may be admitted instead, because the class of this run may have changed: requeue their resources.
+        // The priority class of this run may have changed, so that other queued runs may start before it: requeue their resources.
         self.wake(&admitted);
         Err(Queued)
     }
@@ -178,7 +179,8 @@ impl Dispatcher {
         }
     }
 
-    /// Records an active run of `key`. A build (class `None`) keeps the class with which it was admitted.
+    /// Records an active run or build of `key`. `class` is the priority class of the run. `None`: a build, which keeps the priority class with
+    /// which it was admitted.
     pub(crate) fn record_running(&self, key: &Key, class: Option<Class>) {
         let mut state = self.state();
         state.dequeue(key);

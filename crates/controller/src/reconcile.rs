@@ -190,8 +190,8 @@ async fn reconcile_unmeasured(
     })
 }
 
-/// Observes the cluster. If that fails, reports the error in the status, and releases the slot unless a Job or pod of the resource is
-/// active.
+/// Observes the cluster. If that fails, reports the error in the status, and releases the slot of the resource if the resource has no active Job
+/// or pod.
 async fn observe(
     ctx: &Context,
     resource: &Ref,
@@ -244,7 +244,8 @@ fn record_run_in_span(seen: &Seen) {
     }
 }
 
-/// Reads the unreadable resource if it is being deleted; otherwise returns `None`.
+/// Reads a deleted resource that this version of the operator cannot parse, see [`unreadable::read`]. Returns `None` for a resource that is not
+/// being deleted.
 async fn deleted(ctx: &Context, invalid: &InvalidObject) -> Result<Option<Terraform>, Error> {
     match &invalid.metadata.deletion_timestamp {
         Some(_) => Box::pin(unreadable::read(ctx, invalid)).await,
@@ -378,8 +379,9 @@ fn existing_owner(ctx: &Context, object: &impl Resource) -> Option<Ref> {
     is_made_for.then_some(reference)
 }
 
-/// Returns the class of the current run if the run needs a slot: it has not reported its result, or its Job or pod is active. After its pod has
-/// ended, a reported run needs no slot, even if the operator cannot record the result yet, for example while a quota refuses the outputs Secret.
+/// Returns the priority class of the current run if the run needs a slot: the run has not reported its result, or its Job or pod is active.
+/// After its pod has ended, a reported run needs no slot, even if the operator cannot record the result yet, for example while a quota refuses
+/// the outputs Secret.
 fn running_class(record: Option<&RecordSeen>, job: Option<&JobSeen>) -> Option<Class> {
     let is_unreported = record.is_some_and(|record_seen| {
         let reported = record_seen.report.as_ref().map(|report| report.number);
@@ -442,7 +444,7 @@ pub(crate) fn retry(object: Arc<Guarded>, error: &Error, ctx: Arc<Context>) -> A
         return Action::requeue(wait);
     }
     if error.is_not_leading() && !ctx.leader.leads() {
-        info!(resource = %resource, "not the leader; the next leader reconciles the resource");
+        info!(resource = %resource, "this replica is not the leader; the next leader reconciles the resource");
         return Action::await_change();
     }
     Action::requeue(record_failure(&ctx, &resource, error))

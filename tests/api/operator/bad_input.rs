@@ -217,9 +217,7 @@ fn inputs() -> Vec<Case> {
             "field",
             object("object.data.gone"),
             "FieldNotFound",
-            vec![
-                "spec.variablesFrom[0].objectRef.values.v: ConfigMap there does not have the field yet",
-            ],
+            vec!["spec.variablesFrom[0].objectRef.values.v: ConfigMap there does not have a field"],
         ),
         (
             "large",

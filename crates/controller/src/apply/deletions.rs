@@ -62,8 +62,8 @@ impl StepExecutor<'_> {
         Ok(())
     }
 
-    /// Deletes the builds of the resource in the build namespace, then all objects with its labels except the components `kept`. Labels the
-    /// kept objects as orphaned, so that they also survive a retry of the clean-up that finds no run record and would keep fewer
+    /// Deletes the builds of the resource in the build namespace, then all objects with its labels except the components `kept`. Labels the kept
+    /// objects as orphaned, and never deletes orphaned objects: a retry of the clean-up may find no run record, and then `kept` has fewer
     /// components. Then removes the label `alustan.io/holds-state` of the namespace, if no state is left in it.
     pub(super) async fn clean_up(&self, kept: &[Component]) -> Result<(), Error> {
         let uid = self.tf.uid().unwrap_or_default();
@@ -99,8 +99,9 @@ impl StepExecutor<'_> {
         self.delete_all::<ConfigMap>(&own_selector).await?;
         self.delete_all::<Secret>(&not_orphaned_selector).await?;
         if self.ctx.settings.marks_namespaces {
-            // Forget that this process labelled the namespace, so that the next reconcile with a pin labels it again. A concurrent reconcile that did
-            // not set the label, because the namespace had it, has already written its pin. `remove_label` keeps the label of a namespace with a pin.
+            // Forget that this process labelled the namespace, so that the next reconcile that writes a pin sets the label again. A concurrent
+            // reconcile may have skipped the label because the namespace had it. That reconcile has already written its pin, and `remove_label`
+            // keeps the label of a namespace with a pin.
             self.ctx.memory.forget_label(&self.namespace());
             namespaces::remove_label(&self.ctx.client, &self.namespace()).await?;
         }

@@ -1,5 +1,5 @@
-//! Server-side apply of the objects of a resource. An object that is new or in a watch cache takes one request. Any other object is read
-//! first, and patched only if a field differs. Objects of other owners are never changed.
+//! Server-side apply of the objects of a resource. An object that is new or in a watch cache is applied with one request. Any other object is
+//! read first, and patched only if a field differs. Objects of other owners are never changed.
 
 use std::fmt::Debug;
 use std::hash::Hash;
@@ -97,9 +97,9 @@ impl StepExecutor<'_> {
     /// Applies `object`. Returns `None` if the live object already has all fields of `object`.
     ///
     /// # Errors
-    /// [`Error::NameTaken`] if the live object has another owner, or belongs to an earlier resource of the same name: the module would run
-    /// with permissions and state of that owner. [`Error::OrphanedState`] if it is orphaned state and the resource does not adopt it,
-    /// [`Error::StateInUse`] if the resource that has the state still exists.
+    /// [`Error::NameTaken`] if the live object has another owner, or belongs to an earlier resource of the same name: the module would run with
+    /// permissions and state of that owner. [`Error::OrphanedState`] if it is orphaned state and the resource does not adopt it,
+    /// [`Error::StateInUse`] if it is the state of another resource that still exists.
     pub(super) async fn apply<K: OwnedObject>(
         &self,
         object: &K,
@@ -119,7 +119,8 @@ impl StepExecutor<'_> {
         let wanted = fields(object);
         let expected = match self.read_live(object, &wanted).await? {
             None => if_absent(object),
-            // If the watch cache was wrong about the object, apply the object even if no field differs: the operator may not own these fields yet.
+            // Skip the apply if no field differs, but not if the known state was `Absent` or `Owned`: it was wrong, and the operator may not own
+            // the fields yet.
             Some((_, live)) if is_unknown && contains_fields(&live, &wanted) => return Ok(None),
             Some((uid, _)) => with_uid(object, uid),
         };

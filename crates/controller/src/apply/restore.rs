@@ -18,8 +18,9 @@ use crate::error::Error;
 use crate::signing::Data;
 
 impl StepExecutor<'_> {
-    /// Assigns state, outputs, cache volume, run report and run record of an earlier resource to this one. Deletes the Jobs of the earlier resource
-    /// and the other objects of its runs, including the pin. The run record is assigned last: until then, the next reconcile repeats the step.
+    /// Assigns state, outputs, cache volume, run report and run record of an earlier resource to this resource. Deletes the Jobs of the earlier
+    /// resource and the other objects of its runs, including the pin. The run record is assigned last: until then, the next reconcile repeats
+    /// the step.
     pub(super) async fn take_over(&mut self, takeover: &TakeOver) -> Result<(), Error> {
         let selector_of = |component: Component| {
             format!(

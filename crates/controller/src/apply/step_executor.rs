@@ -15,11 +15,11 @@ pub(crate) struct StepExecutor<'a> {
     pub(crate) ctx: &'a Context,
     pub(crate) tf: &'a Terraform,
     pub(crate) observer: &'a Observer<'a>,
-    /// Resource version of the run record: as observed, then as of the last write of this reconcile.
+    /// Resource version of the run record: the observed one, or the newer one from the last write of this reconcile.
     pub(super) version: Option<String>,
-    /// Resource version of the run report: as observed, then as of the last write of this reconcile.
+    /// Resource version of the run report: the observed one, or the newer one from the last write of this reconcile.
     pub(super) report_version: Option<String>,
-    /// Run record: as observed, then as last written by this reconcile.
+    /// Run record: the observed one, or the newer one that this reconcile wrote last.
     pub(super) record: Option<Cow<'a, RecordSeen>>,
 }
 

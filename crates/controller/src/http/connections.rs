@@ -39,7 +39,7 @@ const MAX_CONNECTIONS: usize = 512;
 #[derive(Default)]
 struct IdleConnections(Mutex<IdleQueue>);
 
-/// Signals that close connections, in the order in which the connections became idle.
+/// Idle connections, in the order in which they became idle. Each value of `close` is a signal that closes one connection.
 #[derive(Default)]
 struct IdleQueue {
     next: u64,
@@ -137,8 +137,8 @@ pub(super) async fn listen<L: Listener>(
     stopping.closed().await;
 }
 
-/// Serves one connection until it is closed. Closes it after the current request once `stopping` changes, or after [`MAX_CONNECTION_AGE`]. Closes an
-/// idle connection immediately if a new connection exceeds [`MAX_CONNECTIONS`].
+/// Serves one connection until it is closed. When `stopping` changes, or after [`MAX_CONNECTION_AGE`], closes the connection after its current
+/// request. Closes an idle connection immediately if a new connection exceeds [`MAX_CONNECTIONS`].
 async fn serve(
     io: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     router: Router,

@@ -32,7 +32,7 @@ use crate::error::with_causes;
 use crate::leader::Leader;
 use crate::standard_webhooks::{self, SharedSecret};
 
-/// Maximum size of a message, in bytes. GitHub omits commits beyond 2048 of a push.
+/// Maximum size of a message, in bytes. GitHub lists at most 2048 commits of a push.
 const MAX_BODY_BYTES: usize = 5 << 20;
 
 /// Time during which a repeated message is ignored.
@@ -441,7 +441,7 @@ fn is_form(headers: &HeaderMap) -> bool {
     content_type.is_some_and(|value| value.starts_with("application/x-www-form-urlencoded"))
 }
 
-/// Returns the event type of a message, unless it is a push.
+/// Returns the event type of a message that is not a push. `None`: the message is a push.
 fn ignored_event(sender: Sender, headers: &HeaderMap) -> Option<&str> {
     let (header, pushes): (_, &[&str]) = match sender {
         Sender::Github => ("x-github-event", &["push"]),

@@ -21,8 +21,8 @@ use crate::watch::mapping::LISTS;
 /// Annotation of the Lease with the address of its holder.
 const ADDRESS: &str = "alustan.io/address";
 
-/// Time limit of a read or write of the Lease. Two of them, such as a failed renewal and its retry, fit into the time before the writes of
-/// a leader are aborted.
+/// Time limit of a read or write of the Lease. The writes of a leader are aborted 13 s after its last renewal (`lease::WRITE_PERIOD`): within
+/// that time, the next renewal can time out and be retried.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(4);
 /// Maximum wait for the initial lists before the Lease is read again.
 const LIST_TIMEOUT: Duration = Duration::from_secs(1);
@@ -82,8 +82,8 @@ impl Election {
         }
     }
 
-    /// Returns whether a free Lease is left to other replicas. A replica whose watches have not listed cannot reconcile, and would
-    /// only prevent others from leading. Waits up to [`LIST_TIMEOUT`] for the lists.
+    /// Returns whether this replica must not acquire a missing or expired Lease. A replica whose watches have not listed all objects cannot
+    /// reconcile. As leader, it would only prevent other replicas from leading. Waits up to [`LIST_TIMEOUT`] for the lists.
     async fn is_left_to_others(&mut self, act: &Act) -> bool {
         if !matches!(act, Act::Create | Act::Take(_)) {
             return false;

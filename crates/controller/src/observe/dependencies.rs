@@ -45,7 +45,8 @@ pub(super) async fn observe(
         .map(|key| key.seen_from(&own_namespace))
         .collect();
     if let Err(failure) = dependencies.graph.check(tf, cross_namespace) {
-        // A destroy does not need the references, but waits for the objects of `spec.destroyWaitFor`.
+        // A destroy needs no input from references, so it may run although a reference is refused. It still waits for the objects of
+        // `spec.destroyWaitFor`.
         let waits = deleted && failure.reason != Reason::CrossNamespaceReference;
         let waits_for = if waits {
             &*tf.spec.destroy_wait_for

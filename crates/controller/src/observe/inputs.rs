@@ -359,7 +359,7 @@ impl Reader<'_> {
     }
 }
 
-/// Returns `text` unless it has more than [`MAX_SCRIPT_BYTES`] bytes. The schema of the CRD counts characters.
+/// Returns `text`. Fails if `text` has more than [`MAX_SCRIPT_BYTES`] bytes. The schema of the CRD limits only the number of characters.
 fn check_script(source: &str, text: String) -> Result<String, Failure> {
     if text.len() <= MAX_SCRIPT_BYTES {
         return Ok(text);

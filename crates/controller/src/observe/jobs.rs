@@ -37,8 +37,8 @@ const POD_CREATION_TIMEOUT: SignedDuration = SignedDuration::from_secs(10);
 /// Maximum number of events of a Job that are read.
 const MAX_EVENTS: u32 = 100;
 
-/// Returns the Job `name` of the current run, if it belongs to `tf`. With `claimed` (a pod has claimed the run), reads the Job and its pods
-/// from the API server if the watch caches do not have them, before the run counts as lost.
+/// Returns the Job `name` of the current run, if it belongs to `tf`. If a pod has `claimed` the run and the watch caches have neither the Job
+/// nor its pods, reads them from the API server: a stale cache must not make the operator report the run as lost.
 pub(super) async fn run(
     ctx: &Context,
     tf: &Terraform,
@@ -213,8 +213,8 @@ fn has_lingering_pod(ctx: &Context, job: &Job) -> bool {
     pods.iter().any(|pod| lingers(pod))
 }
 
-/// Whether the container of a run or a build has terminated, but another container of its pod still runs. Native sidecars do not count:
-/// they are init containers, which the kubelet terminates.
+/// Whether the container of a run or a build has terminated, but another container of its pod still runs. Ignores native sidecars: they are init
+/// containers, and the kubelet terminates them.
 fn lingers(pod: &Pod) -> bool {
     let has_work_ended = engine_ended(pod) || terminated(pod, BUILD_CONTAINER).is_some();
     let containers = pod
@@ -232,7 +232,7 @@ fn has_component(labels: &BTreeMap<String, String>, component: Component) -> boo
     label.is_some_and(|value| value == component.as_str())
 }
 
-/// A build, and the pod whose log explains its failure, if the log is needed.
+/// A build. If the build failed and the pod status does not have the cause, also the name of the pod whose log has the cause.
 pub(super) struct Build {
     pub(super) seen: BuildSeen,
     pub(super) log_of: Option<String>,
@@ -273,7 +273,8 @@ pub(super) fn build(ctx: &Context, namespace: &str, name: &str) -> Option<Build>
     Some(Build { seen, log_of })
 }
 
-/// Returns the state of the build `job`, and the name of the pod whose log explains its failure, if the log is needed.
+/// Returns the state of the build `job`. If the build failed and the pod status does not have the cause, also returns the name of the pod whose
+/// log has the cause.
 fn state_of(job: &Job, pod: Option<&Arc<Pod>>) -> (BuildState, Option<String>) {
     let built = pod.and_then(|pod| terminated(pod, BUILD_CONTAINER));
     let prepared = pod.and_then(|pod| failed_to_prepare(pod));

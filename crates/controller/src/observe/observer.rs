@@ -12,8 +12,8 @@ use crate::remote::answers::PruningSeen;
 use crate::remote::queries::PushQuery;
 use crate::resource::Ref;
 
-/// Reads the inputs of one reconcile. Collects the queries that the resource uses, and holds the requests to push its context and to prune its
-/// registry repository until the reconcile starts them.
+/// Reads the inputs of one reconcile. Collects the queries that the resource uses. Stores the queries that push the context and prune the
+/// registry repository, until the reconcile starts these queries.
 pub(crate) struct Observer<'a> {
     pub(crate) ctx: &'a Context,
     pub(crate) tf: &'a Terraform,
@@ -22,7 +22,8 @@ pub(crate) struct Observer<'a> {
     pub(crate) unreadable: Option<Failure>,
     pub(super) used_queries: Mutex<HashSet<String>>,
     pub(super) push: Mutex<Option<PushQuery>>,
-    /// Pruning of the registry repository, unless none is wanted or it is running.
+    /// Pruning of the registry repository that is due, finished or impossible. `None` if `spec.containerRegistry.prune` is not set or the
+    /// pruning is active.
     pub(crate) pruning: Mutex<Option<PruningSeen>>,
     pub(super) reads: Mutex<InputReads>,
     /// Maximum time until the next reconcile, if [`Self::requeue_within`] set one.
@@ -42,7 +43,7 @@ pub(super) enum InputReads {
 }
 
 impl Observer<'_> {
-    /// Returns the object that `recent` returns, unless this reconcile must read all objects.
+    /// Returns the object that `recent` returns. Returns `None` if this reconcile must read all objects from the API server.
     pub(super) fn reuse<K>(&self, recent: impl FnOnce() -> Option<K>) -> Option<K> {
         let mut reads = self.reads.lock();
         if *reads == InputReads::Fresh {
@@ -53,7 +54,8 @@ impl Observer<'_> {
         Some(reused)
     }
 
-    /// Makes the next observation of this reconcile read all objects. Returns false if the previous observation reused no object.
+    /// Makes the next observation of this reconcile read all objects from the API server. Returns false if this observation is not needed,
+    /// because the previous one reused no object.
     pub(crate) fn requires_fresh_reads(&self) -> bool {
         let mut reads = self.reads.lock();
         let is_reused = *reads == InputReads::Reused;

@@ -37,8 +37,9 @@ pub(crate) async fn pin(ctx: &Context, tf: &Terraform) -> Result<Option<Pin>, Er
 }
 
 /// Returns run record and pin of `tf`. Reads the Secrets from the API server if the cached run record does not belong to `tf`. If `tf` is being
-/// deleted, also reads them if the watch cache has no run record, or if the run record is labelled as orphaned: then clean-up has finished labelling,
-/// and all Secrets count as absent. Unreadable Secrets count as absent if `tf` is being deleted and its deletion leaves all real objects in place.
+/// deleted, also reads them if the cached run record is missing or labelled as orphaned. If `tf` is being deleted and the run record is
+/// orphaned, returns neither run record nor pin: an earlier reconcile has labelled all objects to keep. Ignores unreadable Secrets if `tf` is
+/// being deleted and its deletion leaves all real objects in place.
 ///
 /// # Errors
 /// [`Error::Unreadable`] or [`Error::Forged`] if a Secret cannot be used. [`Error::Conflict`] or [`Error::Gone`] if `tf` is being deleted,
@@ -197,7 +198,7 @@ async fn nothing_left(
     })
 }
 
-/// Decodes a run record. An unreadable record is an error and does not count as absent, because it contains what was applied. Ignores
+/// Decodes a run record. An unreadable record is an error: without the record, the operator would not know which objects were applied. Ignores
 /// unreadable entries of the run report.
 fn decode(
     secret: &Secret,

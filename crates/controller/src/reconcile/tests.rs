@@ -192,7 +192,8 @@ async fn outdated_status_of_a_deleted_resource_is_not_used() {
     assert_eq!(written, 1, "status PinLost of the latest version");
 }
 
-/// Until the run record is bound, each reconcile repeats the restore and reads the run report of the previous resource again.
+/// Until the run record is assigned to the new resource, each reconcile repeats the restore and reads the run report of the previous resource
+/// again.
 #[tokio::test]
 async fn restore_binds_the_report_second_to_last_and_the_record_last() {
     let (client, requests) = fake_api::serve(|request| {

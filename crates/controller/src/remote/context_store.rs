@@ -38,7 +38,7 @@ pub(crate) struct ContextStore {
 /// Context in memory during its push to a registry.
 pub(crate) struct HeldContext {
     pub(crate) bytes: Vec<u8>,
-    /// Permit of the push. It must outlive all copies of the content.
+    /// Permit of the push. Must be dropped after all copies of `bytes`.
     pub(crate) permit: Option<Permit>,
 }
 
@@ -109,7 +109,7 @@ impl ContextStore {
     }
 }
 
-/// Returns age and size of a file. A file without metadata counts as new and empty.
+/// Returns age and size of a file. Both are zero if the metadata of the file cannot be read.
 fn age_of(path: PathBuf) -> (Duration, u64, PathBuf) {
     let meta = path.metadata().ok();
     let written = meta.as_ref().and_then(|meta| meta.modified().ok());

@@ -5,7 +5,7 @@ use alustan_source::Revision;
 
 use crate::error::with_causes;
 
-/// Returns the class of a failure. A permanent failure is for the user to fix. Its query is retried anyway, so that the operator notices
+/// Returns the class of a failure. The user must fix the cause of a permanent failure. The query is retried anyway, so that the operator notices
 /// the fix.
 pub(crate) fn class(transient: bool) -> FailureClass {
     if transient {

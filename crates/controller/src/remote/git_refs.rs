@@ -22,7 +22,7 @@ pub(crate) struct Remote {
     pub(crate) credentials: Credentials,
     /// Identity of URL and credentials, without secret values.
     pub(crate) identity: String,
-    /// Namespace to which the concurrency limit counts the request.
+    /// Namespace that sends the request. All namespaces get equal shares of the limit on concurrent requests.
     pub(crate) tenant: String,
 }
 

@@ -37,11 +37,11 @@ const FIRST_BACKOFF: Duration = Duration::from_secs(2);
 /// Maximum backoff of transient failures. It is much shorter than that of runs: queries are cheap, and recovery of a repository
 /// should be noticed soon.
 const MAX_BACKOFF: Duration = Duration::from_mins(1);
-/// Upper bound of the phase of a [`PollInterval`].
+/// Exclusive maximum of the phase of a [`PollInterval`].
 const DAY: Duration = Duration::from_hours(24);
 
-/// Poll interval of a query. Queries with the same interval and phase are due at the same times, regardless of the time of their first
-/// request, so that they can share requests.
+/// Poll interval of a query. Polls are due when the time since the start of the operator equals `phase` modulo `interval`. Queries with the same
+/// interval and phase are therefore due at the same times and can share requests.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct PollInterval {
     interval: Duration,
@@ -501,7 +501,7 @@ mod tests {
         assert_eq!(failing, [subscriber("a"), subscriber("b")]);
         woken.recv().await.unwrap();
         assert_eq!(cache.failing(), []);
-        // A resource with a permanent failure does not count as failing.
+        // `failing` returns no resource with a permanent failure.
         let send: SendQuery<usize> = Box::new(|| {
             let failure = Failure {
                 class: FailureClass::User,

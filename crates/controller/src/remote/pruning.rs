@@ -44,8 +44,8 @@ const PRUNE_TIMEOUT: Duration = Duration::from_mins(20);
 const FIELD: &str = "spec.containerRegistry.prune";
 
 impl Observer<'_> {
-    /// Observes the pruning of the registry repository of the resource. Keeps a running pruning alive. Returns whether a pruning is due:
-    /// then [`Self::prune_images`] starts it. `namespace`: uid of the namespace.
+    /// Observes the pruning of the registry repository of the resource. Stays subscribed to the query of an active pruning, so that the pruning
+    /// is not aborted. Returns whether a pruning is due: then [`Self::prune_images`] starts it. `namespace`: uid of the namespace.
     pub(crate) fn observe_pruning(
         &self,
         plan: Option<&ImagePlan>,
@@ -259,7 +259,7 @@ impl Pruning {
 }
 
 /// Returns the images and contexts that resources of all namespaces use: the image of the next run, images of pins, and the image of the last
-/// run. The image of the next run may already be old enough for removal, because its creation time may be the time of its commit.
+/// run. The image of the next run is included because it may look old: the creation time in the image may be the time of the commit.
 ///
 /// # Errors
 /// If a Secret in namespace `resource_namespace` cannot be read: it may refer to any image of that namespace.
@@ -355,7 +355,8 @@ fn unreadable(secret: &Secret) -> Failure {
     )
 }
 
-/// Returns the number of the current day of the resource. Days of different resources begin at different times.
+/// Returns the number of the current day of the resource. Days of different resources begin at different times, so that their daily prunings are
+/// spread.
 fn day(tf: &Terraform, now: Timestamp) -> i64 {
     let day_length = Duration::from_secs(PRUNE_INTERVAL_SECONDS.unsigned_abs());
     let offset = day_length.mul_f64(hash::fraction(&tf.uid().unwrap_or_default()));

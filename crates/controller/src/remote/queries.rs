@@ -159,7 +159,7 @@ impl Repository {
     }
 }
 
-/// Stores a newly packed context for the push and describes it.
+/// Stores a newly packed context for the push. Returns the description of commit and context that reconciles use.
 fn store_and_describe(
     revision: &Revision,
     context: alustan_source::Context,
@@ -212,8 +212,8 @@ pub(crate) fn check(tf: &Terraform) -> Result<(), Failure> {
     Repository::of(tf, &Credentials::default()).map(drop)
 }
 
-/// Returns the query of the digest of `reference`. With `pushed_by`, the Job of the build that pushed the image, this is a new query, which
-/// is retried until the registry has the image.
+/// Returns the query of the digest of `reference`. `pushed_by` is the build Job that pushed the image. If it is set, the query is retried until
+/// the registry has the image.
 pub(crate) fn digest(
     ctx: &Context,
     tf: &Terraform,

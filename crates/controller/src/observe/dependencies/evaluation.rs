@@ -40,7 +40,8 @@ pub(crate) struct Dependencies<'a> {
 }
 
 impl Dependencies<'_> {
-    /// Returns the versions of the outputs Secrets that the resource uses, and the name of a dependency whose outputs may change soon.
+    /// Returns the versions of the outputs Secrets that the resource uses, and the name of a dependency whose outputs may change soon, for
+    /// example because an apply of the dependency is active.
     pub(super) fn upstream(&mut self) -> (BTreeMap<Key, String>, Option<String>) {
         let Observer { ctx, tf, .. } = *self.observer;
         if tf.spec.variables_from.is_empty() {
@@ -131,7 +132,10 @@ impl Dependencies<'_> {
             ),
             Nothing::Missing(cause) => Failure::transient(
                 Reason::FieldNotFound,
-                format!("{field}: {object_name} does not have the field yet ({cause}): {expression}"),
+                format!(
+                    "{field}: {object_name} does not have a field of the expression yet ({cause}): \
+                     {expression}"
+                ),
             ),
             Nothing::TooSlow => Failure::transient(
                 Reason::ExpressionTooSlow,

@@ -172,8 +172,8 @@ impl Dependencies<'_> {
         Ok(Err(Failure::transient(Reason::WaitingForDeletion, message)))
     }
 
-    /// Succeeds if the cluster does not have the API group of the kind: then no object of the kind exists. If the group exists, the kind is
-    /// probably misspelt.
+    /// Succeeds if the cluster does not have the API group of the kind: then no object of the kind exists. Fails if the group exists: the kind
+    /// is probably misspelt.
     async fn is_kind_gone(&self, field: &str, gone: &ObjectsGone) -> ReadResult<()> {
         let objects = &self.observer.ctx.objects;
         if !objects.has_group(&gone.api_version).await? {
