@@ -335,8 +335,8 @@ impl<'a> StepExecutor<'a> {
         }
     }
 
-    /// Writes `progress` to the run report and removes result and outputs, if the report has the observed resource version. Creates the
-    /// report if none was observed.
+    /// Writes `progress` to the run report, and removes the result and the outputs of the previous run from it. Requires that the report has the
+    /// observed resource version. Creates the report if none was observed.
     async fn swap_report(&mut self, progress: &RunProgress) -> Result<(), Error> {
         const OPERATION: &str = "update the run report";
         let name = alustan_api::names::report(&self.tf.name_any());

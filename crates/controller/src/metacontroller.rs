@@ -160,8 +160,8 @@ async fn reconcile_and_answer(
     let has_no_finalizer = !object.finalizers().iter().any(|name| name == FINALIZER);
     object.managed_fields_mut().retain(sets_approval);
     let pace = match Box::pin(reconcile_object(&object, ctx)).await {
-        // A query has no answer yet. With the native driver, its answer requeues the resource. Metacontroller is not notified of the answer, so it
-        // must send the next request soon.
+        // A query has no answer yet. With the native driver, the answer requeues the resource. Metacontroller is not notified of the answer, so
+        // metacontroller must send the next request soon.
         Ok(_) if ctx.answers.has_open_query(resource) => Pace::AtWork,
         Ok(outcome) => outcome.pace,
         Err(error) => pace_after_failure(ctx, resource, &error),

@@ -35,7 +35,8 @@ const RUN_BUCKETS: [f64; 14] = [
 /// Buckets of the duration of reconciles, in seconds. A reconcile takes milliseconds, or seconds if the API server is slow.
 const RECONCILE_BUCKETS: [f64; 10] = [0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0];
 
-/// Maximum number of builds to remember. A build is counted once, but each resource that waits for it observes it.
+/// Maximum number of builds to remember. The duration of a build is recorded once, although each resource that waits for the build observes its
+/// end.
 const BUILDS: usize = 1024;
 
 type Labels<const N: usize> = [(&'static str, &'static str); N];

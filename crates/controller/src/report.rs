@@ -19,7 +19,7 @@ use crate::error::Error;
 use crate::observe::observer::Observer;
 use crate::report::events::publish;
 
-/// Minimum time between a change of the status and a status that only reports a pending query.
+/// Time after a change of the status during which a status that only reports a pending query is not written.
 pub(crate) const STATUS_DELAY: Duration = Duration::from_secs(1);
 
 /// Publishes `status`: sends notifications, and if the status changed, patches it and creates an event for each relevant change. Does not patch the

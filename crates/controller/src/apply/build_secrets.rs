@@ -19,8 +19,8 @@ use crate::watch::mapping::{is_build_secret, is_build_secret_of, owner};
 /// Creates the build Secret for the build Job of the same name. Does nothing if the Job has finished or does not exist.
 ///
 /// # Errors
-/// [`Error::NameTaken`] if the name belongs to a Secret that is not a build Secret. [`Error::Conflict`] if the name belonged to the build
-/// Secret of an earlier Job: this Secret is deleted, and the next reconcile creates the new one.
+/// [`Error::NameTaken`] if a Secret with this name exists that is not a build Secret. [`Error::Conflict`] if the build Secret of an earlier Job
+/// has this name: deletes that Secret, and the next reconcile creates the new one.
 pub(super) async fn create(ctx: &Context, secret: &Secret) -> Result<(), Error> {
     let name = secret.name_any();
     let namespace = secret.namespace().unwrap_or_default();

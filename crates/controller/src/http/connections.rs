@@ -39,7 +39,7 @@ const MAX_CONNECTIONS: usize = 512;
 #[derive(Default)]
 struct IdleConnections(Mutex<IdleQueue>);
 
-/// Idle connections, in the order in which they became idle. Each value of `close` is a signal that closes one connection.
+/// Queue of idle connections, in the order in which they became idle. Has one [`Notify`] for each connection, which closes the connection.
 #[derive(Default)]
 struct IdleQueue {
     next: u64,

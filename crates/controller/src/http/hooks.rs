@@ -32,7 +32,7 @@ use crate::error::with_causes;
 use crate::leader::Leader;
 use crate::standard_webhooks::{self, SharedSecret};
 
-/// Maximum size of a message, in bytes. GitHub lists at most 2048 commits of a push.
+/// Maximum size of a message, in bytes. A message of GitHub lists at most 2048 commits of a push.
 const MAX_BODY_BYTES: usize = 5 << 20;
 
 /// Time during which a repeated message is ignored.

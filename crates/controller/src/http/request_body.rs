@@ -11,7 +11,7 @@ use tokio::time::timeout;
 /// Maximum time to receive a body.
 pub(super) const BODY_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Maximum total size of bodies in memory, in bytes. An incomplete body uses only the bytes that have arrived.
+/// Maximum total size of bodies in memory, in bytes. For an incomplete body, the total includes only the bytes that have arrived.
 const MAX_TOTAL_BYTES: usize = 64 << 20;
 
 /// Memory budget of request bodies.

@@ -118,7 +118,7 @@ pub(super) struct TlsListener {
 }
 
 impl TlsListener {
-    /// Accepts connections at `listener` until the returned value is dropped. A slow handshake delays no other connection.
+    /// Accepts connections at `listener` until the returned [`TlsListener`] is dropped. A slow handshake delays no other connection.
     pub(super) fn new(listener: TcpListener, identity: Identity) -> Result<Self> {
         let address = listener.local_addr().context("--sync-listen")?;
         let (accept, accepted) = mpsc::channel(MAX_HANDSHAKES);

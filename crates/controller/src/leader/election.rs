@@ -41,9 +41,9 @@ pub(crate) struct Election {
 }
 
 impl Election {
-    /// Creates the participation in the election by Lease `name` in the namespace of `client`. `client` must not retry calls, and must
-    /// write without the fence. `address` is the address at which other replicas reach this one. The replica starts to lead only after all
-    /// watches have `listed`.
+    /// Creates the participation in the election by Lease `name` in the namespace of `client`. `client` must not retry calls, and must not have
+    /// the client layer [`Fence`](super::Fence). `address` is the address at which other replicas reach this one. The replica starts to
+    /// lead only after all watches have `listed`.
     pub(crate) fn new(
         leader: Leader,
         client: Client,
@@ -234,7 +234,8 @@ impl Election {
         self.logged_standing = standing;
     }
 
-    /// Releases the Lease, if this replica holds it, once all active writes have ended. Another replica leads within two seconds.
+    /// If this replica holds the Lease, waits until all active writes have ended, and then releases the Lease. Another replica becomes the
+    /// leader within two seconds.
     pub(crate) async fn resign(self) {
         let Some(version) = self.leader.state().elector.resign() else {
             return;

@@ -28,7 +28,8 @@ use crate::remote::failure::source;
 use crate::remote::git_refs::{References, Remote};
 use crate::remote::polled_cache::{PollInterval, SendQuery, SendQueryWith};
 
-/// Retry delay of a query that cannot be sent, for example because its Secret is invalid. The Secret may have been corrected.
+/// Retry delay of a query that cannot be sent, for example because its Secret is invalid. The next attempt uses the Secret if it has been
+/// corrected.
 pub(crate) const RETRY_DELAY: SignedDuration = SignedDuration::from_secs(30);
 
 /// Maximum number of lines and bytes to read from the log of a failed build.
@@ -307,7 +308,7 @@ pub(crate) struct PushQuery {
     pub(crate) send: SendQuery<String>,
 }
 
-/// Builds the push of the context of `seen`. A context that is no longer stored is fetched again before the push waits for its
+/// Returns the query that pushes the context of `seen`. A context that is no longer stored is fetched again before the push waits for its
 /// permit.
 pub(crate) fn push(
     ctx: &Context,

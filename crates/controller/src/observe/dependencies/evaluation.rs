@@ -71,7 +71,7 @@ impl Dependencies<'_> {
         }
     }
 
-    /// Reads the outputs Secrets of dependencies that have no content in the watch cache.
+    /// Reads the outputs Secrets of dependencies from the API server, if the watch cache has them without content.
     pub(super) async fn read_missing_outputs(&mut self) -> Result<(), Error> {
         let Observer { ctx, tf, .. } = *self.observer;
         for reference in &*self.graph.references(tf) {
