@@ -104,7 +104,7 @@ pub(crate) enum Error {
         owner: String,
     },
     /// The random number generator failed.
-    #[error("failed to generate the key of the run record: the system random number generator failed")]
+    #[error("failed to generate a random key: the system random number generator failed")]
     RandomSourceUnavailable,
 }
 

@@ -82,8 +82,8 @@ impl Election {
         }
     }
 
-    /// Returns whether this replica must not acquire a missing or expired Lease. A replica whose watches have not listed all objects cannot
-    /// reconcile. As leader, it would only prevent other replicas from leading. Waits up to [`LIST_TIMEOUT`] for the lists.
+    /// Returns whether this replica must not acquire the Lease yet. A replica whose watches have not listed all objects cannot reconcile. As
+    /// leader, it would only prevent other replicas from leading. Waits up to [`LIST_TIMEOUT`] for the lists.
     async fn is_left_to_others(&mut self, act: &Act) -> bool {
         if !matches!(act, Act::Create | Act::Take(_)) {
             return false;

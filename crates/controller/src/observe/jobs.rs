@@ -37,8 +37,8 @@ const POD_CREATION_TIMEOUT: SignedDuration = SignedDuration::from_secs(10);
 /// Maximum number of events of a Job that are read.
 const MAX_EVENTS: u32 = 100;
 
-/// Returns the Job `name` of the current run, if it belongs to `tf`. If a pod has `claimed` the run and the watch caches have neither the Job
-/// nor its pods, reads them from the API server: a stale cache must not make the operator report the run as lost.
+/// Returns the Job `name` of the current run, if it belongs to `tf`. If a pod has `claimed` the run, reads the Job, and then its pods, from the
+/// API server if the watch caches do not have them: a stale cache must not make the operator report the run as lost.
 pub(super) async fn run(
     ctx: &Context,
     tf: &Terraform,
