@@ -37,7 +37,7 @@ pub(crate) enum Error {
     )]
     JobNameConflict(String),
     /// The `PersistentVolumeClaim` with this name is being deleted.
-    #[error("PersistentVolumeClaim {0} is being deleted; waiting for the last pod that uses it")]
+    #[error("PersistentVolumeClaim {0} is being deleted; waiting until no pod uses it")]
     VolumeTerminating(String),
     /// The Secret with this name belongs to another owner, or to an earlier resource of the same name.
     #[error(
@@ -55,7 +55,7 @@ pub(crate) enum Error {
     )]
     Unreadable {
         secret: String,
-        /// Key of the entry.
+        /// Key of the entry in the Secret.
         key: &'static str,
     },
     /// An entry of a run record or pin has no valid signature of the operator.
@@ -66,7 +66,7 @@ pub(crate) enum Error {
     )]
     Forged {
         secret: String,
-        /// Key of the entry.
+        /// Key of the entry in the Secret.
         key: &'static str,
     },
     /// An object that a run needs belongs to another owner.

@@ -22,7 +22,7 @@ pub(crate) struct LogLevel {
     /// Value of `--log-level`.
     flag: String,
     file: Option<PathBuf>,
-    /// Last requested level, valid or not.
+    /// Level that was requested last. May be invalid.
     last: String,
     set: SetFilter,
 }

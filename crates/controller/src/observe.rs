@@ -211,7 +211,7 @@ impl<'a> Observer<'a> {
         Ok(seen)
     }
 
-    /// Returns the uid of the namespace, once it is known.
+    /// Returns the uid of the namespace. `None` until the API server has returned the uid.
     pub(crate) fn namespace_uid(&self) -> Option<String> {
         let namespace = self.tf.namespace().unwrap_or_default();
         let query = format!("namespace {namespace}");
@@ -225,7 +225,7 @@ impl<'a> Observer<'a> {
             .cloned()
     }
 
-    /// Returns the inputs of the image build, once commit, base image and namespace uid are known.
+    /// Returns the inputs of the image build. `None` until commit, base image and namespace uid are known.
     fn plan(
         &self,
         source: &Answer<SourceSeen>,

@@ -18,13 +18,13 @@ use crate::error::Error;
 /// Minimum interval between two requests that label the same namespace.
 pub(super) const LABEL_TTL: Duration = Duration::from_mins(10);
 
-/// Adds the label to `namespace`.
+/// Adds label `alustan.io/holds-state` to `namespace`.
 pub(super) async fn add_label(client: &Client, namespace: &str) -> Result<(), Error> {
     set_label(client, namespace, Some("true")).await
 }
 
-/// Removes the label from `namespace` if it contains no pin, managed state or orphaned state. Checks again after the removal, and restores the label
-/// if a pin or state was created in between.
+/// Removes label `alustan.io/holds-state` from `namespace` if the namespace contains no pin, managed state or orphaned state. Checks again after
+/// the removal, and restores the label if a pin or state was created in between.
 pub(super) async fn remove_label(client: &Client, namespace: &str) -> Result<(), Error> {
     if holds_state(client, namespace).await? {
         return Ok(());
@@ -72,7 +72,8 @@ where
     Ok(!page.items.is_empty())
 }
 
-/// Sets the label to `value`; `None` removes it. Uses a merge patch, because an apply would create a deleted namespace again.
+/// Sets label `alustan.io/holds-state` to `value`; `None` removes the label. Uses a merge patch, because an apply would create a deleted
+/// namespace again.
 async fn set_label(client: &Client, namespace: &str, value: Option<&str>) -> Result<(), Error> {
     let api: Api<Namespace> = Api::all(client.clone());
     let body = json!({"metadata": {"labels": {labels::HOLDS_STATE: value}}});

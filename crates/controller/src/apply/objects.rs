@@ -29,7 +29,7 @@ const NO_OBJECT: &str = "1";
 /// Fields that an apply cannot change.
 const IMMUTABLE_FIELDS: [&str; 3] = ["apiVersion", "kind", "type"];
 
-/// Kinds of objects that a resource owns.
+/// Kind of an object that a resource owns.
 pub(super) trait OwnedObject:
     Resource<DynamicType = (), Scope = NamespaceResourceScope>
     + Serialize

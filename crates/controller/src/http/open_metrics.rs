@@ -35,7 +35,7 @@ pub(crate) struct MetricsSources {
     pub(crate) leader: Leader,
 }
 
-/// Returns the route.
+/// Returns the route `/metrics`.
 pub(crate) fn router(sources: MetricsSources) -> Router {
     Router::new()
         .route("/metrics", get(scrape))

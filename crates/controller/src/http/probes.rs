@@ -14,7 +14,7 @@ use axum::routing::get;
 use crate::health::Health;
 use crate::version::Version;
 
-/// Returns the routes.
+/// Returns the routes `/livez`, `/readyz` and `/version`.
 pub(crate) fn router(health: Health) -> Router {
     let live = get(|State(health): State<Health>| async move { respond(health.live()) });
     let ready = get(|State(health): State<Health>| async move { respond(health.ready()) });

@@ -165,7 +165,7 @@ fn refusal_response(refusal: &Refusal) -> Response {
     let headers: &[_] = match status {
         StatusCode::UNAUTHORIZED => &[(WWW_AUTHENTICATE, "Bearer")],
         StatusCode::METHOD_NOT_ALLOWED => &[(ALLOW, "POST")],
-        // Close the connection: the next one may reach the leader.
+        // Close the connection: the next connection of metacontroller may reach the leader.
         StatusCode::TOO_MANY_REQUESTS if *reason == Reason::NotLeader.as_str() => {
             &[(RETRY_AFTER, RETRY_AFTER_SECONDS), (CONNECTION, "close")]
         }

@@ -674,7 +674,7 @@ mod tests {
     fn outcome_of_a_build_by_append_has_the_cause() {
         for (prepare, build, expected) in [
             ((0, ""), (0, ""), None),
-            // The build succeeds: the image was pushed.
+            // The build succeeds although container `prepare` was killed: the image was pushed.
             ((137, ""), (0, ""), None),
             (
                 (1, "PathNotFound"),

@@ -414,7 +414,8 @@ impl Repository {
         bytes.map(Into::into).ok_or_else(|| {
             Failure::transient(
                 Reason::RevisionMoved,
-                "the module changed before its context was pushed",
+                "the git reference moved to another commit before the context was pushed; the \
+                 push is retried automatically",
             )
         })
     }

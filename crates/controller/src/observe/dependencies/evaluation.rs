@@ -31,7 +31,7 @@ pub(crate) const EVALUATION_TIMEOUT: Duration = Duration::from_mins(3);
 /// Dependencies of one resource in one reconcile.
 pub(crate) struct Dependencies<'a> {
     pub(super) observer: &'a Observer<'a>,
-    /// Graph of all readable resources.
+    /// Dependency graph of all resources that this version of the operator can parse.
     pub(super) graph: DependencyGraph<'a>,
     pub(super) used_objects: HashSet<ObjectSelector>,
     /// Size of the outputs Secrets that were read, in bytes.
