@@ -93,7 +93,7 @@ pub(crate) enum QueryKind {
     Git(&'static str),
     /// Query to a registry, with the operation, for example `push`.
     Registry(&'static str),
-    /// Query to the API server. Counted by [`CallCounter`] instead.
+    /// Query to the API server. Has no counter here, because [`CallCounter`] counts all calls of the API server.
     Api,
 }
 

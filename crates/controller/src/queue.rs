@@ -1,4 +1,4 @@
-//! Admission of runs and builds: `--max-concurrent-runs` and `--max-runs-per-namespace`, in the order of [`Queue`].
+//! Admission of runs and builds in the order of [`Queue`], within the limits `--max-concurrent-runs` and `--max-runs-per-namespace`.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;

@@ -238,7 +238,7 @@ pub(super) struct Build {
     pub(super) log_of: Option<String>,
 }
 
-/// Explains in an active `build` without a pod why the Job controller has not created the pod.
+/// If `build` is active and has no pod, adds to the state of the build why the Job controller has not created the pod.
 pub(super) async fn with_pending_cause(ctx: &Context, namespace: &str, mut build: Build) -> Build {
     let seen = &mut build.seen;
     let has_no_pod = seen.state == BuildState::Active(None) && !seen.has_pod;
