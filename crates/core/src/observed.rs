@@ -17,7 +17,7 @@ pub use crate::observed::stack::*;
 
 use crate::model::allow_list::Allowed;
 
-/// Result of a query to a repository or registry that runs in the background.
+/// Result of a background query to a repository or registry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer<T> {
     /// The query is in progress. Its result requeues the resource.
@@ -58,8 +58,8 @@ pub struct Seen {
     /// Whether this resource is a copy of another resource: it has no run record, and annotation [`KEPT`](alustan_api::KEPT) contains the
     /// uid of the other resource, which exists.
     pub is_copy: bool,
-    /// Set for a deleted resource without run record and pin. The operator reads their absence from the API server, because the watch cache
-    /// may be stale.
+    /// Set for a deleted resource without a readable run record and pin, see [`NothingLeft`]. The operator has looked for missing Secrets
+    /// in the API server, because the watch cache may be stale.
     pub nothing_left: Option<NothingLeft>,
     /// Uid of the namespace of the resource.
     pub namespace_uid: String,
@@ -105,11 +105,11 @@ pub struct Seen {
     pub notices: Notices,
     /// Events for which the operator notifies about every resource, in addition to `spec.notifications`.
     pub notified: BTreeSet<NotificationEvent>,
-    /// Whether the resource uses its newest image, `spec.containerRegistry.prune` is set, and no pruning has started today since this image
-    /// is used.
+    /// Whether the operator starts to remove unused images: the resource uses its newest image, `spec.containerRegistry.prune` is set, and
+    /// no pruning for this image has started today.
     pub is_pruning_due: bool,
-    /// Owners of the outputs Secret and ConfigMap. [`Ownership::Foreign`] is distinguished from [`Ownership::Absent`] only while outputs
-    /// wait to be published.
+    /// Owners of the outputs Secret and ConfigMap. [`Ownership::Foreign`] occurs only while outputs wait to be published. At other times,
+    /// an object without the labels of this resource is observed as [`Ownership::Absent`].
     pub outputs: OutputsSeen,
 }
 
@@ -156,7 +156,7 @@ pub struct BuildSecretSeen {
     pub name: String,
     /// Uid of the Secret.
     pub uid: String,
-    /// Whether the build has ended, or its Job does not exist. The Secret is then deleted.
+    /// Whether the build has ended, or its Job does not exist. The operator then deletes the Secret.
     pub build_ended: bool,
 }
 
@@ -183,8 +183,8 @@ pub struct ForeignState {
     pub claim: bool,
 }
 
-/// A deleted resource whose run record and pin do not exist. Or they are unreadable, and the deletion keeps all managed objects because of
-/// annotation `alustan.io/abandon` or `deletionPolicy: Orphan`.
+/// A deleted resource without run record and pin. An unreadable run record or pin is treated as missing if the deletion keeps all managed
+/// objects: with annotation `alustan.io/abandon` or `deletionPolicy: Orphan`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NothingLeft {
     /// Whether the namespace is terminating, so that no object can be created in it.
@@ -210,7 +210,7 @@ pub struct LeftBehind {
     pub restore_to: Option<String>,
     /// Name of the earlier resource for messages; `None` if the earlier resource does not exist any more.
     pub owner: Option<String>,
-    /// Names of the pods of earlier runs that have not terminated.
+    /// Names of the pods of the earlier resource that have not terminated.
     pub pods: Vec<String>,
 }
 
@@ -260,10 +260,11 @@ pub struct InputsSeen {
     pub gone: BTreeSet<String>,
     /// Key of the docker configuration in the Secret of `containerRegistry.secretRef`.
     pub registry_key: Option<String>,
-    /// The docker configuration. Copied to the pin and to build Secrets. Its digest is part of the key of the failure counter of builds.
+    /// Docker configuration with the registry credentials. The operator copies it to the pin and to build Secrets. Its digest is part of
+    /// the key of the failure counter of builds.
     pub docker_config: Option<String>,
-    /// The docker configuration, if the operator must derive a pull secret: the kubelet cannot use the Secret of
-    /// `containerRegistry.secretRef`.
+    /// Docker configuration from which the operator derives a pull secret. Set if the kubelet or kaniko cannot read the format of the
+    /// Secret in `containerRegistry.secretRef`, or if that Secret is missing during a destroy.
     pub pull_config: Option<String>,
     /// Git credentials by file name; set only if images are built in another namespace.
     pub git: BTreeMap<String, Vec<u8>>,

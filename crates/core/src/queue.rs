@@ -1,4 +1,5 @@
-//! Queue of runs: selects the runs that may start, across all resources (rule 18). A build counts as a run.
+//! Queue of runs: selects the runs that may start, across all resources (rule 18). Builds use the same queue: in this module, a run can be
+//! a build.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, btree_set};
@@ -13,7 +14,7 @@ use crate::observed::Key;
 pub enum Class {
     /// Apply and destroy.
     Change,
-    /// Plans, builds for which no run is due, and drift checks that a user requested.
+    /// Plans, drift checks that a user requested, and builds of images that no due run needs.
     Plan,
     /// Drift checks that no user requested.
     Drift,
@@ -30,10 +31,11 @@ pub struct QueuedRun {
     pub since: Timestamp,
 }
 
-/// Time in the queue after which a run counts as one class higher. A drift check counts at most as a plan, however long it waits.
+/// Time in the queue after which the priority of a run rises by one class. The priority of a drift check never rises above the priority of
+/// a new plan.
 const AGEING: SignedDuration = SignedDuration::from_mins(10);
 
-/// Run slots of the operator.
+/// Limits of the run slots of the operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlotLimits {
     /// Maximum number of concurrent runs.
@@ -169,7 +171,8 @@ impl Running {
         self.classes.len()
     }
 
-    /// Number of slots that the runs hold. Unconfirmed runs beyond the limit of their namespace hold no slot.
+    /// Number of slots that the runs hold. Unconfirmed runs beyond the limit of their namespace hold no slot, because a tenant may have
+    /// forged their Jobs.
     fn slots(&self, per_namespace: usize) -> usize {
         let mut unconfirmed: BTreeMap<&str, usize> = BTreeMap::new();
         for key in &self.unconfirmed {
@@ -285,10 +288,11 @@ pub struct Order<'a> {
     slots_granted: u64,
 }
 
-/// Sort key of a namespace: rank of its first run, number of its runs, number of its last slot, queue time of its first run.
+/// Sort key of a namespace: rank of its first run, number of its runs that are running or earlier in the order, number of its last slot,
+/// queue time of its first run.
 type SortKey = (i64, usize, u64, Timestamp);
 
-/// Remaining runs of a namespace.
+/// Runs of a namespace that the iteration has not returned yet.
 struct RemainingRuns<'a> {
     classes: Vec<(Class, Names<'a>)>,
     load: usize,

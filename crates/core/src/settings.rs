@@ -61,13 +61,14 @@ impl Settings {
         namespace.unwrap_or_default()
     }
 
-    /// Whether images of `tf` are built in another namespace. The objects that `tf` references do not exist there, so the operator copies
-    /// the credentials of the build to a build Secret.
+    /// Whether images of `tf` are built in another namespace. A pod cannot use Secrets of another namespace, so the operator copies the
+    /// credentials of the build to a build Secret.
     pub fn builds_elsewhere(&self, tf: &Terraform) -> bool {
         tf.metadata.namespace.as_deref() != Some(self.build_namespace_of(tf))
     }
 
-    /// Returns the kind of builder of `tf`. A builder image, a layer cache and a Dockerfile require kaniko.
+    /// Returns the kind of builder of `tf`: `builder.kind` of the spec. If it is not set: kaniko if the spec sets a builder image, a layer
+    /// cache or a Dockerfile, else the default kind of the operator.
     pub fn builder_of(&self, tf: &Terraform) -> BuilderKind {
         let registry = &tf.spec.container_registry;
         let builder = registry.builder.as_ref();

@@ -17,8 +17,8 @@ use crate::queue::Class;
 /// One idempotent write.
 #[derive(Clone)]
 pub enum Step {
-    /// Add the finalizer, which keeps a deleted resource until destroy has succeeded, and annotation [`KEPT`](alustan_api::KEPT) with the
-    /// uid of the resource.
+    /// Add the finalizer, and set annotation [`KEPT`](alustan_api::KEPT) to the uid of the resource. The finalizer keeps a deleted resource
+    /// until destroy has succeeded.
     AddFinalizer,
     /// Create the run record with a new random HMAC key.
     CreateRecord(Box<Secret>),
@@ -38,7 +38,7 @@ pub enum Step {
     PushContext,
     /// Remove unused images and contexts from the registry repository (`spec.containerRegistry.prune`), once a day and for each new image.
     PruneImages,
-    /// Create a Job. An existing Job with the same name and inputs counts as created.
+    /// Create a Job. The step also succeeds if a Job with the same name and inputs exists.
     CreateJob(Box<Job>),
     /// Delete a Job and its pods; uid is a precondition.
     DeleteJob {
@@ -162,8 +162,8 @@ pub struct TakeOver {
     pub history: History,
 }
 
-/// A compare-and-swap of the run record. It fails if the stored record differs from the observed record, or from the record that the
-/// previous swap of the same reconcile wrote.
+/// A compare-and-swap of the run record. The first swap of a reconcile fails if the stored record differs from the observed record. A later
+/// swap fails if the stored record differs from the record that the previous swap wrote.
 #[derive(Clone)]
 pub struct Swap {
     /// The new record.

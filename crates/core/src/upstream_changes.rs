@@ -15,7 +15,8 @@ pub struct ReconcileResult {
     pub versions: BTreeMap<Key, String>,
     /// Activity of the resource after the reconcile.
     pub activity: Activity,
-    /// Whether the resource was ready for its dependents after this reconcile. The last reconcile of a dependent may be older.
+    /// Whether the resource was ready for its dependents after this reconcile. The result of a dependent may be older: the dependent may
+    /// still be [`Activity::Blocked`].
     pub ready: bool,
 }
 

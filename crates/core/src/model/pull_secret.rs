@@ -7,7 +7,8 @@ use crate::objects::secrets;
 use crate::observed::Seen;
 
 /// Returns name and key of the Secret with the docker configuration: the Secret in `containerRegistry.secretRef`, or the pull secret that
-/// the operator derives from this Secret or from the pin, because not all clients can read all formats.
+/// the operator derives. The operator derives a pull secret if the kubelet or kaniko cannot read the format of that Secret, and, from the
+/// pin, if that Secret is missing during a destroy.
 pub(crate) fn docker_secret<'a>(tf: &Terraform, seen: &'a Seen) -> Option<(String, &'a str)> {
     let inputs = seen.found();
     if inputs.pull_config.is_some() {
@@ -17,8 +18,8 @@ pub(crate) fn docker_secret<'a>(tf: &Terraform, seen: &'a Seen) -> Option<(Strin
     Some((secret_ref.name.clone(), inputs.registry_key.as_deref()?))
 }
 
-/// Returns the name of the pull secret of the runner image: the Secret in `containerRegistry.secretRef`, or the Secret derived from it. If
-/// an input is missing, the pull secret in the pin.
+/// Returns the name of the pull secret of the runner image: the Secret in `containerRegistry.secretRef`, or the pull secret that the
+/// operator derives from it. If an input of the spec is missing, returns the pull secret that the pin names.
 pub fn pull_secret(tf: &Terraform, seen: &Seen) -> Option<String> {
     let secret_name = tf
         .spec

@@ -215,7 +215,7 @@ pub(crate) fn format_time(at: Timestamp) -> String {
         .to_string()
 }
 
-/// Returns a message suffix with the command that abandons `tf`.
+/// Returns a message suffix with the kubectl command that sets annotation `alustan.io/abandon` of `tf`.
 pub(crate) fn abandon_suffix(tf: &Terraform) -> String {
     format!(
         "; to abandon the resource and keep all managed objects: kubectl annotate tf {} -n {} \
@@ -225,7 +225,7 @@ pub(crate) fn abandon_suffix(tf: &Terraform) -> String {
     )
 }
 
-/// Text of messages about a deleted resource of which it is unknown whether anything was applied.
+/// Message part for a deleted resource if the operator does not know whether a run has applied anything.
 pub(crate) const UNKNOWN_HISTORY: &str = "the resource has no status, run record or pin, for example \
      after a restore from a backup; it is unknown whether anything was applied, so destroy runs \
      with the current spec and succeeds if there is no state";

@@ -36,7 +36,7 @@ pub fn claim(tf: &Terraform) -> Option<PersistentVolumeClaim> {
     })
 }
 
-/// Returns the cache volume of a pod; an `emptyDir` unless `is_persistent`.
+/// Returns the cache volume of a pod: the `PersistentVolumeClaim` if `is_persistent`, else an `emptyDir`.
 pub(crate) fn volume(tf: &Terraform, is_persistent: bool) -> Volume {
     if !is_persistent {
         return pod::scratch(VOLUME);

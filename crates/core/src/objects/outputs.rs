@@ -18,7 +18,7 @@ use crate::digest;
 pub struct SelectedOutputs {
     /// Outputs by their key in the Secret or ConfigMap.
     pub outputs: Outputs,
-    /// Annotations of the Secret or ConfigMap whose values are outputs.
+    /// Annotations that the Secret and the ConfigMap get. The value of each annotation is an output.
     pub annotations: BTreeMap<String, String>,
 }
 

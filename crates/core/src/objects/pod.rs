@@ -1,4 +1,4 @@
-//! Parts shared by pods of the operator. They comply with PodSecurity *restricted* unless stated otherwise.
+//! Parts shared by pods of the operator. All pods comply with PodSecurity *restricted*, except the container of kaniko.
 
 use std::collections::BTreeMap;
 
@@ -16,9 +16,9 @@ pub(crate) const AZURE_IDENTITY: (&str, &str) = ("azure.workload.identity/use", 
 /// Annotation with the container whose log `kubectl logs` prints.
 pub(crate) const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
 
-/// Annotations of Azure and EKS that list the containers of a pod that get no cloud token. A pod can list only one container in both,
-/// because Azure separates names by semicolons and EKS by commas:
-/// <https://azure.github.io/azure-workload-identity/docs/topics/service-account-labels-and-annotations.html>,
+/// Annotations of Azure and EKS that list the containers of a pod that get no cloud token. The operator sets both annotations to the name
+/// of one container. A value that is valid for Azure and EKS cannot list several, because Azure separates names by semicolons and EKS by
+/// commas: <https://azure.github.io/azure-workload-identity/docs/topics/service-account-labels-and-annotations.html>,
 /// <https://github.com/aws/amazon-eks-pod-identity-webhook#pod-annotations>.
 pub(crate) const WITHOUT_IDENTITY: [&str; 2] = [
     "azure.workload.identity/skip-containers",

@@ -1,7 +1,7 @@
 //! Containers that unpack a context and install its providers. They are part of build pods, and of run pods that use the base image.
 //!
 //! `init` of the engine evaluates the module, which can read files and execute programs. Therefore, the container that executes `init` has
-//! neither the registry credentials nor a volume that can change what a container with registry credentials executes.
+//! no registry credentials. It also cannot change the programs and configuration of a container that has registry credentials.
 
 use alustan_api::paths;
 use k8s_openapi::api::core::v1::{
@@ -21,8 +21,8 @@ pub(crate) const VOLUME: &str = "build";
 pub(crate) const DOCKER: &str = "docker";
 const INJECT: &str = "inject";
 const GIT: &str = "git";
-/// Volume for `/tmp` of the containers that have the credentials of the registry. The container of `init` does not mount it, because
-/// programs in these containers read configuration from `/tmp` (`HOME=/tmp`).
+/// Volume for `/tmp` of the containers that have the credentials of the registry. Programs in these containers read configuration from
+/// `/tmp` (`HOME=/tmp`). The container of `init` does not mount the volume, so that the module cannot write this configuration.
 const REGISTRY_TMP: &str = "tmp-registry";
 
 /// Name of the container that pulls the context for kaniko, or for a run.
@@ -41,7 +41,7 @@ pub(crate) struct Prepare<'a> {
     pub(crate) path: &'a str,
     /// Text of the generated Dockerfile; empty in a run.
     pub(crate) dockerfile: &'a str,
-    /// Type of the backend to initialise the module for; empty for none.
+    /// Type of the backend with which `init` runs; empty for `init -backend=false`.
     pub(crate) backend: &'a str,
     /// Whether the pod uses the runner of the operator image. The base image may have no runner or another version of the runner.
     pub(crate) inject: bool,
@@ -208,7 +208,7 @@ pub(crate) fn inject_mount() -> VolumeMount {
     read_only(pod::mount(INJECT, paths::INJECT))
 }
 
-/// Init container that copies programs from the image of the operator; `None` if the base image has all of them.
+/// Init container that copies programs from the image of the operator; `None` if the pod needs no program from that image.
 pub(crate) fn inject(
     tf: &Terraform,
     prepare: &Prepare<'_>,

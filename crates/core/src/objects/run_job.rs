@@ -36,7 +36,7 @@ pub struct RunJobInputs<'a> {
     pub run: &'a RunSpec,
     /// Digest of the inputs of the run, for the annotation [`labels::INPUTS`].
     pub inputs: &'a str,
-    /// HMAC-SHA256 of the run and its inputs with the key of the resource. The runner compares the HMAC with the run record. The pod
+    /// HMAC-SHA256 of the run and its inputs with the key of the resource. The runner compares it with the HMAC of the run record. The pod
     /// template of a Job is immutable, so the runner detects a later change of the record.
     pub decision: &'a str,
     /// Path of the module in the context.

@@ -57,7 +57,7 @@ pub fn pointer(tf: &Terraform, state: &ManagedState) -> Secret {
     empty(tf, &state.pointer, Component::State)
 }
 
-/// Whether the pointer Secret names a version of the state. Unparsable content counts as a version.
+/// Whether the pointer Secret names a version of the state. Also true if the content of the Secret cannot be parsed.
 pub fn has_version(pointer: &Secret) -> bool {
     let content = pointer.data.as_ref().and_then(|data| data.get(POINTER));
     let Some(content) = content.filter(|content| !content.0.is_empty()) else {
@@ -96,8 +96,9 @@ pub fn pull(tf: &Terraform, config: &str) -> Secret {
     }
 }
 
-/// Builds the build Secret for Job `job` in another namespace: docker configuration and git credentials. Returns `None` if the build needs
-/// neither. The Secret is immutable. The caller makes the Job the owner of the Secret, so that the Secret is deleted with the Job.
+/// Builds the build Secret for Job `job` in another namespace: docker configuration and git credentials. Returns `None` for a build without
+/// docker configuration and git credentials. The Secret is immutable. The caller makes the Job the owner of the Secret, so that the Secret
+/// is deleted with the Job.
 pub fn build_secret(
     tf: &Terraform,
     job: &str,

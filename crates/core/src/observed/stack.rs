@@ -94,7 +94,7 @@ pub enum Readiness {
 pub struct TestSeen {
     /// Field with the test: `spec.waitFor[0]`.
     pub field: String,
-    /// Maximum time for which the test may fail before it counts as timed out.
+    /// Time after which a failing test times out.
     pub timeout: SignedDuration,
     /// The failure, if the test does not pass.
     pub result: Result<(), Failure>,

@@ -6,7 +6,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 /// An event about a resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// Whether the type is `Warning`, otherwise `Normal`.
+    /// True for type `Warning`, false for type `Normal`.
     pub warning: bool,
     /// Reason of the condition that changed.
     pub reason: String,
@@ -26,8 +26,8 @@ const STEPS: [Reason; 8] = [
     Reason::Abandoned,
 ];
 
-/// Returns the events for the transition from `previous` to `next`: `Ready` changed its status or reason, or `InSync` or `SourceReady`
-/// became False.
+/// Returns the events for the transition from `previous` to `next`: one for each condition with a new status or reason. `InSync` and
+/// `SourceReady` cause events only with status False. `Ready` with status Unknown causes events only for the reasons in [`STEPS`].
 pub fn events(previous: Option<&TerraformStatus>, next: &TerraformStatus) -> Vec<Event> {
     let watched = [("Ready", true), ("InSync", false), ("SourceReady", false)];
     let mut events: Vec<Event> = watched

@@ -63,8 +63,9 @@ pub fn note(
     for Fact { event, id, at } in view.facts() {
         let is_known =
             is_delivered(notices, event, &id) || notices.due.iter().any(|due| due.id == id);
-        // If only the reason of a condition changes, its transition time stays. So the time of a fact that the previous status lacks is
-        // `now`. Exception: the status contains the exact time of a successful apply.
+        // A condition keeps its transition time if only its reason changes. So the transition time may be too early for a fact that the
+        // previous status lacks, and the time of such a fact is `now`. `Succeeded` keeps its time, because the status contains the time of
+        // the apply.
         let is_older =
             previous.iter().any(|fact| fact.id == id) || event == NotificationEvent::Succeeded;
         let at = if is_older { at } else { now };
@@ -165,7 +166,7 @@ struct StatusView<'a> {
 }
 
 impl<'a> StatusView<'a> {
-    /// Returns the view of `status`; `None` if the status has no condition `Ready`.
+    /// Returns a view of `status`; `None` if the status has no condition `Ready`.
     fn of(tf: &'a Terraform, status: &'a TerraformStatus) -> Option<Self> {
         let mut conditions = status.conditions.iter();
         let ready = conditions.find(|condition| condition.type_ == "Ready")?;
@@ -238,7 +239,8 @@ impl<'a> StatusView<'a> {
     fn destroyed(&self) -> Option<Fact> {
         let at = self.tf.metadata.deletion_timestamp.as_ref();
         let at = at.filter(|_| self.ready.reason == Reason::Destroyed)?;
-        // The destroy run may have ended long after the deletion timestamp, so the later of both times is used.
+        // The destroy run may have ended long after the deletion timestamp, so the time of the event is the later of the deletion timestamp
+        // and `since`.
         let at = at.0.max(self.since());
         Some(self.fact(NotificationEvent::Destroyed, at, &[]))
     }

@@ -1,6 +1,6 @@
 //! Merge patches that remove status fields of other field managers. Server-side apply does not remove a field that another manager owns
 //! (<https://kubernetes.io/docs/reference/using-api/server-side-apply/>). With `--driver=metacontroller`, metacontroller writes the whole
-//! status. It still owns the fields after a switch to `--driver=native`.
+//! status. After a switch to `--driver=native`, metacontroller still owns the fields of the status.
 
 use serde_json::{Map, Value};
 

@@ -29,7 +29,7 @@ pub fn bounded(mut status: TerraformStatus) -> TerraformStatus {
     status
 }
 
-/// Returns `status` with the failure of a read or write of the cluster. The reconcile is retried.
+/// Returns `status` with the failure of a reconcile that could not read or write an object in the cluster. The reconcile is retried.
 pub fn with_failure(
     tf: &Terraform,
     status: TerraformStatus,
@@ -200,8 +200,8 @@ impl View<'_> {
         })
     }
 
-    /// Returns the number of the last run in the history, or of the current apply or destroy. Drift checks that found no drift do not
-    /// count.
+    /// Returns the highest of these run numbers: the last run in the history, the current run if it is no plan or drift check, and, without
+    /// a run record, the run in the previous status. The history contains no drift checks without drift.
     fn run_number(&self) -> Option<i64> {
         let reported = self.history.reports.first().map(|report| report.number);
         let record = self.record.filter(|record| record.number > 0);
@@ -266,7 +266,7 @@ impl View<'_> {
         in_base_image.or_else(|| self.history.engine.clone())
     }
 
-    /// Returns the image of the image plan, otherwise the image of the last run.
+    /// Returns the image in the image plan; without an image plan, the image of the last run.
     fn image(&self) -> Option<ImageStatus> {
         if let Some(plan) = self.image.plan {
             return Some(ImageStatus {
@@ -358,8 +358,8 @@ impl View<'_> {
         })
     }
 
-    /// Returns the number of failures of the current run or build, without failures of earlier configurations. A failure that exhausts the
-    /// retry budget at once counts as one.
+    /// Returns the number of failures of the current run or build, without failures of earlier configurations. Returns 1 after a failure
+    /// that uses the whole retry budget.
     fn retry(&self, summary: &Summary) -> Option<RetryStatus> {
         let run = self.record.and_then(|record| record.run.as_ref());
         let pending_image = self.image.plan.filter(|_| self.image.digest.is_none());
