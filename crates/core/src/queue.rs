@@ -66,7 +66,7 @@ impl SlotLimits {
         }
     }
 
-    /// Returns the runs of `queue` that start now, in their order. The `running` runs already hold slots.
+    /// Returns the runs of `queue` that start now, in their order. `running`: runs that already hold slots.
     ///
     /// A namespace or class that gets no slot is skipped for the rest of the call, because the number of free slots only decreases. The
     /// cost depends on the number of namespaces and admitted runs, not on the length of the queue.
@@ -249,9 +249,9 @@ impl Queue {
         self.waiting.values().copied()
     }
 
-    /// Returns all queued runs in the order in which they start; [`SlotLimits::admit`] returns the runs that start at `now`. Sort keys: class
-    /// with ageing; number of runs of the namespace that are running or earlier in the order; time since the namespace was last `served`,
-    /// longest first; age of the run.
+    /// Returns all queued runs in the order in which they start; [`SlotLimits::admit`] returns the runs that start at `now`. Sort keys:
+    /// priority class, raised by the time in the queue; number of runs of the namespace that are running or earlier in the order; time
+    /// since the namespace was last `served`, longest first; time in the queue, longest first.
     ///
     /// An idle namespace's first apply waits for at most one run per other namespace.
     pub fn order<'a>(&'a self, running: &Running, served: &Served, now: Timestamp) -> Order<'a> {
@@ -302,7 +302,7 @@ struct RemainingRuns<'a> {
 /// Runs of one class, oldest first. An older run of a class never starts later than a younger one.
 type Names<'a> = Peekable<btree_set::Iter<'a, (Timestamp, String)>>;
 
-/// First run of a class of a namespace. Candidates are sorted by their fields, in this order.
+/// First run of a class of a namespace. Candidates are compared field by field, in the order of declaration.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Candidate<'a> {
     rank: i64,
@@ -387,7 +387,7 @@ impl Iterator for Order<'_> {
     }
 }
 
-/// Priority of a run; lower ranks start first.
+/// Returns the rank of a run. Runs with a lower rank start first.
 fn rank(class: Class, since: Timestamp, now: Timestamp) -> i64 {
     // Without a minimum rank, old drift checks would start before applies that were queued later. If more drift checks wait than there are
     // slots, they would delay these applies.

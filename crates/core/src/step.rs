@@ -77,7 +77,7 @@ pub enum OutputsObject {
 }
 
 impl OutputsObject {
-    /// Returns the name.
+    /// Returns the name of the Secret or ConfigMap.
     pub fn name(&self) -> &str {
         match self {
             Self::Secret(name) | Self::ConfigMap(name) => name,

@@ -302,7 +302,7 @@ fn read_token(body: &[u8]) -> Option<Grant> {
     if token.bytes().any(|byte| !byte.is_ascii_graphic()) {
         return None;
     }
-    // If `expires_in` has another type, the token is valid and gets the default lifetime.
+    // If `expires_in` is missing or no integer, the token is valid and gets the default lifetime.
     let life = serde_json::from_slice(body).map_or(TOKEN_LIFE, |life: Life| {
         Duration::from_secs(life.expires_in)
     });

@@ -18,7 +18,8 @@ const HUB_KEY: &str = "https://index.docker.io/v1/";
 /// Credentials by registry, from `config.json` (`auths`) or the older `.dockercfg`. Has no `Debug`, so that it cannot be logged.
 ///
 /// Keys are hosts, optionally with a scheme, a path, or `*` in a label, as in the kubelet:
-/// <https://kubernetes.io/docs/concepts/containers/images/#config-json>. The longest matching key wins.
+/// <https://kubernetes.io/docs/concepts/containers/images/#config-json>. Of the keys that match a repository, the key with the longest path
+/// has precedence.
 #[derive(Clone)]
 pub struct DockerConfig {
     entries: BTreeMap<Key, Credential>,
@@ -40,7 +41,7 @@ impl PartialEq for DockerConfig {
 
 impl Eq for DockerConfig {}
 
-/// Key of an entry: host with port, in which labels may contain `*`, and path prefix of the repositories.
+/// Key of an entry: host with port, and path prefix of the repositories. Labels of the host may contain `*`.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Key {
     host: String,
@@ -51,7 +52,8 @@ impl DockerConfig {
     /// Parses a Docker config, the value of a key in a Secret.
     ///
     /// # Errors
-    /// [`Error::InvalidCredentials`]. The message contains no content of the Secret except names of registries and credential helpers.
+    /// [`Error::InvalidCredentials`] if the config is invalid. The message contains no content of the Secret except names of registries and
+    /// credential helpers.
     pub fn parse(bytes: &[u8]) -> Result<Self, Error> {
         let values = json_size::values(bytes);
         if values > json_size::VALUES {
@@ -136,7 +138,8 @@ impl DockerConfig {
         }
     }
 
-    /// Returns the credential of the longest key that matches the repository.
+    /// Returns the credential of the key that matches the repository and has the longest path. Of two keys with the same path, a host
+    /// without `*` has precedence.
     pub fn credentials_for(&self, image: &ImageName) -> Option<&Credential> {
         let fitting = self.entries.iter().filter(|(key, _)| key.fits(image));
         fitting

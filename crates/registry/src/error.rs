@@ -331,7 +331,7 @@ const MANIFEST_BLOB_UNKNOWN: &str = "MANIFEST_BLOB_UNKNOWN";
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Unauthorized => "the registry requires credentials or refuses the given ones",
+            Self::Unauthorized => "the registry requires valid credentials",
             Self::Forbidden => "the credentials do not permit this operation in the registry",
             Self::NotFound => "the image does not exist in the registry",
             Self::RateLimited => "the registry rate-limits requests",

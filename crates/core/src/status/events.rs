@@ -27,7 +27,7 @@ const STEPS: [Reason; 8] = [
 ];
 
 /// Returns the events for the transition from `previous` to `next`: one for each condition with a new status or reason. `InSync` and
-/// `SourceReady` cause events only with status False. `Ready` with status Unknown causes events only for the reasons in [`STEPS`].
+/// `SourceReady` cause events only with status False. `Ready` with status Unknown causes events only for the reasons in `STEPS`.
 pub fn events(previous: Option<&TerraformStatus>, next: &TerraformStatus) -> Vec<Event> {
     let watched = [("Ready", true), ("InSync", false), ("SourceReady", false)];
     let mut events: Vec<Event> = watched

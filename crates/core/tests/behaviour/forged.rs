@@ -589,7 +589,7 @@ fn forged_report_affects_only_its_resource() {
         ..ProptestConfig::default()
     };
     let hours = prop_oneof![Just(0_i64), Just(2), Just(9_000)];
-    // Content of the report Secret, hours until the operator reads it, and whether all pods have ended by then.
+    // Each element has the content of the report Secret, the hours until the operator reads it, and whether all pods have ended by then.
     let passes = prop::collection::vec((forged(), hours, any::<bool>()), 1..5);
     proptest!(config, |(index in 0..worlds.len(), passes in passes)| {
         let mut world = worlds[index].clone();

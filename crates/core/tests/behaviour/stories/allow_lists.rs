@@ -1,5 +1,5 @@
-//! Allow lists of the administrator and annotations of `ServiceAccounts`. The operator neither builds nor runs a forbidden resource, but
-//! can still destroy its existing real objects.
+//! Allow lists of the administrator and annotations of `ServiceAccounts`. The operator starts no build and no run of a forbidden resource,
+//! except a destroy of its real objects.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

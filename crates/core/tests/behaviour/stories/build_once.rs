@@ -1,4 +1,4 @@
-//! Rules 1 and 2: the operator builds each content once.
+//! Rules 1 and 2: the operator builds each image once.
 
 use alustan_api::run::{BUILD_PROTOCOL, PROTOCOL, PinnedImage};
 use alustan_api::{Architecture, State, Terraform, names};

@@ -203,7 +203,8 @@ fn base_image_in_spec_overrides_catalogue() {
     assert_eq!(unresolved.engine.unwrap().to_string(), "opentofu 1.12.6");
 }
 
-/// For a base image outside the catalogue, the runner determines the engine and refuses a change of the engine.
+/// For a base image outside the catalogue, the runner determines the engine. It refuses a change of the engine if `spec.engine.allowSwitch`
+/// is not set.
 #[test]
 fn runner_gets_applied_engine_unless_switch_is_allowed() {
     let mut world = world(json!({"version": "1.11.4"}));
@@ -229,7 +230,7 @@ fn runner_gets_applied_engine_unless_switch_is_allowed() {
         .failure
         .as_mut()
         .unwrap()
-        // Older runners report this reason under its earlier name.
+        // Older runners report reason `EngineChangeNotAllowed` as `EngineSwitch`.
         .reason = "EngineSwitch".to_owned();
     world.settle();
     assert_eq!(

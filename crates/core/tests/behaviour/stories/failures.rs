@@ -1,4 +1,4 @@
-//! Rule 10: failures use the retry budget, transient failures do not.
+//! Rule 10: failures use the retry budget, except transient failures.
 
 use alustan_api::conditions::Convergence;
 use alustan_api::report::{Failure, FailureClass, RunResult};
@@ -76,8 +76,8 @@ fn module_failures_are_retried_until_budget_is_used_up() {
     assert!(changed_nothing(&world.reconcile()), "stalled is stalled");
 }
 
-/// The module forges an impossible result. The failure must use the retry budget: otherwise the operator would start the same run again at
-/// once, in a loop.
+/// The module forges an impossible result. The failure must use the retry budget. If it did not, the operator would start the same run
+/// again at once, in a loop.
 #[rstest]
 #[case::changes_without_a_plan(RunResult::Changes)]
 #[case::cancelled_by_itself(RunResult::Cancelled)]

@@ -1,4 +1,4 @@
-//! Rule 7: corrections that do not converge.
+//! Rule 7: corrections that do not converge, because the same drift occurs again after each correction.
 
 use alustan_api::report::FailureClass;
 use alustan_api::run::RunKind;

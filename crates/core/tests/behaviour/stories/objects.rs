@@ -101,7 +101,7 @@ pub(super) fn plain(value: Value) -> Value {
     }
 }
 
-/// Replaces each digest, at least twenty hexadecimal digits, with `<digest>`.
+/// Replaces each digest with `<digest>`. A digest has at least twenty hexadecimal digits.
 fn plain_text(text: &str) -> String {
     if text == Architecture::own().as_str() {
         return "<architecture>".to_owned();

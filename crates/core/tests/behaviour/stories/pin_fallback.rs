@@ -107,8 +107,8 @@ fn destroy_uses_pin_only_for_missing_values() {
     assert_eq!(inputs.environment["TOKEN"], "7");
 }
 
-/// Returns the environment variables that a destroy takes from the pin. `envFromSecrets` lists `names` in this order. Secret `cloud` is
-/// deleted, `other` exists.
+/// Returns the environment variables that a destroy takes from the pin. `names`: Secrets in `envFromSecrets`, in order. Secret `cloud` is
+/// deleted, Secret `other` exists.
 fn environment(names: [&str; 2]) -> BTreeMap<String, String> {
     let mut world = applied();
     let pinned = ["TOKEN", "REGION", "PROXY"].map(|name| (name.to_owned(), "pinned".to_owned()));

@@ -560,7 +560,8 @@ fn unreachable_cache_volume_is_replaced() {
     assert_eq!(last_run(&world), (3, false));
     assert!(world.volume_unreachable);
 
-    // Run 3 could start without the cache volume. So the operator treats the volume as unusable, and the next run gets a new volume.
+    // Run 3 started without the cache volume, so the volume was the reason why run 2 could not start. The operator replaces the volume
+    // before the next run.
     world.edit(|tf| tf.with_variable("size", 2));
     world.run_until_converged();
     assert!(world.is_ready(), "{:?}", world.status());

@@ -1,4 +1,5 @@
-//! If a quota denies an object, the operator reports the denial, frees the slot of the run, and retries with a backoff (rules 10 and 18).
+//! If a quota denies the creation of an object, the operator reports the denial, frees the slot of the run, and retries with a backoff
+//! (rules 10 and 18).
 
 use alustan_api::State;
 use alustan_api::run::RunPhase;

@@ -1,4 +1,4 @@
-//! A resource restored from a backup: its uid differs from the uid of the resource in its Secrets.
+//! A resource restored from a backup: it has a new uid, and the labels of its Secrets have the uid of the resource before the restore.
 
 use alustan_api::report::{RunResult, UnsavedPlace};
 use alustan_api::run::{RunKind, RunPhase, UnsavedState};
@@ -312,7 +312,8 @@ fn copy_of_an_existing_resource_gets_a_new_record() {
     assert_eq!(Some(kept_uid), tf.metadata.uid.as_ref());
     world.settle();
     assert!(world.is_ready() && world.run_number() == 1);
-    // The original is deleted. The run record of the copy proves that the copy does not come from a backup.
+    // The original is deleted. The copy stays Ready: its run record and its annotation `alustan.io/uid` show that it does not come from a
+    // backup.
     world.is_copy = false;
     world.settle();
     assert!(world.is_ready());

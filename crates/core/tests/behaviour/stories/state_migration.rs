@@ -165,7 +165,7 @@ fn runner_role_names_secrets_of_managed_state_during_move(
     assert_eq!(states, secrets);
 }
 
-/// Only the engine knows the configuration in the backend block of the module, so the runner decides whether the state moves.
+/// The operator does not know the configuration in the backend block of the module, so the runner decides whether the state moves.
 #[test]
 fn module_backend_is_migrated_only_if_migrate_is_set() {
     let mut world = World::with(terraform());

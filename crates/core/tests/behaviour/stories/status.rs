@@ -1,4 +1,4 @@
-//! Output of `kubectl get` and `kubectl describe` that no other module covers.
+//! Output of `kubectl get` and `kubectl describe` that no other test module covers.
 
 use alustan_api::report::{ChangeSet, FailureClass, ResourceChange, Undeclared};
 use alustan_api::run::StateLock;

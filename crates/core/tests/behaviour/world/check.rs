@@ -94,7 +94,8 @@ impl World {
             );
         }
     }
-    /// Checks that `Ready` stays True unless a failure occurs or the wanted configuration changes. Drift and a restart do not change it.
+    /// Checks that the resource stops being Ready only for a reason: a failure, a requested run, a failed health check, a missing input,
+    /// the deletion, or a change of the wanted configuration. Drift and a restart are no reasons.
     fn may_be_busy(&self, status: &TerraformStatus, decision: &Decision, seen: &Seen) {
         let failed = matches!(status.state, State::Failed | State::Stalled)
             || decision.steps.iter().any(records_failures);

@@ -57,7 +57,7 @@ const NO_REGCRED: &str =
     "spec.containerRegistry.secretRef: Secret regcred does not exist; create it";
 
 impl World {
-    /// Returns the observation of a reconcile. Its run record is `stale` versions old.
+    /// Returns the observation of a reconcile, with a run record that is `stale` versions old.
     pub(crate) fn observe(&mut self, stale: usize) -> Seen {
         let record = self.record_seen(stale);
         if let Some(record) = &record {
@@ -345,7 +345,7 @@ impl World {
         })
     }
 
-    /// Returns all build Secrets, of active, finished and deleted builds.
+    /// Returns the build Secrets of all active and finished builds.
     fn build_secrets(&self) -> Vec<BuildSecretSeen> {
         let with_secret = self
             .builds

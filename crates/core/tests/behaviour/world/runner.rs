@@ -297,7 +297,7 @@ impl World {
         Some(run.kind)
     }
 
-    /// Changes the progress in the run report. Conflicts need no simulation, because the runner retries them.
+    /// Changes the progress in the run report. Conflicts need no simulation, because the real runner repeats a write after a conflict.
     pub(super) fn swap(&mut self, change: impl FnOnce(&mut RunProgress) -> bool) -> bool {
         let (Some(next), Some(mut progress)) = (self.record.clone(), self.progress.clone()) else {
             return false;
