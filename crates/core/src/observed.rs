@@ -249,7 +249,7 @@ pub struct Incomplete {
 /// Values of the Secrets and ConfigMaps that the spec names.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct InputsSeen {
-    /// Texts of the scripts.
+    /// Texts of the scripts in `spec.scripts`.
     pub scripts: ScriptTexts,
     /// Data of `spec.backend.secretRef`.
     pub backend: BTreeMap<String, String>,
@@ -341,7 +341,7 @@ pub struct JobSeen {
 pub struct Waiting {
     /// Text of a [`Reason`](alustan_api::Reason), or a reason of Kubernetes.
     pub reason: String,
-    /// Cause, and what to do if known.
+    /// Why the pod does not start, and what a user can do about it, if known.
     pub message: String,
 }
 

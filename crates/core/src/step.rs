@@ -60,7 +60,7 @@ pub enum Step {
     /// Delete all objects of the resource, including builds in another namespace, and remove label `alustan.io/holds-state` of the
     /// namespace if no other state is in it. Objects of the components in `kept` are labelled as orphaned instead of deleted.
     CleanUp {
-        /// Components that may hold the only copy of a state, or the key that decrypts it.
+        /// Components that may hold the only copy of a state, or the key that decrypts a state.
         kept: Vec<Component>,
     },
     /// Remove the finalizer.
@@ -233,7 +233,7 @@ pub struct Decision {
 /// A run or build that waits for a slot.
 #[derive(Clone)]
 pub struct Start {
-    /// Queue class.
+    /// Priority class in the queue.
     pub class: Class,
     /// Writes that start the run or build.
     pub steps: Vec<Step>,

@@ -79,8 +79,8 @@ pub(crate) fn beside_builder(
     settings: &Settings,
 ) -> Container {
     let mut container = init(tf, prepare, settings);
-    // The kubelet creates the folders of `subPath` mounts in the order of the mounts. The container `build` waits for the last folder
-    // before it writes to the volume.
+    // The kubelet creates the folders of `subPath` mounts in the order of the mounts. The container `build` waits for the folder of the
+    // last mount, `handover`, before it writes to the volume.
     let handover = VolumeMount {
         sub_path: Some(paths::HANDOVER.to_owned()),
         ..pod::mount(VOLUME, &format!("{}/{}", paths::BUILD, paths::HANDOVER))

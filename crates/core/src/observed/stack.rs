@@ -56,7 +56,7 @@ pub struct FoundInput {
 /// One value of `spec.variablesFrom`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct FoundValue {
-    /// The value.
+    /// Value of the variable.
     pub value: Value,
     /// Whether the value is secret (rule 15).
     pub secret: bool,

@@ -205,7 +205,8 @@ impl<'a> StatusView<'a> {
         Some(self.fact(NotificationEvent::Succeeded, at, &identity))
     }
 
-    /// Returns the failure. Its id depends on the cause and not on the number of attempts, so that each cause is notified once.
+    /// Returns the failure. The id of the failure depends on the cause and not on the number of attempts, so that each cause is notified
+    /// once.
     fn failed(&self) -> Option<Fact> {
         let failed = self.ready.status == "False" && self.status.state == State::Failed;
         let failed = failed && !self.is_user_requested();
@@ -258,7 +259,7 @@ impl<'a> StatusView<'a> {
         run.map_or(changed, |time| time.0.max(changed))
     }
 
-    /// Returns the identity of a failure. It changes with the reason, the generation, the context and the last apply.
+    /// Returns the values that identify a failure: reason, generation, context and last apply.
     fn failure_identity(&self) -> Vec<String> {
         let Self { status, ready, .. } = self;
         let applied = status

@@ -49,7 +49,7 @@ pub(crate) struct Config {
 pub(crate) struct Real {
     /// Configuration of the last complete apply.
     pub(crate) config: Option<Config>,
-    /// Whether an apply or a destroy has failed or was killed after the last complete apply, so that the objects may be incomplete.
+    /// Whether an apply or a destroy failed or was killed after the last complete apply, so that the objects may be incomplete.
     pub(crate) partial: bool,
     /// Whether the real objects differ from `config`, for example because a user changed them.
     pub(crate) drifted: bool,
@@ -138,9 +138,9 @@ pub(crate) struct World {
     pub(crate) jobs: BTreeMap<String, Job>,
     pub(crate) pods: Vec<Pod>,
     pub(crate) builds: BTreeMap<String, Build>,
-    /// Digests by repository and tag.
+    /// Digests of the images in the registry, by repository and tag.
     pub(crate) images: BTreeMap<(String, String), String>,
-    /// Digests that can be pulled without a tag.
+    /// Digests of images that can be pulled although no tag refers to them.
     pub(crate) untagged: BTreeSet<String>,
     /// Contexts in the registry.
     pub(crate) artifacts: BTreeSet<String>,

@@ -39,7 +39,7 @@ fn token_is_cached_for_less_than_its_lifetime() {
 
 #[test]
 fn unknown_fields_of_a_token_response_are_skipped() {
-    // serde_json limits content that it keeps to 128 nested levels. Parsing succeeds only if unknown fields are skipped.
+    // serde_json refuses values with more than 128 nested levels, but skips unknown fields with any number of levels.
     let deep = format!("{}{}", "[".repeat(1_000), "]".repeat(1_000));
     let other = format!("[{}{deep}]", r#"{"":0},"#.repeat(8_000));
     let body = format!(r#"{{"x":{other},"token":"t","expires_in":200}}"#);

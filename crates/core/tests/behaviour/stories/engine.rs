@@ -1,4 +1,5 @@
-//! `spec.engine`: resolved once from the catalogue of the operator, then pinned; it does not change silently.
+//! `spec.engine`: the operator selects the engine from its catalogue once and pins it. A later change of the catalogue does not change the
+//! engine.
 
 use alustan_api::report::FailureClass;
 use alustan_api::{Engine, EngineName, Terraform};
@@ -194,7 +195,8 @@ fn base_image_in_spec_overrides_catalogue() {
         (unresolved.reference.as_str(), unresolved.engine),
         ("mine.test/x:1", None)
     );
-    // The image in `spec.containerRegistry.baseImage` may also be in the catalogue, which then defines its engine.
+    // The image in `spec.containerRegistry.baseImage` may also be in the catalogue. The engine of the image is then the engine in the
+    // catalogue.
     let listed = image("opentofu 1.12.6").image;
     let tf = terraform().with("/containerRegistry/baseImage", listed);
     let unresolved = base_image(&tf, &with_catalogue(), None)

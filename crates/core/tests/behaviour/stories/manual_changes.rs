@@ -283,7 +283,7 @@ fn recreated_record_assumes_no_managed_state() {
     );
 }
 
-/// The finalizer is removed by hand. The operator must not treat the resource as new and reset its status.
+/// The finalizer is removed by hand. The resource must stay Ready: the operator must not treat it as a new resource.
 #[test]
 fn removed_finalizer_leaves_resource_ready() {
     let mut world = World::applied();
