@@ -41,7 +41,7 @@ pub struct Layer {
     pub created_by: String,
 }
 
-/// Settings of an image that replace or extend those of its base image.
+/// Settings that replace or extend the settings of a base image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ImageConfig {
     /// User of the container, `uid[:gid]`. Empty: the user of the base image.
@@ -69,7 +69,7 @@ pub(crate) enum Format {
 }
 
 impl Format {
-    /// Returns the media type of manifests.
+    /// Returns the media type of a manifest in this format.
     pub(crate) fn manifest_type(self) -> &'static str {
         match self {
             Self::Docker => DOCKER_MANIFEST,
@@ -89,7 +89,7 @@ impl Format {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Blob {
     pub(crate) digest: Digest,
-    /// Size, in bytes.
+    /// Size of the blob, in bytes.
     pub(crate) size: u64,
 }
 
@@ -249,7 +249,8 @@ fn read_digest(text: &str) -> Result<Digest, String> {
 }
 
 impl Index {
-    /// Returns the digest of the image for a platform, in its default variant.
+    /// Returns the digest of the image for a platform. Considers only images without a CPU variant, or with the default variant (`v8` for
+    /// `arm64`).
     ///
     /// # Errors
     /// Returns a message with the platforms of the index if the index has no image for the platform, or the reason why the entry for the
@@ -453,8 +454,8 @@ impl ConfigFile {
         Ok(())
     }
 
-    /// Appends a history entry for each layer, unless the base image has layers but no history: clients assign the first entry to the first
-    /// layer, so the new entries would describe layers of the base image.
+    /// Appends a history entry for each layer. Appends no entry if the base image has layers but no history: clients assign the first entry
+    /// to the first layer, so the new entries would describe layers of the base image.
     fn append_history(&mut self, empty_base: bool, layers: &[Layer], settings: &ImageConfig) {
         let has_history = self
             .history

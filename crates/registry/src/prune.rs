@@ -1,7 +1,7 @@
 //! Selects the images of a repository to delete. Performs no I/O.
 //!
-//! Only runner images are deleted: images with a tag of 40 hex digits and a label with the uid of the namespace. An image with several tags
-//! is kept if one of the tags is kept.
+//! Selects only runner images of one namespace, and the contexts of these images. A runner image has a tag of 40 hex digits, and a label
+//! with the uid of its namespace. An image with several tags is kept if one of the tags is kept.
 
 use std::{collections::BTreeSet, fmt, time::Duration};
 
@@ -45,22 +45,23 @@ pub struct RunnerImage {
 /// Retention policy for images.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// Number of newest images to keep.
+    /// Number of newest runner images of the namespace to keep, regardless of their age.
     pub keep: usize,
-    /// Minimum age of an image to delete.
+    /// Minimum age of an image for deletion.
     pub older_than: Duration,
 }
 
 /// Images and contexts that resources use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Used {
-    /// Digests of images and contexts.
+    /// Digests of the images and contexts that resources use.
     pub digests: BTreeSet<Digest>,
     /// Tags of images that resources refer to by tag.
     pub tags: BTreeSet<String>,
 }
 
-/// Returns the digests of the manifests to delete: first images of the namespace with uid `namespace`, then contexts of these images.
+/// Returns the digests of the manifests to delete: first images of the namespace with uid `namespace`, then contexts of these images. A
+/// context is kept if a resource uses the context, or if an image that was built from the context is kept.
 pub fn choose(
     images: &[TaggedImage],
     namespace: &str,

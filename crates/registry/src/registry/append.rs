@@ -26,7 +26,7 @@ use crate::{
 const APPEND_TIME: Duration = Duration::from_mins(30);
 /// Maximum size of a manifest of the base image, in bytes: 8 KiB for each of 127 layers. Descriptors of layers are kept as JSON values,
 /// because the new manifest contains them unchanged. In the worst case (`{"":0}`), a JSON value takes 133 bytes of memory per byte of text.
-/// Three copies exist in memory while the manifest is composed, 400 MiB in total.
+/// While the manifest is composed, three copies of these values are in memory, 400 MiB in total.
 const MANIFEST_SIZE: usize = 1 << 20;
 /// Maximum size of the config of the base image, in bytes. Fields that are not changed are kept as JSON values. In the worst case, parsing
 /// these fields takes 200 MiB of memory. Config and manifest together fit into the memory limit of the container: 1 GiB.
@@ -103,7 +103,7 @@ impl Registry {
     }
 }
 
-/// One call of [`Registry::append`].
+/// Arguments and connections of one call of [`Registry::append`].
 struct Append<'a> {
     registry: &'a Registry,
     source: Repository<'a>,
@@ -316,7 +316,7 @@ impl Append<'_> {
         mounted
     }
 
-    /// Whether to try mounts. Requests a token for mounts. If the registry refuses the token, mounts are not tried again.
+    /// Whether to try mounts. Requests a token for mounts first. If the request fails permanently, all further layers are copied.
     async fn mounts_are_open(&self) -> Result<bool, Error> {
         let mut may_mount = self.may_mount.lock().await;
         if *may_mount && let Err(error) = self.mounts.sign_in().await {
@@ -332,8 +332,8 @@ impl Append<'_> {
             .await
         {
             Ok(digest) => Ok(digest),
-            // Another client may have created the tag concurrently. Registries with immutable tags refuse an existing tag with different
-            // errors.
+            // Another client may have created the tag concurrently. A registry with immutable tags then refuses the push. The error differs
+            // between registries, so check whether the tag exists.
             Err(error) if error.may_be_the_tag() => match self.existing().await {
                 Ok(Some(existing)) => Ok(existing),
                 _ => Err(error),

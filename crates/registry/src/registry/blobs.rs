@@ -340,7 +340,7 @@ struct Download {
     /// `None` after the last chunk.
     hasher: Option<Hasher>,
     digest: Digest,
-    /// Remaining bytes.
+    /// Number of bytes that have not been received yet.
     left: u64,
     held: Option<Bytes>,
     action: &'static str,
@@ -435,8 +435,8 @@ impl Progress {
     }
 
     /// Waits for `work`, an upload. Fails if no byte is sent within `stall`, or if `work` does not end within `end` after the last byte.
-    /// Checks the progress every `stall`, and every `end` after the last byte, so an upload may be idle for twice that time before it
-    /// fails.
+    /// Checks the progress at intervals of `stall`, and of `end` after the last byte. An idle upload therefore fails after at most two
+    /// intervals.
     async fn watch<T>(
         &self,
         work: impl Future<Output = T>,

@@ -67,8 +67,9 @@ impl Call<'_> {
         }
     }
 
-    /// Returns the error for an invalid list of tags. An invalid list is refused, because an image may have a tag that the list lacks, and
-    /// would be deleted. The message omits the text of the response, which may come from another host after a redirect.
+    /// Returns the error for an invalid list of tags. An invalid list is refused: if a tag is missing in the list, pruning may delete an
+    /// image that has the tag and must be kept. The message omits the text of the response, which may come from another host after a
+    /// redirect.
     fn invalid_tags(&self, error: &serde_json::Error) -> Error {
         let (line, column) = (error.line(), error.column());
         let detail = format!("the list of tags is invalid (line {line}, column {column})");

@@ -44,7 +44,8 @@ impl Call<'_> {
         self.open_with(request, error::read_answer).await
     }
 
-    /// Like [`Self::open`] for a request with the content of a blob, but recognises a lost upload session.
+    /// Like [`Self::open`] for a request with the content of a blob, but fails with [`Failure::UploadLost`] if the registry has lost the
+    /// upload session.
     pub(super) async fn open_upload(&self, request: RequestBuilder) -> Result<Response, Error> {
         self.open_with(request, error::read_upload_answer).await
     }
@@ -85,7 +86,7 @@ impl Call<'_> {
         Ok(body)
     }
 
-    /// Reads the body to its end, or until it exceeds `limit` bytes.
+    /// Reads the body. Stops after the chunk with which the body exceeds `limit` bytes.
     async fn begin_body(&self, response: &mut Response, limit: usize) -> Result<Vec<u8>, Error> {
         let mut body = Vec::new();
         let take = |chunk: &[u8]| body.extend_from_slice(chunk);
@@ -93,7 +94,8 @@ impl Call<'_> {
         Ok(body)
     }
 
-    /// Passes the body to `take` in chunks, to its end or until it exceeds `limit` bytes. Returns the number of bytes.
+    /// Passes the body to `take` in chunks. Stops after the chunk with which the body exceeds `limit` bytes. Returns the number of bytes
+    /// that were passed to `take`.
     pub(super) async fn begin_chunks(
         &self,
         response: &mut Response,

@@ -57,7 +57,7 @@ pub(super) fn is_of_registry(base: &str, url: &Url) -> bool {
     Url::parse(base).is_ok_and(|base| is_same_registry(&base, url))
 }
 
-/// Whether both URLs have the same scheme, host and port. All hosts of Docker Hub count as the same host.
+/// Whether both URLs have the same scheme, host and port. Treats all hosts of Docker Hub as the same host.
 fn is_same_registry(base: &Url, url: &Url) -> bool {
     let is_hub = |url: &Url| {
         let host = url.host_str().is_some_and(is_docker_hub);

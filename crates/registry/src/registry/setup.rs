@@ -81,8 +81,8 @@ fn http(
 /// Decides whether the HTTP client follows a redirect from the first URL to the second URL with the given status.
 type Rule = fn(&Url, &Url, StatusCode) -> bool;
 
-/// Permits redirects of token requests. A redirect to another origin must not keep the body, as 307 and 308 do, and must not lead from
-/// https to http. On such a redirect, reqwest removes the `Authorization` header.
+/// Permits redirects of token requests, except two kinds of redirects to another origin: with status 307 or 308, which keep the request
+/// body, and from https to http. On a redirect to another origin, reqwest removes the `Authorization` header.
 fn elsewhere(from: &Url, to: &Url, status: StatusCode) -> bool {
     from.origin() == to.origin() || !leaves_tls(from, to) && !keeps_request(status)
 }

@@ -1,4 +1,4 @@
-//! Appending layers to base images.
+//! Tests that append layers to base images.
 
 use std::{
     collections::BTreeMap,
@@ -143,7 +143,7 @@ fn is_manifest_put(seen: &Seen) -> bool {
     seen.method == "PUT" && seen.path.contains("/manifests/")
 }
 
-/// Returns the digest of the image that [`append`] pushes to a registry without faults. It is the same in every registry.
+/// Returns the digest of the image that [`append`] pushes to a registry without faults. The digest does not depend on the registry.
 async fn predicted() -> Digest {
     let (server, base) = with_base(|_, _| None).await;
     append(&base, &server).await.unwrap()

@@ -1,4 +1,4 @@
-//! Push and pull of contexts with a real registry.
+//! Tests that push and pull contexts with a real registry.
 
 use std::fs;
 

@@ -1,4 +1,4 @@
-//! Inventory of repositories and deletion of manifests.
+//! Tests of the inventory of repositories and of the deletion of manifests.
 
 use alustan_registry::{
     Access, Digest, Error, Failure, ImageName, Options, Registry, TaggedImage, context_tag,

@@ -52,7 +52,7 @@ struct Repository {
 
 struct Inner {
     host: String,
-    /// Accepted header: `Basic …`, or `Bearer` for any token. Empty for anonymous access.
+    /// Accepted `Authorization` header: `Basic …`, or `Bearer` for any token. Empty for anonymous access.
     authorization: String,
     repositories: Mutex<BTreeMap<String, Repository>>,
     seen: Mutex<Vec<Seen>>,
@@ -72,7 +72,7 @@ impl FakeRegistry {
     }
 
     /// Starts a registry with the faults that `faults` returns. The second argument of `faults` is the number of earlier requests with the
-    /// same method and path. `authorization`: the accepted header, or `Bearer` for any token.
+    /// same method and path. `authorization`: the accepted `Authorization` header, or `Bearer` for any token; empty for anonymous access.
     pub(crate) async fn start(
         authorization: &str,
         faults: impl Fn(&Seen, usize) -> Option<Fault> + Send + Sync + 'static,
