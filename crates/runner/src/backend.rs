@@ -92,8 +92,8 @@ fn has_block(content: &Content) -> bool {
     }
 }
 
-/// Prepends advice to the message of a failure with reason `BackendMissing`, and of a failure with reason `InitFailed` whose cause is an
-/// unsupported argument of the backend, missing credentials or a missing connection string.
+/// Prepends advice to the message of a failure with reason `BackendMissing`. Also prepends advice to a failure with reason `InitFailed` if
+/// the cause is an unsupported argument of the backend, missing credentials or a missing connection string.
 pub fn with_advice(failure: Failure, inputs: &BackendInputs) -> Failure {
     let kind = inputs.kind.as_deref().unwrap_or_default();
     let advice = match Reason::from_stored(&failure.reason) {
@@ -120,8 +120,8 @@ fn missing(kind: &str, inputs: &BackendInputs) -> String {
              bucket: a new one would be empty"
         ),
         None if kind == "s3" => format!(
-            "{place} or its table does not exist. Create it, or set spec.backend.bootstrap: true \
-             to create bucket and table"
+            "{place} or its lock table does not exist. Create the missing one, or set \
+             spec.backend.bootstrap: true to create bucket and table"
         ),
         None => format!("{place} does not exist. Create it"),
     }

@@ -134,7 +134,8 @@ fn action(change: &Change) -> Option<&'static str> {
     }
 }
 
-/// Whether every managed object of the state is deleted or forgotten. Objects that the plan creates or imports do not count.
+/// Whether the plan deletes or forgets every managed object of the state. Ignores deposed objects, and objects that the plan creates or
+/// imports.
 fn empties(changes: &[Planned]) -> bool {
     let is_managed = |planned: &&Planned| planned.mode == "managed" && planned.deposed.is_none();
     let is_new = |change: &Change| change.actions == ["create"] || !change.importing.is_null();

@@ -88,12 +88,12 @@ pub struct Finished {
     pub stdout: Vec<u8>,
     /// Redacted tail of standard error.
     pub stderr: String,
-    /// Why the command was stopped; `None` if it was not stopped. Without cause and exit code, the command was not started, because a stop
-    /// of the run had been requested before.
+    /// Why the command was stopped; `None` if it was not stopped. If cause and exit code are both `None`, the command was not started,
+    /// because a stop of the run was already requested.
     pub cause: Option<Cause>,
 }
 
-/// Executes commands with the stop request, the redactor and the log tail of a run.
+/// Executes the commands of a run. Stops them on a stop request, redacts their output, and adds the output to the log tail.
 #[derive(Clone)]
 pub struct Commands {
     /// Descendant processes of the runner.

@@ -1,4 +1,4 @@
-//! The engine in the image, and the CLI configuration that uses the providers of the image instead of downloading them.
+//! The engine in the image, and its CLI configuration, with which the engine uses the providers in the image instead of downloading them.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -164,8 +164,8 @@ fn quoted(text: &str) -> String {
 /// Environment variable that disables TLS between the engine and its providers. If the value is empty, the engine uses TLS.
 const PLAIN_SOCKETS: &str = "TF_DISABLE_PLUGIN_TLS";
 
-/// Returns the environment of every command: the environment of the container, and settings for unattended runs that use the providers of
-/// the image.
+/// Returns the environment of every command: the environment of the container, and variables with which the engine shows no prompts and uses
+/// the providers in the image.
 pub fn environment(container: &Vars, paths: &Paths) -> Vars {
     let mut environment = container.clone();
     let mut set = |name: &str, value: &str| environment.insert(name.to_owned(), value.to_owned());

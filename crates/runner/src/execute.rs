@@ -57,8 +57,9 @@ impl Session {
         let result = done.as_ref().ok().copied();
         let is_done = matches!(result, Some(RunResult::Done | RunResult::NoChanges));
         if findings.moved_from.is_some() && !findings.began && !is_done {
-            // The run copied the state to a new address and failed before it changed objects. The operator records a new address only
-            // together with a lineage. Without a lineage in the report, the next run uses the previous address.
+            // The run copied the state to a new address, but changed no objects: it failed, was cancelled, or found changes that it did not
+            // apply. Without a lineage in the report, the run record keeps the previous address. The next run then compares the states at
+            // both addresses, and copies the state again if the state at the previous address is newer.
             return done;
         }
         findings.lineage = self.lineage_of_ours(&state, result).await;
@@ -68,7 +69,8 @@ impl Session {
         done
     }
 
-    /// Refuses a state that was applied with a different engine or a newer version, unless `spec.engine.allowSwitch` is set.
+    /// Fails if the last apply used a different engine, or a newer version of the engine, than the image contains: the engine may be unable
+    /// to read the state. Does not fail if `spec.engine.allowSwitch` is set.
     fn refuse_engine(&self) -> Result<(), Failure> {
         let engines = self
             .inputs

@@ -1,4 +1,4 @@
-//! Converts the output of the engine to a failure with class, reason and message.
+//! Converts the output of the engine to a failure with class ([`FailureClass`]), reason and message.
 
 use alustan_api::Reason;
 use alustan_api::reason::ReasonText;
@@ -94,7 +94,8 @@ pub fn module(reason: Reason, message: impl AsRef<str>) -> Failure {
     failure(FailureClass::Module, reason, message)
 }
 
-/// Determines class, reason and message of the failure of a command with exit code `code` and error output `stderr`.
+/// Returns the failure of a command with exit code `code` and error output `stderr`. Determines its class ([`FailureClass`]), reason and
+/// message.
 pub fn classify(step: Step, code: i32, stderr: &str) -> Failure {
     let text = tidy(stderr);
     let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -160,8 +161,8 @@ pub fn is_refused(step: Step, stderr: &str) -> bool {
 }
 
 const PRIVATE_MODULES: &str = "private modules are fetched with the credentials of spec.gitRepo: \
-                               sshKeySecret (and its known_hosts) for ssh, credentialsSecret for \
-                               https from the host of the repository";
+                               sshKeySecret (and its known_hosts) for ssh URLs, credentialsSecret \
+                               for https URLs with the host of the repository";
 
 /// Messages of the engine if a remote module cannot be fetched.
 const NO_MODULE: &[&str] = &["failed to download module", "could not download module"];

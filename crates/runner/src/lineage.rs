@@ -14,8 +14,8 @@ pub enum Owner {
     Foreign,
 }
 
-/// Returns the owner of `state`. `known`: lineage in the run record. `proven`: whether there is evidence, other than the run record, that
-/// the resource has applied before; with [`Lineage::Lost`], the state then belongs to the resource.
+/// Returns the owner of `state`. `known`: lineage in the run record. `proven`: whether evidence other than the run record shows that a run
+/// of the resource wrote the state. If `known` is [`Lineage::Lost`] and `proven` is true, the state belongs to the resource.
 pub fn owner(known: &Lineage, proven: bool, state: &StateHead) -> Owner {
     let Some(lineage) = state.lineage.as_ref().filter(|_| state.item_count > 0) else {
         return Owner::Unowned;

@@ -273,7 +273,7 @@ impl Record {
     }
 
     /// Writes `lock` to the run report as the lock of the managed state. Replaces an existing lock only if its id is `before`, the id of an
-    /// earlier lock of this run. Otherwise, returns the existing lock.
+    /// earlier lock of this run. Returns an existing lock that has another id and is not replaced.
     pub async fn lock(
         &self,
         lock: &StateLock,

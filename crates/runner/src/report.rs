@@ -26,7 +26,7 @@ pub struct ReportExtras<'a> {
     /// Run record at the time of the claim, if the runner had reported the start of changes and the engine then refused to start, because
     /// the state was locked or the plan was stale. The report of the start is undone, so that an approval remains valid.
     pub refused: Option<&'a RunRecord>,
-    /// Whether the resource has no state. A state that appears later belongs to another owner.
+    /// Whether the resource has no state. If true, the next run treats a state that exists at its start as the state of another owner.
     pub stateless: bool,
     /// Backend block of the module, if the state is in that backend.
     pub own_backend: Option<&'a OwnBackend>,
@@ -111,8 +111,8 @@ fn changes(report: &RunReport, outputs: Option<&Outputs>) -> Changes {
     changes
 }
 
-/// Removes the logs of earlier runs if the outputs need the space. If the space is still not sufficient, also removes an unsaved state,
-/// which is older than the state in the backend.
+/// Removes the logs of earlier runs if the outputs need the space. If the space is still not sufficient, also removes an unsaved state that
+/// an earlier run kept for inspection: the state is older than the state in the backend.
 fn make_room(snapshot: &Snapshot, changes: &mut Changes) {
     if changes.contains_key(key::OUTPUTS) && snapshot.size_with(changes) > LARGEST {
         log_tail::remove_all(snapshot, changes);

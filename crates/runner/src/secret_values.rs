@@ -21,7 +21,7 @@ use crate::variables::{self, Declared};
 /// Values of environment variables that are not masked, even if the variable comes from a Secret.
 const PLAIN: &[&str] = &["true", "false", "null", "none"];
 
-/// Minimum length, in bytes, of a user name in a URL without a password that is masked: a long user name may be a token.
+/// Minimum length of a user name that is masked if the URL contains no password, in bytes: a long user name may be a token.
 const SHORTEST_TOKEN: usize = 8;
 
 /// Returns all known secret values: credentials of the backend and of the pod, the password of the HTTP server for the managed state, and
@@ -102,7 +102,8 @@ fn is_plain(value: &str) -> bool {
         .any(|word| value.trim().eq_ignore_ascii_case(word))
 }
 
-/// Whether the name of an environment variable or of a backend argument indicates a credential.
+/// Whether the name of an environment variable or of a backend argument indicates a credential. False for values of fewer than eight bytes,
+/// and for values that are absolute paths.
 fn looks_secret(name: &str, value: &str) -> bool {
     const WORDS: &[&str] = &[
         "SECRET",

@@ -104,9 +104,10 @@ pub struct Session {
     started: Instant,
     /// Variables of the resource that the module does not declare.
     pub(crate) undeclared: Vec<Undeclared>,
-    /// Last state lock of another client that blocked a command. Always `None` for a managed backend.
+    /// Last state lock of another client that blocked a command. Always `None` for a managed state: the HTTP server for the state records
+    /// the locks of other clients.
     lock_seen: Mutex<Option<StateLock>>,
-    /// Whether the cause of the last failed command is that the engine refused to start (see [`is_refused`](crate::failure::is_refused)).
+    /// Whether the last failed command failed because the engine refused to start (see [`is_refused`](crate::failure::is_refused)).
     refused: AtomicBool,
     took: Mutex<StepTimes>,
     _cache_lock: Option<cache::Lock>,
@@ -255,8 +256,8 @@ impl Session {
         }
     }
 
-    /// Whether the module has configuration files. With `scripts.apply`, files of a wrapper such as `terragrunt.hcl` also count, because
-    /// the wrapper generates configuration files.
+    /// Whether the module has configuration files. With `scripts.apply`, also returns true for files of a wrapper such as `terragrunt.hcl`,
+    /// because the wrapper generates configuration files.
     fn has_configuration(&self) -> io::Result<bool> {
         let opentofu = self.engine.kind() == EngineName::Opentofu;
         let ours = [backend::BLOCK_FILE];

@@ -166,8 +166,8 @@ impl Session {
         Ok((summary, id))
     }
 
-    /// Returns the summary of the plan. Returns `None` if `scripts.plan` created a plan that the engine cannot read, and neither manual
-    /// approval nor rules require a summary.
+    /// Returns the summary of the plan. Returns `None` if `scripts.plan` created a plan that the engine cannot read. Fails on such a plan if
+    /// approval is manual or rules are configured, because the approval then depends on the summary.
     async fn readable(&self) -> Result<Option<Summary>, Failure> {
         let approval = &self.inputs.approval;
         let any_form = self.scripts.plan.is_some() && !approval.manual && approval.rules.is_empty();
@@ -216,8 +216,8 @@ impl Session {
         Ok(because)
     }
 
-    /// Returns the rules that match the plan. The evaluation of rules has no time limit of its own, so the wait ends at the deadline of
-    /// plans or on a stop request.
+    /// Returns the rules that match the plan. The evaluation of rules has no time limit. Therefore, waits for the evaluation at most until
+    /// the deadline of plans, and fails on a stop request.
     async fn matched(&self, plan: &alustan_cel::approval::Plan) -> Result<Vec<Matched>, Failure> {
         let rules = self.inputs.approval.rules.clone();
         tokio::select! {
@@ -296,7 +296,8 @@ impl Session {
     }
 }
 
-/// Returns the rules that match `plan`. Returns all rules if the evaluation fails or exceeds `deadline`.
+/// Returns the rules that match `plan`. Returns all rules if the evaluation fails or exceeds `deadline`, so that a plan is not applied
+/// without an evaluation of the rules.
 async fn judged_until(
     deadline: Instant,
     rules: Vec<ApprovalRule>,

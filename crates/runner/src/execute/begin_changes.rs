@@ -76,8 +76,9 @@ impl Session {
         Ok(())
     }
 
-    /// Returns the lock of a managed state that the runner reserves for the next engine process. Returns `None` if scripts are configured:
-    /// the runner does not know when a script starts engine processes, so each engine process locks the state itself.
+    /// Returns the lock that the runner reserves in the run report for the next engine process, so that the lock request of the engine needs
+    /// no write. Returns `None` if the state is not managed. Also returns `None` if scripts are configured, because the runner does not know
+    /// when a script starts engine processes.
     fn lock_to_reserve(&self) -> Option<StateLock> {
         let identity = self.record.identity();
         let lock = || StateLock {

@@ -66,8 +66,8 @@ pub(crate) struct Findings {
     pub(crate) moved_from: Option<String>,
     /// Location of the state, if the run could not save the state to its backend.
     pub(crate) unsaved: Option<UnsavedPlace>,
-    /// Whether no unsaved state of an earlier run must be pushed anymore: the unsaved state was pushed, is older than the state in the
-    /// backend, or did not exist.
+    /// Whether no unsaved state of an earlier run is left to push: the unsaved state was pushed, is older than the state in the backend, or
+    /// did not exist.
     pub(crate) recovered: bool,
     /// Backend block of the module, if the state is in that backend.
     pub(crate) own_backend: Option<OwnBackend>,

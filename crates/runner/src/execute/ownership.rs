@@ -18,8 +18,8 @@ use crate::unsaved_state;
 
 /// State of the module at the start of a run, and its owner.
 pub(super) struct State {
-    /// Lineage, serial and item count of the state. `None` if the state is known to belong to the resource and was not read, or cannot be
-    /// read.
+    /// Lineage, serial and item count of the state. `None` if the state was not read, because it is known to belong to the resource, or if
+    /// the state cannot be read.
     head: Option<StateHead>,
     owner: Owner,
 }
@@ -74,7 +74,8 @@ impl Session {
         Ok(())
     }
 
-    /// Reads lineage, serial and item count of the state, unless an earlier run recorded that the state belongs to the resource.
+    /// Reads lineage, serial and item count of the state. Returns `None` if an earlier run recorded that the state belongs to the resource,
+    /// if `init` resolved no backend, or if the state cannot be read and `scripts.init` is configured.
     async fn head_if_unsure(&self) -> Result<Option<StateHead>, Failure> {
         let known = match &self.claimed.lineage {
             Lineage::Of(lineage) => Some(lineage),
@@ -154,8 +155,9 @@ impl Session {
         }
     }
 
-    /// Returns the lineage of the state at the end of a run, if the state belongs to the resource and the lineage is known without a
-    /// request. An adopted state belongs to the resource after a successful run, even if the run changed nothing.
+    /// Returns the lineage of the state at the end of a run, if the state belongs to the resource. Sends no request: returns `None` if the
+    /// run has not read a lineage and the run record contains none. An adopted state belongs to the resource after a successful run, even if
+    /// the run changed nothing.
     pub(super) async fn lineage_of_ours(
         &self,
         state: &State,
@@ -182,8 +184,8 @@ impl Session {
         }
     }
 
-    /// Determines the lineage of a state that belongs to the resource, but whose lineage is not recorded yet ([`Lineage::New`]). While the
-    /// lineage is not recorded, a state that another owner creates would count as the state of this resource.
+    /// Determines the lineage of a state that belongs to the resource, but whose lineage is not recorded yet ([`Lineage::New`]). While no
+    /// lineage is recorded, runs treat every state at the address as the state of this resource, even a state that another owner created.
     pub(super) async fn record_new_lineage(&self, state: &State, findings: &mut Findings) {
         let began = findings.began;
         let noted = if began {

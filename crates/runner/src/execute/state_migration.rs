@@ -24,7 +24,7 @@ const COPY: &str = "moved.tfstate";
 
 impl Session {
     /// Copies the state to the address of the current backend, if migration is allowed. Returns the previous address. The state at the
-    /// previous address is kept. The run record keeps the previous address until this run changes objects.
+    /// previous address is kept. The run record contains the previous address until this run starts to change objects or succeeds.
     pub(super) async fn migrate_state(&self) -> Result<Option<String>, Ended> {
         let Some(old) = &self.inputs.migrate else {
             return Ok(None);
@@ -153,8 +153,8 @@ impl Session {
             .flatten()
     }
 
-    /// Whether the backend changed without a migration: the address in the run record differs from the current address, and the state at
-    /// the current address has another lineage, no resources and no outputs.
+    /// Whether the backend changed without a migration: the address in the run record differs from the current address, and the current
+    /// address has no state, or a state with another lineage, without resources and without outputs.
     pub(super) fn has_migrated_away(&self, head: &StateHead) -> bool {
         let Lineage::Of(ours) = &self.claimed.lineage else {
             return false;

@@ -76,7 +76,8 @@ fn sort_modules(file: &Path) -> io::Result<()> {
     })
 }
 
-/// Replaces the lineage in the file of the backend configuration: older engines choose a random lineage.
+/// Replaces the lineage in the file of the backend configuration by a constant: older engines write a random lineage, so two builds would
+/// produce different files.
 fn forget_lineage(file: &Path) -> io::Result<()> {
     edit_json(file, |state| {
         if let Some(lineage) = state.get_mut("lineage") {
@@ -94,8 +95,8 @@ fn edit_json(file: &Path, edit: impl FnOnce(&mut Value)) -> io::Result<()> {
     fs::write(file, serde_json::to_vec(&value)?)
 }
 
-/// Sets a fixed modification time, and mode 0755 or 0644, for `path` and all files and folders below it. Skips folders of another user: the
-/// kubelet creates mount points, as root.
+/// Sets a fixed modification time, and mode 0755 or 0644, for `path` and all files and folders below it. Skips folders of another user,
+/// because only the owner may change mode and time. For example, the kubelet creates mount points as root.
 fn level(path: &Path) -> io::Result<()> {
     let metadata = fs::symlink_metadata(path)?;
     if metadata.is_dir() {

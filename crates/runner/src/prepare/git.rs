@@ -15,7 +15,7 @@ use crate::paths::Vars;
 
 /// Environment variable with CA certificates (PEM) from `spec.gitRepo`.
 pub(super) const BUNDLE: &str = "ALUSTAN_GIT_CA_BUNDLE";
-/// URL that is used if the operator sets no URL, because the repository has no credentials.
+/// Placeholder for the URL of the repository. The operator sets the URL only if the repository has credentials.
 const NOBODY: &str = "https://localhost/none";
 /// Minimum length of a mark (see [`Credentials::marks`]), in bytes. A shorter text may occur by chance in a file without credentials.
 const SHORTEST_MARK: usize = 12;
@@ -73,8 +73,9 @@ impl Credentials {
             .collect()
     }
 
-    /// Writes credentials and CA bundle to files that git processes read. CA certificates that `environment` names, the environment
-    /// variables of these processes, stay trusted. Returns `None` without credentials and CA bundle.
+    /// Writes credentials and CA bundle to files that git processes read. Returns `None` if there are neither credentials nor a CA bundle.
+    /// `environment`: environment variables of the git processes. The CA certificates to which the variables refer are added to the CA
+    /// bundle.
     pub(super) fn open(&self, environment: &Vars) -> Result<Option<GitAccess>, Failure> {
         let credentials = &self.credentials;
         if credentials.ssh_key.is_none()

@@ -52,7 +52,7 @@ impl Builder {
         let socket = socket(paths);
         let new = socket.with_extension("new");
         let listening = UnixListener::bind(&new).and_then(|listener| {
-            // Renames the socket after `bind`, so that a client that finds the file can connect, unless `build` has ended.
+            // Gives the socket its final name after `bind`. If a client finds the socket but cannot connect, `build` has therefore ended.
             fs::rename(new, socket)?;
             Ok(listener)
         });

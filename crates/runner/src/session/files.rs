@@ -53,7 +53,7 @@ pub(super) fn write_files(
 fn unwritten(error: &std::io::Error) -> Failure {
     transient(
         Reason::WorkspaceFailed,
-        format!("failed to write the workspace: {error}"),
+        format!("failed to write the working directory: {error}"),
     )
 }
 

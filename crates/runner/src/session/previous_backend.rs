@@ -151,6 +151,6 @@ impl Drop for Cleared<'_> {
     reason = "callers pass the function to map_err"
 )]
 fn unwritten(error: io::Error) -> Failure {
-    let message = format!("failed to write the workspace: {error}");
+    let message = format!("failed to write the working directory: {error}");
     transient(Reason::WorkspaceFailed, message)
 }
