@@ -11,7 +11,7 @@ use crate::{
     registry::session::Session,
 };
 
-/// Maximum number of sessions. When it is reached, all sessions are discarded.
+/// Maximum number of sessions in the cache. If a session is added to a full cache, all other sessions are discarded.
 const MOST: usize = 256;
 
 /// Key of a session. It includes the credentials, so that a tenant never uses the token of another tenant.

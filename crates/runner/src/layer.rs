@@ -76,8 +76,9 @@ pub enum LayerError {
 
 /// Writes `content` as a gzip-compressed tar archive to the file `to`.
 ///
-/// Entries are sorted by path, have mode 0755 or 0644 and the time [`TIME`]. Symbolic links are stored as links and never followed, even if
-/// another process replaces files during the write. Memory usage does not depend on the size of the files.
+/// The entries of each folder are sorted by name. Files and folders have mode 0755 or 0644, and all entries have the time [`TIME`]. Symbolic
+/// links are stored as links and never followed, even if another process replaces files during the write. Memory usage does not depend on
+/// the size of the files.
 ///
 /// # Errors
 /// [`LayerError::Read`], [`LayerError::Whiteout`] and [`LayerError::Special`] with the path of the file relative to the folder;

@@ -23,7 +23,7 @@ pub struct Plan<'a> {
     pub variables: &'a BTreeMap<String, Value>,
     /// Scripts that create and apply the plan.
     pub scripts: &'a ScriptTexts,
-    /// Lineage, serial and item count of the state for which the plan was created.
+    /// State for which the plan was created. Only its lineage and serial are inputs of the id.
     pub state: &'a StateHead,
     /// Number of the last run that started to change objects.
     pub begun: i64,

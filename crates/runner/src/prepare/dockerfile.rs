@@ -46,7 +46,8 @@ pub(super) fn read(repository: &Path, path: &str) -> Result<String, Failure> {
     Ok(text)
 }
 
-/// Checks that every stage starts from the base image, an image by digest, `scratch` or an earlier stage.
+/// Checks that every stage starts from the base image, an image by digest, `scratch` or an earlier stage. Also checks the sources of `COPY`
+/// and `RUN --mount`, and refuses here-documents and `ONBUILD`.
 fn check(text: &str) -> Result<(), String> {
     let mut stages = BTreeSet::new();
     let mut last = None;
