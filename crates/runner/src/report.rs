@@ -24,7 +24,8 @@ pub struct ReportExtras<'a> {
     /// Id of the state lock to release.
     pub unlock: Option<&'a str>,
     /// Run record at the time of the claim, if the runner had reported the start of changes and the engine then refused to start, because
-    /// the state was locked or the plan was stale. The report of the start is undone, so that an approval remains valid.
+    /// the state was locked or the plan was stale. The report of the start is undone, so that an approval remains valid: the plan id depends
+    /// on the number of the last run that started to change objects.
     pub refused: Option<&'a RunRecord>,
     /// Whether the resource has no state. If true, the next run treats a state that exists at its start as the state of another owner.
     pub stateless: bool,

@@ -33,8 +33,8 @@ enum UnsavedLocation {
 }
 
 impl Session {
-    /// Saves a state that the engine failed to save. Returns `result` unchanged on success, otherwise a failure with the location of the
-    /// state.
+    /// Saves a state that the engine failed to save. Returns `result` unchanged if the state is saved. Otherwise, returns a failure with the
+    /// location of the state.
     pub(crate) async fn rescue_state(
         &self,
         result: Result<(), Failure>,

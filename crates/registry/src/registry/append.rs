@@ -234,7 +234,7 @@ impl Append<'_> {
             };
             (blob, Origin::Layer(layer))
         });
-        // An image may have the same layer more than once. Push its blob once.
+        // An image may have the same layer more than once. The blob of the layer is pushed once.
         let mut seen = BTreeSet::new();
         let blobs: Vec<_> = inherited
             .chain(own)

@@ -30,8 +30,8 @@ pub(super) struct Call<'a> {
 }
 
 impl Call<'_> {
-    /// Runs `work` with a session. Fails with [`Error::Timeout`] if `work` takes longer than `time`. If the registry refuses a cached
-    /// session, repeats `work` once with a new session.
+    /// Runs `work` with a session. Fails with [`Error::Timeout`] if `work` takes longer than `time`. If the registry refuses the token of a
+    /// cached session, repeats `work` once with a new session.
     pub(super) async fn with_session<T, F>(
         &self,
         time: Duration,

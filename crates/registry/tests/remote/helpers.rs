@@ -26,8 +26,8 @@ impl FakeHelper {
         );
         fs::write(folder.path().join("answer"), answer).unwrap();
         let program = folder.path().join("fake-credential-helper");
-        // The program is written by `cp`. If this process wrote it, a child process of another test thread could inherit the open file
-        // descriptor, and executing the program would fail with `ETXTBSY`.
+        // The program is written by `cp`. If the test process wrote the program, a child process of another test thread could inherit the
+        // open file descriptor, and executing the program would fail with `ETXTBSY`.
         fs::write(folder.path().join("new"), text).unwrap();
         std::process::Command::new("cp")
             .arg(folder.path().join("new"))

@@ -26,7 +26,7 @@ use crate::record::to_json;
 const TICK: Duration = Duration::from_millis(20);
 /// Maximum time that `build` and `prepare` wait for each other. Both containers use the same image and start within seconds.
 const PATIENCE: Duration = Duration::from_mins(5);
-/// Byte that `build` sends once the context is unpacked.
+/// Byte that `build` sends to `prepare` after it has unpacked the context.
 const UNPACKED: u8 = b'u';
 /// Maximum size of the result of `prepare`, in bytes.
 const LARGEST: u64 = 64 << 10;
@@ -39,8 +39,9 @@ fn socket(paths: &Paths) -> PathBuf {
 pub(super) struct Builder(UnixListener);
 
 impl Builder {
-    /// Creates the socket to which `prepare` connects, once the kubelet has created the folders that `prepare` mounts. The kubelet fails if
-    /// another process creates one of them at the same time (<https://github.com/kubernetes/kubernetes/issues/94198>).
+    /// Waits until the kubelet has created the folders that `prepare` mounts, and then creates the socket to which `prepare` connects. The
+    /// kubelet fails if another process creates one of the folders at the same time
+    /// (<https://github.com/kubernetes/kubernetes/issues/94198>).
     pub(super) async fn listen(paths: &Paths) -> Result<Self, Failure> {
         let folder = paths.build.join(paths::HANDOVER);
         let created = timeout(PATIENCE, async {

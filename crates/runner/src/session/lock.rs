@@ -1,5 +1,5 @@
-//! State locks that block a command. If the pod of an earlier run of this resource holds the lock and has ended, the lock is released (rule
-//! 9). Any other lock is reported.
+//! State locks that block a command. A lock is released if a pod of an earlier run of this resource, or an earlier engine process of this
+//! pod, acquired the lock and has ended (rule 9). Any other lock is reported.
 
 use parking_lot::MutexGuard;
 use std::fs;
@@ -56,10 +56,10 @@ impl Session {
         (own || self.is_left_behind(&lock)) && self.release(&lock).await
     }
 
-    /// Whether a lock with the host name of this pod belongs to an earlier engine process of this pod, and may be released. A lock remains,
-    /// for example, if the engine repeats a lock request whose first response was lost. True only for the `s3` backend, which reports the
-    /// held lock and compares the id on release. Other backends report the requested lock, and the `http` backend releases any lock. False
-    /// for scripts, because a script may run several engines at a time.
+    /// Whether a lock with the host name of this pod may be released, because an earlier engine process of this pod acquired the lock and
+    /// has ended. For example, the lock of a request remains if the response is lost and the engine repeats the request. True only for the
+    /// `s3` backend, which reports the held lock, and compares the lock id on release. Other backends report the requested lock, and the
+    /// `http` backend ignores the lock id on release. False for scripts, because a script may run several engines at a time.
     fn is_held_by_own_engine(&self, step: Step) -> bool {
         let is_s3 = self.inputs.backend.kind.as_deref() == Some("s3");
         is_s3 && !matches!(step, Step::Script(_))

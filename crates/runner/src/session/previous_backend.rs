@@ -60,8 +60,8 @@ impl Session {
         }
     }
 
-    /// Returns the `backend` block of `old`. If the operator configured the backend, the block is built from the inputs of the run.
-    /// Otherwise, returns the block of the module that the last run recorded.
+    /// Returns the `backend` block of the previous backend `old`. If the operator configured the backend, builds the block from `old`. If
+    /// the module configured the backend, returns the block that an earlier run recorded.
     fn block_of(&self, old: &BackendInputs) -> Result<OwnBackend, Failure> {
         let kind = old.kind.clone().filter(|_| old.write_block);
         let own_backend = kind.map(|kind| OwnBackend {
