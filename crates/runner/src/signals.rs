@@ -26,7 +26,7 @@ impl Stop {
         *self.receiver.borrow()
     }
 
-    /// Waits until the run is requested to stop.
+    /// Waits for the stop request. Returns the time of the request.
     pub async fn requested(&self) -> Instant {
         let mut receiver = self.receiver.clone();
         let at = match receiver.wait_for(Option::is_some).await {
@@ -49,8 +49,8 @@ pub fn listen() -> std::io::Result<Stop> {
     Ok(stop)
 }
 
-/// Reaps orphaned processes whenever a child process ends. A child process that [`Processes::start`] did not start counts as orphaned and is reaped.
-/// Other code must therefore not wait for child processes that it starts itself.
+/// Reaps orphaned processes whenever a child process ends. Treats every child process that [`Processes::start`] did not start as orphaned. Other
+/// code must therefore not wait for child processes that it starts itself.
 pub fn reap_orphans(processes: Arc<Processes>) -> std::io::Result<()> {
     tokio::spawn(reap_on(signal(SignalKind::child())?, processes));
     Ok(())

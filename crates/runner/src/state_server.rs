@@ -77,7 +77,7 @@ impl StateServer {
             ("TF_HTTP_UNLOCK_METHOD".to_owned(), "UNLOCK".to_owned()),
             ("TF_HTTP_USERNAME".to_owned(), USER.to_owned()),
             ("TF_HTTP_PASSWORD".to_owned(), self.password.clone()),
-            // The engine does not retry: the state server itself retries requests to the Kubernetes API server.
+            // Disables the retries of the engine, because this server already retries its requests to the Kubernetes API server.
             ("TF_HTTP_RETRY_MAX".to_owned(), "0".to_owned()),
         ])
     }
@@ -92,7 +92,7 @@ impl StateServer {
         self.context.locks.reserve(id);
     }
 
-    /// Returns the id of the lock of this run in the run report, if any.
+    /// Returns the id of the state lock of this run in the run report, if any.
     pub fn recorded_lock(&self) -> Option<String> {
         self.context.locks.recorded()
     }
@@ -137,7 +137,7 @@ fn written(action: &str, result: Result<(), StateError>) -> Response {
     }
 }
 
-/// Logs `error` and returns it as a response. The engine shows only the HTTP status.
+/// Logs `error`, because the engine shows only the HTTP status of a response. Returns the response with `error`.
 fn refused(action: &str, error: &StateError) -> Response {
     crate::log!("the state was not {action}: {error}");
     let status = match error {
@@ -202,7 +202,7 @@ fn lock_response(action: &str, result: Result<Option<StateLock>, RecordError>) -
     }
 }
 
-/// Source of state slots that the operator creates after a request in the run report.
+/// Slot source that requests state slots from the operator in the run report.
 pub struct SlotsOfRecord(pub Record);
 
 #[async_trait::async_trait]

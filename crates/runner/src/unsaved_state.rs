@@ -1,5 +1,5 @@
-//! Unsaved states (rules 2 and 8). The run report, and the cache volume if it outlives the pod, keep the state until the next run pushes
-//! it to its backend, before any other step.
+//! Unsaved states (rules 2 and 8). The run report keeps an unsaved state. The cache volume keeps a copy, if the volume outlives the pod. The next
+//! run pushes the state to its backend before it executes any other step.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -17,12 +17,12 @@ use crate::retry::Patience;
 use crate::secrets::{self, Changes};
 use crate::state_store;
 
-/// File to which the engine writes the state if it cannot save it to the backend.
+/// File to which the engine writes the state if it fails to save the state to the backend.
 pub const FILE: &str = "errored.tfstate";
 /// Maximum size of the compressed and encrypted state in the run report, in bytes.
 pub const LARGEST: usize = 700 * 1024;
 
-/// Error of keeping a state in the run report.
+/// Error of writing an unsaved state to the run report.
 #[derive(Debug, thiserror::Error)]
 pub enum KeepError {
     /// The state could not be read or encrypted.
@@ -92,8 +92,8 @@ pub fn decrypt(sealed: &[u8], key: &[u8]) -> Result<Vec<u8>, DecryptError> {
     Ok(state)
 }
 
-/// Writes the encrypted state `sealed` into the run report, and replaces an earlier one. Removes the logs in the report if there is not
-/// enough space otherwise.
+/// Writes the encrypted state `sealed` to the run report, and replaces an earlier unsaved state. If the report has too little space, first removes
+/// the logs from the report.
 pub async fn put(record: &Record, sealed: &[u8], patience: Patience) -> Result<(), KeepError> {
     if sealed.len() > LARGEST {
         return Err(KeepError::NoRoom(sealed.len()));
@@ -142,8 +142,8 @@ pub fn keep(cache: &Path, state: Vec<u8>, key: &[u8]) -> io::Result<()> {
     keep_as(cache, &copy_path(cache), state, key)
 }
 
-/// Encrypts `state` and keeps it on the cache volume for inspection only: no run pushes it. Run `number` found that the state in the
-/// backend is newer.
+/// Encrypts `state` and keeps it on the cache volume for inspection only: no run pushes it, because run `number` found a newer state in the
+/// backend.
 pub fn keep_old(cache: &Path, number: i64, state: Vec<u8>, key: &[u8]) -> io::Result<()> {
     let target = cache.join(format!("errored.tfstate.{number}.old"));
     keep_as(cache, &target, state, key)

@@ -184,8 +184,9 @@ fn similar<'a>(name: &str, declared: impl Iterator<Item = &'a String>) -> Option
         .map(|(_, other)| other.clone())
 }
 
-/// Replaces each position in [`FILE`] in an error of the engine by the field of the resource: `spec.variables.NAME` for names in `own`.
-/// Removes the numbered lines of the file that the engine quotes.
+/// Replaces each reference to a line of [`FILE`] in an error of the engine by the field of the resource that sets the variable:
+/// `spec.variables.NAME` for names in `own`, and `spec.variablesFrom` for other names. Removes the numbered lines of the file that the engine
+/// quotes.
 pub fn with_fields(error: &str, own: &BTreeSet<String>) -> String {
     let is_quoted = |line: &&str| {
         let number = line.split_once(':').map(|(number, _)| number);
@@ -247,12 +248,12 @@ pub fn environment(values: &Values) -> Vars {
             environment.insert(format!("TF_VAR_{name}"), text);
         }
     }
-    // The tfvars file passes values that are too long for an environment variable or contain NUL.
+    // Omits values that are too long for an environment variable or contain NUL. The engine reads these values from the tfvars file.
     environment.retain(|_, text| text.len() <= LONGEST && !text.contains('\0'));
     environment
 }
 
-/// Selects the variables in `environment` that the kubelet would set in a container. `environment` is from the pin, because a destroy may need
+/// Returns the variables in `environment` that an environment of a process can contain. The pin contains `environment`, because a destroy may need
 /// variables from Secrets that no longer exist. Omits the variables of the runner (`ALUSTAN_…`).
 pub fn given(environment: &Vars) -> Vars {
     let fits = |name: &str, text: &str| {
@@ -291,8 +292,8 @@ fn is_identifier(name: &str) -> bool {
         && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
-/// Returns the strings and numbers inside the values of the variables that `wanted` selects. Includes those inside a string that the
-/// engine parses as a list or an object.
+/// Returns the strings and numbers inside the values of the variables that `wanted` selects. If the engine parses a string as a list or an object,
+/// includes the strings and numbers inside the list or object.
 pub fn texts(values: &Values, wanted: impl Fn(&str) -> bool) -> Vec<String> {
     let mut texts = Vec::new();
     for (_, value) in values.iter().filter(|(name, _)| wanted(name)) {

@@ -1,4 +1,4 @@
-//! Writable copy of the module, in which a run works.
+//! Writable copy of the module, in which a run executes the engine.
 
 use std::fs;
 use std::io;

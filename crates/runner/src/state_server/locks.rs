@@ -1,5 +1,5 @@
-//! Lock of a managed state. The run report contains the lock of this run. The engine process of this pod that holds the lock is recorded
-//! only in memory, so an unlock by an engine causes no write. The lock is removed from the run report at the end of the run.
+//! Lock of a managed state. The run report contains the lock of this run until the end of the run. Which engine process of this pod holds the lock
+//! is recorded only in memory, so an engine that unlocks the state does not cause a write to the run report.
 
 use parking_lot::{Mutex, MutexGuard};
 use std::time::Duration;
@@ -9,15 +9,15 @@ use tokio::time::Instant;
 
 use crate::record::{Record, RecordError};
 
-/// Duration of a reservation. During this time, the next engine process gets the lock without access to the run report. Longer than an engine process
-/// takes to start.
+/// Maximum time between the reservation of a lock and the lock request of the next engine process. Within this time, the engine process gets the
+/// lock without access to the run report. Longer than an engine process takes to start.
 const RESERVED: Duration = Duration::from_secs(10);
 
-/// Lock of the managed state, as one run uses it.
+/// State lock of one run.
 pub(super) struct Locks {
     record: Record,
     memory: Mutex<Memory>,
-    /// Serialises requests that take or release the lock.
+    /// Serialises requests that acquire or release the lock.
     turn: tokio::sync::Mutex<()>,
 }
 

@@ -1,4 +1,4 @@
-//! Fake API server with the only requests that a runner sends: get and patch of Secrets by name.
+//! Fake API server that serves the only requests that a runner sends: get and patch of Secrets by name.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};

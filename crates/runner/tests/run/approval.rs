@@ -60,7 +60,7 @@ fn plan_text(world: &World, key: &str) -> String {
     String::from_utf8(value).unwrap()
 }
 
-/// Returns the id of the plan that waits for approval, from a run that applied nothing.
+/// Asserts that the plan of the run waits for approval. Returns the plan id.
 #[track_caller]
 fn expect_pending(ran: &Ran) -> String {
     let asks = ran.expect(RunResult::Changes).asks.clone().unwrap();
@@ -68,7 +68,7 @@ fn expect_pending(ran: &Ran) -> String {
     asks.id
 }
 
-/// Makes a plan and approves it.
+/// Runs a plan and approves it.
 fn approved(world: &mut World) -> RunReport {
     let ran = world.run(RunKind::Plan);
     expect_pending(&ran);
@@ -120,7 +120,7 @@ fn approval_is_valid_for_one_apply() {
     let broken = counter(&world).replace("echo applied", "exit 3; echo applied");
     world.write_module("main.tf", &broken);
     let first = approved(&mut world);
-    // The apply of the approved plan fails before the state has any content. The approval is no longer valid.
+    // The apply of the approved plan fails before it writes a state. An approval is valid for one apply, so the next apply waits for approval.
     world
         .run(RunKind::Apply)
         .expect_failure(FailureClass::Module, "ApplyFailed");
@@ -275,7 +275,7 @@ fn slow_rule_does_not_delay_pod_termination() {
     world.watch_engine();
     world.start(RunKind::Apply);
     let pod = world.pod();
-    // After `show -json`, no engine process runs: the runner evaluates the slow approval rule.
+    // No engine process runs after `show -json`, while the runner evaluates the approval rule, which takes a long time.
     until("the plan is read", || {
         world.read("calls").contains("show -json") && !pod.has_children()
     });
@@ -382,7 +382,7 @@ fn scripts_apply_only_the_approved_plan_file() {
     );
     assert_eq!(world.read("count"), "applied\n");
 
-    // A script that creates no plan file would apply a plan that was not reviewed, so the run fails.
+    // If the plan script creates no plan file, the run fails: an apply would otherwise apply changes that were not reviewed.
     world.inputs.scripts.plan = Some("exit 2".into());
     for kind in [RunKind::Plan, RunKind::Apply] {
         world

@@ -1,4 +1,4 @@
-//! Builds by `Append` (`alustan-runner build` and `prepare`), with a real engine and a real registry.
+//! Builds with the builder `Append` (`alustan-runner build` and `prepare`), a real engine and a real registry.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -189,14 +189,14 @@ impl Place {
         )
     }
 
-    /// Pushes the files of `module` as a context, as the operator does, and builds it as `team/web:tag`.
+    /// Pushes the files of `module` as a context, as the operator does, and builds the runner image `team/web:tag` from the context.
     fn build(&self, module: &Path, tag: &str, environment: &[(&str, &str)]) -> Built {
         let mut containers = Command::new("sh");
         containers.args(["-c", CONTAINERS, RUNNER]);
         self.build_by(containers, module, tag, environment)
     }
 
-    /// Builds as [`Self::build`], with a scratch space of `kib` KiB.
+    /// Builds a runner image like [`Self::build`], with a scratch space of `kib` KiB.
     fn build_within(&self, kib: u32, module: &Path, tag: &str) -> Built {
         let folder = self.path(&format!("build-{tag}"));
         fs::create_dir_all(&folder).unwrap();

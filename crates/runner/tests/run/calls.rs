@@ -15,7 +15,7 @@ const BEGIN_STATE: [&str; 2] = ["get web-state-slot-0", "patch web-state"];
 /// previous version.
 const WRITE_TO_SLOT: [&str; 2] = ["patch web-state-slot-0", "patch web-state"];
 const REPORT: [&str; 1] = ["patch web-report"];
-/// Requests of a later run that changes objects.
+/// Requests of an apply or a destroy that changes objects, after an earlier apply of the same resource.
 const LATER_CHANGE: [&[&str]; 6] = [
     &CLAIM,
     &OPEN_STATE,

@@ -15,7 +15,7 @@ fn a_second_pod_leaves_a_claimed_run_untouched() {
     let waiting = gate.wait();
     let before = world.secrets.get(REPORT);
 
-    // The second pod gets its own volumes and uses the API server of the first.
+    // The second pod gets its own volumes, and uses the API server of the first pod.
     let mut other = World::new("");
     other.start(RunKind::Drift);
     std::fs::copy(world.path("kubeconfig"), other.path("kubeconfig")).unwrap();
@@ -103,7 +103,8 @@ fn run_cancelled_during_apply_completes() {
 fn run_succeeds_despite_lost_api_writes_and_responses() {
     for fault in [Fault::Lost, Fault::AnswerLost] {
         let mut world = World::new("resource \"terraform_data\" \"a\" {}\n");
-        // Every second write fails. With `Lost`, the first attempts to write the claim, the start of the apply, the state and the report fail.
+        // Every second write fails. With `Lost`, each write fails on its first attempt: the claim, the start of the apply, the state and the
+        // report.
         for write in [0, 2, 4, 6, 8] {
             world.secrets.fail(write, fault);
         }

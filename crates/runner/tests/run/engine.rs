@@ -1,4 +1,4 @@
-//! A run does not use a different engine or an older version than the last apply, unless `spec.engine.allowSwitch` is set.
+//! A run fails if its engine differs from the engine of the last apply, or is an older version. `spec.engine.allowSwitch` permits such a run.
 
 use alustan_api::report::{FailureClass, RunResult};
 use alustan_api::run::RunKind;

@@ -1,4 +1,4 @@
-//! State locks of backends other than `managed` that block a run. The runner releases a lock if its holder has certainly ended.
+//! State locks that block a run, in backends other than `managed`. The runner releases a lock if the holder of the lock has certainly ended.
 
 use std::fs;
 
@@ -62,7 +62,7 @@ fn the_lock_of_an_earlier_engine_of_this_pod_is_released() {
     assert!(ran.stderr.contains(&message), "{}", ran.logs());
     assert!(!bucket.has(LOCK));
 
-    // With scripts, the lock is kept, because a script may run several engines at a time.
+    // With scripts, the lock is kept: a script may run several engines at a time, so the holder of the lock may still be running.
     world.inputs.scripts.apply = Some("terraform apply -auto-approve".into());
     lock(&bucket, host.trim());
     let ran = world.run(RunKind::Apply);
@@ -87,7 +87,7 @@ fn lock_of_another_holder_is_reported_and_kept() {
     assert_eq!(lock.operation, "OperationTypeApply");
     assert!(bucket.has(LOCK));
     assert_eq!(world.record().phase, RunPhase::Reported);
-    // A drift check takes no lock, so a lock of another holder does not block a drift check.
+    // A drift check does not lock the state, so a lock of another holder does not block a drift check.
     world.run(RunKind::Drift).expect(RunResult::Changes);
 }
 

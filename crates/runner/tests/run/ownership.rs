@@ -1,4 +1,4 @@
-//! Ownership of a state: a run does not change the state of another owner until the resource adopts it.
+//! Ownership of a state: a run does not change a state that belongs to another owner until the resource adopts the state.
 
 use alustan_api::report::{FailureClass, RunResult};
 use alustan_api::run::{Lineage, RunKind, RunRecord, key};
@@ -67,7 +67,7 @@ fn state_of_another_owner_is_not_changed() {
             "{message}"
         );
         world.inputs.approval.destroy = false;
-        // A destroy with `adopt` does not adopt the state either, because the resource never created anything.
+        // A destroy with `adopt` does not adopt the state either: the resource has created no objects that the destroy could delete.
         world.inputs.adopt = true;
         let ran = world.run(RunKind::Destroy);
         ran.expect_failure(FailureClass::User, "StateOwnershipConflict");

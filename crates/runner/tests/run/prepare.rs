@@ -252,7 +252,7 @@ fn providers_are_copied_only_when_the_base_image_lacks_them() {
     assert_eq!(trees[0], trees[1], "two builds of one content differ");
 }
 
-/// Adds mode, modification time and content of `path` and of everything below to `tree`.
+/// Adds path, mode, modification time and content of `path` to `tree`. If `path` is a folder, also adds all files and folders below it.
 fn describe(path: &Path, name: &str, tree: &mut Vec<String>) {
     let metadata = fs::symlink_metadata(path).unwrap();
     let content = if metadata.is_symlink() {
@@ -395,7 +395,7 @@ fn prepare_does_not_print_the_proxy_password() {
     }
 }
 
-/// Engine whose `init` starts a background process that ignores signals, and writes its pid to a file of the module.
+/// Engine whose `init` starts a background process that ignores signals. `init` writes the pid of the process to a file of the module.
 const LEAVES_A_PROCESS: &str = "#!/bin/sh
 [ \"$1\" = init ] || exit 0
 (trap '' TERM INT HUP; while :; do sleep 1; done) >/dev/null 2>&1 &

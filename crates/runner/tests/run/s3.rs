@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use crate::api::serve_router;
 
-/// Response to a request that lists the objects of an empty bucket.
+/// Response to a request for the list of objects in the bucket, without objects.
 const EMPTY: &str = "<ListBucketResult><Name>store</Name><KeyCount>0</KeyCount><IsTruncated>false</IsTruncated></ListBucketResult>";
 
 type Objects = Arc<Mutex<BTreeMap<String, Vec<u8>>>>;

@@ -1,4 +1,4 @@
-//! Migration of a state to another backend: the runner copies the state if the user allows it, and keeps the original.
+//! Migration of a state to another backend: if the user allows the migration, the runner copies the state and keeps the original.
 
 use std::fs;
 
@@ -248,7 +248,7 @@ fn state_missing_at_both_addresses_is_reported_as_lost() {
     assert!(!bucket.has("b"));
 }
 
-/// Returns a backend in `bucket` with a bootstrap, which creates the bucket if it is missing.
+/// Returns a backend in `bucket`. Its bootstrap creates the bucket if the bucket is missing.
 fn with_bootstrap(server: &Bucket, bucket: &str) -> BackendInputs {
     let mut backend = s3(server, "a");
     backend.config.insert("bucket".into(), bucket.into());

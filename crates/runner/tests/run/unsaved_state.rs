@@ -1,4 +1,4 @@
-//! Tests of an unsaved state: where an apply keeps it, and how the next run pushes it.
+//! Tests of an unsaved state: where an apply keeps the state, and how the next run pushes it to the backend.
 
 use std::path::PathBuf;
 
@@ -11,7 +11,7 @@ use crate::world::{KEY, Ran, World};
 const SEALED: &str = "cache/errored.tfstate.sealed";
 const PUSHING: &str = "pushing the unsaved state of an earlier run";
 
-/// A state with one output.
+/// Returns a state with one output.
 fn state(serial: u64, lineage: &str, output: &str) -> String {
     json!({
         "version": 4, "terraform_version": "1.11.4", "serial": serial, "lineage": lineage,
@@ -76,7 +76,7 @@ impl Unsaved {
     }
 }
 
-/// Text that does not compress to less than 700 KiB.
+/// Returns text that does not compress to less than 700 KiB.
 fn noise() -> String {
     let mut seed = 1_u64;
     let mut next = || {

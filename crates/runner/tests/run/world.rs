@@ -122,7 +122,7 @@ impl World {
         }
     }
 
-    /// As [`Self::new`], with the state in a file in the folder of the test (`local` backend).
+    /// Creates a test environment like [`Self::new`], with the state in a file in the folder of the test (`local` backend).
     pub(crate) fn with_local_backend(module: &str) -> Self {
         let mut world = Self::new(module);
         world.inputs.backend.kind = Some("local".into());
@@ -215,7 +215,7 @@ impl World {
         });
     }
 
-    /// Removes the run record from its Secret, as for a resource without runs.
+    /// Empties the Secret of the run record, as for a resource without runs.
     pub(crate) fn forget_record(&self) {
         self.secrets.put(RECORD, []);
     }
