@@ -7,7 +7,7 @@ use parking_lot::{Mutex, MutexGuard};
 
 use crate::secrets::{Changes, Secrets, Snapshot, StoreError};
 
-/// Fault that a test injects into a write. The writer gets [`StoreError::Unavailable`].
+/// Fault that a test injects into a write. The write returns [`StoreError::Unavailable`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// The request is lost and not applied.

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 
-/// Deadline of retries.
+/// Time after which an operation is not retried.
 #[derive(Clone, Copy, Debug)]
 pub struct Patience {
     end: Instant,

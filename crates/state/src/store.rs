@@ -1,17 +1,17 @@
 //! State of the managed backend in Secrets (rule 12).
 //!
-//! A new version is compressed, split into chunks and written completely into slots that neither the current nor the
-//! previous version uses. Then the pointer moves. Between any two writes the pointer therefore names a complete
-//! version. Each slot is written by compare-and-swap against the resource version last read: a concurrent writer gets a
-//! conflict and overwrites nothing.
+//! A new version is compressed, split into chunks and written completely into free slots: slots that neither the current nor the previous version
+//! uses. Then the pointer is changed to the new version. Between any two writes, the pointer therefore names a complete version. Every Secret is
+//! written by compare-and-swap against the resource version last read. After a conflict, a writer overwrites a slot only if the pointer is
+//! unchanged.
 //!
-//! The pointer Secret is also the first slot: its chunk is written in the request that moves the pointer, so most states need one request
-//! per version. If the pointer Secret is the only slot, the next version replaces its chunk, and no previous version is kept. Other slots
-//! are read on demand. Between this read and the first write to a slot, the writer claims the pointer: it sets `writer` in the pointer to
-//! its own identifier. This changes the resource version of the pointer, so earlier writers can no longer move it.
+//! The pointer Secret is also the first slot. Its chunk is written in the request that changes the pointer, so most states need one request per
+//! version. If the pointer Secret is the only slot, the next version replaces its chunk, and no previous version is kept. Other slots are read on
+//! demand. Between the read of a slot and the first write to the slot, the writer claims the pointer: it sets `writer` in the pointer to its own
+//! identifier. The claim changes the resource version of the pointer, so earlier writers can no longer change the pointer.
 //!
-//! The response of a write may be lost. Each write is recorded in memory before its request is sent, until its outcome is known. While the
-//! outcome of a pointer write is unknown, nothing else is written.
+//! The response of a write may be lost. Each write is recorded in memory from before its request is sent until its outcome is known. While the
+//! outcome of a pointer write is unknown, no other write is sent.
 
 mod error;
 mod layout;
@@ -146,7 +146,7 @@ impl StateStore {
         Ok(())
     }
 
-    /// Writes a new version of the state. Does nothing if it equals the current version.
+    /// Writes a new version of the state. Does nothing if `state` equals the current version.
     pub async fn put(&self, state: Vec<u8>) -> Result<(), StateError> {
         let mut memory = self.memory.lock().await;
         self.settle(&mut memory).await?;
@@ -184,7 +184,7 @@ impl StateStore {
         self.move_pointer(&mut memory, next).await
     }
 
-    /// Deletes the state. The pointer keeps the deleted version as the previous one.
+    /// Deletes the state. The pointer keeps the deleted version as the previous version.
     pub async fn delete(&self) -> Result<(), StateError> {
         let mut memory = self.memory.lock().await;
         self.settle(&mut memory).await?;
@@ -203,9 +203,9 @@ impl StateStore {
         self.move_pointer(&mut memory, next).await
     }
 
-    /// Returns slots for a version of `needed` chunks: free slots, then additional slots, then the slots of the previous
-    /// version, which is removed from the pointer first. If the pointer Secret is the only slot, one chunk needs no
-    /// free slot: chunk and pointer are replaced in one write.
+    /// Returns slots for a version of `needed` chunks. If too few slots are free, requests additional slots. If too few slots are still free,
+    /// removes the previous version from the pointer, which frees the slots of that version. If the pointer Secret is the only slot, returns this
+    /// slot for a single chunk: chunk and pointer are replaced in one write.
     async fn find_room(&self, memory: &mut Memory, needed: usize) -> Result<Vec<Slot>, StateError> {
         if needed == 1 && memory.slots.len() == 1 {
             return Ok(memory.slots.clone());
@@ -259,8 +259,8 @@ impl StateStore {
     }
 }
 
-/// Returns `slots`. If the pointer names a slot that is not in `slots`, requests additional slots and adds them. Such a slot exists if the state is
-/// from an earlier resource of the same name that had more slots.
+/// Returns `slots`. If the pointer names a slot that is not in `slots`, requests additional slots and adds them to the result. The pointer names
+/// such a slot if the state is from an earlier resource of the same name that had more slots.
 async fn with_used(
     parsed: &Pointer,
     pointer: &str,

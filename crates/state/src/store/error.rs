@@ -10,7 +10,7 @@ pub enum StateError {
     #[error(transparent)]
     Store(#[from] StoreError),
     /// The pointer is not valid JSON.
-    #[error("the state pointer in Secret {0} is unreadable")]
+    #[error("the state pointer in Secret {0} cannot be parsed as JSON")]
     Pointer(String, #[source] serde_json::Error),
     /// The pointer Secret does not exist.
     #[error("Secret {0} with the state pointer does not exist")]
@@ -31,7 +31,7 @@ pub enum StateError {
     /// The stored state is damaged, or the pointer names too many Secrets or a Secret twice.
     #[error("{0}")]
     Corrupt(String),
-    /// Another writer moved the pointer since it was read.
+    /// Another writer has changed the pointer since this writer read it.
     #[error("the state was changed by another client since this run read it")]
     Moved,
     /// Too few slots are free for the new version.

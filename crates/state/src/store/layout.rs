@@ -9,7 +9,8 @@ use sha2::{Digest, Sha256};
 pub const POINTER: &str = "pointer";
 /// Key of the chunk in the data of a slot.
 pub const DATA: &str = "data";
-/// Key of the writer's identifier in the data of a slot. It changes the resource version even if another writer writes the same chunk.
+/// Key of the writer's identifier in the data of a slot. Because of the identifier, a write changes the resource version even if another writer has
+/// written the same chunk.
 pub(super) const WRITER: &str = "writer";
 /// Maximum size of a chunk, in bytes. A Secret holds at most 1 MiB in total.
 pub const CHUNK: usize = 900 * 1024;

@@ -22,7 +22,7 @@ pub(super) struct Memory {
     pub(super) state: Option<Arc<Vec<u8>>>,
 }
 
-/// Pointer to write, and the state that it names.
+/// Pointer to write, and the state that the pointer names.
 #[derive(Clone)]
 pub(super) struct PointerWrite {
     pub(super) pointer: Pointer,
@@ -35,8 +35,8 @@ pub(super) struct PointerWrite {
 #[derive(Clone)]
 pub(super) struct Slot {
     pub(super) name: String,
-    /// Resource version of the slot as last read or written; `None` before the first read. Not used for the slot in the pointer Secret, which is
-    /// written together with the pointer, at the resource version of the pointer.
+    /// Resource version of the slot as last read or written; `None` before the first read. Not used for the slot in the pointer Secret: that slot
+    /// is written together with the pointer, at the resource version of the pointer.
     pub(super) version: Option<String>,
     /// SHA-256 of each chunk that was sent after `version` was read or written, and whose outcome is unknown.
     unsettled: BTreeSet<String>,
@@ -51,7 +51,7 @@ impl Slot {
         }
     }
 
-    /// Returns true if a pending write may still store a chunk other than `chunk`.
+    /// Returns true if a write of unknown outcome may still store a chunk other than `chunk`.
     pub(super) fn may_become_other_than(&self, chunk: &[u8]) -> bool {
         let chunk = sha256_hex(chunk);
         self.unsettled.iter().any(|sent| *sent != chunk)
