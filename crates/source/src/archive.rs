@@ -1,4 +1,4 @@
-//! Packs a context into a tar.gz. The bytes depend only on the paths, the contents, the executable bits and the link targets. Pure.
+//! Packs a context into a tar.gz. The bytes depend only on the paths, the contents, the executable bits and the link targets. Performs no I/O.
 
 use std::io::{self, Write as _};
 

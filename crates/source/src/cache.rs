@@ -123,8 +123,8 @@ impl GitCache {
 
     /// Fetches `revision` if necessary, and packs the files that the module needs.
     ///
-    /// Concurrent fetches into one repository of the cache run one after the other. A damaged repository of the cache is removed and
-    /// fetched again, once. Submodules are fetched only from repositories that `allows` accepts.
+    /// Concurrent fetches into one repository of the cache run one after the other. If a repository of the cache is damaged, removes it and fetches
+    /// it once more. Submodules are fetched only from repositories that `allows` accepts.
     ///
     /// # Errors
     /// If the remote refuses the request, if the module is invalid, or if git or the cache fails.
@@ -148,11 +148,11 @@ impl GitCache {
             .await
     }
 
-    /// Fetches and packs like [`fetch_context`](Self::fetch_context), but does not pack files again that this cache has already packed.
-    /// [`Context::bytes`] is then `None`. Also returns the revision that was read.
+    /// Fetches and packs like [`fetch_context`](Self::fetch_context). If this cache has already packed the same files, does not pack them again,
+    /// and [`Context::bytes`] is `None`. Also returns the revision that was read.
     ///
-    /// The call fetches the revision that `newest` returns, then waits for a read permit. With the permit, it calls `newest` again. If the revision
-    /// that the second call of `newest` returns is already fetched, this revision is read instead.
+    /// Calls `newest` and fetches the returned revision. Then waits for a read permit and calls `newest` again. If the cache already has the second
+    /// revision, reads the second revision, otherwise the first.
     pub async fn find_context(
         &self,
         url: &RepositoryUrl,
@@ -174,8 +174,8 @@ impl GitCache {
         (revision, context)
     }
 
-    /// Fetches `revision` and waits for a read permit. Then reads the revision that `newest` returns if it is already fetched, else
-    /// `revision`. Sets `revision` to the revision that was read.
+    /// Fetches `revision`, waits for a read permit, and then calls `newest`. If the cache already has the revision that `newest` returns, reads
+    /// that revision, otherwise `revision`. Sets `revision` to the revision that was read.
     async fn context(
         &self,
         question: &Question<'_>,
@@ -224,7 +224,7 @@ impl GitCache {
         self.commit(&folder, url, credentials, revision, KEPT).await
     }
 
-    /// Removes the repository of `commit`, unless another call has removed it since `commit` was returned.
+    /// Removes the repository of `commit`. Does nothing if another call has already removed the repository since `commit` was returned.
     async fn clear(&self, commit: &Commit) -> Result<(), Error> {
         let repository = self.store.lock(&commit.repository).await;
         if self.commits.holds(commit) {

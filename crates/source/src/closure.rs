@@ -1,5 +1,5 @@
-//! Computes the closure of a module: the files of a tree that the module needs. Pure: the caller reads the files that `Closure::files_to_read`
-//! returns and passes their facts (module calls and backend) to `Closure::supply`, until `files_to_read` returns no files.
+//! Computes the closure of a module: the files of a tree that the module needs. Performs no I/O: the caller reads the files that
+//! `Closure::files_to_read` returns and passes their facts (module calls and backend) to `Closure::supply`, until `files_to_read` returns no files.
 //!
 //! Each folder of the closure is included completely, since a module may read any file in the folder (`file("${path.module}/templates/x")`). Files
 //! that git or an engine creates, for example `.terraform`, are excluded (see `select`).
@@ -35,15 +35,16 @@ pub(crate) struct FileRequest {
     module: String,
 }
 
-/// Closure of a module, that is, the files that the module needs, during its computation.
+/// Closure of a module (the files that the module needs) during its computation.
 ///
-/// If the module has too many files or local modules, or if the module calls in a file cannot be determined, the closure becomes the whole
-/// repository. Invalid syntax therefore never causes an error.
+/// The closure becomes the whole repository if the module has too many files or local modules, or if the module calls in a file cannot be
+/// determined. Invalid syntax therefore never causes an error.
 pub(crate) struct Closure {
     tree: Arc<Tree>,
     commit: String,
     root: String,
-    /// Folder of each module after symbolic links are resolved, by the path of the module. Module sources are relative to the path.
+    /// Folder of each module after symbolic links are resolved, by the path of the module. Module sources are relative to the path, not to the
+    /// folder.
     modules: BTreeMap<String, String>,
     /// Paths of modules whose configuration files have not been requested.
     unread: Vec<String>,
@@ -58,7 +59,7 @@ pub(crate) struct Closure {
     entered: BTreeSet<String>,
     submodules: bool,
     backend: Option<String>,
-    /// Reason for which the whole repository is included.
+    /// Reason for which the whole repository is included, if it is.
     whole: Option<String>,
     steps: Steps,
 }
@@ -79,9 +80,9 @@ pub(crate) struct Limits {
 pub(crate) struct Selection {
     /// Files and links by path.
     pub(crate) entries: BTreeMap<String, Entry>,
-    /// Submodules in the included folders whose files are not in the tree. If submodules are fetched, the caller must fetch these
-    /// submodules: the other fields are incomplete until this list is empty. Otherwise, these submodules are excluded, as in a clone
-    /// without `--recurse-submodules`.
+    /// Submodules in the included folders whose files are not in the tree. If submodules are fetched, the caller must fetch these submodules: the
+    /// other fields are incomplete until this list is empty. If submodules are not fetched, the context does not contain these submodules, like a
+    /// clone without `--recurse-submodules`.
     pub(crate) submodules: Vec<String>,
     /// Type of the `backend` block of the root module, or `cloud`.
     pub(crate) backend: Option<String>,
@@ -183,7 +184,7 @@ impl Closure {
             .try_for_each(|(source, call)| self.follow_call(file, source, call))
     }
 
-    /// Extends the closure to the whole repository. Records `why` and `path`, unless an earlier reason exists.
+    /// Extends the closure to the whole repository. Records `why` and `path` as the reason, if no earlier reason is recorded.
     fn take_whole(&mut self, path: &str, why: &str) {
         self.unread.clear();
         self.whole.get_or_insert_with(|| format!("{path}: {why}"));

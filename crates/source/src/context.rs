@@ -1,4 +1,4 @@
-//! Contexts: the part of a repository that a run or a build gets. Pure.
+//! Contexts: the files of a repository that a run or a build needs.
 
 use std::fmt;
 

@@ -1,10 +1,10 @@
-//! Credentials of git repositories. Pure.
+//! Credentials of git repositories.
 
 use sha2::{Digest, Sha256};
 
 use crate::secret::{SecretBytes, SecretString};
 
-/// Credentials for one repository. Does not implement `Debug`, for the same reason as [`SecretBytes`].
+/// Credentials for one repository. Like [`SecretBytes`], does not implement `Debug`, so that the credentials cannot be logged.
 #[derive(Clone, Default)]
 pub struct Credentials {
     /// Private ssh key without a passphrase, in any format that OpenSSH supports.

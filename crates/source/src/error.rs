@@ -1,4 +1,4 @@
-//! Errors of git repositories, references and contexts. Pure.
+//! Errors of git repositories, references and contexts.
 
 use std::{io, path::PathBuf, sync::Arc, time::Duration};
 
@@ -156,7 +156,7 @@ pub enum Error {
         /// Additional reason with a leading space, or empty.
         why: &'static str,
     },
-    /// A symbolic link points outside of the files of the module.
+    /// The target of a symbolic link cannot be resolved, or is not one of the files of the module.
     #[error("symbolic link `{link}` -> `{target}` {why}; replace the link with the file")]
     SymlinkLeavesContext {
         /// Path of the link from the root of the repository.

@@ -25,7 +25,7 @@ struct State {
 #[derive(Default)]
 struct Tenant {
     granted: usize,
-    /// Value of `State::events` when the tenant last released a permit, or when it first requested one.
+    /// Value of `State::events` when the tenant last released a permit. If the tenant has released none, the value at its first request.
     last: u64,
     waiting: VecDeque<oneshot::Sender<Permit>>,
 }
@@ -48,7 +48,7 @@ impl FairSemaphore {
         self.state.lock()
     }
 
-    /// Waits for a permit for `tenant`. Always returns `Some`: the queue of the tenants exists as long as `self`.
+    /// Waits for a permit for `tenant`. Always returns `Some`: the channel that passes the permit is closed only when `self` is dropped.
     pub async fn acquire(self: &Arc<Self>, tenant: &Arc<str>) -> Option<Permit> {
         let (permit, given) = oneshot::channel();
         {
@@ -78,7 +78,7 @@ impl FairSemaphore {
             };
             let refused = tenant.waiting.pop_front().map(|sender| sender.send(permit));
             if let Some(Err(mut permit)) = refused {
-                // The caller was cancelled: the permit is dropped without a release.
+                // The caller was cancelled. The permit is not counted as granted yet, so its drop must not release a permit.
                 permit.owner = None;
                 continue;
             }

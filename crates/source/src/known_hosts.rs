@@ -1,4 +1,4 @@
-//! Host keys that ship with the operator. Pure.
+//! Host keys that ship with the operator.
 
 /// Host keys of github.com, gitlab.com and bitbucket.org (Ed25519, ECDSA, RSA) in the format of `known_hosts`.
 ///

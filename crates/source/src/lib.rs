@@ -1,9 +1,9 @@
 //! Resolves git references, and packs the files of a module into a deterministic context.
 //!
 //! [`RepositoryUrl`] and [`Reference`] validate input. [`GitCache::resolve`] requests the commit of a reference from the remote.
-//! [`GitCache::find_context`] fetches the commit into a bare repository and packs the files that the module needs, unless the same files
-//! were packed before. [`unpack`] unpacks a context in the build pod. Git runs as a child process, and no shell interprets its arguments.
-//! The selection of files (`closure`) and the packing (`archive`) are pure.
+//! [`GitCache::find_context`] fetches the commit into a bare repository and packs the files that the module needs. If the same files were packed
+//! before, it does not pack them again. [`unpack`] unpacks a context in the build pod. Git runs as a child process, and no shell interprets its
+//! arguments. The selection of files (`closure`) and the packing (`archive`) perform no I/O.
 
 mod archive;
 mod cache;

@@ -1,4 +1,4 @@
-//! Reads the local modules and the backend of a configuration file. Pure.
+//! Reads the local modules and the backend of a configuration file. Performs no I/O.
 
 pub(crate) mod facts;
 mod hcl;

@@ -1,4 +1,4 @@
-//! References and commits of a repository. Pure.
+//! References and commits of a repository.
 
 mod parse;
 
@@ -73,7 +73,7 @@ pub struct Revision {
 }
 
 impl Revision {
-    /// Returns the revision of a commit that was requested by id. The id is also its reference.
+    /// Returns the revision of a commit that was requested by id. Sets [`Self::reference`] to the id.
     pub fn of_commit(commit: &CommitId) -> Self {
         Self {
             commit: commit.clone(),

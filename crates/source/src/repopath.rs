@@ -1,4 +1,4 @@
-//! Paths in a repository: names separated by `/`, without `.` and `..`; `""` for the root. Pure.
+//! Paths in a repository: names separated by `/`, without `.` and `..`; `""` for the root.
 
 /// Removes empty components and `.` from `path`. The error is the reason for which the path is invalid.
 pub(crate) fn normalise(path: &str) -> Result<String, String> {

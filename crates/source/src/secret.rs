@@ -1,4 +1,4 @@
-//! Secret values. Pure.
+//! Secret values.
 
 /// Secret bytes. Has no `Debug`, `Display` or `Serialize`, so that it cannot be logged.
 #[derive(Clone, PartialEq, Eq)]

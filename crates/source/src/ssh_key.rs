@@ -1,4 +1,4 @@
-//! Normalises private ssh keys from Secrets. Pure.
+//! Normalises private ssh keys from Secrets. Performs no I/O.
 
 use base64::prelude::*;
 

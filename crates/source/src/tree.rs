@@ -1,4 +1,4 @@
-//! Files of a commit, as listed by `git ls-tree`. Resolves paths through symbolic links. Pure.
+//! Files of a commit, as listed by `git ls-tree`. Resolves paths through symbolic links. Performs no I/O.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
@@ -75,7 +75,7 @@ impl Steps {
     /// Number of bytes of a path per step.
     const BYTES: u64 = 64;
 
-    /// Consumes the steps of a path of `bytes` bytes.
+    /// Subtracts the steps of a path of `bytes` bytes from the remaining steps. Fails if too few steps remain.
     fn take(&self, bytes: usize) -> Result<(), Unresolvable> {
         let steps = 1 + bytes as u64 / Self::BYTES;
         let remaining = self
@@ -373,7 +373,8 @@ pub(crate) mod tests {
     fn steps_along_a_path_are_limited() {
         let tree = tree(&["a/main.tf"]);
         let steps = Steps::default();
-        // `follow` takes one step per 64 bytes of the path, and again per 64 bytes of its only component: two million of the four million steps.
+        // `follow` takes one step per 64 bytes of the path, and one step per 64 bytes of its only component: two million steps. The limit is four
+        // million steps, so the second call fails.
         let long = "x".repeat(64 << 20);
         assert_eq!(tree.follow(&long, &steps), Err(Unresolvable::Missing));
         assert_eq!(tree.follow(&long, &steps), Err(Unresolvable::TooLong));

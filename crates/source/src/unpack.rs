@@ -24,7 +24,7 @@ pub struct UnpackLimits {
 }
 
 impl Default for UnpackLimits {
-    /// 256 MiB and 50,000 entries: not less than the limits of [`CacheOptions`](crate::CacheOptions) for packing a context.
+    /// Returns 256 MiB and 50,000 entries: not less than the limits of [`CacheOptions`](crate::CacheOptions) for packing a context.
     fn default() -> Self {
         Self {
             bytes: 256 * 1024 * 1024,
@@ -148,7 +148,7 @@ impl Unpacking {
         }
     }
 
-    /// Creates a folder and its parents. Each folder that is created counts as an entry. Refuses a path on which a symbolic link or a file
+    /// Creates a folder and its parents. Counts each created folder as an entry of the archive. Refuses a path on which a symbolic link or a file
     /// exists.
     fn make_folder(&mut self, path: &Path) -> Result<(), UnpackError> {
         let mut folder = self.dest.clone();

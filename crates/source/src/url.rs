@@ -1,10 +1,10 @@
-//! URLs of git repositories. Pure.
+//! URLs of git repositories.
 
 use std::fmt;
 
 use crate::{error::Error, repopath};
 
-/// Hosts on which the path of a repository is always `owner/name`. The rest of a URL path is a folder in the repository.
+/// Hosts on which the path of a repository is always `owner/name`. The part of a URL path after `owner/name` is a folder in the repository.
 const TWO_PART_HOSTS: [&str; 2] = ["github.com", "bitbucket.org"];
 
 /// Transport of git.
@@ -104,7 +104,7 @@ impl fmt::Display for RepositoryUrl {
     }
 }
 
-/// Parts of a URL. The path may contain both the repository and a folder.
+/// Parts of a URL. `path` is the path of the repository, and may continue with a folder in the repository.
 struct Parts<'a> {
     scheme: Scheme,
     /// Part of the URL before `path`, with the host in lower case: `https://host:8443/`, `git@host:`.
@@ -306,7 +306,8 @@ fn split_path(host: &str, path: &str) -> Result<(String, Option<String>), String
     ))
 }
 
-/// Splits `path` into `owner/name` and the folder after it, if `host` is one of [`TWO_PART_HOSTS`]. Otherwise, the folder is empty.
+/// Splits `path` into `owner/name` and the folder after the name, if `host` is one of [`TWO_PART_HOSTS`]. Returns the whole `path` and an empty
+/// folder for other hosts.
 fn split_owner<'a>(host: &str, path: &'a str) -> Result<(&'a str, &'a str), String> {
     if !TWO_PART_HOSTS.contains(&host) {
         return Ok((path, ""));

@@ -26,7 +26,7 @@ const COMMIT: u64 = 1 << 20;
 pub(super) struct Contents {
     /// Output of `git cat-file --batch`.
     output: Vec<u8>,
-    /// Ranges of the contents in the output, by object id.
+    /// Byte range of each content in `output`, by object id.
     ranges: HashMap<String, Range<usize>>,
 }
 
@@ -37,7 +37,7 @@ impl Contents {
     }
 }
 
-/// Local git calls on one repository of the cache.
+/// Git calls on one repository of the cache that need no network.
 pub(super) struct Call<'a> {
     pub(super) session: &'a Session,
     /// Folder of the bare repository in the cache.

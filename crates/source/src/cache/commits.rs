@@ -16,8 +16,8 @@ use crate::{
 /// Maximum total size of the `git ls-tree` listings whose trees are cached, in bytes. A tree takes about twice as much memory as its
 /// listing.
 const BYTES: usize = 32 << 20;
-/// Maximum number of commits recorded as fetched. When it is reached, all records are removed. Each commit then costs one additional git
-/// call.
+/// Maximum number of commits recorded as fetched. At the maximum, all records are removed. The next use of a removed commit costs one additional
+/// git call.
 const COMMITS: usize = 10_000;
 /// Time for which the error of a failed fetch is kept, for callers that waited for the same fetch.
 const FAILURES: Duration = Duration::from_mins(10);
@@ -31,7 +31,8 @@ pub(super) struct Snapshot {
     pub(super) bytes: usize,
 }
 
-/// Weak reference to the files of a commit, empty if they are not in memory. The mutex permits only one caller at a time to read the files from git.
+/// Weak reference to the files of a commit. Empty if the files are not in memory. The mutex permits only one caller at a time to read the files
+/// from git.
 type Files = Arc<tokio::sync::Mutex<Weak<Snapshot>>>;
 
 /// A commit that was fetched into a repository of the cache.

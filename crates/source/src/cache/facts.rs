@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::module::{self, facts::Facts};
 
-/// Maximum size of all cached facts, in bytes. If new facts would exceed it, the cache is emptied first.
+/// Maximum size of all cached facts, in bytes. If new facts would exceed the maximum, the cache is emptied first.
 const BYTES: usize = 16 << 20;
 /// Estimated size of an entry without its strings, in bytes.
 const ENTRY: usize = 256;

@@ -32,7 +32,7 @@ pub(super) struct Fetch<'a> {
 }
 
 impl Fetch<'_> {
-    /// Fetches the commit if necessary. A damaged repository of the cache is removed and fetched again, once.
+    /// Fetches the commit if necessary. If the repository of the cache is damaged, removes the repository and fetches the commit once more.
     pub(super) async fn run(&self) -> Result<(), Error> {
         match self.bring().await {
             Err(error) if is_own_fault(&error) => {

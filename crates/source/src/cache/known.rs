@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 
 use crate::{closure::Selection, context::ContextDigest, tree::Kind};
 
-/// Maximum number of cached contexts. When it is reached, the cache is emptied. Each context is then packed once more.
+/// Maximum number of cached contexts. At the maximum, the cache is emptied, and each context is packed once more.
 const CONTEXTS: usize = 50_000;
 
 /// Digest and size of a packed context.
@@ -19,8 +19,8 @@ pub(super) struct KnownContext {
     pub(super) size: usize,
 }
 
-/// Digest over the paths, kinds and object ids of selected files, and the folder of the repository. Files from different repositories never have the
-/// same id.
+/// Digest over the paths, kinds and object ids of selected files, and the folder of their repository in the cache. Files from different
+/// repositories therefore never have the same id.
 #[derive(PartialEq, Eq, Hash, Clone)]
 pub(super) struct SelectionId([u8; 32]);
 

@@ -17,15 +17,15 @@ pub struct CacheOptions {
     pub context_bytes: u64,
     /// Maximum number of files in a context [20 000].
     pub context_files: u64,
-    /// Maximum number of folders in a context [30 000]. Files and folders together must not exceed the entries of
-    /// [`UnpackLimits`](crate::UnpackLimits).
+    /// Maximum number of folders in a context [30 000]. Files and folders together must not exceed
+    /// [`UnpackLimits::entries`](crate::UnpackLimits::entries).
     pub context_folders: u64,
     /// Maximum number of bytes transferred by one fetch [2 GiB].
     pub repository_bytes: u64,
     /// Maximum size of all repositories, in bytes; the least recently used are removed first [3 GiB].
     pub cache_bytes: u64,
-    /// Maximum number of concurrent git calls to remotes [8]. One fetch that needs more memory may run in addition. At most half as many modules, and
-    /// one module of more than 4 MiB in addition, are read concurrently from the cache. Permits are shared fairly between tenants.
+    /// Maximum number of concurrent git calls to remotes [8], plus one fetch that needs more memory. Half of this number is the maximum number of
+    /// modules that are read concurrently from the cache, plus one module of more than 4 MiB. Permits are shared fairly between tenants.
     pub at_once: usize,
     /// Environment variables of git: search path, proxies, trusted certificates [variables of this process].
     pub environment: BTreeMap<String, OsString>,

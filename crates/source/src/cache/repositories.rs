@@ -59,8 +59,8 @@ impl GitCache {
         )
     }
 
-    /// Returns the commit of `revision` in the repository at `folder`. Fetches the commit if necessary. If a fetch of the same commit fails
-    /// while a caller waits for it, the caller gets the same error.
+    /// Returns the commit of `revision` in the repository at `folder`. Fetches the commit if necessary. If another caller is already fetching the
+    /// same commit, waits for that fetch, and returns its error if it fails.
     pub(super) async fn commit(
         &self,
         folder: &Path,

@@ -71,7 +71,7 @@ impl Limits {
         })
     }
 
-    /// Waits for a permit of `size` for `tenant`. Always returns `Some`, as [`FairSemaphore::acquire`].
+    /// Waits for a permit of `size` for `tenant`. Like [`FairSemaphore::acquire`], always returns `Some`.
     pub(super) async fn acquire(&self, size: Size, tenant: &Arc<str>) -> Option<Permit> {
         match size {
             Size::Small => self.small.acquire(tenant).await,

@@ -44,7 +44,7 @@ impl Lock {
         Arc::strong_count(&self.fetch) > 1 || Arc::strong_count(&self.files) > 1
     }
 
-    /// Takes both locks without waiting; `None` if the repository is in use.
+    /// Acquires `fetch` and, exclusively, `files` without waiting. Returns `None` if the repository is in use.
     fn try_all(&self) -> Option<(OwnedMutexGuard<()>, OwnedRwLockWriteGuard<()>)> {
         let fetch = self.fetch.clone().try_lock_owned().ok()?;
         let files = self.files.clone().try_write_owned().ok()?;
@@ -61,7 +61,7 @@ pub(super) struct Store {
     locks: Mutex<HashMap<PathBuf, Lock>>,
 }
 
-/// A repository of the cache, locked against fetches of other calls.
+/// A repository of the cache, with a lock that prevents other calls from fetching into the repository.
 pub(super) struct Repository {
     path: PathBuf,
     files: Arc<RwLock<()>>,
@@ -121,7 +121,7 @@ impl Store {
         self.repositories.join(name)
     }
 
-    /// Locks the repository at `path` for a fetch. Waits until no other call fetches into it.
+    /// Locks the repository at `path` for a fetch. Waits until no other call fetches into the repository.
     pub(super) async fn lock(&self, path: &Path) -> Repository {
         let Lock { fetch, files } = self.lock_of(path);
         Repository {
@@ -199,7 +199,7 @@ impl Repository {
         exists(&self.path)
     }
 
-    /// Waits until no call reads the repository, then removes its files.
+    /// Waits until no call reads the repository, then removes the files of the repository.
     pub(super) async fn clear(&self) -> Result<(), Error> {
         let _alone = self.files.write().await;
         remove(&self.path)

@@ -209,7 +209,10 @@ impl Call<'_> {
         })?;
         let url = RepositoryUrl::parse(&absolute).map_err(wrong)?;
         if url.subdir().is_some() {
-            return Err(self.unusable(path, format!("the URL {url} contains a folder")));
+            return Err(self.unusable(
+                path,
+                format!("the URL {url} contains a folder; a submodule must be a repository"),
+            ));
         }
         Ok(url)
     }
@@ -223,8 +226,8 @@ impl Call<'_> {
     }
 }
 
-/// Returns the credentials for the submodule at `url`. Omits user name and password if its host or port is not that of `given_for`, or if
-/// only the submodule uses plain HTTP. Keeps the ssh key, because ssh refuses hosts without a known host key.
+/// Returns the credentials for the submodule at `url`. Omits user name and password if [`access::is_for`] does not permit them for `url`. Keeps the
+/// ssh key, because ssh refuses hosts without a known host key.
 fn credentials_for(
     all: &Credentials,
     given_for: &RepositoryUrl,
@@ -281,7 +284,7 @@ fn resolve(parent: &str, address: &str) -> Option<String> {
             rest = next;
         } else if let Some(next) = rest.strip_prefix("../") {
             let end = base.get(host..)?.rfind(['/', ':'])? + host;
-            // In `user@host:path`, the text before the colon ends with the host.
+            // In `user@host:path`, the host ends at the colon. The colon stays in the URL.
             let keep = if base.get(end..=end)? == ":" {
                 end + 1
             } else {

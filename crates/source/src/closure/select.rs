@@ -1,4 +1,4 @@
-//! Selects the files of a context from the folders that the module needs, and excludes files that a context must not contain. Pure.
+//! Selects the files of a context from the folders that the module needs, and excludes files that a context must not contain. Performs no I/O.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -66,13 +66,13 @@ impl Closure {
         )
     }
 
-    /// Whether the module requires `path`; always true unless the closure is the whole repository. An invalid file is an error if the
-    /// module requires it, and is skipped otherwise.
+    /// Whether the module requires `path`. If the closure is the whole repository, the module requires only the included folders, files and links;
+    /// otherwise, it requires every selected path. An invalid file is an error if the module requires it, and is skipped otherwise.
     fn is_needed(&self, path: &str) -> bool {
         self.whole.is_none() || self.singles.contains(path) || self.is_inside(path)
     }
 
-    /// Whether `path` is an included folder or below one.
+    /// Whether `path` is an included folder, or below an included folder.
     fn is_inside(&self, path: &str) -> bool {
         let mut path = path;
         loop {
@@ -113,8 +113,8 @@ impl Closure {
             refuse(match astray {
                 Unresolvable::Missing => "is dangling",
                 Unresolvable::Outside => "leads out of the repository",
-                Unresolvable::Loop => "is part of a cycle",
-                Unresolvable::TooLong => "passes too many folders and symbolic links",
+                Unresolvable::Loop => "is part of a cycle of symbolic links",
+                Unresolvable::TooLong => "resolves through too many folders and symbolic links",
             })
         })?;
         let inside = match &followed.target {
@@ -132,7 +132,7 @@ impl Closure {
         if inside && passed {
             Ok(())
         } else {
-            Err(refuse("leads out of the files of the module"))
+            Err(refuse("points outside of the files of the module"))
         }
     }
 }

@@ -326,12 +326,15 @@ fn links_that_leave_the_closure_are_refused() {
     for (target, why) in [
         ("/etc/passwd", "leads out of the repository"),
         ("../../x", "leads out of the repository"),
-        ("../other/x", "leads out of the files of the module"),
-        ("../other", "leads out of the files of the module"),
+        ("../other/x", "points outside of the files of the module"),
+        ("../other", "points outside of the files of the module"),
         ("nothing", "is dangling"),
-        ("l", "is part of a cycle"),
+        ("l", "is part of a cycle of symbolic links"),
         ("../sub/x", "submodule"),
-        ("terraform.tfstate", "leads out of the files of the module"),
+        (
+            "terraform.tfstate",
+            "points outside of the files of the module",
+        ),
     ] {
         let link = format!("m/l -> {target}");
         let tree = tree(&[

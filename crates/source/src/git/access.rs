@@ -14,16 +14,16 @@ use crate::{
     url::{RepositoryUrl, Scheme},
 };
 
-/// Private folder with credentials, and environment variables with which git uses them. The folder is removed on drop.
+/// Private folder with credentials, and environment variables with which git uses the credentials. The folder is removed on drop.
 pub struct GitAccess {
     _folder: TempDir,
     environment: BTreeMap<String, String>,
 }
 
 impl GitAccess {
-    /// Writes `credentials` of `url` into a new folder in `root`. Git sends user name and password only to the host of `url`: over HTTPS,
-    /// and over plain HTTP only if `url` uses plain HTTP. ssh offers the key to every host in `known_hosts`. `environment` has the
-    /// environment variables of git; the certificates to which they refer stay trusted.
+    /// Writes `credentials` of `url` into a new folder in `root`. Git sends user name and password only to the host of `url`: over HTTPS, and over
+    /// plain HTTP only if `url` uses plain HTTP. ssh offers the key to every host in `known_hosts`. Git continues to trust the certificates to
+    /// which the variables in `environment` refer.
     ///
     /// # Errors
     /// If the ssh key is invalid, or if the folder cannot be written.
@@ -105,7 +105,8 @@ fn authority(url: &RepositoryUrl, scheme: Scheme) -> String {
     }
 }
 
-/// Whether user name and password of the repository `given_for` may be sent to the host of `url`.
+/// Whether user name and password of the repository `given_for` may be sent to the host of `url`. The host must be the same. If the schemes are
+/// equal, the port must be the same. Otherwise, `url` must use HTTPS without an explicit port.
 pub(crate) fn is_for(given_for: &RepositoryUrl, url: &RepositoryUrl) -> bool {
     let schemes = url.scheme() == Scheme::Https || url.scheme() == given_for.scheme();
     schemes && authority(given_for, url.scheme()) == authority(url, url.scheme())

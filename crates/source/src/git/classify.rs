@@ -1,4 +1,4 @@
-//! Classifies failures of git by the output of git and ssh. Pure.
+//! Classifies failures of git by the output of git and ssh. Performs no I/O.
 
 use std::fmt;
 
@@ -43,7 +43,7 @@ const OUT_OF_MEMORY: [&str; 3] = [
     "mmap failed: cannot allocate memory",
 ];
 
-/// Substrings of the output per category, in lower case. The first match counts, so specific substrings come first.
+/// Substrings of the output per category, in lower case. The first match determines the category, so specific substrings come first.
 const WORDS: &[(GitFailure, &[&str])] = &[
     (
         GitFailure::HostKeyMismatch,

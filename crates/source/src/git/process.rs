@@ -60,7 +60,7 @@ pub(crate) fn limited(program: &str, memory: u64) -> Command {
     command
 }
 
-/// Runs `command` with `input` on stdin until it exits. If `run` fails or its future is dropped, the process group is killed.
+/// Runs `command` with `input` on stdin, and waits until the process exits. If `run` fails or its future is dropped, the process group is killed.
 pub(crate) async fn run(
     mut command: Command,
     input: Vec<u8>,

@@ -171,7 +171,7 @@ impl Session {
         let mut command = process::limited("git", memory);
         command.env_clear().current_dir(self.folder.path());
         command.envs(&self.environment);
-        // libcurl reads only `http_proxy`, in lower case. Other programs read both forms.
+        // libcurl reads only `http_proxy`, in lower case. Other programs also read `HTTP_PROXY`.
         if let Some(proxy) = self.environment.get("HTTP_PROXY")
             && !self.environment.contains_key("http_proxy")
         {
@@ -190,7 +190,7 @@ impl Session {
         command
             .env("HOME", self.folder.path())
             .env("GIT_SSH_COMMAND", ssh_command(self.folder.path()));
-        // `GIT_SSL_CAINFO` takes precedence over the git setting `http.sslCAInfo`.
+        // Sets the environment variable `GIT_SSL_CAINFO`, because it takes precedence over the git setting `http.sslCAInfo`.
         let own = self.ca_bundle.as_ref().map(|path| path.as_os_str());
         if let Some(path) = own.or_else(|| named_bundle(&self.environment)) {
             command.env("GIT_SSL_CAINFO", path);

@@ -1,4 +1,4 @@
-//! Facts that the scanner of each syntax collects from a configuration file. Pure.
+//! Facts that the scanner of each syntax collects from a configuration file.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ pub(crate) struct Facts {
     pub(crate) calls: BTreeMap<String, Call>,
     /// Type of the `backend` block, or `cloud`.
     pub(crate) backend: Option<String>,
-    /// First part of the file whose module calls cannot be determined. If it is set, `calls` and `backend` may be incomplete.
+    /// First part of the file whose module calls cannot be determined. If there is such a part, `calls` and `backend` may be incomplete.
     pub(crate) unclear: Option<Unclear>,
 }
 

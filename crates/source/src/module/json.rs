@@ -29,7 +29,7 @@ trait Properties {
     fn read<'de, M: MapAccess<'de>>(&mut self, name: &str, value: &mut M) -> Result<(), M::Error>;
 }
 
-/// Reads an object, or every object of a list: the syntax permits both at each level. Skips other values.
+/// Reads an object, or every object of a list: the syntax permits an object or a list of objects at each level. Skips other values.
 struct Objects<P>(P);
 
 /// Root object of a file.

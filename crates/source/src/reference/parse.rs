@@ -1,4 +1,4 @@
-//! Parses names of branches and tags, and commit ids. Pure.
+//! Parses names of branches and tags, and commit ids. Performs no I/O.
 
 use super::{CommitId, RefName, Reference};
 use crate::error::Error;
@@ -25,7 +25,7 @@ impl Reference {
     /// Returns the commit with the full id `id`.
     ///
     /// # Errors
-    /// [`Error::InvalidReference`] unless the id has 40 or 64 hexadecimal digits.
+    /// [`Error::InvalidReference`] if the id does not consist of 40 or 64 hexadecimal digits.
     pub fn commit(id: &str) -> Result<Self, Error> {
         CommitId::parse(id).map(Self::Commit)
     }
@@ -85,7 +85,7 @@ impl CommitId {
     /// Parses a full commit id.
     ///
     /// # Errors
-    /// [`Error::InvalidReference`] unless the id has 40 or 64 hexadecimal digits.
+    /// [`Error::InvalidReference`] if the id does not consist of 40 or 64 hexadecimal digits.
     pub fn parse(text: &str) -> Result<Self, Error> {
         let hex = text.bytes().all(|byte| byte.is_ascii_hexdigit());
         if hex && (text.len() == 40 || text.len() == 64) {

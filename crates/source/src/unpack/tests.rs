@@ -1,4 +1,4 @@
-//! Archives that a correct controller never creates.
+//! Tests with archives that a correct controller never creates.
 
 use super::*;
 use crate::archive::{Item, pack};

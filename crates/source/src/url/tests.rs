@@ -20,7 +20,7 @@ use rstest::rstest;
 #[case("https://github.com/o/r.git", "https://github.com/o/r.git", "")]
 #[case("https://github.com/o/r/", "https://github.com/o/r", "")]
 #[case("git@github.com:/o/r/a", "git@github.com:/o/r", "a")]
-// On other hosts the whole path is the repository.
+// On other hosts, the whole path is the path of the repository.
 #[case(
     "https://gitlab.com/group/sub/name",
     "https://gitlab.com/group/sub/name",

@@ -7,7 +7,7 @@ use tokio::process::Command;
 
 use crate::support::{HttpServer, Origin, Rules, SshServer};
 
-/// Base64 of `me:hunter2`: `Authorization` that the server requires.
+/// Base64 of `me:hunter2`, which the server requires in the header `Authorization`.
 const ME: &str = "bWU6aHVudGVyMg==";
 
 /// Clones `module` with the credentials of `repository`.

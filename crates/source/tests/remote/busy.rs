@@ -1,4 +1,4 @@
-//! Number of git calls for many modules of one repository, over several commits.
+//! Tests the number of git calls for many modules of one repository, over several commits.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -121,7 +121,7 @@ async fn serve(folder: &Path) -> HttpServer {
     HttpServer::plain(folder, Rules::default()).await
 }
 
-/// Revision that all requests want. The tests replace it with a later commit.
+/// Revision that all requests want. The tests set a later commit.
 type Head = Arc<Mutex<Revision>>;
 
 /// Context of the module `number`, and the revision that was read.
@@ -193,8 +193,8 @@ async fn commit_to_a_monorepo_packs_the_modules_that_it_changes() {
     assert_eq!(packed(&before).len(), MODULES);
     assert_eq!((git.calls("fetch"), git.calls("ls-tree")), (1, 1));
     let mut batches = git.calls("batch");
-    // One call reads the commit. Two calls per module read its configuration and its files. Each concurrent reader reads a shared module at
-    // most once.
+    // One call reads the commit. Two calls per module read its configuration and its files. In addition, each concurrent reader reads each shared
+    // module at most once.
     assert!(batches <= 1 + 2 * MODULES + AT_ONCE * SHARED, "{batches}");
 
     for (commit, (file, changed)) in [
@@ -258,7 +258,7 @@ async fn superseded_requests_keep_their_queue_position() {
     let mut requests = recorded(request_all(&cache, &url, &head, 0..ASKED));
     git.until("batch", 1).await;
 
-    // The first request has its permit when the next commit arrives. All other requests wait for a permit.
+    // The first request holds the read permit when the next commit arrives. All other requests wait for the permit.
     origin.commit(&[("modules/0001/main.tf", "# changed\n")]);
     let second = cache.resolve(&url, None, &none).await.unwrap();
     *head.lock().unwrap() = second.clone();

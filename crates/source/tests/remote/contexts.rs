@@ -128,7 +128,8 @@ async fn unparsable_module_uses_the_whole_repository() {
     assert_ne!(context.digest, next.digest, "every commit counts");
 }
 
-/// A hostile module must not delay other modules. The cache reads the module, includes the whole repository, or refuses it because of its size.
+/// A hostile module must not delay other modules. The cache reads the module, packs the whole repository, or refuses the module because of its
+/// size.
 #[tokio::test]
 async fn hostile_modules_are_read_in_bounded_time() {
     let (cache, none) = (TestCache::new(), Credentials::default());

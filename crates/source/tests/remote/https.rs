@@ -6,7 +6,7 @@ use alustan_source::{CacheOptions, Credentials, Error, GitCache, Reference, Repo
 
 use crate::support::{self, HttpServer, Origin, Rules, TestCache, names};
 
-/// Base64 of `me:p@ss/w:rd`: `Authorization` that the server requires.
+/// Base64 of `me:p@ss/w:rd`, which the server requires in the header `Authorization`.
 const ME: &str = "bWU6cEBzcy93OnJk";
 const PASSWORD: &str = "p@ss/w:rd";
 

@@ -145,7 +145,7 @@ async fn unreachable_commit_is_fetched_if_the_host_serves_it() {
     );
 }
 
-/// Asserts that a missing commit is reported, with both versions of the git protocol.
+/// Asserts that a missing commit is reported, with the current version and with version 0 of the git protocol.
 async fn misses_a_commit(origin: &Origin, word: &str) {
     let commit = Reference::commit(&"a".repeat(40)).unwrap();
     for old in [false, true] {

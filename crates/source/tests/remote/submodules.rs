@@ -4,7 +4,7 @@ use alustan_source::{Credentials, RepositoryUrl};
 
 use crate::support::{HttpServer, Origin, Rules, TestCache, assert_failure, files, names};
 
-/// Base64 of `me:hunter2`: `Authorization` that the server requires.
+/// Base64 of `me:hunter2`, which the server requires in the header `Authorization`.
 const ME: &str = "bWU6aHVudGVyMg==";
 
 /// Creates three repositories: `r.git` with the submodule `modules` at `url` (a commit of `s.git`), `s.git` with `x/main.tf` and the submodule
