@@ -87,7 +87,7 @@ impl StateServer {
         &self.context.store
     }
 
-    /// Reserves the lock `id`, which the run report contains, for the next engine process of the run.
+    /// Reserves the state lock for the next engine process of the run. The run report already contains the lock, with the id `id`.
     pub fn reserve_lock(&self, id: String) {
         self.context.locks.reserve(id);
     }

@@ -23,7 +23,8 @@ pub struct Declared {
     pub complex: bool,
 }
 
-/// Generated file with values of the module's variables. Its name sorts after the files of the module, so the engine reads it last.
+/// Generated file with values of the module's variables. Its name sorts after the files of the module, so the engine reads the file last, and its
+/// values take precedence.
 pub const FILE: &str = "zzz-alustan.auto.tfvars.json";
 
 /// Maximum length of a value in an environment variable, in bytes. Linux accepts 128 KiB including the name.
@@ -173,8 +174,8 @@ pub fn advice(undeclared: &[Undeclared]) -> String {
     format!("spec.variables: the module does not declare {names}")
 }
 
-/// Returns the name in `declared` with the smallest edit distance to `name`. The distance must be at most a third of the number of characters of
-/// `name`, and at least a distance of 1 is allowed.
+/// Returns the name in `declared` with the smallest edit distance to `name`. The distance must be at most 1, or at most a third of the number of
+/// characters of `name` if that is more.
 fn similar<'a>(name: &str, declared: impl Iterator<Item = &'a String>) -> Option<String> {
     let most = (name.chars().count() / 3).max(1);
     declared
@@ -248,13 +249,13 @@ pub fn environment(values: &Values) -> Vars {
             environment.insert(format!("TF_VAR_{name}"), text);
         }
     }
-    // Omits values that are too long for an environment variable or contain NUL. The engine reads these values from the tfvars file.
+    // Omits values that are too long for an environment variable or contain NUL. Only the tfvars file can pass these values.
     environment.retain(|_, text| text.len() <= LONGEST && !text.contains('\0'));
     environment
 }
 
-/// Returns the variables in `environment` that an environment of a process can contain. The pin contains `environment`, because a destroy may need
-/// variables from Secrets that no longer exist. Omits the variables of the runner (`ALUSTAN_…`).
+/// Returns the variables in `environment` that can be set in the environment of a process. The pin contains `environment`, because a destroy may
+/// need variables from Secrets that no longer exist. Omits the variables of the runner (`ALUSTAN_…`).
 pub fn given(environment: &Vars) -> Vars {
     let fits = |name: &str, text: &str| {
         let name = is_environment_name(name) && !name.starts_with("ALUSTAN_");

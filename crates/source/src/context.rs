@@ -19,7 +19,7 @@ pub type Newest<'a> = &'a (dyn Fn() -> Revision + Send + Sync);
 pub struct ContextSpec {
     /// Folder of the module, relative to the folder of the URL (`//subdir`).
     pub path: Option<String>,
-    /// Additional files and folders, relative to the root of the repository, that the closure of the module does not contain.
+    /// Additional files and folders for the context, with paths from the root of the repository.
     pub include: Vec<String>,
     /// Whether to fetch git submodules.
     pub submodules: bool,

@@ -78,7 +78,7 @@ impl FairSemaphore {
             };
             let refused = tenant.waiting.pop_front().map(|sender| sender.send(permit));
             if let Some(Err(mut permit)) = refused {
-                // The caller was cancelled. The permit is not counted as granted yet, so its drop must not release a permit.
+                // The caller was cancelled. The permit is not counted as granted yet, so dropping the permit must not release one.
                 permit.owner = None;
                 continue;
             }

@@ -9,7 +9,7 @@ use crate::{
     tree::Tree,
 };
 
-/// Entries of the repository besides the given file, as in the output of `git ls-tree`: a module, a symbolic link and a submodule.
+/// Entries of the repository in addition to the fuzzed file, as in the output of `git ls-tree`: a module, a symbolic link and a submodule.
 const AROUND: &str =
     "100644 blob b 1\tb/main.tf\x00120000 blob l 1\tlink\x00160000 commit s -\tsub\0";
 

@@ -2,7 +2,7 @@
 
 /// Host keys of github.com, gitlab.com and bitbucket.org (Ed25519, ECDSA, RSA) in the format of `known_hosts`.
 ///
-/// Used if the Secret has no `known_hosts`. Published by the hosts at
+/// Used if the Secret with the ssh key has no key `known_hosts`. Published by the hosts at
 /// - <https://docs.github.com/en/authentication/keeping-your-account-and-data-secure/githubs-ssh-key-fingerprints>
 /// - <https://docs.gitlab.com/user/gitlab_com/#ssh-host-keys-fingerprints>
 /// - <https://support.atlassian.com/bitbucket-cloud/docs/configure-ssh-and-two-step-verification/>
@@ -19,8 +19,8 @@ bitbucket.org ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIIazEu89wgQZ4bqs3d63QSMzYVa0Mu
 bitbucket.org ecdsa-sha2-nistp256 AAAAE2VjZHNhLXNoYTItbmlzdHAyNTYAAAAIbmlzdHAyNTYAAABBBPIQmuzMBuKdWeF4+a2sjSSpBK0iqitSQ+5BM9KhpexuGt20JpTVM7u5BDZngncgrqDMbWdxMWWOGtZ9UgbqgZE=\n\
 bitbucket.org ssh-rsa AAAAB3NzaC1yc2EAAAADAQABAAABgQDQeJzhupRu0u0cdegZIa8e86EG2qOCsIsD1Xw0xSeiPDlCr7kq97NLmMbpKTX6Esc30NuoqEEHCuc7yWtwp8dI76EEEB1VqY9QJq6vk+aySyboD5QF61I/1WeTwu+deCbgKMGbUijeXhtfbxSxm6JwGrXrhBdofTsbKRUsrN1WoNgUa8uqN1Vx6WAJw1JHPhglEGGHea6QICwJOAr/6mrui/oB7pkaWKHj3z7d1IC4KWLtY47elvjbaTlkN04Kc/5LFEirorGYVbt15kAUlqGM65pk6ZBxtaO3+30LVlORZkxOh+LKL/BvbZ/iRNhItLqNyieoQj/uh/7Iv4uyH/cV/0b4WDSd3DptigWq84lJubb9t/DnZlrJazxyDCulTmKdOR7vs9gMTo+uoIrPSb8ScTtvw65+odKAlBj59dhnVp9zd7QUojOpXlL62Aw56U4oO+FALuevvMjiWeavKhJqlR7i5n9srYcrNV7ttmDw7kf/97P5zauIhxcjX+xHv4M=\n";
 
-/// Returns the host keys for ssh: `given`, from the Secret, or the built-in host keys if `given` is empty. Line endings are LF, with a
-/// final newline.
+/// Returns the host keys for ssh: `given`, from the Secret with the ssh key, or the built-in host keys if `given` is empty. Line endings are LF,
+/// with a final newline.
 pub(crate) fn effective(given: Option<&str>) -> String {
     given
         .map(normalise)

@@ -47,7 +47,8 @@ fn is_encrypted(text: &str) -> bool {
         || openssh_cipher(text).is_some_and(|cipher| cipher != b"none")
 }
 
-/// Returns the cipher name in OpenSSH's key format: the magic bytes, the length of the name in four bytes, and the name.
+/// Returns the name of the cipher of a key in OpenSSH's format. The key begins with magic bytes, the length of the name in four bytes, and the
+/// name.
 fn openssh_cipher(text: &str) -> Option<Vec<u8>> {
     let body: String = text
         .lines()

@@ -373,8 +373,8 @@ pub(crate) mod tests {
     fn steps_along_a_path_are_limited() {
         let tree = tree(&["a/main.tf"]);
         let steps = Steps::default();
-        // `follow` takes one step per 64 bytes of the path, and one step per 64 bytes of its only component: two million steps. The limit is four
-        // million steps, so the second call fails.
+        // `follow` takes one step per 64 bytes of the path, and one step per 64 bytes of the only component of the path: two million steps. The
+        // limit is four million steps, so the second call fails.
         let long = "x".repeat(64 << 20);
         assert_eq!(tree.follow(&long, &steps), Err(Unresolvable::Missing));
         assert_eq!(tree.follow(&long, &steps), Err(Unresolvable::TooLong));

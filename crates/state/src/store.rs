@@ -1,14 +1,14 @@
 //! State of the managed backend in Secrets (rule 12).
 //!
 //! A new version is compressed, split into chunks and written completely into free slots: slots that neither the current nor the previous version
-//! uses. Then the pointer is changed to the new version. Between any two writes, the pointer therefore names a complete version. Every Secret is
-//! written by compare-and-swap against the resource version last read. After a conflict, a writer overwrites a slot only if the pointer is
+//! uses. Then the writer moves the pointer to the new version. Between any two writes, the pointer therefore names a complete version. Every Secret
+//! is written by compare-and-swap against the resource version last read. After a conflict, a writer overwrites a slot only if the pointer is
 //! unchanged.
 //!
-//! The pointer Secret is also the first slot. Its chunk is written in the request that changes the pointer, so most states need one request per
+//! The pointer Secret is also the first slot. Its chunk is written in the request that moves the pointer, so most states need one request per
 //! version. If the pointer Secret is the only slot, the next version replaces its chunk, and no previous version is kept. Other slots are read on
 //! demand. Between the read of a slot and the first write to the slot, the writer claims the pointer: it sets `writer` in the pointer to its own
-//! identifier. The claim changes the resource version of the pointer, so earlier writers can no longer change the pointer.
+//! identifier. The claim changes the resource version of the pointer, so earlier writers can no longer move the pointer.
 //!
 //! The response of a write may be lost. Each write is recorded in memory from before its request is sent until its outcome is known. While the
 //! outcome of a pointer write is unknown, no other write is sent.
@@ -212,7 +212,7 @@ impl StateStore {
         }
         self.read_free_slots(memory, needed).await?;
         if memory.free_slots().len() < needed {
-            // Enough slots for the current, the previous and the next version, if each version has the size of the next version.
+            // Requests enough slots for the current, the previous and the next version, if each version is as large as the next version.
             let wanted = (memory.pointer.used().len() + needed).max(3 * needed);
             memory.add_slots(self.slot_source.request_slots(wanted).await);
             self.read_free_slots(memory, needed).await?;

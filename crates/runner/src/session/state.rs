@@ -61,8 +61,8 @@ fn unreadable(error: &StateError, record: &Record) -> Failure {
     }
 }
 
-/// Returns the failure of a lost state. A lost state is not treated as empty: an apply would create every object again, and a destroy would
-/// destroy none. Only the user can decide to start with an empty state, and must recreate the resource for that.
+/// Returns the failure of a run whose managed state is lost. A lost state is not treated as empty: an apply would create every object again, and a
+/// destroy would destroy none. Only the user can decide to start with an empty state, and must recreate the resource for that.
 fn lost(error: &StateError, identity: &Identity) -> Failure {
     let (name, namespace) = (identity.resource(), &identity.namespace);
     let component = Component::State.as_str();

@@ -46,7 +46,7 @@ impl Locks {
         self.memory.lock()
     }
 
-    /// Reserves the lock `id`, which the run report contains, for the next engine process of the run.
+    /// Reserves the state lock for the next engine process of the run. The run report already contains the lock, with the id `id`.
     pub(super) fn reserve(&self, id: String) {
         let mut memory = self.memory();
         memory.recorded = Some(id);

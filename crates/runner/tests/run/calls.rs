@@ -8,8 +8,8 @@ use crate::world::World;
 const CLAIM: [&str; 3] = ["get web-run", "get web-report", "patch web-report"];
 const OPEN_STATE: [&str; 1] = ["get web-state"];
 const BEGIN: [&str; 1] = ["patch web-report"];
-/// Requests before the first change of a run: a read of the slot for the next version of the state, and a write that reserves the pointer for this
-/// run.
+/// Requests before the first change of a run: a read of the slot for the next version of the state, and a write by which the run claims the
+/// pointer.
 const BEGIN_STATE: [&str; 2] = ["get web-state-slot-0", "patch web-state"];
 /// Writes of a new version of the state: first the slot, then the pointer. The slot is necessary because the pointer Secret contains the data of the
 /// previous version.

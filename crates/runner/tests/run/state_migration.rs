@@ -36,7 +36,7 @@ fn s3(bucket: &Bucket, key: &str) -> BackendInputs {
     backend_of("s3", serde_json::to_value(config).unwrap())
 }
 
-/// Returns the complete state in `backend`; for the managed backend, the current version in the pointer.
+/// Returns the state in `backend`. For the managed backend, returns the current version in the pointer instead.
 fn state(world: &World, bucket: &Bucket, backend: &BackendInputs) -> Option<Value> {
     let text = |name: &str| backend.config.get(name).and_then(Value::as_str);
     match backend.kind.as_deref() {

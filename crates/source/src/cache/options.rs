@@ -24,8 +24,8 @@ pub struct CacheOptions {
     pub repository_bytes: u64,
     /// Maximum size of all repositories, in bytes; the least recently used are removed first [3 GiB].
     pub cache_bytes: u64,
-    /// Maximum number of concurrent git calls to remotes [8], plus one fetch that needs more memory. Half of this number is the maximum number of
-    /// modules that are read concurrently from the cache, plus one module of more than 4 MiB. Permits are shared fairly between tenants.
+    /// Maximum number of concurrent git calls to remotes [8], plus one fetch that needs more memory. At most half as many modules are read
+    /// concurrently from the cache, plus one module of more than 4 MiB. Permits are shared fairly between tenants.
     pub at_once: usize,
     /// Environment variables of git: search path, proxies, trusted certificates [variables of this process].
     pub environment: BTreeMap<String, OsString>,

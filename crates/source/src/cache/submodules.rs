@@ -57,7 +57,7 @@ impl Grafted {
         }
     }
 
-    /// Adds the files of a submodule at `path`. Fails if the list of all files would exceed [`LISTING`].
+    /// Adds the files of a submodule at `path`. Fails if the list of all files would exceed [`LISTING`] bytes.
     fn with(mut self, path: &str, submodule: &Snapshot) -> Result<Self, String> {
         let prefixes = submodule.tree.count().saturating_mul(path.len());
         self.bytes += submodule.bytes.saturating_add(prefixes) as u64;

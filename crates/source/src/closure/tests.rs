@@ -232,7 +232,7 @@ fn too_many_modules_include_the_whole_repository() {
     };
     let why = whole(2_002).unwrap();
     assert!(why.ends_with(": too many modules"), "{why}");
-    // 1,998 called modules with one file each, and two files of the root module: the maximum of 2,000 files.
+    // The root module has two files and calls 1,998 modules with one file each: the maximum of 2,000 files.
     assert_eq!(whole(1_998), None);
 }
 

@@ -320,7 +320,7 @@ impl<'t> Scanner<'t> {
         }
     }
 
-    /// Skips a comment; a line comment without its newline. Returns false if there is no comment.
+    /// Skips a comment. Does not skip the newline after a line comment. Returns false if there is no comment.
     fn skip_comment(&mut self) -> Scanned<bool> {
         let rest = self.rest();
         if rest.starts_with(b"#") || rest.starts_with(b"//") {

@@ -47,7 +47,8 @@ impl RefName {
     }
 }
 
-/// Returns the first violated rule of <https://git-scm.com/docs/git-check-ref-format>, or of the additional rules for `-` and length.
+/// Returns the violated rule, if any, of <https://git-scm.com/docs/git-check-ref-format> or of this project: at most 255 bytes, and no `-` at the
+/// start.
 fn fault(name: &str) -> Option<&'static str> {
     let part_ends = |end: &str| name.split('/').any(|part| part.ends_with(end));
     let rules = [
