@@ -37,7 +37,7 @@ impl Contents {
     }
 }
 
-/// Git calls on one repository of the cache that need no network.
+/// Parameters of the git calls on one repository of the cache.
 pub(super) struct Call<'a> {
     pub(super) session: &'a Session,
     /// Folder of the bare repository in the cache.
