@@ -1,4 +1,4 @@
-//! Reads a version of the state. Distinguishes missing slots from damaged ones.
+//! Reads a version of the state from its slots. Distinguishes missing slots from damaged slots.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
@@ -14,7 +14,7 @@ use crate::secrets::{Secrets, Snapshot, StoreError};
 
 /// Maximum duration of the retries of a read or write.
 pub(super) const PATIENCE: Duration = Duration::from_mins(2);
-/// Number of slots that are read concurrently.
+/// Number of state slots that are read concurrently.
 const CONCURRENT_READS: usize = 64;
 
 /// Parses the pointer. Refuses a pointer with too many or repeated slots: a module has the permissions of its run, so it can forge a
@@ -73,8 +73,8 @@ pub(super) async fn read_slot(
     }
 }
 
-/// Reads `slots` in order; skips missing ones. Stops once the slots have more than [`PACKED`] bytes: [`join`] refuses a version of this
-/// size.
+/// Reads `slots` in order. Skips missing slots. Stops when the slots that were read exceed [`PACKED`] bytes in total, because [`join`]
+/// refuses a version of this size.
 pub(super) async fn read_slots(
     secrets: &dyn Secrets,
     slots: &[String],
@@ -120,7 +120,8 @@ enum Fault {
     Damaged(String),
 }
 
-/// Returns the current state after a check of its size and SHA-256. The error says whether the previous version is intact.
+/// Returns the current state after a check of its size and SHA-256. If the check fails, the error says whether the previous version is
+/// intact.
 pub(super) async fn join(
     secrets: &dyn Secrets,
     current: &Version,

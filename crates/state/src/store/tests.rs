@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 
 struct FixedSlots(Vec<String>);
 
-/// Fake source of slots. Records the number of slots that each call requests.
+/// Slot source that returns as many slots as a call requests. Records the number of slots that each call requests.
 #[derive(Default)]
 struct RecordedSlots(parking_lot::Mutex<Vec<usize>>);
 
@@ -314,7 +314,7 @@ async fn state_larger_than_1_mib_is_stored_in_chunks() {
     }
 }
 
-/// The sizes produce versions of one to four chunks, so that every kind of slot reuse occurs.
+/// The sizes produce versions of one to four chunks. Later versions reuse slots that earlier versions no longer need.
 #[rstest]
 #[case::three_slots(3, &[10, 20, 30, 40])]
 #[case::two_slots(2, &[10, 20, 30, 40])]

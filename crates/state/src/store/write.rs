@@ -10,7 +10,7 @@ use super::read::read_for;
 use crate::retry::{Patience, pause_between_tries};
 use crate::secrets::{Changes, Snapshot, StoreError, to_json};
 
-/// Content of a blanked slot. Differs from every chunk, because chunks are never empty.
+/// Content of a cleared slot. Differs from every chunk, because chunks are never empty.
 const BLANK: &[u8] = b"";
 
 /// Result of a compare-and-swap of a Secret.
@@ -22,7 +22,8 @@ enum Swapped {
 }
 
 impl StateStore {
-    /// Writes the pointer `next.pointer`. Records the write in `memory` first: the response may be lost, or the caller may cancel.
+    /// Writes the pointer `next.pointer`. Records the write in `memory` first: if the response is lost or the caller cancels the write, its
+    /// outcome is unknown.
     pub(super) async fn move_pointer(
         &self,
         memory: &mut Memory,
@@ -110,8 +111,8 @@ impl StateStore {
         Ok(())
     }
 
-    /// Writes one chunk. Blanks the slot first if a pending write may still store another chunk: a write of identical
-    /// content keeps the resource version, so the pending write would not conflict.
+    /// Writes one chunk. Clears the slot first if an earlier write of another chunk to the slot may still be pending. Otherwise, a write of
+    /// the content that the slot already has would keep the resource version, and the pending write would then succeed.
     async fn write_slot(
         &self,
         memory: &Memory,
@@ -152,8 +153,8 @@ impl StateStore {
         }
     }
 
-    /// Fails if the pointer has changed since this writer last read or wrote it: another run may have written a free slot
-    /// and moved the pointer to it.
+    /// Fails if the pointer has changed since this writer last read or wrote it: another run may have moved the pointer to a slot that this
+    /// writer considers free.
     async fn check_pointer(&self, memory: &Memory) -> Result<(), StateError> {
         let snapshot = read_for(&*self.secrets, &self.pointer, self.patience).await?;
         if memory.is_pointer_of(&snapshot) {
@@ -163,8 +164,8 @@ impl StateStore {
         }
     }
 
-    /// Writes `changes` with retries. A conflict counts as success if the Secret has the wanted content: the response
-    /// of an earlier attempt may be lost.
+    /// Writes `changes` with retries. After a conflict, succeeds if the Secret has the wanted content: an earlier attempt may have been
+    /// applied although its response was lost.
     async fn swap(
         &self,
         name: &str,

@@ -74,7 +74,8 @@ async fn slot_named_by_another_run_is_not_overwritten() {
     let store = with_one_version(&secrets).await;
     secrets.fail(1, Fault::AnswerLost);
     store.put(state(3, 10)).await.unwrap_err();
-    // The first run keeps the state of the failed save as unsaved state. The next run saves this state, in the same slot.
+    // The first run keeps the state of the failed save as unsaved state. The next run saves the same state, in the slot that the failed
+    // save used.
     open(&secrets).await.put(state(3, 10)).await.unwrap();
     let error = store.put(state(4, 10)).await.unwrap_err();
     assert!(matches!(error, StateError::Moved), "{error}");
@@ -175,7 +176,8 @@ async fn late_pointer_write_does_not_name_the_next_runs_chunk(#[case] later: usi
     assert_eq!(stored(&secrets, 3).await, Some(state(expected, 10)));
 }
 
-/// A chunk is written even if its slot already contains it: the new resource version makes a late write of an earlier run fail.
+/// A chunk is written even if its slot already contains the chunk. The write changes the resource version of the slot, so a late write of
+/// an earlier run fails with a conflict.
 #[tokio::test]
 async fn late_chunk_write_does_not_replace_the_next_runs_chunk() {
     let secrets = cluster(3);
@@ -259,7 +261,7 @@ async fn survive(slots: usize, changes: &[Change], faults: &[(usize, Fault)], aw
     writes
 }
 
-/// The sizes produce versions of one to four chunks, so that every kind of slot reuse occurs.
+/// The sizes produce versions of one to four chunks. Later versions reuse slots that earlier versions no longer need.
 #[rstest]
 #[case::three_slots(3, &[Some(10), Some(20), Some(30), None, Some(40)])]
 #[case::two_slots(2, &[Some(10), Some(20), None, Some(30), Some(40)])]
