@@ -59,7 +59,7 @@ pub(crate) fn generated(
     Ok(files)
 }
 
-/// Header of the table in the README.
+/// Header of the table of values in the chart's README.
 const TABLE: &str = "| value | default | |\n|---|---|---|\n";
 
 /// A key of `values.yaml`.
@@ -111,7 +111,7 @@ fn keys(text: &str) -> Result<Vec<Key>> {
     Ok(keys)
 }
 
-/// Returns schema constraints in addition to the type of the default value, by key.
+/// Returns the constraints that [`schema`] adds to the type of the default value, by key.
 fn constraints() -> Vec<(&'static str, Value)> {
     let name = json!({"type": "string", "pattern": "^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"});
     let names = json!({"items": name, "uniqueItems": true});
@@ -262,7 +262,7 @@ fn property(key: &Key, default: &Value, constraint: Option<Value>) -> Result<Val
     Ok(Value::Object(all))
 }
 
-/// Returns the schema of the key at `path`. Adds it to the schema of its parent if it does not exist.
+/// Returns the schema of the key at `path`. If the key has no schema, adds an empty (null) schema to the parent.
 fn schema_at<'a>(root: &'a mut Value, path: &[String]) -> Result<&'a mut Value> {
     let mut schema = root;
     for name in path {

@@ -65,7 +65,7 @@ struct Module {
 
 /// A name that a module imports.
 struct Import {
-    /// Name in the module; `*` for a glob.
+    /// Name that the module uses for the imported item; `*` for a glob.
     name: String,
     path: Names,
     is_public: bool,
@@ -383,7 +383,7 @@ fn is_comma(token: &TokenTree) -> bool {
     matches!(token, TokenTree::Punct(punct) if punct.as_char() == ',')
 }
 
-/// Returns `rest` without a leading `(…)`.
+/// Returns `rest` without a leading `(…)`, such as the `(crate)` of `pub(crate)`.
 fn without_group(rest: &[TokenTree]) -> &[TokenTree] {
     match rest {
         [TokenTree::Group(group), after @ ..] if group.delimiter() == Delimiter::Parenthesis => {

@@ -64,7 +64,7 @@ fn write_generated(check: bool) -> Result<()> {
     }
     ensure!(
         stale.is_empty(),
-        "stale, run `cargo xtask gen`: {}",
+        "these generated files are stale; run `cargo xtask gen`: {}",
         stale.join(", ")
     );
     Ok(())
@@ -294,7 +294,7 @@ mod tests {
         text.split('`').skip(1).step_by(2).collect()
     }
 
-    /// Asserts that the last cell of a row is not empty, and that the tests that it names exist.
+    /// Asserts that the last cell of `row` is not empty, and that `code` contains every test that the cell names.
     fn assert_shown(row: &str, code: &str) {
         let shown_by = row.trim_end_matches(['|', ' ']).rsplit('|').next().unwrap();
         assert!(!shown_by.trim().is_empty(), "nothing shows: {row}");
@@ -348,8 +348,8 @@ mod tests {
         has(&["delete ", "remove "]) && has(&OBJECTS) && !has(&WARNINGS)
     }
 
-    /// Returns the sentences of `text` with dangerous advice. A sentence may span several lines and contain selectors
-    /// such as `alustan.io/orphaned`.
+    /// Returns the sentences of `text` with dangerous advice. A sentence may span several lines. The dot in a selector such as
+    /// `alustan.io/orphaned` does not end a sentence.
     fn dangerous_advice(text: &str) -> Vec<String> {
         let mut matches = Vec::new();
         for paragraph in text.split("\n\n") {

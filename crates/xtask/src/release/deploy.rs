@@ -23,7 +23,8 @@ pub(super) fn write(root: &Path, folder: &Path, registry: &str, images: &Images)
         .get("controller")
         .context("the release has no image `controller`")?
         .digest;
-    // Default base image of runner images: Terraform if the release has an image with Terraform.
+    // Default base image of runner images: the last image with an engine in alphabetical order. This is `terraform` if the release has it,
+    // otherwise `opentofu`.
     let engines = images
         .iter()
         .filter_map(|(name, image)| Some((name, image, image.engine.as_ref()?)));
@@ -169,7 +170,7 @@ mod tests {
         }
     }
 
-    /// Uses `deploy/` of this checkout. Fails if an image reference moves to another file.
+    /// Uses `deploy/` of this checkout, so that the test fails if an image reference moves to another file.
     #[test]
     fn all_image_references_get_the_digests() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");

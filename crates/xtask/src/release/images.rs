@@ -73,7 +73,7 @@ fn merge_image(folder: &Path, name: &str, architectures: &[String]) -> Result<Im
             .context("index.json names no manifest")?;
         let word = |key: &str| manifest.get(key).cloned().unwrap_or_default();
         let digest = word("digest");
-        let digest = digest.as_str().context("the manifest has no digest")?;
+        let digest = digest.as_str().context("index.json contains no digest")?;
         digests.insert(architecture.clone(), digest.to_owned());
         manifests.push(json!({
             "mediaType": word("mediaType"), "digest": digest, "size": word("size"),
