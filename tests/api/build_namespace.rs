@@ -1,4 +1,4 @@
-//! Builds in a separate build namespace: Secrets of builds, their owners, and their deletion. The tests simulate the Job controller.
+//! Builds in a separate build namespace: creation, owners and deletion of build Secrets. The tests simulate the Job controller.
 
 use std::collections::BTreeMap;
 use std::process::{Child, Command};
@@ -129,7 +129,7 @@ impl Operator {
         .await
     }
 
-    /// Waits until `object` is deleted. A new object with the same name does not count.
+    /// Waits until `object` is deleted. Ignores a new object with the same name.
     async fn gone<K>(&self, object: &K)
     where
         K: kube::Resource<DynamicType = (), Scope = kube::core::NamespaceResourceScope>,

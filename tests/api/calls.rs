@@ -50,8 +50,8 @@ const FIRST: &[&str] = &[
     "create events",
 ];
 
-/// Requests of the second apply: changed spec, same image. `patch namespaces` is missing, because the operator has just labelled the
-/// namespace.
+/// Requests of the second apply: changed spec, same image. `patch namespaces` is missing, because the operator labelled the namespace
+/// during the first apply.
 const NEXT: &[&str] = &[
     "get poddisruptionbudgets web-runner",
     "get rolebindings web-runner",
@@ -84,7 +84,7 @@ const STATUS: &str = "patch terraforms/status web";
 const READ: &str = "get secrets credentials";
 
 /// Maximum number of [`READ`] requests of the first apply: one by the first reconcile, one at the start of the run, and one per ten seconds
-/// of the run. About ten reconciles need the Secret. All reconciles within ten seconds share one read.
+/// of the run. About ten reconciles need the Secret, but the operator reads it at most once per ten seconds during the run.
 const READS: usize = 5;
 
 struct Operator {
@@ -145,8 +145,8 @@ impl Operator {
         .await;
     }
 
-    /// Returns the operator's requests about objects of `namespace` in order, for example `patch secrets web-run`. The operator sends
-    /// requests for objects that a run needs concurrently, so consecutive ones are sorted.
+    /// Returns the operator's requests about objects of `namespace` in order, for example `patch secrets web-run`. The operator
+    /// concurrently sends the requests for objects that a run needs, so consecutive requests for these objects are sorted by text.
     fn requests(&self, namespace: &str) -> Vec<String> {
         let log = self.server.audit().into_iter();
         let mut calls: Vec<_> = log
@@ -182,7 +182,7 @@ fn described(call: &Value) -> String {
     let verb = text(&call["verb"]);
     let kind = text(&object["resource"]);
     let name = text(&object["name"]);
-    // Names of Events contain a time; creates of some kinds have no name.
+    // Names of Events contain a time. Create requests of some kinds have no name.
     if name.is_empty() || kind == "events" {
         format!("{verb} {kind}{subresource}")
     } else {

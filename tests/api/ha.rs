@@ -1,5 +1,5 @@
-//! Two replicas of the operator on one API server: leader election, takeover of started work, and the responses of
-//! each replica.
+//! Two replicas of the operator on one API server: leader election, takeover of started work, and the responses of each replica to
+//! `/readyz` and to webhooks.
 
 use std::collections::BTreeMap;
 use std::process::{Child, Command};
@@ -361,7 +361,7 @@ async fn ha_push_to_any_replica_reaches_the_leader() {
     let second = pair.start("b", "TERM", &[]);
     second.is("on standby; the leader is a").await;
     let repository = "https://127.0.0.1:1/team/infra";
-    // The first reconcile of the resource registers its repository for pushes.
+    // A push matches a resource only after the first reconcile of the resource, so the test repeats the push.
     until("the leader to know who follows", async || {
         let (code, response) = first.send_push(repository).await;
         let known = (code, &response["resources"]) == (202, &json!(1));

@@ -202,8 +202,8 @@ async fn stored(space: &Space, name: &str) -> Terraform {
         "/runner/envFromSecrets",
         Some(json!([{"name": "cloud"}])),
     );
-    // The name of a build Job contains a digest that covers the image repository. Its own image repository gives each resource its own
-    // build Job.
+    // The name of a build Job contains a digest that covers the image repository. Each resource has a separate image repository, so that
+    // each resource gets a separate build Job.
     let image = format!("registry.test/team/{name}");
     let tf = with(tf, "/containerRegistry/imageName", Some(image.into()));
     let tf = with(tf, "/cache/storageClassName", Some(json!("fast")));
@@ -242,7 +242,8 @@ where
     assert_eq!(versions[0], versions[1], "{object_name}: applied again");
 }
 
-/// Creates `object` as the operator. Applies it as a dry run first, because only an apply is validated strictly.
+/// Creates `object` with the rights of the operator. Applies it as a dry run first, because kube supports strict validation only for
+/// patches.
 async fn create<K>(space: &Space, object: &K) -> K
 where
     K: Resource<DynamicType = (), Scope = NamespaceResourceScope>

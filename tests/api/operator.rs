@@ -321,7 +321,7 @@ async fn status_fields_left_by_metacontroller_are_removed() {
     operator.keeps_to_its_role();
 }
 
-/// 200 resources are idle, and the operator cannot parse one more.
+/// The operator watches 200 idle resources, and one resource that it cannot parse.
 #[tokio::test]
 async fn idle_resources_cause_no_write_beside_an_unreadable_one() {
     const MANY: usize = 200;

@@ -284,7 +284,7 @@ async fn approver_has_the_name_of_the_user_of_the_request() {
     assert_eq!(anonymous.unwrap().spec.approval.by, None);
     refusal(async || change(&bob, json!({"by": "alice"})).await).await;
 
-    // A create request may name another approver, because a restore from a backup does.
+    // A create request may name another approver: a restore creates resources with the approver in the backup.
     let new = with(resource("new"), "/approval", Some(json!({"by": "alice"})));
     let apply = PatchParams::apply("bob").dry_run();
     bob.patch("new", &apply, &Patch::Apply(&new)).await.unwrap();
@@ -305,7 +305,7 @@ async fn approver_has_the_name_of_the_user_of_the_request() {
     .await;
 }
 
-/// Server-side apply does not remove `by` of another field manager.
+/// Server-side apply does not remove `spec.approval.by` if another field manager owns the field.
 #[tokio::test]
 async fn refused_approval_beside_another_approver_names_the_remedy() {
     let space = Space::new().await;
@@ -587,8 +587,8 @@ async fn run_may_write_only_the_data_of_its_report_and_state() {
     .await;
     let state = names::state(NAME);
     module.patch(&state, data.clone()).await.unwrap();
-    // The pods of `module` and `neighbour` have the same ServiceAccount, like runs of resources that share one. Writes before the policy is
-    // enforced may succeed, and do not affect the rest of the test.
+    // The pods of `module` and `neighbour` have the same ServiceAccount, like runs of resources that share a ServiceAccount. A write that
+    // succeeds before the API server enforces the policy does not affect the rest of the test.
     let neighbour = Module::of(&space, NAME, "web-prod-apply-1-abcde").await;
     let why = "pod web-prod-apply-1-abcde does not belong to a run of Terraform web.prod";
     neighbour.is_refused(&report, data.clone(), why).await;

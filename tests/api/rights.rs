@@ -68,11 +68,11 @@ const NEEDED: [(&str, &str, &[&str]); 15] = [
         &["get", "list", "watch", "create", "delete"],
     ),
     ("", "pods", &["list", "watch"]),
-    // Reads the cause of a failed build from the log of its pod.
+    // Reads the cause of a failed build from the log of the build pod.
     ("", "pods/log", &["get"]),
     // Lists the Job controller's events about a Job without a pod, and publishes the operator's events.
     ("events.k8s.io", "events", &["list", "create"]),
-    // Kubernetes grants this right to every account.
+    // Kubernetes grants this right to every authenticated user.
     (
         "authorization.k8s.io",
         "selfsubjectaccessreviews",

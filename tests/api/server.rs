@@ -54,7 +54,7 @@ impl Server {
     /// # Errors
     /// One line with the missing prerequisite and its remedy.
     pub(crate) async fn start() -> Result<Arc<Self>, String> {
-        // Ignores an error: another test of this process may have installed the provider.
+        // Ignores an error: another test of this process may have installed the crypto provider of rustls.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let assets = assets()?;
         let folder = tempfile::Builder::new()
@@ -81,7 +81,7 @@ impl Server {
         Ok(Arc::new(server))
     }
 
-    /// Starts a server for one test. It ends with the test.
+    /// Starts a server for one test. The server ends with the test.
     ///
     /// # Panics
     /// The server does not start.
@@ -315,8 +315,8 @@ fn assets() -> Result<PathBuf, String> {
     Ok(folder)
 }
 
-/// Returns unused ports, each port only once per process. They are below the ephemeral ports, so that no outgoing connection uses one
-/// before its server listens.
+/// Returns unused ports, each port at most once per process. The ports are below the ephemeral port range, so that no outgoing connection
+/// takes a port before a server listens on it.
 pub(crate) fn free_ports<const N: usize>() -> [u16; N] {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     const PORTS: Range<u16> = 10_000..30_000;

@@ -106,7 +106,8 @@ async fn changed_record_is_refused_and_a_new_key_signs_existing_ones() {
     .await;
     wait(&space, false).await;
 
-    // Once all records are signed (`all-signed`), the operator refuses unsigned entries.
+    // When all records are signed, the operator adds the entry `all-signed` to the Secret of its signing key. From then on, it refuses
+    // unsigned entries.
     merge(&secrets, &record, unsigned).await;
     wait(&space, true).await;
     stop(process);

@@ -43,7 +43,7 @@ impl Space {
         }
     }
 
-    /// Returns the API of one kind in the namespace.
+    /// Returns the API client for one kind in the namespace.
     pub(crate) fn api<K>(&self) -> Api<K>
     where
         K: kube::Resource<DynamicType = (), Scope = NamespaceResourceScope>,
@@ -51,7 +51,7 @@ impl Space {
         Api::namespaced(self.client.clone(), &self.namespace)
     }
 
-    /// Returns the API of `Terraform` resources, without parsing.
+    /// Returns the API client for `Terraform` resources in the namespace. Does not parse the resources.
     pub(crate) fn raw(&self) -> Api<DynamicObject> {
         let kind = ApiResource::erase::<Terraform>(&());
         Api::namespaced_with(self.client.clone(), &self.namespace, &kind)

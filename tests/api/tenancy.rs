@@ -135,7 +135,7 @@ async fn tenancy_job_refused_by_quota_is_reported_and_retried() {
         assert!(message.contains(part), "no {part:?} in {message}");
     }
     assert!(jobs(&full).await.is_empty());
-    // The refused run does not hold the only slot.
+    // The run that the quota refuses does not hold the only slot, so a run of another namespace starts.
     destroy(&other).await;
     job(&other, "web-destroy-2").await;
     let secrets = other.api::<Secret>();
@@ -183,7 +183,7 @@ async fn tenancy_refused_pod_is_reported_with_the_original_message() {
         "{message}"
     );
     assert!(!message.contains("x7k2p"), "{message}");
-    // The run releases its slot, and is retried under a new number.
+    // The refused run releases its slot. The operator retries it under a new number.
     job(&space, "web-destroy-3").await;
 }
 

@@ -21,7 +21,7 @@ use crate::server::{OPERATOR, Server, built, spawn_guarded, until};
 use crate::space::{Space, resource, with};
 
 const MANY: usize = 50;
-/// Value of `--max-concurrent-runs`. If it is less than ten, no slot is reserved for other namespaces.
+/// Value of `--max-concurrent-runs`. With less than ten slots, the operator reserves no slot for other namespaces.
 const SLOTS: usize = 8;
 
 struct Operator {
@@ -207,7 +207,7 @@ async fn base_image_upgrade_applies_nothing_and_respects_slots() {
     })
     .await;
 
-    // The new operator reconciles all resources after a change of `retry`, which requires no apply.
+    // Changes `spec.retry` of all resources, which requires no apply. The new operator reconciles all of these changes.
     operator.outside.forget_images();
     operator.start("2");
     for name in &names {

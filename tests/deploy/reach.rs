@@ -1,4 +1,4 @@
-//! Network access of pods.
+//! Network access of pods, which NetworkPolicies restrict.
 
 use serde_json::Value;
 

@@ -54,7 +54,7 @@ fn simplify(value: &mut Value) {
         }
         Value::Array(list) => {
             list.iter_mut().for_each(simplify);
-            // Named entries (variables, volumes, mounts, ports) are equal in any order.
+            // Sorts named entries (variables, volumes, mounts, ports) by name, because their order has no effect.
             if list.iter().all(|entry| entry["name"].is_string()) {
                 list.sort_by_key(|entry| entry["name"].to_string());
             }

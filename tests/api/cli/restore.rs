@@ -10,7 +10,7 @@ use serde_json::json;
 use super::{create_account, create_secret, get, run};
 use crate::space::{Space, resource};
 
-/// Creates a run record with the labels of resource `owner` and of `uid`, under the name of the run record of `web`.
+/// Creates a Secret with the name of the run record of `web`. Its labels name the resource `owner` and the uid `uid`.
 async fn record(space: &Space, owner: &str, uid: &str) {
     let record = json!({"number": 7, "phase": "Recorded"}).to_string();
     let secret = json!({

@@ -244,8 +244,9 @@ async fn resources_of_one_repository_share_one_request_per_interval() {
     .await;
     server.wait_for_requests(3).await;
     let intervals = since.elapsed().as_secs_f64() / INTERVAL.as_secs_f64();
-    // Expects a first request per reference, and then one shared request per interval (`concurrent_queries_share_one_request`). Permits two
-    // per interval, because a loaded machine may send queries separately. Without sharing, there are three per interval.
+    // The operator first sends one request per reference, and then one shared request per interval for all three references
+    // (`concurrent_queries_share_one_request`). The test permits two requests per interval, because on a loaded machine some queries are
+    // not concurrent. Without sharing, the operator sends three requests per interval.
     let [firsts, requests] =
         [REFERENCES.len(), server.request_count()].map(|count| u32::try_from(count).unwrap());
     let most = 2.0 * intervals.ceil() + f64::from(firsts);
@@ -256,7 +257,7 @@ async fn resources_of_one_repository_share_one_request_per_interval() {
     );
 }
 
-/// A second counting server is the registry. Its responses are not valid registry responses.
+/// A second counting server simulates the registry. Its responses are not valid registry responses.
 #[tokio::test]
 async fn suspended_resource_queries_neither_git_nor_registry() {
     let operator = Operator::shared().await;
