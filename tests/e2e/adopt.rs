@@ -11,7 +11,8 @@ async fn adopt_local_state_pushed_before_first_run_recreates_nothing() {
         scene
             .commit("web", &[("main.tf", &counter.counted_object("a"))])
             .await;
-        // The resource `old` simulates an engine outside of the cluster: its objects stay, and its state is pulled into a file.
+        // The resource `old` simulates an engine outside of the cluster: after the deletion of `old`, the real objects and a file with the
+        // state remain.
         let mut old = scene.resource_of("old", "web");
         old["spec"]["deletionPolicy"] = json!("Orphan");
         scene.apply(&old).await;

@@ -63,7 +63,7 @@ async fn files(scene: &Scene, name: &str, tag: &str) -> BTreeSet<String> {
     files
 }
 
-/// Returns the image configuration without the context label, which names the repository.
+/// Returns the image configuration without the value of the context label, which contains the name of the repository.
 async fn config(scene: &Scene, name: &str, tag: &str) -> Value {
     let image = format!("docker://{REGISTRY}/{}/{name}:{tag}", scene.namespace);
     let inspect = ["inspect", "--config", "--raw", "--tls-verify=false", &image];
@@ -157,7 +157,7 @@ async fn append_copies_base_layers_that_cannot_be_mounted() {
 #[tokio::test]
 async fn append_build_succeeds_after_interrupted_uploads() {
     scene("cut", |scene| async move {
-        // 12 uploads fail, more than one build retries, so the operator starts another build.
+        // 12 uploads fail. A build retries an upload at most three times and then fails, so the operator starts another build.
         let remaining = Arc::new(AtomicUsize::new(12));
         builds_and_applies_through(&scene, Fault::CutsUploads(remaining.clone())).await;
         assert_eq!(remaining.load(Ordering::SeqCst), 0);

@@ -73,7 +73,7 @@ async fn attack_on_run_secrets_affects_no_other_resource() {
         let run = json!({
             "kind": "apply", "job": "quiet-apply-1", "image": "evil", "serviceAccount": "default",
         });
-        // Forges the run record: another ServiceAccount and image, and no created state.
+        // Forges the run record: names another ServiceAccount and image, and says that no state was created (`stateMade: false`).
         let record = json!({"number": 2, "phase": "Starting", "run": run, "attempted": 0, "stateMade": false});
         attacks(&scene, "record", "record-run", data("record", &record)).await;
         // Forges the progress in the run report: another active run, which requests `u32::MAX` state slots.
@@ -130,7 +130,7 @@ async fn attack_on_run_secrets_affects_no_other_resource() {
     .await;
 }
 
-/// The address of the module makes `init` read the registry credentials in the `..data` folder of a Secret volume.
+/// The module source makes `init` read the registry credentials from the `..data` folder of a Secret volume.
 #[tokio::test]
 async fn attack_on_registry_credentials_during_init_finds_no_file() {
     scene("attack-init", |scene| async move {

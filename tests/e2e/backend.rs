@@ -6,7 +6,8 @@ use serde_json::{Value, json};
 
 use crate::drift;
 
-/// Module with a real object. The provider takes its credentials from variables, because a backend might read environment variables.
+/// Module that manages one object in the cluster. The provider takes its credentials from variables: environment variables could also
+/// change the configuration of the backend.
 const MODULE: &str = r#"
 terraform {
   required_providers {
@@ -50,7 +51,7 @@ fn resource(scene: &Scene, name: &str, backend: &Value) -> Value {
     resource
 }
 
-/// Commits the module and creates its credentials.
+/// Commits the module and creates a Secret with the credentials of its provider.
 async fn module(scene: &Scene) {
     scene.provider_credentials("credentials").await;
     scene.commit("greeting", &[("main.tf", MODULE)]).await;
@@ -314,8 +315,8 @@ async fn backend_kubernetes_waits_for_the_lock_and_corrects_drift() {
 
 #[tokio::test]
 async fn backend_http_waits_for_the_lock_and_corrects_drift() {
-    // The script below contains the password in plain text. With less than 12 bytes, it is no part of the search of
-    // `tests/src/bin/sweep.rs` after all tests.
+    // The script below contains the password in plain text. `tests/src/bin/sweep.rs` searches for secret values after all tests. It skips
+    // this password, because the password has less than 12 bytes.
     const PASSWORD: &str = "x3marker-8k";
     scene("http", |scene| async move {
         module(&scene).await;

@@ -49,7 +49,8 @@ const STATE: [&str; 3] = [
     "web-state-slot-1 data",
 ];
 
-/// Returns the expected places of each canary: keys of Secrets, in the namespace of the test unless they name another namespace.
+/// Returns the expected places of each canary: keys of Secrets. `allowed` names a place as `SECRET KEY` for a Secret in the namespace of
+/// the test, and as `NAMESPACE/SECRET KEY` for a Secret in another namespace.
 fn belongs(scene: &Scene, allowed: &[(&str, &[&str])]) -> Found {
     let mut places = Found::new();
     for (canary, secrets) in allowed {
@@ -113,7 +114,7 @@ impl Drop for TemporaryUsers {
             let text = std::fs::read_to_string(file).unwrap_or_default();
             let others = text.lines().filter(|other| other != line);
             let others: Vec<&str> = others.collect();
-            // Best effort: the result of the test does not depend on it.
+            // Ignores an error: a line that stays in the file does not change the result of the test.
             let _ = std::fs::write(file, others.join("\n") + "\n");
         }
     }
@@ -150,7 +151,7 @@ async fn canary_of_each_input_appears_only_in_expected_secrets() {
         let known = scene.ssh_file("known_hosts");
         scene.secret("https", "Opaque", &[("username", "canary"), ("password", &https)]).await;
         scene.secret("ssh", "Opaque", &[("id", &ssh), ("known_hosts", &known)]).await;
-        // The registry requires no credentials. They are configured nevertheless.
+        // The registry requires no credentials. The test configures credentials, because they are a secret input of the operator.
         let registry = canaries.plain("registry");
         let config = scene.docker_config("registry.alustan.test:5000", "canary", &registry);
         scene.secret("registry", "Opaque", &[("config", &config)]).await;
@@ -170,7 +171,7 @@ async fn canary_of_each_input_appears_only_in_expected_secrets() {
         let login = [("TF_HTTP_USERNAME", "canary"), ("TF_HTTP_PASSWORD", state.as_str())];
         scene.secret("state", "Opaque", &login).await;
 
-        // Plans, approves and applies.
+        // Creates two resources, and approves the plan of `web`.
         let mut web = drift::resource(&scene, "web", "Correct");
         let spec = &mut web["spec"];
         spec["gitRepo"] = json!({

@@ -89,7 +89,8 @@ fn occurrences(kind: StepKind) -> &'static [(Story, u8, &'static str)] {
         StepKind::DeleteClaim => &[(Story::Replace, 1, "")],
         StepKind::DeleteOutputs => &[(Story::Change, 4, "web-outputs")],
         StepKind::DeleteJob => &[(Story::Cancel, 3, "web-apply-1")],
-        // Covered by restore.rs, and by build_namespace.rs for builds in another namespace. A pruning has no state in the cluster.
+        // restore.rs covers `TakeOver`. build_namespace.rs covers build Secrets, which exist only for builds in another namespace. An
+        // interrupted `PruneImages` leaves no state in the cluster that the next operator must complete.
         StepKind::TakeOver
         | StepKind::CreateBuildSecret
         | StepKind::DeleteBuildSecret

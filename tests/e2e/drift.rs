@@ -96,7 +96,8 @@ async fn drift_is_corrected_reported_or_ignored_as_configured() {
             })
             .await;
 
-        // All resources have the same interval, and the other resources were checked more than once. A drift check of `ignore` would have run, too.
+        // All resources have the same drift interval, and the other resources were checked more than once. If `ignore` had drift checks,
+        // one would have run as well.
         assert_eq!(text(&scene, "ignore").await.as_deref(), Some("changed"));
         let jobs = scene.jobs("run").await;
         let own: Vec<_> = jobs

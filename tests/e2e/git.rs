@@ -227,7 +227,7 @@ async fn git_submodules_are_fetched_only_if_enabled() {
 #[tokio::test]
 async fn git_rewritten_branch_is_applied_and_missing_one_reported() {
     scene("git-branches", |scene| async move {
-        // A repository whose only branch is deleted counts as empty.
+        // The operator reports a repository as empty after the deletion of its only branch.
         scene.commit("web", &[("main.tf", OLD)]).await;
         let tree = scene.git("web", &["rev-parse", "main^{tree}"]).await;
         scene

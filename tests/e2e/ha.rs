@@ -53,8 +53,8 @@ async fn http_get(scene: &Scene, pod: &str, path: &str) -> String {
     scene.cluster.run("kubectl", &["get", "--raw", &path]).await
 }
 
-/// Copies the base image to another repository. The operator does not know this base image, so builds of the earlier and of the new version
-/// add their own runner to it.
+/// Copies the base image to another repository. The catalogue of the operator does not list this repository, so the earlier and the new
+/// operator version each add their own runner to the images that they build.
 async fn own_base(scene: &Scene) -> String {
     let registry = "docker://10.99.1.2:5000";
     let from = format!("{registry}/alustan/terraform:dev");
@@ -92,7 +92,8 @@ mod alone {
             let lease = (SYSTEM, "alustan");
             let all = pods(&scene).await;
             assert_eq!(all.len(), 2, "{all:?}");
-            // A terminating replica may lead for a moment. Standby replicas check the Lease every two seconds.
+            // A terminating replica may still be the leader, and standby replicas read the Lease only every two seconds. The test repeats
+            // the check until all replicas name the same leader.
             let leads = scene
                 .until("both to name the same leader", async || {
                     let leads = holder(&scene.cluster, lease.0, lease.1).await?;

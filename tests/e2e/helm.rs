@@ -113,7 +113,8 @@ mod alone {
         let ours = ["-n", "alustan-system", kinds, "-l", "app.kubernetes.io/instance=alustan"];
         assert_eq!(names(&scene, &ours).await, Vec::<String>::new(), "left behind");
 
-        // A new release continues with the existing resources and owns the CRD without `--take-ownership`.
+        // A new release, installed after `helm uninstall`, continues with the existing resources. It owns the CRD without
+        // `--take-ownership`.
         helm(&scene, "install", &second, &[]).await;
         scene.annotate("web", "alustan.io/reconcile-at", "now").await;
         scene.ready_after_run("web", 2).await;

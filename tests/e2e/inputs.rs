@@ -165,7 +165,8 @@ async fn inputs_are_awaited_keep_their_types_and_start_one_run() {
             "{log}"
         );
 
-        // A second resource that the selector matches starts one run. Its values are in the order of the resource names.
+        // A second resource that matches the selector starts one run. The values of the selected resources are in the order of the resource
+        // names.
         let mut annex = network("annex");
         annex["spec"]["variables"] = json!({"id": "net-2"});
         scene.apply(&annex).await;

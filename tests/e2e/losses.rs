@@ -24,7 +24,7 @@ async fn missing_image_is_reported_and_a_change_replaces_the_run() {
             assert!(message.contains(part), "no {part:?} in {message}");
         }
 
-        // Changes the spec again, because the operator would wait for the image longer than the deadline of the test.
+        // Changes the spec again, because the operator waits for the missing image longer than the deadline of the test.
         web["spec"]["variables"]["v"] = json!("three");
         scene.apply(&web).await;
         scene
@@ -59,7 +59,7 @@ async fn no_run_starts_beside_a_run_whose_record_is_lost() {
         let message = scene.reason("web", "RecordLost").await;
         assert!(message.contains("Job web-apply-1"), "{message}");
 
-        // A change is pending, and still no run starts.
+        // A changed spec starts no run while the run record is missing.
         web["spec"]["variables"]["v"] = json!("two");
         scene.apply(&web).await;
         let tf = scene

@@ -16,7 +16,7 @@ fn module(counter: &Counter) -> String {
     )
 }
 
-/// Returns a resource of the stack that depends on `on`.
+/// Returns a resource `name` of the module `node`. It depends on the resources `on`.
 fn node(scene: &Scene, name: &str, on: &[String]) -> Value {
     let mut node = scene.resource_of(name, "node");
     node["spec"]["gitRepo"]["interval"] = json!("1m");

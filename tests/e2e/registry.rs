@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 
 const PRIVATE: &str = "private-registry.alustan.test";
 
-/// The operator reports wrong credentials, and reads a corrected Secret again. The registry Secret has no key `secretRef.key`; the operator
-/// reads its key `.dockerconfigjson` instead.
+/// The operator reports wrong credentials, and rereads a Secret after its correction. The registry Secret has no entry with the key in
+/// `secretRef.key`, so the operator reads the entry `.dockerconfigjson`.
 #[tokio::test]
 async fn corrected_credentials_of_git_and_registry_are_reread() {
     scene("login", |scene| async move {

@@ -54,7 +54,8 @@ async fn create(scene: &Scene, mut list: Value) {
     assert!(good, "{output}");
 }
 
-/// Deletes all objects of the operator in the namespace except `PersistentVolumeClaim`s, without destroy. The resources must be suspended.
+/// Deletes all objects of the operator in the namespace except `PersistentVolumeClaim`s, without destroy runs. The resources must be
+/// suspended.
 async fn lose_everything(scene: &Scene, names: &[&str]) {
     let api = scene.api::<Terraform>();
     let edit = PatchParams::default();
@@ -83,8 +84,8 @@ impl Page {
         Self { folder }
     }
 
-    /// Runs the code block with `part` in section `heading`, in the test's namespace. `values` are placeholders and their values.
-    /// Returns the output of the commands.
+    /// Runs the code block that contains `part` in section `heading`, in the test's namespace. Replaces the placeholders in `values` by
+    /// their values. Returns the output of the commands.
     async fn run(
         &self,
         scene: &Scene,

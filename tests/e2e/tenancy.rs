@@ -60,7 +60,7 @@ async fn tenancy_quota_refusal_is_reported_and_run_is_retried() {
         let mut web = scene.resource("web");
         web["spec"]["variables"] = json!({"v": "one"});
 
-        // Quota for Jobs: it refuses the build Job first.
+        // A quota for Jobs refuses the build Job.
         hard(r#"{"count/jobs.batch": "0"}"#).await;
         scene.apply(&web).await;
         let message = scene.reason("web", "QuotaRefused").await;
@@ -70,7 +70,7 @@ async fn tenancy_quota_refusal_is_reported_and_run_is_retried() {
         hard(r#"{"count/jobs.batch": "20"}"#).await;
         scene.ready("web").await;
 
-        // Quota for pods: the Job exists, and its pod is refused.
+        // A quota for pods allows the Job of the run and refuses its pod.
         hard(r#"{"pods": "0"}"#).await;
         web["spec"]["variables"] = json!({"v": "two"});
         scene.apply(&web).await;
@@ -85,7 +85,7 @@ async fn tenancy_quota_refusal_is_reported_and_run_is_retried() {
             .filter(|run| run.reason.as_deref() == Some("QuotaRefused"));
         assert!(refused.count() >= 1, "{runs:?}");
 
-        // Limit for PersistentVolumeClaims: a smaller volume is accepted.
+        // A limit for PersistentVolumeClaims refuses the default size of the cache volume, and allows 1 GiB.
         let limits = json!({
             "apiVersion": "v1", "kind": "LimitRange",
             "metadata": {"name": "volumes", "namespace": scene.namespace},

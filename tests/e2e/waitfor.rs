@@ -1,4 +1,4 @@
-//! Conditions on objects of any kind, which delay run, destroy and Ready.
+//! Objects of any kind that delay runs, destroy runs or the condition `Ready` of a resource.
 
 use alustan_tests::{Counter, condition, scene};
 use k8s_openapi::api::networking::v1::Ingress;
@@ -54,7 +54,7 @@ async fn objects_of_any_kind_delay_run_ready_and_destroy() {
         scene.config_map("health", &[("up", "yes")]).await;
         scene.ready_after_run("web", 1).await;
 
-        // An applied resource stays Ready while `waitFor` does not hold, but not while a health check fails.
+        // An applied resource stays Ready while `waitFor` is not met. It is not Ready while a health check fails.
         scene.config_map("gate", &[("open", "no")]).await;
         scene
             .wait("web", "the test to fail again", |tf| {
