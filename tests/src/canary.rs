@@ -1,4 +1,4 @@
-//! Canaries: unique secret values that may appear in few places only. The search covers the encodings in which they may appear.
+//! Canaries: unique secret values that may appear in a few known places only. The search also finds canaries in encoded form.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
@@ -10,7 +10,7 @@ use flate2::read::MultiGzDecoder;
 use memchr::memmem;
 use serde_json::Value;
 
-/// Minimum length of a part of a value, in bytes. A shorter one may occur by chance.
+/// Minimum length of a secret value in the search, in bytes. A shorter value may also occur by chance.
 const SHORT: usize = 12;
 /// First bytes of a gzip archive.
 const GZIP: &[u8] = &[0x1f, 0x8b, 0x08];
@@ -39,8 +39,8 @@ impl Canaries {
         core
     }
 
-    /// Creates a secret value for the input `name`. The search looks for its middle part, which consists of letters and digits; URLs, JSON
-    /// and HCL escape the characters around it. The search therefore also finds a partly redacted value.
+    /// Creates a secret value for the input `name`: letters and digits between special characters. URLs, JSON and HCL escape the special
+    /// characters, so the search looks for the letters and digits only. The search therefore also finds a partly redacted value.
     pub fn odd(&mut self, name: &str) -> String {
         format!("p\"a\\<{}>&é %2f$'", self.plain(name))
     }
@@ -51,7 +51,7 @@ impl Canaries {
     }
 
     /// Adds the secret parts of `value` to the search: the strings in JSON; password, path and query values of a URL; each line of a key;
-    /// otherwise the whole value. Skips certificates, and parts of less than 12 bytes, which may occur by chance.
+    /// any other value as a whole. Skips certificates, and parts of less than 12 bytes, which may occur by chance.
     pub fn all_of(&mut self, name: &str, value: &str) {
         for part in parts(value) {
             if part.len() >= SHORT && !self.cores.values().any(|core| *core == part) {
@@ -89,7 +89,7 @@ impl Searcher {
         let mut at = 0;
         while let Some(begin) = position(bytes, at, GZIP) {
             let mut text = Vec::new();
-            // Bytes after the end of the archive cause an error. The text that was unpacked before the error counts.
+            // Bytes after the end of the archive cause an error. The text that was unpacked before the error is searched.
             let _ = MultiGzDecoder::new(&bytes[begin..]).read_to_end(&mut text);
             if !text.is_empty() {
                 names.extend(self.search(&text));

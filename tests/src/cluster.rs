@@ -22,7 +22,7 @@ pub struct Cluster {
 impl Cluster {
     /// Connects to the dev cluster.
     pub async fn connect() -> Self {
-        // Ignores an error: another test of this process may have installed the provider.
+        // Ignores an error: another test of this process may have installed the crypto provider of rustls.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let folder = PathBuf::from(
             std::env::var("ALUSTAN_DEV_DIR").unwrap_or_else(|_| "/var/tmp/alustan-dev".to_owned()),
@@ -88,8 +88,8 @@ impl Cluster {
             .await;
     }
 
-    /// Kills the first process of the container in the first running pod of `selector` with SIGKILL. Waits until the API server reports a
-    /// running pod: the process may start earlier than the API server reports it.
+    /// Waits until the API server reports a running pod that `selector` matches: a started pod may not be reported as running yet. Then
+    /// kills the first process of the pod's first container with SIGKILL.
     pub async fn kill(&self, namespace: &str, selector: &str) {
         let ids = "jsonpath={.items[*].status.containerStatuses[0].containerID}";
         let phase = "--field-selector=status.phase=Running";
@@ -174,7 +174,7 @@ impl Cluster {
     /// Replaces any installed operator by that of `make install`.
     pub async fn reinstall_operator(&self) {
         self.uninstall_operator().await;
-        // The chart may have installed another CRD.
+        // The chart may have installed another version of the CRD.
         let crd = [
             "apply",
             "--server-side",

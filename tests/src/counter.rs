@@ -81,7 +81,7 @@ impl Counter {
         let redirect = self.redirects.lock().unwrap().get(path).cloned();
         let redirect = redirect.unwrap_or_default();
         let answer = format!("HTTP/1.0 200 OK\r\n{redirect}content-length: 0\r\n\r\n");
-        // Ignores an error: the request of a client that disconnects early counts as well.
+        // Ignores an error: a request is counted even if the client disconnects before the response.
         let _ = stream.write_all(answer.as_bytes()).await;
     }
 

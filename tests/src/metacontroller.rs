@@ -28,7 +28,7 @@ const BACKOFF: Duration = Duration::from_millis(200);
 pub struct Hooks {
     /// Version of the hooks: `v1` or `v2`.
     pub version: &'static str,
-    /// Whether a finalize hook is configured. It has the same URL.
+    /// Whether a finalize hook is configured, with the URL of the sync hook.
     pub finalize: bool,
 }
 
@@ -139,11 +139,12 @@ struct Known {
     failures: u32,
 }
 
-/// Returns the fields whose change causes a call with `ignoreStatusChanges`.
+/// Returns the fields that cause a call when they change. Changes of other fields cause no call, because the option `ignoreStatusChanges`
+/// is set.
 fn news(object: &DynamicObject) -> Value {
     let metadata = &object.metadata;
     let deleted = metadata.deletion_timestamp.is_some();
-    // Each change of a deleted resource causes a call.
+    // Each change of a resource that is being deleted causes a call, so the resource version is included.
     let version = metadata.resource_version.as_ref().filter(|_| deleted);
     json!([
         metadata.uid,
@@ -247,7 +248,7 @@ impl HookCaller {
         changed.map_err(|error| format!("can't sync finalizer: {error}"))
     }
 
-    /// Returns the response, or the delay until the next call.
+    /// Returns the response. For status 429 (Too Many Requests), returns the delay until the next call instead.
     async fn call(
         &mut self,
         parent: &DynamicObject,
@@ -322,7 +323,7 @@ impl HookCaller {
         })
     }
 
-    /// Replaces the status if it differs.
+    /// Replaces the status of `parent` if it differs from `status`.
     async fn write(
         &self,
         parent: &DynamicObject,

@@ -14,7 +14,7 @@ use crate::{Cluster, Scene};
 
 /// Maximum time until an operator reaches the step at which it crashes.
 const DEADLINE: Duration = Duration::from_mins(2);
-/// Number of the signal with which an operator kills itself at its step.
+/// Number of the signal with which an operator kills itself at the step `die_at` of [`Operators::start`].
 const SIGKILL: i32 = 9;
 
 /// Starts operators with the configuration of the installed one, limited to one namespace.

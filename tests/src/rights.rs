@@ -23,8 +23,9 @@ const ATTACKS: &str = "e2e-attack-";
 const RUNNER: &str = "-runner";
 /// Verbs of a run for the Secrets that its Role names. The operator needs them as well to create that Role.
 const OF_RUNS: [&str; 2] = ["get", "patch"];
-/// Rights that no e2e test uses. The operator needs them for a deleted resource that it cannot parse (`tests/api/operator.rs`), and for a
-/// `PersistentVolumeClaim`, or a Job whose run a pod has claimed, that its watch caches do not contain.
+/// Rights that no e2e test uses. The operator reads a `Terraform` resource with `get` if the resource is deleted and cannot be parsed
+/// (`tests/api/operator.rs`). It reads a `PersistentVolumeClaim`, or the Job of a run that a pod has claimed, with `get` if its watch cache
+/// does not contain the object.
 const RARE: [[&str; 3]; 3] = [
     ["alustan.io", "terraforms", "get"],
     ["", "persistentvolumeclaims", "get"],
@@ -63,13 +64,14 @@ pub struct Call {
     pub namespace: String,
     /// Name of the Role or `ClusterRole` that allowed the call.
     pub role: Option<String>,
-    /// Whether no role allowed the call. A refusal by a quota or a policy does not count.
+    /// Whether no role allowed the call. False if a quota or a policy refused the call.
     pub forbidden: bool,
     /// Time, verb and URI of the call, for messages.
     pub what: String,
 }
 
-/// Returns the calls that concern objects in the `events` of an audit log. A patch that creates an object uses two rights.
+/// Selects the calls that concern objects from the `events` of an audit log. Returns two calls for a patch that created an object, because
+/// the patch uses the rights `patch` and `create`.
 pub fn calls(events: impl IntoIterator<Item = Value>) -> impl Iterator<Item = Call> {
     events.into_iter().flat_map(|event| {
         let call = call(&event);

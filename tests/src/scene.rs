@@ -111,9 +111,9 @@ static WITHOUT_INSTALLED: Mutex<WithoutInstalled> = Mutex::const_new(WithoutInst
     cluster: None,
 });
 
-/// Runs `test` in a new namespace with the installed operator scaled to zero. `test` starts operators for its namespace alone. Tests that
-/// call this function run concurrently. They belong in a `mod own_operators`, so that `make e2e` runs them after all others except those of
-/// `mod alone`.
+/// Runs `test` in a new namespace with the installed operator scaled to zero. `test` starts operators for its own namespace only. Tests
+/// that call this function run concurrently. They belong in a `mod own_operators`, so that `make e2e` runs them after all others except
+/// those of `mod alone`.
 pub async fn scene_with_own_operators<F, T>(name: &str, test: F)
 where
     F: FnOnce(Arc<Scene>) -> T,
@@ -148,7 +148,7 @@ where
     }
 }
 
-/// Scales the installed operator. Returns the panic if that fails.
+/// Scales the installed operator. If the scaling panics, returns the panic.
 async fn scale_installed(copies: usize) -> std::thread::Result<()> {
     let scale = async { Cluster::connect().await.scale_operator(copies).await };
     AssertUnwindSafe(scale).catch_unwind().await
@@ -250,7 +250,7 @@ impl Scene {
         self.cluster.client.clone()
     }
 
-    /// Returns the API of one kind in the test's namespace.
+    /// Returns the API client for one kind in the test's namespace.
     pub fn api<K>(&self) -> Api<K>
     where
         K: kube::Resource<DynamicType = (), Scope = kube::core::NamespaceResourceScope>,

@@ -65,7 +65,7 @@ pub struct Sweep {
 pub struct Swept {
     cluster: Cluster,
     since: SystemTime,
-    /// Digests of the blobs in the registries at the start, such as layers of base images. They contain no secret.
+    /// Digests of the blobs in the registries at the start, such as layers of base images. These blobs contain no secret.
     blobs: BTreeSet<OsString>,
     kept: TempDir,
     kept_of_pods: TempDir,
@@ -131,13 +131,13 @@ impl Sweep {
         }
     }
 
-    /// Waits until the history contains an object that is created now.
+    /// Waits until the history of etcd contains an object that this function creates.
     async fn seen(&self) {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         let name = format!("canary-{}", now.expect("a clock").as_nanos());
         let about = ["-n", "default", "configmap", &name];
         let key = STANDARD.encode(format!("{REGISTRY}configmaps/default/{name}"));
-        // Creates the object until the history contains it: the watch misses objects that are created before it starts.
+        // Creates and deletes the object until the history contains it: the watch misses objects that are created before the watch starts.
         until("etcd's history", async || {
             for verb in ["create", "delete"] {
                 let arguments = [&[verb][..], &about].concat();
@@ -324,7 +324,8 @@ fn place(key: &str) -> String {
     format!("etcd {}", key.trim_start_matches(REGISTRY))
 }
 
-/// Returns the fields of a Secret in etcd by the key of its data. Other fields have an empty key. Returns `None` if it is no Secret.
+/// Returns the fields of a Secret in etcd, each with a name. The name of an entry in `data` is its key; other fields have an empty name.
+/// Returns `None` if the object is no Secret.
 fn fields_of_secret(key: &str, value: &[u8]) -> Option<Vec<(String, Vec<u8>)>> {
     /// Field numbers of `runtime.Unknown`, `Secret`, and an entry of its `data`.
     const RAW: u64 = 2;
@@ -393,7 +394,7 @@ const HISTORY: &str = "etcd.jsonl";
 const EMPTY_DIRS: &str = "volumes/kubernetes.io~empty-dir";
 /// Folder with kept files.
 const FILES: &str = "files";
-/// File with command lines.
+/// File with the command lines of processes in pods.
 const ARGUMENTS: &str = "arguments";
 
 struct Collector {

@@ -245,8 +245,8 @@ impl<'a> Bench<'a> {
         start.elapsed()
     }
 
-    /// Measures commits to the module of `name` alone. Returns the durations, and the number of bytes that the last build pushed to the
-    /// registry.
+    /// Measures the time from a commit to the repository `name` until the commit is applied. No other repository changes. Returns the
+    /// durations, and the number of bytes that the last build pushed to the registry.
     async fn commits(&self, name: &str) -> (Vec<Duration>, u64) {
         let mut times = Vec::new();
         let mut pushed = 0;

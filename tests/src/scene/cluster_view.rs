@@ -53,7 +53,7 @@ impl Scene {
         log.unwrap_or_default()
     }
 
-    /// Waits until no object of the operator is left. Pods may take a moment.
+    /// Waits until no object of the operator is left. Deleted pods remain until their containers have stopped.
     pub async fn nothing_left(&self) {
         self.until("everything with our labels to go", async || {
             let (_, objects) = self.ours(&["-o", "name"]).await;

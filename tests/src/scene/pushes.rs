@@ -59,8 +59,8 @@ impl Scene {
 }
 
 impl Scene {
-    /// Reports a change of `repository` (owner and name) to the installed operator if the test uses it. Like a git server, it does not
-    /// repeat a failed delivery: the operator polls the repository as well.
+    /// Reports a change of `repository` (owner and name) to the installed operator, if the test uses that operator. Does not repeat a
+    /// failed delivery, like a git server: the operator also polls the repository.
     pub(super) async fn report_push(&self, repository: &str) {
         if self.uses_installed_operator {
             let url = format!("https://git.alustan.test/{repository}");
