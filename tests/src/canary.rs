@@ -10,7 +10,7 @@ use flate2::read::MultiGzDecoder;
 use memchr::memmem;
 use serde_json::Value;
 
-/// Minimum length of a secret value in the search, in bytes. A shorter value may also occur by chance.
+/// Minimum length of a part of a value that [`Canaries::all_of`] adds to the search, in bytes. A shorter part may also occur by chance.
 const SHORT: usize = 12;
 /// First bytes of a gzip archive.
 const GZIP: &[u8] = &[0x1f, 0x8b, 0x08];
