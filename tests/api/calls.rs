@@ -80,7 +80,7 @@ const NEXT: &[&str] = &[
 /// Request that updates the status of the resource.
 const STATUS: &str = "patch terraforms/status web";
 
-/// Request for the Secret that the runs use as environment.
+/// Request for the Secret that contains environment variables of the runs.
 const READ: &str = "get secrets credentials";
 
 /// Maximum number of [`READ`] requests of the first apply: one by the first reconcile, one at the start of the run, and one per ten seconds
@@ -354,7 +354,7 @@ fn encoded(value: &impl serde::Serialize) -> Value {
     serde_json::to_value(ByteString(json)).unwrap()
 }
 
-/// Creates a resource whose runs use a Secret as environment.
+/// Creates a resource whose runs take environment variables from a Secret.
 async fn create(operator: &Operator, space: &Space) -> Value {
     let credentials: Secret = serde_json::from_value(json!({
         "metadata": {"name": "credentials"}, "stringData": {"TOKEN": "secret"},

@@ -1,5 +1,5 @@
-//! An operator that watches two namespaces, with a Role in each and without cluster-wide rights. Allow-lists restrict the resources. The
-//! tests share one server.
+//! An operator that watches two namespaces, with a Role in each namespace and without cluster-wide rights. Allow-lists restrict the
+//! resources. The tests share one server.
 
 use std::collections::BTreeSet;
 use std::process::{Child, Command};

@@ -1,4 +1,4 @@
-//! Validates all objects of the operator by a real API server, and its pods by PodSecurity.
+//! A real API server validates all objects that the operator creates, and PodSecurity validates the pods.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;

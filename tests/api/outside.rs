@@ -15,8 +15,8 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpListener;
 use tokio::process::Command;
 
-/// Git server and registry. Every git repository has the same content. In the registry, `base` has every tag, each with a different image.
-/// `present` and all repositories below it have every tag until [`Outside::forget_images`].
+/// Git server and registry. Every git repository has the same content. In the registry, the repository `base` has every tag, each with a
+/// different image. The repository `present` and all repositories below it have every tag until [`Outside::forget_images`] is called.
 pub(crate) struct Outside {
     /// `host:port`, for plain HTTP.
     pub(crate) address: String,

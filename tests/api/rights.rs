@@ -1,4 +1,4 @@
-//! Rights of the operator's role: every call that the operator makes, and nothing else.
+//! Rights of the operator's role: the role allows every call that the operator makes, and no other call.
 
 use std::collections::BTreeSet;
 
@@ -148,7 +148,7 @@ async fn allowed(server: &Server, group: &str, resource: &str, verb: &str) -> bo
     allowed_in(server, ("anywhere", None), group, resource, verb).await
 }
 
-/// Returns true if the operator may call `verb` in `namespace`, on an object `name` if there is one.
+/// Returns true if the operator may call `verb` in `namespace`. With `name`, the call is on the object of this name.
 async fn allowed_in(
     server: &Server,
     (namespace, name): (&str, Option<&str>),

@@ -87,7 +87,7 @@ fn holder(counter: &Counter, block: &str) -> String {
     )
 }
 
-/// Asserts that `web` creates nothing while another engine holds the lock, and retries until the lock is released.
+/// Asserts that `web` creates nothing while another engine holds the lock, and that `web` retries until the lock is released.
 async fn waits_for_the_lock(scene: &Scene, backend: &Value, block: &str, secret: Option<&str>) {
     let counter = Counter::start().await;
     counter.hold("/locked");

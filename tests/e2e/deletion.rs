@@ -20,7 +20,7 @@ async fn state(scene: &Scene, name: &str) -> (String, Value) {
 async fn unapplied_resource_is_removed_without_a_run() {
     scene("never", |scene| async move {
         scene.commit("web", &[("main.tf", "")]).await;
-        // Three resources: without a commit, with a build that cannot start, and deleted directly after creation.
+        // Three resources: one without a commit, one with a build that cannot start, and one that is deleted directly after creation.
         let mut lost = scene.resource_of("lost", "web");
         lost["spec"]["gitRepo"]["branch"] = json!("no-such-branch");
         let mut stuck = scene.resource_of("stuck", "web");

@@ -11,8 +11,8 @@ use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams};
 use serde_json::{Value, json};
 
-/// Applies the twin of an example with one command, in the order of its file. The twin is the example with modules that run in the dev
-/// cluster (`hack/twin`).
+/// Applies the twin of an example with one command, in the order of the resources in the example's file. The twin is the example with
+/// modules that run in the dev cluster (`hack/twin`).
 async fn twin(scene: &Scene, example: &str) {
     let arguments = [example, &scene.namespace];
     scene.cluster.run("hack/twin", &arguments).await;
@@ -155,7 +155,8 @@ async fn examples_data_passes_both_ways_between_module_and_workload() {
             assert_eq!(scene.run_number(untouched).await, 1, "{untouched}");
         }
 
-        // `dns` is destroyed. Its dependency `platform` stays until the controller removes its finalizer from the Ingress.
+        // `dns` is destroyed. Its dependency `platform` stays until the load balancer controller removes its own finalizer from the
+        // Ingress.
         let all = delete_all(&scene).await;
         let api = &controller.0;
         api.delete("shop", &DeleteParams::default()).await.unwrap();

@@ -92,7 +92,7 @@ async fn samples_apply_unchanged_and_keep_their_state_in_s3() {
             scene.data(&format!("{NAME}-outputs")).await["both"],
             "value1, value2"
         );
-        // The number of runs varies: the SDK may repeat the lock request of a run and then find its own lock.
+        // The number of runs varies: the AWS SDK may repeat the lock request of a run, and then the run fails because of its own lock.
         let run = scene.run_number(NAME).await;
         scene
             .log(&format!("{NAME}-apply-{run}"), "Apply complete!")

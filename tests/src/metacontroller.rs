@@ -16,7 +16,7 @@ use tokio::task::JoinHandle;
 
 /// Finalizer that metacontroller adds if a finalize hook is configured.
 pub const FINALIZER: &str = "metacontroller.io/compositecontroller-alustan";
-/// Interval of the polls that replace a watch.
+/// Interval at which resources are polled. Metacontroller watches resources instead.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// Timeout of a hook call.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -49,13 +49,13 @@ pub struct Exchange {
     pub request: Value,
     /// HTTP status of the response.
     pub status: u16,
-    /// Body of the response; the cached one for status 304.
+    /// Body of the response. For status 304, the cached body.
     pub answer: Value,
     /// Duration of the call.
     pub took: Duration,
 }
 
-/// Response of a hook. Version 2 allows no other fields.
+/// Response of a hook. Hooks of version `v2` must not return other fields.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 struct Answer {

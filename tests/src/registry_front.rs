@@ -29,7 +29,7 @@ pub enum Fault {
     CutsUploads(Arc<AtomicUsize>),
 }
 
-/// Proxy without TLS. The node also pulls from it. It stops when dropped.
+/// Plain HTTP proxy, which stops when dropped. The node pulls images through the proxy as well.
 pub struct RegistryFront {
     /// `host:port`, as reached by pods and the operator.
     pub address: String,

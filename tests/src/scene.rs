@@ -41,7 +41,7 @@ pub struct Scene {
     pub cluster: Cluster,
     /// Name of the namespace. It is also the owner of the repositories of the test.
     pub namespace: String,
-    /// Whether the installed operator runs during the whole test. It then receives a report of each push.
+    /// Whether the installed operator runs during the whole test. If true, the operator receives a report of each push.
     uses_installed_operator: bool,
 }
 

@@ -29,7 +29,7 @@ use crate::scene::until;
 
 /// Interval of polls for short-lived files and processes, and of attempts to watch etcd after it was stopped.
 const PERIOD: Duration = Duration::from_millis(200);
-/// Maximum size of a kept file, in bytes. Larger ones are programs.
+/// Maximum size of a kept file, in bytes. Larger files are programs, which are not searched.
 const LARGE: u64 = 16 << 20;
 /// Prefix of keys in etcd.
 const REGISTRY: &str = "/registry/";
@@ -388,7 +388,7 @@ fn note(places: &mut Found, searcher: &Searcher, place: String, bytes: &[u8]) {
     }
 }
 
-/// File with the history of etcd: the messages of its gateway.
+/// File with the history of etcd: the messages of etcd's watch, as JSON lines.
 const HISTORY: &str = "etcd.jsonl";
 /// Folder of the `emptyDir` volumes in a pod's folder.
 const EMPTY_DIRS: &str = "volumes/kubernetes.io~empty-dir";

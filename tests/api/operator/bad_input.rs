@@ -1,4 +1,5 @@
-//! Invalid input: each kind has a separate reason, names its field, and does not affect other resources.
+//! Invalid input. The operator reports a separate reason for each kind of invalid input, names the invalid field, and reconciles other
+//! resources as usual.
 
 use std::os::unix::fs::symlink;
 use std::path::Path;

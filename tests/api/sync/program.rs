@@ -33,7 +33,7 @@ use crate::space::with;
 
 /// User name of metacontroller's ServiceAccount, to which `deploy/metacontroller` grants rights.
 const METACONTROLLER: &str = "system:serviceaccount:metacontroller:metacontroller";
-/// Token of the hook after its rotation.
+/// Token of the hook after the rotation of the token.
 const NEXT: &str = "the-token-after-it";
 const LOG: &str = "metacontroller.log";
 

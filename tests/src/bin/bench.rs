@@ -280,7 +280,8 @@ impl<'a> Bench<'a> {
         (times, pushed)
     }
 
-    /// Measures the time from a push report to the build Job. It includes the start of the sender, a shell script with openssl and curl.
+    /// Measures the time from a push report to the build Job. The time includes the start of the sender, a shell script with openssl and
+    /// curl.
     async fn pushes(&self) -> Vec<Duration> {
         let mut tf = self.resource("told", "told");
         tf["spec"]["gitRepo"]["interval"] = json!("12h");
