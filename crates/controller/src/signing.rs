@@ -25,9 +25,9 @@ use crate::write_through_cache::WriteThroughCache;
 
 /// Size of a signing key, in bytes.
 const KEY_SIZE: usize = 32;
-/// Key of the signing Secret whose value is the signing key.
+/// Data key in the signing Secret. Its value is the signing key.
 const KEY: &str = "key";
-/// Key of the signing Secret. Set once all existing run records and pins are signed.
+/// Data key in the signing Secret. It is set after all existing run records and pins have been signed.
 const ALL_SIGNED: &str = "all-signed";
 /// Maximum number of concurrent writes while existing Secrets are signed.
 const CONCURRENCY: usize = 16;
@@ -36,7 +36,7 @@ const ATTEMPTS: usize = 5;
 /// Delay between two attempts to sign all existing Secrets.
 const RETRY: Duration = Duration::from_secs(30);
 
-/// Data of a Secret.
+/// Field `data` of a Secret.
 pub(crate) type Data = BTreeMap<String, ByteString>;
 
 /// Signs and verifies entries of run records and pins.
@@ -101,7 +101,8 @@ impl Signer {
     /// Verifies the signatures of `secret`, which belongs to the resource with this uid.
     ///
     /// # Errors
-    /// [`Error::Forged`] if an entry has no valid signature and existing Secrets are signed already.
+    /// [`Error::Forged`] if an entry has no valid signature, and all Secrets that existed when the signing key was created have been
+    /// signed.
     pub(crate) fn verify(&self, uid: &str, secret: &Secret) -> Result<(), Error> {
         match self.first_forged(uid, secret) {
             Some(key) if !self.trusts_existing.load(Ordering::Relaxed) => Err(Error::Forged {
@@ -218,7 +219,7 @@ impl Signer {
         Err(Error::Conflict)
     }
 
-    /// Returns the changes that sign an existing Secret with the entries `data`. `None` removes an entry.
+    /// Returns the changes that sign an existing Secret with the entries `data`. An entry that is changed to `None` is removed.
     fn signatures_of_existing(
         &self,
         uid: &str,

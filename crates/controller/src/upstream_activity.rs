@@ -38,8 +38,8 @@ impl UpstreamActivity {
         self.known.lock()
     }
 
-    /// Returns the dependency of `tf` whose outputs may change soon, see [`upstream_changes::changing`]. The next reconcile of that
-    /// dependency with another result requeues `tf`.
+    /// Returns the dependency of `tf` whose outputs may change soon, see [`upstream_changes::changing`]. `tf` is requeued when a later
+    /// reconcile of this dependency has another result.
     pub(crate) fn changing(
         &self,
         tf: &Terraform,
@@ -56,8 +56,8 @@ impl UpstreamActivity {
     }
 
     /// Records `result`, the result of a reconcile of `key` whose steps have been executed. Requeues the resources that wait for `key` if
-    /// the result changed. If `key` waits for its own dependencies, always requeues these resources, because they may have to wait for
-    /// another dependency.
+    /// the result changed, or if `key` itself waits for a dependency: the resources that wait for `key` may then have to wait for that
+    /// dependency instead.
     pub(crate) fn record(&self, key: &Key, result: ReconcileResult) {
         let mut known = self.known();
         let is_changed =

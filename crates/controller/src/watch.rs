@@ -38,8 +38,8 @@ use crate::watch::mapping::{MIRRORED, is_watched};
 /// Maximum number of objects per page of a list. An object has up to 1.5 MiB, and parsing its JSON takes several times as much memory.
 const PAGE_SIZE: u32 = 50;
 
-/// Maximum number of deleted resources whose Secrets are still to be emptied in the watch cache. Above this number, the oldest entry is
-/// dropped, and the next list of Secrets empties the Secrets of that resource.
+/// Maximum number of deleted resources whose Secrets still have content in the watch cache. Above this number, the oldest entry is dropped.
+/// The content of the Secrets of that resource is then removed when the Secrets are listed again.
 const MAX_PENDING_DELETIONS: usize = 1_000;
 
 /// Watches in `namespaces`, or in all namespaces if `namespaces` is empty.
@@ -53,7 +53,7 @@ pub(crate) struct Watches {
     lists: watch::Sender<usize>,
     /// Whether the watch of the resources has completed its first list.
     has_resources: watch::Receiver<bool>,
-    /// Sends deleted resources to the cache of Secrets.
+    /// Sends deleted resources to the cache of Secrets, which then removes the content of their Secrets.
     deleted: broadcast::Sender<Arc<Guarded>>,
 }
 

@@ -463,8 +463,8 @@ async fn sweep_git_cache(git: Arc<GitCache>) {
     }
 }
 
-/// Refreshes the queue positions in the status of all queued resources every [`REFRESH`]. A requeue of a single resource does not refresh
-/// its position.
+/// Refreshes the queue positions in the status of all queued resources at the interval [`REFRESH`]. A reconcile between two refreshes
+/// reports the position of the last refresh.
 async fn refresh_queue_positions(dispatcher: Arc<Dispatcher>) {
     let mut interval = tokio::time::interval(REFRESH);
     loop {

@@ -10,7 +10,7 @@ use kube::Resource;
 use kube::runtime::reflector::{ObjectRef, Store};
 use parking_lot::Mutex;
 
-/// Time after which a written object that the watch has not delivered counts as deleted.
+/// Time after which a written object that the watch has not delivered is handled as deleted.
 const WRITE_TTL: Duration = Duration::from_secs(10);
 
 /// Watch cache with an overlay of the objects that this process wrote.

@@ -343,8 +343,8 @@ impl ReconcileCase<'_> {
         Ok(Runner { base, plan })
     }
 
-    /// Returns the summary of `refusal`, a violation of the allow lists. If the spec names `ServiceAccount`s, requeues after [`CONFLICT`],
-    /// because the operator does not watch ServiceAccounts.
+    /// Returns the summary of `refusal`, a violation of the allow lists. If the spec names `ServiceAccount`s, requeues after the interval
+    /// [`CONFLICT`], because the operator does not watch ServiceAccounts.
     fn not_allowed(&self, refusal: &Failure) -> Summary {
         let summary = match refusal.class {
             FailureClass::Transient => missing_input(refusal),
@@ -356,8 +356,8 @@ impl ReconcileCase<'_> {
         }
     }
 
-    /// Returns the summary of a conflict if another resource owns the state. A state address that the last run reported counts only if that
-    /// run had the same config hash: another configuration may have another state address.
+    /// Returns the summary of a conflict if another resource owns the state. Ignores a conflict at a state address that the last run
+    /// reported if that run had another config hash, because the current configuration may have another state address.
     fn conflict(&self, hash: &str) -> Option<Summary> {
         let last_run = self.current.run.as_ref();
         let same_config = last_run.is_some_and(|run| run.config_hash == hash) && !self.has_moved();
@@ -476,8 +476,8 @@ impl ReconcileCase<'_> {
         wanted.is_ok_and(|wanted| self.is_applied(&wanted.config.hash))
     }
 
-    /// Returns the last known commit and context from status and pin, unless repository, reference or path in the spec have changed since.
-    /// The commit may be outdated, so no run or build starts with it.
+    /// Returns the last known commit and context from status and pin. `None` if repository, reference or path in the spec have changed
+    /// since. The commit may be outdated, so no run or build starts with it.
     fn last_source(&self) -> Option<SourceSeen> {
         let source = self.tf.status.as_ref()?.source.as_ref()?;
         let pin = self.seen.pin.as_ref()?;
@@ -573,7 +573,8 @@ impl ReconcileCase<'_> {
         }
     }
 
-    /// Returns the queue class of `next`, and whether condition `Ready` stays unchanged while `next` waits for its image.
+    /// Returns the priority of `next` in the queue (change, plan or drift), and whether condition `Ready` stays unchanged while `next`
+    /// waits for its image.
     fn image_wait(&self, next: &Next) -> ImageWait {
         match next {
             Next::Run(wanted, kind, trigger) => ImageWait {
@@ -675,8 +676,8 @@ impl ReconcileCase<'_> {
     }
 
     /// Returns the next action while values of `spec.variablesFrom` are `missing`. `own_hash`: digest of the configuration without these
-    /// values. A resource whose configuration is applied stays ready, unless `missing` is stalled or annotation `alustan.io/reconcile-at`
-    /// requests a run.
+    /// values. A resource whose configuration is applied stays ready and starts nothing. Otherwise, or if `missing` is stalled or
+    /// annotation `alustan.io/reconcile-at` requests a run, only the image is built.
     fn without_values(&self, own_hash: &str, missing: &Summary) -> Next {
         let applied = self.history.applied.as_ref();
         let unchanged = applied.is_some_and(|applied| {

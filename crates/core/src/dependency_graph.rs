@@ -227,7 +227,7 @@ impl<'a> DependencyGraph<'a> {
         self.resolve(tf).unwrap_or_default()
     }
 
-    /// Returns the resources whose outputs `tf` takes with `trigger: true`.
+    /// Returns the resources that `tf` references in entries of `spec.variablesFrom` with `trigger: true`.
     pub(crate) fn sources(&mut self, tf: &Terraform) -> BTreeSet<Key> {
         let references = self.references(tf);
         let sources = references.iter().filter(|reference| reference.trigger);

@@ -21,7 +21,7 @@ pub const LONGEST_REQUEST: usize = 4 << 20;
 
 /// Resync interval of a busy resource, in seconds. Short, because metacontroller does not watch the Secrets to which runs write.
 const BUSY: u32 = 2;
-/// Resync interval of a resource that is due soon or waits for other resources, in seconds.
+/// Resync interval of a resource whose next reconcile is due soon, or that waits for other resources, in seconds.
 const SOON: u32 = 10;
 /// Resync interval of an idle resource, in seconds. Metacontroller watches neither the repository nor the value sources.
 const IDLE: u32 = 30;
@@ -372,7 +372,7 @@ fn is_busy(tf: &Terraform, seen: &Seen, decision: &Decision) -> bool {
     has_run || has_query || occupied(seen.job.as_ref()) || !decision.steps.is_empty()
 }
 
-/// Whether the resource waits for other objects for an unknown time. A wait for an approval, or until a known time, does not count.
+/// Whether the resource waits for other objects for an unknown time. False if the resource waits for an approval or until a known time.
 fn is_waiting(decision: &Decision) -> bool {
     let status = &decision.status;
     let mut conditions = status.conditions.iter();

@@ -135,7 +135,7 @@ definitions! {
         "Unix time of the end of the last reconcile; each resource is reconciled at least once an hour";
     RECONCILE_SECONDS = Histogram "alustan_reconcile_duration_seconds" [] "Duration of reconciles";
     ERRORS = Counter "alustan_errors_total" [REASON]
-        "Failures: reconciles, requests to git and registries (each attempt), runs and builds";
+        "Failed reconciles, requests to git and registries (each attempt), runs and builds";
     RUNS = Counter "alustan_runs_total" [
         KIND, label("result", "`NoChanges`, `Changes`, `Done`, `Failed`, `Cancelled`")
     ] "Runs that ended, with the results of status.runs; includes drift checks that found no drift";
@@ -166,7 +166,7 @@ definitions! {
 /// Run and failed build that a write of the run record adds to the history.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Ended {
-    /// The run; `None` if the swap records no run.
+    /// The run; `None` if the write adds no run.
     pub run: Option<Run>,
     /// Reason of the build failure; `None` if no build failed.
     pub build: Option<String>,
@@ -189,7 +189,8 @@ pub struct Run {
     pub took: StepTimes,
 }
 
-/// Returns the run and the build that `swap` records. `record`, `history` and `report`: the values before the swap.
+/// Returns the run and the failed build that `swap`, a write of the run record, adds to the history. `record`, `history` and `report`: the
+/// values before the swap.
 pub fn ended(
     record: &RunRecord,
     history: &History,
@@ -229,7 +230,7 @@ pub fn seconds_between(start: Timestamp, end: Timestamp) -> f64 {
     end.duration_since(start).as_secs_f64().max(0.0)
 }
 
-/// Returns the value of label `class`.
+/// Returns the value of metric label `class`, the priority of a run in the queue.
 pub const fn class(class: Class) -> &'static str {
     match class {
         Class::Change => "change",
@@ -238,7 +239,7 @@ pub const fn class(class: Class) -> &'static str {
     }
 }
 
-/// Period in which a failed run counts for [`RUN_FAILED`].
+/// Time after a failed run for which [`RUN_FAILED`] includes the resource.
 const RECENT_PERIOD: SignedDuration = SignedDuration::from_hours(1);
 
 /// Numbers of resources, for the gauges.
@@ -365,7 +366,8 @@ fn failed_recently(status: &TerraformStatus, now: Timestamp) -> bool {
     ended.is_some_and(|ended| now.duration_since(ended.0) <= RECENT_PERIOD)
 }
 
-/// Returns the latest of `since`, the last apply and the last approval: a failure or wait before them is over.
+/// Returns the latest of three times: `since`, the last apply and the last approval. A failure or wait that began before the last apply or
+/// approval is over.
 fn unless_settled(status: &TerraformStatus, since: Timestamp) -> Timestamp {
     let applied = status
         .last_applied
@@ -781,7 +783,7 @@ mod tests {
                 run(RunResult::Done, now - 5),
                 run(RunResult::Failed, now - 20),
             ]),
-            // A time in the future, from a node whose clock is ahead, counts as recent.
+            // A time in the future, from a node whose clock is ahead, is handled as recent.
             resource_with(vec![run(RunResult::Failed, now + 60)]),
             resource_with(Vec::new()),
         ];

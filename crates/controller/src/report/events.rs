@@ -18,8 +18,8 @@ pub(crate) const CONTROLLER: &str = "alustan";
 /// (<https://kubernetes.io/docs/reference/kubernetes-api/cluster-resources/event-v1/>).
 pub(crate) const LONGEST_NOTE: usize = 1024;
 
-/// Publishes `event` about `object`. A failure is logged only. Each event is a separate object: a series would repeat its first note.
-/// `instance` is the `reportingInstance`.
+/// Publishes `event` about `object`. A failure is logged only. Each event is a separate object, not part of an event series, because a
+/// series shows only the note of its first event. `instance` is the `reportingInstance`.
 pub(crate) async fn publish(
     client: &Client,
     instance: &str,

@@ -26,7 +26,7 @@ struct Known {
 }
 
 impl DependentsIndex {
-    /// Marks all digests as stale: the next event of each resource counts as a change.
+    /// Marks all digests as stale: the next event of each resource is handled as a change.
     pub(crate) fn forget(&self) {
         let mut known = self.known.lock();
         known.values_mut().for_each(|known| known.digest = None);
@@ -80,7 +80,8 @@ fn digest(tf: &Terraform) -> u64 {
     let mut hasher = DefaultHasher::new();
     match readiness(tf) {
         Readiness::Ready => (true, String::new()),
-        // The message names the resource that `tf` ultimately waits for. The dependents of `tf` report this name, too.
+        // The digest includes the message, because the dependents of `tf` also report the resource that the message names: the resource
+        // that `tf` ultimately waits for.
         Readiness::NotReady { reason, message } if reason == Reason::DependencyNotReady => {
             (false, message)
         }

@@ -28,7 +28,7 @@ pub(crate) const MAX_OBJECTS: u32 = 100;
 /// and the resources that refer to them are reconciled every minute.
 const MAX_WATCHES: usize = 100;
 
-/// Maximum number of whole objects in memory for one resource: an object has up to 1.5 MiB.
+/// Maximum number of objects per page of a list. Limits the memory for one resource: an object has up to 1.5 MiB.
 const PAGE_SIZE: u32 = 10;
 
 /// Selects objects of one kind in one namespace.
@@ -91,7 +91,7 @@ impl ObjectSelector {
     }
 }
 
-/// Parts of the selected objects that one list call returns.
+/// Kind of a list call: only the metadata of the selected objects, or a page of whole objects.
 pub(crate) enum ListQuery {
     /// Metadata of objects without the operator's managed-by label, at most [`MAX_OBJECTS`].
     UnmanagedMetadata,
@@ -325,7 +325,7 @@ impl DynamicWatches {
     }
 }
 
-/// Requeues the resources that refer to objects of `selector` when one of these objects changes.
+/// Requeues the resources that refer to the objects that `selector` selects when one of these objects changes.
 async fn requeue_on_change(
     api: Api<PartialObjectMeta<DynamicObject>>,
     selector: ObjectSelector,

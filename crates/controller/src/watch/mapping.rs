@@ -12,11 +12,12 @@ use tokio::sync::mpsc;
 
 use crate::resource::{Guarded, Ref};
 
-/// Number of watches that must complete their first list before anything is written: resources, Secrets, `ConfigMap`s,
+/// Number of watches that must complete their first list before the operator writes any object: resources, Secrets, `ConfigMap`s,
 /// `PersistentVolumeClaim`s, Jobs, pods.
 pub(crate) const LISTS: usize = 6;
 
-/// Components of the Secrets in the watch cache. Each reconcile reads these Secrets. Secrets with state are not cached.
+/// Values of label [`labels::COMPONENT`] of the Secrets in the watch cache. Each reconcile reads these Secrets. Secrets with state are not
+/// cached.
 pub(crate) const MIRRORED: [Component; 5] = [
     Component::Record,
     Component::Report,
@@ -25,7 +26,7 @@ pub(crate) const MIRRORED: [Component; 5] = [
     Component::Lent,
 ];
 
-/// Whether the watch cache has Secrets of the component of `secret`.
+/// Whether the label [`labels::COMPONENT`] of `secret` is one of [`MIRRORED`].
 pub(crate) fn is_mirrored(secret: &Secret) -> bool {
     let component = secret.labels().get(labels::COMPONENT);
     component.is_some_and(|component| {
@@ -44,7 +45,7 @@ pub(crate) fn owner(settings: &Settings, object: &impl Resource) -> Option<Ref> 
     Some(Ref::new(labels.get(labels::NAME)?).within(labelled_namespace.unwrap_or(&namespace)))
 }
 
-/// Whether `object` is a build Secret.
+/// Whether `object` is a build Secret, which has the credentials of a build in the build namespace.
 pub(crate) fn is_build_secret(object: &impl ResourceExt) -> bool {
     let component = object.labels().get(labels::COMPONENT);
     component.is_some_and(|component| component == Component::Lent.as_str())

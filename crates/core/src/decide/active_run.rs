@@ -23,12 +23,14 @@ use crate::step::{Decision, Step, Swap};
 const SLOW_POD: SignedDuration = SignedDuration::from_mins(2);
 /// Startup timeout of a pod if Kubernetes reports no cause.
 const UNEXPLAINED_STARTUP_TIMEOUT: SignedDuration = SignedDuration::from_mins(20);
-/// Time that a run may exceed its `spec.timeouts` before it counts as overdue. Much longer than the termination grace period of its pod.
+/// Time by which a run may exceed `spec.timeouts` before status reports that it is overdue. Much longer than the termination grace period
+/// of its pod.
 const OVERDUE: SignedDuration = SignedDuration::from_mins(30);
 
 impl ReconcileCase<'_> {
-    /// Returns the decision while `run` is active: creates its missing objects, or cancels the run. A changed configuration cancels the run
-    /// only if it has no Job yet or its pod cannot start; otherwise the change waits for the end of the run.
+    /// Returns the decision while `run` is active: creates its missing objects, or cancels the run. After a change of the configuration,
+    /// cancels the run only if the run has no Job yet or its pod cannot start. In all other cases, the new configuration waits for the end
+    /// of the run.
     pub(crate) fn active(mut self, run: &RunSpec, target: Result<Target, Summary>) -> Decision {
         let wanted = target.as_ref().ok().map(|target| &target.wanted);
         let hash = wanted.and_then(|wanted| Some(&wanted.as_ref().ok()?.config.hash));
@@ -81,7 +83,8 @@ impl ReconcileCase<'_> {
         is_invalid && self.current.phase < RunPhase::Applying
     }
 
-    /// Returns the decision of a suspended resource: starts nothing, and cancels `run`, which has not changed any object.
+    /// Returns the decision of a suspended resource: starts nothing, and cancels the active run `run`. The caller ensures that `run` has
+    /// not begun to change objects.
     pub(crate) fn suspended(
         mut self,
         run: Option<&RunSpec>,
@@ -143,8 +146,8 @@ impl ReconcileCase<'_> {
         }
     }
 
-    /// Returns the deadline of the active run: the time of its claim, or without a claim its start, plus the timeouts of plan and of apply
-    /// or destroy, plus [`OVERDUE`].
+    /// Returns the deadline of the active run: the time of its claim (the start of the run if no pod has claimed it), plus the timeout of
+    /// the plan, plus the timeout of the apply or destroy, plus [`OVERDUE`].
     fn deadline(&self) -> Option<Timestamp> {
         let run = self.current.run.as_ref()?;
         let timeouts = self.record.inputs.as_ref()?.timeouts;
@@ -154,7 +157,7 @@ impl ReconcileCase<'_> {
         };
         let timeouts =
             i64::try_from(timeouts.plan.saturating_add(change_timeout)).unwrap_or(i64::MAX);
-        // A forged report may contain any claim time. A time in the future does not count.
+        // A forged report may contain any claim time. A claim time in the future is ignored.
         let claim = self.current.claimed_by.as_ref();
         claim
             .map(|claim| claim.at)

@@ -96,8 +96,9 @@ fn orphan(mut case: ReconcileCase<'_>) -> Decision {
     case.done(&summary, None, None)
 }
 
-/// Returns the decision after a successful destroy. Status must no longer contain the last apply before clean-up deletes the run record,
-/// because only the run record proves the destroy.
+/// Returns the decision after a successful destroy. Removes the last apply from status first; a later reconcile cleans up. Clean-up deletes
+/// the run record, which is the only proof of the destroy: with an apply in status and without a run record, the operator would report that
+/// the run record and the pin are missing.
 fn after_destroy(case: ReconcileCase<'_>) -> Decision {
     let message = "all managed objects are destroyed";
     let requeue_at = match notification_deadline(&case) {
@@ -196,8 +197,8 @@ fn pin_lost(case: ReconcileCase<'_>) -> Decision {
     case.done(&Summary::stalled(Reason::PinLost, message), None, None)
 }
 
-/// Returns the decision to destroy with the current spec: the resource has no pin, and it is unknown whether anything was applied. A
-/// destroy with an empty state succeeds.
+/// Returns the decision to destroy with the current spec: the resource has no pin, and it is unknown whether anything was applied. If
+/// nothing was applied, the state is empty, and the destroy succeeds.
 fn destroy_from_spec(mut case: ReconcileCase<'_>) -> Decision {
     let target = match case.target() {
         Ok(target) => target,
@@ -242,7 +243,8 @@ fn destroy_from_spec(mut case: ReconcileCase<'_>) -> Decision {
     }
 }
 
-/// Starts `run`, unless its backoff or retry budget prevents it or its plan waits for approval.
+/// Starts `run` if neither a backoff nor an exhausted retry budget nor a plan that waits for approval prevents the start. If one of them
+/// does, status reports which.
 fn attempt(
     case: ReconcileCase<'_>,
     mut run: RunRequest,
@@ -285,8 +287,8 @@ fn abandon_hint(case: &ReconcileCase<'_>) -> String {
     format!("{}{}", case.last_logs(), abandon_suffix(case.tf))
 }
 
-/// Abandons the resource. If a run is active, stops the run first. The pod of the run then has the termination grace period to save the
-/// state.
+/// Abandons the resource (annotation `alustan.io/abandon`): removes the finalizer and keeps all managed objects. If a run is active, stops
+/// the run first. The pod of the run then has the termination grace period to save the state.
 fn abandon(mut case: ReconcileCase<'_>) -> Decision {
     let run = facts::open_run(&case.current).cloned();
     let message = if let Some(run) = run {
@@ -335,8 +337,8 @@ fn with_active_run(mut case: ReconcileCase<'_>, run: &RunSpec) -> Decision {
     )
 }
 
-/// Returns the decision for a run that is not interrupted: creates its missing objects, and reports in status if the run cannot start or
-/// has exceeded its deadline.
+/// Returns the decision for an active run that continues: creates its missing objects, and reports in status if the run cannot start or has
+/// exceeded its deadline.
 fn continue_run(mut case: ReconcileCase<'_>, run: &RunSpec) -> Decision {
     let ensure_objects = start_run::ensure_missing_objects(case.tf, case.seen, case.settings);
     case.steps.extend(ensure_objects);

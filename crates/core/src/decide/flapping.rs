@@ -12,7 +12,7 @@ use crate::backoff::doubled;
 const FIRST: Duration = Duration::from_mins(1);
 /// Upper bound of the minimum time between two runs.
 const MAX: Duration = Duration::from_hours(1);
-/// Number of consecutive runs from which inputs count as flapping.
+/// Number of consecutive runs for changed inputs from which status reports `InputFlapping`.
 const FLAPPING: u32 = 3;
 
 /// Returns the minimum time between the last of `runs` and the next run: [`FIRST`], doubled with each run, at most [`MAX`].

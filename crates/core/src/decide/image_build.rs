@@ -1,4 +1,4 @@
-//! Image lookup and builds.
+//! Lookup of the runner image in the registry, and builds of missing images.
 
 use alustan_api::report::{Failure, RunResult};
 use alustan_api::run::{Failures, History, Pin};
@@ -96,7 +96,7 @@ pub(crate) fn image(case: &ReconcileCase<'_>, source: &SourceSeen, plan: &ImageP
     }
 }
 
-/// Handles a successful `build` whose image is not in the registry. After [`DIGEST_TIMEOUT`], the build counts as failed.
+/// Handles a successful `build` whose image is not in the registry. After [`DIGEST_TIMEOUT`], the build is handled as failed.
 fn missing_after_build(
     case: &ReconcileCase<'_>,
     plan: &ImagePlan,
@@ -293,7 +293,8 @@ fn failed_build(
     }))
 }
 
-/// Handles a requested retry: resets the failure counter. The uid of the last counted Job stays, so that this Job is not counted again.
+/// Handles a requested retry: resets the failure counter. Keeps the uid of the Job whose failure was counted last, so that this failure is
+/// not counted again.
 fn reset_failures(case: &ReconcileCase<'_>) -> Image {
     Image::Missing(Box::new(Missing {
         steps: Vec::new(),

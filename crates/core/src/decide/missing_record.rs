@@ -68,8 +68,8 @@ pub(crate) fn create_record(tf: &Terraform, seen: &Seen, now: Timestamp) -> Deci
         steps.push(Step::AddFinalizer);
     }
     if seen.record.is_none() {
-        // After earlier runs, it is unknown whether anything was applied. So the last known run counts as an apply: deletion runs destroy,
-        // and a missing state counts as lost. Run numbers continue.
+        // After earlier runs, it is unknown whether anything was applied. So the operator assumes that the last known run was an apply: a
+        // deletion runs destroy, and a missing state is handled as lost. Run numbers continue.
         let last_run = last_known_run(tf, seen);
         let attempted = last_run.max(i64::from(is_unknown(tf, seen)));
         let record = RunRecord {
@@ -166,7 +166,7 @@ fn with_active_job(tf: &Terraform, seen: &Seen, job: &OwnJob, now: Timestamp) ->
     )
 }
 
-/// Returns the decision for a deleted resource with neither run record nor pin. Status and Jobs show whether anything was applied: a
+/// Returns the decision for a deleted resource without run record and without pin. Status and Jobs show whether anything was applied: a
 /// successful destroy removes the apply from status, and clean-up deletes the Jobs before the run record.
 fn without_record_and_pin(
     tf: &Terraform,

@@ -1,4 +1,4 @@
-//! Next action of a resource with known module and inputs (rules 5 to 7, and 10).
+//! Next action of a resource whose module and inputs are known (rules 5 to 7, and 10).
 
 use alustan_api::run::{Applied, PendingPlan, RunKind, Trigger};
 use alustan_api::{DriftMode, Reason, State};
@@ -17,7 +17,7 @@ use crate::observed::{Ownership, SourceSeen};
 /// Number of consecutive reverted corrections after which no further correction starts.
 const CORRECTIONS: u32 = 2;
 
-/// Next action of a resource with known module and inputs.
+/// Next action of a resource whose module and inputs are known.
 pub(crate) enum NextAction {
     Run(RunKind, Trigger),
     Wait(Summary, Option<Timestamp>),
@@ -101,13 +101,14 @@ impl ReconcileCase<'_> {
         }
     }
 
-    /// Whether the next run corrects drift: drift was found, `driftDetection.mode` is `Correct`, and corrections converge.
+    /// Whether the next run corrects drift: drift was found, `driftDetection.mode` is `Correct`, and fewer than [`CORRECTIONS`] consecutive
+    /// corrections were reverted.
     fn corrects(&self) -> bool {
         let mode = self.tf.spec.drift_detection.mode;
         self.history.drift.is_some() && mode == DriftMode::Correct && !self.is_not_converging()
     }
 
-    /// Whether corrections do not converge (rule 7).
+    /// Whether drift exists although at least [`CORRECTIONS`] consecutive corrections were made: each correction was reverted (rule 7).
     pub(crate) fn is_not_converging(&self) -> bool {
         self.history.drift.is_some() && self.history.undone.count >= CORRECTIONS
     }
@@ -185,7 +186,7 @@ impl ReconcileCase<'_> {
         if self.history.undone.unverified {
             return NextAction::Run(RunKind::Drift, Trigger::Drift);
         }
-        // A timestamp in the future comes from clock skew. It does not count, so a drift check is due.
+        // A timestamp in the future comes from clock skew. It is ignored, so a drift check is due.
         let checked_at = self.history.checked_at.filter(|at| *at <= self.now);
         let due = checked_at.map(|checked_at| {
             next_drift_check(
@@ -293,7 +294,8 @@ impl ReconcileCase<'_> {
         failures.of == self.failure_key(hash) && failures.at.is_some()
     }
 
-    /// Returns the key of the failure counter for config hash `hash`: the key for runs, or for the publication of outputs.
+    /// Returns the key of the failure counter for config hash `hash`: the key for the publication of outputs if the last failure was a
+    /// publication with this hash, otherwise the key for runs.
     fn failure_key(&self, hash: &str) -> String {
         let run_key = approval::failure_key(hash, &approval::policy_digest(self.tf, false));
         let outputs_key = publish_outputs::failure_key(&run_key, self.tf);
@@ -313,7 +315,7 @@ fn next_drift_check(checked: Timestamp, interval: std::time::Duration, uid: &str
         .max(1_000);
     #[expect(
         clippy::cast_possible_truncation,
-        reason = "less than the interval, in milliseconds"
+        reason = "the product is less than `interval`, which is an i64"
     )]
     #[expect(clippy::cast_precision_loss, reason = "jitter needs no precision")]
     let offset = (digest::fraction(uid) * interval as f64) as i64;

@@ -6,7 +6,7 @@ use crate::decide::run_inputs;
 use crate::model::case::{ReconcileCase, RunConfig};
 use crate::observed::SourceSeen;
 
-/// First protocol with a config hash that is independent of the image tag.
+/// First protocol version with a config hash that is independent of the image tag.
 const SINCE: u32 = 5;
 
 impl ReconcileCase<'_> {

@@ -23,14 +23,14 @@ const MAX_NUMBER: i64 = i64::MAX / 2;
 /// Run record of an earlier resource, converted for a new resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rebound {
-    /// The record, without a run.
+    /// Run record for the new resource. It has no current run.
     pub record: RunRecord,
     /// Number of the run that had not ended at the time of the backup and may have changed real objects.
     pub open_run: Option<i64>,
 }
 
 /// Converts run record `record` of an earlier resource for a new resource. `reported`: progress in the run report of the earlier resource.
-/// An apply or destroy that had not ended counts as applying, even if the backup shows an earlier phase.
+/// Assumes that an apply or destroy that had not ended has begun to change objects, even if the backup shows an earlier phase.
 pub fn rebound(record: &RunRecord, reported: &ReportedProgress) -> Rebound {
     let merged = progress::merge_progress(record, reported, true);
     let number = merged.number.clamp(0, MAX_NUMBER);
@@ -110,7 +110,7 @@ fn is_in_progress(tf: &Terraform, left_behind: &LeftBehind) -> bool {
 }
 
 /// Returns steps and summary if `tf` is deleted before its restore. `tf` owns no objects: nothing is destroyed, and the Secrets of the
-/// earlier resource are kept. `None` if the restore is in progress; destroy runs after it.
+/// earlier resource are kept. `None` if the restore is in progress: destroy runs after the restore.
 pub(crate) fn release(tf: &Terraform, left_behind: &LeftBehind) -> Option<(Vec<Step>, Summary)> {
     let message = format!(
         "the resource was deleted before its restore: Secret {} and the managed objects are kept. \
@@ -234,7 +234,7 @@ pub(crate) fn without_secrets(tf: &Terraform, seen: &Seen, now: Timestamp) -> Op
             "the resource comes from a backup (its annotation {KEPT} is the uid of a resource that \
              does not exist), and its run record is missing. No run starts, because it would \
              create all objects a second time. To continue with its state: restore the Secrets {}, \
-             {} and, of a managed state, {}*, then {}. To start without a state: kubectl annotate \
+             {} and, for a managed state, {}*, then {}. To start without a state: kubectl annotate \
              tf {name} -n {namespace} {KEPT}-",
             names::record(&name),
             names::report(&name),

@@ -15,8 +15,8 @@ use crate::model::config_hash::Config;
 use crate::model::{facts, orphans};
 use crate::observed::{FoundInput, InputsSeen, Seen, SourceSeen, VariablesSeen};
 
-/// Number of state slots besides the pointer Secret, which is the first slot. The three slots store the current, the previous and the next
-/// version of the state.
+/// Minimum number of state slots in addition to the pointer Secret, from the second run on. The pointer Secret is also a slot. So the
+/// current, the previous and the next version of a small state each have a slot.
 const SLOTS: u32 = 2;
 
 /// Returns the inputs of a run of `tf` at `source`. `variables_from`: values of `spec.variablesFrom`. `slots`: number of state slots.
@@ -92,8 +92,8 @@ pub(crate) fn backend(
     )
 }
 
-/// Returns the type of the `backend` block in the module, or a placeholder if `backend` has no type. `None` if the module has no block and
-/// the operator writes it.
+/// Returns the type of the `backend` block in the module, or a placeholder if `backend` has no type. `None` if the module has no such
+/// block; the operator then writes the block.
 pub(crate) fn module_backend(backend: &BackendInputs) -> Option<&str> {
     let kind = backend.kind.as_deref().unwrap_or("of the module's own");
     (!backend.write_block).then_some(kind)
@@ -242,7 +242,7 @@ pub fn config(
     } else {
         digest::keyed(key, &json!([own_hash, object_hashes]))
     };
-    // A changed list `variablesFrom` counts as a change of the spec, even if the values are the same.
+    // A change of the list `variablesFrom` is a change of the spec, even if the values are the same.
     let from = &tf.spec.variables_from;
     let own_hash = if from.is_empty() {
         own_hash

@@ -134,8 +134,8 @@ pub fn record_result(tf: &Terraform, seen: &Seen, now: Timestamp) -> Option<Reco
     })
 }
 
-/// Returns the address of the state of a run. `reported`, the address that the runner reported, counts only for the `backend` block of the
-/// module: the operator derives every other address from `backend`.
+/// Returns the address of the state of a run. Uses `reported`, the address that the runner reported, only if the `backend` block of the
+/// module configures the backend. The operator derives every other address from `backend`.
 fn address(tf: &Terraform, backend: &BackendInputs, reported: Option<String>) -> Option<String> {
     match (&backend.managed, &backend.kind) {
         (Some(managed), _) => {
@@ -147,8 +147,8 @@ fn address(tf: &Terraform, backend: &BackendInputs, reported: Option<String>) ->
     }
 }
 
-/// Returns the writes that close a run that can no longer report. The writes fail if the observation is stale, because the run may have
-/// reported since or may still be active.
+/// Returns the writes that close a run that can no longer report. The writes fail if the observation is stale, so that a run that has
+/// reported since, or is still active, is not closed.
 fn close_steps(record: &RunRecord, run: &RunSpec) -> Vec<Step> {
     if !progress::has_own_report(run) {
         return Vec::new();

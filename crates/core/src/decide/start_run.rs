@@ -140,7 +140,8 @@ impl RunRequest {
 
     /// Whether the pod mounts the cache volume. A destroy does not wait for a new volume, but mounts an existing one: the volume may
     /// contain the approved plan and an unsaved state, and its provider cache has the providers that the image lacks. If the pod does not
-    /// start with the volume, the next attempt of the destroy runs without it, unless the volume holds the only copy of a state.
+    /// start with the volume, the next attempt of the destroy runs without it. If the volume holds the only copy of a state, every attempt
+    /// mounts the volume.
     fn has_cache(&self, tf: &Terraform, seen: &Seen, history: &History) -> bool {
         let is_first = self.kind == RunKind::Apply && self.trigger == Trigger::Created;
         let destroys = self.inputs.approval.destroy;
@@ -156,8 +157,8 @@ impl RunRequest {
     }
 }
 
-/// Returns `history` after `steps`. If a step replaces the `PersistentVolumeClaim` of the cache volume, the cache volume counts as usable
-/// again.
+/// Returns `history` after `steps`. If a step replaces the `PersistentVolumeClaim` of the cache volume, the cache volume is recorded as
+/// usable again.
 pub(crate) fn with_claim(history: History, steps: &[Step]) -> History {
     if steps.iter().any(|step| matches!(step, Step::DeleteClaim)) {
         return History {
@@ -175,8 +176,8 @@ fn trace_id(key: &[u8], tf: &Terraform, number: i64, now: Timestamp) -> String {
     id
 }
 
-/// Returns the names of pods of earlier runs. These pods have ended when the next run starts, so the next run may release their locks (rule
-/// 9).
+/// Returns the names of pods of earlier runs. These pods have ended when the next run starts, so the next run may release the state locks
+/// of these pods (rule 9).
 fn earlier_pods(previous: &RunRecord) -> Vec<String> {
     let last_pod = previous.claimed_by.iter().map(|claim| claim.pod.clone());
     let earlier = last_pod.chain(previous.earlier_pods.iter().cloned());
@@ -310,7 +311,8 @@ pub(crate) fn cache(tf: &Terraform, seen: &Seen, history: &History) -> Vec<Step>
     }
 }
 
-/// Returns the queue class of a run or its build: change, plan or drift. A requested drift check counts as a plan.
+/// Returns the priority of a run, or of the build for it, in the queue: change, plan or drift. A drift check that a user requested has the
+/// priority of a plan.
 pub fn class(kind: RunKind, trigger: &Trigger) -> Class {
     match kind {
         RunKind::Apply | RunKind::Destroy => Class::Change,
@@ -365,8 +367,8 @@ fn job(
     Step::CreateJob(Box::new(run_job::job(tf, &parts, settings)))
 }
 
-/// Returns the steps that create missing objects of an active run: pin and Job after a crash of the operator, and state slots if the state
-/// has outgrown its slots.
+/// Returns the steps that create missing objects of an active run: pin and Job after a crash of the operator, and more state slots if the
+/// run has requested them because its state does not fit in the existing slots.
 pub fn ensure_missing_objects(tf: &Terraform, seen: &Seen, settings: &Settings) -> Vec<Step> {
     let Some(current) = &seen.record else {
         return Vec::new();

@@ -1,6 +1,6 @@
 //! Conflicts of two resources with one state (rule 11). The state belongs to the resource that applied to it, otherwise to the older
-//! resource. Module code can report any address, so an address from a run report never has precedence over an address in a spec, and counts
-//! only in its own namespace.
+//! resource. Module code can report any address. So an address in a run report blocks only resources in the same namespace that have no
+//! address in their spec.
 
 use alustan_api::report::Failure;
 use alustan_api::run::Pin;
@@ -8,16 +8,16 @@ use alustan_api::{Reason, Terraform};
 use alustan_backends::{Owner, is_shared};
 use kube::ResourceExt;
 
-/// Returns the address of the state of `tf`, such as `s3://bucket/key`: from the spec, otherwise as reported by the last run. `None` if no
-/// other resource can use the same address.
+/// Returns the address of the state of `tf`, such as `s3://bucket/key`: from the spec, or, if the spec does not determine it, from the
+/// report of the last run. `None` if no other resource can use the same address.
 pub fn address(tf: &Terraform) -> Option<String> {
     spec_address(tf)
         .or_else(|| reported_address(tf))
         .filter(|address| is_shared(address))
 }
 
-/// Returns the address of the state of the deleted `tf` from its pin; if the pin does not determine the address, as reported by the last
-/// run. The backend in the spec may have changed since the last apply.
+/// Returns the address of the state of the deleted `tf`: from the pin, or, if the pin does not determine it, from the report of the last
+/// run. The spec is not used, because its backend may have changed since the last apply.
 fn pinned_address(tf: &Terraform, pin: &Pin) -> Option<String> {
     let backend = &pin.inputs.backend;
     if backend.managed.is_some() {

@@ -31,8 +31,8 @@ pub(crate) fn unsaved_after(
         UnsavedPlace::CacheVolume => !(report.recovered && run.cache),
         UnsavedPlace::Unknown => !(report.recovered && run.cache || has_result),
     };
-    // A run that cannot reach the API server stores its state on the cache volume and cannot report the unsaved state. So the cache volume
-    // may have a state of an interrupted run.
+    // A run that cannot reach the API server stores its state on the cache volume, and cannot report this. So the cache volume may hold the
+    // state of a run that ended without a report.
     let failure = report.failure.as_ref();
     let reason = failure.and_then(|failure| Reason::from_stored(&failure.reason));
     let is_interrupted = matches!(reason, Some(Reason::Interrupted | Reason::OutOfMemory));
@@ -59,13 +59,15 @@ pub(crate) fn holds_only_copy(seen: &Seen, history: &History) -> bool {
     seen.cache != CacheSeen::Absent && place == Some(UnsavedPlace::CacheVolume)
 }
 
-/// Whether the cache volume holds a state that exists nowhere else. Pods wait for such a volume, and the operator does not replace it.
+/// Whether the cache volume holds the state of the last apply, or the only copy of an unsaved state. Pods then wait for the volume, and the
+/// operator does not replace it.
 pub(crate) fn is_irreplaceable(seen: &Seen, history: &History) -> bool {
     holds_state(seen) || holds_only_copy(seen, history)
 }
 
-/// Returns whether pods can use the cache volume. A volume with a state, or with the only copy of an unsaved state, counts as usable, so
-/// that pods wait for it. A volume that may hold the unsaved state of an interrupted run is not replaced, but pods start without it.
+/// Returns whether pods can use the cache volume. A volume with the state of the last apply, or with the only copy of an unsaved state, is
+/// always reported as usable, so that pods wait for it. A volume that may hold the unsaved state of an interrupted run is not replaced, but
+/// pods start without it.
 pub(crate) fn usability(seen: &Seen, history: &History) -> CacheVolume {
     if is_irreplaceable(seen, history) {
         return CacheVolume::Usable;

@@ -372,7 +372,7 @@ impl World {
         }
         let replica = &self.replicas[index];
         match replica.elector.next(replica.clock(now)) {
-            // The process exits, and the pod starts the next process.
+            // The process exits, and the kubelet restarts the container.
             (_, Act::End) => self.kill(index),
             (due, act) if replica.time(due).max(replica.paused) <= now => self.call(index, act),
             _ => {}
@@ -441,7 +441,7 @@ impl World {
         assert!(!has_leader || writes.len() == 1, "at {now}: {writes:?}");
     }
 
-    /// Terminates a process without a release of the Lease. The pod starts the next process.
+    /// Terminates a process without a release of the Lease. The kubelet restarts the container.
     fn kill(&mut self, index: usize) {
         let replica = &mut self.replicas[index];
         let Identity { pod, process } = replica.elector.identity().clone();

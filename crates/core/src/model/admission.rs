@@ -1,7 +1,7 @@
 //! Recognises denials by `ResourceQuota` and `LimitRange` in messages of the API server.
 //!
-//! Only the owner of the namespace can change its quotas and limit ranges, and no watch reports the change: status shows the denial, and
-//! the request is retried with a backoff.
+//! Only the owner of the namespace can change its quotas and limit ranges, and the operator does not watch them. So status shows the
+//! denial, and the request is retried with a backoff.
 
 use alustan_api::Reason;
 
@@ -55,7 +55,7 @@ pub fn no_pod(event: &str) -> Waiting {
     })
 }
 
-/// Whether only the owner of the namespace can resolve `reason`.
+/// Whether `reason` is a denial by a `ResourceQuota` or `LimitRange`, which only the owner of the namespace can resolve.
 pub(crate) fn is_refused(reason: &str) -> bool {
     matches!(
         Reason::from_stored(reason),

@@ -21,7 +21,8 @@ pub struct Allowed {
     pub(crate) registries: Vec<String>,
     pub(crate) repositories: Vec<String>,
     pub(crate) builders: Vec<String>,
-    /// Allowed `ServiceAccounts`. `None` without a list: the annotation of each ServiceAccount decides.
+    /// Allowed `ServiceAccounts`. `None` if no list is set: a ServiceAccount is then allowed if it has the annotation
+    /// `alustan.io/allow-runs: "true"`.
     pub(crate) accounts: Option<Vec<String>>,
     /// Whether every apply requires approval.
     pub(crate) approval: bool,
@@ -40,7 +41,7 @@ impl Allowed {
     pub fn read(data: &BTreeMap<String, String>) -> Self {
         let list = |key: &str| data.get(key).map(|text| lines(text));
         let any = || vec![ANY.to_owned()];
-        // An unknown mode counts as `Manual`, the stricter of the two modes.
+        // An unknown mode is read as `Manual`, the stricter of the two modes.
         let manual = |key: &str| {
             data.get(key)
                 .is_some_and(|mode| !["", "Auto"].contains(&mode.trim()))

@@ -48,7 +48,7 @@ pub(crate) struct Target {
     pub(crate) wanted: Result<RunConfig, Summary>,
 }
 
-/// Base image, and the plan of the runner image.
+/// Base image, and the inputs of the build of the runner image.
 #[derive(Clone)]
 pub(crate) struct Runner {
     pub(crate) base: PinnedImage,
@@ -62,10 +62,10 @@ pub(crate) struct RunConfig {
     pub(crate) config: Config,
 }
 
-/// Queue class and effect on condition `Ready` of a run that waits for its image.
+/// Priority in the queue, and effect on condition `Ready`, of a run that waits for its image.
 #[derive(Clone, Copy)]
 pub(crate) struct ImageWait {
-    /// Queue class of the run that waits: change, plan or drift.
+    /// Priority of the waiting run in the queue: change, plan or drift.
     pub(crate) class: Class,
     /// Whether the status and reason of condition `Ready` stay unchanged, because the configuration is already applied.
     pub(crate) keeps_ready: bool,

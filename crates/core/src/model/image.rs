@@ -91,7 +91,7 @@ fn dockerfile_unsupported(tf: &Terraform, settings: &Settings) -> Option<Failure
     })
 }
 
-/// Returns the image plan of `tf` for `source`.
+/// Returns the inputs of the build of the runner image of `tf` for the commit and context in `source`.
 pub fn plan(
     tf: &Terraform,
     source: &SourceSeen,

@@ -10,7 +10,7 @@ use serde_json::json;
 
 use crate::model::summary::patch;
 
-/// Components of objects that may contain state.
+/// Values of the component label of objects that may contain state.
 const STATES: [Component; 2] = [Component::State, Component::Cache];
 
 /// Whether `labels` of an object in the namespace of `tf` mark state of an earlier resource with the same name.

@@ -14,7 +14,7 @@ use k8s_openapi::jiff::Timestamp;
 use crate::model::facts::open_run;
 use crate::observed::ReportedProgress;
 
-/// First protocol with a separate report Secret.
+/// First protocol version in which runners write a separate report Secret.
 const OWN_REPORT: u32 = 5;
 /// Maximum size of a name or digest, in bytes.
 const MAX_NAME: usize = 256;
@@ -51,9 +51,9 @@ pub fn has_own_report(run: &RunSpec) -> bool {
 /// Merges `reported`, the progress of the current run in the run report, into run record `record` after validation. `has_job`: whether the
 /// Job of the run exists. Without the Job, the progress may still be of an earlier run: the operator resets it before it creates the Job.
 ///
-/// If the Job exists or a pod has claimed the run, and the progress is missing, unparsable or of another run, the run counts as applying. A
-/// run that began to apply according to the record counts as applying until it reports. The report may then show that the engine did not
-/// start.
+/// If the Job exists or a pod has claimed the run, and the progress is missing, unparsable or of another run, the run is assumed to be
+/// applying. A run that began to apply according to the record stays in phase `Applying` until its report arrives, even if later progress
+/// shows an earlier phase. The report may then show that the engine did not start.
 pub fn merge_progress(record: &RunRecord, reported: &ReportedProgress, has_job: bool) -> RunRecord {
     let Some(run) = open_run(record).filter(|run| has_own_report(run)) else {
         return record.clone();
@@ -102,7 +102,7 @@ fn not_started(record: RunRecord) -> RunRecord {
     }
 }
 
-/// Returns the record of a run whose phase is unknown. The run counts as applying.
+/// Returns the record of a run whose phase is unknown: the run is assumed to be applying.
 fn assume_applying(record: RunRecord, run: &RunSpec) -> RunRecord {
     let claimed_by = Some(unknown_pod(run));
     begun(
@@ -234,8 +234,8 @@ pub fn of(record: &RunRecord) -> RunProgress {
     }
 }
 
-/// Validates a report of `run`: truncates texts, replaces unknown reasons and actions, clamps times to the lifetime of the run until
-/// `now`.
+/// Validates a report of `run`: truncates texts, replaces unknown reasons, removes changes with unknown actions, clamps times to the
+/// lifetime of the run until `now`.
 pub fn report(reported: RunReport, run: &RunSpec, now: Timestamp) -> RunReport {
     let end = now.max(run.started_at);
     let started_at = reported.started_at.clamp(run.started_at, end);
@@ -269,7 +269,7 @@ pub fn report(reported: RunReport, run: &RunSpec, now: Timestamp) -> RunReport {
 }
 
 /// Returns the failure of a run with an impossible result in `report`: changes without a plan to approve, or a cancellation that the
-/// operator did not request. The failure uses the retry budget: without it, the operator would start the same run in an endless loop
+/// operator did not request. The failure uses the retry budget. Without a failure, the operator would start the same run again and again
 /// without backoff.
 pub(crate) fn contradiction(report: &RunReport, is_cancelled: bool) -> Option<Failure> {
     let claim = match report.result {

@@ -122,8 +122,8 @@ pub(super) fn trigger(case: &ReconcileCase<'_>, failure_key: &str) -> Trigger {
     }
 }
 
-/// Returns the inputs of a destroy: live values first, then the pin. A destroy script that is fixed after the deletion of the resource
-/// takes effect.
+/// Returns the inputs of a destroy: the current values where they exist, otherwise the values in the pin. So a destroy script that a user
+/// fixes after the deletion of the resource takes effect.
 fn live_inputs(case: &ReconcileCase<'_>, pin: &Pin) -> RunInputs {
     let mut inputs = pin.inputs.clone();
     let seen = case.seen.found();

@@ -10,7 +10,8 @@ const APPROVAL: &str = "approval";
 const DESTROY: &str = "destroy";
 const PROTECTION: &str = "deletionProtection";
 
-/// Fields that can prevent destroy. If this version cannot read one of them, the resource counts as protected.
+/// Fields that can prevent destroy. If this version of the operator cannot read one of these fields, the resource is handled as if
+/// `spec.deletionProtection` were true.
 const HOLD_FIELDS: [&str; 3] = [PROTECTION, "deletionPolicy", "suspend"];
 
 /// Builds a resource from `metadata` and the JSON `stored` in the API server. Each field of the spec has its live value if this version can
