@@ -36,8 +36,8 @@ impl<'de> Deserialize<'de> for Guarded {
     }
 }
 
-/// Parses a resource. Fails if it has more than [`json_size::VALUES`] JSON values. Values in `metadata.managedFields` do not count: they
-/// repeat the names of the fields.
+/// Parses a resource. Fails if it has more than [`json_size::VALUES`] JSON values. The limit excludes the values in
+/// `metadata.managedFields`, which only repeat the names of the fields.
 fn parse(text: &str) -> Result<Terraform, String> {
     let values = json_size::values(text.as_bytes());
     if values > json_size::VALUES {

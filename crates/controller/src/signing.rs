@@ -155,7 +155,8 @@ impl Signer {
         client: &Client,
         secrets: &WriteThroughCache<Secret>,
     ) -> Result<(), Error> {
-        // Sign only Secrets with the name of a run record or pin. A tenant could copy the signature of any other Secret to a run record.
+        // Sign only Secrets with the name of a run record or pin. If a Secret with another name were signed, a tenant could copy its
+        // signature to a run record.
         let unsigned = secrets.filter(|secret| {
             uid(secret).is_some()
                 && expected_name(secret).is_some_and(|name| name == secret.name_any())

@@ -45,7 +45,7 @@ pub(crate) fn failure(error: &str) -> Failure {
 }
 
 /// Reads the deleted resource `invalid`. Takes the metadata and the readable fields from the API server, and all other fields from the pin.
-/// The metadata in the watch cache may be older and still contain a finalizer that has been removed.
+/// Does not use the metadata in the watch cache, which may be older and still contain a finalizer that has been removed.
 pub(crate) async fn read(
     ctx: &Context,
     invalid: &InvalidObject,

@@ -59,8 +59,9 @@ pub(crate) struct Watches {
 
 impl Watches {
     /// Creates watches in `namespaces` (all if empty), and the event stream of the resources. The stream omits changes of status alone.
-    /// `wake` receives each deleted resource, so that its in-memory state is dropped, and the resources that depend on a changed or deleted
-    /// resource. `lists` counts the watches of resources and cached objects that have completed their first list.
+    /// `wake` receives the resources to reconcile: each deleted resource, so that its in-memory state is dropped, and each resource that
+    /// depends on a changed or deleted resource. `lists` counts the watches of resources and cached objects that have completed their first
+    /// list.
     pub(crate) fn new(
         client: Client,
         namespaces: Vec<String>,

@@ -65,7 +65,8 @@ where
             .insert(key, (Arc::new(object), Instant::now()));
     }
 
-    /// Removes an object from the overlay once the watch has delivered the written or a later version, or the deletion of the object.
+    /// Removes `object`, which the watch has delivered, from the overlay if its version is the written version or a later one. A deletion
+    /// has a later version.
     pub(crate) fn record_event(&self, object: &K) {
         let key = ObjectRef::from_obj(object);
         let mut written = self.written.lock();
@@ -75,7 +76,8 @@ where
         }
     }
 
-    /// Removes an object from the overlay after its deletion, or after a conflict with a write of another client: the overlay is outdated.
+    /// Removes an object from the overlay, because the object was deleted, or because a write of another client caused a conflict and the
+    /// written version is outdated.
     pub(crate) fn forget(&self, namespace: &str, name: &str) {
         let key = ObjectRef::new(name).within(namespace);
         self.written.lock().remove(&key);

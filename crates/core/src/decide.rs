@@ -438,8 +438,8 @@ impl ReconcileCase<'_> {
         self.waiting_status().filter(|_| query_pending)
     }
 
-    /// Returns the current status if the resource waits for an approval, a retry, a change or another object, and neither its run record
-    /// nor its generation has changed.
+    /// Returns the current status if the resource waits for an approval, a retry, a change of the spec or another object. `None` if its run
+    /// record or generation has changed.
     fn waiting_status(&self) -> Option<TerraformStatus> {
         let changed =
             self.current != self.record.record || facts::open_run(&self.current).is_some();

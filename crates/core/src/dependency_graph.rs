@@ -147,7 +147,7 @@ pub struct DependencyGraph<'a> {
     /// The resources of `resources` by key. Built when it is first needed, because most resources have no references.
     by_key: OnceLock<BTreeMap<Key, &'a Terraform>>,
     references: BTreeMap<Key, Arc<[Reference]>>,
-    /// Remaining label comparisons.
+    /// Number of label comparisons that may still be made, at first [`COMPARISONS`].
     comparisons: usize,
 }
 

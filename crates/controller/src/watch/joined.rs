@@ -7,7 +7,7 @@ use futures::stream::{self, BoxStream, SelectAll, StreamExt};
 use kube::ResourceExt;
 use kube::runtime::watcher::{self, Event};
 
-/// Result of a watch.
+/// Item in the stream of a watch: an event, or the error of the watch.
 pub(crate) type Events<K> = Result<K, watcher::Error>;
 
 /// Watch of one namespace.

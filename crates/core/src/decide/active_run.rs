@@ -214,8 +214,8 @@ impl ReconcileCase<'_> {
         run.as_ref().filter(|_| unclaimed)
     }
 
-    /// Returns the time of the next reconcile of the active run without an event: the next startup timeout while no pod has claimed the
-    /// run, then the deadline of the run.
+    /// Returns the time at which the active run is reconciled next if no event occurs before: the next startup timeout while no pod has
+    /// claimed the run, then the deadline of the run.
     pub(crate) fn next_deadline(&self) -> Option<Timestamp> {
         let Some(run) = self.starting() else {
             return self.deadline().filter(|due| self.now < *due);
@@ -320,8 +320,8 @@ impl ReconcileCase<'_> {
         })
     }
 
-    /// Sets `cancel` in run record and report, so that the run cannot start to apply. Then deletes the Job: the plan may take long, and a
-    /// pod that cannot start never ends.
+    /// Sets `cancel` in run record and report, so that the run cannot start to apply. Then deletes the Job instead of waiting for the end
+    /// of its pod, because the plan may take long, and a pod that cannot start never ends.
     pub(crate) fn cancel(&mut self, job: &str, given_up: Option<Failure>) {
         if !self.current.cancel {
             self.current.cancel = true;

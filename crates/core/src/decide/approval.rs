@@ -36,7 +36,7 @@ fn mode(tf: &Terraform, destroys: bool) -> ApprovalMode {
     }
 }
 
-/// Returns `spec.approval.rules`. Empty for a destroy, which depends on `approval.destroy` only.
+/// Returns `spec.approval.rules`. Empty for a destroy, because only `approval.destroy` decides whether a destroy needs approval.
 fn rules(tf: &Terraform, destroys: bool) -> Vec<alustan_api::ApprovalRule> {
     if destroys {
         Vec::new()
@@ -112,7 +112,7 @@ pub(crate) fn new_pending_plan(
     }
 }
 
-/// Returns the pending plan if config hash and approval policy are unchanged.
+/// Returns the pending plan if it was made with config hash `config_hash` and the current approval policy.
 pub fn pending<'a>(
     tf: &Terraform,
     history: &'a History,

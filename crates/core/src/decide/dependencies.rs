@@ -1,4 +1,5 @@
-//! Checks of other objects that delay apply, destroy or readiness: dependencies, dependents and tests (rules 13 and 14).
+//! Checks of other objects that delay apply, destroy or readiness: dependencies, dependents, and the tests in `waitFor`, `destroyWaitFor`
+//! and `healthChecks` (rules 13 and 14).
 
 use alustan_api::conditions::{Kind, Verdict};
 use alustan_api::report::{Failure, FailureClass};

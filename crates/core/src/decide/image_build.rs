@@ -372,8 +372,8 @@ fn start_build(case: &ReconcileCase<'_>, source: &SourceSeen, plan: &ImagePlan) 
     };
     let job = build_job::job(tf, &build, case.settings);
     let name = job.metadata.name.clone().unwrap_or_default();
-    // A stale run record may lack the failure of an earlier build. The compare-and-swap of the run record fails if the observed record is
-    // stale.
+    // The compare-and-swap of the run record fails if the observed record is stale. The build then does not start: a stale record may lack
+    // the failure of an earlier build, and so its backoff.
     let history = start_run::with_claim(case.history.clone(), &steps);
     steps.push(Step::SwapRecord(Box::new(Swap {
         history: (history.cache != case.history.cache).then_some(history),

@@ -1,4 +1,5 @@
-//! Resources without a run record: new, restored from a backup, record deleted by hand, or kept alive only by other finalizers.
+//! Resources without a run record: new resources, resources restored from a backup, resources whose run record was deleted by hand, and
+//! deleted resources that have only finalizers of other controllers.
 
 use alustan_api::labels::Component;
 use alustan_api::run::{History, Lineage, RunRecord};
@@ -131,7 +132,8 @@ fn last_known_run(tf: &Terraform, seen: &Seen) -> i64 {
 }
 
 /// Returns the decision if the run record was deleted while `job` is active. No other run starts, and no object that the active run needs
-/// is deleted. If the resource is abandoned, the Job is deleted, and its pod ends within its grace period.
+/// is deleted. If the resource is deleted and has annotation `alustan.io/abandon`, the Job is deleted, and its pod ends within its grace
+/// period.
 fn with_active_job(tf: &Terraform, seen: &Seen, job: &OwnJob, now: Timestamp) -> Decision {
     let deleting = tf.metadata.deletion_timestamp.is_some();
     let mut steps = Vec::new();

@@ -1,6 +1,6 @@
 //! Restore from a backup: assigns the run record of an earlier resource of the same name to a new resource. Keeps run numbers, engine, and
-//! data about the state. Runs, approvals, inputs, images and `ServiceAccounts` are not restored; the operator derives them from the new
-//! resource.
+//! data about the state. Runs and approvals are not restored. Inputs, images and `ServiceAccounts` are not restored either: the operator
+//! derives them from the new resource.
 
 use alustan_api::report::UnsavedPlace;
 use alustan_api::run::{History, Restored, RunKind, RunPhase, RunRecord, UnsavedState};
@@ -223,8 +223,8 @@ pub fn other_uid(tf: &Terraform) -> Option<&str> {
     (Some(kept_uid) != tf.metadata.uid.as_ref()).then_some(kept_uid)
 }
 
-/// Returns the summary of `tf` if it comes from a backup and its Secrets are missing. `None` for a copy of an existing resource, which has
-/// no Secrets.
+/// Returns the summary of `tf` if it comes from a backup and its Secrets are missing. `None` for a copy of an existing resource, because a
+/// copy has no Secrets.
 pub(crate) fn without_secrets(tf: &Terraform, seen: &Seen, now: Timestamp) -> Option<Summary> {
     let is_known = seen.pin.is_some() || !seen.jobs.is_empty();
     let (name, namespace) = (tf.name_any(), tf.namespace().unwrap_or_default());

@@ -72,7 +72,7 @@ pub fn record_result(tf: &Terraform, seen: &Seen, now: Timestamp) -> Option<Reco
                 let previous = previous
                     .as_ref()
                     .and_then(|applied| applied.handed_on.as_ref());
-                // The step fails if the observed record is stale, so that outdated outputs are not published again.
+                // This step fails if the observed record is stale, so that outdated outputs are not published again.
                 let guard = Swap::unchanged(&current.record);
                 steps.push(Step::CheckRecord(Box::new(guard)));
                 steps.extend(objects);
@@ -413,7 +413,8 @@ fn drop_old_reports(history: &mut History) {
     }
 }
 
-/// Returns the correction history after a successful apply. The next drift check verifies a correction (rule 7).
+/// Returns the correction history (how many consecutive corrections were reverted) after a successful apply. The next drift check verifies
+/// a correction (rule 7).
 fn after_apply(history: &History, run: &RunSpec, report: &RunReport) -> CorrectionHistory {
     let same_config =
         history.applied.as_ref().map(|applied| &applied.config_hash) == Some(&run.config_hash);
@@ -428,7 +429,7 @@ fn after_apply(history: &History, run: &RunSpec, report: &RunReport) -> Correcti
     }
 }
 
-/// Returns the correction history after a drift check that found differences.
+/// Returns the correction history (how many consecutive corrections were reverted) after a drift check that found differences.
 fn after_drift_check(undone: &CorrectionHistory, report: &RunReport) -> CorrectionHistory {
     let change_digest = shape(report);
     let same_changes = change_digest == undone.change_digest;
@@ -459,7 +460,7 @@ fn digest(report: &RunReport) -> Option<&String> {
 }
 
 /// Whether `report` is of a drift check that found the same differences as the drift check of `last`. `report` then replaces `last`, so
-/// that reports of runs with changes stay in the history.
+/// that repeated drift checks do not displace the reports of other runs from the history.
 fn is_repeated(last: Option<&RunReport>, report: &RunReport) -> bool {
     last.is_some_and(|last| {
         (last.kind, last.result) == (RunKind::Drift, RunResult::Changes)

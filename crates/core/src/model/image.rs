@@ -17,7 +17,7 @@ const FORMAT: u32 = 1;
 /// Inputs of an image build.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ImagePlan {
-    /// Image tag: digest over the inputs, 40 hexadecimal characters.
+    /// Image tag: digest of the inputs, 40 hexadecimal characters.
     pub tag: String,
     /// Digest of the context.
     pub context: String,
@@ -28,7 +28,7 @@ pub struct ImagePlan {
     /// Whether the build adds the runner, because the base image may lack it (rule 4).
     pub inject: bool,
     /// Whether the build pod uses the runner of the operator, because the runner of the base image may not have the build steps of this
-    /// version.
+    /// operator version.
     pub inject_into_pod: bool,
     /// Type of the backend that the image is initialised for, so that runs need no `init`.
     pub backend: Option<&'static str>,

@@ -191,8 +191,8 @@ fn claim(reported: &Claim, run: &RunSpec) -> Claim {
     }
 }
 
-/// Whether `pod` has the format of a pod name of `job`: the name of the Job, a hyphen, and a random suffix, at most 63 bytes. The next run
-/// releases locks of this pod, so the name must not be that of a pod of another resource.
+/// Whether `pod` may be the name of a pod of `job`: the name of the Job, or its first 57 bytes, then one character and an alphanumeric
+/// suffix. The next run releases locks of this pod, so the name must not be that of a pod of another resource.
 fn is_pod_of(pod: &str, job: &str) -> bool {
     let (prefix, _) = job.split_at(job.floor_char_boundary(MAX_PREFIX));
     let suffix = pod.strip_prefix(prefix).and_then(|rest| rest.get(1..));
@@ -342,7 +342,8 @@ fn changes(mut reported: ChangeSet) -> ChangeSet {
     }
 }
 
-/// Validates a failure: known reason, bounded message. The message may contain output of the module.
+/// Validates a failure: replaces an unknown reason by [`Reason::Failed`], and truncates the message. The message may contain output of the
+/// module.
 pub fn failure(mut reported: Failure) -> Failure {
     let reason = Reason::from_stored(&reported.reason).unwrap_or(Reason::Failed);
     reported.reason = reason.into();

@@ -83,7 +83,7 @@ fn destroy_config(config: Config) -> Config {
 }
 
 /// Returns `run` with the base image `base` instead of the runner image. The pod of the run unpacks the context from the registry. Returns
-/// `run` unchanged if no artifact of the context is known.
+/// `run` unchanged if no digest of the context in the registry is known.
 fn in_base_image(
     case: &ReconcileCase<'_>,
     run: RunRequest,
@@ -160,8 +160,8 @@ fn set_approval_policy(case: &ReconcileCase<'_>, inputs: &mut RunInputs) {
     inputs.applied_before = facts::status_has_apply(case.tf);
 }
 
-/// Returns the live backend if its type and configuration are those of the pin. `None` otherwise, because its credentials may be for
-/// another state.
+/// Returns the backend in the current spec if its type and configuration are those of the pin. Otherwise `None`, because the credentials in
+/// the current spec may be for another state.
 fn same_backend(
     case: &ReconcileCase<'_>,
     seen: &InputsSeen,

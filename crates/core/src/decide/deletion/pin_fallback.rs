@@ -85,7 +85,7 @@ fn fill_registry(tf: &Terraform, inputs: &mut InputsSeen, pin: &Pin) {
 }
 
 /// Returns the environment variables that the pin provides for deleted Secrets in `runner.envFromSecrets`. As with `envFrom` of a
-/// container, later Secrets override earlier ones. Variables from `settings` override all Secrets.
+/// container, later Secrets override earlier ones. Omits the variables that `settings` sets, because they override all Secrets.
 pub(super) fn environment(
     tf: &Terraform,
     inputs: &InputsSeen,
