@@ -68,7 +68,7 @@ impl UpstreamActivity {
         }
     }
 
-    /// Drops the deleted resource `key` and requeues the resources that wait for it.
+    /// Removes the deleted resource `key` from the collection, and requeues the resources that wait for it.
     pub(crate) fn forget(&self, key: &Key) {
         let mut known = self.known();
         known.results.remove(key);

@@ -180,7 +180,7 @@ fn all_variables(
     merged
 }
 
-/// Updates the variables in `inputs`, which come from a pin, with the live values of `spec.variables` and `spec.variablesFrom`.
+/// Updates the variables in `inputs`, which come from a pin, with the current values of `spec.variables` and `spec.variablesFrom`.
 pub(crate) fn refresh(tf: &Terraform, seen: &VariablesSeen, inputs: &mut RunInputs) {
     let values = effective_values(tf, seen);
     inputs.variables.extend(all_variables(tf, &values));

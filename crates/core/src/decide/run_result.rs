@@ -280,7 +280,8 @@ pub(crate) fn cache_after(
     }
 }
 
-/// Returns the architecture of `run` if the run has a result. A result proves that an image and a node of this architecture exist.
+/// Returns the architecture of `run` if the run succeeded or reached phase `Applying`: an image and a node of this architecture then exist.
+/// `None` for a run that failed or was cancelled earlier.
 fn architecture_with(
     report: &RunReport,
     run: &RunSpec,

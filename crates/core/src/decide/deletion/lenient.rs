@@ -14,8 +14,9 @@ const PROTECTION: &str = "deletionProtection";
 /// `spec.deletionProtection` were true.
 const HOLD_FIELDS: [&str; 3] = [PROTECTION, "deletionPolicy", "suspend"];
 
-/// Builds a resource from `metadata` and the JSON `stored` in the API server. Each field of the spec has its live value if this version can
-/// read it, otherwise its value in the pin. Status is kept if it is readable. `None` if not even a minimal spec parses.
+/// Builds a resource from `metadata` and the JSON `stored` in the API server. Each field of the spec has the value in `stored` if this
+/// version of the operator can read it, otherwise the value in the pin. Status is kept if it is readable. `None` if not even a minimal spec
+/// parses.
 pub fn parse_leniently(
     metadata: ObjectMeta,
     stored: &Value,

@@ -1,5 +1,5 @@
-//! Inputs of a destroy: live values, otherwise values in the pin (rule 13). Each missing value is replaced separately, so that destroy
-//! works with any subset of the referenced objects.
+//! Inputs of a destroy: the current values, or, where they are missing, the values in the pin (rule 13). Each missing value is replaced
+//! separately, so that destroy works with any subset of the referenced objects.
 
 use std::collections::BTreeMap;
 
