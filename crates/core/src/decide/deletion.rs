@@ -243,8 +243,8 @@ fn destroy_from_spec(mut case: ReconcileCase<'_>) -> Decision {
     }
 }
 
-/// Starts `run` if neither a backoff nor an exhausted retry budget nor a plan that waits for approval prevents the start. If one of them
-/// does, status reports which.
+/// Starts `run`. While a backoff, an exhausted retry budget or a plan that waits for approval prevents the start, only reports the cause in
+/// status.
 fn attempt(
     case: ReconcileCase<'_>,
     mut run: RunRequest,
