@@ -5,9 +5,9 @@ use std::fmt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// CPU architecture of the runner image, and of the nodes of builds and runs (`kubernetes.io/arch`). The base image must support it. A
-/// change starts no run: the image is built for the next run. Default: `--architecture` of the operator, else the architecture of the last
-/// run, else that of the operator.
+/// CPU architecture of the runner image, and of the nodes of builds and runs (`kubernetes.io/arch`). The base image must support it. A change of
+/// this field starts no run: the operator builds the image for the new architecture when the next run is due. Default: `--architecture` of the
+/// operator. Without this flag: the architecture of the last run, else the architecture of the operator pod.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Architecture {

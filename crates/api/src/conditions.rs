@@ -115,8 +115,8 @@ impl Verdict {
     }
 }
 
-/// Returns the conditions for `verdicts`. A condition keeps its `lastTransitionTime` from `previous` if its status is unchanged, and gets
-/// `now` otherwise. Conditions without a verdict are dropped.
+/// Returns the conditions for `verdicts`. The `lastTransitionTime` of a condition is the time in `previous` if the status is unchanged, and `now` if
+/// it changed. Conditions in `previous` without a verdict are dropped.
 pub fn merge(
     previous: &[Condition],
     verdicts: &[Verdict],

@@ -36,11 +36,12 @@ pub const SENSITIVE_OUTPUTS: &str = "alustan.io/sensitive-outputs";
 /// Annotation of a run Job: digest of the inputs of its run.
 pub const INPUTS: &str = "alustan.io/inputs";
 
-/// Labels of runner images. They identify the namespace and the context of an image in any registry.
+/// Labels in the configuration of runner images. The operator reads them from the registry, to find the namespace and the context that an image was
+/// built for.
 pub mod image {
     /// Uid of the namespace that the image was built for. Only this namespace uses the image.
     pub const NAMESPACE: &str = "io.alustan.namespace";
-    /// Digest of the context that the image was built from.
+    /// Reference of the context that the image was built from, by digest: `REPOSITORY@DIGEST`.
     pub const CONTEXT: &str = "io.alustan.context";
 }
 

@@ -23,7 +23,7 @@ pub struct Notification {
     pub url: Option<String>,
 
     /// Secret in the namespace of the resource. The key `secret` (`whsec_` and base64) signs each message, as specified in
-    /// <https://www.standardwebhooks.com>. This key is required if `url` is also set. The key `url` is the URL of the receiver.
+    /// <https://www.standardwebhooks.com>. The key `secret` is required if the field `url` is set. The key `url` is the URL of the receiver.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret_ref: Option<NameRef>,
 

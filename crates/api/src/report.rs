@@ -77,7 +77,7 @@ pub enum UnsavedPlace {
     Report,
     /// Cache volume only.
     CacheVolume,
-    /// Possibly the cache volume: the run was interrupted while it applied.
+    /// The run was interrupted during an apply: the cache volume may contain an unsaved state.
     Unknown,
 }
 
@@ -188,7 +188,7 @@ pub struct ResourceChange {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Failure {
-    /// Whether the failure is retried, and within which budget.
+    /// Whether the failure is retried, and whether retries use the retry budget.
     pub class: FailureClass,
     /// [`Reason`](crate::Reason) as a string.
     #[serde(deserialize_with = "crate::reason::deserialize")]

@@ -29,9 +29,9 @@ pub use crate::state_lock::StateLock;
 /// only if the protocol changes.
 pub const PROTOCOL: u32 = 5;
 
-/// Version of the protocol between controller and runner in build pods. Version 3: with builder kind Append, `build` pulls the context and
-/// communicates with `prepare`. It is not part of the image tag: the build pod uses the runner of the operator if the runner in the base
-/// image has another version.
+/// Version of the protocol between controller and runner in build pods. Version 3: with builder kind Append, the container `build` pulls the
+/// context and communicates with the container `prepare`. The version is not part of the image tag: the build pod uses the runner of the operator
+/// if the runner in the base image has another version.
 pub const BUILD_PROTOCOL: u32 = 3;
 
 /// Maximum number of state slots of a resource. Sufficient for the current, the previous and the next version of a state of 256 MiB.
@@ -56,8 +56,8 @@ pub mod key {
     pub const REPORT: &str = "report";
     /// Report: [`super::Outputs`] as JSON. Removed when the outputs are published.
     pub const OUTPUTS: &str = "outputs";
-    /// Report: unsaved state, compressed and encrypted with [`KEY`]. Removed when a later run has saved it, or when the outputs need its
-    /// space in the Secret: the state in the backend is then newer. Other writes must keep it.
+    /// Report: unsaved state, compressed and encrypted with [`KEY`]. Removed when a later run has saved it. Also removed if the Secret is too small
+    /// for the outputs of a later run: that run has then written a newer state to the backend. Other writes must keep the unsaved state.
     pub const LEFTOVER: &str = "leftover";
 
     /// Record and pin: key of the operator's signature of the value of key `entry`. The signature is hexadecimal.
@@ -380,7 +380,7 @@ pub struct RunInputs {
     /// Which plans of the run need approval, and which plan is approved.
     #[serde(default)]
     pub approval: ApprovalInputs,
-    /// Whether a state with an unknown lineage is adopted. Its first plan then waits for approval.
+    /// Whether a state with an unknown lineage is adopted. The first plan then waits for approval.
     #[serde(default)]
     pub adopt: bool,
     /// Backend of the last apply, if the run may copy the state from it (`spec.backend.migrate`).
@@ -389,7 +389,8 @@ pub struct RunInputs {
     /// Engine of the last apply, with which the runner compares its engine. `None` if any engine is allowed.
     #[serde(default)]
     pub engine_before: Option<Engine>,
-    /// Whether `status.lastApplied` records an apply of this resource. With [`Lineage::Lost`], the state then belongs to the resource.
+    /// Whether `status.lastApplied` records an apply of this resource. If true, an existing state belongs to the resource even if the lineage is
+    /// [`Lineage::Lost`].
     #[serde(default)]
     pub applied_before: bool,
     /// Name of the Secret for the text of the plan.
@@ -411,7 +412,7 @@ pub struct ApprovalInputs {
     pub manual: bool,
     /// Whether the plan is a destroy plan.
     pub destroy: bool,
-    /// Approval rules, independent of [`Self::manual`].
+    /// Rules in `spec.approval.rules`. The runner evaluates them whether [`Self::manual`] is true or false.
     pub rules: Vec<ApprovalRule>,
     /// Approved plan that the run may apply.
     pub approved: Option<ApprovedPlan>,
@@ -575,13 +576,15 @@ pub struct History {
     pub base: Option<PinnedImage>,
     /// Engine of the last apply that started to change objects or succeeded.
     pub engine: Option<Engine>,
-    /// Architecture of the last run with a result. A new leader on a node of another architecture does not change it.
+    /// Architecture of the last run that succeeded or reached [`RunPhase::Applying`]. It stays the same if the operator moves to a node of another
+    /// architecture.
     pub architecture: Option<Architecture>,
-    /// Last image that could not be pulled. The operator does not use the digest of this image in the pin, and queries the registry again.
+    /// Last image that a run could not pull, by digest. If the pin contains this image, the operator queries the registry for the digest of the
+    /// image, instead of taking the digest from the pin.
     pub lost_image: Option<String>,
     /// Consecutive runs that changed values of `spec.variablesFrom` caused.
     pub input_runs: InputRuns,
-    /// Test of an object that currently fails, for example a test in `spec.waitFor`.
+    /// Failing test of an object, for example a test in `spec.waitFor`.
     pub waiting: Option<WaitingSince>,
     /// Value of [`crate::RECONCILE_AT`] that was processed last.
     pub reconcile_at: Option<String>,
@@ -758,7 +761,7 @@ pub struct InputRuns {
     pub last: Option<Timestamp>,
 }
 
-/// Test of an object that fails, for example a test in `spec.waitFor`.
+/// Failing test of an object, for example a test in `spec.waitFor`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct WaitingSince {
@@ -782,9 +785,9 @@ pub struct DriftFound {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Failures {
-    /// Configuration to which the counters apply. For a run: the config hash, with prefix `destroy` for a destroy, and digests of approval
-    /// settings that differ from the defaults, and of `spec.outputs` after a failed publication of outputs. For a build: the image tag, the
-    /// digest of its credentials and the builder.
+    /// Key of the failure counter. A new key starts a new counter. For a run, the key is the config hash. It has prefix `destroy` for a destroy,
+    /// and a digest of the approval settings if they are not the defaults. After a failed publication of outputs, it also has a digest of
+    /// `spec.outputs`. For a build, the key consists of the image tag, a digest of the registry credentials, and the builder.
     pub of: String,
     /// Number of failures that use the retry budget. `u32::MAX` after a failure that requires a change by the user.
     pub count: u32,
@@ -797,7 +800,7 @@ pub struct Failures {
     pub reason: String,
     /// Message of the last failure.
     pub message: String,
-    /// Uid of the Job that was counted last. Each Job is counted once.
+    /// Uid of the Job whose failure was counted last. The failure of a Job is counted only once.
     pub job_uid: Option<String>,
 }
 
@@ -812,7 +815,7 @@ pub struct PinnedImage {
     /// Value of `spec.engine` that selected the image from the catalogue of the operator. `None` for other images.
     #[serde(default)]
     pub asked: Option<String>,
-    /// Engine in the image, if the catalogue of the operator contains it.
+    /// Engine in the image, if the catalogue of the operator contains the image.
     #[serde(default)]
     pub engine: Option<Engine>,
     /// [`PROTOCOL`] of the operator that resolved the image.
@@ -834,7 +837,7 @@ pub struct Pin {
     /// Architecture of the image.
     #[serde(default = "Architecture::own")]
     pub architecture: Architecture,
-    /// Tag of the image: a digest over its content.
+    /// Tag of the image: a digest of the inputs of the build (rule 1).
     pub tag: String,
     /// Revision of the run.
     pub revision: Option<String>,

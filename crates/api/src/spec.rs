@@ -91,7 +91,7 @@ pub struct TerraformSpec {
     #[schemars(length(max = 20))]
     pub destroy_wait_for: Vec<ObjectsGone>,
 
-    /// Objects that must exist, or pass a test, before the applied resource is ready. At most 20 entries.
+    /// Objects that must exist, or pass a test, before the resource becomes ready after an apply. At most 20 entries.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 20))]
     pub health_checks: Vec<ObjectTest>,
@@ -151,8 +151,9 @@ pub struct TerraformSpec {
     #[serde(default)]
     pub suspend: bool,
 
-    /// Secret and ConfigMap for the outputs of the module. With `driftDetection.mode` Correct, a change of this field starts an apply, and
-    /// so does the deletion of the Secret or the ConfigMap. With other modes, it takes effect with the next apply.
+    /// Secret and ConfigMap for the outputs of the module. With `driftDetection.mode` Correct, a change of this field starts an apply, and so does
+    /// the deletion of the Secret or the ConfigMap. With other modes, the change or deletion starts no apply, and the next apply writes the Secret
+    /// and the ConfigMap.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outputs: Option<OutputsSpec>,
 
@@ -344,8 +345,8 @@ pub struct BackendSpec {
     /// and blocks public access. An existing bucket or table is not changed. Default: false.
     #[serde(default, skip_serializing_if = "is_false")]
     pub bootstrap: bool,
-    /// If true, the resource adopts an existing state that it did not create. Its first plan then waits for approval. If false, such a
-    /// state is refused (`StateOwnershipConflict`). Default: false.
+    /// If true, the resource adopts an existing state that it did not create. The first plan then waits for approval. If false, such a state is
+    /// refused (`StateOwnershipConflict`). Default: false.
     #[serde(default)]
     pub adopt: bool,
     /// If true, the next run copies the state when the address of the state differs from that of the last apply. The address changes with
@@ -395,9 +396,9 @@ pub struct Script {
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("[has(self.branch), has(self.tag), has(self.commit)].filter(given, given).size() <= 1").message("at most one of branch, tag and commit may be set"))]
 pub struct GitRepo {
-    /// URL of the repository: `https://host/owner/repo`, `ssh://git@host/owner/repo.git` or `git@host:owner/repo.git`. A suffix `//folder`
-    /// is the folder of the module. On github.com and bitbucket.org, a third part of the path is the folder too.
-    /// Example: `https://github.com/owner/repo/folder`.
+    /// URL of the repository: `https://host/owner/repo`, `ssh://git@host/owner/repo.git` or `git@host:owner/repo.git`. A suffix `//folder` is the
+    /// folder of the module. On github.com and bitbucket.org, the path after `owner/repo` is also the folder. Example:
+    /// `https://github.com/owner/repo/folder`.
     #[x_kube(validation = Rule::new("self.size() > 0").message("must not be empty"))]
     pub url: String,
     /// Branch to follow. Default: the default branch of the repository.
@@ -549,11 +550,11 @@ pub struct Builder {
     pub cache_lifetime: Option<Duration>,
 }
 
-/// Kind of builder. `Kaniko`: a builder container unpacks the base image, copies the module into it and pushes the result. It runs as root,
-/// so the namespace must allow PodSecurity *baseline*. `Append`: the build pod adds the module to the base image as layers, without a
-/// builder container and without root (PodSecurity *restricted*). Both create the same files. A change of the kind starts neither a build
-/// nor a run. Default: Kaniko with `image`, `cacheRepository`, `cacheLifetime` or `containerRegistry.dockerfile`, else the kind of the
-/// operator (`--builder`).
+/// Kind of builder. `Kaniko`: a builder container unpacks the base image, copies the module into it and pushes the result. It runs as root, so the
+/// namespace must allow PodSecurity *baseline*. `Append`: the build pod adds the module to the base image as layers, without a builder container
+/// and without root (PodSecurity *restricted*). The images of both kinds contain the same files. A change of the kind starts neither a build nor a
+/// run. Default: Kaniko with `image`, `cacheRepository`, `cacheLifetime` or `containerRegistry.dockerfile`, else the kind of the operator
+/// (`--builder`).
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema)]
 pub enum BuilderKind {
     /// Kaniko, or a program with the arguments of kaniko. Runs as root in its container.
@@ -563,12 +564,13 @@ pub enum BuilderKind {
     Append,
 }
 
-/// Conditions for the removal of an image. The operator removes an image only if it was built for this namespace, is not one of the `keep`
-/// newest, is older than `olderThan`, and no resource needs it. The context of the image is removed with it.
+/// Conditions for the removal of an image. The operator removes an image, with its context, if all conditions are met: the image was built for this
+/// namespace, it is not one of the `keep` newest images, it is older than `olderThan`, and no resource uses it for the next run, for its last runs
+/// or in its pin.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Prune {
-    /// Number of newest images to keep, whether a resource needs them or not. Between 1 and 1000. Default: 10.
+    /// Number of newest images to keep, whether resources use them or not. Between 1 and 1000. Default: 10.
     #[serde(default = "ten")]
     #[x_kube(validation = Rule::new("self >= 1 && self <= 1000").message("must be between 1 and 1000"))]
     pub keep: i32,
@@ -601,7 +603,8 @@ pub struct EngineSpec {
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Approval {
-    /// `Auto` applies every plan. `Manual` applies only approved plans. Default: Auto.
+    /// `Auto`: plans are applied without approval. `rules`, `emptying` and `backend.adopt` can still require the approval of a plan. `Manual`: only
+    /// approved plans are applied. Default: Auto.
     #[serde(default)]
     pub mode: ApprovalMode,
     /// Id of the approved plan: the value of `status.plan.id`. An approval is valid once and for this plan only. Every other plan waits for
@@ -610,12 +613,13 @@ pub struct Approval {
     #[schemars(length(max = 64))]
     pub plan: Option<String>,
     /// Name of the user who approves `plan`, as `kubectl auth whoami` prints it. The API server refuses the name of another user (policy
-    /// `alustan-approvals`), so that `status.plan.approvedBy` is the user of the API server. Absent: no user is recorded in status.
-    /// `kubectl alustan approve` sets this field.
+    /// `alustan-approvals`). `status.plan.approvedBy` is a copy of this field. Absent: no user is recorded in status. `kubectl alustan approve`
+    /// sets this field.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 512))]
     pub by: Option<String>,
-    /// `mode` for the destroy plan when the resource is deleted. Default: Auto.
+    /// Approval of the destroy plan when the resource is deleted. `Auto`: the plan is applied without approval. `Manual`: the plan waits for
+    /// approval. Default: Auto.
     #[serde(default)]
     pub destroy: ApprovalMode,
     /// Rules that make a plan wait for approval (`then: Ask`) or forbid its apply (`then: Deny`), whatever `mode` is. They do not apply to
@@ -623,11 +627,11 @@ pub struct Approval {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 20))]
     pub rules: Vec<ApprovalRule>,
-    /// Handling of a plan that deletes or forgets every managed object of the state, even if it creates other objects. `Ask` waits for
-    /// approval. `Allow` handles it as any other plan. A module whose files were moved or emptied by mistake causes such a plan. Deletion
-    /// of the resource is not affected. `scripts.apply` without `scripts.plan` creates no plan. In that case, once a run has started to
-    /// change objects, `Ask` refuses a run (`NoConfiguration`) if the folder of the module has neither configuration files nor `*.hcl`
-    /// files of a wrapper. Default: Ask.
+    /// Handling of a plan that deletes or forgets every managed object of the state, even if it creates other objects. `Ask`: the plan waits for
+    /// approval. `Allow`: the plan is handled as any other plan. A module whose files were moved or emptied by mistake causes such a plan. Deletion
+    /// of the resource is not affected. `scripts.apply` without `scripts.plan` creates no plan. In that case, `Ask` refuses a run (`NoConfiguration`)
+    /// if an earlier run has started to change objects, and the folder of the module has no configuration files and no `*.hcl` files, such as
+    /// `terragrunt.hcl`. Default: Ask.
     #[serde(default)]
     pub emptying: EmptyingPolicy,
 }
@@ -656,8 +660,8 @@ pub enum ApprovalMode {
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ApprovalRule {
-    /// CEL expression over `plan`. The rule applies to a plan for which it is true. `plan` has the numbers `add`, `change` and `destroy`,
-    /// and the list `resources`. Each resource has `address`, `type`, `name`, `module` and `action` (`create`, `update`, `replace`,
+    /// CEL expression over `plan`. The rule applies to a plan for which the expression is true. `plan` has the numbers `add`, `change` and
+    /// `destroy`, and the list `resources`. Each resource has `address`, `type`, `name`, `module` and `action` (`create`, `update`, `replace`,
     /// `delete`, `forget` or `import`). Example: `plan.destroy > 0`, or
     /// `plan.resources.exists(r, r.type == 'aws_db_instance' && r.action in ['delete', 'replace'])`. At most 1,000 characters.
     #[schemars(length(min = 1, max = 1000))]
@@ -726,8 +730,8 @@ impl Default for DriftDetection {
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Retry {
-    /// Consecutive failures with the same configuration after which the resource is `Stalled`. Transient failures do not count. Between 1
-    /// and 100. Default: 5.
+    /// Number of consecutive failures with the same configuration after which the resource is `Stalled`. Transient failures are not included. Between
+    /// 1 and 100. Default: 5.
     #[serde(default = "five")]
     #[x_kube(validation = Rule::new("self >= 1 && self <= 100").message("must be between 1 and 100"))]
     pub limit: i32,
@@ -751,8 +755,8 @@ impl Default for Retry {
     }
 }
 
-/// Time limits of a run. When a limit is exceeded, the runner interrupts the engine and waits for it within the grace period of the pod, as
-/// on a node drain. `--max-timeout` of the operator (24h) is the upper limit of each value.
+/// Time limits of a run. When a limit is exceeded, the runner interrupts the engine. The engine then has the grace period of the pod to end, as on
+/// a node drain. `--max-timeout` of the operator (24h) is the upper limit of each value.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Timeouts {

@@ -16,7 +16,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::references::{NOT_OURS, NOT_OURS_HELP, OBJECT, OBJECT_HELP};
 
-/// Pattern in the OpenAPI schema. A CEL rule for an entry of a list would exceed the cost limit of the API server.
+/// Patterns `NAMESPACE`, `NAME` and `DURATION` are part of the OpenAPI schema: a CEL rule for each entry of a list would exceed the cost limit of
+/// the API server.
 const NAMESPACE: &str = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$";
 const NAME: &str = "^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$";
 const DURATION: &str = r"^([0-9]{1,4}(\.[0-9]{1,3})?(s|m|h)){1,3}$";

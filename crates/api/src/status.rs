@@ -89,7 +89,7 @@ pub struct TerraformStatus {
     /// Address of the state. Example: `s3://bucket/key`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state_address: Option<String>,
-    /// Number of the last run. Drift checks without differences do not count.
+    /// Number of the last run. Drift checks without differences do not change this number.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub run: Option<i64>,
     /// The last ten runs, newest first. Drift checks without differences are omitted.
@@ -112,9 +112,9 @@ pub struct SourceStatus {
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ImageStatus {
-    /// Tag of the image: a digest over its content.
+    /// Tag of the image: a digest of the inputs of the build, such as context, base image and engine.
     pub tag: String,
-    /// Digest of the image, once it is in the registry.
+    /// Digest of the image. Absent: the image is not in the registry yet.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub digest: Option<String>,
     /// Base image, by digest.
@@ -133,8 +133,8 @@ pub struct PlanStatus {
     /// Whether the plan waits for approval.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub pending_approval: bool,
-    /// User of the API server who approved this plan, from `spec.approval.by`. Absent: the user who approved did not set that field; the
-    /// API server's audit log has the user.
+    /// User who approved this plan, authenticated by the API server: the value of `spec.approval.by`. Absent: the approval did not set that field.
+    /// The audit log of the API server contains the user.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub approved_by: Option<String>,
     /// Field manager that set `spec.approval.plan`. Example: `kubectl-patch`. Clients choose this name: it does not identify a user.
@@ -200,7 +200,7 @@ pub struct LockStatus {
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RetryStatus {
-    /// Number of failures that count against `spec.retry.limit`. Transient failures do not count.
+    /// Number of consecutive failures, for comparison with `spec.retry.limit`. Transient failures are not included.
     pub failures: i32,
     /// Time of the next attempt. Absent: no attempt is scheduled.
     #[serde(skip_serializing_if = "Option::is_none")]
