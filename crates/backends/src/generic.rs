@@ -27,7 +27,7 @@ impl Backend for Generic {
     }
 }
 
-/// Returns the location of a state of type `kind`, if known.
+/// Returns the location of a state of type `kind`; `None` if [`PLACES`] does not contain the type.
 pub(crate) fn location(kind: &str, config: &Config) -> Option<String> {
     let (_, names) = PLACES.iter().find(|(known, _)| *known == kind)?;
     let values = names.iter().filter_map(|name| text(config, name));

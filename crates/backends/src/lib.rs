@@ -70,7 +70,7 @@ impl Error {
     }
 }
 
-/// Returns the backend of a run: the provider of the resource, the block of the module, or the default `managed`. `module`: type of the
+/// Returns the backend of a run: the provider in `spec`, else the `backend` block of the module, else the default `managed`. `module`: type of the
 /// `backend` block in the module.
 pub fn kind(spec: Option<&BackendSpec>, module: Option<&str>) -> BackendProviderOrOwn {
     match (spec.and_then(|spec| spec.provider), module) {
@@ -159,8 +159,8 @@ pub fn inputs(
 fn takes_more(spec: &BackendSpec) -> Result<(), Invalid> {
     match spec.provider {
         None | Some(BackendProvider::Managed | BackendProvider::Local) => {
-            let why = "must not be set for the providers managed and local: remove the field, or \
-                       set another provider";
+            let why = "requires a provider other than managed and local: remove the field, or set \
+                       another provider";
             Err(Invalid::new("config", why))
         }
         Some(_) => Ok(()),

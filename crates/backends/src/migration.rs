@@ -34,7 +34,7 @@ fn comparable_location(backend: &BackendInputs) -> Result<String, (Option<&str>,
     known.ok_or((backend.kind.as_deref(), &backend.config))
 }
 
-/// Returns the location of a state for messages, such as `s3://bucket/key`.
+/// Returns the location of a state for messages: `s3://bucket/key`, `Secret NAME-state`, or a description if only the engine knows the location.
 pub fn location(backend: &BackendInputs) -> String {
     match &backend.managed {
         Some(managed) => format!("Secret {}", managed.pointer),

@@ -37,8 +37,7 @@ impl Backend for Pg {
         Config::from([("schema_name".to_owned(), json!(schema(spec, owner)))])
     }
 
-    /// The location includes server and database if the connection string or the environment determines them, but neither user nor
-    /// password.
+    /// Returns server, database and schema, without user and password. `None` if neither the connection string nor the environment sets the host.
     fn location(&self, config: &Config, environment: &Environment) -> Option<String> {
         let schema = text(config, "schema_name").unwrap_or("terraform_remote_state");
         let own = text(config, "conn_str");

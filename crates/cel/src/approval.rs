@@ -60,7 +60,7 @@ pub struct Matched {
     pub then: RuleAction,
     /// Expression of the rule.
     pub when: String,
-    /// Reason why the rule could not be evaluated. Such a rule counts as matching.
+    /// Reason why the rule could not be evaluated. A rule that could not be evaluated is handled as matching.
     pub unclear: Option<String>,
 }
 
@@ -111,7 +111,7 @@ fn matched(index: usize, rule: &ApprovalRule, unclear: Option<&str>) -> Matched 
 fn holds(when: &str, plan: &Plan) -> Result<bool, Nothing> {
     match evaluate(when, PLAN, plan)? {
         Value::Bool(holds) => Ok(holds),
-        // The message omits the value, which may be the whole plan.
+        // The message omits the result, which may contain the whole plan.
         _ => Err(Nothing::Invalid("the result is not a boolean".to_owned())),
     }
 }

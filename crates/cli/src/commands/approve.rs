@@ -17,7 +17,7 @@ pub(crate) struct Approve {
     /// Id of the plan. Refused if another plan waits for approval. Default: the plan that waits for approval.
     #[arg(value_name = "PLAN-ID")]
     plan: Option<String>,
-    /// Field manager of the change. `status.plan.approvedBy` is the user as authenticated by the API server.
+    /// Field manager of the change. It does not identify the user: `status.plan.approvedBy` contains the user as authenticated by the API server.
     #[arg(long, default_value = FIELD_MANAGER)]
     field_manager: String,
 }

@@ -167,8 +167,8 @@ impl Logs {
         Error::Refused(reason)
     }
 
-    /// Returns the name of the pod of `job`, and the name of its container, once the container has started. Without
-    /// `--follow`, does not wait for the start and returns an error.
+    /// Waits until the container of the pod of `job` has started. Returns the names of the pod and the container.
+    /// Without `--follow`, returns an error if the container has not started.
     async fn started(&self, cluster: &Cluster, job: &str) -> Result<(String, String), Error> {
         let list = ListParams::default().labels(&format!("{JOB_NAME}={job}"));
         let action = format!("list the pods of Job {}", cluster.key(job));

@@ -14,13 +14,15 @@ use crate::selection::Selection;
 pub(crate) struct Reconcile {
     #[command(flatten)]
     selection: Selection,
-    /// Correct drift also with `driftDetection.mode: Report` or `Ignore`. By default, these modes only check for drift.
+    /// Correct drift even with `driftDetection.mode: Report` or `Ignore`. Without this flag, the requested run only
+    /// checks for drift in these modes.
     #[arg(long)]
     apply: bool,
 }
 
 impl Reconcile {
-    /// Sets annotation [`RECONCILE_AT`]. With `--apply`, sets [`APPLY_AT`] to the same value; otherwise removes it.
+    /// Sets annotation [`RECONCILE_AT`]. With `--apply`, sets [`APPLY_AT`] to the same value. Without `--apply`,
+    /// removes [`APPLY_AT`].
     pub(crate) async fn run(&self, cluster: &Cluster) -> Result<(), Error> {
         let now = Timestamp::now().to_string();
         let applies = self.apply.then_some(&now);

@@ -29,7 +29,7 @@ const INTERVAL: Duration = Duration::from_millis(500);
 /// Continue the state and the run numbers of an earlier resource with the same name, after its Secrets were restored
 /// from a backup.
 ///
-/// The first plan then waits for approval, unless it has no changes.
+/// If the first plan has changes, it waits for approval.
 #[derive(Debug, Args)]
 pub(crate) struct Restore {
     /// Name of the resource.
@@ -69,7 +69,7 @@ impl Restore {
         wait(cluster, &tf, &key).await?;
         print::line(&format!(
             "{key} restored: run numbers continue after {}; the first plan waits for approval \
-             unless it is empty. To wait for it: kubectl alustan wait {} -n {}",
+             if it has changes. To wait until the resource is ready: kubectl alustan wait {} -n {}",
             next.number, key.name, key.namespace
         ))
     }

@@ -131,8 +131,9 @@ struct Patience {
 }
 
 impl Patience {
-    /// Records a verdict. `tf` is set if a commit that the operator has not fetched yet may fix the resource: if the first
-    /// verdict is [`Verdict::Stalled`], the command then waits for one more `gitRepo.interval`.
+    /// Records a verdict. `tf` is `None` with --revision or --generation. If `tf` is set and the first verdict is
+    /// [`Verdict::Stalled`], the command waits for one more `gitRepo.interval`: the operator may fetch a commit that fixes
+    /// the resource.
     ///
     /// # Errors
     /// The reason why the resource cannot become ready.
@@ -420,7 +421,7 @@ mod tests {
         patience.seen(stalled(), Some(&tf)).unwrap();
         patience.seen(stalled(), Some(&tf)).unwrap();
         patience.check().unwrap();
-        // The resource stopped being stalled in between: if it is stalled again, the wait fails at once.
+        // After a verdict other than `Stalled`, a stalled resource fails the wait at once.
         patience.seen(Verdict::NotYet, Some(&tf)).unwrap();
         assert!(patience.seen(stalled(), Some(&tf)).is_err());
 

@@ -36,8 +36,8 @@ pub(super) fn check(new: &StateHead, old: &StateHead, same: bool) -> Result<(), 
     }
 }
 
-/// Whether the next run will refuse the state `new` because of its lineage, unless `spec.backend.adopt` is true (rule
-/// 11). `known` is the lineage in the run record.
+/// Whether the next run refuses the state `new` because of its lineage, if `spec.backend.adopt` is false (rule 11).
+/// `known` is the lineage in the run record.
 pub(super) fn is_foreign(known: &Lineage, new: &StateHead) -> bool {
     let Some(lineage) = new.lineage.as_ref().filter(|_| new.item_count > 0) else {
         return false;
