@@ -188,7 +188,8 @@ pub struct RunProgress {
     pub cancel: bool,
     /// Set by the controller when the run has ended. No pod may claim or continue the run.
     pub closed: bool,
-    /// Whether the run may have changed objects: it reached [`RunPhase::Applying`], and the engine did not refuse to start.
+    /// Whether the run may have changed objects: it reached [`RunPhase::Applying`], and the engine did not refuse to start because of a locked state
+    /// or a stale plan.
     pub began: bool,
     /// Lock of the managed state, while the engine holds it.
     pub lock: Option<StateLock>,
@@ -362,7 +363,7 @@ pub struct RunInputs {
     /// Names in `spec.variables`. The module is expected to declare them.
     #[serde(default)]
     pub own_variables: BTreeSet<String>,
-    /// Whether the run fails if the module does not declare a name in [`Self::own_variables`].
+    /// Whether the run fails if the module does not declare a name in [`Self::own_variables`]. Ignored by destroy runs.
     #[serde(default)]
     pub strict_variables: bool,
     /// Names of variables from Secrets and from sensitive outputs. The runner masks their values.
