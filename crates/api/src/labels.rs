@@ -29,7 +29,7 @@ pub const HOLDS_STATE: &str = "alustan.io/holds-state";
 /// Annotation that users set on a `ServiceAccount`. With value `true`, resources of its namespace may use the `ServiceAccount` for runs and
 /// builds.
 pub const ALLOW_RUNS: &str = "alustan.io/allow-runs";
-/// Annotation of an outputs Secret: comma-separated keys with a JSON value. Other keys contain text.
+/// Annotation of an outputs Secret: comma-separated keys whose values are JSON. The values of other keys are text.
 pub const JSON_OUTPUTS: &str = "alustan.io/json-outputs";
 /// Annotation of an outputs Secret: comma-separated keys that the module marks as sensitive.
 pub const SENSITIVE_OUTPUTS: &str = "alustan.io/sensitive-outputs";

@@ -235,8 +235,8 @@ pub struct RunRecord {
     pub lineage: Lineage,
     /// Address of the state with [`Self::lineage`], as the engine resolved it. The runner reports it with the lineage. Kept across runs.
     pub state_address: Option<String>,
-    /// `backend` block of the module that resolved to [`Self::state_address`]. The runner reports it with the lineage. Kept across runs: if
-    /// the backend changes, the state is copied from this backend.
+    /// `backend` block of the module that resolved to [`Self::state_address`]. The runner reports it with the lineage. Kept across runs: after a
+    /// change of the backend, `spec.backend.migrate` copies the state from this backend.
     pub own_backend: Option<OwnBackend>,
     /// Number of the last run that reached [`RunPhase::Applying`], including destroy runs. Part of plan ids, so that an approval is valid
     /// once. Kept across runs.
@@ -567,7 +567,7 @@ pub struct History {
     pub pending: Option<PendingPlan>,
     /// Last approval for which a run was started.
     pub approved: Option<ApprovalGiven>,
-    /// Consecutive corrections that the next drift check found reverted.
+    /// Consecutive corrections, each found reverted by the next drift check.
     pub undone: CorrectionHistory,
     /// Failures of runs since the last success, for one configuration.
     pub failures: Failures,
@@ -583,7 +583,7 @@ pub struct History {
     /// Last image that a run could not pull, by digest. If the pin contains this image, the operator queries the registry for the digest of the
     /// image, instead of taking the digest from the pin.
     pub lost_image: Option<String>,
-    /// Consecutive runs that changed values of `spec.variablesFrom` caused.
+    /// Consecutive runs caused by changed values of `spec.variablesFrom`.
     pub input_runs: InputRuns,
     /// Failing test of an object, for example a test in `spec.waitFor`.
     pub waiting: Option<WaitingSince>,
@@ -646,9 +646,9 @@ impl History {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Notices {
-    /// Notifications that are not delivered to every receiver, oldest first, at most eight.
+    /// Notifications that at least one receiver has not received yet, oldest first, at most eight.
     pub due: Vec<Notice>,
-    /// Ids of delivered and expired notifications by event, newest last, at most eight per event.
+    /// Ids of delivered, expired and dropped notifications by event, newest last, at most eight per event.
     pub told: BTreeMap<NotificationEvent, Vec<String>>,
 }
 
@@ -738,11 +738,11 @@ pub struct ApprovalGiven {
     pub run: i64,
 }
 
-/// Consecutive corrections of the same drift that the next drift check found reverted (rule 7).
+/// Consecutive corrections of the same drift, each found reverted by the next drift check (rule 7).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct CorrectionHistory {
-    /// [`crate::report::ChangeSet::shape`] of the last corrected drift.
+    /// [`crate::report::ChangeSet::shape`] of the last correction or the last detected drift.
     #[serde(rename = "shape")]
     pub change_digest: String,
     /// Number of corrections.
@@ -752,7 +752,7 @@ pub struct CorrectionHistory {
     pub unverified: bool,
 }
 
-/// Consecutive runs that changed inputs caused (rule 14).
+/// Consecutive runs caused by changed inputs (rule 14).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct InputRuns {
@@ -778,7 +778,7 @@ pub struct WaitingSince {
 pub struct DriftFound {
     /// Time at which a drift check first found the drift.
     pub since: Timestamp,
-    /// Number of the drift check that found it last.
+    /// Number of the last drift check that found the drift.
     pub run: i64,
 }
 
@@ -805,7 +805,7 @@ pub struct Failures {
     pub job_uid: Option<String>,
 }
 
-/// Image reference and its resolution.
+/// Image reference and the digest to which the operator resolved it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PinnedImage {

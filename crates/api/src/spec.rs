@@ -656,7 +656,7 @@ pub enum ApprovalMode {
     Manual,
 }
 
-/// Makes the plans that match wait for approval, or forbids to apply them.
+/// Approval rule: plans that match `when` wait for approval, or are never applied.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ApprovalRule {

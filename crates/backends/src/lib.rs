@@ -1,5 +1,5 @@
-//! Backends of Terraform state: validation, configuration and address. A backend needs one file and one line in [`providers::of`]. The
-//! crate performs no I/O: it computes [`BackendInputs`], and the runner configures the engine with them.
+//! Backends of Terraform state: validation, configuration and address. A new backend needs one file and one line in [`providers::of`]. The crate
+//! performs no I/O: it computes [`BackendInputs`], and the runner configures the engine with them.
 
 mod address;
 mod aws;

@@ -19,8 +19,8 @@ use crate::error::Error;
 use crate::print;
 use crate::record::Record;
 
-/// Opens the managed state of the resource of `record`, with the slots `slots`. `writer` is the id of this process, which
-/// the store writes to the pointer and the slots.
+/// Opens the managed state of the resource of `record`, with the slots `slots`. `writer` is the id of this process. The
+/// store writes this id to the pointer and the slots.
 pub(super) async fn open(
     record: &Record,
     slots: Vec<String>,
