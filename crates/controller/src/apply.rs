@@ -585,7 +585,7 @@ impl<'a> StepExecutor<'a> {
             Err(Error::Call { source, .. }) if has_status(&source, StatusKind::AlreadyExists) => {
                 let operation = format!("read Job {name}");
                 let Some(existing) = call(&operation, api.get_opt(&name)).await? else {
-                    return Ok(());
+                    return Err(Error::Conflict);
                 };
                 let is_ours = is_made_for(self.tf, &existing);
                 let component = existing.labels().get(labels::COMPONENT);
