@@ -44,8 +44,9 @@ pub(super) fn is_foreign(known: &Lineage, new: &StateHead) -> bool {
     };
     match known {
         Lineage::Of(ours) => ours != lineage,
-        Lineage::New => false,
-        Lineage::Unknown | Lineage::Lost => true,
+        // A `managed` state belongs to the resource even if its run record was lost.
+        Lineage::New | Lineage::Lost => false,
+        Lineage::Unknown => true,
     }
 }
 
@@ -95,6 +96,7 @@ mod tests {
     #[case(Lineage::Of("l".into()), head("m", 1, 1), true)]
     #[case(Lineage::Of("l".into()), head("m", 1, 0), false)]
     #[case(Lineage::New, head("m", 1, 1), false)]
+    #[case(Lineage::Lost, head("m", 1, 1), false)]
     #[case(Lineage::Unknown, head("m", 1, 1), true)]
     fn a_state_of_another_lineage_must_be_adopted(
         #[case] known: Lineage,

@@ -212,7 +212,7 @@ fn report(key: &Key, before: &RunRecord, after: &RunRecord, head: &StateHead) {
     }
     if is_foreign(&before.lineage, head) {
         print::note(&format!(
-            "the lineage of the file differs from the lineage of {key}; the next run fails with \
+            "the run record of {key} does not contain the lineage of the file; the next run fails with \
              StateOwnershipConflict unless spec.backend.adopt is true"
         ));
     }
