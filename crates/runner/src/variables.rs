@@ -223,18 +223,26 @@ pub fn to_text(values: &Values) -> Vec<u8> {
 
 /// Returns the content of the tfvars file: the values of declared variables.
 ///
-/// A string for a variable of a complex type is passed only as `TF_VAR_name`, which the engine parses as an expression.
+/// A string for a variable of a complex type is passed only as `TF_VAR_name`, which the engine parses as an expression. If the string does not
+/// fit into an environment variable, its JSON value is passed, or the string if it is no JSON: the engine then reports the wrong type.
 pub fn tfvars(values: &Values, declared: &BTreeMap<String, Declared>) -> Values {
-    let fits = |name: &String, value: &Value| {
-        declared
-            .get(name)
-            .is_some_and(|declared| !(declared.complex && value.is_string()))
+    let value_in_file = |(name, value): (&String, &Value)| {
+        let declared = declared.get(name)?;
+        let value = match value {
+            Value::String(text) if declared.complex && fits_environment(text) => return None,
+            Value::String(text) if declared.complex => {
+                serde_json::from_str(text).unwrap_or_else(|_| value.clone())
+            }
+            _ => value.clone(),
+        };
+        Some((name.clone(), value))
     };
-    values
-        .iter()
-        .filter(|(name, value)| fits(name, value))
-        .map(|(name, value)| (name.clone(), value.clone()))
-        .collect()
+    values.iter().filter_map(value_in_file).collect()
+}
+
+/// Whether `text` can be the value of an environment variable.
+fn fits_environment(text: &str) -> bool {
+    text.len() <= LONGEST && !text.contains('\0')
 }
 
 /// Returns environment variables with the values: `TF_VAR_NAME`, and `NAME` if it is not reserved.
@@ -250,7 +258,7 @@ pub fn environment(values: &Values) -> Vars {
         }
     }
     // Omits values that are too long for an environment variable or contain NUL. Only the tfvars file can pass these values.
-    environment.retain(|_, text| text.len() <= LONGEST && !text.contains('\0'));
+    environment.retain(|_, text| fits_environment(text));
     environment
 }
 
@@ -259,7 +267,7 @@ pub fn environment(values: &Values) -> Vars {
 pub fn given(environment: &Vars) -> Vars {
     let fits = |name: &str, text: &str| {
         let name = is_environment_name(name) && !name.starts_with("ALUSTAN_");
-        name && text.len() <= LONGEST && !text.contains('\0')
+        name && fits_environment(text)
     };
     environment
         .iter()
@@ -489,6 +497,16 @@ mod tests {
         assert_eq!(tfvars(&given, &declared), values(json!({"a": "1"})));
         let given = values(json!({"list": [1, 2]}));
         assert_eq!(tfvars(&given, &declared), given);
+        // Does not fit into an environment variable.
+        let long = "x".repeat(LONGEST);
+        for (text, wanted) in [
+            (json!([long.as_str()]).to_string(), json!([long.as_str()])),
+            (long.clone() + "\0", json!(long.clone() + "\0")),
+        ] {
+            let given = values(json!({ "list": text }));
+            assert_eq!(tfvars(&given, &declared), values(json!({ "list": wanted })));
+            assert!(environment(&given).is_empty());
+        }
     }
 
     #[test]
