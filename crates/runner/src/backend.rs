@@ -4,9 +4,9 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use alustan_api::Reason;
 use alustan_api::report::Failure;
 use alustan_api::run::{BackendInputs, OwnBackend};
+use alustan_api::{EngineName, Reason};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
@@ -74,7 +74,7 @@ pub fn has_resolved(directory: &Path) -> bool {
 
 /// Whether the module in `directory` declares a `backend` or `cloud` block, apart from [`BLOCK_FILE`].
 pub fn has_own_block(directory: &Path) -> bool {
-    let files = read_module_files(directory, true);
+    let files = read_module_files(directory, EngineName::Opentofu);
     files
         .iter()
         .filter(|file| file.name != BLOCK_FILE)

@@ -15,8 +15,8 @@ use crate::paths::{Paths, Vars};
 pub struct Engine {
     /// Path of the program `terraform`.
     pub program: PathBuf,
-    /// Whether `terraform` is a link to OpenTofu.
-    pub opentofu: bool,
+    /// Name of the engine. `terraform` may be a link to OpenTofu.
+    pub kind: EngineName,
 }
 
 impl Engine {
@@ -26,25 +26,21 @@ impl Engine {
             .map(|folder| folder.join("terraform"))
             .find(|path| path.is_file())?;
         let real = fs::canonicalize(&program).ok()?;
-        let opentofu = real
-            .file_name()
-            .and_then(|name| name.to_str())
-            .is_some_and(|name| name.starts_with("tofu"));
-        Some(Self { program, opentofu })
-    }
-
-    /// Returns the name of the engine, as in `spec.engine.name`.
-    pub fn kind(&self) -> EngineName {
-        if self.opentofu {
+        let file_name = real.file_name()?.to_string_lossy();
+        let kind = if file_name.starts_with("tofu") {
             EngineName::Opentofu
         } else {
             EngineName::Terraform
-        }
+        };
+        Some(Self { program, kind })
     }
 
     /// Returns the usual command name of the engine, for messages.
     pub fn name(&self) -> &'static str {
-        if self.opentofu { "tofu" } else { "terraform" }
+        match self.kind {
+            EngineName::Terraform => "terraform",
+            EngineName::Opentofu => "tofu",
+        }
     }
 }
 
@@ -246,7 +242,7 @@ provider_installation {{
         fs::write(directory.path().join("tofu"), "").unwrap();
         std::os::unix::fs::symlink("tofu", directory.path().join("terraform")).unwrap();
         let engine = Engine::find(&format!("/nowhere:{}", directory.path().display())).unwrap();
-        assert!(engine.opentofu);
+        assert_eq!(engine.kind, EngineName::Opentofu);
         assert_eq!(engine.program, directory.path().join("terraform"));
     }
 }

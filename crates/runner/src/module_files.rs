@@ -4,6 +4,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use alustan_api::EngineName;
 use hcl_edit::structure::Body;
 use serde_json::Value;
 
@@ -25,13 +26,13 @@ pub struct ModuleFile {
 
 /// Reads the configuration files of the module in `directory`. Skips files that cannot be read or parsed, because the engine reports the
 /// errors of these files.
-pub fn read_module_files(directory: &Path, opentofu: bool) -> Vec<ModuleFile> {
+pub fn read_module_files(directory: &Path, engine: EngineName) -> Vec<ModuleFile> {
     let Ok(entries) = fs::read_dir(directory) else {
         return Vec::new();
     };
     let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
     paths
-        .filter_map(|path| read_module_file(&path, opentofu))
+        .filter_map(|path| read_module_file(&path, engine))
         .collect()
 }
 
@@ -43,11 +44,15 @@ enum Syntax {
 }
 
 /// Returns the syntax of the file `name`; `None` if the engine does not read it as configuration. The engine ignores hidden files.
-fn syntax(name: &str, opentofu: bool) -> Option<Syntax> {
+fn syntax(name: &str, engine: EngineName) -> Option<Syntax> {
     let (stem, extensions) = name.split_once('.')?;
     if stem.is_empty() {
         return None;
     }
+    let opentofu = match engine {
+        EngineName::Opentofu => true,
+        EngineName::Terraform => false,
+    };
     match extensions.rsplit('.').collect::<Vec<_>>().as_slice() {
         ["tf", ..] => Some(Syntax::Hcl),
         ["tofu", ..] if opentofu => Some(Syntax::Hcl),
@@ -61,9 +66,9 @@ fn syntax(name: &str, opentofu: bool) -> Option<Syntax> {
 ///
 /// # Errors
 /// Fails if the folder cannot be read.
-pub fn has_configuration(directory: &Path, opentofu: bool, ours: &[&str]) -> io::Result<bool> {
+pub fn has_configuration(directory: &Path, engine: EngineName, ours: &[&str]) -> io::Result<bool> {
     has_file(directory, |name| {
-        !ours.contains(&name) && syntax(name, opentofu).is_some()
+        !ours.contains(&name) && syntax(name, engine).is_some()
     })
 }
 
@@ -89,9 +94,9 @@ fn has_file(directory: &Path, is_wanted: impl Fn(&str) -> bool) -> io::Result<bo
     Ok(false)
 }
 
-fn read_module_file(path: &PathBuf, opentofu: bool) -> Option<ModuleFile> {
+fn read_module_file(path: &PathBuf, engine: EngineName) -> Option<ModuleFile> {
     let name = path.file_name()?.to_str()?.to_owned();
-    let syntax = syntax(&name, opentofu)?;
+    let syntax = syntax(&name, engine)?;
     let text = fs::read_to_string(path).ok()?;
     let content = match syntax {
         Syntax::Json => Content::Json(serde_json::from_str(&text).ok()?),
@@ -124,17 +129,20 @@ mod tests {
         for name in ["g.tf.json", "h.tofu.json", "i.json", "j.tfvars.json"] {
             fs::write(directory.path().join(name), "{}").unwrap();
         }
-        let names = |opentofu| {
-            let mut names: Vec<_> = read_module_files(directory.path(), opentofu)
+        let names = |engine| {
+            let mut names: Vec<_> = read_module_files(directory.path(), engine)
                 .into_iter()
                 .map(|file| file.name)
                 .collect();
             names.sort();
             names
         };
-        assert_eq!(names(false), ["a.tf", "b.c.tf", "g.tf.json"]);
         assert_eq!(
-            names(true),
+            names(EngineName::Terraform),
+            ["a.tf", "b.c.tf", "g.tf.json"]
+        );
+        assert_eq!(
+            names(EngineName::Opentofu),
             ["a.tf", "b.c.tf", "d.tofu", "g.tf.json", "h.tofu.json"]
         );
     }
@@ -144,7 +152,8 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         fs::write(directory.path().join(".main.tf"), "").unwrap();
         fs::create_dir(directory.path().join("main.tf")).unwrap();
-        let has_configuration = || has_configuration(directory.path(), true, &[]).unwrap();
+        let has_configuration =
+            || has_configuration(directory.path(), EngineName::Opentofu, &[]).unwrap();
         assert!(!has_configuration());
         fs::write(directory.path().join("a.tf"), "").unwrap();
         assert!(has_configuration());

@@ -316,7 +316,7 @@ async fn record_engine_version(
         return Ok(());
     };
     let engine = alustan_api::Engine {
-        name: engine.kind(),
+        name: engine.kind,
         version,
     };
     engine::write_prepared_engine(directory, &engine).map_err(unwritten)

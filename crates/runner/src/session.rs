@@ -14,9 +14,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
+use alustan_api::Reason;
 use alustan_api::report::{Failure, StepTimes, Undeclared};
 use alustan_api::run::{Lineage, RunInputs, RunKind, RunRecord, ScriptTexts, StateLock};
-use alustan_api::{EngineName, Reason};
 
 use crate::backend;
 use crate::cache;
@@ -141,7 +141,7 @@ impl Session {
         })?;
         let server = state::start_server(&inputs, &secrets, &record).await?;
         let values = variables::normalise(&inputs.variables);
-        let declared = variables::read_declared(&directory, engine.opentofu);
+        let declared = variables::read_declared(&directory, engine.kind);
         let unknown = values.keys().filter(|name| !declared.contains_key(*name));
         let unknown: Vec<_> = unknown.map(String::as_str).collect();
         if !unknown.is_empty() {
@@ -259,9 +259,8 @@ impl Session {
     /// Whether the module has configuration files. With `scripts.apply`, also returns true for files of a wrapper such as `terragrunt.hcl`,
     /// because the wrapper generates configuration files.
     fn has_configuration(&self) -> io::Result<bool> {
-        let opentofu = self.engine.kind() == EngineName::Opentofu;
         let ours = [backend::BLOCK_FILE];
-        if module_files::has_configuration(&self.directory, opentofu, &ours)? {
+        if module_files::has_configuration(&self.directory, self.engine.kind, &ours)? {
             return Ok(true);
         }
         let by_script = self.scripts.apply.is_some();

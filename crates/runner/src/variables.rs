@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
+use alustan_api::EngineName;
 use alustan_api::report::{MAX_CHANGES, Undeclared};
 use hcl_edit::expr::Expression;
 use hcl_edit::structure::Block;
@@ -346,8 +347,8 @@ fn collect_parsed(expression: &Expression, texts: &mut Vec<String>) {
 }
 
 /// Reads the variables that the module in `directory` declares.
-pub fn read_declared(directory: &Path, opentofu: bool) -> BTreeMap<String, Declared> {
-    let files = read_module_files(directory, opentofu);
+pub fn read_declared(directory: &Path, engine: EngineName) -> BTreeMap<String, Declared> {
+    let files = read_module_files(directory, engine);
     files
         .iter()
         .flat_map(|file| declared_in(&file.content))
@@ -476,9 +477,15 @@ mod tests {
             ("many".to_owned(), declared(false, true)),
             ("from_json".to_owned(), declared(true, true)),
         ]);
-        assert_eq!(read_declared(directory.path(), false), wanted);
+        assert_eq!(
+            read_declared(directory.path(), EngineName::Terraform),
+            wanted
+        );
         wanted.insert("tofu".to_owned(), declared(false, false));
-        assert_eq!(read_declared(directory.path(), true), wanted);
+        assert_eq!(
+            read_declared(directory.path(), EngineName::Opentofu),
+            wanted
+        );
     }
 
     #[test]
