@@ -594,6 +594,44 @@ mod tests {
     }
 
     /// Actions are pinned by commit: a tag can be moved after its review, a commit cannot.
+    /// Files of `core` that read the field `status` of a resource, apart from tests.
+    fn readers_of_status(folder: &Path, names: &mut BTreeSet<String>) {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() && !path.ends_with("tests") {
+                readers_of_status(&path, names);
+            } else if path.extension().is_some_and(|extension| extension == "rs")
+                && !path.ends_with("tests.rs")
+            {
+                let text = std::fs::read_to_string(&path).unwrap();
+                let production = text.split("#[cfg(test)]\nmod ").next().unwrap();
+                let compact: String = production.split_whitespace().collect();
+                if ["tf.status", "resource.status", "TerraformStatus>,next:"]
+                    .iter()
+                    .any(|read| compact.contains(read))
+                {
+                    let name = path.strip_prefix(root()).unwrap();
+                    names.insert(name.display().to_string());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn rules_list_the_files_that_read_the_previous_status() {
+        let mut names = BTreeSet::new();
+        readers_of_status(&root().join("crates/core/src"), &mut names);
+        let rules = std::fs::read_to_string(root().join("docs/development/rules.md")).unwrap();
+        let table = rules
+            .split_once("## Where the previous status is read")
+            .unwrap()
+            .1;
+        assert!(names.len() > 5, "{names:?}");
+        for name in &names {
+            assert!(table.contains(&format!("`{name}`")), "{name}");
+        }
+    }
+
     #[test]
     fn workflows_pin_actions_by_commit() {
         let folder = root().join(".github/workflows");
