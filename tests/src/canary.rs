@@ -28,7 +28,7 @@ pub struct Searcher {
 }
 
 impl Canaries {
-    /// Creates a secret value for the input `name`, of letters and digits only: no encoding escapes it.
+    /// Creates a secret value for the input `name`, of letters and digits only, which URLs, JSON and HCL do not escape.
     pub fn plain(&mut self, name: &str) -> String {
         let mut random = [0; 12];
         std::fs::File::open("/dev/urandom")

@@ -16,7 +16,7 @@ use tokio::task::JoinHandle;
 
 /// Finalizer that metacontroller adds if a finalize hook is configured.
 pub const FINALIZER: &str = "metacontroller.io/compositecontroller-alustan";
-/// Interval at which resources are polled. Metacontroller watches resources instead.
+/// Interval at which the fake polls resources. The real metacontroller watches them.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// Timeout of a hook call.
 const TIMEOUT: Duration = Duration::from_secs(10);

@@ -28,7 +28,7 @@ pub(crate) fn of(provider: BackendProvider) -> &'static dyn Backend {
     }
 }
 
-/// Returns the backend for the engine's type `kind`; `None` if no provider is dedicated to it.
+/// Returns the backend for a `backend` block of type `kind`, for example `s3`. `None` if only [`BackendProvider::Generic`] supports the type.
 pub(crate) fn of_kind(kind: &str) -> Option<&'static dyn Backend> {
     let provider = match kind {
         "s3" => BackendProvider::Aws,

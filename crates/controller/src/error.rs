@@ -93,9 +93,9 @@ pub(crate) enum Error {
     },
     /// An object that a run needs holds the state of another resource that still exists.
     #[error(
-        "{kind} {name} contains the state of {owner}, which still exists: two resources with one \
-         state would destroy each other's objects. To move the state, delete that resource with \
-         spec.deletionPolicy: Orphan first. Otherwise keep the object, and rename this resource"
+        "{kind} {name} contains the state of {owner}, which still exists. Two resources with one state would \
+         destroy each other's managed objects. To move the state to this resource, first delete its owner with \
+         spec.deletionPolicy: Orphan. Otherwise keep {kind} {name}, and use another name for this resource"
     )]
     StateInUse {
         kind: String,

@@ -38,8 +38,8 @@ impl UpstreamActivity {
         self.known.lock()
     }
 
-    /// Returns the dependency of `tf` whose outputs may change soon, see [`upstream_changes::changing`]. `tf` is requeued when a later
-    /// reconcile of this dependency has another result.
+    /// Returns a direct or transitive dependency of `tf` whose outputs may change soon, see [`upstream_changes::changing`]. Stores that `tf`
+    /// waits for this dependency: [`Self::record`] requeues `tf` when the dependency has a new result.
     pub(crate) fn changing(
         &self,
         tf: &Terraform,

@@ -155,7 +155,7 @@ impl Session {
                 if let Err(why) = &opened {
                     let secret = self.record.identity().report();
                     crate::log!(
-                        "cannot decrypt the unsaved state in key {} of Secret {secret}; not removing the key: {why}",
+                        "cannot decrypt the unsaved state in Secret {secret}, entry {}: {why}; the entry is kept",
                         key::LEFTOVER
                     );
                 }

@@ -66,7 +66,7 @@ impl PollInterval {
     }
 }
 
-/// Answers by query. The argument `A` of a query may change: a newer argument replaces an earlier one that has not been sent.
+/// Cache of the answers to queries, which are polled. Each request of a query contains the newest argument of type `A`.
 pub(crate) struct PolledCache<V, A = ()> {
     entries: Mutex<HashMap<String, Entry<V, A>>>,
     began: Instant,

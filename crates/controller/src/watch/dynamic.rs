@@ -325,7 +325,7 @@ impl DynamicWatches {
     }
 }
 
-/// Requeues the resources that refer to the objects that `selector` selects when one of these objects changes.
+/// Watches the objects that `selector` selects. When one of them changes, requeues the resources that refer to `selector`.
 async fn requeue_on_change(
     api: Api<PartialObjectMeta<DynamicObject>>,
     selector: ObjectSelector,

@@ -134,10 +134,10 @@ pub(crate) fn take_over(
     let secret = names::record(&tf.name_any());
     if let Some(owner) = &left_behind.owner {
         let message = format!(
-            "Secret {secret} is the run record of {owner}, which still exists: two resources with \
-             one state would destroy each other's objects. To move the state, delete that resource \
-             with spec.deletionPolicy: Orphan first. Otherwise keep the Secrets, and use another \
-             name for this resource"
+            "Secret {secret} is the run record of {owner}, which still exists. Two resources with one state \
+             would destroy each other's managed objects. To move the state to this resource, first delete its \
+             owner with spec.deletionPolicy: Orphan. Otherwise keep the Secrets, and use another name for this \
+             resource"
         );
         return (Vec::new(), Obstacle::Conflict.summary(message, now));
     }

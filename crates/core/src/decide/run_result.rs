@@ -291,8 +291,8 @@ fn architecture_with(
     (reached_apply || !has_no_result).then_some(run.architecture)
 }
 
-/// Returns the history after `report`. `published`: published outputs, or the key of the failure counter of a failed publication.
-/// `reached_apply`: whether the run reached phase `Applying`.
+/// Returns the history after `report`. `published`: the published outputs, if any; if the publication failed, the key under which its
+/// failures are counted. `reached_apply`: whether the run reached phase `Applying`.
 fn update_history(
     history: &History,
     run: &RunSpec,

@@ -259,7 +259,7 @@ impl View<'_> {
         }
     }
 
-    /// Returns the engine of the base image, if the catalogue lists it; otherwise the engine in the report of the last apply.
+    /// Returns the engine of the base image, if operator flag `--engine` lists this image; otherwise the engine of the last apply.
     fn engine(&self) -> Option<Engine> {
         let base = self.history.base.as_ref();
         let in_base_image = base.and_then(|base| base.engine.clone());

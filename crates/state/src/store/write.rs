@@ -129,8 +129,8 @@ impl StateStore {
         self.write_chunk(memory, slot, version, chunk).await
     }
 
-    /// Writes a chunk to a slot. If another writer has changed the slot, overwrites it, provided that the pointer is unchanged: this writer
-    /// has claimed the pointer, so the other writer cannot move the pointer to the slot.
+    /// Writes a chunk to a slot. If another writer has changed the slot, overwrites that change if the pointer is still as
+    /// [`Self::claim_pointer`] wrote it: then the other writer can no longer write the pointer, and its version is never used.
     async fn write_chunk(
         &self,
         memory: &Memory,

@@ -1,4 +1,4 @@
-//! Rule 13: if the operator does not know whether a run has applied, it runs destroy, which succeeds on an empty state.
+//! Rule 13: on deletion of a resource, destroy runs if it is unknown whether anything was applied. With an empty state, destroy succeeds.
 
 use alustan_api::run::RunKind;
 use alustan_api::{ABANDON, State};
