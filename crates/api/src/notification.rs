@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use kube::KubeSchema;
+use kube_derive::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -12,6 +12,7 @@ use crate::references::NameRef;
 /// hour, and a `Destroyed` message for one minute, until the receiver responds with 2xx. A message may be delivered more than once, with
 /// the same `id`.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[x_kube(crates(kube_core = "::kube_core"))]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("has(self.url) || has(self.secretRef)").message("url or secretRef must be set"))]
 pub struct Notification {

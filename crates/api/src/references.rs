@@ -1,6 +1,6 @@
 //! References to Secrets and ConfigMaps in the namespace of the resource, with the CEL rules for names and keys.
 
-use kube::KubeSchema;
+use kube_derive::KubeSchema;
 use serde::{Deserialize, Serialize};
 
 pub(crate) const OBJECT: &str = "!format.dns1123Subdomain().validate(self).hasValue()";
@@ -18,6 +18,7 @@ const KEY_HELP: &str =
 #[derive(
     KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash,
 )]
+#[x_kube(crates(kube_core = "::kube_core"))]
 #[serde(rename_all = "camelCase")]
 pub struct KeyRef {
     /// Name of the Secret or ConfigMap.
@@ -32,6 +33,7 @@ pub struct KeyRef {
 
 /// Name of a Secret or ConfigMap in the namespace of the resource.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[x_kube(crates(kube_core = "::kube_core"))]
 #[serde(rename_all = "camelCase")]
 pub struct NameRef {
     /// Name of the Secret or ConfigMap.

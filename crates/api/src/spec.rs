@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration as StdDuration;
 
-use kube::core::Duration;
-use kube::{CustomResource, KubeSchema};
+use kube_core::Duration;
+use kube_derive::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
@@ -29,7 +29,10 @@ const COMMIT_HELP: &str = "must be a full commit id of 40 or 64 hexadecimal digi
 
 /// Desired state of a `Terraform` resource.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[x_kube(crates(kube_core = "::kube_core"))]
 #[kube(
+    crates(kube_core = "::kube_core", kube = "::kube_derive"),
+    attr = r#"x_kube(crates(kube_core = "::kube_core"))"#,
     group = "alustan.io",
     version = "v1alpha1",
     kind = "Terraform",
@@ -247,6 +250,7 @@ const NO_NUMBER_HELP: &str =
 
 /// Backend that stores the state.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[x_kube(crates(kube_core = "::kube_core"))]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("!(has(self.provider) && self.provider == 'aws') || (has(self.s3) && self.s3 != '')").message("provider aws requires s3: the name of the bucket"))]
 #[x_kube(validation = Rule::new("!(has(self.provider) && self.provider == 'aws') || (has(self.region) && self.region != '')").message("provider aws requires region, for example us-east-1"))]
@@ -378,6 +382,7 @@ pub struct Scripts {
 
 /// A script, inline or in a ConfigMap. The `#!` line selects the interpreter. Default: `bash -e`.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[x_kube(crates(kube_core = "::kube_core"))]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("has(self.inline) != has(self.configMapRef)").message("exactly one of inline and configMapRef must be set"))]
 pub struct Script {
@@ -393,6 +398,7 @@ pub struct Script {
 
 /// Git repository that contains the module.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[x_kube(crates(kube_core = "::kube_core"))]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("[has(self.branch), has(self.tag), has(self.commit)].filter(given, given).size() <= 1").message("at most one of branch, tag and commit may be set"))]
 pub struct GitRepo {
@@ -447,6 +453,7 @@ pub struct GitRepo {
 
 /// Container registry for the runner image.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[x_kube(crates(kube_core = "::kube_core"))]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("!has(self.dockerfile) || (self.dockerfile != '' && !self.dockerfile.startsWith('/') && !self.dockerfile.split('/').exists(part, part == '..'))").message("dockerfile must be a path in the repository, without '..', such as docker/Dockerfile"))]
 #[x_kube(validation = Rule::new("!has(self.dockerfile) || !has(self.builder) || !has(self.builder.kind) || self.builder.kind != 'Append'").message("builder.kind Append cannot build a dockerfile: use Kaniko, or remove dockerfile"))]
@@ -525,6 +532,7 @@ impl RegistryProvider {
 
 /// Builder of the runner image.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[x_kube(crates(kube_core = "::kube_core"))]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("!has(self.kind) || self.kind != 'Append' || !(has(self.image) || has(self.cacheRepository) || has(self.cacheLifetime))").message("image, cacheRepository and cacheLifetime require kind Kaniko"))]
 pub struct Builder {
@@ -568,6 +576,7 @@ pub enum BuilderKind {
 /// namespace, it is not one of the `keep` newest images, it is older than `olderThan`, and no resource uses it for the next run, for its last runs
 /// or in its pin.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[x_kube(crates(kube_core = "::kube_core"))]
 #[serde(rename_all = "camelCase")]
 pub struct Prune {
     /// Number of newest images to keep, whether resources use them or not. Between 1 and 1000. Default: 10.
@@ -582,6 +591,7 @@ pub struct Prune {
 
 /// Engine and its version.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[x_kube(crates(kube_core = "::kube_core"))]
 #[serde(rename_all = "camelCase")]
 pub struct EngineSpec {
     /// Engine: `terraform` or `opentofu`. Default: terraform.
@@ -601,6 +611,7 @@ pub struct EngineSpec {
 
 /// Approval of plans.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[x_kube(crates(kube_core = "::kube_core"))]
 #[serde(rename_all = "camelCase")]
 pub struct Approval {
     /// `Auto`: plans are applied without approval. `rules`, `emptying` and `backend.adopt` can still require the approval of a plan. `Manual`: only
@@ -705,6 +716,7 @@ pub enum DriftMode {
 
 /// Detection and correction of drift.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[x_kube(crates(kube_core = "::kube_core"))]
 #[serde(rename_all = "camelCase")]
 pub struct DriftDetection {
     /// `Correct` corrects drift by an apply. `Report` reports drift in status. `Ignore` does not check for drift. Default: Correct.
@@ -728,6 +740,7 @@ impl Default for DriftDetection {
 
 /// Retry policy for failures of runs and builds. Transient failures (network, throttling, eviction, locks) are retried without limit.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[x_kube(crates(kube_core = "::kube_core"))]
 #[serde(rename_all = "camelCase")]
 pub struct Retry {
     /// Number of consecutive failures with the same configuration after which the resource is `Stalled`. Transient failures are not included. Between
@@ -758,6 +771,7 @@ impl Default for Retry {
 /// Time limits of a run. When a limit is exceeded, the runner interrupts the engine. The engine then has the grace period of the pod to end, as on
 /// a node drain. `--max-timeout` of the operator (24h) is the upper limit of each value.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[x_kube(crates(kube_core = "::kube_core"))]
 #[serde(rename_all = "camelCase")]
 pub struct Timeouts {
     /// Time limit of init and plan. Default: 30m.
@@ -786,6 +800,7 @@ impl Default for Timeouts {
 
 /// ServiceAccount, environment and architecture of run pods.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[x_kube(crates(kube_core = "::kube_core"))]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("!has(self.tokens) || self.tokens.all(one, self.tokens.exists_one(other, other.name == one.name))").message("tokens must have different names"))]
 pub struct RunnerSpec {
@@ -817,6 +832,7 @@ pub struct RunnerSpec {
 
 /// Projected ServiceAccount token for an external audience. Valid for one hour, rotated by the kubelet.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[x_kube(crates(kube_core = "::kube_core"))]
 #[serde(rename_all = "camelCase")]
 pub struct IdentityToken {
     /// Name of the file with the token. Lower case letters, digits and `-`. Example: `aws`.
@@ -830,6 +846,7 @@ pub struct IdentityToken {
 
 /// Cache volume of a resource.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[x_kube(crates(kube_core = "::kube_core"))]
 #[serde(rename_all = "camelCase")]
 pub struct CacheSpec {
     /// If true, the resource has a cache volume. Without a volume, or after its loss, runs take longer and nothing else changes.

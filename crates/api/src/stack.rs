@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 use std::time::Duration as StdDuration;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
-use kube::KubeSchema;
-use kube::core::Duration;
+use kube_core::Duration;
+use kube_derive::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -36,6 +36,7 @@ const OUR_ANNOTATIONS_HELP: &str =
 /// Source of values of variables. Exactly one of `secretRef`, `configMapRef`, `terraformRef` and `objectRef` must be set. The resource
 /// waits until each value exists.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[x_kube(crates(kube_core = "::kube_core"))]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("[has(self.secretRef), has(self.configMapRef), has(self.terraformRef), has(self.objectRef)].filter(it, it).size() == 1").message("exactly one of secretRef, configMapRef, terraformRef and objectRef must be set"))]
 pub struct VariablesFrom {
@@ -55,6 +56,7 @@ pub struct VariablesFrom {
 
 /// Keys of a Secret or ConfigMap.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[x_kube(crates(kube_core = "::kube_core"))]
 #[serde(rename_all = "camelCase")]
 pub struct KeysRef {
     /// Name of the Secret or ConfigMap.
@@ -77,6 +79,7 @@ pub struct KeysRef {
 /// Outputs of another resource (`name`), or of all resources with matching labels (`selector`). Exactly one of `name` and `selector` must
 /// be set.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[x_kube(crates(kube_core = "::kube_core"))]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("has(self.name) != has(self.selector)").message("exactly one of name and selector must be set"))]
 pub struct OutputsRef {
@@ -103,6 +106,7 @@ pub struct OutputsRef {
 
 /// Fields of an object.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[x_kube(crates(kube_core = "::kube_core"))]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("!(self.kind == 'Secret' && self.apiVersion == 'v1')").message("kind: use secretRef to read Secrets"))]
 pub struct ValuesRef {
@@ -131,6 +135,7 @@ pub struct ValuesRef {
 
 /// Reference to another `Terraform` resource.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[x_kube(crates(kube_core = "::kube_core"))]
 #[serde(rename_all = "camelCase")]
 pub struct DependencyRef {
     /// Name of the resource.
@@ -146,6 +151,7 @@ pub struct DependencyRef {
 /// Test of objects of one kind: one object (`name`), or all objects with matching labels (`selector`). Exactly one of `name` and `selector`
 /// must be set.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[x_kube(crates(kube_core = "::kube_core"))]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("has(self.name) != has(self.selector)").message("exactly one of name and selector must be set"))]
 pub struct ObjectTest {
@@ -185,6 +191,7 @@ pub struct ObjectTest {
 
 /// Objects that must not exist: one object (`name`), all objects with matching labels (`selector`), or all objects of the kind.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[x_kube(crates(kube_core = "::kube_core"))]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("!(has(self.name) && has(self.selector))").message("at most one of name and selector may be set"))]
 pub struct ObjectsGone {
@@ -215,6 +222,7 @@ pub struct ObjectsGone {
 
 /// Secret and ConfigMap for the outputs of the module.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[x_kube(crates(kube_core = "::kube_core"))]
 #[serde(rename_all = "camelCase")]
 pub struct OutputsSpec {
     /// Name of the Secret with the outputs, one key per output. Strings are stored verbatim, other values as JSON. An existing Secret that

@@ -26,7 +26,7 @@ use alustan_api::report::{Failure, FailureClass};
 use alustan_api::run::{BackendInputs, PinnedImage, RunKind, RunPhase, Trigger};
 use alustan_api::{GitRepo, Reason, State, Terraform, TerraformStatus};
 use k8s_openapi::jiff::Timestamp;
-use kube::ResourceExt;
+use kube_core::ResourceExt;
 
 use self::image_build::Image;
 use self::next_action::NextAction;

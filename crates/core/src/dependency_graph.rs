@@ -6,8 +6,8 @@ use std::sync::{Arc, OnceLock};
 use alustan_api::report::Failure;
 use alustan_api::{OutputsRef, Reason, Terraform, TerraformStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
-use kube::ResourceExt;
-use kube::core::Selector;
+use kube_core::ResourceExt;
+use kube_core::Selector;
 
 use crate::observed::{DependencySeen, Key, Readiness};
 

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use alustan_api::{State, Terraform, TerraformStatus};
 use k8s_openapi::jiff::SignedDuration;
-use kube::Resource;
+use kube_core::Resource;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};

@@ -13,7 +13,7 @@ pub mod secrets;
 
 use alustan_api::{Terraform, labels};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::ResourceExt;
+use kube_core::ResourceExt;
 
 use crate::settings::Settings;
 

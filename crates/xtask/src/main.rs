@@ -594,6 +594,19 @@ mod tests {
     }
 
     /// Actions are pinned by commit: a tag can be moved after its review, a commit cannot.
+    /// The dependencies of core contain no client: `kube-core` instead of `kube`.
+    #[test]
+    fn core_has_no_clock_no_environment_and_no_async_code() {
+        let mut text = String::new();
+        code(&root().join("crates/core/src"), &mut text);
+        for call in ["::now()", "std::env", "async fn", "std::fs", "tokio"] {
+            assert!(!text.contains(call), "{call}");
+        }
+        let manifest = root().join("crates/core/Cargo.toml");
+        let manifest = std::fs::read_to_string(manifest).unwrap();
+        assert!(!manifest.contains("\nkube.workspace"), "{manifest}");
+    }
+
     /// Files of `core` that read the field `status` of a resource, apart from tests.
     fn readers_of_status(folder: &Path, names: &mut BTreeSet<String>) {
         for entry in std::fs::read_dir(folder).unwrap() {

@@ -5,7 +5,7 @@ use alustan_api::report::Failure;
 use alustan_api::run::{RunKind, RunPhase, RunRecord, RunSpec};
 use alustan_api::{Reason, State, Terraform};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
-use kube::ResourceExt;
+use kube_core::ResourceExt;
 use serde_json::json;
 
 use crate::decide::{approval, start_run};

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use alustan_api::labels::ALLOW_RUNS;
 use alustan_api::report::Failure;
 use alustan_api::{ApprovalMode, Reason, Terraform};
-use kube::ResourceExt;
+use kube_core::ResourceExt;
 
 use crate::model::allow_list::{Allowed, contains_name, is_in_registry, is_in_repository};
 use crate::observed::AccountSeen;

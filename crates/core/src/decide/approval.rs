@@ -7,7 +7,7 @@ use alustan_api::run::{
 use alustan_api::{ApprovalMode, EmptyingPolicy, Terraform};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
 use k8s_openapi::jiff::Timestamp;
-use kube::ResourceExt;
+use kube_core::ResourceExt;
 use serde_json::json;
 
 use crate::decide::restore;

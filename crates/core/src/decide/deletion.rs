@@ -10,7 +10,7 @@ use alustan_api::report::RunResult;
 use alustan_api::run::{RunKind, RunPhase, RunSpec};
 use alustan_api::{NotificationEvent, Reason, State, Terraform, names};
 use k8s_openapi::jiff::Timestamp;
-use kube::ResourceExt;
+use kube_core::ResourceExt;
 
 pub use crate::decide::deletion::lenient::parse_leniently;
 pub use crate::decide::deletion::pin_fallback::docker_config;

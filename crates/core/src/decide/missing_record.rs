@@ -5,7 +5,7 @@ use alustan_api::labels::Component;
 use alustan_api::run::{History, Lineage, RunRecord};
 use alustan_api::{Reason, State, Terraform, names};
 use k8s_openapi::jiff::Timestamp;
-use kube::ResourceExt;
+use kube_core::ResourceExt;
 
 use crate::decide::deletion::hold;
 use crate::decide::{restore, state_volume};

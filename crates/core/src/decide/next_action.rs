@@ -3,7 +3,7 @@
 use alustan_api::run::{Applied, PendingPlan, RunKind, Trigger};
 use alustan_api::{DriftMode, Reason, State};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
-use kube::ResourceExt;
+use kube_core::ResourceExt;
 
 use crate::decide::{approval, flapping, opt_in, publish_outputs, retry};
 use crate::digest;

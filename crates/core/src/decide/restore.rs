@@ -6,7 +6,7 @@ use alustan_api::report::UnsavedPlace;
 use alustan_api::run::{History, Restored, RunKind, RunPhase, RunRecord, UnsavedState};
 use alustan_api::{ApprovalMode, KEPT, Reason, State, Terraform, names};
 use k8s_openapi::jiff::Timestamp;
-use kube::ResourceExt;
+use kube_core::ResourceExt;
 
 use crate::model::case::CONFLICT;
 use crate::model::facts::{self, open_run};

@@ -6,7 +6,7 @@ use alustan_api::run::{BackendInputs, MAX_SLOTS, ManagedState, RunInputs, RunRec
 use alustan_api::{Terraform, names};
 use alustan_backends::{Error, Owner};
 use k8s_openapi::jiff::SignedDuration;
-use kube::ResourceExt;
+use kube_core::ResourceExt;
 use serde_json::{Value, json};
 
 use crate::decide::approval;

@@ -8,7 +8,7 @@ use alustan_api::run::{
 use alustan_api::{Architecture, Reason, Terraform};
 use alustan_backends::address_of;
 use k8s_openapi::jiff::Timestamp;
-use kube::ResourceExt;
+use kube_core::ResourceExt;
 
 use crate::decide::publish_outputs::{self, delete_unlisted};
 use crate::decide::{approval, state_volume};

@@ -6,7 +6,7 @@ use alustan_api::run::{
 };
 use alustan_api::{Architecture, Terraform, names};
 use k8s_openapi::jiff::Timestamp;
-use kube::ResourceExt;
+use kube_core::ResourceExt;
 use serde_json::Value;
 
 use crate::decide::run_inputs::managed_state;

@@ -6,7 +6,7 @@ use alustan_api::report::Failure;
 use alustan_api::run::Pin;
 use alustan_api::{Reason, Terraform};
 use alustan_backends::{Owner, is_shared};
-use kube::ResourceExt;
+use kube_core::ResourceExt;
 
 /// Returns the address of the state of `tf`, such as `s3://bucket/key`: from the spec, or, if the spec does not determine it, from the
 /// report of the last run. `None` if no other resource can use the same address.

@@ -7,7 +7,7 @@ use alustan_api::run::{
 };
 use alustan_api::{ABANDON, BackendProvider, Reason, Terraform, labels, names};
 use alustan_backends::{address_of, is_on_the_volume};
-use kube::ResourceExt;
+use kube_core::ResourceExt;
 
 use crate::model::case::ReconcileCase;
 use crate::model::summary::Summary;

@@ -3,7 +3,7 @@
 use alustan_api::Terraform;
 use alustan_api::run::{History, PinnedImage, RunInputs, RunRecord};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
-use kube::ResourceExt;
+use kube_core::ResourceExt;
 
 use crate::model::config_hash::Config;
 use crate::model::image::ImagePlan;

@@ -2,7 +2,7 @@
 
 use alustan_api::run::{Failures, History, RunPhase, RunRecord, RunSpec, Trigger};
 use alustan_api::{ABANDON, DeletionPolicy, Reason, State, Terraform};
-use kube::ResourceExt;
+use kube_core::ResourceExt;
 
 use crate::observed::JobSeen;
 

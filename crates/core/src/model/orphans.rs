@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use alustan_api::Terraform;
 use alustan_api::labels::{self, Component};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::ResourceExt;
+use kube_core::ResourceExt;
 use serde_json::json;
 
 use crate::model::summary::patch;

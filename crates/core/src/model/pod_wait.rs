@@ -2,7 +2,7 @@
 
 use alustan_api::{Reason, Terraform};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
-use kube::ResourceExt;
+use kube_core::ResourceExt;
 
 use crate::model::admission;
 use crate::observed::Waiting;

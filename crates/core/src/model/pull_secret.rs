@@ -1,7 +1,7 @@
 //! Secrets with registry credentials for the pods of a resource.
 
 use alustan_api::{Terraform, names};
-use kube::ResourceExt;
+use kube_core::ResourceExt;
 
 use crate::objects::secrets;
 use crate::observed::Seen;

@@ -6,7 +6,7 @@ use alustan_api::report::{ChangeSet, Failure, FailureClass};
 use alustan_api::run::{Failures, History};
 use alustan_api::{ABANDON, Reason, State, Terraform};
 use k8s_openapi::jiff::Timestamp;
-use kube::ResourceExt;
+use kube_core::ResourceExt;
 use serde_json::{Value, json};
 
 /// Reasons of resources that are inactive because a user set a field of the spec. Notifications and alerts exclude these reasons.

@@ -7,7 +7,7 @@ use alustan_api::run::{Output, Outputs, PublishedOutputs};
 use alustan_api::{Terraform, json_size, names};
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::ResourceExt;
+use kube_core::ResourceExt;
 use serde_json::{Value, json};
 
 use super::{meta, secrets};

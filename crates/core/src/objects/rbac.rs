@@ -5,7 +5,7 @@ use alustan_api::run::RunInputs;
 use alustan_api::{Terraform, names};
 use k8s_openapi::api::core::v1::ServiceAccount;
 use k8s_openapi::api::rbac::v1::{PolicyRule, Role, RoleBinding, RoleRef, Subject};
-use kube::ResourceExt;
+use kube_core::ResourceExt;
 
 use super::meta;
 

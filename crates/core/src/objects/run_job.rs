@@ -12,7 +12,7 @@ use k8s_openapi::api::core::v1::{
     VolumeProjection,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::ResourceExt;
+use kube_core::ResourceExt;
 
 use super::prepare::{self, Prepare};
 use super::{cache_pvc, meta, pod};

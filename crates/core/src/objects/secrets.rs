@@ -7,7 +7,7 @@ use alustan_api::run::{History, ManagedState, Pin, RunProgress, RunRecord, key};
 use alustan_api::{Terraform, names};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
-use kube::ResourceExt;
+use kube_core::ResourceExt;
 use serde::Serialize;
 use serde_json::Value;
 

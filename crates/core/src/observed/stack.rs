@@ -7,7 +7,7 @@ use std::fmt;
 use alustan_api::Terraform;
 use alustan_api::report::Failure;
 use k8s_openapi::jiff::SignedDuration;
-use kube::ResourceExt;
+use kube_core::ResourceExt;
 use serde_json::Value;
 
 /// Value sources (`spec.variablesFrom`), dependencies, dependents and tests (`waitFor`, `destroyWaitFor`, `healthChecks`) of a resource.

@@ -7,7 +7,7 @@ use alustan_api::run::{Notice, Notices, RunKind};
 use alustan_api::{NotificationEvent, Reason, State, Terraform, TerraformStatus, reason};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
-use kube::ResourceExt;
+use kube_core::ResourceExt;
 use serde_json::{Value, json};
 
 use crate::digest;

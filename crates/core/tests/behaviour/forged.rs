@@ -19,7 +19,7 @@ use alustan_core::observed::Seen;
 use alustan_core::step::{Decision, Keep, Object, Step};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
-use kube::ResourceExt;
+use kube_core::ResourceExt;
 use proptest::prelude::*;
 use serde_json::json;
 

@@ -50,7 +50,7 @@ mod upstream;
 use alustan_api::State;
 use alustan_api::run::{RunKind, RunProgress};
 use alustan_core::step::{Object, OutputsObject, Step};
-use kube::ResourceExt;
+use kube_core::ResourceExt;
 
 use crate::world::{PodEvent, ReconcileFaults, Reconciled, Stage, World};
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use alustan_api::run::{BackendInputs, PROTOCOL, Pin, RunInputs, RunKind, RunRecord, Trigger};
 use alustan_api::{Architecture, Terraform, names};
-use kube::ResourceExt;
+use kube_core::ResourceExt;
 
 use crate::decide::deletion::pin_fallback;
 use crate::decide::image_build::image_by_digest;

@@ -1,7 +1,7 @@
 //! Summaries and messages of deleted resources whose managed objects are kept.
 
 use alustan_api::{Reason, Terraform, names};
-use kube::ResourceExt;
+use kube_core::ResourceExt;
 use serde_json::json;
 
 use crate::decide::{restore, state_volume};

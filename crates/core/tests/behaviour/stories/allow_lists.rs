@@ -11,7 +11,7 @@ use alustan_core::model::allow_list::{Allowed, KEYS};
 use alustan_core::observed::AccountSeen;
 use alustan_core::step::Object;
 use k8s_openapi::api::batch::v1::Job;
-use kube::ResourceExt;
+use kube_core::ResourceExt;
 use rstest::rstest;
 use serde_json::{Value, json};
 

@@ -4,7 +4,7 @@ use alustan_api::Architecture::{self, Amd64, Arm64};
 use alustan_api::labels;
 use alustan_api::report::FailureClass;
 use k8s_openapi::api::batch::v1::Job;
-use kube::ResourceExt;
+use kube_core::ResourceExt;
 use rstest::rstest;
 use serde_json::Value;
 

@@ -10,7 +10,7 @@ use alustan_core::settings::Settings;
 use alustan_core::step::Step;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Secret;
-use kube::ResourceExt;
+use kube_core::ResourceExt;
 use rstest::rstest;
 use serde_json::json;
 

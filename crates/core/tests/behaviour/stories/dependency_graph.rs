@@ -11,8 +11,8 @@ use alustan_core::observed::{DependencySeen, Key, Readiness};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{
     Condition, LabelSelector, LabelSelectorRequirement, Time,
 };
-use kube::ResourceExt;
-use kube::core::{Selector, SelectorExt as _};
+use kube_core::ResourceExt;
+use kube_core::{Selector, SelectorExt as _};
 use proptest::prelude::*;
 use rstest::rstest;
 use serde_json::json;

@@ -10,7 +10,7 @@ use alustan_core::observed::CacheSeen;
 use alustan_core::step::{Keep, Object, Step};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Secret;
-use kube::ResourceExt;
+use kube_core::ResourceExt;
 use serde_json::json;
 
 use crate::fixtures::{Edit as _, terraform};

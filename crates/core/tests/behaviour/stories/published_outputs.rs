@@ -6,7 +6,7 @@ use alustan_api::labels;
 use alustan_api::run::{Output, RunKind};
 use alustan_core::objects::outputs;
 use alustan_core::observed::Ownership;
-use kube::ResourceExt;
+use kube_core::ResourceExt;
 use rstest::rstest;
 use serde_json::{Value, json};
 

@@ -14,7 +14,7 @@ use alustan_core::status::render::with_failure;
 use alustan_core::step::{Decision, Keep, Object, Step, Swap, TakeOver};
 use k8s_openapi::api::batch::v1 as batch;
 use k8s_openapi::api::core::v1::{Container, PodSpec, Secret, Volume};
-use kube::ResourceExt;
+use kube_core::ResourceExt;
 
 use super::{Build, Config, Job, Ledger, ReconcileFaults, Reconciled, Situation, World};
 

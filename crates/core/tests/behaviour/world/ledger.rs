@@ -6,7 +6,7 @@ use alustan_api::report::{Failure, FailureClass, RunResult};
 use alustan_api::run::{Pin, RunKind, RunPhase, RunRecord};
 use alustan_api::{ABANDON, DeletionPolicy, Terraform};
 use alustan_core::observed::RecordSeen;
-use kube::ResourceExt;
+use kube_core::ResourceExt;
 
 use super::{Config, Pod, Real};
 

@@ -16,7 +16,7 @@ use alustan_core::observed::{
 };
 use alustan_core::status::notifications;
 use k8s_openapi::jiff::Timestamp;
-use kube::ResourceExt;
+use kube_core::ResourceExt;
 
 use super::{Config, Situation, Stage, World};
 use crate::fixtures::failure;
