@@ -20,6 +20,7 @@ pub mod report;
 pub mod run;
 pub mod run_kind;
 pub mod spec;
+mod spec_references;
 pub mod stack;
 pub mod state_lock;
 pub mod status;

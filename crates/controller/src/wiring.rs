@@ -4,11 +4,9 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use alustan_api::labels::{self, Component};
-use alustan_core::dependency_graph::followers;
+use alustan_api::labels;
 use alustan_core::lease::{self, Identity};
 use alustan_core::queue::SlotLimits;
-use alustan_core::settings::Settings;
 use alustan_source::{CacheOptions, FairSemaphore, GitCache};
 use anyhow::{Context as _, Result, bail};
 use futures::StreamExt;
@@ -18,9 +16,9 @@ use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use k8s_openapi::jiff::Timestamp;
 use kube::api::PartialObjectMeta;
 use kube::client::ClientBuilder;
-use kube::runtime::reflector::{ObjectRef, Store};
+use kube::runtime::reflector::Store;
 use kube::runtime::{Controller, controller, watcher};
-use kube::{Client, Resource, ResourceExt};
+use kube::{Client, ResourceExt};
 use parking_lot::Mutex;
 use ring::rand::{SecureRandom, SystemRandom};
 use tokio::runtime;
@@ -49,16 +47,16 @@ use crate::remote::context_store::ContextStore;
 use crate::remote::git_refs::References;
 use crate::remote::polled_cache::PolledCache;
 use crate::remote::pruning;
-use crate::resource::{Guarded, Ref, readable};
+use crate::resource::{Guarded, Ref};
 use crate::signing::Signer;
 use crate::upstream_activity::UpstreamActivity;
 use crate::watch::Watches;
 use crate::watch::allow_lists::AllowLists;
 use crate::watch::dynamic::DynamicWatches;
 use crate::watch::joined::Events;
-use crate::watch::mapping::LISTS;
-use crate::watch::mapping::owner;
-use crate::watch::mapping::{is_watched, to_ref, wake_all};
+use crate::watch::mapping::{
+    LISTS, consumers_of_outputs, is_watched, owner, users_of_config_map, users_of_secret, wake_all,
+};
 use crate::watch::trim::{self, JOB_NAME};
 use crate::write_through_cache::WriteThroughCache;
 
@@ -366,14 +364,14 @@ async fn run_controller(
             watches.touched::<PartialObjectMeta<Secret>>(),
             move |secret| {
                 input_secret_ctx.inputs.secrets.forget(&key_of(&secret));
-                resources_using(&input_secret_ctx.resources, &secret, uses_secret)
+                users_of_secret(&input_secret_ctx.resources, &secret)
             },
         )
         .watches_stream(
             watches.touched::<PartialObjectMeta<ConfigMap>>(),
             move |map| {
                 input_map_ctx.inputs.config_maps.forget(&key_of(&map));
-                resources_using(&input_map_ctx.resources, &map, uses_config_map)
+                users_of_config_map(&input_map_ctx.resources, &map)
             },
         )
         .reconcile_on(stream_of(woken))
@@ -557,105 +555,15 @@ pub(crate) fn context(
     })
 }
 
-/// Returns the resources to reconcile after an event of a Job or its pod: the owner, and all resources that wait for the build `job`.
-fn affected_resources(ctx: &Context, object: &impl Resource, job: &str) -> Vec<Ref> {
-    let namespace = object.namespace().unwrap_or_default();
-    let mut resources = ctx.memory.waiting_for_build(&format!("{namespace}/{job}"));
-    resources.extend(owner(&ctx.settings, object));
-    resources
-}
-
 /// Returns the key of `object` in [`RecentInputs`].
 fn key_of(object: &impl ResourceExt) -> Ref {
     Ref::new(&object.name_any()).within(&object.namespace().unwrap_or_default())
 }
 
-/// Returns the resources in the namespace of `object` whose spec refers to it.
-fn resources_using<K: Resource<DynamicType = ()>>(
-    resources: &Store<Guarded>,
-    object: &PartialObjectMeta<K>,
-    is_used_by: fn(&alustan_api::TerraformSpec, &str) -> bool,
-) -> Vec<Ref> {
-    let (namespace, name) = (object.namespace(), object.name_any());
+/// Returns the resources to reconcile after an event of a Job or its pod: the owner, and all resources that wait for the build `job`.
+fn affected_resources(ctx: &Context, object: &impl ResourceExt, job: &str) -> Vec<Ref> {
+    let namespace = object.namespace().unwrap_or_default();
+    let mut resources = ctx.memory.waiting_for_build(&format!("{namespace}/{job}"));
+    resources.extend(owner(&ctx.settings, object));
     resources
-        .state()
-        .iter()
-        .filter(|resource| resource.namespace() == namespace)
-        .filter(|resource| {
-            resource
-                .0
-                .as_ref()
-                .is_ok_and(|tf| is_used_by(&tf.spec, &name))
-        })
-        .map(|resource| ObjectRef::from_obj(&**resource))
-        .collect()
-}
-
-/// Returns the resources that use outputs of the owner of `secret`, if it is an outputs Secret.
-fn consumers_of_outputs(
-    settings: &Settings,
-    resources: &Store<Guarded>,
-    secret: &Secret,
-) -> Vec<Ref> {
-    let outputs = Component::Outputs.as_str();
-    let component = secret.labels().get(labels::COMPONENT);
-    let source =
-        owner(settings, secret).filter(|_| component.is_some_and(|component| component == outputs));
-    let source = source.and_then(|owner| resources.get(&owner));
-    let Some(Ok(source)) = source.as_deref().map(|object| &object.0) else {
-        return Vec::new();
-    };
-    let all_resources = resources.state();
-    followers(source, readable(&all_resources))
-        .iter()
-        .map(to_ref)
-        .collect()
-}
-
-fn uses_secret(spec: &alustan_api::TerraformSpec, name: &str) -> bool {
-    let repo = &spec.git_repo;
-    let key_refs = [
-        repo.ssh_key_secret.as_ref(),
-        spec.container_registry.secret_ref.as_ref(),
-    ];
-    let secret_refs = [
-        repo.credentials_secret.as_ref(),
-        spec.backend
-            .as_ref()
-            .and_then(|backend| backend.secret_ref.as_ref()),
-    ];
-    let runner = spec
-        .runner
-        .iter()
-        .flat_map(|runner| &runner.env_from_secrets);
-    let variable_refs = spec.variables_from.iter();
-    let mut variable_refs = variable_refs.filter_map(|from| from.secret_ref.as_ref());
-    variable_refs.any(|keys| keys.name == name)
-        || key_refs.into_iter().flatten().any(|key| key.name == name)
-        || secret_refs
-            .into_iter()
-            .flatten()
-            .chain(runner)
-            .any(|secret_ref| secret_ref.name == name)
-}
-
-fn uses_config_map(spec: &alustan_api::TerraformSpec, name: &str) -> bool {
-    let variable_refs = spec.variables_from.iter();
-    let mut variable_refs = variable_refs.filter_map(|from| from.config_map_ref.as_ref());
-    if variable_refs.any(|keys| keys.name == name) {
-        return true;
-    }
-    let Some(scripts) = &spec.scripts else {
-        return false;
-    };
-    [
-        &scripts.init,
-        &scripts.plan,
-        &scripts.apply,
-        &scripts.destroy,
-    ]
-    .into_iter()
-    .flatten()
-    .filter_map(|script| script.config_map_ref.as_ref())
-    .any(|reference| reference.name == name)
 }

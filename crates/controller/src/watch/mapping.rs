@@ -2,15 +2,18 @@
 
 use std::sync::Arc;
 
+use alustan_api::TerraformSpec;
 use alustan_api::labels::{self, Component};
+use alustan_core::dependency_graph::followers;
 use alustan_core::observed::Key;
 use alustan_core::settings::Settings;
-use k8s_openapi::api::core::v1::Secret;
-use kube::runtime::reflector::ObjectRef;
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use kube::api::PartialObjectMeta;
+use kube::runtime::reflector::{ObjectRef, Store};
 use kube::{Resource, ResourceExt};
 use tokio::sync::mpsc;
 
-use crate::resource::{Guarded, Ref};
+use crate::resource::{Guarded, Ref, readable};
 
 /// Number of watches that must complete their first list before the operator writes any object: resources, Secrets, `ConfigMap`s,
 /// `PersistentVolumeClaim`s, Jobs, pods.
@@ -76,4 +79,62 @@ pub(crate) fn wake_all(
 /// Returns the reference to the resource with this key.
 pub(crate) fn to_ref(key: &Key) -> Ref {
     Ref::new(&key.name).within(&key.namespace)
+}
+
+/// Returns the resources whose spec names the Secret.
+pub(crate) fn users_of_secret(
+    resources: &Store<Guarded>,
+    secret: &PartialObjectMeta<Secret>,
+) -> Vec<Ref> {
+    resources_using(resources, secret, TerraformSpec::uses_secret)
+}
+
+/// Returns the resources whose spec names the ConfigMap.
+pub(crate) fn users_of_config_map(
+    resources: &Store<Guarded>,
+    map: &PartialObjectMeta<ConfigMap>,
+) -> Vec<Ref> {
+    resources_using(resources, map, TerraformSpec::uses_config_map)
+}
+
+/// Returns the resources in the namespace of `object` whose spec refers to it.
+fn resources_using<K: Resource<DynamicType = ()>>(
+    resources: &Store<Guarded>,
+    object: &PartialObjectMeta<K>,
+    is_used_by: fn(&TerraformSpec, &str) -> bool,
+) -> Vec<Ref> {
+    let (namespace, name) = (object.namespace(), object.name_any());
+    resources
+        .state()
+        .iter()
+        .filter(|resource| resource.namespace() == namespace)
+        .filter(|resource| {
+            resource
+                .0
+                .as_ref()
+                .is_ok_and(|tf| is_used_by(&tf.spec, &name))
+        })
+        .map(|resource| ObjectRef::from_obj(&**resource))
+        .collect()
+}
+
+/// Returns the resources that use outputs of the owner of `secret`, if it is an outputs Secret.
+pub(crate) fn consumers_of_outputs(
+    settings: &Settings,
+    resources: &Store<Guarded>,
+    secret: &Secret,
+) -> Vec<Ref> {
+    let outputs = Component::Outputs.as_str();
+    let component = secret.labels().get(labels::COMPONENT);
+    let source =
+        owner(settings, secret).filter(|_| component.is_some_and(|component| component == outputs));
+    let source = source.and_then(|owner| resources.get(&owner));
+    let Some(Ok(source)) = source.as_deref().map(|object| &object.0) else {
+        return Vec::new();
+    };
+    let all_resources = resources.state();
+    followers(source, readable(&all_resources))
+        .iter()
+        .map(to_ref)
+        .collect()
 }
