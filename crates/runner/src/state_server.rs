@@ -29,7 +29,7 @@ const USER: &str = "alustan";
 const SLOTS_PATIENCE: Duration = Duration::from_mins(1);
 const SLOTS_PAUSE: Duration = Duration::from_millis(500);
 
-/// Running state server. Stops with the process.
+/// Running state server. Stops when the runner process ends.
 pub struct StateServer {
     address: SocketAddr,
     password: String,
@@ -137,7 +137,7 @@ fn written(action: &str, result: Result<(), StateError>) -> Response {
     }
 }
 
-/// Logs `error`, because the engine shows only the HTTP status of a response. Returns the response with `error`.
+/// Returns the HTTP response for `error`. Also logs `error`, because the engine shows only the HTTP status of a response.
 fn refused(action: &str, error: &StateError) -> Response {
     crate::log!("the state was not {action}: {error}");
     let status = match error {
@@ -202,7 +202,7 @@ fn lock_response(action: &str, result: Result<Option<StateLock>, RecordError>) -
     }
 }
 
-/// Slot source that requests state slots from the operator in the run report.
+/// Source of state slots for a run. Requests slots through the run report; the operator creates the slots.
 pub struct SlotsOfRecord(pub Record);
 
 #[async_trait::async_trait]

@@ -205,7 +205,7 @@ mod tests {
         Record::new(secrets.clone(), identity)
     }
 
-    /// Returns Secrets with the report of run 7 in phase Applying, claimed by pod `uid`. The report has `outputs` bytes of outputs.
+    /// Returns Secrets with the report of run 7 in phase Applying, claimed by pod `uid`. The report contains outputs of `outputs` bytes.
     fn cluster(outputs: usize) -> Arc<FakeSecrets> {
         let progress = RunProgress {
             number: 7,

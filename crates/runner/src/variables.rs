@@ -104,7 +104,7 @@ const RESERVED: &[&str] = &[
     "CLASSPATH",
 ];
 
-/// Prefixes of names that are reserved like the names in [`RESERVED`].
+/// Prefixes of environment variable names. A name with one of the prefixes is reserved like the names in [`RESERVED`].
 const RESERVED_PREFIXES: &[&str] = &[
     "LD_",
     "DYLD_",
@@ -133,7 +133,7 @@ const RESERVED_PREFIXES: &[&str] = &[
     "GOTRACE",
 ];
 
-/// Removes the prefix `TF_VAR_` from names. A name without the prefix has precedence.
+/// Removes the prefix `TF_VAR_` from names of variables. If a variable has a value with and without the prefix, keeps the value without the prefix.
 pub fn normalise(values: &Values) -> Values {
     let (prefixed, plain): (Vec<_>, Vec<_>) = values
         .iter()
@@ -150,8 +150,8 @@ pub fn normalise(values: &Values) -> Values {
         .collect()
 }
 
-/// Returns the names in `own` (from `spec.variables`) that the module does not declare, sorted, at most [`MAX_CHANGES`]. Scripts may use undeclared
-/// variables, so with `scripts` only names that resemble a declared name are returned.
+/// Returns the names in `own` (from `spec.variables`) that the module does not declare: sorted, at most [`MAX_CHANGES`]. If `scripts` is true,
+/// returns only names that resemble a declared name, because scripts may use undeclared variables.
 pub fn undeclared(
     own: &BTreeSet<String>,
     declared: &BTreeMap<String, Declared>,
@@ -186,8 +186,8 @@ fn similar<'a>(name: &str, declared: impl Iterator<Item = &'a String>) -> Option
         .map(|(_, other)| other.clone())
 }
 
-/// Replaces each reference to a line of [`FILE`] in an error of the engine by the field of the resource that sets the variable:
-/// `spec.variables.NAME` for names in `own`, and `spec.variablesFrom` for other names. Removes the numbered lines of the file that the engine
+/// Rewrites an error of the engine that refers to lines of [`FILE`]. Replaces each reference to a line by the field of the resource that sets the
+/// variable: `spec.variables.NAME` for names in `own`, and `spec.variablesFrom` for other names. Removes the lines of the file that the engine
 /// quotes.
 pub fn with_fields(error: &str, own: &BTreeSet<String>) -> String {
     let is_quoted = |line: &&str| {
@@ -224,8 +224,9 @@ pub fn to_text(values: &Values) -> Vec<u8> {
 
 /// Returns the content of the tfvars file: the values of declared variables.
 ///
-/// A string for a variable of a complex type is passed only as `TF_VAR_name`, which the engine parses as an expression. If the string does not
-/// fit into an environment variable, its JSON value is passed, or the string if it is no JSON: the engine then reports the wrong type.
+/// If the value of a variable of a complex type is a string, the file does not contain the variable: the engine parses the string from the
+/// environment variable `TF_VAR_name`. A string that does not fit into an environment variable is parsed as JSON for the file. If the string is not
+/// JSON, the file contains the string, and the engine reports a type error.
 pub fn tfvars(values: &Values, declared: &BTreeMap<String, Declared>) -> Values {
     let value_in_file = |(name, value): (&String, &Value)| {
         let declared = declared.get(name)?;
@@ -263,8 +264,8 @@ pub fn environment(values: &Values) -> Vars {
     environment
 }
 
-/// Returns the variables in `environment` that can be set in the environment of a process. The pin contains `environment`, because a destroy may
-/// need variables from Secrets that no longer exist. Omits the variables of the runner (`ALUSTAN_…`).
+/// Returns the variables in `environment` that can be set in the environment of a process, without the variables of the runner (`ALUSTAN_…`). The pin
+/// contains `environment`, because a destroy may need variables from Secrets that no longer exist.
 pub fn given(environment: &Vars) -> Vars {
     let fits = |name: &str, text: &str| {
         let name = is_environment_name(name) && !name.starts_with("ALUSTAN_");
@@ -504,7 +505,7 @@ mod tests {
         assert_eq!(tfvars(&given, &declared), values(json!({"a": "1"})));
         let given = values(json!({"list": [1, 2]}));
         assert_eq!(tfvars(&given, &declared), given);
-        // Does not fit into an environment variable.
+        // Neither string fits into an environment variable: each is longer than `LONGEST`, and the second contains NUL.
         let long = "x".repeat(LONGEST);
         for (text, wanted) in [
             (json!([long.as_str()]).to_string(), json!([long.as_str()])),

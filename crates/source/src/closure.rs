@@ -37,8 +37,8 @@ pub(crate) struct FileRequest {
 
 /// Closure of a module (the files that the module needs) during its computation.
 ///
-/// The closure becomes the whole repository if the module has too many files or local modules, or if the module calls in a file cannot be
-/// determined. Invalid syntax therefore never causes an error.
+/// The closure becomes the whole repository if the module has too many files or local modules, or if the module calls in a file cannot be determined,
+/// for example because of invalid syntax. Invalid syntax therefore never causes an error.
 pub(crate) struct Closure {
     tree: Arc<Tree>,
     commit: String,
@@ -46,7 +46,7 @@ pub(crate) struct Closure {
     /// Folder of each module after symbolic links are resolved, by the path of the module. Module sources are relative to the path, not to the
     /// folder.
     modules: BTreeMap<String, String>,
-    /// Paths of modules whose configuration files have not been requested.
+    /// Number of configuration files requested so far. `bytes` is the total size of the files, in bytes.
     unread: Vec<String>,
     /// Number of configuration files requested so far. `bytes` is the total size of these files, in bytes.
     files: usize,
@@ -263,7 +263,7 @@ impl Closure {
             Err(Unresolvable::Missing) => return Err(not_found("")),
             Err(Unresolvable::Loop) => return Err(not_found(" (its symbolic links form a cycle)")),
             Err(Unresolvable::TooLong) => {
-                self.take_whole(&file.path, "paths with too many folders and symbolic links");
+                self.take_whole(&file.path, "too many folders and symbolic links in a path");
                 return Ok(());
             }
         };

@@ -192,10 +192,10 @@ pub enum Error {
         /// Maximum size, in bytes.
         limit: usize,
     },
-    /// The repository exceeds its size limit.
+    /// A repository exceeds the size limit of one fetch.
     #[error(
         "{remote} exceeds the limit of {limit} bytes for one fetch; remove large files from the \
-         repository, and set `--git-cache-mib` to at least 2048"
+         repository, or increase `--git-cache-mib` if it is less than 2048"
     )]
     RepositoryTooLarge {
         /// URL of the repository.

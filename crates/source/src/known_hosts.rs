@@ -2,7 +2,7 @@
 
 /// Host keys of github.com, gitlab.com and bitbucket.org (Ed25519, ECDSA, RSA) in the format of `known_hosts`.
 ///
-/// Used if the Secret with the ssh key has no key `known_hosts`. Published by the hosts at
+/// Used if the Secret with the ssh private key has no data entry `known_hosts`. Published by the hosts at
 /// - <https://docs.github.com/en/authentication/keeping-your-account-and-data-secure/githubs-ssh-key-fingerprints>
 /// - <https://docs.gitlab.com/user/gitlab_com/#ssh-host-keys-fingerprints>
 /// - <https://support.atlassian.com/bitbucket-cloud/docs/configure-ssh-and-two-step-verification/>

@@ -16,7 +16,8 @@ pub(crate) fn is_configuration(path: &str) -> bool {
     ours && !name.starts_with('.')
 }
 
-/// Reads the facts of a configuration file. Accepts any content, and takes linear time. The file name determines the syntax.
+/// Reads the facts (module calls and backend) of a configuration file. Accepts any content, and takes linear time. The file name determines the
+/// syntax.
 pub(crate) fn read(path: &str, bytes: &[u8]) -> Facts {
     let mut facts = Facts::default();
     let Ok(text) = std::str::from_utf8(bytes) else {

@@ -119,9 +119,9 @@ pub struct KubeSecrets {
 /// Whether a Forbidden response is transient.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rights {
-    /// Transient: a new Role takes effect with a delay.
+    /// A Forbidden response is transient, because a new Role takes effect with a delay.
     New,
-    /// Permanent.
+    /// A Forbidden response is permanent.
     Settled,
 }
 

@@ -124,7 +124,7 @@ impl StateStore {
         self.memory.lock().await.pointer.current.clone()
     }
 
-    /// Returns the state that the Secrets contain. First resolves a pointer write of unknown outcome.
+    /// Returns the state that the Secrets contain. If the outcome of a pointer write is unknown, first repeats the write.
     ///
     /// # Errors
     ///

@@ -343,7 +343,7 @@ fn value_marked_sensitive_by_the_module_is_redacted() {
         "terraform_data.a[\"(redacted)\"]"
     );
 
-    // The name of the lock holder contains the secret value. It comes from the run report, not from the output of the engine.
+    // The name of the lock holder contains the secret value. The runner reads this name from the run report, not from the output of the engine.
     world.start(RunKind::Apply);
     world.lock_by("hunter22-long@host");
     let ran = world.finish(world.pod());

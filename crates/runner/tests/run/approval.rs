@@ -168,7 +168,7 @@ fn lost_plan_is_recreated_and_applied_if_unchanged() {
     }
 }
 
-/// Change of the test environment between the approval of a plan and its apply.
+/// Change of the test environment between the approval and the apply of a plan.
 type Edit = fn(&mut World);
 
 #[test]

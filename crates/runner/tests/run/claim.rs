@@ -51,7 +51,7 @@ fn run_with_changed_inputs_is_not_claimed() {
     let mut world = World::new("");
     world.start(RunKind::Drift);
     let before = world.secrets.get(REPORT);
-    // The HMAC in the Job does not match the run record.
+    // The HMAC that the Job passes to the pod is not the HMAC of the run record.
     world.vars.insert("ALUSTAN_DECISION".into(), "00".into());
     let ran = world.finish(world.pod());
     assert_eq!(ran.code, 0);
@@ -103,8 +103,7 @@ fn run_cancelled_during_apply_completes() {
 fn run_succeeds_despite_lost_api_writes_and_responses() {
     for fault in [Fault::Lost, Fault::AnswerLost] {
         let mut world = World::new("resource \"terraform_data\" \"a\" {}\n");
-        // Every second write fails. With `Lost`, each write fails on its first attempt: the claim, the start of the apply, the state and the
-        // report.
+        // The writes 0, 2, 4, 6 and 8 fail. With `Lost`, the first attempt of each write of the run is lost, and the second attempt succeeds.
         for write in [0, 2, 4, 6, 8] {
             world.secrets.fail(write, fault);
         }

@@ -75,7 +75,7 @@ fn destroy_uses_and_redacts_environment_of_deleted_secret() {
         .inputs
         .environment
         .extend(given.map(|(name, value)| (name.to_owned(), value.to_owned())));
-    // The environment of the run replaces a variable that the pod already has.
+    // The variable `PLACE` is set in the pod and in the inputs of the run. The value from the inputs takes precedence.
     world.vars.insert("PLACE".into(), "south".into());
     let ran = world.run(RunKind::Destroy);
     ran.expect(RunResult::Done);

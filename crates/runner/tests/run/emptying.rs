@@ -12,7 +12,7 @@ fn module(names: &[&str]) -> String {
     names.iter().map(resource).collect()
 }
 
-/// Returns the number of objects that the run created and destroyed.
+/// Returns the number of created objects and the number of destroyed objects.
 fn changes(ran: &Ran) -> (i64, i64) {
     let report = ran.expect(RunResult::Done);
     let changes = report.changes.as_ref().unwrap();

@@ -20,7 +20,7 @@ fn module(world: &World, gate: &Gate) -> String {
     )
 }
 
-/// Puts a shell script `terraform` into the PATH that executes the engine as a child process and logs its exit code.
+/// Puts a shell script `terraform` into the PATH. The script executes the engine as a child process and logs the exit code of the engine.
 fn wrap(world: &World) {
     let engine = std::env::split_paths(&std::env::var_os("PATH").unwrap())
         .map(|folder| folder.join("terraform"))

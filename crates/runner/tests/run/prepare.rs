@@ -37,7 +37,7 @@ fn pulled() -> ContextRequest {
     }
 }
 
-/// Path of the module and type of the backend that `prepare` initialises.
+/// Arguments of `prepare`: path of the module, and type of the backend.
 struct Request {
     path: String,
     backend: String,
@@ -81,7 +81,7 @@ fn prepare_pulled(
     failure_of(&mut command, paths).map_or(Ok(()), Err)
 }
 
-/// Executes `prepare`. Returns the failure in its termination message.
+/// Executes `prepare`. Returns the failure that `prepare` writes to its termination message, if any.
 fn failure_of(prepare: &mut Command, paths: &Paths) -> Option<Failure> {
     let done = prepare.output().unwrap();
     if done.status.success() {

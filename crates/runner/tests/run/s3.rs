@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use crate::api::serve_router;
 
-/// Response to a request for the list of objects in the bucket, without objects.
+/// Response of the server to a list request if the bucket is empty.
 const EMPTY: &str = "<ListBucketResult><Name>store</Name><KeyCount>0</KeyCount><IsTruncated>false</IsTruncated></ListBucketResult>";
 
 type Objects = Arc<Mutex<BTreeMap<String, Vec<u8>>>>;
@@ -73,7 +73,7 @@ impl Bucket {
         self.head_requests.load(Ordering::Relaxed)
     }
 
-    /// Returns the address of the state with the key `key`.
+    /// Returns the address of the state with the object key `key`.
     pub(crate) fn place(&self, key: &str) -> String {
         format!("s3://{}/store/{key}", self.address)
     }

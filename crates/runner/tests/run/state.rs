@@ -61,7 +61,7 @@ fn large(size: usize) -> World {
     let world = World::new(
         "resource \"terraform_data\" \"a\" {\n  input = sensitive(filebase64(\"${path.module}/noise\"))\n}\n",
     );
-    // The state contains the file twice (`input` and `output`), in base64.
+    // The state contains the file `noise` twice (as `input` and as `output`), in base64.
     std::fs::write(world.path("module/noise"), noise(size / 2 * 3 / 4)).unwrap();
     world
 }
@@ -123,7 +123,7 @@ fn previous_state_version_can_be_restored_manually() {
     );
     world.run(RunKind::Apply).expect(RunResult::Done);
     let before = world.pointer();
-    // Swaps the versions as in docs/operations.md: jq '{current: .previous, previous: .current}'.
+    // Swaps the current and the previous version of the state, as in docs/operations.md: jq '{current: .previous, previous: .current}'.
     let data = world.secrets.get("web-state").unwrap().data;
     let pointer: serde_json::Value = serde_json::from_slice(&data["pointer"]).unwrap();
     let swapped =

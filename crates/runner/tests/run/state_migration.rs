@@ -36,7 +36,7 @@ fn s3(bucket: &Bucket, key: &str) -> BackendInputs {
     backend_of("s3", serde_json::to_value(config).unwrap())
 }
 
-/// Returns the state in `backend`. For the managed backend, returns the current version in the pointer instead.
+/// Returns the state in `backend`. For the managed backend, returns the entry of the current version in the pointer instead of the state.
 fn state(world: &World, bucket: &Bucket, backend: &BackendInputs) -> Option<Value> {
     let text = |name: &str| backend.config.get(name).and_then(Value::as_str);
     match backend.kind.as_deref() {
@@ -162,7 +162,7 @@ fn run_that_ends_after_the_copy_keeps_the_old_address() {
         Some(bucket.place("a").as_str())
     );
 
-    // The user reverts the change, applies at the old address and migrates later.
+    // The user reverts the change of the backend, applies at the old address and migrates later.
     let mut world = half_way();
     let old = world.inputs.migrate.take().unwrap();
     let new = std::mem::replace(&mut world.inputs.backend, old);

@@ -54,7 +54,7 @@ impl Unsaved {
         self
     }
 
-    /// Runs an apply that fails. Returns the message and the location of the state.
+    /// Runs an apply that fails. Returns the failure message and the location of the unsaved state.
     fn fail(&mut self) -> (String, Option<UnsavedPlace>) {
         let ran = self.world.run(RunKind::Apply);
         let message = ran.expect_failure(FailureClass::Module, "ScriptFailed");

@@ -362,7 +362,7 @@ impl World {
         }
     }
 
-    /// Returns the run record, with the progress from the run report merged as the controller does.
+    /// Returns the run record. Merges the progress from the run report into the run record, as the controller does.
     pub(crate) fn record(&self) -> RunRecord {
         let own: RunRecord = self.data_of(RECORD, key::RECORD).unwrap_or_default();
         let reported: Option<RunProgress> = self.data(key::PROGRESS);
@@ -453,7 +453,7 @@ fn to_json(value: &impl serde::Serialize) -> Vec<u8> {
     serde_json::to_vec(value).unwrap()
 }
 
-/// Returns the progress of a run, as the controller writes it.
+/// Returns the progress of the run in `record`, as the controller writes it to the run report.
 fn progress(record: &RunRecord) -> RunProgress {
     RunProgress {
         number: record.number,
@@ -470,7 +470,7 @@ fn progress(record: &RunRecord) -> RunProgress {
     }
 }
 
-/// Merges the progress into the record, as the controller does.
+/// Merges the progress of a run into its run record, as the controller does.
 fn merged(own: RunRecord, reported: RunProgress) -> RunRecord {
     let applies = own.run.as_ref().map(|run| run.kind) == Some(RunKind::Apply);
     let (begun, attempted) = (own.begun_before, own.attempted_before);

@@ -16,8 +16,8 @@ use crate::{
 /// Maximum total size of the `git ls-tree` listings whose trees are cached, in bytes. A tree takes about twice as much memory as its
 /// listing.
 const BYTES: usize = 32 << 20;
-/// Maximum number of commits recorded as fetched. At the maximum, all records are removed. The next use of a removed commit costs one additional
-/// git call.
+/// Maximum number of commits recorded as fetched. At the maximum, all records are removed. The next use of a commit without a record costs one
+/// additional git call.
 const COMMITS: usize = 10_000;
 /// Time for which the error of a failed fetch is kept, for callers that waited for the same fetch.
 const FAILURES: Duration = Duration::from_mins(10);

@@ -19,8 +19,8 @@ pub(super) struct KnownContext {
     pub(super) size: usize,
 }
 
-/// Digest over the paths, kinds and object ids of selected files, and the folder of their repository in the cache. Files from different
-/// repositories therefore never have the same id.
+/// Digest over the folder of a repository in the cache, and over the paths, kinds and object ids of selected files. Selections from different
+/// repositories therefore never have the same digest.
 #[derive(PartialEq, Eq, Hash, Clone)]
 pub(super) struct SelectionId([u8; 32]);
 
@@ -46,7 +46,7 @@ impl SelectionId {
     }
 }
 
-/// Digests and sizes of packed contexts, by id of the selected files.
+/// Digests and sizes of packed contexts, by the digest of the selected files.
 #[derive(Default)]
 pub(super) struct KnownContexts(Mutex<HashMap<SelectionId, KnownContext>>);
 

@@ -22,10 +22,11 @@ pub struct CacheOptions {
     pub context_folders: u64,
     /// Maximum number of bytes transferred by one fetch [2 GiB].
     pub repository_bytes: u64,
-    /// Maximum size of all repositories, in bytes; the least recently used are removed first [3 GiB].
+    /// Maximum size of all repositories, in bytes [3 GiB]. If the repositories exceed the maximum, the least recently used repositories are removed.
     pub cache_bytes: u64,
-    /// Maximum number of concurrent git calls to remotes [8], plus one fetch that needs more memory. At most half as many modules are read
-    /// concurrently from the cache, plus one module of more than 4 MiB. Permits are shared fairly between tenants.
+    /// Maximum number of concurrent git calls to remotes [8]. One fetch that needs more memory than other fetches may run in addition. At most half
+    /// as many modules are read concurrently from the cache. One module of more than 4 MiB may be read in addition. Permits are shared fairly between
+    /// tenants.
     pub at_once: usize,
     /// Environment variables of git: search path, proxies, trusted certificates [variables of this process].
     pub environment: BTreeMap<String, OsString>,

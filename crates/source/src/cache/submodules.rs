@@ -1,4 +1,5 @@
-//! Git submodules. Adds the files of fetched submodules to the tree of the superproject, and computes the closure again.
+//! Git submodules. Adds the files of fetched submodules to the tree of the superproject, and computes the closure (the files that the module needs)
+//! again.
 //!
 //! Commits of submodules are fetched into the cached repository of the superproject, under the same limits. Objects do not conflict, because git
 //! names them by their content. The folder of the repository depends on the credentials, so a tenant cannot read submodules that another tenant has
@@ -168,8 +169,8 @@ impl Call<'_> {
         Ok((url, Revision::of_commit(&commit)))
     }
 
-    /// Returns the URL of the submodule at `path`, from `.gitmodules` of the repository that contains it. `inside` is the folder of that
-    /// repository in `tree`, and `parent` is its URL.
+    /// Returns the URL of the submodule at `path`. Reads the URL from `.gitmodules` of the repository that contains the submodule. `inside` is the
+    /// folder of that repository in `tree`, and `parent` is the URL of that repository.
     async fn address(
         &self,
         tree: &Tree,
@@ -227,7 +228,7 @@ impl Call<'_> {
 }
 
 /// Returns the credentials for the submodule at `url`. Omits user name and password if [`access::is_for`] does not permit them for `url`. Keeps the
-/// ssh key, because ssh refuses hosts without a known host key.
+/// ssh key, because ssh offers the key only to hosts with a key in `known_hosts`.
 fn credentials_for(
     all: &Credentials,
     given_for: &RepositoryUrl,
@@ -362,7 +363,7 @@ mod tests {
             refused.err().unwrap(),
             "the list of files including all submodules exceeds 67108864 bytes"
         );
-        // The limit includes the path of the submodule, which is part of the path of each file of the submodule.
+        // The size of the list of files includes the path of the submodule, because this path is part of the path of each file of the submodule.
         let files = snapshot(tree(&["a", "b"]), 0);
         let grafted = Grafted::new(&mebibytes(0));
         let path = "p".repeat(32 << 20);

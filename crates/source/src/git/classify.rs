@@ -239,7 +239,7 @@ impl GitFailure {
             Self::ReferenceMissing => "check `gitRepo.branch` or `gitRepo.tag`",
             Self::OutOfMemory => {
                 "remove large files that change from the repository: git stores them as deltas, \
-                 which require a multiple of their size"
+                 and a delta requires memory of several times the size of the file"
             }
             Self::Other => "see the message of git",
         }
@@ -255,7 +255,7 @@ impl fmt::Display for GitFailure {
             Self::Authentication => "the host refuses the credentials",
             Self::NotFound => "the repository does not exist on the host",
             Self::Tls => "the certificate of the host is not trusted",
-            Self::AuthorityUnreadable => "the certificate authorities cannot be read",
+            Self::AuthorityUnreadable => "git cannot read the CA certificates",
             Self::RateLimited => "the host rate-limits requests",
             Self::Unreachable => "the host is unreachable",
             Self::CommitRefused => "the host does not serve the commit",

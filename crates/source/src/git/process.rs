@@ -60,7 +60,7 @@ pub(crate) fn limited(program: &str, memory: u64) -> Command {
     command
 }
 
-/// Runs `command` with `input` on stdin, and waits until the process exits. If `run` fails or its future is dropped, the process group is killed.
+/// Runs `command` with `input` on stdin, and waits until the process exits. Kills the process group if `run` fails or the future of `run` is dropped.
 pub(crate) async fn run(
     mut command: Command,
     input: Vec<u8>,
@@ -283,7 +283,7 @@ mod tests {
         assert!(done.status.success());
     }
 
-    /// Waits until a killed grandchild is removed, or is a zombie that init has not reaped.
+    /// Waits until a killed grandchild no longer exists, or is a zombie that init has not reaped.
     async fn assert_ends(pid: i32) {
         for _ in 0..1000 {
             let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();

@@ -76,7 +76,7 @@ pub(crate) struct Session {
     remote: String,
     scheme: Scheme,
     settings: Vec<String>,
-    /// Environment variables of git, from the operator.
+    /// Environment variables that git gets from the operator.
     environment: BTreeMap<String, OsString>,
     /// Path of a bundle with the system certificates and the certificates for this repository.
     ca_bundle: Option<PathBuf>,

@@ -1,4 +1,4 @@
-//! Facts that the scanner of each syntax collects from a configuration file.
+//! Facts (module calls and backend) that the scanner of each syntax collects from a configuration file.
 
 use std::collections::BTreeMap;
 

@@ -9,7 +9,7 @@ use super::facts::{COMPUTED, Facts};
 /// Maximum nesting depth of blocks, and of brackets and templates. Real modules have fewer than 100 levels.
 const DEPTH: usize = 1_000;
 
-/// Reads facts up to the end of the text, or up to the first part that cannot be scanned.
+/// Reads facts (module calls and backend) up to the end of the text, or up to the first part that cannot be scanned.
 pub(super) fn read(text: &str) -> Facts {
     let mut scanner = Scanner {
         text,
@@ -45,7 +45,7 @@ enum Source<'t> {
     Expression,
 }
 
-/// An open part of an expression.
+/// A part of an expression that is not closed yet.
 enum Part<'t> {
     /// A bracket, with the byte that closes the bracket.
     Bracket(u8),
@@ -262,8 +262,8 @@ impl<'t> Scanner<'t> {
         Err("a heredoc is not terminated")
     }
 
-    /// Skips `byte`, or the sequence `${`, `%{`, `$${` or `%%{` that begins with it. Returns true for `${` and `%{`, which begin an
-    /// interpolation or a directive.
+    /// Skips `byte`, or a sequence that begins with `byte`: `${`, `%{`, `$${` or `%%{`. Returns true for `${` and `%{`, which begin an interpolation
+    /// or a directive.
     fn enters_template(&mut self, byte: u8) -> bool {
         let (enters, length) = match (byte, self.byte(self.at + 1), self.byte(self.at + 2)) {
             (b'$' | b'%', Some(b'{'), _) => (true, 2),

@@ -8,7 +8,7 @@ use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess,
 
 use super::facts::{COMPUTED, Facts};
 
-/// Reads facts to the end of the text, or to the first syntax error.
+/// Reads facts (module calls and backend) up to the end of the text, or up to the first syntax error.
 pub(super) fn read(text: &str) -> Facts {
     let mut facts = Facts::default();
     let mut reader = serde_json::Deserializer::from_str(text);

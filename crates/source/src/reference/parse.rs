@@ -65,9 +65,12 @@ fn fault(name: &str) -> Option<&'static str> {
         ),
         (
             name.split('/').any(|part| part.starts_with('.')),
-            "a component starts with `.`",
+            "a component of the name starts with `.`",
         ),
-        (part_ends(".lock"), "a component ends with `.lock`"),
+        (
+            part_ends(".lock"),
+            "a component of the name ends with `.lock`",
+        ),
         (
             name.ends_with('.') || name.contains(".."),
             "the name ends with `.` or contains `..`",

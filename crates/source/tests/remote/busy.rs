@@ -121,7 +121,7 @@ async fn serve(folder: &Path) -> HttpServer {
     HttpServer::plain(folder, Rules::default()).await
 }
 
-/// Revision that all requests want. The tests set a later commit.
+/// Newest revision of the branch, which all requests want. The tests set a later revision.
 type Head = Arc<Mutex<Revision>>;
 
 /// Context of the module `number`, and the revision that was read.

@@ -97,7 +97,7 @@ async fn fetched_once_within_bounds(megabytes: usize) {
     let used = bytes_in(cache.root.path());
     assert!((50 * size..52 * size).contains(&used), "{used}");
 
-    // A fetch of a commit to the module adds less than 1 MiB.
+    // A fetch of a commit that changes only the module adds less than 1 MiB.
     import(&origin, |pipe| {
         writeln!(
             pipe,

@@ -27,7 +27,7 @@ pub(super) const SLOTS: usize = 1024;
 pub struct Pointer {
     /// Current version of the state; `None` without a state.
     pub current: Option<Version>,
-    /// Version before the last write; `None` if it was not kept.
+    /// Version before the last write; `None` if the previous version was not kept.
     pub previous: Option<Version>,
     /// Unique identifier of the writer that changed or claimed the pointer last.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -38,7 +38,7 @@ pub(super) struct Slot {
     /// Resource version of the slot as last read or written; `None` before the first read. Not used for the slot in the pointer Secret: that slot
     /// is written together with the pointer, at the resource version of the pointer.
     pub(super) version: Option<String>,
-    /// SHA-256 of each chunk that was sent after `version` was read or written, and whose outcome is unknown.
+    /// SHA-256 of each chunk that was sent to the slot after `version` was read or written, if it is unknown whether the chunk was written.
     unsettled: BTreeSet<String>,
 }
 

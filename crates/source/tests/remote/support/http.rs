@@ -30,7 +30,7 @@ const BACKEND: &str = "/usr/lib/git-core/git-http-backend";
 pub(crate) struct Rules {
     /// Required `Authorization`: base64 of `user:password`.
     pub(crate) wants: Option<&'static str>,
-    /// Status of every response.
+    /// Status of every response; `None` for the responses of `git http-backend`.
     pub(crate) status: Option<u16>,
     /// Whether the server uses version 0 of the git protocol, which serves only advertised objects.
     pub(crate) old: bool,

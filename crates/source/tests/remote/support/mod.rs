@@ -201,7 +201,7 @@ impl Origin {
     }
 }
 
-/// Asserts the reason of an error, whether the error is transient, and words in its text. Returns the text.
+/// Asserts the reason of `error`, whether `error` is transient, and that the text of `error` contains all `words`. Returns the text.
 pub(crate) fn assert_failure(
     error: &Error,
     reason: &str,
