@@ -224,7 +224,7 @@ impl GitCache {
         self.commit(&folder, url, credentials, revision, KEPT).await
     }
 
-    /// Removes the repository of `commit` from the cache. Does nothing if another call has removed the repository since `commit` was fetched.
+    /// Removes the repository of `commit` from the cache. Does nothing if another call has removed the repository since the caller got `commit`.
     async fn clear(&self, commit: &Commit) -> Result<(), Error> {
         let repository = self.store.lock(&commit.repository).await;
         if self.commits.holds(commit) {

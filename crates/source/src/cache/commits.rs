@@ -111,8 +111,8 @@ impl Commits {
         known.failed.insert(repository.to_owned(), failure);
     }
 
-    /// Whether `commit` is still recorded as fetched. False if its repository was removed after `commit` was returned, even if the commit was
-    /// fetched again.
+    /// Whether `commit` is still recorded as fetched. Returns false if the repository was removed after [`Self::get`] or [`Self::fetched`] returned
+    /// `commit`, even if the commit was fetched again.
     pub(super) fn holds(&self, commit: &Commit) -> bool {
         let now = self.get(&commit.repository, &commit.revision);
         now.is_some_and(|now| Arc::ptr_eq(&now.files, &commit.files))

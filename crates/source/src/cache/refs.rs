@@ -31,8 +31,8 @@ impl Listing {
     }
 }
 
-/// Returns the names to request from the remote: the full name of the reference, for a tag preceded by its peeled form (`^{}`), and `HEAD`. `HEAD`
-/// distinguishes an empty repository from a missing reference. Returns no names for a commit id, which needs no request.
+/// Returns the names to request from the remote: the full name of the reference, and `HEAD`. For a tag, the first name is the peeled form of the tag
+/// (`^{}`). `HEAD` distinguishes an empty repository from a missing reference. Returns no names for a commit id, which needs no request.
 pub(super) fn names(reference: &Reference) -> Vec<String> {
     match reference {
         Reference::Default => vec![HEAD.to_owned()],

@@ -223,7 +223,7 @@ impl Repository {
         Ok(())
     }
 
-    /// Whether the repository has so many pack files that a fetch into a new repository is cheaper.
+    /// Whether the repository has more than [`PACKS`] pack files.
     pub(super) fn is_worn(&self) -> bool {
         let packs = self.packs();
         packs
