@@ -36,7 +36,8 @@ pub(crate) fn check(root: &Path) -> Result<()> {
     let mut circles = Vec::new();
     for entry in entries {
         let source = entry?.path().join("src");
-        let circle = Crate::read(&source)?.circle();
+        let krate = Crate::read(&source)?;
+        let circle = krate.circle().or_else(|| krate.folder_circle(&source));
         circles.extend(circle.map(|circle| format!("{}: {circle}", source.display())));
     }
     ensure!(
@@ -209,20 +210,48 @@ impl Crate {
             .find_map(|path| self.resolve(base, &path, seen))
     }
 
-    /// Returns the shortest import cycle: `a.rs uses X of b.rs, b.rs uses Y of a.rs`.
+    /// Returns the shortest import cycle of files: `a.rs uses X of b.rs, b.rs uses Y of a.rs`.
     fn circle(&self) -> Option<String> {
-        let edges = self.edges();
-        let circles = edges
-            .keys()
-            .filter_map(|start| shortest_circle(&edges, start));
-        let circle = circles.min_by_key(Vec::len)?;
-        let steps = circle.iter().zip(circle.iter().cycle().skip(1));
-        let steps = steps.filter_map(|(from, to)| {
-            let item = edges.get(from)?.get(to)?;
-            Some(format!("{} uses {item} of {}", named(from), named(to)))
-        });
-        Some(steps.collect::<Vec<_>>().join(", "))
+        describe_circle(&self.edges())
     }
+
+    /// Returns the shortest import cycle of the modules at the root of the crate, each with all files in its folder `source`/NAME.
+    fn folder_circle(&self, source: &Path) -> Option<String> {
+        let module_of = |file: &'_ Path| {
+            let first = file.strip_prefix(source).ok()?.iter().next()?;
+            Some(Path::new(first).with_extension(""))
+        };
+        let modules: BTreeMap<&Path, PathBuf> = self
+            .modules
+            .values()
+            .filter_map(|module| Some((&*module.file, module_of(&module.file)?)))
+            .collect();
+        let mut edges: BTreeMap<&Path, BTreeMap<&Path, String>> = BTreeMap::new();
+        for (file, targets) in self.edges() {
+            for (target, item) in targets {
+                let (from, to) = (&modules[file], &modules[target]);
+                if from != to {
+                    let item = format!("{item} ({} -> {})", named(file), named(target));
+                    edges.entry(from).or_default().entry(to).or_insert(item);
+                }
+            }
+        }
+        describe_circle(&edges)
+    }
+}
+
+/// Returns the shortest cycle of `edges` as text.
+fn describe_circle(edges: &BTreeMap<&Path, BTreeMap<&Path, String>>) -> Option<String> {
+    let circles = edges
+        .keys()
+        .filter_map(|start| shortest_circle(edges, start));
+    let circle = circles.min_by_key(Vec::len)?;
+    let steps = circle.iter().zip(circle.iter().cycle().skip(1));
+    let steps = steps.filter_map(|(from, to)| {
+        let item = edges.get(from)?.get(to)?;
+        Some(format!("{} uses {item} of {}", named(from), named(to)))
+    });
+    Some(steps.collect::<Vec<_>>().join(", "))
 }
 
 /// Returns the last two segments of a path.
