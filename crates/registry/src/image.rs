@@ -23,7 +23,7 @@ const OCI_LAYER: &str = "application/vnd.oci.image.layer.v1.tar+gzip";
 const DOCKER_LAYER: &str = "application/vnd.docker.image.rootfs.diff.tar.gzip";
 /// Maximum number of layers that Docker can mount.
 const MAX_LAYERS: usize = 127;
-/// Maximum number of platforms in an error message.
+/// Maximum number of platforms that an error message lists.
 const MAX_PLATFORMS: usize = 8;
 
 /// A layer to append to an image: a tar archive, compressed with gzip.
@@ -44,12 +44,12 @@ pub struct Layer {
 /// Settings that replace or extend the settings of a base image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ImageConfig {
-    /// User of the container, `uid[:gid]`. Empty: the user of the base image.
+    /// User of the container, `uid[:gid]`. If it is empty, the image keeps the user of the base image.
     pub user: String,
-    /// Entrypoint of the container. If it is not empty, the command of the base image is removed. Empty: entrypoint and command of the base
-    /// image.
+    /// Entrypoint of the container. If it is empty, the image keeps entrypoint and command of the base image. If it is not empty, the
+    /// command of the base image is removed.
     pub entrypoint: Vec<String>,
-    /// Labels to add; replace labels of the base image that have the same key.
+    /// Labels to add. An added label replaces a label of the base image with the same key.
     pub labels: BTreeMap<String, String>,
     /// Creation time, RFC 3339.
     pub created: String,
@@ -204,7 +204,7 @@ fn read_image(
 ) -> Result<Manifest, String> {
     media_type_is(media_type, [OCI_MANIFEST, DOCKER_MANIFEST])?;
     media_type_is(Some(&config.media_type), [OCI_CONFIG, DOCKER_CONFIG])?;
-    // The media type of a manifest is optional in OCI and required in Docker's format.
+    // OCI manifests may omit the media type, Docker manifests may not. A manifest without a media type is therefore an OCI manifest.
     let format = match media_type {
         Some(DOCKER_MANIFEST) => Format::Docker,
         _ => Format::Oci,
@@ -428,7 +428,7 @@ impl ConfigFile {
             match field.as_ref().filter(|value| !value.is_empty()) {
                 Some(value) if value != wanted => {
                     return Err(format!(
-                        "the image is for platform {value}, not for {wanted}"
+                        "the image is for {value}, not for {wanted}"
                     ));
                 }
                 _ => *field = Some(wanted.clone()),

@@ -1,7 +1,8 @@
 //! Selects the images of a repository to delete. Performs no I/O.
 //!
-//! Selects only runner images of one namespace, and the contexts of these images. A runner image has a tag of 40 hex digits, and a label
-//! with the uid of its namespace. An image with several tags is kept if one of the tags is kept.
+//! Selects only runner images of one Kubernetes namespace, and the contexts from which these images were built. A runner image has a tag of
+//! 40 hex digits, and a label with the uid of the namespace for which the image was built. An image with several tags is kept if one of the
+//! tags is kept.
 
 use std::{collections::BTreeSet, fmt, time::Duration};
 
@@ -47,7 +48,7 @@ pub struct RunnerImage {
 pub struct Policy {
     /// Number of newest runner images of the namespace to keep, regardless of their age.
     pub keep: usize,
-    /// Minimum age of an image for deletion.
+    /// Minimum age of an image that may be deleted.
     pub older_than: Duration,
 }
 

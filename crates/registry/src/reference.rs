@@ -20,7 +20,12 @@ impl Digest {
         let digits = match text.split_once(':') {
             Some(("sha256", digits)) if digits.len() == 64 => digits,
             Some(("sha512", digits)) if digits.len() == 128 => digits,
-            _ => return Err(invalid(text, "expected `sha256:` with 64 hex digits")),
+            _ => {
+                return Err(invalid(
+                    text,
+                    "a digest must be `sha256:` with 64 hex digits, or `sha512:` with 128 hex digits",
+                ));
+            }
         };
         if digits
             .bytes()

@@ -148,7 +148,7 @@ impl Registry {
         .await
     }
 
-    /// Returns the tags and images of a repository that are relevant for pruning.
+    /// Returns the tags of a repository with their images, for pruning. Omits tags of contexts and of layers in a kaniko cache.
     ///
     /// # Errors
     /// Fails if a request fails, or if the registry does not list tags.

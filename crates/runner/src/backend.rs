@@ -14,7 +14,7 @@ use crate::module_files::{Content, json_blocks, read_module_files};
 use crate::paths::Vars;
 use crate::workspace::write_private;
 
-/// File with the `backend` block that the runner writes for a module without one. The name is not that of an override file
+/// File with the `backend` block that the runner writes for a module without a `backend` block. The name is not that of an override file
 /// (`*_override.tf.json`), because an override file would replace a `backend` block of the module.
 pub const BLOCK_FILE: &str = "zzz-alustan-backend.tf.json";
 /// File, in the module folder of the image, that records the backend with which the build ran `init`.

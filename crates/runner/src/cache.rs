@@ -1,4 +1,4 @@
-//! Plugin cache of the engine on the cache volume. The engine does not lock the cache, so the runner does. A pod that does not get the
+//! Plugin cache of the engine on the cache volume. The engine does not lock the cache, so the runner locks it. A pod that does not get the
 //! lock runs the engine without the cache.
 
 use std::fs::{self, File};
@@ -23,8 +23,8 @@ impl Lock {
 }
 
 /// Returns the environment variables that enable the plugin cache. With these variables, the engine uses a cached provider even if the
-/// dependency lock file contains no checksums of the provider. The engine may then write an incomplete lock file, which is deleted with the
-/// copy of the module.
+/// dependency lock file contains no checksums of the provider. The engine may then write an incomplete dependency lock file, which is
+/// deleted with the copy of the module.
 pub fn environment(cache: &Path) -> Vars {
     let path = cache.join("plugins").to_string_lossy().into_owned();
     Vars::from([

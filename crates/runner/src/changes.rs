@@ -26,10 +26,10 @@ struct Planned {
     name: String,
     #[serde(default)]
     module_address: String,
-    /// Kind of the resource: `managed` or `data`.
+    /// `managed` for an object that the engine manages, `data` for a data source.
     #[serde(default)]
     mode: String,
-    /// Key of a deposed object, left over from a replacement of its resource.
+    /// Key of a deposed object: an old object that the engine has replaced, but not deleted yet.
     deposed: Option<String>,
     change: Change,
 }
@@ -51,7 +51,7 @@ struct Change {
 pub struct Summary {
     /// Change set for the run report.
     pub set: ChangeSet,
-    /// Plan for approval rules.
+    /// Plan in the form that approval rules evaluate.
     pub plan: approval::Plan,
     /// Whether the plan deletes or forgets every managed object of the state and replaces none.
     pub empties: bool,
@@ -182,7 +182,8 @@ fn digest(
     keyed(key, &json!([changes, outputs]))
 }
 
-/// Returns an HMAC over address, action and names of the changed attributes of each change. The values of attributes are not included.
+/// Returns an HMAC over address, action and names of the changed attributes of each change, and over the names of the changed outputs. Does
+/// not include the values of attributes and outputs.
 fn shape(
     changes: &[(&'static str, &Planned)],
     outputs: &serde_json::Map<String, Value>,

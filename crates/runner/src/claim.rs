@@ -22,7 +22,7 @@ pub struct Claimed {
     pub record: RunRecord,
     /// Inputs of the run, including secrets.
     pub inputs: RunInputs,
-    /// Key of the resource, for HMACs and encryption.
+    /// Secret key of the resource, for HMACs and encryption.
     pub key: Vec<u8>,
     /// Unsaved state of an earlier run, encrypted, from the run report.
     pub unsaved_state: Option<Vec<u8>>,

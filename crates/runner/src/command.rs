@@ -47,8 +47,8 @@ pub enum Show {
     /// Output is redacted and printed to the log.
     Log,
     /// Standard output is returned to the caller, complete and unredacted. Standard error is redacted, returned to the caller and added to
-    /// the log tail, but not printed. Signals go only to the process tree of the command, because the command may run in parallel with
-    /// other commands.
+    /// the log tail, but not printed. The runner sends signals only to the process tree of the command, because other commands may run in
+    /// parallel.
     Caller,
 }
 
@@ -222,8 +222,8 @@ impl Commands {
         }
     }
 
-    /// Returns the time at which commands must have ended. The rest of the grace period is reserved for the run report. The grace period
-    /// starts at the stop request, or now if no stop was requested.
+    /// Returns the time at which commands must have ended: [`FOR_THE_REPORT`] before the end of the grace period. The grace period starts at
+    /// the stop request, or now if no stop was requested.
     pub(crate) fn end_of_grace(&self) -> Instant {
         let from = self.stop.requested_at().unwrap_or_else(Instant::now);
         from + self.grace.saturating_sub(FOR_THE_REPORT)

@@ -57,9 +57,9 @@ impl Session {
         let result = done.as_ref().ok().copied();
         let is_done = matches!(result, Some(RunResult::Done | RunResult::NoChanges));
         if findings.moved_from.is_some() && !findings.began && !is_done {
-            // The run copied the state to a new address, but changed no objects: it failed, was cancelled, or found changes that it did not
-            // apply. Without a lineage in the report, the run record keeps the previous address. The next run then compares the states at
-            // both addresses, and copies the state again if the state at the previous address is newer.
+            // The run copied the state to a new address, but changed no objects and did not succeed: the run failed, was cancelled, or found
+            // changes that it did not apply. Reports no lineage, so that the run record keeps the previous address. The next run then
+            // compares the states at both addresses, and copies the state again if the state at the previous address is newer.
             return done;
         }
         findings.lineage = self.lineage_of_ours(&state, result).await;

@@ -267,8 +267,8 @@ const NO_SUCH_PROVIDER: &[&str] = &[
     "no versions are available for provider",
 ];
 
-/// Messages for transient failures: network errors, and overloaded or unavailable services. Each entry is a phrase that is unlikely to be
-/// the name of a resource.
+/// Messages for transient failures: network errors, and overloaded or unavailable services. Each entry is a phrase that is unlikely to occur
+/// in the name of an object.
 const TRANSIENT: &[&str] = &[
     "no such host",
     "could not resolve host",

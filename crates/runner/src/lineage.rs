@@ -6,7 +6,8 @@ pub use alustan_state::head::StateHead;
 /// Owner of a state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
-    /// No owner: the state has no resources and no outputs. Objects that a run adds to the state belong to the resource of the run.
+    /// No owner, because the state contains no objects and no outputs. The resource of the run becomes the owner when the run adds objects
+    /// to the state.
     Unowned,
     /// The resource of the run.
     ThisResource,
@@ -39,7 +40,7 @@ pub enum Transfer {
     Nothing,
     /// The state at the old address belongs to another owner.
     NotOurs,
-    /// The new address already has another state.
+    /// The new address already has a state with another lineage, which contains objects or outputs.
     Occupied,
     /// Neither address has the state of the resource.
     Lost,

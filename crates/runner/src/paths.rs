@@ -32,7 +32,7 @@ pub struct Paths {
     pub work: PathBuf,
     /// Scratch space of a build pod.
     pub build: PathBuf,
-    /// File from which kubelet reads the termination message.
+    /// File from which the kubelet reads the termination message.
     pub termination_log: PathBuf,
     /// Path of the runner program.
     pub runner: PathBuf,

@@ -19,7 +19,7 @@ struct Process {
     pid: i32,
     parent: i32,
     zombie: bool,
-    /// Start time in clock ticks. Pid and start time together identify a process uniquely.
+    /// Start time in clock ticks since boot. Pid and start time together identify a process uniquely.
     started: u64,
 }
 
@@ -28,7 +28,7 @@ struct Process {
 pub enum Scope {
     /// All descendants of the runner.
     Everything,
-    /// The process with this pid and all its descendants.
+    /// The process with this pid and all its descendants. No process if the pid is `None`.
     Below(Option<u32>),
 }
 
@@ -45,7 +45,7 @@ pub struct Processes {
 }
 
 impl Processes {
-    /// Makes this process the parent of all orphaned descendants. A process with PID 1 is their parent even without this call.
+    /// Makes this process the parent of all orphaned descendants. The kernel makes a process with PID 1 the parent even without this call.
     pub fn adopt_orphans() -> Self {
         if let Err(error) = set_child_subreaper(Some(getpid())) {
             crate::log!("failed to become the subreaper of orphaned processes: {error}");

@@ -70,7 +70,7 @@ impl Redactor {
         }
     }
 
-    /// Masks secret values in a change set: the address of a resource may contain a secret value.
+    /// Masks secret values in a change set: the address of an object may contain a secret value, for example as a key of `for_each`.
     pub fn changes(&self, mut changes: ChangeSet) -> ChangeSet {
         for resource in &mut changes.resources {
             resource.address = self.text(&resource.address);

@@ -68,8 +68,8 @@ impl Session {
         let Err(push) = self.push(file).await else {
             if let Err(error) = self.forget_unsaved_state().await {
                 crate::log!(
-                    "failed to remove the unsaved state after it was pushed; the next run pushes \
-                     it again: {error}"
+                    "failed to remove the unsaved state after it was pushed: {error}. The next run \
+                     pushes the unsaved state again"
                 );
             }
             return None;
@@ -202,7 +202,7 @@ impl Session {
             return Ok(());
         }
         crate::log!(
-            "the state in the backend is newer; moving the unsaved state to another file on the \
+            "the state in the backend is newer; moving the unsaved state to a separate file on the \
              cache volume"
         );
         let number = self.record.identity().number;

@@ -81,7 +81,7 @@ pub struct Session {
     pub claimed: RunRecord,
     /// Inputs of the run, including secrets.
     pub inputs: RunInputs,
-    /// Key of the resource, for HMACs and encryption.
+    /// Secret key of the resource, for HMACs and encryption.
     pub key: Vec<u8>,
     /// Unsaved state of an earlier run, encrypted, from the run report.
     pub unsaved_state: Option<Vec<u8>>,
@@ -146,7 +146,8 @@ impl Session {
         let unknown: Vec<_> = unknown.map(String::as_str).collect();
         if !unknown.is_empty() {
             log!(
-                "the module does not declare variable {}; it is not passed to the engine",
+                "the module does not declare variable {}; undeclared variables are not passed to \
+                 the engine",
                 unknown.join(", ")
             );
         }
@@ -338,7 +339,10 @@ impl Session {
             show: Show::Log,
         };
         let finished = self.commands.run(task).await.map_err(|error| {
-            let message = format!("failed to start backend.bootstrap: {error}");
+            let message = format!(
+                "failed to start the creation of bucket and lock table (spec.backend.bootstrap): \
+                 {error}"
+            );
             transient(Reason::BootstrapFailed, message)
         })?;
         self.judged(Step::Bootstrap, &finished, &[0]).map(drop)

@@ -207,7 +207,7 @@ proptest! {
                 runner_image.namespace = if owner == 0 { "theirs".to_owned() } else { "mine".to_owned() };
                 runner_image.context = Some(digest(&format!("context {content}")));
             });
-            // Two runner image tags refer to the same image.
+            // The runner image tags of the numbers `2n` and `2n + 1` refer to the same image.
             own.digest = digest(&format!("image {}", number / 2));
             inventory.insert(own.tag.clone(), own);
         }

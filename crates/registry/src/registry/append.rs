@@ -316,7 +316,8 @@ impl Append<'_> {
         mounted
     }
 
-    /// Whether to try mounts. Requests a token for mounts first. If the request fails permanently, all further layers are copied.
+    /// Whether to try to mount blobs. First requests a token that permits mounts. If this request fails permanently, all further layers are
+    /// copied.
     async fn mounts_are_open(&self) -> Result<bool, Error> {
         let mut may_mount = self.may_mount.lock().await;
         if *may_mount && let Err(error) = self.mounts.sign_in().await {

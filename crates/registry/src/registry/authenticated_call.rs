@@ -21,7 +21,8 @@ use crate::{
 #[derive(Clone)]
 pub(super) struct Call<'a> {
     pub(super) shared: &'a Shared,
-    /// Action for error messages, as a verb phrase, for example `pull the context`. `subject` is the object of the action.
+    /// Beginning of a verb phrase for error messages, for example `push the context to`. `subject` completes the phrase, for example with an
+    /// image reference.
     pub(super) action: &'static str,
     pub(super) subject: String,
     pub(super) name: &'a ImageName,

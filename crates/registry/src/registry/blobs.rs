@@ -392,7 +392,7 @@ impl Download {
 struct Progress {
     size: u64,
     sent: AtomicU64,
-    /// Error of reading the content to upload.
+    /// Error that ended the reading of the content to upload; `None` without an error.
     fault: parking_lot::Mutex<Option<Error>>,
 }
 
@@ -435,8 +435,8 @@ impl Progress {
     }
 
     /// Waits for `work`, an upload. Fails if no byte is sent within `stall`, or if `work` does not end within `end` after the last byte.
-    /// Checks the progress at intervals of `stall`, and of `end` after the last byte. An idle upload therefore fails after at most two
-    /// intervals.
+    /// Checks the progress at intervals of `stall` until the last byte is sent, and then at intervals of `end`. An idle upload therefore
+    /// fails after at most two intervals.
     async fn watch<T>(
         &self,
         work: impl Future<Output = T>,

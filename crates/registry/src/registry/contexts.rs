@@ -86,7 +86,8 @@ impl Call<'_> {
         let put =
             |reference| repository.put_manifest(reference, artifact::MANIFEST_TYPE, &manifest);
         match put(reference(image)).await {
-            // Some registries do not allow clients to move a tag. A push by digest is sufficient, because clients pull contexts by digest.
+            // Some registries refuse to replace the manifest of an existing tag. A push by digest is sufficient, because clients pull
+            // contexts by digest.
             Err(refused) if refused.may_be_the_tag() => match put(digest.as_str()).await {
                 Ok(_) => Ok(digest),
                 Err(_) => Err(refused),

@@ -101,7 +101,7 @@ async fn append_by(
     is_send(append).await
 }
 
-/// Requires a `Send` future, so that callers can spawn it.
+/// Returns `future`. Compiles only if `future` is `Send`, because callers of the crate must be able to spawn the future.
 fn is_send<T: Send>(future: T) -> T {
     future
 }

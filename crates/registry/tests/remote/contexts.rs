@@ -218,7 +218,8 @@ async fn credentials_open_a_private_registry_with_tls() {
     }
 }
 
-/// Starts a fake registry without support for `HEAD`. Its response to a `GET` of a path that contains `path` has an endless body.
+/// Starts a fake registry without support for `HEAD`. The registry answers a `GET` with an endless body if the requested path contains
+/// `path`.
 async fn endless(path: &'static str) -> FakeRegistry {
     FakeRegistry::start("", move |seen, _| {
         let is_read = seen.path.contains(path);

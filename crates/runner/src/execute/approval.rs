@@ -31,7 +31,7 @@ const EMPTIES: &str = "the plan removes every managed object of the state (spec.
 const UNREADABLE: &str = "the plan of scripts.plan cannot be read, so it may remove every managed object of the state \
                           (spec.approval.emptying)";
 
-/// Maximum number of resources in the message of a denied plan.
+/// Maximum number of planned changes that the message of a denied plan lists.
 const NAMED: usize = 10;
 
 impl Session {
@@ -100,7 +100,9 @@ impl Session {
         }
         if let Some(approved) = approved {
             let ApprovedPlan { id: other, .. } = approved;
-            crate::log!("plan {other} was approved, but the current plan is {id}; not applying it");
+            crate::log!(
+                "plan {other} was approved, but the current plan is {id}; not applying plan {id}"
+            );
         }
         Ok(self.request_approval(id, because, findings).await)
     }
@@ -216,8 +218,8 @@ impl Session {
         Ok(because)
     }
 
-    /// Returns the rules that match the plan. The evaluation of rules has no time limit. Therefore, waits for the evaluation at most until
-    /// the deadline of plans, and fails on a stop request.
+    /// Returns the rules that match the plan. The evaluation of rules has no time limit of its own. Therefore, waits for the evaluation at
+    /// most until the deadline of `init` and `plan`, and fails on a stop request.
     async fn matched(&self, plan: &alustan_cel::approval::Plan) -> Result<Vec<Matched>, Failure> {
         let rules = self.inputs.approval.rules.clone();
         tokio::select! {

@@ -17,7 +17,7 @@ use crate::session::{READ_TIMEOUT, Session, stopped};
 
 impl Session {
     /// Prevents earlier runs of this resource, whose pods may still run, from changing a managed state. Does nothing in the first run of a
-    /// resource.
+    /// resource, because there are no earlier runs.
     async fn begin_to_write_state(&self) -> Result<(), Failure> {
         let is_first = self.record.identity().number == 1;
         let Some(server) = self.server.as_ref().filter(|_| !is_first) else {

@@ -1,10 +1,10 @@
 //! Goal of a run: apply or destroy.
 
-/// Desired state of the real objects after the run.
+/// What a run does to real objects.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Goal {
-    /// The objects match the configuration.
+    /// Changes the objects until they match the configuration.
     Apply,
-    /// The objects are destroyed.
+    /// Destroys the objects.
     Destroy,
 }

@@ -12,14 +12,14 @@ use crate::redact::Redactor;
 pub(crate) enum Ended {
     /// The run failed.
     Failed(Failure),
-    /// The controller cancelled the run before it changed anything.
+    /// The controller cancelled the run before the run changed objects.
     Cancelled,
     /// This pod no longer holds the claim of the run; contains the reason.
     NotOurs(String),
 }
 
 impl Ended {
-    /// Masks secret values.
+    /// Masks secret values in the message.
     pub(crate) fn redacted(self, redactor: &Redactor) -> Self {
         match self {
             Self::Failed(failure) => Self::Failed(redactor.failure(failure)),

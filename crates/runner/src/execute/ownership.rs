@@ -18,8 +18,8 @@ use crate::unsaved_state;
 
 /// State of the module at the start of a run, and its owner.
 pub(super) struct State {
-    /// Lineage, serial and item count of the state. `None` if the state was not read, because it is known to belong to the resource, or if
-    /// the state cannot be read.
+    /// Lineage, serial and item count of the state. `None` if the runner did not read the state because the state is known to belong to the
+    /// resource, or if the runner cannot read the state.
     head: Option<StateHead>,
     owner: Owner,
 }
@@ -136,7 +136,8 @@ impl Session {
             Ok(head) => head,
             Err(failure) => {
                 crate::log!(
-                    "failed to read the state; the plan id does not include lineage and serial: {}",
+                    "the plan id does not include lineage and serial, because the state cannot be \
+                     read: {}",
                     failure.message
                 );
                 StateHead::default()
@@ -224,8 +225,8 @@ impl Session {
 
     fn ownership_advice(&self) -> String {
         if self.destroys() {
-            return "Nothing was destroyed. Restore the state of this resource, or release the \
-                    resource without a destroy: spec.deletionPolicy: Orphan"
+            return "Nothing was destroyed. Restore the state of this resource. To delete the \
+                    resource without destroying its objects, set spec.deletionPolicy: Orphan"
                 .to_owned();
         }
         let identity = self.record.identity();

@@ -85,14 +85,14 @@ impl Session {
         old_head: &StateHead,
         new_head: &StateHead,
     ) -> Result<(), Failure> {
-        // On a push to an address without a state, the engine replaces the lineage of the pushed state. Therefore, pushes a state without
-        // resources first. If this run ends before the second push, the state without resources belongs to no resource.
+        // On a push to an address without a state, the engine replaces the lineage of the pushed state. Therefore, pushes an empty state
+        // first, and then replaces it with the copy. If this run ends before the second push, the next run may replace the empty state.
         if new_head.lineage.is_none() {
             let seed = json!({"version": 4, "serial": 0, "lineage": old_head.lineage,
                 "outputs": {}, "resources": []});
             self.push_copy(&to_json(&seed), false).await?;
         }
-        // The engine increments the serial on push.
+        // The engine increments the serial on push. Therefore, pushes the serial of the original minus 1.
         let serial = old_head.serial.unwrap_or_default().saturating_sub(1);
         let counted = with_serial(state, serial).ok_or_else(|| {
             let message = "cannot copy the state: the format of the state is unknown. The state at the \
@@ -154,7 +154,7 @@ impl Session {
     }
 
     /// Whether the backend changed without a migration: the address in the run record differs from the current address, and the current
-    /// address has no state, or a state with another lineage, without resources and without outputs.
+    /// address has no state, or an empty state with another lineage.
     pub(super) fn has_migrated_away(&self, head: &StateHead) -> bool {
         let Lineage::Of(ours) = &self.claimed.lineage else {
             return false;
@@ -242,9 +242,9 @@ fn not_ours_at(from: &str, head: &StateHead) -> Failure {
     user(
         Reason::StateOwnershipConflict,
         format!(
-            "cannot copy the state from {from}: the state there has lineage {lineage} and {} \
-             resources and outputs, and does not belong to this resource. Nothing was changed. \
-             Restore the state of this resource there, or at the new location",
+            "cannot copy the state from {from}: the state there has another owner (lineage {lineage}, \
+             {} resources and outputs). Nothing was changed. Restore the state of this resource at \
+             {from}, or at the new location",
             head.item_count
         ),
     )

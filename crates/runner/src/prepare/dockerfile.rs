@@ -314,7 +314,7 @@ mod tests {
         ) {
             prop_assume!(image != "scratch");
             let text = format!("{before}FROM{gap}{image}\nRUN true\n");
-            // Without white space, `FROM` and the image are one word.
+            // Without white space, `FROM` and the image are one word, so the line is no `FROM` instruction.
             prop_assume!(gap.contains([' ', '\t']));
             prop_assert!(check(&text).is_err(), "{text}");
         }

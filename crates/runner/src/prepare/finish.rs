@@ -76,8 +76,8 @@ fn sort_modules(file: &Path) -> io::Result<()> {
     })
 }
 
-/// Replaces the lineage in the file of the backend configuration by a constant: older engines write a random lineage, so two builds would
-/// produce different files.
+/// Replaces the lineage in the file in which `init` stored the backend configuration by a constant: older engines write a random lineage, so
+/// two builds would produce different files.
 fn forget_lineage(file: &Path) -> io::Result<()> {
     edit_json(file, |state| {
         if let Some(lineage) = state.get_mut("lineage") {

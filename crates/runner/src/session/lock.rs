@@ -117,7 +117,7 @@ impl Session {
             return false;
         };
         crate::log!(
-            "releasing the state lock acquired at {} by {}, {} that has ended: {}",
+            "releasing the state lock acquired at {} by {}, {} that has ended (lock id {})",
             lock.at,
             host(&lock.who),
             if is_own(lock) {

@@ -139,7 +139,7 @@ impl Drop for Cleared<'_> {
             _ => Err(error),
         }) {
             crate::log!(
-                "failed to remove {}; it remains until the pod is deleted: {error}",
+                "failed to remove {}: {error}. The folder remains until the pod is deleted",
                 self.0.display()
             );
         }

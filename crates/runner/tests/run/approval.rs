@@ -128,7 +128,7 @@ fn approval_is_valid_for_one_apply() {
     let ran = world.run(RunKind::Apply);
     assert_ne!(expect_pending(&ran), first.asks.unwrap().id);
     assert_eq!(world.read("count"), "");
-    assert!(ran.stderr.contains("not applying it"), "{}", ran.logs());
+    assert!(ran.stderr.contains("not applying plan"), "{}", ran.logs());
     world.approve(&ran.report.unwrap());
     world.run(RunKind::Apply).expect(RunResult::Done);
     assert_eq!(world.read("count"), "applied\n");
@@ -141,7 +141,7 @@ fn approval_from_before_a_restore_applies_nothing() {
     world.inputs.approval.restored = Some(Timestamp::now());
     let ran = world.run(RunKind::Apply);
     assert_ne!(expect_pending(&ran), before.id);
-    assert!(ran.stderr.contains("not applying it"), "{}", ran.logs());
+    assert!(ran.stderr.contains("not applying plan"), "{}", ran.logs());
     world.approve(&ran.report.unwrap());
     world.run(RunKind::Apply).expect(RunResult::Done);
 }

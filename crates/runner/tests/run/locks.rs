@@ -43,7 +43,8 @@ fn lock_of_an_ended_pod_of_the_resource_is_released() {
         let ran = world.run(kind);
         let report = ran.expect(RunResult::Done);
         assert_eq!(report.lock, None);
-        let message = format!("by web-apply-1-abcde, a pod of this resource that has ended: {ID}");
+        let message =
+            format!("by web-apply-1-abcde, a pod of this resource that has ended (lock id {ID})");
         assert!(ran.stderr.contains(&message), "{}", ran.logs());
         assert!(!bucket.has(LOCK));
     }
@@ -58,7 +59,7 @@ fn the_lock_of_an_earlier_engine_of_this_pod_is_released() {
     lock(&bucket, host.trim());
     let ran = world.run(RunKind::Apply);
     assert_eq!(ran.expect(RunResult::Done).lock, None);
-    let message = format!("an engine of this pod that has ended: {ID}");
+    let message = format!("an engine of this pod that has ended (lock id {ID})");
     assert!(ran.stderr.contains(&message), "{}", ran.logs());
     assert!(!bucket.has(LOCK));
 

@@ -35,7 +35,7 @@ pub(crate) enum Fault {
     Stuck(u16, usize),
     /// Reads the first chunk of the request body and closes the connection.
     Break,
-    /// Closes the connection after these bytes of the response body.
+    /// Sends these bytes of the response body and closes the connection.
     Cut(Vec<u8>),
     /// Never answers.
     Hang,
