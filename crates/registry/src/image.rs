@@ -427,9 +427,7 @@ impl ConfigFile {
         for (field, wanted) in fields {
             match field.as_ref().filter(|value| !value.is_empty()) {
                 Some(value) if value != wanted => {
-                    return Err(format!(
-                        "the image is for {value}, not for {wanted}"
-                    ));
+                    return Err(format!("the image is for {value}, not for {wanted}"));
                 }
                 _ => *field = Some(wanted.clone()),
             }

@@ -206,7 +206,7 @@ const MISSING_VALUE: &[&str] = &[
 ];
 
 /// Messages of the engine for invalid configuration: a retry would fail with the same message. Ignored for [`Step::Apply`]: the plan
-/// succeeded with the same configuration, so the message comes from another program, for example from an engine in a provisioner.
+/// succeeded with the same configuration, so the message comes from another program, for example from an engine that a provisioner executes.
 const INVALID: &[&str] = &[
     "the terraform configuration must be valid before initialization",
     "the opentofu configuration must be valid before initialization",

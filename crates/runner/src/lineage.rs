@@ -46,7 +46,8 @@ pub enum Transfer {
     Lost,
 }
 
-/// Returns the result of the check. `old` and `new`: the states at the old and at the new address. For `known` and `proven`, see [`owner`].
+/// Checks a state before its migration to another address. `old` and `new`: the states at the old and at the new address. For `known` and
+/// `proven`, see [`owner`].
 pub fn transfer(known: &Lineage, proven: bool, old: &StateHead, new: &StateHead) -> Transfer {
     let ours = match known {
         Lineage::Of(lineage) => Some(lineage),

@@ -15,7 +15,7 @@ pub const MASK: &str = "(redacted)";
 /// Minimum length of masked values, in bytes. Shorter values occur in most texts by chance.
 const SHORTEST: usize = 4;
 
-/// Minimum length of a line of a value for which the line is masked separately, in bytes.
+/// Minimum length of a masked line, in bytes. Each line of a secret value is also masked separately.
 const SHORTEST_LINE: usize = 6;
 
 /// Minimum length of values that are masked in base64, in bytes. The first and last base64 characters of a value depend on the bytes around

@@ -113,7 +113,7 @@ fn changes(report: &RunReport, outputs: Option<&Outputs>) -> Changes {
 }
 
 /// Removes the logs of earlier runs if the outputs need the space. If the space is still not sufficient, also removes an unsaved state that
-/// an earlier run kept for inspection: the state is older than the state in the backend.
+/// an earlier run kept for inspection. The next run does not need this state, because the state in the backend is newer.
 fn make_room(snapshot: &Snapshot, changes: &mut Changes) {
     if changes.contains_key(key::OUTPUTS) && snapshot.size_with(changes) > LARGEST {
         log_tail::remove_all(snapshot, changes);

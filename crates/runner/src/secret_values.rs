@@ -49,8 +49,8 @@ pub fn of_run(
     secrets
 }
 
-/// Returns the values in the backend block of the module that are secret according to the name of the argument, and the user information in
-/// URLs.
+/// Returns the secret values in the backend block of the module: values of arguments whose names indicate a credential, and the user
+/// information in URLs.
 pub fn of_own_backend(backend: &OwnBackend) -> Vec<String> {
     let fields = backend.config.iter();
     fields

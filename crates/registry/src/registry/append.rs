@@ -39,19 +39,19 @@ const RETRIES: usize = 3;
 const MAX_DELAY: Duration = Duration::from_secs(10);
 
 impl Registry {
-    /// Appends `layers` to the image `base` (by digest), pushes the result as `target` (by tag) and returns the digest of its manifest. If
-    /// the tag already exists, returns its digest and does not replace the tag. Checks for the tag at the start, and again directly before
-    /// the push of the manifest. A tag that another client creates after the second check is replaced, unless the registry has immutable
-    /// tags.
+    /// Appends `layers` to the image `base` (by digest), pushes the new image as `target` (by tag) and returns the digest of the new
+    /// manifest. If the tag already exists, returns the manifest digest of the existing image and does not replace the tag. Checks for the
+    /// tag at the start, and again directly before the push of the manifest. A tag that another client creates after the second check is
+    /// replaced, unless the registry has immutable tags.
     ///
-    /// Layers of the base image are mounted from its repository if registry and credentials permit mounts, and are copied otherwise. If
-    /// `base` is an index, the image for the platform in `config` is used. The same input gives the same digest. Memory use does not depend
-    /// on the size of the layers.
+    /// Layers of the base image are mounted from the repository of the base image if registry and credentials permit mounts. Otherwise, the
+    /// layers are copied. If `base` is an index, the image for the platform in `config` is used. The same input gives the same digest.
+    /// Memory use does not depend on the size of the layers.
     ///
     /// # Errors
     /// - [`Error::InvalidImageName`] if `base` has no digest or `target` has no tag.
     /// - [`Error::BaseImageNotFound`] if the registry does not have the base image, or one of its manifests or blobs.
-    /// - [`Error::InvalidBaseImage`] if layers cannot be appended to the base image, or if its content does not match its digests.
+    /// - [`Error::InvalidBaseImage`] if layers cannot be appended to the base image, or if a downloaded manifest or blob does not match its digest.
     /// - [`Error::LayerFile`] if a layer cannot be read.
     /// - [`Error::Request`] and [`Error::Timeout`] if a request fails. Transient failures are retried first.
     pub async fn append(
@@ -108,9 +108,9 @@ struct Append<'a> {
     registry: &'a Registry,
     source: Repository<'a>,
     target: Repository<'a>,
-    /// The target repository, with a token that also permits pulls from the base repository.
+    /// The target repository, with a token that also permits pulls from the repository of the base image.
     mounts: Repository<'a>,
-    /// Whether to try to mount blobs of the base repository.
+    /// Whether to try to mount blobs from the repository of the base image.
     may_mount: Mutex<bool>,
     access: &'a Access,
     base: &'a ImageRef,
@@ -289,7 +289,7 @@ impl Append<'_> {
         self.target.upload(upload_url, blob, content).await
     }
 
-    /// Mounts a blob of the base repository. A failed mount is not an error, because the blob can be copied.
+    /// Mounts a blob from the repository of the base image. A failed mount is not an error, because the blob can be copied.
     async fn mount(&self, digest: &Digest) -> Mount {
         self.try_mount(digest).await.unwrap_or_else(|error| {
             debug!(%digest, %error, "failed to mount a layer; copying it");
@@ -316,8 +316,8 @@ impl Append<'_> {
         mounted
     }
 
-    /// Whether to try to mount blobs. First requests a token that permits mounts. If this request fails permanently, all further layers are
-    /// copied.
+    /// Whether to try to mount blobs. First requests a token that permits mounts. Fails if this request fails. After a permanent failure,
+    /// all further layers are copied instead of mounted.
     async fn mounts_are_open(&self) -> Result<bool, Error> {
         let mut may_mount = self.may_mount.lock().await;
         if *may_mount && let Err(error) = self.mounts.sign_in().await {

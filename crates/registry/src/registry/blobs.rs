@@ -184,8 +184,9 @@ impl<'a> Repository<'a> {
         upload_url(&response).map_err(|why| self.call.refused(Failure::Other, why.to_owned()))
     }
 
-    /// Uploads a blob in one request, to `upload_url` if the registry has started an upload. Fails if no byte is sent within
-    /// `Options::timeout`, or if the registry does not respond within `Options::transfer_timeout` after the last byte.
+    /// Uploads a blob in one request. `upload_url`: URL of an upload that the registry has started; with `None`, requests a new upload
+    /// first. Fails if no byte is sent within `Options::timeout`, or if the registry does not respond within `Options::transfer_timeout`
+    /// after the last byte.
     pub(super) async fn upload(
         &self,
         upload_url: Option<Url>,

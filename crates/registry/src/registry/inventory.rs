@@ -35,7 +35,7 @@ impl Call<'_> {
         Ok(images)
     }
 
-    /// Returns all tags. Registries without pagination return the complete list in each response.
+    /// Returns all tags. Stops after a page without a new tag, because registries without pagination return the complete list for each page.
     async fn tags(&self, session: &Session) -> Result<BTreeSet<String>, Error> {
         let mut tags = BTreeSet::new();
         let mut last: Option<String> = None;

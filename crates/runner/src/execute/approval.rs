@@ -122,7 +122,8 @@ impl Session {
     }
 
     /// Restores the approved plan as the current plan file and returns its summary. Returns `None`, and leaves no plan file, if the plan is
-    /// lost or its inputs changed. The inner option is `None` if `scripts.plan` created the plan and the engine cannot read it.
+    /// lost, or if the inputs of the plan have changed. The inner option is `None` if `scripts.plan` created the plan and the engine cannot
+    /// read it.
     async fn stored_plan(&self, approved: &ApprovedPlan, state: &State) -> Option<Option<Summary>> {
         let file = self.paths.plan_file();
         let why = match plan_file::open(&self.paths.cache, approved.run, &self.key) {

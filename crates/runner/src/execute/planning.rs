@@ -160,8 +160,8 @@ impl Session {
     }
 }
 
-/// Whether a plan may delete or forget objects, according to the output of the engine. Also true if the output has neither a line `Plan: …`
-/// nor the text for a plan that changes only outputs.
+/// Whether a plan may delete or forget objects, according to the output of the engine. Also true if the output is not recognised: the output
+/// has neither a line `Plan: …` nor the text for a plan that changes only outputs.
 fn may_remove(printed: &str) -> bool {
     let text = tidy(printed);
     let deletes_none = match text.lines().rev().find(|line| line.starts_with("Plan: ")) {

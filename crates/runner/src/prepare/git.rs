@@ -59,8 +59,8 @@ impl Credentials {
         key.into_iter().chain(password).collect()
     }
 
-    /// Returns marks: texts that a file contains only if the credentials were copied into it. The marks are the longest line of the
-    /// password and the longest line of the ssh key, if the line has at least [`SHORTEST_MARK`] bytes.
+    /// Returns marks: texts that a file contains only if the credentials were copied into it. The marks are the longest line of the password
+    /// and the longest line of the ssh key. A line with fewer than [`SHORTEST_MARK`] bytes is omitted.
     pub(super) fn marks(&self) -> Vec<String> {
         self.secrets()
             .iter()

@@ -92,7 +92,7 @@ fn of_auth(auth: &str) -> Vec<String> {
 }
 
 /// Converts a registry error to a failure. The user must resolve an invalid image name, and credentials that are invalid or that the
-/// registry refuses. All other permanent errors are retried within `retry.limit` (rule 10), because the next attempt may succeed.
+/// registry refuses. Other errors that are not transient are retried within `retry.limit` (rule 10), because the next attempt may succeed.
 pub(super) fn of_registry(error: &alustan_registry::Error) -> Failure {
     use alustan_registry::{Error, Failure as Refused};
     let class = match error {

@@ -6,7 +6,7 @@ use alustan_api::report::{Failure, FailureClass};
 use crate::command::{Cause, Finished};
 use crate::failure::{Step, classify, failure, module, transient};
 
-/// Returns the exit code if it is in `good`, otherwise the failure.
+/// Returns the exit code if it is in `good`. Otherwise, returns the failure of the command.
 pub(super) fn judge(step: Step, finished: &Finished, good: &[i32]) -> Result<i32, Failure> {
     match (finished.code, finished.cause) {
         (Some(code), _) if good.contains(&code) => Ok(code),

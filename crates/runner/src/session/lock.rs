@@ -25,7 +25,8 @@ const RELEASE: Duration = Duration::from_mins(2);
 const HOST: &str = "/proc/sys/kernel/hostname";
 
 impl Session {
-    /// Returns the exit code if it is in `good`, otherwise the failure. Records the lock of another client that caused the failure.
+    /// Returns the exit code if it is in `good`. Otherwise, returns the failure of the command. Records the lock of another client that
+    /// caused the failure.
     pub(super) fn judged(
         &self,
         step: Step,
