@@ -80,8 +80,9 @@ pub enum LayerError {
 /// links are stored as links and never followed, even if another process replaces files during the write. Memory usage does not depend on
 /// the size of the files.
 ///
-/// # Errors Returns [`LayerError::Read`], [`LayerError::Whiteout`] or [`LayerError::Special`] with the path of the file relative to the
-/// folder. Returns [`LayerError::Write`] if the archive cannot be written, for example because the disk is full.
+/// # Errors
+/// Returns [`LayerError::Read`], [`LayerError::Whiteout`] or [`LayerError::Special`] with the path of the file relative to the folder.
+/// Returns [`LayerError::Write`] if the archive cannot be written, for example because the disk is full.
 pub fn write(content: Content<'_>, to: &Path) -> Result<Written, LayerError> {
     let compressed = Hashing::new(BufWriter::new(File::create(to)?));
     let archive = Hashing::new(GzEncoder::new(compressed, Compression::fast()));
