@@ -292,7 +292,7 @@ impl Append<'_> {
     /// Mounts a blob from the repository of the base image. A failed mount is not an error, because the blob can be copied.
     async fn mount(&self, digest: &Digest) -> Mount {
         self.try_mount(digest).await.unwrap_or_else(|error| {
-            debug!(%digest, %error, "failed to mount a layer; copying it");
+            debug!(%digest, %error, "failed to mount a layer; copying the layer");
             Mount::Refused(None)
         })
     }
@@ -363,7 +363,7 @@ impl Append<'_> {
             Some(other) => Err(self.target.call.refused(
                 Failure::Other,
                 format!(
-                    "the registry stored the manifest {digest} as {}",
+                    "the digest of the pushed manifest is {digest}, but the registry reports {}",
                     short(&other)
                 ),
             )),
