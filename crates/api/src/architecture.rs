@@ -30,7 +30,7 @@ impl Architecture {
         }
     }
 
-    /// Returns the value of `kubernetes.io/arch`.
+    /// Returns the value of the node label `kubernetes.io/arch` for this architecture.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Amd64 => "amd64",
@@ -38,7 +38,7 @@ impl Architecture {
         }
     }
 
-    /// Parses a value of `kubernetes.io/arch`.
+    /// Parses a value of the node label `kubernetes.io/arch`.
     pub fn parse(text: &str) -> Option<Self> {
         Self::ALL
             .into_iter()

@@ -15,9 +15,9 @@ const SEE_READY: &str = "see condition Ready";
 pub enum Kind {
     /// The current configuration is applied and health checks pass.
     Ready,
-    /// The resource is not ready and not stalled, or a run applies or destroys.
+    /// The resource is neither ready nor stalled, or an apply or destroy is in progress.
     Reconciling,
-    /// The resource is not retried until something changes.
+    /// The operator does not retry until the resource, the repository or the cluster changes.
     Stalled,
     /// The revision is known and its context exists.
     SourceReady,
@@ -50,18 +50,20 @@ impl Kind {
 pub enum Convergence {
     /// The configuration is applied.
     Converged,
-    /// As `Converged`, while a run changes the real objects, for example to correct drift.
+    /// The configuration is applied, and a run changes real objects, for example to correct drift.
     Correcting,
     /// A run or build is in progress or due. Whether the configuration is applied is not known yet.
     Converging,
-    /// Failed. The operator retries automatically.
+    /// The last attempt failed. The operator retries automatically.
     Retrying,
-    /// Failed or suspended. The operator does nothing until something changes.
+    /// The last attempt failed, or no attempt is possible, for example with `spec.suspend`. The operator does not retry until the resource,
+    /// the repository or the cluster changes.
     Stalled,
 }
 
 impl Convergence {
-    /// Returns the conditions `Ready`, `Reconciling` and `Stalled`. `Ready` gets `message`; the other two refer to it.
+    /// Returns the conditions `Ready`, `Reconciling` and `Stalled`. The message of `Ready` is `message`. If `Reconciling` or `Stalled` is
+    /// true, its message refers to `Ready`.
     pub fn verdicts(self, reason: impl ReasonText, message: &str) -> [Verdict; 3] {
         let reason: &String = &reason.into();
         let (ready, reconciling, stalled) = match self {
@@ -85,7 +87,7 @@ impl Convergence {
     }
 }
 
-/// Condition without generation and transition time, see [`merge`].
+/// Condition without `observedGeneration` and `lastTransitionTime`, which [`merge`] adds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
     /// Condition type.
@@ -99,7 +101,7 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    /// Creates a condition of type `kind`, without generation and transition time.
+    /// Creates a condition of type `kind`, without `observedGeneration` and `lastTransitionTime`.
     pub fn new(
         kind: Kind,
         status: impl Into<Option<bool>>,
@@ -147,8 +149,8 @@ pub fn merge(
         .collect()
 }
 
-/// Returns the conditions for `verdicts`, followed by those `conditions` whose type has no verdict. Takes transition times from `previous`,
-/// as [`merge`] does.
+/// Returns the conditions for `verdicts`, followed by the elements of `conditions` whose type has no verdict. Takes transition times from
+/// `previous`, as [`merge`] does.
 pub fn update(
     conditions: Vec<Condition>,
     previous: &[Condition],

@@ -79,8 +79,9 @@ pub enum Switch {
 }
 
 impl Engine {
-    /// Returns the kind of the change from this engine to `next`. `None` if `next` is the same engine in the same or a newer version, or the
-    /// same engine with a version that cannot be compared: one of the two versions is not a full version ([`is_version`]).
+    /// Returns the kind of the change from this engine to `next`. `None` if `next` is the same engine in the same or a newer version. Also
+    /// `None` if `next` is the same engine and one of the two versions is not a full version ([`is_version`]): such a version cannot be
+    /// compared.
     pub fn switch_to(&self, next: &Self) -> Option<Switch> {
         if self.name != next.name {
             return Some(Switch::Engine);
@@ -98,7 +99,7 @@ impl Engine {
             Switch::Downgrade => "an older version may be unable to read the state",
         };
         Some(format!(
-            "the last apply used {self}, the next would use {next}: {what}"
+            "the last apply used {self}, and the next run would use {next}: {what}"
         ))
     }
 }

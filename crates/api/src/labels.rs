@@ -8,7 +8,7 @@ pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 pub const MANAGER: &str = "alustan";
 /// Label with the name of the owning `Terraform` resource.
 pub const NAME: &str = "alustan.io/terraform";
-/// Label with the namespace of the owning resource. Set on objects of a build in another namespace.
+/// Label with the namespace of the owning resource. Set on objects of a build whose Job is not in this namespace.
 pub const NAMESPACE: &str = "alustan.io/namespace";
 /// Label with the uid of the owning resource. It distinguishes a resource from an earlier one of the same name.
 pub const UID: &str = "alustan.io/uid";
@@ -18,10 +18,11 @@ pub const COMPONENT: &str = "app.kubernetes.io/component";
 pub const IMAGE_TAG: &str = "alustan.io/image-tag";
 /// Label of a run pod that may change real objects. Its value is `true`.
 pub const CHANGES: &str = "alustan.io/changes";
-/// Label of an orphaned object, which contains the state of a deleted resource. Its value is `true`.
+/// Label of an orphaned object: it was left in place on deletion of the owning resource, for example a Secret with the state. Its value is
+/// `true`.
 pub const ORPHANED: &str = "alustan.io/orphaned";
-/// Annotation of the run record of an earlier resource with the same name, set by `kubectl alustan restore`: uid of the resource to which
-/// the operator assigns the record.
+/// Annotation that `kubectl alustan restore` sets on the run record of an earlier resource. Its value is the uid of the new resource with
+/// the same name. The operator assigns the run record to the new resource.
 pub const RESTORE_TO: &str = "alustan.io/restore-to";
 /// Label of a namespace with applied resources or orphaned states. Its value is `true`. The policy `alustan-namespaces-with-state` refuses
 /// the deletion of such a namespace.
@@ -31,7 +32,7 @@ pub const HOLDS_STATE: &str = "alustan.io/holds-state";
 pub const ALLOW_RUNS: &str = "alustan.io/allow-runs";
 /// Annotation of an outputs Secret: comma-separated keys whose values are JSON. The values of other keys are text.
 pub const JSON_OUTPUTS: &str = "alustan.io/json-outputs";
-/// Annotation of an outputs Secret: comma-separated keys that the module marks as sensitive.
+/// Annotation of an outputs Secret: comma-separated keys of the outputs that the module marks as sensitive.
 pub const SENSITIVE_OUTPUTS: &str = "alustan.io/sensitive-outputs";
 /// Annotation of a run Job: digest of the inputs of its run.
 pub const INPUTS: &str = "alustan.io/inputs";
@@ -68,7 +69,7 @@ pub enum Component {
     Outputs,
     /// Pull secret, derived from the Secret in `spec.containerRegistry.secretRef`.
     Registry,
-    /// Temporary credentials of a build in another namespace.
+    /// Temporary Secret with the credentials of a build whose Job is not in the namespace of the resource.
     Lent,
 }
 
@@ -91,7 +92,7 @@ impl Component {
     }
 }
 
-/// Returns the labels of an object of the resource `name` with `uid`.
+/// Returns the labels of an object that the operator creates for the resource with `name` and `uid`.
 pub fn of(name: &str, uid: &str, component: Component) -> BTreeMap<String, String> {
     BTreeMap::from(
         [

@@ -37,7 +37,7 @@ pub use status::*;
 /// Field manager of server-side apply.
 pub const FIELD_MANAGER: &str = "terraform.alustan.io/controller";
 
-/// Finalizer of a resource. It delays the deletion until the managed objects are destroyed.
+/// Finalizer of a resource. It delays the deletion until the managed objects are destroyed, or left in place with `deletionPolicy: Orphan`.
 pub const FINALIZER: &str = "terraform.alustan.io/destroy";
 
 /// Annotation that requests a reconciliation and a run. The operator processes each new value once, and resets the retry budget of a

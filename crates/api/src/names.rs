@@ -1,5 +1,5 @@
-//! Names of the objects that the operator creates for a resource. Each name is the name of the resource and a suffix. No suffix ends with
-//! another suffix, so objects of two resources never have the same name.
+//! Names of the objects that the operator creates for a resource. Each name except that of a build Job is the name of the resource and a
+//! suffix. No suffix ends with another suffix, so two different resource names never result in the same object name.
 
 use crate::run_kind::RunKind;
 
@@ -43,7 +43,7 @@ pub fn state(name: &str) -> String {
     format!("{name}-state")
 }
 
-/// Name of the Secret with state slot `slot` of the managed state.
+/// Name of the Secret that is slot `slot` of the managed state.
 pub fn state_slot(name: &str, slot: u32) -> String {
     format!("{name}-state-slot-{slot}")
 }

@@ -55,7 +55,8 @@ pub enum NotificationEvent {
     Failed,
     /// The real objects differ from the configuration.
     Drifted,
-    /// The resource is not retried until something changes. Not sent if the cause is `suspend` or `deletionProtection`.
+    /// The operator does not retry until the resource, the repository or the cluster changes. Not sent if the cause is `suspend` or
+    /// `deletionProtection`.
     Stalled,
     /// Every managed object is destroyed. Sent before the operator removes the finalizer.
     Destroyed,

@@ -33,9 +33,9 @@ pub const USER: i64 = 65532;
 /// Layer of the runner image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layer {
-    /// Folder below `src` in [`BUILD`].
+    /// Folder with the files of the layer, below `src` in [`BUILD`].
     pub source: &'static str,
-    /// Absolute path in the image.
+    /// Absolute path of the files in the image.
     pub target: &'static str,
     /// User id and group id of the files.
     pub owner: i64,

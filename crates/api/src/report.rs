@@ -39,7 +39,7 @@ pub struct RunReport {
     /// Lineage of the state at the end of the run, if it is known and the state belongs to the resource.
     #[serde(default)]
     pub lineage: Option<String>,
-    /// Lock of the state that another process holds, so that the run could not acquire it.
+    /// State lock that the run could not acquire, because another process holds the lock.
     #[serde(default)]
     pub lock: Option<StateLock>,
     /// Failure of the run, with [`RunResult::Failed`].
@@ -47,7 +47,8 @@ pub struct RunReport {
     /// Location of the unsaved state, if the run could not write the state to its backend.
     #[serde(default)]
     pub unsaved: Option<UnsavedPlace>,
-    /// Whether the report Secret and the cache volume, if it was mounted, are free of unsaved states of earlier runs.
+    /// If true, the run report contains no unsaved state of an earlier run. If the pod mounted the cache volume, the volume contains none
+    /// either.
     #[serde(default)]
     pub recovered: bool,
     /// Address of the state, as the engine resolved it.
@@ -118,9 +119,9 @@ pub struct StepTimes {
 /// Result of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RunResult {
-    /// There were no changes.
+    /// The plan has no changes.
     NoChanges,
-    /// There were changes and nothing was applied: a drift check, or a plan that waits for approval.
+    /// The plan has changes, and nothing was applied: the run is a drift check, or the plan waits for approval.
     Changes,
     /// The plan was applied, or all managed objects were destroyed.
     Done,
@@ -131,7 +132,7 @@ pub enum RunResult {
 }
 
 impl RunResult {
-    /// Returns the result in `status` and in metrics.
+    /// Returns the name of the result in `status` and in metrics.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::NoChanges => "NoChanges",
@@ -155,7 +156,7 @@ pub struct ChangeSet {
     pub destroy: i64,
     /// Changed resources, at most [`MAX_CHANGES`], destroyed and replaced ones first.
     pub resources: Vec<ResourceChange>,
-    /// HMAC of all changes with the key of the resource. Equal change sets have equal digests.
+    /// HMAC of all changes, with the HMAC key in the run record. Equal change sets have equal digests.
     pub digest: String,
     /// HMAC of addresses, actions and names of changed attributes, without values. If a configuration never converges (rule 7), for example
     /// because of `timestamp()`, its plans have the same HMAC.
@@ -188,7 +189,7 @@ pub struct ResourceChange {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Failure {
-    /// Whether the failure is retried, and whether retries use the retry budget.
+    /// Whether the failure is retried, and whether retries use the retry budget (`spec.retry.limit`).
     pub class: FailureClass,
     /// [`Reason`](crate::Reason) as a string.
     #[serde(deserialize_with = "crate::reason::deserialize")]
@@ -226,12 +227,12 @@ impl Failure {
 /// Retry behaviour of a failure (rule 10).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FailureClass {
-    /// Network, throttling, quota, eviction, a held lock. Retried without use of the retry budget.
+    /// Failure caused by network, throttling, quota, eviction or a held lock. Retries do not use the retry budget (`spec.retry.limit`).
     #[serde(rename = "World")]
     Transient,
-    /// Module, variables or managed objects. Retried within the retry budget.
+    /// Failure of the module, its variables or the managed objects. Retries use the retry budget (`spec.retry.limit`).
     Module,
-    /// Requires a change by the user. Not retried.
+    /// Failure that requires a change by the user. Not retried.
     User,
 }
 

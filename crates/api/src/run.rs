@@ -39,42 +39,46 @@ pub const MAX_SLOTS: u32 = 1024;
 
 /// Keys in the data of the run record and the run report.
 pub mod key {
-    /// Record: [`super::RunRecord`] as JSON.
+    /// In the run record: [`super::RunRecord`] as JSON.
     pub const RECORD: &str = "record";
-    /// Record: [`super::RunInputs`] as JSON. Removed when the controller adds the report of the run to the history.
+    /// In the run record: [`super::RunInputs`] as JSON. Removed when the controller adds the report of the run to the history.
     pub const INPUTS: &str = "inputs";
-    /// Record: [`super::History`] as JSON.
+    /// In the run record: [`super::History`] as JSON.
     pub const HISTORY: &str = "signed-history";
-    /// Record: key of the history in records of earlier versions of the operator, which do not sign records. The earlier versions refuse a
-    /// record with key [`HISTORY`]: their writes would make its signatures invalid.
+    /// In a run record that an earlier version of the operator wrote without signatures: [`super::History`] as JSON. When the operator
+    /// signs the run record, it moves the history to [`HISTORY`]. The earlier version refuses the run record without this entry, and so
+    /// cannot change a signed one.
     pub const UNSIGNED_HISTORY: &str = "history";
-    /// Record: 32 random bytes per resource. Key for HMACs, and for the encryption of plans on the cache volume and of the unsaved state.
+    /// In the run record: 32 random bytes per resource. They are the key of HMACs, and the encryption key of the unsaved state and of plans
+    /// on the cache volume.
     pub const KEY: &str = "key";
-    /// Report: [`super::RunProgress`] as JSON.
+    /// In the run report: [`super::RunProgress`] as JSON.
     pub const PROGRESS: &str = "progress";
-    /// Report: [`crate::report::RunReport`] as JSON.
+    /// In the run report: [`crate::report::RunReport`] as JSON.
     pub const REPORT: &str = "report";
-    /// Report: [`super::Outputs`] as JSON. Removed when the outputs are published.
+    /// In the run report: [`super::Outputs`] as JSON. Removed when the outputs are published.
     pub const OUTPUTS: &str = "outputs";
-    /// Report: unsaved state, compressed and encrypted with [`KEY`]. Removed when a later run has saved it. Also removed if the Secret is too small
-    /// for the outputs of a later run: that run has then written a newer state to the backend. Other writes must keep the unsaved state.
+    /// In the run report: unsaved state, compressed and encrypted with [`KEY`]. A later run removes the unsaved state when it has saved it.
+    /// A later run also removes it if the Secret has no space left for the outputs: the state that this run wrote to the backend is newer.
+    /// All other writes must keep the unsaved state.
     pub const LEFTOVER: &str = "leftover";
 
-    /// Record and pin: key of the operator's signature of the value of key `entry`. The signature is hexadecimal.
+    /// Returns the data key of the signature of `entry`, a data key of the run record or of the pin. The operator signs the value of
+    /// `entry`. The signature is hexadecimal.
     pub fn signature(entry: &str) -> String {
         format!("{entry}.signature")
     }
 
-    /// Prefix of the keys of logs.
+    /// Prefix of the data keys of logs.
     const LOG: &str = "log-";
 
-    /// Report: key of the gzipped log of run `number`: its last 64 KiB, with known secrets masked. The report keeps the logs of the last
-    /// three failed runs.
+    /// Returns the data key of the log of run `number` in the run report. The value is the last 64 KiB of the log, gzipped, with known
+    /// secrets masked. The run report keeps the logs of the last three failed runs.
     pub fn log(number: i64) -> String {
         format!("{LOG}{number}")
     }
 
-    /// Returns the run number in `key`. `None` if `key` is not the key of a log.
+    /// Returns the run number in the data key `key`. `None` if `key` is not the data key of a log.
     pub fn log_of(key: &str) -> Option<i64> {
         key.strip_prefix(LOG)?.parse().ok()
     }
@@ -397,7 +401,8 @@ pub struct RunInputs {
     /// Name of the Secret for the text of the plan.
     #[serde(default)]
     pub plan_secret: Option<String>,
-    /// Environment variables from the pin, for Secrets in `spec.runner.envFromSecrets` that no longer exist. Only for destroy.
+    /// Environment variables from the pin. They replace the variables of Secrets in `spec.runner.envFromSecrets` that no longer exist. Only
+    /// for destroy.
     #[serde(default)]
     pub environment: BTreeMap<String, String>,
     /// Name of the `ServiceAccount` of the pod. `None` for the `ServiceAccount` that the operator creates for the resource.
@@ -440,13 +445,13 @@ pub struct ApprovedPlan {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ScriptTexts {
-    /// Replaces `init`.
+    /// Script that replaces `terraform init`.
     pub init: Option<String>,
-    /// Replaces `plan`.
+    /// Script that replaces `terraform plan`.
     pub plan: Option<String>,
-    /// Replaces `apply`.
+    /// Script that replaces `terraform apply`.
     pub apply: Option<String>,
-    /// Replaces `destroy`.
+    /// Script that replaces `terraform destroy`.
     pub destroy: Option<String>,
 }
 
@@ -520,7 +525,8 @@ pub struct TimeLimits {
 }
 
 impl Default for TimeLimits {
-    /// Returns the defaults of `spec.timeouts`. A stored value lacks limits that a later version of the operator adds.
+    /// Returns the defaults of `spec.timeouts`. They replace limits that are missing in a value stored by an earlier version of the
+    /// operator.
     fn default() -> Self {
         Self::of(&Timeouts::default(), u64::MAX)
     }
@@ -567,13 +573,13 @@ pub struct History {
     pub pending: Option<PendingPlan>,
     /// Last approval for which a run was started.
     pub approved: Option<ApprovalGiven>,
-    /// Consecutive corrections, each found reverted by the next drift check.
+    /// Consecutive corrections of the same drift. After each correction, the next drift check found the drift again.
     pub undone: CorrectionHistory,
     /// Failures of runs since the last success, for one configuration.
     pub failures: Failures,
     /// Failures of builds since the last success, for one image.
     pub build_failures: Failures,
-    /// Base image, resolved once. A moved tag causes no build.
+    /// Base image, resolved to a digest once. A moved tag causes no build.
     pub base: Option<PinnedImage>,
     /// Engine of the last apply that started to change objects or succeeded.
     pub engine: Option<Engine>,
@@ -738,14 +744,14 @@ pub struct ApprovalGiven {
     pub run: i64,
 }
 
-/// Consecutive corrections of the same drift, each found reverted by the next drift check (rule 7).
+/// Consecutive corrections of the same drift. After each correction, the next drift check found the drift again (rule 7).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct CorrectionHistory {
     /// [`crate::report::ChangeSet::shape`] of the last correction or the last detected drift.
     #[serde(rename = "shape")]
     pub change_digest: String,
-    /// Number of corrections.
+    /// Number of corrections after which the next drift check found the drift again.
     #[serde(rename = "times")]
     pub count: u32,
     /// Whether the drift check that verifies the last correction has yet to finish.
@@ -847,8 +853,8 @@ pub struct Pin {
     /// Reference of the context in the registry, by digest.
     #[serde(default)]
     pub artifact: Option<String>,
-    /// Base image by digest. If the runner image does not exist, or its runner has another [`PROTOCOL`], destroy uses the base image and
-    /// the context.
+    /// Base image by digest. Destroy uses the base image and the context if the runner image does not exist, or if the protocol version of
+    /// its runner is not [`PROTOCOL`].
     #[serde(default)]
     pub base: Option<String>,
     /// [`PROTOCOL`] of the runner in the image.
@@ -868,15 +874,15 @@ pub struct Pin {
     /// Values of the Secrets in `spec.runner.envFromSecrets`, by name of the Secret.
     #[serde(default)]
     pub environment: BTreeMap<String, BTreeMap<String, String>>,
-    /// Pin of the last apply that reached [`RunPhase::Applying`]. Kept until the run of this pin reaches that phase.
+    /// Pin of the last apply that reached [`RunPhase::Applying`]. Kept until the run [`Self::number`] reaches that phase.
     #[serde(default)]
     pub before: Option<Box<Self>>,
 }
 
 impl Pin {
-    /// Returns the pin for destroy: the pin of the last apply that may have changed objects. `attempted` is the number of the last apply that
-    /// reached [`RunPhase::Applying`]. If the run of this pin has a higher number, it has changed no object: returns [`Self::before`], if it
-    /// is set.
+    /// Returns the pin for destroy: the pin of the last apply that may have changed objects. `attempted` is the number of the last apply
+    /// that reached [`RunPhase::Applying`]. If [`Self::number`] is higher than `attempted`, the run of `self` has changed no object:
+    /// returns [`Self::before`] if it is set. Returns `self` in all other cases.
     pub fn of_what_exists(&self, attempted: i64) -> &Self {
         match &self.before {
             Some(before) if self.number > attempted => before,

@@ -61,7 +61,7 @@ pub struct TerraformSpec {
     /// Values of variables of the module, by name. Any JSON value is allowed. Example: `region: us-east-1` or `zones: [a, b]`. A `TF_VAR_`
     /// prefix of a key is stripped. Scripts get each value as environment variable `TF_VAR_name`, and also as `name` if that is a shell
     /// identifier. Names that change how programs run, such as `PATH`, are only set with the prefix. Do not put secrets here: users who can
-    /// read the resource can read them. The whole resource may have at most 10,000 values, counted in its JSON.
+    /// read the resource can read them. The JSON of the whole resource may contain at most 10,000 values.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub variables: BTreeMap<String, Anything>,
 
@@ -229,8 +229,8 @@ pub enum BackendProvider {
     Gcp,
     /// Container of Azure Blob Storage. Backend `azurerm` of the engine.
     Azure,
-    /// Secret that the engine writes. Backend `kubernetes` of the engine. Runs need permission to read every Secret of the namespace;
-    /// `managed` does not.
+    /// Secret that the engine writes. Backend `kubernetes` of the engine. Runs need permission to read every Secret of the namespace. With
+    /// `managed`, they do not need this permission.
     Kubernetes,
     /// `PostgreSQL` database. Backend `pg` of the engine.
     Pg,
@@ -479,8 +479,9 @@ pub struct ContainerRegistry {
     /// `--identity-registry` of the operator. Default: generic.
     #[serde(default)]
     pub provider: RegistryProvider,
-    /// ServiceAccount of the build pod. With `provider`, its workload identity needs permission to push. The pod gets no token for the
-    /// Kubernetes API. The ServiceAccount must be allowed as described in `spec.runner.serviceAccountName`. Default: `default`.
+    /// ServiceAccount of the build pod. With a `provider` other than generic, its workload identity needs permission to push images. The
+    /// pod gets no token for the Kubernetes API. The ServiceAccount must be allowed as described in `spec.runner.serviceAccountName`.
+    /// Default: `default`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     #[x_kube(validation = Rule::new(OBJECT).message(OBJECT_HELP))]

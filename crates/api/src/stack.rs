@@ -2,7 +2,7 @@
 
 #![expect(
     clippy::struct_field_names,
-    reason = "references end in Ref, as in the Kubernetes API"
+    reason = "names of reference fields end in Ref, as in the Kubernetes API"
 )]
 
 use std::collections::BTreeMap;

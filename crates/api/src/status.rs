@@ -17,7 +17,7 @@ pub enum State {
     Pending,
     /// The runner image is being built.
     Building,
-    /// A run plans.
+    /// A run creates a plan.
     Planning,
     /// A plan waits for approval.
     AwaitingApproval,
@@ -27,9 +27,9 @@ pub enum State {
     Success,
     /// The real objects differ from the configuration, and the drift is not corrected.
     Drifted,
-    /// A failure is retried.
+    /// The last attempt failed, and the operator retries.
     Failed,
-    /// The resource is not retried until something changes.
+    /// The operator does not retry until the resource, the repository or the cluster changes.
     Stalled,
     /// The resource is deleted, and its managed objects are being destroyed.
     Destroying,
@@ -72,7 +72,7 @@ pub struct TerraformStatus {
     /// Differences between the real objects and the configuration, if a drift check found any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub drift: Option<DriftStatus>,
-    /// Lock of the state that another process holds and that the last run could not acquire.
+    /// State lock that the last run could not acquire, because another process holds the lock.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lock: Option<LockStatus>,
     /// Consecutive failures with the current configuration.
@@ -183,7 +183,7 @@ pub struct DriftStatus {
     pub resources: Vec<crate::report::ResourceChange>,
 }
 
-/// Lock of the state that another process holds.
+/// State lock that another process holds.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct LockStatus {
@@ -213,7 +213,7 @@ pub struct RetryStatus {
 #[serde(rename_all = "camelCase")]
 pub struct QueueStatus {
     /// Position in the queue, refreshed every 5 minutes. The run at position 1 starts next. Positions from 100 on are rounded up to two
-    /// significant digits. Example: 12.
+    /// significant digits. Example: 130 for position 123.
     pub position: i32,
 }
 

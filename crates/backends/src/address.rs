@@ -32,8 +32,8 @@ pub fn address_of(inputs: &BackendInputs) -> Option<String> {
     Some(address(kind, &inputs.whole_config(), &inputs.environment))
 }
 
-/// Returns the address that `spec` determines without the environment of the engine; `None` if `spec` is incomplete or the state is
-/// managed.
+/// Returns the address that `spec` determines without the environment of the engine. `None` for a managed state, without a provider, or if
+/// `spec` does not determine the location.
 pub fn address_of_spec(spec: &BackendSpec, owner: Owner<'_>) -> Option<String> {
     let backend = of(spec.provider?);
     if backend.managed() {

@@ -8,7 +8,7 @@ use crate::backend::{Backend, Config, Environment, Invalid, Owner, Since, text};
 
 pub(crate) struct Aws;
 
-/// Arguments that are true for a custom endpoint. They select path-style URLs, and skip checks and checksums that only AWS supports.
+/// Arguments that are set to true for a custom endpoint. They select path-style URLs, and skip checks and checksums that only AWS supports.
 const ONLY_AWS: &[&str] = &[
     "use_path_style",
     "skip_credentials_validation",

@@ -39,7 +39,7 @@ pub(crate) trait Backend: Sync {
     /// Name of the provider in `spec.backend.provider`.
     fn name(&self) -> &'static str;
 
-    /// Type of the `backend` block of the engine.
+    /// Returns the type of the `backend` block, for example `s3`.
     fn kind<'a>(&self, spec: &'a BackendSpec) -> &'a str;
 
     /// Returns the arguments for the backend block, without `spec.config`. They contain no secrets.
@@ -55,7 +55,8 @@ pub(crate) trait Backend: Sync {
         Ok(())
     }
 
-    /// Returns the minimum engine version for a block with `config`, and the reason.
+    /// Returns the minimum engine version for a block with `config`, and the feature that requires it. `None` if every supported version
+    /// accepts the block.
     fn since(&self, _: &Config) -> Option<Since> {
         None
     }

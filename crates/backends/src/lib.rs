@@ -154,7 +154,7 @@ pub fn inputs(
     })
 }
 
-/// Refuses `spec.backend.config` without a provider and for `managed` and `local`. The CRD has no CEL rule for this: CEL cannot read
+/// Refuses `spec.backend.config` if the provider is absent, `managed` or `local`. The CRD has no CEL rule for this: CEL cannot read
 /// `config`, because its values have no type in the schema.
 fn takes_more(spec: &BackendSpec) -> Result<(), Invalid> {
     match spec.provider {
@@ -178,7 +178,7 @@ fn validate_type(provider: BackendProvider, kind: &str) -> Result<(), Invalid> {
     }
 }
 
-/// Returns the field of `spec` that sets the location of the state.
+/// Returns the field of `spec` that sets the location of the state. `None` without a provider.
 pub fn location_field(spec: &BackendSpec) -> Option<&'static str> {
     spec.provider.map(|provider| of(provider).location_field())
 }

@@ -28,7 +28,8 @@ pub fn migration(from: &BackendInputs, to: &BackendInputs) -> Migration {
     if moves { Migration::Yes } else { Migration::No }
 }
 
-/// Returns the address of a state for comparison. If the address is unknown, returns backend type and configuration without secrets.
+/// Returns the value by which two locations of a state are compared. `Ok`: the address. `Err`, if the address is unknown: backend type and
+/// configuration without secrets.
 fn comparable_location(backend: &BackendInputs) -> Result<String, (Option<&str>, &Config)> {
     let known = address_of(backend).filter(|address| is_known(address));
     known.ok_or((backend.kind.as_deref(), &backend.config))

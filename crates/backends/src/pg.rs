@@ -27,7 +27,9 @@ impl Backend for Pg {
     fn validate(&self, spec: &BackendSpec, owner: Owner<'_>) -> Result<(), Invalid> {
         let name = schema(spec, owner);
         if name.len() > LONGEST {
-            let why = format!("{name} is longer than {LONGEST} bytes, the limit of PostgreSQL");
+            let why = format!(
+                "{name} is longer than {LONGEST} bytes, the limit of PostgreSQL: set a shorter name"
+            );
             return Err(Invalid::new("schemaName", why));
         }
         Ok(())

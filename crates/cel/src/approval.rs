@@ -72,7 +72,7 @@ impl std::fmt::Display for Matched {
             None => write!(f, "spec.approval.rules[{index}]: {when}"),
             Some(why) => write!(
                 f,
-                "spec.approval.rules[{index}] cannot be evaluated and counts as matching: {why}: \
+                "spec.approval.rules[{index}] cannot be evaluated ({why}) and is handled as matching: \
                  {when}"
             ),
         }

@@ -148,10 +148,11 @@ fn rule_with_evaluation_error_counts_as_matching(#[case] when: &str) {
     let why = matched[0].unclear.clone().unwrap();
     assert!(!why.is_empty() && why.chars().count() <= MAX_REASON_LENGTH);
     let text = matched[0].to_string();
-    assert!(
-        text.contains("spec.approval.rules[0] cannot be evaluated and counts as matching: "),
-        "{text}"
+    let wanted = format!(
+        "spec.approval.rules[0] cannot be evaluated ({why}) and is handled as matching: {}",
+        when.trim()
     );
+    assert_eq!(text, wanted);
 }
 
 #[test]

@@ -199,7 +199,7 @@ impl Logs {
     }
 }
 
-/// State of the container of a pod.
+/// Whether the container of a pod has started.
 #[derive(Debug, PartialEq, Eq)]
 enum Start {
     /// The container with this name has started.

@@ -23,7 +23,7 @@ const SENSITIVE: &str = "(sensitive)";
 pub(crate) struct Outputs {
     /// Name of the resource.
     name: String,
-    /// Print only the raw value of this output, also if it is sensitive.
+    /// Print only the raw value of this output, even if it is sensitive.
     key: Option<String>,
     /// Also print sensitive values.
     #[arg(long)]
@@ -82,8 +82,8 @@ impl Outputs {
         let object = call(&action, cluster.api::<Secret>().get_opt(&secret.name)).await?;
         let Some(object) = object else {
             return Err(Error::Refused(format!(
-                "Secret {secret} with the outputs of {} does not exist; the next apply creates it: \
-                 kubectl alustan reconcile {} -n {}",
+                "Secret {secret} with the outputs of {} does not exist. To start an apply, which \
+                 creates the Secret: kubectl alustan reconcile {} -n {} --apply",
                 Key::of(&tf),
                 self.name,
                 cluster.namespace

@@ -106,8 +106,8 @@ fn check(tf: &Terraform, secret: &Secret) -> Result<(), Error> {
         |owner| format!("of Terraform {owner}"),
     );
     Err(Error::Refused(format!(
-        "Secret {} is {owner} and cannot be restored for {}; keep the Secret, and use another \
-         name for this resource",
+        "Secret {} is {owner} and cannot be restored for {}; keep the Secret, and create the \
+         resource with another name",
         secret.name_any(),
         Key::of(tf)
     )))
@@ -175,7 +175,7 @@ async fn wait(cluster: &Cluster, tf: &Terraform, key: &Key) -> Result<(), Error>
     }
     let tf = cluster.resource(&key.name).await?;
     Err(Error::Refused(format!(
-        "the operator did not restore {key} within {} s: {}",
+        "the operator did not restore {key} within {} s; current state: {}",
         PATIENCE.as_secs(),
         situation(&tf)
     )))

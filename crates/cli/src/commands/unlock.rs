@@ -53,7 +53,7 @@ fn release(key: &Key, record: &mut RunRecord, id: &str, is_retry: bool) -> Resul
     }
 }
 
-/// Returns the instructions to release the lock of a state that is not managed, with the engine.
+/// Returns instructions for a state that is not managed: how to release its lock with commands of the engine.
 fn elsewhere(tf: &Terraform, lock: &str) -> String {
     let status = tf.status.as_ref();
     let address = status.and_then(|status| status.state_address.as_deref());

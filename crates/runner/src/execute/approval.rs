@@ -357,8 +357,8 @@ mod tests {
         let plan = alustan_cel::approval::Plan::default();
         let matched = judged_until(Instant::now(), rules, plan).await;
         let messages: Vec<String> = matched.iter().map(ToString::to_string).collect();
-        let wanted = "spec.approval.rules[0] cannot be evaluated and counts as matching: \
-                      the evaluation exceeded spec.timeouts.plan: false";
+        let wanted = "spec.approval.rules[0] cannot be evaluated (the evaluation exceeded \
+                      spec.timeouts.plan) and is handled as matching: false";
         assert_eq!((messages.len(), messages[0].as_str()), (2, wanted));
     }
 }

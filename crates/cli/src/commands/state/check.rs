@@ -6,7 +6,7 @@ use std::cmp::Ordering;
 use alustan_api::run::Lineage;
 use alustan_state::head::StateHead;
 
-/// Checks whether state `new` may replace state `old`. `same` means that both files are byte-identical.
+/// Checks whether state `new` may replace state `old`. `same` is true if the two states are byte-identical.
 ///
 /// # Errors
 /// The reason why `new` may not replace `old`.

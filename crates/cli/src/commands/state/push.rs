@@ -109,7 +109,7 @@ impl Push {
         Ok(describe(&store).await)
     }
 
-    /// Opens the current state. If the state is lost, fails without `--force`, instead of treating the state as empty.
+    /// Opens the current state. A lost state is an error without `--force`. With `--force`, a lost state is handled as an empty state.
     async fn open(
         &self,
         record: &Record,
