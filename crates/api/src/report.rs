@@ -25,7 +25,7 @@ pub struct RunReport {
     pub kind: RunKind,
     /// Result of the run.
     pub result: RunResult,
-    /// Cause of the run, as in `status.runs[]`. Set by the controller.
+    /// Cause of the run, as in `status.runs[].trigger`. Set by the controller.
     #[serde(default)]
     pub trigger: String,
     /// Name of the Job. Set by the controller.
@@ -36,7 +36,7 @@ pub struct RunReport {
     /// Plan that waits for approval. Only with [`RunResult::Changes`].
     #[serde(default)]
     pub asks: Option<PlanAsks>,
-    /// Lineage of the state at the end of the run, if it is known and the state belongs to the resource.
+    /// Lineage of the state at the end of the run, if the lineage is known and the state belongs to the resource.
     #[serde(default)]
     pub lineage: Option<String>,
     /// State lock that the run could not acquire, because another process holds the lock.
@@ -236,7 +236,7 @@ pub enum FailureClass {
     User,
 }
 
-/// Termination message of the container that prepares the module, after a failure.
+/// Termination message of a runner container in a build pod, if the container fails.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PrepareReport {

@@ -110,7 +110,7 @@ pub enum Trigger {
     Interval,
     /// The run corrects drift, or verifies a correction.
     Drift,
-    /// The outputs differ from `spec.outputs`, or their Secret or `ConfigMap` is missing.
+    /// The published outputs do not match `spec.outputs`, or their Secret or `ConfigMap` is missing.
     Outputs,
     /// The pin is missing.
     Pin,

@@ -598,8 +598,9 @@ pub struct EngineSpec {
     /// Engine: `terraform` or `opentofu`. Default: terraform.
     #[serde(default)]
     pub name: EngineName,
-    /// Version in the catalogue of the operator. Example: `1.12.6`, or `1.12` for the newest release of 1.12. The operator resolves it
-    /// once, and again if this field or `name` changes. A newer version in the catalogue has no effect. Default: the newest release.
+    /// Version in the catalogue of the operator (flag `--engine`). Example: `1.12.6`, or `1.12` for the newest release of 1.12. The
+    /// operator resolves this field once, and again if this field or `name` changes. A newer version that is added to the catalogue later
+    /// has no effect. Default: the newest release.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 40))]
     #[x_kube(validation = Rule::new(VERSION).message(VERSION_HELP))]

@@ -23,7 +23,7 @@ use serde_json::Value;
 /// Objects of one resource.
 struct Stored {
     resource: Value,
-    /// Entries of Secrets: `run`, `report` and `pin`.
+    /// Data of the Secrets `NAME-run`, `NAME-report` and `NAME-pin`, by suffix of the Secret name.
     secrets: BTreeMap<String, BTreeMap<String, String>>,
 }
 

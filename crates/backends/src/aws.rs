@@ -54,9 +54,9 @@ impl Backend for Aws {
         match others.find(|name| OF_ANOTHER.iter().any(|start| name.starts_with(start))) {
             Some(name) => Err(Invalid::new(
                 format!("config.{name}"),
-                "cannot be combined with bootstrap, which creates the bucket with the credentials \
-                 of the run. Create the bucket yourself and unset bootstrap, or unset this \
-                 argument",
+                "cannot be combined with bootstrap: this argument selects other credentials than \
+                 those of the run, with which bootstrap creates the bucket. Create the bucket \
+                 yourself and unset bootstrap, or unset this argument",
             )),
             None => Ok(()),
         }

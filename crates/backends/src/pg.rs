@@ -39,7 +39,8 @@ impl Backend for Pg {
         Config::from([("schema_name".to_owned(), json!(schema(spec, owner)))])
     }
 
-    /// Returns server, database and schema, without user and password. `None` if neither the connection string nor the environment sets the host.
+    /// Returns server, database and schema, without user and password. `None` if neither the connection string nor the environment sets the
+    /// host, or if the connection string is a URL with a scheme other than `postgres` and `postgresql`.
     fn location(&self, config: &Config, environment: &Environment) -> Option<String> {
         let schema = text(config, "schema_name").unwrap_or("terraform_remote_state");
         let own = text(config, "conn_str");

@@ -22,7 +22,7 @@ const SECRET: &[&str] = &[
     "token",
 ];
 
-/// Substring of argument names that refer to a key in a key management service. Their value is the name of the key, not a secret.
+/// Substring of the names of arguments for a key management service. The value of such an argument is the name of a key, not a secret.
 const KEPT: &str = "kms";
 
 /// Suffixes of argument names whose value is a reference to a secret, not the secret.
@@ -46,7 +46,8 @@ fn is_argument(name: &str) -> bool {
             .all(|letter| letter.is_ascii_lowercase() || letter.is_ascii_digit() || letter == b'_')
 }
 
-/// Refuses, in `spec.config`, invalid argument names, arguments that a field of the spec sets, and secret values.
+/// Refuses an entry of `spec.config` if its name is not a valid argument name, if another field of `spec` sets the argument, or if its
+/// value looks like a secret.
 pub(crate) fn validate(backend: &dyn Backend, spec: &BackendSpec) -> Result<(), Invalid> {
     for (name, value) in &spec.config {
         let path = format!("config.{name}");

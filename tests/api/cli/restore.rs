@@ -61,7 +61,7 @@ async fn restore_refuses_the_record_of_another_resource() {
     record(&space, "db", &uid).await;
     let error = run(&space, "restore web").await.failure();
     assert!(
-        error.contains("Secret web-run is of Terraform db"),
+        error.contains("Secret web-run belongs to Terraform db"),
         "{error}"
     );
     assert!(error.contains("keep the Secret"), "{error}");

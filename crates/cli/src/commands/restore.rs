@@ -102,11 +102,11 @@ fn check(tf: &Terraform, secret: &Secret) -> Result<(), Error> {
     }
     let owner = secret.labels().get(labels::NAME);
     let owner = owner.map_or_else(
-        || "not a run record of the operator".to_owned(),
-        |owner| format!("of Terraform {owner}"),
+        || "is not a run record of the operator".to_owned(),
+        |owner| format!("belongs to Terraform {owner}"),
     );
     Err(Error::Refused(format!(
-        "Secret {} is {owner} and cannot be restored for {}; keep the Secret, and create the \
+        "Secret {} {owner} and cannot be restored for {}; keep the Secret, and create the \
          resource with another name",
         secret.name_any(),
         Key::of(tf)
@@ -202,7 +202,7 @@ mod tests {
 
     #[rstest]
     #[case::earlier_resource(Some("web"), None)]
-    #[case::other_resource(Some("db"), Some("is of Terraform db"))]
+    #[case::other_resource(Some("db"), Some("belongs to Terraform db"))]
     #[case::unknown(None, Some("is not a run record of the operator"))]
     fn record_of_another_resource_is_refused(
         #[case] owner: Option<&str>,
