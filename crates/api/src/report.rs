@@ -168,8 +168,9 @@ pub struct ChangeSet {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PlanAsks {
-    /// Plan id: HMAC of changes, output changes, context, variables, scripts, lineage and serial of the state, the number of the last run
-    /// that started to change objects, and the time of a restore. Plans of two applies never have the same id.
+    /// Plan id: HMAC of changes, output changes, context, variables, scripts, and lineage and serial of the state. The HMAC also includes
+    /// the number of the last run that started to change objects, and the time of a restore. So plans of two applies never have the same
+    /// id.
     pub id: String,
     /// Reasons why the plan needs approval, in addition to `approval.mode: Manual`: matching rules, an adopted state, removal of every
     /// managed object.

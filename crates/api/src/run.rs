@@ -29,9 +29,9 @@ pub use crate::state_lock::StateLock;
 /// only if the protocol changes.
 pub const PROTOCOL: u32 = 5;
 
-/// Version of the protocol between controller and runner in build pods. Version 3: with builder kind Append, the container `build` pulls the
-/// context and communicates with the container `prepare`. The version is not part of the image tag: the build pod uses the runner of the operator
-/// if the runner in the base image has another version.
+/// Version of the protocol between controller and runner in build pods. Version 3: with builder kind Append, the container `build` pulls
+/// the context and communicates with the container `prepare`. If the runner in the base image has a different version, the build pod uses
+/// the runner from the image of the operator. So the version is not part of the image tag.
 pub const BUILD_PROTOCOL: u32 = 3;
 
 /// Maximum number of state slots of a resource. Sufficient for the current, the previous and the next version of a state of 256 MiB.
@@ -192,8 +192,8 @@ pub struct RunProgress {
     pub cancel: bool,
     /// Set by the controller when the run has ended. No pod may claim or continue the run.
     pub closed: bool,
-    /// Whether the run may have changed objects: it reached [`RunPhase::Applying`], and the engine did not refuse to start because of a locked state
-    /// or a stale plan.
+    /// Whether the run may have changed objects. False before [`RunPhase::Applying`], and if the engine refused to start because of a
+    /// locked state or a stale plan.
     pub began: bool,
     /// Lock of the managed state, while the engine holds it.
     pub lock: Option<StateLock>,
@@ -586,8 +586,8 @@ pub struct History {
     /// Architecture of the last run that succeeded or reached [`RunPhase::Applying`]. It stays the same if the operator moves to a node of another
     /// architecture.
     pub architecture: Option<Architecture>,
-    /// Last image that a run could not pull, by digest. If the pin contains this image, the operator queries the registry for the digest of the
-    /// image, instead of taking the digest from the pin.
+    /// Last image that a run could not pull, by digest. The image may have been deleted from the registry. If the pin contains this image,
+    /// the operator does not use the digest in the pin, and queries the registry for the image.
     pub lost_image: Option<String>,
     /// Consecutive runs caused by changed values of `spec.variablesFrom`.
     pub input_runs: InputRuns,

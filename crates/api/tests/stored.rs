@@ -1,8 +1,8 @@
 //! Resources, run records, run reports and pins that earlier versions of the operator stored are readable.
 //!
-//! `stored/COMMIT/NAME.json` has a resource and the entries of its Secrets `NAME-run`, `NAME-report` and `NAME-pin`, as the operator of
-//! COMMIT wrote them in a cluster: `applied`, `inflight` (during an apply), `pending` (plan waits for approval) and `failed` (with a log).
-//! After a release, add a folder with the objects that the release writes.
+//! `stored/COMMIT/FILE.json` contains a resource and the data of its Secrets `NAME-run`, `NAME-report` and `NAME-pin`, as the operator of
+//! COMMIT wrote them in a cluster. There are four files: `applied`, `inflight` (during an apply), `pending` (a plan waits for approval) and
+//! `failed` (with a log). After a release, add a folder with the objects that the release writes.
 
 #![expect(
     clippy::indexing_slicing,

@@ -18,8 +18,8 @@ use crate::{check, json};
 /// Evaluates `expression`, in which the variable of `subject` has the value `value`.
 ///
 /// # Errors
-/// If the expression is invalid or uses a field or an item that does not exist, if the evaluation exceeds its time limit, if the result is too
-/// large, or if JSON cannot represent the result.
+/// If the expression is invalid, uses a field or an item that does not exist, or exceeds its time limit. If the result is too large, or
+/// JSON cannot represent the result.
 pub fn evaluate(
     expression: &str,
     subject: Subject,

@@ -1,5 +1,5 @@
-//! `restore`: requests that the operator assigns the run record of an earlier resource with the same name, for example
-//! from a backup, to the new resource.
+//! `restore`: requests that the operator assigns an existing run record to a new resource. The run record is that of an earlier resource
+//! with the same name, for example from a backup.
 
 use std::time::{Duration, Instant};
 

@@ -39,8 +39,8 @@ impl Unlock {
     }
 }
 
-/// Removes the lock `id` from `record`. `is_retry` is true if this command has already tried to remove the lock: the write may
-/// have succeeded although its response was lost, so a missing lock is a success.
+/// Removes the lock `id` from `record`. `is_retry` is true if this command has already tried to remove the lock. A missing lock is then a
+/// success: the first write may have succeeded although its response was lost.
 fn release(key: &Key, record: &mut RunRecord, id: &str, is_retry: bool) -> Result<Update, Error> {
     match record.lock.take() {
         Some(lock) if lock.id == id => Ok(Update::Write),
