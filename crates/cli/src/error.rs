@@ -76,8 +76,8 @@ pub(crate) enum Error {
 }
 
 impl Error {
-    /// Formats the error with its chain of sources. For an error response of the API server, the chain consists of the
-    /// message of the response.
+    /// Formats the error and the chain of its sources, separated by colons. For an error response of the API server, formats only the message of the
+    /// response after the error.
     pub(crate) fn chain(&self) -> String {
         match self {
             Self::Call { source, .. } if let kube::Error::Api(status) = &**source => {

@@ -1,5 +1,5 @@
-//! Reads and writes the run record. The commands `unlock` and `state push` change the lock of a managed state in it.
-//! Every write is a compare-and-swap on the `resourceVersion`.
+//! Reads and writes the run record. The run record contains the lock of a managed state, which the commands `unlock` and `state push` change. Every
+//! write requires the `resourceVersion` that was read.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -21,7 +21,7 @@ use crate::error::Error;
 /// Maximum duration of a write, including its retries.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Result of the closure of [`Record::update`].
+/// Result of the closure that the caller passes to [`Record::update`].
 pub(crate) enum Update {
     /// The record is unchanged.
     Keep,
@@ -51,8 +51,9 @@ impl Record {
         names::record(&self.key.name)
     }
 
-    /// Whether the backend of `tf` is `managed`. Without `spec.backend.provider`, reads the run record: the backend is `managed` if the Secrets
-    /// of the managed state were created. Before the first run, it is also `managed`, so that users can push a local state.
+    /// Whether the backend of `tf` is `managed`. If `spec.backend.provider` is not set, reads the run record: the backend is `managed` if the Secrets
+    /// of a managed state were created. A resource without a run also has the backend `managed`, so that users can push a local state before the
+    /// first run.
     pub(crate) async fn is_managed(&self, tf: &Terraform) -> Result<bool, Error> {
         let provider = tf
             .spec
@@ -69,14 +70,14 @@ impl Record {
         }
     }
 
-    /// Returns the data of the run report, by key. Empty if the Secret cannot be read.
+    /// Returns the field `data` of the Secret that contains the run report. Empty if the Secret cannot be read.
     pub(crate) async fn reported(&self) -> BTreeMap<String, Vec<u8>> {
         let report = self.secrets.read(&names::report(&self.key.name)).await;
         report.map(|secret| secret.data).unwrap_or_default()
     }
 
-    /// Whether the run report or the run record contains an unsaved state. The next run saves it before any other operation. Runners with a
-    /// `PROTOCOL` version before 5 wrote it to the run record.
+    /// Whether the run report or the run record contains an unsaved state. The next run writes the unsaved state to the backend before any other
+    /// operation. Runners with a `PROTOCOL` version before 5 stored the unsaved state in the run record, newer runners in the run report.
     pub(crate) async fn has_unsaved_state(&self) -> Result<bool, Error> {
         for name in [self.name(), names::report(&self.key.name)] {
             match self.secrets.read(&name).await {
@@ -115,7 +116,7 @@ impl Record {
         Ok((record, snapshot))
     }
 
-    /// Checks that all run pods have ended: an active pod may access the state.
+    /// Fails if a run pod of the resource has not ended: an active pod may access the state.
     pub(crate) async fn check_pods(&self, cluster: &Cluster) -> Result<(), Error> {
         let Key { namespace, name } = &self.key;
         let alive = cluster.living_pods(name).await?;
@@ -129,8 +130,8 @@ impl Record {
         }
     }
 
-    /// Applies `change` to the run record, and retries on conflict. If the response of a write is lost, `change` is
-    /// called again: it must detect that its write succeeded, and return [`Update::Keep`].
+    /// Applies `change` to the run record, and retries on conflict. If the response of a write is lost, calls `change` again: then `change` must
+    /// detect that the record already contains the change, and return [`Update::Keep`].
     pub(crate) async fn update(
         &self,
         mut change: impl FnMut(&mut RunRecord, &Snapshot) -> Result<Update, Error>,
@@ -161,8 +162,8 @@ impl Record {
     }
 }
 
-/// Merges the fields that differ between `before` and `after` into the stored record. Keeps fields that a newer
-/// operator wrote and this version does not know.
+/// Merges the fields that differ between `before` and `after` into the stored record. Keeps the fields of the stored record that this version does
+/// not know, because a newer operator wrote them.
 fn merged(secret: &Snapshot, before: &RunRecord, after: &RunRecord) -> Map<String, Value> {
     let fields = |json: &[u8]| serde_json::from_slice::<Map<_, _>>(json).unwrap_or_default();
     let stored = secret.data.get(key::RECORD).map(Vec::as_slice);

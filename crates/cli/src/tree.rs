@@ -11,7 +11,7 @@ use alustan_core::observed::Key;
 use crate::condition::condition;
 use crate::print;
 
-/// Placeholder for the state of a resource that was already printed.
+/// Text in column STATE for a resource whose values were printed in an earlier row.
 const ABOVE: &str = "(see above)";
 
 /// Dependency graph.
@@ -22,7 +22,7 @@ pub(crate) struct Graph {
     dependents: BTreeMap<Key, BTreeSet<Key>>,
 }
 
-/// State of a resource, and status and reason of its condition `Ready`.
+/// `status.state` of a resource, and status and reason of its condition `Ready`.
 type Node = [String; 3];
 
 impl Graph {

@@ -53,8 +53,8 @@ use crate::watch::mapping::is_mirrored;
 /// field.
 const FINALIZER_MANAGER: &str = "terraform.alustan.io/finalizer";
 
-/// Maximum size, in bytes, of an unsaved state that the operator keeps when it frees space in a full run report. Runners write at most 700
-/// KiB.
+/// Maximum size, in bytes, of an unsaved state that the operator keeps when it frees space in a full run report. Runners write unsaved states of at
+/// most 700 KiB.
 const MAX_UNSAVED_STATE_BYTES: usize = 768 << 10;
 
 impl<'a> StepExecutor<'a> {
@@ -101,8 +101,8 @@ impl<'a> StepExecutor<'a> {
                 self.ctx.fail_point.reached(Moment::After, step);
                 rest = after;
             } else {
-                // The API server refuses a RoleBinding to a Role that does not exist yet. The namespace must be labelled after the pin is
-                // written, because a concurrent `clean_up` removes the label of a namespace without pins.
+                // Apply RoleBindings and the namespace label last. The API server refuses a RoleBinding to a Role that does not exist yet. The label
+                // must be set after the pin is written, because a concurrent `clean_up` removes the label of a namespace without pins.
                 let (last, first): (Vec<&Object>, Vec<&Object>) =
                     objects.iter().partition(|object| {
                         matches!(object, Object::Binding(_) | Object::Namespace(_))
@@ -222,7 +222,8 @@ impl<'a> StepExecutor<'a> {
                 let name = secret.name_any();
                 let existing = call("read the run record", api.get_opt(&name)).await?;
                 match existing {
-                    // The Secret is the run record of an earlier resource. The next reconcile observes it.
+                    // The Secret is the run record of an earlier resource with the same name. Return a conflict, so that the next reconcile observes
+                    // this Secret.
                     Some(existing)
                         if orphans::is_left_behind(
                             self.tf,
@@ -381,8 +382,8 @@ impl<'a> StepExecutor<'a> {
         }
     }
 
-    /// Frees space in a run report that a module has filled up to the maximum size of a Secret. Keeps only the entries of
-    /// [`is_kept_when_full`].
+    /// Frees space in a run report that a module has filled up to the maximum size of a Secret. Keeps only the entries for which
+    /// [`is_kept_when_full`] returns true.
     async fn remove_foreign_entries(&self, api: &Api<Secret>, name: &str) -> Result<(), Error> {
         let report = call("read the run report", api.get_opt(name)).await?;
         let Some(report) = report.filter(|report| is_made_for(self.tf, report)) else {
@@ -405,7 +406,7 @@ impl<'a> StepExecutor<'a> {
         Ok(())
     }
 
-    /// Returns the unsaved state that a runner of an earlier operator version wrote to the run record. A new run report gets a copy.
+    /// Returns the unsaved state that a runner of an earlier operator version wrote to the run record. The operator copies it to a new run report.
     fn unsaved_state_in_record(&self) -> BTreeMap<String, ByteString> {
         let name = alustan_api::names::record(&self.tf.name_any());
         let record = self.ctx.mirrors.known_secret(&self.namespace(), &name);
@@ -495,7 +496,7 @@ impl<'a> StepExecutor<'a> {
                 }
                 Ok(())
             }
-            // A Secret of another owner has the name of the outputs Secret. The next reconcile observes it and ends the run with a failure.
+            // A Secret of another owner has the name of the outputs Secret. The next reconcile observes that Secret and ends the run with a failure.
             Err(Error::NameTaken { .. }) if is_outputs => {
                 let memory = &self.ctx.memory;
                 memory.set_outputs_taken(self.observer.resource, true);
@@ -623,8 +624,8 @@ impl<'a> StepExecutor<'a> {
     }
 }
 
-/// Whether `entry` of `size` bytes stays when the operator frees space in a full run report. Progress stays, and an unsaved state of at
-/// most [`MAX_UNSAVED_STATE_BYTES`] bytes.
+/// Whether the operator keeps `entry` of `size` bytes when it frees space in a full run report. Returns true for the progress of the run, and for an
+/// unsaved state of at most [`MAX_UNSAVED_STATE_BYTES`] bytes.
 fn is_kept_when_full(entry: &str, size: usize) -> bool {
     match entry {
         key::PROGRESS => true,

@@ -231,7 +231,7 @@ pub(crate) enum LogFormat {
 }
 
 impl Config {
-    /// Checks that metacontroller has a way to authenticate.
+    /// Checks that the flags let the operator authenticate metacontroller.
     ///
     /// # Errors
     /// If `--driver=metacontroller` has neither `--sync-token-dir` nor `--sync-client-ca-file`.

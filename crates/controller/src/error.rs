@@ -108,7 +108,8 @@ pub(crate) enum Error {
     RandomSourceUnavailable,
 }
 
-/// Returns the advice in the message of [`Error::NameTaken`]. An object that may contain a state must be kept: it may be the only copy.
+/// Returns the advice in the message of [`Error::NameTaken`]. An object that may contain a state must be kept, because it may be the only copy of the
+/// state.
 fn advice(kind: &str, name: &str) -> String {
     if let ("Secret", Some(resource)) = (kind, name.strip_suffix("-report")) {
         return format!(

@@ -1,5 +1,5 @@
-//! Logs to standard error. The log level is reloaded from a file, which is mounted from a `ConfigMap`. Kubernetes RBAC controls changes of
-//! the level. An HTTP endpoint would need its own credentials, and a signal would need a shell in the pod.
+//! Logs to standard error. The log level is reloaded from a file, which is mounted from a `ConfigMap`. With a `ConfigMap`, Kubernetes RBAC controls
+//! who may change the level. An HTTP endpoint would need its own credentials, and a signal would need a shell in the pod.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};

@@ -30,7 +30,7 @@ pub(crate) struct ResourceState {
     source: Option<(String, SourceSeen)>,
     /// Tag of the runner image that the resource needs, built or not.
     image_tag: Option<String>,
-    /// Generation whose expressions were checked, and the failure of an invalid one.
+    /// Generation of the resource whose CEL expressions were checked, and the failure if an expression is invalid.
     expressions: Option<(Option<i64>, Option<Failure>)>,
     failures: u32,
     /// Number of consecutive conflicts.
@@ -99,8 +99,8 @@ impl Memory {
         at.is_some_and(|at| at.elapsed() < max_age)
     }
 
-    /// Returns the last commit and context of `resource` for the module with the identity `module`. Reconciles use them while a new commit is
-    /// fetched.
+    /// Returns the last commit and context of `resource` if they were stored for the same `module`: repository, reference, path and included files.
+    /// Reconciles use them while a new commit is fetched.
     pub(crate) fn source(&self, resource: &Ref, module: &str) -> Option<SourceSeen> {
         self.with_state(resource, |memory| {
             memory
@@ -136,7 +136,7 @@ impl Memory {
         self.with_state(resource, |memory| memory.source = None);
     }
 
-    /// Stores commit and context of `resource` for the module with the identity `module`.
+    /// Stores commit and context of `resource`. `module` identifies the module, see [`Self::source`].
     pub(crate) fn set_source(&self, resource: &Ref, module: &str, source: SourceSeen) {
         self.with_state(resource, |memory| {
             memory.source = Some((module.to_owned(), source));
@@ -199,8 +199,8 @@ impl Memory {
         self.with_state(resource, |memory| memory.record_version.clone())
     }
 
-    /// Stores `text` for events of `resource` with `reason`. Returns whether it differs from the stored text, so that the same event is not
-    /// published again.
+    /// Returns whether `text` differs from the text of the last event of `resource` with `reason`, so that the caller does not publish the same event
+    /// again. Stores `text` as the text of the last event.
     pub(crate) fn is_new_event(&self, resource: &Ref, reason: &str, text: &str) -> bool {
         let entry = (reason.to_owned(), text.to_owned());
         self.with_state(resource, |memory| {

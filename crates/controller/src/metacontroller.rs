@@ -115,7 +115,7 @@ struct ActiveSync {
 }
 
 impl ActiveSync {
-    /// Returns `None` while another request reconciles `resource`.
+    /// Returns the right to reconcile `resource`. `None` while another request reconciles `resource`.
     fn take(handler: Arc<SyncHandler>, resource: Ref) -> Option<Self> {
         let mut active = handler.active.lock();
         let free = active.insert(resource.clone());
@@ -171,7 +171,7 @@ async fn reconcile_and_answer(
         finalized: request.finalizing && has_no_finalizer,
         ..unchanged
     };
-    // The API server refuses the status of a resource whose stored spec or status is invalid.
+    // Omit the status of a resource whose stored spec or status is invalid: the API server would refuse the status.
     Ok(match object.0 {
         Ok(tf) => with_status(answer, ctx.memory.status(resource).or(tf.status)),
         Err(_) => answer,

@@ -336,7 +336,8 @@ impl Metrics {
         Some(family.get_or_create_owned(&labels))
     }
 
-    /// Returns the number of resources that have a query whose kind `selects` accepts, and whose last attempt was a transient failure.
+    /// Returns the number of resources with a failing query: the last attempt of the query was a transient failure. Considers only queries whose kind
+    /// `selects` accepts.
     fn failing_count(&self, selects: fn(QueryKind) -> bool) -> i64 {
         let query_caches = self.query_caches.lock();
         let failing: HashSet<Ref> = query_caches

@@ -33,9 +33,9 @@ pub(crate) struct Mirrors {
 }
 
 impl Mirrors {
-    /// Returns a Secret of an existing resource from the caches, without a call of the API server. The watch cache may hold a Secret without
-    /// content ([`is_content_removed`]). Then returns the content that an earlier reconcile read from the API server. If no reconcile has read
-    /// the current resource version, returns the Secret without content.
+    /// Returns a Secret of an existing resource from the caches, without a call of the API server. The watch cache may hold a Secret without content
+    /// ([`is_content_removed`]). Then returns the Secret with the content that an earlier reconcile read from the API server. If no reconcile has
+    /// read the current resource version of the Secret, returns the Secret without content.
     pub(crate) fn known_secret(&self, namespace: &str, name: &str) -> Option<Arc<Secret>> {
         let known = self.secrets.get(namespace, name)?;
         if !is_content_removed(&known) {
@@ -74,8 +74,8 @@ impl Mirrors {
         Ok(read)
     }
 
-    /// Drops objects of the deleted resource `name` that did not come from a watch, but from a write or read of the operator: run record, run
-    /// report, pin, outputs Secret, and `PersistentVolumeClaim` of the cache volume.
+    /// Drops from the caches what the operator itself wrote or read for the deleted resource `name`: run record, run report, pin, outputs Secret, and
+    /// `PersistentVolumeClaim` of the cache volume. Does not change what the watches reported.
     pub(crate) fn forget(&self, namespace: &str, name: &str) {
         let secrets = [names::record, names::report, names::pin, names::outputs];
         for secret in secrets {

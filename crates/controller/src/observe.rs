@@ -248,9 +248,9 @@ impl<'a> Observer<'a> {
         Some(plan)
     }
 
-    /// Returns the commit and its context, or the previous commit while a new one is fetched. Returns [`Answer::Pending`] for a suspended resource:
-    /// the operator then sends no request to the git repository, and no query about the image, the build or the push of the context, which depend on
-    /// the commit.
+    /// Returns the commit and its context, or the previous commit while a new one is fetched. Returns [`Answer::Pending`] for a suspended resource,
+    /// so that the operator sends no request to the git repository. Without a commit, the operator also sends no query about the image, the build and
+    /// the push of the context.
     fn source(&self, inputs: &Inputs) -> Answer<SourceSeen> {
         if self.tf.spec.suspend {
             // Drop the commit, so that runs after the suspension use the newest one.
@@ -454,8 +454,8 @@ impl<'a> Observer<'a> {
             .get(&query.key, self.resource, None, query.send))
     }
 
-    /// Returns the result of the push of the context. `None`: the push has not been started. Returns a failure if the operator cannot push.
-    /// Stores the push query, so that [`Self::push_context`] can start the push.
+    /// Returns the result of the push of the context. `None`: the push has not been started. Returns a failure if the push query cannot be built, for
+    /// example because the registry credentials are invalid. Stores the push query, so that [`Self::push_context`] can start the push.
     fn artifact(&self, source: &Answer<SourceSeen>, inputs: &Inputs) -> Option<Answer<String>> {
         let push = match self.push_query(source.value()?, inputs) {
             Ok(push) => push,
@@ -549,8 +549,8 @@ impl<'a> Observer<'a> {
         })
     }
 
-    /// Returns whether the object `name` exists and belongs to the resource. The watch cache contains only objects with the managed-by label of
-    /// the operator: an object of another owner is found only if `read` is set, which reads the object from the API server.
+    /// Returns whether the object `name` exists and belongs to the resource. The watch cache contains only objects with the managed-by label of the
+    /// operator: an object of another owner is found only if `read` is set. Then the object is read from the API server.
     async fn owner_of<K>(
         &self,
         mirror: &WriteThroughCache<K>,
@@ -590,7 +590,7 @@ fn failed_answer<T>(failure: Failure) -> Answer<T> {
 }
 
 /// Replaces a known commit by [`Answer::Pending`]. Called while the uid of the namespace is unknown, because the tag of the runner image depends on
-/// it.
+/// that uid.
 fn pending_if_known(source: Answer<SourceSeen>) -> Answer<SourceSeen> {
     match source {
         Answer::Known(_) => Answer::Pending,

@@ -73,8 +73,8 @@ async fn write(ctx: &Context, tf: &Terraform, status: &TerraformStatus) -> Resul
     let name = tf.name_any();
     let written = api.patch_status(&name, &parameters, &patch);
     let written = match call("patch the status", written).await {
-        // Metacontroller may own fields of the previous status. An apply does not remove them, and the API server may refuse the result as
-        // invalid.
+        // Metacontroller may own fields of the previous status. An apply does not remove these fields, and the API server may refuse the result as
+        // invalid. Then replace the status with a merge patch.
         Err(error) if error.is_invalid() => {
             let status = replacement_patch(tf, status);
             let patch = Patch::Merge(json!({"metadata": {"uid": tf.uid()}, "status": status}));

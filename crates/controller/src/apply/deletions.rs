@@ -36,8 +36,8 @@ impl StepExecutor<'_> {
         ignore_not_found(call(&operation, api.delete(name, &DeleteParams::default())).await)
     }
 
-    /// Deletes the `PersistentVolumeClaim` of the cache volume. Kubernetes removes it once no pod refers to it; only then can a new one be
-    /// created.
+    /// Deletes the `PersistentVolumeClaim` of the cache volume. Kubernetes removes the claim after no pod refers to it. A new claim with the same
+    /// name can be created only after the removal.
     pub(super) async fn delete_claim(&self) -> Result<(), Error> {
         let name = alustan_api::names::cache(&self.tf.name_any());
         self.ctx.mirrors.claims.forget(&self.namespace(), &name);
@@ -62,9 +62,9 @@ impl StepExecutor<'_> {
         Ok(())
     }
 
-    /// Deletes the builds of the resource in the build namespace, then all objects with its labels except the components `kept`. Labels the kept
-    /// objects as orphaned, and never deletes orphaned objects: a retry of the clean-up may find no run record, and then `kept` has fewer
-    /// components. Then removes the label `alustan.io/holds-state` of the namespace, if no state is left in it.
+    /// Deletes the builds of the resource in the build namespace, then all objects with the labels of the resource except those of the components
+    /// `kept`. Labels the kept objects as orphaned, and never deletes orphaned objects: a retry of the clean-up may find no run record, and then
+    /// `kept` has fewer components. Then removes the label `alustan.io/holds-state` of the namespace, if no state is left in it.
     pub(super) async fn clean_up(&self, kept: &[Component]) -> Result<(), Error> {
         let uid = self.tf.uid().unwrap_or_default();
         let own_selector = format!(

@@ -9,9 +9,9 @@ use crate::call::{StatusKind, call, has_status, ignore_not_found};
 use crate::error::Error;
 use crate::unreadable::dynamic_api;
 
-/// Removes the finalizer of the operator from `tf`, regardless of its field managers: an apply would keep the finalizer if another manager owns
-/// it. If the API server refuses the patch because the stored spec is invalid, also replaces the stored spec with the spec of `tf`. The destroy
-/// run used the spec of `tf`.
+/// Removes the finalizer of the operator from `tf`, regardless of its field managers: an apply would keep the finalizer if another manager owns it.
+/// If the API server refuses the patch because the stored spec is invalid, also replaces the stored spec with the spec of `tf`, which is valid: the
+/// destroy run used it.
 pub(super) async fn remove(client: &Client, tf: &Terraform) -> Result<(), Error> {
     let metadata = json!({
         "uid": tf.uid(), "resourceVersion": tf.resource_version(), "finalizers": other_finalizers(tf),

@@ -95,8 +95,8 @@ mod tests {
     use super::*;
     use crate::fake_api::{self, RecordedRequest, RequestLog, list, not_found};
 
-    /// Calls `remove_label` and returns the label values that it patches. `counts`: number of pins or states that its first and its second check of
-    /// the namespace find.
+    /// Calls `remove_label` and returns the label values in its patches. `remove_label` checks the namespace twice: `counts` has the number of pins
+    /// that the fake API server returns for each check.
     async fn patched_labels(counts: [usize; 2]) -> Vec<Value> {
         let mut state_counts = counts.into_iter();
         let (client, requests) = fake_api::serve(move |request| {

@@ -96,10 +96,9 @@ impl StepExecutor<'_> {
 
     /// Applies `object`. Returns `None` if the live object already has all fields of `object`.
     ///
-    /// # Errors
-    /// [`Error::NameTaken`] if the live object has another owner, or belongs to an earlier resource of the same name: the module would run with
-    /// permissions and state of that owner. [`Error::OrphanedState`] if it is orphaned state and the resource does not adopt it,
-    /// [`Error::StateInUse`] if it is the state of another resource that still exists.
+    /// # Errors [`Error::NameTaken`] if the live object has another owner, or belongs to an earlier resource of the same name: the module would run
+    /// with permissions and state of that owner. [`Error::OrphanedState`] if the live object is orphaned state and the resource does not adopt it.
+    /// [`Error::StateInUse`] if the live object is the state of another resource that still exists.
     pub(super) async fn apply<K: OwnedObject>(
         &self,
         object: &K,
@@ -119,8 +118,8 @@ impl StepExecutor<'_> {
         let wanted = fields(object);
         let expected = match self.read_live(object, &wanted).await? {
             None => if_absent(object),
-            // Skip the apply if no field differs, but not if the known state was `Absent` or `Owned`: it was wrong, and the operator may not own
-            // the fields yet.
+            // Skip the apply if the known state is `Unknown` and no field differs. A known state `Absent` or `Owned` was wrong, because the first
+            // apply failed. Then the operator may not own the fields yet, so apply the object.
             Some((_, live)) if is_unknown && contains_fields(&live, &wanted) => return Ok(None),
             Some((uid, _)) => with_uid(object, uid),
         };
@@ -146,7 +145,7 @@ impl StepExecutor<'_> {
         }
     }
 
-    /// Reads the live object with the name of `object`: its uid, and the fields that are compared with `wanted`.
+    /// Reads the live object with the name of `object`. Returns its uid, and the fields to compare with `wanted`.
     async fn read_live<K: OwnedObject>(
         &self,
         object: &K,
@@ -222,7 +221,7 @@ impl StepExecutor<'_> {
         self.rebind(api, live).await
     }
 
-    /// Assigns `live` to the resource: sets the label with its uid, and removes label `alustan.io/orphaned`.
+    /// Assigns `live` to the resource: sets the label with the uid of the resource, and removes label `alustan.io/orphaned`.
     pub(super) async fn rebind<K: OwnedObject>(
         &self,
         api: &Api<K>,

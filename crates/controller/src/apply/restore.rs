@@ -1,4 +1,4 @@
-//! Restore from a backup: assigns the objects of an earlier resource to the new resource of the same name, by labels.
+//! Restore from a backup: assigns the objects of an earlier resource to the new resource of the same name. Their labels name the owner.
 
 use alustan_api::labels::{self, Component};
 use alustan_api::run::key;
@@ -19,8 +19,8 @@ use crate::signing::Data;
 
 impl StepExecutor<'_> {
     /// Assigns state, outputs, cache volume, run report and run record of an earlier resource to this resource. Deletes the Jobs of the earlier
-    /// resource and the other objects of its runs, including the pin. The run record is assigned last: until then, the next reconcile repeats
-    /// the step.
+    /// resource and the other objects of its runs, including the pin. Assigns the run record last: if an earlier assignment fails, the next reconcile
+    /// repeats all of them.
     pub(super) async fn take_over(&mut self, takeover: &TakeOver) -> Result<(), Error> {
         let selector_of = |component: Component| {
             format!(

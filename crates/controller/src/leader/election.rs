@@ -41,9 +41,9 @@ pub(crate) struct Election {
 }
 
 impl Election {
-    /// Creates the participation in the election by Lease `name` in the namespace of `client`. `client` must not retry calls, and must not have
-    /// the client layer [`Fence`](super::Fence). `address` is the address at which other replicas reach this one. The replica starts to
-    /// lead only after all watches have `listed`.
+    /// Creates the participation in the election by Lease `name` in the namespace of `client`. `client` must not retry calls, and must not have the
+    /// client layer [`Fence`](super::Fence). `address` is the address at which other replicas reach this one. `listed` has the number of watches that
+    /// have listed all objects: the replica starts to lead only after all watches have.
     pub(crate) fn new(
         leader: Leader,
         client: Client,

@@ -105,7 +105,7 @@ mod tests {
 
     use super::*;
 
-    /// Calls a server that takes `seconds`. Returns the result, and whether the server received the request.
+    /// Calls a server that responds after `seconds`. Returns the result, and whether the server received the request.
     async fn call(leader: &Leader, method: Method, seconds: u64) -> (Result<(), NotLeading>, bool) {
         let arrived = Arc::new(AtomicUsize::new(0));
         let seen = arrived.clone();

@@ -1,4 +1,4 @@
-//! Dependencies of a resource: input values, objects that it waits for, dependents.
+//! Observes the input values of a resource, the objects that the resource waits for, and its dependents.
 
 mod evaluation;
 mod objects;
@@ -18,8 +18,9 @@ use crate::error::Error;
 use crate::observe::dependencies::evaluation::{Dependencies, EVALUATION_TIMEOUT};
 use crate::resource::readable;
 
-/// Observes the dependencies of the resource of the `observer`. If a reference of the resource is refused, returns the cause as second value, and
-/// reads at most the objects of `spec.destroyWaitFor`.
+/// Observes the dependencies of the resource of the `observer`. If the dependency graph refuses a reference of the resource, for example because of a
+/// cycle, returns the failure as second value and reads no input values. Then only a deleted resource still observes the objects of
+/// `spec.destroyWaitFor`.
 pub(super) async fn observe(
     observer: &Observer<'_>,
 ) -> Result<(StackSeen, Option<Failure>), Error> {
@@ -45,8 +46,8 @@ pub(super) async fn observe(
         .map(|key| key.seen_from(&own_namespace))
         .collect();
     if let Err(failure) = dependencies.graph.check(tf, cross_namespace) {
-        // A destroy needs no input from references, so it may run although a reference is refused. It still waits for the objects of
-        // `spec.destroyWaitFor`.
+        // A destroy needs no input values from references, so it may run although a reference is refused. The destroy still waits for the objects of
+        // `spec.destroyWaitFor`, unless the refused reference is to another namespace: that reference may be the one in `destroyWaitFor`.
         let waits = deleted && failure.reason != Reason::CrossNamespaceReference;
         let waits_for = if waits {
             &*tf.spec.destroy_wait_for

@@ -24,7 +24,7 @@ use crate::observe::observer::Observer;
 use crate::recent_reads::{MAX_AGE, RecentReads, Values};
 use crate::resource::Ref;
 
-/// Maximum size of a script, in bytes. The run record holds all scripts, and a Secret holds 1 MiB.
+/// Maximum size of a script, in bytes. The run record contains all scripts, and a Secret has at most 1 MiB.
 const MAX_SCRIPT_BYTES: usize = 64 << 10;
 
 /// Key of Secrets of the older type `kubernetes.io/dockercfg`.
@@ -40,8 +40,8 @@ pub(super) struct Inputs {
     pub(super) docker: Result<Option<DockerConfig>, Failure>,
 }
 
-/// Reads all inputs that the resource of the `observer` refers to. `pinned` is the docker configuration to use if the registry Secret is
-/// unusable.
+/// Reads all inputs that the resource of the `observer` refers to. `pinned` is the docker configuration in the pin, which replaces a missing or
+/// invalid registry Secret.
 ///
 /// # Errors
 /// If a call of the API server fails. Missing and invalid inputs are part of the result.
@@ -78,7 +78,7 @@ pub(super) async fn read(observer: &Observer<'_>, pinned: Option<&str>) -> Resul
     Ok(Inputs { seen, git, docker })
 }
 
-/// Git credentials of the spec.
+/// Git credentials from the Secret that the spec refers to.
 #[derive(Default)]
 struct GitSecrets {
     credentials: Credentials,

@@ -86,7 +86,7 @@ pub(super) async fn run(
     }))
 }
 
-/// Whether the watch caches have the Job `name` of `tf`, or a pod of it whose engine container may run.
+/// Whether the watch caches have the Job `name` of `tf`, or a pod of this Job whose engine container may still run.
 pub(super) fn exists(ctx: &Context, tf: &Terraform, name: &str) -> bool {
     let namespace = tf.namespace().unwrap_or_default();
     let job = ctx.mirrors.jobs.get(&namespace, name);
@@ -389,7 +389,7 @@ fn reported(end: &ContainerStateTerminated) -> Option<Failure> {
     Some(progress::failure(report.failure))
 }
 
-/// Returns the failure of a build without a container status that explains it.
+/// Returns the failure of a build whose pod has no container status with the cause, for example because the pod was deleted.
 fn lost_build_failure(name: &str, end: &JobCondition) -> Failure {
     let (reason, description) = if end.reason.as_deref() == Some("DeadlineExceeded") {
         (

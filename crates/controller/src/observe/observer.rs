@@ -54,8 +54,8 @@ impl Observer<'_> {
         Some(reused)
     }
 
-    /// Makes the next observation of this reconcile read all objects from the API server. Returns false if this observation is not needed,
-    /// because the previous one reused no object.
+    /// Makes the next observation of this reconcile read all objects from the API server. Returns false if the previous observation reused no object:
+    /// then a new observation is not needed.
     pub(crate) fn requires_fresh_reads(&self) -> bool {
         let mut reads = self.reads.lock();
         let is_reused = *reads == InputReads::Reused;

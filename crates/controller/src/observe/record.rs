@@ -166,8 +166,8 @@ struct RecordSecrets {
     pin: Option<Arc<Secret>>,
 }
 
-/// Checks that `tf` is the latest version of the resource. A status written from an earlier version must not report that everything is
-/// destroyed.
+/// Checks that `tf` has the latest resource version. A resource without run record and pin is reported as destroyed, and a stale `tf` must not cause
+/// this report.
 ///
 /// # Errors
 /// [`Error::Conflict`] if there is a later version, [`Error::Gone`] if the resource does not exist.

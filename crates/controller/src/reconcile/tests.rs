@@ -314,7 +314,7 @@ async fn input_values_and_scripts_have_a_size_limit() {
     let values = json!({"variablesFrom": [{"configMapRef": {"name": "big"}}]});
     let script = json!({"scripts": {"apply": {"configMapRef": {"name": "big", "key": "a"}}}});
     let too_large = Some("InputTooLarge".to_owned());
-    // The limit of 256 KiB applies to the value as JSON, which has two quotation marks more.
+    // The limit of 256 KiB applies to the JSON text of the value, which includes two quotation marks.
     assert_eq!(Box::pin(seen((256 << 10) - 2, values.clone())).await, None);
     assert_eq!(Box::pin(seen(256 << 10, values)).await, too_large);
     assert_eq!(Box::pin(seen(64 << 10, script.clone())).await, None);
@@ -712,7 +712,7 @@ async fn tested(resource: &Value, count: usize) -> (Result<(), String>, Vec<Stri
         .iter()
         .map(|request| request.uri.clone())
         .collect();
-    // Ignore the requests of the watch, which lists the objects, too.
+    // Ignore the requests of the watch: it also lists the objects.
     lists.retain(|uri| {
         let is_of_watch = uri.contains("limit=500") || uri.contains("watch=");
         uri.contains("/configmaps?") && !is_of_watch

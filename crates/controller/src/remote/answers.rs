@@ -60,7 +60,7 @@ pub(crate) struct Pruned {
 
 /// Pruning of the registry repository of a resource, as a reconcile observes it.
 pub(crate) enum PruningSeen {
-    /// Not started since the image or the day changed.
+    /// No pruning has started since the image or the day changed.
     Due(PruneQuery),
     /// Finished: key of the query, and result.
     Done(String, Pruned),

@@ -5,8 +5,8 @@ use alustan_source::Revision;
 
 use crate::error::with_causes;
 
-/// Returns the class of a failure. The user must fix the cause of a permanent failure. The query is retried anyway, so that the operator notices
-/// the fix.
+/// Returns the class of the failure of a query. A failure that is not `transient` has class `User`: the user must fix its cause. The operator retries
+/// the query anyway, to notice the fix.
 pub(crate) fn class(transient: bool) -> FailureClass {
     if transient {
         FailureClass::Transient

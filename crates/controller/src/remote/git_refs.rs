@@ -20,7 +20,7 @@ const GATHER_TIME: Duration = Duration::from_millis(50);
 pub(crate) struct Remote {
     pub(crate) url: RepositoryUrl,
     pub(crate) credentials: Credentials,
-    /// Identity of URL and credentials, without secret values.
+    /// Identifies URL and credentials. Contains a digest of the credentials instead of secret values.
     pub(crate) identity: String,
     /// Namespace that sends the request. All namespaces get equal shares of the limit on concurrent requests.
     pub(crate) tenant: String,

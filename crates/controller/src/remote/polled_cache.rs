@@ -34,8 +34,8 @@ pub(crate) type SendQueryWith<V, A> = Box<
 
 /// Backoff after the first transient failure. Doubles up to [`MAX_BACKOFF`].
 const FIRST_BACKOFF: Duration = Duration::from_secs(2);
-/// Maximum backoff of transient failures. It is much shorter than that of runs: queries are cheap, and recovery of a repository
-/// should be noticed soon.
+/// Maximum backoff of transient failures. It is much shorter than the maximum backoff of runs: queries are cheap, and the operator should notice soon
+/// that a repository has recovered.
 const MAX_BACKOFF: Duration = Duration::from_mins(1);
 /// Exclusive maximum of the phase of a [`PollInterval`].
 const DAY: Duration = Duration::from_hours(24);

@@ -426,7 +426,7 @@ mod tests {
         server.accept().await.unwrap();
     }
 
-    /// Serves the repository `team/a` with two old images. Counts deletions and answers the first one only.
+    /// Serves the registry repository `team/a` with two old images. Counts the requests to delete an image, and responds to the first one only.
     async fn serve_slow_deletions() -> (SocketAddr, watch::Receiver<usize>) {
         let (deletions, counted) = watch::channel(0_usize);
         let tags = json!({"tags": ["a".repeat(40), "b".repeat(40)]}).to_string();

@@ -95,7 +95,7 @@ impl Repository {
         PollInterval::new(interval, &self.remote.identity)
     }
 
-    /// Returns the identity of the module, regardless of the commit.
+    /// Returns a text that identifies the module, independent of the commit: repository, reference, credentials, path and included files.
     pub(crate) fn module_identity(&self) -> String {
         format!(
             "{} {:?} {:?} {}",
@@ -201,7 +201,7 @@ pub(crate) fn reference(
     }
 }
 
-/// Query for a digest in a registry.
+/// Query for the digest of an image in a registry.
 pub(crate) struct DigestQuery {
     pub(crate) key: String,
     pub(crate) send: SendQuery<Option<String>>,
@@ -213,8 +213,8 @@ pub(crate) fn check(tf: &Terraform) -> Result<(), Failure> {
     Repository::of(tf, &Credentials::default()).map(drop)
 }
 
-/// Returns the query of the digest of `reference`. `pushed_by` is the build Job that pushed the image. If it is set, the query is retried until
-/// the registry has the image.
+/// Returns the query of the digest of image `reference`. `pushed_by` is the build Job that pushed the image. If `pushed_by` is set, the query is
+/// retried until the registry has the image.
 pub(crate) fn digest(
     ctx: &Context,
     tf: &Terraform,
@@ -267,7 +267,7 @@ pub(crate) fn image_name(tf: &Terraform) -> Result<ImageName, Failure> {
     })
 }
 
-/// Returns the access of `tf` to the registry of `name`.
+/// Returns how `tf` accesses the registry of `name`: credential, cloud identity, and whether over plain HTTP.
 pub(crate) fn access(
     ctx: &Context,
     tf: &Terraform,
@@ -296,7 +296,7 @@ pub(crate) fn access(
     })
 }
 
-/// Returns the identity of an access, without secret values.
+/// Returns a text that identifies `access` in query keys. Contains a digest of the docker configuration instead of secret values.
 pub(crate) fn identity(access: &Access, docker: Option<&DockerConfig>) -> String {
     let docker = docker.map(|docker| hash::plain(&docker.to_dockerconfigjson()));
     format!("{docker:?} {} {:?}", access.insecure, access.helper)

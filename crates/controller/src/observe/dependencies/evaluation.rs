@@ -125,7 +125,8 @@ impl Dependencies<'_> {
                 Reason::InvalidExpression,
                 format!("{field}: {cause}: {expression}"),
             ),
-            // The operator reads Secrets without their data, so that expressions cannot read it.
+            // A missing field is probably in the data of the Secret: the operator reads only the metadata, so that expressions cannot read secret
+            // values.
             Nothing::Missing(_) if object_name.starts_with("Secret ") => Failure::user(
                 Reason::InvalidExpression,
                 format!("{field}: the operator reads only the metadata of Secrets: {expression}"),

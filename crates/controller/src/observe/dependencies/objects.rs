@@ -172,8 +172,8 @@ impl Dependencies<'_> {
         Ok(Err(Failure::transient(Reason::WaitingForDeletion, message)))
     }
 
-    /// Succeeds if the cluster does not have the API group of the kind: then no object of the kind exists. Fails if the group exists: the kind
-    /// is probably misspelt.
+    /// Checks a kind that the API server does not know. Succeeds if the cluster does not have the API group of the kind: then no object of the kind
+    /// exists. Fails if the cluster has the API group: the kind is probably misspelt.
     async fn is_kind_gone(&self, field: &str, gone: &ObjectsGone) -> ReadResult<()> {
         let objects = &self.observer.ctx.objects;
         if !objects.has_group(&gone.api_version).await? {
@@ -188,7 +188,7 @@ impl Dependencies<'_> {
     }
 }
 
-/// Describes an object that should be deleted, with the finalizers that keep it.
+/// Describes an object that is not deleted yet, with the finalizers that delay its deletion.
 fn describe_remaining(kind: &str, object: &DynamicObject) -> String {
     let name = object.name_any();
     if object.metadata.deletion_timestamp.is_none() {
