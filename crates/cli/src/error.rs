@@ -13,7 +13,7 @@ pub(crate) enum Error {
     /// The kubeconfig cannot be read.
     #[error("cannot read the kubeconfig; see `kubectl config view` and KUBECONFIG")]
     Kubeconfig(#[source] Box<KubeconfigError>),
-    /// Neither a kubeconfig nor an in-cluster configuration exists.
+    /// No kubeconfig exists, and the command does not run in a pod with an in-cluster configuration.
     #[error("no cluster configuration found; see `kubectl config view` and KUBECONFIG")]
     NoCluster(#[source] Box<InferConfigError>),
     /// The client cannot be created.

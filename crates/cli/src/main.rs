@@ -22,7 +22,7 @@ use crate::error::Error;
 async fn main() -> ExitCode {
     match run(&Arguments::parse()).await {
         Ok(()) => ExitCode::SUCCESS,
-        // The program that reads standard output, for example `head`, closed the pipe: it needs no more output.
+        // Not a failure: the program that reads standard output, for example `head`, has read enough and closed the pipe.
         Err(error) if error.is_closed_pipe() => ExitCode::SUCCESS,
         Err(error) => {
             print::note(&format!("error: {}", error.chain()));
@@ -32,7 +32,7 @@ async fn main() -> ExitCode {
 }
 
 async fn run(arguments: &Arguments) -> Result<(), Error> {
-    // Fails only if a crypto provider is already installed; no other code installs one.
+    // Ignore the result: `install_default` fails only if a crypto provider is already installed, and no other code of this program installs one.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let cluster = cluster::Cluster::connect(&arguments.cluster).await?;
     arguments.command.run(&cluster).await

@@ -92,7 +92,7 @@ impl Record {
         Ok(false)
     }
 
-    /// Reads the run record and its Secret.
+    /// Reads the Secret with the run record. Returns the parsed run record and a snapshot of the Secret.
     pub(crate) async fn read(&self) -> Result<(RunRecord, Snapshot), Error> {
         let what = format!("read the run record of {}", self.key);
         let snapshot = match self.secrets.read(&self.name()).await {
@@ -185,8 +185,8 @@ pub(crate) fn busy(key: &Key, record: &RunRecord) -> Result<(), Error> {
     let Key { namespace, name } = key;
     if record.number > 0 && record.phase != RunPhase::Recorded {
         return Err(Error::Refused(format!(
-            "run {} of {key} is active ({:?}). Wait until it ends, and suspend the resource to \
-             start no further run: kubectl alustan suspend {name} -n {namespace}",
+            "run {} of {key} is active ({:?}). Wait until it ends, and suspend the resource \
+             so that no further run starts: kubectl alustan suspend {name} -n {namespace}",
             record.number, record.phase
         )));
     }

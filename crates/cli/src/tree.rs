@@ -26,8 +26,8 @@ pub(crate) struct Graph {
 type Node = [String; 3];
 
 impl Graph {
-    /// Builds the graph of `all`. The user cannot list the namespaces in `hidden`: dependencies in them have state
-    /// `hidden`, other unknown dependencies have state `missing`.
+    /// Builds the graph of `all`. The user cannot list the namespaces in `hidden`. A dependency that is not in `all` has state `hidden` if it is in
+    /// one of these namespaces, else `missing`.
     pub(crate) fn of(all: &[Terraform], hidden: &BTreeSet<String>) -> Self {
         let mut graph = Self {
             nodes: all.iter().map(|tf| (Key::of(tf), node(tf))).collect(),

@@ -194,9 +194,8 @@ impl<'a> StepExecutor<'a> {
 
     /// Creates the run record, or keeps the one that an earlier reconcile created.
     ///
-    /// # Errors
-    /// [`Error::RunRecordConflict`] if the existing Secret belongs to another owner, [`Error::Conflict`] if it is the run record of an earlier
-    /// resource of the same name, or if it was deleted between the create and the read.
+    /// # Errors [`Error::RunRecordConflict`] if the existing Secret belongs to another owner. [`Error::Conflict`] if the existing Secret is the run
+    /// record of an earlier resource of the same name, or was deleted between the create and the read.
     async fn create_record(&mut self, secret: &Secret) -> Result<(), Error> {
         let mut random_key = [0_u8; 32];
         SystemRandom::new()
@@ -537,8 +536,8 @@ impl<'a> StepExecutor<'a> {
         })
     }
 
-    /// Creates the `PersistentVolumeClaim` of the cache volume. Does not change the spec of an existing one: most of its fields are
-    /// immutable, and a refused change would block runs, in particular a destroy.
+    /// Creates the `PersistentVolumeClaim` of the cache volume. Does not change the spec of an existing `PersistentVolumeClaim`: most fields are
+    /// immutable, and a change that the API server refuses would block runs, in particular a destroy.
     async fn create_claim(&self, claim: &PersistentVolumeClaim) -> Result<(), Error> {
         let name = claim.name_any();
         let api = self.api::<PersistentVolumeClaim>();
@@ -563,11 +562,11 @@ impl<'a> StepExecutor<'a> {
         }
     }
 
-    /// Creates a Job. Succeeds if a Job with the same name and inputs already exists, and either belongs to the resource or is a build: several
-    /// resources may share a build.
+    /// Creates a Job. Succeeds if a Job with the same name and inputs already exists and belongs to the resource. An existing build with the same
+    /// inputs may belong to another resource, because several resources may share a build.
     ///
-    /// # Errors
-    /// [`Error::JobNameConflict`] if another Job has the name. If that Job belongs to the resource, it is deleted.
+    /// # Errors [`Error::JobNameConflict`] if an existing Job with this name has other inputs or another owner. If the existing Job belongs to the
+    /// resource, deletes the existing Job.
     async fn create_job(&self, job: &Job) -> Result<(), Error> {
         let name = job.name_any();
         let namespace = job.namespace().unwrap_or_default();

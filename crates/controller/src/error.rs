@@ -43,7 +43,7 @@ pub(crate) enum Error {
     #[error(
         "Secret {0} already exists and does not belong to this resource, which requires the name \
          for its run record. The Secret may belong to a state that is still in use: keep it, and \
-         use another name for this resource"
+         create this resource with another name"
     )]
     RunRecordConflict(String),
     /// This version of the operator cannot read a run record or pin.
@@ -83,7 +83,7 @@ pub(crate) enum Error {
         "{kind} {name} contains the state of an earlier Terraform resource of this name. No run \
          starts: without that state, an apply would create every object again. To adopt the state: \
          {adopt}; if the first plan has changes, it waits for approval. To start with an empty \
-         state, keep the object, and use another name for this resource"
+         state, keep the object, and create this resource with another name"
     )]
     OrphanedState {
         kind: String,
@@ -95,7 +95,7 @@ pub(crate) enum Error {
     #[error(
         "{kind} {name} contains the state of {owner}, which still exists. Two resources with one state would \
          destroy each other's managed objects. To move the state to this resource, first delete its owner with \
-         spec.deletionPolicy: Orphan. Otherwise keep {kind} {name}, and use another name for this resource"
+         spec.deletionPolicy: Orphan. Otherwise keep {kind} {name}, and create this resource with another name"
     )]
     StateInUse {
         kind: String,
@@ -115,7 +115,7 @@ fn advice(kind: &str, name: &str) -> String {
         return format!(
             "it may contain the only copy of a state: keep it. If it comes from a backup, restore \
              Secret {} from the same backup, then run: kubectl alustan restore {resource}. \
-             Otherwise use another name for this resource",
+             Otherwise create this resource with another name",
             names::record(resource)
         );
     }
@@ -125,9 +125,9 @@ fn advice(kind: &str, name: &str) -> String {
         _ => false,
     };
     if holds_state {
-        "it may contain the only copy of a state: keep it, and use another name for this resource"
+        "it may contain the only copy of a state: keep it, and create this resource with another name"
     } else {
-        "delete it, or use another name for this resource"
+        "delete it, or create this resource with another name"
     }
     .to_owned()
 }

@@ -76,7 +76,7 @@ async fn read(request: Request) -> RecordedRequest {
     }
 }
 
-/// Returns a list of `items`.
+/// Returns the response to a list request, with `items`.
 pub(crate) fn list(items: &[Value]) -> FakeResponse {
     (200, json!({"metadata": {}, "items": items}))
 }

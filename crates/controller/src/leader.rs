@@ -100,7 +100,7 @@ impl Leader {
         is_allowed.then_some(guard).ok_or(NotLeading)
     }
 
-    /// Returns the deadline of active writes. A renewal of the Lease extends it.
+    /// Returns the time at which active writes are aborted. A renewal of the Lease postpones this time.
     fn write_deadline(&self) -> Instant {
         let deadline = self.state().elector.must_end();
         self.0.started_at + deadline.unwrap_or_default()

@@ -108,7 +108,7 @@ fn retry_later(reason: &'static str, message: &str) -> Refusal {
     Refusal::new(429, reason, format!("{message}; retry"))
 }
 
-/// Exclusive right to reconcile a resource, until it is dropped.
+/// Exclusive right to reconcile a resource. Dropping the value releases the right.
 struct ActiveSync {
     handler: Arc<SyncHandler>,
     resource: Ref,
@@ -142,7 +142,8 @@ async fn reconcile_and_answer(
     let unchanged = Answer::unchanged(&request);
     let has_requested_uid = |object: &Guarded| object.uid().as_deref() == Some(&*request.uid);
     let Some(mut object) = object.filter(has_requested_uid) else {
-        // Metacontroller sends separate requests for a newer resource with the same name, which has another uid.
+        // The resource with the uid in the request does not exist. A newer resource may have the same name and another uid: metacontroller sends
+        // separate requests for the newer resource.
         debug!(resource = %resource, "the resource no longer exists");
         return Ok(Answer {
             finalized: request.finalizing,

@@ -101,7 +101,7 @@ impl Notifier {
         }))
     }
 
-    /// Returns the events that receivers of `--notifications` get for every resource.
+    /// Returns the events that at least one receiver of `--notifications` receives for every resource.
     pub(crate) fn notified(&self) -> BTreeSet<NotificationEvent> {
         let (events, receivers) = (NotificationEvent::ALL.into_iter(), self.receivers.now());
         events
@@ -385,7 +385,7 @@ impl Queues {
     async fn take(&self, queue: &str) -> Option<OwnedSemaphorePermit> {
         let permits = {
             let mut queues = self.0.lock();
-            // Each permit and each waiting task holds a reference to its queue. Remove the queues without such a reference.
+            // Each permit and each waiting task holds a reference to the semaphore of its queue. Remove the queues without permits and waiting tasks.
             queues.retain(|_, permits| Arc::strong_count(permits) > 1);
             let new = || Arc::new(Semaphore::new(MAX_CONCURRENT_REQUESTS));
             queues.entry(queue.to_owned()).or_insert_with(new).clone()

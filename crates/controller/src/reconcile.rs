@@ -244,8 +244,8 @@ fn record_run_in_span(seen: &Seen) {
     }
 }
 
-/// Reads a deleted resource that this version of the operator cannot parse, see [`unreadable::read`]. Returns `None` for a resource that is not
-/// being deleted.
+/// Reads a resource that is being deleted and that this version of the operator cannot parse, see [`unreadable::read`]. Returns `None` for a resource
+/// that is not being deleted.
 async fn deleted(ctx: &Context, invalid: &InvalidObject) -> Result<Option<Terraform>, Error> {
     match &invalid.metadata.deletion_timestamp {
         Some(_) => Box::pin(unreadable::read(ctx, invalid)).await,
@@ -379,9 +379,9 @@ fn existing_owner(ctx: &Context, object: &impl Resource) -> Option<Ref> {
     is_made_for.then_some(reference)
 }
 
-/// Returns the priority class of the current run if the run needs a slot: the run has not reported its result, or its Job or pod is active.
-/// After its pod has ended, a reported run needs no slot, even if the operator cannot record the result yet, for example while a quota refuses
-/// the outputs Secret.
+/// Returns the priority class of the current run if the run needs a slot. A run needs a slot until it has reported its result, and while its Job or
+/// pod is active. A reported run without an active pod needs no slot, even if the operator cannot record the result yet, for example while a quota
+/// refuses the outputs Secret.
 fn running_class(record: Option<&RecordSeen>, job: Option<&JobSeen>) -> Option<Class> {
     let is_unreported = record.is_some_and(|record_seen| {
         let reported = record_seen.report.as_ref().map(|report| report.number);

@@ -24,8 +24,8 @@ pub(crate) const STATUS_DELAY: Duration = Duration::from_secs(1);
 
 /// Publishes `status`: sends notifications, and if the status changed, patches it and creates an event for each relevant change. Does not patch the
 /// status of an unreadable resource, because the API server would refuse the patch. With metacontroller as driver, does not patch the status, but
-/// stores it for the response: metacontroller writes it. Delays a status that only reports a pending query by [`STATUS_DELAY`]: by then, the result
-/// may have replaced it.
+/// stores it for the response: metacontroller writes it. Does nothing for a status that only reports a pending query if the previous status is newer
+/// than [`STATUS_DELAY`]: the result of the query will probably replace the status soon. Then requires another reconcile after [`STATUS_DELAY`].
 ///
 /// # Errors
 /// If the status cannot be written.

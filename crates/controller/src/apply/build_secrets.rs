@@ -74,8 +74,8 @@ pub(super) async fn delete(ctx: &Context, build_secret: &BuildSecretSeen) -> Res
     Ok(())
 }
 
-/// Deletes the builds and build Secrets of a resource from the build namespace. Kubernetes does not delete them together with the resource or
-/// its namespace, because they are in another namespace.
+/// Deletes the builds and build Secrets of a resource from the build namespace. Kubernetes does not delete them together with the resource or its
+/// namespace, because the build namespace is another namespace.
 pub(crate) async fn delete_builds(ctx: &Context, resource: &Ref) -> Result<(), Error> {
     let (Some(namespace), Some(resource_namespace)) =
         (&ctx.settings.build_namespace, &resource.namespace)

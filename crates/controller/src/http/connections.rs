@@ -31,8 +31,8 @@ const MAX_CONNECTION_AGE: Duration = Duration::from_mins(9);
 /// Time limit for the last response of a connection, in case its peer does not read it. A response of `/sync` takes less time.
 const LAST_RESPONSE_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// Maximum number of open connections of a listener. A further connection closes the one that has been in [`IdleConnections`] for the
-/// longest time, so that probes of the kubelet are answered.
+/// Maximum number of open connections of a listener. A further connection closes the connection that has been in [`IdleConnections`] for the longest
+/// time, so that the server still responds to probes of the kubelet.
 const MAX_CONNECTIONS: usize = 512;
 
 /// Connections without a complete request: idle, or with a request whose body has not arrived completely.

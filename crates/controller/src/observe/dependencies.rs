@@ -19,8 +19,8 @@ use crate::observe::dependencies::evaluation::{Dependencies, EVALUATION_TIMEOUT}
 use crate::resource::readable;
 
 /// Observes the dependencies of the resource of the `observer`. If the dependency graph refuses a reference of the resource, for example because of a
-/// cycle, returns the failure as second value and reads no input values. Then only a deleted resource still observes the objects of
-/// `spec.destroyWaitFor`.
+/// cycle, returns the failure as second value and reads no input values. Then it observes the objects of `spec.destroyWaitFor` only if the resource
+/// is being deleted.
 pub(super) async fn observe(
     observer: &Observer<'_>,
 ) -> Result<(StackSeen, Option<Failure>), Error> {

@@ -99,8 +99,8 @@ fn is_late(created_at: Timestamp) -> bool {
     Timestamp::now().duration_since(created_at) >= POD_CREATION_TIMEOUT
 }
 
-/// Returns why the Job controller failed to create a pod for the Job `uid`, from its latest event. `None` if the operator may not list
-/// events; status then refers to `kubectl describe`.
+/// Returns why the Job controller failed to create a pod for the Job `uid`, from its latest event. `None` if no such event exists, or if the operator
+/// may not list events. Without a cause, the status refers to `kubectl describe`.
 async fn no_pod(client: &Client, namespace: &str, uid: &str) -> Option<Waiting> {
     let api: Api<Event> = Api::namespaced(client.clone(), namespace);
     let selector = format!("regarding.uid={uid},reason=FailedCreate");

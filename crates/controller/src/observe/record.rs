@@ -36,14 +36,14 @@ pub(crate) async fn pin(ctx: &Context, tf: &Terraform) -> Result<Option<Pin>, Er
     Ok(read(ctx, tf).await?.pin)
 }
 
-/// Returns run record and pin of `tf`. Reads the Secrets from the API server if the cached run record does not belong to `tf`. If `tf` is being
-/// deleted, also reads them if the cached run record is missing or labelled as orphaned. If `tf` is being deleted and the run record is
-/// orphaned, returns neither run record nor pin: an earlier reconcile has labelled all objects to keep. Ignores unreadable Secrets if `tf` is
-/// being deleted and its deletion leaves all real objects in place.
+/// Returns run record and pin of `tf`. Reads the Secrets from the API server if the cached run record does not belong to `tf`.
 ///
-/// # Errors
-/// [`Error::Unreadable`] or [`Error::Forged`] if a Secret cannot be used. [`Error::Conflict`] or [`Error::Gone`] if `tf` is being deleted,
-/// has neither run record nor pin, and is not the latest version of the resource.
+/// If `tf` is being deleted, also reads the Secrets from the API server if the cached run record is missing or orphaned. If the run record is
+/// orphaned, returns no run record and no pin: an earlier reconcile has already labelled all objects to keep. Ignores unreadable Secrets if the
+/// deletion of `tf` leaves all real objects in place.
+///
+/// # Errors [`Error::Unreadable`] or [`Error::Forged`] if a Secret cannot be used. [`Error::Conflict`] or [`Error::Gone`] if `tf` is being deleted,
+/// has neither run record nor pin, and does not have the latest resource version.
 pub(super) async fn read(ctx: &Context, tf: &Terraform) -> Result<StoredRecord, Error> {
     let namespace = tf.namespace().unwrap_or_default();
     let name = tf.name_any();
@@ -74,7 +74,8 @@ pub(super) async fn read(ctx: &Context, tf: &Terraform) -> Result<StoredRecord, 
         };
     }
     let left_behind = left_behind(ctx, tf, &record_secrets);
-    // An orphaned run record means that clean-up has labelled all other objects that it keeps: only the deletions of the clean-up are left to do.
+    // An orphaned run record means that an earlier clean-up has already labelled all objects to keep. The next clean-up only deletes the remaining
+    // objects, and needs neither run record nor pin.
     let is_cleaned_up = record_secrets.record.as_ref().is_some_and(is_orphaned);
     let is_used = |secret: &Arc<Secret>| is_ours(secret) && !is_cleaned_up;
     let used_secrets = RecordSecrets {

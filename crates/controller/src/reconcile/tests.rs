@@ -604,7 +604,7 @@ async fn slot_is_released_if_the_steps_before_a_run_fail() {
     assert!(!ctx.dispatcher.holds_slot(&key));
 }
 
-/// The next reconcile cancels the run of the denied Job. It takes the reason from memory.
+/// The next reconcile cancels the run whose Job the API server refused. The reason of the refusal is kept in memory until then.
 #[tokio::test]
 async fn denied_job_is_remembered_with_its_reason() {
     let cases = [
@@ -756,8 +756,8 @@ async fn destroy_reads_the_metadata_of_100_objects_and_names_5() {
     }
 }
 
-/// Other resources may cause the refusal of a reference, for example by a cycle. The deleted resource must wait for `destroyWaitFor`
-/// anyway.
+/// Other resources may cause the refusal of a reference, for example by a cycle. A resource that is being deleted must wait for the objects of
+/// `destroyWaitFor` anyway.
 #[tokio::test]
 async fn destroy_waits_for_objects_also_if_references_are_refused() {
     let mut resource = destroyed("7", &json!(null));

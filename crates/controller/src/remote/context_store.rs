@@ -38,7 +38,7 @@ pub(crate) struct ContextStore {
 /// Context in memory during its push to a registry.
 pub(crate) struct HeldContext {
     pub(crate) bytes: Vec<u8>,
-    /// Permit of the push. Must be dropped after all copies of `bytes`.
+    /// Permit of the push. Must be dropped after all copies of `bytes`, because permits limit the memory for contexts.
     pub(crate) permit: Option<Permit>,
 }
 

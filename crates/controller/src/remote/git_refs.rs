@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 
 use crate::remote::failure;
 
-/// Time during which queries to the same repository are collected.
+/// Time during which queries to the same repository are collected into one request.
 const GATHER_TIME: Duration = Duration::from_millis(50);
 
 /// Repository, by URL and credentials.
@@ -22,7 +22,7 @@ pub(crate) struct Remote {
     pub(crate) credentials: Credentials,
     /// Identifies URL and credentials. Contains a digest of the credentials instead of secret values.
     pub(crate) identity: String,
-    /// Namespace that sends the request. All namespaces get equal shares of the limit on concurrent requests.
+    /// Namespace of the resource that uses the repository. All namespaces have equal shares of the limit on concurrent requests.
     pub(crate) tenant: String,
 }
 

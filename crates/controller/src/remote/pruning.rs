@@ -307,7 +307,7 @@ fn images_in(secret: &Secret) -> Result<Vec<UsedImages>, Failure> {
     Ok(images)
 }
 
-/// Images in a pin or in a run. Other fields are ignored, because another version may have written them.
+/// Images in a pin or in a run. All other fields are ignored, because another version of the operator may have written them.
 #[derive(Deserialize)]
 struct UsedImages {
     image: String,

@@ -28,8 +28,8 @@ use crate::remote::failure::source;
 use crate::remote::git_refs::{References, Remote};
 use crate::remote::polled_cache::{PollInterval, SendQuery, SendQueryWith};
 
-/// Retry delay of a query that cannot be sent, for example because its Secret is invalid. The next attempt uses the Secret if it has been
-/// corrected.
+/// Retry delay of a query that cannot be sent, for example because its Secret is invalid. After the Secret has been corrected, the next attempt uses
+/// the corrected Secret.
 pub(crate) const RETRY_DELAY: SignedDuration = SignedDuration::from_secs(30);
 
 /// Maximum number of lines and bytes to read from the log of a failed build.
@@ -185,7 +185,7 @@ fn store_and_describe(
     })
 }
 
-/// Returns the reference that a resource uses.
+/// Returns the git reference in `repo`: tag, commit or branch.
 ///
 /// # Errors
 /// The invalid field and the cause.
@@ -284,8 +284,8 @@ pub(crate) fn access(
         Err(error) if is_own_registry && helper.is_none() => {
             return Err(registry("spec.containerRegistry.secretRef", &error));
         }
-        // Continue without a credential. Either the registry is not that of `imageName`, and its base images are usually public, or the cloud
-        // identity is used.
+        // Continue without a credential if the registry is not that of `imageName`, because base images in other registries are usually public, or if
+        // the cloud identity is used.
         Err(_) => None,
         Ok(credential) => credential.flatten(),
     };
@@ -467,8 +467,8 @@ fn api_failure(error: &Error) -> Failure {
     )
 }
 
-/// Adds the cause in `log` to the failure of a build: the last line of the form `error …` or `Error: …` (kaniko may print its usage
-/// after that), or else the last line with text. Does not change transient failures.
+/// Adds a line of `log` as the cause to the failure of a build: the last line of the form `error …` or `Error: …`, because kaniko may print its usage
+/// after that line. Without such a line, adds the last line that is not empty. Does not change transient failures.
 pub(crate) fn explain(failure: &Failure, log: &str) -> Failure {
     let is_error = |line: &&str| line.starts_with("error ") || line.starts_with("Error: ");
     let line = log

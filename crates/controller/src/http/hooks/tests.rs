@@ -298,7 +298,7 @@ async fn standby_replica_forwards_push_to_the_leader() {
     let (status, _) = stands_by.signed("/hooks/gitlab", "1", now(), GITLAB).await;
     assert_eq!(status, 202);
     assert_eq!((leads.pushes(), stands_by.pushes()), (2, 0));
-    // The leader recognizes the repeated message, also if the standby replica receives it.
+    // The leader recognizes the repeated message even if the standby replica receives and forwards it.
     for endpoint in [&stands_by, &leads] {
         let (status, body) = endpoint.github(SECRET, "push", PUSH).await;
         assert_eq!(status, 200, "{body}");

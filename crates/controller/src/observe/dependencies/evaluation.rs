@@ -129,7 +129,10 @@ impl Dependencies<'_> {
             // values.
             Nothing::Missing(_) if object_name.starts_with("Secret ") => Failure::user(
                 Reason::InvalidExpression,
-                format!("{field}: the operator reads only the metadata of Secrets: {expression}"),
+                format!(
+                    "{field}: {object_name} does not have a field of the expression: {expression}; the \
+                     operator reads only the metadata of Secrets"
+                ),
             ),
             Nothing::Missing(cause) => Failure::transient(
                 Reason::FieldNotFound,
