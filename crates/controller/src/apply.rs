@@ -194,8 +194,9 @@ impl<'a> StepExecutor<'a> {
 
     /// Creates the run record, or keeps the one that an earlier reconcile created.
     ///
-    /// # Errors [`Error::RunRecordConflict`] if the existing Secret belongs to another owner. [`Error::Conflict`] if the existing Secret is the run
-    /// record of an earlier resource of the same name, or was deleted between the create and the read.
+    /// # Errors
+    /// [`Error::RunRecordConflict`] if the existing Secret belongs to another owner. [`Error::Conflict`] if the existing Secret is the run record of
+    /// an earlier resource of the same name, or was deleted between the create and the read.
     async fn create_record(&mut self, secret: &Secret) -> Result<(), Error> {
         let mut random_key = [0_u8; 32];
         SystemRandom::new()
@@ -565,8 +566,9 @@ impl<'a> StepExecutor<'a> {
     /// Creates a Job. Succeeds if a Job with the same name and inputs already exists and belongs to the resource. An existing build with the same
     /// inputs may belong to another resource, because several resources may share a build.
     ///
-    /// # Errors [`Error::JobNameConflict`] if an existing Job with this name has other inputs or another owner. If the existing Job belongs to the
-    /// resource, deletes the existing Job.
+    /// # Errors
+    /// [`Error::JobNameConflict`] if an existing Job with this name has other inputs or another owner. If the existing Job belongs to the resource,
+    /// deletes the existing Job.
     async fn create_job(&self, job: &Job) -> Result<(), Error> {
         let name = job.name_any();
         let namespace = job.namespace().unwrap_or_default();

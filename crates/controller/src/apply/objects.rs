@@ -96,8 +96,9 @@ impl StepExecutor<'_> {
 
     /// Applies `object`. Returns `None` if the live object already has all fields of `object`.
     ///
-    /// # Errors [`Error::NameTaken`] if the live object has another owner, or belongs to an earlier resource of the same name: the module would run
-    /// with permissions and state of that owner. [`Error::OrphanedState`] if the live object is orphaned state and the resource does not adopt it.
+    /// # Errors
+    /// [`Error::NameTaken`] if the live object has another owner, or belongs to an earlier resource of the same name: the module would run with
+    /// permissions and state of that owner. [`Error::OrphanedState`] if the live object is orphaned state and the resource does not adopt it.
     /// [`Error::StateInUse`] if the live object is the state of another resource that still exists.
     pub(super) async fn apply<K: OwnedObject>(
         &self,

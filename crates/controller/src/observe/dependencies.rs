@@ -19,8 +19,8 @@ use crate::observe::dependencies::evaluation::{Dependencies, EVALUATION_TIMEOUT}
 use crate::resource::readable;
 
 /// Observes the dependencies of the resource of the `observer`. If the dependency graph refuses a reference of the resource, for example because of a
-/// cycle, returns the failure as second value and reads no input values. Then it observes the objects of `spec.destroyWaitFor` only if the resource
-/// is being deleted.
+/// cycle, returns the failure as second value and reads no input values. If the resource is being deleted and the refused reference is not to another
+/// namespace, still observes the objects of `spec.destroyWaitFor`.
 pub(super) async fn observe(
     observer: &Observer<'_>,
 ) -> Result<(StackSeen, Option<Failure>), Error> {
@@ -47,7 +47,8 @@ pub(super) async fn observe(
         .collect();
     if let Err(failure) = dependencies.graph.check(tf, cross_namespace) {
         // A destroy needs no input values from references, so it may run although a reference is refused. The destroy still waits for the objects of
-        // `spec.destroyWaitFor`, unless the refused reference is to another namespace: that reference may be the one in `destroyWaitFor`.
+        // `spec.destroyWaitFor`. Only after the refusal of a reference to another namespace, it does not wait: `destroyWaitFor` itself may contain
+        // this reference.
         let waits = deleted && failure.reason != Reason::CrossNamespaceReference;
         let waits_for = if waits {
             &*tf.spec.destroy_wait_for

@@ -42,8 +42,9 @@ pub(crate) async fn pin(ctx: &Context, tf: &Terraform) -> Result<Option<Pin>, Er
 /// orphaned, returns no run record and no pin: an earlier reconcile has already labelled all objects to keep. Ignores unreadable Secrets if the
 /// deletion of `tf` leaves all real objects in place.
 ///
-/// # Errors [`Error::Unreadable`] or [`Error::Forged`] if a Secret cannot be used. [`Error::Conflict`] or [`Error::Gone`] if `tf` is being deleted,
-/// has neither run record nor pin, and does not have the latest resource version.
+/// # Errors
+/// [`Error::Unreadable`] or [`Error::Forged`] if a Secret cannot be used. [`Error::Conflict`] or [`Error::Gone`] if `tf` is being deleted, has
+/// neither run record nor pin, and does not have the latest resource version.
 pub(super) async fn read(ctx: &Context, tf: &Terraform) -> Result<StoredRecord, Error> {
     let namespace = tf.namespace().unwrap_or_default();
     let name = tf.name_any();

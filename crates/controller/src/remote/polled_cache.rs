@@ -66,7 +66,7 @@ impl PollInterval {
     }
 }
 
-/// Polls queries and caches the last answer to each query. Each request of a query contains the newest argument of type `A`.
+/// Cache that polls queries and keeps the last answer to each query. Each request of a query contains the newest argument of type `A`.
 pub(crate) struct PolledCache<V, A = ()> {
     entries: Mutex<HashMap<String, Entry<V, A>>>,
     began: Instant,
