@@ -36,7 +36,7 @@ pub(crate) fn pending(tf: &Terraform) -> Result<Pending, Error> {
     })
 }
 
-/// Checks that the plan id `given` is that of `pending`. Accepts `None`.
+/// Checks that `given`, the plan id in the command line, is the id of `pending`. Succeeds if the command line has no plan id.
 ///
 /// # Errors
 /// If the plan ids differ. The error contains the id of the pending plan.

@@ -203,7 +203,7 @@ pub(crate) fn busy(key: &Key, record: &RunRecord) -> Result<(), Error> {
 
 /// Quotes `text` as an argument of a shell command.
 pub(crate) fn quoted(text: &str) -> Cow<'_, str> {
-    // Fails only if `text` contains NUL. Ids contain none.
+    // `try_quote` fails only if `text` contains NUL. Lock ids contain no NUL.
     shlex::try_quote(text).unwrap_or(Cow::Borrowed("''"))
 }
 

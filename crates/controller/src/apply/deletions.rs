@@ -111,7 +111,7 @@ impl StepExecutor<'_> {
         Ok(())
     }
 
-    /// Labels the objects that `selector` selects as orphaned.
+    /// Sets label `alustan.io/orphaned` on all objects that `selector` selects.
     async fn orphan<K>(&self, selector: &str) -> Result<(), Error>
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope>

@@ -183,7 +183,7 @@ async fn serve(
     }
 }
 
-/// Wraps `body`, so that `entry` leaves [`IdleConnections`] at the end of the body.
+/// Wraps `body`, so that the end of the body removes `entry` from [`IdleConnections`].
 fn leave_idle_after(body: Body, entry: Arc<IdleEntry>) -> Body {
     if body.is_end_stream() {
         entry.leave();

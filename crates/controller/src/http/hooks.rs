@@ -50,7 +50,7 @@ const MAX_LEADER_RESPONSE_BYTES: usize = 64 << 10;
 /// A push, and the channel for the number of affected resources.
 pub(crate) type PushRequest = (Push, oneshot::Sender<usize>);
 
-/// Headers that a replica forwards to the leader: signatures and event types.
+/// Headers that a replica forwards to the leader: content type, message ids, signatures, tokens and event types.
 const FORWARDED_HEADERS: [&str; 9] = [
     "content-type",
     "webhook-id",

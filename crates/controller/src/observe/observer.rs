@@ -22,7 +22,7 @@ pub(crate) struct Observer<'a> {
     pub(crate) unreadable: Option<Failure>,
     pub(super) used_queries: Mutex<HashSet<String>>,
     pub(super) push: Mutex<Option<PushQuery>>,
-    /// Pruning of the registry repository that is due, finished or impossible. `None` if `spec.containerRegistry.prune` is not set or the
+    /// Pruning of the registry repository, if the pruning is due, finished or impossible. `None` if `spec.containerRegistry.prune` is not set or the
     /// pruning is active.
     pub(crate) pruning: Mutex<Option<PruningSeen>>,
     pub(super) reads: Mutex<InputReads>,
@@ -33,12 +33,12 @@ pub(crate) struct Observer<'a> {
 /// How a reconcile gets Secrets and `ConfigMap`s that the spec refers to.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum InputReads {
-    /// From the API server, or reused from an earlier reconcile.
+    /// Reads objects from the API server, or reuses objects that an earlier reconcile read.
     #[default]
     Any,
-    /// Like [`Self::Any`]. At least one object was reused.
+    /// Like [`Self::Any`], and has already reused at least one object.
     Reused,
-    /// From the API server.
+    /// Reads all objects from the API server.
     Fresh,
 }
 

@@ -169,7 +169,7 @@ impl Dependencies<'_> {
         })
     }
 
-    /// Returns the outputs of the resource `key` that `outputs_ref` selects, by variable.
+    /// Returns the outputs that `outputs_ref` selects from the outputs of the resource `key`, by variable.
     fn outputs_of(
         &mut self,
         field: &str,
