@@ -25,9 +25,9 @@ use crate::write_through_cache::WriteThroughCache;
 
 /// Size of a signing key, in bytes.
 const KEY_SIZE: usize = 32;
-/// Data key in the signing Secret. Its value is the signing key.
+/// Entry in `data` of the signing Secret that contains the signing key.
 const KEY: &str = "key";
-/// Data key in the signing Secret. It is set after all existing run records and pins have been signed.
+/// Entry in `data` of the signing Secret that is written after all existing run records and pins have been signed.
 const ALL_SIGNED: &str = "all-signed";
 /// Maximum number of concurrent writes while existing Secrets are signed.
 const CONCURRENCY: usize = 16;
@@ -85,7 +85,7 @@ impl Signer {
         }
     }
 
-    /// Adds signatures to `data` of a Secret of the resource with this uid.
+    /// Adds signatures to `data`, the content of a Secret that belongs to the resource with uid `uid`.
     pub(crate) fn sign(&self, uid: &str, data: &mut Data) {
         let signatures: Data = SIGNED
             .into_iter()
@@ -98,11 +98,11 @@ impl Signer {
         data.extend(signatures);
     }
 
-    /// Verifies the signatures of `secret`, which belongs to the resource with this uid.
+    /// Verifies the signatures of `secret`, which belongs to the resource with uid `uid`. Accepts every Secret until all Secrets that
+    /// existed when the signing key was created have been signed.
     ///
     /// # Errors
-    /// [`Error::Forged`] if an entry has no valid signature, and all Secrets that existed when the signing key was created have been
-    /// signed.
+    /// [`Error::Forged`] if an entry has no valid signature.
     pub(crate) fn verify(&self, uid: &str, secret: &Secret) -> Result<(), Error> {
         match self.first_forged(uid, secret) {
             Some(key) if !self.trusts_existing.load(Ordering::Relaxed) => Err(Error::Forged {
@@ -141,7 +141,7 @@ impl Signer {
                 Err(error) => {
                     warn!(
                         error = error.chain(),
-                        "failed to sign all run records and pins; retrying in {} s",
+                        "failed to sign the existing run records and pins; retrying in {} s",
                         RETRY.as_secs()
                     );
                     tokio::time::sleep(RETRY).await;
@@ -220,7 +220,7 @@ impl Signer {
         Err(Error::Conflict)
     }
 
-    /// Returns the changes that sign an existing Secret with the entries `data`. An entry that is changed to `None` is removed.
+    /// Returns the changes to `data`, the entries of an existing Secret, that sign the Secret. A change to `None` removes the entry.
     fn signatures_of_existing(
         &self,
         uid: &str,
@@ -243,7 +243,7 @@ impl Signer {
     }
 }
 
-/// Returns the uid of the resource of a run record or pin.
+/// Returns the uid of the resource that `secret` belongs to, from its label. `None` if `secret` is neither a run record nor a pin.
 fn uid(secret: &Secret) -> Option<&str> {
     let component = secret.labels().get(labels::COMPONENT)?;
     [Component::Record, Component::Pin]

@@ -28,15 +28,16 @@ const TAG_SIZE: usize = 32;
 pub(crate) struct SharedSecret {
     /// Full text of the secret, including the prefix `whsec_`.
     text: Vec<u8>,
-    /// Signing key according to Standard Webhooks: `text`, or the decoded base64 after `whsec_`.
+    /// Signing key according to Standard Webhooks: the decoded base64 after `whsec_`, or `text` if the secret does not have this prefix.
     bytes: Vec<u8>,
 }
 
 impl SharedSecret {
-    /// Parses a secret: base64 after the prefix `whsec_`, or else raw bytes without surrounding white space.
+    /// Parses a secret. After the prefix `whsec_`, the secret is base64. Without this prefix, it is raw bytes; white space around them is
+    /// removed.
     ///
     /// # Errors
-    /// Returns the cause as a verb phrase. The caller puts the name of the secret before it.
+    /// Returns the cause as a verb phrase, such as `is empty`. The caller puts the name of the secret before the phrase.
     pub(crate) fn parse(text: &[u8]) -> Result<Self, &'static str> {
         let text = text.trim_ascii();
         let bytes = match text.strip_prefix(b"whsec_") {
@@ -58,8 +59,8 @@ impl SharedSecret {
         format!("v1,{}", STANDARD.encode(tag))
     }
 
-    /// Returns whether one of `signatures` is valid for `body`, sent as `id` at `timestamp`; false for more than [`MAX_SIGNATURES`].
-    /// Computes one HMAC of `body`, regardless of the number of signatures, and compares in constant time.
+    /// Returns whether one of `signatures` is valid for `body`, sent as `id` at `timestamp`. Returns false for more than [`MAX_SIGNATURES`]
+    /// signatures. Computes one HMAC of `body`, regardless of the number of signatures, and compares in constant time.
     pub(crate) fn has_valid_signature(
         &self,
         signatures: &str,
@@ -111,7 +112,7 @@ fn tag(key: &hmac::Key, id: &str, timestamp: i64, body: &[u8]) -> hmac::Tag {
     context.sign()
 }
 
-/// Parses an entry of [`SIGNATURE`] into its HMAC. `None` unless the entry is `v1,` and the base64 of [`TAG_SIZE`] bytes.
+/// Parses an entry of [`SIGNATURE`] and returns its HMAC. `None` if the entry is not `v1,` followed by the base64 of [`TAG_SIZE`] bytes.
 fn parse_tag(entry: &str) -> Option<Vec<u8>> {
     let tag = STANDARD.decode(entry.strip_prefix("v1,")?).ok()?;
     (tag.len() == TAG_SIZE).then_some(tag)

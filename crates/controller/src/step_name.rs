@@ -1,4 +1,4 @@
-//! Names of steps and objects for logs and messages.
+//! Names of the steps of a reconcile, and of the objects that they write, for logs and messages.
 
 use alustan_core::step::{Object, OutputsObject, Step};
 

@@ -26,26 +26,27 @@ pub(crate) fn event(error: &str) -> Event {
         reason: Reason::ResourceUnreadable.into(),
         note: format!(
             "this version of the operator cannot read the resource: {error}. Correct the resource, \
-             or run the version of the operator that it was written for; reconciliation resumes \
-             automatically once this is fixed"
+             or run the version of the operator that the resource was written for; reconciliation \
+             resumes automatically once this is fixed"
         ),
     }
 }
 
-/// Returns the failure of a deleted resource that this version of the operator cannot read and that has no pin. Destroy cannot run for it.
+/// Returns the failure of a deleted resource that this version of the operator cannot read and that has no pin. Destroy cannot run for this
+/// resource.
 pub(crate) fn failure(error: &str) -> Failure {
     Failure::user(
         Reason::ResourceUnreadable,
         format!(
-            "this version of the operator cannot read the resource, and the resource has no pin: \
-             {error}. Correct the resource, or run the version of the operator that it was written \
-             for"
+            "this version of the operator cannot read the resource: {error}. The resource has no pin, \
+             so destroy cannot run. Correct the resource, or run the version of the operator that the \
+             resource was written for"
         ),
     )
 }
 
-/// Reads the deleted resource `invalid`. Takes the metadata and the readable fields from the API server, and all other fields from the pin.
-/// Does not use the metadata in the watch cache, which may be older and still contain a finalizer that has been removed.
+/// Reads the deleted, unreadable resource `invalid`: the metadata and the readable fields from the API server, all other fields from the
+/// pin. Ignores the metadata in the watch cache, which may be older and still contain a finalizer that has been removed.
 pub(crate) async fn read(
     ctx: &Context,
     invalid: &InvalidObject,

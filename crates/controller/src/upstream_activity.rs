@@ -1,4 +1,5 @@
-//! Stores the result of the last reconcile of each resource, and which resources wait for a dependency whose outputs may change soon.
+//! Stores the result of the last reconcile of each resource. Also stores which resources wait for a dependency whose outputs may change
+//! soon.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +13,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use crate::resource::Ref;
 use crate::watch::mapping::to_ref;
 
-/// Results of the last reconciles since the start of this process.
+/// Result of the last reconcile of each resource since the start of this process, and the resources that wait for a dependency.
 pub(crate) struct UpstreamActivity {
     wake: UnboundedSender<Ref>,
     known: Mutex<Known>,
@@ -26,7 +27,8 @@ struct Known {
 }
 
 impl UpstreamActivity {
-    /// Creates an empty collection. Resources that waited for the reconcile of a dependency are sent to `wake`, which requeues them.
+    /// Creates an empty collection. `wake` receives the resources to requeue: they waited for a dependency that has been reconciled or
+    /// deleted.
     pub(crate) fn new(wake: UnboundedSender<Ref>) -> Self {
         Self {
             wake,
@@ -55,9 +57,9 @@ impl UpstreamActivity {
         changing
     }
 
-    /// Records `result`, the result of a reconcile of `key` whose steps have been executed. Requeues the resources that wait for `key` if
-    /// the result changed, or if `key` itself waits for a dependency: the resources that wait for `key` may then have to wait for that
-    /// dependency instead.
+    /// Records `result`, the result of a reconcile of resource `key` whose steps have been executed. If the result changed, requeues the
+    /// resources that wait for `key`. Also requeues them if `key` itself waits for a dependency, because they may then have to wait for
+    /// that dependency.
     pub(crate) fn record(&self, key: &Key, result: ReconcileResult) {
         let mut known = self.known();
         let is_changed =

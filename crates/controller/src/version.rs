@@ -14,7 +14,7 @@ pub(crate) struct Version {
     /// Git commit from which the operator was compiled (`ALUSTAN_COMMIT`), if known.
     #[serde(skip_serializing_if = "Option::is_none")]
     commit: Option<&'static str>,
-    /// Version of the protocol between operator, runner image and runner. A new version causes new builds.
+    /// Version of the protocol between operator, runner image and runner. A new version causes new builds of runner images.
     protocol: u32,
     /// API version of the resource.
     crd: String,

@@ -38,8 +38,8 @@ use crate::watch::mapping::{MIRRORED, is_watched};
 /// Maximum number of objects per page of a list. An object has up to 1.5 MiB, and parsing its JSON takes several times as much memory.
 const PAGE_SIZE: u32 = 50;
 
-/// Maximum number of deleted resources whose Secrets still have content in the watch cache. Above this number, the oldest entry is dropped.
-/// The content of the Secrets of that resource is then removed when the Secrets are listed again.
+/// Maximum number of deleted resources that wait in [`Watches::deleted`] for the cache of Secrets. Above this number, the oldest of these
+/// resources is dropped: the content of its Secrets stays in the cache until the Secrets are listed again.
 const MAX_PENDING_DELETIONS: usize = 1_000;
 
 /// Watches in `namespaces`, or in all namespaces if `namespaces` is empty.
@@ -58,10 +58,10 @@ pub(crate) struct Watches {
 }
 
 impl Watches {
-    /// Creates watches in `namespaces` (all if empty), and the event stream of the resources. The stream omits changes of status alone.
-    /// `wake` receives the resources to reconcile: each deleted resource, so that its in-memory state is dropped, and each resource that
-    /// depends on a changed or deleted resource. `lists` counts the watches of resources and cached objects that have completed their first
-    /// list.
+    /// Creates watches in `namespaces` (all if empty), and the event stream of the resources. The stream omits changes that only affect
+    /// status. `wake` receives the resources to reconcile: each deleted resource, so that its in-memory state is dropped, and each resource
+    /// that depends on a changed or deleted resource. `lists` is the number of watches of resources and cached objects that have completed
+    /// their first list.
     pub(crate) fn new(
         client: Client,
         namespaces: Vec<String>,

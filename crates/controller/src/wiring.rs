@@ -63,7 +63,7 @@ use crate::write_through_cache::WriteThroughCache;
 /// Debounce time of watch events. Short, because users wait for the reconcile.
 const DEBOUNCE: Duration = Duration::from_millis(20);
 
-/// Maximum time for open HTTP requests after the controller has stopped.
+/// Maximum time for open HTTP requests to finish after the controller has stopped.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Maximum number of queued push events from webhooks.
@@ -291,7 +291,7 @@ async fn shutdown_signal() {
 }
 
 async fn wait_for_stop(mut stopped: watch::Receiver<bool>) {
-    // An error means that the sender was dropped, which also stops the operator.
+    // `wait_for` fails only if the sender was dropped, which also stops the operator.
     let _ = stopped.wait_for(|stopped| *stopped).await;
 }
 
@@ -415,8 +415,8 @@ fn clean_up_deleted(ctx: &Arc<Context>, config: &Config, resource: Ref) {
     }
 }
 
-/// Each time this replica becomes the leader, requeues all resources, and deleted resources with remaining builds: no replica reconciled
-/// them since the previous leader stopped. Also signs run records and pins that have no signature yet.
+/// Each time this replica becomes the leader, requeues all resources, and deleted resources with remaining builds: no replica has
+/// reconciled them since the previous leader stopped. Also signs run records and pins that have no signature yet.
 async fn reconcile_all_when_leading(ctx: Arc<Context>, wake: mpsc::UnboundedSender<Ref>) {
     loop {
         ctx.leader.wait_for_leadership().await;

@@ -65,8 +65,8 @@ where
             .insert(key, (Arc::new(object), Instant::now()));
     }
 
-    /// Removes `object`, which the watch has delivered, from the overlay if its version is the written version or a later one. A deletion
-    /// has a later version.
+    /// Removes `object`, which the watch has delivered, from the overlay if its resource version is the written version or a later one. The
+    /// event of a deletion has a later version than the write.
     pub(crate) fn record_event(&self, object: &K) {
         let key = ObjectRef::from_obj(object);
         let mut written = self.written.lock();

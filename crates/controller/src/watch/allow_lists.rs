@@ -59,7 +59,7 @@ impl AllowLists {
                 let error = format!("{error:#}");
                 error!(
                     error,
-                    "failed to reload --allowed; keeping the previous allow lists"
+                    "failed to reload the files in --allowed; keeping the previous allow lists"
                 );
                 false
             }

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 
 use crate::resource::{Guarded, readable};
 
-/// Last known digest of each resource, and the resources to reconcile when the digest changes.
+/// For each resource, the last digest of the fields that dependents read, and the resources to reconcile when the digest changes.
 #[derive(Default)]
 pub(crate) struct DependentsIndex {
     known: Mutex<HashMap<Key, Known>>,
@@ -32,7 +32,8 @@ impl DependentsIndex {
         known.values_mut().for_each(|known| known.digest = None);
     }
 
-    /// Returns the resources to reconcile after a change of `tf`, one of `all`. Empty if no dependent reads the changed fields.
+    /// Returns the resources to reconcile after a change of `tf`. Empty if no field that dependents read has changed. `all`: all resources,
+    /// including `tf`.
     pub(crate) fn changed(
         &self,
         tf: &Terraform,
@@ -57,7 +58,7 @@ impl DependentsIndex {
         affected.into_iter().chain(before).collect()
     }
 
-    /// Returns the resources to reconcile after `tf` was removed from `all`.
+    /// Returns the resources to reconcile after the deletion of `tf`. `all`: all other resources.
     pub(crate) fn deleted(&self, tf: &Terraform, all: &[Arc<Guarded>]) -> BTreeSet<Key> {
         let mut known = self.known.lock();
         let before = known.remove(&Key::of(tf));
@@ -80,8 +81,8 @@ fn digest(tf: &Terraform) -> u64 {
     let mut hasher = DefaultHasher::new();
     match readiness(tf) {
         Readiness::Ready => (true, String::new()),
-        // The digest includes the message, because the dependents of `tf` also report the resource that the message names: the resource
-        // that `tf` ultimately waits for.
+        // The message names the resource that `tf` waits for, directly or indirectly. The dependents of `tf` report the same name, so the
+        // digest includes the message.
         Readiness::NotReady { reason, message } if reason == Reason::DependencyNotReady => {
             (false, message)
         }

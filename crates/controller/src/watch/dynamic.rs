@@ -1,4 +1,4 @@
-//! Objects of any kind that resources refer to: read from the API server, and watched while a resource refers to them.
+//! Reads objects of any kind that resources refer to, and watches these objects as long as a resource refers to them.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -24,8 +24,8 @@ use crate::resource::Ref;
 /// Maximum number of objects that a selector may select.
 pub(crate) const MAX_OBJECTS: u32 = 100;
 
-/// Maximum number of watches for the resources of one namespace. Each watch takes a connection. Above this number, objects are not watched,
-/// and the resources that refer to them are reconciled every minute.
+/// Maximum number of watches for the resources of one namespace. Each watch takes a connection. Above this number, no further watch starts:
+/// the resources that refer to an object without a watch are reconciled every minute.
 const MAX_WATCHES: usize = 100;
 
 /// Maximum number of objects per page of a list. Limits the memory for one resource: an object has up to 1.5 MiB.
@@ -91,7 +91,7 @@ impl ObjectSelector {
     }
 }
 
-/// Kind of a list call: only the metadata of the selected objects, or a page of whole objects.
+/// Result of a list call: only the metadata of the selected objects, or a page of whole objects.
 pub(crate) enum ListQuery {
     /// Metadata of objects without the operator's managed-by label, at most [`MAX_OBJECTS`].
     UnmanagedMetadata,
@@ -135,7 +135,7 @@ impl Drop for Watch {
 }
 
 impl DynamicWatches {
-    /// Creates an empty set of watches; `wake` receives the resources whose objects changed.
+    /// Creates an empty set of watches. `wake` receives the resources to requeue: they refer to an object that changed.
     pub(crate) fn new(client: Client, wake: UnboundedSender<Ref>) -> Self {
         Self {
             client,
@@ -197,7 +197,7 @@ impl DynamicWatches {
         match page {
             Ok(page) => Ok(Ok(page)),
             Err(error) if error.reason() == Reason::Forbidden => {
-                // End the watch: without permission it would be retried forever.
+                // End the watch: without permission, the watch would be retried forever.
                 self.watches().remove(selector);
                 Ok(Err(forbidden_object(field, selector, &resource)))
             }

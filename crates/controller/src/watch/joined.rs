@@ -41,7 +41,7 @@ pub(super) fn joined<K: ResourceExt + Clone + Send + 'static>(
 
 struct Joined<K> {
     parts: Vec<NamespaceState<K>>,
-    /// Events of the watches that have not ended, each with the index of its namespace in `parts`.
+    /// Event streams of the watches that have not ended. Each event has the index of its namespace in `parts`.
     open: SelectAll<BoxStream<'static, (usize, Events<Event<K>>)>>,
     /// Events to return next.
     due: VecDeque<Events<Event<K>>>,
@@ -163,7 +163,7 @@ mod tests {
         watch: Watch<ConfigMap>,
     }
 
-    /// `a` is an object, `a2` the same object at another resource version.
+    /// Returns an object. `text`: one character, the name, and the resource version, if any. Example: `a2` is object `a` at version 2.
     fn object(text: &str) -> ConfigMap {
         let (name, version) = text.split_at(1);
         let mut object = ConfigMap::default();

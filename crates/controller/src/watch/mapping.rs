@@ -118,7 +118,7 @@ fn resources_using<K: Resource<DynamicType = ()>>(
         .collect()
 }
 
-/// Returns the resources that use outputs of the owner of `secret`, if it is an outputs Secret.
+/// Returns the resources that use outputs of the owner of `secret`. Empty if `secret` is not an outputs Secret.
 pub(crate) fn consumers_of_outputs(
     settings: &Settings,
     resources: &Store<Guarded>,

@@ -1,5 +1,5 @@
-//! Removes fields that no reconcile reads from objects in the watch caches. This bounds the memory of objects of tenants, who may create
-//! objects with any labels, names and content.
+//! Trims objects in the watch caches: removes the fields that no reconcile reads. This bounds the memory of the caches, although tenants
+//! may create objects with any labels, names and content.
 
 use alustan_api::labels::{self, Component};
 use alustan_api::names;
@@ -17,9 +17,9 @@ use kube::{Resource as _, ResourceExt};
 use crate::resource::{Guarded, Ref};
 use crate::watch::mapping::is_build_secret;
 
-/// Maximum size of the result in a run report that the operator reads, in bytes of JSON. Runners write much smaller results.
+/// Maximum size of the result in a run report, in bytes of JSON. Larger results are not read. Runners write much smaller results.
 pub(crate) const MAX_REPORT_BYTES: usize = 256 << 10;
-/// Maximum size of the progress in a run report that the operator reads, in bytes of JSON.
+/// Maximum size of the progress in a run report, in bytes of JSON. Larger progress is not read.
 pub(crate) const MAX_PROGRESS_BYTES: usize = 128 << 10;
 /// Maximum size of the values from other objects (`spec.variablesFrom`), in bytes of JSON. The run record contains the values twice, and a
 /// Secret has at most 1 MiB.
@@ -53,14 +53,14 @@ pub(crate) const JOB_NAME: &str = "batch.kubernetes.io/job-name";
 /// (<https://kubernetes.io/docs/reference/labels-annotations-taints/#batchkubernetesio-controller-uid>).
 pub(crate) const CONTROLLER_UID: &str = "batch.kubernetes.io/controller-uid";
 
-/// Maximum number of owner references of an object that are kept.
+/// Maximum number of owner references per object in the watch caches. Further owner references are removed.
 const MAX_OWNERS: usize = 10;
 /// Maximum length of a name, in bytes: <https://kubernetes.io/docs/concepts/overview/working-with-objects/names>.
 const MAX_NAME_BYTES: usize = 253;
-/// Maximum number of volumes of a Job that are kept.
+/// Maximum number of volumes per Job in the watch cache. Further volumes are removed.
 const MAX_VOLUMES: usize = 30;
 
-/// Removes metadata that no reconcile reads, and bounds the owner references.
+/// Removes metadata that no reconcile reads. Also removes owner references with too long fields, and those beyond [`MAX_OWNERS`].
 fn metadata(meta: &mut ObjectMeta) {
     meta.managed_fields = None;
     meta.annotations = None;
