@@ -125,7 +125,7 @@ fn old_jobs(case: &ReconcileCase<'_>) -> Vec<Step> {
 enum Next {
     /// Starts a run.
     Run(Box<RunConfig>, RunKind, Trigger),
-    /// Builds the image, but starts no run, because inputs of the run are missing.
+    /// Starts no run or build until something changes, or until the timestamp.
     Image(Summary),
     /// Starts nothing until a change, or until the timestamp.
     Idle(Summary, Option<Timestamp>),
@@ -179,7 +179,7 @@ impl ReconcileCase<'_> {
         }
     }
 
-    /// Returns the next action for `target`, whether or not its image exists.
+    /// Returns the next action for `target`, regardless of whether its image exists.
     fn next(&self, target: &Target) -> Next {
         let wanted = match &target.wanted {
             Ok(wanted) => wanted,
@@ -191,7 +191,7 @@ impl ReconcileCase<'_> {
         }
     }
 
-    /// Returns the decision while no run is due. Status shows the image of the last run.
+    /// Returns the decision if no run is due. Status shows the image of the last run. `at`: latest requeue time.
     fn without_run(mut self, summary: &Summary, at: Option<Timestamp>) -> Decision {
         self.store_failing_test(&self.seen.stack.health_checks);
         let digest = self.last_digest();
@@ -325,7 +325,7 @@ impl ReconcileCase<'_> {
     ///
     /// # Errors
     ///
-    /// Fails if the engine in `base` requires `spec.engine.allowSwitch`, or does not support the configuration of `backend`.
+    /// Fails if the engine in `base` is a change that requires `spec.engine.allowSwitch`, or is too old for the configuration of `backend`.
     fn runner(
         &self,
         source: &SourceSeen,
@@ -356,8 +356,8 @@ impl ReconcileCase<'_> {
         }
     }
 
-    /// Returns the summary of a conflict if another resource owns the state. Ignores a conflict at a state address that the last run
-    /// reported if that run had another config hash, because the current configuration may have another state address.
+    /// Returns the summary of a conflict: the state at the same address belongs to another resource. If the address comes from the report
+    /// of the last run, ignores the conflict if that run had another config hash: the current configuration may have another state address.
     fn conflict(&self, hash: &str) -> Option<Summary> {
         let last_run = self.current.run.as_ref();
         let same_config = last_run.is_some_and(|run| run.config_hash == hash) && !self.has_moved();
@@ -383,7 +383,7 @@ impl ReconcileCase<'_> {
 
     /// Returns the status to keep while the commit is unknown: the query to the repository is pending, or failed without an earlier result.
     /// So a ready resource stays ready after a restart of the operator, and while the git server is unreachable. `None` if the status must
-    /// be rendered again.
+    /// be computed again.
     fn unchanged(&self) -> Option<TerraformStatus> {
         let source_unknown = match &self.seen.source {
             Answer::Pending => true,
@@ -438,8 +438,8 @@ impl ReconcileCase<'_> {
         self.waiting_status().filter(|_| query_pending)
     }
 
-    /// Returns the current status if the resource waits for an approval, a retry, a change of the spec or another object. `None` if its run
-    /// record or generation has changed.
+    /// Returns the current status if the resource waits for an approval, a retry, a change of the spec or another object. `None` if the
+    /// resource does not wait, or if its run record or generation has changed.
     fn waiting_status(&self) -> Option<TerraformStatus> {
         let changed =
             self.current != self.record.record || facts::open_run(&self.current).is_some();
@@ -675,9 +675,10 @@ impl ReconcileCase<'_> {
         self.run(&run, Some(plan), Some(digest))
     }
 
-    /// Returns the next action while values of `spec.variablesFrom` are `missing`. `own_hash`: digest of the configuration without these
-    /// values. A resource whose configuration is applied stays ready and starts nothing. Otherwise, or if `missing` is stalled or
-    /// annotation `alustan.io/reconcile-at` requests a run, only the image is built.
+    /// Returns the next action while values of `spec.variablesFrom` are missing. `missing`: summary of the missing values. `own_hash`:
+    /// digest of the configuration without these values. A resource whose configuration is applied stays ready and starts nothing. Only the
+    /// image is built if the configuration is not applied, if `missing` is stalled, or if annotation `alustan.io/reconcile-at` requests a
+    /// run.
     fn without_values(&self, own_hash: &str, missing: &Summary) -> Next {
         let applied = self.history.applied.as_ref();
         let unchanged = applied.is_some_and(|applied| {

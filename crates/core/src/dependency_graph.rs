@@ -19,7 +19,7 @@ const SELECTOR_TERMS: usize = 50;
 /// A reference to a resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reference {
-    /// Field with the reference: `spec.dependsOn[0]`.
+    /// Field with the reference, such as `spec.dependsOn[0]`.
     pub field: String,
     /// The referenced resource.
     pub key: Key,
@@ -310,9 +310,9 @@ impl<'a> DependencyGraph<'a> {
         causes
     }
 
-    /// Returns the resources that reference `target` by name and must be destroyed first. Excludes resources that only select `target`,
-    /// because they continue without it; resources on a cycle with `target`, because `target` would wait forever; and resources of other
-    /// namespaces unless `cross_namespace`.
+    /// Returns the resources that reference `target` by name and must be destroyed first. Excludes resources that only select `target` by
+    /// labels, because they continue without `target`; resources on a dependency cycle with `target`, because `target` would wait forever;
+    /// and, if `cross_namespace` is false, resources of other namespaces.
     pub fn dependents(&mut self, target: &Terraform, cross_namespace: bool) -> Vec<Key> {
         let key = Key::of(target);
         let referencing = self

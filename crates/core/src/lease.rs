@@ -211,8 +211,8 @@ impl Elector {
         }
     }
 
-    /// Returns the operation on a Lease of another holder: polls the Lease, and takes it once it has no holder or was not renewed for the
-    /// lease duration.
+    /// Returns the next operation on a Lease of another holder, and its time: a read, or a takeover if the Lease has no holder or has not
+    /// been renewed for the lease duration.
     fn wait_for(&self, record: &Record, since: Moment, state: LeaseState) -> (Moment, Act) {
         let holder = record.holder.as_deref();
         let is_free = holder.is_none_or(|holder| self.identity.succeeds(holder));
@@ -226,7 +226,7 @@ impl Elector {
         }
     }
 
-    /// Records a read: `lease`, or `None` if no Lease exists, received at `now`.
+    /// Records the result of a read, received at `now`. `lease`: content of the Lease, or `None` if no Lease exists.
     pub fn looked(&mut self, lease: Option<Record>, now: Moment) {
         (self.looked, self.failed) = (now, None);
         let previous = std::mem::replace(&mut self.view, LeaseView::Nothing);
@@ -276,8 +276,8 @@ impl Elector {
                 version,
                 found: LeaseState::Gone,
             },
-            // Only this process writes its own identity as holder, so it still leads. The new version comes from a renewal whose response
-            // was lost, or from a client that changed other fields.
+            // Only this process writes its own identity as holder, so this process still leads. The new version comes from a renewal whose
+            // response was lost, or from a client that changed other fields.
             (LeaseView::Ours { sent, .. }, Some(record))
                 if record.holder.as_ref() == Some(&self.identity.holder()) =>
             {
@@ -339,7 +339,7 @@ impl Elector {
         matches!(&self.view, LeaseView::Ours { sent, .. } if now < *sent + WRITE_START_PERIOD)
     }
 
-    /// Returns the deadline of writes in progress; `None` if this replica does not lead. A renewal extends it.
+    /// Returns the deadline of writes in progress; `None` if this replica does not lead. Each renewal extends the deadline.
     pub fn must_end(&self) -> Option<Moment> {
         match &self.view {
             LeaseView::Ours { sent, .. } => Some(*sent + WRITE_PERIOD),

@@ -23,7 +23,8 @@ pub const LONGEST_REQUEST: usize = 4 << 20;
 const BUSY: u32 = 2;
 /// Resync interval of a resource whose next reconcile is due soon, or that waits for other resources, in seconds.
 const SOON: u32 = 10;
-/// Resync interval of an idle resource, in seconds. Metacontroller watches neither the repository nor the value sources.
+/// Resync interval of an idle resource, in seconds. A resync is required because metacontroller watches neither the git repository nor the
+/// objects in `spec.variablesFrom`.
 const IDLE: u32 = 30;
 
 /// The resource of a hook request.
@@ -171,18 +172,18 @@ pub fn read(body: &[u8]) -> Result<HookRequest, Refusal> {
     })
 }
 
-/// Whether `name` is a DNS label, as names of namespaces are. Names of namespace and resource become part of a URL path of the API server
-/// (<https://kubernetes.io/docs/concepts/overview/working-with-objects/names/#names>).
+/// Whether `name` is a DNS label, as required for the name of a namespace. The names of namespace and resource become part of a URL path of
+/// the API server (<https://kubernetes.io/docs/concepts/overview/working-with-objects/names/#names>).
 fn is_label(name: &str) -> bool {
     name.len() <= 63 && is_part(name)
 }
 
-/// Whether `name` is a DNS subdomain, as names of resources are.
+/// Whether `name` is a DNS subdomain, as required for the name of a resource.
 fn is_subdomain(name: &str) -> bool {
     name.len() <= 253 && name.split('.').all(is_part)
 }
 
-/// Whether `name` starts and ends with a lowercase letter or digit, and contains only those and `-`.
+/// Whether `name` contains only lowercase letters, digits and `-`, and starts and ends with a letter or digit.
 fn is_part(name: &str) -> bool {
     let is_alphanumeric = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     let bytes = name.as_bytes();
@@ -194,7 +195,8 @@ fn is_part(name: &str) -> bool {
             .all(|byte| is_alphanumeric(*byte) || *byte == b'-')
 }
 
-/// Checks kind and hook version of `controller`. Metacontroller omits the kind of a controller that it read as a typed object.
+/// Checks kind and hook version of `controller`. Accepts an empty kind, because metacontroller omits the kind of a controller that it read
+/// as a typed object.
 fn check_controller(controller: &Controller, finalizing: bool) -> Result<(), Refusal> {
     if !matches!(controller.kind.as_str(), "" | "CompositeController") {
         let message = format!(
@@ -224,7 +226,7 @@ fn check_controller(controller: &Controller, finalizing: bool) -> Result<(), Ref
     }
 }
 
-/// Refuses a request with children, because metacontroller would delete all children that the response lacks.
+/// Refuses a request with children, because metacontroller would delete all children that are not in the response.
 fn check_children(children: Objects) -> Result<(), Refusal> {
     let groups = children.into_iter().flatten();
     let mut claimed =
@@ -233,8 +235,8 @@ fn check_children(children: Objects) -> Result<(), Refusal> {
         return Ok(());
     };
     let message = format!(
-        "the CompositeController claims {} objects of {group} as children, and a response would \
-         delete them; the operator has no children: remove spec.childResources",
+        "the request contains {} objects of {group} as children, and metacontroller would delete \
+         them; remove spec.childResources from the CompositeController",
         objects.map_or(0, |objects| objects.len())
     );
     Err(Refusal::new(422, "ChildrenClaimed", message))
@@ -267,7 +269,7 @@ fn check_kind(parent: &Parent) -> Result<(), Refusal> {
 /// Response to a hook request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// The whole status. Metacontroller removes fields that are not in it.
+    /// The whole status. Metacontroller removes all other fields of the status.
     pub status: Value,
     /// Resync interval, in seconds. With 0, only a change causes the next request.
     pub resync_after_seconds: u32,
@@ -285,7 +287,7 @@ impl Answer {
         }
     }
 
-    /// Replaces the status.
+    /// Returns the response with `status` instead of its previous status.
     #[must_use]
     pub fn with_status(self, status: &TerraformStatus) -> Self {
         Self {

@@ -22,7 +22,7 @@ pub struct Definition {
     pub name: &'static str,
     /// Prometheus type.
     pub kind: Kind,
-    /// Labels of its samples.
+    /// Labels of the samples.
     pub labels: &'static [Label],
     /// Description, one sentence without the final full stop.
     pub help: &'static str,
@@ -100,7 +100,7 @@ definitions! {
     READY = Gauge "alustan_ready" []
         "1 once the operator has listed all objects that it watches; 0 before, while it reconciles nothing";
     LEADER = Gauge "alustan_leader" []
-        "1 on the leader; 0 on a standby replica, or on one that cannot renew its Lease";
+        "1 on the leader; 0 on a standby replica, and on a leader that cannot renew its Lease";
     RESOURCES = Gauge "alustan_resources" [
         label("state", "as in `status.state`; `Unreadable` for a resource that this version cannot read")
     ] "Resources by state";
@@ -183,14 +183,14 @@ pub struct Run {
     pub result: &'static str,
     /// Reason of a failure.
     pub reason: Option<String>,
-    /// Seconds from the start of the run by the operator to its report.
+    /// Time from the start of the run to its report, in seconds.
     pub seconds: f64,
     /// Durations of the steps of the run.
     pub took: StepTimes,
 }
 
 /// Returns the run and the failed build that `swap`, a write of the run record, adds to the history. `record`, `history` and `report`: the
-/// values before the swap.
+/// values before the write.
 pub fn ended(
     record: &RunRecord,
     history: &History,
@@ -289,7 +289,7 @@ pub fn count<'a>(
     counts
 }
 
-/// Sets the entry `label` of `oldest` to `since`, unless the entry has an earlier time.
+/// Sets the entry `label` of `oldest` to `since` if the entry does not exist or has a later time.
 pub fn older(
     oldest: &mut BTreeMap<&'static str, Timestamp>,
     label: &'static str,
@@ -392,8 +392,8 @@ fn drift_since(status: &TerraformStatus, out_of_sync: &Condition) -> Timestamp {
     detected_at.unwrap_or(out_of_sync.last_transition_time.0)
 }
 
-/// Returns the value of label `of` for the plan that waits for approval, and the start of its wait. The plan of a correction does not
-/// change `Ready`, so its wait starts with the drift.
+/// Returns the value of label `of` for the plan that waits for approval, and the start of the wait. The plan of a correction does not
+/// change `Ready`, so its wait is counted from the start of the drift.
 fn approval_since(
     tf: &Terraform,
     status: &TerraformStatus,

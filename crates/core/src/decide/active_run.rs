@@ -168,8 +168,8 @@ impl ReconcileCase<'_> {
             .ok()
     }
 
-    /// Returns the message of a run past its deadline, for example after the loss of its node. No other run starts before the pod of this
-    /// run has certainly ended.
+    /// Returns the message for a run past its deadline, for example after the loss of its node. No other run starts before it is certain
+    /// that the pod of this run has ended.
     pub(crate) fn overdue(&self) -> Option<String> {
         let run = self.current.run.as_ref()?;
         self.deadline().filter(|deadline| *deadline <= self.now)?;
@@ -243,7 +243,8 @@ impl ReconcileCase<'_> {
         has_base_image && run.destroys && !run.unpack && waiting.reason == Reason::ImagePullBackOff
     }
 
-    /// Returns the start of the startup timeout: the time at which the pod was scheduled, otherwise the start of the run.
+    /// Returns the start of the startup timeout: the time at which the pod was scheduled, or the start of the run if the pod is not
+    /// scheduled yet.
     fn startup_since(&self, run: &RunSpec) -> Timestamp {
         let job = self.seen.job.as_ref();
         let scheduled_at = job.and_then(|job| job.scheduled_at);

@@ -81,7 +81,8 @@ pub fn kind(tf: &Terraform, destroys: bool) -> RunKind {
     }
 }
 
-/// Returns the key of the failure counter of a run. A changed approval policy starts a new counter.
+/// Returns the key under which failures of a run are counted. It contains the config hash and the digest of the approval policy: after a
+/// change of one of them, the count starts again.
 pub fn failure_key(config_hash: &str, policy_digest: &str) -> String {
     if policy_digest.is_empty() {
         config_hash.to_owned()
@@ -90,7 +91,7 @@ pub fn failure_key(config_hash: &str, policy_digest: &str) -> String {
     }
 }
 
-/// Returns the key of the failure counter of `run`.
+/// Returns the key under which failures of `run` are counted.
 pub(crate) fn run_failure_key(run: &RunSpec) -> String {
     failure_key(&run.config_hash, &run.judged_by)
 }
@@ -112,7 +113,7 @@ pub(crate) fn new_pending_plan(
     }
 }
 
-/// Returns the pending plan if it was made with config hash `config_hash` and the current approval policy.
+/// Returns the pending plan. `None` if the plan has another config hash than `config_hash`, or was made with another approval policy.
 pub fn pending<'a>(
     tf: &Terraform,
     history: &'a History,

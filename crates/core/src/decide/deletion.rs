@@ -26,8 +26,8 @@ use crate::queue::Class;
 use crate::status::notifications::{FINAL_DELIVERY_TIMEOUT, is_subscribed};
 use crate::step::{Decision, Step, Swap};
 
-/// Adds the steps that clean up and remove the finalizer. The first step is a compare-and-swap of the unchanged run record. It fails if the
-/// observed record is stale, because a stale record may lack the first apply.
+/// Adds the steps that clean up and remove the finalizer. The first step writes the run record unchanged, by compare-and-swap. If the
+/// observed run record is stale, this write fails and the finalizer stays, because the current run record may contain an apply.
 fn finalize(case: &mut ReconcileCase<'_>, clean_up: Step) {
     let guard = Swap::unchanged(&case.current);
     case.steps.push(Step::SwapRecord(Box::new(guard)));
@@ -36,7 +36,7 @@ fn finalize(case: &mut ReconcileCase<'_>, clean_up: Step) {
 }
 
 /// Returns the step that deletes all objects of the resource except those with state. An unsaved state is kept together with the run
-/// record, which has the key for its decryption.
+/// record, which contains its encryption key.
 fn clean_up_except_state(case: &ReconcileCase<'_>) -> Step {
     let seen = case.seen;
     let on_volume = state_volume::may_hold_state(case.tf, seen) || seen.foreign_state.claim;
@@ -389,8 +389,8 @@ fn destroyed(case: &ReconcileCase<'_>) -> bool {
     })
 }
 
-/// Starts `run`. If `run` unpacks the context of the current commit, pushes this context first, because it may have been deleted from the
-/// registry together with the image.
+/// Starts `run`. If the pod of `run` unpacks the context of the current commit, pushes this context to the registry first, because the
+/// context may have been deleted from the registry together with the image.
 fn destroy(
     mut case: ReconcileCase<'_>,
     run: &RunRequest,

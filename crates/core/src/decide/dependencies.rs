@@ -115,7 +115,7 @@ impl ReconcileCase<'_> {
         })
     }
 
-    /// Returns the summary of the first dependency that is missing or not ready, or of a missing value of `spec.variablesFrom`.
+    /// Returns the summary of the first dependency that is missing or not ready, or of the first missing value of `spec.variablesFrom`.
     pub(crate) fn missing_dependency(&self) -> Option<Summary> {
         let stack = &self.seen.stack;
         let mut dependencies = stack.dependencies.iter().filter_map(obstacle);
@@ -227,8 +227,8 @@ impl ReconcileCase<'_> {
         deadline.unwrap_or(Timestamp::MAX)
     }
 
-    /// Stores the first of `tests` that fails, and the current time, at which its timeout starts. Keeps the time if this test is already
-    /// stored. Removes the entry if no test fails.
+    /// Stores the first of `tests` that fails, and the current time as the start of its timeout. If this test is already stored, keeps the
+    /// stored time. Removes the entry if no test fails.
     pub(crate) fn store_failing_test(&mut self, tests: &[TestSeen]) {
         let field = tests
             .iter()

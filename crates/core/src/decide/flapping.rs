@@ -8,11 +8,11 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 use crate::backoff::doubled;
 
-/// Minimum time between the first two runs. It doubles with each further run.
+/// Minimum time between the first two runs. The minimum time doubles with each further run.
 const FIRST: Duration = Duration::from_mins(1);
 /// Upper bound of the minimum time between two runs.
 const MAX: Duration = Duration::from_hours(1);
-/// Number of consecutive runs for changed inputs from which status reports `InputFlapping`.
+/// Minimum number of consecutive runs for changed inputs at which status reports `InputFlapping`.
 const FLAPPING: u32 = 3;
 
 /// Returns the minimum time between the last of `runs` and the next run: [`FIRST`], doubled with each run, at most [`MAX`].
@@ -33,7 +33,7 @@ pub(crate) fn is_flapping(runs: &InputRuns) -> bool {
     runs.times >= FLAPPING
 }
 
-/// Returns `runs` with a further run at `now`. The counter restarts if no run started for twice the minimum time.
+/// Returns `runs` with a further run at `now`. The counter restarts if no run started for twice the minimum time between runs.
 pub(crate) fn next(runs: &InputRuns, now: Timestamp) -> InputRuns {
     let is_recent = runs.last.is_some_and(|last| now < last + gap(runs) * 2);
     InputRuns {

@@ -20,7 +20,7 @@ use crate::observed::{Answer, BuildSeen, BuildState, Seen, SourceSeen, Waiting};
 use crate::settings::Settings;
 use crate::step::{Object, Step, Swap};
 
-/// Time after a push in which the registry must return the digest of the image.
+/// Time after the push of an image by which the registry must return the digest of the image.
 const DIGEST_TIMEOUT: SignedDuration = SignedDuration::from_mins(1);
 
 /// Availability of an image.
@@ -32,10 +32,10 @@ pub(crate) enum Image {
     Missing(Box<Missing>),
 }
 
-/// Steps and summary of a missing image.
+/// Steps that build a missing image, and the summary for status.
 #[derive(Clone)]
 pub(crate) struct Missing {
-    /// Writes that need no slot.
+    /// Writes that are executed at once, without a slot.
     pub(crate) steps: Vec<Step>,
     /// Writes that start a build, once a slot is free.
     pub(crate) start: Vec<Step>,
@@ -59,8 +59,8 @@ pub(crate) fn image_by_digest(tf: &Terraform, digest: &str) -> String {
     format!("{}@{digest}", image::repository(tf))
 }
 
-/// Returns the digest of the image with tag `tag` from the current or previous pin, without a request to the registry. `None` if a run
-/// could not pull this image.
+/// Returns the digest of the image with tag `tag`, from the current or previous pin, without a request to the registry. `None` if no pin
+/// has this tag, or if a run could not pull the image.
 pub fn pinned<'a>(tag: &str, pin: Option<&'a Pin>, history: Option<&History>) -> Option<&'a str> {
     let lost = history.and_then(|history| history.lost_image.as_ref());
     let mut pins = std::iter::successors(pin, |pin| pin.before.as_deref());
@@ -118,8 +118,8 @@ fn missing_after_build(
     missing(Vec::new(), waiting)
 }
 
-/// Returns the key of the failure counter of a build: image tag, digest of the docker configuration, and builder. A change of one of them
-/// starts a new counter.
+/// Returns the key under which failures of a build are counted. It contains the image tag, the digest of the docker configuration, and the
+/// builder: after a change of one of them, the count starts again.
 fn failure_key(case: &ReconcileCase<'_>, plan: &ImagePlan) -> String {
     let inputs = case.seen.inputs.as_ref().ok();
     let docker = inputs.and_then(|inputs| inputs.docker_config.as_ref());
@@ -218,7 +218,7 @@ fn create_build_secret(case: &ReconcileCase<'_>, plan: &ImagePlan) -> Option<Ste
     Some(Step::CreateBuildSecret(Box::new(secret.flatten()?)))
 }
 
-/// Returns the steps that delete the build Secrets of ended builds, also if the image is no longer needed.
+/// Returns the steps that delete the build Secrets of ended builds. Build Secrets are also deleted if the image is no longer needed.
 pub(crate) fn delete_build_secrets(seen: &Seen) -> impl Iterator<Item = Step> {
     let ended = seen
         .build_secrets
@@ -315,7 +315,7 @@ fn reset_failures(case: &ReconcileCase<'_>) -> Image {
     }))
 }
 
-/// Starts a build. Pushes the context to the registry first, because the build pod pulls it from there.
+/// Starts a build. Pushes the context to the registry first, because the build pod pulls the context from the registry.
 fn start_build(case: &ReconcileCase<'_>, source: &SourceSeen, plan: &ImagePlan) -> Image {
     let (tf, seen) = (case.tf, case.seen);
     let failures = &case.history.build_failures;
@@ -372,8 +372,8 @@ fn start_build(case: &ReconcileCase<'_>, source: &SourceSeen, plan: &ImagePlan) 
     };
     let job = build_job::job(tf, &build, case.settings);
     let name = job.metadata.name.clone().unwrap_or_default();
-    // The compare-and-swap of the run record fails if the observed record is stale. The build then does not start: a stale record may lack
-    // the failure of an earlier build, and so its backoff.
+    // The compare-and-swap of the run record fails if the observed record is stale. The build then does not start: the current record may
+    // contain the failure of an earlier build, and the backoff after this failure may not have expired.
     let history = start_run::with_claim(case.history.clone(), &steps);
     steps.push(Step::SwapRecord(Box::new(Swap {
         history: (history.cache != case.history.cache).then_some(history),

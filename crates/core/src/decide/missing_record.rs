@@ -21,8 +21,8 @@ use crate::step::{Decision, Step};
 /// Returns the decision for `tf` at `now` without a run record.
 pub(crate) fn decide(tf: &Terraform, seen: &Seen, settings: &Settings, now: Timestamp) -> Decision {
     let deleting = tf.metadata.deletion_timestamp.is_some();
-    // The operator adds its finalizer before it creates the run record, and removes it last: without the finalizer, nothing is left to
-    // destroy.
+    // The operator adds its finalizer before it creates the run record, and removes the finalizer last. So a resource without this
+    // finalizer has nothing to destroy.
     if deleting && !has_finalizer(tf) {
         return without_own_finalizer(tf, seen, now);
     }
@@ -69,8 +69,8 @@ pub(crate) fn create_record(tf: &Terraform, seen: &Seen, now: Timestamp) -> Deci
         steps.push(Step::AddFinalizer);
     }
     if seen.record.is_none() {
-        // After earlier runs, it is unknown whether anything was applied. So the operator assumes that the last known run was an apply: a
-        // deletion runs destroy, and a missing state is handled as lost. Run numbers continue.
+        // Without the run record, it is unknown whether earlier runs applied anything. So the operator assumes that the last known run was
+        // an apply: a deletion runs destroy, and a missing state is handled as lost. Run numbers continue.
         let last_run = last_known_run(tf, seen);
         let attempted = last_run.max(i64::from(is_unknown(tf, seen)));
         let record = RunRecord {
@@ -101,18 +101,18 @@ pub(crate) fn create_record(tf: &Terraform, seen: &Seen, now: Timestamp) -> Deci
     decision(tf, seen, steps, &summary, now)
 }
 
-/// Whether `tf` is deleted and it is unknown whether anything was applied: `tf` is not a copy, has no status, pin or Job, and annotation
-/// [`KEPT`](alustan_api::KEPT) is not its uid, so the finalizer may come from an earlier resource.
+/// Whether `tf` is deleted and it is unknown whether anything was applied: `tf` is not a copy and has no status, pin or Job, and the value
+/// of annotation [`KEPT`](alustan_api::KEPT) is not the uid of `tf`. The finalizer may then come from an earlier resource.
 fn is_unknown(tf: &Terraform, seen: &Seen) -> bool {
     let deleting = tf.metadata.deletion_timestamp.is_some();
-    // If annotation `KEPT` has the uid of an earlier resource, a status does not prove a run: it may only report that a restore is
-    // required.
+    // If annotation `KEPT` has the uid of an earlier resource, a status does not prove that a run was started: the status may only report
+    // that a restore is required.
     let has_status = tf.status.is_some() && restore::other_uid(tf).is_none();
     let has_evidence = has_status || seen.pin.is_some() || !seen.jobs.is_empty();
     deleting && !has_own_uid(tf) && !seen.is_copy && !has_evidence
 }
 
-/// Whether annotation [`KEPT`](alustan_api::KEPT) of `tf` is its own uid.
+/// Whether the value of annotation [`KEPT`](alustan_api::KEPT) of `tf` is the uid of `tf`.
 fn has_own_uid(tf: &Terraform) -> bool {
     tf.annotations().get(alustan_api::KEPT) == tf.metadata.uid.as_ref()
 }

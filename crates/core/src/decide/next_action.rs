@@ -113,8 +113,8 @@ impl ReconcileCase<'_> {
         self.history.drift.is_some() && self.history.undone.count >= CORRECTIONS
     }
 
-    /// Returns the trigger of an apply that restores the missing pin or missing published outputs. `None` unless `driftDetection.mode` is
-    /// `Correct`, because the apply also corrects drift.
+    /// Returns the trigger of an apply that restores the missing pin or publishes missing outputs. `None` if nothing is missing. Also
+    /// `None` if `driftDetection.mode` is not `Correct`, because the apply would also correct drift.
     fn missing_object_trigger(&self, applied: &Applied) -> Option<Trigger> {
         if self.lacks_pin() {
             return Some(Trigger::Pin);
@@ -294,8 +294,8 @@ impl ReconcileCase<'_> {
         failures.of == self.failure_key(hash) && failures.at.is_some()
     }
 
-    /// Returns the key of the failure counter for config hash `hash`: the key for the publication of outputs if the last failure was a
-    /// publication with this hash, otherwise the key for runs.
+    /// Returns the key under which failures with config hash `hash` are counted. If the last failure was a failed publication of outputs
+    /// with this hash, returns the key for publications; otherwise, returns the key for runs.
     fn failure_key(&self, hash: &str) -> String {
         let run_key = approval::failure_key(hash, &approval::policy_digest(self.tf, false));
         let outputs_key = publish_outputs::failure_key(&run_key, self.tf);

@@ -25,7 +25,7 @@ fn may_migrate(tf: &Terraform) -> bool {
         .is_some_and(|backend| backend.migrate)
 }
 
-/// Returns the summary if the known engine in `base` is too old for the configuration of `backend`.
+/// Returns the summary if the engine in `base` is too old for the configuration of `backend`. `None` if the engine in `base` is unknown.
 pub(crate) fn engine_too_old(base: &PinnedImage, backend: &BackendInputs) -> Option<Summary> {
     let (engine, since) = (base.engine.as_ref()?, alustan_backends::since(backend)?);
     let is_too_old = engine::order(&engine.version, since.version).is_lt();
@@ -71,8 +71,8 @@ impl ReconcileCase<'_> {
         Some(Summary::stalled(Reason::EngineChangeNotAllowed, message))
     }
 
-    /// Adds to `inputs`: the engine of the last apply (unless the spec allows another engine), the time of a restore, and the backend from
-    /// which the runner copies the state.
+    /// Adds to `inputs` the engine of the last apply if the spec does not allow another engine, the time of a restore from a backup, and
+    /// the previous backend if the runner must copy the state from it.
     ///
     /// # Errors
     ///

@@ -49,7 +49,7 @@ pub(crate) fn publish(
     Ok(objects.into_iter().map(ensure).collect())
 }
 
-/// Returns the steps that delete the objects that `previous` names and `wanted` does not.
+/// Returns the steps that delete the objects that `previous` names and `wanted` does not name.
 pub(crate) fn delete_unlisted(previous: &PublishedOutputs, wanted: &PublishedOutputs) -> Vec<Step> {
     let secret = (previous.secret != wanted.secret).then(|| previous.secret.clone());
     let config_map = previous.config_map.clone();
@@ -61,8 +61,8 @@ pub(crate) fn delete_unlisted(previous: &PublishedOutputs, wanted: &PublishedOut
     objects.map(Step::DeleteOutputs).collect()
 }
 
-/// Returns the key of the failure counter for the publication of outputs. `run_key`: key of the failure counter of the run. A change of
-/// `spec.outputs` starts a new counter.
+/// Returns the key under which failed publications of outputs are counted. `run_key`: key under which failures of the run are counted.
+/// After a change of `spec.outputs`, the count starts again.
 pub(crate) fn failure_key(run_key: &str, tf: &Terraform) -> String {
     let digest = digest::plain(&outputs::published_objects(tf));
     let digest: String = digest.chars().take(12).collect();

@@ -103,14 +103,14 @@ fn is_requested(tf: &Terraform, left_behind: &LeftBehind) -> bool {
     left_behind.restore_to.is_some() && left_behind.restore_to == tf.metadata.uid
 }
 
-/// Whether a restore to `tf` is in progress: it is requested, the record `left_behind` can be read, and its owner no longer exists.
-/// [`take_over`] completes the restore once the pods of earlier runs have ended.
+/// Whether a restore to `tf` is in progress: the restore is requested, the record `left_behind` can be read, and the resource that owns the
+/// record no longer exists. [`take_over`] completes the restore once the pods of earlier runs have ended.
 fn is_in_progress(tf: &Terraform, left_behind: &LeftBehind) -> bool {
     is_requested(tf, left_behind) && left_behind.owner.is_none() && left_behind.record.is_some()
 }
 
 /// Returns steps and summary if `tf` is deleted before its restore. `tf` owns no objects: nothing is destroyed, and the Secrets of the
-/// earlier resource are kept. `None` if the restore is in progress: destroy runs after the restore.
+/// earlier resource are kept. `None` if the restore is in progress, because destroy then runs after the restore.
 pub(crate) fn release(tf: &Terraform, left_behind: &LeftBehind) -> Option<(Vec<Step>, Summary)> {
     let message = format!(
         "the resource was deleted before its restore: Secret {} and the managed objects are kept. \
@@ -144,7 +144,7 @@ pub(crate) fn take_over(
     let Some(record) = &left_behind.record else {
         let message = format!(
             "Secret {secret} is the run record of an earlier resource of this name and cannot be read by this version of the operator. \
-             Restore the Secret from the backup again with kubectl apply, or run the version that wrote it"
+             Restore the Secret from the backup again with kubectl apply, or run the version of the operator that wrote the Secret"
         );
         return (Vec::new(), Obstacle::Unreadable.summary(message, now));
     };
@@ -263,7 +263,8 @@ impl Obstacle {
             Self::Conflict => Reason::StateConflict,
             Self::Unreadable => Reason::RecordUnreadable,
         };
-        // The resource that owns the run record may be in another namespace, and its deletion does not requeue `tf`.
+        // The resource that owns the run record may be in another namespace. Its deletion does not requeue `tf`, so `tf` is requeued
+        // periodically.
         let requeue_at = match self {
             Self::Conflict => Some(now + CONFLICT),
             Self::NotRequested | Self::Unreadable => None,

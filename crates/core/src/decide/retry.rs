@@ -20,7 +20,8 @@ pub enum Verdict {
     Stalled,
 }
 
-/// Returns the decision about a retry at `now`. `key`: key of the failure counter. Failures with another key are ignored.
+/// Returns the decision about a retry at `now`. `key`: key under which failures of the current configuration are counted. Failures with
+/// another key are ignored.
 pub fn verdict(failures: &Failures, key: &str, retry: &Retry, now: Timestamp) -> Verdict {
     let Some(at) = failures.at.filter(|_| failures.of == key) else {
         return Verdict::Go;

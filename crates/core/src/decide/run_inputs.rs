@@ -92,8 +92,8 @@ pub(crate) fn backend(
     )
 }
 
-/// Returns the type of the `backend` block in the module, or a placeholder if `backend` has no type. `None` if the module has no such
-/// block; the operator then writes the block.
+/// Returns the type of the `backend` block in the module. If the type is unknown, returns a phrase for messages instead. `None` if the
+/// module has no `backend` block; the runner then writes the block.
 pub(crate) fn module_backend(backend: &BackendInputs) -> Option<&str> {
     let kind = backend.kind.as_deref().unwrap_or("of the module's own");
     (!backend.write_block).then_some(kind)

@@ -72,7 +72,8 @@ pub fn record_result(tf: &Terraform, seen: &Seen, now: Timestamp) -> Option<Reco
                 let previous = previous
                     .as_ref()
                     .and_then(|applied| applied.handed_on.as_ref());
-                // This step fails if the observed record is stale, so that outdated outputs are not published again.
+                // This step fails if the observed record is stale. The later steps are then not executed, so outdated outputs are not
+                // published again.
                 let guard = Swap::unchanged(&current.record);
                 steps.push(Step::CheckRecord(Box::new(guard)));
                 steps.extend(objects);
@@ -105,7 +106,7 @@ pub fn record_result(tf: &Terraform, seen: &Seen, now: Timestamp) -> Option<Reco
         uid,
         now,
     );
-    // Destroy uses the pin of run `attempted`, so an apply without changes sets `attempted`, too.
+    // Destroy uses the pin of run `attempted`. So `attempted` is also set after an apply without changes.
     let attempted = if applied {
         current.record.number
     } else {
@@ -223,8 +224,8 @@ fn synthetic_report(
     })
 }
 
-/// Returns the failure of a run whose pod ended without a report. A pod that exceeded its memory limit uses the retry budget, because a
-/// retry would fail again. Any other cause is a transient failure.
+/// Returns the failure of a run whose pod ended without a report. If the pod exceeded its memory limit, the failure uses the retry budget,
+/// because a retry would fail again. Any other cause is a transient failure.
 fn lost_pod_failure(record: &RunRecord, run: &RunSpec, job: Option<&JobSeen>) -> Failure {
     let cause = job
         .and_then(|job| job.ended.as_deref())
@@ -291,8 +292,8 @@ fn architecture_with(
     (reached_apply || !has_no_result).then_some(run.architecture)
 }
 
-/// Returns the history after `report`. `published`: the published outputs, if any; if the publication failed, the key under which its
-/// failures are counted. `reached_apply`: whether the run reached phase `Applying`.
+/// Returns the history after `report`. `published`: the published outputs, if any; or, if the publication failed, the key under which
+/// failed publications are counted. `reached_apply`: whether the run reached phase `Applying`.
 fn update_history(
     history: &History,
     run: &RunSpec,
@@ -470,8 +471,8 @@ fn is_repeated(last: Option<&RunReport>, report: &RunReport) -> bool {
     })
 }
 
-/// Returns `failures` with one more failure of key `key`. A failure with another key restarts the counter. Transient failures do not use
-/// the retry budget. A failure that only a user can fix exhausts the budget.
+/// Returns `failures` with one more failure. `key`: key under which the failure is counted; if the previous failures have another key, the
+/// count starts again. Transient failures do not use the retry budget. A failure that only a user can fix exhausts the budget.
 pub fn count(
     failures: &Failures,
     key: &str,

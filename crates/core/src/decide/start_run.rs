@@ -140,8 +140,8 @@ impl RunRequest {
 
     /// Whether the pod mounts the cache volume. A destroy does not wait for a new volume, but mounts an existing one: the volume may
     /// contain the approved plan and an unsaved state, and its provider cache has the providers that the image lacks. If the pod does not
-    /// start with the volume, the next attempt of the destroy runs without it. If the volume holds the only copy of a state, every attempt
-    /// mounts the volume.
+    /// start with the volume, the next attempt of the destroy runs without the volume. If the volume holds the only copy of a state, every
+    /// attempt mounts the volume.
     fn has_cache(&self, tf: &Terraform, seen: &Seen, history: &History) -> bool {
         let is_first = self.kind == RunKind::Apply && self.trigger == Trigger::Created;
         let destroys = self.inputs.approval.destroy;
@@ -280,7 +280,7 @@ fn run_objects(
         .ok()
         .and_then(|inputs| inputs.pull_config.as_deref());
     objects.extend(pull_config.map(|config| Object::Secret(secrets::pull(tf, config))));
-    // A destroy needs no new volume and must not be blocked by one.
+    // A destroy does not need a new volume, and must not wait for one.
     let mut steps = if inputs.approval.destroy {
         Vec::new()
     } else {
@@ -327,7 +327,8 @@ fn ensure(object: Object) -> Step {
 }
 
 /// Whether a pod mounts the cache volume. `waits_for_volume`: whether the pod waits for a volume whose `PersistentVolumeClaim` is not bound
-/// yet. A new volume is empty and takes longer to provision than a build or run takes, so a first apply or a destroy does not wait for it.
+/// yet. A first apply or a destroy does not wait for a new volume, because the volume is empty and takes longer to provision than a build
+/// or run takes.
 pub(crate) fn has_cache(
     tf: &Terraform,
     seen: &Seen,

@@ -1,6 +1,6 @@
-//! Conflicts of two resources with one state (rule 11). The state belongs to the resource that applied to it, otherwise to the older
-//! resource. Module code can report any address. So an address in a run report blocks only resources in the same namespace that have no
-//! address in their spec.
+//! Conflicts of two resources with one state (rule 11). A resource that has applied to the state owns it. If both or neither have applied,
+//! the older resource owns the state. Module code can report any address. So an address in a run report blocks only resources in the same
+//! namespace that have no address in their spec.
 
 use alustan_api::report::Failure;
 use alustan_api::run::Pin;

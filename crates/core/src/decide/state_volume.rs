@@ -31,8 +31,8 @@ pub(crate) fn unsaved_after(
         UnsavedPlace::CacheVolume => !(report.recovered && run.cache),
         UnsavedPlace::Unknown => !(report.recovered && run.cache || has_result),
     };
-    // A run that cannot reach the API server stores its state on the cache volume, and cannot report this. So the cache volume may hold the
-    // state of a run that ended without a report.
+    // A run that cannot reach the API server stores its state on the cache volume, and cannot report that it did so. So the cache volume
+    // may hold the state of a run that ended without a report.
     let failure = report.failure.as_ref();
     let reason = failure.and_then(|failure| Reason::from_stored(&failure.reason));
     let is_interrupted = matches!(reason, Some(Reason::Interrupted | Reason::OutOfMemory));

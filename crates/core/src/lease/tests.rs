@@ -263,8 +263,8 @@ struct World {
     now: Millis,
     lease: Option<Lease>,
     replicas: Vec<Replica>,
-    /// Calls that the API server has not processed yet, although the replica timed out or was terminated: time of processing, operation,
-    /// holder.
+    /// Calls that the API server has not processed yet, although the replica timed out or was terminated. Each call has its time of
+    /// processing, operation and holder.
     late: Vec<(Millis, Act, String)>,
     chance: std::vec::IntoIter<u16>,
     /// Number of times that a replica created or took the Lease.

@@ -20,10 +20,10 @@ const QUOTA_PREFIXES: [&str; 4] = [
 /// (<https://github.com/kubernetes/kubernetes/blob/v1.34.4/plugin/pkg/admission/limitranger/admission.go>).
 const LIMIT_RANGE_PARTS: [&str; 2] = [" usage per ", " max limit to request ratio per "];
 
-/// Separates the object name from the cause of the denial. The name may have a random suffix, so messages are compared without it.
+/// Separates the object name from the cause of the denial. The name may have a random suffix, so messages are compared without the name.
 const FORBIDDEN: &str = " is forbidden: ";
 
-/// Returns reason and cause of a denial `message` of the API server. `None` unless a `ResourceQuota` or a `LimitRange` caused it.
+/// Returns reason and cause of a denial `message` of the API server. `None` if the cause is neither a `ResourceQuota` nor a `LimitRange`.
 pub fn refusal(message: &str) -> Option<Waiting> {
     refused_by(message).map(|reason| Waiting {
         reason: reason.into(),

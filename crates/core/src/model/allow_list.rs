@@ -83,7 +83,7 @@ pub(crate) fn contains_name(list: &[String], name: &str) -> bool {
 }
 
 /// Whether `image` is in an allowed registry. Entries match whole path segments: `registry.test/team` does not match `registry.test/teams`.
-/// An entry with a repository also matches its tags and digests. An entry with a host alone matches no other port of the host.
+/// An entry with a repository also matches its tags and digests. An entry that is only a host does not match the host with a port.
 pub(crate) fn is_in_registry(allowed: &Allowed, image: &str) -> bool {
     allowed.registries.iter().any(|entry| {
         let rest = image.strip_prefix(entry.as_str());

@@ -13,12 +13,12 @@ pub struct UnresolvedBaseImage {
     pub reference: String,
     /// Engine and version in `spec.engine`, if they selected the image. Example: `opentofu 1.12`.
     pub requested: Option<String>,
-    /// Engine in the image, if the catalogue lists it.
+    /// Engine in the image. `None` if the image is not in the catalogue of the operator.
     pub engine: Option<Engine>,
 }
 
 impl UnresolvedBaseImage {
-    /// Returns the base image pinned to its `resolved` reference.
+    /// Returns the base image with `resolved`, its reference by digest.
     pub fn pinned(self, resolved: String) -> PinnedImage {
         PinnedImage {
             reference: self.reference,
@@ -42,8 +42,8 @@ impl UnresolvedBaseImage {
     }
 }
 
-/// Returns the base image of `tf`: `Ok` with `pinned` while the spec selects the same image, otherwise `Err` with the image whose digest
-/// must be resolved.
+/// Returns the base image of `tf`. If the spec still selects the image `pinned`, returns `Ok` with `pinned`. If the spec selects another
+/// image, returns `Err` with this image, whose digest must be resolved.
 ///
 /// # Errors
 /// The catalogue has no image for `spec.engine`.

@@ -13,8 +13,8 @@ use crate::queue::Class;
 use crate::settings::Settings;
 use crate::step::Step;
 
-/// Requeue interval of a resource that waits for a change that does not requeue the resource, for example because its state belongs to
-/// another resource or its ServiceAccount does not allow runs.
+/// Requeue interval of a resource if the change that it waits for does not requeue it. Examples: its state belongs to another resource, or
+/// its ServiceAccount does not allow runs.
 pub(crate) const CONFLICT: SignedDuration = SignedDuration::from_mins(1);
 
 /// Input of a reconcile of a resource, and the steps and records that the reconcile has computed so far.

@@ -16,7 +16,8 @@ pub struct Config {
 }
 
 impl Config {
-    /// Returns the trigger if, since a run with digests `own_hash` and `digests`, only values of `spec.variablesFrom` changed.
+    /// Compares these digests with `own_hash` and `digests` of an earlier run. Returns the trigger if only values of `spec.variablesFrom`
+    /// have changed since that run.
     pub(crate) fn input_since(
         &self,
         own_hash: &str,

@@ -53,7 +53,7 @@ pub fn again(failures: &Failures) -> Trigger {
     }
 }
 
-/// Whether the Job of the last run is active or one of its pods is alive. The next run waits for their end.
+/// Whether the Job of the last run is active or one of its pods is alive. The next run waits until the Job and its pods have ended.
 pub fn occupied(job: Option<&JobSeen>) -> bool {
     job.is_some_and(|job| !job.finished || job.pods_alive)
 }

@@ -34,7 +34,8 @@ pub struct ImagePlan {
     pub backend: Option<&'static str>,
     /// Text of the generated Dockerfile, which only copies files (rule 2).
     pub dockerfile: String,
-    /// Path, in the context, of the user's Dockerfile (`containerRegistry.dockerfile`). The build appends `dockerfile` to it.
+    /// Path, in the context, of the user's Dockerfile (`containerRegistry.dockerfile`). The build appends the text in field `dockerfile` to
+    /// the user's Dockerfile.
     pub user_dockerfile: Option<String>,
 }
 
@@ -142,8 +143,8 @@ pub(crate) fn content(tf: &Terraform, source: &SourceSeen, base: Option<&str>) -
     digest::plain(&json!([source.context, repository(tf), dockerfile, base]))
 }
 
-/// Returns the image repository of `tf` under its canonical name. Docker Hub has several host names, but clients look up its credentials
-/// under one of them.
+/// Returns the image repository of `tf`, with the canonical host name of the registry. Docker Hub has several host names, but clients look
+/// up its credentials under one of them.
 pub fn repository(tf: &Terraform) -> String {
     canonical(&tf.spec.container_registry.image_name)
 }

@@ -13,15 +13,15 @@ use crate::model::summary::patch;
 /// Values of the component label of objects that may contain state.
 const STATES: [Component; 2] = [Component::State, Component::Cache];
 
-/// Whether `labels` of an object in the namespace of `tf` mark state of an earlier resource with the same name.
+/// Whether `labels`, of an object in the namespace of `tf`, mark the object as state of an earlier resource with the name of `tf`.
 pub fn is_orphaned(tf: &Terraform, labels: &BTreeMap<String, String>) -> bool {
     STATES
         .iter()
         .any(|component| is_left_behind(tf, labels, *component))
 }
 
-/// Whether `labels` of an object in the namespace of `tf` mark an object with this `component` of an earlier resource, which has the same
-/// name and another uid.
+/// Whether `labels`, of an object in the namespace of `tf`, name this `component` and an earlier resource. The earlier resource has the
+/// name of `tf` and another uid.
 pub fn is_left_behind(
     tf: &Terraform,
     labels: &BTreeMap<String, String>,

@@ -27,8 +27,8 @@ pub(crate) fn startup_timeout(waiting: &Waiting, settings: &Settings) -> SignedD
     }
 }
 
-/// Returns the start of the startup timeout: the time at which the pod was scheduled, otherwise `started_at`, the start of the run or
-/// build.
+/// Returns the start of the startup timeout: the time at which the pod was scheduled, or, if the pod is not scheduled yet, `started_at`,
+/// the start of the run or build.
 pub(crate) fn startup_since(
     started_at: Timestamp,
     scheduled_at: Option<Timestamp>,

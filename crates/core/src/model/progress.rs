@@ -49,11 +49,12 @@ pub fn has_own_report(run: &RunSpec) -> bool {
 }
 
 /// Merges `reported`, the progress of the current run in the run report, into run record `record` after validation. `has_job`: whether the
-/// Job of the run exists. Without the Job, the progress may still be of an earlier run: the operator resets it before it creates the Job.
+/// Job of the run exists. Without the Job, the progress may still be of an earlier run, because the operator resets the progress only
+/// before it creates the Job.
 ///
 /// If the Job exists or a pod has claimed the run, and the progress is missing, unparsable or of another run, the run is assumed to be
 /// applying. A run that began to apply according to the record stays in phase `Applying` until its report arrives, even if later progress
-/// shows an earlier phase. The report may then show that the engine did not start.
+/// shows an earlier phase. The final progress decides whether the run began to apply: it may show that the engine did not start.
 pub fn merge_progress(record: &RunRecord, reported: &ReportedProgress, has_job: bool) -> RunRecord {
     let Some(run) = open_run(record).filter(|run| has_own_report(run)) else {
         return record.clone();
@@ -84,8 +85,8 @@ fn is_of_run(reported: &RunProgress, number: i64, run: &RunSpec) -> bool {
     reported.number == number && reported.trace_id == run.trace_id
 }
 
-/// Whether a pod of the current run of `record` has reported that the run began to apply. A claim without a pod uid is a placeholder and
-/// proves nothing.
+/// Whether a pod of the current run of `record` has reported that the run began to apply. A claim without a pod uid is a placeholder of the
+/// operator, and proves nothing.
 fn has_begun(record: &RunRecord) -> bool {
     let claim = record.claimed_by.as_ref();
     record.begun == record.number && claim.is_some_and(|claim| !claim.pod_uid.is_empty())
@@ -300,7 +301,7 @@ pub(crate) fn engine(reported: &Engine) -> Engine {
     }
 }
 
-/// Validates the approval request of a plan. `None` unless the id is hexadecimal, because messages embed it in shell commands.
+/// Validates the approval request of a plan. `None` if the id is not hexadecimal, because messages embed the id in shell commands.
 fn asks(reported: PlanAsks) -> Option<PlanAsks> {
     let is_hexadecimal = reported.id.bytes().all(|byte| byte.is_ascii_hexdigit());
     (is_hexadecimal && (1..=MAX_ID).contains(&reported.id.len())).then(|| PlanAsks {
@@ -355,7 +356,8 @@ fn address(reported: &str) -> String {
     truncate(reported, MAX_ADDRESS)
 }
 
-/// Truncates `text` to at most `limit` bytes. Replaces control characters by spaces, because each takes six bytes in JSON.
+/// Truncates `text` to at most `limit` bytes. Replaces control characters by spaces, because each control character takes six bytes in
+/// JSON.
 pub(crate) fn truncate(text: &str, limit: usize) -> String {
     let is_control = |c: char| c.is_control() && !matches!(c, '\n' | '\t');
     text.get(..text.floor_char_boundary(limit))

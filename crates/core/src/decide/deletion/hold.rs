@@ -72,8 +72,8 @@ fn unsaved(case: &ReconcileCase<'_>) -> Option<String> {
     ))
 }
 
-/// Returns a message suffix that locates the Secrets with the managed state. `None` if the pin has another backend. Without a pin, the run
-/// record shows whether state Secrets were created.
+/// Returns a message suffix that locates the Secrets with the state of backend `managed`. `None` if the pin has another backend. Without a
+/// pin, the run record shows whether state Secrets were created.
 pub(crate) fn managed_state(case: &ReconcileCase<'_>) -> Option<String> {
     let pin = case.seen.pin.as_ref();
     let managed = pin.map_or(case.current.state_made, |pin| {
@@ -82,7 +82,7 @@ pub(crate) fn managed_state(case: &ReconcileCase<'_>) -> Option<String> {
     managed.then(|| in_secrets(case.tf))
 }
 
-/// Returns a message suffix that locates the Secrets with the managed state of `tf`.
+/// Returns a message suffix that locates the Secrets with the state of `tf`.
 pub(crate) fn in_secrets(tf: &Terraform) -> String {
     format!(
         "in Secrets of this namespace: kubectl get secrets -n {} -l {}={}",
@@ -92,7 +92,7 @@ pub(crate) fn in_secrets(tf: &Terraform) -> String {
     )
 }
 
-/// Returns a message suffix that locates the Secrets and the cache volume of `tf`.
+/// Returns a message suffix that locates the Secrets and the cache volume with the state of `tf`.
 pub(crate) fn in_secrets_and_on_volume(tf: &Terraform) -> String {
     format!("{}, {}", in_secrets(tf), on_volume(tf))
 }

@@ -61,7 +61,7 @@ fn fill_scripts(tf: &Terraform, live: &mut ScriptTexts, pinned: &ScriptTexts) {
     fill(&scripts.destroy, &mut live.destroy, &pinned.destroy);
 }
 
-/// Returns the docker configuration in the `pin` of the last apply, for requests to the registry. `None` unless `tf` is deleted and names a
+/// Returns the docker configuration in the `pin` of the last apply, for requests to the registry. `None` if `tf` is not deleted or names no
 /// registry Secret.
 pub fn docker_config<'a>(
     tf: &Terraform,
@@ -84,8 +84,8 @@ fn fill_registry(tf: &Terraform, inputs: &mut InputsSeen, pin: &Pin) {
     }
 }
 
-/// Returns the environment variables that the pin provides for deleted Secrets in `runner.envFromSecrets`. As with `envFrom` of a
-/// container, later Secrets override earlier ones. Omits the variables that `settings` sets, because they override all Secrets.
+/// Returns the environment variables of deleted Secrets in `runner.envFromSecrets`, from the pin. As with `envFrom` of a container, later
+/// Secrets override earlier ones. Omits the variables that the operator sets according to `settings`, because they override all Secrets.
 pub(super) fn environment(
     tf: &Terraform,
     inputs: &InputsSeen,
