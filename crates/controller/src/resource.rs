@@ -12,7 +12,7 @@ use kube::runtime::reflector::ObjectRef;
 use serde::{Deserialize, Deserializer, de};
 use serde_json::value::RawValue;
 
-/// `Terraform` resource, or its metadata and the error if it cannot be parsed, so that an unreadable resource does not stop the watch of all
+/// `Terraform` resource. If it cannot be parsed, its metadata and the error, so that an unreadable resource does not stop the watch of all
 /// resources. `DeserializeGuard` of kube does the same, but parses the whole object first, regardless of its size.
 #[derive(Clone, Debug)]
 pub(crate) struct Guarded(pub(crate) Result<Terraform, InvalidObject>);
@@ -107,15 +107,15 @@ impl Resource for Guarded {
     }
 }
 
-/// Returns those of `resources` that could be parsed.
+/// Returns the resources that could be parsed.
 pub(crate) fn readable(resources: &[Arc<Guarded>]) -> impl Iterator<Item = &Terraform> {
     resources
         .iter()
         .filter_map(|resource| resource.0.as_ref().ok())
 }
 
-/// Whether `object` belongs to `tf`: its label has the uid of `tf`, and it is in the same namespace. False for objects of other owners, and
-/// of an earlier resource of the same name.
+/// Whether `object` belongs to `tf`: `object` has the label with the uid of `tf`, and is in the same namespace. False for objects of other
+/// owners, and of an earlier resource of the same name.
 pub(crate) fn is_made_for(tf: &Terraform, object: &impl ResourceExt) -> bool {
     object.labels().get(labels::UID) == tf.metadata.uid.as_ref()
         && object.namespace() == tf.namespace()

@@ -1,5 +1,5 @@
 //! Unreadable resources: this version of the operator cannot parse their spec or status. The operator reports an unreadable resource in an
-//! event. To destroy a deleted unreadable resource, it uses the metadata, the readable fields and the pin (rule 13).
+//! event. If an unreadable resource is deleted, destroy uses the metadata, the readable fields and the pin (rule 13).
 
 use std::collections::BTreeMap;
 

@@ -70,7 +70,7 @@ impl UpstreamActivity {
         }
     }
 
-    /// Removes the deleted resource `key` from the collection, and requeues the resources that wait for it.
+    /// Removes the deleted resource `key` from the collection, and requeues the resources that wait for `key`.
     pub(crate) fn forget(&self, key: &Key) {
         let mut known = self.known();
         known.results.remove(key);

@@ -51,7 +51,7 @@ pub(crate) struct Watches {
     wake: mpsc::UnboundedSender<Ref>,
     /// Number of watches that have completed their first list.
     lists: watch::Sender<usize>,
-    /// Whether the watch of the resources has completed its first list.
+    /// Whether the first list of the resources is complete.
     has_resources: watch::Receiver<bool>,
     /// Sends deleted resources to the cache of Secrets, which then removes the content of their Secrets.
     deleted: broadcast::Sender<Arc<Guarded>>,

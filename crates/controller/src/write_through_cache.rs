@@ -1,4 +1,5 @@
-//! Watch caches, overlaid with recent writes of this process: a lookup never returns an object older than the last write of this process.
+//! Watch caches, overlaid with recent writes of this process: a lookup by name never returns a version of an object that is older than the
+//! last write of this process to the object.
 
 use std::collections::HashMap;
 use std::fmt::Debug;

@@ -186,8 +186,8 @@ pub(crate) fn remove_content(secret: &mut Secret) {
     secret.metadata.annotations = Some([(CONTENT_REMOVED.to_owned(), String::new())].into());
 }
 
-/// Whether the content of this Secret is missing in the watch cache, because its resource was not known when the Secret arrived, or has
-/// been deleted. If the resource has been created since, its reconcile reads the Secret from the API server.
+/// Whether the content of `secret` was removed from the watch cache, because its resource was not known when the Secret arrived, or was
+/// deleted later. If the resource has been created since, the reconcile of the resource reads the Secret from the API server.
 pub(crate) fn is_content_removed(secret: &Secret) -> bool {
     secret.annotations().contains_key(CONTENT_REMOVED)
 }

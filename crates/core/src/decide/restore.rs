@@ -153,7 +153,7 @@ pub(crate) fn take_over(
             "Secret {secret} is the run record of an earlier resource of this name, for example \
              after a restore from a backup. No run starts, because it would create all objects a \
              second time. To continue with the state of that resource: {}. To start without it: \
-             keep the Secrets, and use another name for this resource",
+             keep the Secrets, and create this resource with another name",
             how_to_restore(tf)
         );
         return (Vec::new(), Obstacle::NotRequested.summary(message, now));
