@@ -520,8 +520,8 @@ impl ReconcileCase<'_> {
         }
     }
 
-    /// Stores the resolved base image in the history; the next write of the run record includes it. A base image is resolved once: a moved
-    /// tag causes no build (rule 1).
+    /// Stores the resolved base image in the history; the next write of the run record includes the history. A base image is resolved once:
+    /// a moved tag causes no build (rule 1).
     pub(crate) fn store_base_image(&mut self, base: PinnedImage) {
         if self.history.base.as_ref() != Some(&base) {
             self.history.base = Some(base);

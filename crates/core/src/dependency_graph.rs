@@ -144,7 +144,7 @@ fn terms(selector: &LabelSelector) -> usize {
 /// All resources and the references between them. The references of a resource are resolved once, when they are first needed.
 pub struct DependencyGraph<'a> {
     resources: Vec<&'a Terraform>,
-    /// The resources of `resources` by key. Built when it is first needed, because most resources have no references.
+    /// Index of `resources`. Built at the first use, because most resources have no references.
     by_key: OnceLock<BTreeMap<Key, &'a Terraform>>,
     references: BTreeMap<Key, Arc<[Reference]>>,
     /// Number of label comparisons that may still be made, at first [`COMPARISONS`].
@@ -270,8 +270,9 @@ impl<'a> DependencyGraph<'a> {
         }
     }
 
-    /// Returns, for each dependency of `tf` that waits for its own dependencies, the root cause: the nearest resource that is missing or
-    /// not ready for another reason, and this reason.
+    /// Returns the root cause for each direct or transitive dependency of `tf` that is not ready. The root cause is the nearest resource
+    /// that is missing, or that is not ready for another reason than its dependencies. The value contains the root cause and the reason why
+    /// it is not ready.
     fn causes(&mut self, tf: &Terraform) -> BTreeMap<Key, (Key, String)> {
         let mut waiting = BTreeMap::from([(Key::of(tf), Vec::new())]);
         let mut stack = vec![tf];
@@ -392,7 +393,8 @@ impl<'a> DependencyGraph<'a> {
         ))
     }
 
-    /// Returns the shortest path from `tf` along references back to `tf`, including both ends, and the field of its first reference.
+    /// Returns the shortest path from `tf` along references back to `tf`, including both ends, and the field with the first reference on
+    /// the path.
     fn cycle(&mut self, tf: &Terraform) -> Result<Option<(String, Vec<Key>)>, TooMany> {
         let own_key = Key::of(tf);
         let mut came_from: BTreeMap<Key, (Key, String)> = BTreeMap::new();
@@ -413,8 +415,8 @@ impl<'a> DependencyGraph<'a> {
     }
 }
 
-/// Returns the path from `key` back to `key`, and the field of its first reference. `came_from`: for each resource on the path, the
-/// previous resource and its field with the reference.
+/// Returns the path from `key` back to `key`, and the field with the first reference on the path. `came_from`: for each resource on the
+/// path, the previous resource and its field with the reference.
 fn cycle_path(key: &Key, came_from: &BTreeMap<Key, (Key, String)>) -> (String, Vec<Key>) {
     let mut path = VecDeque::from([key.clone()]);
     let mut current = key;

@@ -103,8 +103,8 @@ pub enum Standing {
     Unknown,
     /// Leader: may write.
     Leads,
-    /// Leader whose last renewal is too old: another replica may have become the leader. It writes nothing until the next successful
-    /// renewal.
+    /// Leader whose last renewal is too old: another replica may have become the leader. The old leader writes nothing until its next
+    /// successful renewal.
     Doubts,
     /// Standby.
     StandsBy {
@@ -156,7 +156,7 @@ enum LeaseView {
 enum LeaseState {
     There,
     Gone,
-    /// The Lease has another resource version. The replica reads it before the next write.
+    /// The Lease has another resource version. The replica reads the Lease before the next write.
     Changed,
 }
 

@@ -545,7 +545,7 @@ mod tests {
         assert_eq!(run.reason.as_deref(), Some("ApplyFailed"));
         assert!((run.seconds - 20.0).abs() < f64::EPSILON);
         assert_eq!(run.took.plan, Some(1500));
-        // A later write of the run record does not count the run again.
+        // A later write of the run record does not add the run to the metrics again.
         let later = ended(
             &record(RunPhase::Recorded),
             &recorded,

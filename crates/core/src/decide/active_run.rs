@@ -23,8 +23,8 @@ use crate::step::{Decision, Step, Swap};
 const SLOW_POD: SignedDuration = SignedDuration::from_mins(2);
 /// Startup timeout of a pod if Kubernetes reports no cause.
 const UNEXPLAINED_STARTUP_TIMEOUT: SignedDuration = SignedDuration::from_mins(20);
-/// Time by which a run may exceed `spec.timeouts` before status reports that it is overdue. Much longer than the termination grace period
-/// of its pod.
+/// Time by which a run may exceed `spec.timeouts` before status reports that the run is overdue. Much longer than the termination grace
+/// period of the pod.
 const OVERDUE: SignedDuration = SignedDuration::from_mins(30);
 
 impl ReconcileCase<'_> {
@@ -282,8 +282,9 @@ impl ReconcileCase<'_> {
         })
     }
 
-    /// Returns the summary of a run that cannot start. Cancels it after the startup timeout, or at once if the configuration has `changed`.
-    /// No pod has claimed the run, so the cancellation interrupts no engine process. A timeout is a transient failure and is retried.
+    /// Returns the summary of a run that cannot start. Cancels the run after the startup timeout, or at once if the configuration has
+    /// `changed`. No pod has claimed the run, so the cancellation interrupts no engine process. A timeout is a transient failure and is
+    /// retried.
     pub(crate) fn check_startup(&mut self, changed: bool) -> Option<Summary> {
         let run = self.starting()?.clone();
         let (number, trigger) = (self.current.number, &run.trigger);
@@ -338,7 +339,7 @@ impl ReconcileCase<'_> {
         self.delete_job(job);
     }
 
-    /// Deletes the Job `name` of the current run. Its pod gets SIGTERM and its termination grace period.
+    /// Deletes the Job `name` of the current run. The pod of the Job receives SIGTERM, and is killed after its termination grace period.
     pub(crate) fn delete_job(&mut self, name: &str) {
         let job = self.seen.job.as_ref().filter(|job| !job.finished);
         self.steps.extend(job.map(|job| Step::DeleteJob {

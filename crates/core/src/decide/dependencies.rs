@@ -98,7 +98,7 @@ impl ReconcileCase<'_> {
         Some(self.test_summary(test, failure, State::Pending))
     }
 
-    /// Returns the summary of a run for changed inputs that waits for a dependency whose outputs may also change soon.
+    /// Returns the summary if a run for changed inputs must wait, because the outputs of a dependency may also change soon.
     pub(crate) fn upstream_wait(&self, trigger: &Trigger) -> Option<Summary> {
         let changing = self.seen.stack.changing.as_ref()?;
         let Trigger::Input { of } = trigger else {

@@ -386,7 +386,7 @@ fn update_history(
         }
     }
     if reached_apply {
-        // An approval is valid once (rule 6), so a plan that began to apply is no longer pending.
+        // An approval is valid for one apply only (rule 6), so a plan that began to apply is no longer pending.
         next.pending = None;
     }
     let is_unchanged = (run.kind, report.result) == (RunKind::Drift, RunResult::NoChanges);
@@ -461,8 +461,8 @@ fn digest(report: &RunReport) -> Option<&String> {
     Some(&report.changes.as_ref()?.digest)
 }
 
-/// Whether `report` is of a drift check that found the same differences as the drift check of `last`. `report` then replaces `last`, so
-/// that repeated drift checks do not displace the reports of other runs from the history.
+/// Whether `report` and `last` are reports of drift checks that found the same differences. `report` then replaces `last`, so that repeated
+/// drift checks do not displace the reports of other runs from the history.
 fn is_repeated(last: Option<&RunReport>, report: &RunReport) -> bool {
     last.is_some_and(|last| {
         (last.kind, last.result) == (RunKind::Drift, RunResult::Changes)

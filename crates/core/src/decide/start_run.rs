@@ -290,8 +290,9 @@ fn run_objects(
     steps
 }
 
-/// Returns the steps that create the `PersistentVolumeClaim` of the cache volume, or replace it if its volume is lost or pods do not start
-/// with it. The content of the cache volume is reproducible (rule 2). Exception: a cache volume with a state is not replaced.
+/// Returns the steps that create the `PersistentVolumeClaim` of the cache volume. Replaces the `PersistentVolumeClaim` if the volume is
+/// lost, or if pods with the volume do not start. The content of the cache volume is reproducible (rule 2). Exception: a cache volume with
+/// a state is not replaced.
 pub(crate) fn cache(tf: &Terraform, seen: &Seen, history: &History) -> Vec<Step> {
     let claim = cache_pvc::claim(tf).map(Box::new).map(Object::Claim);
     let usability = state_volume::usability(seen, history);

@@ -1,5 +1,5 @@
-//! States on the cache volume, by configuration or because a run could not save its state (rule 2). The content of such a volume is not
-//! reproducible.
+//! States on the cache volume: the spec configures this location, or a run could not save its state to the backend (rule 2). The content of
+//! such a volume is not reproducible.
 
 use alustan_api::report::{RunReport, RunResult, UnsavedPlace};
 use alustan_api::run::{
@@ -158,7 +158,7 @@ impl ReconcileCase<'_> {
             let message = format!(
                 "the state was on the cache volume, and PersistentVolumeClaim {claim} or its \
                  volume is missing; nothing was changed, and no new volume is created. Restore the \
-                 claim, with its labels, from a backup. Only if neither a backup nor a \
+                 PersistentVolumeClaim, with its labels, from a backup. Only if neither a backup nor a \
                  PersistentVolume of the claim exists (kubectl get persistentvolumes), start with \
                  an empty state (existing objects are kept, and are created a second time): save \
                  the Secrets of the resource (kubectl get secrets -n {namespace} -l {}={name} -o \

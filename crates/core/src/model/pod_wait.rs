@@ -8,15 +8,15 @@ use crate::model::admission;
 use crate::observed::Waiting;
 use crate::settings::Settings;
 
-/// Time after which status reports a Job without a pod. Also the startup timeout of a Job whose pod a quota or limit range denies.
+/// Time after which status reports that a Job has no pod. Also the startup timeout of a Job whose pod a quota or limit range denies.
 pub(crate) const NO_POD_TIMEOUT: SignedDuration = SignedDuration::from_secs(30);
 
 /// Startup timeout of a pod if no other timeout applies: the pod is schedulable, and no quota or limit range denies it.
 pub(crate) const STARTUP_TIMEOUT: SignedDuration = SignedDuration::from_mins(5);
 
-/// Returns the startup timeout of a Job whose pod waits for `waiting`. The timeout is short if a quota or limit range denies the pod,
-/// because the denial may last long and the Job holds a slot. The timeout of an unschedulable pod is a setting, because the pod may require
-/// a new node.
+/// Returns the startup timeout of a Job. `waiting`: the reason why its pod waits. The timeout is short if a quota or limit range denies the
+/// pod, because the denial may last long and the Job holds a slot. The timeout of an unschedulable pod is a setting, because the pod may
+/// require a new node.
 pub(crate) fn startup_timeout(waiting: &Waiting, settings: &Settings) -> SignedDuration {
     if admission::is_refused(&waiting.reason) {
         NO_POD_TIMEOUT

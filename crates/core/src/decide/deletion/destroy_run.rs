@@ -104,7 +104,7 @@ fn in_base_image(
     }
 }
 
-/// Whether the context of `run` is the context of the current commit. If so, the operator can push it to the registry again.
+/// Whether the context of `run` is the context of the current commit. If so, the operator can push the context to the registry again.
 pub(super) fn is_in_repository(case: &ReconcileCase<'_>, run: &RunRequest) -> bool {
     let source = case.seen.source.value();
     source.is_some_and(|source| run.context.as_ref() == Some(&source.context))

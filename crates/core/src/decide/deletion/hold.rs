@@ -1,4 +1,4 @@
-//! Summaries and messages of deleted resources whose managed objects are kept.
+//! Summaries and messages for deleted resources whose managed objects are kept.
 
 use alustan_api::{Reason, Terraform, names};
 use kube_core::ResourceExt;
@@ -65,7 +65,7 @@ fn unsaved(case: &ReconcileCase<'_>) -> Option<String> {
         (false, true) => format!("PersistentVolumeClaim {}", names::cache(&name)),
     };
     Some(format!(
-        "; {subject} is kept in {location}, and its encryption key in Secret {}. To save it, create the \
+        "; {subject} is kept in {location}, and its encryption key in Secret {}. To save the state, create the \
          resource again, then {}",
         names::record(&name),
         restore::how_to_restore(case.tf),
