@@ -12,8 +12,8 @@ use kube::runtime::reflector::ObjectRef;
 use serde::{Deserialize, Deserializer, de};
 use serde_json::value::RawValue;
 
-/// `Terraform` resource. If it cannot be parsed, its metadata and the error, so that an unreadable resource does not stop the watch of all
-/// resources. `DeserializeGuard` of kube does the same, but parses the whole object first, regardless of its size.
+/// `Terraform` resource, or, if the resource cannot be parsed, its metadata and the error. So an unreadable resource does not stop the
+/// watch of all resources. `DeserializeGuard` of kube does the same, but parses the whole object first, regardless of its size.
 #[derive(Clone, Debug)]
 pub(crate) struct Guarded(pub(crate) Result<Terraform, InvalidObject>);
 

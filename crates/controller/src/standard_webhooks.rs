@@ -33,8 +33,7 @@ pub(crate) struct SharedSecret {
 }
 
 impl SharedSecret {
-    /// Parses a secret. After the prefix `whsec_`, the secret is base64. Without this prefix, it is raw bytes; white space around them is
-    /// removed.
+    /// Parses a secret: base64 after the prefix `whsec_`, or, without this prefix, raw bytes. Ignores surrounding white space.
     ///
     /// # Errors
     /// Returns the cause as a verb phrase, such as `is empty`. The caller puts the name of the secret before the phrase.

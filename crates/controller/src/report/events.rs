@@ -1,4 +1,4 @@
-//! Kubernetes events.
+//! Publishes Kubernetes events.
 
 use alustan_core::status::events;
 use k8s_openapi::api::core::v1::ObjectReference;

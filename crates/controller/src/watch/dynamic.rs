@@ -91,7 +91,7 @@ impl ObjectSelector {
     }
 }
 
-/// Result of a list call: only the metadata of the selected objects, or a page of whole objects.
+/// Query of a list call: only the metadata of the selected objects, or a page of whole objects.
 pub(crate) enum ListQuery {
     /// Metadata of objects without the operator's managed-by label, at most [`MAX_OBJECTS`].
     UnmanagedMetadata,

@@ -60,7 +60,8 @@ const MAX_NAME_BYTES: usize = 253;
 /// Maximum number of volumes per Job in the watch cache. Further volumes are removed.
 const MAX_VOLUMES: usize = 30;
 
-/// Removes metadata that no reconcile reads. Also removes owner references with too long fields, and those beyond [`MAX_OWNERS`].
+/// Removes metadata that no reconcile reads. Also removes owner references with a field longer than [`MAX_NAME_BYTES`], and keeps at most
+/// [`MAX_OWNERS`].
 fn metadata(meta: &mut ObjectMeta) {
     meta.managed_fields = None;
     meta.annotations = None;
