@@ -325,7 +325,8 @@ impl ReconcileCase<'_> {
     ///
     /// # Errors
     ///
-    /// Fails if the engine in `base` is a change that requires `spec.engine.allowSwitch`, or is too old for the configuration of `backend`.
+    /// Fails if a change to the engine in `base` requires `spec.engine.allowSwitch`, or if this engine is too old for the configuration of
+    /// `backend`.
     fn runner(
         &self,
         source: &SourceSeen,

@@ -49,7 +49,7 @@ pub struct Refusal {
     pub status: u16,
     /// Reason in `UpperCamelCase`, the same in all versions of the operator.
     pub reason: &'static str,
-    /// Cause and remedy.
+    /// Message with the cause and the remedy.
     pub message: String,
 }
 

@@ -181,7 +181,7 @@ pub struct Run {
     pub destroys: bool,
     /// Result as in `status.runs`.
     pub result: &'static str,
-    /// Reason of a failure.
+    /// Reason of the failure, if the run failed.
     pub reason: Option<String>,
     /// Time from the start of the run to its report, in seconds.
     pub seconds: f64,

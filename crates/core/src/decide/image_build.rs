@@ -20,7 +20,7 @@ use crate::observed::{Answer, BuildSeen, BuildState, Seen, SourceSeen, Waiting};
 use crate::settings::Settings;
 use crate::step::{Object, Step, Swap};
 
-/// Time after the push of an image by which the registry must return the digest of the image.
+/// Maximum time from the push of an image until the registry returns the digest of the image.
 const DIGEST_TIMEOUT: SignedDuration = SignedDuration::from_mins(1);
 
 /// Availability of an image.

@@ -1,5 +1,5 @@
 //! States on the cache volume: the spec configures this location, or a run could not save its state to the backend (rule 2). The content of
-//! such a volume is not reproducible.
+//! a cache volume with a state is not reproducible.
 
 use alustan_api::report::{RunReport, RunResult, UnsavedPlace};
 use alustan_api::run::{

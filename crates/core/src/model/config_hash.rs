@@ -16,8 +16,8 @@ pub struct Config {
 }
 
 impl Config {
-    /// Compares these digests with `own_hash` and `digests` of an earlier run. Returns the trigger if only values of `spec.variablesFrom`
-    /// have changed since that run.
+    /// Compares the digests in `self` with `own_hash` and `digests` of an earlier run. Returns the trigger if only values of
+    /// `spec.variablesFrom` have changed since that run.
     pub(crate) fn input_since(
         &self,
         own_hash: &str,
