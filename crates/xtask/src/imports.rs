@@ -229,8 +229,9 @@ impl Crate {
         let mut edges: BTreeMap<&Path, BTreeMap<&Path, String>> = BTreeMap::new();
         for (file, targets) in self.edges() {
             for (target, item) in targets {
-                let (from, to) = (&modules[file], &modules[target]);
-                if from != to {
+                if let (Some(from), Some(to)) = (modules.get(file), modules.get(target))
+                    && from != to
+                {
                     let item = format!("{item} ({} -> {})", named(file), named(target));
                     edges.entry(from).or_default().entry(to).or_insert(item);
                 }

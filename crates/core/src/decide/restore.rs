@@ -136,8 +136,8 @@ pub(crate) fn take_over(
         let message = format!(
             "Secret {secret} is the run record of {owner}, which still exists. Two resources with one state \
              would destroy each other's managed objects. To move the state to this resource, first delete its \
-             owner with spec.deletionPolicy: Orphan. Otherwise keep the Secrets, and use another name for this \
-             resource"
+             owner with spec.deletionPolicy: Orphan. Otherwise keep the Secrets, and create this \
+             resource with another name"
         );
         return (Vec::new(), Obstacle::Conflict.summary(message, now));
     }
