@@ -17,8 +17,8 @@ use kube_core::ResourceExt;
 
 use crate::settings::Settings;
 
-/// Returns metadata of an object of `tf`. The metadata has no owner reference, because foreground deletion would delete objects that
-/// destroy needs (rule 13). The operator deletes the objects itself.
+/// Returns metadata of an object that belongs to `tf`. The metadata has no owner reference, because foreground deletion of `tf` would
+/// delete objects that destroy needs (rule 13). Instead, the operator deletes the objects.
 pub(crate) fn meta(tf: &Terraform, name: String, component: labels::Component) -> ObjectMeta {
     ObjectMeta {
         name: Some(name),
@@ -32,7 +32,8 @@ pub(crate) fn meta(tf: &Terraform, name: String, component: labels::Component) -
     }
 }
 
-/// Returns metadata of an object of a build of `tf`. If the build runs in another namespace, a label contains the namespace of `tf`.
+/// Returns metadata of an object that belongs to a build of `tf`. If the build runs in another namespace, a label contains the namespace of
+/// `tf`.
 pub(crate) fn meta_of_build(
     tf: &Terraform,
     name: String,

@@ -1,4 +1,5 @@
-//! Observation of a resource. The inputs of `decide` are this observation, the resource, the settings and the time.
+//! [`Seen`]: what the operator observes about a resource in one reconcile. The inputs of `decide` are the resource, [`Seen`], the settings
+//! and the time.
 
 mod stack;
 
@@ -17,7 +18,7 @@ pub use crate::observed::stack::*;
 
 use crate::model::allow_list::Allowed;
 
-/// Result of a background query to a repository or registry.
+/// Answer to a query to a repository or registry, which runs in the background.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer<T> {
     /// The query is in progress. Its result requeues the resource.
@@ -53,13 +54,13 @@ pub struct Seen {
     pub record: Option<RecordSeen>,
     /// Pin; `None` if its Secret does not exist.
     pub pin: Option<Pin>,
-    /// Run record of an earlier resource of the same name, if this resource has none.
+    /// Run record of an earlier resource of the same name. Set only if this resource has no run record.
     pub left_behind: Option<LeftBehind>,
-    /// Whether this resource is a copy of another resource: it has no run record, and annotation [`KEPT`](alustan_api::KEPT) contains the
-    /// uid of the other resource, which exists.
+    /// Whether this resource is a copy of an existing resource: this resource has no run record, and annotation [`KEPT`](alustan_api::KEPT)
+    /// contains the uid of the existing resource.
     pub is_copy: bool,
-    /// Set for a deleted resource without a readable run record and pin, see [`NothingLeft`]. The operator has looked for missing Secrets
-    /// in the API server, because the watch cache may be stale.
+    /// Set for a deleted resource that has neither a readable run record nor a readable pin, see [`NothingLeft`]. The operator has read the
+    /// missing Secrets from the API server, because the watch cache may be stale.
     pub nothing_left: Option<NothingLeft>,
     /// Uid of the namespace of the resource.
     pub namespace_uid: String,
@@ -70,20 +71,20 @@ pub struct Seen {
     pub allowed: Arc<Allowed>,
     /// `ServiceAccounts` that the spec names, by name.
     pub accounts: BTreeMap<String, AccountSeen>,
-    /// Failure if another resource owns the state (rule 11).
+    /// Failure if the Terraform state belongs to another resource (rule 11).
     pub conflict: Option<Failure>,
     /// Values of the Secrets and ConfigMaps that the spec names.
     pub inputs: Result<InputsSeen, Box<Incomplete>>,
     /// Value sources (`spec.variablesFrom`), dependencies, dependents and tests (`waitFor`, `destroyWaitFor`, `healthChecks`).
     pub stack: StackSeen,
-    /// Commit and context. For a suspended resource, the operator queries neither repository nor registry: this field and the registry
-    /// queries stay [`Answer::Pending`].
+    /// Commit and context. The operator sends no request to repository and registry for a suspended resource: `source` and `image` are
+    /// [`Answer::Pending`], and `base` is known only from the run record.
     pub source: Answer<SourceSeen>,
     /// The base image, resolved to a digest.
     pub base: Answer<PinnedImage>,
-    /// Digest of the runner image of [`crate::model::image::plan`]; `None` if the registry does not have it.
+    /// Digest of the runner image in the image plan ([`crate::model::image::plan`]); `None` if the registry does not contain the image.
     pub image: Answer<Option<String>>,
-    /// Result of the push of the context to the registry: reference of the context, by digest. `None` before
+    /// Result of the push of the context to the registry: reference of the context, by digest. `None` if no push was started with
     /// [`Step::PushContext`](crate::step::Step::PushContext).
     pub artifact: Option<Answer<String>>,
     /// Build Job of the runner image.
@@ -98,23 +99,22 @@ pub struct Seen {
     pub build_secrets: Vec<BuildSecretSeen>,
     /// The `PersistentVolumeClaim` of the cache volume.
     pub cache: CacheSeen,
-    /// State that no run of the resource wrote, see [`ForeignState`].
+    /// Terraform state that no run of the resource wrote, see [`ForeignState`].
     pub foreign_state: ForeignState,
-    /// Notifications in the run record, updated with the notifications that became due or were delivered after the last write of the
-    /// record.
+    /// Notifications in the run record. Includes notifications that became due or were delivered after the operator last wrote the record.
     pub notices: Notices,
     /// Events for which the operator notifies about every resource, in addition to `spec.notifications`.
     pub notified: BTreeSet<NotificationEvent>,
-    /// Whether the operator starts to remove unused images: the resource uses its newest image, `spec.containerRegistry.prune` is set, and
-    /// no pruning for this image has started today.
+    /// Whether the removal of unused images from the registry is due. It is due if the resource is not deleted and uses its newest image,
+    /// `spec.containerRegistry.prune` is set, and no removal for this image has started today.
     pub is_pruning_due: bool,
-    /// Owners of the outputs Secret and ConfigMap. [`Ownership::Foreign`] occurs only while outputs wait to be published. At other times,
-    /// an object without the labels of this resource is observed as [`Ownership::Absent`].
+    /// Owners of the outputs Secret and ConfigMap. [`Ownership::Foreign`] occurs only while the operator has outputs to publish. At other
+    /// times, an object without the labels of this resource is observed as [`Ownership::Absent`].
     pub outputs: OutputsSeen,
 }
 
 impl Seen {
-    /// Returns the inputs that exist, even if other inputs are missing.
+    /// Returns the values of the Secrets and ConfigMaps that exist, even if the spec also names missing ones.
     pub fn found(&self) -> &InputsSeen {
         match &self.inputs {
             Ok(inputs) => inputs,
@@ -173,18 +173,18 @@ pub enum CacheSeen {
     Lost,
 }
 
-/// State that no run of a resource wrote. Observed only for a deleted resource that has not applied anything.
+/// Terraform state that no run of a resource wrote. Observed only for a deleted resource whose runs have not applied anything.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ForeignState {
-    /// Whether the Secrets of the managed state hold a version, which the resource adopted or a user pushed.
+    /// Whether the Secrets of the managed state contain a state. The resource adopted this state, or a user pushed it.
     pub secrets: bool,
-    /// Whether the `PersistentVolumeClaim` of the cache volume is older than the resource. The resource adopted it together with the state
-    /// on the volume.
+    /// Whether the `PersistentVolumeClaim` of the cache volume is older than the resource. Then the resource has adopted the volume and a
+    /// state that may be on it.
     pub claim: bool,
 }
 
-/// A deleted resource without run record and pin. An unreadable run record or pin is treated as missing if the deletion keeps all managed
-/// objects: with annotation `alustan.io/abandon` or `deletionPolicy: Orphan`.
+/// Set for a deleted resource without run record and pin. If the deletion keeps all managed objects (annotation `alustan.io/abandon` or
+/// `deletionPolicy: Orphan`), an unreadable run record or pin is treated as missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NothingLeft {
     /// Whether the namespace is terminating, so that no object can be created in it.
@@ -200,15 +200,16 @@ pub struct LeftBehind {
     pub uid: String,
     /// `resourceVersion` of the Secret with the record.
     pub version: String,
-    /// The record; `None` if this version cannot read the record or its history.
+    /// The run record; `None` if this version of the operator cannot read the record or its history.
     pub record: Option<RunRecord>,
     /// History of the earlier resource.
     pub history: History,
-    /// Reported progress of the last run of the earlier resource, unvalidated.
+    /// Progress that the last run of the earlier resource reported, unvalidated.
     pub told: ReportedProgress,
-    /// Uid of the resource for which the restore is requested: annotation [`RESTORE_TO`](alustan_api::labels::RESTORE_TO) of the record.
+    /// Uid of the resource to which a user wants to restore the earlier resource: annotation
+    /// [`RESTORE_TO`](alustan_api::labels::RESTORE_TO) of the run record.
     pub restore_to: Option<String>,
-    /// Name of the earlier resource for messages; `None` if the earlier resource does not exist any more.
+    /// Name of the earlier resource, for messages; `None` if the earlier resource no longer exists.
     pub owner: Option<String>,
     /// Names of the pods of the earlier resource that have not terminated.
     pub pods: Vec<String>,
@@ -237,7 +238,7 @@ pub struct RecordSeen {
     pub history: History,
 }
 
-/// Inputs of a spec that names an object or key that does not exist.
+/// Inputs of a spec that names a missing object, or a missing key of an object.
 #[derive(Clone)]
 pub struct Incomplete {
     /// The first missing input.
@@ -253,15 +254,15 @@ pub struct InputsSeen {
     pub scripts: ScriptTexts,
     /// Data of `spec.backend.secretRef`.
     pub backend: BTreeMap<String, String>,
-    /// Data of the Secrets in `spec.runner.envFromSecrets`, by Secret. Part of the config hash and of the pin; the pod reads the Secrets
-    /// itself.
+    /// Data of the Secrets in `spec.runner.envFromSecrets`, by Secret. The config hash and the pin include the data. The run pod gets the
+    /// data from the Secrets, with `envFrom`.
     pub runner: BTreeMap<String, BTreeMap<String, String>>,
-    /// Names of deleted Secrets in `spec.runner.envFromSecrets`. Destroy uses their values in the pin.
+    /// Names of deleted Secrets in `spec.runner.envFromSecrets`. Instead of these Secrets, destroy uses their data in the pin.
     pub gone: BTreeSet<String>,
-    /// Key of the docker configuration in the Secret of `containerRegistry.secretRef`.
+    /// Data key of the docker configuration in the Secret of `containerRegistry.secretRef`.
     pub registry_key: Option<String>,
-    /// Docker configuration with the registry credentials. The operator copies it to the pin and to build Secrets. Its digest is part of
-    /// the key of the failure counter of builds.
+    /// Docker configuration with the registry credentials. The operator copies it to the pin and to build Secrets. If it changes, the
+    /// operator counts the failures of builds from zero.
     pub docker_config: Option<String>,
     /// Docker configuration from which the operator derives a pull secret. Set if the kubelet or kaniko cannot read the format of the
     /// Secret in `containerRegistry.secretRef`, or if that Secret is missing during a destroy.
@@ -339,7 +340,7 @@ pub struct JobSeen {
 /// Why a pod does not start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Waiting {
-    /// Text of a [`Reason`](alustan_api::Reason), or a reason of Kubernetes.
+    /// Text of a [`Reason`](alustan_api::Reason), or a reason that Kubernetes reports, for example `CreateContainerConfigError`.
     pub reason: String,
     /// Why the pod does not start, and what a user can do about it, if known.
     pub message: String,

@@ -1,5 +1,5 @@
-//! Queue of runs: selects the runs that may start, across all resources (rule 18). Builds use the same queue: in this module, a run can be
-//! a build.
+//! Queue of runs: selects the runs that may start, across all resources (rule 18). Builds wait in the same queue. In this module, "run"
+//! means a run or a build.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, btree_set};
@@ -14,7 +14,7 @@ use crate::observed::Key;
 pub enum Class {
     /// Apply and destroy.
     Change,
-    /// Plans, drift checks that a user requested, and builds of images that no due run needs.
+    /// Plans, drift checks that a user requested, and builds of images for which no run waits.
     Plan,
     /// Drift checks that no user requested.
     Drift,
@@ -35,14 +35,14 @@ pub struct QueuedRun {
 /// a new plan.
 const AGEING: SignedDuration = SignedDuration::from_mins(10);
 
-/// Limits of the run slots of the operator.
+/// Limits for run slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlotLimits {
     /// Maximum number of concurrent runs.
     pub total: usize,
     /// Maximum number of concurrent runs in one namespace.
     pub per_namespace: usize,
-    /// Slots reserved for namespaces without a run.
+    /// Number of slots that only namespaces without a running run may use.
     pub reserved: usize,
     /// Maximum number of concurrent drift checks.
     pub drift: usize,
@@ -50,8 +50,8 @@ pub struct SlotLimits {
 
 impl SlotLimits {
     /// Returns the limits for `total` slots. One namespace uses at most `per_namespace` slots (0: half of all slots). A tenth of the slots
-    /// is reserved for namespaces without a run. Drift checks use at most half of the slots, so that changes still start while drift checks
-    /// take long.
+    /// is reserved for namespaces without a running run. Drift checks use at most half of the slots, so that long drift checks do not block
+    /// applies.
     pub fn new(total: usize, per_namespace: usize) -> Self {
         let half = total.div_ceil(2);
         let per_namespace = match per_namespace {
@@ -66,10 +66,10 @@ impl SlotLimits {
         }
     }
 
-    /// Returns the runs of `queue` that start now, in their order. `running`: runs that already hold slots.
+    /// Returns the runs of `queue` that start now, in the order of the queue. `running`: runs that already hold slots.
     ///
-    /// A namespace or class that gets no slot is skipped for the rest of the call, because the number of free slots only decreases. The
-    /// cost depends on the number of namespaces and admitted runs, not on the length of the queue.
+    /// If a namespace or class gets no slot, the call skips its remaining runs, because the number of free slots only decreases. The cost
+    /// depends on the number of namespaces and admitted runs, not on the length of the queue.
     pub fn admit(
         self,
         queue: &Queue,
@@ -108,7 +108,7 @@ impl SlotLimits {
     }
 }
 
-/// Number of the last slot that each namespace got. All slots are numbered from 1, in the order in which the operator grants them.
+/// Sequence number of the last slot granted to each namespace. The operator numbers the grants of slots to all namespaces from 1.
 pub type Served = BTreeMap<String, u64>;
 
 /// Running runs, at most one per resource.
@@ -119,14 +119,14 @@ pub struct Running {
     drift: usize,
     /// Number of running runs by namespace.
     load: BTreeMap<String, usize>,
-    /// Runs that are known only from a Job: no reconcile has confirmed them since the start of the operator. A tenant may have forged the
-    /// Job.
+    /// Runs that are known only from a Job: no reconcile has confirmed them since the start of the operator. A tenant may have created such
+    /// a Job without a run.
     unconfirmed: BTreeSet<Key>,
 }
 
 impl Running {
-    /// Adds a run that is known only from a Job, with the class of apply and destroy. The run is unconfirmed until [`Self::insert`] or
-    /// [`Self::remove`] is called.
+    /// Adds a run that is known only from a Job. The run has the class of apply and destroy. The run is unconfirmed until [`Self::insert`]
+    /// or [`Self::remove`] is called for the resource.
     pub fn expect(&mut self, key: Key) {
         self.insert(key.clone(), Class::Change);
         self.unconfirmed.insert(key);
@@ -171,8 +171,8 @@ impl Running {
         self.classes.len()
     }
 
-    /// Number of slots that the runs hold. Unconfirmed runs beyond the limit of their namespace hold no slot, because a tenant may have
-    /// forged their Jobs.
+    /// Returns the number of slots that the runs hold. An unconfirmed run beyond the limit of its namespace holds no slot, because a tenant
+    /// may have forged its Job.
     fn slots(&self, per_namespace: usize) -> usize {
         let mut unconfirmed: BTreeMap<&str, usize> = BTreeMap::new();
         for key in &self.unconfirmed {
@@ -249,11 +249,15 @@ impl Queue {
         self.waiting.values().copied()
     }
 
-    /// Returns all queued runs in the order in which they start; [`SlotLimits::admit`] returns the runs that start at `now`. Sort keys:
-    /// priority class, raised by the time in the queue; number of runs of the namespace that are running or earlier in the order; time
-    /// since the namespace was last `served`, longest first; time in the queue, longest first.
+    /// Returns all queued runs in the order in which they start; [`SlotLimits::admit`] returns the runs that start at `now`. The sort keys
+    /// of a run are, in this order:
     ///
-    /// An idle namespace's first apply waits for at most one run per other namespace.
+    /// - priority class, which rises with the time in the queue;
+    /// - number of runs of the same namespace that are running or earlier in the order;
+    /// - time since the namespace was last `served`, longest first;
+    /// - time in the queue, longest first.
+    ///
+    /// If no run of a namespace is running, its first apply waits for at most one run of each other namespace.
     pub fn order<'a>(&'a self, running: &Running, served: &Served, now: Timestamp) -> Order<'a> {
         let line = |(namespace, line): (&'a String, &'a NamespaceQueue)| {
             let classes = line.iter();
@@ -261,7 +265,7 @@ impl Queue {
             let remaining = RemainingRuns {
                 classes: classes.collect(),
                 load: running.load.get(namespace).copied().unwrap_or_default(),
-                // Slot numbers start at 1. 0 means that the namespace never got a slot.
+                // Sequence numbers of slots start at 1. 0 means that no slot was ever granted to the namespace.
                 served: served.get(namespace).copied().unwrap_or_default(),
             };
             (namespace.as_str(), remaining)
@@ -288,8 +292,8 @@ pub struct Order<'a> {
     slots_granted: u64,
 }
 
-/// Sort key of a namespace: rank of its first run, number of its runs that are running or earlier in the order, number of its last slot,
-/// queue time of its first run.
+/// Sort key of a namespace: rank of its first run, number of its runs that are running or earlier in the order, sequence number of the last
+/// slot granted to it, queue time of its first run.
 type SortKey = (i64, usize, u64, Timestamp);
 
 /// Runs of a namespace that the iteration has not returned yet.
@@ -299,10 +303,10 @@ struct RemainingRuns<'a> {
     served: u64,
 }
 
-/// Runs of one class, oldest first. An older run of a class never starts later than a younger one.
+/// Runs of one namespace and class, oldest first. An older run never starts later than a younger run of the same namespace and class.
 type Names<'a> = Peekable<btree_set::Iter<'a, (Timestamp, String)>>;
 
-/// First run of a class of a namespace. Candidates are compared field by field, in the order of declaration.
+/// First run of one class in a namespace. Candidates are compared field by field, in the order of declaration.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Candidate<'a> {
     rank: i64,
@@ -332,7 +336,7 @@ impl<'a> RemainingRuns<'a> {
 struct FirstRun {
     key: Key,
     class: Class,
-    /// Number of runs of its namespace that are running or earlier in the order.
+    /// Number of runs of the same namespace that are running or earlier in the order.
     load: usize,
 }
 
@@ -389,8 +393,8 @@ impl Iterator for Order<'_> {
 
 /// Returns the rank of a run. Runs with a lower rank start first.
 fn rank(class: Class, since: Timestamp, now: Timestamp) -> i64 {
-    // Without a minimum rank, old drift checks would start before applies that were queued later. If more drift checks wait than there are
-    // slots, they would delay these applies.
+    // Ranks have a minimum. Otherwise, old drift checks would start before applies that were queued later, and many old drift checks would
+    // delay these applies.
     let (class, highest_rank) = match class {
         Class::Change => (0, 0),
         Class::Plan => (1, 0),
@@ -524,7 +528,7 @@ mod tests {
         );
     }
 
-    /// Generates queued runs, running runs and last slots of five namespaces.
+    /// Generates queued runs, running runs, and the sequence numbers of the last slots of five namespaces.
     fn queues() -> impl Strategy<Value = (Vec<QueuedRun>, Vec<Key>, Served)> {
         let resource = (0..5_u8, 0..20_u8);
         let queued = (0..3_usize, 0..5_000_i64);
@@ -724,7 +728,7 @@ mod tests {
             prop_assert_eq!(found, ordered_by_linear_search(&queue, &running, &served, at(5_000)));
         }
 
-        /// After any sequence of inserts, removals and starts, the queue has the order of a linear search.
+        /// After any sequence of inserts, removals and starts, the queue returns the runs in the same order as a linear search.
         #[test]
         fn queue_is_in_order_after_any_changes(
             events in prop::collection::vec(

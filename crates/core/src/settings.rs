@@ -25,7 +25,7 @@ pub struct Settings {
     pub builder_user_namespaces: bool,
     /// Namespace of all builds; `None` for the namespace of the resource.
     pub build_namespace: Option<String>,
-    /// Image of the operator. Builds copy the runner from this image if the base image may lack it.
+    /// Image of the operator. If the base image may lack the runner, builds copy the runner from this image.
     pub operator_image: String,
     /// Registries that use plain HTTP, as `host:port`.
     pub insecure_registries: Vec<String>,
@@ -33,7 +33,7 @@ pub struct Settings {
     pub ca_bundle: Option<String>,
     /// `--architecture`: architecture of resources without `runner.architecture`.
     pub architecture: Option<Architecture>,
-    /// Architecture of the operator. Used if no other setting selects an architecture.
+    /// CPU architecture on which the operator runs. Used if no other setting selects an architecture.
     pub own_architecture: Architecture,
     /// Environment variables of all containers, for proxies.
     pub environment: BTreeMap<String, String>,
@@ -86,7 +86,7 @@ impl Settings {
         builder.and_then(|builder| builder.kind).unwrap_or(default)
     }
 
-    /// Returns the architecture of builds and runs of `tf`. `recorded`: architecture of the last run of `tf` that had a result.
+    /// Returns the architecture of builds and runs of `tf`. `recorded`: architecture of the last run of `tf` with a result.
     pub fn architecture_of(&self, tf: &Terraform, recorded: Option<Architecture>) -> Architecture {
         let runner = tf.spec.runner.as_ref();
         runner

@@ -7,10 +7,12 @@ use sha2::Sha256;
 
 use crate::objects::secrets;
 
-/// Entries of run record and pin that the operator signs. Each signature is in its own entry, named by [`key::signature`].
+/// Entries of the run record Secret and the pin Secret that the operator signs. Each signature is a separate entry, whose key is returned
+/// by [`key::signature`].
 pub const SIGNED: [&str; 4] = [key::RECORD, key::INPUTS, key::HISTORY, secrets::PIN];
 
-/// Returns the signature of `content` of `entry` in a Secret of the resource with this `uid`: 64 hexadecimal characters.
+/// Returns the signature of data entry `entry` with value `content`: 64 hexadecimal characters. `uid`: uid of the resource to which the
+/// Secret belongs.
 pub fn of(signing_key: &[u8], uid: &str, entry: &str, content: &[u8]) -> String {
     hex::encode(
         mac(signing_key, uid, entry, content)
@@ -42,8 +44,8 @@ fn mac(signing_key: &[u8], uid: &str, entry: &str, content: &[u8]) -> Hmac<Sha25
     mac
 }
 
-/// Returns the part of `content` that is signed. In a run record, only number and run are signed, because `kubectl alustan` changes locks
-/// and lineage with the permissions of its user and without the signing key.
+/// Returns the part of `content` that is signed. Of entry [`key::RECORD`], only number and run are signed. `kubectl alustan` changes locks
+/// and lineage in this entry with the permissions of its user, and does not have the signing key.
 fn signed_part(entry: &str, content: &[u8]) -> Vec<u8> {
     let decision_json =
         |record: Value| json!([record.get("number"), record.get("run")]).to_string();

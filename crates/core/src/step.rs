@@ -1,4 +1,4 @@
-//! Result of `decide`. [`Step`] defines the writes of a reconcile, except status and events.
+//! Result of `decide`: a [`Decision`] with the [`Step`]s, which are all writes of a reconcile except status and events.
 
 use alustan_api::TerraformStatus;
 use alustan_api::labels::Component;
@@ -26,17 +26,18 @@ pub enum Step {
     TakeOver(Box<TakeOver>),
     /// Replace the run record by compare-and-swap. A conflict cancels the remaining steps.
     SwapRecord(Box<Swap>),
-    /// Cancel the remaining steps if another process has replaced the observed run record. The swap contains the observed record, so a
-    /// successful swap changes nothing.
+    /// Check that no other process has replaced the observed run record; otherwise cancel the remaining steps. The swap contains the
+    /// observed record, so a successful swap changes nothing.
     CheckRecord(Box<Swap>),
-    /// Replace the progress entry of the report Secret by compare-and-swap, and remove its entries for report and outputs. A conflict, for
-    /// example with a write of the runner, cancels the remaining steps.
+    /// Replace the progress entry of the report Secret by compare-and-swap, and remove the report entry and the outputs entry. A conflict,
+    /// for example with a write of the runner, cancels the remaining steps.
     SwapReport(Box<RunProgress>),
     /// Apply an object (server-side apply).
     Ensure(Box<Object>),
     /// Push the context to the registry. The result requeues the resource.
     PushContext,
-    /// Remove unused images and contexts from the registry repository (`spec.containerRegistry.prune`), once a day and for each new image.
+    /// Start the removal of unused images and contexts from the registry repository (`spec.containerRegistry.prune`). It is due once a day,
+    /// and once after each new image.
     PruneImages,
     /// Create a Job. The step also succeeds if a Job with the same name and inputs exists.
     CreateJob(Box<Job>),
@@ -49,7 +50,7 @@ pub enum Step {
         /// Uid of the Job.
         uid: String,
     },
-    /// Create a build Secret. The build Job of the same name becomes its owner.
+    /// Create a build Secret. The build Job of the same name becomes the owner of the Secret.
     CreateBuildSecret(Box<Secret>),
     /// Delete a build Secret; uid is a precondition.
     DeleteBuildSecret(Box<BuildSecretSeen>),
@@ -57,10 +58,10 @@ pub enum Step {
     DeleteOutputs(OutputsObject),
     /// Delete the `PersistentVolumeClaim` of the cache volume, because its volume is lost or pods do not start with it.
     DeleteClaim,
-    /// Delete all objects of the resource, including builds in another namespace, and remove label `alustan.io/holds-state` of the
-    /// namespace if no other state is in it. Objects of the components in `kept` are labelled as orphaned instead of deleted.
+    /// Delete all objects of the resource, including builds in another namespace. Remove label `alustan.io/holds-state` from the namespace,
+    /// if no other resource has state in the namespace. Objects of the components in `kept` are not deleted, but labelled as orphaned.
     CleanUp {
-        /// Components that may hold the only copy of a state, or the key that decrypts a state.
+        /// Components whose objects may contain the only copy of a Terraform state, or the encryption key of a state.
         kept: Vec<Component>,
     },
     /// Remove the finalizer.
@@ -147,9 +148,9 @@ impl Step {
     }
 }
 
-/// Transfer of the objects of an earlier resource of the same name to this resource, for a restore. State, cache volume, outputs and report
-/// get the uid of this resource. Derived objects (accounts, roles, pin, plan, Jobs) are deleted. The run record is transferred last, by
-/// compare-and-swap.
+/// Transfer of the objects of an earlier resource of the same name to this resource, for a restore. The uid label of state, cache volume,
+/// outputs and report is set to the uid of this resource. Objects that the operator can create again (ServiceAccounts, Roles, pin, plan,
+/// Jobs) are deleted. The run record is transferred last, by compare-and-swap.
 #[derive(Clone, Debug)]
 pub struct TakeOver {
     /// Uid of the earlier resource.
@@ -168,7 +169,7 @@ pub struct TakeOver {
 pub struct Swap {
     /// The new record.
     pub record: RunRecord,
-    /// The new history; `None` keeps the current one.
+    /// The new history; `None` to keep the current history.
     pub history: Option<History>,
     /// Whether the swap keeps, replaces or removes the inputs of the run.
     pub inputs: Keep<RunInputs>,
@@ -185,14 +186,14 @@ impl Swap {
     }
 }
 
-/// Change of one key of a Secret.
+/// Change of one entry in the data of a Secret.
 #[derive(Clone)]
 pub enum Keep<T> {
     /// Keep the value.
     Same,
     /// Replace the value.
     Set(Box<T>),
-    /// Remove the key.
+    /// Remove the entry.
     Drop,
 }
 
@@ -222,7 +223,7 @@ pub enum Object {
 pub struct Decision {
     /// Writes, in order.
     pub steps: Vec<Step>,
-    /// Wanted run or build. It starts after `steps`, once the dispatcher has a free slot.
+    /// Wanted run or build. It starts after `steps`, when the dispatcher grants it a slot.
     pub start: Option<Start>,
     /// The new status.
     pub status: TerraformStatus,

@@ -1,5 +1,5 @@
-//! Detects upstream outputs that are about to change (rule 14). A run waits for these outputs, so that a change that reaches a resource on
-//! several paths of the dependency graph causes one run, not one run per path.
+//! Detects upstream outputs that are about to change (rule 14). A run waits until these outputs have changed. Otherwise, one change that
+//! reaches a resource on several paths of the dependency graph would cause one run per path.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -11,11 +11,11 @@ use crate::observed::{Answer, DependencySeen, Key, Readiness, Seen};
 /// Result of the last reconcile of a resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReconcileResult {
-    /// Versions of the outputs that the resource used, by upstream resource.
+    /// Versions of the outputs that the resource used, by upstream resource. A version is uid and `resourceVersion` of the outputs Secret.
     pub versions: BTreeMap<Key, String>,
     /// Activity of the resource after the reconcile.
     pub activity: Activity,
-    /// Whether the resource was ready for its dependents after this reconcile. The result of a dependent may be older: the dependent may
+    /// Whether the resource was ready after this reconcile, so that its dependents may run. A dependent that was reconciled earlier may
     /// still be [`Activity::Blocked`].
     pub ready: bool,
 }
@@ -25,7 +25,7 @@ pub struct ReconcileResult {
 pub enum Activity {
     /// The resource is idle, failed, suspended or deleted.
     Idle,
-    /// A run is active or due, or the commit is not known yet.
+    /// A run is active or due, or the operator does not know the commit yet.
     Busy,
     /// The resource waits for its dependencies.
     Blocked,
@@ -60,7 +60,8 @@ fn are_ready(dependencies: &[DependencySeen]) -> bool {
     remaining.all(|dependency| dependency.readiness == Readiness::Ready)
 }
 
-/// Returns the versions of the outputs that `tf` uses, by upstream resource. `version` returns the version of the outputs of one resource.
+/// Returns the versions of the outputs that `tf` uses, by upstream resource. `version` returns the version of the outputs of a given
+/// resource.
 pub fn versions(
     tf: &Terraform,
     graph: &mut DependencyGraph<'_>,
@@ -74,8 +75,9 @@ pub fn versions(
     versions.collect()
 }
 
-/// Returns the first resource whose outputs `tf` uses, directly or transitively, and whose outputs may change soon: the resource has an
-/// active or due run, or has not processed its latest inputs. `tf` does not wait for failed, suspended and deleted resources.
+/// Returns the first resource whose outputs `tf` uses, directly or transitively, and whose outputs may change soon: it has an active or due
+/// run, or has not processed its latest inputs. A failed, suspended or deleted resource that has processed its latest inputs is not
+/// returned, so `tf` does not wait for it.
 pub fn changing(
     tf: &Terraform,
     graph: &mut DependencyGraph<'_>,

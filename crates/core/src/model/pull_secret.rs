@@ -6,9 +6,9 @@ use kube_core::ResourceExt;
 use crate::objects::secrets;
 use crate::observed::Seen;
 
-/// Returns name and key of the Secret with the docker configuration: the Secret in `containerRegistry.secretRef`, or the pull secret that
-/// the operator derives. The operator derives a pull secret if the kubelet or kaniko cannot read the format of that Secret, and, from the
-/// pin, if that Secret is missing during a destroy.
+/// Returns name and key of the Secret with the docker configuration; `None` without `containerRegistry.secretRef`. Normally this is the
+/// Secret in `containerRegistry.secretRef`. If the kubelet or kaniko cannot read the format of that Secret, it is the pull secret that the
+/// operator derives from it. If that Secret is missing during a destroy, it is the pull secret that the operator derives from the pin.
 pub(crate) fn docker_secret<'a>(tf: &Terraform, seen: &'a Seen) -> Option<(String, &'a str)> {
     let inputs = seen.found();
     if inputs.pull_config.is_some() {
@@ -19,7 +19,7 @@ pub(crate) fn docker_secret<'a>(tf: &Terraform, seen: &'a Seen) -> Option<(Strin
 }
 
 /// Returns the name of the pull secret of the runner image: the Secret in `containerRegistry.secretRef`, or the pull secret that the
-/// operator derives from it. If an input of the spec is missing, returns the pull secret that the pin names.
+/// operator derives from it. If a Secret or ConfigMap that the spec names is missing, returns the name that the pin contains.
 pub fn pull_secret(tf: &Terraform, seen: &Seen) -> Option<String> {
     let secret_name = tf
         .spec

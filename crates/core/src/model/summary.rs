@@ -1,4 +1,4 @@
-//! State, reason and message of a resource, and texts that several messages share.
+//! [`Summary`]: `status.state` of a resource, and reason and message of its condition `Ready`. Also texts that several messages share.
 
 use alustan_api::conditions::Convergence;
 use alustan_api::reason::ReasonText;
@@ -12,25 +12,26 @@ use serde_json::{Value, json};
 /// Reasons of resources that are inactive because a user set a field of the spec. Notifications and alerts exclude these reasons.
 pub const USER_REQUESTED: [Reason; 2] = [Reason::Suspended, Reason::DeletionProtected];
 
-/// State, reason and message of a resource, from which status and conditions are rendered.
+/// `status.state` of a resource, and reason and message of its condition `Ready`. The status and all conditions are rendered from it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Summary {
     /// Value of `status.state`.
     pub state: State,
     /// Value from which conditions `Ready`, `Reconciling` and `Stalled` are derived.
     pub convergence: Convergence,
-    /// Text of the [`Reason`] of condition `Ready`, or a reason of Kubernetes.
+    /// Reason of condition `Ready`: the text of a [`Reason`], or a reason that Kubernetes reports, for example
+    /// `CreateContainerConfigError`.
     pub reason: String,
     /// Message of condition `Ready`: cause, time of the next attempt, and what a user can do.
     pub message: String,
     /// Time of the next attempt after a failure.
     pub retry_at: Option<Timestamp>,
-    /// Latest time of the next reconcile. Not part of the status.
+    /// Latest time of the next reconcile. The status does not contain this time.
     pub requeue_at: Option<Timestamp>,
 }
 
 impl Summary {
-    /// Returns a summary of work in progress or due: `Ready` is Unknown.
+    /// Returns a summary with `Ready` Unknown, for a resource that waits, for example for a run, a build or an approval.
     pub fn busy(state: State, reason: impl ReasonText, message: impl Into<String>) -> Self {
         Self {
             state,
@@ -94,7 +95,7 @@ pub(crate) fn patch(tf: &Terraform, change: &Value) -> String {
     format!("kubectl patch tf {name} -n {namespace} --type merge -p {change}")
 }
 
-/// Returns the changes in the report of the drift check that found the current drift.
+/// Returns the current drift: the changes that the drift check in `history.drift` reported. `None` without drift.
 pub(crate) fn drifted(history: &History) -> Option<&ChangeSet> {
     let run = history.drift.as_ref()?.run;
     history.report(run)?.changes.as_ref()
@@ -138,7 +139,7 @@ pub fn query_failure(failure: &Failure, retry_at: Timestamp, now: Timestamp) -> 
         return Summary::stalled(&failure.reason, message);
     }
     let message = format!("{}; next attempt within a minute", failure.message);
-    // If `retry_at` has passed, a new query is in progress, and its result requeues the resource.
+    // If `retry_at` has passed, the query is already being retried. Its result requeues the resource.
     Summary {
         requeue_at: Some(retry_at).filter(|at| *at > now),
         ..Summary::blocked(State::Failed, &failure.reason, message)
@@ -171,7 +172,7 @@ pub(crate) fn retry_summary(
     }
 }
 
-/// Returns the summary of a failure without retries left (rule 10).
+/// Returns the summary of a failure that is not retried automatically, because the retry limit is reached or a retry cannot help (rule 10).
 pub(crate) fn retries_exhausted(tf: &Terraform, failures: &Failures, hint: &str) -> Summary {
     let budget = if failures.count == u32::MAX {
         "not retried automatically".to_owned()
@@ -225,7 +226,7 @@ pub(crate) fn abandon_suffix(tf: &Terraform) -> String {
     )
 }
 
-/// Message part for a deleted resource if the operator does not know whether a run has applied anything.
+/// Part of the message of a deleted resource, used if the operator does not know whether a run has applied anything.
 pub(crate) const UNKNOWN_HISTORY: &str = "the resource has no status, run record or pin, for example \
      after a restore from a backup; it is unknown whether anything was applied, so destroy runs \
      with the current spec and succeeds if there is no state";

@@ -18,7 +18,7 @@ use super::{cache_pvc, meta_of_build, pod};
 use crate::model::image::{DOCKER_HUB, ImagePlan, canonical, repository};
 use crate::settings::Settings;
 
-/// Lifetime of a finished build Job, in seconds. The Job is kept for `kubectl logs`; the image is in the registry.
+/// Lifetime of a finished build Job, in seconds. During this time, a user can read its log with `kubectl logs`.
 const TTL_AFTER_FINISHED: i32 = 3_600;
 /// Deadline of a build, in seconds.
 const DEADLINE: i64 = 3_600;
@@ -28,7 +28,7 @@ const DOCKER_CONFIG: &str = "/kaniko/.docker";
 /// Name of the container that pushes the image.
 pub const BUILD_CONTAINER: &str = "build";
 
-/// Inputs of a build Job besides the resource.
+/// Inputs of a build Job, in addition to the resource and the settings of the operator.
 #[derive(Clone, Copy, Debug)]
 pub struct Build<'a> {
     /// The image to build.
@@ -37,15 +37,15 @@ pub struct Build<'a> {
     pub artifact: &'a str,
     /// Path of the module in the context.
     pub path: &'a str,
-    /// Committer date of the revision; creation time of images built by `Append`.
+    /// Committer date of the revision. Builder kind `Append` sets it as creation time of the image.
     pub created: Timestamp,
     /// Name and key of the Secret with the docker configuration.
     pub docker: Option<(&'a str, &'a str)>,
     /// Name of the pull secret of the base image.
     pub pull_secret: Option<&'a str>,
-    /// Name of the build Secret: a copy of the credentials of the resource, for a build in another namespace.
+    /// Name of the build Secret, which contains a copy of the credentials of the resource. Set only for a build in another namespace.
     pub build_secret: Option<&'a str>,
-    /// Uid of the namespace of the resource, for a label of the image.
+    /// Uid of the namespace of the resource. The image has a label with this uid.
     pub namespace_uid: &'a str,
     /// Whether the pod mounts the cache volume.
     pub cache: bool,
@@ -79,7 +79,7 @@ pub fn job(tf: &Terraform, build: &Build<'_>, settings: &Settings) -> Job {
     }
 }
 
-/// Labels of the build pod. Azure workload identity requires a label on the pod.
+/// Returns the labels of the build pod, including the pod label that Azure workload identity requires.
 fn pod_labels(tf: &Terraform, job: &ObjectMeta) -> BTreeMap<String, String> {
     let mut labels = job.labels.clone().unwrap_or_default();
     labels.extend(pod::without_sidecars());
@@ -90,8 +90,8 @@ fn pod_labels(tf: &Terraform, job: &ObjectMeta) -> BTreeMap<String, String> {
     labels
 }
 
-/// Annotations of the build pod. They disable sidecars, disable cloud tokens in the container that executes `init`, and select the builder
-/// as the container whose log `kubectl logs` prints.
+/// Annotations of the build pod. They disable sidecars, and they disable cloud tokens in the container that executes `init`. They also make
+/// `kubectl logs` print the log of the builder container by default.
 fn pod_annotations() -> BTreeMap<String, String> {
     let without_identity =
         pod::WITHOUT_IDENTITY.map(|name| (name.to_owned(), prepare::PREPARE_CONTAINER.to_owned()));
@@ -167,8 +167,8 @@ fn pod_spec(tf: &Terraform, build: &Build<'_>, settings: &Settings) -> PodSpec {
     }
 }
 
-/// Container of builder kind `Append`. It pulls the context, appends layers to the base image once container `prepare` has installed the
-/// providers, and pushes the image. It does not run as root.
+/// Container of builder kind `Append`. The container pulls the context and waits until container `prepare` has installed the providers. It
+/// then appends layers to the base image and pushes the image. It does not run as root.
 fn append(
     tf: &Terraform,
     build: &Build<'_>,
@@ -190,8 +190,8 @@ fn append(
     }
 }
 
-/// Container of kaniko. It runs as root and writes to its root filesystem. It has no ServiceAccount token of the cluster, and mounts only
-/// the prepared context and the docker configuration.
+/// Container of kaniko. It runs as root and writes to its root filesystem. It has no ServiceAccount token for the API server, and mounts
+/// only the prepared context and the docker configuration.
 fn builder(tf: &Terraform, build: &Build<'_>, settings: &Settings) -> Container {
     let builder = tf.spec.container_registry.builder.as_ref();
     let image = builder.and_then(|spec| spec.image.clone());
@@ -261,8 +261,8 @@ fn arguments(tf: &Terraform, build: &Build<'_>, settings: &Settings) -> Vec<Stri
     arguments
 }
 
-/// Arguments of kaniko for its layer cache. kaniko looks up layers by content: after a commit to the module, it pushes only the layer of
-/// the module.
+/// Arguments of kaniko for its layer cache. The key of a cached layer depends on the content of the layer: after a commit to the module,
+/// kaniko pushes only the layer of the module.
 fn cache(tf: &Terraform, repository: &str) -> Vec<String> {
     let builder = tf.spec.container_registry.builder.as_ref();
     if builder.is_some_and(|builder| !builder.cache) {

@@ -1,4 +1,4 @@
-//! Label of a namespace that contains state. An admission policy refuses the deletion of a namespace with this label.
+//! Label of a namespace that contains Terraform state. An admission policy refuses the deletion of a namespace with this label.
 
 use std::collections::BTreeMap;
 

@@ -16,9 +16,9 @@ use crate::digest;
 /// Outputs selected by `spec.outputs`.
 #[derive(Default)]
 pub struct SelectedOutputs {
-    /// Outputs by their key in the Secret or ConfigMap.
+    /// Outputs by their key in the data of the Secret or ConfigMap.
     pub outputs: Outputs,
-    /// Annotations that the Secret and the ConfigMap get. The value of each annotation is an output.
+    /// Annotations to set on the Secret and the ConfigMap, by name. The value of each annotation is an output.
     pub annotations: BTreeMap<String, String>,
 }
 
@@ -41,8 +41,8 @@ pub fn published_objects(tf: &Terraform) -> PublishedOutputs {
     }
 }
 
-/// Builds the outputs Secret of `tf`. Annotations list the keys with JSON values and the sensitive keys, so that [`read`] restores type
-/// and sensitivity.
+/// Builds the outputs Secret of `tf`. One annotation lists the outputs whose value is JSON, another the sensitive outputs. From these
+/// annotations, [`read`] restores type and sensitivity of each output.
 pub fn secret(tf: &Terraform, chosen: &SelectedOutputs) -> Secret {
     let outputs = &chosen.outputs;
     let data = outputs
@@ -111,7 +111,7 @@ fn keys(outputs: &Outputs, is_selected: impl Fn(&Output) -> bool) -> String {
     keys.join(",")
 }
 
-/// Outputs in a Secret built by [`secret`]. Values are parsed on demand, by [`Self::get`].
+/// Outputs in a Secret built by [`secret`]. [`Self::get`] parses the value of an output when it is called.
 pub struct Stored<'a> {
     secret: &'a Secret,
     json: BTreeSet<&'a str>,

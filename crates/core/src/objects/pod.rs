@@ -13,12 +13,12 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 /// <https://azure.github.io/azure-workload-identity/docs/topics/service-account-labels-and-annotations.html>.
 pub(crate) const AZURE_IDENTITY: (&str, &str) = ("azure.workload.identity/use", "true");
 
-/// Annotation with the container whose log `kubectl logs` prints.
+/// Annotation with the name of the container whose log `kubectl logs` prints by default.
 pub(crate) const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
 
-/// Annotations of Azure and EKS that list the containers of a pod that get no cloud token. The operator sets both annotations to the name
-/// of one container. A value that is valid for Azure and EKS cannot list several, because Azure separates names by semicolons and EKS by
-/// commas: <https://azure.github.io/azure-workload-identity/docs/topics/service-account-labels-and-annotations.html>,
+/// Annotations of Azure and EKS that list the containers of a pod without a cloud token. The operator sets both annotations to the name of
+/// one container. No value with several names is valid for both, because Azure separates names by semicolons and EKS by commas:
+/// <https://azure.github.io/azure-workload-identity/docs/topics/service-account-labels-and-annotations.html>,
 /// <https://github.com/aws/amazon-eks-pod-identity-webhook#pod-annotations>.
 pub(crate) const WITHOUT_IDENTITY: [&str; 2] = [
     "azure.workload.identity/skip-containers",
@@ -26,7 +26,8 @@ pub(crate) const WITHOUT_IDENTITY: [&str; 2] = [
 ];
 
 /// Labels and annotations that disable the injection of sidecars: Istio, Linkerd, Kuma, Consul, Vault, OpenTelemetry and Datadog. A sidecar
-/// does not terminate with the run. Init containers start before the proxy of a service mesh, so they could not use the network.
+/// would keep the pod running after the end of the run. In a service mesh, init containers would have no network, because they start before
+/// the proxy.
 const WITHOUT_SIDECARS: [(&str, &str); 7] = [
     ("admission.datadoghq.com/enabled", "false"),
     ("consul.hashicorp.com/connect-inject", "false"),
@@ -66,7 +67,7 @@ pub(crate) fn restricted() -> SecurityContext {
     }
 }
 
-/// Security context of a pod. Volumes belong to the group of the runner.
+/// Security context of a pod. Its `fsGroup` is the group of the runner, so that the runner can write to volumes.
 pub(crate) fn pod_security() -> PodSecurityContext {
     PodSecurityContext {
         fs_group: Some(paths::USER),

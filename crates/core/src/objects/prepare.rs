@@ -39,19 +39,19 @@ pub(crate) struct Prepare<'a> {
     pub(crate) artifact: &'a str,
     /// Path of the module in the context.
     pub(crate) path: &'a str,
-    /// Text of the generated Dockerfile; empty in a run.
+    /// Text of the generated Dockerfile; empty in a run pod, which builds no image.
     pub(crate) dockerfile: &'a str,
-    /// Type of the backend with which `init` runs; empty for `init -backend=false`.
+    /// Type of the backend, for example `s3`, that `init` configures. If empty, the container executes `init -backend=false`.
     pub(crate) backend: &'a str,
-    /// Whether the pod uses the runner of the operator image. The base image may have no runner or another version of the runner.
+    /// Whether the pod uses the runner of the operator image. True if the base image may have no runner, or another version of the runner.
     pub(crate) inject: bool,
     /// Whether a layer of the built image contains the runner.
     pub(crate) layer: bool,
     /// Whether the pod has a volume with a docker configuration.
     pub(crate) docker: bool,
-    /// Path, in the context, of the user's Dockerfile, to which `dockerfile` is appended.
+    /// Path of the user's Dockerfile in the context. The text in `dockerfile` is appended to the user's Dockerfile.
     pub(crate) user_dockerfile: Option<&'a str>,
-    /// Name of the build Secret: a copy of the credentials of the resource, for a build in another namespace.
+    /// Name of the build Secret, which contains a copy of the credentials of the resource. Set only for a build in another namespace.
     pub(crate) build_secret: Option<&'a str>,
 }
 
@@ -94,7 +94,8 @@ pub(crate) fn beside_builder(
     container
 }
 
-/// Returns the volumes of the containers, except the cache volume and `/tmp` of the container of `init`.
+/// Returns the volumes of the containers that prepare a context. Does not return the cache volume and the `/tmp` volume of container
+/// `prepare`: the caller adds these two.
 pub(crate) fn volumes(tf: &Terraform, prepare: &Prepare<'_>) -> Vec<Volume> {
     let injected = (!injected(tf, prepare).is_empty()).then(|| pod::scratch(INJECT));
     [VOLUME, REGISTRY_TMP]
@@ -110,12 +111,13 @@ pub const HTTPS_FILES: [&str; 3] = ["username", "password", "ca.crt"];
 /// Names of the files with git credentials for SSH: private key and host keys.
 pub const SSH_FILES: [&str; 2] = ["ssh-key", "known_hosts"];
 
-/// Key in the data of every build Secret. The operator writes all keys in one request, so this key proves that the Secret is complete.
+/// Key in the data of every build Secret. The operator writes all entries of a build Secret in one request. So if this key exists, the
+/// Secret is complete.
 pub const COMPLETENESS_KEY: &str = "lent";
 
-/// Volume with git credentials, for private modules. Only the container of `init` mounts it. Secrets of the resource are optional, so that
-/// a deleted Secret blocks only builds that need it. Key [`COMPLETENESS_KEY`] of a build Secret is required, so that the pod waits until
-/// the operator has created the build Secret.
+/// Volume with git credentials, for private modules. Only the container that executes `init` mounts it. The Secrets that the spec names are
+/// optional in the volume, so that a deleted Secret blocks only builds that use its credentials. Key [`COMPLETENESS_KEY`] of a build Secret
+/// is required, so that the pod waits until the operator has created the build Secret.
 fn git_credentials(tf: &Terraform, build_secret: Option<&str>) -> Option<Volume> {
     let repo = &tf.spec.git_repo;
     let secret = |name: &str, keys: &[(&str, &str)], optional: bool| VolumeProjection {
@@ -158,7 +160,8 @@ fn git_credentials(tf: &Terraform, build_secret: Option<&str>) -> Option<Volume>
     })
 }
 
-/// Paths, in the image of the operator, of the programs that the base image may lack.
+/// Returns the paths, in the operator image, of the programs that an init container copies into the pod, because the base image may lack
+/// them.
 fn injected(tf: &Terraform, prepare: &Prepare<'_>) -> Vec<String> {
     let runner = prepare.inject.then(|| paths::RUNNER.to_owned());
     let helper = helper(tf).map(|helper| format!("{}/{helper}", paths::PROGRAMS));
@@ -203,7 +206,7 @@ pub(crate) fn runner(inject: bool) -> String {
     }
 }
 
-/// Returns the read-only mount of the injected programs.
+/// Returns the read-only mount of the volume with the programs that were copied from the operator image.
 pub(crate) fn inject_mount() -> VolumeMount {
     read_only(pod::mount(INJECT, paths::INJECT))
 }
@@ -258,8 +261,8 @@ pub(crate) fn context(prepare: &Prepare<'_>) -> Vec<EnvVar> {
     env
 }
 
-/// Returns a container of the base image with `env` and the credentials of the registry, without name and arguments. The container must not
-/// execute files from the git repository, because it has these credentials.
+/// Returns a container of the base image with `env` and the registry credentials. The caller sets name and arguments. Because the container
+/// has registry credentials, it must not execute files from the git repository.
 pub(crate) fn with_registry(
     tf: &Terraform,
     prepare: &Prepare<'_>,
@@ -293,8 +296,8 @@ pub(crate) fn with_registry(
     }
 }
 
-/// Container that executes `init`, which installs providers and modules. Of the build volume, the container mounts only the folders that
-/// become layers, so that `init` can neither change the Dockerfile nor replace these folders by links.
+/// Container that executes `init`, which installs providers and modules. From the build volume, the container mounts only the folders that
+/// become layers. Therefore, `init` can neither change the Dockerfile nor replace these folders by links.
 fn init(tf: &Terraform, prepare: &Prepare<'_>, settings: &Settings) -> Container {
     let layer = |layer: paths::Layer| VolumeMount {
         sub_path: Some(format!("src/{}", layer.source)),

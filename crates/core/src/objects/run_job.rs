@@ -36,8 +36,9 @@ pub struct RunJobInputs<'a> {
     pub run: &'a RunSpec,
     /// Digest of the inputs of the run, for the annotation [`labels::INPUTS`].
     pub inputs: &'a str,
-    /// HMAC-SHA256 of the run and its inputs with the key of the resource. The runner compares it with the HMAC of the run record. The pod
-    /// template of a Job is immutable, so the runner detects a later change of the record.
+    /// HMAC-SHA256 of the run and its inputs, with the HMAC key of the resource. The runner computes the HMAC of the run and the inputs in
+    /// the run record and compares it with this value. The pod template of a Job is immutable, so the runner detects a change of the run
+    /// record after the creation of the Job.
     pub decision: &'a str,
     /// Path of the module in the context.
     pub path: &'a str,
@@ -51,7 +52,7 @@ pub struct RunJobInputs<'a> {
     pub account: Option<&'a str>,
 }
 
-/// Builds the Job of a run. It has one pod and no retries: the operator retries with a new run.
+/// Builds the Job of a run. The Job has one pod and does not retry: after a failure, the operator starts a new run.
 pub fn job(tf: &Terraform, parts: &RunJobInputs<'_>, settings: &Settings) -> Job {
     let run = parts.run;
     let mut metadata = meta(tf, run.job.clone(), Component::Run);
@@ -177,8 +178,8 @@ fn tokens(tf: &Terraform) -> Option<Volume> {
     })
 }
 
-/// Returns the inputs of the init containers of a run that uses the base image; `None` for a run that uses a runner image. The pod uses the
-/// runner of the operator image, because the base image may be older than the operator.
+/// Returns the inputs of the init containers of a run that uses the base image; `None` for a run that uses a runner image. The pod executes
+/// the runner of the operator image, because the runner in the base image may be older.
 fn prepare<'a>(parts: &RunJobInputs<'a>) -> Option<Prepare<'a>> {
     let artifact = parts.run.artifact.as_deref();
     artifact
@@ -197,7 +198,7 @@ fn prepare<'a>(parts: &RunJobInputs<'a>) -> Option<Prepare<'a>> {
         })
 }
 
-/// Mounts of the unpacked module and providers, at their paths in a runner image.
+/// Mounts of the unpacked module and providers. Their mount paths are the paths of module and providers in a runner image.
 fn unpacked() -> [VolumeMount; 2] {
     let mount = |folder: &str, path| VolumeMount {
         read_only: Some(true),
@@ -259,7 +260,7 @@ fn container(
                 .map(|secret| EnvFromSource {
                     secret_ref: Some(SecretEnvSource {
                         name: secret.name.clone(),
-                        // Destroy takes the values of a deleted Secret from the pin, so the Secret is optional.
+                        // If the Secret is deleted, destroy uses the values in the pin. Therefore, the Secret is optional for destroy.
                         optional: Some(run.destroys),
                     }),
                     ..EnvFromSource::default()

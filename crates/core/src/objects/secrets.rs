@@ -16,13 +16,13 @@ use super::{meta, meta_of_build};
 use crate::observed::InputsSeen;
 use crate::settings::Settings;
 
-/// Key of the pin in its Secret.
+/// Data key of the pin in the pin Secret.
 pub const PIN: &str = "pin";
 
-/// Key, in the pointer Secret, of the pointer to the current version of the managed state. The runner writes it.
+/// Data key in the pointer Secret. The runner writes the value, which names the state slots of the current version of the managed state.
 const POINTER: &str = "pointer";
 
-/// Key of the docker configuration in Secrets that the operator creates.
+/// Data key of the docker configuration in Secrets that the operator creates.
 pub const DOCKER_CONFIG: &str = ".dockerconfigjson";
 
 /// Builds a new run record without its HMAC key. The caller adds the random key, because this crate is deterministic.
@@ -47,7 +47,7 @@ pub fn pin(tf: &Terraform, pin: &Pin) -> Secret {
     )
 }
 
-/// Builds the empty Secret for the plan as text. The runner writes its data.
+/// Builds the empty Secret for the text of the plan. The runner writes the text.
 pub fn plan(tf: &Terraform) -> Secret {
     empty(tf, &names::plan(&tf.name_any()), Component::Plan)
 }
@@ -57,7 +57,7 @@ pub fn pointer(tf: &Terraform, state: &ManagedState) -> Secret {
     empty(tf, &state.pointer, Component::State)
 }
 
-/// Whether the pointer Secret names a version of the state. Also true if the content of the Secret cannot be parsed.
+/// Whether the pointer Secret names a version of the managed state. Also true if the pointer cannot be parsed.
 pub fn has_version(pointer: &Secret) -> bool {
     let content = pointer.data.as_ref().and_then(|data| data.get(POINTER));
     let Some(content) = content.filter(|content| !content.0.is_empty()) else {
@@ -71,8 +71,8 @@ pub fn has_version(pointer: &Secret) -> bool {
     }
 }
 
-/// Builds the empty Secrets of the state slots. Server-side apply leaves existing data unchanged: the runner owns the data, the operator
-/// owns the labels.
+/// Builds the empty Secrets of the state slots. Server-side apply leaves existing data unchanged: the runner is the field manager of the
+/// data, the operator of the labels.
 pub fn slots(tf: &Terraform, state: &ManagedState) -> impl Iterator<Item = Secret> {
     let slots = state.slots.iter();
     slots.map(|name| empty(tf, name, Component::State))
@@ -96,9 +96,9 @@ pub fn pull(tf: &Terraform, config: &str) -> Secret {
     }
 }
 
-/// Builds the build Secret for Job `job` in another namespace: docker configuration and git credentials. Returns `None` for a build without
-/// docker configuration and git credentials. The Secret is immutable. The caller makes the Job the owner of the Secret, so that the Secret
-/// is deleted with the Job.
+/// Builds the build Secret for Job `job` in another namespace. It contains docker configuration and git credentials. Returns `None` if the
+/// build has none of them. The Secret is immutable. The caller makes the Job the owner of the Secret, so that the Secret is deleted with
+/// the Job.
 pub fn build_secret(
     tf: &Terraform,
     job: &str,

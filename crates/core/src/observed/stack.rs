@@ -15,9 +15,9 @@ use serde_json::Value;
 pub struct StackSeen {
     /// Values of `spec.variablesFrom`.
     pub variables: VariablesSeen,
-    /// Versions of the outputs that the resource uses, by upstream resource, see [`crate::upstream_changes`].
+    /// Versions of the outputs that the resource uses, by upstream resource. A version is uid and `resourceVersion` of the outputs Secret.
     pub versions: BTreeMap<Key, String>,
-    /// Name of an upstream resource whose outputs may change soon.
+    /// Name of an upstream resource whose outputs may change soon. The resource waits for the new outputs.
     pub changing: Option<String>,
     /// Resources that the resource depends on.
     pub dependencies: Vec<DependencySeen>,
@@ -80,9 +80,10 @@ pub enum Readiness {
     Missing,
     /// The resource is not ready, or is being deleted.
     NotReady {
-        /// Reason of condition `Ready`; `Deleted` during a deletion; `AwaitingProcessing` without a current status.
+        /// Reason of condition `Ready`; `Deleted` during a deletion; `AwaitingProcessing` if the resource has no status or was Ready at an
+        /// earlier generation.
         reason: String,
-        /// Message of condition `Ready`, or a description of the deletion or missing status.
+        /// Message of condition `Ready`, or a text that says that the resource is being deleted or that its status is missing or outdated.
         message: String,
     },
     /// The resource is ready at its current generation.
@@ -96,7 +97,7 @@ pub struct TestSeen {
     pub field: String,
     /// Time after which a failing test times out.
     pub timeout: SignedDuration,
-    /// The failure, if the test does not pass.
+    /// `Ok` if the test passes, otherwise the failure.
     pub result: Result<(), Failure>,
 }
 

@@ -14,7 +14,7 @@ pub struct Event {
     pub note: String,
 }
 
-/// Reasons that cause an event while condition `Ready` is Unknown. Other reasons are too short-lived for an event.
+/// Reasons that cause an event while condition `Ready` is Unknown. Other reasons cause no event, because they last only for a short time.
 const STEPS: [Reason; 8] = [
     Reason::Building,
     Reason::Running,

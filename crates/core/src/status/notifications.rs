@@ -25,7 +25,7 @@ const MAX_UNDELIVERED: usize = 8;
 /// Maximum number of ids of delivered notifications that are stored per event. A notification with a stored id is not sent again.
 const MAX_DELIVERED_IDS: usize = 8;
 
-/// Whether a sink subscribes to `event` of `tf`. `notified`: events sent for every resource.
+/// Whether a sink of `tf` or of the operator subscribes to `event`. `notified`: events that the operator sends for every resource.
 pub fn is_subscribed(
     tf: &Terraform,
     notified: &BTreeSet<NotificationEvent>,
@@ -44,7 +44,8 @@ pub fn expires_at(notice: &Notice) -> Timestamp {
     notice.since + period
 }
 
-/// Adds new notifications for `status` to `notices`. `tf` has the previous status. `notified`: events sent for every resource.
+/// Adds the notifications to `notices` that the change from the previous status to `status` causes. `tf` contains the previous status.
+/// `notified`: events that the operator sends for every resource.
 pub fn note(
     notices: &mut Notices,
     tf: &Terraform,
@@ -63,9 +64,9 @@ pub fn note(
     for Fact { event, id, at } in view.facts() {
         let is_known =
             is_delivered(notices, event, &id) || notices.due.iter().any(|due| due.id == id);
-        // A condition keeps its transition time if only its reason changes. So the transition time may be too early for a fact that the
-        // previous status lacks, and the time of such a fact is `now`. `Succeeded` keeps its time, because the status contains the time of
-        // the apply.
+        // A condition keeps its transition time if only its reason changes. So for a fact that the previous status does not contain, the
+        // transition time may be too early, and `now` is used instead. For `Succeeded`, the time is the time of the apply, which the status
+        // contains.
         let is_older =
             previous.iter().any(|fact| fact.id == id) || event == NotificationEvent::Succeeded;
         let at = if is_older { at } else { now };
@@ -85,8 +86,8 @@ pub fn note(
     bound(notices);
 }
 
-/// Merges the notifications `recorded` into `notices`. `recorded`: undelivered and delivered notifications that an earlier process of the
-/// operator stored in the run record.
+/// Merges the notifications `recorded` into `notices`. `recorded`: notifications that the operator stored in the run record before a
+/// restart.
 pub fn restore_stored(notices: &mut Notices, recorded: &Notices) {
     for (event, ids) in &recorded.told {
         let delivered = notices.told.entry(*event).or_default();
@@ -147,7 +148,7 @@ fn bound(notices: &mut Notices) {
     }
 }
 
-/// A fact of the status that may cause a notification, for example drift.
+/// A fact in the status that may cause a notification, for example that the resource has drifted.
 struct Fact {
     event: NotificationEvent,
     id: String,
@@ -195,7 +196,7 @@ impl<'a> StatusView<'a> {
         Some(self.fact(NotificationEvent::ApprovalNeeded, self.since(), &identity))
     }
 
-    /// Returns the last apply with changes, if the resource is Ready.
+    /// Returns the last apply that changed objects, as a fact; `None` if the resource is not Ready.
     fn succeeded(&self) -> Option<Fact> {
         let mut runs = self.status.runs.iter();
         let done = RunResult::Done.as_str();
@@ -205,8 +206,8 @@ impl<'a> StatusView<'a> {
         Some(self.fact(NotificationEvent::Succeeded, at, &identity))
     }
 
-    /// Returns the failure. The id of the failure depends on the cause and not on the number of attempts, so that each cause is notified
-    /// once.
+    /// Returns the fact that the resource has failed; `None` if it has not. The id of the fact depends on the cause and not on the number
+    /// of attempts, so that each cause is notified once.
     fn failed(&self) -> Option<Fact> {
         let failed = self.ready.status == "False" && self.status.state == State::Failed;
         let failed = failed && !self.is_user_requested();
@@ -240,8 +241,8 @@ impl<'a> StatusView<'a> {
     fn destroyed(&self) -> Option<Fact> {
         let at = self.tf.metadata.deletion_timestamp.as_ref();
         let at = at.filter(|_| self.ready.reason == Reason::Destroyed)?;
-        // The destroy run may have ended long after the deletion timestamp, so the time of the event is the later of the deletion timestamp
-        // and `since`.
+        // The destroy run may have ended long after the deletion timestamp. So the time of the event is the deletion timestamp or `since`,
+        // whichever is later.
         let at = at.0.max(self.since());
         Some(self.fact(NotificationEvent::Destroyed, at, &[]))
     }

@@ -1,11 +1,11 @@
-//! Merge patches that remove status fields of other field managers. Server-side apply does not remove a field that another manager owns
-//! (<https://kubernetes.io/docs/reference/using-api/server-side-apply/>). With `--driver=metacontroller`, metacontroller writes the whole
-//! status. After a switch to `--driver=native`, metacontroller still owns the fields of the status.
+//! Merge patches that remove status fields of other field managers. With `--driver=metacontroller`, metacontroller writes the whole status.
+//! After a switch to `--driver=native`, metacontroller still owns the fields of the status, and server-side apply of the operator does not
+//! remove a field that another manager owns: <https://kubernetes.io/docs/reference/using-api/server-side-apply/>.
 
 use serde_json::{Map, Value};
 
-/// Returns the merge patch that removes the fields that the stored status `written` has and the new status `rendered` does not have; `None`
-/// if there are none. Lists are skipped: they may contain conditions of other controllers.
+/// Returns the merge patch that removes from the stored status `written` the fields that the new status `rendered` does not have; `None` if
+/// there are no such fields. Lists are not patched, because they may contain conditions of other controllers.
 pub fn removed_fields(written: &Value, rendered: &Value) -> Option<Value> {
     let (Value::Object(written), Value::Object(rendered)) = (written, rendered) else {
         return None;

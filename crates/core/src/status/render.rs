@@ -16,11 +16,12 @@ use crate::model::summary::{Summary, change_counts, differences, drifted};
 use crate::model::{facts, progress};
 use crate::observed::{Answer, SourceSeen, StackSeen};
 
-/// Maximum size of a message, in bytes, as for conditions of Kubernetes:
+/// Maximum size of a message, in bytes. Kubernetes has the same limit for the message of a condition:
 /// <https://github.com/kubernetes/apimachinery/blob/v0.34.0/pkg/apis/meta/v1/types.go#L1648>.
 const MAX_MESSAGE: usize = 32 << 10;
 
-/// Returns `status` with bounded messages. Messages contain text of other objects, registries, git servers and builders.
+/// Returns `status` with messages truncated to `MAX_MESSAGE`. Messages can be long, because they contain texts from other objects,
+/// registries, git servers and builders.
 pub fn bounded(mut status: TerraformStatus) -> TerraformStatus {
     status.message = progress::truncate(&status.message, MAX_MESSAGE);
     for condition in &mut status.conditions {
@@ -29,7 +30,8 @@ pub fn bounded(mut status: TerraformStatus) -> TerraformStatus {
     status
 }
 
-/// Returns `status` with the failure of a reconcile that could not read or write an object in the cluster. The reconcile is retried.
+/// Returns `status` with a failure of the reconcile: the operator could not read or write an object in the cluster. The reconcile is
+/// retried.
 pub fn with_failure(
     tf: &Terraform,
     status: TerraformStatus,
@@ -62,14 +64,14 @@ pub fn with_failure(
     }
 }
 
-/// Known facts about the runner image.
+/// What the operator knows about the runner image.
 #[derive(Clone, Debug, Default)]
 pub struct ImageView<'a> {
-    /// Tag and inputs of the image.
+    /// Tag of the image, and the inputs from which it is built.
     pub plan: Option<&'a ImagePlan>,
     /// Digest of the image in the registry.
     pub digest: Option<String>,
-    /// Reason and message of a failed lookup or build.
+    /// Reason and message, if the lookup of the image in the registry or the build failed.
     pub problem: Option<(String, String)>,
 }
 
@@ -117,7 +119,7 @@ impl View<'_> {
             drift: self.drift(),
             lock: self.lock(summary),
             retry: self.retry(summary),
-            // The dispatcher sets the queue position.
+            // The dispatcher, which starts the queued runs, sets this field later.
             queue: None,
             blocked_by: dependencies::blocked_by(self.stack),
             outputs: self.history.applied.as_ref().and_then(|applied| {
@@ -137,7 +139,8 @@ impl View<'_> {
         }
     }
 
-    /// Returns the commit. A suspended resource keeps the last known commit, because its repository is not queried.
+    /// Returns the last known commit. For a suspended resource, it is the commit in the previous status, because the operator does not
+    /// query the repository.
     fn commit(&self) -> Option<SourceStatus> {
         let observed = self.source.value().map(|source| SourceStatus {
             revision: source.revision.clone(),
@@ -200,8 +203,9 @@ impl View<'_> {
         })
     }
 
-    /// Returns the highest of these run numbers: the last run in the history, the current run if it is no plan or drift check, and, without
-    /// a run record, the run in the previous status. The history contains no drift checks without drift.
+    /// Returns the highest of three run numbers: of the last run in the history; of the current run, if it is an apply or a destroy; of the
+    /// run in the previous status, if the run record is missing. An active drift check or plan is left out: a drift check without drift
+    /// never enters the history, so the number would decrease after it.
     fn run_number(&self) -> Option<i64> {
         let reported = self.history.reports.first().map(|report| report.number);
         let record = self.record.filter(|record| record.number > 0);
@@ -259,7 +263,7 @@ impl View<'_> {
         }
     }
 
-    /// Returns the engine of the base image, if operator flag `--engine` lists this image; otherwise the engine of the last apply.
+    /// Returns the engine of the base image, if operator flag `--engine` lists the base image; otherwise the engine of the last apply.
     fn engine(&self) -> Option<Engine> {
         let base = self.history.base.as_ref();
         let in_base_image = base.and_then(|base| base.engine.clone());
@@ -314,7 +318,7 @@ impl View<'_> {
 
     fn in_sync(&self, summary: &Summary) -> Verdict {
         let kind = Kind::InSync;
-        // If the history is lost, only the previous status shows that an apply did not complete.
+        // If the history is lost, only the previous status can show that an apply did not complete.
         let half_applied = self.record.is_none() && facts::status_has_partial_apply(self.tf);
         match (&self.history.applied, drifted(self.history)) {
             _ if self.history.unfinished || half_applied => Verdict::new(
@@ -358,8 +362,8 @@ impl View<'_> {
         })
     }
 
-    /// Returns the number of failures of the current run or build, without failures of earlier configurations. Returns 1 after a failure
-    /// that uses the whole retry budget.
+    /// Returns the number of failures of the current run or build. Failures with earlier configurations are not counted. Returns 1 after a
+    /// failure that is never retried.
     fn retry(&self, summary: &Summary) -> Option<RetryStatus> {
         let run = self.record.and_then(|record| record.run.as_ref());
         let pending_image = self.image.plan.filter(|_| self.image.digest.is_none());

@@ -7,7 +7,7 @@ use crate::status::events::condition;
 /// Reasons of condition `Ready` while a query is pending.
 const QUERIES: [Reason; 2] = [Reason::Fetching, Reason::ImageLookup];
 
-/// Whether the transition from `previous` to `next` only reports that a query is pending: `Ready` stays Unknown, and the generation is the
+/// Whether the change from `previous` to `next` only reports that a query is pending: `Ready` stays Unknown, and the generation is the
 /// same.
 pub fn only_reports_a_query(previous: &TerraformStatus, next: &TerraformStatus) -> bool {
     let (Some(previous_ready), Some(next_ready)) =
