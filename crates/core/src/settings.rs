@@ -6,7 +6,7 @@ use alustan_api::{Architecture, BuilderKind, Engine, Terraform};
 use k8s_openapi::jiff::SignedDuration;
 
 /// Configuration of the operator that decisions depend on.
-#[expect(clippy::struct_excessive_bools, reason = "each field is one flag")]
+#[expect(clippy::struct_excessive_bools, reason = "each bool is one setting")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// Base image of resources that set neither a base image nor an engine. It contains the runner.

@@ -91,7 +91,7 @@ macro_rules! kinds {
     ($($kind:ident),* $(,)?) => {
         /// A [`Step`] without its data.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        #[expect(missing_docs, reason = "the variants of Step have the documentation")]
+        #[expect(missing_docs, reason = "see the documentation of the variants of Step")]
         pub enum StepKind {
             $($kind),*
         }

@@ -58,10 +58,10 @@ struct Layer {
     size: i64,
 }
 
-/// Reads the manifest of a context. Returns the digest of its only layer, which must have at most `most` bytes.
+/// Reads the manifest of a context. Returns the digest of its only layer. `most`: maximum size of the layer, in bytes.
 ///
-/// # Errors
-/// [`Error::NotAContext`] if the manifest is not that of a context. `subject` is the reference of the artifact for the message.
+/// # Errors [`Error::NotAContext`] if the manifest is not the manifest of a context. The message names `subject`, the reference of the
+/// artifact.
 pub(crate) fn layer(subject: &str, manifest: &[u8], most: usize) -> Result<Digest, Error> {
     let refuse = |why: String| Error::NotAContext {
         subject: subject.to_owned(),

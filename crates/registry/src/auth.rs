@@ -36,13 +36,13 @@ pub(crate) enum Authorization {
     Bearer(String),
 }
 
-/// Authorization for requests to a repository, and the time for which the client reuses it.
+/// Authorization for requests to a repository, and the time for which the client reuses the authorization.
 pub(crate) struct Grant {
     pub(crate) authorization: Authorization,
     pub(crate) lifetime: Duration,
 }
 
-/// Parameters of an authentication for one repository.
+/// Inputs of the authentication for requests to one repository.
 pub(crate) struct AuthRequest<'a> {
     pub(crate) http: &'a Client,
     /// URL of the registry: `https://host[:port]` or `http://…`.
@@ -84,7 +84,7 @@ impl AuthRequest<'_> {
             }),
             StatusCode::UNAUTHORIZED => self.answer_challenge(&challenge(&response)).await,
             StatusCode::NOT_FOUND => {
-                Err(self.failed(Failure::Other, "the host has no registry API"))
+                Err(self.failed(Failure::Other, "the host has no registry API at `/v2/`"))
             }
             status => Err(self.failed(
                 Failure::of_status(status.as_u16()),
@@ -105,7 +105,7 @@ impl AuthRequest<'_> {
             (Challenge::Basic, Some(Credential::Identity(_) | Credential::Bearer(_))) => Err(self
                 .failed(
                     Failure::Unauthorized,
-                    "the registry requires user name and password instead of a token",
+                    "the registry accepts only user name and password, but the credentials contain a token",
                 )),
             (Challenge::Basic, None) => {
                 Err(self.failed(Failure::Unauthorized, "no credentials for this registry"))
@@ -130,7 +130,7 @@ impl AuthRequest<'_> {
         if self.base.starts_with("https://") && !realm.starts_with("https://") {
             return Err(self.failed(
                 Failure::Other,
-                "the token service of the registry uses plain http",
+                "the registry uses https, but the URL of its token service uses plain http",
             ));
         }
         let response = self.send(self.token_request(realm, service)).await?;
@@ -227,7 +227,7 @@ impl AuthRequest<'_> {
     }
 }
 
-/// Returns the preferred challenge of a response: `Bearer`, then `Basic`.
+/// Returns the authentication challenge of a response. If the response has several challenges, `Bearer` is preferred to `Basic`.
 fn challenge(response: &Response) -> Challenge {
     let headers = response
         .headers()
@@ -276,7 +276,7 @@ fn read_challenge(challenge: &ChallengeRef<'_>) -> Challenge {
     }
 }
 
-/// Token in the response of a token service: in `token` or `access_token`. Some services return both.
+/// Token in the response of a token service: field `token` or `access_token`. Some services return both fields.
 #[derive(Deserialize)]
 struct Token {
     token: Option<String>,
@@ -302,7 +302,7 @@ fn read_token(body: &[u8]) -> Option<Grant> {
     if token.bytes().any(|byte| !byte.is_ascii_graphic()) {
         return None;
     }
-    // If `expires_in` is missing or no integer, the token is valid and gets the default lifetime.
+    // A token whose `expires_in` is missing or no integer is valid for the default lifetime.
     let life = serde_json::from_slice(body).map_or(TOKEN_LIFE, |life: Life| {
         Duration::from_secs(life.expires_in)
     });

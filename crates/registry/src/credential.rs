@@ -45,7 +45,7 @@ impl Access {
 }
 
 impl Credential {
-    /// Returns a digest of the credential, for the key of the session in the session cache.
+    /// Returns a digest of the credential. The key of a session in the session cache contains this digest.
     pub(crate) fn fingerprint(&self) -> [u8; 32] {
         let parts: [&str; 3] = match self {
             Self::Basic { username, password } => ["basic", username, password],

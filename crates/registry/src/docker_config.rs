@@ -12,7 +12,7 @@ use crate::{
     name::{DOCKER_HUB, ImageName, is_docker_hub},
 };
 
-/// Key of Docker Hub that all clients support.
+/// Key of the entry for Docker Hub that all clients support.
 const HUB_KEY: &str = "https://index.docker.io/v1/";
 
 /// Credentials by registry, from `config.json` (`auths`) or the older `.dockercfg`. Has no `Debug`, so that it cannot be logged.
@@ -41,7 +41,7 @@ impl PartialEq for DockerConfig {
 
 impl Eq for DockerConfig {}
 
-/// Key of an entry: host with port, and path prefix of the repositories. Labels of the host may contain `*`.
+/// Key of an entry: host with port, and path prefix of the repositories. A DNS label of the host may contain `*`.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Key {
     host: String,
@@ -64,7 +64,7 @@ impl DockerConfig {
         }
         let root: Value = serde_json::from_slice(bytes).map_err(|error| {
             refuse(format!(
-                "invalid JSON (line {}, column {})",
+                "the Docker config is invalid JSON (line {}, column {})",
                 error.line(),
                 error.column()
             ))
@@ -80,7 +80,7 @@ impl DockerConfig {
             Some(auths) => {
                 let auths = auths.as_object();
                 (
-                    auths.ok_or_else(|| refuse("`auths` is not an object"))?,
+                    auths.ok_or_else(|| refuse("`auths` is not a JSON object"))?,
                     true,
                 )
             }
@@ -100,7 +100,7 @@ impl DockerConfig {
         if entries.is_empty() {
             let program = store.as_ref().or_else(|| helpers.values().next());
             return Err(program.map_or_else(
-                || refuse("no credentials; expected `{\"auths\": {\"host\": {\"auth\": …}}}`"),
+                || refuse("the Docker config contains no credentials; expected `{\"auths\": {\"host\": {\"auth\": …}}}`"),
                 |program| refuse(format!("no credentials: {}", asks_for(program))),
             ));
         }
@@ -113,16 +113,16 @@ impl DockerConfig {
         })
     }
 
-    /// Whether every client can use the unchanged config. kaniko accepts only one key for Docker Hub and does not read `.dockercfg`.
+    /// Whether every client, including kaniko, can use the config unchanged. kaniko supports only one key for Docker Hub,
+    /// `https://index.docker.io/v1/`, and does not read `.dockercfg`.
     pub fn is_universal(&self) -> bool {
         self.universal
     }
 
     /// Returns the credential for a repository; `None` for anonymous access.
     ///
-    /// # Errors
-    /// [`Error::InvalidCredentials`] if the config refers to a credential helper for the repository: the helper is a program on another
-    /// machine.
+    /// # Errors [`Error::InvalidCredentials`] if the config refers to a credential helper for the repository. The operator does not execute
+    /// the helper, because it is a program on another machine.
     pub fn open(&self, image: &ImageName) -> Result<Option<&Credential>, Error> {
         if let Some(credential) = self.credentials_for(image) {
             return Ok(Some(credential));
@@ -147,7 +147,7 @@ impl DockerConfig {
             .map(|(_, credential)| credential)
     }
 
-    /// Returns the config as `.dockerconfigjson`. Equal content gives equal bytes. The result is secret.
+    /// Returns the config as `.dockerconfigjson`. Configs with equal content give equal bytes. The result contains credentials.
     pub fn to_dockerconfigjson(&self) -> Vec<u8> {
         let auths: Map<String, Value> = self
             .entries
@@ -232,7 +232,7 @@ fn read_helpers(root: &Map<String, Value>) -> Result<BTreeMap<Key, String>, Erro
     };
     let helpers = helpers
         .as_object()
-        .ok_or_else(|| refuse("`credHelpers` is not an object"))?;
+        .ok_or_else(|| refuse("`credHelpers` is not a JSON object"))?;
     let programs = helpers
         .iter()
         .filter_map(|(key, program)| Some((Key::parse(key), program.as_str()?.to_owned())));
@@ -275,7 +275,7 @@ fn read_entry(key: &str, entry: &Value) -> Result<Option<Credential>, Error> {
             password: password.to_owned(),
         })),
         (None, None) => Ok(None),
-        _ => Err(named("set both `username` and `password`")),
+        _ => Err(named("`username` or `password` is missing; set both")),
     }
 }
 

@@ -78,7 +78,7 @@ pub enum Error {
         /// Reason for which the artifact is not a context.
         why: String,
     },
-    /// The registry does not have a base image, or one of its manifests or blobs.
+    /// A base image, or one of its manifests or blobs, does not exist in the registry.
     #[error(
         "failed to read the base image {subject}: the image does not exist in the registry{}; \
          check `containerRegistry.baseImage`, or `--base-image` of the operator",
@@ -103,7 +103,7 @@ pub enum Error {
     LayerFile {
         /// Path of the file.
         file: PathBuf,
-        /// Error of the operating system, or the difference between the file and the [`Layer`](crate::Layer).
+        /// Error of the operating system, or how the file differs from the [`Layer`](crate::Layer).
         why: String,
     },
 }
@@ -128,7 +128,7 @@ pub enum Failure {
     Tls,
     /// The registry does not know the upload session. A new session can be started.
     UploadLost,
-    /// The registry does not have a blob to which a pushed manifest refers.
+    /// A manifest was pushed that refers to a blob, and the registry does not have the blob.
     BlobMissing,
     /// A failure that no other variant describes.
     Other,
@@ -187,7 +187,7 @@ impl Error {
         )
     }
 
-    /// Whether the registry may have refused the request because of the tag. A push by digest may then succeed.
+    /// Whether the registry may have refused the request because of the tag, so that a push by digest may succeed.
     pub(crate) fn may_be_the_tag(&self) -> bool {
         matches!(
             self,
@@ -222,7 +222,7 @@ impl Error {
 
 fn advice_of_helper(missing: bool) -> &'static str {
     if missing {
-        "use an operator image that contains the program"
+        "use an operator image that contains this credential helper"
     } else {
         "check the cloud identity of the ServiceAccount and its permissions for the registry"
     }
@@ -263,7 +263,9 @@ impl Failure {
                 "check that the Secret of `containerRegistry.secretRef` contains valid credentials \
                  for this registry"
             }
-            Self::Forbidden => "grant permission to pull and push in this repository",
+            Self::Forbidden => {
+                "grant these credentials permission to pull from and push to this repository"
+            }
             Self::NotFound => {
                 "check `containerRegistry.imageName`; some registries require that the repository \
                  is created first"
@@ -278,7 +280,7 @@ impl Failure {
                  `containerRegistry.prune` and set retention rules in the registry"
             }
             Self::BlobMissing => "check the storage and the garbage collection of the registry",
-            Self::Other => "see the message of the registry",
+            Self::Other => "if the message does not show the cause, check the log of the registry",
         }
     }
 
@@ -337,7 +339,7 @@ impl fmt::Display for Failure {
             Self::RateLimited => "the registry rate-limits requests",
             Self::Unreachable => "the registry is unreachable",
             Self::Unsupported => "the registry does not support the operation",
-            Self::Tls => "the TLS connection to the registry is not trusted",
+            Self::Tls => "the TLS certificate of the registry is not trusted, or the registry does not support TLS",
             Self::UploadLost => "the registry lost the upload session",
             Self::BlobMissing => "the registry lost a pushed blob",
             Self::Other => "the registry returned an error",
@@ -345,8 +347,8 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Returns failure and message of an unsuccessful response. The HTTP status determines the failure. The error code in `body` is used only
-/// for status 404, and for statuses that do not determine a failure, such as 400.
+/// Returns failure and message of an unsuccessful response. In general, the HTTP status determines the failure. The error code in `body`
+/// determines it for statuses with several meanings, such as 400, and for status 404 if a blob is missing.
 pub(crate) fn read_answer(status: u16, body: &[u8]) -> (Failure, String) {
     let envelope = read_envelope(body);
     let failure = match (Failure::of_status(status), &envelope) {
@@ -370,7 +372,8 @@ pub(crate) fn read_answer(status: u16, body: &[u8]) -> (Failure, String) {
     (failure, detail)
 }
 
-/// Like [`read_answer`] for the response to an upload, but returns [`Failure::UploadLost`] for a lost upload session.
+/// Returns failure and message of an unsuccessful response to an upload, as [`read_answer`] does. Exception: returns
+/// [`Failure::UploadLost`] if the registry has lost the upload session.
 pub(crate) fn read_upload_answer(status: u16, body: &[u8]) -> (Failure, String) {
     let (failure, detail) = read_answer(status, body);
     let is_code = read_envelope(body).is_some_and(|envelope| has_code(&envelope, &UPLOAD_LOST));
@@ -389,7 +392,8 @@ pub(crate) fn read_upload_answer(status: u16, body: &[u8]) -> (Failure, String) 
     )
 }
 
-/// Error codes of a lost upload session. A registry that has kept only a part of the content returns `DIGEST_INVALID`.
+/// Error codes with which registries report a lost upload session. A registry that has kept only a part of the uploaded content returns
+/// `DIGEST_INVALID`.
 const UPLOAD_LOST: [&str; 3] = [
     "BLOB_UPLOAD_UNKNOWN",
     "BLOB_UPLOAD_INVALID",

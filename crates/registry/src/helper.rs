@@ -16,11 +16,11 @@ use crate::{
 
 /// Maximum number of bytes that are read from stdout, and from stderr, of a credential helper.
 const ANSWER: u64 = 1 << 20;
-/// Value of `Username` with which a helper marks `Secret` as a refresh token.
+/// Value of `Username` that marks the value of `Secret` as a refresh token.
 const TOKEN: &str = "<token>";
 
-/// Requests the credential of `registry` from the credential helper `program`. Errors contain the output of the helper only if it failed,
-/// because the output of a successful helper contains the credential.
+/// Requests the credential for `registry` from the credential helper `program`. An error contains the output of the helper only if the
+/// helper failed, because the output of a successful helper contains the credential.
 pub(crate) async fn credential(program: &str, registry: &str) -> Result<Credential, Error> {
     let failed = |why: String| Error::Helper {
         program: program.to_owned(),
@@ -61,7 +61,7 @@ pub(crate) async fn credential(program: &str, registry: &str) -> Result<Credenti
 async fn converse(child: &mut Child, registry: &str) -> std::io::Result<(Vec<u8>, Vec<u8>)> {
     let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
     if let Some(mut input) = child.stdin.take() {
-        // Ignores an error: a helper that does not read its input may have exited already.
+        // An error is ignored: a helper that does not read its input may have exited before the write.
         let _ = input.write_all(registry.as_bytes()).await;
     }
     if let (Some(output), Some(errors)) = (child.stdout.take(), child.stderr.take()) {

@@ -154,7 +154,7 @@ pub(crate) fn retry_summary(
     hint: &str,
 ) -> Summary {
     let budget = if failures.count == 0 {
-        "not counted against the retry limit".to_owned()
+        "this failure does not count towards the retry limit".to_owned()
     } else {
         format!("failure {} of {}", failures.count, retry.limit)
     };

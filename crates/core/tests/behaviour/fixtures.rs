@@ -67,7 +67,7 @@ pub(crate) fn terraform() -> Terraform {
 
 /// Edits of a resource.
 pub(crate) trait Edit: Sized {
-    /// Sets the name, and a uid derived from it.
+    /// Sets the name, and a uid derived from the name.
     fn named(self, name: &str) -> Self;
     /// Sets a variable in `spec.variables`.
     fn with_variable(self, name: &str, value: impl Into<Value>) -> Self;

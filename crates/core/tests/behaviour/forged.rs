@@ -45,7 +45,7 @@ fn number() -> impl Strategy<Value = i64> {
     prop_oneof![Just(0), Just(1), Just(2), Just(-1), any::<i64>()]
 }
 
-/// Generates the number of the current run ([`OF_RECORD`]) in half of the cases, else any number.
+/// Generates a run number: in half of the cases the number of the current run ([`OF_RECORD`]), otherwise any number.
 fn run_number() -> impl Strategy<Value = i64> {
     prop_oneof![Just(OF_RECORD), number()]
 }
@@ -269,7 +269,7 @@ fn forged() -> BoxedStrategy<Forged> {
         .boxed()
 }
 
-/// Returns simulated clusters whose run is in different phases, including a manual plan and a destroy.
+/// Returns simulated clusters, each with its run in a different phase. One has a plan that requires approval, another a destroy.
 fn worlds() -> Vec<World> {
     let at_stage = |manual: bool, stage: Stage| {
         let mut world = World::new();
@@ -344,7 +344,7 @@ const WORD: usize = 256;
 /// Maximum size of a state address in a validated report, in bytes.
 const ADDRESS: usize = 2_048;
 
-/// Checks `merged`, the run record after the operator has merged the forged progress into it.
+/// Checks `merged`: the run record into which the operator has merged the forged progress.
 fn check_progress(world: &World, merged: &RunRecord) {
     let own_record = &world.own_record;
     let Some(run) = open_run(own_record) else {
@@ -589,7 +589,8 @@ fn forged_report_affects_only_its_resource() {
         ..ProptestConfig::default()
     };
     let hours = prop_oneof![Just(0_i64), Just(2), Just(9_000)];
-    // Each element has the content of the report Secret, the hours until the operator reads it, and whether all pods have ended by then.
+    // Each element: the content of the report Secret, the hours until the operator reads it, and whether all pods have terminated before
+    // the operator reads it.
     let passes = prop::collection::vec((forged(), hours, any::<bool>()), 1..5);
     proptest!(config, |(index in 0..worlds.len(), passes in passes)| {
         let mut world = worlds[index].clone();
@@ -601,7 +602,8 @@ fn forged_report_affects_only_its_resource() {
             let seen = forge(&mut world, &forged);
             let decision = decide(world.tf(), &seen, &world.settings, world.now);
             check(&world, &seen, &decision);
-            // If a forged report says that a destroy run succeeded, the operator removes the finalizer: it cannot detect the forgery.
+            // If a forged report says that a destroy run succeeded, the operator removes the finalizer. The operator cannot detect this
+            // forgery.
             if decision.steps.iter().any(|step| matches!(step, Step::RemoveFinalizer)) {
                 break;
             }

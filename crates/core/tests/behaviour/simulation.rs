@@ -1,4 +1,5 @@
-//! Property test with generated events: the invariants hold after each event in any order, and the resource converges once the faults end.
+//! Property test with generated sequences of events and faults: the invariants hold after each event, and the resource converges after the
+//! faults have ended.
 
 mod event;
 
@@ -97,7 +98,7 @@ fn assert_converges(world: &mut World) {
     assert_stays_converged(world);
 }
 
-/// Advances the clock by two hours without events. Asserts that at most a few runs start, and that the numbers of reconciles and writes per
+/// Advances the clock by two hours without events. Asserts that only a few runs start, and that the numbers of reconciles and writes per
 /// run are bounded.
 fn assert_stays_converged(world: &mut World) {
     let end = world.now + SignedDuration::from_hours(2);
@@ -138,8 +139,8 @@ fn run_story(world: &mut World, events: &[(Event, After)]) {
     assert_converges(world);
 }
 
-/// Returns simulated clusters with a resource in different phases. From a new resource alone, generated events rarely reach the late
-/// phases.
+/// Returns simulated clusters, each with a resource in a different phase. If all cases started with a new resource, generated events would
+/// rarely reach the late phases.
 fn initial_worlds() -> Vec<World> {
     let building = World::until(|world| !world.builds.is_empty());
     let starting = World::until(|world| !world.jobs.is_empty());
@@ -178,7 +179,7 @@ fn elsewhere() -> World {
     world
 }
 
-/// Returns a simulated cluster in which corrections do not converge.
+/// Returns a simulated cluster in which corrections do not converge: the drift occurs again after each correction.
 fn not_converging() -> World {
     let mut world = World::applied();
     world.drifts_after_apply = true;
@@ -199,7 +200,7 @@ fn whatever_happens_rules_hold_and_world_converges() {
             "proptest-regressions/simulation.txt",
         ))),
         max_shrink_iters: 20_000,
-        // In an unoptimised build, the default random number generator takes as long as the rest of the test.
+        // In an unoptimised build, the default random number generator takes as long as the rest of the test. XorShift is faster.
         rng_algorithm: RngAlgorithm::XorShift,
         ..ProptestConfig::default()
     };
@@ -246,8 +247,8 @@ fn whatever_happens_rules_hold_and_world_converges() {
     );
 }
 
-/// The cache volume is lost while a drift check waits for its pod. The drift check is cancelled and repeated, finds drift, and the drift is
-/// corrected.
+/// The cache volume is lost before the pod of a drift check has started. The operator cancels the drift check and starts another one, which
+/// finds drift. The operator corrects the drift.
 #[test]
 fn drift_check_with_lost_volume_is_repeated() {
     let mut world = World::applied();

@@ -59,7 +59,7 @@ fn step_names(steps: &[Step]) -> Vec<String> {
     steps.iter().map(step_name).collect()
 }
 
-/// Formats the steps of `reconciled`, including the steps of the run that the reconcile started.
+/// Formats the steps that `reconciled` executed: the steps of the decision, and the steps of the run if the reconcile started one.
 fn executed_steps(reconciled: &Reconciled) -> Vec<String> {
     let start = reconciled
         .decision
@@ -97,7 +97,7 @@ fn step_name(step: &Step) -> String {
     }
 }
 
-/// Returns the kind of change that `progress` makes to the run report: close, cancel or reset.
+/// Returns how `progress` changes the run report: it closes or cancels the current run, or resets the report for a new run.
 fn report_change(progress: &RunProgress) -> &'static str {
     match (progress.closed, progress.cancel) {
         (true, _) => "close",
@@ -129,7 +129,7 @@ impl World {
         self.reconcile_with(ReconcileFaults::default())
     }
 
-    /// Reconciles, and lets builds and pods progress, until the newest pod is at `stage`.
+    /// Reconciles, and advances builds and pods, until the newest pod is at `stage`.
     fn run_to(&mut self, stage: Stage) -> &mut Self {
         for _ in 0..50 {
             self.reconcile();
@@ -147,8 +147,8 @@ impl World {
         panic!("no pod comes to {stage:?}: {:?}", self.status())
     }
 
-    /// Asserts that the deleted resource waits for approval and keeps its real objects, and that the operator destroys them after the
-    /// approval.
+    /// Asserts that the deleted resource waits for approval and its real objects exist until then. Approves, and asserts that the operator
+    /// destroys the real objects.
     fn is_destroyed_once_approved(&mut self) {
         assert!(!self.real.is_empty(), "destroyed, and nobody was asked");
         assert_eq!(self.status().state, State::AwaitingApproval);

@@ -33,7 +33,8 @@ pub(crate) use runner::{Pod, PodEvent, Stage};
 
 use crate::fixtures::{self, Edit};
 
-/// Configuration that a user wants to apply, reduced to the parts that the simulation contains; independent of the config hash.
+/// Configuration that a user wants to apply, reduced to the inputs that the simulation has. The simulation compares configurations without
+/// the config hash, so that it can detect errors in the hash.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Config {
     pub(crate) context: String,
@@ -128,12 +129,12 @@ pub(crate) struct World {
     pub(crate) own_record: RunRecord,
     /// Progress in the run report.
     pub(crate) progress: Option<RunProgress>,
-    /// Earlier versions of [`Self::record`], newest last. `None` before the creation of the record.
+    /// Earlier versions of [`Self::record`], newest last. `None` is the version before the run record was created.
     pub(crate) earlier_records: Vec<Option<RecordSeen>>,
     pub(crate) pin: Option<Pin>,
     /// Run record of an earlier resource of the same name.
     pub(crate) left_behind: Option<LeftBehind>,
-    /// Whether annotation `alustan.io/uid` names another resource that exists.
+    /// Whether annotation `alustan.io/uid` contains the uid of another resource, and that resource exists.
     pub(crate) is_copy: bool,
     pub(crate) jobs: BTreeMap<String, Job>,
     pub(crate) pods: Vec<Pod>,
@@ -161,7 +162,7 @@ pub(crate) struct World {
     pub(crate) operator_events: BTreeSet<NotificationEvent>,
     /// Whether no pruning of the registry repository has started today.
     pub(crate) pruning_is_due: bool,
-    /// Allow lists.
+    /// Allow lists in ConfigMap `alustan-allowed`.
     pub(crate) allow_lists: Arc<Allowed>,
     /// Existing `ServiceAccounts`.
     pub(crate) accounts: BTreeMap<String, AccountSeen>,
@@ -173,12 +174,12 @@ pub(crate) struct World {
     pub(crate) scheduled_at: Option<Timestamp>,
     /// State of the `PersistentVolumeClaim` of the cache volume.
     pub(crate) cache: CacheSeen,
-    /// Whether Secrets or the cache volume contain a state that no run wrote.
+    /// Whether Secrets or the cache volume contain a Terraform state that no run wrote.
     pub(crate) foreign_state: ForeignState,
     pub(crate) real: Real,
     /// Number in the digest to which the tag of the base image resolves: `sha256:base-NUMBER`.
     pub(crate) base_digest: u32,
-    /// Numbers of the context and of the revision at the head of the branch.
+    /// Number of the context and number of the revision at the head of the branch.
     pub(crate) head: (u32, u32),
     pub(crate) git_up: bool,
     pub(crate) registry_up: bool,
@@ -187,7 +188,7 @@ pub(crate) struct World {
     pub(crate) regcred: bool,
     /// Docker configuration in Secret `regcred`.
     pub(crate) docker_config: String,
-    /// Docker configuration of a derived pull secret, if Secret `regcred` cannot be used as pull secret.
+    /// Docker configuration from which the operator derives a pull secret. Set if Secret `regcred` cannot be used as pull secret.
     pub(crate) pull_config: Option<String>,
     /// Type of the `backend` block of the module.
     pub(crate) module_backend: Option<String>,
@@ -199,7 +200,7 @@ pub(crate) struct World {
     pub(crate) cloud: Option<u32>,
     /// Whether no node can mount the cache volume.
     pub(crate) volume_unreachable: bool,
-    /// Whether every apply is followed by drift.
+    /// Whether the real objects drift after every apply.
     pub(crate) drifts_after_apply: bool,
     /// Whether each plan removes every managed object.
     pub(crate) plans_remove_all: bool,

@@ -252,7 +252,7 @@ proptest! {
         let config = json!({"auths": {key: {"username": "u", "password": "p"}}}).to_string();
         let config = DockerConfig::parse(config.as_bytes()).ok().unwrap();
         let found = |image: &str| config.credentials_for(&ImageName::parse(image).unwrap()).is_some();
-        // A path `v1` or `v2` is an API version, which the parser ignores.
+        // The parser ignores a path `v1` or `v2`, because it is an API version.
         prop_assume!(!["v1", "v2"].contains(&prefix.join("/").as_str()));
         let (image, other) = (format!("{host}/{path}"), format!("other-{host}/{path}"));
         prop_assert!(found(&image));

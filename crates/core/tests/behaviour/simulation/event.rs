@@ -50,8 +50,8 @@ pub(super) enum Event {
     Clock(i64),
 }
 
-/// Reconciles after an event: none, a number of reconciles, a reconcile that crashes after a number of writes, or a reconcile that observes
-/// an older version of the run record.
+/// What happens after an event: no reconcile, a number of reconciles, a reconcile in which the controller crashes after a number of writes,
+/// or a reconcile that observes an outdated run record.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum After {
     Nothing,

@@ -67,7 +67,7 @@ fn unsaved_state_is_kept_with_its_encryption_key(
     assert!(world.tf.is_none() && world.record.is_some());
 }
 
-/// The pod of an apply is killed, so an unsaved state may be on the cache volume.
+/// The pod of an apply is killed, so the cache volume may contain an unsaved state and must be kept.
 #[test]
 fn volume_of_an_interrupted_run_is_kept() {
     let mut world = World::applied();
@@ -86,7 +86,7 @@ fn volume_of_an_interrupted_run_is_kept() {
     );
 }
 
-/// A drift check changes no objects, so it leaves no unsaved state on the cache volume.
+/// The pod of a drift check is killed. A drift check changes no objects and leaves no unsaved state, so the cache volume must be deleted.
 #[test]
 fn volume_of_an_interrupted_drift_check_is_deleted() {
     let mut world = World::applied();

@@ -19,7 +19,8 @@ use super::objects::CreatedObjects;
 use crate::fixtures::{Edit as _, terraform};
 use crate::world::World;
 
-/// Cases that the tests of the admission policy (`tests/api/policies.rs`) also use: operator and policy must give the same result.
+/// Test cases that the tests of the admission policy (`tests/api/policies.rs`) also use, because the operator and the policy must give the
+/// same results.
 const TABLE: &str = include_str!("../../../../../tests/tables/allowed.json");
 
 const RUNNER: &str = "/runner/serviceAccountName";
@@ -31,8 +32,8 @@ fn lists(data: &[(&str, &str)]) -> Arc<Allowed> {
     Arc::new(Allowed::read(&data.collect()))
 }
 
-/// Returns a simulated cluster with resource `tf`. `cloud` is the state of ServiceAccount `cloud`: absent, not annotated, or annotated for
-/// runs.
+/// Returns a simulated cluster with resource `tf` and ServiceAccount `cloud`. `cloud`: whether this ServiceAccount exists and has the
+/// annotation that permits runs to use it.
 fn world(tf: Terraform, cloud: AccountSeen) -> World {
     let mut world = World::with(tf);
     world.accounts = BTreeMap::from([("cloud".to_owned(), cloud)]);

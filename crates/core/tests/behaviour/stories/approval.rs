@@ -337,7 +337,7 @@ fn pending_correction_is_dropped_once_drift_is_gone() {
     world.settle();
     let plan_id = world.pending_id();
     assert_eq!(world.status().state, State::AwaitingApproval);
-    // Drift checks continue and do not request the same approval again.
+    // Drift checks continue. Another drift check that finds the same drift requests no second approval.
     let runs = world.kinds().len();
     world.now = world.reconcile().decision.requeue_at.unwrap();
     world.settle();

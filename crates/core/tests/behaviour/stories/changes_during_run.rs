@@ -1,4 +1,4 @@
-//! Users change the spec during a run: the latest value takes effect as soon as possible.
+//! A user changes the spec during a run: the latest spec takes effect as soon as possible.
 
 use alustan_api::report::{FailureClass, RunResult};
 use alustan_api::run::RunKind;

@@ -1,4 +1,4 @@
-//! Changes of the controller clock.
+//! The clock of the controller jumps.
 
 use alustan_api::State;
 use alustan_api::report::FailureClass;

@@ -1,4 +1,4 @@
-//! Rule 3: a change of the config hash starts a run, other changes do not.
+//! Rule 3: a change of the config hash starts a run. Other changes start no run.
 
 use alustan_api::Terraform;
 use alustan_api::run::{BackendInputs, RunInputs};

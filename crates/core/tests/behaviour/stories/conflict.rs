@@ -32,8 +32,8 @@ fn claimed_address_does_not_block_owner_of_the_state() {
     world.settle();
     assert!(world.is_ready());
     let address = state_conflict::address(world.tf.as_ref().unwrap());
-    // Two older, applied resources claim the state of `web`: `reported_owner` by the address in its run report, and `spec_owner` by its
-    // spec.
+    // Two older resources were applied, and their addresses are the address of the state of `web`: for `reported_owner` the address in its
+    // run report, for `spec_owner` the address in its spec.
     let mut reported_owner = terraform().named("old");
     reported_owner.metadata.creation_timestamp = Some(Time(at(1)));
     reported_owner.status.clone_from(&owner("old").status);
@@ -89,7 +89,7 @@ fn state_of_older_resource_is_not_destroyed_with_younger_one() {
     );
     let message = world.status().message;
     assert!(message.contains("alustan.io/abandon=true"), "{message}");
-    // The operator destroys the objects once the older resource uses another state.
+    // After the older resource is gone, the operator destroys the objects of the younger resource.
     world.now = world.reconcile().decision.requeue_at.unwrap();
     world.others.clear();
     world.settle();
@@ -138,7 +138,7 @@ fn conflict_ends_once_the_module_changes_its_backend() {
         1,
         "nothing is tried in the state of another"
     );
-    // From this commit on the module uses another backend.
+    // With this commit, the module uses another backend.
     world.commit(1).run_to(Stage::Reported);
     set_reported_address(&mut world, "gcs://bucket/of-its-own");
     for _ in 0..10 {

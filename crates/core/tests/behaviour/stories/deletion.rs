@@ -1,4 +1,5 @@
-//! Rule 13: the operator destroys the real objects, with the content of the pin, before it removes the finalizer.
+//! Rule 13: on deletion of a resource, the operator destroys the real objects with the configuration in the pin. Only then does it remove
+//! the finalizer.
 
 use alustan_api::report::FailureClass;
 use alustan_api::run::{RunKind, RunPhase};
@@ -279,7 +280,8 @@ fn pin_of_a_run_that_never_started_is_not_used() {
 }
 
 impl World {
-    /// Reconciles until the operator removes its finalizer. A finalizer of another controller keeps the resource.
+    /// Reconciles until the operator removes its finalizer. The resource continues to exist, because it has a finalizer of another
+    /// controller.
     fn run_until_released(&mut self) {
         for _ in 0..50 {
             let reconciled = self.reconcile();

@@ -225,8 +225,8 @@ fn orphaned_resource_without_apply_leaves_no_state() {
     assert!(!world.objects.iter().any(|name| name.contains("-state")));
 }
 
-/// No run has applied, but a state exists that the resource adopted or a user pushed. Deletion must keep the Secrets or the volume with the
-/// state, because it may be the only copy.
+/// No run has applied, but a state exists that the resource adopted or a user pushed. Deletion must keep the Secrets or the volume that
+/// contain the state: the state may have no other copy.
 #[rstest]
 #[case::adopted_or_pushed(true, false, "CleanUp but state", "Secrets of this namespace")]
 #[case::on_an_adopted_volume(false, true, "CleanUp but cache", "PersistentVolumeClaim web-cache")]

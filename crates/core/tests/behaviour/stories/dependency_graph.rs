@@ -383,7 +383,8 @@ proptest! {
     }
 }
 
-/// Returns `count` resources with `entries` selectors each. Each selector selects all these resources.
+/// Returns `count` resources, each with `entries` entries in `spec.variablesFrom`. Each entry has a selector that selects all these
+/// resources.
 fn hostile(count: usize, entries: usize) -> Vec<Terraform> {
     let selects = json!({ "terraformRef": {
         "selector": { "matchLabels": { "role": "cluster" } }, "outputs": { "ips": "ip" },
@@ -396,8 +397,8 @@ fn hostile(count: usize, entries: usize) -> Vec<Terraform> {
 #[case::labels(json!({ "matchLabels": { "tier": "low" } }))]
 #[case::everything(json!({}))]
 fn selectors_that_lead_to_too_many_resources_are_refused(#[case] selector: serde_json::Value) {
-    // `first` is deleted, so no selector selects it and it is on no cycle. The check fails nevertheless: it would have to resolve the
-    // selectors of all resources, which exceeds its limit.
+    // `first` is deleted, so no selector selects it, and it cannot be part of a cycle. Nevertheless, the check for cycles fails: it would
+    // resolve the selectors of all resources, and their number exceeds the limit of the check.
     let mut stack = hostile(300, 50);
     for tf in &mut stack {
         let labels = [("tier".to_owned(), "low".to_owned())];

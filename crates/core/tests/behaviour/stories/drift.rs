@@ -56,7 +56,8 @@ fn drift_check_without_drift_leaves_status_unchanged() {
     assert_eq!(world.run_number(), 4);
 }
 
-/// Drift is unlikely right after an apply, so the first drift check is delayed. The delay differs between resources.
+/// The first drift check after an apply is delayed by 0.5 to 1.5 intervals, because drift is unlikely right after an apply. The delay
+/// differs between resources.
 #[test]
 fn first_drift_check_is_half_to_one_and_a_half_intervals_later() {
     let delays: Vec<_> = (0..20)

@@ -1,5 +1,5 @@
-//! `spec.engine`: the operator selects the engine from its catalogue once and pins it. A later change of the catalogue does not change the
-//! engine.
+//! `spec.engine`: the operator selects the engine of a resource from its catalogue once. Later changes of the catalogue do not change the
+//! engine of the resource.
 
 use alustan_api::report::FailureClass;
 use alustan_api::{Engine, EngineName, Terraform};
@@ -93,7 +93,7 @@ fn resolved_engine_is_pinned() {
     let mut world = world(json!({"name": "opentofu", "version": "1.12"}));
     assert!(world.is_ready(), "{:?}", world.status());
     assert_eq!(engine(&world).as_deref(), Some("opentofu 1.12.10"));
-    // The pinned engine stays if the catalogue has only a newer version, and if the catalogue is empty.
+    // The resource keeps its engine if the catalogue contains only a newer version, and if the catalogue is empty.
     for catalogue in [vec![image("opentofu 1.12.11")], Vec::new()] {
         world.settings.engines = catalogue;
         world.restart().settle();
@@ -195,8 +195,8 @@ fn base_image_in_spec_overrides_catalogue() {
         (unresolved.reference.as_str(), unresolved.engine),
         ("mine.test/x:1", None)
     );
-    // The image in `spec.containerRegistry.baseImage` may also be in the catalogue. The engine of the image is then the engine in the
-    // catalogue.
+    // The catalogue contains the image in `spec.containerRegistry.baseImage`. The resource then has the engine that the catalogue names for
+    // this image.
     let listed = image("opentofu 1.12.6").image;
     let tf = terraform().with("/containerRegistry/baseImage", listed);
     let unresolved = base_image(&tf, &with_catalogue(), None)
@@ -205,8 +205,8 @@ fn base_image_in_spec_overrides_catalogue() {
     assert_eq!(unresolved.engine.unwrap().to_string(), "opentofu 1.12.6");
 }
 
-/// For a base image outside the catalogue, the runner determines the engine. It refuses a change of the engine if `spec.engine.allowSwitch`
-/// is not set.
+/// If the base image is not in the catalogue, only the runner can detect the engine in the image. The operator passes the engine of the
+/// last apply to the runner, and the runner refuses any other engine. With `spec.engine.allowSwitch`, the operator passes no engine.
 #[test]
 fn runner_gets_applied_engine_unless_switch_is_allowed() {
     let mut world = world(json!({"version": "1.11.4"}));
@@ -232,7 +232,7 @@ fn runner_gets_applied_engine_unless_switch_is_allowed() {
         .failure
         .as_mut()
         .unwrap()
-        // Older runners report reason `EngineChangeNotAllowed` as `EngineSwitch`.
+        // Older runners use reason `EngineSwitch` instead of `EngineChangeNotAllowed`.
         .reason = "EngineSwitch".to_owned();
     world.settle();
     assert_eq!(

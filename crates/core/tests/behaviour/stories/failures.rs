@@ -76,8 +76,8 @@ fn module_failures_are_retried_until_budget_is_used_up() {
     assert!(changed_nothing(&world.reconcile()), "stalled is stalled");
 }
 
-/// The module forges an impossible result. The failure must use the retry budget. If it did not, the operator would start the same run
-/// again at once, in a loop.
+/// The module forges an impossible run result. The operator must count it as a failure against the retry limit. Otherwise, it would start
+/// the same run again at once, in a loop.
 #[rstest]
 #[case::changes_without_a_plan(RunResult::Changes)]
 #[case::cancelled_by_itself(RunResult::Cancelled)]
@@ -343,7 +343,8 @@ fn message_of_user_failure_is_the_same_after_each_query() {
     assert_eq!(situation, summary::query_failure(&failure, at(120), at(0)));
 }
 
-/// Rule 10: an outage of git and the registry for one hour does not stall the resource, in whatever phase the outage begins.
+/// Rule 10: git and the registry are down for one hour. The outage must not stall the resource, whatever phase the resource is in when the
+/// outage begins.
 #[rstest]
 #[case::before_anything(World::new())]
 #[case::during_the_build(World::until(|world| !world.builds.is_empty()))]

@@ -1,4 +1,4 @@
-//! Health of each state in Argo CD (`deploy/argocd/health.lua`) and kstatus.
+//! Health that Argo CD (with `deploy/argocd/health.lua`) and kstatus report for a resource in each `status.state`.
 
 use std::collections::BTreeMap;
 
@@ -172,7 +172,7 @@ fn argo_cd_and_kstatus_agree_unless_suspended() {
             "Suspended" => continue,
             health => panic!("{description}: {health} is no health of Argo CD"),
         };
-        // kstatus reports Current for an object without status.
+        // kstatus reports Current for every object without status, so such an object is not compared.
         let looked_at = tf.status.is_some();
         assert!(
             !looked_at || agreed.contains(&kstatus(&tf)),

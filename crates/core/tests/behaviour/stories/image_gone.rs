@@ -1,4 +1,4 @@
-//! Rule 13: destroy does not need the runner image.
+//! Rule 13: destroy succeeds without the runner image.
 
 use alustan_api::run::{RunKind, RunPhase};
 use alustan_core::observed::Seen;
@@ -27,7 +27,7 @@ fn lost() -> World {
     panic!("{:?}", world.status());
 }
 
-/// Reconciles until the destroy starts in the base image. Returns the observation of the reconcile that starts it.
+/// Reconciles until the destroy run starts, which uses the base image. Returns the observation of the reconcile that starts the run.
 fn started(world: &mut World) -> Seen {
     for _ in 0..10 {
         let seen = world.observe(0);

@@ -1,4 +1,4 @@
-//! Rules 11, 14 and 16: missing and invalid references of the spec.
+//! Rules 11, 14 and 16: the spec contains invalid references, or references to missing objects.
 
 use alustan_api::State;
 use alustan_core::step::{Object, Step};

@@ -1,4 +1,4 @@
-//! Manual changes in the cluster, events while the controller is down, and changes between the last apply and destroy.
+//! Changes by hand in the cluster, events while the controller is down, and changes between the last apply and the destroy.
 
 use alustan_api::report::FailureClass;
 use alustan_api::run::RunKind;
@@ -136,7 +136,7 @@ fn destroy_uses_pinned_backend_with_pinned_credentials() {
     );
 }
 
-/// A destroy does not need the cache volume: if the volume is missing, the destroy runs without it.
+/// A destroy needs no cache volume. If the `PersistentVolumeClaim` is missing, the destroy runs without it and does not create it.
 #[test]
 fn destroy_creates_no_persistent_volume_claim() {
     let mut world = World::applied();
@@ -188,7 +188,7 @@ fn overdue_run_makes_resource_not_ready() {
     );
 }
 
-/// The module forges the time of the claim. The deadline of the run must not depend on it.
+/// The module forges the time of the claim in the run report. The deadline of the run must not depend on this time.
 #[test]
 fn claim_in_the_future_delays_no_deadline() {
     let mut world = World::new();
@@ -232,7 +232,8 @@ fn lost_pin_is_recreated_or_resource_is_not_ready() {
     );
 }
 
-/// The registry in the spec changes, and the resource is deleted before the next apply. The pinned image is in the old registry.
+/// The registry in the spec changes, and the resource is deleted before the next apply. The pinned image is in the old registry, so destroy
+/// must use the pull secret of the old registry.
 #[test]
 fn pinned_image_is_pulled_with_pull_secret_of_its_registry() {
     let mut world = World::applied();
@@ -283,7 +284,7 @@ fn recreated_record_assumes_no_managed_state() {
     );
 }
 
-/// The finalizer is removed by hand. The resource must stay Ready: the operator must not treat it as a new resource.
+/// The finalizer is removed by hand. The resource must stay Ready, because it is not a new resource.
 #[test]
 fn removed_finalizer_leaves_resource_ready() {
     let mut world = World::applied();

@@ -1,4 +1,5 @@
-//! Resync intervals for metacontroller, which does not watch the objects of the operator.
+//! Resync intervals that the operator requests from metacontroller. Metacontroller does not watch the objects that the operator creates, so
+//! the resource is reconciled at these intervals.
 
 use alustan_core::decide::decide;
 use alustan_core::metacontroller::{Pace, pace};
@@ -11,7 +12,7 @@ use crate::world::{PodEvent, World};
 const AN_HOUR: SignedDuration = SignedDuration::from_hours(1);
 
 impl World {
-    /// Returns the resync interval that metacontroller gets for the current observation.
+    /// Returns the resync interval that the operator requests from metacontroller for the current observation.
     fn pace(&mut self) -> Pace {
         let seen = self.observe(0);
         let decision = decide(self.tf(), &seen, &self.settings, self.now);
@@ -22,7 +23,7 @@ impl World {
         self.pace() != Pace::AtRest(AN_HOUR)
     }
 
-    /// Reconciles until nothing changes. Asserts that builds and pods progress only while the resync interval is short.
+    /// Reconciles until nothing changes. Asserts that the resync interval is short whenever a build or pod progresses.
     fn poll(&mut self) -> &mut Self {
         for _ in 0..100 {
             let soon = self.is_polled_soon();

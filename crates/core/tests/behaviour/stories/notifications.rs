@@ -28,7 +28,7 @@ impl World {
         self.notices.due.clone()
     }
 
-    /// Delivers all due notifications. Returns their events.
+    /// Delivers all due notifications. Returns the event of each notification.
     fn deliver(&mut self) -> Vec<NotificationEvent> {
         let due = self.due();
         for notice in &due {
@@ -46,7 +46,8 @@ impl World {
         self
     }
 
-    /// Reconciles until nothing changes, and applies `event` to pods. Returns the events of the delivered notifications.
+    /// Reconciles until nothing changes. Applies `event` to the active pods in each iteration. Returns the events of the delivered
+    /// notifications.
     fn delivered(&mut self, event: PodEvent) -> Vec<NotificationEvent> {
         let mut heard = Vec::new();
         for _ in 0..60 {

@@ -42,7 +42,7 @@ impl CreatedObjects {
         created
     }
 
-    /// Returns all objects that are created until the deleted resource is gone.
+    /// Returns all objects that the operator creates until the deleted resource is gone.
     pub(super) fn by_destroying(mut world: World) -> Self {
         let mut created = Self {
             jobs: Vec::new(),
@@ -123,7 +123,7 @@ pub(super) fn pod(job: &Job) -> PodSpec {
     job.spec.clone().unwrap().template.spec.unwrap()
 }
 
-/// A resource with all fields that affect pods.
+/// Returns a resource that sets all fields that affect pods.
 pub(super) fn rich() -> Terraform {
     terraform()
         .with("/containerRegistry/baseImage", "elsewhere.test/base:1")

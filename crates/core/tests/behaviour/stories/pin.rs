@@ -1,4 +1,4 @@
-//! Rule 13: the pin of an applied configuration exists in every situation.
+//! Rule 13: an applied resource always has a pin.
 
 use alustan_api::State;
 use alustan_api::run::Pin;
@@ -27,8 +27,8 @@ fn lost_pin_is_recreated_while_correction_waits_for_approval() {
     assert!(world.tf.is_none() && world.real.is_empty());
 }
 
-/// The pin of a later run contains, in field `before`, the pin of the last apply. The operator must find the digest of the applied image in
-/// `before`.
+/// If a run has started after the last apply, the pin is that of the run, and its field `before` contains the pin of the last apply. The
+/// operator must find the digest of the applied image in `before`.
 #[test]
 fn digest_of_applied_image_is_taken_from_pin() {
     let before = World::applied().pin.unwrap();

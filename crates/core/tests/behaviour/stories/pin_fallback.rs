@@ -49,7 +49,7 @@ fn remove_referenced_objects(world: &mut World) {
     world.restart();
 }
 
-/// Starts the next run. Returns its inputs, its Job, and the Secrets that are applied before the Job.
+/// Starts the next run. Returns the inputs of the run, its Job, and the Secrets that the operator applies before it creates the Job.
 fn started(world: &mut World) -> (RunInputs, Job, Vec<Secret>) {
     let start = world.reconcile().decision.start.expect("a run");
     let inputs = world.record.clone().unwrap().inputs.unwrap();
@@ -107,8 +107,8 @@ fn destroy_uses_pin_only_for_missing_values() {
     assert_eq!(inputs.environment["TOKEN"], "7");
 }
 
-/// Returns the environment variables that a destroy takes from the pin. `names`: Secrets in `envFromSecrets`, in order. Secret `cloud` is
-/// deleted, Secret `other` exists.
+/// Returns the environment variables that a destroy run gets from the pin. `names`: names of the Secrets in `envFromSecrets`, in order.
+/// Secret `cloud` is deleted, Secret `other` exists.
 fn environment(names: [&str; 2]) -> BTreeMap<String, String> {
     let mut world = applied();
     let pinned = ["TOKEN", "REGION", "PROXY"].map(|name| (name.to_owned(), "pinned".to_owned()));

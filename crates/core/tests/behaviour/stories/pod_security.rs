@@ -110,7 +110,7 @@ fn baseline_of(container: &Container) -> Vec<String> {
     broken
 }
 
-/// Returns the violations of the *baseline* rules that are the same for pods and containers. `spec`: a pod or container.
+/// Returns the violations of those *baseline* rules that are the same for pods and containers. `spec`: a pod spec or a container, as JSON.
 fn shared(name: &str, spec: &Value) -> Vec<String> {
     let at = |field| text(spec, &format!("/securityContext/{field}"));
     let mut broken = Vec::new();

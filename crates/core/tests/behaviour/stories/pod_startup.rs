@@ -1,5 +1,5 @@
-//! The operator reports and retries Jobs that cannot start (rule 10). It replaces lost objects if possible (rule 2), but not objects that
-//! contain state (rule 12).
+//! Rule 10: the operator reports Jobs whose pods cannot start, and retries the runs. It creates lost objects again if it can (rule 2), but
+//! never objects that contain state (rule 12).
 
 use alustan_api::report::{FailureClass, UnsavedPlace};
 use alustan_api::run::{CacheVolume, RunKind, RunPhase};
@@ -71,7 +71,7 @@ fn unstartable_run_is_cancelled_and_costs_no_retry() {
     assert_eq!(world.record.as_ref().unwrap().history.failures.count, 0);
 }
 
-/// A pending drift check does not change `Ready`, but it times out like other runs.
+/// A drift check whose pod cannot start does not change `Ready`, but it times out like other runs.
 #[test]
 fn unstartable_drift_check_is_cancelled_after_5_minutes() {
     let mut world = World::applied();
@@ -384,7 +384,7 @@ fn destroy_uses_pin_of_last_apply_that_began() {
         (exists.number, exists.inputs.variables["size"].clone()),
         (1, 0.into())
     );
-    // Once the apply of run 3 begins, destroy uses the pin of run 3.
+    // After run 3 has begun to apply, destroy uses the pin of run 3.
     world.edit(|tf| tf.with_variable("size", 8));
     world.run_to(Stage::Applying);
     let attempted = world.record.as_ref().unwrap().record.attempted;
@@ -432,7 +432,7 @@ fn deletion_without_record_and_pin_waits_for_the_run() {
     assert!(world.tf.is_none());
 }
 
-/// Run record and pin are deleted by hand. The operator derives the run number of the new record from Jobs and status.
+/// Run record and pin are deleted by hand. The operator creates a new run record, and derives its run number from Jobs and status.
 #[test]
 fn recreated_record_counts_earlier_runs() {
     let mut world = World::applied();
@@ -541,7 +541,7 @@ fn unstartable_build_is_reported_with_its_reason() {
     assert_eq!(world.reason(), "Unschedulable");
 }
 
-/// Returns the number of the last run, and whether its Job has the cache volume.
+/// Returns the number of the last run, and whether the pod of its Job mounts the cache volume.
 fn last_run(world: &World) -> (i64, bool) {
     let job = world.jobs.values().max_by_key(|job| job.number).unwrap();
     (job.number, job.volume)
@@ -560,7 +560,7 @@ fn unreachable_cache_volume_is_replaced() {
     assert_eq!(last_run(&world), (3, false));
     assert!(world.volume_unreachable);
 
-    // Run 3 started without the cache volume, so the volume was the reason why run 2 could not start. The operator replaces the volume
+    // Run 3 started without the cache volume. This shows that run 2 could not start because of the volume. The operator replaces the volume
     // before the next run.
     world.edit(|tf| tf.with_variable("size", 2));
     world.run_until_converged();
@@ -661,7 +661,8 @@ fn lost_claim_with_an_unsaved_state_is_not_replaced() {
     assert_eq!(world.cache, CacheSeen::Lost);
 }
 
-/// The pod of an apply is killed, so an unsaved state may be on the cache volume.
+/// The pod of an apply is killed, so the cache volume may contain an unsaved state. The operator must keep the volume, and later runs must
+/// not mount it.
 #[test]
 fn lost_volume_is_kept_and_unused_after_an_interrupted_run() {
     let mut world = applying_with_unreachable_volume();
@@ -715,7 +716,7 @@ fn destroy_continues_without_unusable_cache_volume() {
     assert!(world.volume_unreachable, "the claim is not replaced");
 }
 
-/// The run stores the destroy plan on the cache volume. After the approval, a later run applies the stored plan.
+/// A plan run stores the destroy plan on the cache volume. After the approval, the destroy run applies the stored plan.
 #[test]
 fn destroy_plan_with_approval_mounts_cache_volume() {
     let mut world = World::applied();
@@ -734,7 +735,7 @@ fn cache_volume_is_usable_after_a_delayed_start() {
     world.advance_clock(10 * 60);
     world.run_to(Stage::Created);
     world.advance_clock(20 * 60);
-    // The next run also mounts the cache volume, because the volume contains the unsaved state. From now on, nodes can mount the volume.
+    // From now on, nodes can mount the cache volume. The next run mounts it, because it contains the unsaved state.
     world.volume_unreachable = false;
     world.run_until_converged();
     assert!(world.is_ready(), "{:?}", world.status());

@@ -47,7 +47,7 @@ fn texts<const N: usize>(texts: [(&str, &str); N]) -> BTreeMap<String, String> {
     BTreeMap::from(texts.map(|(key, text)| (key.to_owned(), text.to_owned())))
 }
 
-/// A reconcile with an outdated record must not publish earlier outputs.
+/// A reconcile that observes an outdated run record must not publish the outputs of an earlier apply.
 #[test]
 fn outputs_of_an_earlier_apply_are_not_published_again() {
     let mut world = World::new();
@@ -180,7 +180,7 @@ fn foreign_config_map_is_kept_and_nothing_is_published() {
             .objects
             .is_disjoint(&["theirs", "web-outputs"].map(str::to_owned).into())
     );
-    // A changed name in `spec.outputs` resets the retry budget.
+    // A changed name in `spec.outputs` resets the number of failures.
     world.outputs.config_map = Ownership::Absent;
     world.edit(|tf| tf.with("/outputs/configMapName", "ours"));
     world.settle();

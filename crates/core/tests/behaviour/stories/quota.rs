@@ -47,7 +47,7 @@ fn run_with_denied_job_ends_and_costs_no_retry() {
     assert_eq!(condition(&status, "Ready"), "False");
     for part in [
         "exceeded quota: small, requested: count/jobs.batch=1, used: count/jobs.batch=2",
-        "not counted against the retry limit; next attempt at ",
+        "this failure does not count towards the retry limit; next attempt at ",
         "see kubectl describe resourcequota,limitrange -n team",
     ] {
         assert!(

@@ -350,7 +350,7 @@ fn dockerfile_of_repository_is_built_first_on_pinned_base() {
     let before = environment(&job, "ALUSTAN_DOCKERFILE_BEFORE").unwrap();
     assert_eq!(before, "docker/Dockerfile");
     let ours = environment(&job, "ALUSTAN_DOCKERFILE").unwrap();
-    // The user's Dockerfile may build an image without the runner, so the build copies the runner into the image.
+    // The image that the user's Dockerfile builds may lack the runner, so the build copies the runner into the image.
     assert!(
         ours.starts_with("COPY --chown=0:0 bin/ /usr/local/bin/\n"),
         "{ours}"

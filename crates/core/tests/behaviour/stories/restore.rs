@@ -1,4 +1,4 @@
-//! A resource restored from a backup: it has a new uid, and the labels of its Secrets have the uid of the resource before the restore.
+//! A resource is restored from a backup: it has a new uid. Its Secrets have labels with the uid of the resource before the restore.
 
 use alustan_api::report::{RunResult, UnsavedPlace};
 use alustan_api::run::{RunKind, RunPhase, UnsavedState};
@@ -117,7 +117,7 @@ fn restored_resource_without_changes_is_ready_without_approval() {
     assert!(world.is_ready());
     assert_eq!(world.ledger.kinds, [(RunKind::Plan, RunResult::NoChanges)]);
     assert_eq!(world.run_number(), 2);
-    // After the first run, plans need approval only if the spec requires it.
+    // Only the first plan after a restore always needs approval. This later apply needs none, because the spec requires none.
     world.edit(|tf| tf.with_variable("size", 1)).settle();
     assert!(world.is_ready());
     assert_eq!(world.last_run().0, RunKind::Apply);
@@ -352,7 +352,7 @@ fn deletion_before_the_restore_leaves_everything(#[case] because: fn(&mut World)
     for finalizer in [true, false] {
         let mut world = restored(World::applied());
         let real = world.real.clone();
-        // Velero restores finalizers. The kubectl command in the documentation does not.
+        // Velero restores the finalizers of a resource. The kubectl command in the documentation does not restore them.
         if !finalizer {
             world.tf.as_mut().unwrap().metadata.finalizers = None;
         }

@@ -1,4 +1,4 @@
-//! Rule 5: start, progress and end of runs; no run is executed twice.
+//! Rule 5: start, progress and end of runs. No run is executed twice.
 
 use alustan_api::State;
 use alustan_api::run::{RunKind, RunPhase};

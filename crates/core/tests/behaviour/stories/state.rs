@@ -47,8 +47,8 @@ fn the_younger_of_two_on_one_state_is_refused(#[case] other: Terraform, #[case] 
     assert_eq!(conflict(&tf, None, [&other]).is_some(), refused);
 }
 
-/// A module can forge the state address in the run report. Therefore, the reported address of a resource causes conflicts only for
-/// resources in the same namespace.
+/// A module can forge the state address in the run report of its resource. Therefore, the operator uses a reported address only to find
+/// conflicts between resources in the same namespace.
 #[rstest]
 #[case::reported_in_same_namespace(reported("old", "s3://bucket/x"), "team", true)]
 #[case::reported_in_another_namespace(reported("old", "s3://bucket/x"), "other", false)]

@@ -1,4 +1,4 @@
-//! Rule 11: a state moves only with permission, and the old backend is used until the move is complete.
+//! Rule 11: the state moves to another backend only with `backend.migrate: true`. The old backend is used until the move is complete.
 
 use alustan_api::Terraform;
 use alustan_api::report::FailureClass;
@@ -117,8 +117,8 @@ fn changed_lock_of_the_same_state_needs_no_permission() {
     assert_eq!(world.run_number(), 2);
 }
 
-/// A run that copies the state to another backend is killed. Before phase `Applying`, the state in the old backend is complete, and destroy
-/// uses it. From phase `Applying` on, destroy uses the new backend.
+/// A run that copies the state to another backend is killed. If this happens before phase `Applying`, the state in the old backend is
+/// complete, and destroy uses the old backend. From phase `Applying` on, destroy uses the new backend.
 #[rstest]
 #[case::while_planning(Stage::Planning, "Secret web-state")]
 #[case::while_applying(Stage::Applying, "s3://bucket/a")]
@@ -144,7 +144,7 @@ fn failed_move_is_retried_from_the_old_location() {
     assert_eq!(alustan_backends::location(before), "Secret web-state");
 }
 
-/// The Role of the runner names the Secrets of a managed state, whether the state moves from these Secrets or to them.
+/// The state moves from or to the managed backend. In both cases, the Role of the runner must name the Secrets of the managed state.
 #[rstest]
 #[case(managed(), s3("a"), &["web-state", "web-state-slot-0", "web-state-slot-1"])]
 #[case(s3("a"), managed(), &["web-state"])]
@@ -165,7 +165,8 @@ fn runner_role_names_secrets_of_managed_state_during_move(
     assert_eq!(states, secrets);
 }
 
-/// The operator does not know the configuration in the backend block of the module, so the runner decides whether the state moves.
+/// The operator does not know the configuration in the backend block of the module. So it passes `backend.migrate` to the runner, and the
+/// runner decides whether the state moves.
 #[test]
 fn module_backend_is_migrated_only_if_migrate_is_set() {
     let mut world = World::with(terraform());

@@ -1,4 +1,4 @@
-//! Output of `kubectl get` and `kubectl describe` that no other test module covers.
+//! Status fields and conditions, as shown by `kubectl get` and `kubectl describe`, that no other test module covers.
 
 use alustan_api::report::{ChangeSet, FailureClass, ResourceChange, Undeclared};
 use alustan_api::run::StateLock;

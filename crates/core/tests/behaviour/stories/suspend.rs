@@ -1,4 +1,4 @@
-//! `spec.suspend`: no run starts, and runs that have not applied yet are cancelled.
+//! `spec.suspend`: the operator starts no run, and cancels a run that has not begun to apply.
 
 use alustan_api::State;
 use alustan_api::report::RunResult;
@@ -154,7 +154,7 @@ fn first_of_cancellation_and_apply_wins() {
 
     let mut applied = World::new();
     applied.run_to(Stage::Applying);
-    // The controller observes a version of the run record from before phase `Applying`, so its cancellation fails with a conflict.
+    // The controller observes the run record of the time before phase `Applying`, so its cancellation fails with a conflict.
     applied.suspend(true);
     applied.reconcile_with(crate::world::ReconcileFaults {
         stale: Some(1),

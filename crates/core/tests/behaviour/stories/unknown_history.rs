@@ -1,4 +1,4 @@
-//! Rule 13: on deletion of a resource, destroy runs if it is unknown whether anything was applied. With an empty state, destroy succeeds.
+//! Rule 13: a resource is deleted, and it is unknown whether a run has applied anything. Destroy runs, and succeeds with an empty state.
 
 use alustan_api::run::RunKind;
 use alustan_api::{ABANDON, State};

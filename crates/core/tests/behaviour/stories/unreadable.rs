@@ -17,7 +17,7 @@ fn unreadable(world: &World, pointer: &str) -> Value {
     stored
 }
 
-/// Parses `stored` leniently, with the pin of `world`.
+/// Parses `stored` as the operator parses a deleted resource: fields that are invalid in `stored` get their values from the pin of `world`.
 fn read(world: &World, stored: &Value) -> Terraform {
     let metadata = world.tf().metadata.clone();
     parse_leniently(metadata, stored, world.pin.as_ref()).unwrap()

@@ -39,13 +39,13 @@ fn resources_of(graph: &Graph) -> Vec<Terraform> {
 struct Node {
     /// Number of changes of the spec of the resource.
     spec: usize,
-    /// Inputs of the last run: number of changes of the spec, and versions of the outputs of the dependencies.
+    /// Inputs of the last run: number of changes of the spec when the run started, and versions of the outputs of the dependencies.
     applied: (usize, BTreeMap<Key, String>),
     /// Inputs of the active run.
     running: Option<(usize, BTreeMap<Key, String>)>,
     /// Version of the outputs of the resource.
     outputs: String,
-    /// Whether runs leave the version of the outputs unchanged.
+    /// Whether the outputs, and so their version, stay the same in every run.
     constant: bool,
     /// Whether the resource is ready, according to its last reconcile.
     ready: bool,
@@ -61,7 +61,8 @@ struct Stack {
 }
 
 impl Stack {
-    /// Returns the resources of `graph`, applied and idle. Runs of the resources in `constant` do not change the version of their outputs.
+    /// Returns the resources of `graph`, applied and idle. A run of a resource in `constant` does not change the version of the outputs of
+    /// this resource.
     fn idle(graph: &Graph, constant: &BTreeSet<usize>) -> Self {
         let mut stack = Self {
             resources: resources_of(graph),
@@ -191,7 +192,7 @@ proptest! {
     }
 }
 
-/// Changes the spec of `changed` and executes the events `steps`. Asserts that each downstream resource runs at most once.
+/// Changes the spec of resource `changed`, then executes the events `steps`. Asserts that each downstream resource runs at most once.
 fn runs_once(
     graph: &Graph,
     changed: usize,

@@ -8,8 +8,8 @@ use super::{Situation, World};
 use crate::fixtures::failure;
 
 impl World {
-    /// Deletes finished build Jobs, as `ttlSecondsAfterFinished` does. Keeps a failed Job until the controller has recorded its failure:
-    /// the TTL of one hour leaves enough time for that.
+    /// Deletes finished build Jobs, as `ttlSecondsAfterFinished` does. Exception: a failed Job is kept until the controller has recorded
+    /// the failure, because the TTL is one hour and the controller needs less.
     pub(crate) fn expire_builds(&mut self) {
         let memory = self.record.as_ref().map(|record| &record.history);
         let counted = memory.and_then(|history| history.build_failures.job_uid.clone());

@@ -94,8 +94,8 @@ impl World {
             );
         }
     }
-    /// Checks that the resource stops being Ready only for a reason: a failure, a requested run, a failed health check, a missing input,
-    /// the deletion, or a change of the wanted configuration. Drift and a restart are no reasons.
+    /// Checks that a Ready resource becomes not Ready only for one of these reasons: a failure, a requested run, a failed health check, a
+    /// missing input, the deletion, or a change of the wanted configuration. Drift and a restart of the controller are no valid reasons.
     fn may_be_busy(&self, status: &TerraformStatus, decision: &Decision, seen: &Seen) {
         let failed = matches!(status.state, State::Failed | State::Stalled)
             || decision.steps.iter().any(records_failures);
@@ -117,7 +117,7 @@ impl World {
         );
     }
 
-    /// Whether a run was requested, is active for another reason than drift, or failed.
+    /// Whether a run failed, a run was requested, or a run is active that was not started because of drift or missing outputs.
     fn is_disturbed(&self, record: &RecordSeen) -> bool {
         let is_drift_run = |run: &RunSpec| {
             run.kind == RunKind::Drift || matches!(run.trigger, Trigger::Drift | Trigger::Outputs)

@@ -221,7 +221,8 @@ impl World {
             }
             Step::PruneImages | Step::CleanUp { .. } => {}
             Step::RemoveFinalizer => {
-                // Before a restore, the real objects belong to the earlier resource of the same name.
+                // Before a restore, the real objects belong to the earlier resource of the same name. The finalizer may then be removed
+                // without a destroy.
                 if self.left_behind.is_none() {
                     Ledger::released(&self.real, self.tf());
                 }

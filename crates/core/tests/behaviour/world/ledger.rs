@@ -103,7 +103,7 @@ impl Ledger {
         self.approved.insert(id.to_owned());
     }
 
-    /// Checks that a plan which needs approval is approved, and that no approval is used twice.
+    /// Checks that a plan that needs approval is approved before its apply, and that no approval is used twice.
     fn may_apply(&mut self, current: &RecordSeen) {
         let approval = &current.inputs.as_ref().unwrap().approval;
         let Some(plan) = &approval.approved else {
@@ -123,7 +123,7 @@ impl Ledger {
         );
     }
 
-    /// Returns the configuration that run `number` was started for.
+    /// Returns the configuration for which run `number` was started.
     pub(crate) fn decided(&self, number: i64) -> Option<&Config> {
         self.decided.get(&number)?.as_ref()
     }
@@ -149,7 +149,7 @@ impl Ledger {
         );
     }
 
-    /// Records the loss of the run record. Run numbers then start again.
+    /// Records the loss of the run record. Later runs are numbered from 1 again.
     pub(crate) fn forget_runs(&mut self) {
         self.decided.clear();
         self.jobs.clear();
@@ -259,7 +259,7 @@ impl Ledger {
         }
     }
 
-    /// Whether the failures with one budget key add up to the retry budget, so that the resource may be stalled.
+    /// Whether the failures with the same budget key have used up the retry budget, so that the resource may be stalled.
     pub(crate) fn may_be_stalled(&self) -> bool {
         self.used_budgets.values().any(|cost| *cost >= LIMIT)
     }
@@ -291,7 +291,7 @@ impl Ledger {
         );
     }
 
-    /// Checks that the resource may be released: its real objects are destroyed, or it is abandoned or orphaned.
+    /// Checks that the finalizer may be removed: the real objects are destroyed, or the resource is abandoned or orphaned.
     pub(crate) fn released(real: &Real, tf: &Terraform) {
         let abandoned = tf
             .annotations()

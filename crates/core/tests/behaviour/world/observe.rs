@@ -35,21 +35,21 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    /// Returns whether the query was made before, and records it.
+    /// Returns whether the query `question` was made before, and records the query.
     fn is_answered(&mut self, question: String) -> bool {
         let new = self.queries.insert(question);
         self.query_started |= new;
         !new
     }
 
-    /// Forgets the query of the commit and its result.
+    /// Forgets the commit, so that the next observation queries the repository again.
     fn forget_source(&mut self) {
         self.queries.remove("source");
         self.source = None;
     }
 }
 
-/// Event of the Job controller for a pod that an exhausted quota denies.
+/// Message of the event that the Job controller creates for a pod that an exhausted quota denies.
 const FULL: &str = "Error creating: pods \"web-x\" is forbidden: exceeded quota: small, requested: pods=1, \
                     used: pods=1, limited: pods=1";
 const NAMESPACE: &str = "uid-of-team";
@@ -235,7 +235,7 @@ impl World {
         Answer::Known(digest)
     }
 
-    /// Whether a docker configuration for the push exists, or none is required.
+    /// Whether a build can push the image: a docker configuration exists, or none is required.
     fn may_push(&self) -> bool {
         let (tf, record) = (self.tf(), self.record.as_ref());
         let has_secret = tf.spec.container_registry.secret_ref.is_some();

@@ -65,7 +65,8 @@ pub(crate) enum PodEvent {
 }
 
 impl World {
-    /// Applies `event` to active pod `index_among_alive`, modulo the number of active pods. Returns false if nothing changed.
+    /// Applies `event` to the active pod with index `index_among_alive`, modulo the number of active pods. Returns false if nothing
+    /// changed.
     pub(crate) fn advance_pod(&mut self, index_among_alive: usize, event: PodEvent) -> bool {
         self.spawn();
         let alive: Vec<usize> = (0..self.pods.len())
@@ -289,7 +290,8 @@ impl World {
         }
     }
 
-    /// Returns the kind of the run of `pod`. `None` if the pod has no claim, or its run has reported or is closed.
+    /// Returns the kind of the run of `pod`. `None` if the pod has no claim, the run has written its report, or the controller has closed
+    /// the run.
     pub(super) fn kind_of(&self, pod: &Pod) -> Option<RunKind> {
         let record = &self.record.as_ref()?.record;
         let progress = self.progress.as_ref()?;
