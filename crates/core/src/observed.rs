@@ -64,8 +64,8 @@ pub struct Seen {
     pub nothing_left: Option<NothingLeft>,
     /// Uid of the namespace of the resource.
     pub namespace_uid: String,
-    /// Failure of an invalid spec: a field that this version cannot read, an invalid URL or image name, or a refused reference to another
-    /// resource.
+    /// Failure of an invalid spec: a field that this version of the operator cannot read, an invalid URL or image name, or a reference to
+    /// another resource that is not allowed.
     pub invalid: Option<Failure>,
     /// Allow lists in ConfigMap `alustan-allowed`.
     pub allowed: Arc<Allowed>,
@@ -103,7 +103,8 @@ pub struct Seen {
     pub foreign_state: ForeignState,
     /// Notifications in the run record. Includes notifications that became due or were delivered after the operator last wrote the record.
     pub notices: Notices,
-    /// Events for which the operator notifies about every resource, in addition to `spec.notifications`.
+    /// Events for which the operator sends notifications for every resource, in addition to the events in `spec.notifications` of a
+    /// resource.
     pub notified: BTreeSet<NotificationEvent>,
     /// Whether the removal of unused images from the registry is due. It is due if the resource is not deleted and uses its newest image,
     /// `spec.containerRegistry.prune` is set, and no removal for this image has started today.
@@ -299,7 +300,7 @@ pub struct BuildSeen {
     pub created_at: Timestamp,
     /// Whether the Job has a pod.
     pub has_pod: bool,
-    /// Time at which the pod of the Job was bound to a node.
+    /// Time at which the build pod was bound to a node; `None` if it is not bound.
     pub scheduled_at: Option<Timestamp>,
     /// Whether the build Secret of this Job exists.
     pub has_build_secret: bool,
@@ -327,7 +328,7 @@ pub struct JobSeen {
     pub finished: bool,
     /// Whether the Job has a pod.
     pub has_pod: bool,
-    /// Time at which the pod of the Job was bound to a node.
+    /// Time at which the pod of the Job was bound to a node; `None` if it is not bound.
     pub scheduled_at: Option<Timestamp>,
     /// Whether the engine container of a pod of the Job may still run.
     pub pods_alive: bool,
@@ -352,16 +353,16 @@ impl fmt::Display for Waiting {
     }
 }
 
-/// Owners of the objects that have the names in `spec.outputs`.
+/// For the outputs Secret and the ConfigMap that `spec.outputs` names: whether the object exists and belongs to this resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutputsSeen {
-    /// Owner of the Secret.
+    /// The outputs Secret.
     pub secret: Ownership,
-    /// Owner of the ConfigMap; [`Ownership::Absent`] if none is configured.
+    /// The ConfigMap with outputs; [`Ownership::Absent`] if `spec.outputs` names no ConfigMap.
     pub config_map: Ownership,
 }
 
-/// Owner of an object.
+/// Whether an object exists and to which resource it belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ownership {
     /// The object does not exist.

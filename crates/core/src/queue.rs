@@ -452,8 +452,8 @@ mod tests {
         queue.order(&running, served, now).collect()
     }
 
-    /// Reference implementation of [`SlotLimits::admit`]: a linear search for each next run. `drift`: number of drift checks among the
-    /// `running` runs.
+    /// Reference implementation of [`SlotLimits::admit`], which finds each next run by linear search. `drift`: number of drift checks among
+    /// the `running` runs.
     fn admitted_by_linear_search(
         places: SlotLimits,
         queue: &[QueuedRun],

@@ -5,17 +5,17 @@ use std::collections::BTreeMap;
 use alustan_api::{Architecture, BuilderKind, Engine, Terraform};
 use k8s_openapi::jiff::SignedDuration;
 
-/// Configuration of the operator that decisions depend on.
+/// Settings of the operator that are inputs of `decide`.
 #[expect(clippy::struct_excessive_bools, reason = "each bool is one setting")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Base image of resources that set neither a base image nor an engine. It contains the runner.
+    /// Base image, which contains the runner. Used for resources that set neither a base image nor an engine.
     pub base_image: String,
     /// Catalogue: base images by engine and version. Each image contains the runner.
     pub engines: Vec<EngineImage>,
     /// Default kind of builder.
     pub builder: BuilderKind,
-    /// Image of the builder: kaniko, or one that accepts the same arguments.
+    /// Image of the builder: kaniko, or an image that accepts the arguments of kaniko.
     pub builder_image: String,
     /// Additional arguments of the builder.
     pub builder_args: Vec<String>,
@@ -35,7 +35,7 @@ pub struct Settings {
     pub architecture: Option<Architecture>,
     /// CPU architecture on which the operator runs. Used if no other setting selects an architecture.
     pub own_architecture: Architecture,
-    /// Environment variables of all containers, for proxies.
+    /// Environment variables of all containers, for example `HTTPS_PROXY`.
     pub environment: BTreeMap<String, String>,
     /// Whether images may be built from a Dockerfile of the repository.
     pub dockerfiles: bool,
@@ -44,12 +44,12 @@ pub struct Settings {
     pub identity_registries: Vec<String>,
     /// Maximum time that a pod may wait for a node.
     pub scheduling_timeout: SignedDuration,
-    /// Upper limit of `spec.timeouts`; longer values are reduced to it.
+    /// Maximum of each timeout in `spec.timeouts`. The operator uses this value instead of a longer timeout.
     pub max_timeout: SignedDuration,
     /// Whether resources may reference objects in other namespaces (rule 17).
     pub cross_namespace_refs: bool,
-    /// Whether the operator sets label `alustan.io/holds-state` on namespaces with state. Labelling a namespace requires a cluster-wide
-    /// permission, which an operator with `--watch-namespaces` does not have.
+    /// Whether the operator sets label `alustan.io/holds-state` on namespaces that contain Terraform state. An operator with
+    /// `--watch-namespaces` sets no label, because it has no cluster-wide permission to patch namespaces.
     pub marks_namespaces: bool,
 }
 
@@ -96,7 +96,7 @@ impl Settings {
             .unwrap_or(self.own_architecture)
     }
 
-    /// Whether the cloud identity of the operator may be used for `repository`, a name without tag.
+    /// Whether the cloud identity of the operator may be used to access `repository`. `repository` is an image name without tag.
     pub fn allows_identity_for(&self, repository: &str) -> bool {
         let mut allowed = self.identity_registries.iter();
         allowed.any(|allowed| {

@@ -54,7 +54,7 @@ pub enum Step {
     CreateBuildSecret(Box<Secret>),
     /// Delete a build Secret; uid is a precondition.
     DeleteBuildSecret(Box<BuildSecretSeen>),
-    /// Delete an outputs Secret or ConfigMap that `spec.outputs` no longer names.
+    /// Delete a Secret or ConfigMap with outputs that `spec.outputs` no longer names.
     DeleteOutputs(OutputsObject),
     /// Delete the `PersistentVolumeClaim` of the cache volume, because its volume is lost or pods do not start with it.
     DeleteClaim,
@@ -89,7 +89,7 @@ impl OutputsObject {
 /// Defines [`StepKind`] and the list of its variants.
 macro_rules! kinds {
     ($($kind:ident),* $(,)?) => {
-        /// A [`Step`] without its data.
+        /// Kind of a [`Step`], without its data.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[expect(missing_docs, reason = "see the documentation of the variants of Step")]
         pub enum StepKind {
@@ -176,7 +176,8 @@ pub struct Swap {
 }
 
 impl Swap {
-    /// Builds a swap that writes `record` unchanged: it cancels the remaining steps if the observed record is outdated.
+    /// Builds a swap that writes `record` unchanged. If the observed record is outdated, the swap fails and the remaining steps are
+    /// cancelled.
     pub fn unchanged(record: &RunRecord) -> Self {
         Self {
             record: record.clone(),

@@ -49,12 +49,12 @@ pub(crate) struct AuthRequest<'a> {
     pub(crate) base: &'a str,
     pub(crate) name: &'a ImageName,
     pub(crate) operation: Operation,
-    /// Repository of the same registry from which blobs are mounted. The token must also permit pulls from it.
+    /// Repository of the same registry from which the client mounts blobs. The token must also permit pulls from this repository.
     pub(crate) source: Option<&'a ImageName>,
     pub(crate) credential: Option<&'a Credential>,
 }
 
-/// Authentication scheme that the registry requests.
+/// Authentication scheme in the `WWW-Authenticate` header of the registry.
 #[derive(Debug, PartialEq, Eq)]
 enum Challenge {
     Bearer {

@@ -1,4 +1,4 @@
-//! Credentials in the format of Docker and Kubernetes. Performs no I/O.
+//! Credentials in the Docker config format, which Kubernetes uses in image pull secrets. Performs no I/O.
 
 use std::collections::BTreeMap;
 
@@ -23,8 +23,8 @@ const HUB_KEY: &str = "https://index.docker.io/v1/";
 #[derive(Clone)]
 pub struct DockerConfig {
     entries: BTreeMap<Key, Credential>,
-    /// Credential helpers by registry (`credHelpers`). The operator never executes them, because they are programs on the machine where the
-    /// config was written.
+    /// Credential helpers by registry (`credHelpers`). The operator never executes them, because they are programs on the machine on which
+    /// the config was written.
     helpers: BTreeMap<Key, String>,
     /// Credential helper for registries without an entry in `credHelpers` (`credsStore`). The operator never executes it.
     store: Option<String>,

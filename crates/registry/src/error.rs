@@ -120,13 +120,13 @@ pub enum Failure {
     NotFound,
     /// The rate limit is exceeded.
     RateLimited,
-    /// The registry is unreachable, the connection broke, or the registry has an internal error.
+    /// The registry is unreachable, the connection was closed, or the registry has an internal error.
     Unreachable,
     /// The registry does not support the operation.
     Unsupported,
     /// The certificate is not trusted, or the registry does not support TLS.
     Tls,
-    /// The registry does not know the upload session. A new session can be started.
+    /// The registry does not know the upload session of the request. The client can start a new session.
     UploadLost,
     /// A manifest was pushed that refers to a blob, and the registry does not have the blob.
     BlobMissing,

@@ -1,4 +1,4 @@
-//! `PersistentVolumeClaim` of the cache volume: plans, provider cache and engine data.
+//! `PersistentVolumeClaim` of the cache volume, which contains plans, provider cache and engine data.
 
 use std::collections::BTreeMap;
 

@@ -31,7 +31,7 @@ pub fn name(tf: &Terraform) -> String {
         .unwrap_or_else(|| names::outputs(&tf.name_any()))
 }
 
-/// Returns the objects to which `spec.outputs` of `tf` publishes the outputs.
+/// Returns a description of the objects in `spec.outputs` of `tf`: their names, and a digest of the other fields of `spec.outputs`.
 pub fn published_objects(tf: &Terraform) -> PublishedOutputs {
     let spec = tf.spec.outputs.clone().unwrap_or_default();
     PublishedOutputs {

@@ -1,4 +1,5 @@
-//! Parts shared by pods of the operator. All pods comply with PodSecurity *restricted*, except the container of kaniko.
+//! Parts that the specs of build pods and run pods share. All containers comply with PodSecurity *restricted*, except the container of
+//! kaniko.
 
 use std::collections::BTreeMap;
 

@@ -27,7 +27,7 @@ const REGISTRY_TMP: &str = "tmp-registry";
 
 /// Name of the container that pulls the context for kaniko, or for a run.
 pub const PULL_CONTAINER: &str = "pull";
-/// Name of the container that executes `init`.
+/// Name of the container that executes `init` of the engine.
 pub const PREPARE_CONTAINER: &str = "prepare";
 
 /// Inputs of the containers that prepare a context.
@@ -45,7 +45,7 @@ pub(crate) struct Prepare<'a> {
     pub(crate) backend: &'a str,
     /// Whether the pod uses the runner of the operator image. True if the base image may have no runner, or another version of the runner.
     pub(crate) inject: bool,
-    /// Whether a layer of the built image contains the runner.
+    /// Whether the build copies the runner into a layer of the built image.
     pub(crate) layer: bool,
     /// Whether the pod has a volume with a docker configuration.
     pub(crate) docker: bool,
@@ -71,8 +71,8 @@ pub(crate) fn containers(
     injected.into_iter().chain(prepared).collect()
 }
 
-/// Returns the container `prepare` of builder kind `Append`. It runs concurrently with the container `build`, which pulls the context
-/// first.
+/// Returns the container `prepare` of builder kind `Append`. It starts together with the container `build`. `build` pulls and unpacks the
+/// context, and `prepare` waits for it before it executes `init`.
 pub(crate) fn beside_builder(
     tf: &Terraform,
     prepare: &Prepare<'_>,

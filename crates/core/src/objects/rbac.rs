@@ -1,4 +1,5 @@
-//! Permissions of a runner (rule 12): read its run record; read and patch its report, state and plan Secrets, by name.
+//! Permissions of a runner (rule 12): read the run record; read and patch the run report, the state Secrets and the plan Secret. The Role
+//! lists these Secrets by name.
 
 use alustan_api::labels::Component;
 use alustan_api::run::RunInputs;
@@ -9,7 +10,7 @@ use kube_core::ResourceExt;
 
 use super::meta;
 
-/// Returns the ServiceAccount of the runner. Only pods that set `automountServiceAccountToken` get its token.
+/// Returns the ServiceAccount of the runner. Its token is mounted only into pods that set `automountServiceAccountToken`.
 pub fn account(tf: &Terraform) -> ServiceAccount {
     ServiceAccount {
         metadata: meta(tf, names::runner(&tf.name_any()), Component::Run),

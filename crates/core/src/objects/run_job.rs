@@ -18,16 +18,16 @@ use super::prepare::{self, Prepare};
 use super::{cache_pvc, meta, pod};
 use crate::settings::Settings;
 
-/// Memory limit of a runner.
+/// Memory limit of the container that executes the engine.
 pub(crate) const MEMORY: &str = "2Gi";
 /// Termination grace period of apply and destroy, in seconds (rule 8).
 const GRACE_CHANGING: i64 = 600;
-/// Termination grace period of runs that change nothing, in seconds.
+/// Termination grace period of plan and drift check, which change no real objects, in seconds.
 const GRACE_READING: i64 = 30;
 /// Lifetime of a projected token, in seconds.
 const TOKEN_SECONDS: i64 = 3600;
 
-/// Inputs of the Job of a run.
+/// Inputs of the Job of a run, in addition to the resource and the settings of the operator.
 #[derive(Clone, Copy, Debug)]
 pub struct RunJobInputs<'a> {
     /// Run number.

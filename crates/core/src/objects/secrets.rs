@@ -25,7 +25,7 @@ const POINTER: &str = "pointer";
 /// Data key of the docker configuration in Secrets that the operator creates.
 pub const DOCKER_CONFIG: &str = ".dockerconfigjson";
 
-/// Builds a new run record without its HMAC key. The caller adds the random key, because this crate is deterministic.
+/// Builds a new run record without its HMAC key. The caller adds the key, because it is random and this crate generates no random values.
 pub fn record(tf: &Terraform, record: &RunRecord, history: &History) -> Secret {
     let data = [(key::RECORD, json(record)), (key::HISTORY, json(history))];
     secret(tf, names::record(&tf.name_any()), Component::Record, data)

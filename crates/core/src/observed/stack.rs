@@ -29,7 +29,7 @@ pub struct StackSeen {
     pub destroy_wait_for: Vec<TestSeen>,
     /// Results of the tests in `spec.healthChecks`.
     pub health_checks: Vec<TestSeen>,
-    /// Whether the spec names an object that the operator does not watch and therefore polls (rule 14).
+    /// Whether the spec names an object that the operator does not watch. The operator polls such an object (rule 14).
     pub unwatched: bool,
 }
 

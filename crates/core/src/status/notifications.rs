@@ -1,4 +1,4 @@
-//! Notifications about a resource: delivered at least once, dropped when outdated.
+//! Notifications about a resource. Each is delivered at least once; an outdated notification is dropped.
 
 use std::collections::BTreeSet;
 
@@ -13,10 +13,11 @@ use serde_json::{Value, json};
 use crate::digest;
 use crate::model::summary::USER_REQUESTED;
 
-/// Delivery period of a notification. An older notification is dropped, and is not sent to a sink that is added later.
+/// Time after an event within which its notification is delivered. After this time, the notification is dropped, and is not sent to a sink
+/// that is added later.
 pub const DELIVERY_PERIOD: SignedDuration = SignedDuration::from_hours(1);
 
-/// Maximum time for which the finalizer of a destroyed resource stays until the last notification is delivered.
+/// Maximum time, after a successful destroy, for which the operator keeps the finalizer to deliver the last notification.
 pub const FINAL_DELIVERY_TIMEOUT: SignedDuration = SignedDuration::from_mins(1);
 
 /// Maximum number of undelivered notifications of a resource. If there are more, the oldest is dropped.

@@ -93,7 +93,7 @@ pub struct View<'a> {
 }
 
 impl View<'_> {
-    /// Returns the status for `summary` at `now`.
+    /// Returns the status that `summary` and the view give at time `now`.
     pub fn status(&self, summary: &Summary, now: Timestamp) -> TerraformStatus {
         let previous = self
             .tf
@@ -270,7 +270,7 @@ impl View<'_> {
         in_base_image.or_else(|| self.history.engine.clone())
     }
 
-    /// Returns the image in the image plan; without an image plan, the image of the last run.
+    /// Returns the runner image that the operator has planned to use; if no image is planned, the image of the last run.
     fn image(&self) -> Option<ImageStatus> {
         if let Some(plan) = self.image.plan {
             return Some(ImageStatus {

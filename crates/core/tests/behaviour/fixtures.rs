@@ -1,4 +1,4 @@
-//! Builders of the test resource and of operator settings, and edits of a resource.
+//! Builders of the test resource and of operator settings, and the trait [`Edit`] for changes to a resource.
 
 use std::collections::BTreeMap;
 
@@ -65,7 +65,7 @@ pub(crate) fn terraform() -> Terraform {
     .unwrap()
 }
 
-/// Edits of a resource.
+/// Changes to a resource in a test.
 pub(crate) trait Edit: Sized {
     /// Sets the name, and a uid derived from the name.
     fn named(self, name: &str) -> Self;

@@ -246,7 +246,7 @@ fn report() -> BoxedStrategy<RunReport> {
 struct Forged {
     progress: Option<RunProgress>,
     report: Option<RunReport>,
-    /// Values by output name, each with its sensitive flag.
+    /// Outputs by name, each with value and sensitive flag.
     outputs: Option<BTreeMap<String, (String, bool)>>,
 }
 

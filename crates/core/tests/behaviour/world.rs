@@ -93,12 +93,12 @@ pub(crate) struct Build {
     pub(crate) state: BuildState,
 }
 
-/// Faults of a reconcile.
+/// Faults that occur during a reconcile.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ReconcileFaults {
-    /// Number of versions by which the observed run record is outdated.
+    /// Age of the observed run record, in versions; `None` to observe the current version.
     pub(crate) stale: Option<usize>,
-    /// Number of writes after which the controller crashes.
+    /// Number of writes after which the controller crashes; `None` for no crash.
     pub(crate) crash: Option<usize>,
 }
 
@@ -158,7 +158,7 @@ pub(crate) struct World {
     pub(crate) outputs_config_map: ConfigMap,
     /// Notifications in the memory of the controller.
     pub(crate) notices: Notices,
-    /// Events for which the operator notifies about every resource.
+    /// Events for which the operator sends notifications for every resource.
     pub(crate) operator_events: BTreeSet<NotificationEvent>,
     /// Whether no pruning of the registry repository has started today.
     pub(crate) pruning_is_due: bool,
@@ -172,7 +172,7 @@ pub(crate) struct World {
     pub(crate) termination: Option<String>,
     /// Time at which the pods of builds and runs were bound to nodes.
     pub(crate) scheduled_at: Option<Timestamp>,
-    /// State of the `PersistentVolumeClaim` of the cache volume.
+    /// Phase of the `PersistentVolumeClaim` of the cache volume.
     pub(crate) cache: CacheSeen,
     /// Whether Secrets or the cache volume contain a Terraform state that no run wrote.
     pub(crate) foreign_state: ForeignState,

@@ -1,4 +1,5 @@
-//! Rule 13: annotation `alustan.io/abandon` ends a destroy that cannot succeed.
+//! Rule 13: a destroy cannot succeed. Annotation `alustan.io/abandon` ends it: the operator removes the finalizer and keeps the real
+//! objects.
 
 use alustan_api::ABANDON;
 use alustan_api::report::{FailureClass, UnsavedPlace};

@@ -1,5 +1,5 @@
-//! Allow lists of the administrator and annotations of `ServiceAccounts`. The operator starts no build and no run of a forbidden resource,
-//! except a destroy of its real objects.
+//! Allow lists of the administrator, and the annotation of `ServiceAccounts` that permits runs. If they forbid a resource, the operator
+//! starts no build and no run for it, except a destroy of its real objects.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -296,7 +296,8 @@ fn changed_service_account_starts_an_apply() {
     assert_eq!((kind, trigger.as_str()), (RunKind::Apply, "spec"));
 }
 
-/// A user who edits a resource and then deletes it must not gain access to a ServiceAccount that is not annotated for runs.
+/// A user edits the ServiceAccount in the spec and then deletes the resource. The destroy run must not use a ServiceAccount that is not
+/// annotated for runs.
 #[rstest]
 #[case::same("cloud", AccountSeen::Open, "cloud")]
 #[case::no_longer_allowed("cloud", AccountSeen::Closed, "cloud")]

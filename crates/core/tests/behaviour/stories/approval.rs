@@ -1,4 +1,4 @@
-//! Rules 5 and 6: plans wait for a required approval, and an approval is valid once.
+//! Rules 5 and 6: a plan waits for approval if approval is required. An approval is valid once.
 
 use alustan_api::State;
 use alustan_api::report::{FailureClass, RunResult};

@@ -1,4 +1,4 @@
-//! Builds in a build namespace and in user namespaces.
+//! Builds in a separate build namespace (`--build-namespace`), and builds in the namespaces of the resources.
 
 use alustan_api::labels::{self, Component};
 use alustan_api::report::FailureClass;

@@ -1,4 +1,4 @@
-//! Rules 11 and 13: a state that belongs, or belonged, to another resource.
+//! Rules 11 and 13: the Terraform state of a resource belongs, or belonged, to another resource.
 
 use alustan_api::report::FailureClass;
 use alustan_core::decide::state_conflict;
@@ -15,7 +15,7 @@ fn in_s3(name: &str, second: i64) -> alustan_api::Terraform {
     tf
 }
 
-/// Returns the older resource `old` with its state at `key`, after an apply.
+/// Returns resource `old`, which is older than `web` and is applied. Its state is in S3 at key `key`.
 fn owner(key: &str) -> alustan_api::Terraform {
     let mut tf = in_s3("old", 1).with("/backend/key", key);
     let applied = World::applied().status().last_applied;

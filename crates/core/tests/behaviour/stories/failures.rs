@@ -1,4 +1,4 @@
-//! Rule 10: failures use the retry budget, except transient failures.
+//! Rule 10: a failure counts against the retry limit, except a transient failure.
 
 use alustan_api::conditions::Convergence;
 use alustan_api::report::{Failure, FailureClass, RunResult};

@@ -219,7 +219,8 @@ fn deletion_waiting_for_overdue_run_names_abandon() {
     assert!(status.message.contains("abandon"), "{}", status.message);
 }
 
-/// The pin of an applied resource is deleted by hand. Without a pin, destroy would fail with `PinLost`.
+/// The pin of an applied resource is deleted by hand. The operator must write the pin again or report that the resource is not Ready,
+/// because destroy would fail with `PinLost`.
 #[test]
 fn lost_pin_is_recreated_or_resource_is_not_ready() {
     let mut world = World::applied();

@@ -1,4 +1,4 @@
-//! Rule 13: deletion of a resource whose run record and pin do not exist or are unreadable, according to the API server.
+//! Rule 13: a resource is deleted, and the API server has no readable run record and no readable pin of the resource.
 
 use alustan_api::ABANDON;
 use alustan_core::decide::decide;

@@ -1,4 +1,4 @@
-//! Rule 7: corrections that do not converge, because the same drift occurs again after each correction.
+//! Rule 7: corrections do not converge, because the same drift occurs again after each correction.
 
 use alustan_api::report::FailureClass;
 use alustan_api::run::RunKind;
@@ -6,7 +6,7 @@ use alustan_api::run::RunKind;
 use crate::fixtures::Edit as _;
 use crate::world::{PodEvent, Stage, World};
 
-/// Rule 7 also applies if the first attempt of each correction fails and is retried.
+/// Rule 7: the operator must report that corrections do not converge, even if the first attempt of each correction fails.
 #[test]
 fn not_converging_is_reported_if_each_correction_is_retried() {
     let mut world = World::applied();
@@ -39,7 +39,7 @@ fn not_converging_is_reported_if_each_correction_is_retried() {
     assert_eq!(world.reason(), "NotConverging", "{:?}", world.ledger.kinds);
 }
 
-/// Rule 7 also applies if a user approves each correction.
+/// Rule 7: the operator must report that corrections do not converge, even if a user has approved each correction.
 #[test]
 fn not_converging_is_reported_if_each_correction_is_approved() {
     let mut world = World::applied();

@@ -1,4 +1,4 @@
-//! Notifications: delivered at least once, not repeated, dropped when outdated.
+//! Notifications are delivered at least once, are not repeated for the same fact, and are dropped when they are outdated.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! Objects as sent to the API server.
+//! Objects as the operator sends them to the API server.
 
 use alustan_api::{Architecture, BuilderKind, Terraform};
 use alustan_core::objects::secrets;

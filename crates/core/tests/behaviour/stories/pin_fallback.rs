@@ -1,4 +1,4 @@
-//! Rule 13: destroy uses the values of existing objects, and the values in the pin for missing objects.
+//! Rule 13: if an object that the spec names exists, destroy uses its values. If it is missing, destroy uses the values in the pin.
 
 use std::collections::BTreeMap;
 

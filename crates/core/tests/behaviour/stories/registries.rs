@@ -1,4 +1,4 @@
-//! Registries: names, credentials, certificates, and Dockerfiles of repositories.
+//! Image names, credentials and certificates of registries, and Dockerfiles in the git repository.
 
 use std::collections::BTreeMap;
 

@@ -51,7 +51,7 @@ fn restore(world: &mut World) {
     left_behind.restore_to = Some(UID.to_owned());
 }
 
-/// Returns the message of the status. No message may advise to remove a Secret.
+/// Returns the message in the status. Asserts that the message does not advise to remove a Secret.
 fn message(world: &World) -> String {
     let message = world.status().message;
     for advice in ["remove", "delete Secret", "delete the Secret"] {
@@ -312,8 +312,8 @@ fn copy_of_an_existing_resource_gets_a_new_record() {
     assert_eq!(Some(kept_uid), tf.metadata.uid.as_ref());
     world.settle();
     assert!(world.is_ready() && world.run_number() == 1);
-    // The original is deleted. The copy stays Ready: its run record and its annotation `alustan.io/uid` show that it does not come from a
-    // backup.
+    // The original is deleted. The copy stays Ready: the copy has a run record, and its annotation `alustan.io/uid` contains its own uid.
+    // So the operator does not take it for a resource restored from a backup.
     world.is_copy = false;
     world.settle();
     assert!(world.is_ready());

@@ -1,4 +1,4 @@
-//! Invariants of every decision.
+//! Checks the invariants that hold for every decision.
 
 use alustan_api::report::RunResult;
 use alustan_api::run::{RunKind, RunSpec, Trigger};

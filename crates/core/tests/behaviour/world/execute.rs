@@ -45,7 +45,7 @@ struct StepExecution {
 }
 
 impl World {
-    /// Reconciles the resource. Checks the decision, unless the observed run record is outdated.
+    /// Reconciles the resource. If the observed run record is current, also checks the decision.
     pub(crate) fn reconcile_with(&mut self, faults: ReconcileFaults) -> Reconciled {
         let seen = self.observe(faults.stale.unwrap_or_default());
         let decision = decide(self.tf(), &seen, &self.settings, self.now);
@@ -165,7 +165,7 @@ impl World {
             }
             Step::CreateRecord(secret) => self.create_record(secret)?,
             Step::TakeOver(take_over) => self.take_over(take_over)?,
-            // `CheckRecord` fails like `SwapRecord` if the run record has changed since the reconcile observed it.
+            // `CheckRecord` also fails if the run record has changed since the reconcile observed it.
             Step::SwapRecord(swap) | Step::CheckRecord(swap) => {
                 self.swap_record(swap, execution)?;
             }

@@ -10,7 +10,7 @@ use kube_core::ResourceExt;
 
 use super::{Config, Pod, Real};
 
-/// `spec.retry.limit` of the resource of [`crate::fixtures::terraform`].
+/// Retry limit (`spec.retry.limit`) of the resource that [`crate::fixtures::terraform`] returns.
 const LIMIT: u32 = 2;
 
 /// Situations that generated cases should reach.
@@ -223,7 +223,7 @@ impl Ledger {
         self.failed(&key, FailureClass::Transient);
     }
 
-    /// Returns the key of the retry budget that failures of run `number` use: configuration and approval settings of the run.
+    /// Returns the key under which the failures of run `number` are counted: configuration and approval settings of the run.
     fn budget_key(&self, number: i64) -> String {
         let judged_by = self.approval_settings.get(&number);
         match self.destroys.get(&number) {
@@ -281,7 +281,7 @@ impl Ledger {
         assert_eq!(names.len(), self.jobs.len(), "two runs share a Job");
     }
 
-    /// Checks that pods of at most one run have a claim.
+    /// Checks that the pods with a claim belong to at most one run.
     pub(crate) fn pods(pods: &[Pod]) {
         let working = pods.iter().filter(|pod| pod.stage.past_claim());
         let numbers: BTreeSet<i64> = working.map(|pod| pod.number).collect();

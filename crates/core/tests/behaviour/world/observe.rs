@@ -1,4 +1,4 @@
-//! Simulates the observation of the controller.
+//! Simulates what the controller observes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -57,7 +57,7 @@ const NO_REGCRED: &str =
     "spec.containerRegistry.secretRef: Secret regcred does not exist; create it";
 
 impl World {
-    /// Returns the observation of a reconcile, with a run record that is `stale` versions old.
+    /// Returns what a reconcile observes. `stale`: age of the observed run record, in versions.
     pub(crate) fn observe(&mut self, stale: usize) -> Seen {
         let record = self.record_seen(stale);
         if let Some(record) = &record {

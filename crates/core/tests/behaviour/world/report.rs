@@ -8,7 +8,7 @@ use alustan_api::run::{Output, Outputs, RunKind, RunPhase};
 use super::{Pod, Stage, World};
 
 impl World {
-    /// Ends the run of `pod` with a report.
+    /// Writes the report of the run of `pod`, and ends the run.
     pub(super) fn report(
         &mut self,
         pod: &Pod,

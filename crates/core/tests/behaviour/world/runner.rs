@@ -1,4 +1,4 @@
-//! Simulates pods: the protocol of the runner.
+//! Simulates run pods with the protocol of the runner.
 
 use alustan_api::report::{Failure, FailureClass, RunResult};
 use alustan_api::run::{Claim, RunInputs, RunKind, RunPhase, RunProgress, StateLock};
