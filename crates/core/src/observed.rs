@@ -18,7 +18,7 @@ pub use crate::observed::stack::*;
 
 use crate::model::allow_list::Allowed;
 
-/// Answer to a query to a repository or registry, which runs in the background.
+/// Result of a query to a repository or registry. Queries run in the background.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer<T> {
     /// The query is in progress. Its result requeues the resource.

@@ -108,11 +108,11 @@ impl AuthRequest<'_> {
                     "the registry accepts only user name and password, but the credentials contain a token",
                 )),
             (Challenge::Basic, None) => {
-                Err(self.failed(Failure::Unauthorized, "no credentials for this registry"))
+                Err(self.failed(Failure::Unauthorized, "the registry requires user name and password, but no credentials are set"))
             }
             (Challenge::Unknown, _) => Err(self.failed(
                 Failure::Other,
-                "the registry requires an unknown authentication scheme",
+                "the registry requires an authentication scheme other than Basic and Bearer",
             )),
         }
     }

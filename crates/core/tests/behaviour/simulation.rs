@@ -105,7 +105,7 @@ fn assert_stays_converged(world: &mut World) {
     // A drift check, or a correction that the drift check caused, may already be active.
     let record = &world.record.as_ref().unwrap().record;
     let open = usize::from(open_run(record).is_some());
-    // If the pod of a run waits for a lost cache volume, the run is cancelled and repeated. The repeated run is one more run.
+    // If the pod of a run waits for a lost cache volume, the operator cancels the run and starts one more run.
     let waiting_runs = usize::from(open_run(record).is_some() && record.claimed_by.is_none());
     let (mut reconcile_count, mut writes, runs) = (0, 0, world.run_number());
     while world.now < end {

@@ -1,5 +1,5 @@
-//! Rule 13: a destroy cannot succeed. Annotation `alustan.io/abandon` ends it: the operator removes the finalizer and keeps the real
-//! objects.
+//! Rule 13: a destroy cannot succeed. With annotation `alustan.io/abandon`, the operator ends the destroy, removes the finalizer and keeps
+//! the real objects.
 
 use alustan_api::ABANDON;
 use alustan_api::report::{FailureClass, UnsavedPlace};

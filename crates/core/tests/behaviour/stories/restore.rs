@@ -313,7 +313,7 @@ fn copy_of_an_existing_resource_gets_a_new_record() {
     world.settle();
     assert!(world.is_ready() && world.run_number() == 1);
     // The original is deleted. The copy stays Ready: the copy has a run record, and its annotation `alustan.io/uid` contains its own uid.
-    // So the operator does not take it for a resource restored from a backup.
+    // So the operator does not treat the copy as a resource that was restored from a backup.
     world.is_copy = false;
     world.settle();
     assert!(world.is_ready());

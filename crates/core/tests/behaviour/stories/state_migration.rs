@@ -165,8 +165,8 @@ fn runner_role_names_secrets_of_managed_state_during_move(
     assert_eq!(states, secrets);
 }
 
-/// The operator does not know the configuration in the backend block of the module. So it passes `backend.migrate` to the runner, and the
-/// runner decides whether the state moves.
+/// The operator does not know the configuration in the backend block of the module, so it cannot detect a change of the backend. With
+/// `backend.migrate: true`, it passes the previous backend to the runner, and the runner decides whether the state moves.
 #[test]
 fn module_backend_is_migrated_only_if_migrate_is_set() {
     let mut world = World::with(terraform());
