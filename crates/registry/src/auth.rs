@@ -105,11 +105,12 @@ impl AuthRequest<'_> {
             (Challenge::Basic, Some(Credential::Identity(_) | Credential::Bearer(_))) => Err(self
                 .failed(
                     Failure::Unauthorized,
-                    "the registry accepts only user name and password, but the credentials contain a token",
+                    "the registry accepts only user name and password, not a token",
                 )),
-            (Challenge::Basic, None) => {
-                Err(self.failed(Failure::Unauthorized, "the registry requires user name and password, but no credentials are set"))
-            }
+            (Challenge::Basic, None) => Err(self.failed(
+                Failure::Unauthorized,
+                "the registry requires user name and password, but no credentials are set",
+            )),
             (Challenge::Unknown, _) => Err(self.failed(
                 Failure::Other,
                 "the registry requires an authentication scheme other than Basic and Bearer",

@@ -339,7 +339,7 @@ impl fmt::Display for Failure {
             Self::RateLimited => "the registry rate-limits requests",
             Self::Unreachable => "the registry is unreachable",
             Self::Unsupported => "the registry does not support the operation",
-            Self::Tls => "the TLS certificate of the registry is not trusted, or the registry does not support TLS",
+            Self::Tls => "the TLS certificate is not trusted, or the registry does not support TLS",
             Self::UploadLost => "the registry lost the upload session",
             Self::BlobMissing => "the registry lost a pushed blob",
             Self::Other => "the registry returned an error",
