@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 /// Reasons of resources that are inactive because a user set a field of the spec. Notifications and alerts exclude these reasons.
 pub const USER_REQUESTED: [Reason; 2] = [Reason::Suspended, Reason::DeletionProtected];
 
-/// `status.state` of a resource, and reason and message of its condition `Ready`. The status and all conditions are rendered from it.
+/// `status.state` of a resource, and reason and message of its condition `Ready`. The status is rendered from these values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Summary {
     /// Value of `status.state`.

@@ -59,7 +59,7 @@ fn step_names(steps: &[Step]) -> Vec<String> {
     steps.iter().map(step_name).collect()
 }
 
-/// Formats the steps that `reconciled` executed: the steps of the decision, and the steps of the run if the reconcile started one.
+/// Formats the executed steps: the steps of the decision, and the steps of the run if the reconcile started one.
 fn executed_steps(reconciled: &Reconciled) -> Vec<String> {
     let start = reconciled
         .decision

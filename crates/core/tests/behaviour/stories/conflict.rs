@@ -32,8 +32,7 @@ fn claimed_address_does_not_block_owner_of_the_state() {
     world.settle();
     assert!(world.is_ready());
     let address = state_conflict::address(world.tf.as_ref().unwrap());
-    // Two older resources were applied, and their addresses are the address of the state of `web`: for `reported_owner` the address in its
-    // run report, for `spec_owner` the address in its spec.
+    // Two older resources are applied and have the state address of `web`: `reported_owner` in its run report, `spec_owner` in its spec.
     let mut reported_owner = terraform().named("old");
     reported_owner.metadata.creation_timestamp = Some(Time(at(1)));
     reported_owner.status.clone_from(&owner("old").status);

@@ -397,8 +397,8 @@ fn hostile(count: usize, entries: usize) -> Vec<Terraform> {
 #[case::labels(json!({ "matchLabels": { "tier": "low" } }))]
 #[case::everything(json!({}))]
 fn selectors_that_lead_to_too_many_resources_are_refused(#[case] selector: serde_json::Value) {
-    // `first` is deleted, so no selector selects it, and it cannot be part of a cycle. Nevertheless, the check for cycles fails: it would
-    // resolve the selectors of all resources, and their number exceeds the limit of the check.
+    // `first` is deleted, so no selector selects it, and it cannot be part of a cycle. Nevertheless, the check for cycles fails, because it
+    // would have to resolve the selectors of all resources, which exceeds the limit of the check.
     let mut stack = hostile(300, 50);
     for tf in &mut stack {
         let labels = [("tier".to_owned(), "low".to_owned())];

@@ -154,7 +154,7 @@ fn first_of_cancellation_and_apply_wins() {
 
     let mut applied = World::new();
     applied.run_to(Stage::Applying);
-    // The controller observes the run record of the time before phase `Applying`, so its cancellation fails with a conflict.
+    // The controller observes an outdated run record, from before phase `Applying`. So its cancellation fails with a conflict.
     applied.suspend(true);
     applied.reconcile_with(crate::world::ReconcileFaults {
         stale: Some(1),

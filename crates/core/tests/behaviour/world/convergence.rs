@@ -34,7 +34,7 @@ impl World {
         panic!("it never comes to that: {:?}", world.status());
     }
 
-    /// Reconciles, and advances builds and pods, until nothing changes unless the clock advances. Returns the requeue time.
+    /// Reconciles, and advances builds and pods, until nothing changes without an advance of the clock. Returns the requeue time.
     pub(crate) fn settle(&mut self) -> Option<Timestamp> {
         for _ in 0..100 {
             let reconciled = self
