@@ -249,7 +249,10 @@ fn property(key: &Key, default: &Value, constraint: Option<Value>) -> Result<Val
         Value::Number(_) => json!({"type": "integer"}),
         Value::Array(_) => json!({"type": "array", "items": {"type": "string"}}),
         Value::Object(_) => json!({"type": "object"}),
-        Value::Null => bail!("values.yaml: {} has no type", key.path.join(".")),
+        Value::Null => bail!(
+            "values.yaml: the default value of key {} is null, so the key has no type; set another default value",
+            key.path.join(".")
+        ),
     };
     let mut all = Map::new();
     all.insert("description".to_owned(), key.description.clone().into());

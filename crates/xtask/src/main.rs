@@ -327,7 +327,7 @@ mod tests {
             "alustan.io/orphaned",
             "component=state",
             "{component}",
-            // Phrases of messages that name the object or the resource only by a placeholder, or not at all.
+            // The next phrases occur in messages that name the object or the resource only by a placeholder, or not at all.
             "that {kind}",
             "one of the two",
             "begin anew",
@@ -593,7 +593,6 @@ mod tests {
         assert_eq!(count, 10);
     }
 
-    /// Actions are pinned by commit: a tag can be moved after its review, a commit cannot.
     /// The dependencies of core contain no client: `kube-core` instead of `kube`.
     #[test]
     fn core_has_no_clock_no_environment_and_no_async_code() {
@@ -607,7 +606,7 @@ mod tests {
         assert!(!manifest.contains("\nkube.workspace"), "{manifest}");
     }
 
-    /// Files of `core` that read the field `status` of a resource, apart from tests.
+    /// Adds the files below `folder` that read the field `status` of a resource to `names`. Skips tests.
     fn readers_of_status(folder: &Path, names: &mut BTreeSet<String>) {
         for entry in std::fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
@@ -645,6 +644,7 @@ mod tests {
         }
     }
 
+    /// A tag of an action can be moved to another commit after the review of the action.
     #[test]
     fn workflows_pin_actions_by_commit() {
         let folder = root().join(".github/workflows");

@@ -3,7 +3,7 @@
 use anyhow::{Context, Result};
 use serde_json::Value;
 
-/// Renders the document from the CRD and from the source file with the flags (`crates/controller/src/args.rs`).
+/// Renders `docs/reference.md` from the CRD and from the source file with the flags (`crates/controller/src/args.rs`).
 pub(crate) fn document(crd: &Value, flags: &str) -> Result<String> {
     let properties = crd
         .pointer("/spec/versions/0/schema/openAPIV3Schema/properties")

@@ -103,7 +103,7 @@ pub(super) fn write(root: &Path, folder: &Path, registry: &str, images: &Images)
 
 fn overlay(registry: &str, controller: &str, base: &str, catalogue: &str) -> String {
     format!(
-        "# Alustan {VERSION}, its images by digest.\n\
+        "# Alustan {VERSION}. The images are pinned by digest.\n\
          apiVersion: kustomize.config.k8s.io/v1beta1\n\
          kind: Kustomization\n\
          resources: [../base]\n\

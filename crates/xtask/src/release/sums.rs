@@ -69,7 +69,10 @@ fn krew(sums: &BTreeMap<String, String>) -> Result<String> {
              sha256: {sum}\n      bin: kubectl-alustan\n"
         ));
     }
-    ensure!(!platforms.is_empty(), "no archive of the kubectl plugin");
+    ensure!(
+        !platforms.is_empty(),
+        "no archive {prefix}*.tar.gz of the kubectl plugin; run hack/release/build"
+    );
     let platforms = platforms.concat();
     Ok(format!(
         "apiVersion: krew.googlecontainertools.github.com/v1alpha2\nkind: Plugin\nmetadata:\n  name: alustan\nspec:\n  \
