@@ -17,8 +17,8 @@ pub(super) const PATIENCE: Duration = Duration::from_mins(2);
 /// Number of state slots that are read concurrently.
 const CONCURRENT_READS: usize = 64;
 
-/// Parses the pointer. Refuses a pointer with too many or repeated slots: a module has the permissions of its run, so it can forge a
-/// pointer that names any Secrets, any number of times.
+/// Parses the pointer. Refuses a pointer with too many or repeated slots: the code of a Terraform module runs with the permissions of the
+/// run, so it can write a forged pointer that names any Secrets, any number of times.
 pub(super) fn parse_pointer(name: &str, snapshot: &Snapshot) -> Result<Pointer, StateError> {
     let bytes = snapshot.data.get(POINTER).map(Vec::as_slice);
     let Some(bytes) = bytes.filter(|bytes| !bytes.is_empty()) else {

@@ -314,7 +314,7 @@ async fn state_larger_than_1_mib_is_stored_in_chunks() {
     }
 }
 
-/// The sizes produce versions of one to four chunks. Later versions reuse slots that earlier versions no longer need.
+/// The sizes produce versions of one to four chunks. Later versions reuse slots of versions that the pointer no longer names.
 #[rstest]
 #[case::three_slots(3, &[10, 20, 30, 40])]
 #[case::two_slots(2, &[10, 20, 30, 40])]

@@ -71,8 +71,9 @@ impl StateStore {
         memory.pointer.writer.as_ref() == Some(&self.writer)
     }
 
-    /// Claims the pointer: sets `writer` in the pointer. Afterwards, earlier writers cannot move the pointer to a slot that is now free. If
-    /// this writer has already claimed the pointer, only checks that the pointer is unchanged.
+    /// Claims the pointer: sets `writer` in the pointer. This write changes the resource version of the pointer Secret, so pending pointer
+    /// writes of earlier writers fail with a conflict. If this writer has already claimed the pointer, only checks that the pointer is
+    /// unchanged.
     pub(super) async fn claim_pointer(&self, memory: &mut Memory) -> Result<(), StateError> {
         if self.is_claimed(memory) {
             return self.check_pointer(memory).await;
@@ -111,8 +112,9 @@ impl StateStore {
         Ok(())
     }
 
-    /// Writes one chunk. Clears the slot first if an earlier write of another chunk to the slot may still be pending. Otherwise, a write of
-    /// the content that the slot already has would keep the resource version, and the pending write would then succeed.
+    /// Writes one chunk. Clears the slot first if an earlier write of another chunk to the slot may still be pending. The slot may already
+    /// contain the chunk. A single write would then not change the resource version, and the pending write could replace the chunk. Clearing
+    /// the slot first changes the resource version, so the pending write fails with a conflict.
     async fn write_slot(
         &self,
         memory: &Memory,
@@ -129,8 +131,9 @@ impl StateStore {
         self.write_chunk(memory, slot, version, chunk).await
     }
 
-    /// Writes a chunk to a slot. If another writer has changed the slot, overwrites that change if the pointer is still as
-    /// [`Self::claim_pointer`] wrote it: then the other writer can no longer write the pointer, and its version is never used.
+    /// Writes a chunk to a slot. If another writer has changed the slot, checks that the pointer has not changed since
+    /// [`Self::claim_pointer`], and overwrites the slot. The other writer can no longer move the pointer, so no version contains its chunk.
+    /// Fails if the pointer has changed.
     async fn write_chunk(
         &self,
         memory: &Memory,

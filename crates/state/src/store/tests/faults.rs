@@ -223,8 +223,8 @@ async fn apply_change(store: &StateStore, wanted: Option<&Vec<u8>>) -> Result<()
     }
 }
 
-/// Applies all `changes` with injected `faults`, and retries failed changes. With `away`, the API server is unavailable from the first
-/// fault until the change has failed. Asserts after each attempt that a new run reads a complete version. Returns the number of writes.
+/// Applies all `changes` with injected `faults`, and retries failed changes. If `away` is true, the API server is unavailable from the
+/// first fault until a change fails. Asserts after each attempt that a new run reads a complete version. Returns the number of writes.
 async fn survive(slots: usize, changes: &[Change], faults: &[(usize, Fault)], away: bool) -> usize {
     let secrets = cluster(slots);
     for (at, fault) in faults {
@@ -261,7 +261,7 @@ async fn survive(slots: usize, changes: &[Change], faults: &[(usize, Fault)], aw
     writes
 }
 
-/// The sizes produce versions of one to four chunks. Later versions reuse slots that earlier versions no longer need.
+/// The sizes produce versions of one to four chunks. Later versions reuse slots of versions that the pointer no longer names.
 #[rstest]
 #[case::three_slots(3, &[Some(10), Some(20), Some(30), None, Some(40)])]
 #[case::two_slots(2, &[Some(10), Some(20), None, Some(30), Some(40)])]
