@@ -83,8 +83,8 @@ const STATUS: &str = "patch terraforms/status web";
 /// Request for the Secret that contains environment variables of the runs.
 const READ: &str = "get secrets credentials";
 
-/// Maximum number of [`READ`] requests of the first apply: one by the first reconcile, one at the start of the run, and one per ten seconds
-/// of the run. About ten reconciles need the Secret, but the operator reads it at most once per ten seconds during the run.
+/// Maximum number of [`READ`] requests during the first apply: one by the first reconcile, one at the start of the run, and one per ten
+/// seconds of the run. About ten reconciles use the Secret, but the operator reads the Secret at most once per ten seconds during the run.
 const READS: usize = 5;
 
 struct Operator {
@@ -145,8 +145,8 @@ impl Operator {
         .await;
     }
 
-    /// Returns the operator's requests about objects of `namespace` in order, for example `patch secrets web-run`. The operator
-    /// concurrently sends the requests for objects that a run needs, so consecutive requests for these objects are sorted by text.
+    /// Returns the operator's requests about objects of `namespace` in order, for example `patch secrets web-run`. The operator applies the
+    /// objects of a run concurrently, so consecutive requests for these objects are sorted by text.
     fn requests(&self, namespace: &str) -> Vec<String> {
         let log = self.server.audit().into_iter();
         let mut calls: Vec<_> = log
@@ -164,7 +164,7 @@ impl Operator {
     }
 }
 
-/// Returns true if the request is about an object that a run needs.
+/// Returns true if the request applies an object of a run, for example the cache volume or the ServiceAccount.
 fn is_applied(request: &str) -> bool {
     let name = request.rsplit(' ').next().unwrap_or_default();
     request.starts_with("patch namespaces")

@@ -1,5 +1,5 @@
-//! Two replicas of the operator on one API server: leader election, takeover of started work, and the responses of each replica to
-//! `/readyz` and to webhooks.
+//! Two replicas of the operator on one API server: leader election, takeover of the runs that the previous leader started, and the
+//! responses of each replica to `/readyz` and to webhooks.
 
 use std::collections::BTreeMap;
 use std::process::{Child, Command};

@@ -1,5 +1,5 @@
-//! An operator that watches two namespaces, with a Role in each namespace and without cluster-wide rights. Allow-lists restrict the
-//! resources. The tests share one server.
+//! An operator that watches two namespaces, with a Role in each namespace and without cluster-wide rights. Allow-lists in files restrict
+//! the values that a resource may have. The tests share one server.
 
 use std::collections::BTreeSet;
 use std::process::{Child, Command};
@@ -39,7 +39,7 @@ struct Shared {
     _process: Child,
 }
 
-/// An installation with Roles only, in a separate namespace.
+/// Installation of the operator in its own namespace, with Roles and without a `ClusterRole`.
 struct Installed {
     server: Arc<Server>,
     system: &'static str,

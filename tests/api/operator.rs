@@ -102,7 +102,8 @@ impl Operator {
     }
 }
 
-/// Creates the unreadable resources. Installs a CRD with a looser schema first, and the real CRD afterwards.
+/// Creates the unreadable resources. The real CRD refuses these resources, so the function installs a CRD without validation first, and the
+/// real CRD afterwards.
 async fn write_unreadable(server: &Server) {
     let strict = Terraform::crd();
     let mut loose = strict.clone();
@@ -128,7 +129,7 @@ async fn write_unreadable(server: &Server) {
     let file = server.folder().join("unreadable.yaml");
     std::fs::write(&file, unreadable.to_string()).unwrap();
     let since = Instant::now();
-    // The API server serves the looser schema shortly after the CRD is written.
+    // The API server uses a changed CRD after a delay. Until then, it refuses the resources.
     while let Err(error) = server.kubectl(&["apply", "-f", file.to_str().unwrap()]) {
         assert!(since.elapsed() < DEADLINE, "{error}");
         tokio::time::sleep(Duration::from_millis(100)).await;

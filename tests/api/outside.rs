@@ -80,7 +80,7 @@ impl Outside {
         commit_all(repository).await
     }
 
-    /// Removes all tags from `present`, except those of pushed images.
+    /// Removes all tags from the repository `present` and the repositories below it, except tags of pushed images.
     pub(crate) fn forget_images(&self) {
         self.served.has_images.store(false, Ordering::SeqCst);
     }

@@ -113,7 +113,7 @@ pub(crate) fn with_spec(name: &str, spec: impl Into<Value>) -> Value {
     })
 }
 
-/// Sets the value at `pointer` in the spec of a resource (RFC 6901). `None` removes it.
+/// Sets the value at the JSON pointer `pointer` (RFC 6901) in the spec of a resource. `None` removes the value.
 pub(crate) fn with(mut resource: Value, pointer: &str, value: Option<Value>) -> Value {
     let (parent, last) = pointer.rsplit_once('/').unwrap();
     let mut place = &mut resource["spec"];

@@ -1,4 +1,4 @@
-//! The operator with `--driver=metacontroller` and a fake metacontroller: HTTP exchanges, and the resulting resource.
+//! The operator with `--driver=metacontroller` and a fake metacontroller: the HTTP exchanges between them, and the status of the resource.
 
 mod program;
 
@@ -182,7 +182,7 @@ async fn idle_resource_gets_not_modified_and_causes_no_write() {
             call.cloned().ok_or_else(|| format!("{:?}", calls.last()))
         })
         .await;
-        // A resource in progress may also get a 304, but with a shorter `resyncAfterSeconds`.
+        // For a resource in progress, the status of the response may also be 304, but `resyncAfterSeconds` is shorter.
         if (known.status, &known.answer["resyncAfterSeconds"]) == (304, &json!(30)) {
             break;
         }

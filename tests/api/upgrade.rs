@@ -228,7 +228,7 @@ async fn base_image_upgrade_applies_nothing_and_respects_slots() {
     assert_eq!(kinds(&space).await, applied);
     assert!(active(&space).await.is_empty());
 
-    // The next run of each resource needs the new image.
+    // The annotation starts a run of each resource. The run requires a new image, because the base image has changed.
     let api = space.api::<Terraform>();
     let edit = PatchParams::default();
     let due = Patch::Merge(json!({"metadata": {"annotations": {RECONCILE_AT: "now"}}}));

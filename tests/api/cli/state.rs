@@ -316,7 +316,7 @@ async fn unlock_is_refused_while_a_pod_of_a_run_exists() {
     assert_eq!(record(&space).await.lock, None);
 }
 
-/// Creates a pod of a run; it is never scheduled.
+/// Creates a pod of a run. The pod stays pending, because the test cluster has no scheduler.
 async fn create_pod(space: &Space) {
     create_account(space).await;
     let pod = json!({

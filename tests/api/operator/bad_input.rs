@@ -17,7 +17,7 @@ type Case = (
     Vec<&'static str>,
 );
 
-/// Content of a Secret that no status and no event may contain.
+/// Content of a Secret. No status and no event may contain this text.
 const PASSWORD: &str = "user:the-password-of-nobody";
 
 fn write_modules(repository: &Path) {

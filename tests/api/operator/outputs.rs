@@ -21,7 +21,7 @@ fn json_of(value: &impl Serialize) -> ByteString {
     ByteString(serde_json::to_vec(value).unwrap())
 }
 
-/// Run record of a run, and the Secret with its successful report.
+/// Run record of a run that has succeeded, and the Secret with its run report.
 struct FinishedRun {
     record: Value,
     report: Secret,

@@ -19,7 +19,7 @@ use crate::server::until;
 use crate::space::{resource, with};
 
 const MANY: usize = 100;
-/// References that the resources follow; none of them exists.
+/// Branches and tags that the resources follow. None of them exists in the repository.
 const REFERENCES: [(&str, &str); 3] = [
     ("/gitRepo/branch", "gone"),
     ("/gitRepo/branch", "away"),
@@ -27,7 +27,7 @@ const REFERENCES: [(&str, &str); 3] = [
 ];
 const INTERVAL: Duration = Duration::from_secs(2);
 
-/// A git server with one branch, `main`, in version 0 of the protocol: an `ls-remote` is one request.
+/// Git server with one branch, `main`. Speaks version 0 of the git protocol, in which `git ls-remote` sends one request.
 struct CountingServer {
     address: String,
     request_count: Arc<AtomicUsize>,
@@ -151,7 +151,7 @@ fn write_large_files(repository: &Path) {
     std::fs::write(folder("wide").join("main.tf"), wide).unwrap();
 }
 
-/// The test has eight hostile repositories, as many as the operator runs git calls concurrently.
+/// The operator runs at most eight git calls concurrently, so the test has eight hostile repositories.
 #[tokio::test]
 async fn hostile_repositories_delay_no_other() {
     const COPIES: usize = 2;
