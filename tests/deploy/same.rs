@@ -16,8 +16,8 @@ const MAKERS: [&str; 3] = [
 /// Labels that identify a release.
 const RELEASES: [&str; 2] = ["app.kubernetes.io/instance", "app.kubernetes.io/name"];
 
-/// Returns `id` without the namespace that kubectl's kustomize sets on cluster-scoped kinds that it does not know. kubectl removes
-/// that namespace again.
+/// Removes the namespace from the `id` of a cluster-scoped object. kubectl's kustomize sets a namespace on cluster-scoped objects of kinds
+/// that it does not know. This namespace has no effect.
 fn place(mut id: Id) -> Id {
     if id.kind.starts_with("ValidatingAdmissionPolicy") {
         id.namespace.clear();

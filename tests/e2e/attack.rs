@@ -79,7 +79,7 @@ async fn attack_on_run_secrets_affects_no_other_resource() {
         // Forges the progress in the run report: another active run, which requests `u32::MAX` state slots.
         let progress = json!({"number": 2, "phase": "Starting", "slotsWanted": u32::MAX, "run": run});
         attacks(&scene, "progress", "progress-report", data("progress", &progress)).await;
-        // Forges the report of a finished run while the run applies, with the state address of `quiet`.
+        // Forges the report of a finished run while the run applies. The forged report contains the state address of the resource `quiet`.
         let at = "2026-01-01T00:00:00Z";
         let done = json!({
             "number": 1, "kind": "destroy", "result": "Done", "job": "quiet-apply-1",
@@ -123,14 +123,15 @@ async fn attack_on_run_secrets_affects_no_other_resource() {
         let jobs = scene.jobs("run").await;
         let count = |name: &str| jobs.iter().filter(|job| job.starts_with(name)).count();
         assert_eq!((count("quiet-"), count("done-")), (1, 1), "{jobs:?}");
-        // The operator ignores the forged state address: `quiet` still owns its state, and can run.
+        // The operator ignores the forged state address: the resource `quiet` still owns its state, and can run.
         scene.annotate("quiet", alustan_api::RECONCILE_AT, "now").await;
         scene.ready_after_run("quiet", 2).await;
     })
     .await;
 }
 
-/// The module source makes `init` read the registry credentials from the `..data` folder of a Secret volume.
+/// The source of the module is the `..data` folder of the Secret volume with the registry credentials. `init` finds no such folder, so it
+/// cannot copy the credentials into the image.
 #[tokio::test]
 async fn attack_on_registry_credentials_during_init_finds_no_file() {
     scene("attack-init", |scene| async move {

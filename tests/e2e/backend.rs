@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 
 use crate::drift;
 
-/// Module that manages one object in the cluster. The provider takes its credentials from variables: environment variables could also
-/// change the configuration of the backend.
+/// Module that manages one object in the cluster. The provider reads its credentials from Terraform variables, because environment
+/// variables could also change the configuration of the backend.
 const MODULE: &str = r#"
 terraform {
   required_providers {
@@ -87,7 +87,8 @@ fn holder(counter: &Counter, block: &str) -> String {
     )
 }
 
-/// Asserts that `web` creates nothing while another engine holds the lock, and that `web` retries until the lock is released.
+/// Asserts that `web` creates nothing while another engine process holds the lock of the state, and that `web` retries until the lock is
+/// released.
 async fn waits_for_the_lock(scene: &Scene, backend: &Value, block: &str, secret: Option<&str>) {
     let counter = Counter::start().await;
     counter.hold("/locked");

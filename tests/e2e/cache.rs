@@ -25,7 +25,7 @@ async fn builds_and_runs_share_a_volume_after_the_first_apply() {
         scene.apply(&none).await;
         let first = scene.ready("web").await.status.unwrap();
         let builds = scene.jobs("build").await;
-        // First builds and first runs mount no cache volume, which would still be empty.
+        // The first build and the first run mount no cache volume, because the volume would be empty.
         for job in [&builds[0], &builds[1], "web-apply-1"] {
             let claims: Vec<_> = scene
                 .pod_of(job)

@@ -213,7 +213,7 @@ async fn canary_of_each_input_appears_only_in_expected_secrets() {
         scene.ready("web").await;
         assert!(!message.is_empty());
 
-        // Causes drift, waits for the correction, and reports a push.
+        // Causes drift, waits for the correction, and sends a webhook request about a push.
         let change = "{\"data\":{\"text\":\"changed\"}}";
         scene.kubectl(&["patch", "configmap", "web", "--type=merge", "-p", change]).await;
         scene

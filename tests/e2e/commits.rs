@@ -1,4 +1,4 @@
-//! Commits that start builds and runs, and the number of builds per content.
+//! Commits that start a build and a run, and commits that start neither because they change no file of the module.
 
 use alustan_api::{Terraform, run::RunKind};
 use alustan_tests::scene;

@@ -21,13 +21,13 @@ const NAME: &str = "web";
 /// Phase of a resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Story {
-    /// Creation with an image build.
+    /// Creation of a resource: steps of the image build.
     Build,
-    /// Creation, with or without an image build.
+    /// Creation of a resource: steps that occur with and without an image build.
     Create,
-    /// Change of the inputs after loss of the cache volume.
+    /// Change of the inputs: steps that occur only after loss of the cache volume.
     Replace,
-    /// Change of the inputs and of the outputs Secret.
+    /// Change of the inputs and of the name of the outputs Secret.
     Change,
     /// Creation with manual approval, until the plan is pending.
     Ask,
@@ -39,8 +39,8 @@ enum Story {
     Cancel,
 }
 
-/// Returns the phases in which steps of `kind` occur: the phase, the rank of the step in the phase, and a prefix of the object or the run
-/// phase that the step concerns. The prefix distinguishes steps of the same kind.
+/// Returns the phases in which steps of `kind` occur. Each entry contains the phase, the position of the step in the phase, and a prefix of
+/// the object name or run phase of the step. The prefix distinguishes steps of the same kind.
 fn occurrences(kind: StepKind) -> &'static [(Story, u8, &'static str)] {
     match kind {
         StepKind::AddFinalizer => &[(Story::Create, 1, "")],
@@ -100,7 +100,7 @@ fn occurrences(kind: StepKind) -> &'static [(Story, u8, &'static str)] {
     }
 }
 
-/// Step at which an operator crashes: rank in the phase, and value of `ALUSTAN_DIE_AT`.
+/// Crash of an operator: its position among the crashes of a phase, and the value of `ALUSTAN_DIE_AT` that causes it.
 type Crash = (u8, String);
 
 /// Returns every `step`th crash in `story`, starting with index `number`.

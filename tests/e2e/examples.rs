@@ -209,7 +209,7 @@ async fn examples_k3s_changes_run_only_the_affected_dependents() {
             assert_eq!(scene.run_number(name).await, 1, "{name}");
         }
 
-        // A new token starts a run of the workers that join with it.
+        // A new token starts a run of the resource `alpha-workers`, whose servers join the cluster with the token.
         let token = json!({"variables": {"token": 2}});
         change(&scene, "alpha-control-plane", token).await;
         let because = trigger(&scene, "alpha-workers", 2).await;

@@ -45,7 +45,7 @@ resource "terraform_data" "says" {
 }
 "#;
 
-/// Grants the operator read access to a resource type until the end of the test.
+/// Grants the operator read access to `resource`, a resource type of Kubernetes, until the end of the test.
 pub(crate) async fn grant(scene: &Scene, resource: &str) {
     let namespace = scene
         .kubectl(&[

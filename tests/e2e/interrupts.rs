@@ -28,7 +28,7 @@ fn resource(scene: &Scene, name: &str) -> Value {
     resource
 }
 
-/// Script that receives signals in place of the engine and forwards them.
+/// Apply script that runs the engine in the background, and forwards signals to the engine.
 const WRAPPER: &str = r#"
 handed_on() { kill -INT "$engine"; }
 trap handed_on INT TERM
@@ -43,7 +43,8 @@ async fn record(scene: &Scene, name: &str) -> RunRecord {
     serde_json::from_str(&data["record"]).unwrap()
 }
 
-/// Asserts that the state is saved, its lock is released, and the message refers to run 1. Returns the message.
+/// Asserts that the state is saved, that its lock is released, and that the message of condition `Ready` names the Job of run 1. Returns
+/// the message.
 async fn in_good_order(scene: &Scene, name: &str, reason: &str) -> String {
     let message = scene.reason(name, reason).await;
     let record = record(scene, name).await;
@@ -229,7 +230,7 @@ mod alone {
             // A short outage of the kubelet does not affect running pods.
             scene.cluster.stop(&["kubelet"]).await;
             scene.cluster.start().await;
-            // A PodDisruptionBudget does not count a pod that is not Ready, as after a restart of the kubelet.
+            // A PodDisruptionBudget counts only Ready pods as healthy. After a restart of the kubelet, the pod is not Ready for a while.
             scene
                 .until("the pod to be Ready again", async || {
                     let pod = ["wait", "pod", "--for=condition=Ready", "--timeout=1s"];

@@ -12,8 +12,8 @@ use crate::approval::{approve, pending};
 
 const REGISTRY: &str = "registry.alustan.test:5000";
 
-/// Writes an overlay on top of `overlay`, as a user does: images by digest, certificate authorities and builder of the dev cluster,
-/// and the registries and repositories that the test may use.
+/// Writes an overlay on top of `overlay`, as a user does. The overlay sets image digests, the certificate authorities and the builder of
+/// the dev cluster, and the allow-lists of registries and repositories.
 async fn overlay_of(scene: &Scene, overlay: &str, folder: &Path) {
     let image = "docker://10.99.1.2:5000/alustan/controller:dev";
     let inspect = [

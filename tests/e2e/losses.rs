@@ -73,7 +73,7 @@ async fn no_run_starts_beside_a_run_whose_record_is_lost() {
         let record = scene.api::<Secret>().get_opt("web-run").await.unwrap();
         assert!(record.is_none(), "{record:?}");
 
-        // Run 1 cannot report what it created. Run 2 finds the object in the state.
+        // The run record is lost, so the operator does not know what run 1 created. Run 2 finds the created object in the state.
         counter.release("/made");
         scene.ready_after_run("web", 2).await;
         assert_eq!(scene.data("web-outputs").await["v"], "two");

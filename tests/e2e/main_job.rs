@@ -35,7 +35,7 @@ async fn a_commit_is_built_applied_and_destroyed() {
         let shown = scene.kubectl(&["get", "tf", "web"]).await;
         assert!(shown.contains("Success"), "{shown}");
 
-        // Foreground deletion, as in Argo CD, deletes objects with an owner reference first.
+        // Foreground deletion, as in Argo CD, deletes the objects that the resource owns before the resource.
         scene.delete("web", &DeleteParams::foreground()).await;
         scene.nothing_left().await;
     })

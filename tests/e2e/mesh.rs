@@ -19,10 +19,11 @@ async fn mesh_a_run_is_over_when_its_engine_container_has_terminated() {
         for name in names {
             scene.ready(name).await;
         }
-        // Three pods got a sidecar: one of the build, and one of the run of each resource.
+        // Three pods got a sidecar: the pod of the shared build, and the run pod of each of the two resources.
         assert_eq!(injector.pods(), 3);
 
-        // The kubelet terminates native sidecars. With a regular sidecar, only the deletion of the Job ends the pod.
+        // The kubelet terminates native sidecars when the run ends. A regular sidecar keeps the pod running, so the operator deletes the
+        // Job.
         let pod = scene.pod_of("native-apply-1").await;
         assert_eq!(pod.spec.unwrap().init_containers.unwrap()[0].name, "proxy");
         scene

@@ -43,13 +43,13 @@ mod alone {
             comes["spec"]["containerRegistry"]["builder"] = json!({"kind": "Kaniko"});
             scene.apply(&comes).await;
             scene.reason("comes", "RepositoryUnreachable").await;
-            // A known revision needs no git server: a changed variable starts a run, and a run in progress continues.
+            // A run at a known revision does not contact the git server: a changed variable starts a run, and a run in progress continues.
             let mut rests = resource(&scene, "rests", "rests");
             rests["spec"]["variables"]["v"] = json!("changed");
             scene.apply(&rests).await;
             counter.release("/made");
             scene.ready_after_run("rests", 2).await;
-            // The run may have ended before the next poll of the repository.
+            // Waits for the next poll of the repository, because run 2 may end before that poll.
             let unreachable = ("False".into(), "RepositoryUnreachable".into());
             let tf = scene
                 .wait("rests", "the repository to be missed", |tf| {
@@ -102,7 +102,7 @@ mod alone {
             scene.cluster.stop(&["apiserver"]).await;
             counter.release("/made");
             counter.release("/destroyed");
-            // The engines of `makes` and `goes` have finished. Their runners retry until states and reports are saved.
+            // The engines of the resources `makes` and `goes` have finished. Their runners retry until states and reports are saved.
             scene.printed("makes-apply-1", "Creation complete").await;
             scene
                 .printed("goes-destroy-2", "Destruction complete")

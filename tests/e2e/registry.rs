@@ -134,7 +134,8 @@ async fn registry_without_tls_needs_insecure_and_reuses_its_images() {
 #[tokio::test]
 async fn prune_removes_only_old_images_that_are_not_in_use() {
     scene("prune", |scene| async move {
-        // The content is unique, because prune would keep a context that another test uses.
+        // Pruning keeps a context that a resource of another namespace uses. The module contains the name of the namespace, so no other test
+        // has the same context.
         let namespace = &scene.namespace;
         let version = |number: u8| format!("output \"v\" {{ value = {number} }} # {namespace}");
         let tag = |tf: alustan_api::Terraform| tf.status.unwrap().image.unwrap().tag;

@@ -233,7 +233,7 @@ async fn restore_with_new_uids_needs_approval_of_changes() {
         );
         scene.commit("web", &[("main.tf", &more)]).await;
 
-        // Restores as Velero does, with the resource first.
+        // Restores as Velero does: the resource first, then its Secrets.
         create(&scene, backup.resources).await;
         let message = scene.reason("web", "RestoreRequired").await;
         assert!(message.contains("restore the Secrets web-run"), "{message}");

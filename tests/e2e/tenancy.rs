@@ -85,7 +85,7 @@ async fn tenancy_quota_refusal_is_reported_and_run_is_retried() {
             .filter(|run| run.reason.as_deref() == Some("QuotaRefused"));
         assert!(refused.count() >= 1, "{runs:?}");
 
-        // A limit for PersistentVolumeClaims refuses the default size of the cache volume, and allows 1 GiB.
+        // A LimitRange for PersistentVolumeClaims refuses the default size of the cache volume, and allows 1 GiB.
         let limits = json!({
             "apiVersion": "v1", "kind": "LimitRange",
             "metadata": {"name": "volumes", "namespace": scene.namespace},
