@@ -198,7 +198,7 @@ impl Cluster {
 pub struct NetworkOutage;
 
 impl NetworkOutage {
-    /// Rejected connections: to the node except the API server, and beyond the node.
+    /// iptables rules for the rejected connections: connections to the node except to the API server, and connections beyond the node.
     const RULES: [&str; 3] = ["INPUT -p tcp ! --dport 6443", "INPUT -p udp", "FORWARD"];
 
     /// Returns a command that inserts (`-I`) or deletes (`-D`) `rule`.

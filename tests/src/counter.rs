@@ -75,7 +75,7 @@ impl Counter {
             .get(path)
             .map(watch::Sender::subscribe);
         if let Some(mut held) = held {
-            // `release` drops the sender, which ends the wait with an error.
+            // Ignores an error: `release` drops the sender, which ends the wait with an error.
             let _ = held.wait_for(|free| *free).await;
         }
         let redirect = self.redirects.lock().unwrap().get(path).cloned();
@@ -163,7 +163,7 @@ impl Counter {
         self.order.lock().unwrap().clone()
     }
 
-    /// Returns HCL of a resource that requests `/made/<value>` on creation and `/destroyed/<value>` on destruction, with the value of
+    /// Returns HCL of a resource that requests `/made/VALUE` on creation and `/destroyed/VALUE` on destruction. VALUE is the value of
     /// `expression`.
     pub fn counted_object_per_value(&self, expression: &str) -> String {
         let command = |path: &str| self.command(&format!("{path}/${{self.input}}"));

@@ -27,13 +27,13 @@ use crate::Scene;
 use crate::counter::HOST;
 
 /// Injects a sidecar into each pod of one namespace, regardless of labels and annotations. Pods of the resource `native` get a native
-/// sidecar, all others a regular container. Sidecars run until they receive SIGTERM.
+/// sidecar. Pods of other resources get a regular container. Sidecars run until they receive SIGTERM.
 pub struct Injector {
     pods: Arc<AtomicUsize>,
 }
 
 impl Injector {
-    /// Starts the webhook for pods of `scene`. Its registration is deleted with the namespace.
+    /// Starts the webhook for pods of `scene`. The webhook configuration is deleted with the namespace.
     pub async fn start(scene: &Scene) -> Self {
         let listener = TcpListener::bind((HOST, 0)).await.unwrap();
         let url = format!("https://{}/inject", listener.local_addr().unwrap());
@@ -62,7 +62,7 @@ impl Injector {
     }
 }
 
-/// Registers the webhook at `url` for pods of the namespace, which owns the registration.
+/// Registers the webhook at `url` for pods of the namespace. The namespace owns the webhook configuration.
 async fn register(scene: &Scene, url: &str, ca: &str) {
     let client = scene.cluster.client.clone();
     let namespaces: Api<Namespace> = Api::all(client.clone());

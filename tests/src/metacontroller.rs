@@ -28,7 +28,7 @@ const BACKOFF: Duration = Duration::from_millis(200);
 pub struct Hooks {
     /// Version of the hooks: `v1` or `v2`.
     pub version: &'static str,
-    /// Whether a finalize hook is configured, with the URL of the sync hook.
+    /// Whether a finalize hook is configured. The finalize hook has the same URL as the sync hook.
     pub finalize: bool,
 }
 
@@ -55,7 +55,7 @@ pub struct Exchange {
     pub took: Duration,
 }
 
-/// Response of a hook. Hooks of version `v2` must not return other fields.
+/// Response of a hook. A response with any other field is an error, as for hooks of version `v2` of metacontroller.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 struct Answer {
@@ -128,7 +128,7 @@ struct HookCaller {
     calls: Arc<Mutex<Vec<Exchange>>>,
     selects: Selects,
     known: HashMap<String, Known>,
-    /// Cached responses with the value of `ETag`, by resource name and `finalizing`.
+    /// Cached responses, each with the value of its header `ETag`. Keys are the resource name and the field `finalizing` of the request.
     answers: HashMap<(String, bool), (String, Value)>,
 }
 

@@ -18,7 +18,7 @@ const LARGE: usize = 1 << 20;
 
 /// Fault that the proxy injects.
 pub enum Fault {
-    /// Refuses to overwrite existing tags and to push tags that start with this prefix.
+    /// Refuses pushes to tags that exist, and pushes to tags that start with this prefix.
     Immutable(&'static str),
     /// Answers a cross-repository mount with an upload (202), as the specification allows.
     MountsNothing,

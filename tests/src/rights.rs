@@ -21,7 +21,8 @@ const LEASE: &str = "alustan-controller-lease";
 const ATTACKS: &str = "e2e-attack-";
 /// Suffix of the Role and the ServiceAccount of a resource's runs.
 const RUNNER: &str = "-runner";
-/// Verbs of a run for the Secrets that its Role names. The operator needs them as well to create that Role.
+/// Verbs that the Role of a run grants for Secrets. The operator has the same rights, because Kubernetes allows a client to create a Role
+/// only if the client has all rights of the Role.
 const OF_RUNS: [&str; 2] = ["get", "patch"];
 /// Rights that no e2e test uses. The operator reads a `Terraform` resource with `get` if the resource is deleted and cannot be parsed
 /// (`tests/api/operator.rs`). It reads a `PersistentVolumeClaim`, or the Job of a run that a pod has claimed, with `get` if its watch cache
@@ -32,7 +33,7 @@ const RARE: [[&str; 3]; 3] = [
     ["batch", "jobs", "get"],
 ];
 
-/// Right that a rule grants and a call needs.
+/// Right to call a verb on an API resource. RBAC rules grant rights, and calls require them.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Right {
     /// API group; empty for the core group.
@@ -58,7 +59,7 @@ impl fmt::Display for Right {
 pub struct Call {
     /// User name of the caller.
     pub user: String,
-    /// Right that the call needs.
+    /// Right that the call requires.
     pub right: Right,
     /// Namespace of the object; empty if it is cluster-scoped.
     pub namespace: String,
@@ -181,8 +182,8 @@ impl Audit {
         }
     }
 
-    /// Returns a message for each violation since the start. A violation is a call that no role allowed, by the operator on resources in
-    /// its roles or by a run on its Secrets. With `all`, a right that was never used is a violation as well.
+    /// Returns a message for each violation since the start. A call that no role allowed is a violation if the operator made it on an API
+    /// resource in its roles, or if a run made it on a Secret. With `all`, a right that was never used is a violation as well.
     pub async fn end(self, all: bool) -> Vec<String> {
         let client = self.cluster.client.clone();
         let controller: Api<ClusterRole> = Api::all(client.clone());
@@ -262,7 +263,7 @@ impl Roles {
             .collect();
         [
             (CONTROLLER, &self.controller, operator),
-            // If the ClusterRole grants the same right, the audit log names the ClusterRole.
+            // The audit log names only the ClusterRole for a right that the ClusterRole and this Role grant.
             (LEASE, &self.lease, &by(LEASE) | &by(CONTROLLER)),
             ("the Role of runs", &of_runs, runs),
         ]
@@ -339,7 +340,7 @@ mod tests {
         let mut calls = vec![lease, pods];
         calls.extend(OF_RUNS.map(|verb| call(runner, "web-runner", ["", "secrets", verb])));
         assert_eq!(roles.compare(&calls, true), [""; 0]);
-        // Other calls with the ServiceAccount of a run, and calls on resources outside of the operator's roles, are not compared.
+        // Other calls with the ServiceAccount of a run, and calls on API resources outside of the operator's roles, are ignored.
         calls.push(call(runner, "", ["apps", "deployments", "get"]));
         calls.push(call(OPERATOR, "", ["", "services", "get"]));
         assert_eq!(roles.compare(&calls, true), [""; 0]);

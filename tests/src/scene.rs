@@ -41,15 +41,15 @@ pub struct Scene {
     pub cluster: Cluster,
     /// Name of the namespace. It is also the owner of the repositories of the test.
     pub namespace: String,
-    /// Whether the installed operator runs during the whole test. If true, the operator receives a report of each push.
+    /// Whether the installed operator runs during the whole test. If true, the operator receives a webhook request about each push.
     uses_installed_operator: bool,
 }
 
 /// Read lock for tests that share the cluster, write lock for tests that disturb it.
 static CLUSTER: RwLock<()> = RwLock::const_new(());
 
-/// Runs `test` in a new namespace. If it fails, prints the state of the cluster and keeps the namespace. Otherwise deletes the
-/// namespace and its repositories.
+/// Runs `test` in a new namespace. If `test` succeeds, deletes the namespace and its repositories. If `test` fails, prints the state of the
+/// cluster and keeps the namespace.
 pub async fn scene<F, T>(name: &str, test: F)
 where
     F: FnOnce(Arc<Scene>) -> T,
@@ -71,7 +71,7 @@ where
     run(name, Disruption::Cluster, test).await;
 }
 
-/// Same as `scene_alone`, in a cluster with the CRD and without an operator: `test` may install one in any way.
+/// Same as `scene_alone`, in a cluster with the CRD and without an operator: `test` may install an operator in any way.
 pub async fn scene_without_operator<F, T>(name: &str, test: F)
 where
     F: FnOnce(Arc<Scene>) -> T,
@@ -99,7 +99,7 @@ fn assert_module(module: &str) {
     );
 }
 
-/// Tests that run without the installed operator.
+/// Tests for which the installed operator is scaled to zero.
 struct WithoutInstalled {
     running: usize,
     /// Write lock on the cluster while `running` is not 0.
@@ -112,8 +112,8 @@ static WITHOUT_INSTALLED: Mutex<WithoutInstalled> = Mutex::const_new(WithoutInst
 });
 
 /// Runs `test` in a new namespace with the installed operator scaled to zero. `test` starts operators for its own namespace only. Tests
-/// that call this function run concurrently. They belong in a `mod own_operators`, so that `make e2e` runs them after all others except
-/// those of `mod alone`.
+/// that call this function run concurrently. They belong in a `mod own_operators`: `make e2e` runs them after the tests that use the
+/// installed operator, and before those of `mod alone`.
 pub async fn scene_with_own_operators<F, T>(name: &str, test: F)
 where
     F: FnOnce(Arc<Scene>) -> T,
@@ -158,7 +158,7 @@ async fn scale_installed(copies: usize) -> std::thread::Result<()> {
 #[derive(Clone, Copy)]
 enum Disruption {
     Nothing,
-    /// The installed operator is stopped for several tests.
+    /// The installed operator. It is scaled to zero for several tests, and restored after the last of them.
     InstalledOperator,
     Cluster,
     Installation,

@@ -37,7 +37,7 @@ const REGISTRY: &str = "/registry/";
 const ETCD: &str = "http://127.0.0.1:2379/v3/watch";
 /// Folders of the dev cluster with the data of the registries.
 const REGISTRIES: [&str; 2] = ["registry", "private-registry"];
-/// Keys of Secrets with public values.
+/// Keys in Secrets whose values are public.
 const PUBLIC: [&str; 6] = [
     "ca.crt",
     "tls.crt",
@@ -198,8 +198,8 @@ impl Swept {
         let mut files = 0;
         for part in ["log", "kubelet/pods"].iter().chain(&REGISTRIES) {
             for file in files_below(&folder.join(part)) {
-                // Files that were last written before the start contain no canary. Projected values of a Secret are only in the pod's
-                // memory.
+                // Skips files that were last written before the start, because they contain no canary. Skips projected values of a Secret,
+                // because they are only in the memory of the pod.
                 let known = digest(&file).is_some_and(|digest| self.blobs.contains(&digest));
                 if known || !changed_after(&file, self.since) || is_projected(&file) {
                     continue;
@@ -458,7 +458,7 @@ impl Collector {
                     Err(error) if error.kind() != ErrorKind::NotFound => {
                         panic!("keep {}: {error}", file.display())
                     }
-                    // The file was deleted or replaced by a socket.
+                    // The file was deleted, or was replaced by a socket.
                     Ok(()) | Err(_) => std::fs::remove_dir_all(&to).expect("remove a folder"),
                 }
             }

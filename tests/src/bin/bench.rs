@@ -1,6 +1,5 @@
-//! `make bench`: the operator compared with plain Terraform, in one run on the dev cluster. Durations are in milliseconds, as seen by a
-//! client that watches the objects. Each ratio is relative to the floor: a hand-written Job that runs `init`, `plan` and `apply` in the
-//! same image.
+//! `make bench` compares the operator with plain Terraform on the dev cluster. Durations are in milliseconds, as seen by a client that
+//! watches the objects. Each ratio is relative to the floor: a hand-written Job that runs `init`, `plan` and `apply` in the same image.
 
 #![expect(
     clippy::unwrap_used,
@@ -280,8 +279,8 @@ impl<'a> Bench<'a> {
         (times, pushed)
     }
 
-    /// Measures the time from a push report to the build Job. The time includes the start of the sender, a shell script with openssl and
-    /// curl.
+    /// Measures the time from a webhook request about a push to the creation of the build Job. The time includes the start of the shell
+    /// script that sends the request with openssl and curl.
     async fn pushes(&self) -> Vec<Duration> {
         let mut tf = self.resource("told", "told");
         tf["spec"]["gitRepo"]["interval"] = json!("12h");

@@ -80,7 +80,7 @@ impl Scene {
             .collect()
     }
 
-    /// Returns everything that a user without access to Secrets can read, and the final data of the run records.
+    /// Returns everything that a user without access to Secrets can read, and the data of the run records. Waits until all runs have ended.
     pub async fn all_that_can_be_read(&self) -> String {
         let kinds = "tf,job,pod,event,configmap,pvc,role,serviceaccount";
         let mut all = self.kubectl(&["get", kinds, "-o", "yaml"]).await;
@@ -90,7 +90,7 @@ impl Scene {
         }
         let selector = format!("{OURS},app.kubernetes.io/component=record");
         let list = ListParams::default().labels(&selector);
-        // The record of a run in progress contains its inputs, which may be secret.
+        // The run record of a run in progress contains the inputs of the run, which may be secret.
         let data = self
             .until("all runs to end", async || {
                 let records = self.api::<Secret>().list(&list).await.ok()?;

@@ -1,4 +1,4 @@
-//! Push reports to the installed operator.
+//! Webhook requests that report pushes to the installed operator.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -18,7 +18,7 @@ const SYSTEM: &str = "alustan-system";
 const HOOK: &str =
     "/api/v1/namespaces/alustan-system/services/alustan-controller:http/proxy/hooks/generic";
 
-/// Shell script of docs/hooks.md that sends a signed push report.
+/// Shell script of docs/hooks.md. Sends a signed webhook request that reports a push.
 const SENDER: &str = r#"set -eu
 id=$(openssl rand -hex 16) at=$(date +%s)
 key=$(printf %s "${SECRET#whsec_}" | base64 -d | od -An -v -tx1 | tr -d ' \n')

@@ -18,8 +18,8 @@ impl Scene {
         self.cluster.folder.join("volumes").join(folder)
     }
 
-    /// Returns the volume of the `PersistentVolumeClaim` `claim`. Annotates it with a node first, because an unused claim is not bound
-    /// before a pod is scheduled.
+    /// Returns the volume of the `PersistentVolumeClaim` `claim`. Annotates the `PersistentVolumeClaim` with a node first, because a
+    /// `PersistentVolumeClaim` that no pod has used is not bound.
     async fn bound(&self, claim: &str) -> String {
         const NODE: &str = "volume.kubernetes.io/selected-node";
         let nodes: Api<Node> = Api::all(self.cluster.client.clone());
@@ -49,7 +49,7 @@ impl Scene {
             .delete(&pv.name_any(), &DeleteParams::background())
             .await
             .expect("delete the volume");
-        // A finalizer protects the volume while a claim is bound to it.
+        // A finalizer protects the volume while a `PersistentVolumeClaim` is bound to it.
         let free = Patch::Merge(json!({"metadata": {"finalizers": null}}));
         volumes
             .patch(&volume, &PatchParams::default(), &free)
