@@ -119,8 +119,8 @@ impl Pair {
     }
 }
 
-/// Counts the Jobs that are created in a namespace from now on, by name. Includes Jobs whose creator died before it
-/// received the response.
+/// Counts the Jobs that are created in a namespace from now on, by name. Includes Jobs that a replica created before it was killed, even if
+/// the replica did not receive the response.
 async fn made(space: &Space) -> Arc<Mutex<BTreeMap<String, usize>>> {
     let made: Arc<Mutex<BTreeMap<String, usize>>> = Arc::default();
     let counted = Arc::clone(&made);

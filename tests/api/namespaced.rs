@@ -30,7 +30,7 @@ struct Narrow {
     other: Space,
 }
 
-/// Objects shared by the tests. Clients are not shared: they are bound to the runtime of one test.
+/// Objects shared by the tests. Clients are not shared, because a client works only in the tokio runtime of the test that created it.
 struct Shared {
     server: Arc<Server>,
     account: String,

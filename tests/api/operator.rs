@@ -28,7 +28,8 @@ use crate::samples;
 use crate::server::{DEADLINE, OPERATOR, Server, operator, spawn_guarded, until};
 use crate::space::{Space, resource, with};
 
-/// Resources that the operator cannot parse. Two of them are deleted: `UNKNOWN` without a run record, `PINNED` with run record and pin.
+/// Resources that the operator cannot parse. A test deletes two of them: `UNKNOWN` without a run record, and `PINNED` with run record and
+/// pin.
 const UNREADABLE: &str = "unreadable";
 const UNKNOWN: &str = "unknown";
 const PINNED: &str = "pinned";

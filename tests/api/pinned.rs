@@ -109,8 +109,8 @@ pub(crate) async fn reports(
 }
 
 impl Space {
-    /// Creates a resource `name` with run record and pin, as after an apply: its deletion starts a destroy run. No other run starts,
-    /// because its repository is unreachable. Must be called before an operator starts.
+    /// Creates a resource `name` with run record and pin, as after an apply. The deletion of the resource starts a destroy run. No other
+    /// run starts, because the git repository is unreachable. Must be called before an operator starts.
     pub(crate) async fn applied(&self, name: &str) {
         let mut made = resource(name);
         made["metadata"]["finalizers"] = json!([FINALIZER]);

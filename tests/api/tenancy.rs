@@ -1,4 +1,4 @@
-//! Tenants share one operator: load and refused objects of one tenant do not delay another tenant.
+//! Tenants share one operator. The load of one tenant, and objects of this tenant that the API server refuses, do not delay another tenant.
 
 use std::process::{Child, Command};
 use std::sync::Arc;

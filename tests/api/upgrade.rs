@@ -21,7 +21,8 @@ use crate::server::{OPERATOR, Server, built, spawn_guarded, until};
 use crate::space::{Space, resource, with};
 
 const MANY: usize = 50;
-/// Value of `--max-concurrent-runs`. With less than ten slots, the operator reserves no slot for other namespaces.
+/// Value of `--max-concurrent-runs`. The operator reserves a tenth of the slots, rounded down, for namespaces without a run: none of eight
+/// slots.
 const SLOTS: usize = 8;
 
 struct Operator {
@@ -40,7 +41,7 @@ impl Operator {
         }
     }
 
-    /// Starts an operator with the base image `tag`, in place of the running one.
+    /// Stops the running operator, if any, and starts an operator with the base image `tag`.
     fn start(&mut self, tag: &str) {
         if let Some(mut process) = self.process.take() {
             drop(process.stdin.take());

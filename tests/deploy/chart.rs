@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::rendered::{CHART, Id, file, helm, kustomize, objects, root, run, usual};
 use crate::schemas::conforms;
 
-/// Names of the test cases, and their chart values. Each branch of a template is taken in at least one test case and skipped in another.
+/// Names of the test cases, and their chart values. Each branch of a template is rendered in at least one test case and skipped in another.
 const MATRIX: [(&str, &str); 15] = [
     ("nothing", ""),
     (

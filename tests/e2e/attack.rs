@@ -47,7 +47,7 @@ async fn attacks(scene: &Scene, name: &str, secret: &str, mut forged: Value) {
     scene.apply(&resource).await;
 }
 
-/// Waits until run 1 of `name` is recorded. Returns its result and the message of `Ready`.
+/// Waits until run 1 of `name` has ended and its result is in the run record. Returns the result and the message of condition `Ready`.
 async fn recorded(scene: &Scene, name: &str) -> (String, String) {
     let ended = scene
         .wait(name, "its run to be recorded", |tf| {

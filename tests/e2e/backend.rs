@@ -1,4 +1,4 @@
-//! Backends that can be tested locally: create a state, lock it, correct drift, destroy.
+//! Backends that the dev cluster can run or emulate. The tests create a state, lock the state, correct drift, and destroy.
 
 use alustan_tests::{Counter, GCS, PG, Scene, StateServer, around, condition, scene};
 use kube::api::DeleteParams;

@@ -49,8 +49,8 @@ const STATE: [&str; 3] = [
     "web-state-slot-1 data",
 ];
 
-/// Returns the expected places of each canary: keys of Secrets. `allowed` names a place as `SECRET KEY` for a Secret in the namespace of
-/// the test, and as `NAMESPACE/SECRET KEY` for a Secret in another namespace.
+/// Returns the keys of Secrets that are expected to contain each canary. `allowed` names a key as `SECRET KEY` for a Secret in the
+/// namespace of the test, and as `NAMESPACE/SECRET KEY` for a Secret in another namespace.
 fn belongs(scene: &Scene, allowed: &[(&str, &[&str])]) -> Found {
     let mut places = Found::new();
     for (canary, secrets) in allowed {

@@ -15,7 +15,7 @@ use crate::approval;
 const NAMESPACES: usize = 4;
 /// Number of resources per namespace, created, changed and destroyed one after the other.
 const LIVES: usize = 2;
-/// Name of the resource. A namespace has at most one at a time.
+/// Name of the resource. A namespace has at most one resource at a time.
 const NAME: &str = "web";
 
 /// Phase of a resource.

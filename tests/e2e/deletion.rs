@@ -87,7 +87,7 @@ async fn deletion_cancels_a_plan_and_waits_for_an_apply() {
         scene.nothing_left().await;
         counter.release("/planning");
 
-        // Applies the same module without the script. Its image is in the registry, so no build starts.
+        // Applies the same module without the script. The image of the module is in the registry, so no build starts.
         counter.hold("/made");
         scene.apply(&scene.resource("web")).await;
         counter.reached("/made").await;

@@ -163,7 +163,7 @@ mod alone {
                         .is_some_and(|condition| condition.status == "False")
                 })
                 .await;
-            // The network stays cut, because the probe on destruction of the object of run 3 expects no network.
+            // The network stays disconnected, because the probe of the object that run 3 created expects no network on destruction.
             scene.delete("web", &DeleteParams::foreground()).await;
             scene.nothing_left().await;
             drop(outage);

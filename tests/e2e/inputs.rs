@@ -17,7 +17,8 @@ output "token" {
 }
 "#;
 
-/// Module with variables of type string, number and list. Its outputs are invalid if a list or number arrives as another type.
+/// Module with variables of type string, number and list. The expressions of its outputs fail if a variable of type number or list has a
+/// value of another type.
 const WEB: &str = r#"
 variable "password" {}
 variable "color" {}

@@ -12,7 +12,7 @@ use kube::ResourceExt;
 use kube::api::LogParams;
 use serde_json::{Value, json};
 
-/// Module with two objects, created one after the other. Each requests a path that contains the name of the resource.
+/// Module with two objects, created one after the other. On creation, each object requests a path that contains the name of the resource.
 fn module(counter: &Counter) -> String {
     let first = counter.resource("first", "/${var.name}/first", "");
     let after = "depends_on = [terraform_data.first]";

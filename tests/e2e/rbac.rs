@@ -63,7 +63,7 @@ async fn rbac_run_uses_only_a_service_account_that_allows_runs() {
 mod alone {
     use super::*;
 
-    /// Causes the situations in which the operator needs the rights of its roles.
+    /// Causes the situations in which the operator uses the rights of its roles.
     #[tokio::test]
     async fn rbac_operator_uses_all_its_rights() {
         scene_alone("rights", |scene| async move {

@@ -118,7 +118,7 @@ async fn registry_without_tls_needs_insecure_and_reuses_its_images() {
             .commit("web", &[("main.tf", "output \"v\" { value = 2 }")])
             .await;
         scene.ready_after_run("web", 2).await;
-        // The operator reuses the existing image. The registry would refuse a second push to its tag.
+        // The operator reuses the existing image. The registry would refuse a second push to the tag of the image.
         let builds = scene.jobs("build").await.len();
         scene
             .commit("web", &[("main.tf", "output \"v\" { value = 1 }")])
@@ -155,7 +155,7 @@ async fn prune_removes_only_old_images_that_are_not_in_use() {
         let kept = tag(scene.ready_at("web", &commit(3).await).await);
         let current = tag(scene.ready_at("web", &commit(4).await).await);
         assert!(unused != pinned && unused != current);
-        // Backdates three images: prune deletes images older than `olderThan`. `current` keeps its time.
+        // Backdates three images, because pruning deletes only images older than `olderThan`. `current` keeps its creation time.
         let contexts = [
             scene.age_image("web", &pinned, 2020).await,
             scene.age_image("web", &unused, 2021).await,

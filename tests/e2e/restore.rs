@@ -16,7 +16,7 @@ const OURS: &str = "app.kubernetes.io/managed-by=alustan";
 struct Backup {
     resources: Value,
     secrets: Value,
-    /// Objects other than resources and Secrets that Velero backs up.
+    /// Objects that Velero backs up, except resources and Secrets.
     others: Value,
 }
 
@@ -68,7 +68,7 @@ async fn lose_everything(scene: &Scene, names: &[&str]) {
         api.patch(name, &edit, &free).await.unwrap();
         scene.deleted(name, &uid).await;
     }
-    // kubectl waits until the pods have ended, because `kubectl alustan restore` is refused while a pod of the resource exists.
+    // `kubectl delete` waits until the pods have ended. While a pod of the resource exists, `kubectl alustan restore` is refused.
     let kinds = "job,pod,secret,configmap,poddisruptionbudget,rolebinding,role,serviceaccount";
     scene.kubectl(&["delete", kinds, "-l", OURS]).await;
 }

@@ -133,7 +133,7 @@ impl Counter {
         )
     }
 
-    /// Returns HCL of a resource that requests `path` on creation. `more` is added to its block.
+    /// Returns HCL of a resource that requests `path` on creation. Adds `more` to the resource block.
     pub fn resource(&self, name: &str, path: &str, more: &str) -> String {
         format!(
             "resource \"terraform_data\" \"{name}\" {{\n  {more}\n  provisioner \"local-exec\" {{\n    \

@@ -24,8 +24,8 @@ pub enum Fault {
     MountsNothing,
     /// Refuses cross-repository mounts (405).
     RefusesMounts,
-    /// Refuses cross-repository mounts, and closes the connection in the middle of uploads of at least [`LARGE`] bytes, this many
-    /// times.
+    /// Refuses cross-repository mounts. Closes the connection in the middle of uploads of at least [`LARGE`] bytes. The value is the number
+    /// of uploads that are still to be interrupted.
     CutsUploads(Arc<AtomicUsize>),
 }
 

@@ -305,7 +305,7 @@ async fn follow(file: PathBuf) {
     }
 }
 
-/// Parses a message of etcd's watch. A truncated line becomes null, because the next watch repeats its events.
+/// Parses a message of etcd's watch. Returns null for a truncated line, because the next watch repeats the events of that line.
 fn message(line: &str) -> Value {
     let message: Value = serde_json::from_str(line).unwrap_or_default();
     let canceled = &message["result"]["canceled"];
@@ -517,8 +517,7 @@ impl Arguments {
     }
 }
 
-/// Returns whether a pod's file is an input of its engine or of git: in the workspace of a run, or in the folder of one call of git,
-/// which is removed with the call.
+/// Returns whether a file of a pod is an input of the engine, in the workspace of a run, or an input of git, in the folder of one git call.
 fn is_input(file: &Path) -> bool {
     let path = file.to_string_lossy();
     ["work/", "cache/repositories/calls/", "tmp/call-"]

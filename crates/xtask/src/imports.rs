@@ -350,7 +350,7 @@ impl Scanner {
         }
     }
 
-    /// Records the path that begins with `first`. Returns the tokens after it.
+    /// Records the path that begins with `first`, if the path has two or more segments. Returns the tokens after the path.
     fn path<'a>(&mut self, first: String, mut rest: &'a [TokenTree]) -> &'a [TokenTree] {
         let mut path = vec![first];
         while let [
@@ -423,7 +423,7 @@ fn without_group(rest: &[TokenTree]) -> &[TokenTree] {
     }
 }
 
-/// Returns true if `rest` begins with the `[cfg(test)]` of an attribute.
+/// Returns true if `rest`, the tokens after a `#`, begins with `[cfg(test)]`.
 pub(crate) fn is_test(rest: &[TokenTree]) -> bool {
     matches!(rest.first(), Some(TokenTree::Group(attribute)) if attribute.to_string().replace(' ', "") == "[cfg(test)]")
 }

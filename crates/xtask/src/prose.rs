@@ -173,7 +173,7 @@ impl Texts {
         Ok(())
     }
 
-    /// Adds the names of tests, and the string literals outside of tests that contain more than one word.
+    /// Adds the names of tests. Adds the string literals that are outside of tests and contain a space.
     fn add_rust(&mut self, path: &Path, tokens: TokenStream, is_in_test: bool) {
         let tokens: Vec<TokenTree> = tokens.into_iter().collect();
         let mut rest = tokens.as_slice();

@@ -155,7 +155,7 @@ fn write_large_files(repository: &Path) {
 #[tokio::test]
 async fn hostile_repositories_delay_no_other() {
     const COPIES: usize = 2;
-    // A scanner of quadratic time needs minutes for each of the hostile files.
+    // A scanner with quadratic run time would take minutes for each of the hostile files.
     const PATIENCE: Duration = Duration::from_mins(1);
     let operator = Operator::shared().await;
     let (space, folder) = (operator.space().await, tempfile::tempdir().unwrap());
@@ -216,7 +216,7 @@ async fn hostile_repositories_delay_no_other() {
     );
 }
 
-/// 100 resources follow two branches and a tag of one repository, each with a different folder.
+/// 100 resources refer to two branches and a tag of one repository. Each resource has a different `gitRepo.path`.
 #[tokio::test]
 async fn resources_of_one_repository_share_one_request_per_interval() {
     let operator = Operator::shared().await;

@@ -1,5 +1,5 @@
-//! Tests with the real metacontroller. The Go module proxy does not have its module, so `ALUSTAN_METACONTROLLER` must contain the path of a
-//! checkout with the built program:
+//! Tests with the real metacontroller. The Go module proxy does not have the module of metacontroller, so
+//! `ALUSTAN_METACONTROLLER` must contain the path of a checkout with the built program:
 //!
 //! ```sh
 //! git clone --depth 1 --branch v4.17.2 https://github.com/metacontroller/metacontroller && cd metacontroller
@@ -161,7 +161,8 @@ fn apply(operator: &Operator, object: &Value) {
     operator.server.kubectl(&apply).unwrap();
 }
 
-/// Returns the `ClusterRole` of metacontroller and its binding: the minimum rights for its own resources, and the rules `also`.
+/// Returns the `ClusterRole` of metacontroller and its binding. The `ClusterRole` has the rights for the resources of metacontroller, and
+/// the rules `also`.
 fn rights(also: &[Value]) -> Vec<Value> {
     let own = json!({"apiGroups": ["metacontroller.k8s.io"], "resources": ["*"], "verbs": ["*"]});
     let (group, version) = ("rbac.authorization.k8s.io", "rbac.authorization.k8s.io/v1");

@@ -35,7 +35,8 @@ impl Scene {
         })
     }
 
-    /// Same as [`Self::resource`], built by the fake kaniko of the dev cluster instead of `Append`, the default builder there.
+    /// Same as [`Self::resource`], with builder kind `Kaniko`. Its builds use the fake kaniko of the dev cluster. The dev cluster sets
+    /// `Append` as the default builder kind.
     pub fn resource_by_kaniko(&self, name: &str) -> Value {
         let mut resource = self.resource(name);
         resource["spec"]["containerRegistry"]["builder"] = json!({"kind": "Kaniko"});

@@ -164,7 +164,8 @@ async fn chunk_in_the_secret_of_the_pointer_is_written_with_it() {
     assert_eq!(*open(&secrets).await.get().await.unwrap(), state(4, 10));
 }
 
-/// Without slots, each version replaces the previous one in the pointer Secret. After a slot is added, the previous version is kept.
+/// Without a state slot, the pointer Secret contains the state, and each version replaces the previous one. With a state slot, the previous
+/// version is kept.
 #[tokio::test]
 async fn state_without_slots_is_replaced_in_the_secret_of_the_pointer() {
     let secrets = cluster(0);

@@ -167,8 +167,9 @@ impl StateStore {
         }
     }
 
-    /// Writes `changes` with retries. After a conflict, succeeds if the Secret has the wanted content: an earlier attempt may have been
-    /// applied although its response was lost.
+    /// Writes `changes` with retries. After a conflict, reads the Secret. Returns [`Swapped::Done`] if the Secret has the wanted content,
+    /// because an earlier attempt may have been applied although its response was lost. Returns [`Swapped::Found`] if the Secret has other
+    /// content.
     async fn swap(
         &self,
         name: &str,

@@ -4,7 +4,7 @@
 use super::*;
 use crate::secrets::to_json;
 
-/// Opens a store without retries: a write whose response is lost fails at once instead of after minutes.
+/// Opens a store without retries, so that a write whose response is lost fails immediately.
 async fn open_without_retries(secrets: &Arc<FakeSecrets>, slots: usize) -> StateStore {
     let mut store = open_with(secrets, slots, slots).await.unwrap();
     store.patience = Duration::ZERO;
@@ -176,8 +176,8 @@ async fn late_pointer_write_does_not_name_the_next_runs_chunk(#[case] later: usi
     assert_eq!(stored(&secrets, 3).await, Some(state(expected, 10)));
 }
 
-/// A chunk is written even if its slot already contains the chunk. The write changes the resource version of the slot, so a late write of
-/// an earlier run fails with a conflict.
+/// A run writes a chunk even if the slot already contains the chunk. The write sets the writer of the slot, which changes the resource
+/// version. A late write of an earlier run then fails with a conflict.
 #[tokio::test]
 async fn late_chunk_write_does_not_replace_the_next_runs_chunk() {
     let secrets = cluster(3);
