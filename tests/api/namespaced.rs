@@ -1,5 +1,5 @@
 //! An operator that watches two namespaces, with a Role in each namespace and without cluster-wide rights. Allow-lists in files restrict
-//! the values that a resource may have. The tests share one server.
+//! the values of fields, for example the builder image. The tests share one server.
 
 use std::collections::BTreeSet;
 use std::process::{Child, Command};

@@ -326,7 +326,7 @@ async fn operator_may_create_all_its_objects() {
     }
 }
 
-/// The operator applies a slot Secret without data. If the runner has written data to the Secret, a second apply keeps the data.
+/// The operator applies a state slot as a Secret without data. If the runner has written data to the Secret, a second apply keeps the data.
 #[tokio::test]
 async fn apply_of_a_state_slot_keeps_its_data() {
     let space = Space::new().await;

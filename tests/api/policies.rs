@@ -482,7 +482,7 @@ async fn existing_resource_outside_the_lists_can_be_deleted() {
         }
     })
     .await;
-    // The operator can still change metadata.
+    // The allow-lists do not refuse a change of the metadata.
     let note = json!({"metadata": {"annotations": {"a": "b"}}});
     let api = space.api::<Terraform>();
     let edit = PatchParams::default();

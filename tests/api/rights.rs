@@ -34,7 +34,7 @@ const NEEDED: [(&str, &str, &[&str]); 15] = [
         "configmaps",
         &["get", "list", "watch", "create", "patch", "delete"],
     ),
-    // `get` reads the uid of a namespace, because the image tag contains a digest of the uid. `patch` sets the label
+    // `get` reads the uid of a namespace, because the digest in the image tag covers the uid. `patch` sets the label
     // `alustan.io/holds-state`.
     ("", "namespaces", &["get", "patch"]),
     (

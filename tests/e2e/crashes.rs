@@ -40,7 +40,7 @@ enum Story {
 }
 
 /// Returns the phases in which steps of `kind` occur. Each entry contains the phase, the position of the step in the phase, and a prefix of
-/// the object name or run phase of the step. The prefix distinguishes steps of the same kind.
+/// the text that names the object or the run phase of the step. The prefix distinguishes steps of the same kind.
 fn occurrences(kind: StepKind) -> &'static [(Story, u8, &'static str)] {
     match kind {
         StepKind::AddFinalizer => &[(Story::Create, 1, "")],

@@ -53,7 +53,8 @@ async fn a_run_that_cannot_start_is_cancelled_by_deletion() {
         let tf = scene.wait_for_message("web", "ImagePull").await;
         let tag = tf.status.unwrap().image.unwrap().tag;
         scene.delete("web", &DeleteParams::background()).await;
-        // Replaces the image at the tag by an image that no node can unpack.
+        // The build cannot start, so the runner image does not exist. Pushes an image that no node can unpack under the tag of the runner
+        // image.
         scene.spoil("web", &tag).await;
         scene.apply(&web).await;
         scene

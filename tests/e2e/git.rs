@@ -259,7 +259,7 @@ async fn git_rewritten_branch_is_applied_and_missing_one_reported() {
         assert_eq!(version(&scene, "web").await, "new");
         let run = applied.status.unwrap().run;
 
-        // After the deletion of its branch, the resource starts no run and can still be destroyed.
+        // A resource whose branch was deleted starts no run and can still be destroyed.
         scene
             .git("web", &["update-ref", "refs/heads/other", &second])
             .await;

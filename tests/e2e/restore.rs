@@ -68,7 +68,7 @@ async fn lose_everything(scene: &Scene, names: &[&str]) {
         api.patch(name, &edit, &free).await.unwrap();
         scene.deleted(name, &uid).await;
     }
-    // `kubectl delete` waits until the pods have ended. While a pod of the resource exists, `kubectl alustan restore` is refused.
+    // `kubectl delete` also waits until the pods have ended: `kubectl alustan restore` is refused while a pod of the resource exists.
     let kinds = "job,pod,secret,configmap,poddisruptionbudget,rolebinding,role,serviceaccount";
     scene.kubectl(&["delete", kinds, "-l", OURS]).await;
 }

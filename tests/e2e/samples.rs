@@ -1,5 +1,5 @@
-//! Sample resources of `deploy/examples`, applied unchanged: in the dev cluster, the names of github.com, Docker Hub and AWS resolve to
-//! local servers.
+//! Sample resources of `deploy/examples`. The tests change only the namespace and the credentials. In the dev cluster, the names of
+//! github.com, Docker Hub and AWS resolve to local servers.
 
 use alustan_tests::{Scene, around, scene};
 use kube::api::DeleteParams;

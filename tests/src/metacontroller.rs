@@ -55,7 +55,7 @@ pub struct Exchange {
     pub took: Duration,
 }
 
-/// Response of a hook. A response with any other field is an error, as for hooks of version `v2` of metacontroller.
+/// Response of a hook. A response with a field that this type does not have is an error, as for hooks of version `v2` of metacontroller.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 struct Answer {

@@ -1,5 +1,5 @@
 //! `make bench` compares the operator with plain Terraform on the dev cluster. Durations are in milliseconds, as seen by a client that
-//! watches the objects. Each ratio is relative to the floor: a hand-written Job that runs `init`, `plan` and `apply` in the same image.
+//! watches the objects. Each ratio is relative to the floor: a hand-written Job that runs `init`, `plan` and `apply` in the same runner image.
 
 #![expect(
     clippy::unwrap_used,
