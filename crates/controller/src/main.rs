@@ -14,6 +14,8 @@ mod http;
 mod leader;
 mod logging;
 mod memory;
+#[cfg(test)]
+mod memory_cluster;
 mod metacontroller;
 mod metrics;
 mod mirrors;
@@ -29,6 +31,8 @@ mod resource;
 mod signing;
 mod standard_webhooks;
 mod step_name;
+#[cfg(test)]
+mod stories;
 mod unreadable;
 mod upstream_activity;
 mod version;

@@ -20,12 +20,12 @@ type Key = (String, String, String);
 /// Fault at a write request. Writes are counted from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// The write succeeds; all later requests fail, as after a crash of the operator.
-    CrashAfter(usize),
     /// This write and all later requests fail, as after a crash of the operator.
-    CrashBefore(usize),
+    Crash(usize),
+    /// The write succeeds, but its response is lost.
+    LostResponse(usize),
     /// Another client changes the object immediately before this write.
-    ConflictAt(usize),
+    Conflict(usize),
 }
 
 #[derive(Default)]
@@ -63,6 +63,11 @@ impl MemoryCluster {
         self.0.lock().writes
     }
 
+    /// Whether a fault has crashed the operator.
+    pub(crate) fn is_crashed(&self) -> bool {
+        self.0.lock().is_crashed
+    }
+
     /// Creates or replaces an object, as another client.
     pub(crate) fn put(&self, plural: &str, object: Value) {
         let mut objects = self.0.lock();
@@ -71,13 +76,13 @@ impl MemoryCluster {
     }
 
     /// Merges `change` into an object, as another client.
-    pub(crate) fn merge(&self, plural: &str, name: &str, change: Value) {
+    pub(crate) fn merge(&self, plural: &str, name: &str, change: &Value) {
         let mut objects = self.0.lock();
         let keys = objects.stored.keys();
         let key = keys.filter(|key| key.0 == plural && key.2 == name);
         let key = key.cloned().collect::<Vec<_>>().remove(0);
         let mut object = objects.stored[&key].clone();
-        merge(&mut object, &change);
+        merge(&mut object, change);
         objects.store(key, object);
     }
 
@@ -160,6 +165,32 @@ fn failure(code: u16, reason: &str, message: &str) -> Response {
     (code, status)
 }
 
+/// Whether `labels` match a label selector with the terms `NAME`, `!NAME`, `NAME=VALUE` and `NAME in (VALUE,…)`.
+fn is_selected(labels: &Value, selector: &str) -> bool {
+    let mut depth = 0;
+    let terms = selector.split(|separator| {
+        match separator {
+            '(' => depth += 1,
+            ')' => depth -= 1,
+            _ => {}
+        }
+        separator == ',' && depth == 0
+    });
+    terms.filter(|term| !term.is_empty()).all(|term| {
+        if let Some((name, values)) = term.split_once(" in ") {
+            let mut values = values.trim_matches(['(', ')']).split(',');
+            return labels[name]
+                .as_str()
+                .is_some_and(|label| values.any(|value| value == label));
+        }
+        match (term.split_once('='), term.strip_prefix('!')) {
+            (Some((name, value)), _) => labels[name] == value,
+            (None, Some(name)) => labels[name].is_null(),
+            (None, None) => labels[term].is_string(),
+        }
+    })
+}
+
 /// Applies a JSON merge patch (RFC 7386).
 fn merge(into: &mut Value, patch: &Value) {
     let Value::Object(fields) = patch else {
@@ -211,25 +242,32 @@ impl Objects {
         let write = self.writes;
         self.writes += 1;
         match self.fault {
-            Some(Fault::CrashBefore(at)) if at == write => {
+            Some(Fault::Crash(at)) if at == write => {
                 self.is_crashed = true;
                 return failure(500, "InternalError", "the operator has crashed");
             }
-            Some(Fault::CrashAfter(at)) if at == write => self.is_crashed = true,
-            Some(Fault::ConflictAt(at)) if at == write => self.touch(&path.key),
+            Some(Fault::Conflict(at)) if at == write => self.touch(&path.key),
             _ => {}
         }
+        let response = self.write(&path, request);
+        if self.fault == Some(Fault::LostResponse(write)) {
+            return failure(500, "InternalError", "the response is lost");
+        }
+        response
+    }
+
+    fn write(&mut self, path: &Path, request: &RecordedRequest) -> Response {
         match request.method.as_str() {
-            "POST" => self.create(&path, request.body.clone()),
+            "POST" => self.create(path, request.body.clone()),
             "PATCH" if request.content_type.contains("apply-patch") => {
-                self.apply(&path, &request.body)
+                self.apply(path, &request.body)
             }
             "PATCH" if request.content_type.contains("json-patch") => {
-                self.json_patch(&path, &request.body)
+                self.json_patch(path, &request.body)
             }
-            "PATCH" => self.merge_patch(&path, &request.body),
-            "PUT" => self.replace(&path, request.body.clone()),
-            "DELETE" if path.key.2.is_empty() => self.delete_selected(&path),
+            "PATCH" => self.merge_patch(path, &request.body),
+            "PUT" => self.replace(path, request.body.clone()),
+            "DELETE" if path.key.2.is_empty() => self.delete_selected(path),
             "DELETE" => self.delete(&path.key, &request.body),
             method => panic!("{method} {}", request.uri),
         }
@@ -253,9 +291,7 @@ impl Objects {
             metadata["creationTimestamp"] = json!("2026-01-01T00:00:00Z");
         }
         let is_released = metadata["deletionTimestamp"].is_string()
-            && metadata["finalizers"]
-                .as_array()
-                .is_none_or(|finalizers| finalizers.is_empty());
+            && metadata["finalizers"].as_array().is_none_or(Vec::is_empty);
         if is_released {
             self.remove(&key);
         } else {
@@ -284,16 +320,7 @@ impl Objects {
 
     fn selected(&self, path: &Path) -> Vec<(Key, Value)> {
         let selector = path.query.get("labelSelector").cloned().unwrap_or_default();
-        let matches = |object: &Value| {
-            let labels = &object["metadata"]["labels"];
-            selector
-                .split(',')
-                .filter(|term| !term.is_empty())
-                .all(|term| match term.split_once('=') {
-                    Some((name, value)) => labels[name] == value.trim_start_matches('='),
-                    None => labels[term].is_string(),
-                })
-        };
+        let matches = |object: &Value| is_selected(&object["metadata"]["labels"], &selector);
         let (plural, namespace, _) = &path.key;
         self.stored
             .iter()
@@ -344,18 +371,20 @@ impl Objects {
     }
 
     fn apply(&mut self, path: &Path, body: &Value) -> Response {
-        if let Some(conflict) = self.conflict(path, body) {
+        let stored = self.stored.get(&path.key);
+        // An apply that creates the object ignores the resource version.
+        let is_new = stored.is_none() && body["metadata"]["uid"].is_null();
+        if let Some(conflict) = self.conflict(path, body).filter(|_| !is_new) {
             return conflict;
         }
-        let stored = self.stored.get(&path.key);
         if path.is_status && stored.is_none() {
             return fake_api::not_found();
         }
         let code = if stored.is_some() { 200 } else { 201 };
         let namespace = path.key.1.clone();
-        let mut object = stored.cloned().unwrap_or_else(|| {
-            json!({"metadata": {"namespace": namespace, "name": path.key.2}})
-        });
+        let mut object = stored
+            .cloned()
+            .unwrap_or_else(|| json!({"metadata": {"namespace": namespace, "name": path.key.2}}));
         let mut applied_key = path.key.clone();
         if path.is_status {
             applied_key.0.push_str("/status");
