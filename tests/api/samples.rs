@@ -1,4 +1,5 @@
-//! The sample resources in `tests/api/samples`, unchanged, and the resources of `deploy/examples`.
+//! The API server accepts the sample resources in `tests/api/samples`, keeps all of their fields, and accepts the resources in
+//! `deploy/examples`.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

@@ -101,7 +101,7 @@ async fn interrupted_apply_is_continued_after_pod_deletion_or_sigkill() {
                 .kubectl(&["delete", "pod", &pod, "--wait=false"])
                 .await;
             let message = in_good_order(&scene, name, "Interrupted").await;
-            for part in ["the pod was terminated", "not counted against"] {
+            for part in ["the pod was terminated", "does not count towards"] {
                 assert!(message.contains(part), "no {part:?} in {message}");
             }
             let log = log.await.unwrap();
@@ -126,7 +126,7 @@ async fn interrupted_apply_is_continued_after_pod_deletion_or_sigkill() {
             "run 1 (apply) ended without a report",
             "exit code 137",
             "the run was applying; its last changes may be missing in the state",
-            "not counted against",
+            "does not count towards",
             "next attempt at",
         ] {
             assert!(message.contains(part), "no {part:?} in {message}");
@@ -183,7 +183,7 @@ async fn interrupt_of_the_backend_during_apply_loses_no_state() {
             .await;
         let ready = condition(&tf, "Ready").unwrap();
         assert!(
-            ready.message.contains("not counted against"),
+            ready.message.contains("does not count towards"),
             "{}",
             ready.message
         );

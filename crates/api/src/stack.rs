@@ -265,7 +265,8 @@ pub struct OutputsSpec {
 pub struct BlockedBy {
     /// Name of the resource, with prefix `<namespace>/` if it is in another namespace. Example: `network` or `infra/network`.
     pub name: String,
-    /// Reason of the `Ready` condition of that resource, `DependencyNotFound`, or `Dependent` for a dependent that must be destroyed first.
+    /// For a dependency, the reason of its `Ready` condition, or `DependencyNotFound` if it does not exist. For a dependent, `Dependent`: it
+    /// must be destroyed before this resource.
     pub reason: String,
 }
 

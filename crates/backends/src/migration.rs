@@ -12,7 +12,7 @@ pub enum Migration {
     No,
     /// The location is different.
     Yes,
-    /// Only the engine can decide: at least one of the configurations comes from the backend block of the module.
+    /// Only the engine knows whether the location is the same: the old or the new configuration comes from the `backend` block of the module.
     Unknown,
 }
 

@@ -94,7 +94,7 @@ pub(crate) enum Error {
     /// An object that a run needs holds the state of another resource that still exists.
     #[error(
         "{kind} {name} contains the state of {owner}, which still exists. Two resources with one state would \
-         destroy each other's managed objects. To move the state to this resource, first delete its owner with \
+         destroy each other's managed objects. To move the state to this resource, first delete the owner with \
          spec.deletionPolicy: Orphan. Otherwise keep {kind} {name}, and create this resource with another name"
     )]
     StateInUse {

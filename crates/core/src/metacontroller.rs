@@ -27,7 +27,7 @@ const SOON: u32 = 10;
 /// objects in `spec.variablesFrom`.
 const IDLE: u32 = 30;
 
-/// The resource of a hook request.
+/// A request of the sync or finalize hook, reduced to identity and status of the resource, and the hook.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HookRequest {
     /// Namespace, an RFC 1123 label.

@@ -129,8 +129,8 @@ fn open(key: &Key, number: i64) -> String {
     let Key { namespace, name } = key;
     format!(
         "run {number} of {key} was active at the time of the backup, and the state may lack the \
-         objects that it created last. Make sure that the run has ended in its cluster: kubectl \
-         get pods -n {namespace} -l alustan.io/terraform={name}. If the first plan creates objects \
+         objects that the run created last. Make sure that the run has ended, in the cluster of the \
+         backup: kubectl get pods -n {namespace} -l alustan.io/terraform={name}. If the first plan creates objects \
          that exist, import them before you approve the plan"
     )
 }

@@ -135,7 +135,7 @@ pub(crate) fn take_over(
     if let Some(owner) = &left_behind.owner {
         let message = format!(
             "Secret {secret} is the run record of {owner}, which still exists. Two resources with one state \
-             would destroy each other's managed objects. To move the state to this resource, first delete its \
+             would destroy each other's managed objects. To move the state to this resource, first delete the \
              owner with spec.deletionPolicy: Orphan. Otherwise keep the Secrets, and create this \
              resource with another name"
         );

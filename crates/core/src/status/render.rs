@@ -363,8 +363,11 @@ impl View<'_> {
     }
 
     /// Returns the number of failures of the current run or build. Failures with earlier configurations are not counted. Returns 1 after a
-    /// failure that is never retried.
+    /// failure that is never retried. Returns `None` for a ready resource, also if the build for its next drift check has failed.
     fn retry(&self, summary: &Summary) -> Option<RetryStatus> {
+        if summary.is_ready() {
+            return None;
+        }
         let run = self.record.and_then(|record| record.run.as_ref());
         let pending_image = self.image.plan.filter(|_| self.image.digest.is_none());
         let of_build = pending_image.map(|plan| (&self.history.build_failures, plan.tag.as_str()));
@@ -372,8 +375,7 @@ impl View<'_> {
         let failures = [of_build, of_run]
             .into_iter()
             .flatten()
-            .find(|(failures, key)| failures.of.starts_with(key) && failures.at.is_some())
-            .filter(|_| !summary.is_ready());
+            .find(|(failures, key)| failures.of.starts_with(key) && failures.at.is_some());
         let count = match failures.map(|(failures, _)| failures.count) {
             None => 0,
             Some(u32::MAX) => 1,

@@ -71,7 +71,7 @@ pub(crate) struct Job {
     pub(crate) labels: BTreeMap<String, String>,
     /// Reference of the context that the pod unpacks, if its image is a base image.
     pub(crate) unpacks: Option<String>,
-    /// Whether the pod mounts the cache volume, and cannot start without it.
+    /// Whether the pod mounts the cache volume. If so, the pod cannot start without the volume.
     pub(crate) volume: bool,
     /// Whether the pod cannot start without Secret `cloud`.
     pub(crate) cloud: bool,

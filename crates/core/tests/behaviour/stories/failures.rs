@@ -203,7 +203,7 @@ fn lost_run_is_retried(#[case] stage: Stage, #[case] reason: &str, #[case] text:
         "{}",
         world.status().message
     );
-    assert!(world.status().message.contains("not counted against"));
+    assert!(world.status().message.contains("does not count towards"));
     world.advance_clock(10).settle();
     assert!(world.is_ready());
     assert_eq!(world.run_number(), 2);

@@ -259,7 +259,7 @@ fn start_timeout_of_a_build_counts_from_its_scheduling() {
     assert!(message.contains("does not start by"), "{message}");
     world.advance_clock(5 * 60).reconcile();
     let message = world.status().message;
-    assert!(message.contains("not counted against"), "{message}");
+    assert!(message.contains("does not count towards"), "{message}");
 }
 
 #[test]
@@ -275,7 +275,7 @@ fn build_without_pod_is_reported_and_retried() {
     assert_eq!(world.reason(), "PodNotCreated");
     let uid = world.builds.values().next().unwrap().uid.clone();
     world.reconcile_after_requeue();
-    assert!(world.status().message.contains("not counted against"));
+    assert!(world.status().message.contains("does not count towards"));
     world.reconcile_after_requeue();
     world.reconcile();
     assert_ne!(world.builds.values().next().unwrap().uid, uid);

@@ -145,7 +145,7 @@ fn denied_build_is_reported_and_retried() {
     world.advance_clock(30).reconcile();
     let status = world.status();
     assert!(
-        status.message.contains("not counted against"),
+        status.message.contains("does not count towards"),
         "{}",
         status.message
     );

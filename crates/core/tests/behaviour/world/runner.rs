@@ -46,7 +46,7 @@ pub(crate) struct Pod {
     pub(crate) image: String,
     /// Reference of the context that the pod unpacks, if its image is a base image.
     pub(crate) unpacks: Option<String>,
-    /// Whether the pod mounts the cache volume, and cannot start without it.
+    /// Whether the pod mounts the cache volume. If so, the pod cannot start without the volume.
     pub(crate) volume: bool,
     /// Whether the pod cannot start without Secret `cloud`.
     pub(crate) cloud: bool,
