@@ -7,6 +7,9 @@ use crate::run_kind::RunKind;
 /// <https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/>).
 pub const MAX_NAME: usize = 50;
 
+/// Data key of the docker configuration in Secrets of type `kubernetes.io/dockerconfigjson`.
+pub const DOCKER_CONFIG_KEY: &str = ".dockerconfigjson";
+
 /// Maximum size of a label value, in bytes.
 const MAX_LABEL: usize = 63;
 

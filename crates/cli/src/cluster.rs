@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use alustan_api::ObjectKey;
 use alustan_api::Terraform;
 use alustan_api::labels::{COMPONENT, Component, NAME};
-use alustan_core::observed::Key;
 use clap::Args;
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use k8s_openapi::api::core::v1::Pod;
@@ -105,7 +105,7 @@ impl Cluster {
             ..PatchParams::default()
         };
         let (name, patch) = (tf.name_any(), Patch::Merge(change));
-        let action = format!("patch Terraform {}", Key::of(tf));
+        let action = format!("patch Terraform {}", ObjectKey::of(tf));
         call(&action, api.patch_metadata(&name, &parameters, &patch))
             .await
             .map(drop)
@@ -135,8 +135,8 @@ impl Cluster {
     }
 
     /// Returns the namespaced name of the object `name`, for messages.
-    pub(crate) fn key(&self, name: &str) -> Key {
-        Key::new(&self.namespace, name)
+    pub(crate) fn key(&self, name: &str) -> ObjectKey {
+        ObjectKey::new(&self.namespace, name)
     }
 }
 
@@ -162,7 +162,7 @@ fn is_running(pod: &Pod) -> bool {
 }
 
 fn readable(resource: DeserializeGuard<Terraform>) -> Option<Terraform> {
-    let key = Key::new(
+    let key = ObjectKey::new(
         resource.namespace().unwrap_or_default(),
         resource.name_any(),
     );

@@ -1,7 +1,7 @@
 //! The plan of a resource that waits for approval, as reported in its status.
 
+use alustan_api::ObjectKey;
 use alustan_api::Terraform;
-use alustan_core::observed::Key;
 
 use crate::condition::situation;
 use crate::error::Error;
@@ -30,7 +30,7 @@ pub(crate) fn pending(tf: &Terraform) -> Result<Pending, Error> {
     pending.ok_or_else(|| {
         Error::Refused(format!(
             "no plan of {} waits for approval; current state: {}",
-            Key::of(tf),
+            ObjectKey::of(tf),
             situation(tf)
         ))
     })
@@ -44,7 +44,7 @@ pub(crate) fn check(tf: &Terraform, pending: &Pending, given: Option<&str>) -> R
     let Some(given) = given.filter(|given| *given != pending.id) else {
         return Ok(());
     };
-    let Key { namespace, name } = Key::of(tf);
+    let ObjectKey { namespace, name } = ObjectKey::of(tf);
     Err(Error::Refused(format!(
         "plan {given} of {namespace}/{name} does not wait for approval; the pending plan is {} \
          ({}). To show it: kubectl alustan plan {name} -n {namespace}",

@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use alustan_api::ObjectKey;
 use alustan_api::run::{RunPhase, RunRecord, StateLock, key};
 use alustan_api::{BackendProvider, Terraform, names};
-use alustan_core::observed::Key;
 use alustan_state::error_text::place_in_json;
 use alustan_state::retry::{Patience, pause_between_tries};
 use alustan_state::secrets::{Changes, KubeSecrets, Secrets, Snapshot, StoreError, to_json};
@@ -34,7 +34,7 @@ pub(crate) struct Record {
     /// Client for the Secrets in the namespace of the resource.
     pub(crate) secrets: Arc<dyn Secrets>,
     /// Namespace and name of the resource.
-    pub(crate) key: Key,
+    pub(crate) key: ObjectKey,
 }
 
 impl Record {
@@ -118,7 +118,7 @@ impl Record {
 
     /// Fails if a run pod of the resource has not ended: an active pod may access the state.
     pub(crate) async fn check_pods(&self, cluster: &Cluster) -> Result<(), Error> {
-        let Key { namespace, name } = &self.key;
+        let ObjectKey { namespace, name } = &self.key;
         let alive = cluster.living_pods(name).await?;
         match alive.first() {
             None => Ok(()),
@@ -181,8 +181,8 @@ fn may_pass(error: &StoreError) -> bool {
 }
 
 /// Fails if the state is in use: a run is active, or the state is locked.
-pub(crate) fn busy(key: &Key, record: &RunRecord) -> Result<(), Error> {
-    let Key { namespace, name } = key;
+pub(crate) fn busy(key: &ObjectKey, record: &RunRecord) -> Result<(), Error> {
+    let ObjectKey { namespace, name } = key;
     if record.number > 0 && record.phase != RunPhase::Recorded {
         return Err(Error::Refused(format!(
             "run {} of {key} is active ({:?}). Wait until it ends, and suspend the resource \
@@ -262,7 +262,7 @@ mod tests {
         #[case] record: RunRecord,
         #[case] wanted: Option<&str>,
     ) {
-        let message = busy(&Key::new("team", "web"), &record).err();
+        let message = busy(&ObjectKey::new("team", "web"), &record).err();
         let message = message.map(|error| error.to_string());
         match (&message, wanted) {
             (None, None) => {}

@@ -1,8 +1,8 @@
 //! Selects the resources of a command, and patches each of them.
 
+use alustan_api::ObjectKey;
 use alustan_api::Terraform;
 use alustan_api::reason::current;
-use alustan_core::observed::Key;
 use clap::{ArgGroup, Args};
 use serde_json::Value;
 
@@ -45,7 +45,7 @@ impl Selection {
         let mut failed = 0;
         for tf in &selected {
             match cluster.change(tf, FIELD_MANAGER, change).await {
-                Ok(()) => print::line(&format!("{} {done}", Key::of(tf)))?,
+                Ok(()) => print::line(&format!("{} {done}", ObjectKey::of(tf)))?,
                 Err(error) => {
                     failed += 1;
                     print::note(&format!("error: {}", error.chain()));
@@ -55,7 +55,7 @@ impl Selection {
         match failed {
             0 => Ok(()),
             _ => Err(Error::Refused(format!(
-                "{failed} of {} resources were not {done}; see the errors above",
+                "the change failed for {failed} of {} resources; see the errors above",
                 selected.len()
             ))),
         }

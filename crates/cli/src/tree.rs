@@ -3,10 +3,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use alustan_api::ObjectKey;
 use alustan_api::Terraform;
 use alustan_api::conditions::Kind;
 use alustan_core::dependency_graph::{named_references, outputs_refs, selected};
-use alustan_core::observed::Key;
 
 use crate::condition::condition;
 use crate::print;
@@ -17,9 +17,9 @@ const ABOVE: &str = "(see above)";
 /// Dependency graph.
 #[derive(Debug, Default)]
 pub(crate) struct Graph {
-    nodes: BTreeMap<Key, Node>,
-    dependencies: BTreeMap<Key, BTreeSet<Key>>,
-    dependents: BTreeMap<Key, BTreeSet<Key>>,
+    nodes: BTreeMap<ObjectKey, Node>,
+    dependencies: BTreeMap<ObjectKey, BTreeSet<ObjectKey>>,
+    dependents: BTreeMap<ObjectKey, BTreeSet<ObjectKey>>,
 }
 
 /// `status.state` of a resource, and status and reason of its condition `Ready`.
@@ -30,18 +30,18 @@ impl Graph {
     /// one of these namespaces, else `missing`.
     pub(crate) fn of(all: &[Terraform], hidden: &BTreeSet<String>) -> Self {
         let mut graph = Self {
-            nodes: all.iter().map(|tf| (Key::of(tf), node(tf))).collect(),
+            nodes: all.iter().map(|tf| (ObjectKey::of(tf), node(tf))).collect(),
             ..Self::default()
         };
         for tf in all {
             for dependency in dependencies(tf, all) {
-                graph.add(Key::of(tf), dependency, hidden);
+                graph.add(ObjectKey::of(tf), dependency, hidden);
             }
         }
         graph
     }
 
-    fn add(&mut self, from: Key, to: Key, hidden: &BTreeSet<String>) {
+    fn add(&mut self, from: ObjectKey, to: ObjectKey, hidden: &BTreeSet<String>) {
         let unknown = if hidden.contains(&to.namespace) {
             "hidden"
         } else {
@@ -65,13 +65,13 @@ impl Graph {
 
     /// Returns the subgraph of `keys`, all their direct and indirect dependencies and, if `below` is set, all their
     /// direct and indirect dependents.
-    pub(crate) fn around(self, keys: impl IntoIterator<Item = Key>, below: bool) -> Self {
-        let keys: Vec<Key> = keys.into_iter().collect();
+    pub(crate) fn around(self, keys: impl IntoIterator<Item = ObjectKey>, below: bool) -> Self {
+        let keys: Vec<ObjectKey> = keys.into_iter().collect();
         let mut kept = reachable(keys.clone(), &self.dependencies);
         if below {
             kept.extend(reachable(keys, &self.dependents));
         }
-        let keep = |edges: BTreeMap<Key, BTreeSet<Key>>| {
+        let keep = |edges: BTreeMap<ObjectKey, BTreeSet<ObjectKey>>| {
             edges
                 .into_iter()
                 .filter(|(key, _)| kept.contains(key))
@@ -95,7 +95,7 @@ impl Graph {
             printed: BTreeSet::new(),
             rows: vec![header],
         };
-        let has_dependencies = |key: &Key| self.dependencies.contains_key(key);
+        let has_dependencies = |key: &ObjectKey| self.dependencies.contains_key(key);
         let roots = self.nodes.keys().filter(|key| !has_dependencies(key));
         roots.for_each(|root| printer.print(root, "", ""));
         // Resources that no root leads to are part of a dependency cycle, or depend on a resource in a cycle.
@@ -111,14 +111,14 @@ impl Graph {
 struct Printer<'a> {
     graph: &'a Graph,
     here: &'a str,
-    printed: BTreeSet<&'a Key>,
+    printed: BTreeSet<&'a ObjectKey>,
     rows: Vec<[String; 4]>,
 }
 
 impl<'a> Printer<'a> {
     /// Adds the rows of `key` and, recursively, of its dependents. `branch` is the prefix of the name of `key`. `indent` is
     /// the start of the prefixes of its dependents.
-    fn print(&mut self, key: &'a Key, branch: &str, indent: &str) {
+    fn print(&mut self, key: &'a ObjectKey, branch: &str, indent: &str) {
         let name = format!("{branch}{}", key.seen_from(self.here));
         if !self.printed.insert(key) {
             let above = [name, ABOVE.to_owned(), String::new(), String::new()];
@@ -149,14 +149,14 @@ impl<'a> Printer<'a> {
 
 /// Returns the dependencies of `tf`: resources that it references by name, and resources in `all` that its selectors
 /// match.
-fn dependencies(tf: &Terraform, all: &[Terraform]) -> BTreeSet<Key> {
+fn dependencies(tf: &Terraform, all: &[Terraform]) -> BTreeSet<ObjectKey> {
     let by_name = named_references(tf)
         .into_iter()
         .map(|reference| reference.key);
     let selectors = outputs_refs(tf).filter(|(_, outputs_ref)| outputs_ref.selector.is_some());
     let by_selector =
         selectors.flat_map(|(_, outputs_ref)| selected(tf, outputs_ref, all).unwrap_or_default());
-    by_name.chain(by_selector.map(Key::of)).collect()
+    by_name.chain(by_selector.map(ObjectKey::of)).collect()
 }
 
 fn node(tf: &Terraform) -> Node {
@@ -170,7 +170,10 @@ fn node(tf: &Terraform) -> Node {
 }
 
 /// Returns all resources reachable from `keys` along `edges`, including `keys`.
-fn reachable(mut keys: Vec<Key>, edges: &BTreeMap<Key, BTreeSet<Key>>) -> BTreeSet<Key> {
+fn reachable(
+    mut keys: Vec<ObjectKey>,
+    edges: &BTreeMap<ObjectKey, BTreeSet<ObjectKey>>,
+) -> BTreeSet<ObjectKey> {
     let mut keys_seen = BTreeSet::new();
     while let Some(key) = keys.pop() {
         if keys_seen.insert(key.clone()) {
@@ -301,7 +304,7 @@ gone      missing
     fn partial_tree_includes_all_ancestors(#[case] below: bool, #[case] wanted: &str) {
         let all = resources(&["a:", "b: a", "c: b", "x: a", "y:"]);
         let graph = Graph::of(&all, &BTreeSet::new());
-        let part = graph.around([Key::new("team", "b")], below);
+        let part = graph.around([ObjectKey::new("team", "b")], below);
         assert_eq!(names(&part), wanted);
     }
 

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
+use alustan_api::ObjectKey;
 use alustan_core::metrics;
-use alustan_core::observed::Key;
 use alustan_core::queue::{Class, Queue, QueuedRun, Running, Served, SlotLimits};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use parking_lot::{Mutex, MutexGuard};
@@ -32,7 +32,7 @@ struct State {
     /// Number of slots assigned so far.
     assigned_slots: u64,
     /// Queue positions in status, by resource.
-    reported_positions: HashMap<Key, usize>,
+    reported_positions: HashMap<ObjectKey, usize>,
 }
 
 /// Number of slot assignments after which the last assignment to a namespace is forgotten. The queue then treats the namespace like one that
@@ -72,7 +72,7 @@ impl Dispatcher {
 
     /// Assigns slots to the runs that started before this process. Later calls have no effect. Assumes priority class [`Class::Change`] for
     /// these runs, until [`record_running`](Self::record_running) reports their class.
-    pub(crate) fn begin(&self, running: impl FnOnce() -> Vec<Key>) {
+    pub(crate) fn begin(&self, running: impl FnOnce() -> Vec<ObjectKey>) {
         let mut state = self.state();
         if !std::mem::replace(&mut state.begun, true) {
             for key in running() {
@@ -87,7 +87,7 @@ impl Dispatcher {
     /// [`Queued`] if no slot is free for it.
     pub(crate) fn admit(
         &self,
-        key: &Key,
+        key: &ObjectKey,
         class: Class,
         now: Timestamp,
     ) -> Result<Option<SignedDuration>, Queued> {
@@ -113,7 +113,7 @@ impl Dispatcher {
 
     /// Returns the position of `key` in the queue, from 1, rounded up to two significant digits. It is constant until
     /// [`refresh`](Self::refresh).
-    pub(crate) fn position(&self, key: &Key, now: Timestamp) -> usize {
+    pub(crate) fn position(&self, key: &ObjectKey, now: Timestamp) -> usize {
         let mut state = self.state();
         if let Some(reported) = state.reported_positions.get(key) {
             return *reported;
@@ -127,7 +127,7 @@ impl Dispatcher {
     }
 
     /// Whether a run of `key` is queued behind at least as many other queued runs as there are slots.
-    pub(crate) fn is_far_back(&self, key: &Key, now: Timestamp) -> bool {
+    pub(crate) fn is_far_back(&self, key: &ObjectKey, now: Timestamp) -> bool {
         let state = self.state();
         let admitted = self.next(&state, now);
         let mut next = state.waiting(&admitted, now).take(self.slots.total);
@@ -140,7 +140,7 @@ impl Dispatcher {
         let mut state = self.state();
         let admitted = self.next(&state, now);
         self.wake(&admitted);
-        let positions: Vec<(Key, usize)> = state
+        let positions: Vec<(ObjectKey, usize)> = state
             .waiting(&admitted, now)
             .zip((1..).map(rounded))
             .collect();
@@ -181,7 +181,7 @@ impl Dispatcher {
 
     /// Records an active run or build of `key`. `class` is the priority class of the run. `None`: a build, which keeps the priority class with
     /// which it was admitted.
-    pub(crate) fn record_running(&self, key: &Key, class: Option<Class>) {
+    pub(crate) fn record_running(&self, key: &ObjectKey, class: Option<Class>) {
         let mut state = self.state();
         state.dequeue(key);
         let class = class.or_else(|| state.running.class(key));
@@ -191,12 +191,12 @@ impl Dispatcher {
     }
 
     /// Whether a run or build of `key` has a slot.
-    pub(crate) fn holds_slot(&self, key: &Key) -> bool {
+    pub(crate) fn holds_slot(&self, key: &ObjectKey) -> bool {
         self.state().running.contains(key)
     }
 
     /// Records that `key` has no active or queued run. Requeues the resources whose runs can be admitted now.
-    pub(crate) fn record_idle(&self, key: &Key, now: Timestamp) {
+    pub(crate) fn record_idle(&self, key: &ObjectKey, now: Timestamp) {
         let mut state = self.state();
         let waited = state.dequeue(key);
         if state.running.remove(key) || waited {
@@ -205,7 +205,7 @@ impl Dispatcher {
     }
 
     /// Removes `key` from the queue after a failed reconcile, so that it does not block other runs. An active run keeps its slot.
-    pub(crate) fn reconcile_failed(&self, key: &Key, now: Timestamp) {
+    pub(crate) fn reconcile_failed(&self, key: &ObjectKey, now: Timestamp) {
         let mut state = self.state();
         if state.dequeue(key) {
             self.wake_admissible(&state, now);
@@ -217,12 +217,12 @@ impl Dispatcher {
         self.wake(&self.next(state, now));
     }
 
-    fn next(&self, state: &State, now: Timestamp) -> Vec<Key> {
+    fn next(&self, state: &State, now: Timestamp) -> Vec<ObjectKey> {
         self.slots
             .admit(&state.queue, &state.running, &state.served, now)
     }
 
-    fn wake(&self, keys: &[Key]) {
+    fn wake(&self, keys: &[ObjectKey]) {
         for key in keys {
             // `send` fails only after the controller has stopped.
             let _ = self.wake.send(Ref::new(&key.name).within(&key.namespace));
@@ -231,7 +231,7 @@ impl Dispatcher {
 }
 
 impl State {
-    fn assign_slot(&mut self, key: &Key, class: Class) {
+    fn assign_slot(&mut self, key: &ObjectKey, class: Class) {
         self.dequeue(key);
         self.running.insert(key.clone(), class);
         self.assigned_slots += 1;
@@ -244,7 +244,7 @@ impl State {
     }
 
     /// Removes `key` from the queue. Returns whether it was queued.
-    fn dequeue(&mut self, key: &Key) -> bool {
+    fn dequeue(&mut self, key: &ObjectKey) -> bool {
         self.reported_positions.remove(key);
         self.queue.remove(key)
     }
@@ -252,9 +252,9 @@ impl State {
     /// Returns the queued runs that are not `admitted`, in order.
     fn waiting<'a>(
         &'a self,
-        admitted: &'a [Key],
+        admitted: &'a [ObjectKey],
         now: Timestamp,
-    ) -> impl Iterator<Item = Key> + use<'a> {
+    ) -> impl Iterator<Item = ObjectKey> + use<'a> {
         let order = self.queue.order(&self.running, &self.served, now);
         order.filter(|key| !admitted.contains(key))
     }
@@ -273,8 +273,8 @@ mod tests {
 
     use super::*;
 
-    fn key(name: &str) -> Key {
-        Key {
+    fn key(name: &str) -> ObjectKey {
+        ObjectKey {
             namespace: "ns".to_owned(),
             name: name.to_owned(),
         }
@@ -430,10 +430,11 @@ mod tests {
         let at = |second| Timestamp::from_second(second).unwrap();
         let (wake, mut woken) = mpsc::unbounded_channel();
         let dispatcher = Dispatcher::new(SlotLimits::new(50, 0), wake);
-        let to_key = |resource: &Ref| Key::new(resource.namespace.clone().unwrap(), &resource.name);
+        let to_key =
+            |resource: &Ref| ObjectKey::new(resource.namespace.clone().unwrap(), &resource.name);
         let mut running = Vec::new();
         for number in 0..QUEUED {
-            let key = Key::new(format!("ns{}", number % 50), format!("n{number}"));
+            let key = ObjectKey::new(format!("ns{}", number % 50), format!("n{number}"));
             if dispatcher.admit(&key, Class::Change, at(number)).is_ok() {
                 running.push(key);
             }
@@ -505,7 +506,7 @@ mod tests {
     fn namespaces_alternate_on_a_single_slot() {
         let (wake, _woken) = mpsc::unbounded_channel();
         let dispatcher = Dispatcher::new(SlotLimits::new(1, 0), wake);
-        let to_key = |namespace: &str, name: &str| Key::new(namespace, name);
+        let to_key = |namespace: &str, name: &str| ObjectKey::new(namespace, name);
         let at = |second| Timestamp::from_second(second).unwrap();
         let all = [
             ("greedy", "a"),

@@ -4,13 +4,14 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use alustan_api::ObjectKey;
 use alustan_api::{FINALIZER, Reason, State, Terraform, TerraformStatus, labels};
 use alustan_core::decide::decide;
 use alustan_core::decide::start_run::class;
 use alustan_core::metacontroller::{Pace, pace};
 use alustan_core::model::admission::limits_of;
 use alustan_core::model::facts::{occupied, open_run};
-use alustan_core::observed::{BuildState, JobSeen, Key, RecordSeen, Seen};
+use alustan_core::observed::{BuildState, JobSeen, RecordSeen, Seen};
 use alustan_core::queue::Class;
 use alustan_core::settings::Settings;
 use alustan_core::status::render::with_failure;
@@ -345,8 +346,8 @@ pub(crate) fn forget(ctx: &Context, resource: &Ref) {
     ctx.notifier.forget(resource);
 }
 
-fn to_key(resource: &Ref) -> Key {
-    Key::new(
+fn to_key(resource: &Ref) -> ObjectKey {
+    ObjectKey::new(
         resource.namespace.clone().unwrap_or_default(),
         &resource.name,
     )
@@ -364,7 +365,7 @@ fn has_active_job(ctx: &Context, resource: &Ref) -> bool {
 }
 
 /// Returns the resources with an unfinished run or build, for example after a restart of the operator.
-fn resources_with_runs(ctx: &Context) -> Vec<Key> {
+fn resources_with_runs(ctx: &Context) -> Vec<ObjectKey> {
     let jobs = ctx.mirrors.jobs.filter(|job| jobs::is_running(ctx, job));
     let owners = jobs.iter().filter_map(|job| existing_owner(ctx, &**job));
     owners.map(|owner| to_key(&owner)).collect()

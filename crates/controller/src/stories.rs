@@ -370,7 +370,16 @@ impl Simulation {
         assert_eq!(kinds("-apply-"), 2, "{fault:?}: {:?}", self.runs);
         assert_eq!(kinds("-destroy-"), 1, "{fault:?}: {:?}", self.runs);
         assert!(self.runs.last().unwrap().contains("-destroy-"));
-        for plural in ["secrets", "persistentvolumeclaims", "roles", "rolebindings"] {
+        let kinds = [
+            "secrets",
+            "configmaps",
+            "persistentvolumeclaims",
+            "serviceaccounts",
+            "roles",
+            "rolebindings",
+            "poddisruptionbudgets",
+        ];
+        for plural in kinds {
             let left = self.cluster.all::<Value>(plural);
             let names: Vec<_> = left
                 .iter()

@@ -3,9 +3,9 @@
 
 use std::collections::BTreeMap;
 
+use alustan_api::ObjectKey;
 use alustan_api::Terraform;
 use alustan_core::dependency_graph::DependencyGraph;
-use alustan_core::observed::Key;
 use alustan_core::upstream_changes::{self, Activity, ReconcileResult};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::mpsc::UnboundedSender;
@@ -21,9 +21,9 @@ pub(crate) struct UpstreamActivity {
 
 #[derive(Default)]
 struct Known {
-    results: BTreeMap<Key, ReconcileResult>,
+    results: BTreeMap<ObjectKey, ReconcileResult>,
     /// For each waiting resource, the dependency whose outputs may change soon.
-    waiting: BTreeMap<Key, Key>,
+    waiting: BTreeMap<ObjectKey, ObjectKey>,
 }
 
 impl UpstreamActivity {
@@ -47,12 +47,12 @@ impl UpstreamActivity {
         tf: &Terraform,
         graph: &mut DependencyGraph<'_>,
         version: impl Fn(&Terraform) -> Option<String>,
-    ) -> Option<Key> {
+    ) -> Option<ObjectKey> {
         let mut known = self.known();
         let changing = upstream_changes::changing(tf, graph, &known.results, version);
         match &changing {
-            Some(key) => known.waiting.insert(Key::of(tf), key.clone()),
-            None => known.waiting.remove(&Key::of(tf)),
+            Some(key) => known.waiting.insert(ObjectKey::of(tf), key.clone()),
+            None => known.waiting.remove(&ObjectKey::of(tf)),
         };
         changing
     }
@@ -60,7 +60,7 @@ impl UpstreamActivity {
     /// Records `result`, the result of a reconcile of resource `key` whose steps have been executed. If the result changed, requeues the
     /// resources that wait for `key`. Also requeues them if `key` itself waits for a dependency, because they may then have to wait for
     /// that dependency.
-    pub(crate) fn record(&self, key: &Key, result: ReconcileResult) {
+    pub(crate) fn record(&self, key: &ObjectKey, result: ReconcileResult) {
         let mut known = self.known();
         let is_changed =
             result.activity == Activity::Blocked || known.results.get(key) != Some(&result);
@@ -71,14 +71,14 @@ impl UpstreamActivity {
     }
 
     /// Removes the deleted resource `key` from the collection, and requeues the resources that wait for `key`.
-    pub(crate) fn forget(&self, key: &Key) {
+    pub(crate) fn forget(&self, key: &ObjectKey) {
         let mut known = self.known();
         known.results.remove(key);
         known.waiting.remove(key);
         self.wake_dependents(&known, key);
     }
 
-    fn wake_dependents(&self, known: &Known, key: &Key) {
+    fn wake_dependents(&self, known: &Known, key: &ObjectKey) {
         for (waiting_key, _) in known
             .waiting
             .iter()

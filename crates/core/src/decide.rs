@@ -12,6 +12,7 @@ pub mod start_run;
 pub mod state_conflict;
 
 mod active_run;
+pub(crate) mod case;
 pub(crate) mod dependencies;
 mod flapping;
 mod missing_record;
@@ -32,7 +33,7 @@ use self::image_build::Image;
 use self::next_action::NextAction;
 use self::opt_in::engine_too_old;
 use self::start_run::RunRequest;
-use crate::model::case::{
+use crate::decide::case::{
     CONFLICT, ImageWait, ReconcileCase, RunConfig, Runner, Target, has_finalizer,
 };
 use crate::model::image::{self, ImagePlan};

@@ -9,7 +9,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube_core::ResourceExt;
 use kube_core::Selector;
 
-use crate::observed::{DependencySeen, Key, Readiness};
+use crate::observed::{DependencySeen, Readiness};
+use alustan_api::ObjectKey;
 
 /// Maximum number of label comparisons to resolve the selectors of one graph. This number of comparisons takes about 20 ms.
 const COMPARISONS: usize = 200_000;
@@ -22,7 +23,7 @@ pub struct Reference {
     /// Field with the reference, such as `spec.dependsOn[0]`.
     pub field: String,
     /// The referenced resource.
-    pub key: Key,
+    pub key: ObjectKey,
     /// Whether a change of the outputs of the referenced resource starts a run.
     pub trigger: bool,
 }
@@ -39,13 +40,13 @@ pub fn named_references(tf: &Terraform) -> Vec<Reference> {
         .enumerate()
         .map(|(i, reference)| Reference {
             field: format!("spec.dependsOn[{i}]"),
-            key: Key::new(namespace_or_own(&reference.namespace), &reference.name),
+            key: ObjectKey::new(namespace_or_own(&reference.namespace), &reference.name),
             trigger: false,
         });
     let variables_from = outputs_refs(tf).filter_map(|(i, reference)| {
         Some(Reference {
             field: format!("spec.variablesFrom[{i}].terraformRef"),
-            key: Key::new(
+            key: ObjectKey::new(
                 namespace_or_own(&reference.namespace),
                 reference.name.as_ref()?,
             ),
@@ -145,8 +146,8 @@ fn terms(selector: &LabelSelector) -> usize {
 pub struct DependencyGraph<'a> {
     resources: Vec<&'a Terraform>,
     /// Index of `resources`. Built at the first use, because most resources have no references.
-    by_key: OnceLock<BTreeMap<Key, &'a Terraform>>,
-    references: BTreeMap<Key, Arc<[Reference]>>,
+    by_key: OnceLock<BTreeMap<ObjectKey, &'a Terraform>>,
+    references: BTreeMap<ObjectKey, Arc<[Reference]>>,
     /// Number of label comparisons that may still be made, at first [`COMPARISONS`].
     comparisons: usize,
 }
@@ -166,30 +167,30 @@ impl<'a> DependencyGraph<'a> {
         }
     }
 
-    fn by_key(&self) -> &BTreeMap<Key, &'a Terraform> {
+    fn by_key(&self) -> &BTreeMap<ObjectKey, &'a Terraform> {
         self.by_key.get_or_init(|| {
             self.resources
                 .iter()
-                .map(|resource| (Key::of(resource), *resource))
+                .map(|resource| (ObjectKey::of(resource), *resource))
                 .collect()
         })
     }
 
     /// Returns the resource `key`; `None` if it does not exist.
-    pub fn get(&self, key: &Key) -> Option<&'a Terraform> {
+    pub fn get(&self, key: &ObjectKey) -> Option<&'a Terraform> {
         self.by_key().get(key).copied()
     }
 
     /// Returns the resources in `namespace`, sorted by name.
     pub fn in_namespace(&self, namespace: &str) -> impl Iterator<Item = &'a Terraform> {
-        let from_namespace = self.by_key().range(Key::new(namespace, "")..);
+        let from_namespace = self.by_key().range(ObjectKey::new(namespace, "")..);
         let in_namespace = from_namespace.take_while(move |(key, _)| key.namespace == namespace);
         in_namespace.map(|(_, tf)| *tf)
     }
 
     /// Returns the resources that `tf` references by name or selects, without duplicates.
     fn resolve(&mut self, tf: &Terraform) -> Result<Arc<[Reference]>, TooMany> {
-        let own_key = Key::of(tf);
+        let own_key = ObjectKey::of(tf);
         if let Some(references) = self.references.get(&own_key) {
             return Ok(Arc::clone(references));
         }
@@ -205,12 +206,13 @@ impl<'a> DependencyGraph<'a> {
                 selected(tf, outputs_ref, self.in_namespace(namespace)).unwrap_or_default();
             references.extend(selected.into_iter().map(|reference| Reference {
                 field: format!("spec.variablesFrom[{i}].terraformRef"),
-                key: Key::of(reference),
+                key: ObjectKey::of(reference),
                 trigger: outputs_ref.trigger,
             }));
         }
         let triggers = references.iter().filter(|reference| reference.trigger);
-        let triggers: BTreeSet<Key> = triggers.map(|reference| reference.key.clone()).collect();
+        let triggers: BTreeSet<ObjectKey> =
+            triggers.map(|reference| reference.key.clone()).collect();
         let mut seen = BTreeSet::new();
         references.retain(|reference| seen.insert(reference.key.clone()));
         for reference in &mut references {
@@ -228,7 +230,7 @@ impl<'a> DependencyGraph<'a> {
     }
 
     /// Returns the resources that `tf` references in entries of `spec.variablesFrom` with `trigger: true`.
-    pub(crate) fn sources(&mut self, tf: &Terraform) -> BTreeSet<Key> {
+    pub(crate) fn sources(&mut self, tf: &Terraform) -> BTreeSet<ObjectKey> {
         let references = self.references(tf);
         let sources = references.iter().filter(|reference| reference.trigger);
         sources.map(|reference| reference.key.clone()).collect()
@@ -251,8 +253,8 @@ impl<'a> DependencyGraph<'a> {
     /// message names the root cause.
     fn readiness_of(
         &self,
-        key: &Key,
-        causes: &BTreeMap<Key, (Key, String)>,
+        key: &ObjectKey,
+        causes: &BTreeMap<ObjectKey, (ObjectKey, String)>,
         namespace: &str,
     ) -> Readiness {
         let Some(tf) = self.get(key) else {
@@ -273,17 +275,17 @@ impl<'a> DependencyGraph<'a> {
     /// Returns the root cause for each direct or transitive dependency of `tf` that is not ready. The root cause is the nearest resource
     /// that is missing, or that is not ready for another reason than its dependencies. The value contains the root cause and the reason why
     /// it is not ready.
-    fn causes(&mut self, tf: &Terraform) -> BTreeMap<Key, (Key, String)> {
-        let mut waiting = BTreeMap::from([(Key::of(tf), Vec::new())]);
+    fn causes(&mut self, tf: &Terraform) -> BTreeMap<ObjectKey, (ObjectKey, String)> {
+        let mut waiting = BTreeMap::from([(ObjectKey::of(tf), Vec::new())]);
         let mut stack = vec![tf];
         let mut roots = VecDeque::new();
         while let Some(tf) = stack.pop() {
             for Reference { key, .. } in &*self.references(tf) {
                 if let Some(dependents) = waiting.get_mut(key) {
-                    dependents.push(Key::of(tf));
+                    dependents.push(ObjectKey::of(tf));
                     continue;
                 }
-                waiting.insert(key.clone(), vec![Key::of(tf)]);
+                waiting.insert(key.clone(), vec![ObjectKey::of(tf)]);
                 let reason = match self
                     .get(key)
                     .map(|resource| (resource, readiness(resource)))
@@ -314,14 +316,14 @@ impl<'a> DependencyGraph<'a> {
     /// Returns the resources that reference `target` by name and must be destroyed first. Excludes resources that only select `target` by
     /// labels, because they continue without `target`; resources on a dependency cycle with `target`, because `target` would wait forever;
     /// and, if `cross_namespace` is false, resources of other namespaces.
-    pub fn dependents(&mut self, target: &Terraform, cross_namespace: bool) -> Vec<Key> {
-        let key = Key::of(target);
+    pub fn dependents(&mut self, target: &Terraform, cross_namespace: bool) -> Vec<ObjectKey> {
+        let key = ObjectKey::of(target);
         let referencing = self
             .resources
             .iter()
             .filter(|resource| references_by_name(resource, target));
         let referencing = referencing
-            .map(|resource| Key::of(resource))
+            .map(|resource| ObjectKey::of(resource))
             .filter(|other| *other != key);
         let mut dependents: Vec<_> = referencing
             .filter(|dependent| cross_namespace || dependent.namespace == key.namespace)
@@ -335,7 +337,7 @@ impl<'a> DependencyGraph<'a> {
     }
 
     /// Returns the resources that `tf` depends on, directly or transitively.
-    fn reachable(&mut self, tf: &Terraform) -> BTreeSet<Key> {
+    fn reachable(&mut self, tf: &Terraform) -> BTreeSet<ObjectKey> {
         let mut reachable = BTreeSet::new();
         let mut stack = vec![tf];
         while let Some(current) = stack.pop() {
@@ -395,16 +397,16 @@ impl<'a> DependencyGraph<'a> {
 
     /// Returns the shortest path from `tf` along references back to `tf`, including both ends, and the field with the first reference on
     /// the path.
-    fn cycle(&mut self, tf: &Terraform) -> Result<Option<(String, Vec<Key>)>, TooMany> {
-        let own_key = Key::of(tf);
-        let mut came_from: BTreeMap<Key, (Key, String)> = BTreeMap::new();
+    fn cycle(&mut self, tf: &Terraform) -> Result<Option<(String, Vec<ObjectKey>)>, TooMany> {
+        let own_key = ObjectKey::of(tf);
+        let mut came_from: BTreeMap<ObjectKey, (ObjectKey, String)> = BTreeMap::new();
         let mut queue = VecDeque::from([tf]);
         while let Some(current) = queue.pop_front() {
             for Reference { key, field, .. } in &*self.resolve(current)? {
                 if came_from.contains_key(key) {
                     continue;
                 }
-                came_from.insert(key.clone(), (Key::of(current), field.clone()));
+                came_from.insert(key.clone(), (ObjectKey::of(current), field.clone()));
                 if *key == own_key {
                     return Ok(Some(cycle_path(&own_key, &came_from)));
                 }
@@ -417,7 +419,10 @@ impl<'a> DependencyGraph<'a> {
 
 /// Returns the path from `key` back to `key`, and the field with the first reference on the path. `came_from`: for each resource on the
 /// path, the previous resource and its field with the reference.
-fn cycle_path(key: &Key, came_from: &BTreeMap<Key, (Key, String)>) -> (String, Vec<Key>) {
+fn cycle_path(
+    key: &ObjectKey,
+    came_from: &BTreeMap<ObjectKey, (ObjectKey, String)>,
+) -> (String, Vec<ObjectKey>) {
     let mut path = VecDeque::from([key.clone()]);
     let mut current = key;
     let mut first_field = String::new();
@@ -469,13 +474,13 @@ pub(crate) fn readiness_with(tf: &Terraform, status: Option<&TerraformStatus>) -
 pub fn followers<'a>(
     target: &Terraform,
     resources: impl IntoIterator<Item = &'a Terraform>,
-) -> Vec<Key> {
+) -> Vec<ObjectKey> {
     let related = resources
         .into_iter()
         .filter(|resource| references_by_name(resource, target) || selects_any(resource, target));
     related
-        .map(Key::of)
-        .filter(|related_key| *related_key != Key::of(target))
+        .map(ObjectKey::of)
+        .filter(|related_key| *related_key != ObjectKey::of(target))
         .collect()
 }
 

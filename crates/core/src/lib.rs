@@ -3,8 +3,8 @@
 //! [`decide::decide`] maps a resource and an observation of its cluster, repository and registry to steps and a status.
 //! [`queue::SlotLimits`] selects the runs that may start. [`lease::Elector`] runs the leader election.
 //!
-//! `model` and `observed` have the types that the other modules share, `objects` builds Kubernetes objects, and `status` renders the
-//! status.
+//! Imports have one direction, which `cargo xtask imports` enforces: `observed` <- `model` <- `objects` <- `status` <- `decide`.
+//! `observed` and `model` have the types that the other modules share, `objects` builds Kubernetes objects, and `status` renders the status.
 
 pub mod backoff;
 pub mod decide;

@@ -1,9 +1,7 @@
 //! Types and message texts that the modules of `decide` share. Imports nothing from `decide`.
 
 pub mod admission;
-pub mod allow_list;
 pub mod base_image;
-pub(crate) mod case;
 pub mod config_hash;
 pub mod facts;
 pub mod image;

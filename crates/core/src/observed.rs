@@ -1,6 +1,8 @@
 //! [`Seen`]: what the operator observes about a resource in one reconcile. The inputs of `decide` are the resource, [`Seen`], the settings
 //! and the time.
 
+pub mod allow_list;
+
 mod stack;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,7 +18,7 @@ use k8s_openapi::jiff::Timestamp;
 
 pub use crate::observed::stack::*;
 
-use crate::model::allow_list::Allowed;
+use self::allow_list::Allowed;
 
 /// Result of a query to a repository or registry. Queries run in the background.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -7,7 +7,7 @@ use std::iter::Peekable;
 
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
-use crate::observed::Key;
+use alustan_api::ObjectKey;
 
 /// Priority class of a run, highest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -24,7 +24,7 @@ pub enum Class {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QueuedRun {
     /// Resource of the run.
-    pub key: Key,
+    pub key: ObjectKey,
     /// Priority class.
     pub class: Class,
     /// Time at which the run was queued.
@@ -76,7 +76,7 @@ impl SlotLimits {
         running: &Running,
         served: &Served,
         now: Timestamp,
-    ) -> Vec<Key> {
+    ) -> Vec<ObjectKey> {
         let mut free = self.total.saturating_sub(running.slots(self.per_namespace));
         let mut admitted = Vec::new();
         if free == 0 {
@@ -114,26 +114,26 @@ pub type Served = BTreeMap<String, u64>;
 /// Running runs, at most one per resource.
 #[derive(Clone, Debug, Default)]
 pub struct Running {
-    classes: BTreeMap<Key, Class>,
+    classes: BTreeMap<ObjectKey, Class>,
     /// Number of running drift checks.
     drift: usize,
     /// Number of running runs by namespace.
     load: BTreeMap<String, usize>,
     /// Runs that are known only from a Job: no reconcile has confirmed them since the start of the operator. A tenant may have created such
     /// a Job without a run.
-    unconfirmed: BTreeSet<Key>,
+    unconfirmed: BTreeSet<ObjectKey>,
 }
 
 impl Running {
     /// Adds a run that is known only from a Job. The run has the class of apply and destroy. The run is unconfirmed until [`Self::insert`]
     /// or [`Self::remove`] is called for the resource.
-    pub fn expect(&mut self, key: Key) {
+    pub fn expect(&mut self, key: ObjectKey) {
         self.insert(key.clone(), Class::Change);
         self.unconfirmed.insert(key);
     }
 
     /// Adds a run, or changes its class.
-    pub fn insert(&mut self, key: Key, class: Class) {
+    pub fn insert(&mut self, key: ObjectKey, class: Class) {
         self.remove(&key);
         self.drift += usize::from(class == Class::Drift);
         *self.load.entry(key.namespace.clone()).or_default() += 1;
@@ -141,7 +141,7 @@ impl Running {
     }
 
     /// Removes the run of resource `key`. Returns false if the resource has no run.
-    pub fn remove(&mut self, key: &Key) -> bool {
+    pub fn remove(&mut self, key: &ObjectKey) -> bool {
         let Some(class) = self.classes.remove(key) else {
             return false;
         };
@@ -157,12 +157,12 @@ impl Running {
     }
 
     /// Returns the class of the run of resource `key`, if the resource has one.
-    pub fn class(&self, key: &Key) -> Option<Class> {
+    pub fn class(&self, key: &ObjectKey) -> Option<Class> {
         self.classes.get(key).copied()
     }
 
     /// Whether resource `key` has a run.
-    pub fn contains(&self, key: &Key) -> bool {
+    pub fn contains(&self, key: &ObjectKey) -> bool {
         self.classes.contains_key(key)
     }
 
@@ -191,8 +191,8 @@ impl Running {
     }
 }
 
-impl Extend<(Key, Class)> for Running {
-    fn extend<I: IntoIterator<Item = (Key, Class)>>(&mut self, runs: I) {
+impl Extend<(ObjectKey, Class)> for Running {
+    fn extend<I: IntoIterator<Item = (ObjectKey, Class)>>(&mut self, runs: I) {
         runs.into_iter()
             .for_each(|(key, class)| self.insert(key, class));
     }
@@ -201,7 +201,7 @@ impl Extend<(Key, Class)> for Running {
 /// Queued runs. An insertion or removal takes logarithmic time; the order is computed lazily.
 #[derive(Clone, Debug, Default)]
 pub struct Queue {
-    waiting: BTreeMap<Key, (Class, Timestamp)>,
+    waiting: BTreeMap<ObjectKey, (Class, Timestamp)>,
     by_namespace: BTreeMap<String, NamespaceQueue>,
 }
 
@@ -223,7 +223,7 @@ impl Queue {
     }
 
     /// Removes the queued run of resource `key`. Returns false if the resource has no queued run.
-    pub fn remove(&mut self, key: &Key) -> bool {
+    pub fn remove(&mut self, key: &ObjectKey) -> bool {
         let Some((class, since)) = self.waiting.remove(key) else {
             return false;
         };
@@ -240,7 +240,7 @@ impl Queue {
     }
 
     /// Time at which the run of resource `key` was queued.
-    pub fn since(&self, key: &Key) -> Option<Timestamp> {
+    pub fn since(&self, key: &ObjectKey) -> Option<Timestamp> {
         self.waiting.get(key).map(|(_, since)| *since)
     }
 
@@ -334,7 +334,7 @@ impl<'a> RemainingRuns<'a> {
 
 /// The run that starts first.
 struct FirstRun {
-    key: Key,
+    key: ObjectKey,
     class: Class,
     /// Number of runs of the same namespace that are running or earlier in the order.
     load: usize,
@@ -350,7 +350,7 @@ impl Order<'_> {
         let load = line.load;
         self.slots_granted += 1;
         (line.load, line.served) = (load + 1, self.slots_granted);
-        let key = Key::new(namespace, name);
+        let key = ObjectKey::new(namespace, name);
         Some(FirstRun { key, class, load })
     }
 
@@ -382,9 +382,9 @@ impl Order<'_> {
 }
 
 impl Iterator for Order<'_> {
-    type Item = Key;
+    type Item = ObjectKey;
 
-    fn next(&mut self) -> Option<Key> {
+    fn next(&mut self) -> Option<ObjectKey> {
         let FirstRun { key, .. } = self.take_first()?;
         self.push_first(&key.namespace);
         Some(key)
@@ -413,8 +413,8 @@ mod tests {
         Timestamp::from_second(second).unwrap()
     }
 
-    fn key(namespace: &str, name: &str) -> Key {
-        Key {
+    fn key(namespace: &str, name: &str) -> ObjectKey {
+        ObjectKey {
             namespace: namespace.to_owned(),
             name: name.to_owned(),
         }
@@ -428,7 +428,7 @@ mod tests {
         }
     }
 
-    fn names(order: &[Key]) -> Vec<&str> {
+    fn names(order: &[ObjectKey]) -> Vec<&str> {
         order.iter().map(|key| key.name.as_str()).collect()
     }
 
@@ -441,13 +441,18 @@ mod tests {
     }
 
     /// Returns a [`Running`] in which each resource in `keys` has a running apply.
-    fn running_of(keys: &[Key]) -> Running {
+    fn running_of(keys: &[ObjectKey]) -> Running {
         let mut running = Running::default();
         running.extend(keys.iter().cloned().map(|key| (key, Class::Change)));
         running
     }
 
-    fn schedule(queue: &[QueuedRun], running: &[Key], served: &Served, now: Timestamp) -> Vec<Key> {
+    fn schedule(
+        queue: &[QueuedRun],
+        running: &[ObjectKey],
+        served: &Served,
+        now: Timestamp,
+    ) -> Vec<ObjectKey> {
         let (queue, running) = (queue_of(queue), running_of(running));
         queue.order(&running, served, now).collect()
     }
@@ -457,10 +462,10 @@ mod tests {
     fn admitted_by_linear_search(
         places: SlotLimits,
         queue: &[QueuedRun],
-        (running, drift): (&[Key], usize),
+        (running, drift): (&[ObjectKey], usize),
         served: &Served,
         now: Timestamp,
-    ) -> Vec<Key> {
+    ) -> Vec<ObjectKey> {
         let mut queued = queue.to_vec();
         let (mut running_keys, mut drift, mut served) = (running.to_vec(), drift, served.clone());
         let mut admitted = Vec::new();
@@ -529,7 +534,7 @@ mod tests {
     }
 
     /// Generates queued runs, running runs, and the sequence numbers of the last slots of five namespaces.
-    fn queues() -> impl Strategy<Value = (Vec<QueuedRun>, Vec<Key>, Served)> {
+    fn queues() -> impl Strategy<Value = (Vec<QueuedRun>, Vec<ObjectKey>, Served)> {
         let resource = (0..5_u8, 0..20_u8);
         let queued = (0..3_usize, 0..5_000_i64);
         let queue = prop::collection::btree_map(resource, queued, 0..60);
@@ -553,12 +558,12 @@ mod tests {
     /// Returns the run that starts first, by linear search.
     fn first_of(
         queue: &[QueuedRun],
-        running: &[Key],
+        running: &[ObjectKey],
         served: &Served,
         now: Timestamp,
     ) -> Option<QueuedRun> {
         let sort_key = |waiting: &&QueuedRun| {
-            let Key { namespace, name } = waiting.key.clone();
+            let ObjectKey { namespace, name } = waiting.key.clone();
             let served = served.get(&namespace).copied().unwrap_or_default();
             (
                 rank(waiting.class, waiting.since, now),
@@ -575,10 +580,10 @@ mod tests {
     /// Reference implementation of [`Queue::order`].
     fn ordered_by_linear_search(
         queue: &[QueuedRun],
-        running: &[Key],
+        running: &[ObjectKey],
         served: &Served,
         now: Timestamp,
-    ) -> Vec<Key> {
+    ) -> Vec<ObjectKey> {
         let (mut queued, mut running_keys, mut served) =
             (queue.to_vec(), running.to_vec(), served.clone());
         let mut order = Vec::new();
@@ -592,7 +597,7 @@ mod tests {
         order
     }
 
-    fn load_of(keys: &[Key], namespace: &str) -> usize {
+    fn load_of(keys: &[ObjectKey], namespace: &str) -> usize {
         keys.iter().filter(|key| key.namespace == namespace).count()
     }
 
@@ -741,7 +746,7 @@ mod tests {
             let limits = SlotLimits::new(total, per_namespace);
             let classes = [Class::Change, Class::Plan, Class::Drift];
             let (mut queue, mut running) = (Queue::default(), Running::default());
-            let (mut queued, mut running_keys) = (Vec::<QueuedRun>::new(), Vec::<Key>::new());
+            let (mut queued, mut running_keys) = (Vec::<QueuedRun>::new(), Vec::<ObjectKey>::new());
             let mut drift_checks = BTreeSet::new();
             let mut served = Served::new();
             for (number, (event, namespace, name, class, since)) in (1..).zip(events) {
@@ -776,7 +781,7 @@ mod tests {
                     }
                 }
                 let now = at(4_000);
-                let order: Vec<Key> = queue.order(&running, &served, now).collect();
+                let order: Vec<ObjectKey> = queue.order(&running, &served, now).collect();
                 prop_assert_eq!(&order, &ordered_by_linear_search(&queued, &running_keys, &served, now));
                 let admitted = limits.admit(&queue, &running, &served, now);
                 let running_with_drift = (&*running_keys, drift_checks.len());
@@ -804,7 +809,7 @@ mod tests {
                 queue.insert(waiting(&format!("greedy{}", n % greedy), &format!("g{n:04}"), class(n), since));
             }
             let modest = key("modest", "m");
-            let (mut running, mut served) = (Vec::<Key>::new(), Served::new());
+            let (mut running, mut served) = (Vec::<ObjectKey>::new(), Served::new());
             let mut before: BTreeMap<String, usize> = BTreeMap::new();
             for (turn, end) in ends.iter().enumerate() {
                 let now = at(5_000 + i64::try_from(turn).unwrap());

@@ -1,5 +1,6 @@
 //! Status, events and notifications of a resource.
 
+pub(crate) mod dependencies;
 pub mod events;
 pub mod notifications;
 pub mod patch;

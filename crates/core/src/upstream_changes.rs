@@ -6,13 +6,14 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use alustan_api::{Terraform, TerraformStatus};
 
 use crate::dependency_graph::{DependencyGraph, readiness_with};
-use crate::observed::{Answer, DependencySeen, Key, Readiness, Seen};
+use crate::observed::{Answer, DependencySeen, Readiness, Seen};
+use alustan_api::ObjectKey;
 
 /// Result of the last reconcile of a resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReconcileResult {
     /// Versions of the outputs that the resource used, by upstream resource. A version is uid and `resourceVersion` of the outputs Secret.
-    pub versions: BTreeMap<Key, String>,
+    pub versions: BTreeMap<ObjectKey, String>,
     /// Activity of the resource after the reconcile.
     pub activity: Activity,
     /// Whether the resource was ready after this reconcile, so that its dependents may run. A dependent that was reconciled earlier may
@@ -66,7 +67,7 @@ pub fn versions(
     tf: &Terraform,
     graph: &mut DependencyGraph<'_>,
     version: impl Fn(&Terraform) -> Option<String>,
-) -> BTreeMap<Key, String> {
+) -> BTreeMap<ObjectKey, String> {
     let sources = graph.sources(tf).into_iter();
     let versions = sources.filter_map(|key| {
         let version = version(graph.get(&key)?)?;
@@ -81,10 +82,10 @@ pub fn versions(
 pub fn changing(
     tf: &Terraform,
     graph: &mut DependencyGraph<'_>,
-    results: &BTreeMap<Key, ReconcileResult>,
+    results: &BTreeMap<ObjectKey, ReconcileResult>,
     version: impl Fn(&Terraform) -> Option<String>,
-) -> Option<Key> {
-    let mut visited = BTreeSet::from([Key::of(tf)]);
+) -> Option<ObjectKey> {
+    let mut visited = BTreeSet::from([ObjectKey::of(tf)]);
     let mut pending = VecDeque::from_iter(graph.sources(tf));
     while let Some(key) = pending.pop_front() {
         let Some(upstream) = graph.get(&key).filter(|_| visited.insert(key.clone())) else {

@@ -317,10 +317,15 @@ fn collect_texts(value: &Value, texts: &mut Vec<String>) {
     match value {
         Value::String(text) => {
             texts.push(text.clone());
-            if text.trim_start().starts_with(['[', '{'])
-                && let Ok(inner) = text.parse::<Expression>()
-            {
+            if !text.trim_start().starts_with(['[', '{']) {
+                return;
+            }
+            if let Ok(inner) = text.parse::<Expression>() {
                 collect_parsed(&inner, texts);
+            }
+            // The parser of HCL refuses some escapes of JSON, such as `\/`.
+            if let Ok(inner) = serde_json::from_str(text) {
+                collect_texts(&inner, texts);
             }
         }
         Value::Number(number) => texts.push(number.to_string()),
@@ -515,6 +520,13 @@ mod tests {
             assert_eq!(tfvars(&given, &declared), values(json!({ "list": wanted })));
             assert!(environment(&given).is_empty());
         }
+    }
+
+    #[test]
+    fn strings_in_json_that_hcl_refuses_are_found() {
+        let given = values(json!({"list": r#"["a\/b", "secret-value"]"#}));
+        let texts = texts(&given, |_| true);
+        assert!(texts.contains(&"secret-value".to_owned()), "{texts:?}");
     }
 
     #[test]

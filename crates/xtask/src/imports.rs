@@ -1,5 +1,5 @@
 //! `cargo xtask imports` fails if the files of a crate have cyclic imports: `a.rs` imports from `b.rs`, and `b.rs` from
-//! `a.rs`, directly or through other files.
+//! `a.rs`, directly or through other files. In crate `core`, the root modules with their folders must not have cyclic imports either.
 //!
 //! Imports through re-exports and globs are resolved to the file that defines the item. Tests are excluded.
 
@@ -8,6 +8,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, ensure};
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
+
+/// Crate whose root modules must not have cyclic imports either, each taken together with its folder.
+const LAYERED: &str = "core";
 
 /// Path of a module or item from the root of its crate.
 type Names = Vec<String>;
@@ -37,7 +40,11 @@ pub(crate) fn check(root: &Path) -> Result<()> {
     for entry in entries {
         let source = entry?.path().join("src");
         let krate = Crate::read(&source)?;
-        let circle = krate.circle().or_else(|| krate.folder_circle(&source));
+        let is_layered = source
+            .parent()
+            .is_some_and(|folder| folder.ends_with(LAYERED));
+        let folder_circle = || is_layered.then(|| krate.folder_circle(&source)).flatten();
+        let circle = krate.circle().or_else(folder_circle);
         circles.extend(circle.map(|circle| format!("{}: {circle}", source.display())));
     }
     ensure!(
@@ -466,6 +473,24 @@ mod tests {
             ("b.rs", "pub(crate) struct B; fn f() { crate::a::A; }"),
         ]);
         assert_eq!(path.unwrap(), "a.rs uses B of b.rs, b.rs uses A of a.rs");
+    }
+
+    #[test]
+    fn cycle_of_folders_is_found_without_a_cycle_of_files() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| {
+            let path = folder.path().join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        };
+        write("lib.rs", "mod a; mod b;");
+        write("a.rs", "pub mod c; pub struct A;");
+        write("a/c.rs", "use crate::b::B; fn f(_: B) {}");
+        write("b.rs", "use crate::a::A; pub struct B(A);");
+        let krate = Crate::read(folder.path()).unwrap();
+        assert_eq!(krate.circle(), None);
+        let circle = krate.folder_circle(folder.path()).unwrap();
+        assert!(circle.starts_with("a uses B (a/c.rs -> "), "{circle}");
     }
 
     #[test]

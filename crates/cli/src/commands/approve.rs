@@ -1,6 +1,6 @@
 //! `approve`: approves the pending plan.
 
-use alustan_core::observed::Key;
+use alustan_api::ObjectKey;
 use clap::Args;
 use serde_json::json;
 
@@ -28,7 +28,7 @@ impl Approve {
         let tf = cluster.resource(&self.name).await?;
         let pending = pending(&tf)?;
         check(&tf, &pending, self.plan.as_deref())?;
-        let key = Key::of(&tf);
+        let key = ObjectKey::of(&tf);
         print::line(&format!(
             "plan {} of {key}: {}",
             pending.id, pending.summary

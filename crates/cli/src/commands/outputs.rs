@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::io::IsTerminal;
 
+use alustan_api::ObjectKey;
 use alustan_api::run::{Output, Outputs as Values};
 use alustan_core::objects::outputs::{read, text};
-use alustan_core::observed::Key;
 use clap::{Args, ValueEnum};
 use k8s_openapi::api::core::v1::Secret;
 use serde_json::Value;
@@ -64,7 +64,7 @@ impl Outputs {
     }
 
     /// Reads the Secret with the outputs. Returns the namespaced name of the Secret, and the outputs.
-    async fn values(&self, cluster: &Cluster) -> Result<(Key, Values), Error> {
+    async fn values(&self, cluster: &Cluster) -> Result<(ObjectKey, Values), Error> {
         let tf = cluster.resource(&self.name).await?;
         let outputs = tf
             .status
@@ -73,7 +73,7 @@ impl Outputs {
         let Some(outputs) = outputs else {
             return Err(Error::Refused(format!(
                 "{} has no outputs yet; current state: {}",
-                Key::of(&tf),
+                ObjectKey::of(&tf),
                 situation(&tf)
             )));
         };
@@ -84,7 +84,7 @@ impl Outputs {
             return Err(Error::Refused(format!(
                 "Secret {secret} with the outputs of {} does not exist. To start an apply, which \
                  creates the Secret: kubectl alustan reconcile {} -n {} --apply",
-                Key::of(&tf),
+                ObjectKey::of(&tf),
                 self.name,
                 cluster.namespace
             )));
@@ -114,7 +114,7 @@ impl Outputs {
     }
 }
 
-fn missing(secret: &Key, key: &str, values: &Values) -> Error {
+fn missing(secret: &ObjectKey, key: &str, values: &Values) -> Error {
     let names: Vec<_> = values.keys().map(String::as_str).collect();
     let names = if names.is_empty() {
         "none".to_owned()

@@ -1,7 +1,7 @@
 //! `plan`: prints the text of the pending plan.
 
+use alustan_api::ObjectKey;
 use alustan_api::names::{self, plan_key};
-use alustan_core::observed::Key;
 use clap::Args;
 use k8s_openapi::api::core::v1::Secret;
 
@@ -34,7 +34,7 @@ impl Plan {
                 pending.id, self.name, cluster.namespace
             )),
         }
-        let Key { namespace, name } = Key::of(&tf);
+        let ObjectKey { namespace, name } = ObjectKey::of(&tf);
         let Pending { id, summary } = pending;
         print::line(&format!(
             "\nplan {id} of {namespace}/{name} waits for approval: {summary}\nto approve it: \

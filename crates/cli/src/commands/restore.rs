@@ -3,12 +3,13 @@
 
 use std::time::{Duration, Instant};
 
+use alustan_api::ObjectKey;
 use alustan_api::labels::{self, Component};
 use alustan_api::run::key;
 use alustan_api::{Terraform, names};
 use alustan_core::decide::restore::{Rebound, rebound};
 use alustan_core::model::orphans;
-use alustan_core::observed::{Key, ReportedProgress};
+use alustan_core::observed::ReportedProgress;
 use clap::Args;
 use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt;
@@ -79,7 +80,7 @@ impl Restore {
 ///
 /// # Errors
 /// If the Secret does not exist, or the API server does not respond.
-async fn find(cluster: &Cluster, key: &Key) -> Result<Secret, Error> {
+async fn find(cluster: &Cluster, key: &ObjectKey) -> Result<Secret, Error> {
     let name = names::record(&key.name);
     let action = format!("read Secret {name} of {key}");
     let secret = call(&action, cluster.api::<Secret>().get_opt(&name)).await?;
@@ -109,7 +110,7 @@ fn check(tf: &Terraform, secret: &Secret) -> Result<(), Error> {
         "Secret {} {owner} and cannot be restored for {}; keep the Secret, and create the \
          resource with another name",
         secret.name_any(),
-        Key::of(tf)
+        ObjectKey::of(tf)
     )))
 }
 
@@ -125,8 +126,8 @@ async fn reported_progress(record: &Record) -> ReportedProgress {
 }
 
 /// Returns the warning about run `number`, which had not ended at the time of the backup.
-fn open(key: &Key, number: i64) -> String {
-    let Key { namespace, name } = key;
+fn open(key: &ObjectKey, number: i64) -> String {
+    let ObjectKey { namespace, name } = key;
     format!(
         "run {number} of {key} was active at the time of the backup, and the state may lack the \
          objects that the run created last. Make sure that the run has ended, in the cluster of the \
@@ -157,7 +158,7 @@ async fn mark(cluster: &Cluster, tf: &Terraform, secret: &Secret) -> Result<(), 
 /// # Errors
 /// If the API server does not respond, or the operator does not assign the run record in time. The error contains
 /// state, reason and message of `tf`.
-async fn wait(cluster: &Cluster, tf: &Terraform, key: &Key) -> Result<(), Error> {
+async fn wait(cluster: &Cluster, tf: &Terraform, key: &ObjectKey) -> Result<(), Error> {
     let name = names::record(&key.name);
     let action = format!("read Secret {name} of {key}");
     let api = cluster.api::<Secret>();

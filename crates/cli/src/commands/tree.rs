@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use alustan_api::ObjectKey;
 use alustan_api::Terraform;
-use alustan_core::observed::Key;
 use clap::Args;
 
 use crate::cluster::Cluster;
@@ -47,9 +47,9 @@ impl Tree {
     async fn graph(&self, cluster: &Cluster) -> Result<Graph, Error> {
         let here = cluster.namespace.as_str();
         let own = cluster.resources(Some(here)).await?;
-        let keys: Vec<Key> = match &self.name {
+        let keys: Vec<ObjectKey> = match &self.name {
             Some(name) => vec![cluster.key(name)],
-            None => own.iter().map(Key::of).collect(),
+            None => own.iter().map(ObjectKey::of).collect(),
         };
         let (all, hidden) = with_others(cluster, own).await;
         Ok(Graph::of(&all, &hidden).around(keys, self.name.is_some()))

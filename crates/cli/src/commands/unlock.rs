@@ -1,8 +1,8 @@
 //! `unlock`: releases a lock whose holder has terminated.
 
+use alustan_api::ObjectKey;
 use alustan_api::Terraform;
 use alustan_api::run::RunRecord;
-use alustan_core::observed::Key;
 use clap::Args;
 
 use crate::cluster::Cluster;
@@ -41,7 +41,12 @@ impl Unlock {
 
 /// Removes the lock `id` from `record`. `is_retry` is true if this command has already tried to remove the lock. A missing lock is then a
 /// success: the first write may have succeeded although its response was lost.
-fn release(key: &Key, record: &mut RunRecord, id: &str, is_retry: bool) -> Result<Update, Error> {
+fn release(
+    key: &ObjectKey,
+    record: &mut RunRecord,
+    id: &str,
+    is_retry: bool,
+) -> Result<Update, Error> {
     match record.lock.take() {
         Some(lock) if lock.id == id => Ok(Update::Write),
         Some(lock) => Err(Error::Refused(format!(
@@ -64,7 +69,7 @@ fn elsewhere(tf: &Terraform, lock: &str) -> String {
          sure that the holder of the lock has terminated. Then, in a checkout of {}, folder \
          {path}, with the credentials of the backend: terraform init && terraform force-unlock {} \
          (the same commands exist in tofu)",
-        Key::of(tf),
+        ObjectKey::of(tf),
         address.unwrap_or("location not known yet"),
         repository.url,
         quoted(lock)
@@ -98,7 +103,7 @@ mod tests {
             lock,
             ..RunRecord::default()
         };
-        let released = release(&Key::new("team", "web"), &mut record, "l-1", is_retry);
+        let released = release(&ObjectKey::new("team", "web"), &mut record, "l-1", is_retry);
         assert_eq!(released.is_ok(), good);
     }
 }

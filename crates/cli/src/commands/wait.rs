@@ -3,9 +3,9 @@
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
+use alustan_api::ObjectKey;
 use alustan_api::Terraform;
 use alustan_api::conditions::Kind;
-use alustan_core::observed::Key;
 use clap::Args;
 use futures::StreamExt;
 use kube::runtime::WatchStreamExt;
@@ -184,7 +184,7 @@ fn forbidden(error: &watcher::Error) -> Option<&str> {
     }
 }
 
-fn gone(key: &Key) -> Error {
+fn gone(key: &ObjectKey) -> Error {
     Error::Refused(format!("{key} was deleted during the wait"))
 }
 
@@ -226,13 +226,17 @@ enum Verdict {
 impl Verdict {
     fn of(tf: &Terraform, wanted: &WaitTarget) -> Self {
         if tf.metadata.deletion_timestamp.is_some() {
-            Self::Deleted(format!("{} is being deleted: {}", Key::of(tf), message(tf)))
+            Self::Deleted(format!(
+                "{} is being deleted: {}",
+                ObjectKey::of(tf),
+                message(tf)
+            ))
         } else if !wanted.is_reached(tf) {
             Self::NotYet
         } else if holds(tf, Kind::Ready) {
             Self::Ready
         } else if holds(tf, Kind::Stalled) {
-            Self::Stalled(format!("{} is stalled: {}", Key::of(tf), message(tf)))
+            Self::Stalled(format!("{} is stalled: {}", ObjectKey::of(tf), message(tf)))
         } else {
             Self::NotYet
         }

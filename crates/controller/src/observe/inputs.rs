@@ -7,7 +7,6 @@ use alustan_api::report::Failure;
 use alustan_api::run::ScriptTexts;
 use alustan_api::{KeyRef, Reason, Script, Terraform};
 use alustan_core::objects::prepare::{HTTPS_FILES, SSH_FILES};
-use alustan_core::objects::secrets::DOCKER_CONFIG;
 use alustan_core::observed::{Incomplete, InputsSeen};
 use alustan_registry::DockerConfig;
 use alustan_source::{Credentials, HttpsCredentials, SecretBytes, SecretString};
@@ -259,9 +258,13 @@ impl Reader<'_> {
         let field = "spec.containerRegistry.secretRef";
         let secret = value_or_return!(self.secret(field, &reference.name).await?);
         let data = secret.data.unwrap_or_default();
-        let key = [reference.key.as_str(), DOCKER_CONFIG, DOCKERCFG]
-            .into_iter()
-            .find(|key| data.contains_key(*key));
+        let key = [
+            reference.key.as_str(),
+            alustan_api::names::DOCKER_CONFIG_KEY,
+            DOCKERCFG,
+        ]
+        .into_iter()
+        .find(|key| data.contains_key(*key));
         let Some((key, value)) = key.and_then(|key| Some((key, data.get(key)?))) else {
             return Ok(Err(self.missing_key(
                 field,
@@ -277,7 +280,7 @@ impl Reader<'_> {
                     format!("{field}: key {key} of Secret {}: {error}", reference.name),
                 ))
             );
-        let pulls = key == DOCKER_CONFIG
+        let pulls = key == alustan_api::names::DOCKER_CONFIG_KEY
             && secret.type_.as_deref() == Some("kubernetes.io/dockerconfigjson")
             && config.is_universal();
         Ok(Ok(Some(RegistrySecret {

@@ -2,12 +2,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use alustan_api::ObjectKey;
 use alustan_api::labels::{self, Component};
 use alustan_api::report::RunReport;
 use alustan_api::run::{History, RunRecord};
 use alustan_api::{Terraform, TerraformStatus};
 use alustan_core::model::admission::no_pod;
-use alustan_core::observed::{JobSeen, Key, RecordSeen, SourceSeen};
+use alustan_core::observed::{JobSeen, RecordSeen, SourceSeen};
 use alustan_core::queue::{Class, SlotLimits};
 use alustan_core::step::{Decision, Start, Step, Swap, TakeOver};
 use alustan_registry::Digest;
@@ -437,7 +438,7 @@ async fn forged_jobs_hold_no_slots_after_a_restart() {
         resources,
     };
     let ctx = operator_with(client, folder.path(), stores);
-    assert_eq!(resources_with_runs(&ctx), [Key::new("team", "web")]);
+    assert_eq!(resources_with_runs(&ctx), [ObjectKey::new("team", "web")]);
     job_writer.apply_watcher_event(&Event::Apply(unfinished_job("web-apply-1", "web", "u1")));
     assert_eq!(resources_with_runs(&ctx), []);
 }
@@ -553,7 +554,7 @@ async fn unreadable_record_holds_a_slot_only_while_a_job_or_pod_runs() {
     });
     let record: Secret = serde_json::from_value(record).unwrap();
     ctx.mirrors.secrets.record_write(record);
-    let key = Key::new("team", "web");
+    let key = ObjectKey::new("team", "web");
     let holds_after_reconcile = async || {
         ctx.dispatcher.record_running(&key, None);
         assert!(reconcile_object(&object, &ctx).await.is_err());
@@ -587,7 +588,7 @@ async fn slot_is_released_if_the_steps_before_a_run_fail() {
     let web = Ref::new("web").within("team");
     let observer = Observer::new(&ctx, &tf, &web, None);
     let seen = Box::pin(observer.observe()).await.unwrap();
-    let key = Key::new("team", "web");
+    let key = ObjectKey::new("team", "web");
     ctx.dispatcher.record_running(&key, Some(Class::Change));
     let decision = Decision {
         steps: vec![Step::AddFinalizer],

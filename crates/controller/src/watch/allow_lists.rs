@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use alustan_core::model::allow_list::{Allowed, KEYS};
+use alustan_core::observed::allow_list::{Allowed, KEYS};
 use anyhow::{Context as _, Result};
 use kube::runtime::reflector::Store;
 use parking_lot::{Mutex, MutexGuard};

@@ -5,9 +5,10 @@ use std::collections::{BTreeSet, HashMap};
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
+use alustan_api::ObjectKey;
 use alustan_api::{Reason, Terraform};
 use alustan_core::dependency_graph::{followers, named_references, readiness};
-use alustan_core::observed::{Key, Readiness};
+use alustan_core::observed::Readiness;
 use kube::ResourceExt;
 use parking_lot::Mutex;
 
@@ -16,13 +17,13 @@ use crate::resource::{Guarded, readable};
 /// For each resource, the last digest of the fields that dependents read, and the resources to reconcile when the digest changes.
 #[derive(Default)]
 pub(crate) struct DependentsIndex {
-    known: Mutex<HashMap<Key, Known>>,
+    known: Mutex<HashMap<ObjectKey, Known>>,
 }
 
 struct Known {
     /// Result of [`digest`]; `None` if it may be stale.
     digest: Option<u64>,
-    affected: BTreeSet<Key>,
+    affected: BTreeSet<ObjectKey>,
 }
 
 impl DependentsIndex {
@@ -38,17 +39,17 @@ impl DependentsIndex {
         &self,
         tf: &Terraform,
         all: impl FnOnce() -> Vec<Arc<Guarded>>,
-    ) -> BTreeSet<Key> {
+    ) -> BTreeSet<ObjectKey> {
         let digest = digest(tf);
         let mut known = self.known.lock();
-        let before = known.get(&Key::of(tf));
+        let before = known.get(&ObjectKey::of(tf));
         if before.is_some_and(|before| before.digest == Some(digest)) {
             return BTreeSet::new();
         }
         let all = all();
         let affected = affected(tf, readable(&all));
         let before = known.insert(
-            Key::of(tf),
+            ObjectKey::of(tf),
             Known {
                 digest: Some(digest),
                 affected: affected.clone(),
@@ -59,9 +60,9 @@ impl DependentsIndex {
     }
 
     /// Returns the resources to reconcile after the deletion of `tf`. `all`: all other resources.
-    pub(crate) fn deleted(&self, tf: &Terraform, all: &[Arc<Guarded>]) -> BTreeSet<Key> {
+    pub(crate) fn deleted(&self, tf: &Terraform, all: &[Arc<Guarded>]) -> BTreeSet<ObjectKey> {
         let mut known = self.known.lock();
-        let before = known.remove(&Key::of(tf));
+        let before = known.remove(&ObjectKey::of(tf));
         let before = before.map(|before| before.affected).unwrap_or_default();
         let affected = affected(tf, readable(all));
         affected.into_iter().chain(before).collect()
@@ -69,7 +70,10 @@ impl DependentsIndex {
 }
 
 /// Returns the dependents of `tf`, and the dependencies of `tf`, which may wait for the deletion of `tf`.
-fn affected<'a>(tf: &Terraform, all: impl IntoIterator<Item = &'a Terraform>) -> BTreeSet<Key> {
+fn affected<'a>(
+    tf: &Terraform,
+    all: impl IntoIterator<Item = &'a Terraform>,
+) -> BTreeSet<ObjectKey> {
     let dependencies = named_references(tf)
         .into_iter()
         .map(|reference| reference.key);

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
+use alustan_api::ObjectKey;
 use alustan_api::TerraformSpec;
 use alustan_api::labels::{self, Component};
 use alustan_core::dependency_graph::followers;
-use alustan_core::observed::Key;
 use alustan_core::settings::Settings;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::api::PartialObjectMeta;
@@ -77,7 +77,7 @@ pub(crate) fn wake_all(
 }
 
 /// Returns the reference to the resource with this key.
-pub(crate) fn to_ref(key: &Key) -> Ref {
+pub(crate) fn to_ref(key: &ObjectKey) -> Ref {
     Ref::new(&key.name).within(&key.namespace)
 }
 

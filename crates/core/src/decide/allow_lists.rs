@@ -9,8 +9,8 @@ use alustan_api::report::Failure;
 use alustan_api::{ApprovalMode, Reason, Terraform};
 use kube_core::ResourceExt;
 
-use crate::model::allow_list::{Allowed, contains_name, is_in_registry, is_in_repository};
 use crate::observed::AccountSeen;
+use crate::observed::allow_list::{Allowed, contains_name, is_in_registry, is_in_repository};
 
 /// Returns each field that references a ServiceAccount, with its value.
 pub fn accounts(tf: &Terraform) -> impl Iterator<Item = (&'static str, &str)> {

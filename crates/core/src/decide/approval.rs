@@ -10,9 +10,9 @@ use k8s_openapi::jiff::Timestamp;
 use kube_core::ResourceExt;
 use serde_json::json;
 
+use crate::decide::case::ReconcileCase;
 use crate::decide::restore;
 use crate::digest;
-use crate::model::case::ReconcileCase;
 use crate::model::summary::{differences, logs, patch};
 
 /// Returns the approval policy of `tf` for the inputs of a run. `destroys`: whether the run is a destroy.

@@ -12,12 +12,12 @@ use alustan_api::{NotificationEvent, Reason, State, Terraform, names};
 use k8s_openapi::jiff::Timestamp;
 use kube_core::ResourceExt;
 
+use crate::decide::case::{CONFLICT, ImageWait, ReconcileCase};
 pub use crate::decide::deletion::lenient::parse_leniently;
 pub use crate::decide::deletion::pin_fallback::docker_config;
 use crate::decide::image_build::{self, Image, Missing};
 use crate::decide::start_run::{self, RunRequest};
 use crate::decide::{approval, retry, state_volume};
-use crate::model::case::{CONFLICT, ImageWait, ReconcileCase};
 use crate::model::facts::{self, DeletionHold, is_abandoned, status_has_attempt};
 use crate::model::image::ImagePlan;
 use crate::model::summary::{self, Summary, abandon_suffix, with_unknown_history};

@@ -5,9 +5,9 @@ use alustan_api::run::{Failures, History, Pin};
 use alustan_api::{BuilderKind, Reason, State, Terraform, names};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
+use crate::decide::case::ReconcileCase;
 use crate::decide::{retry, run_result, start_run};
 use crate::digest;
-use crate::model::case::ReconcileCase;
 use crate::model::image::{self, ImagePlan};
 use crate::model::pod_wait::{self, NO_POD_TIMEOUT, startup_since, startup_timeout};
 use crate::model::summary::{
@@ -349,7 +349,7 @@ fn start_build(case: &ReconcileCase<'_>, source: &SourceSeen, plan: &ImagePlan) 
     let job = names::build_job(&plan.tag);
     let (docker, pull, mut steps) = if case.settings.builds_elsewhere(tf) {
         let docker = seen.found().docker_config.is_some();
-        let docker = docker.then_some((job.as_str(), secrets::DOCKER_CONFIG));
+        let docker = docker.then_some((job.as_str(), names::DOCKER_CONFIG_KEY));
         (docker, docker.map(|_| job.clone()), Vec::new())
     } else {
         let docker = docker.as_ref().map(|(name, key)| (name.as_str(), *key));

@@ -7,9 +7,9 @@ use alustan_api::{Reason, State, Terraform, names};
 use k8s_openapi::jiff::Timestamp;
 use kube_core::ResourceExt;
 
+use crate::decide::case::has_finalizer;
 use crate::decide::deletion::hold;
 use crate::decide::{restore, state_volume};
-use crate::model::case::has_finalizer;
 use crate::model::facts::{self, DeletionHold, is_abandoned, keeps_all_objects};
 use crate::model::summary::{Summary, UNKNOWN_HISTORY, abandon_suffix};
 use crate::objects::secrets;

@@ -5,9 +5,9 @@ use alustan_api::{DriftMode, Reason, State};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube_core::ResourceExt;
 
+use crate::decide::case::ReconcileCase;
 use crate::decide::{approval, flapping, opt_in, publish_outputs, retry};
 use crate::digest;
-use crate::model::case::ReconcileCase;
 use crate::model::config_hash::Config;
 use crate::model::facts;
 use crate::model::summary::{self, Summary, differences, drifted};

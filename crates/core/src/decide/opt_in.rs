@@ -6,9 +6,9 @@ use alustan_api::{Reason, Terraform, engine};
 use alustan_backends::{Migration, Since, migration};
 use serde_json::json;
 
+use crate::decide::case::ReconcileCase;
 use crate::decide::restore;
 use crate::decide::run_inputs::{managed_state, slots};
-use crate::model::case::ReconcileCase;
 use crate::model::summary::{Summary, patch};
 
 fn may_switch(tf: &Terraform) -> bool {

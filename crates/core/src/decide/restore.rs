@@ -8,7 +8,7 @@ use alustan_api::{ApprovalMode, KEPT, Reason, State, Terraform, names};
 use k8s_openapi::jiff::Timestamp;
 use kube_core::ResourceExt;
 
-use crate::model::case::CONFLICT;
+use crate::decide::case::CONFLICT;
 use crate::model::facts::{self, open_run};
 use crate::model::progress;
 use crate::model::summary::Summary;

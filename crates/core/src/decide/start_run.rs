@@ -9,10 +9,10 @@ use k8s_openapi::jiff::Timestamp;
 use kube_core::ResourceExt;
 use serde_json::Value;
 
+use crate::decide::case::ReconcileCase;
 use crate::decide::run_inputs::managed_state;
 use crate::decide::{approval, flapping, opt_in, state_volume};
 use crate::digest;
-use crate::model::case::ReconcileCase;
 use crate::model::config_hash::Config;
 use crate::model::facts::requested;
 use crate::model::progress;

@@ -9,7 +9,7 @@ use alustan_api::{ABANDON, BackendProvider, Reason, Terraform, labels, names};
 use alustan_backends::{address_of, is_on_the_volume};
 use kube_core::ResourceExt;
 
-use crate::model::case::ReconcileCase;
+use crate::decide::case::ReconcileCase;
 use crate::model::summary::Summary;
 use crate::observed::{CacheSeen, Seen, Waiting};
 

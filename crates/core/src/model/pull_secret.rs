@@ -3,7 +3,6 @@
 use alustan_api::{Terraform, names};
 use kube_core::ResourceExt;
 
-use crate::objects::secrets;
 use crate::observed::Seen;
 
 /// Returns name and key of the Secret with the docker configuration; `None` without `containerRegistry.secretRef`. Normally this is the
@@ -12,7 +11,7 @@ use crate::observed::Seen;
 pub(crate) fn docker_secret<'a>(tf: &Terraform, seen: &'a Seen) -> Option<(String, &'a str)> {
     let inputs = seen.found();
     if inputs.pull_config.is_some() {
-        return Some((names::pull_secret(&tf.name_any()), secrets::DOCKER_CONFIG));
+        return Some((names::pull_secret(&tf.name_any()), names::DOCKER_CONFIG_KEY));
     }
     let secret_ref = tf.spec.container_registry.secret_ref.as_ref()?;
     Some((secret_ref.name.clone(), inputs.registry_key.as_deref()?))

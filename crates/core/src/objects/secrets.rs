@@ -22,9 +22,6 @@ pub const PIN: &str = "pin";
 /// Data key in the pointer Secret. The runner writes the value, which names the state slots of the current version of the managed state.
 const POINTER: &str = "pointer";
 
-/// Data key of the docker configuration in Secrets that the operator creates.
-pub const DOCKER_CONFIG: &str = ".dockerconfigjson";
-
 /// Builds a new run record without its HMAC key. The caller adds the key, because it is random and this crate generates no random values.
 pub fn record(tf: &Terraform, record: &RunRecord, history: &History) -> Secret {
     let data = [(key::RECORD, json(record)), (key::HISTORY, json(history))];
@@ -88,7 +85,7 @@ fn empty(tf: &Terraform, name: &str, component: Component) -> Secret {
 
 /// Builds a pull secret with the docker configuration `config`.
 pub fn pull(tf: &Terraform, config: &str) -> Secret {
-    let data = [(DOCKER_CONFIG, config.as_bytes().to_vec())];
+    let data = [(names::DOCKER_CONFIG_KEY, config.as_bytes().to_vec())];
     let name = names::pull_secret(&tf.name_any());
     Secret {
         type_: Some("kubernetes.io/dockerconfigjson".to_owned()),
@@ -106,7 +103,12 @@ pub fn build_secret(
     settings: &Settings,
 ) -> Option<Secret> {
     let docker = inputs.docker_config.as_ref();
-    let docker = docker.map(|config| (DOCKER_CONFIG.to_owned(), config.clone().into_bytes()));
+    let docker = docker.map(|config| {
+        (
+            names::DOCKER_CONFIG_KEY.to_owned(),
+            config.clone().into_bytes(),
+        )
+    });
     let kind = if docker.is_some() {
         "kubernetes.io/dockerconfigjson"
     } else {

@@ -2,12 +2,10 @@
 //! `healthChecks`).
 
 use std::collections::BTreeMap;
-use std::fmt;
 
-use alustan_api::Terraform;
+use alustan_api::ObjectKey;
 use alustan_api::report::Failure;
 use k8s_openapi::jiff::SignedDuration;
-use kube_core::ResourceExt;
 use serde_json::Value;
 
 /// Value sources (`spec.variablesFrom`), dependencies, dependents and tests (`waitFor`, `destroyWaitFor`, `healthChecks`) of a resource.
@@ -16,7 +14,7 @@ pub struct StackSeen {
     /// Values of `spec.variablesFrom`.
     pub variables: VariablesSeen,
     /// Versions of the outputs that the resource uses, by upstream resource. A version is uid and `resourceVersion` of the outputs Secret.
-    pub versions: BTreeMap<Key, String>,
+    pub versions: BTreeMap<ObjectKey, String>,
     /// Name of an upstream resource whose outputs may change soon. The resource waits for the new outputs.
     pub changing: Option<String>,
     /// Resources that the resource depends on.
@@ -99,44 +97,4 @@ pub struct TestSeen {
     pub timeout: SignedDuration,
     /// `Ok` if the test passes, otherwise the failure.
     pub result: Result<(), Failure>,
-}
-
-/// Namespace and name of a resource.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Key {
-    /// Namespace, an RFC 1123 label.
-    pub namespace: String,
-    /// Name, an RFC 1123 subdomain.
-    pub name: String,
-}
-
-impl Key {
-    /// Returns the key of `tf`.
-    pub fn of(tf: &Terraform) -> Self {
-        Self::new(tf.namespace().unwrap_or_default(), tf.name_any())
-    }
-
-    /// Builds a key from its parts.
-    pub fn new(namespace: impl Into<String>, name: impl Into<String>) -> Self {
-        Self {
-            namespace: namespace.into(),
-            name: name.into(),
-        }
-    }
-
-    /// Formats the key for messages to users of namespace `namespace`: the name alone for a resource in this namespace, otherwise
-    /// `namespace/name`.
-    pub fn seen_from(&self, namespace: &str) -> String {
-        if self.namespace == namespace {
-            self.name.clone()
-        } else {
-            self.to_string()
-        }
-    }
-}
-
-impl fmt::Display for Key {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.namespace, self.name)
-    }
 }

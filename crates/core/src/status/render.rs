@@ -10,11 +10,11 @@ use alustan_api::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::{Timestamp, Unit};
 
-use crate::decide::dependencies;
 use crate::model::image::ImagePlan;
 use crate::model::summary::{Summary, change_counts, differences, drifted};
 use crate::model::{facts, progress};
 use crate::observed::{Answer, SourceSeen, StackSeen};
+use crate::status::dependencies;
 
 /// Maximum size of a message, in bytes. Kubernetes has the same limit for the message of a condition:
 /// <https://github.com/kubernetes/apimachinery/blob/v0.34.0/pkg/apis/meta/v1/types.go#L1648>.

@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use alustan_api::run::{Notices, Outputs, Pin, RunProgress, RunRecord};
 use alustan_api::{NotificationEvent, Reason, Terraform, TerraformStatus};
-use alustan_core::model::allow_list::Allowed;
+use alustan_core::observed::allow_list::Allowed;
 use alustan_core::observed::{
     AccountSeen, BuildState, CacheSeen, ForeignState, LeftBehind, OutputsSeen, Ownership,
     RecordSeen, StackSeen,

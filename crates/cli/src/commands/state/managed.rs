@@ -1,7 +1,7 @@
 //! Run record of a resource with a managed state.
 
+use alustan_api::ObjectKey;
 use alustan_api::Terraform;
-use alustan_core::observed::Key;
 
 use crate::cluster::Cluster;
 use crate::error::Error;
@@ -26,13 +26,13 @@ pub(super) async fn managed(cluster: &Cluster, tf: &Terraform) -> Result<Record,
     if address.is_none() && !is_chosen {
         return Err(Error::Refused(format!(
             "the location of the state of {} is not known yet: no run has reported it",
-            Key::of(tf)
+            ObjectKey::of(tf)
         )));
     }
     Err(Error::Refused(format!(
         "the state of {} is not a managed state ({}). Use `terraform state` in a checkout of {}, \
          with the credentials of the backend",
-        Key::of(tf),
+        ObjectKey::of(tf),
         address.unwrap_or("location not known yet"),
         tf.spec.git_repo.url
     )))

@@ -5,9 +5,9 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use alustan_api::ObjectKey;
 use alustan_api::run::{RunRecord, StateLock};
 use alustan_core::decide::run_inputs::slots;
-use alustan_core::observed::Key;
 use alustan_state::error_text::place_in_json;
 use alustan_state::head::StateHead;
 use alustan_state::store::StateStore;
@@ -133,7 +133,7 @@ impl Push {
     }
 }
 
-fn refused(key: &Key, why: &str) -> Error {
+fn refused(key: &ObjectKey, why: &str) -> Error {
     Error::Refused(format!("cannot push the state of {key}: {why}"))
 }
 
@@ -166,7 +166,7 @@ fn lock(now: Timestamp) -> StateLock {
 /// # Errors
 /// If a run is active, another process holds the lock, or `is_unsaved` is true: an earlier run has an unsaved state.
 fn take(
-    key: &Key,
+    key: &ObjectKey,
     record: &mut RunRecord,
     lock: &StateLock,
     is_unsaved: bool,
@@ -201,8 +201,8 @@ fn give_back(record: &mut RunRecord, lock: &StateLock, slots: Option<u32>) -> Up
 }
 
 /// Prints a warning if a run started during the push, and another if the next run will refuse the lineage of the state.
-fn report(key: &Key, before: &RunRecord, after: &RunRecord, head: &StateHead) {
-    let Key { namespace, name } = key;
+fn report(key: &ObjectKey, before: &RunRecord, after: &RunRecord, head: &StateHead) {
+    let ObjectKey { namespace, name } = key;
     if after.number != before.number {
         print::note(&format!(
             "run {} started during the push and may use the previous state; to see its log: kubectl alustan logs {name} -n \
@@ -260,7 +260,7 @@ mod tests {
             ..ours()
         });
         let mut stored = record(3, phase, held);
-        let key = Key::new("team", "web");
+        let key = ObjectKey::new("team", "web");
         let taken = take(&key, &mut stored, &ours(), is_unsaved);
         assert_eq!(taken.is_ok(), good);
         assert_eq!(stored.lock == Some(ours()), good);

@@ -4,12 +4,13 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use alustan_api::ObjectKey;
 use alustan_api::report::Failure;
 use alustan_api::{Reason, Terraform};
 use alustan_cel::Nothing;
 use alustan_core::dependency_graph::DependencyGraph;
 use alustan_core::objects::outputs;
-use alustan_core::observed::{Key, StackSeen};
+use alustan_core::observed::StackSeen;
 use alustan_core::upstream_changes;
 use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt;
@@ -42,7 +43,7 @@ pub(crate) struct Dependencies<'a> {
 impl Dependencies<'_> {
     /// Returns the versions of the outputs Secrets that the resource uses, and the name of a dependency whose outputs may change soon, for
     /// example because an apply of the dependency is active.
-    pub(super) fn upstream(&mut self) -> (BTreeMap<Key, String>, Option<String>) {
+    pub(super) fn upstream(&mut self) -> (BTreeMap<ObjectKey, String>, Option<String>) {
         let Observer { ctx, tf, .. } = *self.observer;
         if tf.spec.variables_from.is_empty() {
             return Default::default();

@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use alustan_api::ObjectKey;
 use alustan_api::report::Failure;
 use alustan_api::run::Output;
 use alustan_api::{KeysRef, OutputsRef, Reason, ValuesRef, VariablesFrom};
 use alustan_core::dependency_graph;
 use alustan_core::objects::outputs::Stored;
-use alustan_core::observed::{FoundInput, FoundValue, Key, VariablesSeen};
+use alustan_core::observed::{FoundInput, FoundValue, VariablesSeen};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
@@ -119,7 +120,7 @@ impl Dependencies<'_> {
         let own_namespace = tf.namespace().unwrap_or_default();
         let namespace = outputs_ref.namespace.as_ref().unwrap_or(&own_namespace);
         if let Some(name) = &outputs_ref.name {
-            let key = Key::new(namespace, name);
+            let key = ObjectKey::new(namespace, name);
             return Ok(FoundInput {
                 of: format!("Terraform {}", key.seen_from(&own_namespace)),
                 values: self.outputs_of(field, &key, outputs_ref)?,
@@ -147,7 +148,7 @@ impl Dependencies<'_> {
         let mut size = 0;
         for source in selected {
             for (variable, FoundValue { value, secret }) in
-                self.outputs_of(field, &Key::of(source), outputs_ref)?
+                self.outputs_of(field, &ObjectKey::of(source), outputs_ref)?
             {
                 size += value.to_string().len();
                 let (list, is_secret) = lists.entry(variable).or_default();
@@ -173,7 +174,7 @@ impl Dependencies<'_> {
     fn outputs_of(
         &mut self,
         field: &str,
-        key: &Key,
+        key: &ObjectKey,
         outputs_ref: &OutputsRef,
     ) -> Result<BTreeMap<String, FoundValue>, Failure> {
         let own_namespace = self.observer.tf.namespace().unwrap_or_default();

@@ -6,11 +6,11 @@ use alustan_api::run::{BackendInputs, PROTOCOL, Pin, RunInputs, RunKind, RunReco
 use alustan_api::{Architecture, Terraform, names};
 use kube_core::ResourceExt;
 
+use crate::decide::case::{ReconcileCase, RunConfig};
 use crate::decide::deletion::pin_fallback;
 use crate::decide::image_build::image_by_digest;
 use crate::decide::start_run::RunRequest;
 use crate::decide::{allow_lists, approval, restore, run_inputs};
-use crate::model::case::{ReconcileCase, RunConfig};
 use crate::model::config_hash::Config;
 use crate::model::facts;
 use crate::model::image::{self, ImagePlan};

@@ -4,8 +4,8 @@ use alustan_api::{Reason, Terraform, names};
 use kube_core::ResourceExt;
 use serde_json::json;
 
+use crate::decide::case::ReconcileCase;
 use crate::decide::{restore, state_volume};
-use crate::model::case::ReconcileCase;
 use crate::model::summary::{Summary, abandon_suffix, patch};
 
 /// Returns the summary of a deleted resource with `spec.deletionProtection`.

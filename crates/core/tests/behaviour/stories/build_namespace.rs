@@ -109,7 +109,7 @@ fn build_in_build_namespace_gets_a_build_secret() {
     assert_eq!(secret.labels()[labels::UID], "uid-of-web");
     assert_eq!(secret.labels()[labels::COMPONENT], Component::Lent.as_str());
     let keys: Vec<_> = secret.data.unwrap().into_keys().collect();
-    assert_eq!(keys, [secrets::DOCKER_CONFIG, COMPLETENESS_KEY]);
+    assert_eq!(keys, [names::DOCKER_CONFIG_KEY, COMPLETENESS_KEY]);
 }
 
 #[rstest]

@@ -2,12 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use alustan_api::ObjectKey;
 use alustan_api::report::{Failure, FailureClass};
 use alustan_api::{Terraform, TerraformStatus};
 use alustan_core::dependency_graph::{
     DependencyGraph, followers, named_references, readiness, selected,
 };
-use alustan_core::observed::{DependencySeen, Key, Readiness};
+use alustan_core::observed::{DependencySeen, Readiness};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{
     Condition, LabelSelector, LabelSelectorRequirement, Time,
 };
@@ -38,7 +39,7 @@ fn dependents<'a>(
     tf: &Terraform,
     resources: impl IntoIterator<Item = &'a Terraform>,
     cross_namespace: bool,
-) -> Vec<Key> {
+) -> Vec<ObjectKey> {
     DependencyGraph::new(resources).dependents(tf, cross_namespace)
 }
 
@@ -189,8 +190,8 @@ proptest! {
         for tf in &all {
             let reconciled_keys: BTreeSet<_> = followers(tf, &all).into_iter().collect();
             for other in all.iter().filter(|other| other.name_any() != tf.name_any()) {
-                let names = named_references(other).iter().any(|reference| reference.key == Key::of(tf));
-                prop_assert_eq!(reconciled_keys.contains(&Key::of(other)), names);
+                let names = named_references(other).iter().any(|reference| reference.key == ObjectKey::of(tf));
+                prop_assert_eq!(reconciled_keys.contains(&ObjectKey::of(other)), names);
             }
         }
     }
@@ -216,7 +217,7 @@ fn source_of_values_is_a_dependency() {
     let network = terraform().named("network");
     let seen = dependencies(&web, [&network]);
     assert_eq!(seen[0].field, "spec.variablesFrom[0].terraformRef");
-    assert_eq!(dependents(&network, [&web], false), [Key::of(&web)]);
+    assert_eq!(dependents(&network, [&web], false), [ObjectKey::of(&web)]);
 }
 
 #[test]
@@ -240,7 +241,7 @@ fn selector_returns_other_resources_sorted_by_name() {
         .map(|tf| tf.name)
         .collect();
     assert_eq!(seen, ["a", "b"]);
-    assert_eq!(followers(&labelled("new"), [&web]), [Key::of(&web)]);
+    assert_eq!(followers(&labelled("new"), [&web]), [ObjectKey::of(&web)]);
     assert_eq!(
         dependents(&candidates[0], [&web], false),
         [],
@@ -335,7 +336,7 @@ fn dependents_in_other_namespaces_count_only_if_allowed() {
     assert_eq!(dependents(&network, [&elsewhere], false), []);
     assert_eq!(
         dependents(&network, [&elsewhere], true),
-        [Key::of(&elsewhere)]
+        [ObjectKey::of(&elsewhere)]
     );
 }
 
@@ -459,7 +460,7 @@ fn dependency_triggers_if_one_of_two_references_does() {
         alustan_core::upstream_changes::versions(&tf, &mut graph, |_| Some("1".to_owned()));
     assert_eq!(
         versions.into_keys().collect::<Vec<_>>(),
-        [Key::of(&network)]
+        [ObjectKey::of(&network)]
     );
     assert_eq!(graph.dependencies(&tf)[0].field, "spec.dependsOn[0]");
 }

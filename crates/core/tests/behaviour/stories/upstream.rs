@@ -3,9 +3,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use alustan_api::ObjectKey;
 use alustan_api::Terraform;
 use alustan_core::dependency_graph::DependencyGraph;
-use alustan_core::observed::{DependencySeen, Key, Readiness, Seen};
+use alustan_core::observed::{DependencySeen, Readiness, Seen};
 use alustan_core::upstream_changes::{Activity, ReconcileResult, changing, versions};
 use proptest::prelude::*;
 use rstest::rstest;
@@ -15,8 +16,8 @@ use super::dependency_graph::{Graph, reachable_from, set_ready, stacks};
 use crate::fixtures::{Edit as _, terraform};
 use crate::world::World;
 
-fn key(i: usize) -> Key {
-    Key::new("team", format!("r{i}"))
+fn key(i: usize) -> ObjectKey {
+    ObjectKey::new("team", format!("r{i}"))
 }
 
 /// Returns one resource per node of `graph`. Each resource uses outputs of its dependencies.
@@ -40,9 +41,9 @@ struct Node {
     /// Number of changes of the spec of the resource.
     spec: usize,
     /// Inputs of the last run: number of changes of the spec when the run started, and versions of the outputs of the dependencies.
-    applied: (usize, BTreeMap<Key, String>),
+    applied: (usize, BTreeMap<ObjectKey, String>),
     /// Inputs of the active run.
-    running: Option<(usize, BTreeMap<Key, String>)>,
+    running: Option<(usize, BTreeMap<ObjectKey, String>)>,
     /// Version of the outputs of the resource.
     outputs: String,
     /// Whether the outputs, and so their version, stay the same in every run.
@@ -56,8 +57,8 @@ struct Node {
 
 struct Stack {
     resources: Vec<Terraform>,
-    nodes: BTreeMap<Key, Node>,
-    reconciles: BTreeMap<Key, ReconcileResult>,
+    nodes: BTreeMap<ObjectKey, Node>,
+    reconciles: BTreeMap<ObjectKey, ReconcileResult>,
 }
 
 impl Stack {
@@ -93,17 +94,17 @@ impl Stack {
     }
 
     fn version(&self, tf: &Terraform) -> String {
-        self.nodes[&Key::of(tf)].outputs.clone()
+        self.nodes[&ObjectKey::of(tf)].outputs.clone()
     }
 
-    fn versions(&self, key: &Key) -> BTreeMap<Key, String> {
+    fn versions(&self, key: &ObjectKey) -> BTreeMap<ObjectKey, String> {
         let mut graph = self.graph();
         let tf = graph.get(key).unwrap();
         versions(tf, &mut graph, |upstream| Some(self.version(upstream)))
     }
 
     /// Reconciles `key`: starts a run, waits, or does nothing.
-    fn reconcile(&mut self, key: &Key) {
+    fn reconcile(&mut self, key: &ObjectKey) {
         let versions = self.versions(key);
         let held = {
             let mut graph = self.graph();
@@ -139,7 +140,7 @@ impl Stack {
     }
 
     /// Ends the active run of `key`, if there is one.
-    fn finish(&mut self, key: &Key) {
+    fn finish(&mut self, key: &ObjectKey) {
         let node = self.nodes.get_mut(key).unwrap();
         if let Some(run) = node.running.take() {
             if !node.constant {
@@ -151,17 +152,17 @@ impl Stack {
     }
 
     /// Updates the status of `key`.
-    fn update_status(&mut self, key: &Key) {
+    fn update_status(&mut self, key: &ObjectKey) {
         let node = self.nodes.get_mut(key).unwrap();
         node.shown = node.ready;
         let ready = if node.ready { "True" } else { "Unknown" };
         let mut resources = self.resources.iter_mut();
-        let tf = resources.find(|tf| Key::of(tf) == *key).unwrap();
+        let tf = resources.find(|tf| ObjectKey::of(tf) == *key).unwrap();
         set_ready(tf, ready, "Because");
     }
 
     /// Executes an event for `key`. `kind` 0 reconciles the resource, 1 ends its run, 2 updates its status.
-    fn step(&mut self, key: &Key, kind: usize) {
+    fn step(&mut self, key: &ObjectKey, kind: usize) {
         match kind {
             0 => self.reconcile(key),
             1 => self.finish(key),
