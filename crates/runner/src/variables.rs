@@ -322,9 +322,8 @@ fn collect_texts(value: &Value, texts: &mut Vec<String>) {
             }
             if let Ok(inner) = text.parse::<Expression>() {
                 collect_parsed(&inner, texts);
-            }
-            // The parser of HCL refuses some escapes of JSON, such as `\/`.
-            if let Ok(inner) = serde_json::from_str(text) {
+            } else if let Ok(inner) = serde_json::from_str(text) {
+                // JSON with an escape that HCL does not have, such as `\/`.
                 collect_texts(&inner, texts);
             }
         }
