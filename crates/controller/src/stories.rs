@@ -11,7 +11,6 @@ use alustan_api::run::key;
 use alustan_core::model::base_image::base_image;
 use alustan_core::model::image;
 use alustan_core::observed::SourceSeen;
-use alustan_core::queue::SlotLimits;
 use alustan_source::{CommitId, Credentials, Revision};
 use clap::Parser as _;
 use futures::StreamExt as _;
@@ -25,21 +24,16 @@ use kube::runtime::reflector::store::Writer;
 use kube::runtime::watcher::Event;
 use kube::{Resource, ResourceExt};
 use serde_json::{Value, json};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 
 use crate::args::Config;
 use crate::context::Context;
-use crate::health::Health;
-use crate::leader::Leader;
 use crate::memory_cluster::{Fault, MemoryCluster};
-use crate::metrics::Metrics;
 use crate::mirrors::Mirrors;
 use crate::observe::jobs;
-use crate::queue::Dispatcher;
 use crate::reconcile::reconcile_object;
 use crate::remote::queries::{self, Repository};
 use crate::resource::{Guarded, Ref};
-use crate::signing::Signer;
 use crate::watch::mapping::LISTS;
 use crate::wiring::{ContextParts, context};
 use crate::write_through_cache::WriteThroughCache;
@@ -94,16 +88,7 @@ impl Operator {
         let flags = ["alustan", "--operator-image=registry.test/operator:1"];
         let flags = flags.into_iter().chain([&*base, &*cache]);
         let config = Config::try_parse_from(flags).unwrap();
-        let (wake, _) = mpsc::unbounded_channel();
-        let parts = ContextParts {
-            client: cluster.client().await,
-            signer: Arc::new(Signer::new("alustan-signing-key", &[7; 32])),
-            wake: wake.clone(),
-            health: Health::new(Leader::leading()),
-            leader: Leader::leading(),
-            metrics: Metrics::new(),
-            dispatcher: Arc::new(Dispatcher::new(SlotLimits::new(1, 0), wake)),
-        };
+        let parts = ContextParts::of_test(cluster.client().await);
         let (secret_store, secrets) = mirror();
         let (config_map_store, config_maps) = mirror();
         let (claim_store, claims) = mirror();

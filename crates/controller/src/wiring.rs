@@ -269,6 +269,23 @@ pub(crate) struct ContextParts {
     pub(crate) dispatcher: Arc<Dispatcher>,
 }
 
+#[cfg(test)]
+impl ContextParts {
+    /// Returns the parts of an operator that leads, with `client`, one slot and a fixed signing key.
+    pub(crate) fn of_test(client: Client) -> Self {
+        let (wake, _) = mpsc::unbounded_channel();
+        Self {
+            client,
+            signer: Arc::new(Signer::new("alustan-signing-key", &[7; 32])),
+            wake: wake.clone(),
+            health: Health::new(Leader::leading()),
+            leader: Leader::leading(),
+            metrics: Metrics::new(),
+            dispatcher: Arc::new(Dispatcher::new(SlotLimits::new(1, 0), wake)),
+        }
+    }
+}
+
 /// Builds a client that counts its calls and writes only while this replica leads.
 async fn fenced_client(metrics: &Arc<Metrics>, leader: &Leader) -> Result<Client> {
     let builder = ClientBuilder::try_from(kube::Config::infer().await?)?;

@@ -9,7 +9,7 @@ use alustan_api::run::{History, RunRecord};
 use alustan_api::{Terraform, TerraformStatus};
 use alustan_core::model::admission::no_pod;
 use alustan_core::observed::{JobSeen, RecordSeen, SourceSeen};
-use alustan_core::queue::{Class, SlotLimits};
+use alustan_core::queue::Class;
 use alustan_core::step::{Decision, Start, Step, Swap, TakeOver};
 use alustan_registry::Digest;
 use alustan_source::Credentials;
@@ -22,24 +22,19 @@ use kube::runtime::reflector::{self, Store};
 use kube::runtime::watcher::Event;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 
 use super::{apply_decision, reconcile_object, resources_with_runs, retry, running_class};
 use crate::apply::step_executor::StepExecutor;
 use crate::args::Config;
 use crate::context::Context;
 use crate::fake_api::{self, RequestLog};
-use crate::health::Health;
-use crate::leader::Leader;
-use crate::metrics::Metrics;
 use crate::mirrors::Mirrors;
 use crate::observe::observer::Observer;
-use crate::queue::Dispatcher;
 use crate::remote::context_store::MAX_SMALL_PUSHES;
 use crate::remote::queries::{Repository, push};
 use crate::report::{STATUS_DELAY, report};
 use crate::resource::{Guarded, Ref};
-use crate::signing::Signer;
 use crate::watch::mapping::LISTS;
 use crate::wiring::{ContextParts, context};
 use crate::write_through_cache::WriteThroughCache;
@@ -78,16 +73,7 @@ fn operator_with(
     ];
     let cache = format!("--cache-dir={}", cache.display());
     let config = Config::try_parse_from(flags.into_iter().chain([&*cache])).unwrap();
-    let (wake, _) = mpsc::unbounded_channel();
-    let parts = ContextParts {
-        client,
-        signer: Arc::new(Signer::new("alustan-signing-key", &[7; 32])),
-        wake: wake.clone(),
-        health: Health::new(Leader::leading()),
-        leader: Leader::leading(),
-        metrics: Metrics::new(),
-        dispatcher: Arc::new(Dispatcher::new(SlotLimits::new(1, 0), wake)),
-    };
+    let parts = ContextParts::of_test(client);
     let mirrors = Mirrors {
         jobs: WriteThroughCache::new(jobs),
         pods: WriteThroughCache::new(pods),
