@@ -10,7 +10,7 @@ use alustan_core::observed::ReportedProgress;
 use serde_json::json;
 
 /// Maximum size of the accepted content, in bytes of JSON.
-const LARGEST: usize = 256 << 10;
+const MAX_BYTES: usize = 256 << 10;
 
 /// Run record of an apply that has started.
 static RECORD: LazyLock<RunRecord> = LazyLock::new(|| {
@@ -30,13 +30,13 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     let record = progress::merge_progress(&RECORD, &told, true);
     assert_eq!((record.number, &record.run), (1, &RECORD.run));
     assert!(record.attempted >= RECORD.attempted);
-    assert!(serde_json::to_vec(&record).expect("JSON").len() <= LARGEST);
+    assert!(serde_json::to_vec(&record).expect("JSON").len() <= MAX_BYTES);
 
     if let (Ok(report), Some(run)) = (serde_json::from_slice::<RunReport>(bytes), &RECORD.run) {
         let now = "2026-01-01T01:00:00Z".parse().expect("a time");
         let report = progress::report(report, run, now);
         assert_eq!((&report.job, report.kind), (&run.job, run.kind));
         assert!(report.started_at <= report.finished_at && report.finished_at <= now);
-        assert!(serde_json::to_vec(&report).expect("JSON").len() <= LARGEST);
+        assert!(serde_json::to_vec(&report).expect("JSON").len() <= MAX_BYTES);
     }
 });

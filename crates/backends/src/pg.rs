@@ -9,7 +9,7 @@ use crate::backend::{Backend, Config, Environment, Invalid, Owner, text};
 pub(crate) struct Pg;
 
 /// Maximum length of an identifier in `PostgreSQL`, in bytes.
-const LONGEST: usize = 63;
+const MAX_IDENTIFIER_BYTES: usize = 63;
 
 impl Backend for Pg {
     fn name(&self) -> &'static str {
@@ -26,9 +26,9 @@ impl Backend for Pg {
 
     fn validate(&self, spec: &BackendSpec, owner: Owner<'_>) -> Result<(), Invalid> {
         let name = schema(spec, owner);
-        if name.len() > LONGEST {
+        if name.len() > MAX_IDENTIFIER_BYTES {
             let why = format!(
-                "{name} is longer than {LONGEST} bytes, the limit of PostgreSQL: set a shorter name"
+                "{name} is longer than {MAX_IDENTIFIER_BYTES} bytes, the limit of PostgreSQL: set a shorter name"
             );
             return Err(Invalid::new("schemaName", why));
         }

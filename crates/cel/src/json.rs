@@ -4,14 +4,14 @@ use cel::Value as Cel;
 use serde_json::{Map, Value};
 
 /// Maximum size of a result: bytes of strings and keys, plus number of values.
-const MOST: usize = 256 * 1024;
+const MAX_SIZE: usize = 256 * 1024;
 
 /// Converts `value` to JSON.
 ///
 /// # Errors
 /// The cause, if JSON cannot represent `value`, or `value` exceeds the size limit.
 pub(crate) fn of(value: &Cel) -> Result<Value, String> {
-    convert(value, &mut MOST.clone())
+    convert(value, &mut MAX_SIZE.clone())
 }
 
 fn convert(value: &Cel, remaining: &mut usize) -> Result<Value, String> {
@@ -45,7 +45,7 @@ fn convert(value: &Cel, remaining: &mut usize) -> Result<Value, String> {
 fn spend(remaining: &mut usize, size: usize) -> Result<(), String> {
     *remaining = remaining
         .checked_sub(size)
-        .ok_or_else(|| format!("the result exceeds {MOST} bytes"))?;
+        .ok_or_else(|| format!("the result exceeds {MAX_SIZE} bytes"))?;
     Ok(())
 }
 

@@ -17,7 +17,7 @@ use crate::step::Decision;
 
 /// Maximum size of a request, in bytes. Sufficient for a resource at the size limit of etcd (1.5 MiB) with JSON escapes, and the
 /// `CompositeController`.
-pub const LONGEST_REQUEST: usize = 4 << 20;
+pub const MAX_REQUEST_BYTES: usize = 4 << 20;
 
 /// Resync interval of a busy resource, in seconds. Short, because metacontroller does not watch the Secrets to which runs write.
 const BUSY: u32 = 2;

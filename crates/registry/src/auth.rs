@@ -15,7 +15,7 @@ use crate::{
 /// Lifetime of a token without `expires_in`: <https://distribution.github.io/distribution/spec/auth/token/#token-response-fields>.
 const TOKEN_LIFE: Duration = Duration::from_mins(1);
 /// Maximum lifetime of a [`Grant`], even if the token is valid for longer.
-const LONGEST: Duration = Duration::from_mins(5);
+const MAX_GRANT_LIFE: Duration = Duration::from_mins(5);
 /// Maximum size of a token response, in bytes. A token must fit into a header, for which servers accept 8 to 64 KiB.
 const ANSWER: usize = 64 << 10;
 
@@ -71,7 +71,7 @@ impl AuthRequest<'_> {
         if let Some(Credential::Bearer(token)) = self.credential {
             return Ok(Grant {
                 authorization: Authorization::Bearer(token.clone()),
-                lifetime: LONGEST,
+                lifetime: MAX_GRANT_LIFE,
             });
         }
         let response = self
@@ -80,7 +80,7 @@ impl AuthRequest<'_> {
         match response.status() {
             status if status.is_success() => Ok(Grant {
                 authorization: self.basic_or_none(),
-                lifetime: LONGEST,
+                lifetime: MAX_GRANT_LIFE,
             }),
             StatusCode::UNAUTHORIZED => self.answer_challenge(&challenge(&response)).await,
             StatusCode::NOT_FOUND => {
@@ -100,7 +100,7 @@ impl AuthRequest<'_> {
             }
             (Challenge::Basic, Some(Credential::Basic { .. })) => Ok(Grant {
                 authorization: self.basic_or_none(),
-                lifetime: LONGEST,
+                lifetime: MAX_GRANT_LIFE,
             }),
             (Challenge::Basic, Some(Credential::Identity(_) | Credential::Bearer(_))) => Err(self
                 .failed(
@@ -309,7 +309,7 @@ fn read_token(body: &[u8]) -> Option<Grant> {
     });
     Some(Grant {
         authorization: Authorization::Bearer(token),
-        lifetime: life.mul_f32(0.75).min(LONGEST),
+        lifetime: life.mul_f32(0.75).min(MAX_GRANT_LIFE),
     })
 }
 

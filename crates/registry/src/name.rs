@@ -11,7 +11,7 @@ pub(crate) const HUB_HOST: &str = "index.docker.io";
 /// Other host names of Docker Hub.
 const DOCKER_HUB_ALIASES: [&str; 3] = [HUB_HOST, "registry-1.docker.io", "registry.hub.docker.com"];
 /// Maximum length of a repository name, in bytes: <https://distribution.github.io/distribution/spec/api/#overview>.
-const LONGEST: usize = 255;
+const MAX_NAME_BYTES: usize = 255;
 
 /// A repository in a registry, without tag and digest: `host[:port]/path`.
 ///
@@ -165,8 +165,10 @@ fn check_path(path: &str) -> Result<(), String> {
             "the path contains upper case letters; registries allow only lower case".into(),
         );
     }
-    if path.len() > LONGEST {
-        return Err(format!("the path is longer than {LONGEST} characters"));
+    if path.len() > MAX_NAME_BYTES {
+        return Err(format!(
+            "the path is longer than {MAX_NAME_BYTES} characters"
+        ));
     }
     match path.split('/').find(|part| !is_path_part(part)) {
         None => Ok(()),

@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// Maximum number of sessions in the cache. If a session is added to a full cache, all other sessions are discarded.
-const MOST: usize = 256;
+const MAX_SESSIONS: usize = 256;
 
 /// Key of a session. It includes the credentials, so that a tenant never uses the token of another tenant.
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -57,7 +57,7 @@ impl SessionCache {
     pub(crate) fn insert(&self, key: SessionKey, session: Arc<Session>, now: Instant) {
         let mut sessions = self.0.lock();
         sessions.retain(|_, session| session.renew_at > now);
-        if sessions.len() >= MOST {
+        if sessions.len() >= MAX_SESSIONS {
             sessions.clear();
         }
         sessions.insert(key, session);

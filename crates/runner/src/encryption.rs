@@ -26,7 +26,7 @@ impl Cipher {
     pub fn encrypt(&self, mut content: Vec<u8>) -> Option<Vec<u8>> {
         let mut nonce = [0; NONCE_LEN];
         SystemRandom::new().fill(&mut nonce).ok()?;
-        let mut sealed = [MAGIC, &nonce].concat();
+        let mut encrypted = [MAGIC, &nonce].concat();
         self.key
             .seal_in_place_append_tag(
                 Nonce::assume_unique_for_key(nonce),
@@ -34,13 +34,13 @@ impl Cipher {
                 &mut content,
             )
             .ok()?;
-        sealed.append(&mut content);
-        Some(sealed)
+        encrypted.append(&mut content);
+        Some(encrypted)
     }
 
     /// Decrypts the output of [`Self::encrypt`]; `None` for other input or another key.
-    pub fn decrypt(&self, sealed: &[u8]) -> Option<Vec<u8>> {
-        let rest = sealed.strip_prefix(MAGIC)?;
+    pub fn decrypt(&self, encrypted: &[u8]) -> Option<Vec<u8>> {
+        let rest = encrypted.strip_prefix(MAGIC)?;
         let (nonce, content) = rest.split_at_checked(NONCE_LEN)?;
         let nonce = Nonce::try_assume_unique_for_key(nonce).ok()?;
         let mut content = content.to_vec();
@@ -61,16 +61,19 @@ mod tests {
     #[test]
     fn only_the_same_key_and_purpose_open_a_seal() {
         let cipher = Cipher::new(b"key", "plan").unwrap();
-        let sealed = cipher.encrypt(b"content".to_vec()).unwrap();
-        assert!(!sealed.windows(7).any(|part| part == b"content"));
-        assert_eq!(cipher.decrypt(&sealed).unwrap(), b"content");
-        assert_ne!(cipher.encrypt(b"content".to_vec()).unwrap(), sealed);
+        let encrypted = cipher.encrypt(b"content".to_vec()).unwrap();
+        assert!(!encrypted.windows(7).any(|part| part == b"content"));
+        assert_eq!(cipher.decrypt(&encrypted).unwrap(), b"content");
+        assert_ne!(cipher.encrypt(b"content".to_vec()).unwrap(), encrypted);
         assert_eq!(
-            Cipher::new(b"other", "plan").unwrap().decrypt(&sealed),
+            Cipher::new(b"other", "plan").unwrap().decrypt(&encrypted),
             None
         );
-        assert_eq!(Cipher::new(b"key", "state").unwrap().decrypt(&sealed), None);
-        let mut damaged = sealed.clone();
+        assert_eq!(
+            Cipher::new(b"key", "state").unwrap().decrypt(&encrypted),
+            None
+        );
+        let mut damaged = encrypted.clone();
         damaged[20] ^= 1;
         assert_eq!(cipher.decrypt(&damaged), None);
         assert_eq!(cipher.decrypt(b"ALUSTAN1"), None);

@@ -22,7 +22,7 @@ pub const TIME: i64 = 946_684_800;
 /// (<https://github.com/opencontainers/image-spec/blob/main/layer.md#whiteouts>).
 const WHITEOUT: &[u8] = b".wh.";
 /// Maximum length of a path in the folder, in bytes. Limits the depth of the folders.
-const LONGEST_PATH: usize = 4096;
+const MAX_PATH_BYTES: usize = 4096;
 /// Flags with which files and folders are opened. A symbolic link is an error, and opening a named pipe does not block.
 const FLAGS: OFlags = OFlags::RDONLY
     .union(OFlags::CLOEXEC)
@@ -131,7 +131,7 @@ fn append(
         }
         let unread = |error: io::Error| LayerError::Read(path.clone(), error);
         let refused = |error: Errno| unread(error.into());
-        if path.as_os_str().len() > LONGEST_PATH {
+        if path.as_os_str().len() > MAX_PATH_BYTES {
             return Err(refused(Errno::NAMETOOLONG));
         }
         let open = |flags| openat(folder, &name, FLAGS | flags, Mode::empty()).map_err(refused);
@@ -458,7 +458,7 @@ mod tests {
         let root = TempDir::new().unwrap();
         let mut folder = open(root.path(), FLAGS | OFlags::DIRECTORY, Mode::empty()).unwrap();
         let name = "d".repeat(200);
-        for _ in 0..=LONGEST_PATH / name.len() {
+        for _ in 0..=MAX_PATH_BYTES / name.len() {
             mkdirat(&folder, &name, Mode::from(0o755)).unwrap();
             folder = openat(&folder, &name, FLAGS | OFlags::DIRECTORY, Mode::empty()).unwrap();
         }

@@ -7,7 +7,7 @@ use k8s_openapi::jiff::Timestamp;
 
 /// Maximum length of the host name of a pod, in characters (<https://man7.org/linux/man-pages/man7/hostname.7.html>). The kubelet truncates
 /// longer pod names to this length.
-const LONGEST_HOST: usize = 63;
+const MAX_HOST_LENGTH: usize = 63;
 
 /// Names of the fields of a lock in the output of the engine.
 const PARTS: [&str; 4] = ["ID", "Operation", "Who", "Created"];
@@ -55,7 +55,7 @@ pub fn host(holder: &str) -> &str {
 
 /// Returns the host name of the pod `pod`.
 pub fn host_of_pod(pod: &str) -> &str {
-    let cut = pod.get(..pod.floor_char_boundary(LONGEST_HOST));
+    let cut = pod.get(..pod.floor_char_boundary(MAX_HOST_LENGTH));
     cut.unwrap_or(pod).trim_end_matches(['-', '.'])
 }
 

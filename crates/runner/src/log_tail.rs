@@ -12,10 +12,10 @@ use flate2::write::GzEncoder;
 
 use crate::failure::without_escapes;
 use crate::record::RESERVE;
-use crate::secrets::{Changes, LARGEST, Snapshot};
+use crate::secrets::{Changes, MAX_SECRET_BYTES, Snapshot};
 
 /// Maximum size of a tail, in bytes before compression.
-pub const LONGEST: usize = 64 * 1024;
+pub const MAX_BYTES: usize = 64 * 1024;
 /// Number of failed runs whose tails are kept.
 const RUNS: usize = 3;
 
@@ -27,8 +27,8 @@ impl LogTail {
     /// Appends `clean`, output in which secret values are masked.
     pub fn push(&self, clean: &[u8]) {
         let mut kept = self.0.lock();
-        kept.extend(clean.iter().skip(clean.len().saturating_sub(LONGEST)));
-        let much = kept.len().saturating_sub(LONGEST);
+        kept.extend(clean.iter().skip(clean.len().saturating_sub(MAX_BYTES)));
+        let much = kept.len().saturating_sub(MAX_BYTES);
         kept.drain(..much);
     }
 
@@ -36,7 +36,7 @@ impl LogTail {
     pub fn packed(&self) -> Option<Vec<u8>> {
         let mut kept = self.0.lock();
         let mut text = &*kept.make_contiguous();
-        if text.len() == LONGEST {
+        if text.len() == MAX_BYTES {
             let line = text.iter().position(|byte| *byte == b'\n');
             text = line.and_then(|end| text.get(end + 1..)).unwrap_or(text);
         }
@@ -59,7 +59,7 @@ pub fn keep(snapshot: &Snapshot, changes: &mut Changes, number: i64, packed: Vec
     let old = runs.len().saturating_sub(RUNS - 1);
     changes.extend(runs.drain(..old).map(|run| (key::log(run), None)));
     changes.insert(key::log(number), Some(packed));
-    if snapshot.size_with(changes) + RESERVE > LARGEST {
+    if snapshot.size_with(changes) + RESERVE > MAX_SECRET_BYTES {
         changes.remove(&key::log(number));
         remove_all(snapshot, changes);
     }
@@ -93,19 +93,19 @@ mod tests {
         let tail = LogTail::default();
         assert_eq!(tail.packed(), None);
         tail.push(b"first");
-        tail.push(&vec![b'a'; LONGEST - 4]);
+        tail.push(&vec![b'a'; MAX_BYTES - 4]);
         tail.push(b"last");
         let text = unpacked(&tail.packed().unwrap());
-        assert_eq!(text.len(), LONGEST);
+        assert_eq!(text.len(), MAX_BYTES);
         assert!(text.starts_with(b"aaaa") && text.ends_with(b"alast"));
-        tail.push(&vec![b'b'; 2 * LONGEST]);
-        assert_eq!(unpacked(&tail.packed().unwrap()), vec![b'b'; LONGEST]);
+        tail.push(&vec![b'b'; 2 * MAX_BYTES]);
+        assert_eq!(unpacked(&tail.packed().unwrap()), vec![b'b'; MAX_BYTES]);
     }
 
     #[test]
     fn kept_log_starts_at_a_line_and_has_no_colours() {
         let tail = LogTail::default();
-        tail.push(&vec![b'a'; LONGEST]);
+        tail.push(&vec![b'a'; MAX_BYTES]);
         tail.push("\u{1b}[31mé\u{1b}[0m\nlast".as_bytes());
         assert_eq!(unpacked(&tail.packed().unwrap()), b"last");
         let tail = LogTail::default();

@@ -4,7 +4,7 @@ use alustan_api::run::Outputs;
 use serde::Deserialize;
 
 /// Maximum size of the outputs in the run report, in bytes. The limit leaves space for the other content of the Secret.
-pub const LARGEST: usize = 700 * 1024;
+pub const MAX_BYTES: usize = 700 * 1024;
 
 /// Parses the outputs in a state.
 pub fn from_state(state: &[u8]) -> Result<Outputs, serde_json::Error> {

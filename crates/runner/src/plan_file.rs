@@ -16,7 +16,7 @@ const STATE: &str = "tfstate";
 
 /// Encrypts the plan in `file` and stores it as the plan of run `number`.
 pub fn keep(cache: &Path, number: i64, file: &Path, key: &[u8]) -> io::Result<()> {
-    let sealed = Cipher::new(key, "plan")
+    let encrypted = Cipher::new(key, "plan")
         .and_then(|cipher| cipher.encrypt(fs::read(file).ok()?))
         .ok_or_else(|| io::Error::other("failed to encrypt the plan"))?;
     let plans = cache.join("plans");
@@ -25,15 +25,15 @@ pub fn keep(cache: &Path, number: i64, file: &Path, key: &[u8]) -> io::Result<()
     }
     fs::create_dir_all(&plans)?;
     let part = plans.join(format!("{number}.part"));
-    fs::write(&part, sealed)?;
+    fs::write(&part, encrypted)?;
     fs::rename(&part, plans.join(format!("{number}.plan")))?;
     prune(&plans)
 }
 
 /// Returns the plan of run `number` that [`keep`] stored; `None` if it does not exist or `key` does not decrypt it.
 pub fn open(cache: &Path, number: i64, key: &[u8]) -> Option<Vec<u8>> {
-    let sealed = fs::read(cache.join("plans").join(format!("{number}.plan"))).ok()?;
-    Cipher::new(key, "plan")?.decrypt(&sealed)
+    let encrypted = fs::read(cache.join("plans").join(format!("{number}.plan"))).ok()?;
+    Cipher::new(key, "plan")?.decrypt(&encrypted)
 }
 
 /// Returns the lineage of the state for which the plan in `file` was created; `None` without a state, or if the lineage cannot be read.
@@ -83,13 +83,13 @@ mod tests {
             .collect();
         names.sort();
         assert_eq!(names, ["10.plan", "11.plan"]);
-        let sealed = fs::read(plans.join("11.plan")).unwrap();
-        assert!(!sealed.windows(6).any(|part| part == b"secret"));
+        let encrypted = fs::read(plans.join("11.plan")).unwrap();
+        assert!(!encrypted.windows(6).any(|part| part == b"secret"));
         let opened = open(directory.path(), 11, b"key").unwrap();
         assert_eq!(opened, b"a plan with a secret");
         assert_eq!(open(directory.path(), 11, b"other"), None);
         assert_eq!(open(directory.path(), 9, b"key"), None);
-        fs::write(plans.join("11.plan"), &sealed[..sealed.len() / 2]).unwrap();
+        fs::write(plans.join("11.plan"), &encrypted[..encrypted.len() / 2]).unwrap();
         assert_eq!(open(directory.path(), 11, b"key"), None);
     }
 

@@ -9,7 +9,7 @@ use crate::retry::{Patience, pause_between_tries};
 use crate::secrets::{Changes, Secrets, StoreError};
 
 /// Maximum size of the text of a plan, in bytes. Kubernetes limits a Secret to 1 MiB.
-const LARGEST: usize = 512 * 1024;
+const MAX_BYTES: usize = 512 * 1024;
 /// Maximum duration of the retries of writing the Secret.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -44,13 +44,13 @@ fn may_pass(error: &StoreError) -> bool {
     error.is_passing() || matches!(error, StoreError::Conflict(_))
 }
 
-/// Returns `text`. If it exceeds [`LARGEST`] bytes, returns its beginning and a note about the truncation.
+/// Returns `text`. If it exceeds [`MAX_BYTES`] bytes, returns its beginning and a note about the truncation.
 fn shortened(text: &str) -> String {
-    if text.len() <= LARGEST {
+    if text.len() <= MAX_BYTES {
         return text.to_owned();
     }
-    let kept = cut_to_bytes(text, LARGEST);
-    let (size, kib) = (text.len(), LARGEST / 1024);
+    let kept = cut_to_bytes(text, MAX_BYTES);
+    let (size, kib) = (text.len(), MAX_BYTES / 1024);
     format!("{kept}\n[Truncated to {kib} KiB; the plan is {size} bytes.]\n")
 }
 
@@ -79,15 +79,15 @@ mod tests {
     async fn long_plan_text_ends_with_a_truncation_notice() {
         let secrets = FakeSecrets::new();
         secrets.put("web-plan", []);
-        let long = "é".repeat(LARGEST);
+        let long = "é".repeat(MAX_BYTES);
         publish(&secrets, "web-plan", "0123", &long).await.unwrap();
         let text = text_of(&secrets);
-        assert!(text.len() < LARGEST + 100 && text.starts_with("éé"));
+        assert!(text.len() < MAX_BYTES + 100 && text.starts_with("éé"));
         let end = "é\n[Truncated to 512 KiB; the plan is 1048576 bytes.]\n";
         assert!(
             text.ends_with(end),
             "{}",
-            text.get(LARGEST - 10..).unwrap_or_default()
+            text.get(MAX_BYTES - 10..).unwrap_or_default()
         );
     }
 

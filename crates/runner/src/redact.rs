@@ -13,10 +13,10 @@ use crate::failure::cut;
 pub const MASK: &str = "(redacted)";
 
 /// Minimum length of masked values, in bytes. Shorter values occur in most texts by chance.
-const SHORTEST: usize = 4;
+const MIN_BYTES: usize = 4;
 
 /// Minimum length of a masked line, in bytes. Each line of a secret value is also masked separately.
-const SHORTEST_LINE: usize = 6;
+const MIN_LINE_BYTES: usize = 6;
 
 /// Minimum length of values that are masked in base64, in bytes. The first and last base64 characters of a value depend on the bytes around
 /// the value. For a shorter value, the remaining characters are so few that they may occur by chance.
@@ -135,7 +135,7 @@ impl Redactor {
 /// Returns the forms of `value` that commands are likely to print.
 fn shapes(value: &str) -> Vec<String> {
     let value = value.trim();
-    if value.len() < SHORTEST {
+    if value.len() < MIN_BYTES {
         return Vec::new();
     }
     let mut shapes = vec![value.to_owned()];
@@ -143,7 +143,7 @@ fn shapes(value: &str) -> Vec<String> {
         value
             .lines()
             .map(str::trim)
-            .filter(|line| line.len() >= SHORTEST_LINE)
+            .filter(|line| line.len() >= MIN_LINE_BYTES)
             .map(str::to_owned),
     );
     let json = in_json(value);

@@ -11,10 +11,10 @@ use crate::failure::{cut, transient};
 use crate::log_tail::{self, LogTail};
 use crate::record::{Record, RecordError, Update, parse, to_json};
 use crate::retry::Patience;
-use crate::secrets::{Changes, LARGEST, Snapshot};
+use crate::secrets::{Changes, MAX_SECRET_BYTES, Snapshot};
 
 /// Maximum size of a termination message, in bytes. The kubelet truncates longer messages.
-const LARGEST_MESSAGE: usize = 4096;
+const MAX_MESSAGE_BYTES: usize = 4096;
 
 /// Data of the run that is written together with the run report.
 #[derive(Clone, Copy, Default)]
@@ -115,10 +115,10 @@ fn changes(report: &RunReport, outputs: Option<&Outputs>) -> Changes {
 /// Removes the logs of earlier runs if the outputs need the space. If the space is still not sufficient, also removes an unsaved state that
 /// an earlier run kept for inspection. The next run does not need this state, because the state in the backend is newer.
 fn make_room(snapshot: &Snapshot, changes: &mut Changes) {
-    if changes.contains_key(key::OUTPUTS) && snapshot.size_with(changes) > LARGEST {
+    if changes.contains_key(key::OUTPUTS) && snapshot.size_with(changes) > MAX_SECRET_BYTES {
         log_tail::remove_all(snapshot, changes);
     }
-    if changes.contains_key(key::OUTPUTS) && snapshot.size_with(changes) > LARGEST {
+    if changes.contains_key(key::OUTPUTS) && snapshot.size_with(changes) > MAX_SECRET_BYTES {
         changes.insert(key::LEFTOVER.to_owned(), None);
     }
 }
@@ -140,7 +140,7 @@ fn as_cancelled(report: &RunReport) -> RunReport {
 /// message.
 pub fn write_message(path: &Path, report: &RunReport) {
     let mut report = report.clone();
-    while size(&report) > LARGEST_MESSAGE && shrink(&mut report) {}
+    while size(&report) > MAX_MESSAGE_BYTES && shrink(&mut report) {}
     let _ = std::fs::write(path, to_json(&report));
 }
 
@@ -148,7 +148,7 @@ pub fn write_message(path: &Path, report: &RunReport) {
 /// 4096 bytes.
 pub fn write_failure<T: Serialize>(path: &Path, failure: &Failure, wrap: impl Fn(Failure) -> T) {
     let mut failure = failure.clone();
-    while size(&wrap(failure.clone())) > LARGEST_MESSAGE && halve(&mut failure.message) {}
+    while size(&wrap(failure.clone())) > MAX_MESSAGE_BYTES && halve(&mut failure.message) {}
     let _ = std::fs::write(path, to_json(&wrap(failure)));
 }
 
@@ -249,7 +249,7 @@ mod tests {
         };
         write_message(&path, &report);
         let written = std::fs::read(&path).unwrap();
-        assert!(written.len() <= LARGEST_MESSAGE);
+        assert!(written.len() <= MAX_MESSAGE_BYTES);
         let read: RunReport = serde_json::from_slice(&written).unwrap();
         assert_eq!(read.failure.unwrap().reason, "ApplyFailed");
     }

@@ -93,8 +93,8 @@ impl Session {
     }
 
     async fn keep_in_report(&self, file: &Path, patience: Patience) -> Result<(), KeepError> {
-        let sealed = unsaved_state::encrypt(&fs::read(file)?, &self.key)?;
-        unsaved_state::put(&self.record, &sealed, patience).await
+        let encrypted = unsaved_state::encrypt(&fs::read(file)?, &self.key)?;
+        unsaved_state::put(&self.record, &encrypted, patience).await
     }
 
     fn describe_outcome(
@@ -150,16 +150,16 @@ impl Session {
     fn unsaved_state_in(&self, location: UnsavedLocation) -> Option<Vec<u8>> {
         match location {
             UnsavedLocation::Report => {
-                let sealed = self.unsaved_state.as_ref()?;
-                let opened = unsaved_state::decrypt(sealed, &self.key);
-                if let Err(why) = &opened {
+                let encrypted = self.unsaved_state.as_ref()?;
+                let decrypted = unsaved_state::decrypt(encrypted, &self.key);
+                if let Err(why) = &decrypted {
                     let secret = self.record.identity().report();
                     crate::log!(
                         "cannot decrypt the unsaved state in Secret {secret}, entry {}: {why}; the entry is kept",
                         key::LEFTOVER
                     );
                 }
-                opened.ok()
+                decrypted.ok()
             }
             UnsavedLocation::Cache => unsaved_state::take(&self.paths.cache, &self.key),
         }

@@ -22,7 +22,7 @@ use crate::variables::{self, Declared};
 const PLAIN: &[&str] = &["true", "false", "null", "none"];
 
 /// Minimum length of a user name that is masked if the URL contains no password, in bytes: a long user name may be a token.
-const SHORTEST_TOKEN: usize = 8;
+const MIN_TOKEN_BYTES: usize = 8;
 
 /// Returns all known secret values: credentials of the backend and of the pod, the password of the HTTP server for the managed state, and
 /// the values of variables that come from Secrets or that the module marks as sensitive.
@@ -137,10 +137,10 @@ fn of_urls(name: &str, value: &str) -> Vec<String> {
 }
 
 /// Returns the forms of the user information `user:password`: as in the URL, decoded, in base64 as in Basic authentication, and the
-/// password alone. Without a password, returns the user name if it has at least [`SHORTEST_TOKEN`] bytes.
+/// password alone. Without a password, returns the user name if it has at least [`MIN_TOKEN_BYTES`] bytes.
 fn of_user(user: &str) -> Vec<String> {
     let Some((_, password)) = user.split_once(':') else {
-        let token = Some(user).filter(|user| user.len() >= SHORTEST_TOKEN);
+        let token = Some(user).filter(|user| user.len() >= MIN_TOKEN_BYTES);
         return token.map(str::to_owned).into_iter().collect();
     };
     let decoded = without_escapes(user);

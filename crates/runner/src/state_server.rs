@@ -20,7 +20,7 @@ use tokio::net::TcpListener;
 
 use crate::paths::Vars;
 use crate::record::{Record, RecordError};
-use crate::state_store::{LARGEST, SlotSource, StateError, StateStore};
+use crate::state_store::{MAX_STATE_BYTES, SlotSource, StateError, StateStore};
 use locks::Locks;
 
 /// User name with which the engine authenticates.
@@ -109,7 +109,7 @@ async fn answer(State(context): State<Arc<Context>>, request: Request) -> Respon
         return StatusCode::UNAUTHORIZED.into_response();
     }
     let (parts, body) = request.into_parts();
-    let Ok(body) = to_bytes(body, LARGEST).await else {
+    let Ok(body) = to_bytes(body, MAX_STATE_BYTES).await else {
         return StatusCode::PAYLOAD_TOO_LARGE.into_response();
     };
     match parts.method.as_str() {
@@ -255,7 +255,7 @@ mod tests {
             let request = Request::builder()
                 .method(method)
                 .header(header::AUTHORIZATION, "Basic password")
-                .body(Body::from(vec![0_u8; LARGEST + 1]))
+                .body(Body::from(vec![0_u8; MAX_STATE_BYTES + 1]))
                 .unwrap();
             let response = answer(State(context.clone()), request).await;
             assert_eq!(response.status(), StatusCode::PAYLOAD_TOO_LARGE);

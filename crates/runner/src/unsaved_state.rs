@@ -20,7 +20,7 @@ use crate::state_store;
 /// File to which the engine writes the state if it fails to save the state to the backend.
 pub const FILE: &str = "errored.tfstate";
 /// Maximum size of the compressed and encrypted state in the run report, in bytes.
-pub const LARGEST: usize = 700 * 1024;
+pub const MAX_BYTES: usize = 700 * 1024;
 
 /// Error of writing an unsaved state to the run report.
 #[derive(Debug, thiserror::Error)]
@@ -49,20 +49,20 @@ pub enum DecryptError {
     /// The content is damaged, or encrypted with another key.
     #[error("the content is damaged or encrypted with another key")]
     Damaged,
-    /// The state exceeds [`state_store::LARGEST`].
-    #[error("the state exceeds {} bytes", state_store::LARGEST)]
+    /// The state exceeds [`state_store::MAX_STATE_BYTES`].
+    #[error("the state exceeds {} bytes", state_store::MAX_STATE_BYTES)]
     TooLarge,
 }
 
 /// Compresses a state and encrypts it for the run report.
 ///
 /// # Errors
-/// The state exceeds [`state_store::LARGEST`], or the key cannot be used.
+/// The state exceeds [`state_store::MAX_STATE_BYTES`], or the key cannot be used.
 pub fn encrypt(state: &[u8], key: &[u8]) -> io::Result<Vec<u8>> {
-    if state.len() > state_store::LARGEST {
+    if state.len() > state_store::MAX_STATE_BYTES {
         return Err(io::Error::other(format!(
             "the state exceeds {} bytes",
-            state_store::LARGEST
+            state_store::MAX_STATE_BYTES
         )));
     }
     let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
@@ -78,36 +78,36 @@ pub fn encrypt(state: &[u8], key: &[u8]) -> io::Result<Vec<u8>> {
 ///
 /// # Errors
 /// [`DecryptError`] if the content is damaged, encrypted with another key, or too large.
-pub fn decrypt(sealed: &[u8], key: &[u8]) -> Result<Vec<u8>, DecryptError> {
+pub fn decrypt(encrypted: &[u8], key: &[u8]) -> Result<Vec<u8>, DecryptError> {
     let cipher = Cipher::new(key, "leftover").ok_or(DecryptError::Damaged)?;
-    let packed = cipher.decrypt(sealed).ok_or(DecryptError::Damaged)?;
+    let packed = cipher.decrypt(encrypted).ok_or(DecryptError::Damaged)?;
     let mut state = Vec::new();
     GzDecoder::new(packed.as_slice())
-        .take(state_store::LARGEST as u64 + 1)
+        .take(state_store::MAX_STATE_BYTES as u64 + 1)
         .read_to_end(&mut state)
         .map_err(|_| DecryptError::Damaged)?;
-    if state.len() > state_store::LARGEST {
+    if state.len() > state_store::MAX_STATE_BYTES {
         return Err(DecryptError::TooLarge);
     }
     Ok(state)
 }
 
-/// Writes the encrypted state `sealed` to the run report, and replaces an earlier unsaved state. If the report has too little space, first removes
+/// Writes the encrypted state `encrypted` to the run report, and replaces an earlier unsaved state. If the report has too little space, first removes
 /// the logs from the report.
-pub async fn put(record: &Record, sealed: &[u8], patience: Patience) -> Result<(), KeepError> {
-    if sealed.len() > LARGEST {
-        return Err(KeepError::NoRoom(sealed.len()));
+pub async fn put(record: &Record, encrypted: &[u8], patience: Patience) -> Result<(), KeepError> {
+    if encrypted.len() > MAX_BYTES {
+        return Err(KeepError::NoRoom(encrypted.len()));
     }
     let fits = record.update_ours(patience, |_, snapshot| {
         let stored = snapshot.data.get(key::LEFTOVER);
-        if stored.is_some_and(|stored| stored == sealed) {
+        if stored.is_some_and(|stored| stored == encrypted) {
             return Ok(Update::Keep(true));
         }
-        let mut changes = Changes::from([(key::LEFTOVER.to_owned(), Some(sealed.to_vec()))]);
-        if snapshot.size_with(&changes) + RESERVE > secrets::LARGEST {
+        let mut changes = Changes::from([(key::LEFTOVER.to_owned(), Some(encrypted.to_vec()))]);
+        if snapshot.size_with(&changes) + RESERVE > secrets::MAX_SECRET_BYTES {
             log_tail::remove_all(snapshot, &mut changes);
         }
-        if snapshot.size_with(&changes) + RESERVE > secrets::LARGEST {
+        if snapshot.size_with(&changes) + RESERVE > secrets::MAX_SECRET_BYTES {
             return Ok(Update::Keep(false));
         }
         Ok(Update::Write(true, changes))
@@ -115,7 +115,7 @@ pub async fn put(record: &Record, sealed: &[u8], patience: Patience) -> Result<(
     if fits.await? {
         Ok(())
     } else {
-        Err(KeepError::NoRoom(sealed.len()))
+        Err(KeepError::NoRoom(encrypted.len()))
     }
 }
 
@@ -150,13 +150,13 @@ pub fn keep_old(cache: &Path, number: i64, state: Vec<u8>, key: &[u8]) -> io::Re
 }
 
 fn keep_as(cache: &Path, target: &Path, state: Vec<u8>, key: &[u8]) -> io::Result<()> {
-    let sealed = Cipher::new(key, "errored state")
+    let encrypted = Cipher::new(key, "errored state")
         .and_then(|cipher| cipher.encrypt(state))
         .ok_or_else(unsealed)?;
     let part = cache.join("errored.tfstate.part");
-    let mut opened = fs::File::create(&part)?;
-    opened.write_all(&sealed)?;
-    opened.sync_all()?;
+    let mut file = fs::File::create(&part)?;
+    file.write_all(&encrypted)?;
+    file.sync_all()?;
     fs::rename(part, target)
 }
 
@@ -166,15 +166,15 @@ fn unsealed() -> io::Error {
 
 /// Returns the unsaved state of an earlier run on the cache volume; `None` if it does not exist or `key` does not decrypt it.
 pub fn take(cache: &Path, key: &[u8]) -> Option<Vec<u8>> {
-    let sealed = fs::read(copy_path(cache)).ok()?;
-    let opened = Cipher::new(key, "errored state").and_then(|cipher| cipher.decrypt(&sealed));
-    if opened.is_none() {
+    let encrypted = fs::read(copy_path(cache)).ok()?;
+    let decrypted = Cipher::new(key, "errored state").and_then(|cipher| cipher.decrypt(&encrypted));
+    if decrypted.is_none() {
         crate::log!(
             "cannot decrypt {}, which is damaged or encrypted with another key; the file is kept",
             copy_path(cache).display()
         );
     }
-    opened
+    decrypted
 }
 
 /// Removes the unsaved state from the cache volume.
@@ -246,8 +246,8 @@ mod tests {
             secrets.fail(0, fault);
         }
         let record = record(&secrets, "uid");
-        let sealed = encrypt(b"state", b"key").unwrap();
-        put(&record, &sealed, patience()).await.unwrap();
+        let encrypted = encrypt(b"state", b"key").unwrap();
+        put(&record, &encrypted, patience()).await.unwrap();
         assert_eq!(kept(&secrets).unwrap(), b"state");
         let other = encrypt(b"another", b"key").unwrap();
         put(&record, &other, patience()).await.unwrap();
@@ -266,16 +266,16 @@ mod tests {
     }
 
     #[rstest]
-    #[case::too_large(LARGEST + 1, 0)]
-    #[case::too_little_room(LARGEST, 300 * 1024)]
+    #[case::too_large(MAX_BYTES + 1, 0)]
+    #[case::too_little_room(MAX_BYTES, 300 * 1024)]
     #[tokio::test]
     async fn unsaved_state_without_room_is_not_written(
         #[case] size: usize,
         #[case] outputs: usize,
     ) {
         let secrets = cluster(outputs);
-        let (record, sealed) = (record(&secrets, "uid"), vec![0; size]);
-        let error = put(&record, &sealed, patience()).await.unwrap_err();
+        let (record, encrypted) = (record(&secrets, "uid"), vec![0; size]);
+        let error = put(&record, &encrypted, patience()).await.unwrap_err();
         assert!(matches!(error, KeepError::NoRoom(_)) && !error.is_passing());
         assert!(secrets.writes().is_empty());
     }
@@ -284,7 +284,7 @@ mod tests {
     async fn report_of_another_pod_is_not_changed() {
         let secrets = cluster(0);
         let record = record(&secrets, "other");
-        let error = put(&record, b"sealed", patience()).await.unwrap_err();
+        let error = put(&record, b"encrypted", patience()).await.unwrap_err();
         assert!(!error.is_passing(), "{error}");
         assert!(remove(&record, patience()).await.is_err());
         assert!(secrets.writes().is_empty());
@@ -293,29 +293,29 @@ mod tests {
     #[test]
     fn sealed_state_is_compressed_and_encrypted() {
         let state = b"state".repeat(100_000);
-        let sealed = encrypt(&state, b"key").unwrap();
-        assert!(sealed.len() < 10_000);
-        assert_eq!(decrypt(&sealed, b"other"), Err(DecryptError::Damaged));
+        let encrypted = encrypt(&state, b"key").unwrap();
+        assert!(encrypted.len() < 10_000);
+        assert_eq!(decrypt(&encrypted, b"other"), Err(DecryptError::Damaged));
         assert_eq!(decrypt(b"anything", b"key"), Err(DecryptError::Damaged));
-        assert_eq!(decrypt(&sealed, b"key").unwrap(), state);
+        assert_eq!(decrypt(&encrypted, b"key").unwrap(), state);
     }
 
     #[test]
     fn decompression_of_unsaved_state_is_limited() {
         let mut packed = GzEncoder::new(Vec::new(), Compression::fast());
         let zeros = vec![0; 1 << 20];
-        for _ in 0..=state_store::LARGEST >> 20 {
+        for _ in 0..=state_store::MAX_STATE_BYTES >> 20 {
             packed.write_all(&zeros).unwrap();
         }
         let module_cipher = Cipher::new(b"key", "leftover").unwrap();
-        let sealed = module_cipher.encrypt(packed.finish().unwrap()).unwrap();
-        let error = decrypt(&sealed, b"key").unwrap_err();
+        let encrypted = module_cipher.encrypt(packed.finish().unwrap()).unwrap();
+        let error = decrypt(&encrypted, b"key").unwrap_err();
         assert_eq!(error.to_string(), "the state exceeds 268435456 bytes");
     }
 
     #[test]
     fn state_larger_than_the_limit_is_not_sealed() {
-        let error = encrypt(&vec![0; state_store::LARGEST + 1], b"key").unwrap_err();
+        let error = encrypt(&vec![0; state_store::MAX_STATE_BYTES + 1], b"key").unwrap_err();
         assert_eq!(error.to_string(), "the state exceeds 268435456 bytes");
     }
 

@@ -29,7 +29,7 @@ pub struct Declared {
 pub const FILE: &str = "zzz-alustan.auto.tfvars.json";
 
 /// Maximum length of a value in an environment variable, in bytes. Linux accepts 128 KiB including the name.
-const LONGEST: usize = 127 * 1024;
+const MAX_VALUE_BYTES: usize = 127 * 1024;
 
 /// Names of environment variables that shells, interpreters, loaders and libraries read. Variables of the module with these names are set
 /// only with the prefix `TF_VAR_`. Names that configure providers, such as `KUBECONFIG` and `AWS_CONFIG_FILE`, are not reserved: modules
@@ -244,7 +244,7 @@ pub fn tfvars(values: &Values, declared: &BTreeMap<String, Declared>) -> Values 
 
 /// Whether `text` can be the value of an environment variable.
 fn fits_environment(text: &str) -> bool {
-    text.len() <= LONGEST && !text.contains('\0')
+    text.len() <= MAX_VALUE_BYTES && !text.contains('\0')
 }
 
 /// Returns environment variables with the values: `TF_VAR_NAME`, and `NAME` if it is not reserved.
@@ -509,8 +509,8 @@ mod tests {
         assert_eq!(tfvars(&given, &declared), values(json!({"a": "1"})));
         let given = values(json!({"list": [1, 2]}));
         assert_eq!(tfvars(&given, &declared), given);
-        // Neither string fits into an environment variable: each is longer than `LONGEST`, and the second contains NUL.
-        let long = "x".repeat(LONGEST);
+        // Neither string fits into an environment variable: each is longer than `MAX_VALUE_BYTES`, and the second contains NUL.
+        let long = "x".repeat(MAX_VALUE_BYTES);
         for (text, wanted) in [
             (json!([long.as_str()]).to_string(), json!([long.as_str()])),
             (long.clone() + "\0", json!(long.clone() + "\0")),

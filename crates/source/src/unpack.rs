@@ -12,7 +12,7 @@ use flate2::read::GzDecoder;
 use tar::{Archive, Entry, EntryType};
 
 /// Maximum size of a path in a context, in bytes.
-pub(crate) const LONGEST_PATH: usize = 1024;
+pub(crate) const MAX_PATH_BYTES: usize = 1024;
 
 /// Limits of an archive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -264,9 +264,9 @@ fn create_folder(path: &Path) -> io::Result<()> {
     fs::set_permissions(path, Permissions::from_mode(0o755))
 }
 
-/// Permits only relative paths without `.` and `..`, with at least one name and at most [`LONGEST_PATH`] bytes.
+/// Permits only relative paths without `.` and `..`, with at least one name and at most [`MAX_PATH_BYTES`] bytes.
 fn check_path(path: &Path) -> Result<(), UnpackError> {
-    if path.as_os_str().len() > LONGEST_PATH {
+    if path.as_os_str().len() > MAX_PATH_BYTES {
         return Err(refused(path, "has a path longer than 1024 bytes"));
     }
     let names = path
@@ -295,7 +295,7 @@ fn copy(from: &mut impl Read, to: &mut impl io::Write, path: &Path) -> Result<u6
 
 fn refused(path: &Path, why: &'static str) -> UnpackError {
     let path = path.display().to_string();
-    let beginning: String = path.chars().take(LONGEST_PATH).collect();
+    let beginning: String = path.chars().take(MAX_PATH_BYTES).collect();
     UnpackError::Refused {
         entry: beginning.escape_debug().to_string(),
         why,

@@ -17,7 +17,7 @@ use crate::error_text::{chain, place_in_json};
 const CALL_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Maximum data size of one Secret, in bytes: the limit of the API server.
-pub const LARGEST: usize = 1024 * 1024;
+pub const MAX_SECRET_BYTES: usize = 1024 * 1024;
 
 /// A Secret at one resource version.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -38,7 +38,7 @@ use memory::{Memory, PointerWrite, Slot};
 use read::{PATIENCE, join, parse_pointer, read_pointer, read_slot, read_slots};
 
 pub use error::StateError;
-pub use layout::{CHUNK, DATA, LARGEST, POINTER, Pointer, Version};
+pub use layout::{CHUNK, DATA, MAX_STATE_BYTES, POINTER, Pointer, Version};
 
 /// Source of additional state slots. In a run, the operator creates the slots.
 #[async_trait]

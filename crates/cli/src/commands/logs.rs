@@ -31,7 +31,7 @@ const JOB_NAME: &str = "batch.kubernetes.io/job-name";
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// Maximum size of a log printed from a run report, in bytes.
-const LONGEST: u64 = 1 << 20;
+const MAX_BYTES: u64 = 1 << 20;
 
 /// Print the log of a run. If the run failed and its pod no longer exists, print the end of the log from the run
 /// report.
@@ -286,12 +286,12 @@ fn number(job: &str) -> Option<i64> {
     job.rsplit_once('-')?.1.parse().ok()
 }
 
-/// Decompresses a log from the run report, up to [`LONGEST`] bytes: module code can write any bytes into the run
+/// Decompresses a log from the run report, up to [`MAX_BYTES`] bytes: module code can write any bytes into the run
 /// report.
 fn unpacked(packed: &[u8]) -> Option<Vec<u8>> {
     let mut log = Vec::new();
     let unpacked = GzDecoder::new(packed);
-    unpacked.take(LONGEST).read_to_end(&mut log).ok()?;
+    unpacked.take(MAX_BYTES).read_to_end(&mut log).ok()?;
     Some(log)
 }
 

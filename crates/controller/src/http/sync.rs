@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use alustan_api::Reason;
 use alustan_core::metacontroller::{
-    Answer, HookRequest, LONGEST_REQUEST, Refusal, entity_tag, is_known, read,
+    Answer, HookRequest, MAX_REQUEST_BYTES, Refusal, entity_tag, is_known, read,
 };
 use axum::Router;
 use axum::body::Body;
@@ -81,7 +81,7 @@ impl SyncEndpoint {
             let message = "the content type is not application/json";
             return Err(Refusal::new(415, "UnsupportedType", message));
         }
-        let body = self.budget.receive(body, LONGEST_REQUEST).await;
+        let body = self.budget.receive(body, MAX_REQUEST_BYTES).await;
         body.map_err(|error| match error {
             BodyError::TooSlow => {
                 let message = format!("the request body was not received within {BODY_TIMEOUT:?}");
@@ -89,7 +89,7 @@ impl SyncEndpoint {
             }
             BodyError::TooLarge => {
                 let message = format!(
-                    "the request body exceeds {LONGEST_REQUEST} bytes; remove spec.childResources \
+                    "the request body exceeds {MAX_REQUEST_BYTES} bytes; remove spec.childResources \
                      and the customize hook of the CompositeController, which add objects to the \
                      request"
                 );

@@ -16,7 +16,7 @@ pub(crate) const CONTROLLER: &str = "alustan";
 
 /// Maximum size of an event note, in bytes
 /// (<https://kubernetes.io/docs/reference/kubernetes-api/cluster-resources/event-v1/>).
-pub(crate) const LONGEST_NOTE: usize = 1024;
+pub(crate) const MAX_NOTE_BYTES: usize = 1024;
 
 /// Publishes `event` about `object`. A failure is logged only. Each event is a separate object, not part of an event series, because a
 /// series shows only the note of its first event. `instance` is the `reportingInstance`.
@@ -66,8 +66,8 @@ pub(crate) async fn publish(
 }
 
 pub(crate) fn cut(mut note: String) -> String {
-    if note.len() > LONGEST_NOTE {
-        let end = (0..LONGEST_NOTE)
+    if note.len() > MAX_NOTE_BYTES {
+        let end = (0..MAX_NOTE_BYTES)
             .rev()
             .find(|end| note.is_char_boundary(*end));
         note.truncate(end.unwrap_or_default());

@@ -27,7 +27,7 @@ use crate::fixtures::{Edit as _, at};
 use crate::world::{ReconcileFaults, Stage, World};
 
 /// Maximum size of the status, the run record and the history after a forged report, each in bytes of JSON.
-const LARGEST: usize = 256 << 10;
+const MAX_BYTES: usize = 256 << 10;
 
 fn text() -> BoxedStrategy<String> {
     prop_oneof![
@@ -469,7 +469,7 @@ fn check(world: &World, seen: &Seen, decision: &Decision) {
     }
     let status = serde_json::to_vec(&decision.status).unwrap();
     assert!(
-        status.len() <= LARGEST,
+        status.len() <= MAX_BYTES,
         "a status of {} bytes",
         status.len()
     );
@@ -489,12 +489,12 @@ fn check_step(world: &World, seen: &Seen, step: &Step) {
             assert!(swap.record.state_made >= own_record.state_made);
             assert!(swap.record.slots_wanted <= MAX_SLOTS);
             let json = serde_json::to_vec(&swap.record).unwrap();
-            assert!(json.len() <= LARGEST, "a record of {} bytes", json.len());
+            assert!(json.len() <= MAX_BYTES, "a record of {} bytes", json.len());
             if let Some(history) = &swap.history {
                 let previous = &seen.record.as_ref().unwrap().history;
                 assert_eq!(history.base, previous.base);
                 let json = serde_json::to_vec(history).unwrap();
-                assert!(json.len() <= LARGEST, "a memory of {} bytes", json.len());
+                assert!(json.len() <= MAX_BYTES, "a memory of {} bytes", json.len());
             }
             if let Keep::Set(inputs) = &swap.inputs {
                 assert_eq!(inputs.service_account, None);

@@ -13,7 +13,7 @@ use crate::record::to_json;
 use crate::session::{READ_TIMEOUT, Session};
 
 impl Session {
-    /// Returns the outputs of the module. Fails if they exceed [`outputs::LARGEST`].
+    /// Returns the outputs of the module. Fails if they exceed [`outputs::MAX_BYTES`].
     pub(super) async fn outputs(&self) -> Result<Outputs, Ended> {
         let outputs = match fs::read(self.paths.outputs_file()) {
             Ok(json) => outputs::from_json(&json).map_err(|error| {
@@ -38,7 +38,7 @@ impl Session {
             return Err(user(Reason::OutputsTooLarge, text).into());
         }
         let size = text.len();
-        if size > outputs::LARGEST {
+        if size > outputs::MAX_BYTES {
             let sizes = outputs
                 .iter()
                 .map(|(name, output)| (to_json(output).len(), name));
@@ -49,7 +49,7 @@ impl Session {
                 "the outputs are {size} bytes, more than the limit of {} bytes for a \
                  Secret{largest}. The state is saved. Reduce the outputs, or pass large values \
                  through an object store",
-                outputs::LARGEST
+                outputs::MAX_BYTES
             );
             return Err(user(Reason::OutputsTooLarge, text).into());
         }

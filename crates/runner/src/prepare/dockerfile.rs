@@ -14,7 +14,7 @@ use crate::workspace::module_directory;
 /// References to the build argument that contains the base image by digest.
 const BASE: [&str; 2] = ["$ALUSTAN_BASE", "${ALUSTAN_BASE}"];
 /// Maximum size of a Dockerfile, in bytes.
-const LONGEST: u64 = 256 * 1024;
+const MAX_BYTES: u64 = 256 * 1024;
 
 /// Reads the Dockerfile at `path` in the git repository, and checks it.
 pub(super) fn read(repository: &Path, path: &str) -> Result<String, Failure> {
@@ -38,8 +38,8 @@ pub(super) fn read(repository: &Path, path: &str) -> Result<String, Failure> {
             "the file does not exist in the repository at this commit".to_owned(),
         ));
     };
-    if size > LONGEST {
-        return Err(refuse(format!("the file exceeds {LONGEST} bytes")));
+    if size > MAX_BYTES {
+        return Err(refuse(format!("the file exceeds {MAX_BYTES} bytes")));
     }
     let text = fs::read_to_string(file).map_err(|error| refuse(error.to_string()))?;
     check(&text).map_err(refuse)?;

@@ -18,7 +18,7 @@ pub(super) const BUNDLE: &str = "ALUSTAN_GIT_CA_BUNDLE";
 /// Placeholder for the URL of the repository. The operator sets the URL only if the repository has credentials.
 const NOBODY: &str = "https://localhost/none";
 /// Minimum length of a mark (see [`Credentials::marks`]), in bytes. A shorter text may occur by chance in a file without credentials.
-const SHORTEST_MARK: usize = 12;
+const MIN_MARK_BYTES: usize = 12;
 
 /// Credentials for git. Does not implement `Debug`, so that the credentials cannot be printed.
 pub(super) struct Credentials {
@@ -60,7 +60,7 @@ impl Credentials {
     }
 
     /// Returns marks: texts that a file contains only if the credentials were copied into it. The marks are the longest line of the password
-    /// and the longest line of the ssh key. A line with fewer than [`SHORTEST_MARK`] bytes is omitted.
+    /// and the longest line of the ssh key. A line with fewer than [`MIN_MARK_BYTES`] bytes is omitted.
     pub(super) fn marks(&self) -> Vec<String> {
         self.secrets()
             .iter()
@@ -69,7 +69,7 @@ impl Credentials {
                 lines.max_by_key(|line| line.len())
             })
             .map(|line| line.trim().to_owned())
-            .filter(|line| line.len() >= SHORTEST_MARK)
+            .filter(|line| line.len() >= MIN_MARK_BYTES)
             .collect()
     }
 

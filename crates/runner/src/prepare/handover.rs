@@ -29,7 +29,7 @@ const PATIENCE: Duration = Duration::from_mins(5);
 /// Byte that `build` sends to `prepare` after it has unpacked the context.
 const UNPACKED: u8 = b'u';
 /// Maximum size of the result of `prepare`, in bytes.
-const LARGEST: u64 = 64 << 10;
+const MAX_BYTES: u64 = 64 << 10;
 
 fn socket(paths: &Paths) -> PathBuf {
     paths.build.join(paths::HANDOVER).join("socket")
@@ -69,7 +69,7 @@ impl Builder {
         let received = async {
             let (mut stream, _) = accepted?;
             stream.write_all(&[UNPACKED]).await?;
-            stream.take(LARGEST).read_to_end(&mut result).await
+            stream.take(MAX_BYTES).read_to_end(&mut result).await
         };
         let received = received.await.ok();
         let parsed = received.and_then(|_| serde_json::from_slice(&result).ok());
@@ -216,7 +216,7 @@ mod tests {
 
     #[tokio::test]
     async fn missing_or_oversized_result_is_a_failure() {
-        let oversized = vec![b' '; usize::try_from(LARGEST).unwrap() + 1];
+        let oversized = vec![b' '; usize::try_from(MAX_BYTES).unwrap() + 1];
         for result in [Vec::new(), b"{".to_vec(), oversized] {
             let folder = TempDir::new().unwrap();
             let paths = paths(&folder);

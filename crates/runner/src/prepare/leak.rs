@@ -14,7 +14,7 @@ use crate::failure::{transient, user};
 use crate::redact::Redactor;
 
 /// Maximum size of a file that is searched for credentials, in bytes. Larger files are skipped.
-const LARGEST: u64 = 1 << 20;
+const MAX_BYTES: u64 = 1 << 20;
 
 /// Checks that no file in `folders` contains one of `marks` (see [`Credentials::marks`](super::git::Credentials::marks)).
 pub(super) fn check(marks: &[String], folders: [&Path; 2]) -> Result<(), Failure> {
@@ -47,7 +47,7 @@ fn find(folder: &Path, marks: &Redactor) -> io::Result<Option<PathBuf>> {
         let metadata = fs::symlink_metadata(&path)?;
         let file = if metadata.is_dir() {
             find(&path, marks)?
-        } else if metadata.is_file() && metadata.len() <= LARGEST && contains(&path, marks)? {
+        } else if metadata.is_file() && metadata.len() <= MAX_BYTES && contains(&path, marks)? {
             Some(path)
         } else {
             None

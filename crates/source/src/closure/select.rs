@@ -7,7 +7,7 @@ use crate::{
     error::Error,
     module, repopath,
     tree::{Entry, Kind, Target, Unresolvable},
-    unpack::LONGEST_PATH,
+    unpack::MAX_PATH_BYTES,
 };
 
 /// Maximum number of characters of a path in the error message for a path that is too long.
@@ -177,12 +177,12 @@ fn is_left_out(path: &str) -> bool {
 /// Refuses paths that could leave the folder into which the context is unpacked, or that cannot be unpacked. Trees come from the network
 /// and are untrusted.
 fn check_name(path: &str) -> Result<(), Error> {
-    if path.len() > LONGEST_PATH {
+    if path.len() > MAX_PATH_BYTES {
         let beginning: String = path.chars().take(SHOWN).collect();
         return Err(Error::PathTooLong {
             beginning: beginning.escape_debug().to_string(),
             size: path.len(),
-            limit: LONGEST_PATH,
+            limit: MAX_PATH_BYTES,
         });
     }
     if path.split('/').any(|part| ["", ".", ".."].contains(&part)) {

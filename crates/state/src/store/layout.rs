@@ -15,9 +15,9 @@ pub(super) const WRITER: &str = "writer";
 /// Maximum size of a chunk, in bytes. A Secret holds at most 1 MiB in total.
 pub const CHUNK: usize = 900 * 1024;
 /// Maximum size of a state, in bytes.
-pub const LARGEST: usize = 256 << 20;
+pub const MAX_STATE_BYTES: usize = 256 << 20;
 /// Maximum size of a compressed state, in bytes. Gzip adds less than 1 MiB to a state that it cannot compress.
-pub(super) const PACKED: usize = LARGEST + (1 << 20);
+pub(super) const PACKED: usize = MAX_STATE_BYTES + (1 << 20);
 /// Maximum number of slots of one version.
 pub(super) const SLOTS: usize = 1024;
 

@@ -8,7 +8,7 @@ use flate2::read::GzDecoder;
 use futures::future::try_join_all;
 
 use super::error::StateError;
-use super::layout::{DATA, LARGEST, PACKED, POINTER, Pointer, SLOTS, Version, sha256_hex};
+use super::layout::{DATA, MAX_STATE_BYTES, PACKED, POINTER, Pointer, SLOTS, Version, sha256_hex};
 use crate::retry::{Patience, pause_between_tries};
 use crate::secrets::{Secrets, Snapshot, StoreError};
 
@@ -192,11 +192,11 @@ async fn unpack(
 fn verify(version: &Version, packed: &[u8]) -> Result<Vec<u8>, String> {
     let mut state = Vec::new();
     GzDecoder::new(packed)
-        .take(LARGEST as u64 + 1)
+        .take(MAX_STATE_BYTES as u64 + 1)
         .read_to_end(&mut state)
         .map_err(|error| error.to_string())?;
-    if state.len() > LARGEST {
-        return Err(format!("it exceeds {LARGEST} bytes"));
+    if state.len() > MAX_STATE_BYTES {
+        return Err(format!("the state exceeds {MAX_STATE_BYTES} bytes"));
     }
     if sha256_hex(&state) == version.sha256 {
         Ok(state)

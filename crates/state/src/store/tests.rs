@@ -448,7 +448,7 @@ async fn decompression_of_a_state_version_is_limited() {
     let secrets = cluster(1);
     let mut packed = GzEncoder::new(Vec::new(), Compression::fast());
     let zeros = vec![0; 1 << 20];
-    for _ in 0..=LARGEST >> 20 {
+    for _ in 0..=MAX_STATE_BYTES >> 20 {
         packed.write_all(&zeros).unwrap();
     }
     let version = version_of(b"{}", sha256_hex(b"{}"), vec!["slot-0".to_owned()], None);
@@ -460,7 +460,10 @@ async fn decompression_of_a_state_version_is_limited() {
     secrets.put("state", [(POINTER, pointer)]);
     secrets.put("slot-0", [(DATA, packed.finish().unwrap())]);
     let error = open_with(&secrets, 1, 1).await.err().unwrap().to_string();
-    assert!(error.contains("it exceeds 268435456 bytes"), "{error}");
+    assert!(
+        error.contains("the state exceeds 268435456 bytes"),
+        "{error}"
+    );
 }
 
 #[tokio::test]

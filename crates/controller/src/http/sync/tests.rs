@@ -177,12 +177,12 @@ async fn invalid_sync_request_is_refused_with_a_reason() {
         refusal(&endpoint, get).await,
         (405, "WrongMethod".to_owned())
     );
-    let huge = vec![b' '; LONGEST_REQUEST + 1];
+    let huge = vec![b' '; MAX_REQUEST_BYTES + 1];
     assert_eq!(
         refusal(&endpoint, post_of(huge)).await,
         (413, "TooLarge".to_owned())
     );
-    let large = format!("{V2}{}", " ".repeat(LONGEST_REQUEST - V2.len()));
+    let large = format!("{V2}{}", " ".repeat(MAX_REQUEST_BYTES - V2.len()));
     assert!(requests.lock().is_empty());
     assert_eq!(call(&endpoint, post_of(large)).await.0, StatusCode::OK);
 }
