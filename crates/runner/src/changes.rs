@@ -10,15 +10,15 @@ use serde_json::{Value, json};
 
 /// Fields of the output of `show -json PLAN` that the runner reads.
 #[derive(Deserialize)]
-struct Plan {
+struct PlanJson {
     #[serde(default)]
-    resource_changes: Vec<Planned>,
+    resource_changes: Vec<PlannedChange>,
     #[serde(default)]
     output_changes: serde_json::Map<String, Value>,
 }
 
 #[derive(Deserialize)]
-struct Planned {
+struct PlannedChange {
     address: String,
     #[serde(default, rename = "type")]
     kind: String,
@@ -48,7 +48,7 @@ struct Change {
 }
 
 /// Summary of a plan, for the run report and for approval rules.
-pub struct Summary {
+pub struct PlanSummary {
     /// Change set for the run report.
     pub set: ChangeSet,
     /// Plan in the form that approval rules evaluate.
@@ -59,9 +59,9 @@ pub struct Summary {
 
 /// Parses the output of `show -json PLAN`. The digests in the result are HMACs with `key`, so that attribute values cannot be guessed from
 /// a digest.
-pub fn summary(json: &[u8], key: &[u8]) -> Result<Summary, serde_json::Error> {
-    let plan: Plan = serde_json::from_slice(json)?;
-    let mut changes: Vec<(&'static str, &Planned)> = plan
+pub fn summary(json: &[u8], key: &[u8]) -> Result<PlanSummary, serde_json::Error> {
+    let plan: PlanJson = serde_json::from_slice(json)?;
+    let mut changes: Vec<(&'static str, &PlannedChange)> = plan
         .resource_changes
         .iter()
         .filter_map(|planned| Some((action(&planned.change)?, planned)))
@@ -95,7 +95,7 @@ pub fn summary(json: &[u8], key: &[u8]) -> Result<Summary, serde_json::Error> {
             .map(|(action, planned)| seen(action, planned))
             .collect(),
     };
-    Ok(Summary {
+    Ok(PlanSummary {
         set,
         plan: seen_by_rules,
         empties: empties(&plan.resource_changes),
@@ -103,7 +103,7 @@ pub fn summary(json: &[u8], key: &[u8]) -> Result<Summary, serde_json::Error> {
 }
 
 /// Converts a planned change to the form that approval rules evaluate.
-fn seen(action: &str, planned: &Planned) -> approval::Resource {
+fn seen(action: &str, planned: &PlannedChange) -> approval::Resource {
     approval::Resource {
         address: planned.address.clone(),
         kind: planned.kind.clone(),
@@ -113,7 +113,7 @@ fn seen(action: &str, planned: &Planned) -> approval::Resource {
     }
 }
 
-fn named(action: &str, planned: &Planned) -> ResourceChange {
+fn named(action: &str, planned: &PlannedChange) -> ResourceChange {
     ResourceChange {
         address: planned.address.clone(),
         action: action.to_owned(),
@@ -136,8 +136,9 @@ fn action(change: &Change) -> Option<&'static str> {
 
 /// Whether the plan deletes or forgets every managed object of the state. Ignores deposed objects, and objects that the plan creates or
 /// imports.
-fn empties(changes: &[Planned]) -> bool {
-    let is_managed = |planned: &&Planned| planned.mode == "managed" && planned.deposed.is_none();
+fn empties(changes: &[PlannedChange]) -> bool {
+    let is_managed =
+        |planned: &&PlannedChange| planned.mode == "managed" && planned.deposed.is_none();
     let is_new = |change: &Change| change.actions == ["create"] || !change.importing.is_null();
     let mut existing = changes
         .iter()
@@ -160,7 +161,7 @@ fn rank(action: &str) -> u8 {
 }
 
 fn digest(
-    changes: &[(&'static str, &Planned)],
+    changes: &[(&'static str, &PlannedChange)],
     outputs: &serde_json::Map<String, Value>,
     key: &[u8],
 ) -> String {
@@ -185,7 +186,7 @@ fn digest(
 /// Returns an HMAC over address, action and names of the changed attributes of each change, and over the names of the changed outputs. Does
 /// not include the values of attributes and outputs.
 fn shape(
-    changes: &[(&'static str, &Planned)],
+    changes: &[(&'static str, &PlannedChange)],
     outputs: &serde_json::Map<String, Value>,
     key: &[u8],
 ) -> String {
@@ -244,7 +245,7 @@ mod tests {
         json!({"address": address, "change": {"actions": actions, "before": null, "after": {"v": after}}})
     }
 
-    fn summed_up(changes: &[Value], outputs: &Value) -> Summary {
+    fn summed_up(changes: &[Value], outputs: &Value) -> PlanSummary {
         let plan = json!({"resource_changes": changes, "output_changes": outputs, "format_version": "1.2"});
         summary(plan.to_string().as_bytes(), b"key").unwrap()
     }

@@ -7,7 +7,7 @@ use k8s_openapi::jiff::Timestamp;
 use ring::hmac;
 use serde_json::{Value, json};
 
-use crate::record::{Identity, Record, RecordError, Update, parse};
+use crate::record::{Identity, RecordError, RecordHandle, Update, parse};
 use crate::retry::Patience;
 use crate::secrets::{Changes, Snapshot, StoreError};
 
@@ -33,7 +33,7 @@ pub struct Claimed {
 /// # Errors
 /// Returns [`RecordError::NotOurs`] with a message of one line if this pod must not execute the run. Returns other errors if the run record
 /// cannot be read, or if the run report cannot be read or written.
-pub async fn claim(record: &Record, now: Timestamp) -> Result<Claimed, RecordError> {
+pub async fn claim(record: &RecordHandle, now: Timestamp) -> Result<Claimed, RecordError> {
     match try_claim(record, now).await {
         Err(RecordError::Store(StoreError::Missing(name))) => Err(RecordError::NotOurs(format!(
             "not executing the run: Secret {name} does not exist"
@@ -42,7 +42,7 @@ pub async fn claim(record: &Record, now: Timestamp) -> Result<Claimed, RecordErr
     }
 }
 
-async fn try_claim(record: &Record, now: Timestamp) -> Result<Claimed, RecordError> {
+async fn try_claim(record: &RecordHandle, now: Timestamp) -> Result<Claimed, RecordError> {
     let identity = record.identity();
     let patience = Patience::lasting(PATIENCE);
     let (current, snapshot) = record.read(patience).await?;

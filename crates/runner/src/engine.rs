@@ -12,14 +12,14 @@ use crate::paths::{Paths, Vars};
 
 /// The engine in the image.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Engine {
+pub struct EngineProgram {
     /// Path of the program `terraform`.
     pub program: PathBuf,
     /// Name of the engine. `terraform` may be a link to OpenTofu.
     pub kind: EngineName,
 }
 
-impl Engine {
+impl EngineProgram {
     /// Finds `terraform` on a search path in the format of `PATH`.
     pub fn find(search_path: &str) -> Option<Self> {
         let program = std::env::split_paths(search_path)
@@ -241,7 +241,8 @@ provider_installation {{
         let directory = tempfile::tempdir().unwrap();
         fs::write(directory.path().join("tofu"), "").unwrap();
         std::os::unix::fs::symlink("tofu", directory.path().join("terraform")).unwrap();
-        let engine = Engine::find(&format!("/nowhere:{}", directory.path().display())).unwrap();
+        let engine =
+            EngineProgram::find(&format!("/nowhere:{}", directory.path().display())).unwrap();
         assert_eq!(engine.kind, EngineName::Opentofu);
         assert_eq!(engine.program, directory.path().join("terraform"));
     }

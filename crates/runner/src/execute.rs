@@ -18,12 +18,12 @@ use alustan_api::run::RunKind;
 
 use crate::command::StopPolicy;
 use crate::engine::NO_COLOR;
-use crate::failure::{Step, user};
+use crate::failure::{RunStep, user};
 use crate::session::Session;
 
 use goal::Goal;
 use outcome::{Ended, Findings};
-use ownership::State;
+use ownership::StateOwnership;
 
 impl Session {
     /// Executes the run. Adds results to `findings`, also if the run fails.
@@ -95,7 +95,7 @@ impl Session {
     /// Executes a drift check. Returns whether the plan has changes.
     async fn check_drift(
         &self,
-        state: &mut State,
+        state: &mut StateOwnership,
         findings: &mut Findings,
     ) -> Result<RunResult, Ended> {
         if self.plan(Goal::Apply, state).await?.is_none() {
@@ -105,7 +105,11 @@ impl Session {
         Ok(RunResult::Changes)
     }
 
-    async fn apply(&self, state: &mut State, findings: &mut Findings) -> Result<RunResult, Ended> {
+    async fn apply(
+        &self,
+        state: &mut StateOwnership,
+        findings: &mut Findings,
+    ) -> Result<RunResult, Ended> {
         if self.needs_approval_check(state) {
             return self.apply_approved(Goal::Apply, state, findings).await;
         }
@@ -135,7 +139,7 @@ impl Session {
 
     async fn destroy(
         &self,
-        state: &mut State,
+        state: &mut StateOwnership,
         findings: &mut Findings,
     ) -> Result<RunResult, Ended> {
         let nothing = self.scripts.destroy.is_none() && self.has_no_state().await;
@@ -164,7 +168,7 @@ impl Session {
                 .map(Into::into)
                 .into();
                 self.engine(
-                    Step::Destroy,
+                    RunStep::Destroy,
                     arguments,
                     StopPolicy::Graceful,
                     deadline,

@@ -7,7 +7,7 @@ pub use alustan_state::error_text::{chain, place_in_json};
 
 /// Step of a run, for the reason and the message of a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum RunStep {
     /// Creation of the bucket and the `DynamoDB` lock table of the state (`spec.backend.bootstrap`).
     Bootstrap,
     /// Engine command `init`.
@@ -34,7 +34,7 @@ pub enum Step {
     Script(&'static str),
 }
 
-impl Step {
+impl RunStep {
     fn reason(self) -> Reason {
         match self {
             Self::Bootstrap => Reason::BootstrapFailed,
@@ -96,7 +96,7 @@ pub fn module(reason: Reason, message: impl AsRef<str>) -> Failure {
 
 /// Returns the failure of a command with exit code `code` and error output `stderr`. Determines its class ([`FailureClass`]), reason and
 /// message.
-pub fn classify(step: Step, code: i32, stderr: &str) -> Failure {
+pub fn classify(step: RunStep, code: i32, stderr: &str) -> Failure {
     let text = tidy(stderr);
     let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
     let (class, reason) = judge(step, code, &words);
@@ -116,7 +116,7 @@ pub fn classify(step: Step, code: i32, stderr: &str) -> Failure {
     failure(class, reason, message)
 }
 
-fn judge(step: Step, code: i32, words: &str) -> (FailureClass, Reason) {
+fn judge(step: RunStep, code: i32, words: &str) -> (FailureClass, Reason) {
     let lower = words.to_lowercase();
     let says = |texts: &[&str]| texts.iter().any(|text| lower.contains(text));
     if says(NO_BACKEND) || says(LOCKED) && says(NO_TABLE) {
@@ -129,7 +129,7 @@ fn judge(step: Step, code: i32, words: &str) -> (FailureClass, Reason) {
         (FailureClass::Transient, Reason::PlanStale)
     } else if says(MISSING_VALUE) {
         (FailureClass::User, Reason::VariablesInvalid)
-    } else if step != Step::Apply && says(INVALID) {
+    } else if step != RunStep::Apply && says(INVALID) {
         (FailureClass::User, Reason::ModuleInvalid)
     } else if says(NO_PROVIDER) && says(NO_SUCH_PROVIDER) {
         (FailureClass::Module, Reason::ProviderNotFound)
@@ -142,9 +142,9 @@ fn judge(step: Step, code: i32, words: &str) -> (FailureClass, Reason) {
         (class, Reason::ProvidersUnavailable)
     } else if says(TRANSIENT) {
         (FailureClass::Transient, step.reason())
-    } else if step == Step::Init && says(NO_MODULE) {
+    } else if step == RunStep::Init && says(NO_MODULE) {
         (FailureClass::Module, Reason::ModulesUnavailable)
-    } else if matches!(step, Step::Script(_)) && matches!(code, 126 | 127) {
+    } else if matches!(step, RunStep::Script(_)) && matches!(code, 126 | 127) {
         (FailureClass::User, step.reason())
     } else {
         (FailureClass::Module, step.reason())
@@ -153,11 +153,11 @@ fn judge(step: Step, code: i32, words: &str) -> (FailureClass, Reason) {
 
 /// Whether the engine refused to start `step` because of a lock, or because the state changed after the plan. Considers only the first
 /// error: later errors may come from commands that the module executes.
-pub fn is_refused(step: Step, stderr: &str) -> bool {
+pub fn is_refused(step: RunStep, stderr: &str) -> bool {
     let text = tidy(stderr).to_lowercase();
     let first = text.lines().find(|line| line.starts_with("error:"));
     let says = |first: &str| LOCKED.iter().chain(STALE).any(|text| first.contains(text));
-    matches!(step, Step::Apply | Step::Destroy) && first.is_some_and(says)
+    matches!(step, RunStep::Apply | RunStep::Destroy) && first.is_some_and(says)
 }
 
 const PRIVATE_MODULES: &str = "private modules are fetched with the credentials of spec.gitRepo: \
@@ -205,7 +205,7 @@ const MISSING_VALUE: &[&str] = &[
     "variables not allowed",
 ];
 
-/// Messages of the engine for invalid configuration: a retry would fail with the same message. Ignored for [`Step::Apply`]: the plan
+/// Messages of the engine for invalid configuration: a retry would fail with the same message. Ignored for [`RunStep::Apply`]: the plan
 /// succeeded with the same configuration, so the message comes from another program, for example from an engine that a provisioner executes.
 const INVALID: &[&str] = &[
     "the terraform configuration must be valid before initialization",

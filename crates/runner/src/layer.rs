@@ -31,7 +31,7 @@ const FLAGS: OFlags = OFlags::RDONLY
 
 /// Source folder of a layer, and its path in the image.
 #[derive(Clone, Copy, Debug)]
-pub struct Content<'a> {
+pub struct LayerContent<'a> {
     /// Folder with the files of the layer.
     pub folder: &'a Path,
     /// Absolute path of the content in the image.
@@ -83,7 +83,7 @@ pub enum LayerError {
 /// # Errors
 /// Returns [`LayerError::Read`], [`LayerError::Whiteout`] or [`LayerError::Special`] with the path of the file relative to the folder.
 /// Returns [`LayerError::Write`] if the archive cannot be written, for example because the disk is full.
-pub fn write(content: Content<'_>, to: &Path) -> Result<Written, LayerError> {
+pub fn write(content: LayerContent<'_>, to: &Path) -> Result<Written, LayerError> {
     let compressed = Hashing::new(BufWriter::new(File::create(to)?));
     let archive = Hashing::new(GzEncoder::new(compressed, Compression::fast()));
     let mut builder = Builder::new(archive);
@@ -120,7 +120,7 @@ pub fn write(content: Content<'_>, to: &Path) -> Result<Written, LayerError> {
 /// Appends all files and folders in `folder` to the archive. `path`: path of `folder` relative to `content.folder`.
 fn append(
     builder: &mut Builder<impl Write>,
-    content: Content<'_>,
+    content: LayerContent<'_>,
     folder: &OwnedFd,
     path: &Path,
 ) -> Result<(), LayerError> {
@@ -290,8 +290,8 @@ mod tests {
 
     const OWNER: u64 = 65532;
 
-    fn content(folder: &Path) -> Content<'_> {
-        Content {
+    fn content(folder: &Path) -> LayerContent<'_> {
+        LayerContent {
             folder,
             target: Path::new("/alustan/module"),
             made_from: Path::new("/alustan"),

@@ -14,7 +14,7 @@ use alustan_runner::prepare::{build, prepare, pull};
 use alustan_runner::processes::Processes;
 use alustan_runner::record::Identity;
 use alustan_runner::redact::Redactor;
-use alustan_runner::run::{Context, run};
+use alustan_runner::run::{RunEnvironment, run};
 use alustan_runner::secret_values::of_environment;
 use alustan_runner::secrets::KubeSecrets;
 use alustan_runner::signals::{listen, reap_orphans};
@@ -109,7 +109,7 @@ async fn start_run() -> Done {
     let client = kube::Client::try_from(client_config(&vars).await?)?;
     let secrets = Arc::new(KubeSecrets::new(client, &identity.namespace));
     let paths = Paths::from_vars(&vars);
-    Ok(Box::pin(run(Context {
+    Ok(Box::pin(run(RunEnvironment {
         identity,
         paths,
         vars,

@@ -9,11 +9,11 @@ pub const MAX_BYTES: usize = 700 * 1024;
 /// Parses the outputs in a state.
 pub fn from_state(state: &[u8]) -> Result<Outputs, serde_json::Error> {
     #[derive(Deserialize)]
-    struct State {
+    struct StateOutputs {
         #[serde(default)]
         outputs: Outputs,
     }
-    serde_json::from_slice::<State>(state).map(|state| state.outputs)
+    serde_json::from_slice::<StateOutputs>(state).map(|state| state.outputs)
 }
 
 /// Parses the output of `output -json`.

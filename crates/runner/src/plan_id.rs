@@ -14,7 +14,7 @@ const LENGTH: usize = 16;
 
 /// Inputs of the id of a plan.
 #[derive(Clone, Copy)]
-pub struct Plan<'a> {
+pub struct PlanIdInputs<'a> {
     /// Digest of the change set.
     pub digest: &'a str,
     /// Context of the planned module.
@@ -33,7 +33,7 @@ pub struct Plan<'a> {
 }
 
 /// Returns the id of `plan`, an HMAC with the `key` of the resource, so that values cannot be guessed from the id.
-pub fn plan_id(plan: Plan<'_>, key: &[u8]) -> String {
+pub fn plan_id(plan: PlanIdInputs<'_>, key: &[u8]) -> String {
     let mut parts = vec![
         json!("plan"),
         json!(plan.digest),
@@ -76,7 +76,7 @@ mod tests {
                 ..ScriptTexts::default()
             },
         );
-        let plan = Plan {
+        let plan = PlanIdInputs {
             digest: "d",
             context: Some("c"),
             variables: &none,
@@ -87,40 +87,40 @@ mod tests {
         };
         let plans = [
             plan,
-            Plan {
+            PlanIdInputs {
                 digest: "e",
                 ..plan
             },
-            Plan {
+            PlanIdInputs {
                 context: None,
                 ..plan
             },
-            Plan {
+            PlanIdInputs {
                 context: Some("d"),
                 ..plan
             },
-            Plan {
+            PlanIdInputs {
                 scripts: &script,
                 ..plan
             },
-            Plan {
+            PlanIdInputs {
                 variables: &some,
                 ..plan
             },
-            Plan {
+            PlanIdInputs {
                 state: &later,
                 ..plan
             },
-            Plan {
+            PlanIdInputs {
                 state: &other,
                 ..plan
             },
-            Plan { begun: 2, ..plan },
-            Plan {
+            PlanIdInputs { begun: 2, ..plan },
+            PlanIdInputs {
                 restored: Some(Timestamp::UNIX_EPOCH),
                 ..plan
             },
-            Plan {
+            PlanIdInputs {
                 restored: Some(Timestamp::MAX),
                 ..plan
             },

@@ -38,8 +38,8 @@ use alustan_api::report::{Failure, PrepareReport};
 
 use crate::backend::{self, Prepared};
 use crate::command::{Commands, Show, StopPolicy, Task};
-use crate::engine::{self, Engine, Mirror, NO_COLOR, cli_config};
-use crate::failure::{Step, classify, transient, user};
+use crate::engine::{self, EngineProgram, Mirror, NO_COLOR, cli_config};
+use crate::failure::{RunStep, classify, transient, user};
 use crate::paths::{Paths, Vars};
 use crate::record::to_json;
 use crate::redact::Redactor;
@@ -49,7 +49,7 @@ use crate::workspace::module_directory;
 use crate::{cache, certificates};
 
 use build_folders::{BuildFolders, unwritten};
-use handover::{Builder, Connection};
+use handover::{Connection, HandoverListener};
 use request::ModuleRequest;
 
 /// Time limit of an engine command. The limit includes downloads of providers and modules.
@@ -119,7 +119,7 @@ pub async fn build(paths: &Paths, vars: &Vars) -> ExitCode {
 /// Credentials from a credential helper are not masked: the registry client does not print the output of a successful helper.
 fn redactor(vars: &Vars) -> Redactor {
     let secrets = of_environment(vars, &BTreeSet::new()).into_iter();
-    let git = git::Credentials::read(vars).secrets();
+    let git = git::GitCredentials::read(vars).secrets();
     Redactor::new(secrets.chain(git).chain(registry_access::secrets(vars)))
 }
 
@@ -154,10 +154,10 @@ async fn pull_context(vars: &Vars) -> Result<(ContextRequest, impl AsRef<[u8]> +
 async fn try_build(paths: &Paths, vars: &Vars) -> Result<(), Failure> {
     let image = append::Image::from_vars(vars);
     // Creates the socket even if the variables of the image are invalid or the pull fails, because `prepare` waits for the socket.
-    let (builder, pulled) = tokio::join!(Builder::listen(paths), pull_context(vars));
-    let (builder, (request, context), image) = (builder?, pulled?, image?);
+    let (listener, pulled) = tokio::join!(HandoverListener::listen(paths), pull_context(vars));
+    let (listener, (request, context), image) = (listener?, pulled?, image?);
     unpack_context(paths, vars, &request, &context)?;
-    builder.prepared().await?;
+    listener.prepared().await?;
     let digest = image.push(paths, vars).await?;
     // Writes the digest for users. The operator reads the digest from the registry.
     let _ = fs::write(&paths.termination_log, digest.as_str());
@@ -182,7 +182,7 @@ async fn try_prepare(paths: &Paths, vars: &Vars, commands: &Commands) -> Result<
             )
         })?;
     let mut environment = environment(paths, vars).map_err(unwritten)?;
-    let credentials = git::Credentials::read(vars);
+    let credentials = git::GitCredentials::read(vars);
     let access = credentials.open(&environment)?;
     environment.extend(
         access
@@ -233,7 +233,7 @@ async fn initialise(
     let search_path = environment
         .get("PATH")
         .map_or("/usr/local/bin:/usr/bin:/bin", String::as_str);
-    let engine = Engine::find(search_path).ok_or_else(|| {
+    let engine = EngineProgram::find(search_path).ok_or_else(|| {
         user(
             Reason::EngineNotFound,
             "the base image has no `terraform` in PATH",
@@ -265,7 +265,7 @@ async fn initialise(
 
 async fn run_init(
     commands: &Commands,
-    engine: &Engine,
+    engine: &EngineProgram,
     arguments: Vec<OsString>,
     environment: Vars,
     directory: &Path,
@@ -288,7 +288,7 @@ async fn run_init(
     })?;
     match (finished.code, finished.cause) {
         (Some(0), _) => Ok(()),
-        (Some(code), None) => Err(classify(Step::Init, code, &finished.stderr)),
+        (Some(code), None) => Err(classify(RunStep::Init, code, &finished.stderr)),
         (None, None) | (_, Some(_)) => Err(transient(Reason::Interrupted, INTERRUPTED)),
     }
 }
@@ -296,7 +296,7 @@ async fn run_init(
 /// Records name and version of the engine, so that runs of this image need not query the version.
 async fn record_engine_version(
     commands: &Commands,
-    engine: &Engine,
+    engine: &EngineProgram,
     environment: Vars,
     directory: &Path,
 ) -> Result<(), Failure> {
@@ -323,7 +323,7 @@ async fn record_engine_version(
 }
 
 /// Records that runs of this image with the backend type `kind` need no `init`.
-fn mark(directory: &Path, kind: &str, engine: &Engine) -> io::Result<()> {
+fn mark(directory: &Path, kind: &str, engine: &EngineProgram) -> io::Result<()> {
     let prepared = Prepared {
         backend: kind.to_owned(),
         engine: engine.name().to_owned(),

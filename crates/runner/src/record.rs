@@ -96,24 +96,24 @@ pub enum RecordError {
     NotOurs(String),
 }
 
-/// Result of the closure that is passed to [`Record::update`]. Determines whether the run report is written.
+/// Result of the closure that is passed to [`RecordHandle::update`]. Determines whether the run report is written.
 pub enum Update<T> {
-    /// Writes nothing. [`Record::update`] returns the contained value.
+    /// Writes nothing. [`RecordHandle::update`] returns the contained value.
     Keep(T),
-    /// Writes the progress of the run and the contained changes of other keys. [`Record::update`] returns the contained value.
+    /// Writes the progress of the run and the contained changes of other keys. [`RecordHandle::update`] returns the contained value.
     Write(T, Changes),
 }
 
 /// Run record and run report of a run.
 #[derive(Clone)]
-pub struct Record {
+pub struct RecordHandle {
     secrets: Arc<dyn Secrets>,
     identity: Identity,
     /// Run report after the last successful write of this process. The next update uses this content instead of reading the Secret.
     written: Arc<Mutex<Option<Snapshot>>>,
 }
 
-impl Record {
+impl RecordHandle {
     /// Creates a handle for the run record that `identity` names.
     pub fn new(secrets: Arc<dyn Secrets>, identity: Identity) -> Self {
         let written = Arc::default();

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::failure::{cut, transient};
 use crate::log_tail::{self, LogTail};
-use crate::record::{Record, RecordError, Update, parse, to_json};
+use crate::record::{RecordError, RecordHandle, Update, parse, to_json};
 use crate::retry::Patience;
 use crate::secrets::{Changes, MAX_SECRET_BYTES, Snapshot};
 
@@ -61,7 +61,7 @@ impl ReportExtras<'_> {
 /// Writes the run report. Returns the report that the Secret contains: if the run was cancelled before it changed objects, a failure is
 /// reported as a cancellation.
 pub async fn record(
-    record: &Record,
+    record: &RecordHandle,
     report: &RunReport,
     extras: ReportExtras<'_>,
     patience: Patience,

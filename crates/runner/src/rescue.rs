@@ -11,7 +11,7 @@ use alustan_api::run::key;
 
 use crate::command::StopPolicy;
 use crate::execute::outcome::{Ended, Findings};
-use crate::failure::{Step, cut, transient};
+use crate::failure::{RunStep, cut, transient};
 use crate::record::RecordError;
 use crate::retry::Patience;
 use crate::session::Session;
@@ -235,7 +235,7 @@ impl Session {
         let arguments = vec!["state".into(), "push".into(), file.into()];
         let deadline = Instant::now() + PUSH;
         self.engine(
-            Step::Push,
+            RunStep::Push,
             arguments,
             StopPolicy::Persistent,
             deadline,

@@ -14,7 +14,7 @@ use crate::command::Commands;
 use crate::execute::outcome::{Ended, Findings};
 use crate::failure::transient;
 use crate::paths::{Paths, Vars};
-use crate::record::{Identity, Record, RecordError};
+use crate::record::{Identity, RecordError, RecordHandle};
 use crate::redact::Redactor;
 use crate::report::{self, ReportExtras};
 use crate::retry::Patience;
@@ -25,7 +25,7 @@ use crate::variables::Values;
 use crate::workspace::copy_tree;
 
 /// Inputs of [`run`].
-pub struct Context {
+pub struct RunEnvironment {
     /// Identity of the run.
     pub identity: Identity,
     /// Paths of the pod.
@@ -40,25 +40,28 @@ pub struct Context {
 
 /// Executes the run from claim to report. Returns exit code 0 if the run did not fail, or if this pod must not execute it
 /// ([`RecordError::NotOurs`]). Returns 1 if the run failed, or if the pod could not claim the run or could not write the run report.
-pub async fn run(context: Context) -> ExitCode {
+pub async fn run(environment: RunEnvironment) -> ExitCode {
     let (began, started_at) = (Instant::now(), Timestamp::now());
-    let record = Record::new(context.secrets.clone(), context.identity.clone());
-    let (from, to) = (context.paths.module.clone(), context.paths.module_copy());
+    let record = RecordHandle::new(environment.secrets.clone(), environment.identity.clone());
+    let (from, to) = (
+        environment.paths.module.clone(),
+        environment.paths.module_copy(),
+    );
     let copied = tokio::task::spawn_blocking(move || copy_tree(&from, &to));
     let claimed = tokio::select! {
         claimed = claim(&record, started_at) => claimed,
-        _ = context.commands.stop.requested() => return ExitCode::FAILURE,
+        _ = environment.commands.stop.requested() => return ExitCode::FAILURE,
     };
     let claimed = match claimed {
         Ok(claimed) => claimed,
-        Err(error) => return refused(&context, &error),
+        Err(error) => return refused(&environment, &error),
     };
-    let redactor = redactor(&context, &claimed);
-    let (number, kind) = (context.identity.number, claimed.run.kind);
+    let redactor = redactor(&environment, &claimed);
+    let (number, kind) = (environment.identity.number, claimed.run.kind);
     let trace = &claimed.run.trace_id;
     crate::log!(
         "run {number} of {}: {kind}, trace {trace}",
-        context.identity.record
+        environment.identity.record
     );
     let mut findings = Findings::default();
     let ended = match copied
@@ -66,7 +69,7 @@ pub async fn run(context: Context) -> ExitCode {
         .map_err(std::io::Error::other)
         .and_then(|result| result)
     {
-        Ok(()) => carry_out(&context, &record, claimed, began, &mut findings).await,
+        Ok(()) => carry_out(&environment, &record, claimed, began, &mut findings).await,
         Err(error) => {
             let message = format!("failed to copy the module: {error}");
             Err(transient(Reason::WorkspaceFailed, message).into())
@@ -76,7 +79,7 @@ pub async fn run(context: Context) -> ExitCode {
         Ok(result) => (result, None),
         Err(Ended::Cancelled) => (RunResult::Cancelled, None),
         Err(Ended::Failed(failure)) => (RunResult::Failed, Some(redactor.failure(failure))),
-        Err(Ended::NotOurs(why)) => return refused(&context, &RecordError::NotOurs(why)),
+        Err(Ended::NotOurs(why)) => return refused(&environment, &RecordError::NotOurs(why)),
     };
     let report = RunReport {
         number,
@@ -99,25 +102,31 @@ pub async fn run(context: Context) -> ExitCode {
         started_at,
         finished_at: Timestamp::now(),
     };
-    finish(&context, &record, &report, &findings).await
+    finish(&environment, &record, &report, &findings).await
 }
 
 /// Returns a redactor of the secret values that are known before the variable declarations of the module are read.
-fn redactor(context: &Context, claimed: &Claimed) -> Redactor {
+fn redactor(environment: &RunEnvironment, claimed: &Claimed) -> Redactor {
     let (server, values, declared) = (Vars::new(), Values::default(), BTreeMap::new());
-    let secrets = of_run(&claimed.inputs, &context.vars, &server, &values, &declared);
+    let secrets = of_run(
+        &claimed.inputs,
+        &environment.vars,
+        &server,
+        &values,
+        &declared,
+    );
     Redactor::new(secrets)
 }
 
 /// Logs why the run was not executed, and returns the exit code.
-fn refused(context: &Context, error: &RecordError) -> ExitCode {
+fn refused(environment: &RunEnvironment, error: &RecordError) -> ExitCode {
     match error {
         RecordError::NotOurs(why) => {
             crate::log!("{why}");
             ExitCode::SUCCESS
         }
         RecordError::Store(_) | RecordError::Unreadable { .. } | RecordError::Incomplete { .. } => {
-            let text = context.commands.redactor.text(&error.to_string());
+            let text = environment.commands.redactor.text(&error.to_string());
             crate::log!("failed to claim the run: {text}");
             ExitCode::FAILURE
         }
@@ -125,19 +134,19 @@ fn refused(context: &Context, error: &RecordError) -> ExitCode {
 }
 
 async fn carry_out(
-    context: &Context,
-    record: &Record,
+    environment: &RunEnvironment,
+    record: &RecordHandle,
     claimed: Claimed,
     started: Instant,
     findings: &mut Findings,
 ) -> Result<RunResult, Ended> {
     let kind = claimed.run.kind;
     let parts = Parts {
-        paths: context.paths.clone(),
-        vars: context.vars.clone(),
-        secrets: context.secrets.clone(),
+        paths: environment.paths.clone(),
+        vars: environment.vars.clone(),
+        secrets: environment.secrets.clone(),
         record: record.clone(),
-        commands: context.commands.clone(),
+        commands: environment.commands.clone(),
         started,
     };
     let session = Session::open(parts, claimed).await?;
@@ -163,29 +172,29 @@ async fn carry_out(
 }
 
 async fn finish(
-    context: &Context,
-    record: &Record,
+    environment: &RunEnvironment,
+    record: &RecordHandle,
     report: &RunReport,
     findings: &Findings,
 ) -> ExitCode {
-    let from = context
+    let from = environment
         .commands
         .stop
         .requested_at()
         .unwrap_or_else(Instant::now);
-    let patience = Patience::until(from + context.commands.grace);
+    let patience = Patience::until(from + environment.commands.grace);
     let extras = ReportExtras {
         outputs: findings.outputs.as_ref(),
         unlock: findings.abandoned_lock.as_deref(),
         refused: findings.refused.as_ref(),
         stateless: findings.stateless,
         own_backend: findings.own_backend.as_ref(),
-        tail: Some(&context.commands.tail),
+        tail: Some(&environment.commands.tail),
     };
     let recorded = match report::record(record, report, extras, patience).await {
         Ok(recorded) => recorded,
         Err(error) => {
-            let failure = context
+            let failure = environment
                 .commands
                 .redactor
                 .failure(report::unrecorded(&error));
@@ -198,7 +207,7 @@ async fn finish(
             }
         }
     };
-    report::write_message(&context.paths.termination_log, &recorded);
+    report::write_message(&environment.paths.termination_log, &recorded);
     say_result(&recorded);
     match recorded.result {
         RunResult::Failed => ExitCode::FAILURE,

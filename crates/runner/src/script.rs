@@ -10,7 +10,7 @@ use crate::workspace::write_private;
 
 /// Command that executes a script of the user. The script is in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Script {
+pub struct ScriptCommand {
     /// Program to start: the file of the script, or `bash`.
     pub program: PathBuf,
     /// Arguments of the program.
@@ -19,18 +19,18 @@ pub struct Script {
 
 /// Scripts of the user, written to files.
 #[derive(Default)]
-pub struct Scripts {
+pub struct ScriptCommands {
     /// Script that replaces the engine command `init`.
-    pub init: Option<Script>,
+    pub init: Option<ScriptCommand>,
     /// Script that replaces the engine command `plan`.
-    pub plan: Option<Script>,
+    pub plan: Option<ScriptCommand>,
     /// Script that replaces the engine command `apply`.
-    pub apply: Option<Script>,
+    pub apply: Option<ScriptCommand>,
     /// Script that replaces the engine command `destroy`.
-    pub destroy: Option<Script>,
+    pub destroy: Option<ScriptCommand>,
 }
 
-impl Scripts {
+impl ScriptCommands {
     /// Writes the configured scripts to `work`.
     pub fn write(work: &Path, texts: &ScriptTexts) -> io::Result<Self> {
         let script = |name: &str, text: &Option<String>| {
@@ -55,16 +55,16 @@ impl Scripts {
 }
 
 /// Writes the script `name` to a file in `work`. A script without a `#!` line is executed by `bash -e`.
-pub fn write_script(work: &Path, name: &str, text: &str) -> io::Result<Script> {
+pub fn write_script(work: &Path, name: &str, text: &str) -> io::Result<ScriptCommand> {
     let file = work.join(format!("script-{name}"));
     write_private(&file, text.as_bytes(), 0o700)?;
     if text.starts_with("#!") {
-        Ok(Script {
+        Ok(ScriptCommand {
             program: file,
             arguments: Vec::new(),
         })
     } else {
-        Ok(Script {
+        Ok(ScriptCommand {
             program: "bash".into(),
             arguments: vec!["-e".into(), file.into()],
         })
@@ -82,7 +82,7 @@ mod tests {
         let own = write_script(work.path(), "plan", "#!/bin/sh\nexit 2\n").unwrap();
         assert_eq!(
             own,
-            Script {
+            ScriptCommand {
                 program: file.clone(),
                 arguments: Vec::new()
             }

@@ -23,16 +23,16 @@ use crate::cache;
 use crate::certificates;
 use crate::claim::Claimed;
 use crate::command::{Commands, Finished, Show, StopPolicy, Task};
-use crate::engine::{self, Engine, NO_COLOR, environment};
-use crate::failure::{Step, module, transient, user};
+use crate::engine::{self, EngineProgram, NO_COLOR, environment};
+use crate::failure::{RunStep, module, transient, user};
 use crate::lock_file;
 use crate::log;
 use crate::module_files;
 use crate::paths::{Paths, Vars};
 use crate::processes::Scope;
-use crate::record::Record;
+use crate::record::RecordHandle;
 use crate::redact::Redactor;
-use crate::script::{Script, Scripts};
+use crate::script::{ScriptCommand, ScriptCommands};
 use crate::secret_values;
 use crate::secrets::Secrets;
 use crate::state_server::StateServer;
@@ -62,7 +62,7 @@ pub struct Parts {
     /// Access to the Secrets of the run.
     pub secrets: Arc<dyn Secrets>,
     /// Run record and run report of the run.
-    pub record: Record,
+    pub record: RecordHandle,
     /// Executes the commands of the run.
     pub commands: Commands,
     /// Start time of the runner.
@@ -74,7 +74,7 @@ pub struct Session {
     /// Paths of the pod.
     pub paths: Paths,
     /// Run record and run report of the run.
-    pub record: Record,
+    pub record: RecordHandle,
     /// Access to the Secrets of the run.
     pub secrets: Arc<dyn Secrets>,
     /// Run record at the time of the claim.
@@ -92,10 +92,10 @@ pub struct Session {
     /// HTTP server that serves a managed state to the engine; `None` for other backends.
     pub server: Option<StateServer>,
     /// Scripts of the user.
-    pub scripts: Scripts,
+    pub scripts: ScriptCommands,
     /// Engine name and version that the build recorded in the image.
     pub prepared_engine: Option<alustan_api::Engine>,
-    engine: Engine,
+    engine: EngineProgram,
     environment: Vars,
     /// Environment of the engine without the variables of the backend and of the HTTP server for the managed state.
     bare_environment: Vars,
@@ -135,7 +135,7 @@ impl Session {
         let search_path = vars
             .get("PATH")
             .map_or("/usr/local/bin:/usr/bin:/bin", String::as_str);
-        let engine = Engine::find(search_path).ok_or_else(|| {
+        let engine = EngineProgram::find(search_path).ok_or_else(|| {
             let message = "the image has no `terraform` in PATH";
             user(Reason::EngineNotFound, message)
         })?;
@@ -345,7 +345,7 @@ impl Session {
             );
             transient(Reason::BootstrapFailed, message)
         })?;
-        self.judged(Step::Bootstrap, &finished, &[0]).map(drop)
+        self.judged(RunStep::Bootstrap, &finished, &[0]).map(drop)
     }
 
     /// Returns the environment of the engine, and the credentials of the backend configuration as environment variables of the AWS SDK.
@@ -364,7 +364,7 @@ impl Session {
             arguments.push("-reconfigure".into());
         }
         arguments.extend(self.backend_config.as_deref().map(backend_argument));
-        self.engine(Step::Init, arguments, StopPolicy::Quick, deadline, &[0])
+        self.engine(RunStep::Init, arguments, StopPolicy::Quick, deadline, &[0])
             .await?;
         Ok(())
     }
@@ -372,7 +372,7 @@ impl Session {
     /// Runs a command of the engine. Exit codes that are not in `good` are failures.
     pub async fn engine(
         &self,
-        step: Step,
+        step: RunStep,
         arguments: Vec<OsString>,
         stop_policy: StopPolicy,
         deadline: Instant,
@@ -392,7 +392,7 @@ impl Session {
     /// command again.
     async fn run_freed<F>(
         &self,
-        step: Step,
+        step: RunStep,
         run: impl Fn() -> F,
         good: &[i32],
     ) -> Result<Finished, Failure>
@@ -409,20 +409,22 @@ impl Session {
         Ok(finished)
     }
 
-    fn note_time(&self, step: Step, elapsed: Duration) {
+    fn note_time(&self, step: RunStep, elapsed: Duration) {
         let mut took = self.took.lock();
         let part = match step {
-            Step::Init | Step::Script("init") => &mut took.init,
-            Step::Plan | Step::Script("plan") => &mut took.plan,
-            Step::Apply | Step::Destroy | Step::Script("apply" | "destroy") => &mut took.apply,
-            Step::Bootstrap
-            | Step::Output
-            | Step::Show
-            | Step::Pull
-            | Step::Unlock
-            | Step::Push
-            | Step::Migrate
-            | Step::Script(_) => return,
+            RunStep::Init | RunStep::Script("init") => &mut took.init,
+            RunStep::Plan | RunStep::Script("plan") => &mut took.plan,
+            RunStep::Apply | RunStep::Destroy | RunStep::Script("apply" | "destroy") => {
+                &mut took.apply
+            }
+            RunStep::Bootstrap
+            | RunStep::Output
+            | RunStep::Show
+            | RunStep::Pull
+            | RunStep::Unlock
+            | RunStep::Push
+            | RunStep::Migrate
+            | RunStep::Script(_) => return,
         };
         let elapsed = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX);
         *part = Some(part.unwrap_or_default().saturating_add(elapsed));
@@ -470,7 +472,7 @@ impl Session {
     /// Runs a command of the engine and returns its standard output, which is not logged.
     pub async fn engine_output(
         &self,
-        step: Step,
+        step: RunStep,
         arguments: Vec<OsString>,
         deadline: Instant,
     ) -> Result<Vec<u8>, Failure> {
@@ -509,20 +511,20 @@ impl Session {
     pub async fn script(
         &self,
         name: &'static str,
-        script: &Script,
+        script: &ScriptCommand,
         stop_policy: StopPolicy,
         deadline: Instant,
         good: &[i32],
     ) -> Result<Finished, Failure> {
         crate::log!("scripts.{name}");
         let run = || self.run_script(name, script, stop_policy, deadline);
-        self.run_freed(Step::Script(name), run, good).await
+        self.run_freed(RunStep::Script(name), run, good).await
     }
 
     async fn run_script(
         &self,
         name: &'static str,
-        script: &Script,
+        script: &ScriptCommand,
         stop_policy: StopPolicy,
         deadline: Instant,
     ) -> Result<Finished, Failure> {

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
 
 use crate::paths::Vars;
-use crate::record::{Record, RecordError};
+use crate::record::{RecordError, RecordHandle};
 use crate::state_store::{MAX_STATE_BYTES, SlotSource, StateError, StateStore};
 use locks::Locks;
 
@@ -33,10 +33,10 @@ const SLOTS_PAUSE: Duration = Duration::from_millis(500);
 pub struct StateServer {
     address: SocketAddr,
     password: String,
-    context: Arc<Context>,
+    context: Arc<ServerContext>,
 }
 
-struct Context {
+struct ServerContext {
     store: Arc<StateStore>,
     authorization: String,
     locks: Locks,
@@ -46,13 +46,13 @@ impl StateServer {
     /// Serves `store` on a free loopback port.
     pub async fn start(
         store: Arc<StateStore>,
-        record: Record,
+        record: RecordHandle,
         password: String,
     ) -> std::io::Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let address = listener.local_addr()?;
         let authorization = format!("Basic {}", STANDARD.encode(format!("{USER}:{password}")));
-        let context = Arc::new(Context {
+        let context = Arc::new(ServerContext {
             store,
             authorization,
             locks: Locks::new(record),
@@ -103,7 +103,7 @@ impl StateServer {
     }
 }
 
-async fn answer(State(context): State<Arc<Context>>, request: Request) -> Response {
+async fn answer(State(context): State<Arc<ServerContext>>, request: Request) -> Response {
     let given = request.headers().get(header::AUTHORIZATION);
     if given.map(header::HeaderValue::as_bytes) != Some(context.authorization.as_bytes()) {
         return StatusCode::UNAUTHORIZED.into_response();
@@ -162,7 +162,7 @@ struct LockInfo {
     path: String,
 }
 
-async fn lock(context: &Context, body: &[u8]) -> Response {
+async fn lock(context: &ServerContext, body: &[u8]) -> Response {
     let Ok(info) = serde_json::from_slice::<LockInfo>(body) else {
         return StatusCode::BAD_REQUEST.into_response();
     };
@@ -175,7 +175,7 @@ async fn lock(context: &Context, body: &[u8]) -> Response {
     lock_response("locked", context.locks.lock(lock).await)
 }
 
-async fn unlock(context: &Context, body: &[u8]) -> Response {
+async fn unlock(context: &ServerContext, body: &[u8]) -> Response {
     let info = serde_json::from_slice::<LockInfo>(body).unwrap_or_default();
     let id = Some(info.id.as_str()).filter(|id| !id.is_empty());
     lock_response("unlocked", context.locks.unlock(id).await)
@@ -203,7 +203,7 @@ fn lock_response(action: &str, result: Result<Option<StateLock>, RecordError>) -
 }
 
 /// Source of state slots for a run. Requests slots through the run report; the operator creates the slots.
-pub struct SlotsOfRecord(pub Record);
+pub struct SlotsOfRecord(pub RecordHandle);
 
 #[async_trait::async_trait]
 impl SlotSource for SlotsOfRecord {
@@ -237,7 +237,7 @@ mod tests {
     async fn a_request_larger_than_a_state_is_refused() {
         let secrets = Arc::new(FakeSecrets::new());
         secrets.put("web-state", []);
-        let record = Record::new(secrets.clone(), Identity::of_run_7());
+        let record = RecordHandle::new(secrets.clone(), Identity::of_run_7());
         let slot_source = Arc::new(SlotsOfRecord(record.clone()));
         let store = StateStore::open(
             secrets,
@@ -246,7 +246,7 @@ mod tests {
             slot_source,
             "uid".into(),
         );
-        let context = Arc::new(Context {
+        let context = Arc::new(ServerContext {
             store: Arc::new(store.await.unwrap()),
             authorization: "Basic password".into(),
             locks: Locks::new(record),

@@ -12,7 +12,7 @@ use flate2::write::GzEncoder;
 
 use crate::encryption::Cipher;
 use crate::log_tail;
-use crate::record::{RESERVE, Record, RecordError, Update};
+use crate::record::{RESERVE, RecordError, RecordHandle, Update};
 use crate::retry::Patience;
 use crate::secrets::{self, Changes};
 use crate::state_store;
@@ -94,7 +94,11 @@ pub fn decrypt(encrypted: &[u8], key: &[u8]) -> Result<Vec<u8>, DecryptError> {
 
 /// Writes the encrypted state `encrypted` to the run report, and replaces an earlier unsaved state. If the report has too little space, first removes
 /// the logs from the report.
-pub async fn put(record: &Record, encrypted: &[u8], patience: Patience) -> Result<(), KeepError> {
+pub async fn put(
+    record: &RecordHandle,
+    encrypted: &[u8],
+    patience: Patience,
+) -> Result<(), KeepError> {
     if encrypted.len() > MAX_BYTES {
         return Err(KeepError::NoRoom(encrypted.len()));
     }
@@ -120,7 +124,7 @@ pub async fn put(record: &Record, encrypted: &[u8], patience: Patience) -> Resul
 }
 
 /// Removes the unsaved state from the run report.
-pub async fn remove(record: &Record, patience: Patience) -> Result<(), RecordError> {
+pub async fn remove(record: &RecordHandle, patience: Patience) -> Result<(), RecordError> {
     record
         .update_ours(patience, |_, snapshot| {
             if !snapshot.data.contains_key(key::LEFTOVER) {
@@ -193,7 +197,7 @@ mod tests {
     use std::sync::Arc;
     use std::time::Duration;
 
-    fn record(secrets: &Arc<FakeSecrets>, pod_uid: &str) -> Record {
+    fn record(secrets: &Arc<FakeSecrets>, pod_uid: &str) -> RecordHandle {
         let identity = Identity {
             namespace: "team".into(),
             record: "web-run".into(),
@@ -202,7 +206,7 @@ mod tests {
             pod_uid: pod_uid.into(),
             pod: "pod".into(),
         };
-        Record::new(secrets.clone(), identity)
+        RecordHandle::new(secrets.clone(), identity)
     }
 
     /// Returns Secrets with the report of run 7 in phase Applying, claimed by pod `uid`. The report contains outputs of `outputs` bytes.

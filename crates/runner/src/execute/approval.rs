@@ -11,12 +11,12 @@ use ring::digest;
 
 use super::goal::Goal;
 use super::outcome::{Ended, Findings};
-use super::ownership::State;
-use crate::changes::Summary;
+use super::ownership::StateOwnership;
+use crate::changes::PlanSummary;
 use crate::engine::NO_COLOR;
 use crate::failure::user;
 use crate::plan_file;
-use crate::plan_id::{Plan, plan_id};
+use crate::plan_id::{PlanIdInputs, plan_id};
 use crate::plan_text;
 use crate::session::{Session, stopped};
 use crate::workspace::write_private;
@@ -37,7 +37,7 @@ const NAMED: usize = 10;
 impl Session {
     /// Whether a plan must be evaluated for approval before its apply: because of the approval mode, an existing approval, rules, or the
     /// adoption of a state.
-    pub(super) fn needs_approval_check(&self, state: &State) -> bool {
+    pub(super) fn needs_approval_check(&self, state: &StateOwnership) -> bool {
         let approval = &self.inputs.approval;
         let requested = approval.manual || approval.approved.is_some();
         requested || !approval.rules.is_empty() || state.is_taken_over()
@@ -47,7 +47,7 @@ impl Session {
     pub(super) async fn plan_for_approval(
         &self,
         goal: Goal,
-        state: &mut State,
+        state: &mut StateOwnership,
         findings: &mut Findings,
     ) -> Result<RunResult, Ended> {
         self.check_that_plans_are_applied(goal)?;
@@ -66,7 +66,7 @@ impl Session {
     pub(super) async fn apply_approved(
         &self,
         goal: Goal,
-        state: &mut State,
+        state: &mut StateOwnership,
         findings: &mut Findings,
     ) -> Result<RunResult, Ended> {
         self.check_that_plans_are_applied(goal)?;
@@ -87,7 +87,7 @@ impl Session {
     pub(super) async fn apply_judged(
         &self,
         goal: Goal,
-        state: &mut State,
+        state: &mut StateOwnership,
         findings: &mut Findings,
     ) -> Result<RunResult, Ended> {
         let approved = self.inputs.approval.approved.as_ref();
@@ -124,7 +124,11 @@ impl Session {
     /// Restores the approved plan as the current plan file and returns its summary. Returns `None`, and leaves no plan file, if the plan is
     /// lost, or if the inputs of the plan have changed. The inner option is `None` if `scripts.plan` created the plan and the engine cannot
     /// read it.
-    async fn stored_plan(&self, approved: &ApprovedPlan, state: &State) -> Option<Option<Summary>> {
+    async fn stored_plan(
+        &self,
+        approved: &ApprovedPlan,
+        state: &StateOwnership,
+    ) -> Option<Option<PlanSummary>> {
         let file = self.paths.plan_file();
         let why = match plan_file::open(&self.paths.cache, approved.run, &self.key) {
             None => "the plan is not on the cache volume".to_owned(),
@@ -146,7 +150,10 @@ impl Session {
     }
 
     /// Returns summary and id of the current plan. The summary is `None` if `scripts.plan` created the plan and the engine cannot read it.
-    async fn plan_made(&self, state: &State) -> Result<(Option<Summary>, String), Failure> {
+    async fn plan_made(
+        &self,
+        state: &StateOwnership,
+    ) -> Result<(Option<PlanSummary>, String), Failure> {
         let (summary, head) = tokio::join!(self.readable(), self.head_for_id(state));
         let summary = summary?;
         let digest = if let Some(summary) = &summary {
@@ -156,7 +163,7 @@ impl Session {
             hex::encode(digest::digest(&digest::SHA256, &file))
         };
         let run = self.claimed.run.as_ref();
-        let plan = Plan {
+        let plan = PlanIdInputs {
             digest: &digest,
             context: run.and_then(|run| run.context.as_deref()),
             variables: &self.inputs.variables,
@@ -171,7 +178,7 @@ impl Session {
 
     /// Returns the summary of the plan. Returns `None` if `scripts.plan` created a plan that the engine cannot read. Fails on such a plan if
     /// approval is manual or rules are configured, because the approval then depends on the summary.
-    async fn readable(&self) -> Result<Option<Summary>, Failure> {
+    async fn readable(&self) -> Result<Option<PlanSummary>, Failure> {
         let approval = &self.inputs.approval;
         let any_form = self.scripts.plan.is_some() && !approval.manual && approval.rules.is_empty();
         let summary = match self.check_plan_file() {
@@ -193,8 +200,8 @@ impl Session {
     async fn judge(
         &self,
         goal: Goal,
-        state: &State,
-        summary: Option<&Summary>,
+        state: &StateOwnership,
+        summary: Option<&PlanSummary>,
         findings: &mut Findings,
     ) -> Result<Vec<String>, Failure> {
         let mut because: Vec<String> = Vec::new();
@@ -274,7 +281,7 @@ impl Session {
     async fn carry_out(
         &self,
         goal: Goal,
-        state: &mut State,
+        state: &mut StateOwnership,
         findings: &mut Findings,
     ) -> Result<RunResult, Ended> {
         self.begin_to_change(state, findings).await?;

@@ -8,7 +8,7 @@ use alustan_api::run::{RunPhase, RunProgress, StateLock};
 use k8s_openapi::jiff::Timestamp;
 
 use super::outcome::{Ended, Findings};
-use super::ownership::State;
+use super::ownership::StateOwnership;
 use crate::failure::transient;
 use crate::record::Update;
 use crate::retry::Patience;
@@ -33,7 +33,7 @@ impl Session {
     /// Reports the start of the changes. After the report, real objects may change and the run can no longer be cancelled.
     pub(super) async fn begin_to_change(
         &self,
-        state: &mut State,
+        state: &mut StateOwnership,
         findings: &mut Findings,
     ) -> Result<(), Ended> {
         if self.commands.stop.requested_at().is_some() {

@@ -9,7 +9,7 @@ use alustan_backends::is_known;
 
 use super::outcome::{Ended, Findings};
 use crate::backend;
-use crate::failure::{Step, module, place_in_json, user};
+use crate::failure::{RunStep, module, place_in_json, user};
 use crate::lineage::{Owner, StateHead, owner};
 use crate::plan_file;
 use crate::session::{READ_TIMEOUT, Session};
@@ -17,14 +17,14 @@ use crate::state_store::Version;
 use crate::unsaved_state;
 
 /// State of the module at the start of a run, and its owner.
-pub(super) struct State {
+pub(super) struct StateOwnership {
     /// Lineage, serial and item count of the state. `None` if the runner did not read the state because the state is known to belong to the
     /// resource, or if the runner cannot read the state.
     head: Option<StateHead>,
     owner: Owner,
 }
 
-impl State {
+impl StateOwnership {
     /// Whether the state belongs to another owner and this resource adopts the state.
     pub(super) fn is_taken_over(&self) -> bool {
         self.owner == Owner::Foreign
@@ -33,17 +33,17 @@ impl State {
 
 impl Session {
     /// Determines the owner of the state. Fails if the state belongs to another owner, unless the resource adopts the state.
-    pub(super) async fn check_state_owner(&self) -> Result<State, Ended> {
+    pub(super) async fn check_state_owner(&self) -> Result<StateOwnership, Ended> {
         match self.head_if_unsure().await? {
             Some(head) => Ok(self.state_of(head)?),
-            None => Ok(State {
+            None => Ok(StateOwnership {
                 head: None,
                 owner: Owner::ThisResource,
             }),
         }
     }
 
-    fn state_of(&self, head: StateHead) -> Result<State, Failure> {
+    fn state_of(&self, head: StateHead) -> Result<StateOwnership, Failure> {
         // Even if the run record was lost, a managed state belongs to this resource: no other resource writes the state.
         let proven = self.inputs.applied_before || self.server.is_some();
         let owner = owner(&self.claimed.lineage, proven, &head);
@@ -55,12 +55,15 @@ impl Session {
             return Err(self.not_ours(&head));
         }
         let head = Some(head);
-        Ok(State { head, owner })
+        Ok(StateOwnership { head, owner })
     }
 
     /// Checks, before objects change, the owner of a state that was not read at the start of the run. Compares the lineage in the plan file
     /// with the lineage in the run record, and reads the state if the lineages differ.
-    pub(super) async fn recheck_state_owner(&self, state: &mut State) -> Result<(), Failure> {
+    pub(super) async fn recheck_state_owner(
+        &self,
+        state: &mut StateOwnership,
+    ) -> Result<(), Failure> {
         if state.head.is_some() || self.server.is_some() || !backend::has_resolved(&self.directory)
         {
             return Ok(());
@@ -118,13 +121,13 @@ impl Session {
     pub(super) async fn pull(&self) -> Result<StateHead, Failure> {
         let arguments = vec!["state".into(), "pull".into()];
         let state = self
-            .engine_output(Step::Pull, arguments, Instant::now() + READ_TIMEOUT)
+            .engine_output(RunStep::Pull, arguments, Instant::now() + READ_TIMEOUT)
             .await?;
         read(&state)
     }
 
     /// Returns lineage and serial of the state for the id of a plan. Returns empty values if the state cannot be read.
-    pub(super) async fn head_for_id(&self, state: &State) -> StateHead {
+    pub(super) async fn head_for_id(&self, state: &StateOwnership) -> StateHead {
         if let Some(server) = &self.server {
             let version = server.store().version().await;
             return version.map(head_of).unwrap_or_default();
@@ -146,7 +149,7 @@ impl Session {
     }
 
     /// Returns the lineage to write into the run report when objects start to change.
-    pub(super) fn lineage_to_note(&self, state: &State) -> Lineage {
+    pub(super) fn lineage_to_note(&self, state: &StateOwnership) -> Lineage {
         let lineage = state.head.as_ref().and_then(|head| head.lineage.clone());
         match (state.owner, lineage, &self.claimed.lineage) {
             (Owner::Unowned, ..)
@@ -161,7 +164,7 @@ impl Session {
     /// the run changed nothing.
     pub(super) async fn lineage_of_ours(
         &self,
-        state: &State,
+        state: &StateOwnership,
         result: Option<RunResult>,
     ) -> Option<String> {
         let applied = matches!(result, Some(RunResult::Done | RunResult::NoChanges));
@@ -174,7 +177,7 @@ impl Session {
         }
     }
 
-    fn lineage_noted(&self, state: &State) -> Option<String> {
+    fn lineage_noted(&self, state: &StateOwnership) -> Option<String> {
         let head = state.head.as_ref().filter(|head| head.item_count > 0);
         match (head, &self.claimed.lineage) {
             (Some(head), _) => head.lineage.clone(),
@@ -187,7 +190,7 @@ impl Session {
 
     /// Determines the lineage of a state that belongs to the resource, but whose lineage is not recorded yet ([`Lineage::New`]). While no
     /// lineage is recorded, runs treat every state at the address as the state of this resource, even a state that another owner created.
-    pub(super) async fn record_new_lineage(&self, state: &State, findings: &mut Findings) {
+    pub(super) async fn record_new_lineage(&self, state: &StateOwnership, findings: &mut Findings) {
         let began = findings.began;
         let noted = if began {
             self.lineage_to_note(state)

@@ -9,16 +9,16 @@ use alustan_api::report::{ChangeSet, Failure};
 
 use super::goal::Goal;
 use super::outcome::Ended;
-use super::ownership::State;
-use crate::changes::{Summary, summary};
+use super::ownership::StateOwnership;
+use crate::changes::{PlanSummary, summary};
 use crate::command::StopPolicy;
 use crate::engine::NO_COLOR;
-use crate::failure::{Step, module, place_in_json, tidy, user};
+use crate::failure::{RunStep, module, place_in_json, tidy, user};
 use crate::plan_file;
 use crate::session::{READ_TIMEOUT, Session};
 
 /// Result of planning, if the plan has changes.
-pub(super) struct Planned {
+pub(super) struct PlanningResult {
     /// Whether the plan may delete or forget objects.
     pub(super) may_remove: bool,
 }
@@ -33,8 +33,8 @@ impl Session {
     pub(super) async fn plan(
         &self,
         goal: Goal,
-        state: &mut State,
-    ) -> Result<Option<Planned>, Ended> {
+        state: &mut StateOwnership,
+    ) -> Result<Option<PlanningResult>, Ended> {
         let planned = self.make_plan(goal).await?;
         if self.paths.plan_file().is_file() {
             self.recheck_state_owner(state).await?;
@@ -42,13 +42,13 @@ impl Session {
         Ok(planned)
     }
 
-    async fn make_plan(&self, goal: Goal) -> Result<Option<Planned>, Failure> {
+    async fn make_plan(&self, goal: Goal) -> Result<Option<PlanningResult>, Failure> {
         let (deadline, good) = (self.plan_deadline(), [0, 2]);
         if let (Goal::Apply, Some(script)) = (goal, &self.scripts.plan) {
             let made = self
                 .script("plan", script, StopPolicy::Quick, deadline, &good)
                 .await?;
-            let planned = Planned { may_remove: true };
+            let planned = PlanningResult { may_remove: true };
             return Ok((made.code == Some(2)).then_some(planned));
         }
         let words = [
@@ -64,9 +64,9 @@ impl Session {
         }
         arguments.push(option("-out=", &self.paths.plan_file()));
         let made = self
-            .engine(Step::Plan, arguments, StopPolicy::Quick, deadline, &good)
+            .engine(RunStep::Plan, arguments, StopPolicy::Quick, deadline, &good)
             .await?;
-        let planned = Planned {
+        let planned = PlanningResult {
             may_remove: may_remove(&String::from_utf8_lossy(&made.stdout)),
         };
         Ok((made.code == Some(2)).then_some(planned))
@@ -80,16 +80,16 @@ impl Session {
                 .await?;
             return Ok(());
         }
-        self.apply_plan_file(Step::Apply, deadline).await
+        self.apply_plan_file(RunStep::Apply, deadline).await
     }
 
     /// Applies a destroy plan.
     pub(super) async fn apply_destroy_plan(&self) -> Result<(), Failure> {
         let deadline = Instant::now() + Duration::from_secs(self.inputs.timeouts.destroy);
-        self.apply_plan_file(Step::Destroy, deadline).await
+        self.apply_plan_file(RunStep::Destroy, deadline).await
     }
 
-    async fn apply_plan_file(&self, step: Step, deadline: Instant) -> Result<(), Failure> {
+    async fn apply_plan_file(&self, step: RunStep, deadline: Instant) -> Result<(), Failure> {
         self.check_plan_file()?;
         let plan = self.paths.plan_file();
         let arguments = vec![
@@ -127,7 +127,7 @@ impl Session {
     }
 
     /// Parses the plan with the engine, and returns its summary.
-    pub(super) async fn summary(&self) -> Result<Summary, Failure> {
+    pub(super) async fn summary(&self) -> Result<PlanSummary, Failure> {
         let shown = self.show("-json").await?;
         summary(&shown, &self.key).map_err(|error| {
             let place = place_in_json(&error);
@@ -141,7 +141,7 @@ impl Session {
     /// Returns the output of the engine command `show` for the plan. `how`: option of the command, for example `-json`.
     pub(super) async fn show(&self, how: &str) -> Result<Vec<u8>, Failure> {
         let arguments = vec!["show".into(), how.into(), self.paths.plan_file().into()];
-        self.engine_output(Step::Show, arguments, Instant::now() + READ_TIMEOUT)
+        self.engine_output(RunStep::Show, arguments, Instant::now() + READ_TIMEOUT)
             .await
     }
 

@@ -7,7 +7,7 @@ use alustan_api::run::Outputs;
 use alustan_api::{Reason, json_size};
 
 use super::outcome::Ended;
-use crate::failure::{Step, module, place_in_json, user};
+use crate::failure::{RunStep, module, place_in_json, user};
 use crate::outputs;
 use crate::record::to_json;
 use crate::session::{READ_TIMEOUT, Session};
@@ -72,7 +72,7 @@ impl Session {
         }
         let arguments = vec!["output".into(), "-json".into()];
         let json = self
-            .engine_output(Step::Output, arguments, Instant::now() + READ_TIMEOUT)
+            .engine_output(RunStep::Output, arguments, Instant::now() + READ_TIMEOUT)
             .await?;
         Ok(outputs::from_json(&json).map_err(unreadable)?)
     }

@@ -11,7 +11,7 @@ use serde_json::json;
 use super::outcome::Ended;
 use crate::backend;
 use crate::command::StopPolicy;
-use crate::failure::{Step, module, transient, user};
+use crate::failure::{RunStep, module, transient, user};
 use crate::lineage::{StateHead, Transfer, transfer, with_serial};
 use crate::record::to_json;
 use crate::session::{READ_TIMEOUT, Session};
@@ -122,7 +122,7 @@ impl Session {
         arguments.push((&file).into());
         let deadline = Instant::now() + READ_TIMEOUT;
         let pushed = self.engine(
-            Step::Migrate,
+            RunStep::Migrate,
             arguments,
             StopPolicy::Persistent,
             deadline,

@@ -180,63 +180,78 @@ Error: Unsupported Terraform Core version
 ";
 
 #[rstest]
-#[case(Step::Apply, STALE, FailureClass::Transient, "PlanStale")]
-#[case(Step::Destroy, OTHER_STATE, FailureClass::Transient, "PlanStale")]
-#[case(Step::Script("apply"), STALE, FailureClass::Transient, "PlanStale")]
-#[case(Step::Init, SYNTAX, FailureClass::User, "ModuleInvalid")]
-#[case(Step::Plan, ARGUMENT, FailureClass::User, "ModuleInvalid")]
-#[case(Step::Init, VERSION, FailureClass::User, "ModuleInvalid")]
-#[case(Step::Plan, NO_VALUE, FailureClass::User, "VariablesInvalid")]
-#[case(Step::Init, S3, FailureClass::Transient, "InitFailed")]
-#[case(Step::Init, NO_BUCKET, FailureClass::User, "BackendMissing")]
-#[case(Step::Init, NO_GOOGLE_BUCKET, FailureClass::User, "BackendMissing")]
-#[case(Step::Apply, NO_LOCK_TABLE, FailureClass::User, "BackendMissing")]
+#[case(RunStep::Apply, STALE, FailureClass::Transient, "PlanStale")]
+#[case(RunStep::Destroy, OTHER_STATE, FailureClass::Transient, "PlanStale")]
+#[case(RunStep::Script("apply"), STALE, FailureClass::Transient, "PlanStale")]
+#[case(RunStep::Init, SYNTAX, FailureClass::User, "ModuleInvalid")]
+#[case(RunStep::Plan, ARGUMENT, FailureClass::User, "ModuleInvalid")]
+#[case(RunStep::Init, VERSION, FailureClass::User, "ModuleInvalid")]
+#[case(RunStep::Plan, NO_VALUE, FailureClass::User, "VariablesInvalid")]
+#[case(RunStep::Init, S3, FailureClass::Transient, "InitFailed")]
+#[case(RunStep::Init, NO_BUCKET, FailureClass::User, "BackendMissing")]
+#[case(RunStep::Init, NO_GOOGLE_BUCKET, FailureClass::User, "BackendMissing")]
+#[case(RunStep::Apply, NO_LOCK_TABLE, FailureClass::User, "BackendMissing")]
 #[case(
-    Step::Plan,
+    RunStep::Plan,
     NEW_IN_GOOGLE_LOCKED,
     FailureClass::Transient,
     "StateLocked"
 )]
 #[case(
-    Step::Pull,
+    RunStep::Pull,
     NEW_IN_KUBERNETES_LOCKED,
     FailureClass::Transient,
     "StateLocked"
 )]
-#[case(Step::Init, GIT_MODULE, FailureClass::Transient, "InitFailed")]
-#[case(Step::Init, NOT_IN_MIRROR, FailureClass::User, "ProvidersUnavailable")]
+#[case(RunStep::Init, GIT_MODULE, FailureClass::Transient, "InitFailed")]
 #[case(
-    Step::Init,
+    RunStep::Init,
+    NOT_IN_MIRROR,
+    FailureClass::User,
+    "ProvidersUnavailable"
+)]
+#[case(
+    RunStep::Init,
     REGISTRY_DOWN,
     FailureClass::Transient,
     "ProvidersUnavailable"
 )]
-#[case(Step::Init, NO_SUCH_PROVIDER, FailureClass::Module, "ProviderNotFound")]
-#[case(Step::Init, NO_SUCH_VERSION, FailureClass::Module, "ProviderNotFound")]
-#[case(Step::Apply, LOCK_HELD, FailureClass::Transient, "StateLocked")]
-#[case(Step::Apply, EXITED, FailureClass::Module, "ApplyFailed")]
-#[case(Step::Destroy, THROTTLED, FailureClass::Transient, "DestroyFailed")]
-#[case(Step::Apply, DENIED, FailureClass::Module, "ApplyFailed")]
 #[case(
-    Step::Apply,
+    RunStep::Init,
+    NO_SUCH_PROVIDER,
+    FailureClass::Module,
+    "ProviderNotFound"
+)]
+#[case(
+    RunStep::Init,
+    NO_SUCH_VERSION,
+    FailureClass::Module,
+    "ProviderNotFound"
+)]
+#[case(RunStep::Apply, LOCK_HELD, FailureClass::Transient, "StateLocked")]
+#[case(RunStep::Apply, EXITED, FailureClass::Module, "ApplyFailed")]
+#[case(RunStep::Destroy, THROTTLED, FailureClass::Transient, "DestroyFailed")]
+#[case(RunStep::Apply, DENIED, FailureClass::Module, "ApplyFailed")]
+#[case(
+    RunStep::Apply,
     "Error: bad request\n  with module.throttle.aws_servicequotas_service_quota.rate_limit",
     FailureClass::Module,
     "ApplyFailed"
 )]
 #[case(
-    Step::Apply,
+    RunStep::Apply,
     "Error: googleapi: Error 403: Quota exceeded for quota metric",
     FailureClass::Transient,
     "ApplyFailed"
 )]
 #[case(
-    Step::Script("apply"),
+    RunStep::Script("apply"),
     "make: *** [all] Error 1",
     FailureClass::Module,
     "ScriptFailed"
 )]
 fn engine_output_determines_failure_class_and_reason(
-    #[case] step: Step,
+    #[case] step: RunStep,
     #[case] stderr: &str,
     #[case] class: FailureClass,
     #[case] reason: &str,
@@ -252,7 +267,7 @@ fn engine_output_determines_failure_class_and_reason(
 
 #[test]
 fn failure_message_has_no_colours_or_frames() {
-    let message = classify(Step::Init, 1, SYNTAX).message;
+    let message = classify(RunStep::Init, 1, SYNTAX).message;
     assert!(message.starts_with("init failed with exit code 1: Error: Terraform encountered"));
     assert!(
         message.ends_with(
@@ -266,7 +281,7 @@ fn failure_message_has_no_colours_or_frames() {
 #[test]
 fn script_with_missing_command_is_a_user_failure() {
     let failure = classify(
-        Step::Script("plan"),
+        RunStep::Script("plan"),
         127,
         "bash: line 1: terragrunt: command not found",
     );
@@ -280,7 +295,7 @@ fn script_with_missing_command_is_a_user_failure() {
 #[test]
 fn long_message_keeps_its_beginning_and_end() {
     let long = format!("Error: first\n{}\nlast", "ü".repeat(9000));
-    let message = classify(Step::Apply, 1, &long).message;
+    let message = classify(RunStep::Apply, 1, &long).message;
     assert_eq!(message.chars().count(), MAX_TEXT);
     assert!(message.contains("Error: first") && message.ends_with("last"));
 }
@@ -308,7 +323,7 @@ fn failed_module_download_names_the_credentials_field() {
         )
     };
     let refused = classify(
-        Step::Init,
+        RunStep::Init,
         1,
         &message("fatal: could not read Username for 'https://host'"),
     );
@@ -320,7 +335,7 @@ fn failed_module_download_names_the_credentials_field() {
         refused.message.contains("sshKeySecret")
             && refused.message.contains("could not read Username")
     );
-    let unreachable = classify(Step::Init, 1, &message("Could not resolve host: host"));
+    let unreachable = classify(RunStep::Init, 1, &message("Could not resolve host: host"));
     assert_eq!(
         (unreachable.class, unreachable.reason.as_str()),
         (FailureClass::Transient, "InitFailed")

@@ -12,10 +12,10 @@ use alustan_registry::{Digest, ImageConfig, ImageRef, Layer};
 use super::build_folders::{BuildFolders, unwritten};
 use super::registry_access::{access, of_registry, registry};
 use crate::failure::{module, transient, user};
-use crate::layer::{self, Content, LayerError};
+use crate::layer::{self, LayerContent, LayerError};
 use crate::paths::{Paths, Vars};
 
-/// Topmost folder for which each layer contains an entry (see [`Content::made_from`]).
+/// Topmost folder for which each layer contains an entry (see [`LayerContent::made_from`]).
 const MADE: &str = "/alustan";
 
 /// Image to build, from the environment.
@@ -74,7 +74,7 @@ impl Image {
 fn layers(folders: &BuildFolders) -> Result<Vec<Layer>, Failure> {
     let layer = |kind: &paths::Layer| {
         let folder = folders.source(kind);
-        let content = Content {
+        let content = LayerContent {
             folder: &folder,
             target: Path::new(kind.target),
             made_from: Path::new(MADE),

@@ -17,16 +17,16 @@ use crate::paths::Vars;
 pub(super) const BUNDLE: &str = "ALUSTAN_GIT_CA_BUNDLE";
 /// Placeholder for the URL of the repository. The operator sets the URL only if the repository has credentials.
 const NOBODY: &str = "https://localhost/none";
-/// Minimum length of a mark (see [`Credentials::marks`]), in bytes. A shorter text may occur by chance in a file without credentials.
+/// Minimum length of a mark (see [`GitCredentials::marks`]), in bytes. A shorter text may occur by chance in a file without credentials.
 const MIN_MARK_BYTES: usize = 12;
 
 /// Credentials for git. Does not implement `Debug`, so that the credentials cannot be printed.
-pub(super) struct Credentials {
+pub(super) struct GitCredentials {
     url: String,
     credentials: alustan_source::Credentials,
 }
 
-impl Credentials {
+impl GitCredentials {
     /// Reads the credentials in the mounted Secret.
     pub(super) fn read(vars: &Vars) -> Self {
         let folder = vars.get("ALUSTAN_GIT_CREDENTIALS").map(Path::new);
@@ -131,7 +131,7 @@ mod tests {
         ];
         let mut vars = vars(folder.path(), &files);
         vars.insert(BUNDLE.to_owned(), "OWN".to_owned());
-        let credentials = Credentials::read(&vars);
+        let credentials = GitCredentials::read(&vars);
         assert_eq!(credentials.secrets(), [key, "hunter22"]);
         let access = credentials.open(&Vars::new()).unwrap().unwrap();
         let environment = access.environment();
@@ -152,7 +152,7 @@ mod tests {
         let marks = |key: &str, password: &str| {
             let folder = tempfile::tempdir().unwrap();
             let files = [("ssh-key", key), ("password", password)];
-            Credentials::read(&vars(folder.path(), &files)).marks()
+            GitCredentials::read(&vars(folder.path(), &files)).marks()
         };
         let key = "-----BEGIN PRIVATE KEY-----\nMIIEvQIBADAN\nBg==\n-----END PRIVATE KEY-----\n";
         let wanted = ["MIIEvQIBADAN", "glpat-0123456789"];
@@ -165,14 +165,14 @@ mod tests {
     fn missing_git_credentials_set_no_environment() {
         let folder = tempfile::tempdir().unwrap();
         assert!(
-            Credentials::read(&Vars::new())
+            GitCredentials::read(&Vars::new())
                 .open(&Vars::new())
                 .unwrap()
                 .is_none()
         );
         let vars = vars(folder.path(), &[]);
         assert!(
-            Credentials::read(&vars)
+            GitCredentials::read(&vars)
                 .open(&Vars::new())
                 .unwrap()
                 .is_none()
@@ -183,7 +183,10 @@ mod tests {
     fn invalid_ssh_key_is_a_user_failure() {
         let folder = tempfile::tempdir().unwrap();
         let vars = vars(folder.path(), &[("ssh-key", "hunter22")]);
-        let failure = Credentials::read(&vars).open(&Vars::new()).err().unwrap();
+        let failure = GitCredentials::read(&vars)
+            .open(&Vars::new())
+            .err()
+            .unwrap();
         assert_eq!(
             (failure.class, failure.reason.as_str()),
             (FailureClass::User, "SshKeyInvalid")

@@ -36,9 +36,9 @@ fn socket(paths: &Paths) -> PathBuf {
 }
 
 /// Side of the connection in the container `build`.
-pub(super) struct Builder(UnixListener);
+pub(super) struct HandoverListener(UnixListener);
 
-impl Builder {
+impl HandoverListener {
     /// Waits until the kubelet has created the folders that `prepare` mounts, and then creates the socket to which `prepare` connects. The
     /// kubelet fails if another process creates one of the folders at the same time
     /// (<https://github.com/kubernetes/kubernetes/issues/94198>).
@@ -162,7 +162,11 @@ mod tests {
                     if !is_builder_first {
                         sleep(2 * TICK).await;
                     }
-                    Builder::listen(&paths).await.unwrap().prepared().await
+                    HandoverListener::listen(&paths)
+                        .await
+                        .unwrap()
+                        .prepared()
+                        .await
                 };
                 let prepare = async {
                     let connection = Connection::open(&paths).await.unwrap();
@@ -178,8 +182,8 @@ mod tests {
     async fn prepare_does_not_start_after_the_builder_has_ended() {
         let folder = TempDir::new().unwrap();
         let paths = paths(&folder);
-        let builder = Builder::listen(&paths).await.unwrap();
-        let ended = async { drop(builder) };
+        let listener = HandoverListener::listen(&paths).await.unwrap();
+        let ended = async { drop(listener) };
         let (connected, ()) = tokio::join!(Connection::open(&paths), ended);
         assert!(connected.unwrap().is_none());
         assert!(Connection::open(&paths).await.unwrap().is_none());
@@ -189,7 +193,7 @@ mod tests {
     async fn prepare_notices_the_end_of_the_builder() {
         let folder = TempDir::new().unwrap();
         let paths = paths(&folder);
-        let builder = tokio::spawn(Builder::listen(&paths).await.unwrap().prepared());
+        let builder = tokio::spawn(HandoverListener::listen(&paths).await.unwrap().prepared());
         let mut connection = Connection::open(&paths).await.unwrap().unwrap();
         builder.abort();
         connection.closed().await;
@@ -205,8 +209,8 @@ mod tests {
             "{}",
             failure.message
         );
-        let builder = Builder::listen(&paths).await.unwrap();
-        let failure = builder.prepared().await.unwrap_err();
+        let listener = HandoverListener::listen(&paths).await.unwrap();
+        let failure = listener.prepared().await.unwrap_err();
         assert!(
             failure.message.contains("container prepare"),
             "{}",
@@ -220,12 +224,12 @@ mod tests {
         for result in [Vec::new(), b"{".to_vec(), oversized] {
             let folder = TempDir::new().unwrap();
             let paths = paths(&folder);
-            let builder = Builder::listen(&paths).await.unwrap();
+            let listener = HandoverListener::listen(&paths).await.unwrap();
             let prepare = async {
                 let connection = Connection::open(&paths).await.unwrap();
                 let _ = connection.unwrap().0.write_all(&result).await;
             };
-            let (received, ()) = tokio::join!(builder.prepared(), prepare);
+            let (received, ()) = tokio::join!(listener.prepared(), prepare);
             assert_eq!(received.unwrap_err().reason, "PrepareFailed");
         }
     }

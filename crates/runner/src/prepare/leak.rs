@@ -16,7 +16,7 @@ use crate::redact::Redactor;
 /// Maximum size of a file that is searched for credentials, in bytes. Larger files are skipped.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// Checks that no file in `folders` contains one of `marks` (see [`Credentials::marks`](super::git::Credentials::marks)).
+/// Checks that no file in `folders` contains one of `marks` (see [`GitCredentials::marks`](super::git::GitCredentials::marks)).
 pub(super) fn check(marks: &[String], folders: [&Path; 2]) -> Result<(), Failure> {
     if marks.is_empty() {
         return Ok(());

@@ -4,10 +4,10 @@ use alustan_api::Reason;
 use alustan_api::report::{Failure, FailureClass};
 
 use crate::command::{Cause, Finished};
-use crate::failure::{Step, classify, failure, module, transient};
+use crate::failure::{RunStep, classify, failure, module, transient};
 
 /// Returns the exit code if it is in `good`. Otherwise, returns the failure of the command.
-pub(super) fn judge(step: Step, finished: &Finished, good: &[i32]) -> Result<i32, Failure> {
+pub(super) fn judge(step: RunStep, finished: &Finished, good: &[i32]) -> Result<i32, Failure> {
     match (finished.code, finished.cause) {
         (Some(code), _) if good.contains(&code) => Ok(code),
         (code, Some(cause)) => Err(interrupted(step, code, cause, &finished.stderr)),
@@ -20,8 +20,8 @@ pub(super) fn judge(step: Step, finished: &Finished, good: &[i32]) -> Result<i32
 }
 
 /// Returns the error output of a command: standard error, or standard output if a script printed nothing to standard error.
-fn error_output(step: Step, finished: &Finished) -> String {
-    let silent = finished.stderr.trim().is_empty() && matches!(step, Step::Script(_));
+fn error_output(step: RunStep, finished: &Finished) -> String {
+    let silent = finished.stderr.trim().is_empty() && matches!(step, RunStep::Script(_));
     if silent {
         String::from_utf8_lossy(&finished.stdout).into_owned()
     } else {
@@ -29,7 +29,7 @@ fn error_output(step: Step, finished: &Finished) -> String {
     }
 }
 
-fn interrupted(step: Step, code: Option<i32>, cause: Cause, stderr: &str) -> Failure {
+fn interrupted(step: RunStep, code: Option<i32>, cause: Cause, stderr: &str) -> Failure {
     let how = match code {
         Some(code) => classify(step, code, stderr).message,
         None => "the command was still running and may have changed objects".to_owned(),
@@ -70,7 +70,7 @@ mod tests {
             cause,
             ..Finished::default()
         };
-        let failure = judge(Step::Apply, &finished, &[0]).unwrap_err();
+        let failure = judge(RunStep::Apply, &finished, &[0]).unwrap_err();
         assert!(failure.message.contains(expected), "{}", failure.message);
     }
 }

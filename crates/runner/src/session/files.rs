@@ -13,7 +13,7 @@ use crate::certificates;
 use crate::engine::{Mirror, cli_config};
 use crate::failure::transient;
 use crate::paths::{Paths, Vars};
-use crate::script::Scripts;
+use crate::script::ScriptCommands;
 use crate::variables::{self, Declared};
 use crate::workspace::write_private;
 
@@ -23,7 +23,7 @@ pub(super) fn write_files(
     inputs: &RunInputs,
     values: &variables::Values,
     declared: &BTreeMap<String, Declared>,
-) -> Result<(Scripts, Option<PathBuf>), Failure> {
+) -> Result<(ScriptCommands, Option<PathBuf>), Failure> {
     let write = || {
         let block = inputs
             .backend
@@ -45,7 +45,7 @@ pub(super) fn write_files(
         ];
         write_private(&paths.cli_config(), cli_config(&mirrors).as_bytes(), 0o644)?;
         let config = backend::write_config(&paths.work, &inputs.backend)?;
-        Ok::<_, std::io::Error>((Scripts::write(&paths.work, &inputs.scripts)?, config))
+        Ok::<_, std::io::Error>((ScriptCommands::write(&paths.work, &inputs.scripts)?, config))
     };
     write().map_err(|error| unwritten(&error))
 }

@@ -14,7 +14,7 @@ use super::command_result::judge;
 use super::{Session, StateServer};
 use crate::backend;
 use crate::command::{Finished, Show, StopPolicy};
-use crate::failure::{Step, is_refused, tidy};
+use crate::failure::{RunStep, is_refused, tidy};
 use crate::lock_info::{self, host, host_of_pod, read};
 use crate::variables;
 
@@ -29,7 +29,7 @@ impl Session {
     /// caused the failure.
     pub(super) fn judged(
         &self,
-        step: Step,
+        step: RunStep,
         finished: &Finished,
         good: &[i32],
     ) -> Result<i32, Failure> {
@@ -46,7 +46,7 @@ impl Session {
 
     /// Releases the lock that caused a command to fail, if the process that acquired the lock has ended. Returns whether the lock was
     /// released, so that the caller retries the command.
-    pub(super) async fn is_freed(&self, step: Step, finished: &Finished, good: &[i32]) -> bool {
+    pub(super) async fn is_freed(&self, step: RunStep, finished: &Finished, good: &[i32]) -> bool {
         let Err(failure) = judge(step, finished, good) else {
             return false;
         };
@@ -61,9 +61,9 @@ impl Session {
     /// has ended. For example, the lock of a request remains if the response is lost and the engine repeats the request. True only for the
     /// `s3` backend, which reports the held lock, and compares the lock id on release. Other backends report the requested lock, and the
     /// `http` backend ignores the lock id on release. False for scripts, because a script may run several engines at a time.
-    fn is_held_by_own_engine(&self, step: Step) -> bool {
+    fn is_held_by_own_engine(&self, step: RunStep) -> bool {
         let is_s3 = self.inputs.backend.kind.as_deref() == Some("s3");
-        is_s3 && !matches!(step, Step::Script(_))
+        is_s3 && !matches!(step, RunStep::Script(_))
     }
 
     /// Returns the lock of another client in the output of a failed command. Ignores a lock with the host name of this pod: some backends
@@ -132,7 +132,7 @@ impl Session {
         let finished = self.run_engine(arguments, StopPolicy::Quick, deadline, Show::Log);
         match finished
             .await
-            .and_then(|finished| judge(Step::Unlock, &finished, &[0]))
+            .and_then(|finished| judge(RunStep::Unlock, &finished, &[0]))
         {
             Ok(_) => true,
             Err(failure) => {

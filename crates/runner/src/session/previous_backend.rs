@@ -16,7 +16,7 @@ use super::{Session, Show};
 use crate::backend::{BLOCK_FILE, write_bare_module};
 use crate::command::{StopPolicy, Task};
 use crate::engine::NO_COLOR;
-use crate::failure::{Step, module, transient, user};
+use crate::failure::{RunStep, module, transient, user};
 use crate::paths::Vars;
 
 /// Environment variables of the engine that apply only to the module of the run. They are not set for commands in the previous backend.
@@ -123,7 +123,7 @@ impl Session {
                 format!("failed to start {name}: {error}"),
             )
         })?;
-        judge(Step::Migrate, &finished, &[0])?;
+        judge(RunStep::Migrate, &finished, &[0])?;
         Ok(())
     }
 }

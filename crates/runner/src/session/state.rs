@@ -9,7 +9,7 @@ use alustan_api::{ABANDON, Reason};
 use ring::rand::{SecureRandom, SystemRandom};
 
 use crate::failure::{transient, user};
-use crate::record::{Identity, Record};
+use crate::record::{Identity, RecordHandle};
 use crate::secrets::Secrets;
 use crate::state_server::{SlotsOfRecord, StateServer};
 use crate::state_store::{StateError, StateStore};
@@ -18,7 +18,7 @@ use crate::state_store::{StateError, StateStore};
 pub(super) async fn start_server(
     inputs: &RunInputs,
     secrets: &Arc<dyn Secrets>,
-    record: &Record,
+    record: &RecordHandle,
 ) -> Result<Option<StateServer>, Failure> {
     let Some(store) = open_store(inputs, secrets, record).await? else {
         return Ok(None);
@@ -35,7 +35,7 @@ pub(super) async fn start_server(
 pub(super) async fn open_store(
     inputs: &RunInputs,
     secrets: &Arc<dyn Secrets>,
-    record: &Record,
+    record: &RecordHandle,
 ) -> Result<Option<StateStore>, Failure> {
     let Some(managed) = &inputs.backend.managed else {
         return Ok(None);
@@ -49,7 +49,7 @@ pub(super) async fn open_store(
         .map_err(|error| unreadable(&error, record))
 }
 
-fn unreadable(error: &StateError, record: &Record) -> Failure {
+fn unreadable(error: &StateError, record: &RecordHandle) -> Failure {
     match error {
         StateError::Corrupt(_) | StateError::Pointer(..) => {
             user(Reason::StateDamaged, error.to_string())

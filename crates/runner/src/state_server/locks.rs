@@ -7,7 +7,7 @@ use std::time::Duration;
 use alustan_api::run::StateLock;
 use tokio::time::Instant;
 
-use crate::record::{Record, RecordError};
+use crate::record::{RecordError, RecordHandle};
 
 /// Maximum time between the reservation of a lock and the lock request of the next engine process. Within this time, the engine process gets the
 /// lock without access to the run report. Longer than an engine process takes to start.
@@ -15,7 +15,7 @@ const RESERVED: Duration = Duration::from_secs(10);
 
 /// State lock of one run.
 pub(super) struct Locks {
-    record: Record,
+    record: RecordHandle,
     memory: Mutex<Memory>,
     /// Serialises requests that acquire or release the lock.
     turn: tokio::sync::Mutex<()>,
@@ -34,7 +34,7 @@ struct Memory {
 }
 
 impl Locks {
-    pub(super) fn new(record: Record) -> Self {
+    pub(super) fn new(record: RecordHandle) -> Self {
         Self {
             record,
             memory: Mutex::default(),
@@ -143,7 +143,7 @@ mod tests {
         };
         let secrets = Arc::new(FakeSecrets::new());
         secrets.put("web-report", [(key::PROGRESS, to_json(&progress))]);
-        let locks = Locks::new(Record::new(secrets.clone(), Identity::of_run_7()));
+        let locks = Locks::new(RecordHandle::new(secrets.clone(), Identity::of_run_7()));
         (secrets, locks)
     }
 
