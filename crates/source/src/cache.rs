@@ -15,7 +15,7 @@ mod submodules;
 
 use std::{collections::BTreeSet, path::PathBuf, sync::Arc, time::Duration};
 
-use self::collect::{Call, WantedModule};
+use self::collect::{RepositoryCall, WantedModule};
 use self::commits::Commit;
 use self::facts::KnownFacts;
 use self::fetch::KEPT;
@@ -25,7 +25,7 @@ use self::options::LISTING;
 pub use self::refs::Listing;
 pub use self::repositories::GitCache;
 use self::repositories::Question;
-use self::size::{Limits, Size, is_too_large};
+use self::size::{ConcurrencyLimits, Size, is_too_large};
 use self::store::Store;
 use self::submodules::Selected;
 use crate::{
@@ -58,8 +58,8 @@ impl GitCache {
             commits: Arc::default(),
             facts: KnownFacts::default(),
             known: Arc::default(),
-            remotes: Limits::new(options.at_once),
-            reading: Limits::new(options.at_once.div_ceil(2)),
+            remotes: ConcurrencyLimits::new(options.at_once),
+            reading: ConcurrencyLimits::new(options.at_once.div_ceil(2)),
             options: Arc::new(options),
             tenant: Arc::default(),
         })
@@ -244,7 +244,7 @@ impl GitCache {
     ) -> Result<Context, Error> {
         let session = self.session(question.url, question.credentials)?;
         let read = async |size, permit| {
-            let call = Call {
+            let call = RepositoryCall {
                 session: &session,
                 repository: &commit.repository,
                 options: &self.options,
@@ -265,7 +265,7 @@ impl GitCache {
 
     async fn read_with(
         &self,
-        call: &Call<'_>,
+        call: &RepositoryCall<'_>,
         question: &Question<'_>,
         module: &WantedModule<'_>,
         commit: &Commit,

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use crate::{
     error::Error,
-    module::facts::{Call, Facts, Unclear},
+    module::facts::{Facts, ModuleCall, Unclear},
     repopath,
     tree::{Entry, Kind, Steps, Target, Tree, Unresolvable},
 };
@@ -66,7 +66,7 @@ pub(crate) struct Closure {
 
 /// Limits of the files of a context.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
+pub(crate) struct ContextLimits {
     /// Maximum number of files and links.
     pub(crate) files: u64,
     /// Maximum number of folders with files or links.
@@ -253,7 +253,12 @@ impl Closure {
         Some((real.object.clone(), real.size))
     }
 
-    fn follow_call(&mut self, file: &FileRequest, source: &str, call: &Call) -> Result<(), Error> {
+    fn follow_call(
+        &mut self,
+        file: &FileRequest,
+        source: &str,
+        call: &ModuleCall,
+    ) -> Result<(), Error> {
         let not_found = |why| not_found(file, source, call, why);
         let leaves = || leaves(file, source, call);
         let path = repopath::join(&file.module, source).ok_or_else(leaves)?;
@@ -288,7 +293,7 @@ fn invalid_path(path: &str, why: &str) -> Error {
     }
 }
 
-fn leaves(file: &FileRequest, source: &str, call: &Call) -> Error {
+fn leaves(file: &FileRequest, source: &str, call: &ModuleCall) -> Error {
     Error::PathLeavesRepository {
         file: file.path.clone(),
         line: call.line,
@@ -297,7 +302,7 @@ fn leaves(file: &FileRequest, source: &str, call: &Call) -> Error {
     }
 }
 
-fn not_found(file: &FileRequest, source: &str, call: &Call, why: &'static str) -> Error {
+fn not_found(file: &FileRequest, source: &str, call: &ModuleCall, why: &'static str) -> Error {
     Error::ModuleNotFound {
         file: file.path.clone(),
         line: call.line,

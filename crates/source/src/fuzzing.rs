@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::{
-    closure::{Closure, Limits},
+    closure::{Closure, ContextLimits},
     error::Error,
     module,
     tree::Tree,
@@ -27,7 +27,7 @@ pub fn closure(name: &str, text: &[u8]) -> Result<usize, Error> {
     loop {
         let requests = closure.files_to_read();
         if requests.is_empty() {
-            let limits = Limits {
+            let limits = ContextLimits {
                 files: 100,
                 folders: 100,
                 bytes: 100,

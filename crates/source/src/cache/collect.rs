@@ -5,7 +5,7 @@ use std::{io, ops::Range, path::Path, sync::Arc};
 
 use super::{commits::Snapshot, facts::KnownFacts, options::CacheOptions, size::Size};
 use crate::{
-    closure::{Closure, FileRequest, Limits, Selection},
+    closure::{Closure, ContextLimits, FileRequest, Selection},
     context::Allows,
     error::Error,
     git::{Bounds, GitFailure, Session, session::cache_error},
@@ -38,7 +38,7 @@ impl Contents {
 }
 
 /// Parameters of the git calls on one repository of the cache.
-pub(super) struct Call<'a> {
+pub(super) struct RepositoryCall<'a> {
     pub(super) session: &'a Session,
     /// Folder of the bare repository in the cache.
     pub(super) repository: &'a Path,
@@ -59,7 +59,7 @@ pub(super) struct WantedModule<'a> {
     pub(super) allows: Allows<'a>,
 }
 
-impl Call<'_> {
+impl RepositoryCall<'_> {
     /// Returns the tree and the committer date of `commit`.
     pub(super) async fn snapshot(&self, commit: &CommitId) -> Result<Snapshot, Error> {
         let arguments = ["ls-tree", "-r", "-l", "-z", "--full-tree", commit.as_str()];
@@ -108,7 +108,7 @@ impl Call<'_> {
         let commit = commit.to_string();
         let (path, include) = (module.path.to_owned(), module.include.to_vec());
         let (tree, submodules) = (tree.clone(), module.submodules);
-        let limits = Limits {
+        let limits = ContextLimits {
             files: self.options.context_files,
             folders: self.options.context_folders,
             bytes: self.options.context_bytes,

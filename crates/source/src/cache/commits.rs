@@ -45,10 +45,10 @@ pub(super) struct Commit {
 
 /// Fetched commits of all repositories.
 #[derive(Default)]
-pub(super) struct Commits(Mutex<Known>);
+pub(super) struct Commits(Mutex<CachedCommits>);
 
 #[derive(Default)]
-struct Known {
+struct CachedCommits {
     fetched: HashMap<PathBuf, HashMap<CommitId, Files>>,
     /// Last failed fetch per repository: commit, time and error.
     failed: HashMap<PathBuf, (CommitId, Instant, Error)>,
@@ -57,7 +57,7 @@ struct Known {
 }
 
 impl Commits {
-    fn known(&self) -> MutexGuard<'_, Known> {
+    fn known(&self) -> MutexGuard<'_, CachedCommits> {
         self.0.lock()
     }
 
@@ -140,7 +140,7 @@ impl Commits {
     }
 }
 
-impl Known {
+impl CachedCommits {
     fn keep(&mut self, snapshot: Arc<Snapshot>) {
         self.kept.push_back(snapshot);
         let mut bytes: usize = self.kept.iter().map(|snapshot| snapshot.bytes).sum();

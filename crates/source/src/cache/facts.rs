@@ -14,10 +14,10 @@ const ENTRY: usize = 256;
 
 /// Cache of the facts of configuration files. Clones are cheap and share the cache.
 #[derive(Clone, Default)]
-pub(super) struct KnownFacts(Arc<Mutex<Known>>);
+pub(super) struct KnownFacts(Arc<Mutex<CachedFacts>>);
 
 #[derive(Default)]
-struct Known {
+struct CachedFacts {
     facts: HashMap<Key, Arc<Facts>>,
     bytes: usize,
 }
@@ -42,7 +42,7 @@ impl KnownFacts {
         let bytes = ENTRY + object.len() + texts.sum::<usize>();
         let mut known = self.0.lock();
         if known.bytes + bytes > BYTES {
-            *known = Known::default();
+            *known = CachedFacts::default();
         }
         if known
             .facts

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{
-    collect::Call,
+    collect::RepositoryCall,
     commits::Commits,
     options::LISTING,
     store::{Repository, Store, is_own_fault},
@@ -22,7 +22,7 @@ const WHOLE: &str = "--depth=2147483647";
 
 /// Fetch of one commit into a repository of the cache.
 pub(super) struct Fetch<'a> {
-    pub(super) call: Call<'a>,
+    pub(super) call: RepositoryCall<'a>,
     pub(super) repository: &'a Repository,
     pub(super) store: &'a Store,
     pub(super) commits: &'a Commits,

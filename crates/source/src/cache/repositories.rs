@@ -3,13 +3,13 @@
 use std::{path::Path, sync::Arc, time::Instant};
 
 use super::{
-    collect::Call,
+    collect::RepositoryCall,
     commits::{Commit, Commits},
     facts::KnownFacts,
     fetch::Fetch,
     known::KnownContexts,
     options::CacheOptions,
-    size::{Limits, Size},
+    size::{ConcurrencyLimits, Size},
     store::{self, Store},
 };
 use crate::{
@@ -30,9 +30,9 @@ pub struct GitCache {
     pub(super) known: Arc<KnownContexts>,
     pub(super) options: Arc<CacheOptions>,
     /// Limits concurrent git calls to remotes. A fetch that runs out of memory as [`Size::Small`] is repeated as [`Size::Large`].
-    pub(super) remotes: Arc<Limits>,
+    pub(super) remotes: Arc<ConcurrencyLimits>,
     /// Limits how many modules are read from the cache and packed concurrently.
-    pub(super) reading: Arc<Limits>,
+    pub(super) reading: Arc<ConcurrencyLimits>,
     pub(super) tenant: Arc<str>,
 }
 
@@ -88,7 +88,7 @@ impl GitCache {
         let fetch = async |size| {
             let _permit = self.remotes.acquire(size, &self.tenant).await;
             let fetch = Fetch {
-                call: Call {
+                call: RepositoryCall {
                     session: &session,
                     repository: folder,
                     options: &self.options,

@@ -57,12 +57,12 @@ pub(super) fn is_too_large(error: &Error) -> bool {
 }
 
 /// Concurrency limits of fetches, or of reads.
-pub(super) struct Limits {
+pub(super) struct ConcurrencyLimits {
     small: Arc<FairSemaphore>,
     large: Arc<FairSemaphore>,
 }
 
-impl Limits {
+impl ConcurrencyLimits {
     /// Returns limits of `at_once` permits for [`Size::Small`] and one permit for [`Size::Large`].
     pub(super) fn new(at_once: usize) -> Arc<Self> {
         Arc::new(Self {
@@ -90,7 +90,7 @@ mod tests {
 
     #[tokio::test]
     async fn only_one_large_task_runs_beside_small_ones() {
-        let limits = Limits::new(2);
+        let limits = ConcurrencyLimits::new(2);
         let tenant = Arc::from("team");
         let take = |size| timeout(Duration::ZERO, limits.acquire(size, &tenant));
         let large = take(Size::Large).await.unwrap();

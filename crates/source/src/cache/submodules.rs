@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::{
-    collect::{Call, WantedModule},
+    collect::{RepositoryCall, WantedModule},
     commits::{Commit, Snapshot},
     options::LISTING,
     repositories::{GitCache, Question},
@@ -85,7 +85,7 @@ impl GitCache {
     /// during each fetch.
     pub(super) async fn select(
         &self,
-        call: &Call<'_>,
+        call: &RepositoryCall<'_>,
         question: &Question<'_>,
         module: &WantedModule<'_>,
         commit: &Commit,
@@ -133,13 +133,17 @@ impl GitCache {
         }
     }
 
-    async fn snapshot(&self, call: &Call<'_>, commit: &Commit) -> Result<Arc<Snapshot>, Error> {
+    async fn snapshot(
+        &self,
+        call: &RepositoryCall<'_>,
+        commit: &Commit,
+    ) -> Result<Arc<Snapshot>, Error> {
         let read = call.snapshot(&commit.revision.commit);
         self.commits.files(commit, read).await
     }
 }
 
-impl Call<'_> {
+impl RepositoryCall<'_> {
     /// Returns URL and commit of the submodule at `path` in `tree`.
     async fn submodule(
         &self,

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Closure, Limits, Selection, invalid_path};
+use super::{Closure, ContextLimits, Selection, invalid_path};
 use crate::{
     error::Error,
     module, repopath,
@@ -15,7 +15,7 @@ const SHOWN: usize = 100;
 
 impl Closure {
     /// Returns the selected files. Must be called after [`Closure::files_to_read`] has returned an empty list.
-    pub(crate) fn finish(&self, limits: Limits) -> Result<Selection, Error> {
+    pub(crate) fn finish(&self, limits: ContextLimits) -> Result<Selection, Error> {
         let mut entries = BTreeMap::new();
         let mut submodules = BTreeSet::new();
         if self.submodules {
@@ -137,7 +137,7 @@ impl Closure {
     }
 }
 
-fn check_limits(entries: &BTreeMap<String, Entry>, limits: Limits) -> Result<(), Error> {
+fn check_limits(entries: &BTreeMap<String, Entry>, limits: ContextLimits) -> Result<(), Error> {
     let bytes = entries.values().map(|entry| entry.size).sum();
     let files = entries.len() as u64;
     for (size, unit, limit) in [

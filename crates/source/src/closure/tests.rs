@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use rstest::rstest;
 use std::collections::HashMap;
 
-const LIMITS: Limits = Limits {
+const LIMITS: ContextLimits = ContextLimits {
     files: 20_000,
     folders: 30_000,
     bytes: 64 << 20,

@@ -16,7 +16,7 @@ pub(super) const COMPUTED: &str = "the source of the module is not a literal";
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Facts {
     /// First call of each local module, by the value of `source`.
-    pub(crate) calls: BTreeMap<String, Call>,
+    pub(crate) calls: BTreeMap<String, ModuleCall>,
     /// Type of the `backend` block, or `cloud`.
     pub(crate) backend: Option<String>,
     /// First part of the file whose module calls cannot be determined. If there is such a part, `calls` and `backend` may be incomplete.
@@ -25,7 +25,7 @@ pub(crate) struct Facts {
 
 /// First call of a local module.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Call {
+pub(crate) struct ModuleCall {
     /// Name of the `module` block.
     pub(crate) module: String,
     /// Line of the block, from 1; 0 if unknown.
@@ -55,7 +55,8 @@ impl Facts {
             self.unclear(line, "the file contains too many module calls");
         } else {
             let module = module.chars().take(NAME).collect();
-            self.calls.insert(source.to_owned(), Call { module, line });
+            self.calls
+                .insert(source.to_owned(), ModuleCall { module, line });
         }
     }
 

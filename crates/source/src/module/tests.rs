@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 
-use super::facts::{COMPUTED, Call, NAME, PATH, SOURCES};
+use super::facts::{COMPUTED, ModuleCall, NAME, PATH, SOURCES};
 use super::*;
 use proptest::prelude::*;
 use rstest::rstest;
@@ -128,7 +128,7 @@ fn module_call_is_found_after_other_syntax(#[case] before: impl AsRef<str>) {
     );
     let facts = facts("x.tf", &text);
     let lines = before.as_ref().matches('\n').count();
-    let call = Call {
+    let call = ModuleCall {
         module: "m".to_owned(),
         line: lines + 1,
     };
