@@ -44,15 +44,15 @@ pub(crate) fn manifest(context: &Digest, size: usize) -> Vec<u8> {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Manifest {
+struct ArtifactManifest {
     artifact_type: Option<String>,
     #[serde(default)]
-    layers: Vec<Layer>,
+    layers: Vec<ArtifactLayer>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Layer {
+struct ArtifactLayer {
     media_type: String,
     digest: String,
     size: i64,
@@ -67,7 +67,7 @@ pub(crate) fn layer(subject: &str, manifest: &[u8], most: usize) -> Result<Diges
         subject: subject.to_owned(),
         why,
     };
-    let manifest: Manifest = serde_json::from_slice(manifest)
+    let manifest: ArtifactManifest = serde_json::from_slice(manifest)
         .map_err(|error| refuse(format!("invalid manifest: {error}")))?;
     if manifest.artifact_type.as_deref() != Some(ARTIFACT_TYPE) {
         return Err(refuse(format!(

@@ -77,13 +77,13 @@ async fn converse(child: &mut Child, registry: &str) -> std::io::Result<(Vec<u8>
 /// JSON output of a credential helper.
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
-struct Answer {
+struct HelperOutput {
     username: String,
     secret: String,
 }
 
 fn read(answer: &[u8]) -> Option<Credential> {
-    let Answer {
+    let HelperOutput {
         username,
         secret: password,
     } = serde_json::from_slice(answer).ok()?;

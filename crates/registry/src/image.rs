@@ -97,14 +97,14 @@ pub(crate) struct Blob {
 #[derive(Debug)]
 pub(crate) enum Document {
     /// Manifest of one image.
-    Image(Manifest),
+    Image(BaseManifest),
     /// Index of images for several platforms.
     Index(Index),
 }
 
 /// Manifest of an image.
 #[derive(Debug)]
-pub(crate) struct Manifest {
+pub(crate) struct BaseManifest {
     pub(crate) format: Format,
     pub(crate) config: Blob,
     config_type: String,
@@ -201,7 +201,7 @@ fn read_image(
     media_type: Option<&str>,
     config: Descriptor,
     layers: Vec<Value>,
-) -> Result<Manifest, String> {
+) -> Result<BaseManifest, String> {
     media_type_is(media_type, [OCI_MANIFEST, DOCKER_MANIFEST])?;
     media_type_is(Some(&config.media_type), [OCI_CONFIG, DOCKER_CONFIG])?;
     // OCI manifests may omit the media type, Docker manifests may not. A manifest without a media type is therefore an OCI manifest.
@@ -209,7 +209,7 @@ fn read_image(
         Some(DOCKER_MANIFEST) => Format::Docker,
         _ => Format::Oci,
     };
-    Ok(Manifest {
+    Ok(BaseManifest {
         format,
         config: config.blob()?,
         config_type: config.media_type,
@@ -365,7 +365,7 @@ struct RootFs {
 /// # Errors
 /// Returns the reason why layers cannot be appended to the base image.
 pub(crate) fn compose(
-    base: &Manifest,
+    base: &BaseManifest,
     base_config: &[u8],
     layers: &[Layer],
     settings: &ImageConfig,
@@ -403,7 +403,7 @@ pub(crate) fn compose(
 }
 
 fn extend(
-    base: &Manifest,
+    base: &BaseManifest,
     base_config: &[u8],
     layers: &[Layer],
     settings: &ImageConfig,

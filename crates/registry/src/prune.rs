@@ -137,14 +137,14 @@ fn is_hex(text: &str, length: usize) -> bool {
 
 /// Fields of an image config that pruning reads.
 #[derive(Deserialize)]
-struct ImageConfig {
+struct RunnerImageConfig {
     created: String,
-    config: ContainerConfig,
+    config: RunnerContainerConfig,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
-struct ContainerConfig {
+struct RunnerContainerConfig {
     labels: Labels,
 }
 
@@ -185,7 +185,7 @@ impl<'de> Visitor<'de> for LabelsVisitor {
 
 /// Reads the metadata of a runner image from its config; `None` if the config is not that of a runner image.
 pub(crate) fn read_config(config: &[u8]) -> Option<RunnerImage> {
-    let ImageConfig { created, config } = serde_json::from_slice(config).ok()?;
+    let RunnerImageConfig { created, config } = serde_json::from_slice(config).ok()?;
     let Labels { namespace, context } = config.labels;
     let context = context
         .as_deref()

@@ -46,7 +46,7 @@ fn oci_json(layers: usize) -> Value {
     manifest_json(OCI_MANIFEST, OCI_CONFIG, &vec![OCI_LAYER; layers])
 }
 
-fn image(json: &Value) -> Manifest {
+fn image(json: &Value) -> BaseManifest {
     match read(json.to_string().as_bytes()).unwrap() {
         Document::Image(manifest) => manifest,
         Document::Index(index) => panic!("{index:?}"),

@@ -17,7 +17,7 @@ use crate::{
     auth::Operation,
     credential::Access,
     error::{Error, Failure, short},
-    image::{self, Blob, Document, Image, ImageConfig, Layer, Manifest},
+    image::{self, BaseManifest, Blob, Document, Image, ImageConfig, Layer},
     name::invalid,
     reference::{Digest, ImageRef},
 };
@@ -158,7 +158,7 @@ impl Append<'_> {
 
     async fn push_image(
         &self,
-        base: &Manifest,
+        base: &BaseManifest,
         image: &Image,
         push: Push,
     ) -> Result<Digest, Error> {
@@ -177,7 +177,7 @@ impl Append<'_> {
         self.registry.digest_of(&self.image, self.access).await
     }
 
-    async fn base_manifest(&self) -> Result<Manifest, Error> {
+    async fn base_manifest(&self) -> Result<BaseManifest, Error> {
         let index = match self.read_manifest(self.digest).await? {
             Document::Image(manifest) => return Ok(manifest),
             Document::Index(index) => index,
@@ -221,7 +221,7 @@ impl Append<'_> {
         Err(self.invalid_base(&format!("the content does not match {digest}")))
     }
 
-    async fn push_layers(&self, base: &Manifest, push: Push) -> Result<(), Error> {
+    async fn push_layers(&self, base: &BaseManifest, push: Push) -> Result<(), Error> {
         let inherited = base
             .layers
             .iter()

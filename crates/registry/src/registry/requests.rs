@@ -21,7 +21,7 @@ pub(super) const MANIFESTS: [&str; 4] = [OCI_MANIFEST, DOCKER_MANIFEST, OCI_INDE
 
 impl Call<'_> {
     /// Sends a request and reads the response. Fails if the status is not a success, or if the body exceeds [`ANSWER`] bytes.
-    pub(super) async fn send(&self, request: RequestBuilder) -> Result<Answer, Error> {
+    pub(super) async fn send(&self, request: RequestBuilder) -> Result<BufferedResponse, Error> {
         self.send_bounded(request, ANSWER).await
     }
 
@@ -30,10 +30,10 @@ impl Call<'_> {
         &self,
         request: RequestBuilder,
         limit: usize,
-    ) -> Result<Answer, Error> {
+    ) -> Result<BufferedResponse, Error> {
         let mut response = self.open(request).await?;
         let body = self.body(&mut response, limit).await?;
-        Ok(Answer {
+        Ok(BufferedResponse {
             headers: response.headers().clone(),
             body,
         })
@@ -124,7 +124,7 @@ impl Call<'_> {
 }
 
 /// A successful response.
-pub(super) struct Answer {
+pub(super) struct BufferedResponse {
     pub(super) headers: header::HeaderMap,
     pub(super) body: Vec<u8>,
 }
