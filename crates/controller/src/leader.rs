@@ -8,7 +8,7 @@ mod fence;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use alustan_core::lease::{Elector, Identity, Moment, Standing, pod};
+use alustan_core::lease::{Elector, Identity, Leadership, Moment, pod};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Notify, OwnedRwLockReadGuard, RwLock};
 use tokio::time::Instant;
@@ -18,9 +18,9 @@ pub(crate) use fence::{Fence, NotLeading};
 
 /// Leadership of this replica. Cheap to clone.
 #[derive(Clone)]
-pub(crate) struct Leader(Arc<Inner>);
+pub(crate) struct Leader(Arc<LeaderInner>);
 
-struct Inner {
+struct LeaderInner {
     started_at: Instant,
     state: Mutex<ElectionState>,
     /// Each active write holds a read lock. [`Election::resign`] takes the write lock to wait for active writes.
@@ -49,7 +49,7 @@ pub(crate) enum Role {
 impl Leader {
     /// Creates the state of a replica that has not read the Lease.
     pub(crate) fn new(identity: Identity) -> Self {
-        Self(Arc::new(Inner {
+        Self(Arc::new(LeaderInner {
             started_at: Instant::now(),
             state: Mutex::new(ElectionState {
                 elector: Elector::new(identity),
@@ -71,17 +71,17 @@ impl Leader {
 
     /// Returns whether this replica may start a write now.
     pub(crate) fn leads(&self) -> bool {
-        self.standing() == Standing::Leads
+        self.leadership() == Leadership::Leads
     }
 
     /// Returns whether this replica holds the Lease, as far as it knows. The Lease may have expired: only [`Self::leads`] permits writes.
     pub(crate) fn holds_lease(&self) -> bool {
-        matches!(self.standing(), Standing::Leads | Standing::Doubts)
+        matches!(self.leadership(), Leadership::Leads | Leadership::Doubts)
     }
 
     /// Returns the current role of this replica in the leader election.
-    pub(crate) fn standing(&self) -> Standing {
-        self.state().elector.standing(self.now())
+    pub(crate) fn leadership(&self) -> Leadership {
+        self.state().elector.leadership(self.now())
     }
 
     /// Returns the address of the leader, if it is another replica.
@@ -113,19 +113,19 @@ impl Leader {
 
     /// Returns the role for the readiness probe.
     pub(crate) fn role(&self) -> Role {
-        match self.standing() {
-            Standing::Unknown => {
+        match self.leadership() {
+            Leadership::Unknown => {
                 let last_failure = self.state().last_failure.clone();
                 Role::None(last_failure.unwrap_or_else(|| "reading the Lease".to_owned()))
             }
-            Standing::Over { .. } => Role::None("this replica lost its leadership".to_owned()),
-            Standing::Leads => Role::Has("this replica is the leader".to_owned()),
-            Standing::Doubts => Role::Has(
+            Leadership::Over { .. } => Role::None("this replica lost its leadership".to_owned()),
+            Leadership::Leads => Role::Has("this replica is the leader".to_owned()),
+            Leadership::Doubts => Role::Has(
                 "the Lease of this replica may have expired; writes are suspended until it is \
                  renewed"
                     .to_owned(),
             ),
-            Standing::StandsBy { leader } => Role::Has(match leader {
+            Leadership::StandsBy { leader } => Role::Has(match leader {
                 Some(leader) => format!("on standby; the leader is {}", pod(&leader)),
                 None => "on standby; no replica is the leader yet".to_owned(),
             }),

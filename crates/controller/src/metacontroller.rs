@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use alustan_api::{FINALIZER, Reason, TerraformStatus};
 use alustan_core::decide::approval::sets_approval;
-use alustan_core::metacontroller::{Answer, HookRequest, Pace, Refusal};
+use alustan_core::metacontroller::{HookRequest, HookResponse, Pace, Refusal};
 use kube::api::Api;
 use kube::{Resource, ResourceExt};
 use parking_lot::Mutex;
@@ -55,7 +55,10 @@ impl SyncHandler {
     /// # Errors
     /// Status 422 if the namespace is not watched, 429 if the caller must retry, 500 if the reconcile panics, 502 if the resource
     /// cannot be read.
-    pub(crate) async fn sync(self: Arc<Self>, request: HookRequest) -> Result<Answer, Refusal> {
+    pub(crate) async fn sync(
+        self: Arc<Self>,
+        request: HookRequest,
+    ) -> Result<HookResponse, Refusal> {
         if !is_watched(&self.namespaces, &request.namespace) {
             let message = format!(
                 "the operator does not watch namespace {} (--watch-namespaces {}). Restrict \
@@ -135,17 +138,17 @@ async fn reconcile_and_answer(
     ctx: &Arc<Context>,
     resource: &Ref,
     request: HookRequest,
-) -> Result<Answer, Refusal> {
+) -> Result<HookResponse, Refusal> {
     let api: Api<Guarded> = Api::namespaced(ctx.client.clone(), &request.namespace);
     let object = call("read the resource", api.get_opt(&request.name)).await;
     let object = object.map_err(|error| read_refusal(&error))?;
-    let unchanged = Answer::unchanged(&request);
+    let unchanged = HookResponse::unchanged(&request);
     let has_requested_uid = |object: &Guarded| object.uid().as_deref() == Some(&*request.uid);
     let Some(mut object) = object.filter(has_requested_uid) else {
         // The resource with the uid in the request does not exist. A newer resource may have the same name and another uid: metacontroller sends
         // separate requests for the newer resource.
         debug!(resource = %resource, "the resource no longer exists");
-        return Ok(Answer {
+        return Ok(HookResponse {
             finalized: request.finalizing,
             ..unchanged
         });
@@ -153,7 +156,7 @@ async fn reconcile_and_answer(
     if request.finalizing && object.meta().deletion_timestamp.is_none() {
         // The resource no longer matches the selector of the CompositeController: another controller owns it.
         forget(ctx, resource);
-        return Ok(Answer {
+        return Ok(HookResponse {
             finalized: true,
             ..with_status(unchanged, object.0.ok().and_then(|tf| tf.status))
         });
@@ -167,7 +170,7 @@ async fn reconcile_and_answer(
         Ok(outcome) => outcome.pace,
         Err(error) => pace_after_failure(ctx, resource, &error),
     };
-    let answer = Answer {
+    let answer = HookResponse {
         resync_after_seconds: pace.seconds(),
         finalized: request.finalizing && has_no_finalizer,
         ..unchanged
@@ -187,7 +190,7 @@ fn read_refusal(error: &Error) -> Refusal {
     }
 }
 
-fn with_status(answer: Answer, status: Option<TerraformStatus>) -> Answer {
+fn with_status(answer: HookResponse, status: Option<TerraformStatus>) -> HookResponse {
     match status {
         Some(status) => answer.with_status(&status),
         None => answer,

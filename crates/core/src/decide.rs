@@ -29,7 +29,7 @@ use alustan_api::{GitRepo, Reason, State, Terraform, TerraformStatus};
 use k8s_openapi::jiff::Timestamp;
 use kube_core::ResourceExt;
 
-use self::image_build::Image;
+use self::image_build::ImageAvailability;
 use self::next_action::NextAction;
 use self::opt_in::engine_too_old;
 use self::start_run::RunRequest;
@@ -175,8 +175,10 @@ impl ReconcileCase<'_> {
         };
         self.store_base_image(runner.base);
         match image_build::image(&self, source, &runner.plan) {
-            Image::Ready(digest) => self.with_image(source, &runner.plan, next, digest),
-            Image::Missing(missing) => self.without_image(&runner.plan, *missing, waiting),
+            ImageAvailability::Ready(digest) => self.with_image(source, &runner.plan, next, digest),
+            ImageAvailability::Missing(missing) => {
+                self.without_image(&runner.plan, *missing, waiting)
+            }
         }
     }
 
@@ -533,10 +535,10 @@ impl ReconcileCase<'_> {
     pub(crate) fn without_image(
         mut self,
         plan: &ImagePlan,
-        missing: image_build::Missing,
+        missing: image_build::MissingImage,
         waiting: ImageWait,
     ) -> Decision {
-        let image_build::Missing {
+        let image_build::MissingImage {
             steps,
             start,
             summary,

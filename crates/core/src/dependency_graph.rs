@@ -268,7 +268,7 @@ impl<'a> DependencyGraph<'a> {
                 );
                 Readiness::NotReady { reason, message }
             }
-            standing => standing,
+            readiness => readiness,
         }
     }
 

@@ -98,7 +98,7 @@ pub enum Act {
 
 /// Role of a replica.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum Leadership {
     /// The replica has not read the Lease yet.
     Unknown,
     /// Leader: may write.
@@ -348,16 +348,16 @@ impl Elector {
     }
 
     /// Returns the role of this replica at `now`.
-    pub fn standing(&self, now: Moment) -> Standing {
+    pub fn leadership(&self, now: Moment) -> Leadership {
         match &self.view {
-            LeaseView::Nothing => Standing::Unknown,
-            LeaseView::Absent => Standing::StandsBy { leader: None },
-            LeaseView::Others { record, .. } => Standing::StandsBy {
+            LeaseView::Nothing => Leadership::Unknown,
+            LeaseView::Absent => Leadership::StandsBy { leader: None },
+            LeaseView::Others { record, .. } => Leadership::StandsBy {
                 leader: record.holder.clone(),
             },
-            LeaseView::Ours { .. } if self.may_begin(now) => Standing::Leads,
-            LeaseView::Ours { .. } => Standing::Doubts,
-            LeaseView::Over { by } => Standing::Over { by: by.clone() },
+            LeaseView::Ours { .. } if self.may_begin(now) => Leadership::Leads,
+            LeaseView::Ours { .. } => Leadership::Doubts,
+            LeaseView::Over { by } => Leadership::Over { by: by.clone() },
         }
     }
 }

@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 
 use crate::model::facts::{occupied, open_run};
-use crate::observed::{Answer as Found, Seen};
+use crate::observed::{Answer, Seen};
 use crate::step::Decision;
 
 /// Maximum size of a request, in bytes. Sufficient for a resource at the size limit of etcd (1.5 MiB) with JSON escapes, and the
@@ -268,7 +268,7 @@ fn check_kind(parent: &Parent) -> Result<(), Refusal> {
 
 /// Response to a hook request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answer {
+pub struct HookResponse {
     /// The whole status. Metacontroller removes all other fields of the status.
     pub status: Value,
     /// Resync interval, in seconds. With 0, only a change causes the next request.
@@ -277,7 +277,7 @@ pub struct Answer {
     pub finalized: bool,
 }
 
-impl Answer {
+impl HookResponse {
     /// Returns a response that keeps the status.
     pub fn unchanged(request: &HookRequest) -> Self {
         Self {
@@ -369,7 +369,7 @@ pub fn pace(
 fn is_busy(tf: &Terraform, seen: &Seen, decision: &Decision) -> bool {
     let record = seen.record.as_ref();
     let has_run = record.is_some_and(|record| open_run(&record.record).is_some());
-    let is_pending = seen.source == Found::Pending || seen.base == Found::Pending;
+    let is_pending = seen.source == Answer::Pending || seen.base == Answer::Pending;
     let has_query = is_pending && !tf.spec.suspend;
     has_run || has_query || occupied(seen.job.as_ref()) || !decision.steps.is_empty()
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use alustan_api::Reason;
 use alustan_core::metacontroller::{
-    Answer, HookRequest, MAX_REQUEST_BYTES, Refusal, entity_tag, is_known, read,
+    HookRequest, HookResponse, MAX_REQUEST_BYTES, Refusal, entity_tag, is_known, read,
 };
 use axum::Router;
 use axum::body::Body;
@@ -29,7 +29,7 @@ use crate::standard_webhooks::SharedSecret;
 /// Value of `Retry-After` in responses with status 429, in seconds.
 const RETRY_AFTER_SECONDS: &str = "2";
 
-type ReconcileFuture = Pin<Box<dyn Future<Output = Result<Answer, Refusal>> + Send>>;
+type ReconcileFuture = Pin<Box<dyn Future<Output = Result<HookResponse, Refusal>> + Send>>;
 
 /// Authenticates requests and passes them to the reconciler.
 #[derive(Clone)]
@@ -143,7 +143,7 @@ fn has_token(tokens: &[SharedSecret], headers: &HeaderMap) -> bool {
 
 /// Builds the response. If `If-None-Match` shows that the caller has this answer, the response has status 304 and no body
 /// (<https://metacontroller.github.io/metacontroller/api/hook.html#etag-reference>).
-fn answer_response(headers: &HeaderMap, answer: &Answer) -> Response {
+fn answer_response(headers: &HeaderMap, answer: &HookResponse) -> Response {
     let body = answer.body();
     let tag = entity_tag(&body);
     let known_tags = headers.get_all(IF_NONE_MATCH).iter();

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use alustan_api::labels;
-use alustan_core::lease::{Act, DURATION, Moment, Record, Standing, pod};
+use alustan_core::lease::{Act, DURATION, Leadership, Moment, Record, pod};
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use k8s_openapi::jiff::Timestamp;
@@ -37,7 +37,7 @@ pub(crate) struct Election {
     listed: watch::Receiver<usize>,
     /// Lease as read or written last.
     lease: Option<Lease>,
-    logged_standing: Standing,
+    logged_leadership: Leadership,
 }
 
 impl Election {
@@ -58,7 +58,7 @@ impl Election {
             address,
             listed,
             lease: None,
-            logged_standing: Standing::Unknown,
+            logged_leadership: Leadership::Unknown,
         }
     }
 
@@ -67,7 +67,7 @@ impl Election {
         loop {
             let (due, act) = self.leader.state().elector.next(self.leader.now());
             if act == Act::End {
-                let Standing::Over { by } = self.leader.standing() else {
+                let Leadership::Over { by } = self.leader.leadership() else {
                     return None;
                 };
                 return by;
@@ -78,7 +78,7 @@ impl Election {
             } else {
                 self.write(&act).await;
             }
-            self.log_standing();
+            self.log_leadership();
         }
     }
 
@@ -214,24 +214,24 @@ impl Election {
     }
 
     /// Logs the role of this replica in the leader election if it has changed.
-    fn log_standing(&mut self) {
-        let standing = self.leader.standing();
-        if standing == self.logged_standing {
+    fn log_leadership(&mut self) {
+        let leadership = self.leader.leadership();
+        if leadership == self.logged_leadership {
             return;
         }
-        match &standing {
-            Standing::Leads => info!(lease = self.name, "became the leader"),
-            Standing::Doubts => warn!(
+        match &leadership {
+            Leadership::Leads => info!(lease = self.name, "became the leader"),
+            Leadership::Doubts => warn!(
                 lease = self.name,
                 "the Lease may have expired; writes are suspended until it is renewed"
             ),
-            Standing::StandsBy { leader } => {
+            Leadership::StandsBy { leader } => {
                 let leader = leader.as_deref().map(pod);
                 info!(lease = self.name, leader, "on standby");
             }
-            Standing::Unknown | Standing::Over { .. } => {}
+            Leadership::Unknown | Leadership::Over { .. } => {}
         }
-        self.logged_standing = standing;
+        self.logged_leadership = leadership;
     }
 
     /// If this replica holds the Lease, waits until all active writes have ended, and then releases the Lease. Another replica becomes the

@@ -15,7 +15,7 @@ use kube_core::ResourceExt;
 use crate::decide::case::{CONFLICT, ImageWait, ReconcileCase};
 pub use crate::decide::deletion::lenient::parse_leniently;
 pub use crate::decide::deletion::pin_fallback::docker_config;
-use crate::decide::image_build::{self, Image, Missing};
+use crate::decide::image_build::{self, ImageAvailability, MissingImage};
 use crate::decide::start_run::{self, RunRequest};
 use crate::decide::{approval, retry, state_volume};
 use crate::model::facts::{self, DeletionHold, is_abandoned, status_has_attempt};
@@ -217,7 +217,7 @@ fn destroy_from_spec(mut case: ReconcileCase<'_>) -> Decision {
     case.store_base_image(runner.base);
     let image = runner.plan;
     match image_build::image(&case, &target.source, &image) {
-        Image::Ready(digest) => {
+        ImageAvailability::Ready(digest) => {
             let wanted = match &target.wanted {
                 Ok(wanted) => wanted.clone(),
                 Err(missing) => {
@@ -228,9 +228,9 @@ fn destroy_from_spec(mut case: ReconcileCase<'_>) -> Decision {
             let run = destroy_run::from_spec(&case, target.source, wanted, &image, &digest);
             attempt(case, run, Some((image, digest)))
         }
-        Image::Missing(missing) => {
+        ImageAvailability::Missing(missing) => {
             let summary = with_unknown_history(case.tf, missing.summary);
-            let missing = Missing {
+            let missing = MissingImage {
                 summary,
                 ..*missing
             };

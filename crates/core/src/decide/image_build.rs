@@ -25,16 +25,16 @@ const DIGEST_TIMEOUT: SignedDuration = SignedDuration::from_mins(1);
 
 /// Availability of an image.
 #[derive(Clone)]
-pub(crate) enum Image {
+pub(crate) enum ImageAvailability {
     /// In the registry, with this digest.
     Ready(String),
     /// Not in the registry yet.
-    Missing(Box<Missing>),
+    Missing(Box<MissingImage>),
 }
 
 /// Steps that build a missing image, and the summary for status.
 #[derive(Clone)]
-pub(crate) struct Missing {
+pub(crate) struct MissingImage {
     /// Writes that are executed at once, without a slot.
     pub(crate) steps: Vec<Step>,
     /// Writes that start a build, once a slot is free.
@@ -45,8 +45,8 @@ pub(crate) struct Missing {
     pub(crate) history: Option<History>,
 }
 
-fn missing(steps: Vec<Step>, summary: Summary) -> Image {
-    Image::Missing(Box::new(Missing {
+fn missing(steps: Vec<Step>, summary: Summary) -> ImageAvailability {
+    ImageAvailability::Missing(Box::new(MissingImage {
         steps,
         start: Vec::new(),
         summary,
@@ -69,13 +69,17 @@ pub fn pinned<'a>(tag: &str, pin: Option<&'a Pin>, history: Option<&History>) ->
 }
 
 /// Returns the image for `plan`: available, being built, or to be built.
-pub(crate) fn image(case: &ReconcileCase<'_>, source: &SourceSeen, plan: &ImagePlan) -> Image {
+pub(crate) fn image(
+    case: &ReconcileCase<'_>,
+    source: &SourceSeen,
+    plan: &ImagePlan,
+) -> ImageAvailability {
     let (seen, history) = (case.seen, Some(&case.history));
     if let Some(digest) = pinned(&plan.tag, seen.pin.as_ref(), history) {
-        return Image::Ready(digest.to_owned());
+        return ImageAvailability::Ready(digest.to_owned());
     }
     match &seen.image {
-        Answer::Known(Some(digest)) => Image::Ready(digest.clone()),
+        Answer::Known(Some(digest)) => ImageAvailability::Ready(digest.clone()),
         Answer::Known(None) => build(case, source, plan),
         Answer::Pending => missing(
             Vec::new(),
@@ -103,7 +107,7 @@ fn missing_after_build(
     build: &BuildSeen,
     failure: &Failure,
     retry_at: Timestamp,
-) -> Image {
+) -> ImageAvailability {
     let deadline = match build.state {
         BuildState::Done(at) => at + DIGEST_TIMEOUT,
         BuildState::Active(_) | BuildState::Failed(..) => case.now,
@@ -139,7 +143,7 @@ fn failure_key(case: &ReconcileCase<'_>, plan: &ImagePlan) -> String {
     format!("{} with {short_digest}{suffix}", plan.tag)
 }
 
-fn build(case: &ReconcileCase<'_>, source: &SourceSeen, plan: &ImagePlan) -> Image {
+fn build(case: &ReconcileCase<'_>, source: &SourceSeen, plan: &ImagePlan) -> ImageAvailability {
     let failures = &case.history.build_failures;
     if facts::asked(case.tf, &case.history) && failures.of == failure_key(case, plan) {
         return reset_failures(case);
@@ -167,7 +171,7 @@ fn active_build(
     plan: &ImagePlan,
     build: &BuildSeen,
     waiting: Option<&Waiting>,
-) -> Image {
+) -> ImageAvailability {
     let no_pod = (!build.has_pod && case.now >= build.created_at + NO_POD_TIMEOUT)
         .then(|| pod_wait::no_pod(case.settings.build_namespace_of(case.tf), &build.job));
     let logs = logs_of_build(case, &build.job);
@@ -255,7 +259,7 @@ fn failed_build(
     build: &BuildSeen,
     failure: &Failure,
     at: Timestamp,
-) -> Image {
+) -> ImageAvailability {
     let history = &case.history;
     let failure_key = failure_key(case, plan);
     let previous = &history.build_failures;
@@ -276,7 +280,7 @@ fn failed_build(
         retry::Verdict::WaitUntil(_) | retry::Verdict::Stalled => Vec::new(),
     };
     let hint = format!("; see {}", logs_of_build(case, &build.job));
-    Image::Missing(Box::new(Missing {
+    ImageAvailability::Missing(Box::new(MissingImage {
         steps,
         start: Vec::new(),
         summary: failure_summary(case.tf, &failures, verdict, &hint),
@@ -295,8 +299,8 @@ fn failed_build(
 
 /// Handles a requested retry: resets the failure counter. Keeps the uid of the Job whose failure was counted last, so that this failure is
 /// not counted again.
-fn reset_failures(case: &ReconcileCase<'_>) -> Image {
-    Image::Missing(Box::new(Missing {
+fn reset_failures(case: &ReconcileCase<'_>) -> ImageAvailability {
+    ImageAvailability::Missing(Box::new(MissingImage {
         steps: Vec::new(),
         start: Vec::new(),
         summary: Summary::busy(
@@ -316,7 +320,11 @@ fn reset_failures(case: &ReconcileCase<'_>) -> Image {
 }
 
 /// Starts a build. Pushes the context to the registry first, because the build pod pulls the context from the registry.
-fn start_build(case: &ReconcileCase<'_>, source: &SourceSeen, plan: &ImagePlan) -> Image {
+fn start_build(
+    case: &ReconcileCase<'_>,
+    source: &SourceSeen,
+    plan: &ImagePlan,
+) -> ImageAvailability {
     let (tf, seen) = (case.tf, case.seen);
     let failures = &case.history.build_failures;
     let failure_key = failure_key(case, plan);
@@ -381,7 +389,7 @@ fn start_build(case: &ReconcileCase<'_>, source: &SourceSeen, plan: &ImagePlan) 
     })));
     steps.push(Step::CreateJob(Box::new(job)));
     steps.extend(build_secret);
-    Image::Missing(Box::new(Missing {
+    ImageAvailability::Missing(Box::new(MissingImage {
         steps: Vec::new(),
         start: steps,
         summary: building(&logs_of_build(case, &name)),

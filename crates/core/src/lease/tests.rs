@@ -34,12 +34,12 @@ fn leader(sent: Moment) -> Elector {
 #[test]
 fn first_replica_creates_lease_and_leads() {
     let mut first = elector("a");
-    assert_eq!(first.standing(second(0)), Standing::Unknown);
+    assert_eq!(first.leadership(second(0)), Leadership::Unknown);
     assert_eq!(first.next(second(0)), (second(0), Act::Read));
     first.looked(None, second(1));
     assert_eq!(first.next(second(1)), (second(1), Act::Create));
     first.wrote("1", second(1));
-    assert_eq!(first.standing(second(2)), Standing::Leads);
+    assert_eq!(first.leadership(second(2)), Leadership::Leads);
     assert_eq!(
         first.next(second(2)),
         (second(4), Act::Renew("1".to_owned()))
@@ -51,7 +51,10 @@ fn standby_polls_lease_and_takes_it_15_seconds_after_renewal() {
     let mut standby = elector("b");
     standby.looked(Some(record("1", Some("a_1"), "x")), second(0));
     let leader = Some("a_1".to_owned());
-    assert_eq!(standby.standing(second(1)), Standing::StandsBy { leader });
+    assert_eq!(
+        standby.leadership(second(1)),
+        Leadership::StandsBy { leader }
+    );
     assert_eq!(standby.next(second(1)), (second(2), Act::Read));
     // A new resource version without a renewal does not extend the Lease.
     standby.looked(Some(record("2", Some("a_1"), "x")), second(2));
@@ -114,10 +117,10 @@ fn leader_without_renewal_stops_writing_before_takeover() {
         assert_eq!(leader.must_end(), Some(second(14)));
         assert_eq!(leader.next(second(now)).0, second(now) + RETRY_DELAY);
     }
-    assert_eq!(leader.standing(second(20)), Standing::Doubts);
+    assert_eq!(leader.leadership(second(20)), Leadership::Doubts);
     // No other replica has taken the Lease, so a late renewal succeeds and the replica leads again.
     leader.wrote("2", second(20));
-    assert_eq!(leader.standing(second(21)), Standing::Leads);
+    assert_eq!(leader.leadership(second(21)), Leadership::Leads);
 }
 
 #[test]
@@ -154,7 +157,7 @@ fn replica_that_lost_the_lease_never_leads_again() {
         assert_eq!(leader.must_end(), None);
         leader.wrote("3", second(3));
         leader.looked(None, second(4));
-        assert_eq!(leader.standing(second(4)), Standing::Over { by });
+        assert_eq!(leader.leadership(second(4)), Leadership::Over { by });
         assert_eq!(leader.next(second(4)), (second(4), Act::End));
     }
 }
@@ -170,7 +173,7 @@ fn deleted_lease_is_not_taken_before_it_expires() {
     leader.refused();
     leader.looked(None, second(4));
     assert_eq!(leader.next(second(4)), (second(4), Act::Create));
-    assert_eq!(leader.standing(second(4)), Standing::Leads);
+    assert_eq!(leader.leadership(second(4)), Leadership::Leads);
 }
 
 #[test]

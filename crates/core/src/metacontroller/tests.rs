@@ -211,7 +211,7 @@ fn version_of_the_called_hook_is_checked() {
 
 #[test]
 fn response_has_only_fields_of_hook_version_2() {
-    let answer = Answer::unchanged(&parse(&request()).unwrap());
+    let answer = HookResponse::unchanged(&parse(&request()).unwrap());
     let status = TerraformStatus {
         message: "applied".to_owned(),
         observed_generation: Some(3),

@@ -11,9 +11,9 @@ pub(crate) fn obstacle(dependency: &DependencySeen) -> Option<(Reason, String)> 
     let DependencySeen {
         field,
         name,
-        readiness: standing,
+        readiness,
     } = dependency;
-    match standing {
+    match readiness {
         Readiness::Ready => None,
         Readiness::Missing => Some((
             Reason::DependencyNotFound,

@@ -14,11 +14,11 @@ const V1: &str = include_str!("v1.json");
 const V2: &str = include_str!("v2.json");
 
 /// Requests that reached the reconciler.
-type RequestLog = Arc<Mutex<Vec<HookRequest>>>;
+type HookRequestLog = Arc<Mutex<Vec<HookRequest>>>;
 
 /// Returns a [`SyncEndpoint`] whose reconciler returns `answer`, and the requests that reach this reconciler.
-fn endpoint(answer: Result<Answer, Refusal>) -> (SyncEndpoint, RequestLog) {
-    let requests = RequestLog::default();
+fn endpoint(answer: Result<HookResponse, Refusal>) -> (SyncEndpoint, HookRequestLog) {
+    let requests = HookRequestLog::default();
     let recorded = requests.clone();
     let reconcile = move |request: HookRequest| -> ReconcileFuture {
         recorded.lock().push(request);
@@ -34,8 +34,8 @@ fn endpoint(answer: Result<Answer, Refusal>) -> (SyncEndpoint, RequestLog) {
     (endpoint, requests)
 }
 
-fn ready() -> Answer {
-    Answer {
+fn ready() -> HookResponse {
+    HookResponse {
         status: json!({"state": "Success", "observedGeneration": 3}),
         resync_after_seconds: 30,
         finalized: false,
@@ -270,7 +270,7 @@ async fn recorded_metacontroller_requests_get_recorded_responses() {
     for exchange in lines {
         let (request, answer) = (&exchange["request"], &exchange["answer"]);
         let resync = answer["resyncAfterSeconds"].as_u64().unwrap();
-        let recorded_answer = Answer {
+        let recorded_answer = HookResponse {
             status: answer["status"].clone(),
             resync_after_seconds: u32::try_from(resync).unwrap(),
             finalized: answer["finalized"] == true,

@@ -14,10 +14,10 @@ use alustan_core::lease::Identity;
 
 /// Fake API server that stores one Lease.
 #[derive(Clone, Default)]
-struct FakeApi(Arc<Mutex<Stored>>);
+struct FakeApi(Arc<Mutex<StoredLease>>);
 
 #[derive(Default)]
-struct Stored {
+struct StoredLease {
     lease: Option<Value>,
     version: u64,
     down: bool,
@@ -193,7 +193,7 @@ async fn leader_that_cannot_renew_stops_writes_and_can_lead_again() {
     only.leads().await;
     api.set_down(true);
     advance(Duration::from_secs(13)).await;
-    assert_eq!(only.leader.standing(), Standing::Doubts);
+    assert_eq!(only.leader.leadership(), Leadership::Doubts);
     assert!(only.leader.begin_write().is_err());
     sleep(Duration::from_mins(10)).await;
     api.set_down(false);
