@@ -22,15 +22,15 @@ pub(crate) const RECONCILE_TIMEOUT: Duration = Duration::from_mins(10);
 
 /// Health of the operator. Clones share the same state.
 #[derive(Clone)]
-pub(crate) struct Health(Arc<Inner>);
+pub(crate) struct Health(Arc<HealthInner>);
 
-pub(crate) struct Inner {
+pub(crate) struct HealthInner {
     leader: Leader,
     has_listed: AtomicBool,
-    state: Mutex<State>,
+    state: Mutex<HealthState>,
 }
 
-pub(crate) struct State {
+pub(crate) struct HealthState {
     last_iteration: Instant,
     /// Start time and resource of active reconciles, by sequence number.
     reconciles: BTreeMap<u64, (Instant, Ref)>,
@@ -52,10 +52,10 @@ impl Drop for ActiveReconcile {
 impl Health {
     /// Creates the health of a live operator that is not ready. `leader` provides its role.
     pub(crate) fn new(leader: Leader) -> Self {
-        Self(Arc::new(Inner {
+        Self(Arc::new(HealthInner {
             leader,
             has_listed: AtomicBool::default(),
-            state: Mutex::new(State {
+            state: Mutex::new(HealthState {
                 last_iteration: Instant::now(),
                 reconciles: BTreeMap::new(),
                 next: 0,
@@ -63,7 +63,7 @@ impl Health {
         }))
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, HealthState> {
         self.0.state.lock()
     }
 

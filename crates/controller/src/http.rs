@@ -19,7 +19,7 @@ use crate::args::Config;
 use crate::health::Health;
 use crate::metacontroller::SyncHandler;
 use connections::listen;
-pub(crate) use hooks::{Hooks, Push, PushRequest};
+pub(crate) use hooks::{Push, PushRequest, WebhookEndpoints};
 pub(crate) use open_metrics::MetricsSources;
 use sync::SyncEndpoint;
 use tls::{Identity, TlsListener};
@@ -27,7 +27,7 @@ use tls::{Identity, TlsListener};
 /// Components that the routes of the HTTP server use.
 pub(crate) struct RouteState {
     pub(crate) health: Health,
-    pub(crate) hooks: Hooks,
+    pub(crate) hooks: WebhookEndpoints,
     pub(crate) metrics_sources: MetricsSources,
     pub(crate) sync_handler: Arc<SyncHandler>,
 }

@@ -18,12 +18,12 @@ pub(crate) const REFRESH: Duration = Duration::from_mins(5);
 /// Queue of runs and builds, and the slots in use.
 pub(crate) struct Dispatcher {
     slots: SlotLimits,
-    state: Mutex<State>,
+    state: Mutex<DispatcherState>,
     wake: UnboundedSender<Ref>,
 }
 
 #[derive(Default)]
-struct State {
+struct DispatcherState {
     /// Whether [`Dispatcher::begin`] has assigned slots to the runs that started before this process.
     begun: bool,
     running: Running,
@@ -66,7 +66,7 @@ impl Dispatcher {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, DispatcherState> {
         self.state.lock()
     }
 
@@ -213,11 +213,11 @@ impl Dispatcher {
     }
 
     /// Requeues the resources whose runs can be admitted now.
-    fn wake_admissible(&self, state: &State, now: Timestamp) {
+    fn wake_admissible(&self, state: &DispatcherState, now: Timestamp) {
         self.wake(&self.next(state, now));
     }
 
-    fn next(&self, state: &State, now: Timestamp) -> Vec<ObjectKey> {
+    fn next(&self, state: &DispatcherState, now: Timestamp) -> Vec<ObjectKey> {
         self.slots
             .admit(&state.queue, &state.running, &state.served, now)
     }
@@ -230,7 +230,7 @@ impl Dispatcher {
     }
 }
 
-impl State {
+impl DispatcherState {
     fn assign_slot(&mut self, key: &ObjectKey, class: Class) {
         self.dequeue(key);
         self.running.insert(key.clone(), class);

@@ -37,10 +37,10 @@ impl RecentInputs {
 /// Objects of one kind, shared by all resources that refer to them. An object is dropped when the watch reports a change of it.
 #[derive(Default)]
 pub(crate) struct RecentReads<K> {
-    entries: Mutex<HashMap<Ref, Entry<K>>>,
+    entries: Mutex<HashMap<Ref, RecentRead<K>>>,
 }
 
-struct Entry<K> {
+struct RecentRead<K> {
     /// Start of the read.
     since: Instant,
     /// The object; `None` during its first read.
@@ -63,7 +63,7 @@ impl<K: Values + Clone> RecentReads<K> {
         let since = Instant::now();
         let mut entries = self.entries.lock();
         if entries.len() < MAX_OBJECTS {
-            let entry = Entry {
+            let entry = RecentRead {
                 since,
                 object: None,
             };
@@ -83,7 +83,7 @@ impl<K: Values + Clone> RecentReads<K> {
         }
         match result.filter(|object| object.size() <= MAX_OBJECT_BYTES) {
             Some(object) => {
-                let entry = Entry {
+                let entry = RecentRead {
                     since,
                     object: Some(object.clone()),
                 };
@@ -183,7 +183,7 @@ mod tests {
         assert_eq!(reads.get(&key("web"), FOREVER), None);
         // A second read begins after the change, and before the first read ends.
         let second = first + Duration::from_millis(1);
-        let later = Entry {
+        let later = RecentRead {
             since: second,
             object: None,
         };

@@ -67,14 +67,14 @@ pub(crate) fn dynamic_api(client: &Client, namespace: &str) -> Api<DynamicObject
 
 /// Resource as the API server returns it. The fields of the spec, and the status, are unparsed JSON.
 #[derive(Deserialize)]
-struct Stored {
+struct StoredResource {
     metadata: ObjectMeta,
     #[serde(default)]
     spec: BTreeMap<String, Box<RawValue>>,
     status: Option<Box<RawValue>>,
 }
 
-impl Stored {
+impl StoredResource {
     /// Parses spec and status. Skips fields with more than [`json_size::VALUES`] JSON values.
     fn fields(&self) -> Value {
         let spec = self.spec.iter();
@@ -98,7 +98,7 @@ async fn stored(ctx: &Context, metadata: &ObjectMeta) -> Result<(ObjectMeta, Val
     let request = Request::new(path).get(name, &GetParams::default());
     let read = async {
         let request = request.map_err(kube::Error::BuildRequest)?;
-        match ctx.client.request::<Stored>(request).await {
+        match ctx.client.request::<StoredResource>(request).await {
             Err(error) if has_status(&error, StatusKind::NotFound) => Ok(None),
             result => result.map(Some),
         }
@@ -128,7 +128,7 @@ mod tests {
         let text = json!({
             "metadata": {"name": "web"}, "spec": {"suspend": true, "variables": {"a": many}},
         });
-        let stored: Stored = serde_json::from_str(&text.to_string()).unwrap();
+        let stored: StoredResource = serde_json::from_str(&text.to_string()).unwrap();
         assert_eq!(
             stored.fields(),
             json!({"spec": {"suspend": true}, "status": null})

@@ -16,11 +16,11 @@ use crate::watch::mapping::to_ref;
 /// Result of the last reconcile of each resource since the start of this process, and the resources that wait for a dependency.
 pub(crate) struct UpstreamActivity {
     wake: UnboundedSender<Ref>,
-    known: Mutex<Known>,
+    known: Mutex<KnownActivity>,
 }
 
 #[derive(Default)]
-struct Known {
+struct KnownActivity {
     results: BTreeMap<ObjectKey, ReconcileResult>,
     /// For each waiting resource, the dependency whose outputs may change soon.
     waiting: BTreeMap<ObjectKey, ObjectKey>,
@@ -36,7 +36,7 @@ impl UpstreamActivity {
         }
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
+    fn known(&self) -> MutexGuard<'_, KnownActivity> {
         self.known.lock()
     }
 
@@ -78,7 +78,7 @@ impl UpstreamActivity {
         self.wake_dependents(&known, key);
     }
 
-    fn wake_dependents(&self, known: &Known, key: &ObjectKey) {
+    fn wake_dependents(&self, known: &KnownActivity, key: &ObjectKey) {
         for (waiting_key, _) in known
             .waiting
             .iter()

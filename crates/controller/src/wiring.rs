@@ -32,7 +32,7 @@ use crate::error::with_causes;
 use crate::evaluator::Evaluator;
 use crate::fail_point::FailPoint;
 use crate::health::Health;
-use crate::http::{self, Hooks, Listeners, MetricsSources, PushRequest};
+use crate::http::{self, Listeners, MetricsSources, PushRequest, WebhookEndpoints};
 use crate::leader::{Election, Fence, Leader};
 use crate::metacontroller::SyncHandler;
 use crate::metrics::{CallCounter, Metrics, QueryKind};
@@ -127,7 +127,7 @@ pub(crate) async fn run(config: Config) -> Result<()> {
         sync_handler: Arc::new(SyncHandler::new(config.watch_namespaces.clone())),
     };
     let routes = http::RouteState {
-        hooks: Hooks::new(config.hook_secrets.clone(), push, leader.clone())?,
+        hooks: WebhookEndpoints::new(config.hook_secrets.clone(), push, leader.clone())?,
         metrics_sources: MetricsSources {
             metrics,
             resources: watches.0.resources(),

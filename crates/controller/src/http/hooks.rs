@@ -71,7 +71,7 @@ const RETRY_AFTER_SECONDS: &str = "20";
 
 /// State of the `/hooks` endpoints.
 #[derive(Clone)]
-pub(crate) struct Hooks {
+pub(crate) struct WebhookEndpoints {
     secrets: Option<PathBuf>,
     pushes: mpsc::Sender<PushRequest>,
     /// Time at which a message was accepted, by the SHA-256 of its identity (see [`verify`]).
@@ -81,7 +81,7 @@ pub(crate) struct Hooks {
     http: Client,
 }
 
-impl Hooks {
+impl WebhookEndpoints {
     /// Accepts messages signed with a secret in the directory `secrets`. Sends their pushes to `pushes`, or forwards them to the
     /// leader. Without a directory, refuses all messages.
     pub(crate) fn new(
@@ -122,18 +122,20 @@ impl Hooks {
 }
 
 /// Returns the routes of `/hooks`, one for each [`Sender`].
-pub(crate) fn router(hooks: Hooks) -> Router {
+pub(crate) fn router(hooks: WebhookEndpoints) -> Router {
     let route = |sender: Sender| {
-        post(async move |State(hooks): State<Hooks>, request: Request| {
-            let result = handle(&hooks, sender, request).await;
-            result.inspect_err(
-                |Refusal {
-                     reason, message, ..
-                 }| {
-                    info!(?sender, reason, message, "refused a request to /hooks");
-                },
-            )
-        })
+        post(
+            async move |State(hooks): State<WebhookEndpoints>, request: Request| {
+                let result = handle(&hooks, sender, request).await;
+                result.inspect_err(
+                    |WebhookRefusal {
+                         reason, message, ..
+                     }| {
+                        info!(?sender, reason, message, "refused a request to /hooks");
+                    },
+                )
+            },
+        )
     };
     Router::new()
         .route(Sender::Github.path(), route(Sender::Github))
@@ -143,13 +145,13 @@ pub(crate) fn router(hooks: Hooks) -> Router {
 }
 
 /// Error response to a message.
-struct Refusal {
+struct WebhookRefusal {
     status: StatusCode,
     reason: &'static str,
     message: String,
 }
 
-impl IntoResponse for Refusal {
+impl IntoResponse for WebhookRefusal {
     fn into_response(self) -> Response {
         let body = json!({"reason": self.reason, "message": self.message});
         let response = json_response(self.status, &body);
@@ -165,7 +167,11 @@ impl IntoResponse for Refusal {
 /// Reason in the response if no leader is reachable.
 const NOT_LEADER: &str = Reason::NotLeader.as_str();
 
-async fn handle(hooks: &Hooks, sender: Sender, request: Request) -> Result<Response, Refusal> {
+async fn handle(
+    hooks: &WebhookEndpoints,
+    sender: Sender,
+    request: Request,
+) -> Result<Response, WebhookRefusal> {
     let secrets = secrets(hooks.secrets.as_deref()).await?;
     let (parts, body) = request.into_parts();
     let headers = &parts.headers;
@@ -181,14 +187,14 @@ async fn handle(hooks: &Hooks, sender: Sender, request: Request) -> Result<Respo
         return Ok(ignored(&format!("event {event} is not a push")));
     }
     if sender == Sender::Github && is_form(headers) {
-        return Err(Refusal {
+        return Err(WebhookRefusal {
             status: StatusCode::UNSUPPORTED_MEDIA_TYPE,
             reason: "UnsupportedType",
             message: "the body is a form; set the content type of the webhook to application/json"
                 .to_owned(),
         });
     }
-    let push = payload::parse(sender, body).map_err(|message| Refusal {
+    let push = payload::parse(sender, body).map_err(|message| WebhookRefusal {
         status: StatusCode::UNPROCESSABLE_ENTITY,
         reason: "InvalidPush",
         message,
@@ -196,7 +202,7 @@ async fn handle(hooks: &Hooks, sender: Sender, request: Request) -> Result<Respo
     if !hooks.leader.holds_lease() {
         return forward(hooks, sender, headers, body).await;
     }
-    let resources = deliver(hooks, push).await.ok_or_else(|| Refusal {
+    let resources = deliver(hooks, push).await.ok_or_else(|| WebhookRefusal {
         status: StatusCode::SERVICE_UNAVAILABLE,
         reason: "NotReady",
         message: "the operator is starting; retry the delivery".to_owned(),
@@ -206,24 +212,24 @@ async fn handle(hooks: &Hooks, sender: Sender, request: Request) -> Result<Respo
     Ok(json_response(StatusCode::ACCEPTED, &response))
 }
 
-fn body_refusal(error: BodyError) -> Refusal {
+fn body_refusal(error: BodyError) -> WebhookRefusal {
     match error {
-        BodyError::TooSlow => Refusal {
+        BodyError::TooSlow => WebhookRefusal {
             status: StatusCode::REQUEST_TIMEOUT,
             reason: "TooSlow",
             message: "the request body was not received within three seconds".to_owned(),
         },
-        BodyError::TooLarge => Refusal {
+        BodyError::TooLarge => WebhookRefusal {
             status: StatusCode::PAYLOAD_TOO_LARGE,
             reason: "TooLarge",
             message: format!("the request body exceeds {MAX_BODY_BYTES} bytes"),
         },
-        BodyError::Broken(error) => Refusal {
+        BodyError::Broken(error) => WebhookRefusal {
             status: StatusCode::BAD_REQUEST,
             reason: "BrokenOff",
             message: format!("failed to receive the request body: {error}"),
         },
-        BodyError::Busy => Refusal {
+        BodyError::Busy => WebhookRefusal {
             status: StatusCode::SERVICE_UNAVAILABLE,
             reason: "Busy",
             message: "too many concurrent requests; retry the delivery".to_owned(),
@@ -233,11 +239,11 @@ fn body_refusal(error: BodyError) -> Refusal {
 
 /// Forwards a message to the leader, which verifies its signature as well.
 async fn forward(
-    hooks: &Hooks,
+    hooks: &WebhookEndpoints,
     sender: Sender,
     headers: &HeaderMap,
     body: &[u8],
-) -> Result<Response, Refusal> {
+) -> Result<Response, WebhookRefusal> {
     let is_first_hop = !headers.contains_key(FORWARDED_MARKER);
     let Some(leader) = hooks.leader.address().filter(|_| is_first_hop) else {
         return Err(not_leader("no replica of the operator is the leader"));
@@ -273,13 +279,13 @@ async fn forward(
 }
 
 /// Returns the refusal of a message if no leader is reachable. No push is lost: the next leader polls all repositories immediately.
-fn not_leader(cause: &str) -> Refusal {
+fn not_leader(cause: &str) -> WebhookRefusal {
     let message = format!(
         "{cause}. The next leader polls all repositories immediately; retry the delivery in \
          {RETRY_AFTER_SECONDS} s"
     );
     warn!(message, "failed to handle a request to /hooks");
-    Refusal {
+    WebhookRefusal {
         status: StatusCode::SERVICE_UNAVAILABLE,
         reason: NOT_LEADER,
         message,
@@ -287,7 +293,7 @@ fn not_leader(cause: &str) -> Refusal {
 }
 
 /// Sends a push to the controller. Returns the number of affected resources, or `None` if the controller does not respond.
-async fn deliver(hooks: &Hooks, push: Push) -> Option<usize> {
+async fn deliver(hooks: &WebhookEndpoints, push: Push) -> Option<usize> {
     let (reply, count) = oneshot::channel();
     let delivery = async {
         hooks.pushes.send((push, reply)).await.ok()?;
@@ -309,8 +315,8 @@ fn json_response(status: StatusCode, body: &Value) -> Response {
 }
 
 /// Reads the secrets that verify messages. Returns at least one secret.
-async fn secrets(folder: Option<&Path>) -> Result<Vec<SharedSecret>, Refusal> {
-    let unavailable = |reason, message: String| Refusal {
+async fn secrets(folder: Option<&Path>) -> Result<Vec<SharedSecret>, WebhookRefusal> {
+    let unavailable = |reason, message: String| WebhookRefusal {
         status: StatusCode::SERVICE_UNAVAILABLE,
         reason,
         message,
@@ -348,7 +354,7 @@ fn verify(
     body: &[u8],
     secrets: &[SharedSecret],
     now: Timestamp,
-) -> Result<Vec<u8>, Refusal> {
+) -> Result<Vec<u8>, WebhookRefusal> {
     let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     if let Some(signatures) =
         header(standard_webhooks::SIGNATURE).filter(|_| sender != Sender::Github)
@@ -425,8 +431,8 @@ fn verify(
     }
 }
 
-fn invalid_signature(message: &str) -> Refusal {
-    Refusal {
+fn invalid_signature(message: &str) -> WebhookRefusal {
+    WebhookRefusal {
         status: StatusCode::UNAUTHORIZED,
         reason: "InvalidSignature",
         message: message.to_owned(),

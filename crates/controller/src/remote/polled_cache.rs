@@ -68,14 +68,14 @@ impl PollInterval {
 
 /// Cache that polls queries and keeps the last answer to each query. Each request of a query contains the newest argument of type `A`.
 pub(crate) struct PolledCache<V, A = ()> {
-    entries: Mutex<HashMap<String, Entry<V, A>>>,
+    entries: Mutex<HashMap<String, PolledQuery<V, A>>>,
     began: Instant,
     wake: UnboundedSender<Ref>,
     metrics: Arc<Metrics>,
     kind: QueryKind,
 }
 
-struct Entry<V, A> {
+struct PolledQuery<V, A> {
     answer: Answer<V>,
     /// Argument that the subscribers requested last.
     argument: watch::Sender<A>,
@@ -90,7 +90,7 @@ struct Entry<V, A> {
     task: Option<AbortHandle>,
 }
 
-impl<V, A: PartialEq> Entry<V, A> {
+impl<V, A: PartialEq> PolledQuery<V, A> {
     /// Returns whether the query has no answer yet for its newest argument.
     fn is_open(&self) -> bool {
         matches!(self.answer, Answer::Pending)
@@ -110,7 +110,7 @@ impl<V, A: PartialEq> Entry<V, A> {
     }
 }
 
-impl<V, A> Entry<V, A> {
+impl<V, A> PolledQuery<V, A> {
     fn update_interval(&self) {
         let shortest = self
             .subscribers
@@ -123,7 +123,7 @@ impl<V, A> Entry<V, A> {
     }
 }
 
-impl<V, A> Drop for Entry<V, A> {
+impl<V, A> Drop for PolledQuery<V, A> {
     fn drop(&mut self) {
         if let Some(task) = &self.task {
             task.abort();
@@ -204,7 +204,7 @@ where
             schedule,
             send,
         ));
-        let entry = Entry {
+        let entry = PolledQuery {
             answer: Answer::Pending,
             argument: argument_sender,
             answered: None,
@@ -228,7 +228,7 @@ where
     /// Polls all queries of these resources immediately.
     pub(crate) fn poll_now(&self, resources: &HashSet<Ref>) {
         let entries = self.entries.lock();
-        let is_subscribed = |entry: &&Entry<V, A>| {
+        let is_subscribed = |entry: &&PolledQuery<V, A>| {
             entry
                 .subscribers
                 .keys()

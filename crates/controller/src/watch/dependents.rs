@@ -17,10 +17,10 @@ use crate::resource::{Guarded, readable};
 /// For each resource, the last digest of the fields that dependents read, and the resources to reconcile when the digest changes.
 #[derive(Default)]
 pub(crate) struct DependentsIndex {
-    known: Mutex<HashMap<ObjectKey, Known>>,
+    known: Mutex<HashMap<ObjectKey, KnownDependents>>,
 }
 
-struct Known {
+struct KnownDependents {
     /// Result of [`digest`]; `None` if it may be stale.
     digest: Option<u64>,
     affected: BTreeSet<ObjectKey>,
@@ -50,7 +50,7 @@ impl DependentsIndex {
         let affected = affected(tf, readable(&all));
         let before = known.insert(
             ObjectKey::of(tf),
-            Known {
+            KnownDependents {
                 digest: Some(digest),
                 affected: affected.clone(),
             },

@@ -120,15 +120,15 @@ pub(crate) struct DynamicWatches {
     client: Client,
     wake: UnboundedSender<Ref>,
     kinds: Mutex<HashMap<(String, String), (ApiResource, Scope)>>,
-    watches: Arc<Mutex<HashMap<ObjectSelector, Watch>>>,
+    watches: Arc<Mutex<HashMap<ObjectSelector, DynamicWatch>>>,
 }
 
-struct Watch {
+struct DynamicWatch {
     subscribers: HashSet<Ref>,
     task: AbortHandle,
 }
 
-impl Drop for Watch {
+impl Drop for DynamicWatch {
     fn drop(&mut self) {
         self.task.abort();
     }
@@ -224,7 +224,7 @@ impl DynamicWatches {
         used.iter().all(|selector| watches.contains_key(selector))
     }
 
-    fn watches(&self) -> MutexGuard<'_, HashMap<ObjectSelector, Watch>> {
+    fn watches(&self) -> MutexGuard<'_, HashMap<ObjectSelector, DynamicWatch>> {
         self.watches.lock()
     }
 
@@ -296,7 +296,7 @@ impl DynamicWatches {
             watch.subscribers.insert(subscriber.clone());
             return;
         }
-        let has_subscriber = |watch: &&Watch| {
+        let has_subscriber = |watch: &&DynamicWatch| {
             watch
                 .subscribers
                 .iter()
@@ -317,7 +317,7 @@ impl DynamicWatches {
             Arc::downgrade(&self.watches),
             self.wake.clone(),
         ));
-        let watch = Watch {
+        let watch = DynamicWatch {
             subscribers: HashSet::from([subscriber.clone()]),
             task: task.abort_handle(),
         };
@@ -329,7 +329,7 @@ impl DynamicWatches {
 async fn requeue_on_change(
     api: Api<PartialObjectMeta<DynamicObject>>,
     selector: ObjectSelector,
-    watches: std::sync::Weak<Mutex<HashMap<ObjectSelector, Watch>>>,
+    watches: std::sync::Weak<Mutex<HashMap<ObjectSelector, DynamicWatch>>>,
     wake: UnboundedSender<Ref>,
 ) {
     let mut events = std::pin::pin!(watcher(api, selector.watcher_config()).default_backoff());

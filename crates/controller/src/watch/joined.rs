@@ -10,15 +10,15 @@ use kube::runtime::watcher::{self, Event};
 /// Item in the stream of a watch: an event, or the error of the watch.
 pub(crate) type Events<K> = Result<K, watcher::Error>;
 
-/// Watch of one namespace.
-type Watch<K> = BoxStream<'static, Events<Event<K>>>;
+/// Event stream of a watch.
+type WatchStream<K> = BoxStream<'static, Events<Event<K>>>;
 
 /// Joins the event streams of `watches`. A single watch is returned unchanged. The objects of the first lists arrive between one `Init` and
 /// one `InitDone`. A repeated list of one watch arrives as events of the changed objects, so that a failure and a new list of one watch do
 /// not interrupt the other watches.
 pub(super) fn joined<K: ResourceExt + Clone + Send + 'static>(
-    mut watches: Vec<Watch<K>>,
-) -> Watch<K> {
+    mut watches: Vec<WatchStream<K>>,
+) -> WatchStream<K> {
     match watches.pop() {
         Some(only) if watches.is_empty() => return only,
         last => watches.extend(last),
@@ -155,12 +155,12 @@ mod tests {
 
     use super::*;
 
-    type Sender = UnboundedSender<Events<Event<ConfigMap>>>;
+    type EventSender = UnboundedSender<Events<Event<ConfigMap>>>;
 
     /// Joined watch, and the senders of the events of its namespaces.
     struct Watches {
-        senders: Vec<Sender>,
-        watch: Watch<ConfigMap>,
+        senders: Vec<EventSender>,
+        watch: WatchStream<ConfigMap>,
     }
 
     /// Returns an object. `text`: one character, the name, and the resource version, if any. Example: `a2` is object `a` at version 2.

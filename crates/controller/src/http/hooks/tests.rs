@@ -39,7 +39,7 @@ impl Endpoint {
                 reply.send(3).unwrap();
             }
         });
-        let hooks = Hooks::new(Some(folder.path().to_owned()), pushes, leader);
+        let hooks = WebhookEndpoints::new(Some(folder.path().to_owned()), pushes, leader);
         Self {
             router: router(hooks.unwrap()),
             folder,
@@ -235,7 +235,7 @@ async fn form_encoded_push_is_refused() {
 
 #[tokio::test]
 async fn remembered_messages_are_bounded() {
-    let hooks = Hooks::new(None, mpsc::channel(1).0, Leader::leading()).unwrap();
+    let hooks = WebhookEndpoints::new(None, mpsc::channel(1).0, Leader::leading()).unwrap();
     for number in 0..=MAX_REMEMBERED {
         hooks.remember(number.to_be_bytes().to_vec());
     }
@@ -246,7 +246,7 @@ async fn remembered_messages_are_bounded() {
 #[tokio::test(start_paused = true)]
 async fn a_message_is_forgotten_after_ten_minutes() {
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let hooks = Hooks::new(None, mpsc::channel(1).0, Leader::leading()).unwrap();
+    let hooks = WebhookEndpoints::new(None, mpsc::channel(1).0, Leader::leading()).unwrap();
     hooks.remember(b"a".to_vec());
     tokio::time::advance(Duration::from_secs(599)).await;
     assert!(hooks.is_duplicate(b"a"));
@@ -258,7 +258,7 @@ async fn a_message_is_forgotten_after_ten_minutes() {
 #[tokio::test]
 async fn push_is_refused_if_no_secrets_are_configured() {
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let hooks = Hooks::new(None, mpsc::channel(1).0, Leader::leading()).unwrap();
+    let hooks = WebhookEndpoints::new(None, mpsc::channel(1).0, Leader::leading()).unwrap();
     let request = Request::post("/hooks/github").body(Body::empty()).unwrap();
     let response = router(hooks).oneshot(request).await.unwrap();
     assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
@@ -268,7 +268,7 @@ async fn push_is_refused_if_no_secrets_are_configured() {
 async fn push_is_not_delivered_before_the_controller_starts() {
     let (pushes, receiver) = mpsc::channel::<PushRequest>(1);
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let hooks = Hooks::new(None, pushes, Leader::leading()).unwrap();
+    let hooks = WebhookEndpoints::new(None, pushes, Leader::leading()).unwrap();
     let push = payload::parse(Sender::Generic, GENERIC.as_bytes()).unwrap();
     assert_eq!(deliver(&hooks, push.clone()).await, None);
     drop(receiver);
