@@ -21,7 +21,7 @@ use crate::error::Error;
 /// Maximum duration of a write, including its retries.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Result of the closure that the caller passes to [`Record::update`].
+/// Result of the closure that the caller passes to [`RecordHandle::update`].
 pub(crate) enum Update {
     /// The record is unchanged.
     Keep,
@@ -30,14 +30,14 @@ pub(crate) enum Update {
 }
 
 /// Run record of a resource.
-pub(crate) struct Record {
+pub(crate) struct RecordHandle {
     /// Client for the Secrets in the namespace of the resource.
     pub(crate) secrets: Arc<dyn Secrets>,
     /// Namespace and name of the resource.
     pub(crate) key: ObjectKey,
 }
 
-impl Record {
+impl RecordHandle {
     /// Creates a handle for the run record of `tf`. Sends no request.
     pub(crate) fn of(cluster: &Cluster, tf: &Terraform) -> Self {
         let secrets = KubeSecrets::for_people(cluster.client.clone(), &cluster.namespace);

@@ -21,7 +21,7 @@ use crate::cluster::{Cluster, call};
 use crate::condition::situation;
 use crate::error::Error;
 use crate::print::{self, Parts};
-use crate::record::Record;
+use crate::record::RecordHandle;
 
 /// Label with the name of a pod's Job
 /// (<https://kubernetes.io/docs/reference/labels-annotations-taints/#batchkubernetesio-job-name>).
@@ -53,7 +53,7 @@ impl Logs {
         let (pod, container) = match self.pod(cluster, &tf).await {
             Err(Error::Refused(why)) if !self.follow => {
                 // `logs` is empty if the user has no permission to read the run report.
-                let logs = Record::of(cluster, &tf).reported().await;
+                let logs = RecordHandle::of(cluster, &tf).reported().await;
                 return match self.kept_log(cluster, &tf, &logs).await {
                     Some((run, log)) => {
                         print::note(&format!(

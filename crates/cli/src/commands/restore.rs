@@ -20,7 +20,7 @@ use crate::cluster::{Cluster, FIELD_MANAGER, call};
 use crate::condition::situation;
 use crate::error::Error;
 use crate::print;
-use crate::record::Record;
+use crate::record::RecordHandle;
 
 /// Time limit for the operator to assign the run record to the new resource.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -49,7 +49,7 @@ impl Restore {
             ));
         }
         check(&tf, &secret)?;
-        let record = Record::of(cluster, &tf);
+        let record = RecordHandle::of(cluster, &tf);
         record.check_pods(cluster).await?;
         let (own, _) = record.read().await?;
         let Rebound {
@@ -115,7 +115,7 @@ fn check(tf: &Terraform, secret: &Secret) -> Result<(), Error> {
 }
 
 /// Returns the progress of the last run, from the run report that was restored from the backup.
-async fn reported_progress(record: &Record) -> ReportedProgress {
+async fn reported_progress(record: &RecordHandle) -> ReportedProgress {
     let reported = record.reported().await;
     let Some(progress) = reported.get(key::PROGRESS) else {
         return ReportedProgress::Absent;

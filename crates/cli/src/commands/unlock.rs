@@ -8,7 +8,7 @@ use clap::Args;
 use crate::cluster::Cluster;
 use crate::error::Error;
 use crate::print;
-use crate::record::{Record, Update, describe_lock, quoted};
+use crate::record::{RecordHandle, Update, describe_lock, quoted};
 
 /// Release the lock of a managed state. For other states, print the commands of the engine that release it.
 #[derive(Debug, Args)]
@@ -23,7 +23,7 @@ pub(crate) struct Unlock {
 impl Unlock {
     pub(crate) async fn run(&self, cluster: &Cluster) -> Result<(), Error> {
         let tf = cluster.resource(&self.name).await?;
-        let record = Record::of(cluster, &tf);
+        let record = RecordHandle::of(cluster, &tf);
         if !record.is_managed(&tf).await? {
             return Err(Error::Refused(elsewhere(&tf, &self.lock)));
         }

@@ -5,14 +5,14 @@ use alustan_api::Terraform;
 
 use crate::cluster::Cluster;
 use crate::error::Error;
-use crate::record::Record;
+use crate::record::RecordHandle;
 
 /// Returns the run record of `tf`.
 ///
 /// # Errors
 /// If the state of `tf` is not managed.
-pub(super) async fn managed(cluster: &Cluster, tf: &Terraform) -> Result<Record, Error> {
-    let record = Record::of(cluster, tf);
+pub(super) async fn managed(cluster: &Cluster, tf: &Terraform) -> Result<RecordHandle, Error> {
+    let record = RecordHandle::of(cluster, tf);
     if record.is_managed(tf).await? {
         return Ok(record);
     }

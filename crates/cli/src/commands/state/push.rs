@@ -20,7 +20,7 @@ use super::slots::{SlotCreator, open};
 use crate::cluster::Cluster;
 use crate::error::Error;
 use crate::print;
-use crate::record::{Record, Update, busy};
+use crate::record::{RecordHandle, Update, busy};
 
 /// Write a new version of the state; the previous version is kept.
 #[derive(Debug, Args)]
@@ -83,7 +83,7 @@ impl Push {
     /// Writes the state while `lock` is held. Returns a description of the new version.
     async fn push(
         &self,
-        record: &Record,
+        record: &RecordHandle,
         before: &RunRecord,
         creator: &SlotCreator,
         lock: &StateLock,
@@ -112,7 +112,7 @@ impl Push {
     /// Opens the current state. A lost state is an error without `--force`. With `--force`, a lost state is handled as an empty state.
     async fn open(
         &self,
-        record: &Record,
+        record: &RecordHandle,
         before: &RunRecord,
         creator: &SlotCreator,
         lock: &StateLock,

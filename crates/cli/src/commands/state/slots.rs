@@ -17,12 +17,12 @@ use kube::{Api, ResourceExt};
 use crate::cluster::{FIELD_MANAGER, call};
 use crate::error::Error;
 use crate::print;
-use crate::record::Record;
+use crate::record::RecordHandle;
 
 /// Opens the managed state of the resource of `record`, with the slots `slots`. `writer` is the id of this process. The
 /// store writes this id to the pointer and the slots.
 pub(super) async fn open(
-    record: &Record,
+    record: &RecordHandle,
     slots: Vec<String>,
     slot_source: Arc<dyn SlotSource>,
     writer: &str,
