@@ -24,10 +24,10 @@ static RECORD: LazyLock<RunRecord> = LazyLock::new(|| {
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     let progress = serde_json::from_slice::<RunProgress>(bytes);
-    let told = progress.map_or(ReportedProgress::Unreadable, |it| {
+    let reported = progress.map_or(ReportedProgress::Unreadable, |it| {
         ReportedProgress::Progress(Box::new(it))
     });
-    let record = progress::merge_progress(&RECORD, &told, true);
+    let record = progress::merge_progress(&RECORD, &reported, true);
     assert_eq!((record.number, &record.run), (1, &RECORD.run));
     assert!(record.attempted >= RECORD.attempted);
     assert!(serde_json::to_vec(&record).expect("JSON").len() <= MAX_BYTES);
