@@ -247,7 +247,7 @@ fn values_of_every_type_override_tfvars_of_the_module() {
         json!(["a \"quoted\" ${text}", 3, {"a": ["b", "c"]}, [1, 2]])
     );
     assert!(
-        !ran.logs().contains("undeclared variable"),
+        !ran.logs().contains("Value for undeclared variable"),
         "{}",
         ran.logs()
     );
