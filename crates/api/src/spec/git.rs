@@ -1,0 +1,77 @@
+//! Git repository of the module (`spec.gitRepo`).
+
+use kube_core::Duration;
+use kube_derive::KubeSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::references::{KeyRef, NameRef};
+use crate::spec::duration::{DURATION, DURATION_HELP, seconds};
+
+const COMMIT: &str = "self.matches('^([0-9a-fA-F]{40}|[0-9a-fA-F]{64})$')";
+const COMMIT_HELP: &str = "must be a full commit id of 40 or 64 hexadecimal digits, as printed by `git rev-parse`: git servers do not resolve abbreviated ids";
+
+/// Git repository that contains the module.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[x_kube(crates(kube_core = "::kube_core"))]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("[has(self.branch), has(self.tag), has(self.commit)].filter(given, given).size() <= 1").message("at most one of branch, tag and commit may be set"))]
+pub struct GitRepo {
+    /// URL of the repository: `https://host/owner/repo`, `ssh://git@host/owner/repo.git` or `git@host:owner/repo.git`. A suffix `//folder` is the
+    /// folder of the module. On github.com and bitbucket.org, the path after `owner/repo` is also the folder. Example:
+    /// `https://github.com/owner/repo/folder`.
+    #[x_kube(validation = Rule::new("self.size() > 0").message("must not be empty"))]
+    pub url: String,
+    /// Branch to follow. Default: the default branch of the repository.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub branch: Option<String>,
+    /// Tag to follow. A moved tag is handled as a new commit. An annotated tag resolves to its commit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[x_kube(validation = Rule::new("self.size() > 0").message("must not be empty"))]
+    pub tag: Option<String>,
+    /// Full id of a commit. Later pushes have no effect. After the commit is fetched, the operator sends no further requests to the
+    /// repository.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[x_kube(validation = Rule::new(COMMIT).message(COMMIT_HELP))]
+    pub commit: Option<String>,
+    /// Folder of the module, relative to the folder of `url`. Default: the folder of `url`, else the root of the repository.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
+    /// Files and folders outside the module that the module reads. Example: `shared/policies`. They are part of the context: a commit that
+    /// changes them is handled as a commit to the module. Local modules (`source = "../x"`) are included without an entry.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub include: Vec<String>,
+    /// Interval at which the operator checks the repository for new commits. Default: 1m.
+    #[serde(default = "one_minute")]
+    #[x_kube(validation = Rule::new(DURATION).message(DURATION_HELP))]
+    pub interval: Duration,
+    /// If true, the context contains the git submodules that the module needs. If false, a module that needs a submodule fails with a
+    /// message. Default: false.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub submodules: bool,
+    /// Key of a Secret with the private ssh key for the repository, and for modules that the build fetches by ssh. The optional key
+    /// `known_hosts` of the same Secret contains trusted host keys. Default of `known_hosts`: built-in host keys of github.com, gitlab.com
+    /// and bitbucket.org.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ssh_key_secret: Option<KeyRef>,
+    /// Secret with credentials for https: `username`, and `password` or a token as `password`. They also apply to modules that the build
+    /// fetches by https from the same host. The optional key `ca.crt` contains certificate authorities to trust in addition to those of the
+    /// system.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub credentials_secret: Option<NameRef>,
+    /// Certificate authorities in PEM format to trust in addition to those of the system. They apply to the repository and to modules that
+    /// the build fetches with git by https. At most 65,536 characters.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[x_kube(validation = Rule::new("self.contains('-----BEGIN CERTIFICATE-----')").message("must contain certificates in PEM format: -----BEGIN CERTIFICATE-----"), validation = Rule::new("self.size() <= 65536").message("must have at most 65536 characters"))]
+    pub ca_bundle: Option<String>,
+}
+
+impl GitRepo {
+    /// Whether requests to the repository use credentials.
+    pub fn has_credentials(&self) -> bool {
+        self.ssh_key_secret.is_some() || self.credentials_secret.is_some()
+    }
+}
+
+fn one_minute() -> Duration {
+    seconds(60)
+}
