@@ -1,0 +1,288 @@
+//! History of a resource in the run record.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::architecture::Architecture;
+use crate::engine::Engine;
+use crate::notification::NotificationEvent;
+use crate::report::{RunReport, UnsavedPlace};
+
+/// History: facts of earlier runs that the controller cannot observe again.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct History {
+    /// Last successful apply.
+    pub applied: Option<Applied>,
+    /// Whether, after the last successful apply, an apply started to change objects and failed.
+    pub unfinished: bool,
+    /// Time of the last comparison of the real objects with the configuration, by a drift check or an apply.
+    pub checked_at: Option<Timestamp>,
+    /// Drift that the last drift check found.
+    pub drift: Option<DriftFound>,
+    /// Plan that waits for approval.
+    pub pending: Option<PendingPlan>,
+    /// Last approval for which a run was started.
+    pub approved: Option<ApprovalGiven>,
+    /// Consecutive corrections of the same drift. After each correction, the next drift check found the drift again.
+    pub undone: CorrectionHistory,
+    /// Failures of runs since the last success, for one configuration.
+    pub failures: Failures,
+    /// Failures of builds since the last success, for one image.
+    pub build_failures: Failures,
+    /// Base image, resolved to a digest once. A moved tag causes no build.
+    pub base: Option<PinnedImage>,
+    /// Engine of the last apply that started to change objects or succeeded.
+    pub engine: Option<Engine>,
+    /// Architecture of the last run that succeeded or reached [`RunPhase::Applying`](super::RunPhase::Applying). It stays the same if the
+    /// operator moves to a node of another architecture.
+    pub architecture: Option<Architecture>,
+    /// Last image that a run could not pull, by digest. The image may have been deleted from the registry. If the pin contains this image,
+    /// the operator does not use the digest in the pin, and queries the registry for the image.
+    pub lost_image: Option<String>,
+    /// Consecutive runs caused by changed values of `spec.variablesFrom`.
+    pub input_runs: InputRuns,
+    /// Failing test of an object, for example a test in `spec.waitFor`.
+    pub waiting: Option<WaitingSince>,
+    /// Value of [`crate::RECONCILE_AT`] that was processed last.
+    pub reconcile_at: Option<String>,
+    /// Pending and delivered notifications.
+    pub notices: Notices,
+    /// Whether pods can use the cache volume.
+    pub cache: CacheVolume,
+    /// State that a run could not save and no later run has saved.
+    pub unsaved: Option<UnsavedState>,
+    /// Restore, if this resource continues the run numbers and the state of an earlier resource.
+    pub restored: Option<Restored>,
+    /// Reports of the last runs, newest first, at most ten. Omits drift checks that found no drift. Always includes the runs of
+    /// [`Self::drift`] and [`Self::pending`].
+    pub reports: Vec<RunReport>,
+}
+
+impl History {
+    /// Returns the report of run `number`, if [`Self::reports`] still contains it.
+    pub fn report(&self, number: i64) -> Option<&RunReport> {
+        self.reports.iter().find(|report| report.number == number)
+    }
+}
+
+/// Restore by `kubectl alustan restore`: the operator assigned the run record of an earlier resource with the same name to this resource.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Restored {
+    /// Time of the restore.
+    pub at: Timestamp,
+    /// Number of the run that had not ended at the time of the backup and may have changed objects.
+    #[serde(default)]
+    pub open_run: Option<i64>,
+}
+
+/// State that a run could not save.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct UnsavedState {
+    /// Number of the run.
+    pub run: i64,
+    /// Location of the state.
+    pub place: UnsavedPlace,
+}
+
+/// Whether pods can use the cache volume. The zone or the node of the volume may be lost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum CacheVolume {
+    /// No problem is known.
+    #[default]
+    Usable,
+    /// A pod with the volume could not be scheduled or did not start. The next pod runs without the volume.
+    Suspect,
+    /// A later pod without the volume started. The operator replaces the `PersistentVolumeClaim`.
+    Unusable,
+}
+
+/// Notifications about one resource.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Notices {
+    /// Notifications that at least one receiver has not received yet, oldest first, at most eight.
+    pub due: Vec<Notice>,
+    /// Ids of delivered, expired and dropped notifications by event, newest last, at most eight per event.
+    pub told: BTreeMap<NotificationEvent, Vec<String>>,
+}
+
+/// Notification of an event.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Notice {
+    /// Event of the notification.
+    pub event: NotificationEvent,
+    /// Deduplication id. Reconciles of the same event create the same id; other events have other ids.
+    pub id: String,
+    /// Time at which the operator first observed the event. The retry period starts here.
+    pub since: Timestamp,
+    /// Message: a CloudEvent 1.0 in JSON (<https://github.com/cloudevents/spec/blob/v1.0.2/cloudevents/formats/json-format.md>). Contains
+    /// the status at the time of the event, and no secrets.
+    pub message: Value,
+}
+
+/// Successful apply.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Applied {
+    /// Applied revision.
+    pub revision: Option<String>,
+    /// Digest of the applied context.
+    pub context: Option<String>,
+    /// Config hash (rule 3).
+    pub config_hash: String,
+    /// See [`RunSpec::own_hash`](super::RunSpec::own_hash).
+    #[serde(default)]
+    pub own_hash: String,
+    /// See [`RunSpec::found`](super::RunSpec::found).
+    #[serde(default)]
+    pub found: BTreeMap<String, String>,
+    /// Time at which the result was recorded.
+    pub at: Timestamp,
+    /// Objects with the outputs. `None` if the outputs were not published.
+    #[serde(default)]
+    pub handed_on: Option<PublishedOutputs>,
+}
+
+/// Objects with published outputs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PublishedOutputs {
+    /// Name of the Secret.
+    pub secret: String,
+    /// Name of the `ConfigMap`, if `spec.outputs` requests one.
+    pub config_map: Option<String>,
+    /// Digest of `keys`, `labels` and `annotations` of `spec.outputs`.
+    pub how: String,
+}
+
+/// Plan that waits for approval.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PendingPlan {
+    /// Plan id.
+    pub id: String,
+    /// Number of the run that created the plan.
+    pub run: i64,
+    /// Config hash of that run. The plan is valid for this configuration only.
+    pub config_hash: String,
+    /// [`RunSpec::judged_by`](super::RunSpec::judged_by) of that run.
+    pub judged_by: String,
+    /// See [`crate::report::PlanAsks::because`].
+    pub because: Vec<String>,
+    /// Time at which the plan was recorded.
+    pub since: Timestamp,
+}
+
+/// Approval for which a run was started.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ApprovalGiven {
+    /// Plan id.
+    pub plan: String,
+    /// Value of `spec.approval.by`. The policy `alustan-approvals` ensures that it is the name of the user who sent the request.
+    #[serde(default)]
+    pub user: Option<String>,
+    /// Field manager that set `spec.approval.plan`, if `metadata.managedFields` contains it. Clients choose the name.
+    #[serde(default, alias = "by")]
+    pub manager: Option<String>,
+    /// Time of the approval.
+    pub at: Option<Timestamp>,
+    /// Number of the run that was started.
+    pub run: i64,
+}
+
+/// Consecutive corrections of the same drift. After each correction, the next drift check found the drift again (rule 7).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct CorrectionHistory {
+    /// [`crate::report::ChangeSet::shape`] of the last correction or the last detected drift.
+    #[serde(rename = "shape")]
+    pub change_digest: String,
+    /// Number of corrections after which the next drift check found the drift again.
+    #[serde(rename = "times")]
+    pub count: u32,
+    /// Whether the drift check that verifies the last correction has yet to finish.
+    pub unverified: bool,
+}
+
+/// Consecutive runs caused by changed inputs (rule 14).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct InputRuns {
+    /// Number of runs.
+    pub times: u32,
+    /// Start time of the last run.
+    pub last: Option<Timestamp>,
+}
+
+/// Failing test of an object, for example a test in `spec.waitFor`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct WaitingSince {
+    /// Field of the test. Example: `spec.waitFor[0]`.
+    pub field: String,
+    /// Time at which the test first failed.
+    pub since: Timestamp,
+}
+
+/// Detected drift.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DriftFound {
+    /// Time at which a drift check first found the drift.
+    pub since: Timestamp,
+    /// Number of the last drift check that found the drift.
+    pub run: i64,
+}
+
+/// Consecutive failures with one configuration (rule 10).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Failures {
+    /// Key of the failure counter. A new key starts a new counter. For a run, the key is the config hash. It has prefix `destroy` for a destroy,
+    /// and a digest of the approval settings if they are not the defaults. After a failed publication of outputs, it also has a digest of
+    /// `spec.outputs`. For a build, the key consists of the image tag, a digest of the registry credentials, and the builder.
+    pub of: String,
+    /// Number of failures that use the retry budget. `u32::MAX` after a failure that requires a change by the user.
+    pub count: u32,
+    /// Consecutive transient failures. They use no retry budget. Any other failure resets the number.
+    pub world: u32,
+    /// Time of the last failure.
+    pub at: Option<Timestamp>,
+    /// Reason of the last failure.
+    #[serde(deserialize_with = "crate::reason::deserialize")]
+    pub reason: String,
+    /// Message of the last failure.
+    pub message: String,
+    /// Uid of the Job whose failure was counted last. The failure of a Job is counted only once.
+    pub job_uid: Option<String>,
+}
+
+/// Image reference and the digest to which the operator resolved it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PinnedImage {
+    /// Image reference from the configuration.
+    pub reference: String,
+    /// Image reference by digest.
+    pub resolved: String,
+    /// Value of `spec.engine` that selected the image from the catalogue of the operator. `None` for other images.
+    #[serde(default)]
+    pub asked: Option<String>,
+    /// Engine in the image, if the catalogue of the operator contains the image.
+    #[serde(default)]
+    pub engine: Option<Engine>,
+    /// [`PROTOCOL`](super::PROTOCOL) of the operator that resolved the image.
+    #[serde(default)]
+    pub protocol: u32,
+    /// [`BUILD_PROTOCOL`](super::BUILD_PROTOCOL) of the operator that resolved the image; `None` for version 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub build_protocol: Option<u32>,
+}

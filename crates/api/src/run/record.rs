@@ -1,0 +1,185 @@
+//! Run record: the current run, its cause and its inputs without secrets.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use k8s_openapi::jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::architecture::Architecture;
+use crate::engine::Engine;
+use crate::report::Failure;
+use crate::run::progress::{Claim, Lineage, OwnBackend, RunPhase};
+use crate::run_kind::RunKind;
+use crate::state_lock::StateLock;
+
+/// Cause of a run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Trigger {
+    /// No apply of the resource has succeeded yet.
+    Created,
+    /// The context changed between two revisions.
+    #[serde(rename_all = "camelCase")]
+    Commit {
+        /// Revision of the last apply.
+        from: String,
+        /// Revision of this run.
+        to: String,
+    },
+    /// The spec, or a Secret or ConfigMap that it references, changed.
+    Spec,
+    /// Values of `spec.variablesFrom` changed.
+    #[serde(rename_all = "camelCase")]
+    Input {
+        /// Objects with changed values. Example: `Secret db`, `Terraform network`, `Ingress shop/web`.
+        of: Vec<String>,
+    },
+    /// The interval of drift detection elapsed.
+    Interval,
+    /// The run corrects drift, or verifies a correction.
+    Drift,
+    /// The published outputs do not match `spec.outputs`, or their Secret or `ConfigMap` is missing.
+    Outputs,
+    /// The pin is missing.
+    Pin,
+    /// The previous run failed.
+    #[serde(rename_all = "camelCase")]
+    Retry {
+        /// Number of failures with this configuration, including transient failures.
+        failures: u32,
+    },
+    /// Annotation [`crate::RECONCILE_AT`] has a new value.
+    Requested,
+    /// A plan was approved.
+    #[serde(rename_all = "camelCase")]
+    Approval {
+        /// Plan id.
+        plan: String,
+    },
+    /// The resource was deleted.
+    Deleted,
+}
+
+impl fmt::Display for Trigger {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let short = |revision: &str| revision.get(..7).unwrap_or(revision).to_owned();
+        match self {
+            Self::Created => f.write_str("created"),
+            Self::Commit { from, to } => write!(f, "commit {}..{}", short(from), short(to)),
+            Self::Spec => f.write_str("spec"),
+            Self::Input { of } => write!(f, "input {}", of.join(", ")),
+            Self::Interval => f.write_str("interval"),
+            Self::Drift => f.write_str("drift"),
+            Self::Outputs => f.write_str("outputs"),
+            Self::Pin => f.write_str("pin"),
+            Self::Retry { failures } => write!(f, "retry {failures}"),
+            Self::Requested => f.write_str("requested"),
+            Self::Approval { plan } => write!(f, "approval {plan}"),
+            Self::Deleted => f.write_str("deleted"),
+        }
+    }
+}
+
+/// Current run: its inputs, and the progress that the controller last read from the run report.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct RunRecord {
+    /// Number of the run, counted per resource from 1. 0 if there was no run.
+    pub number: i64,
+    /// Inputs of the run without secrets.
+    pub run: Option<RunSpec>,
+    /// Phase of the run, as the controller observed it last.
+    pub phase: RunPhase,
+    /// Pod that claimed the run.
+    pub claimed_by: Option<Claim>,
+    /// Whether the controller cancelled the run. Has no effect on a run that reached [`RunPhase::Applying`].
+    pub cancel: bool,
+    /// Lock of the managed state, while the engine or `kubectl alustan state push` holds it.
+    pub lock: Option<StateLock>,
+    /// See [`RunProgress::slots_wanted`](super::RunProgress::slots_wanted).
+    pub slots_wanted: u32,
+    /// Number of the last apply that reached [`RunPhase::Applying`] or succeeded without changes. 0 if there was none.
+    pub attempted: i64,
+    /// [`Self::attempted`] at the start of the current run.
+    pub attempted_before: i64,
+    /// Whether the Secrets of the managed state were created. If true, a missing pointer means that the state is lost. If false, the state
+    /// does not exist yet.
+    pub state_made: bool,
+    /// Failure because of which the controller cancelled a run that could not start.
+    pub given_up: Option<Failure>,
+    /// Known lineage of the state. The runner reports it before it changes objects. Kept across runs.
+    pub lineage: Lineage,
+    /// Address of the state with [`Self::lineage`], as the engine resolved it. The runner reports it with the lineage. Kept across runs.
+    pub state_address: Option<String>,
+    /// `backend` block of the module that resolved to [`Self::state_address`]. The runner reports it with the lineage. Kept across runs: after a
+    /// change of the backend, `spec.backend.migrate` copies the state from this backend.
+    pub own_backend: Option<OwnBackend>,
+    /// Number of the last run that reached [`RunPhase::Applying`], including destroy runs. Part of plan ids, so that an approval is valid
+    /// once. Kept across runs.
+    pub begun: i64,
+    /// [`Self::begun`] at the start of the current run.
+    pub begun_before: i64,
+    /// Names of the pods of the last runs, newest first, at most ten. These pods have certainly ended, so a run may release a lock that one
+    /// of them holds (rule 9).
+    pub earlier_pods: Vec<String>,
+}
+
+/// Inputs of a run without secrets.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RunSpec {
+    /// Kind of the run.
+    pub kind: RunKind,
+    /// Cause of the run.
+    pub trigger: Trigger,
+    /// Name of the Job.
+    pub job: String,
+    /// Revision, if known.
+    pub revision: Option<String>,
+    /// Digest of the context in the image.
+    pub context: Option<String>,
+    /// Reference of the context in the registry, by digest.
+    #[serde(default)]
+    pub artifact: Option<String>,
+    /// Whether the pod mounts the cache volume.
+    #[serde(default)]
+    pub cache: bool,
+    /// Whether the pod unpacks [`Self::artifact`] at start, because `image` is a base image without the module.
+    #[serde(default)]
+    pub unpack: bool,
+    /// Image of the pod, by digest: the runner image or its base image.
+    pub image: String,
+    /// Architecture of the image and of the node.
+    #[serde(default = "Architecture::own")]
+    pub architecture: Architecture,
+    /// Tag of the runner image.
+    pub tag: String,
+    /// Config hash (rule 3).
+    pub config_hash: String,
+    /// Config hash without the values of `spec.variablesFrom`.
+    #[serde(default)]
+    pub own_hash: String,
+    /// Digests of the values of `spec.variablesFrom`, by object. Example of an object: `Secret db`.
+    #[serde(default)]
+    pub found: BTreeMap<String, String>,
+    /// Digest of the approval settings: mode, rules, adoption, and `emptying: Allow`. Empty with the defaults. A pending plan with another
+    /// digest is not applied: a run creates a new plan instead.
+    #[serde(default)]
+    pub judged_by: String,
+    /// Whether the run destroys, or creates a destroy plan.
+    #[serde(default)]
+    pub destroys: bool,
+    /// Engine in the image, if the catalogue of the operator contains the image.
+    #[serde(default)]
+    pub engine: Option<Engine>,
+    /// Trace id in the logs of the operator and of the run: 32 hexadecimal digits, as in W3C Trace Context.
+    #[serde(default)]
+    pub trace_id: String,
+    /// [`PROTOCOL`](super::PROTOCOL) of the operator that started the run. Runners before version 5 wrote their progress and report to the run
+    /// record.
+    #[serde(default)]
+    pub protocol: u32,
+    /// Start time, set by the controller.
+    pub started_at: Timestamp,
+}
