@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use json_patch::merge;
 use kube::Client;
 use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
@@ -115,10 +116,7 @@ struct Path {
 impl Path {
     fn parse(uri: &str) -> Self {
         let (path, query) = uri.split_once('?').unwrap_or((uri, ""));
-        let query = query.split('&').filter_map(|pair| {
-            let (name, value) = pair.split_once('=')?;
-            Some((name.to_owned(), decode(value)))
-        });
+        let query = form_urlencoded::parse(query.as_bytes()).into_owned();
         let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
         // /api/VERSION or /apis/GROUP/VERSION
         let rest = &parts[if parts[0] == "api" { 2 } else { 3 }..];
@@ -133,18 +131,6 @@ impl Path {
             query: query.collect(),
         }
     }
-}
-
-fn decode(text: &str) -> String {
-    let text = text.replace('+', " ");
-    let mut parts = text.split('%');
-    let mut decoded = parts.next().unwrap_or_default().to_owned();
-    for part in parts {
-        let (code, rest) = part.split_at(2);
-        decoded.push(char::from(u8::from_str_radix(code, 16).unwrap()));
-        decoded.push_str(rest);
-    }
-    decoded
 }
 
 fn key_of(plural: &str, object: &Value) -> Key {
@@ -189,24 +175,6 @@ fn is_selected(labels: &Value, selector: &str) -> bool {
             (None, None) => labels[term].is_string(),
         }
     })
-}
-
-/// Applies a JSON merge patch (RFC 7386).
-fn merge(into: &mut Value, patch: &Value) {
-    let Value::Object(fields) = patch else {
-        *into = patch.clone();
-        return;
-    };
-    if !into.is_object() {
-        *into = Value::Object(Map::new());
-    }
-    for (name, value) in fields {
-        if value.is_null() {
-            into.as_object_mut().unwrap().remove(name);
-        } else {
-            merge(&mut into[name], value);
-        }
-    }
 }
 
 /// Removes the fields of `before` that `now` does not have from `object`.
@@ -420,26 +388,11 @@ impl Objects {
         let Some(mut object) = self.stored.get(&path.key).cloned() else {
             return fake_api::not_found();
         };
-        for operation in body.as_array().unwrap() {
-            let pointer = operation["path"].as_str().unwrap();
-            let (parent, name) = pointer.rsplit_once('/').unwrap();
-            let name = name.replace("~1", "/").replace("~0", "~");
-            let value = operation["value"].clone();
-            let target = object.pointer_mut(parent);
-            match (operation["op"].as_str().unwrap(), target) {
-                ("test", Some(parent)) if field(parent, &name) == Some(&value) => {}
-                ("test", _) => return failure(422, "Invalid", "the test failed"),
-                ("remove", Some(Value::Object(fields))) => drop(fields.remove(&name)),
-                ("remove", Some(Value::Array(items))) => {
-                    drop(items.remove(name.parse().unwrap()));
-                }
-                ("add" | "replace", Some(Value::Object(fields))) => {
-                    fields.insert(name, value);
-                }
-                (kind, parent) => panic!("{kind} {pointer} in {parent:?}"),
-            }
+        let operations: json_patch::Patch = serde_json::from_value(body.clone()).unwrap();
+        match json_patch::patch(&mut object, &operations) {
+            Ok(()) => (200, self.store(path.key.clone(), object)),
+            Err(error) => failure(422, "Invalid", &error.to_string()),
         }
-        (200, self.store(path.key.clone(), object))
     }
 
     fn replace(&mut self, path: &Path, body: Value) -> Response {
@@ -474,13 +427,5 @@ impl Objects {
             self.delete(&key, &Value::Null);
         }
         (200, json!({"kind": "Status", "status": "Success"}))
-    }
-}
-
-/// Returns a field of an object, or an item of a list.
-fn field<'a>(parent: &'a Value, name: &str) -> Option<&'a Value> {
-    match parent {
-        Value::Array(items) => items.get(name.parse::<usize>().ok()?),
-        parent => parent.get(name),
     }
 }

@@ -3,14 +3,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
 
 use alustan_api::Terraform;
 use alustan_api::labels::{self, IMAGE_TAG};
 use alustan_api::run::key;
 use alustan_core::model::base_image::base_image;
 use alustan_core::model::image;
-use alustan_core::observed::SourceSeen;
+use alustan_core::observed::{Answer, SourceSeen};
 use alustan_source::{CommitId, Credentials, Revision};
 use clap::Parser as _;
 use futures::StreamExt as _;
@@ -32,6 +31,7 @@ use crate::memory_cluster::{Fault, MemoryCluster};
 use crate::mirrors::Mirrors;
 use crate::observe::jobs;
 use crate::reconcile::reconcile_object;
+use crate::remote::polled_cache::{SendQuery, SendQueryWith};
 use crate::remote::queries::{self, Repository};
 use crate::resource::{Guarded, Ref};
 use crate::watch::mapping::LISTS;
@@ -162,6 +162,21 @@ fn source() -> SourceSeen {
     }
 }
 
+/// Returns a query that is answered with `answer`.
+fn answered<V: Clone + Send + Sync + 'static>(answer: V) -> SendQuery<V> {
+    Box::new(move || {
+        let answer = answer.clone();
+        Box::pin(async move { Ok(answer) })
+    })
+}
+
+/// Waits until the query that `get` starts has its answer.
+async fn known<V>(get: impl Fn() -> Answer<V>) {
+    while matches!(get(), Answer::Pending) {
+        tokio::task::yield_now().await;
+    }
+}
+
 fn digest(text: char) -> String {
     format!("sha256:{}", text.to_string().repeat(64))
 }
@@ -199,55 +214,52 @@ impl Simulation {
     }
 
     /// Prepares the answers of git and registry to the queries of the next reconcile.
-    fn answer(&self, tf: &Terraform) {
+    async fn answer(&self, tf: &Terraform) {
         let ctx = &self.operator.ctx;
+        let answers = &ctx.answers;
         let resource = Ref::new("web").within("team");
-        let known = |reference: &str, pushed_by: Option<&str>, found: Option<String>| {
-            let query = queries::digest(ctx, tf, reference, pushed_by, None).unwrap();
-            ctx.answers.images.get(
-                &query.key,
-                &resource,
-                None,
-                Box::new(move || {
-                    let found = found.clone();
-                    Box::pin(async move { Ok(found) })
-                }),
-            );
+        let found = async |reference: &str, pushed_by: Option<&str>, found: Option<String>| {
+            let key = queries::digest(ctx, tf, reference, pushed_by, None)
+                .unwrap()
+                .key;
+            known(|| {
+                answers
+                    .images
+                    .get(&key, &resource, None, answered(found.clone()))
+            })
+            .await;
         };
-        known(BASE, None, Some(digest('b')));
+        found(BASE, None, Some(digest('b'))).await;
         let repository = Repository::of(tf, &Credentials::default()).unwrap();
         let revision = Revision::of_commit(&CommitId::parse(COMMIT).unwrap());
-        let answered = revision.clone();
-        ctx.answers.revisions.get(
-            &repository.revision_query(),
-            &resource,
-            None,
-            Box::new(move || {
-                let answered = answered.clone();
-                Box::pin(async move { Ok(answered) })
-            }),
-        );
-        ctx.answers.modules.get_with_argument(
-            &repository.module_query(&ctx.allowed.now()),
-            revision,
-            &resource,
-            None,
-            Box::new(|argument| {
+        let key = repository.revision_query();
+        known(|| {
+            answers
+                .revisions
+                .get(&key, &resource, None, answered(revision.clone()))
+        })
+        .await;
+        let key = repository.module_query(&ctx.allowed.now());
+        known(|| {
+            let send: SendQueryWith<SourceSeen, Revision> = Box::new(|argument| {
                 let revision = argument.borrow().clone();
                 Box::pin(async move { (revision, Ok(source())) })
-            }),
-        );
-        let push = queries::push(ctx, tf, &source(), repository, None).unwrap();
+            });
+            answers
+                .modules
+                .get_with_argument(&key, revision.clone(), &resource, None, send)
+        })
+        .await;
+        let key = queries::push(ctx, tf, &source(), repository, None)
+            .unwrap()
+            .key;
         let pushed = format!("registry.test/team/web@{}", digest('a'));
-        ctx.answers.artifacts.get(
-            &push.key,
-            &resource,
-            None,
-            Box::new(move || {
-                let pushed = pushed.clone();
-                Box::pin(async move { Ok(pushed) })
-            }),
-        );
+        known(|| {
+            answers
+                .artifacts
+                .get(&key, &resource, None, answered(pushed.clone()))
+        })
+        .await;
         let base = base_image(tf, &ctx.settings, None).unwrap().unwrap_err();
         let base = base.pinned(queries::by_digest(BASE, &digest('b')));
         let architecture = ctx.settings.architecture_of(tf, None);
@@ -260,19 +272,18 @@ impl Simulation {
             &ctx.settings,
         );
         let reference = format!("registry.test/team/web:{}", plan.tag);
-        let found = self.images.contains(&plan.tag).then(|| digest('d'));
+        let image = self.images.contains(&plan.tag).then(|| digest('d'));
         let job = alustan_api::names::build_job(&plan.tag);
-        known(&reference, None, found.clone());
-        if found.is_some() {
-            known(&reference, Some(&job), found);
+        found(&reference, None, image.clone()).await;
+        if image.is_some() {
+            found(&reference, Some(&job), image).await;
         }
     }
 
     /// Reconciles once. Restarts the operator after a crash.
     async fn reconcile(&mut self, tf: Terraform) {
         self.operator.sync(&self.cluster);
-        self.answer(&tf);
-        tokio::time::sleep(Duration::from_millis(1)).await;
+        self.answer(&tf).await;
         let object = Guarded(Ok(tf));
         let _ = Box::pin(reconcile_object(&object, &self.operator.ctx)).await;
         if self.cluster.is_crashed() {
