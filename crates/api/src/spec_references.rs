@@ -1,55 +1,55 @@
 //! Secrets and ConfigMaps that a spec names.
 
-use crate::references::{KeyRef, NameRef};
-use crate::spec::{BackendSpec, ContainerRegistry, GitRepo, RunnerSpec, Scripts, TerraformSpec};
-use crate::stack::VariablesFrom;
+use crate::spec::TerraformSpec;
 
 impl TerraformSpec {
     /// Whether a reconcile reads the Secret `name` in the namespace of the resource. Secrets of `spec.notifications` do not count: the operator
     /// reads them when it delivers a notification.
     pub fn uses_secret(&self, name: &str) -> bool {
-        let GitRepo {
-            ssh_key_secret,
-            credentials_secret,
-            ..
-        } = &self.git_repo;
-        let ContainerRegistry { secret_ref, .. } = &self.container_registry;
-        let keys = [ssh_key_secret, secret_ref].into_iter().flatten();
-        let backend = self.backend.as_ref();
-        let backend = backend.and_then(|BackendSpec { secret_ref, .. }| secret_ref.as_ref());
-        let runner = self.runner.iter();
-        let environment = runner.flat_map(
-            |RunnerSpec {
-                 env_from_secrets, ..
-             }| env_from_secrets,
-        );
-        let names = credentials_secret.iter().chain(backend).chain(environment);
-        let variables = self.variables_from.iter();
-        let mut variables =
-            variables.filter_map(|VariablesFrom { secret_ref, .. }| secret_ref.as_ref());
-        keys.map(|KeyRef { name, .. }| name)
-            .chain(names.map(|NameRef { name }| name))
+        let repository = &self.git_repo;
+        let keys = [
+            &repository.ssh_key_secret,
+            &self.container_registry.secret_ref,
+        ];
+        let keys = keys.into_iter().flatten().map(|key| &key.name);
+        let backend = self.backend.iter().flat_map(|backend| &backend.secret_ref);
+        let environment = self
+            .runner
+            .iter()
+            .flat_map(|runner| &runner.env_from_secrets);
+        let secrets = repository
+            .credentials_secret
+            .iter()
+            .chain(backend)
+            .chain(environment);
+        let variables = self.variables_from.iter().flat_map(|from| &from.secret_ref);
+        keys.chain(secrets.map(|secret| &secret.name))
+            .chain(variables.map(|keys| &keys.name))
             .any(|used| used == name)
-            || variables.any(|keys| keys.name == name)
     }
 
     /// Whether a reconcile reads the ConfigMap `name` in the namespace of the resource.
     pub fn uses_config_map(&self, name: &str) -> bool {
         let scripts = self.scripts.iter();
-        let scripts = scripts.flat_map(
-            |Scripts {
-                 init,
-                 plan,
-                 apply,
-                 destroy,
-             }| [init, plan, apply, destroy],
-        );
-        let mut scripts = scripts
+        let scripts = scripts
+            .flat_map(|scripts| {
+                [
+                    &scripts.init,
+                    &scripts.plan,
+                    &scripts.apply,
+                    &scripts.destroy,
+                ]
+            })
             .flatten()
-            .filter_map(|script| script.config_map_ref.as_ref());
-        let variables = self.variables_from.iter();
-        let mut variables = variables.filter_map(|from| from.config_map_ref.as_ref());
-        scripts.any(|key| key.name == name) || variables.any(|keys| keys.name == name)
+            .flat_map(|script| &script.config_map_ref);
+        let variables = self
+            .variables_from
+            .iter()
+            .flat_map(|from| &from.config_map_ref);
+        scripts
+            .map(|key| &key.name)
+            .chain(variables.map(|keys| &keys.name))
+            .any(|used| used == name)
     }
 }
 
