@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 
+use alustan_api::names::DOCKER_CONFIG_KEY;
 use alustan_api::report::Failure;
 use alustan_api::run::ScriptTexts;
 use alustan_api::{KeyRef, Reason, Script, Terraform};
@@ -258,13 +259,9 @@ impl Reader<'_> {
         let field = "spec.containerRegistry.secretRef";
         let secret = value_or_return!(self.secret(field, &reference.name).await?);
         let data = secret.data.unwrap_or_default();
-        let key = [
-            reference.key.as_str(),
-            alustan_api::names::DOCKER_CONFIG_KEY,
-            DOCKERCFG,
-        ]
-        .into_iter()
-        .find(|key| data.contains_key(*key));
+        let key = [reference.key.as_str(), DOCKER_CONFIG_KEY, DOCKERCFG]
+            .into_iter()
+            .find(|key| data.contains_key(*key));
         let Some((key, value)) = key.and_then(|key| Some((key, data.get(key)?))) else {
             return Ok(Err(self.missing_key(
                 field,
@@ -280,7 +277,7 @@ impl Reader<'_> {
                     format!("{field}: key {key} of Secret {}: {error}", reference.name),
                 ))
             );
-        let pulls = key == alustan_api::names::DOCKER_CONFIG_KEY
+        let pulls = key == DOCKER_CONFIG_KEY
             && secret.type_.as_deref() == Some("kubernetes.io/dockerconfigjson")
             && config.is_universal();
         Ok(Ok(Some(RegistrySecret {
