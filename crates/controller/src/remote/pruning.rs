@@ -227,7 +227,8 @@ impl Pruning {
         let prune_failure = |error| registry(FIELD, &error);
         let inventory = self.registry.inventory(&self.name, &self.access).await;
         let inventory = inventory.map_err(prune_failure)?;
-        // The inventory of a large repository takes time, so collect the used images after it: a resource may have started to use an image meanwhile.
+        // The inventory of a large repository takes time, and a resource may start to use an image during that time. Therefore, collect
+        // the used images after the inventory.
         let used = self.used_images()?;
         for digest in choose(&inventory, &self.namespace, &used, self.policy, now) {
             // Stop if this replica no longer leads: the new leader may know of more used images.

@@ -226,7 +226,7 @@ impl Session {
         Ok(because)
     }
 
-    /// Returns the rules that match the plan. The evaluation of rules has no time limit of its own. Therefore, waits for the evaluation at
+    /// Returns the rules that match the plan. No time limit applies to the evaluation of all rules. Therefore, waits for the evaluation at
     /// most until the deadline of `init` and `plan`, and fails on a stop request.
     async fn matched(&self, plan: &alustan_cel::approval::Plan) -> Result<Vec<Matched>, Failure> {
         let rules = self.inputs.approval.rules.clone();
