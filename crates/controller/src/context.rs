@@ -9,6 +9,7 @@ use kube::runtime::reflector::Store;
 use kube::{Client, Resource};
 
 use crate::args::Driver;
+use crate::clock::Clock;
 use crate::evaluator::Evaluator;
 use crate::fail_point::FailPoint;
 use crate::health::Health;
@@ -31,6 +32,7 @@ use crate::watch::dynamic::DynamicWatches;
 /// Clients, watch caches, caches of polled queries, and settings.
 pub(crate) struct Context {
     pub(crate) client: Client,
+    pub(crate) clock: Clock,
     pub(crate) settings: Settings,
     pub(crate) driver: Driver,
     /// Name of this pod.

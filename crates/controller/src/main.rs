@@ -3,6 +3,7 @@
 mod apply;
 mod args;
 mod call;
+mod clock;
 mod context;
 mod error;
 mod evaluator;

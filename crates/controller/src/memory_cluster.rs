@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
+use crate::clock::Clock;
 use crate::fake_api::{self, RecordedRequest};
 
 /// Response to a request: status code and body.
@@ -38,13 +39,39 @@ struct Objects {
     writes: usize,
     fault: Option<Fault>,
     is_crashed: bool,
+    /// Whether a quota denies new Jobs.
+    denies_jobs: bool,
+    clock: Clock,
 }
 
 /// API server in memory.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub(crate) struct MemoryCluster(Arc<Mutex<Objects>>);
 
 impl MemoryCluster {
+    /// Returns an empty cluster with the time of `clock`.
+    pub(crate) fn new(clock: Clock) -> Self {
+        let objects = Objects {
+            clock,
+            ..Objects::default()
+        };
+        Self(Arc::new(Mutex::new(objects)))
+    }
+
+    pub(crate) fn clock(&self) -> Clock {
+        self.0.lock().clock.clone()
+    }
+
+    /// Returns the resource version of the last write by any client.
+    pub(crate) fn version(&self) -> u64 {
+        self.0.lock().version
+    }
+
+    /// Sets whether a quota denies new Jobs.
+    pub(crate) fn deny_jobs(&self, deny: bool) {
+        self.0.lock().denies_jobs = deny;
+    }
+
     /// Returns a client.
     pub(crate) async fn client(&self) -> Client {
         let cluster = self.clone();
@@ -79,9 +106,7 @@ impl MemoryCluster {
     /// Merges `change` into an object, as another client.
     pub(crate) fn merge(&self, plural: &str, name: &str, change: &Value) {
         let mut objects = self.0.lock();
-        let keys = objects.stored.keys();
-        let key = keys.filter(|key| key.0 == plural && key.2 == name);
-        let key = key.cloned().collect::<Vec<_>>().remove(0);
+        let key = objects.key(plural, name).unwrap();
         let mut object = objects.stored[&key].clone();
         merge(&mut object, change);
         objects.store(key, object);
@@ -96,13 +121,27 @@ impl MemoryCluster {
             .collect()
     }
 
+    /// Returns the object `name` of a kind, in any namespace.
+    pub(crate) fn get<K: DeserializeOwned>(&self, plural: &str, name: &str) -> Option<K> {
+        let objects = self.0.lock();
+        let object = objects.stored[&objects.key(plural, name)?].clone();
+        Some(serde_json::from_value(object).unwrap())
+    }
+
     /// Deletes an object as a user does: objects with finalizers get a deletion timestamp.
     pub(crate) fn delete(&self, plural: &str, name: &str) {
         let mut objects = self.0.lock();
-        let keys = objects.stored.keys();
-        let key = keys.filter(|key| key.0 == plural && key.2 == name);
-        let key = key.cloned().collect::<Vec<_>>().remove(0);
+        let key = objects.key(plural, name).unwrap();
         objects.delete(&key, &Value::Null);
+    }
+
+    /// Deletes all objects of a kind.
+    pub(crate) fn delete_all(&self, plural: &str) {
+        let mut objects = self.0.lock();
+        let keys = objects.stored.keys().filter(|key| key.0 == plural);
+        for key in keys.cloned().collect::<Vec<_>>() {
+            objects.delete(&key, &Value::Null);
+        }
     }
 }
 
@@ -195,6 +234,11 @@ fn remove_fields(object: &mut Value, before: &Value, now: &Value) {
 }
 
 impl Objects {
+    fn key(&self, plural: &str, name: &str) -> Option<Key> {
+        let mut keys = self.stored.keys();
+        keys.find(|key| key.0 == plural && key.2 == name).cloned()
+    }
+
     fn answer(&mut self, request: &RecordedRequest) -> Response {
         let path = Path::parse(&request.uri);
         if self.is_crashed {
@@ -256,7 +300,7 @@ impl Objects {
             metadata["uid"] = json!(format!("uid-{}", self.version));
         }
         if metadata["creationTimestamp"].is_null() {
-            metadata["creationTimestamp"] = json!("2026-01-01T00:00:00Z");
+            metadata["creationTimestamp"] = json!(self.clock.now());
         }
         let is_released = metadata["deletionTimestamp"].is_string()
             && metadata["finalizers"].as_array().is_none_or(Vec::is_empty);
@@ -316,6 +360,10 @@ impl Objects {
     fn create(&mut self, path: &Path, body: Value) -> Response {
         let (plural, namespace, _) = &path.key;
         let name = body["metadata"]["name"].as_str().unwrap().to_owned();
+        if plural == "jobs" && self.denies_jobs {
+            let message = format!("jobs.batch \"{name}\" is forbidden: exceeded quota: small");
+            return failure(403, "Forbidden", &message);
+        }
         let key = (plural.clone(), namespace.clone(), name);
         if self.stored.contains_key(&key) {
             return failure(409, "AlreadyExists", "the object exists");
@@ -418,7 +466,7 @@ impl Objects {
                 return failure(409, "Conflict", "the precondition failed");
             }
         }
-        object["metadata"]["deletionTimestamp"] = json!("2026-01-02T00:00:00Z");
+        object["metadata"]["deletionTimestamp"] = json!(self.clock.now());
         (200, self.store(key.clone(), object))
     }
 

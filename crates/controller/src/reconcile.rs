@@ -13,11 +13,10 @@ use alustan_core::model::admission::limits_of;
 use alustan_core::model::facts::{occupied, open_run};
 use alustan_core::observed::{BuildState, JobSeen, RecordSeen, Seen};
 use alustan_core::queue::Class;
-use alustan_core::settings::Settings;
 use alustan_core::status::render::with_failure;
 use alustan_core::step::{Decision, Start, Step};
 use alustan_core::upstream_changes::ReconcileResult;
-use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use k8s_openapi::jiff::SignedDuration;
 use kube::core::error_boundary::InvalidObject;
 use kube::runtime::controller::Action;
 use kube::runtime::reflector::ObjectRef;
@@ -63,7 +62,7 @@ pub(crate) async fn reconcile(object: Arc<Guarded>, ctx: Arc<Context>) -> Result
 /// Delay until the next reconcile.
 pub(crate) struct Outcome {
     /// Requeue delay of the native driver. A watch event may requeue the resource earlier. `None`: no requeue before the resource changes.
-    requeue_after: Option<Duration>,
+    pub(crate) requeue_after: Option<Duration>,
     /// How often metacontroller must resync the resource. With metacontroller, no watch event requeues it.
     pub(crate) pace: Pace,
 }
@@ -112,7 +111,7 @@ pub(crate) async fn reconcile_object(
     };
     if result.as_ref().is_err_and(|error| !error.is_conflict()) {
         ctx.dispatcher
-            .reconcile_failed(&to_key(&resource), Timestamp::now());
+            .reconcile_failed(&to_key(&resource), ctx.clock.now());
     }
     ctx.metrics
         .record_reconcile(&resource, &result, started_at.elapsed());
@@ -132,7 +131,7 @@ async fn reconcile_unmeasured(
                 let event = unreadable::event(&invalid.error);
                 publish(&ctx.client, &ctx.instance, &object.object_ref(&()), event).await;
                 ctx.dispatcher
-                    .record_idle(&to_key(&resource), Timestamp::now());
+                    .record_idle(&to_key(&resource), ctx.clock.now());
                 return Ok(Outcome {
                     requeue_after: Some(RESYNC_INTERVAL),
                     pace: Pace::UntilChanged,
@@ -155,7 +154,7 @@ async fn reconcile_unmeasured(
     if let Some(build) = &seen.build {
         ctx.metrics.record_build(build);
     }
-    let now = Timestamp::now();
+    let now = ctx.clock.now();
     let mut decision = decide(&tf, &seen, &ctx.settings, now);
     if decision.start.is_some() && observer.requires_fresh_reads() {
         seen = observe(ctx, &resource, &tf, &observer).await?;
@@ -203,14 +202,10 @@ async fn observe(
         Err(error) if !matches!(error, Error::Conflict | Error::Gone) => {
             if !has_active_job(ctx, resource) {
                 ctx.dispatcher
-                    .record_idle(&to_key(resource), Timestamp::now());
+                    .record_idle(&to_key(resource), ctx.clock.now());
             }
             let status = tf.status.clone().unwrap_or_default();
-            Box::pin(report(
-                observer,
-                failure_status(tf, &ctx.settings, status, &error),
-            ))
-            .await?;
+            Box::pin(report(observer, failure_status(ctx, tf, status, &error))).await?;
             Err(error)
         }
         result => result,
@@ -280,7 +275,7 @@ async fn apply_decision(
             class,
             steps,
             status: started,
-        }) if result.is_ok() => match ctx.dispatcher.admit(&key, class, Timestamp::now()) {
+        }) if result.is_ok() => match ctx.dispatcher.admit(&key, class, ctx.clock.now()) {
             Ok(waited) => {
                 if let Some(waited) = waited {
                     ctx.metrics.record_admission(class, waited);
@@ -293,26 +288,26 @@ async fn apply_decision(
                     let started_kind = run.map_or("a build", |_| "a run");
                     info!(resource = %resource, run, trace_id, ?state, "started {started_kind}: {}", status.message);
                 } else {
-                    ctx.dispatcher.record_idle(&key, Timestamp::now());
+                    ctx.dispatcher.record_idle(&key, ctx.clock.now());
                 }
             }
             // Status shows no queue position for drift checks.
             Err(Queued) if class == Class::Drift => {}
             Err(Queued) => {
-                let position = ctx.dispatcher.position(&key, Timestamp::now());
+                let position = ctx.dispatcher.position(&key, ctx.clock.now());
                 let position = i32::try_from(position).unwrap_or(i32::MAX);
                 status.queue = Some(alustan_api::QueueStatus { position });
             }
         },
         // The steps before the start of the run failed: remove the run from the queue. After a conflict, the run keeps its place in the queue.
         Some(_) if result.as_ref().is_err_and(|error| !error.is_conflict()) => {
-            ctx.dispatcher.record_idle(&key, Timestamp::now());
+            ctx.dispatcher.record_idle(&key, ctx.clock.now());
         }
         Some(_) => {}
         None if run.is_some() || has_active_build(ctx, resource, tf, seen) => {
             ctx.dispatcher.record_running(&key, run);
         }
-        None => ctx.dispatcher.record_idle(&key, Timestamp::now()),
+        None => ctx.dispatcher.record_idle(&key, ctx.clock.now()),
     }
     if releases && result.is_ok() {
         info!(resource = %resource, "released: {}", status.message);
@@ -329,7 +324,7 @@ async fn apply_decision(
         }
         Err(error) if error.is_conflict() || error.is_not_leading() => Err(error),
         Err(error) => {
-            report(observer, failure_status(tf, &ctx.settings, status, &error)).await?;
+            report(observer, failure_status(ctx, tf, status, &error)).await?;
             Err(error)
         }
     }
@@ -338,7 +333,7 @@ async fn apply_decision(
 /// Drops queries, watches, queue entry and in-memory state of `resource`, which is deleted or kept only by finalizers of other controllers.
 pub(crate) fn forget(ctx: &Context, resource: &Ref) {
     ctx.dispatcher
-        .record_idle(&to_key(resource), Timestamp::now());
+        .record_idle(&to_key(resource), ctx.clock.now());
     ctx.answers.keep(resource, &HashSet::new());
     ctx.objects.keep(resource, &HashSet::new());
     ctx.upstream_activity.forget(&to_key(resource));
@@ -411,15 +406,15 @@ fn has_active_build(ctx: &Context, resource: &Ref, tf: &Terraform, seen: &Seen) 
 
 /// Returns the status after a failed read or write, with the cause. If the API server is unavailable, the status stays unchanged.
 fn failure_status(
+    ctx: &Context,
     tf: &Terraform,
-    settings: &Settings,
     status: TerraformStatus,
     error: &Error,
 ) -> TerraformStatus {
     let is_building = status.state == State::Building;
     let own_namespace = tf.metadata.namespace.as_deref().unwrap_or_default();
     let namespace = if is_building {
-        settings.build_namespace_of(tf)
+        ctx.settings.build_namespace_of(tf)
     } else {
         own_namespace
     };
@@ -432,7 +427,7 @@ fn failure_status(
         ),
         _ => error.chain(),
     };
-    with_failure(tf, status, error.reason(), &message, Timestamp::now())
+    with_failure(tf, status, error.reason(), &message, ctx.clock.now())
 }
 
 /// Requeues a failed reconcile with a growing backoff.

@@ -27,6 +27,7 @@ use tracing::{debug, info, warn};
 
 use crate::apply::build_secrets::delete_builds_of_deleted;
 use crate::args::Config;
+use crate::clock::Clock;
 use crate::context::Context;
 use crate::error::with_causes;
 use crate::evaluator::Evaluator;
@@ -111,6 +112,7 @@ pub(crate) async fn run(config: Config) -> Result<()> {
     let signer = signer(&config, &metrics).await?;
     let context_parts = ContextParts {
         client,
+        clock: Clock::default(),
         signer: Arc::new(signer),
         wake,
         health: health.clone(),
@@ -261,6 +263,7 @@ struct ControllerInputs {
 /// Components that become fields of the [`Context`].
 pub(crate) struct ContextParts {
     pub(crate) client: Client,
+    pub(crate) clock: Clock,
     pub(crate) signer: Arc<Signer>,
     pub(crate) wake: mpsc::UnboundedSender<Ref>,
     pub(crate) health: Health,
@@ -276,6 +279,7 @@ impl ContextParts {
         let (wake, _) = mpsc::unbounded_channel();
         Self {
             client,
+            clock: Clock::default(),
             signer: Arc::new(Signer::new("alustan-signing-key", &[7; 32])),
             wake: wake.clone(),
             health: Health::new(Leader::leading()),
@@ -502,6 +506,7 @@ pub(crate) fn context(
 ) -> Result<Context> {
     let ContextParts {
         client,
+        clock,
         signer,
         wake,
         health,
@@ -538,6 +543,7 @@ pub(crate) fn context(
     Ok(Context {
         instance,
         client: client.clone(),
+        clock,
         settings,
         driver: config.driver,
         registry,

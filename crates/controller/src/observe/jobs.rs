@@ -72,7 +72,7 @@ pub(super) async fn run(
     let uid = job.uid().unwrap_or_default();
     let mut waiting = pods.iter().find_map(|pod| waiting_cause(pod));
     let created_at = timestamp(job.creation_timestamp().as_ref());
-    if pods.is_empty() && !finished(&job) && is_late(created_at) {
+    if pods.is_empty() && !finished(&job) && is_late(created_at, ctx.clock.now()) {
         waiting = no_pod(&ctx.client, &namespace, &uid).await;
     }
     Ok(Some(JobSeen {
@@ -95,8 +95,8 @@ pub(super) fn exists(ctx: &Context, tf: &Terraform, name: &str) -> bool {
 }
 
 /// Whether the Job controller should have created a pod by now.
-fn is_late(created_at: Timestamp) -> bool {
-    Timestamp::now().duration_since(created_at) >= POD_CREATION_TIMEOUT
+fn is_late(created_at: Timestamp, now: Timestamp) -> bool {
+    now.duration_since(created_at) >= POD_CREATION_TIMEOUT
 }
 
 /// Returns why the Job controller failed to create a pod for the Job `uid`, from its latest event. `None` if no such event exists, or if the operator
@@ -242,7 +242,7 @@ pub(super) struct Build {
 pub(super) async fn with_pending_cause(ctx: &Context, namespace: &str, mut build: Build) -> Build {
     let seen = &mut build.seen;
     let has_no_pod = seen.state == BuildState::Active(None) && !seen.has_pod;
-    if has_no_pod && is_late(seen.created_at) {
+    if has_no_pod && is_late(seen.created_at, ctx.clock.now()) {
         seen.state = BuildState::Active(no_pod(&ctx.client, namespace, &seen.uid).await);
     }
     build
