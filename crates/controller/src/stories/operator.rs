@@ -251,9 +251,7 @@ impl Operator {
             .then(|| digest('d', remote.commit));
         let job = names::build_job(&plan.tag);
         found(&reference, None, image.clone()).await;
-        if image.is_some() {
-            found(&reference, Some(&job), image).await;
-        }
+        found(&reference, Some(&job), image).await;
     }
 }
 

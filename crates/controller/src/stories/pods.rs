@@ -96,6 +96,7 @@ pub(super) struct Pods {
 impl Pods {
     /// Creates the pods of new Jobs, and terminates the pods of deleted Jobs. Asserts that no Job of a claimed run is created again.
     pub(super) fn sync(&mut self, cluster: &MemoryCluster) {
+        delete_expired_jobs(cluster);
         let jobs = cluster.all::<Job>("jobs");
         let uids: BTreeSet<String> = jobs.iter().filter_map(ResourceExt::uid).collect();
         for pod in &mut self.pods {
@@ -457,6 +458,28 @@ fn end(cluster: &MemoryCluster, name: &str, succeeds: bool) {
     };
     let status = json!({"status": {"phase": phase}});
     cluster.merge("pods", &format!("{name}-0"), &status);
-    let conditions = [json!({"type": condition, "status": "True"})];
+    let now = cluster.clock().now();
+    let conditions = [json!({"type": condition, "status": "True", "lastTransitionTime": now})];
     cluster.merge("jobs", name, &json!({"status": {"conditions": conditions}}));
+}
+
+/// Deletes finished Jobs after `ttlSecondsAfterFinished`, as the TTL controller does.
+fn delete_expired_jobs(cluster: &MemoryCluster) {
+    let now = cluster.clock().now();
+    for job in cluster.all::<Job>("jobs") {
+        let lifetime = job
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.ttl_seconds_after_finished);
+        let conditions = job.status.iter().flat_map(|status| &status.conditions);
+        let ended_at = conditions
+            .flatten()
+            .find_map(|end| end.last_transition_time.as_ref());
+        let Some((lifetime, ended_at)) = lifetime.zip(ended_at) else {
+            continue;
+        };
+        if now.duration_since(ended_at.0).as_secs() >= lifetime.into() {
+            cluster.delete("jobs", &job.name_any());
+        }
+    }
 }
