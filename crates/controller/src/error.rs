@@ -7,8 +7,6 @@ use alustan_core::model::admission;
 use alustan_core::observed::Waiting;
 use thiserror::Error;
 
-use crate::leader::NotLeading;
-
 /// Value, or the [`Failure`] that explains why it is missing. The outer [`Error`] is a failed call of the API server.
 pub(crate) type ReadResult<T> = Result<Result<T, Failure>, Error>;
 
@@ -107,6 +105,11 @@ pub(crate) enum Error {
     #[error("failed to generate a random key: the system random number generator failed")]
     RandomSourceUnavailable,
 }
+
+/// Error of a refused or aborted write: another replica may lead.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+#[error("write refused: this replica is not the leader, or its Lease may have expired")]
+pub(crate) struct NotLeading;
 
 /// Returns the advice in the message of [`Error::NameTaken`]. An object that may contain a state must be kept, because it may be the only copy of the
 /// state.

@@ -14,7 +14,9 @@ use tokio::sync::{Notify, OwnedRwLockReadGuard, RwLock};
 use tokio::time::Instant;
 
 pub(crate) use election::Election;
-pub(crate) use fence::{Fence, NotLeading};
+pub(crate) use fence::Fence;
+
+use crate::error::NotLeading;
 
 /// Leadership of this replica. Cheap to clone.
 #[derive(Clone)]

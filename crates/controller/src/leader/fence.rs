@@ -5,16 +5,11 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use axum::http::{Method, Request, Response};
-use thiserror::Error;
 use tokio::time::timeout_at;
 use tower::{BoxError, Layer, Service};
 
 use super::Leader;
-
-/// Error of a refused or aborted write: another replica may lead.
-#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
-#[error("write refused: this replica is not the leader, or its Lease may have expired")]
-pub(crate) struct NotLeading;
+use crate::error::NotLeading;
 
 /// Layer, and the service that it creates around the service `inner`. Passes all reads. A write starts only while this replica leads
 /// according to its own clock, and is aborted before another replica can lead.
