@@ -1,5 +1,5 @@
 //! Write permissions by field manager: spec and status, fields of other field managers, finalizers, and compare-and-swap of the run record.
-//! The tests send the same patches as the operator (`apply.rs` and `report.rs` of the controller).
+//! The tests send the same patches as the operator (`apply.rs` and `status.rs` of the controller).
 
 use alustan_api::labels::Component;
 use alustan_api::run::{Output, Outputs, RunRecord, key};

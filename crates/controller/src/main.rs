@@ -7,6 +7,7 @@ mod clock;
 mod context;
 mod error;
 mod evaluator;
+mod events;
 mod fail_point;
 #[cfg(test)]
 mod fake_api;
@@ -27,10 +28,10 @@ mod queue;
 mod recent_reads;
 mod reconcile;
 mod remote;
-mod report;
 mod resource;
 mod signing;
 mod standard_webhooks;
+mod status;
 mod step_name;
 #[cfg(test)]
 mod stories;

@@ -29,8 +29,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::call::call;
 use crate::error::with_causes;
+use crate::events::publish;
 use crate::notify::receivers::{Receiver, ReceiversFile, parse_url};
-use crate::report::events::publish;
 use crate::resource::{Guarded, Ref};
 use crate::standard_webhooks::{self, SharedSecret};
 

@@ -28,12 +28,12 @@ use crate::apply::step_executor::StepExecutor;
 use crate::args::Driver;
 use crate::context::Context;
 use crate::error::Error;
+use crate::events::publish;
 use crate::observe::jobs;
 use crate::observe::observer::Observer;
 use crate::queue::Queued;
-use crate::report::events::publish;
-use crate::report::{publish_events, report};
 use crate::resource::{Guarded, Ref};
+use crate::status::{publish_events, report};
 use crate::unreadable;
 use crate::watch::mapping::{LISTS, owner};
 

@@ -1,6 +1,4 @@
-//! Status, events and notifications.
-
-pub(crate) mod events;
+//! Writes the status of a resource, and publishes the events and notifications of its changes.
 
 use std::time::Duration;
 
@@ -16,8 +14,8 @@ use crate::args::Driver;
 use crate::call::call;
 use crate::context::Context;
 use crate::error::Error;
+use crate::events::publish;
 use crate::observe::observer::Observer;
-use crate::report::events::publish;
 
 /// Time after a change of the status during which a status that only reports a pending query is not written.
 pub(crate) const STATUS_DELAY: Duration = Duration::from_secs(1);

@@ -21,6 +21,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
+use crate::events::publish;
 use crate::leader::Leader;
 use crate::memory::Memory;
 use crate::mirrors::Mirrors;
@@ -29,7 +30,6 @@ use crate::remote::answers::{PruneQuery, Pruned, PruningSeen};
 use crate::remote::failure::registry;
 use crate::remote::polled_cache::SendQuery;
 use crate::remote::queries::{access, identity, image_name};
-use crate::report::events::publish;
 use crate::resource::Guarded;
 use crate::watch::trim::is_content_removed;
 
